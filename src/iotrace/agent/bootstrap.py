@@ -1,0 +1,102 @@
+"""The agent's start in a traced process; called by the ``.pth`` file or by the ``sitecustomize`` shim.
+
+Runs before the program's first line, in every Python process of the command. It must be quick, must
+never raise, and must do nothing in a process that loads no data.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from iotrace.agent import identity, imports, patching
+from iotrace.agent.recorder import Recorder
+from iotrace.session import names
+
+# The process that has been started; a fork makes it differ. (A venv runs .pth files twice.)
+_started_in = 0
+_recorder: Recorder | None = None
+
+
+def start() -> None:
+    """Start the agent once in this process, if the environment asks for it."""
+    global _started_in, _recorder
+    if _started_in == os.getpid():
+        return
+    _started_in = os.getpid()
+    session = names.decode_settings(os.environ.get(names.SETTINGS_VARIABLE, "")).get("session", "")
+    process_role = identity.role(list(getattr(sys, "orig_argv", [])))
+    if process_role == "helper" or not os.path.isdir(f"{session}/{names.PROCESSES}"):
+        return
+    try:
+        _recorder = Recorder(session)
+        _recorder.open(identity.describe(process_role))
+    except OSError:  # no directory to report to: the program runs as if we were not here
+        _recorder = None
+        return
+    _install(_recorder)
+
+
+def _install(recorder: Recorder) -> None:
+    import atexit
+
+    def loader_imported(module: Any) -> None:
+        from iotrace.agent.loader import hook_loader
+
+        hook_loader(module, recorder)
+
+    def autograd_imported(module: Any) -> None:
+        from iotrace.agent.training import hook_autograd
+
+        hook_autograd(module)
+
+    def h5py_imported(module: Any) -> None:
+        from iotrace.agent.readpaths import hook_h5py
+
+        hook_h5py(module, recorder)
+
+    def multiprocessing_imported(module: Any) -> None:
+        # A process of multiprocessing leaves by os._exit: atexit does not run, its finalizers do.
+        # They are cleared after the fork, hence registered by what runs after that.
+        def register(own: Recorder) -> None:
+            module.Finalize(own, own.close, exitpriority=-100)
+
+        module.register_after_fork(recorder, register)
+
+    hooks = {
+        "multiprocessing.util": multiprocessing_imported,
+        "torch.utils.data.dataloader": loader_imported,
+        "torch.autograd": autograd_imported,
+        "h5py": h5py_imported,
+    }
+    patching.on_undo(imports.install(hooks, recorder.log))
+    # Registered first, so it runs last: after the program's own handlers and multiprocessing's.
+    atexit.register(recorder.close)
+    os.register_at_fork(
+        before=recorder.before_fork,
+        after_in_parent=recorder.after_fork_in_parent,
+        after_in_child=_after_fork_in_child,
+    )
+
+
+def _after_fork_in_child() -> None:
+    global _started_in
+    _started_in = os.getpid()
+    if _recorder is None:
+        return
+    spans = sys.modules.get("iotrace.agent.spans")
+    if spans is not None:
+        spans.forget_threads()
+    try:
+        _recorder.after_fork_in_child(identity.describe("forked"))
+    except OSError:
+        stop()
+
+
+def stop() -> None:
+    """Take every patch back and record no more."""
+    patching.undo_all()
+    if _recorder is not None:
+        _recorder.spans.clear()
+        _recorder.records.clear()

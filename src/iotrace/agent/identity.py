@@ -1,0 +1,62 @@
+"""Who this process is: role, rank, host. Read once at its start, from the environment and /proc."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+# Helpers of multiprocessing run Python too; they load no data and get no recorder.
+_HELPER_MARKS = ("multiprocessing.resource_tracker", "multiprocessing.semaphore_tracker")
+_FORKSERVER_MARK = "multiprocessing.forkserver"
+_SPAWN_MARK = "multiprocessing.spawn"
+
+_RANK_VARIABLES = {
+    "rank": ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"),
+    "local_rank": ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"),
+    "world_size": ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"),
+}
+
+
+def role(arguments: list[str]) -> str:
+    """``helper``, ``forkserver``, ``spawned`` or ``main``, told from the command line (`sys.orig_argv`)."""
+    code = ""
+    for option, value in zip(arguments, arguments[1:], strict=False):
+        if option == "-c":
+            code = value
+            break
+    if any(mark in code for mark in _HELPER_MARKS):
+        return "helper"
+    if _FORKSERVER_MARK in code:
+        return "forkserver"
+    if _SPAWN_MARK in code:
+        return "spawned"
+    return "main"
+
+
+def ranks() -> dict[str, int | None]:
+    """Rank, local rank and world size from the launcher's variables; None where none says."""
+    found: dict[str, int | None] = {}
+    for name, variables in _RANK_VARIABLES.items():
+        found[name] = None
+        for variable in variables:
+            text = os.environ.get(variable, "")
+            if text.isdigit():
+                found[name] = int(text)
+                break
+    return found
+
+
+def describe(process_role: str) -> dict[str, Any]:
+    """What process.json says of this process, apart from its clock."""
+    return {
+        "pid": os.getpid(),
+        "ppid": os.getppid(),
+        "role": process_role,
+        **ranks(),
+        "argv": list(getattr(sys, "orig_argv", [])),
+        "python": sys.version.split()[0],
+        "executable": sys.executable or "",
+        "prefixes": sorted({sys.prefix, sys.base_prefix, sys.exec_prefix}),
+        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+    }

@@ -1,0 +1,325 @@
+"""The consumer's side of a DataLoader: each batch from index sent to delivered.
+
+The iterator classes are patched, never the user's loader; what is known of an iterator hangs on the
+iterator itself and dies with it.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from time import monotonic_ns
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from iotrace.agent import fetch, training
+from iotrace.agent.patching import hide_frame, patch
+from iotrace.agent.recorder import Recorder
+from iotrace.agent.spans import thread_id
+from iotrace.agent.worker import hook_worker_loop
+
+_STATE = "_iotrace_state"
+
+_loader_numbers = count()
+_iterator_numbers = count()
+_loaders: WeakKeyDictionary[Any, _Loader] = WeakKeyDictionary()
+
+# Stamps of the pin-memory thread by its input queue's id: batch index -> (received, pinned).
+_pin_stamps: dict[int, dict[int, tuple[int, int]]] = {}
+
+
+class _Loader:
+    """A DataLoader object's number, and how often it has been iterated."""
+
+    def __init__(self) -> None:
+        self.number = next(_loader_numbers)
+        self.epochs = 0
+
+
+class _Iterator:
+    """What is known of one pass over a loader."""
+
+    def __init__(self, iterator: Any, loader: Any, recorder: Recorder) -> None:
+        self.number = next(_iterator_numbers)
+        self.recorder = recorder
+        self.generation = 0
+        self.delivered = 0
+        self.last_received = -1
+        self.sent: dict[int, tuple[int, int]] = {}
+        self.received: dict[int, int] = {}
+        self.pinned: dict[int, tuple[int, int]] = {}
+        try:
+            self.loader = _loaders.setdefault(loader, _Loader())
+        except TypeError:  # a subclass that cannot be hashed: each pass is a loader of its own
+            self.loader = _Loader()
+        self.epoch = self.loader.epochs
+        self.loader.epochs += 1
+        self.description = {
+            "type": "iterator",
+            "iterator": self.number,
+            "loader": self.loader.number,
+            "dataset": type(loader.dataset).__name__,
+            "iterable": iterator._dataset_kind == 1,
+            "workers": iterator._num_workers,
+            "batch_size": loader.batch_size,
+            "prefetch_factor": loader.prefetch_factor,
+            "persistent_workers": bool(loader.persistent_workers),
+            "pin_memory": bool(iterator._pin_memory),
+            "in_order": bool(getattr(loader, "in_order", True)),
+            "start_method": _start_method(loader) if iterator._num_workers else None,
+        }
+        self.tell()
+
+    def tell(self, workers: Any = ()) -> None:
+        """Record that an epoch begins, now with its workers' pids when they are up."""
+        self.recorder.records.append(
+            {
+                **self.description,
+                "epoch": self.epoch,
+                "generation": self.generation,
+                "pids": [worker.pid for worker in workers],
+                "mono_ns": monotonic_ns(),
+            }
+        )
+
+    def next_epoch(self) -> None:
+        """Persistent workers: the same iterator starts over, and batch indices begin at 0 again."""
+        self.generation += 1
+        self.epoch = self.loader.epochs
+        self.loader.epochs += 1
+        self.delivered = 0
+        self.sent.clear()
+        self.received.clear()
+
+    def deliver(self, iterator: Any, wait_start_ns: int, delivered_ns: int, grad: bool) -> None:
+        """Record the batch that ``__next__`` has just returned."""
+        record: dict[str, Any] = {
+            "type": "batch",
+            "iterator": self.number,
+            "epoch": self.epoch,
+            "generation": self.generation,
+            "tid": thread_id(),
+            "wait_start_ns": wait_start_ns,
+            "delivered_ns": delivered_ns,
+            "grad": grad,
+            "backward_count": training.backward_count,
+        }
+        if iterator._num_workers:
+            # In order, the batch is the one before the next awaited; else the one received last.
+            in_order = getattr(iterator, "_in_order", True)
+            index = iterator._rcvd_idx - 1 if in_order else self.last_received
+            sent_ns, worker = self.sent.pop(index, (None, None))
+            received_ns, pinned_ns = self.pinned.pop(index, (self.received.get(index), None))
+            self.received.pop(index, None)
+            record.update(
+                index=index,
+                worker=worker,
+                pid=None if worker is None else iterator._workers[worker].pid,
+                sent_ns=sent_ns,
+                received_ns=received_ns,
+                pinned_ns=pinned_ns,
+            )
+        else:
+            part = fetch.latest
+            record.update(
+                index=self.delivered,
+                worker=None,
+                fetch_start_ns=part.start_ns,
+                fetch_end_ns=part.end_ns,
+                samples=part.samples,
+            )
+        self.delivered += 1
+        self.recorder.records.append(record)
+
+    def end(self, outcome: str, wait_start_ns: int) -> None:
+        """Record that ``__next__`` returned no batch: ``exhausted``, or the name of what it raised."""
+        self.recorder.records.append(
+            {
+                "type": "iterator_end",
+                "iterator": self.number,
+                "epoch": self.epoch,
+                "outcome": outcome,
+                "wait_start_ns": wait_start_ns,
+                "mono_ns": monotonic_ns(),
+                "backward_count": training.backward_count,
+            }
+        )
+
+
+def _start_method(loader: Any) -> str | None:
+    import multiprocessing
+
+    context = loader.multiprocessing_context or multiprocessing
+    method: str | None = context.get_start_method(allow_none=True)
+    return method
+
+
+def hook_loader(module: Any, recorder: Recorder) -> None:
+    """Patch ``torch.utils.data.dataloader`` and the parts of ``_utils`` that it uses."""
+    from torch.utils.data._utils import fetch as torch_fetch
+    from torch.utils.data._utils import pin_memory as torch_pin_memory
+    from torch.utils.data._utils import worker as torch_worker
+
+    fetch.hook_fetchers(torch_fetch, recorder)
+    hook_worker_loop(torch_worker, recorder)
+    patch(torch_pin_memory, "_pin_memory_loop", _make_pin_memory_loop)
+    from torch import is_grad_enabled
+
+    _hook_iterator(module._BaseDataLoaderIter, recorder, is_grad_enabled)
+    _hook_multiprocessing(module._MultiProcessingDataLoaderIter)
+
+
+def _hook_iterator(base: Any, recorder: Recorder, is_grad_enabled: Any) -> None:
+    def make_init(original: Any) -> Any:
+        def __init__(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            try:
+                original(self, loader, *args, **kwargs)
+            except BaseException as error:
+                hide_frame(error)
+                raise
+            try:
+                setattr(self, _STATE, _Iterator(self, loader, recorder))
+                recorder.start()
+            except Exception as error:
+                recorder.log(f"loader is not recorded: {error!r}")
+
+        return __init__
+
+    def make_next(original: Any) -> Any:
+        def __next__(self: Any) -> Any:  # noqa: N807
+            state = self.__dict__.get(_STATE)
+            wait_start_ns = monotonic_ns()
+            try:
+                data = original(self)
+            except BaseException as error:
+                hide_frame(error)
+                if state is not None:
+                    exhausted = isinstance(error, StopIteration)
+                    state.end("exhausted" if exhausted else type(error).__name__, wait_start_ns)
+                raise
+            delivered_ns = monotonic_ns()
+            if state is not None:
+                try:
+                    state.deliver(self, wait_start_ns, delivered_ns, is_grad_enabled())
+                except Exception as error:
+                    recorder.log(f"batch is not recorded: {error!r}")
+            return data
+
+        return __next__
+
+    patch(base, "__init__", make_init)
+    patch(base, "__next__", make_next)
+
+
+def _hook_multiprocessing(iterator_class: Any) -> None:
+    def make_init(original: Any) -> Any:
+        def __init__(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            try:
+                original(self, loader, *args, **kwargs)
+            except BaseException as error:
+                hide_frame(error)
+                raise
+            state = self.__dict__.get(_STATE)
+            if state is not None:
+                if self._pin_memory:  # the thread may have come first, or not yet
+                    state.pinned = _pin_stamps.setdefault(id(self._worker_result_queue), {})
+                state.tell(self._workers)
+
+        return __init__
+
+    def make_reset(original: Any) -> Any:
+        def _reset(self: Any, loader: Any, first_iter: bool = False) -> None:
+            state = self.__dict__.get(_STATE)
+            if state is not None and not first_iter:
+                state.next_epoch()
+                state.tell(self._workers)
+            try:
+                original(self, loader, first_iter)
+            except BaseException as error:
+                hide_frame(error)
+                raise
+
+        return _reset
+
+    def make_put_index(original: Any) -> Any:
+        def _try_put_index(self: Any) -> None:
+            index = self._send_idx
+            try:
+                original(self)
+            except BaseException as error:
+                hide_frame(error)
+                raise
+            state = self.__dict__.get(_STATE)
+            if state is not None and self._send_idx != index:
+                state.sent[index] = (monotonic_ns(), self._task_info[index][0])
+
+        return _try_put_index
+
+    def make_get_data(original: Any) -> Any:
+        def _try_get_data(self: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                result = original(self, *args, **kwargs)
+            except BaseException as error:
+                hide_frame(error)
+                raise
+            state = self.__dict__.get(_STATE)
+            if state is not None and result[0]:
+                index = result[1][0]
+                if isinstance(index, int):
+                    state.received[index] = monotonic_ns()
+                    state.last_received = index
+            return result
+
+        return _try_get_data
+
+    patch(iterator_class, "__init__", make_init)
+    patch(iterator_class, "_reset", make_reset)
+    patch(iterator_class, "_try_put_index", make_put_index)
+    patch(iterator_class, "_try_get_data", make_get_data)
+
+
+def _make_pin_memory_loop(original: Any) -> Any:
+    def _pin_memory_loop(in_queue: Any, out_queue: Any, *args: Any, **kwargs: Any) -> Any:
+        stamps = _pin_stamps.setdefault(id(in_queue), {})
+        try:
+            return original(_PinSource(in_queue, stamps), _PinTarget(out_queue, stamps), *args, **kwargs)
+        except BaseException as error:
+            hide_frame(error)
+            raise
+        finally:
+            _pin_stamps.pop(id(in_queue), None)
+
+    return _pin_memory_loop
+
+
+class _PinSource:
+    """The workers' queue, as the pin-memory thread reads it."""
+
+    def __init__(self, queue: Any, stamps: dict[int, tuple[int, int]]) -> None:
+        self._queue = queue
+        self._stamps = stamps
+
+    def get(self, *args: Any, **kwargs: Any) -> Any:
+        item = self._queue.get(*args, **kwargs)
+        if isinstance(item[0], int):
+            self._stamps[item[0]] = (monotonic_ns(), 0)
+        return item
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
+
+
+class _PinTarget:
+    """The queue of pinned batches, as the pin-memory thread fills it."""
+
+    def __init__(self, queue: Any, stamps: dict[int, tuple[int, int]]) -> None:
+        self._queue = queue
+        self._stamps = stamps
+
+    def put(self, item: Any, *args: Any, **kwargs: Any) -> Any:
+        stamp = self._stamps.get(item[0]) if isinstance(item[0], int) else None
+        if stamp is not None:
+            self._stamps[item[0]] = (stamp[0], monotonic_ns())
+        return self._queue.put(item, *args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)

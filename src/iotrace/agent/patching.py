@@ -1,0 +1,60 @@
+"""Replacing functions of other libraries: marked, never twice, and undoable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+MARKER = "__iotrace_original__"
+
+_undo: list[Callable[[], None]] = []
+
+
+def patch(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    """Replace ``owner.name`` by ``make(original)``; no-op where it is missing or already ours.
+
+    The replacement takes over the original's name, so that pickling by reference (spawned workers'
+    targets) and tracebacks see what they saw before.
+    """
+    original = getattr(owner, name, None)
+    if original is None or hasattr(original, MARKER):
+        return
+    inherited = isinstance(owner, type) and name not in owner.__dict__
+    replacement = make(original)
+    for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
+        if hasattr(original, attribute):
+            setattr(replacement, attribute, getattr(original, attribute))
+    replacement.__wrapped__ = original
+    setattr(replacement, MARKER, original)
+    setattr(owner, name, replacement)
+
+    def undo() -> None:
+        # Somebody may have patched on top of us; their patch then stays and keeps calling ours.
+        if getattr(owner, name, None) is replacement:
+            if inherited:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, original)
+
+    _undo.append(undo)
+
+
+def on_undo(action: Callable[[], None]) -> None:
+    """Have `undo_all` run `action` too."""
+    _undo.append(action)
+
+
+def undo_all() -> None:
+    """Take every patch back, last one first."""
+    while _undo:
+        _undo.pop()()
+
+
+def hide_frame(error: BaseException) -> None:
+    """Drop our own frame from a traceback that passes through, so the program prints what it always did.
+
+    Call it in an ``except`` block of the wrapper, followed by a bare ``raise``.
+    """
+    traceback = error.__traceback__
+    if traceback is not None and traceback.tb_next is not None:
+        error.__traceback__ = traceback.tb_next

@@ -1,0 +1,268 @@
+"""This process's part of the session: one directory, append-only streams, nothing shared.
+
+Records and spans are appended to lists (no lock, no I/O in the program's path) and written twice a
+second, so that SIGKILL loses less than one second. docs/session-format.md describes the files.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import time
+from itertools import count
+from struct import Struct
+from typing import Any
+
+from iotrace.agent.encode import encode
+from iotrace.session import names
+
+FLUSH_SECONDS = 0.5
+# Our descriptors stay out of the low numbers that programs count on.
+_LOWEST_DESCRIPTOR = 200
+
+_pack = Struct(names.SPAN_FORMAT).pack
+
+
+class _Stream:
+    """An append-only file that survives what programs do to descriptors."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._descriptor = -1
+        self._identity: tuple[int, int] | None = None
+        self._size_bytes = 0
+        self.broken = ""
+
+    def write(self, data: bytes) -> None:
+        """Append `data` whole or not at all; after a failure the stream stays as it was, for good."""
+        if self.broken or not data:
+            return
+        try:
+            descriptor = self._open()
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            self._size_bytes += len(data)
+        except OSError as error:
+            self.broken = str(error)
+            try:
+                os.ftruncate(self._descriptor, self._size_bytes)
+            except OSError:
+                pass
+
+    def _open(self) -> int:
+        # The program may have closed our descriptor (a daemon closes all) and its number may now be
+        # the program's own file: write only where the number still means our file.
+        if self._descriptor >= 0:
+            try:
+                status = os.fstat(self._descriptor)
+                if (status.st_dev, status.st_ino) == self._identity:
+                    return self._descriptor
+            except OSError:
+                pass
+        low = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        self._descriptor = _out_of_the_way(low)
+        status = os.fstat(self._descriptor)
+        self._identity = (status.st_dev, status.st_ino)
+        self._size_bytes = status.st_size
+        return self._descriptor
+
+    def forget(self) -> None:
+        """In a forked child: close the parent's file, if the number still means it."""
+        if self._descriptor >= 0:
+            try:
+                status = os.fstat(self._descriptor)
+                if (status.st_dev, status.st_ino) == self._identity:
+                    os.close(self._descriptor)
+            except OSError:
+                pass
+        self._descriptor = -1
+
+
+def _out_of_the_way(descriptor: int) -> int:
+    import fcntl
+
+    try:
+        high = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _LOWEST_DESCRIPTOR)
+    except OSError:  # ulimit -n below it
+        return descriptor
+    os.close(descriptor)
+    return high
+
+
+class Recorder:
+    """Collects what one process records. `spans` and `records` are appended to from any thread.
+
+    The two lists are never replaced, so that hooks may keep a bound ``append``.
+    """
+
+    def __init__(self, session: str) -> None:
+        self._session = session
+        self.spans: list[tuple[int, ...]] = []
+        self.records: list[dict[str, Any]] = []
+        self._texts: dict[str, int] = {}
+        self._next_text = count().__next__
+        self._lock = _thread.allocate_lock()
+        self._stop: Any = None
+        self._stopped: Any = None
+        self._io = -1
+        self._closed = False
+        self.directory = ""
+
+    def open(self, identity: dict[str, Any]) -> None:
+        """Make this process's directory and say who it is."""
+        # Two slashes: dftracer compares paths as the program spelled them, and no prefix of ours
+        # starts so, hence the agent's own files are never traced.
+        root = "//" + self._session.lstrip("/")
+        self.directory = f"{root}/{names.PROCESSES}/{os.getpid()}-{time.monotonic_ns():x}"
+        os.mkdir(self.directory)
+        self._records_stream = _Stream(f"{self.directory}/{names.RECORDS}")
+        self._spans_stream = _Stream(f"{self.directory}/{names.SPANS}")
+        path = f"{self.directory}/{names.PROCESS}"
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            document = {"format": names.FORMAT_VERSION, **identity, "clock": clock_anchor()}
+            os.write(descriptor, (encode(document) + "\n").encode())
+        finally:
+            os.close(descriptor)
+
+    def text(self, value: str) -> int:
+        """The number that stands for `value` in this process's spans.
+
+        Two threads that meet a new value at once give it two numbers, both told.
+        """
+        number = self._texts.get(value)
+        if number is None:
+            number = self._texts[value] = self._next_text()
+            self.records.append({"type": "text", "id": number, "text": value})
+        return number
+
+    def start(self) -> None:
+        """Begin writing in the background; called when there is something to write."""
+        if self._stop is not None or self._closed:
+            return
+        self.tick()
+        self._stop = _thread.allocate_lock()
+        self._stop.acquire()
+        self._stopped = _thread.allocate_lock()
+        self._stopped.acquire()
+        # Not threading.Thread: programs count, list and join those.
+        _thread.start_new_thread(self._run, (self._stop, self._stopped))
+
+    def _run(self, stop: Any, stopped: Any) -> None:
+        try:
+            beats = 0
+            while not stop.acquire(True, FLUSH_SECONDS):
+                beats += 1
+                if beats % 2 == 0:
+                    self.tick()
+                self.flush()
+        except BaseException as error:
+            self.log(f"writer stopped: {error!r}")
+        finally:
+            stopped.release()
+
+    def pause(self) -> bool:
+        """Stop the background writer; True if one was running (so that a fork copies no thread of ours)."""
+        stop, self._stop = self._stop, None
+        if stop is None:
+            return False
+        stop.release()
+        self._stopped.acquire(True, 1.0)
+        return True
+
+    def tick(self) -> None:
+        """Note the clocks and the kernel's own account of this process."""
+        record = {"type": "tick", "clock": clock_anchor(), "cpu_ns": time.process_time_ns()}
+        try:
+            if self._io < 0:
+                self._io = _out_of_the_way(os.open("/proc/self/io", os.O_RDONLY | os.O_CLOEXEC))
+            for line in os.pread(self._io, 512, 0).decode().splitlines():
+                key, _, value = line.partition(": ")
+                record[key] = int(value)
+        except (OSError, ValueError):
+            self._io = -1
+        self.records.append(record)
+
+    def flush(self) -> None:
+        """Write what has been collected."""
+        with self._lock:
+            # Records first: a span's texts are then never missing. Spans counted before, so that a
+            # text interned meanwhile belongs to a span that is not written yet.
+            span_count = len(self.spans)
+            record_count = len(self.records)
+            if record_count:
+                lines = [encode(record) for record in self.records[:record_count]]
+                self._records_stream.write(("\n".join(lines) + "\n").encode())
+                del self.records[:record_count]
+            if span_count:
+                self._spans_stream.write(b"".join([_pack(*span) for span in self.spans[:span_count]]))
+                del self.spans[:span_count]
+
+    def close(self) -> None:
+        """Write the rest and say that this was the end: without it, readers tell of a loss."""
+        if self._closed:
+            return
+        self._closed = True
+        self.pause()
+        if self.records or self.spans or self._io >= 0:
+            self.tick()
+        broken = self._records_stream.broken or self._spans_stream.broken
+        self.records.append({"type": "end", "mono_ns": time.monotonic_ns(), "broken": broken})
+        self.flush()
+
+    def before_fork(self) -> None:
+        self._was_running = self.pause()
+        self._lock.acquire()
+
+    def after_fork_in_parent(self) -> None:
+        self._lock.release()
+        if self._was_running:
+            self.start()
+
+    def after_fork_in_child(self, identity: dict[str, Any]) -> None:
+        """Become the child's recorder: what the parent had not written yet stays the parent's."""
+        self._lock = _thread.allocate_lock()
+        self._stop = None
+        self._closed = False
+        self._records_stream.forget()
+        self._spans_stream.forget()
+        if self._io >= 0:
+            try:
+                os.close(self._io)
+            except OSError:
+                pass
+            self._io = -1
+        self.spans.clear()
+        self.records.clear()
+        # The child's spans use the parent's numbers; they are told again in its own records.
+        texts = list(self._texts.items())
+        self.open(identity)
+        self.records.extend({"type": "text", "id": number, "text": value} for value, number in texts)
+
+    def log(self, message: str) -> None:
+        """Append a line to this process's log; nowhere else, and never an error."""
+        try:
+            path = f"{self.directory}/{names.LOG}"
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            try:
+                os.write(descriptor, f"{time.time():.3f} {message}\n".encode(errors="replace"))
+            finally:
+                os.close(descriptor)
+        except OSError:
+            pass
+
+
+def clock_anchor() -> list[int]:
+    """``[mono_ns, real_ns, bound_ns]``: CLOCK_MONOTONIC and CLOCK_REALTIME at one instant, ± the bound.
+
+    The best of five readings of REALTIME between two of MONOTONIC.
+    """
+    best = (1 << 62, 0, 0)
+    for _ in range(5):
+        before = time.monotonic_ns()
+        real = time.time_ns()
+        after = time.monotonic_ns()
+        best = min(best, (after - before, (before + after) // 2, real))
+    width, mono, real = best
+    return [mono, real, width // 2 + 1]

@@ -1,0 +1,119 @@
+"""A DataLoader worker: when each index was taken, and when its batch was prepared."""
+
+from __future__ import annotations
+
+import inspect
+from time import monotonic_ns
+from typing import Any
+
+from iotrace.agent import fetch
+from iotrace.agent.patching import hide_frame, patch
+from iotrace.agent.recorder import Recorder
+
+
+def hook_worker_loop(module: Any, recorder: Recorder) -> None:
+    """Patch ``_worker_loop``, the target of every worker process, found by name under every start method."""
+
+    def make(original: Any) -> Any:
+        parameters = list(inspect.signature(original).parameters)
+        index_at = parameters.index("index_queue")
+        data_at = parameters.index("data_queue")
+        worker_at = parameters.index("worker_id")
+        count_at = parameters.index("num_workers")
+
+        def _worker_loop(*args: Any, **kwargs: Any) -> Any:
+            arguments = list(args)
+            try:
+                worker = _Worker(recorder, module, arguments[worker_at], arguments[count_at])
+                arguments[index_at] = _IndexQueue(arguments[index_at], worker)
+                arguments[data_at] = _DataQueue(arguments[data_at], worker)
+            except Exception as error:
+                recorder.log(f"worker is not recorded: {error!r}")
+                arguments = list(args)
+            try:
+                return original(*arguments, **kwargs)
+            except BaseException as error:
+                hide_frame(error)
+                raise
+            finally:
+                recorder.close()
+
+        return _worker_loop
+
+    patch(module, "_worker_loop", make)
+
+
+class _Worker:
+    """The state of this process's one worker loop."""
+
+    def __init__(self, recorder: Recorder, module: Any, number: int, count: int) -> None:
+        self.resume = module._ResumeIteration
+        self.stop = module._IterableDatasetStopIteration
+        self.append = recorder.records.append
+        self.generation = 0  # epochs of one iterator with persistent workers
+        self.taken_ns = 0
+        self.up = False
+        self.append({"type": "worker", "worker": number, "count": count, "mono_ns": monotonic_ns()})
+        recorder.start()
+
+    def produced(self, index: int, data: Any, prepared_ns: int) -> None:
+        part = fetch.latest
+        outcome = "batch"
+        if isinstance(data, self.stop):
+            outcome = "stop"
+        elif type(data).__name__ == "ExceptionWrapper":
+            outcome = "error"
+        fetched = part.start_ns >= self.taken_ns
+        self.append(
+            {
+                "type": "produced",
+                "generation": self.generation,
+                "index": index,
+                "outcome": outcome,
+                "taken_ns": self.taken_ns,
+                "fetch_start_ns": part.start_ns if fetched else None,
+                "fetch_end_ns": part.end_ns if fetched else None,
+                "prepared_ns": prepared_ns,
+                "samples": part.samples if fetched else None,
+            }
+        )
+
+
+class _IndexQueue:
+    """The queue that this worker takes its batch indices from."""
+
+    def __init__(self, queue: Any, worker: _Worker) -> None:
+        self._queue = queue
+        self._worker = worker
+
+    def get(self, *args: Any, **kwargs: Any) -> Any:
+        worker = self._worker
+        if not worker.up:
+            worker.up = True
+            worker.append({"type": "worker_up", "mono_ns": monotonic_ns()})
+        task = self._queue.get(*args, **kwargs)
+        worker.taken_ns = monotonic_ns()
+        if isinstance(task, worker.resume):
+            worker.generation += 1
+        return task
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
+
+
+class _DataQueue:
+    """The queue that this worker puts its batches into; a thread of it pickles them afterwards."""
+
+    def __init__(self, queue: Any, worker: _Worker) -> None:
+        self._queue = queue
+        self._worker = worker
+
+    def put(self, item: Any, *args: Any, **kwargs: Any) -> Any:
+        prepared_ns = monotonic_ns()
+        index, data = item
+        if not isinstance(index, self._worker.resume):
+            self._worker.produced(index, data, prepared_ns)
+        return self._queue.put(item, *args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)

@@ -1,0 +1,28 @@
+"""Errors that a user can cause. `iotrace.cli` turns each into one sentence and an exit code."""
+
+from __future__ import annotations
+
+
+class IotraceError(Exception):
+    """What went wrong, and what to do about it.
+
+    `exit_code` is iotrace's own: 1 for a failed command, 125 where the program was not started.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, remedy: str = "") -> None:
+        super().__init__(message)
+        self.remedy = remedy
+
+
+class SessionError(IotraceError):
+    """A path that should hold a session does not hold one that this version can read."""
+
+
+class LaunchError(IotraceError):
+    """The program was not started."""
+
+    def __init__(self, message: str, remedy: str = "", exit_code: int = 125) -> None:
+        super().__init__(message, remedy)
+        self.exit_code = exit_code

@@ -1,0 +1,104 @@
+"""One traced run: make the session, run the command with the agent in it, note how it ended."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+
+from iotrace import __version__
+from iotrace.errors import LaunchError
+from iotrace.launch import child, posix
+from iotrace.session import names
+from iotrace.session.manifest import Manifest, NotCaptured, Outcome, PosixState, write_manifest, write_outcome
+
+_SHIM = Path(__file__).parent.parent / "agent" / "shim"
+
+
+def default_directory() -> Path:
+    """A new name in the current directory, by time."""
+    base = Path(f"iotrace-{datetime.now():%Y%m%d-%H%M%S}")
+    candidate, number = base, 1
+    while candidate.exists():
+        number += 1
+        candidate = Path(f"{base}-{number}")
+    return candidate
+
+
+def run(command: list[str], directory: Path, only: list[str]) -> int:
+    """Run `command` traced into the new session `directory`; returns its exit code.
+
+    Raises LaunchError (125, or 126 and 127 as a shell) before the program starts.
+    """
+    if not command:
+        raise LaunchError("no command was given", "iotrace run -- python train.py")
+    environment = dict(os.environ)
+    program = child.find(command, environment.get("PATH"))
+    _make_session(directory)
+    session = directory.resolve()
+    excluded = [*posix.python_directories(program), *_own_python(), str(session)]
+    capture = posix.plan(excluded, only)
+    not_captured = []
+    if capture.why_not:
+        not_captured.append(NotCaptured("posix", capture.why_not, capture.remedy))
+    else:
+        inherited = environment.get("LD_PRELOAD", "")
+        environment.update(posix.environment(capture, session / names.POSIX, inherited))
+    environment[names.SETTINGS_VARIABLE] = names.encode_settings({"session": str(session)})
+    environment["PYTHONPATH"] = os.pathsep.join(
+        [str(_SHIM), *filter(None, [environment.get("PYTHONPATH", "")])]
+    )
+    write_manifest(session, _manifest(command, only, capture, not_captured))
+    started_ns = time.monotonic_ns()
+    exit_code = child.run(command, environment)
+    write_outcome(
+        session,
+        Outcome(
+            exit_code=exit_code, ended_ns=time.time_ns(), duration_ns=time.monotonic_ns() - started_ns
+        ),
+    )
+    return exit_code
+
+
+def _own_python() -> list[str]:
+    """Where iotrace runs from: its files, too, are no data."""
+    roots = {sys.prefix, sys.base_prefix, str(Path(__file__).parent.parent)}
+    return sorted(root for root in roots if root not in ("/", "/usr"))
+
+
+def _manifest(
+    command: list[str], only: list[str], capture: posix.PosixCapture, not_captured: list[NotCaptured]
+) -> Manifest:
+    return Manifest(
+        format=names.FORMAT_VERSION,
+        iotrace_version=__version__,
+        argv=command,
+        cwd=os.getcwd(),
+        host=_host(),
+        started_ns=time.time_ns(),
+        cpus=len(os.sched_getaffinity(0)),
+        posix=PosixState(on=not capture.why_not, only=only),
+        not_captured=not_captured,
+    )
+
+
+def _host() -> str:
+    return os.environ.get(names.HOST_VARIABLE, "") or os.uname().nodename
+
+
+def _make_session(directory: Path) -> None:
+    choose = "choose another directory with -o DIR"
+    try:
+        if (directory / names.MANIFEST).exists():
+            raise LaunchError(
+                f"{directory} already holds a session", f"{choose}, or see it with: iotrace report {directory}"
+            )
+        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+            raise LaunchError(f"{directory} exists and is not a session", choose)
+        directory.mkdir(parents=True, exist_ok=True)
+        for name in (names.PROCESSES, names.POSIX, names.OUT):
+            (directory / name).mkdir()
+    except OSError as error:
+        raise LaunchError(f"cannot write to {directory}: {error.strerror}", choose) from error

@@ -1,0 +1,156 @@
+"""POSIX calls by dftracer, preloaded: its settings, and which path spellings it shall trace.
+
+dftracer compares a path as the program spelled it with a list of prefixes. Nothing is known of the
+data's place, so everything is listed but what belongs to the system and to Python: relative paths by
+their first character, absolute ones by the complement of what is left out. A match costs the same for
+one prefix as for two thousand.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import string
+from dataclasses import dataclass
+from pathlib import Path
+
+_SYSTEM = ("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "libx32", "proc", "run", "sbin", "snap", "sys")
+_SYSTEM += ("usr",)
+_FIRST_CHARACTERS = string.ascii_letters + string.digits + "._-+@~"
+
+
+@dataclass(frozen=True)
+class PosixCapture:
+    """Whether POSIX calls are traced, else why not and what would help."""
+
+    library: str
+    prefixes: tuple[str, ...] = ()
+    why_not: str = ""
+    remedy: str = ""
+
+
+def plan(excluded: list[str], only: list[str]) -> PosixCapture:
+    """Decide what to trace: all but the system and `excluded` directories, or `only` some paths."""
+    library, why_not, remedy = _find_library()
+    if why_not:
+        return PosixCapture("", (), why_not, remedy)
+    prefixes = spellings(only) if only else everything_but(excluded)
+    return PosixCapture(library, tuple(prefixes))
+
+
+def _find_library() -> tuple[str, str, str]:
+    machine = f"{platform.system()} {platform.machine()}"
+    if machine != "Linux x86_64":
+        return "", f"dftracer has no build for {machine}", "run on x86_64 Linux to see POSIX calls"
+    found = importlib.util.find_spec("dftracer")
+    places = list(found.submodule_search_locations or []) if found else []
+    for place in places:
+        library = Path(place) / "lib64" / "libdftracer_preload.so"
+        if library.exists():
+            # LD_PRELOAD is split at blanks and colons, with no way to quote one.
+            if any(separator in str(library) for separator in " :\t\n"):
+                return "", f"the path of dftracer's library has a blank or a colon: {library}", (
+                    "install iotrace-agent into an environment whose path has none"
+                )
+            return str(library), "", ""
+    return "", "dftracer is not installed", "pip install dftracer==2.2.0"
+
+
+def environment(capture: PosixCapture, directory: Path, inherited: str) -> dict[str, str]:
+    """The variables that switch dftracer on; `inherited` is the LD_PRELOAD there was.
+
+    Each value is argued in docs/reliability.md; DFTRACER_BIND_SIGNALS stays unset, as it changes exit
+    codes.
+    """
+    return {
+        # First: libfaketime before dftracer segfaults with torch, the other way round works.
+        "LD_PRELOAD": f"{capture.library}:{inherited}" if inherited else capture.library,
+        "DFTRACER_ENABLE": "1",
+        "DFTRACER_INIT": "PRELOAD",
+        "DFTRACER_INC_METADATA": "1",
+        "DFTRACER_TRACE_COMPRESSION": "0",
+        "DFTRACER_WRITE_BUFFER_SIZE": "4096",
+        "DFTRACER_DATA_DIR": ":".join(capture.prefixes),
+        "DFTRACER_LOG_FILE": str(directory / "io"),
+    }
+
+
+def spellings(paths: list[str]) -> list[str]:
+    """Each path as given, absolute, and with its links resolved: the ways a program may spell it."""
+    found: dict[str, None] = {}
+    for path in paths:
+        for spelling in (path, os.path.normpath(path), os.path.abspath(path), os.path.realpath(path)):
+            found[spelling] = None
+    return list(found)
+
+
+def everything_but(excluded: list[str]) -> list[str]:
+    """Prefixes that match every path but those below the system's directories and below `excluded`.
+
+    A name that does not exist yet and begins like an excluded neighbour is missed.
+    """
+    left_out: dict[str, set[str]] = {"/": set(_SYSTEM)}
+    for path in excluded:
+        for spelling in {os.path.abspath(path), os.path.realpath(path)}:
+            parent, name = os.path.split(spelling)
+            while name:
+                left_out.setdefault(parent, set()).add(name)
+                parent, name = os.path.split(parent)
+    prefixes = list(_FIRST_CHARACTERS)
+    # An excluded directory's own neighbours are listed where nothing above it is excluded whole.
+    whole = {os.path.abspath(path) for path in excluded} | {os.path.realpath(path) for path in excluded}
+    whole |= {f"/{name}" for name in _SYSTEM}
+    for directory, names in sorted(left_out.items()):
+        if any(directory == root or directory.startswith(f"{root}/") for root in whole):
+            continue
+        base = directory.rstrip("/") + "/"
+        first = {name[0] for name in names}
+        prefixes += [base + character for character in _FIRST_CHARACTERS if character not in first]
+        prefixes += [base + name for name in _neighbours(directory, names, first)]
+    return prefixes
+
+
+def _neighbours(directory: str, names: set[str], first: set[str]) -> list[str]:
+    """What stands in `directory` beside `names` and begins as one of them does."""
+    try:
+        entries = [entry for entry in os.scandir(directory) if entry.name[0] in first]
+    except OSError:
+        return []
+    found = []
+    for entry in entries:
+        if entry.name in names or ":" in entry.name:
+            continue
+        spelling = f"{entry.name}/" if entry.is_dir() else entry.name
+        if not any(name.startswith(spelling) for name in names):
+            found.append(spelling)
+    return sorted(found)
+
+
+def python_directories(program: str) -> list[str]:
+    """The installation of the interpreter that `program` is or names in its ``#!``: its imports are no data."""
+    interpreters = [program]
+    try:
+        with open(program, "rb") as file:
+            line = file.readline(512)
+        if line.startswith(b"#!"):
+            interpreters.append(os.fsdecode(line[2:].split()[0]) if line[2:].split() else "")
+    except OSError:
+        pass
+    directories: dict[str, None] = {}
+    for interpreter in interpreters:
+        for path in {os.path.abspath(interpreter), os.path.realpath(interpreter)}:
+            root = os.path.dirname(os.path.dirname(path))
+            if any(Path(root).glob("lib/python3*")):
+                directories[root] = None
+                directories.update(dict.fromkeys(_base_of_venv(root)))
+    return [directory for directory in directories if directory not in ("/", "/usr")]
+
+
+def _base_of_venv(root: str) -> list[str]:
+    try:
+        lines = Path(root, "pyvenv.cfg").read_text().splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []
+    homes = [value.strip() for key, _, value in (line.partition("=") for line in lines) if key.strip() == "home"]
+    return [os.path.dirname(os.path.realpath(home)) for home in homes]

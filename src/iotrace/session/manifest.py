@@ -1,0 +1,103 @@
+"""What a session says of itself: written by the launcher, read by everything else."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from iotrace.errors import SessionError
+from iotrace.session import names
+
+
+class NotCaptured(msgspec.Struct, frozen=True):
+    """Something that this session does not hold, why, and what would help."""
+
+    what: str
+    why: str
+    remedy: str = ""
+
+
+class PosixState(msgspec.Struct, frozen=True):
+    """Whether POSIX calls were traced; `only` holds the user's ``--io`` paths."""
+
+    on: bool
+    only: list[str] = []
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """How the run began. Times in ns of CLOCK_REALTIME."""
+
+    format: int
+    iotrace_version: str
+    argv: list[str]
+    cwd: str
+    host: str
+    started_ns: int
+    cpus: int
+    posix: PosixState
+    not_captured: list[NotCaptured] = []
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """How the run ended; absent while it runs and after the launcher was killed."""
+
+    exit_code: int
+    ended_ns: int
+    duration_ns: int
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write beside `path` and rename, so that a reader sees all or nothing."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(data)
+    temporary.replace(path)
+
+
+def write_manifest(session: Path, manifest: Manifest) -> None:
+    write_atomically(session / names.MANIFEST, _pretty(manifest))
+
+
+def write_outcome(session: Path, outcome: Outcome) -> None:
+    """Note how the run ended; a session deleted meanwhile is nobody's error."""
+    try:
+        write_atomically(session / names.OUTCOME, _pretty(outcome))
+    except OSError:
+        pass
+
+
+def read_manifest(session: Path) -> Manifest:
+    """The manifest of the session at `session`; SessionError where there is none to read."""
+    path = session / names.MANIFEST
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        problem = "does not exist" if not session.exists() else "is not an iotrace session"
+        raise SessionError(f"{session} {problem}", "make one with: iotrace run -- CMD") from error
+    try:
+        version = msgspec.json.decode(data).get("format")
+    except (msgspec.DecodeError, AttributeError) as error:
+        raise SessionError(f"{path} is damaged: {error}", "the run has to be repeated") from error
+    if not isinstance(version, int) or version > names.FORMAT_VERSION:
+        raise SessionError(
+            f"{session} was written by a newer iotrace (format {version}; this one reads {names.FORMAT_VERSION})",
+            "pip install --upgrade iotrace-agent",
+        )
+    try:
+        return msgspec.json.decode(data, type=Manifest)
+    except msgspec.ValidationError as error:
+        raise SessionError(f"{path} is damaged: {error}", "the run has to be repeated") from error
+
+
+def read_outcome(session: Path) -> Outcome | None:
+    """How the run ended, None where that is not known."""
+    try:
+        return msgspec.json.decode((session / names.OUTCOME).read_bytes(), type=Outcome)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def _pretty(value: Any) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"

@@ -1,0 +1,53 @@
+"""Names and formats of session version 1, shared by those who write it and those who read it.
+
+Used inside traced processes: the standard library's cheapest parts alone. docs/session-format.md
+describes every field.
+"""
+
+from __future__ import annotations
+
+FORMAT_VERSION = 1
+
+SETTINGS_VARIABLE = "IOTRACE_AGENT"
+HOST_VARIABLE = "IOTRACE_HOST"
+
+MANIFEST = "manifest.json"
+OUTCOME = "outcome.json"
+PROCESSES = "processes"
+POSIX = "posix"
+OUT = "out"
+FILES = "files.json"
+
+PROCESS = "process.json"
+RECORDS = "records.jsonl"
+SPANS = "spans.bin"
+LOG = "agent.log"
+
+# A span: start_ns, duration_ns, cpu_ns, bytes (CLOCK_MONOTONIC; bytes -1 where unknown), tid, name, file
+# (indices of `text` records; file -1 where unknown), kind, minor faults, major faults, voluntary and
+# involuntary context switches. Little-endian, no padding.
+SPAN_FORMAT = "<qqqqiiiiiiii"
+SPAN_BYTES = 64
+
+KIND_ITEM = 1  # Dataset.__getitem__, __getitems__ or the iterator's __next__
+KIND_COLLATE = 2
+KIND_READ_PATH = 3  # h5py and the like: contains the file reads and the decoding
+
+
+def encode_settings(settings: dict[str, str]) -> str:
+    """Serialise settings into one environment variable. JSON would cost each process 9 ms of import."""
+    return ";".join(f"{key}={_escape(value)}" for key, value in settings.items())
+
+
+def decode_settings(text: str) -> dict[str, str]:
+    """Undo `encode_settings`; pieces without ``=`` are ignored."""
+    pairs = (piece.partition("=") for piece in text.split(";"))
+    return {key: _unescape(value) for key, equals, value in pairs if equals}
+
+
+def _escape(value: str) -> str:
+    return value.replace("%", "%25").replace(";", "%3B")
+
+
+def _unescape(value: str) -> str:
+    return value.replace("%3B", ";").replace("%25", "%")
