@@ -65,18 +65,18 @@ class _Iterator:
             "persistent_workers": bool(loader.persistent_workers),
             "pin_memory": bool(iterator._pin_memory),
             "in_order": bool(getattr(loader, "in_order", True)),
-            "start_method": _start_method(loader) if iterator._num_workers else None,
         }
         self.tell()
 
     def tell(self, workers: Any = ()) -> None:
-        """Record that an epoch begins, now with its workers' pids when they are up."""
+        """Record that an epoch begins; once more when its workers have pids."""
         self.recorder.records.append(
             {
                 **self.description,
                 "epoch": self.epoch,
                 "generation": self.generation,
                 "pids": [worker.pid for worker in workers],
+                "start_method": _start_method(workers),
                 "mono_ns": monotonic_ns(),
             }
         )
@@ -145,12 +145,16 @@ class _Iterator:
         )
 
 
-def _start_method(loader: Any) -> str | None:
-    import multiprocessing
+def _start_method(workers: Any) -> str | None:
+    """``fork``, ``spawn`` or ``forkserver``, as multiprocessing names the workers' class."""
+    if not workers:
+        return None
+    method = getattr(workers[0], "_start_method", None)
+    if method is None:  # the default context's own class
+        import multiprocessing
 
-    context = loader.multiprocessing_context or multiprocessing
-    method: str | None = context.get_start_method(allow_none=True)
-    return method
+        method = multiprocessing.get_start_method(allow_none=True)
+    return method  # type: ignore[no-any-return]
 
 
 def hook_loader(module: Any, recorder: Recorder) -> None:

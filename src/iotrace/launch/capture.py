@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import sys
 import time
@@ -14,6 +15,8 @@ from iotrace.launch import child, posix
 from iotrace.session import names
 from iotrace.session.manifest import Manifest, NotCaptured, Outcome, PosixState, write_manifest, write_outcome
 
+# NVIDIA, AMD, Intel. A node without a device behind it makes the exposed wait unknown, not wrong.
+_ACCELERATOR_NODES = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dri/renderD*", "/dev/accel/accel*")
 _SHIM = Path(__file__).parent.parent / "agent" / "shim"
 
 
@@ -80,6 +83,7 @@ def _manifest(
         started_ns=time.time_ns(),
         cpus=len(os.sched_getaffinity(0)),
         posix=PosixState(on=not capture.why_not, only=only),
+        accelerators=sorted(node for pattern in _ACCELERATOR_NODES for node in glob.glob(pattern)),
         not_captured=not_captured,
     )
 

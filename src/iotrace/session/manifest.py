@@ -28,7 +28,7 @@ class PosixState(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """How the run began. Times in ns of CLOCK_REALTIME."""
+    """How the run began. Times in ns of CLOCK_REALTIME; `accelerators` are device nodes found."""
 
     format: int
     iotrace_version: str
@@ -38,6 +38,7 @@ class Manifest(msgspec.Struct, frozen=True):
     started_ns: int
     cpus: int
     posix: PosixState
+    accelerators: list[str] = []
     not_captured: list[NotCaptured] = []
 
 

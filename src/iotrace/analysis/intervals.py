@@ -1,0 +1,112 @@
+"""Arithmetic of half-open intervals in integer nanoseconds, over whole columns."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Times = npt.NDArray[np.int64]
+
+
+def union(starts: Times, ends: Times) -> tuple[Times, Times]:
+    """The sorted, disjoint, non-touching intervals that cover the same instants. Empty ones vanish."""
+    keep = ends > starts
+    starts, ends = starts[keep], ends[keep]
+    if not len(starts):
+        return starts.astype(np.int64), ends.astype(np.int64)
+    order = np.argsort(starts, kind="stable")
+    starts, ends = starts[order], np.maximum.accumulate(ends[order])
+    first = np.concatenate(([True], starts[1:] > ends[:-1]))
+    last = np.concatenate((first[1:], [True]))
+    return starts[first], ends[last]
+
+
+class Coverage:
+    """How much of any window a set of intervals covers."""
+
+    def __init__(self, starts: Times, ends: Times) -> None:
+        self.starts, self.ends = union(starts, ends)
+        self._before = np.concatenate(([0], np.cumsum(self.ends - self.starts)))
+
+    def _measure(self, times: Times) -> Times:
+        """How much is covered before each time."""
+        index = np.searchsorted(self.starts, times, side="right")
+        covered = self._before[index]
+        inside = index > 0
+        over = np.zeros_like(times)
+        over[inside] = np.maximum(self.ends[index[inside] - 1] - times[inside], 0)
+        return np.asarray(covered - over, dtype=np.int64)
+
+    def within(self, starts: Times, ends: Times) -> Times:
+        """The covered length of each window ``[starts[i], ends[i])``."""
+        return self._measure(np.maximum(ends, starts)) - self._measure(starts)
+
+
+class Shares:
+    """Divides each instant equally among the intervals that hold it, optionally outside a mask.
+
+    An interval's share is the integral of 1 / (number of intervals at that instant) over it.
+    """
+
+    def __init__(self, starts: Times, ends: Times, mask: Coverage | None = None) -> None:
+        times = np.unique(np.concatenate((starts, ends)))
+        if mask is not None:
+            times = np.unique(np.concatenate((times, mask.starts, mask.ends)))
+        self._times = times
+        if len(times) < 2:
+            self._integral = np.zeros(len(times), dtype=np.float64)
+            return
+        steps = np.zeros(len(times), dtype=np.int64)
+        np.add.at(steps, np.searchsorted(times, starts), 1)
+        np.add.at(steps, np.searchsorted(times, ends), -1)
+        active = np.cumsum(steps)[:-1]
+        length = np.diff(times)
+        if mask is not None:
+            length = length - mask.within(times[:-1], times[1:])
+        density = np.divide(length, active, out=np.zeros(len(length)), where=active > 0)
+        self._integral = np.concatenate(([0.0], np.cumsum(density)))
+
+    def of(self, starts: Times, ends: Times) -> npt.NDArray[np.float64]:
+        """The share in ns of intervals that were among those given, or of pieces of them cut at windows."""
+        if len(self._times) < 2:
+            return np.zeros(len(starts), dtype=np.float64)
+        return np.asarray(self._at(ends) - self._at(starts), dtype=np.float64)
+
+    def _at(self, times: Times) -> npt.NDArray[np.float64]:
+        origin = self._times[0]
+        return np.interp(
+            (times - origin).astype(np.float64), (self._times - origin).astype(np.float64), self._integral
+        )
+
+
+def pieces(
+    starts: Times, ends: Times, window_starts: Times, window_ends: Times
+) -> tuple[Times, Times, Times, Times]:
+    """Cut intervals at disjoint, sorted windows.
+
+    Returns the pieces' starts and ends, the interval each comes from and the window it lies in.
+    """
+    first = np.searchsorted(window_ends, starts, side="right")
+    last = np.searchsorted(window_starts, ends, side="left")
+    counts = np.maximum(last - first, 0)
+    interval = np.repeat(np.arange(len(starts)), counts)
+    within = np.arange(len(interval)) - np.repeat(np.cumsum(counts) - counts, counts)
+    window = first[interval] + within
+    piece_starts = np.maximum(starts[interval], window_starts[window])
+    piece_ends = np.minimum(ends[interval], window_ends[window])
+    keep = piece_ends > piece_starts
+    return piece_starts[keep], piece_ends[keep], interval[keep], window[keep]
+
+
+def split_exactly(total: int, weights: list[float]) -> list[int]:
+    """Divide an integer pro rata into integers that sum to it (largest remainder)."""
+    whole = sum(weights)
+    if total <= 0 or whole <= 0:
+        return [0] * len(weights)
+    exact = [total * weight / whole for weight in weights]
+    parts = [int(part) for part in exact]
+    missing = total - sum(parts)
+    by_remainder = sorted(range(len(parts)), key=lambda i: parts[i] - exact[i])
+    for i in by_remainder[:missing]:
+        parts[i] += 1
+    return parts

@@ -1,0 +1,137 @@
+"""What the making of each batch was made of: read, decode, transform, collate, unknown; and in which files.
+
+An instant belongs to the first that holds it: a POSIX call (`read`), a read path such as h5py
+(`decode`), the dataset's ``__getitem__`` or ``__next__`` (`transform`), the collate function. Where the
+POSIX tracer sees less than the thread was blocked, inside a read path, the rest of the blocked time is
+`read` too: page faults of memory maps, reads through duplicated descriptors, remote stores.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from iotrace.analysis.intervals import Coverage, Shares, Times, pieces
+from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_READ_PATH
+from iotrace.sources.dftracer import PosixCalls
+from iotrace.sources.paths import Paths
+from iotrace.sources.records import Process
+
+PARTS = ("read", "decode", "transform", "collate", "unknown")
+
+
+@dataclass
+class Composition:
+    """Of each production window of one process, in the order given; all in ns.
+
+    `parts` has one row per window and one column per name in `PARTS`; the rows sum to the windows'
+    lengths. `files` gives, per window, ``{path: [read, decode]}``.
+    """
+
+    parts: npt.NDArray[np.float64]
+    files: list[dict[str, list[float]]]
+
+
+def compose(process: Process, calls: PosixCalls, paths: Paths, starts: Times, ends: Times) -> Composition:
+    """Compose the productions ``[starts[i], ends[i])`` of `process`: sorted and disjoint.
+
+    `calls` are the process's own POSIX calls.
+    """
+    spans = process.spans
+    span_starts = spans["start_ns"]
+    span_ends = span_starts + spans["duration_ns"]
+    kind = spans["kind"]
+    posix = Coverage(calls.start_ns, calls.end_ns)
+    outer = _outermost(spans, kind == KIND_READ_PATH)
+    layers = [posix]
+    covered_starts, covered_ends = posix.starts, posix.ends
+    for layer in (outer, kind == KIND_ITEM, kind == KIND_COLLATE):
+        covered_starts = np.concatenate((covered_starts, span_starts[layer]))
+        covered_ends = np.concatenate((covered_ends, span_ends[layer]))
+        layers.append(Coverage(covered_starts, covered_ends))
+    cumulative = np.stack([layer.within(starts, ends) for layer in layers], axis=1)
+    parts = np.zeros((len(starts), len(PARTS)))
+    parts[:, 0] = cumulative[:, 0]
+    parts[:, 1:4] = np.diff(cumulative, axis=1)
+    parts[:, 4] = (ends - starts) - cumulative[:, 3]
+
+    files: list[dict[str, list[float]]] = [{} for _ in range(len(starts))]
+    _share_reads(calls, paths, starts, ends, files)
+    _share_decoding(process, paths, outer, posix, starts, ends, files, parts)
+    return Composition(parts, files)
+
+
+def _outermost(spans: npt.NDArray[Any], chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Of the chosen spans, those not inside another chosen one of the same thread."""
+    rows = np.flatnonzero(chosen)
+    rows = rows[np.lexsort((-spans["duration_ns"][rows], spans["start_ns"][rows], spans["tid"][rows]))]
+    keep = np.zeros(len(spans), dtype=np.bool_)
+    tid, end = None, 0
+    for row, row_tid, start, duration in zip(
+        rows.tolist(),
+        spans["tid"][rows].tolist(),
+        spans["start_ns"][rows].tolist(),
+        spans["duration_ns"][rows].tolist(),
+        strict=True,
+    ):
+        if row_tid != tid or start >= end:
+            keep[row] = True
+            tid, end = row_tid, start + duration
+    return keep
+
+
+def _share_reads(
+    calls: PosixCalls, paths: Paths, starts: Times, ends: Times, files: list[dict[str, list[float]]]
+) -> None:
+    piece_starts, piece_ends, call, window = pieces(calls.start_ns, calls.end_ns, starts, ends)
+    shares = Shares(calls.start_ns, calls.end_ns).of(piece_starts, piece_ends)
+    names = [paths.shown(file) for file in calls.files]
+    for index, file, share in zip(window.tolist(), calls.file[call].tolist(), shares.tolist(), strict=True):
+        files[index].setdefault(names[file], [0.0, 0.0])[0] += share
+
+
+def _share_decoding(
+    process: Process,
+    paths: Paths,
+    outer: npt.NDArray[np.bool_],
+    posix: Coverage,
+    starts: Times,
+    ends: Times,
+    files: list[dict[str, list[float]]],
+    parts: npt.NDArray[np.float64],
+) -> None:
+    """Divide what is in read paths but in no POSIX call; move its blocked part from decode to read."""
+    spans = process.spans[outer]
+    span_starts, span_ends = spans["start_ns"], spans["start_ns"] + spans["duration_ns"]
+    blocked = _blocked_fraction(spans, posix.within(span_starts, span_ends))
+    piece_starts, piece_ends, span, window = pieces(span_starts, span_ends, starts, ends)
+    shares = Shares(span_starts, span_ends, mask=posix).of(piece_starts, piece_ends)
+    read = shares * blocked[span]
+    np.add.at(parts[:, 0], window, read)
+    np.subtract.at(parts[:, 1], window, read)
+    shown = {number: paths.shown(process.texts[number]) for number in np.unique(spans["file"]).tolist()
+             if number in process.texts}
+    for index, file, share, read_share in zip(
+        window.tolist(), spans["file"][span].tolist(), shares.tolist(), read.tolist(), strict=True
+    ):
+        name = shown.get(file)
+        if name is not None:
+            entry = files[index].setdefault(name, [0.0, 0.0])
+            entry[0] += read_share
+            entry[1] += share - read_share
+
+
+def _blocked_fraction(spans: npt.NDArray[Any], in_calls: Times) -> npt.NDArray[np.float64]:
+    """Of each span's time outside POSIX calls, the fraction in which its thread was blocked.
+
+    Off-CPU time beyond that of the calls, where the thread gave up the CPU by itself; a thread that was
+    only preempted was decoding.
+    """
+    duration = spans["duration_ns"]
+    outside = duration - in_calls
+    off_cpu = np.where(spans["voluntary_switches"] > 0, duration - spans["cpu_ns"], 0)
+    beyond = np.clip(off_cpu - in_calls, 0, outside)
+    return np.divide(beyond, outside, out=np.zeros(len(spans)), where=outside > 0)

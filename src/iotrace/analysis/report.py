@@ -1,0 +1,329 @@
+"""A session's report: every figure of every rank, from columns to results."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+
+from iotrace.analysis.advice import recommend
+from iotrace.analysis.batches import Delivery, LoaderRun, loaders_of, primary_of
+from iotrace.analysis.io import io_of
+from iotrace.analysis.results import (
+    SCHEMA_VERSION,
+    ClockInfo,
+    DataWait,
+    FileCost,
+    LoaderResult,
+    RankReport,
+    Report,
+    SessionInfo,
+    System,
+    WorstBatch,
+)
+from iotrace.analysis.steps import Step, measured, steps_of, summarise
+from iotrace.analysis.waits import CAUSES, Explained, explain
+from iotrace.session.manifest import NotCaptured
+from iotrace.sources.records import Process, Produced, Tick, Worker
+from iotrace.sources.session import Rank, Session
+
+_WORST_BATCHES = 5
+_MODERATELY_PERCENT, _HIGHLY_PERCENT = 5.0, 20.0
+_CORES_FREE = 0.9  # "the cores allow more" while less than this share of them is busy
+
+
+def analyse(session: Session) -> Report:
+    """Everything that `iotrace report` says of `session`."""
+    ranks = [_rank(session, rank) for rank in session.ranks]
+    recommendations = [item for rank in ranks for item in recommend(rank)]
+    return Report(
+        schema_version=SCHEMA_VERSION,
+        session=SessionInfo(
+            path=str(session.path),
+            argv=session.manifest.argv,
+            exit_code=session.outcome.exit_code if session.outcome else None,
+            complete=session.outcome is not None and not _losses(session),
+            iotrace_version=session.manifest.iotrace_version,
+        ),
+        ranks=ranks,
+        imbalance=None,
+        recommendations=recommendations,
+        not_captured=_not_captured(session),
+        clocks=_clocks(session),
+    )
+
+
+def _rank(session: Session, rank: Rank) -> RankReport:
+    loaders = loaders_of(rank)
+    primary = primary_of(loaders)
+    every_step = steps_of(primary) if primary else []
+    kept, excluded = measured(every_step, primary.description.workers if primary else 0)
+    explained = explain(session, rank, primary.deliveries) if primary else []
+    steps = summarise(kept, excluded)
+    cpu_percent = _cpu_percent(rank, kept)
+    return RankReport(
+        rank=rank.number,
+        host=session.manifest.host,
+        world_size=rank.main.identity.world_size,
+        steps=steps,
+        data_wait=_data_wait(session, primary, kept, explained, cpu_percent),
+        loaders=[_loader(loader, loader is primary) for loader in loaders],
+        breakdown_ms=None,
+        accelerator=None,
+        io=io_of(session, rank),
+        system=System(
+            gpus=[], cpu_pct_mean=cpu_percent, rss_peak_bytes=None, cpus=rank.main.identity.cpus
+        ),
+    )
+
+
+def _data_wait(
+    session: Session,
+    primary: LoaderRun | None,
+    kept: list[Step],
+    explained: list[Explained],
+    cpu_percent: float | None,
+) -> DataWait:
+    total_ns = sum(step.duration_ns for step in kept)
+    if primary is None or not total_ns:
+        return DataWait(
+            raw_ms=None,
+            exposed_ms=None,
+            exposed_source=None,
+            raw_wait_fraction=None,
+            stall_fraction=None,
+            verdict=None,
+            causes_ms={},
+            too_few_workers=None,
+            files=[],
+            worst_batches=[],
+        )
+    awaited = {id(step.awaited) for step in kept if step.awaited is not None}
+    waits = [item for item in explained if id(item.delivery) in awaited]
+    raw_ms = sum(step.wait_ns for step in kept) / len(kept) / 1e6
+    fraction = sum(step.wait_ns for step in kept) / total_ns
+    exposed = not session.manifest.accelerators
+    return DataWait(
+        raw_ms=raw_ms,
+        exposed_ms=raw_ms if exposed else None,
+        exposed_source="cpu" if exposed else None,
+        raw_wait_fraction=fraction,
+        stall_fraction=fraction if exposed else None,
+        verdict=verdict(fraction),
+        causes_ms={
+            cause: sum(item.causes[cause] for item in waits) / len(kept) / 1e6 for cause in CAUSES
+        },
+        too_few_workers=_too_few_workers(session, primary, kept, fraction, cpu_percent),
+        files=_file_costs(waits, len(kept)),
+        worst_batches=_worst(waits),
+    )
+
+
+def verdict(wait_fraction: float) -> str:
+    """XProf's words: the share of the step that waits for input, in percent, below 5, to 20, above."""
+    percent = 100 * wait_fraction
+    if percent < _MODERATELY_PERCENT:
+        return "not input-bound"
+    return "moderately input-bound" if percent <= _HIGHLY_PERCENT else "highly input-bound"
+
+
+def _too_few_workers(
+    session: Session, primary: LoaderRun, kept: list[Step], fraction: float, cpu_percent: float | None
+) -> bool | None:
+    """More production than the workers manage within the compute time, and cores to spare."""
+    if 100 * fraction < _MODERATELY_PERCENT:
+        return False
+    production_ms = _production_ms(primary.deliveries)
+    if production_ms is None or cpu_percent is None:
+        return None
+    compute_ms = sum(step.duration_ns - step.wait_ns for step in kept) / len(kept) / 1e6
+    workers = primary.description.workers
+    behind = workers == 0 or production_ms / workers > compute_ms
+    return behind and cpu_percent < 100 * session.manifest.cpus * _CORES_FREE
+
+
+def _production_ms(deliveries: list[Delivery]) -> float | None:
+    made = [
+        delivery.prepared_ns - delivery.taken_ns
+        for delivery in deliveries
+        if delivery.prepared_ns is not None and delivery.taken_ns is not None
+    ]
+    return sum(made) / len(made) / 1e6 if made else None
+
+
+def _file_costs(waits: list[Explained], steps: int) -> list[FileCost]:
+    totals: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for item in waits:
+        for path, (read, decode) in item.files.items():
+            totals[path][0] += read
+            totals[path][1] += decode
+    costs = [
+        FileCost(
+            path=path,
+            ms=(read + decode) / steps / 1e6,
+            read_ms=read / steps / 1e6,
+            decode_ms=decode / steps / 1e6,
+        )
+        for path, (read, decode) in totals.items()
+        if read + decode > 0
+    ]
+    return sorted(costs, key=lambda cost: -cost.ms)
+
+
+def _worst(waits: list[Explained]) -> list[WorstBatch]:
+    worst = sorted(waits, key=lambda item: -item.delivery.wait_ns)[:_WORST_BATCHES]
+    return [
+        WorstBatch(
+            batch=item.delivery.index,
+            epoch=item.delivery.epoch,
+            wait_ms=item.delivery.wait_ns / 1e6,
+            delay_ms=_delay_ms(item.delivery),
+            worker=item.delivery.worker,
+            pid=item.delivery.pid,
+            cause=item.cause,
+            files=[path for path, _ in sorted(item.files.items(), key=lambda pair: -sum(pair[1]))[:3]],
+        )
+        for item in worst
+    ]
+
+
+def _delay_ms(delivery: Delivery) -> float | None:
+    """How long the batch lay ready; None where the consumer made it itself."""
+    if delivery.worker is None or delivery.prepared_ns is None:
+        return None
+    return (delivery.delivered_ns - delivery.prepared_ns) / 1e6
+
+
+def _loader(loader: LoaderRun, primary: bool) -> LoaderResult:
+    deliveries = loader.deliveries
+    # The first batch of the run waits for the workers' start: told apart, not averaged in.
+    later = deliveries[1:]
+    delays = [delay for delay in map(_delay_ms, later) if delay is not None]
+    return LoaderResult(
+        id=loader.number,
+        kind=loader.kind,
+        primary=primary,
+        dataset=loader.description.dataset,
+        workers=loader.description.workers,
+        batches=len(deliveries),
+        raw_ms=sum(delivery.wait_ns for delivery in later) / len(later) / 1e6 if later else None,
+        delay_ms=sum(delays) / len(delays) if delays else None,
+        production_ms=_production_ms(deliveries),
+        queue_depth_mean=queue_depth(later) if loader.description.workers else None,
+        epochs=loader.epochs,
+        start_method=loader.description.start_method,
+        first_batch_ms=deliveries[0].wait_ns / 1e6 if deliveries else None,
+        failures=loader.failures,
+    )
+
+
+def queue_depth(deliveries: list[Delivery]) -> float | None:
+    """How many batches lay ready when the consumer asked, on average over its asking."""
+    ready = np.sort(
+        [delivery.prepared_ns for delivery in deliveries if delivery.prepared_ns is not None]
+    )
+    asked = np.array([delivery.wait_start_ns for delivery in deliveries])
+    if not len(asked) or len(ready) < len(asked):
+        return None
+    return float((np.searchsorted(ready, asked, side="right") - np.arange(len(asked))).mean())
+
+
+def _cpu_percent(rank: Rank, kept: list[Step]) -> float | None:
+    """CPU of the rank's processes between the first and the last measured step; 100 is one core."""
+    if not kept:
+        return None
+    start, end = kept[0].start_ns, kept[-1].end_ns
+    used = 0.0
+    for process in rank.processes:
+        ticks = process.of_type(Tick)
+        if len(ticks) < 2:
+            return None
+        times = np.array([tick.clock[1] for tick in ticks]) - start
+        cpu = np.array([tick.cpu_ns for tick in ticks])
+        used += float(np.interp(end - start, times, cpu) - np.interp(0, times, cpu))
+    return 100 * used / (end - start)
+
+
+def _losses(session: Session) -> list[NotCaptured]:
+    """What was captured in part only, by process."""
+    found = []
+    for process in session.processes:
+        name = _name(process)
+        if not process.ended and len(process.records) and _recorded_data(process):
+            found.append(
+                NotCaptured(
+                    f"the end of {name}",
+                    "it was killed, or left without its exit handlers: up to 1 s of its records is lost",
+                )
+            )
+        found += [NotCaptured(f"part of {name}", problem) for problem in process.problems]
+    found += [NotCaptured("part of posix", problem) for problem in session.calls.problems]
+    return found
+
+
+def _recorded_data(process: Process) -> bool:
+    return bool(len(process.spans) or process.of_type(Tick) or process.of_type(Produced))
+
+
+def _name(process: Process) -> str:
+    worker = next(iter(process.of_type(Worker)), None)
+    role = f"worker {worker.worker}" if worker else process.identity.role
+    return f"{role} (pid {process.pid})"
+
+
+def _not_captured(session: Session) -> list[NotCaptured]:
+    found = list(session.manifest.not_captured)
+    if not session.processes:
+        found.append(
+            NotCaptured(
+                "the program's processes",
+                "no Python process of the command could load the agent",
+                "run it by a Python >= 3.10 started without -S and without env -i",
+            )
+        )
+    elif not any(loaders_of(rank) for rank in session.ranks):
+        found.append(
+            NotCaptured("steps and data wait", "no torch.utils.data.DataLoader was iterated", "")
+        )
+    found += _unseen_workers(session)
+    found.append(
+        NotCaptured("compute", "this version does not record torch.profiler", "use torch.profiler beside it")
+    )
+    if session.manifest.accelerators:
+        found.append(
+            NotCaptured(
+                "gpu", "this version does not read NVML nor device time: the exposed wait is unknown", ""
+            )
+        )
+    if session.outcome is None:
+        found.append(
+            NotCaptured("the exit code", "the launcher did not see the end of the command, or it still runs")
+        )
+    return found + _losses(session)
+
+
+def _unseen_workers(session: Session) -> list[NotCaptured]:
+    found = []
+    for rank in session.ranks:
+        seen = {process.pid for process in rank.workers}
+        told = {delivery.pid for loader in loaders_of(rank) for delivery in loader.deliveries if delivery.pid}
+        if told - seen:
+            pids = ", ".join(map(str, sorted(told - seen)))
+            found.append(
+                NotCaptured(
+                    f"loader workers of rank {rank.number} (pid {pids})",
+                    "their processes could not load the agent",
+                    "start workers with an interpreter that has iotrace-agent installed",
+                )
+            )
+    return found
+
+
+def _clocks(session: Session) -> list[ClockInfo]:
+    host = session.manifest.host
+    bound_ns = max((process.clock.bound_ns for process in session.processes), default=0)
+    clocks = [ClockInfo(source="agent", host=host, kind="exact", offset_ns=0, bound_ns=bound_ns)]
+    if session.manifest.posix.on:
+        # dftracer's times are whole microseconds.
+        clocks.append(ClockInfo(source="dftracer", host=host, kind="exact", offset_ns=0, bound_ns=1000))
+    return clocks

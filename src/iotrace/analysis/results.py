@@ -1,0 +1,171 @@
+"""What a report says, as plain data: its JSON is the contract (docs/definitions.md has the meanings).
+
+Times are means in ms per measured step unless the name says ``total``; None is unknown, never 0.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from iotrace.session.manifest import NotCaptured
+
+SCHEMA_VERSION = 1
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of every result: immutable, encoded with all fields."""
+
+
+class SessionInfo(Result):
+    path: str
+    argv: list[str]
+    exit_code: int | None
+    complete: bool
+    iotrace_version: str
+
+
+class Excluded(Result):
+    """Steps left out of the figures: the first, those awaiting a worker's first batch, those profiled."""
+
+    first: int
+    warmup: int
+    profiled: int
+
+
+class Steps(Result):
+    count: int
+    excluded: Excluded
+    mean_ms: float | None
+    p50_ms: float | None
+    p95_ms: float | None
+    per_second: float | None
+    samples_per_second: float | None
+
+
+class FileCost(Result):
+    """A file's share of the data wait."""
+
+    path: str
+    ms: float
+    read_ms: float
+    decode_ms: float
+
+
+class WorstBatch(Result):
+    batch: int
+    epoch: int
+    wait_ms: float
+    delay_ms: float | None
+    worker: int | None
+    pid: int | None
+    cause: str
+    files: list[str]
+
+
+class DataWait(Result):
+    raw_ms: float | None
+    exposed_ms: float | None
+    exposed_source: str | None
+    raw_wait_fraction: float | None
+    stall_fraction: float | None
+    verdict: str | None
+    causes_ms: dict[str, float]
+    too_few_workers: bool | None
+    files: list[FileCost]
+    worst_batches: list[WorstBatch]
+
+
+class LoaderResult(Result):
+    id: int
+    kind: str
+    primary: bool
+    dataset: str
+    workers: int
+    batches: int
+    raw_ms: float | None
+    delay_ms: float | None
+    production_ms: float | None
+    queue_depth_mean: float | None
+    epochs: int
+    start_method: str | None
+    first_batch_ms: float | None
+    failures: list[str]
+
+
+class FileIo(Result):
+    path: str
+    opens: int
+    reads: int
+    read_bytes: int
+    read_ms_total: float
+    writes: int
+    write_bytes: int
+    metadata_ms_total: float
+    sequential_fraction: float | None
+    reread_fraction: float | None
+    by_worker: dict[str, int]
+
+
+class ProcessCoverage(msgspec.Struct, frozen=True):
+    pid: int
+    role: str
+    coverage: float | None
+    traced_bytes: int | None
+    kernel_bytes: int | None
+
+
+class Io(Result):
+    coverage: float | None
+    calls: int
+    bytes: int
+    ms_total: float
+    files: list[FileIo]
+    processes: list[ProcessCoverage]
+
+
+class System(Result):
+    """`cpu_pct_mean`: CPU of the rank's processes over the measured steps; 100 is one core."""
+
+    gpus: list[str]
+    cpu_pct_mean: float | None
+    rss_peak_bytes: int | None
+    cpus: int | None
+
+
+class RankReport(Result):
+    rank: int
+    host: str
+    world_size: int | None
+    steps: Steps
+    data_wait: DataWait
+    loaders: list[LoaderResult]
+    breakdown_ms: dict[str, float] | None
+    accelerator: dict[str, float] | None
+    io: Io | None
+    system: System
+
+
+class Recommendation(Result):
+    id: str
+    severity: str
+    text: str
+    evidence: dict[str, float]
+    gain_ms_per_step: float | None
+
+
+class ClockInfo(Result):
+    source: str
+    host: str
+    kind: str
+    offset_ns: int
+    bound_ns: int
+
+
+class Report(Result):
+    schema_version: int
+    session: SessionInfo
+    ranks: list[RankReport]
+    imbalance: None
+    recommendations: list[Recommendation]
+    not_captured: list[NotCaptured]
+    clocks: list[ClockInfo]

@@ -1,0 +1,86 @@
+"""Why the consumer waited: each wait split into causes that sum to it exactly, and charged to files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from iotrace.analysis.batches import Delivery
+from iotrace.analysis.intervals import split_exactly
+from iotrace.analysis.production import PARTS, compose
+from iotrace.sources.session import Rank, Session
+
+CAUSES = ("startup", "queued", "read", "decode", "transform", "collate", "transport", "unknown")
+
+
+@dataclass
+class Explained:
+    """A delivery's wait by cause (ns, sums to the wait) and by file (``{path: [read, decode]}``, ns)."""
+
+    delivery: Delivery
+    causes: dict[str, int]
+    files: dict[str, list[float]] = field(default_factory=dict)
+
+    @property
+    def cause(self) -> str:
+        """The largest part."""
+        return max(CAUSES, key=lambda name: self.causes[name])
+
+
+def explain(session: Session, rank: Rank, deliveries: list[Delivery]) -> list[Explained]:
+    """Explain every delivery's wait, in the order given."""
+    weights: dict[int, list[float]] = {}
+    files: dict[int, dict[str, list[float]]] = {}
+    by_pid = {process.pid: process for process in rank.processes}
+    for pid, process in by_pid.items():
+        own = [
+            delivery
+            for delivery in deliveries
+            if (delivery.pid or rank.main.pid) == pid and delivery.taken_ns and delivery.prepared_ns
+        ]
+        if not own:
+            continue
+        own.sort(key=lambda delivery: delivery.taken_ns or 0)
+        starts = np.array([delivery.taken_ns for delivery in own], dtype=np.int64)
+        ends = np.array([delivery.prepared_ns for delivery in own], dtype=np.int64)
+        calls = session.calls.where(session.calls.pid == pid)
+        made = compose(process, calls, session.paths, starts, ends)
+        for row, delivery in enumerate(own):
+            weights[id(delivery)] = made.parts[row].tolist()
+            files[id(delivery)] = made.files[row]
+    return [_explain(delivery, weights, files) for delivery in deliveries]
+
+
+def _explain(
+    delivery: Delivery, weights: dict[int, list[float]], files: dict[int, dict[str, list[float]]]
+) -> Explained:
+    causes = dict.fromkeys(CAUSES, 0)
+    if delivery.taken_ns is None or delivery.prepared_ns is None:
+        causes["unknown"] = delivery.wait_ns
+        return Explained(delivery, causes)
+    startup, queued, production, transport = split_wait(delivery)
+    causes.update(startup=startup, queued=queued, transport=transport)
+    composition = weights[id(delivery)]
+    split = split_exactly(production, composition)
+    for name, part in zip(PARTS, split, strict=True):
+        causes[name] += part
+    causes["unknown"] += production - sum(split)
+    whole = sum(composition)
+    scale = production / whole if whole > 0 else 0.0
+    by_file = {
+        path: [read * scale, decode * scale] for path, (read, decode) in files[id(delivery)].items()
+    }
+    return Explained(delivery, causes, by_file)
+
+
+def split_wait(delivery: Delivery) -> tuple[int, int, int, int]:
+    """A wait's parts before its worker was up, before it took the index, during and after production."""
+    start, end = delivery.wait_start_ns, delivery.delivered_ns
+    taken = start if delivery.taken_ns is None else delivery.taken_ns
+    up = taken if delivery.up_ns is None else delivery.up_ns
+    prepared = end if delivery.prepared_ns is None else delivery.prepared_ns
+    up = min(max(up, start), end)
+    taken = min(max(taken, up), end)
+    prepared = min(max(prepared, taken), end)
+    return up - start, taken - up, prepared - taken, end - prepared

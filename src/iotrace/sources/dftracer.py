@@ -1,0 +1,176 @@
+"""dftracer 2.x: POSIX calls as JSON lines, into columns.
+
+Hashes of file names are written once, by the first process that met a name: they are pooled over all
+files of a run. Lines cut by a signal or a full disk are counted and left out.
+"""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+_CHUNK_BYTES = 8 << 20
+
+
+class _Arguments(msgspec.Struct):
+    ret: int | None = None
+    offset: int | None = None
+    count: int | None = None
+    fhash: str | None = None
+    name: str | None = None
+    value: str | None = None
+
+
+class _Line(msgspec.Struct):
+    name: str
+    cat: str
+    pid: int
+    tid: int
+    ph: int
+    ts: int = 0
+    dur: int = 0
+    args: _Arguments | None = None
+
+
+@dataclass(frozen=True)
+class PosixCalls:
+    """POSIX calls that have a file, sorted by start; one row per call in every column.
+
+    `result` is what the call returned, -1 also where dftracer does not say (opens); `offset` and `count`
+    are -1 where the call has none. `name` and `file` index `names` and `files`.
+    """
+
+    start_ns: npt.NDArray[np.int64]
+    end_ns: npt.NDArray[np.int64]
+    pid: npt.NDArray[np.int64]
+    tid: npt.NDArray[np.int64]
+    name: npt.NDArray[np.int64]
+    file: npt.NDArray[np.int64]
+    result: npt.NDArray[np.int64]
+    offset: npt.NDArray[np.int64]
+    count: npt.NDArray[np.int64]
+    names: list[str]
+    files: list[str]
+    pids: frozenset[int]
+    ended: frozenset[int]
+    problems: list[str]
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    def where(self, keep: npt.NDArray[np.bool_]) -> PosixCalls:
+        """The rows for which `keep` (one bool a row) holds."""
+        columns = {name: getattr(self, name)[keep] for name in _COLUMNS}
+        return PosixCalls(
+            **columns,
+            names=self.names,
+            files=self.files,
+            pids=self.pids,
+            ended=self.ended,
+            problems=self.problems,
+        )
+
+
+_COLUMNS = ("start_ns", "end_ns", "pid", "tid", "name", "file", "result", "offset", "count")
+
+
+class _Index(dict[str, int]):
+    """Numbers strings in the order they come."""
+
+    def __missing__(self, key: str) -> int:
+        self[key] = number = len(self)
+        return number
+
+
+def read_posix(directory: Path) -> PosixCalls:
+    """All calls in the ``.pfw`` files of `directory`, hashes resolved; times in ns (resolution 1 us)."""
+    rows: list[tuple[int, ...]] = []
+    names, hashes = _Index(), _Index()
+    spelled: dict[str, str] = {}
+    pids: set[int] = set()
+    ended: set[int] = set()
+    problems: list[str] = []
+    collecting = gc.isenabled()
+    gc.disable()  # nothing here is cyclic, and collecting halves the speed
+    try:
+        for path in sorted(directory.glob("*.pfw")):
+            for line in _lines(path, problems):
+                arguments = line.args
+                if arguments is None:
+                    continue
+                if line.ph == 4:
+                    if line.name == "FH" and arguments.value is not None and arguments.name is not None:
+                        spelled[arguments.value] = arguments.name
+                elif line.ph == 1:
+                    pids.add(line.pid)
+                    if line.cat == "dftracer":
+                        if line.name == "end":
+                            ended.add(line.pid)
+                    elif arguments.fhash is not None:
+                        rows.append(
+                            (
+                                line.ts * 1000,
+                                (line.ts + line.dur) * 1000,
+                                line.pid,
+                                line.tid,
+                                names[line.name],
+                                hashes[arguments.fhash],
+                                -1 if arguments.ret is None else arguments.ret,
+                                -1 if arguments.offset is None else arguments.offset,
+                                -1 if arguments.count is None else arguments.count,
+                            )
+                        )
+    finally:
+        if collecting:
+            gc.enable()
+    table = np.array(rows, dtype=np.int64).reshape(-1, len(_COLUMNS))
+    table = table[np.argsort(table[:, 0], kind="stable")]
+    return PosixCalls(
+        *(np.ascontiguousarray(table[:, column]) for column in range(len(_COLUMNS))),
+        names=list(names),
+        files=[spelled.get(key, f"(file {key}, name lost)") for key in hashes],
+        pids=frozenset(pids),
+        ended=frozenset(ended),
+        problems=problems,
+    )
+
+
+def _lines(path: Path, problems: list[str]) -> Any:
+    decoder = msgspec.json.Decoder(_Line)
+    lost = 0
+    with path.open("rb") as file:
+        rest = b""
+        while chunk := file.read(_CHUNK_BYTES):
+            whole, newline, rest = (rest + chunk).rpartition(b"\n")
+            try:
+                yield from decoder.decode_lines(whole + newline)
+            except msgspec.DecodeError:
+                for line in whole.split(b"\n"):
+                    decoded = _decode_one(line, decoder)
+                    if decoded is not None:
+                        yield decoded
+                    else:
+                        lost += bool(line.strip())
+        if rest.strip():
+            decoded = _decode_one(rest, decoder)
+            if decoded is not None:
+                yield decoded
+            else:
+                lost += 1
+    if lost:
+        problems.append(f"{lost} unreadable lines in {path.name}")
+
+
+def _decode_one(line: bytes, decoder: msgspec.json.Decoder[_Line]) -> _Line | None:
+    for candidate in (line, line.decode(errors="backslashreplace").encode()):
+        try:
+            return decoder.decode(candidate)
+        except msgspec.DecodeError:
+            continue
+    return None

@@ -1,0 +1,239 @@
+"""The agent's records: who each process was, its loader's and worker's records, its spans."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from iotrace.session import names
+from iotrace.sources.clock import Clock
+
+SPAN_DTYPE = np.dtype(
+    [
+        ("start_ns", "<i8"),
+        ("duration_ns", "<i8"),
+        ("cpu_ns", "<i8"),
+        ("bytes", "<i8"),
+        ("tid", "<i4"),
+        ("name", "<i4"),
+        ("file", "<i4"),
+        ("kind", "<i4"),
+        ("minor_faults", "<i4"),
+        ("major_faults", "<i4"),
+        ("voluntary_switches", "<i4"),
+        ("involuntary_switches", "<i4"),
+    ]
+)
+assert SPAN_DTYPE.itemsize == names.SPAN_BYTES
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """process.json: what a process said of itself at its start."""
+
+    format: int
+    pid: int
+    ppid: int
+    role: str
+    clock: list[int]
+    rank: int | None = None
+    local_rank: int | None = None
+    world_size: int | None = None
+    argv: list[str] = []
+    python: str = ""
+    prefixes: list[str] = []
+    cpus: int | None = None
+
+
+class Text(msgspec.Struct, tag="text"):
+    id: int
+    text: str
+
+
+class Tick(msgspec.Struct, tag="tick"):
+    """The kernel's account of the process at one instant; `rchar` in bytes, None where it was unreadable."""
+
+    clock: list[int]
+    cpu_ns: int
+    rchar: int | None = None
+    syscr: int | None = None
+    read_bytes: int | None = None
+
+
+class IteratorStart(msgspec.Struct, tag="iterator"):
+    """An epoch of a loader begins (told again when its workers are up)."""
+
+    iterator: int
+    loader: int
+    dataset: str
+    iterable: bool
+    workers: int
+    epoch: int
+    generation: int
+    mono_ns: int
+    batch_size: int | None = None
+    prefetch_factor: int | None = None
+    persistent_workers: bool = False
+    pin_memory: bool = False
+    in_order: bool = True
+    start_method: str | None = None
+    pids: list[int] = []
+
+
+class Batch(msgspec.Struct, tag="batch"):
+    """A batch that the consumer got. Times in ns of CLOCK_MONOTONIC, None where there was no such stage."""
+
+    iterator: int
+    epoch: int
+    generation: int
+    index: int
+    tid: int
+    wait_start_ns: int
+    delivered_ns: int
+    grad: bool
+    backward_count: int
+    worker: int | None = None
+    pid: int | None = None
+    sent_ns: int | None = None
+    received_ns: int | None = None
+    pinned_ns: int | None = None
+    fetch_start_ns: int | None = None
+    fetch_end_ns: int | None = None
+    samples: int | None = None
+
+
+class IteratorEnd(msgspec.Struct, tag="iterator_end"):
+    iterator: int
+    epoch: int
+    outcome: str
+    wait_start_ns: int
+    mono_ns: int
+    backward_count: int
+
+
+class Worker(msgspec.Struct, tag="worker"):
+    worker: int
+    count: int
+    mono_ns: int
+
+
+class WorkerUp(msgspec.Struct, tag="worker_up"):
+    mono_ns: int
+
+
+class Produced(msgspec.Struct, tag="produced"):
+    """A batch that a worker made; `outcome` is ``batch``, ``stop`` or ``error``."""
+
+    generation: int
+    index: int
+    outcome: str
+    taken_ns: int
+    prepared_ns: int
+    fetch_start_ns: int | None = None
+    fetch_end_ns: int | None = None
+    samples: int | None = None
+
+
+class End(msgspec.Struct, tag="end"):
+    """The process said that this was all; `broken` is why it could not write everything."""
+
+    mono_ns: int
+    broken: str = ""
+
+
+Record = Text | Tick | IteratorStart | Batch | IteratorEnd | Worker | WorkerUp | Produced | End
+
+
+@dataclass(frozen=True)
+class Process:
+    """What one process recorded. Span times are CLOCK_REALTIME; record times are still monotonic."""
+
+    identity: Identity
+    clock: Clock
+    records: list[Record]
+    spans: npt.NDArray[Any]
+    texts: dict[int, str]
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def pid(self) -> int:
+        return self.identity.pid
+
+    @property
+    def ended(self) -> bool:
+        """Whether the process closed its records itself; else up to a second of them is lost."""
+        return any(isinstance(record, End) for record in self.records)
+
+    def of_type(self, kind: type[Any]) -> list[Any]:
+        """The records of one type, in the order they were made."""
+        return [record for record in self.records if isinstance(record, kind)]
+
+
+def read_processes(session: Path) -> list[Process]:
+    """All processes of a session, by start. A damaged one is read as far as it goes, and says so."""
+    found = []
+    for directory in sorted((session / names.PROCESSES).glob("*")):
+        process = _read_process(directory)
+        if process is not None:
+            found.append(process)
+    return sorted(found, key=lambda process: process.identity.clock[0])
+
+
+def _read_process(directory: Path) -> Process | None:
+    try:
+        identity = msgspec.json.decode((directory / names.PROCESS).read_bytes(), type=Identity)
+    except (OSError, msgspec.DecodeError):
+        return None  # killed before it could say who it was
+    problems: list[str] = []
+    records = _read_records(directory / names.RECORDS, problems)
+    anchors = [identity.clock, *(record.clock for record in records if isinstance(record, Tick))]
+    clock = Clock(anchors)
+    spans = _read_spans(directory / names.SPANS, problems)
+    if len(spans):
+        spans["start_ns"] = clock.real(spans["start_ns"])
+    texts = {record.id: record.text for record in records if isinstance(record, Text)}
+    for record in records:
+        if isinstance(record, End) and record.broken:
+            problems.append(f"could not write all it recorded: {record.broken}")
+    return Process(identity, clock, records, spans, texts, problems)
+
+
+def _read_records(path: Path, problems: list[str]) -> list[Record]:
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return []
+    whole, newline, rest = data.rpartition(b"\n")
+    if rest:
+        problems.append(f"{path.name} was cut in its last line")
+    decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Record)
+    try:
+        return decoder.decode_lines(whole + newline)
+    except msgspec.DecodeError:
+        return _read_damaged(whole, decoder, path, problems)
+
+
+def _read_damaged(data: bytes, decoder: Any, path: Path, problems: list[str]) -> list[Record]:
+    records, lost = [], 0
+    for line in data.split(b"\n"):
+        try:
+            records.append(decoder.decode(line))
+        except msgspec.DecodeError:
+            lost += bool(line)
+    problems.append(f"{lost} unreadable lines in {path.name}")
+    return records
+
+
+def _read_spans(path: Path, problems: list[str]) -> npt.NDArray[Any]:
+    try:
+        data = path.read_bytes()
+    except OSError:
+        data = b""
+    if len(data) % SPAN_DTYPE.itemsize:
+        problems.append(f"{path.name} was cut in its last span")
+    count = len(data) // SPAN_DTYPE.itemsize
+    return np.frombuffer(data, dtype=SPAN_DTYPE, count=count).copy()
