@@ -5,6 +5,7 @@ a single compressed chunk, so that each small crop has to decompress all of it.
 """
 
 import argparse
+import os
 import time
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-CASES, SIDE, CROP = 6, 96, 32
+CASES, SIDE, CROP = 4, 192, 32
 
 
 def make_data(directory: Path) -> None:
@@ -67,7 +68,7 @@ def block(inputs: int, outputs: int) -> nn.Sequential:
 
 
 class UNet3D(nn.Module):
-    def __init__(self, width: int = 8) -> None:
+    def __init__(self, width: int = 4) -> None:
         super().__init__()
         self.first, self.second = block(1, width), block(width, 2 * width)
         self.bottom = block(2 * width, 4 * width)
@@ -97,6 +98,8 @@ def main() -> None:
     make_data(options.data)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)
+    # A core for each worker: threads that spin beside a busy worker slow both.
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) - options.workers))
     dataset = Volumes(options.data, options.steps * options.batch_size)
     context = options.start_method if options.workers else None
     loader = DataLoader(

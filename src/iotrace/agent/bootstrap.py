@@ -64,7 +64,7 @@ def _install(recorder: Recorder) -> None:
 
         module.register_after_fork(recorder, register)
 
-    hooks = {
+    hooks: dict[str, imports.Hook] = {
         "multiprocessing.util": multiprocessing_imported,
         "torch.utils.data.dataloader": loader_imported,
         "torch.autograd": autograd_imported,

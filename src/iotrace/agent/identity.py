@@ -20,16 +20,12 @@ _RANK_VARIABLES = {
 
 def role(arguments: list[str]) -> str:
     """``helper``, ``forkserver``, ``spawned`` or ``main``, told from the command line (`sys.orig_argv`)."""
-    code = ""
-    for option, value in zip(arguments, arguments[1:], strict=False):
-        if option == "-c":
-            code = value
-            break
-    if any(mark in code for mark in _HELPER_MARKS):
+    code = arguments[arguments.index("-c") + 1 :][:1] if "-c" in arguments else []
+    if any(mark in text for text in code for mark in _HELPER_MARKS):
         return "helper"
-    if _FORKSERVER_MARK in code:
+    if any(_FORKSERVER_MARK in text for text in code):
         return "forkserver"
-    if _SPAWN_MARK in code:
+    if any(_SPAWN_MARK in text for text in code):
         return "spawned"
     return "main"
 

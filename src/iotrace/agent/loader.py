@@ -154,21 +154,15 @@ def _start_method(workers: Any) -> str | None:
         import multiprocessing
 
         method = multiprocessing.get_start_method(allow_none=True)
-    return method  # type: ignore[no-any-return]
+    return method
 
 
 def hook_loader(module: Any, recorder: Recorder) -> None:
     """Patch ``torch.utils.data.dataloader`` and the parts of ``_utils`` that it uses."""
-    from torch.utils.data._utils import fetch as torch_fetch
-    from torch.utils.data._utils import pin_memory as torch_pin_memory
-    from torch.utils.data._utils import worker as torch_worker
-
-    fetch.hook_fetchers(torch_fetch, recorder)
-    hook_worker_loop(torch_worker, recorder)
-    patch(torch_pin_memory, "_pin_memory_loop", _make_pin_memory_loop)
-    from torch import is_grad_enabled
-
-    _hook_iterator(module._BaseDataLoaderIter, recorder, is_grad_enabled)
+    fetch.hook_fetchers(module._utils.fetch, recorder)
+    hook_worker_loop(module._utils.worker, recorder)
+    patch(module._utils.pin_memory, "_pin_memory_loop", _make_pin_memory_loop)
+    _hook_iterator(module._BaseDataLoaderIter, recorder, module.torch.is_grad_enabled)
     _hook_multiprocessing(module._MultiProcessingDataLoaderIter)
 
 

@@ -74,9 +74,8 @@ class Shares:
 
     def _at(self, times: Times) -> npt.NDArray[np.float64]:
         origin = self._times[0]
-        return np.interp(
-            (times - origin).astype(np.float64), (self._times - origin).astype(np.float64), self._integral
-        )
+        known = (self._times - origin).astype(np.float64)
+        return np.asarray(np.interp((times - origin).astype(np.float64), known, self._integral))
 
 
 def pieces(

@@ -15,7 +15,8 @@ from iotrace.sources.session import Rank, Session
 
 READS = frozenset({"read", "pread", "pread64", "readv", "preadv", "preadv64", "preadv2"})
 WRITES = frozenset({"write", "pwrite", "pwrite64", "writev", "pwritev", "pwritev64", "pwritev2"})
-_BUFFERED = frozenset({"fread", "fwrite", "mmap", "mmap64"})  # neither a system call that moved bytes nor metadata
+# Neither a system call that moved bytes nor metadata.
+_BUFFERED = frozenset({"fread", "fwrite", "mmap", "mmap64"})
 _OPENS = frozenset({"open", "open64", "openat", "openat64", "creat", "creat64", "fopen", "fopen64"})
 _SEEKS = frozenset({"lseek", "lseek64"})
 
@@ -42,7 +43,7 @@ def io_of(session: Session, rank: Rank) -> Io | None:
     pids = [process.pid for process in rank.processes]
     calls = session.calls.where(np.isin(session.calls.pid, pids))
     files = _by_file(calls, [session.paths.shown(file) for file in calls.files])
-    coverage = [_coverage(process, calls) for process in rank.processes]
+    coverage = [_coverage(process, calls, session.processes) for process in rank.processes]
     seen = [row for row in coverage if row.kernel_bytes]
     kernel_bytes = sum(row.kernel_bytes or 0 for row in seen)
     traced_bytes = sum(row.traced_bytes or 0 for row in seen)
@@ -123,13 +124,14 @@ def _result(path: str, file: _File) -> FileIo:
     )
 
 
-def _coverage(process: Process, calls: PosixCalls) -> ProcessCoverage:
-    """Bytes read as traced over the kernel's ``rchar``, between the process's first and last account of it."""
-    ticks = [tick for tick in process.of_type(Tick) if tick.rchar is not None]
+def _coverage(process: Process, calls: PosixCalls, everyone: list[Process]) -> ProcessCoverage:
+    """Bytes read as traced over the kernel's ``rchar``, between the process's first and last tick."""
+    ticks = _accounts(process)
     if len(ticks) < 2:
         return ProcessCoverage(process.pid, process.identity.role, None, None, None)
     first, last = ticks[0], ticks[-1]
     kernel_bytes = int(last.rchar or 0) - int(first.rchar or 0)
+    kernel_bytes -= _reaped_bytes(process, first, last, everyone)
     is_read = np.isin(calls.name, [i for i, name in enumerate(calls.names) if name in READS])
     inside = (
         is_read
@@ -139,5 +141,24 @@ def _coverage(process: Process, calls: PosixCalls) -> ProcessCoverage:
         & (calls.end_ns <= last.clock[1])
     )
     traced_bytes = int(calls.result[inside].sum())
-    coverage = traced_bytes / kernel_bytes if kernel_bytes else None
-    return ProcessCoverage(process.pid, process.identity.role, coverage, traced_bytes, kernel_bytes)
+    coverage = traced_bytes / kernel_bytes if kernel_bytes > 0 else None
+    return ProcessCoverage(process.pid, process.identity.role, coverage, traced_bytes, max(kernel_bytes, 0))
+
+
+def _accounts(process: Process) -> list[Tick]:
+    return [tick for tick in process.of_type(Tick) if tick.rchar is not None]
+
+
+def _reaped_bytes(process: Process, first: Tick, last: Tick, everyone: list[Process]) -> int:
+    """What the kernel added to this process's account for children that it waited for meanwhile.
+
+    (``wait_task_zombie`` in Linux's kernel/exit.c adds a child's whole account to its parent's.)
+    """
+    reaped = 0
+    for child in everyone:
+        accounts = _accounts(child)
+        if child.identity.ppid != process.pid or not accounts or not child.ended:
+            continue
+        if first.clock[0] < accounts[-1].clock[0] <= last.clock[0]:
+            reaped += int(accounts[-1].rchar or 0)
+    return reaped

@@ -112,8 +112,11 @@ def _share_decoding(
     read = shares * blocked[span]
     np.add.at(parts[:, 0], window, read)
     np.subtract.at(parts[:, 1], window, read)
-    shown = {number: paths.shown(process.texts[number]) for number in np.unique(spans["file"]).tolist()
-             if number in process.texts}
+    shown = {
+        number: paths.shown(process.texts[number])
+        for number in np.unique(spans["file"]).tolist()
+        if number in process.texts
+    }
     for index, file, share, read_share in zip(
         window.tolist(), spans["file"][span].tolist(), shares.tolist(), read.tolist(), strict=True
     ):

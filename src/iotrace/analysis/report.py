@@ -71,9 +71,7 @@ def _rank(session: Session, rank: Rank) -> RankReport:
         breakdown_ms=None,
         accelerator=None,
         io=io_of(session, rank),
-        system=System(
-            gpus=[], cpu_pct_mean=cpu_percent, rss_peak_bytes=None, cpus=rank.main.identity.cpus
-        ),
+        system=System(gpus=[], cpu_pct_mean=cpu_percent, rss_peak_bytes=None, cpus=rank.main.identity.cpus),
     )
 
 
@@ -110,9 +108,7 @@ def _data_wait(
         raw_wait_fraction=fraction,
         stall_fraction=fraction if exposed else None,
         verdict=verdict(fraction),
-        causes_ms={
-            cause: sum(item.causes[cause] for item in waits) / len(kept) / 1e6 for cause in CAUSES
-        },
+        causes_ms={cause: sum(item.causes[cause] for item in waits) / len(kept) / 1e6 for cause in CAUSES},
         too_few_workers=_too_few_workers(session, primary, kept, fraction, cpu_percent),
         files=_file_costs(waits, len(kept)),
         worst_batches=_worst(waits),
@@ -219,9 +215,7 @@ def _loader(loader: LoaderRun, primary: bool) -> LoaderResult:
 
 def queue_depth(deliveries: list[Delivery]) -> float | None:
     """How many batches lay ready when the consumer asked, on average over its asking."""
-    ready = np.sort(
-        [delivery.prepared_ns for delivery in deliveries if delivery.prepared_ns is not None]
-    )
+    ready = np.sort([delivery.prepared_ns for delivery in deliveries if delivery.prepared_ns is not None])
     asked = np.array([delivery.wait_start_ns for delivery in deliveries])
     if not len(asked) or len(ready) < len(asked):
         return None
@@ -282,9 +276,7 @@ def _not_captured(session: Session) -> list[NotCaptured]:
             )
         )
     elif not any(loaders_of(rank) for rank in session.ranks):
-        found.append(
-            NotCaptured("steps and data wait", "no torch.utils.data.DataLoader was iterated", "")
-        )
+        found.append(NotCaptured("steps and data wait", "no torch.utils.data.DataLoader was iterated", ""))
     found += _unseen_workers(session)
     found.append(
         NotCaptured("compute", "this version does not record torch.profiler", "use torch.profiler beside it")

@@ -16,7 +16,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """Base of every result: immutable, encoded with all fields."""
 
 
-class SessionInfo(Result):
+class SessionInfo(Result, frozen=True, kw_only=True):
     path: str
     argv: list[str]
     exit_code: int | None
@@ -24,7 +24,7 @@ class SessionInfo(Result):
     iotrace_version: str
 
 
-class Excluded(Result):
+class Excluded(Result, frozen=True, kw_only=True):
     """Steps left out of the figures: the first, those awaiting a worker's first batch, those profiled."""
 
     first: int
@@ -32,7 +32,7 @@ class Excluded(Result):
     profiled: int
 
 
-class Steps(Result):
+class Steps(Result, frozen=True, kw_only=True):
     count: int
     excluded: Excluded
     mean_ms: float | None
@@ -42,7 +42,7 @@ class Steps(Result):
     samples_per_second: float | None
 
 
-class FileCost(Result):
+class FileCost(Result, frozen=True, kw_only=True):
     """A file's share of the data wait."""
 
     path: str
@@ -51,7 +51,7 @@ class FileCost(Result):
     decode_ms: float
 
 
-class WorstBatch(Result):
+class WorstBatch(Result, frozen=True, kw_only=True):
     batch: int
     epoch: int
     wait_ms: float
@@ -62,7 +62,7 @@ class WorstBatch(Result):
     files: list[str]
 
 
-class DataWait(Result):
+class DataWait(Result, frozen=True, kw_only=True):
     raw_ms: float | None
     exposed_ms: float | None
     exposed_source: str | None
@@ -75,7 +75,7 @@ class DataWait(Result):
     worst_batches: list[WorstBatch]
 
 
-class LoaderResult(Result):
+class LoaderResult(Result, frozen=True, kw_only=True):
     id: int
     kind: str
     primary: bool
@@ -92,7 +92,7 @@ class LoaderResult(Result):
     failures: list[str]
 
 
-class FileIo(Result):
+class FileIo(Result, frozen=True, kw_only=True):
     path: str
     opens: int
     reads: int
@@ -114,7 +114,7 @@ class ProcessCoverage(msgspec.Struct, frozen=True):
     kernel_bytes: int | None
 
 
-class Io(Result):
+class Io(Result, frozen=True, kw_only=True):
     coverage: float | None
     calls: int
     bytes: int
@@ -123,7 +123,7 @@ class Io(Result):
     processes: list[ProcessCoverage]
 
 
-class System(Result):
+class System(Result, frozen=True, kw_only=True):
     """`cpu_pct_mean`: CPU of the rank's processes over the measured steps; 100 is one core."""
 
     gpus: list[str]
@@ -132,7 +132,7 @@ class System(Result):
     cpus: int | None
 
 
-class RankReport(Result):
+class RankReport(Result, frozen=True, kw_only=True):
     rank: int
     host: str
     world_size: int | None
@@ -145,7 +145,7 @@ class RankReport(Result):
     system: System
 
 
-class Recommendation(Result):
+class Recommendation(Result, frozen=True, kw_only=True):
     id: str
     severity: str
     text: str
@@ -153,7 +153,7 @@ class Recommendation(Result):
     gain_ms_per_step: float | None
 
 
-class ClockInfo(Result):
+class ClockInfo(Result, frozen=True, kw_only=True):
     source: str
     host: str
     kind: str
@@ -161,7 +161,7 @@ class ClockInfo(Result):
     bound_ns: int
 
 
-class Report(Result):
+class Report(Result, frozen=True, kw_only=True):
     schema_version: int
     session: SessionInfo
     ranks: list[RankReport]

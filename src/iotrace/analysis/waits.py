@@ -68,9 +68,7 @@ def _explain(
     causes["unknown"] += production - sum(split)
     whole = sum(composition)
     scale = production / whole if whole > 0 else 0.0
-    by_file = {
-        path: [read * scale, decode * scale] for path, (read, decode) in files[id(delivery)].items()
-    }
+    by_file = {path: [read * scale, decode * scale] for path, (read, decode) in files[id(delivery)].items()}
     return Explained(delivery, causes, by_file)
 
 

@@ -58,9 +58,7 @@ def run(command: list[str], directory: Path, only: list[str]) -> int:
     exit_code = child.run(command, environment)
     write_outcome(
         session,
-        Outcome(
-            exit_code=exit_code, ended_ns=time.time_ns(), duration_ns=time.monotonic_ns() - started_ns
-        ),
+        Outcome(exit_code=exit_code, ended_ns=time.time_ns(), duration_ns=time.monotonic_ns() - started_ns),
     )
     return exit_code
 
@@ -97,7 +95,8 @@ def _make_session(directory: Path) -> None:
     try:
         if (directory / names.MANIFEST).exists():
             raise LaunchError(
-                f"{directory} already holds a session", f"{choose}, or see it with: iotrace report {directory}"
+                f"{directory} already holds a session",
+                f"{choose}, or see it with: iotrace report {directory}",
             )
         if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
             raise LaunchError(f"{directory} exists and is not a session", choose)

@@ -51,9 +51,7 @@ def run(command: list[str], environment: dict[str, str]) -> int:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
     try:
         try:
-            pid = os.posix_spawnp(
-                command[0], command, environment, setsigmask=before, setsigdef=_RESTORED
-            )
+            pid = os.posix_spawnp(command[0], command, environment, setsigmask=before, setsigdef=_RESTORED)
         except OSError as error:
             code = NOT_FOUND if error.errno == errno.ENOENT else NOT_EXECUTABLE
             raise LaunchError(f"{command[0]}: {error.strerror}", "", code) from error

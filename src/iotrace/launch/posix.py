@@ -15,8 +15,10 @@ import string
 from dataclasses import dataclass
 from pathlib import Path
 
-_SYSTEM = ("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "libx32", "proc", "run", "sbin", "snap", "sys")
-_SYSTEM += ("usr",)
+_SYSTEM = frozenset(
+    {"bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "libx32"}
+    | {"proc", "run", "sbin", "snap", "sys", "usr"}
+)
 _FIRST_CHARACTERS = string.ascii_letters + string.digits + "._-+@~"
 
 
@@ -50,8 +52,10 @@ def _find_library() -> tuple[str, str, str]:
         if library.exists():
             # LD_PRELOAD is split at blanks and colons, with no way to quote one.
             if any(separator in str(library) for separator in " :\t\n"):
-                return "", f"the path of dftracer's library has a blank or a colon: {library}", (
-                    "install iotrace-agent into an environment whose path has none"
+                return (
+                    "",
+                    f"the path of dftracer's library has a blank or a colon: {library}",
+                    ("install iotrace-agent into an environment whose path has none"),
                 )
             return str(library), "", ""
     return "", "dftracer is not installed", "pip install dftracer==2.2.0"
@@ -128,7 +132,7 @@ def _neighbours(directory: str, names: set[str], first: set[str]) -> list[str]:
 
 
 def python_directories(program: str) -> list[str]:
-    """The installation of the interpreter that `program` is or names in its ``#!``: its imports are no data."""
+    """The installation of the interpreter that `program` is, or names in its ``#!``."""
     interpreters = [program]
     try:
         with open(program, "rb") as file:
@@ -152,5 +156,6 @@ def _base_of_venv(root: str) -> list[str]:
         lines = Path(root, "pyvenv.cfg").read_text().splitlines()
     except (OSError, UnicodeDecodeError):
         return []
-    homes = [value.strip() for key, _, value in (line.partition("=") for line in lines) if key.strip() == "home"]
+    pairs = (line.partition("=") for line in lines)
+    homes = [value.strip() for key, _, value in pairs if key.strip() == "home"]
     return [os.path.dirname(os.path.realpath(home)) for home in homes]

@@ -83,7 +83,8 @@ def read_manifest(session: Path) -> Manifest:
         raise SessionError(f"{path} is damaged: {error}", "the run has to be repeated") from error
     if not isinstance(version, int) or version > names.FORMAT_VERSION:
         raise SessionError(
-            f"{session} was written by a newer iotrace (format {version}; this one reads {names.FORMAT_VERSION})",
+            f"{session} was written by a newer iotrace "
+            f"(format {version}; this one reads {names.FORMAT_VERSION})",
             "pip install --upgrade iotrace-agent",
         )
     try:

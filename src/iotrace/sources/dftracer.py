@@ -7,7 +7,7 @@ files of a run. Lines cut by a signal or a full disk are counted and left out.
 from __future__ import annotations
 
 import gc
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,15 +66,7 @@ class PosixCalls:
 
     def where(self, keep: npt.NDArray[np.bool_]) -> PosixCalls:
         """The rows for which `keep` (one bool a row) holds."""
-        columns = {name: getattr(self, name)[keep] for name in _COLUMNS}
-        return PosixCalls(
-            **columns,
-            names=self.names,
-            files=self.files,
-            pids=self.pids,
-            ended=self.ended,
-            problems=self.problems,
-        )
+        return replace(self, **{name: getattr(self, name)[keep] for name in _COLUMNS})
 
 
 _COLUMNS = ("start_ns", "end_ns", "pid", "tid", "name", "file", "result", "offset", "count")
@@ -131,8 +123,9 @@ def read_posix(directory: Path) -> PosixCalls:
             gc.enable()
     table = np.array(rows, dtype=np.int64).reshape(-1, len(_COLUMNS))
     table = table[np.argsort(table[:, 0], kind="stable")]
+    columns = {name: np.ascontiguousarray(table[:, place]) for place, name in enumerate(_COLUMNS)}
     return PosixCalls(
-        *(np.ascontiguousarray(table[:, column]) for column in range(len(_COLUMNS))),
+        **columns,
         names=list(names),
         files=[spelled.get(key, f"(file {key}, name lost)") for key in hashes],
         pids=frozenset(pids),

@@ -236,4 +236,5 @@ def _read_spans(path: Path, problems: list[str]) -> npt.NDArray[Any]:
     if len(data) % SPAN_DTYPE.itemsize:
         problems.append(f"{path.name} was cut in its last span")
     count = len(data) // SPAN_DTYPE.itemsize
-    return np.frombuffer(data, dtype=SPAN_DTYPE, count=count).copy()
+    spans: npt.NDArray[Any] = np.frombuffer(data, dtype=SPAN_DTYPE, count=count).copy()
+    return spans

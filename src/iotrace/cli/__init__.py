@@ -1,0 +1,79 @@
+"""The command ``iotrace``. The single place that turns an error into a sentence and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import typer
+
+from iotrace import __version__
+from iotrace.cli.report import report
+from iotrace.cli.run import run
+from iotrace.errors import IotraceError
+
+app = typer.Typer(
+    name="iotrace",
+    help="Why did the accelerator wait? File, decode step, worker, rank and step, from one run.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"iotrace {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version and leave."
+    ),
+) -> None:
+    pass
+
+
+# Everything behind the first word that is no option of ours belongs to the command.
+app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})(run)
+app.command()(report)
+
+# typer brings click, as a dependency in older releases and inside itself in newer ones: both derive
+# BadParameter from UsageError.
+_UsageError: Any = typer.BadParameter.__bases__[0]
+
+_USAGE = 2
+_NOT_STARTED = 125
+_INTERRUPTED = 130
+
+
+def main() -> None:
+    """Run the command line and leave with its exit code."""
+    sys.exit(_main(sys.argv[1:]))
+
+
+def _main(arguments: list[str]) -> int:
+    running = arguments[:1] == ["run"]
+    try:
+        code = app(arguments, standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except IotraceError as error:
+        _say(str(error), error.remedy)
+        return error.exit_code
+    except _UsageError as error:
+        command = error.ctx.command_path if error.ctx is not None else "iotrace"
+        _say(error.format_message().rstrip("."), f"see: {command} --help")
+        return _NOT_STARTED if running else _USAGE
+    except (typer.Abort, KeyboardInterrupt):
+        _say("interrupted", "")
+        return _INTERRUPTED
+    except BrokenPipeError:  # the reader of our output has left: head, a closed pager
+        sys.stdout = None
+        return 0
+
+
+def _say(message: str, remedy: str) -> None:
+    print(f"iotrace: {message}" + (f"\n  {remedy}" if remedy else ""), file=sys.stderr)

@@ -1,0 +1,54 @@
+"""``iotrace run``: trace a command, then say why it waited."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from iotrace.errors import IotraceError
+from iotrace.launch import capture
+
+
+def run(
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="[--] CMD [ARG]...", help="The command to run, unchanged.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="DIR", help="The session's directory; default: by time."),
+    ] = None,
+    io: Annotated[
+        list[str] | None,
+        typer.Option("--io", metavar="PATH", help="Trace POSIX calls below PATH alone; may be repeated."),
+    ] = None,
+) -> int:
+    """Run CMD traced and report why it waited for data.
+
+    CMD's output, signals and exit code are its own; the report goes to standard error. Exit codes: CMD's
+    own, 128+N if signal N ended it, 127 not found, 126 not executable, 125 if iotrace could not start it.
+    """
+    directory = output or capture.default_directory()
+    exit_code = capture.run(command or [], directory, io or [])
+    _report(directory)
+    return exit_code
+
+
+def _report(directory: Path) -> None:
+    """Whatever happens here, the command has had its run, and its exit code counts."""
+    from iotrace.cli.shared import load, make_console, write_timelines
+    from iotrace.report.terminal import print_next, print_report
+
+    console = make_console(stderr=True)
+    console.print()
+    try:
+        session, result = load(directory, console)
+        print_report(result, console)
+        print_next(result, write_timelines(session, console), console)
+    except (IotraceError, OSError) as error:
+        message = f"iotrace: no report: {error}; the session is kept: iotrace report {directory}"
+        print(message, file=sys.stderr)
+    except KeyboardInterrupt:
+        print(f"iotrace: interrupted; the report again: iotrace report {directory}", file=sys.stderr)

@@ -1,0 +1,39 @@
+"""What commands share: consoles, opening a session with progress, its timelines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+from iotrace.analysis.report import analyse
+from iotrace.analysis.results import Report
+from iotrace.session import names
+from iotrace.sources.session import Session, open_session
+from iotrace.timeline.build import build
+from iotrace.timeline.chrome import write_chrome
+
+
+def make_console(stderr: bool) -> Console:
+    """A console that obeys NO_COLOR and COLUMNS, and highlights nothing by itself."""
+    return Console(stderr=stderr, highlight=False, soft_wrap=False)
+
+
+def load(path: Path, console: Console) -> tuple[Session, Report]:
+    """Open and analyse the session at `path`, saying what takes time where a person watches."""
+    with console.status("reading the session") as status:
+        session = open_session(path, lambda what: status.update(what))
+        status.update("finding the causes")
+        return session, analyse(session)
+
+
+def write_timelines(session: Session, console: Console) -> list[Path]:
+    """Write ``out/rankN.json.gz`` for every rank; returns the paths."""
+    written = []
+    for rank in session.ranks:
+        path = session.path / names.OUT / f"rank{rank.number}.json.gz"
+        with console.status(f"writing {path}"):
+            path.parent.mkdir(exist_ok=True)
+            write_chrome(build(session, rank), path)
+        written.append(path)
+    return written

@@ -1,0 +1,1 @@
+"""Results for people: the terminal. Nothing here computes a figure."""

@@ -1,0 +1,1 @@
+"""Columns to pictures: tracks, lanes, arrows, and the writers."""

@@ -1,0 +1,248 @@
+"""One rank's timeline: its steps and waits, its workers' batches, read paths and POSIX calls, and arrows."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+
+from iotrace.analysis.batches import Delivery, LoaderRun, loaders_of, primary_of, worker_number
+from iotrace.analysis.waits import CAUSES, Explained, explain
+from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_READ_PATH
+from iotrace.sources.records import Process, Produced
+from iotrace.sources.session import Rank, Session
+from iotrace.timeline.model import Arrow, Counter, ProcessTracks, Slice, Timeline, Track
+
+_CATEGORIES = {KIND_ITEM: "dataset", KIND_COLLATE: "collate", KIND_READ_PATH: "read path"}
+
+
+def build(session: Session, rank: Rank) -> Timeline:
+    """Everything recorded of `rank`, as tracks."""
+    timeline = Timeline(base_ns=session.manifest.started_ns)
+    loaders = loaders_of(rank)
+    primary = primary_of(loaders)
+    host = session.manifest.host
+    main = ProcessTracks(f"rank {rank.number} · training ({host})", f"pid {rank.main.pid}")
+    timeline.processes.append(main)
+    steps = _steps(primary) if primary else {}
+    main.tracks.append(Track("steps", list(steps.values())))
+    for loader in loaders:
+        suffix = "" if loader is primary else f" (loader {loader.number}, {loader.kind})"
+        explained = explain(session, rank, loader.deliveries)
+        main.tracks.append(Track(f"data wait{suffix}", [_wait(item) for item in explained]))
+        if loader.description.workers:
+            main.counters.append(Counter(f"ready batches{suffix}", _ready(loader.deliveries)))
+    batches: dict[int, Slice] = {}  # by id of the delivery
+    for process in rank.processes:
+        _add_process(session, rank, process, loaders, main, timeline, batches)
+    timeline.arrows = _arrows(rank, loaders, steps, batches, timeline)
+    return timeline
+
+
+def _steps(primary: LoaderRun) -> dict[int, Slice]:
+    found = {}
+    for number, delivery in enumerate(primary.deliveries):
+        if delivery.step_end_ns is not None:
+            args = {"epoch": delivery.epoch, "batch": delivery.index, "samples": delivery.samples}
+            found[id(delivery)] = Slice(
+                delivery.delivered_ns, delivery.step_end_ns, f"step {number}", "step", args
+            )
+    return found
+
+
+def _wait(item: Explained) -> Slice:
+    delivery = item.delivery
+    args: dict[str, Any] = {"epoch": delivery.epoch, "batch": delivery.index, "cause": item.cause}
+    if delivery.worker is not None:
+        args.update(worker=delivery.worker, worker_pid=delivery.pid)
+    args.update({f"{cause}_ms": item.causes[cause] / 1e6 for cause in CAUSES if item.causes[cause]})
+    name = f"wait for batch {delivery.index}"
+    return Slice(delivery.wait_start_ns, delivery.delivered_ns, name, "data wait", args)
+
+
+def _ready(deliveries: list[Delivery]) -> list[tuple[int, float]]:
+    """How many batches were prepared and not yet delivered, at every change."""
+    changes: list[tuple[int, int]] = []
+    for delivery in deliveries:
+        if delivery.prepared_ns is not None:
+            changes += [(delivery.prepared_ns, 1), (max(delivery.delivered_ns, delivery.prepared_ns), -1)]
+    points: list[tuple[int, float]] = []
+    ready = 0
+    for time_ns, change in sorted(changes):
+        ready += change
+        if points and points[-1][0] == time_ns:
+            points.pop()
+        points.append((time_ns, float(ready)))
+    return points
+
+
+def _add_process(
+    session: Session,
+    rank: Rank,
+    process: Process,
+    loaders: list[LoaderRun],
+    main: ProcessTracks,
+    timeline: Timeline,
+    batches: dict[int, Slice],
+) -> None:
+    """The process's batches, Python spans and POSIX calls; the training process's go to `main`."""
+    if process is rank.main:
+        tracks = main
+        made = _inline_batches(loaders, batches)
+    else:
+        name = f"rank {rank.number} · worker {worker_number(process)} ({session.manifest.host})"
+        tracks = ProcessTracks(name, f"pid {process.pid}")
+        timeline.processes.append(tracks)
+        made = _worker_batches(process, loaders, batches)
+    if made:
+        tracks.tracks.append(Track("batches", made))
+    tracks.tracks += _span_tracks(session, process)
+    tracks.tracks += _call_tracks(session, process)
+
+
+def _inline_batches(loaders: list[LoaderRun], batches: dict[int, Slice]) -> list[Slice]:
+    made = []
+    for loader in loaders:
+        for delivery in loader.deliveries:
+            if delivery.worker is None and delivery.taken_ns and delivery.prepared_ns:
+                item = _batch(
+                    delivery.index, delivery.epoch, delivery.samples, delivery.taken_ns, delivery.prepared_ns
+                )
+                batches[id(delivery)] = item
+                made.append(item)
+    return made
+
+
+def _worker_batches(process: Process, loaders: list[LoaderRun], batches: dict[int, Slice]) -> list[Slice]:
+    """All batches that the worker made, also those that nobody took."""
+    delivered = {
+        delivery.taken_ns: delivery
+        for loader in loaders
+        for delivery in loader.deliveries
+        if delivery.pid == process.pid and delivery.taken_ns
+    }
+    made = []
+    for record in process.of_type(Produced):
+        if record.outcome == "stop":
+            continue
+        taken_ns = process.clock.real_one(record.taken_ns)
+        prepared_ns = process.clock.real_one(record.prepared_ns)
+        delivery = delivered.get(taken_ns)
+        epoch = delivery.epoch if delivery else None
+        item = _batch(record.index, epoch, record.samples, taken_ns, prepared_ns)
+        if delivery is not None:
+            batches[id(delivery)] = item
+        elif item.args is not None:
+            item.args["delivered"] = False
+        made.append(item)
+    return made
+
+
+def _batch(index: int, epoch: int | None, samples: int | None, start_ns: int, end_ns: int) -> Slice:
+    args = {"epoch": epoch, "samples": samples}
+    known = {key: value for key, value in args.items() if value is not None}
+    return Slice(start_ns, end_ns, f"batch {index}", "batch", known)
+
+
+def _span_tracks(session: Session, process: Process) -> list[Track]:
+    spans = process.spans
+    files = {
+        number: session.paths.shown(process.texts[number])
+        for number in np.unique(spans["file"]).tolist()
+        if number in process.texts
+    }
+    by_thread: dict[int, list[Slice]] = defaultdict(list)
+    for row in spans.tolist():
+        start, duration, cpu, size, tid, name, file, kind, minor, major, voluntary, involuntary = row
+        args: dict[str, Any] = {"cpu_ms": cpu / 1e6}
+        if file in files:
+            args["file"] = files[file]
+        if size >= 0:
+            args["bytes"] = size
+        args.update(minor_faults=minor, major_faults=major)
+        args.update(voluntary_switches=voluntary, involuntary_switches=involuntary)
+        by_thread[tid].append(
+            Slice(start, start + duration, process.texts.get(name, "?"), _CATEGORIES.get(kind, "span"), args)
+        )
+    return [
+        Track("python" if tid == process.pid else f"python · thread {tid}", slices)
+        for tid, slices in sorted(by_thread.items())
+    ]
+
+
+def _call_tracks(session: Session, process: Process) -> list[Track]:
+    calls = session.calls.where(session.calls.pid == process.pid)
+    shown = [session.paths.shown(file) for file in calls.files]
+    by_thread: dict[int, list[Slice]] = defaultdict(list)
+    for start, end, tid, name, file, result, offset in zip(
+        calls.start_ns.tolist(),
+        calls.end_ns.tolist(),
+        calls.tid.tolist(),
+        calls.name.tolist(),
+        calls.file.tolist(),
+        calls.result.tolist(),
+        calls.offset.tolist(),
+        strict=True,
+    ):
+        args: dict[str, Any] = {"file": shown[file]}
+        if result >= 0:
+            args["ret"] = result
+        if offset >= 0:
+            args["offset"] = offset
+        by_thread[tid].append(Slice(start, end, calls.names[name], "POSIX", args))
+    return [
+        Track("POSIX" if tid == process.pid else f"POSIX · thread {tid}", slices)
+        for tid, slices in sorted(by_thread.items())
+    ]
+
+
+def _arrows(
+    rank: Rank,
+    loaders: list[LoaderRun],
+    steps: dict[int, Slice],
+    batches: dict[int, Slice],
+    timeline: Timeline,
+) -> list[Arrow]:
+    """Per delivered batch: its costliest read, the batch, the step that trained on it."""
+    reads = _reads_by_process(rank, timeline)
+    arrows = []
+    for loader in loaders:
+        for delivery in loader.deliveries:
+            batch = batches.get(id(delivery))
+            if batch is None or batch.end_ns <= batch.start_ns:
+                continue
+            stops = [(batch, batch.end_ns - 1)]
+            read = _costliest(reads.get(delivery.pid or rank.main.pid, []), batch)
+            if read is not None:
+                stops.insert(0, (read, read.start_ns))
+            step = steps.get(id(delivery))
+            if step is not None and step.end_ns > step.start_ns:
+                stops.append((step, step.start_ns))
+            if len(stops) > 1:
+                arrows.append(Arrow(f"batch {delivery.index}", stops))
+    return arrows
+
+
+def _reads_by_process(rank: Rank, timeline: Timeline) -> dict[int, list[Slice]]:
+    """Per pid the slices that read, in order of time: POSIX reads and read paths."""
+    found = {}
+    for process, tracks in zip(rank.processes, timeline.processes, strict=True):
+        slices = [
+            item
+            for track in tracks.tracks
+            for item in track.slices
+            if item.end_ns > item.start_ns
+            and (item.category == "read path" or (item.category == "POSIX" and "read" in item.name))
+        ]
+        found[process.pid] = sorted(slices, key=lambda item: item.start_ns)
+    return found
+
+
+def _costliest(reads: list[Slice], batch: Slice) -> Slice | None:
+    """The longest read inside the batch; a read path, which holds the POSIX calls, where there is one."""
+    first = bisect_left(reads, batch.start_ns, key=lambda item: item.start_ns)
+    last = bisect_left(reads, batch.end_ns, key=lambda item: item.start_ns)
+    inside = [item for item in reads[first:last] if item.start_ns < batch.end_ns - 1]
+    return max(inside, key=lambda item: item.end_ns - item.start_ns, default=None)

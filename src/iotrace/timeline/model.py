@@ -1,0 +1,88 @@
+"""A timeline as data: processes with tracks of slices, counters, arrows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+
+@dataclass(slots=True)
+class Slice:
+    """Something that lasted: ``[start_ns, end_ns)`` of CLOCK_REALTIME."""
+
+    start_ns: int
+    end_ns: int
+    name: str
+    category: str
+    args: dict[str, Any] | None = None
+
+
+@dataclass
+class Track:
+    """A row of the timeline. Slices that overlap without nesting spread over several lanes of it."""
+
+    name: str
+    slices: list[Slice] = field(default_factory=list)
+
+
+@dataclass
+class Counter:
+    """A value over time: (ns, value) pairs in order."""
+
+    name: str
+    points: list[tuple[int, float]]
+
+
+@dataclass
+class ProcessTracks:
+    """A process of the timeline, named for people."""
+
+    name: str
+    labels: str
+    tracks: list[Track] = field(default_factory=list)
+    counters: list[Counter] = field(default_factory=list)
+
+
+@dataclass
+class Arrow:
+    """Through slices in the order of time: each stop is a slice and an instant inside it."""
+
+    name: str
+    stops: list[tuple[Slice, int]]
+
+
+@dataclass
+class Timeline:
+    """All that one rank's file shows."""
+
+    base_ns: int
+    processes: list[ProcessTracks] = field(default_factory=list)
+    arrows: list[Arrow] = field(default_factory=list)
+
+
+def lanes(slices: list[Slice]) -> list[list[Slice]]:
+    """Divide slices into lanes in which any two are disjoint or nested; each lane sorted, outer first.
+
+    Perfetto drops a slice that overlaps another of its lane without nesting.
+    """
+    ordered = sorted(slices, key=lambda item: (item.start_ns, -item.end_ns))
+    found: list[list[Slice]] = []
+    open_ends: list[list[int]] = []  # per lane the ends of the slices that are open, outermost first
+    for item in ordered:
+        for lane, ends in zip(found, open_ends, strict=True):
+            while ends and ends[-1] <= item.start_ns:
+                ends.pop()
+            if not ends or item.end_ns <= ends[-1]:
+                lane.append(item)
+                ends.append(item.end_ns)
+                break
+        else:
+            found.append([item])
+            open_ends.append([item.end_ns])
+    return found
+
+
+def identifiers() -> Any:
+    """Dense thread numbers, above those of the processes, so that no thread is taken for a main one."""
+    return count(1001)
