@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+
+TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
+if TYPE_CHECKING:
+    from typing import Any
 
 # Helpers of multiprocessing run Python too; they load no data and get no recorder.
 _HELPER_MARKS = ("multiprocessing.resource_tracker", "multiprocessing.semaphore_tracker")

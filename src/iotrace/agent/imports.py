@@ -6,10 +6,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import Any
 
-Hook = Callable[[Any], None]
+TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Hook = Callable[[Any], None]
 
 
 class _Finder:

@@ -24,7 +24,7 @@ def build(session: Session, rank: Rank) -> Timeline:
     loaders = loaders_of(rank)
     primary = primary_of(loaders)
     host = session.manifest.host
-    main = ProcessTracks(f"rank {rank.number} · training ({host})", f"pid {rank.main.pid}")
+    main = ProcessTracks(f"rank {rank.number} · main ({host})", f"pid {rank.main.pid}")
     timeline.processes.append(main)
     steps = _steps(primary) if primary else {}
     main.tracks.append(Track("steps", list(steps.values())))
@@ -92,7 +92,8 @@ def _add_process(
         tracks = main
         made = _inline_batches(loaders, batches)
     else:
-        name = f"rank {rank.number} · worker {worker_number(process)} ({session.manifest.host})"
+        digits = len(str(len(rank.workers)))
+        name = f"rank {rank.number} · worker {worker_number(process):0{digits}} ({session.manifest.host})"
         tracks = ProcessTracks(name, f"pid {process.pid}")
         timeline.processes.append(tracks)
         made = _worker_batches(process, loaders, batches)
