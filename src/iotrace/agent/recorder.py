@@ -210,6 +210,7 @@ class Recorder:
         self.pause()
         if self.records or self.spans or self._io >= 0:
             self.tick()
+        self.flush()
         broken = self._records_stream.broken or self._spans_stream.broken
         self.records.append({"type": "end", "mono_ns": time.monotonic_ns(), "broken": broken})
         self.flush()

@@ -1,0 +1,26 @@
+"""Fixtures that every room's tests share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.runs import UNET, Run, run_traced
+
+
+@pytest.fixture(scope="session")
+def unet_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory in which the U-Net's volumes have been made."""
+    directory = tmp_path_factory.mktemp("unet")
+    made = run_traced(directory, [UNET, "--workers", "0", "--steps", "1"])
+    assert made.code == 0, made.stderr
+    return directory
+
+
+@pytest.fixture(scope="session")
+def unet_run(unet_directory: Path) -> Run:
+    """A traced run of the U-Net with two workers, 16 steps."""
+    run = run_traced(unet_directory, [UNET, "--workers", "2", "--steps", "16"])
+    assert run.code == 0, run.stderr
+    return run

@@ -1,0 +1,191 @@
+"""The U-Net on HDF5 volumes: what was read equals strace's count, what was trained is what was recorded."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import shutil
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.support.perfetto import ERRORS, query
+from tests.support.runs import UNET, Run, launcher, run_traced
+
+STEPS = 6
+
+
+def _strace_reads(directory: Path) -> Counter[tuple[str, str]]:
+    """Successful read calls by process and volume, as strace saw them (one log per process)."""
+    line = re.compile(r"^(?:read|pread64|readv|preadv)\(\d+<([^>]*)>.*= \d+$")
+    found: Counter[tuple[str, str]] = Counter()
+    for log in directory.glob("log.*"):
+        for text in log.read_text(errors="replace").splitlines():
+            match = line.match(text)
+            if match and Path(match[1]).name.startswith("case_"):
+                found[(log.suffix[1:], Path(match[1]).name)] += 1
+    return found
+
+
+def _volumes(directory: Path, spelling: str) -> str:
+    """The volumes' directory in one spelling."""
+    data = directory / "data" / "unet3d"
+    if spelling == "relative":
+        return "data/unet3d"
+    if spelling == "absolute":
+        return str(data)
+    link = directory / "linked"
+    if not link.exists():
+        link.symlink_to(data)
+    return str(link)
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed (apt install strace)")
+@pytest.mark.parametrize(
+    ("workers", "start_method", "spelling"),
+    [
+        (2, "fork", "relative"),
+        (2, "fork", "symlink"),
+        (2, "spawn", "relative"),
+        (2, "spawn", "absolute"),
+        (0, "fork", "relative"),
+        (0, "fork", "absolute"),
+        (0, "spawn", "symlink"),
+    ],
+)
+def test_read_calls_equal_straces(
+    unet_directory: Path, tmp_path: Path, workers: int, start_method: str, spelling: str
+) -> None:
+    line, session = launcher(unet_directory, [])
+    python = line.pop()
+    tracer = [
+        "strace",
+        "-f",
+        "-y",
+        "-qq",
+        "--seccomp-bpf",
+        "-e",
+        "trace=read,pread64,readv,preadv",
+        "-o",
+        str(log),
+    ]
+    program = [python, UNET, "--workers", str(workers), "--steps", str(STEPS)]
+    options = ["--start-method", start_method, "--data", _volumes(unet_directory, spelling)]
+    done = subprocess.run(
+        [*line, *tracer, *program, *options], cwd=unet_directory, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    rank = Run(done.returncode, done.stdout, done.stderr, session).report()["ranks"][0]
+    recorded = {
+        (pid, Path(file["path"]).name): reads
+        for file in rank["io"]["files"]
+        if Path(file["path"]).name.startswith("case_")
+        for pid, reads in file["by_worker"].items()
+    }
+    expected = _strace_reads(tmp_path)
+    assert expected
+    assert recorded == dict(expected)
+    assert sum(loader["batches"] for loader in rank["loaders"]) == STEPS
+    # However it was spelled, a volume is one file with one name.
+    assert {Path(path).parent for path in (f["path"] for f in rank["io"]["files"]) if "case_" in path} == {
+        Path("data/unet3d")
+    }
+
+
+def test_the_report_names_the_file_and_the_cause(unet_run: Run) -> None:
+    wait = unet_run.report()["ranks"][0]["data_wait"]
+    assert max(wait["causes_ms"], key=wait["causes_ms"].get) == "decode"
+    assert wait["files"][0]["path"] == "data/unet3d/case_02.h5"
+    assert "data/unet3d/case_02.h5" in unet_run.stderr
+    assert sum(wait["causes_ms"].values()) == pytest.approx(wait["raw_ms"], abs=1e-6)
+    assert sum(file["ms"] for file in wait["files"]) <= wait["raw_ms"]
+
+
+def test_nearly_all_bytes_of_the_kernels_account_were_seen(unet_run: Run) -> None:
+    io = unet_run.report()["ranks"][0]["io"]
+    assert 0.95 <= io["coverage"] <= 1.0
+    workers = [row for row in io["processes"] if row["role"] == "forked"]
+    assert len(workers) == 2
+    assert all(0.8 <= row["coverage"] <= 1.0 for row in workers)
+
+
+def test_the_program_prints_what_it_prints_without_iotrace(unet_run: Run) -> None:
+    assert re.fullmatch(r"step 10 loss \d\.\d{4}\ntrained 16 steps in [\d.]+ s\n", unet_run.stdout)
+
+
+def test_every_step_and_stage_is_accounted_for(unet_run: Run) -> None:
+    rank = unet_run.report()["ranks"][0]
+    steps = rank["steps"]
+    assert steps["count"] + steps["excluded"]["first"] + steps["excluded"]["warmup"] == 16
+    (loader,) = rank["loaders"]
+    assert (loader["kind"], loader["primary"], loader["batches"], loader["workers"]) == (
+        "training",
+        True,
+        16,
+        2,
+    )
+    assert loader["start_method"] == "fork"
+    assert loader["production_ms"] > 0
+    assert loader["delay_ms"] >= 0
+    assert steps["samples_per_second"] == pytest.approx(2 * steps["per_second"])
+
+
+def test_perfetto_imports_every_slice_and_arrow(unet_run: Run) -> None:
+    path = unet_run.session / "out" / "rank0.json.gz"
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    put_in = Counter(event["name"] for event in events if event["ph"] == "X")
+    arrows = sum(event["ph"] in "tf" for event in events)
+    durations = {event["name"]: 0 for event in events if event["ph"] == "X"}
+    for event in events:
+        if event["ph"] == "X":
+            durations[event["name"]] += round(event["dur"] * 1000)
+    counters = sum(event["ph"] == "C" for event in events)
+    errors, slices, flows, values, processes = query(
+        path,
+        ERRORS,
+        "select name, count(*), sum(dur) from slice group by name",
+        "select count(*) from flow",
+        "select count(*) from counter",
+        "select name from process where name is not null order by name",
+    )
+    assert errors == []
+    assert {name: count for name, count, _ in slices} == dict(put_in)
+    assert {name: total for name, _, total in slices} == durations
+    assert flows == [[arrows]]
+    assert arrows >= 2 * 16
+    assert values == [[counters]]
+    assert [name.split(" (")[0] for (name,) in processes] == [
+        "rank 0 · main",
+        "rank 0 · worker 0",
+        "rank 0 · worker 1",
+    ]
+
+
+def test_arrows_lead_from_the_read_over_the_batch_to_the_step(unet_run: Run) -> None:
+    path = unet_run.session / "out" / "rank0.json.gz"
+    (rows,) = query(
+        path,
+        """select distinct o.category, i.category from flow
+           join slice o on o.id = flow.slice_out join slice i on i.id = flow.slice_in""",
+    )
+    assert sorted(rows) == [["batch", "step"], ["read path", "batch"]]
+
+
+def test_the_costly_reads_lie_inside_their_getitem(unet_run: Run) -> None:
+    path = unet_run.session / "out" / "rank0.json.gz"
+    (rows,) = query(
+        path,
+        """select parent.name, count(*) from slice join slice parent on slice.parent_id = parent.id
+           where slice.name = 'h5py.Dataset.__getitem__' group by parent.name""",
+    )
+    assert rows == [["Volumes.__getitem__", 16 * 2 * 2]]
+
+
+def test_io_narrows_what_is_traced(unet_directory: Path) -> None:
+    program = [UNET, "--workers", "0", "--steps", "4"]
+    run = run_traced(unet_directory, program, ["--io", "data/unet3d/case_01.h5"])
+    files = run.report()["ranks"][0]["io"]["files"]
+    assert [file["path"] for file in files] == ["data/unet3d/case_01.h5"]

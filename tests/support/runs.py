@@ -1,0 +1,61 @@
+"""Running programs under iotrace, as a user does."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PROJECT = Path(__file__).parent.parent.parent
+UNET = str(PROJECT / "workloads" / "unet3d_hdf5.py")
+
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a traced program left."""
+
+    code: int
+    stdout: str
+    stderr: str
+    session: Path
+
+    def report(self) -> dict[str, Any]:
+        """The report as JSON."""
+        done = subprocess.run(
+            [sys.executable, "-m", "iotrace", "report", str(self.session), "--json"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+
+def launcher(directory: Path, command: list[str], options: list[str] | None = None) -> tuple[list[str], Path]:
+    """The command line that runs ``python COMMAND`` traced in `directory`, and its session."""
+    session = directory / f"session-{next(_numbers)}"
+    line = [sys.executable, "-m", "iotrace", "run", "-o", str(session), *(options or []), "--"]
+    return [*line, sys.executable, *command], session
+
+
+def run_traced(directory: Path, command: list[str], options: list[str] | None = None, **env: str) -> Run:
+    """Run ``python COMMAND`` traced in `directory`."""
+    line, session = launcher(directory, command, options)
+    done = subprocess.run(
+        line, cwd=directory, capture_output=True, text=True, env={**os.environ, **env}, timeout=240
+    )
+    return Run(done.returncode, done.stdout, done.stderr, session)
+
+
+def run_script(directory: Path, script: str, *arguments: str, **env: str) -> Run:
+    """Run the text of a program traced in `directory`."""
+    path = directory / f"program_{next(_numbers)}.py"
+    path.write_text(script)
+    return run_traced(directory, [str(path), *arguments], **env)

@@ -1,0 +1,108 @@
+"""Composing a batch's production from made-up spans and calls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from iotrace.analysis.production import PARTS, compose
+from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_READ_PATH
+from iotrace.sources.clock import Clock
+from iotrace.sources.dftracer import PosixCalls
+from iotrace.sources.paths import Paths
+from iotrace.sources.records import SPAN_DTYPE, Identity, Process
+
+PID = 7
+
+
+def spans(*rows: dict[str, int]) -> np.ndarray[Any, Any]:
+    table = np.zeros(len(rows), dtype=SPAN_DTYPE)
+    for place, row in enumerate(rows):
+        table["file"][place] = -1
+        table["tid"][place] = PID
+        for name, value in row.items():
+            table[name][place] = value
+        if "cpu_ns" not in row:
+            table["cpu_ns"][place] = row["duration_ns"]
+    return table
+
+
+def calls(*rows: tuple[int, int, int]) -> PosixCalls:
+    """Rows of start, end, file."""
+    table = np.array(rows, dtype=np.int64).reshape(-1, 3)
+    zero = np.zeros(len(table), dtype=np.int64)
+    return PosixCalls(
+        start_ns=table[:, 0],
+        end_ns=table[:, 1],
+        pid=zero + PID,
+        tid=zero + PID,
+        name=zero,
+        file=table[:, 2],
+        result=zero,
+        offset=zero,
+        count=zero,
+        names=["read"],
+        files=["/d/a.h5", "/d/b.h5"],
+        pids=frozenset({PID}),
+        ended=frozenset(),
+        problems=[],
+    )
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> Paths:
+    return Paths(tmp_path, "/d", ["/d/a.h5", "/d/b.h5"])
+
+
+def composed(
+    paths: Paths, table: np.ndarray[Any, Any], posix: PosixCalls, end: int = 100
+) -> tuple[dict[str, float], dict[str, list[float]]]:
+    identity = Identity(format=1, pid=PID, ppid=1, role="forked", clock=[0, 0, 1])
+    process = Process(identity, Clock([[0, 0, 1]]), [], table, {0: "/d/a.h5", 1: "/d/b.h5"})
+    made = compose(process, posix, paths, np.array([0]), np.array([end]))
+    return dict(zip(PARTS, made.parts[0].tolist(), strict=True)), made.files[0]
+
+
+def test_each_instant_belongs_to_the_first_that_holds_it(paths: Paths) -> None:
+    table = spans(
+        {"start_ns": 5, "duration_ns": 80, "kind": KIND_ITEM},
+        {"start_ns": 10, "duration_ns": 50, "kind": KIND_READ_PATH, "file": 0},
+        {"start_ns": 85, "duration_ns": 10, "kind": KIND_COLLATE},
+    )
+    parts, files = composed(paths, table, calls((20, 35, 0)))
+    assert parts == {"read": 15, "decode": 35, "transform": 30, "collate": 10, "unknown": 10}
+    assert files == {"a.h5": [15, 35]}
+
+
+def test_blocked_time_that_the_tracer_missed_is_read(paths: Paths) -> None:
+    row = {"start_ns": 0, "duration_ns": 100, "cpu_ns": 40, "kind": KIND_READ_PATH, "file": 1}
+    parts, files = composed(paths, spans({**row, "voluntary_switches": 3}), calls())
+    assert (parts["read"], parts["decode"]) == (60, 40)
+    assert files == {"b.h5": [60, 40]}
+    preempted, _ = composed(paths, spans({**row, "involuntary_switches": 3}), calls())
+    assert (preempted["read"], preempted["decode"]) == (0, 100)
+
+
+def test_blocked_time_inside_a_call_is_not_counted_twice(paths: Paths) -> None:
+    row = {"start_ns": 0, "duration_ns": 100, "cpu_ns": 40, "kind": KIND_READ_PATH, "voluntary_switches": 1}
+    parts, _ = composed(paths, spans(row), calls((10, 70, 0)))
+    assert (parts["read"], parts["decode"]) == (60, 40)
+
+
+def test_files_read_at_once_share_the_instant(paths: Paths) -> None:
+    parts, files = composed(paths, spans(), calls((0, 40, 0), (20, 60, 1)))
+    assert parts["read"] == 60
+    assert files == {"a.h5": [30, 0], "b.h5": [30, 0]}
+
+
+def test_a_read_path_inside_another_counts_once(paths: Paths) -> None:
+    table = spans(
+        {"start_ns": 0, "duration_ns": 60, "kind": KIND_READ_PATH, "file": 0},
+        {"start_ns": 10, "duration_ns": 30, "kind": KIND_READ_PATH, "file": 0},
+    )
+    parts, files = composed(paths, table, calls())
+    assert parts["decode"] == 60
+    assert files == {"a.h5": [0, 60]}

@@ -1,0 +1,97 @@
+"""Splitting waits, counting steps, naming verdicts: made-up deliveries."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iotrace.analysis.batches import Delivery, LoaderRun, primary_of
+from iotrace.analysis.report import queue_depth, verdict
+from iotrace.analysis.steps import measured, steps_of
+from iotrace.analysis.waits import split_wait
+from iotrace.sources.records import IteratorStart
+
+START = IteratorStart(
+    iterator=0, loader=0, dataset="D", iterable=False, workers=2, epoch=0, generation=0, mono_ns=0
+)
+
+
+def delivery(index: int, wait_start_ns: int, delivered_ns: int, **stages: int) -> Delivery:
+    return Delivery(
+        loader=0,
+        iterator=0,
+        epoch=0,
+        index=index,
+        wait_start_ns=wait_start_ns,
+        delivered_ns=delivered_ns,
+        grad=True,
+        backward_count=index,
+        **stages,  # type: ignore[arg-type]
+    )
+
+
+stage = st.none() | st.integers(0, 200)
+
+
+@given(st.integers(0, 100), st.integers(0, 100), stage, stage, stage)
+def test_a_wait_is_split_without_a_rest(
+    start: int, length: int, up: int | None, taken: int | None, prepared: int | None
+) -> None:
+    one = delivery(0, start, start + length)
+    one.up_ns, one.taken_ns, one.prepared_ns = up, taken, prepared
+    parts = split_wait(one)
+    assert sum(parts) == length
+    assert min(parts) >= 0
+
+
+def test_the_parts_of_a_wait_lie_between_its_stages() -> None:
+    one = delivery(3, 100, 200, up_ns=110, taken_ns=130, prepared_ns=190)
+    assert split_wait(one) == (10, 20, 60, 10)
+
+
+def test_a_batch_ready_before_it_was_asked_for_is_all_transport() -> None:
+    assert split_wait(delivery(3, 100, 103, up_ns=1, taken_ns=2, prepared_ns=90)) == (0, 0, 0, 3)
+
+
+def linked(count: int) -> list[Delivery]:
+    found = [delivery(i, 100 * i - 40, 100 * i) for i in range(count)]
+    for before, after in pairwise(found):
+        before.step_end_ns, before.next = after.delivered_ns, after
+    return found
+
+
+def test_the_first_step_and_those_awaiting_a_workers_first_batch_are_left_out() -> None:
+    loader = LoaderRun(0, START, linked(10))
+    kept, excluded = measured(steps_of(loader), workers=4)
+    # Steps 0 to 8 are closed; step 0 is the first, steps 1 and 2 await batches 2 and 3.
+    assert (excluded.first, excluded.warmup, len(kept)) == (1, 2, 6)
+    assert [step.wait_ns for step in kept] == [40] * 6
+
+
+def test_a_loop_that_was_left_has_no_last_step() -> None:
+    assert len(steps_of(LoaderRun(0, START, linked(5)))) == 4
+
+
+def test_the_training_loader_is_primary_even_with_fewer_batches() -> None:
+    training, evaluation = LoaderRun(0, START, linked(3)), LoaderRun(1, START, linked(9))
+    for one in training.deliveries[:2]:
+        one.followed_by_backward = True
+    assert primary_of([training, evaluation]) is training
+    assert primary_of([]) is None
+
+
+def test_queue_depth_counts_what_lay_ready_when_asked() -> None:
+    # Asked at 60, 160, 260; prepared at 10, 20 and 30, before all of it.
+    ready = [delivery(i, 100 * i + 60, 100 * i + 61, prepared_ns=10 * i + 10) for i in range(3)]
+    assert queue_depth(ready) == (3 + 2 + 1) / 3
+
+
+def test_verdicts_have_xprofs_bounds() -> None:
+    assert [verdict(fraction) for fraction in (0.049, 0.05, 0.2, 0.21)] == [
+        "not input-bound",
+        "moderately input-bound",
+        "moderately input-bound",
+        "highly input-bound",
+    ]
