@@ -61,17 +61,8 @@ def test_read_calls_equal_straces(
 ) -> None:
     line, session = launcher(unet_directory, [])
     python = line.pop()
-    tracer = [
-        "strace",
-        "-f",
-        "-y",
-        "-qq",
-        "--seccomp-bpf",
-        "-e",
-        "trace=read,pread64,readv,preadv",
-        "-o",
-        str(log),
-    ]
+    tracer = ["strace", "-ff", "-y", "-qq", "--seccomp-bpf", "-e", "trace=read,pread64,readv,preadv"]
+    tracer += ["-o", str(tmp_path / "log")]
     program = [python, UNET, "--workers", str(workers), "--steps", str(STEPS)]
     options = ["--start-method", start_method, "--data", _volumes(unet_directory, spelling)]
     done = subprocess.run(
@@ -171,7 +162,7 @@ def test_arrows_lead_from_the_read_over_the_batch_to_the_step(unet_run: Run) -> 
         """select distinct o.category, i.category from flow
            join slice o on o.id = flow.slice_out join slice i on i.id = flow.slice_in""",
     )
-    assert sorted(rows) == [["batch", "step"], ["read path", "batch"]]
+    assert sorted(rows) == [["read path", "ready"], ["ready", "step"]]
 
 
 def test_the_costly_reads_lie_inside_their_getitem(unet_run: Run) -> None:

@@ -34,10 +34,10 @@ def build(session: Session, rank: Rank) -> Timeline:
         main.tracks.append(Track(f"data wait{suffix}", [_wait(item) for item in explained]))
         if loader.description.workers:
             main.counters.append(Counter(f"ready batches{suffix}", _ready(loader.deliveries)))
-    batches: dict[int, Slice] = {}  # by id of the delivery
+    ready: dict[int, Slice] = {}  # by id of the delivery
     for process in rank.processes:
-        _add_process(session, rank, process, loaders, main, timeline, batches)
-    timeline.arrows = _arrows(rank, loaders, steps, batches, timeline)
+        _add_process(session, rank, process, loaders, main, timeline, ready)
+    timeline.arrows = _arrows(rank, loaders, steps, ready, timeline)
     return timeline
 
 
@@ -85,25 +85,46 @@ def _add_process(
     loaders: list[LoaderRun],
     main: ProcessTracks,
     timeline: Timeline,
-    batches: dict[int, Slice],
+    ready: dict[int, Slice],
 ) -> None:
     """The process's batches, Python spans and POSIX calls; the training process's go to `main`."""
     if process is rank.main:
         tracks = main
-        made = _inline_batches(loaders, batches)
+        made = _inline_batches(loaders)
     else:
         digits = len(str(len(rank.workers)))
         name = f"rank {rank.number} · worker {worker_number(process):0{digits}} ({session.manifest.host})"
         tracks = ProcessTracks(name, f"pid {process.pid}")
         timeline.processes.append(tracks)
-        made = _worker_batches(process, loaders, batches)
+        made = _worker_batches(process, loaders)
     if made:
         tracks.tracks.append(Track("batches", made))
+        tracks.tracks.append(Track("ready", _ready_slices(rank, process, loaders, ready)))
     tracks.tracks += _span_tracks(session, process)
     tracks.tracks += _call_tracks(session, process)
 
 
-def _inline_batches(loaders: list[LoaderRun], batches: dict[int, Slice]) -> list[Slice]:
+def _ready_slices(
+    rank: Rank, process: Process, loaders: list[LoaderRun], ready: dict[int, Slice]
+) -> list[Slice]:
+    """Each batch of the process from prepared to delivered.
+
+    These carry the arrows: Perfetto turns an arrow round whose target began before its source, as a
+    batch's production began before its reads.
+    """
+    found = []
+    for loader in loaders:
+        for delivery in loader.deliveries:
+            prepared_ns = delivery.prepared_ns
+            own = (delivery.pid or rank.main.pid) == process.pid
+            if own and prepared_ns is not None and prepared_ns < delivery.delivered_ns:
+                item = Slice(prepared_ns, delivery.delivered_ns, f"batch {delivery.index}", "ready")
+                ready[id(delivery)] = item
+                found.append(item)
+    return found
+
+
+def _inline_batches(loaders: list[LoaderRun]) -> list[Slice]:
     made = []
     for loader in loaders:
         for delivery in loader.deliveries:
@@ -111,12 +132,11 @@ def _inline_batches(loaders: list[LoaderRun], batches: dict[int, Slice]) -> list
                 item = _batch(
                     delivery.index, delivery.epoch, delivery.samples, delivery.taken_ns, delivery.prepared_ns
                 )
-                batches[id(delivery)] = item
                 made.append(item)
     return made
 
 
-def _worker_batches(process: Process, loaders: list[LoaderRun], batches: dict[int, Slice]) -> list[Slice]:
+def _worker_batches(process: Process, loaders: list[LoaderRun]) -> list[Slice]:
     """All batches that the worker made, also those that nobody took."""
     delivered = {
         delivery.taken_ns: delivery
@@ -133,9 +153,7 @@ def _worker_batches(process: Process, loaders: list[LoaderRun], batches: dict[in
         delivery = delivered.get(taken_ns)
         epoch = delivery.epoch if delivery else None
         item = _batch(record.index, epoch, record.samples, taken_ns, prepared_ns)
-        if delivery is not None:
-            batches[id(delivery)] = item
-        elif item.args is not None:
+        if delivery is None and item.args is not None:
             item.args["delivered"] = False
         made.append(item)
     return made
@@ -203,26 +221,22 @@ def _arrows(
     rank: Rank,
     loaders: list[LoaderRun],
     steps: dict[int, Slice],
-    batches: dict[int, Slice],
+    ready: dict[int, Slice],
     timeline: Timeline,
 ) -> list[Arrow]:
-    """Per delivered batch: its costliest read, the batch, the step that trained on it."""
+    """Per delivered batch: its costliest read, the ready batch, the step that trained on it."""
     reads = _reads_by_process(rank, timeline)
     arrows = []
     for loader in loaders:
         for delivery in loader.deliveries:
-            batch = batches.get(id(delivery))
-            if batch is None or batch.end_ns <= batch.start_ns:
+            batch = ready.get(id(delivery))
+            if batch is None:
                 continue
-            stops = [(batch, batch.end_ns - 1)]
-            read = _costliest(reads.get(delivery.pid or rank.main.pid, []), batch)
-            if read is not None:
-                stops.insert(0, (read, read.start_ns))
+            read = _costliest(reads.get(delivery.pid or rank.main.pid, []), delivery)
             step = steps.get(id(delivery))
-            if step is not None and step.end_ns > step.start_ns:
-                stops.append((step, step.start_ns))
+            stops = [item for item in (read, batch, step) if item is not None and item.end_ns > item.start_ns]
             if len(stops) > 1:
-                arrows.append(Arrow(f"batch {delivery.index}", stops))
+                arrows.append(Arrow(f"batch {delivery.index}", [(item, item.start_ns) for item in stops]))
     return arrows
 
 
@@ -241,9 +255,10 @@ def _reads_by_process(rank: Rank, timeline: Timeline) -> dict[int, list[Slice]]:
     return found
 
 
-def _costliest(reads: list[Slice], batch: Slice) -> Slice | None:
-    """The longest read inside the batch; a read path, which holds the POSIX calls, where there is one."""
-    first = bisect_left(reads, batch.start_ns, key=lambda item: item.start_ns)
-    last = bisect_left(reads, batch.end_ns, key=lambda item: item.start_ns)
-    inside = [item for item in reads[first:last] if item.start_ns < batch.end_ns - 1]
-    return max(inside, key=lambda item: item.end_ns - item.start_ns, default=None)
+def _costliest(reads: list[Slice], delivery: Delivery) -> Slice | None:
+    """The longest read inside the batch's production: a read path, which holds its calls, if there is one."""
+    if delivery.taken_ns is None or delivery.prepared_ns is None:
+        return None
+    first = bisect_left(reads, delivery.taken_ns, key=lambda item: item.start_ns)
+    last = bisect_left(reads, delivery.prepared_ns, key=lambda item: item.start_ns)
+    return max(reads[first:last], key=lambda item: item.end_ns - item.start_ns, default=None)
