@@ -50,11 +50,13 @@ class _Worker:
         self.resume = module._ResumeIteration
         self.stop = module._IterableDatasetStopIteration
         self.append = recorder.records.append
+        self.flush_soon = recorder.flush_soon
         self.generation = 0  # epochs of one iterator with persistent workers
         self.taken_ns = 0
         self.up = False
         self.append({"type": "worker", "worker": number, "count": count, "mono_ns": monotonic_ns()})
         recorder.start()
+        recorder.flush()
 
     def produced(self, index: int, data: Any, prepared_ns: int) -> None:
         part = fetch.latest
@@ -77,6 +79,7 @@ class _Worker:
                 "samples": part.samples if fetched else None,
             }
         )
+        self.flush_soon()
 
 
 class _IndexQueue:

@@ -297,7 +297,7 @@ def _not_captured(session: Session) -> list[NotCaptured]:
 def _unseen_workers(session: Session) -> list[NotCaptured]:
     found = []
     for rank in session.ranks:
-        seen = {process.pid for process in rank.workers}
+        seen = {process.pid for process in session.processes}
         told = {delivery.pid for loader in loaders_of(rank) for delivery in loader.deliveries if delivery.pid}
         if told - seen:
             pids = ", ".join(map(str, sorted(told - seen)))
