@@ -152,7 +152,7 @@ def test_open_descriptors_are_inherited(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     try:
         subprocess.run(
-            [*RUN, "--", "sh", "-c", f"echo through >&{writing}"],
+            [*RUN, "--", *python(f"import os; os.write({writing}, b'through\\n')")],
             cwd=tmp_path,
             pass_fds=[writing],
             capture_output=True,
@@ -215,7 +215,10 @@ def test_an_existing_ld_preload_stays_after_dftracer(tmp_path: Path) -> None:
 def test_the_users_sitecustomize_and_path_still_work(tmp_path: Path) -> None:
     library = tmp_path / "library"
     library.mkdir()
-    (library / "sitecustomize.py").write_text('print("user sitecustomize")\n')
+    (library / "sitecustomize.py").write_text(
+        # In the command alone: the launcher is a Python program with a sitecustomize, too.
+        'import os\nif "IOTRACE_AGENT" in os.environ:\n    print("user sitecustomize")\n'
+    )
     (library / "users_module.py").write_text('NAME = "users_module"\n')
     show = python("import sitecustomize, users_module; print(users_module.NAME, sitecustomize.__file__)")
     done = run(tmp_path, "--", *show, PYTHONPATH=str(library))
@@ -414,10 +417,10 @@ def test_a_file_that_is_not_executable_is_126(tmp_path: Path) -> None:
 
 def test_a_file_on_the_path_that_is_not_executable_is_126(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "script").write_text("#!/bin/sh\ntouch started\n")
+    (tmp_path / "bin" / "a-script").write_text("#!/bin/sh\ntouch started\n")
     path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
-    assert call(tmp_path, ["env", "script"], PATH=path).returncode == 126
-    done = run(tmp_path, "--", "script", PATH=path)
+    assert call(tmp_path, ["env", "a-script"], PATH=path).returncode == 126
+    done = run(tmp_path, "--", "a-script", PATH=path)
     assert not (tmp_path / "started").exists()
     assert done.returncode == 126
     assert_explains(done.stderr)

@@ -48,7 +48,9 @@ class _Iterator:
         self.received: dict[int, int] = {}
         self.pinned: dict[int, tuple[int, int]] = {}
         try:
-            self.loader = _loaders.setdefault(loader, _Loader())
+            if loader not in _loaders:
+                _loaders[loader] = _Loader()
+            self.loader = _loaders[loader]
         except TypeError:  # a subclass that cannot be hashed: each pass is a loader of its own
             self.loader = _Loader()
         self.epoch = self.loader.epochs

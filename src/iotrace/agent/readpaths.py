@@ -15,6 +15,7 @@ def hook_h5py(module: Any, recorder: Recorder) -> None:
     get_name = getattr(getattr(module, "h5f", None), "get_name", None)
 
     def path_of(dataset: Any) -> str:
+        recorder.start()
         if get_name is None:
             return ""
         name = get_name(dataset.id)

@@ -200,17 +200,16 @@ class Recorder:
         """Write what has been collected."""
         with self._lock:
             self._flushed_ns = time.monotonic_ns()
-            # Records first: a span's texts are then never missing. Spans counted before, so that a
-            # text interned meanwhile belongs to a span that is not written yet.
-            span_count = len(self.spans)
-            record_count = len(self.records)
-            if record_count:
-                lines = [encode(record) for record in self.records[:record_count]]
-                self._records_stream.write(("\n".join(lines) + "\n").encode())
-                del self.records[:record_count]
-            if span_count:
-                self._spans_stream.write(b"".join([_pack(*span) for span in self.spans[:span_count]]))
-                del self.spans[:span_count]
+            # Spans are taken before records and written after them: no span is without its texts.
+            spans = self.spans[:]
+            del self.spans[: len(spans)]
+            records = self.records[:]
+            del self.records[: len(records)]
+            if records:
+                lines = "\n".join([encode(record) for record in records])
+                self._records_stream.write((lines + "\n").encode())
+            if spans:
+                self._spans_stream.write(b"".join([_pack(*span) for span in spans]))
 
     def close(self) -> None:
         """Write the rest and say that this was the end: without it, readers tell of a loss."""

@@ -79,7 +79,6 @@ class _Worker:
                 "samples": part.samples if fetched else None,
             }
         )
-        self.flush_soon()
 
 
 class _IndexQueue:
@@ -111,12 +110,13 @@ class _DataQueue:
         self._queue = queue
         self._worker = worker
 
-    def put(self, item: Any, *args: Any, **kwargs: Any) -> Any:
+    def put(self, item: Any, *args: Any, **kwargs: Any) -> None:
         prepared_ns = monotonic_ns()
         index, data = item
         if not isinstance(index, self._worker.resume):
             self._worker.produced(index, data, prepared_ns)
-        return self._queue.put(item, *args, **kwargs)
+        self._queue.put(item, *args, **kwargs)
+        self._worker.flush_soon()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._queue, name)

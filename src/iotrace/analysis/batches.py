@@ -100,7 +100,7 @@ def loaders_of(rank: Rank) -> list[LoaderRun]:
             ended = last.get((record.iterator, record.epoch))
             if ended is not None:
                 ended.followed_by_backward = record.backward_count > ended.backward_count
-                if record.outcome == "exhausted":
+                if record.outcome == "exhausted" and ended.step_end_ns is None:
                     # The last call shuts the workers down; that belongs to no step.
                     ended.step_end_ns = clock.real_one(record.wait_start_ns)
             if record.outcome != "exhausted":

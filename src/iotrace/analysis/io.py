@@ -62,6 +62,7 @@ def _by_file(calls: PosixCalls, shown: list[str]) -> dict[str, _File]:
     """One pass in the order of time, following each process's position in each file."""
     files: dict[str, _File] = defaultdict(_File)
     position: dict[tuple[int, int], int] = {}
+    read_end: dict[tuple[int, int], int] = {}
     columns = zip(
         calls.name.tolist(),
         calls.file.tolist(),
@@ -83,12 +84,12 @@ def _by_file(calls: PosixCalls, shown: list[str]) -> dict[str, _File]:
             start = offset if offset >= 0 else position.get(at)
             if start is None:
                 continue
-            if at in position:
+            if at in read_end:
                 file.placed += 1
-                file.sequential += start == position[at]
+                file.sequential += start == read_end[at]
             if result:
                 file.ranges.append((start, start + result))
-            position[at] = start + result
+            read_end[at] = position[at] = start + result
         elif name in WRITES:
             if result >= 0:
                 file.writes += 1

@@ -1,6 +1,7 @@
 """What a report says, as plain data: its JSON is the contract (docs/definitions.md has the meanings).
 
-Times are means in ms per measured step unless the name says ``total``; None is unknown, never 0.
+Times are means in ms: of ranks per measured step, of loaders per batch; ``total`` is a sum over the run.
+None is unknown, never 0.
 """
 
 from __future__ import annotations

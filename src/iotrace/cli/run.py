@@ -38,17 +38,35 @@ def run(
 
 def _report(directory: Path) -> None:
     """Whatever happens here, the command has had its run, and its exit code counts."""
+    again = f"the session is kept: iotrace report {directory}"
+    try:
+        _print_report(directory)
+    except (IotraceError, OSError, ValueError) as error:
+        _try_to_say(f"iotrace: no report: {error}; {again}")
+    except SystemExit:  # rich's way of saying that nobody reads standard error
+        pass
+    except KeyboardInterrupt:
+        _try_to_say(f"iotrace: interrupted; {again}")
+    try:
+        sys.stderr.flush()
+    except (OSError, ValueError, AttributeError):
+        sys.stderr = None  # else the interpreter tries again at its exit, fails, and changes the exit code
+
+
+def _try_to_say(message: str) -> None:
+    try:
+        print(message, file=sys.stderr)
+    except (OSError, ValueError):  # standard error is full, closed, or nobody reads it
+        pass
+
+
+def _print_report(directory: Path) -> None:
     from iotrace.cli.shared import load, make_console, write_timelines
     from iotrace.report.terminal import print_next, print_report
 
     console = make_console(stderr=True)
     console.print()
-    try:
-        session, result = load(directory, console)
-        print_report(result, console)
-        print_next(result, write_timelines(session, console), console)
-    except (IotraceError, OSError) as error:
-        message = f"iotrace: no report: {error}; the session is kept: iotrace report {directory}"
-        print(message, file=sys.stderr)
-    except KeyboardInterrupt:
-        print(f"iotrace: interrupted; the report again: iotrace report {directory}", file=sys.stderr)
+    session, result = load(directory, console)
+    timelines = write_timelines(session, console)
+    print_report(result, console)
+    print_next(result, timelines, console)

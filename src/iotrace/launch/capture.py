@@ -41,8 +41,7 @@ def run(command: list[str], directory: Path, only: list[str]) -> int:
     program = child.find(command, environment.get("PATH"))
     _make_session(directory)
     session = directory.resolve()
-    excluded = [*posix.python_directories(program), *_own_python(), str(session)]
-    capture = posix.plan(excluded, only)
+    capture = posix.plan([*posix.python_directories(program), *_own_python()], only)
     not_captured = []
     if capture.why_not:
         not_captured.append(NotCaptured("posix", capture.why_not, capture.remedy))
@@ -53,7 +52,10 @@ def run(command: list[str], directory: Path, only: list[str]) -> int:
     environment["PYTHONPATH"] = os.pathsep.join(
         [str(_SHIM), *filter(None, [environment.get("PYTHONPATH", "")])]
     )
-    write_manifest(session, _manifest(command, only, capture, not_captured))
+    try:
+        write_manifest(session, _manifest(command, only, capture, not_captured))
+    except OSError as error:
+        raise _not_writable(directory, error) from error
     started_ns = time.monotonic_ns()
     exit_code = child.run(command, environment)
     write_outcome(
@@ -75,8 +77,8 @@ def _manifest(
     return Manifest(
         format=names.FORMAT_VERSION,
         iotrace_version=__version__,
-        argv=command,
-        cwd=os.getcwd(),
+        argv=[os.fsencode(word).decode(errors="replace") for word in command],
+        cwd=_working_directory(),
         host=_host(),
         started_ns=time.time_ns(),
         cpus=len(os.sched_getaffinity(0)),
@@ -86,22 +88,35 @@ def _manifest(
     )
 
 
+def _working_directory() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:  # deleted under us; the command may not care
+        return os.environ.get("PWD", "/")
+
+
 def _host() -> str:
     return os.environ.get(names.HOST_VARIABLE, "") or os.uname().nodename
 
 
+_CHOOSE = "choose another directory with -o DIR"
+
+
+def _not_writable(directory: Path, error: OSError) -> LaunchError:
+    return LaunchError(f"cannot write to {directory}: {error.strerror}", _CHOOSE)
+
+
 def _make_session(directory: Path) -> None:
-    choose = "choose another directory with -o DIR"
     try:
         if (directory / names.MANIFEST).exists():
             raise LaunchError(
                 f"{directory} already holds a session",
-                f"{choose}, or see it with: iotrace report {directory}",
+                f"{_CHOOSE}, or see it with: iotrace report {directory}",
             )
         if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-            raise LaunchError(f"{directory} exists and is not a session", choose)
+            raise LaunchError(f"{directory} exists and is not a session", _CHOOSE)
         directory.mkdir(parents=True, exist_ok=True)
         for name in (names.PROCESSES, names.POSIX, names.OUT):
             (directory / name).mkdir()
     except OSError as error:
-        raise LaunchError(f"cannot write to {directory}: {error.strerror}", choose) from error
+        raise _not_writable(directory, error) from error

@@ -8,6 +8,7 @@ import shutil
 import signal
 
 from iotrace.errors import LaunchError
+from iotrace.launch.witness import Witness
 
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
@@ -34,9 +35,15 @@ def find(command: list[str], path: str | None) -> str:
         return found
     if "/" in name and os.path.isdir(name):
         raise LaunchError(f"{name} is a directory", "name a program", NOT_EXECUTABLE)
-    if os.path.exists(name) and "/" in name:
+    if "/" in name:
+        forbidden = name if os.path.exists(name) else ""
+    else:
+        forbidden = shutil.which(name, mode=os.F_OK, path=path) or ""
+    if forbidden:
         raise LaunchError(
-            f"{name} is not executable", f"chmod +x {name}, or put its interpreter before it", NOT_EXECUTABLE
+            f"{name} is not executable",
+            f"chmod +x {forbidden}, or put its interpreter before it",
+            NOT_EXECUTABLE,
         )
     hint = f"did you mean ./{name} or python {name}?" if os.path.exists(name) else "check its name and PATH"
     raise LaunchError(f"{name}: command not found", hint, NOT_FOUND)
@@ -45,22 +52,42 @@ def find(command: list[str], path: str | None) -> str:
 def run(command: list[str], environment: dict[str, str]) -> int:
     """Run `command` to its end and return its exit code, 128 + N where signal N ended it.
 
-    Signals sent to us reach it; those of the terminal reach it by themselves.
+    Signals sent to us alone reach it; those for the whole group have reached it by themselves.
     """
     waited = _FORWARDED | {signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
+    witness = Witness(_FORWARDED)
     try:
-        try:
-            pid = os.posix_spawnp(command[0], command, environment, setsigmask=before, setsigdef=_RESTORED)
-        except OSError as error:
-            code = NOT_FOUND if error.errno == errno.ENOENT else NOT_EXECUTABLE
-            raise LaunchError(f"{command[0]}: {error.strerror}", "", code) from error
-        return _wait(pid, waited)
+        return _wait(_spawn(command, environment, before), waited, witness)
     finally:
+        witness.dismiss()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _wait(pid: int, waited: set[signal.Signals]) -> int:
+def _spawn(command: list[str], environment: dict[str, str], mask: set[signal.Signals | int]) -> int:
+    def spawn(arguments: list[str]) -> int:
+        return os.posix_spawnp(arguments[0], arguments, environment, setsigmask=mask, setsigdef=_RESTORED)
+
+    try:
+        try:
+            return spawn(command)
+        except OSError as error:
+            if error.errno != errno.ENOEXEC:
+                raise
+            # A script without #! line is the shell's, as under env(1) and execvp(3).
+            return spawn(["/bin/sh", *command])
+    except OSError as error:
+        if error.errno == errno.ENOENT:  # `find` saw the file: what is missing is what its #! line names
+            message, remedy = (
+                f"{command[0]}: its interpreter was not found",
+                "check the first line of the file",
+            )
+            raise LaunchError(message, remedy, NOT_FOUND) from error
+        remedy = "check that it is a program for this machine"
+        raise LaunchError(f"{command[0]}: {error.strerror}", remedy, NOT_EXECUTABLE) from error
+
+
+def _wait(pid: int, waited: set[signal.Signals], witness: Witness) -> int:
     while True:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
@@ -68,6 +95,8 @@ def _wait(pid: int, waited: set[signal.Signals]) -> int:
             return 128 - code if code < 0 else code
         received = signal.sigwaitinfo(waited)
         if received.si_signo == signal.SIGCHLD or received.si_code == _FROM_KERNEL:
+            continue
+        if witness.saw(received.si_signo):
             continue
         try:
             os.kill(pid, received.si_signo)

@@ -15,6 +15,7 @@ _MOST_FILES = 6
 _MOST_CAUSES = 5
 _BAR_CELLS = 20
 _LABEL_WIDTH = 12
+_WORTH_NAMING = 0.01  # of the wait
 
 
 def print_report(report: Report, console: Console) -> None:
@@ -91,7 +92,7 @@ def _print_wait(wait: DataWait, step_ms: float, console: Console) -> None:
     )
     _line(console, "data wait", text)
     _print_causes(wait, console)
-    if wait.files:
+    if wait.files and wait.files[0].ms >= _WORTH_NAMING * wait.raw_ms:
         costly = wait.files[0]
         _line(
             console,

@@ -42,6 +42,10 @@ class Manifest(msgspec.Struct, frozen=True):
     not_captured: list[NotCaptured] = []
 
 
+class _Versioned(msgspec.Struct):
+    format: int
+
+
 class Outcome(msgspec.Struct, frozen=True):
     """How the run ended; absent while it runs and after the launcher was killed."""
 
@@ -78,18 +82,15 @@ def read_manifest(session: Path) -> Manifest:
         problem = "does not exist" if not session.exists() else "is not an iotrace session"
         raise SessionError(f"{session} {problem}", "make one with: iotrace run -- CMD") from error
     try:
-        version = msgspec.json.decode(data).get("format")
-    except (msgspec.DecodeError, AttributeError) as error:
-        raise SessionError(f"{path} is damaged: {error}", "the run has to be repeated") from error
-    if not isinstance(version, int) or version > names.FORMAT_VERSION:
-        raise SessionError(
-            f"{session} was written by a newer iotrace "
-            f"(format {version}; this one reads {names.FORMAT_VERSION})",
-            "pip install --upgrade iotrace-agent",
-        )
-    try:
+        version = msgspec.json.decode(data, type=_Versioned).format
+        if version > names.FORMAT_VERSION:
+            raise SessionError(
+                f"{session} was written by a newer iotrace "
+                f"(format {version}; this one reads {names.FORMAT_VERSION})",
+                "pip install --upgrade iotrace-agent",
+            )
         return msgspec.json.decode(data, type=Manifest)
-    except msgspec.ValidationError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise SessionError(f"{path} is damaged: {error}", "the run has to be repeated") from error
 
 
@@ -97,7 +98,7 @@ def read_outcome(session: Path) -> Outcome | None:
     """How the run ended, None where that is not known."""
     try:
         return msgspec.json.decode((session / names.OUTCOME).read_bytes(), type=Outcome)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 

@@ -143,7 +143,7 @@ def _lines(path: Path, problems: list[str]) -> Any:
             whole, newline, rest = (rest + chunk).rpartition(b"\n")
             try:
                 yield from decoder.decode_lines(whole + newline)
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, UnicodeDecodeError):
                 for line in whole.split(b"\n"):
                     decoded = _decode_one(line, decoder)
                     if decoded is not None:
@@ -164,6 +164,6 @@ def _decode_one(line: bytes, decoder: msgspec.json.Decoder[_Line]) -> _Line | No
     for candidate in (line, line.decode(errors="backslashreplace").encode()):
         try:
             return decoder.decode(candidate)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             continue
     return None

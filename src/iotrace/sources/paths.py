@@ -24,7 +24,7 @@ class Paths:
         kept = session / names.FILES
         try:
             known = msgspec.json.decode(kept.read_bytes(), type=dict[str, str])
-        except (OSError, msgspec.DecodeError):
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             known = {}
         missing = {path for path in spelled if path not in known}
         for path in missing:
@@ -58,6 +58,8 @@ def is_code(path: str, prefixes: Iterable[str]) -> bool:
     """Whether a resolved path belongs to the program's code rather than to its data."""
     name = os.path.basename(path)
     if name.endswith(_CODE_SUFFIXES) or ".so." in name or name == "pyvenv.cfg":
+        return True
+    if "/pymp-" in path:  # multiprocessing's sockets
         return True
     if "/site-packages/" in path or "/__pycache__" in path or path.endswith("/site-packages"):
         return True

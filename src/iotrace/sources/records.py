@@ -186,7 +186,7 @@ def read_processes(session: Path) -> list[Process]:
 def _read_process(directory: Path) -> Process | None:
     try:
         identity = msgspec.json.decode((directory / names.PROCESS).read_bytes(), type=Identity)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None  # killed before it could say who it was
     problems: list[str] = []
     records = _read_records(directory / names.RECORDS, problems)
@@ -213,7 +213,7 @@ def _read_records(path: Path, problems: list[str]) -> list[Record]:
     decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Record)
     try:
         return decoder.decode_lines(whole + newline)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return _read_damaged(whole, decoder, path, problems)
 
 
@@ -222,7 +222,7 @@ def _read_damaged(data: bytes, decoder: Any, path: Path, problems: list[str]) ->
     for line in data.split(b"\n"):
         try:
             records.append(decoder.decode(line))
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             lost += bool(line)
     problems.append(f"{lost} unreadable lines in {path.name}")
     return records
