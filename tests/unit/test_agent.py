@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import statistics
 import sys
 import time
 import traceback
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,8 +19,9 @@ from hypothesis import strategies as st
 
 from iotrace.agent import imports, patching
 from iotrace.agent.encode import encode
-from iotrace.agent.recorder import Recorder, _pack, _Stream
+from iotrace.agent.recorder import Recorder, _pack
 from iotrace.agent.spans import timed
+from iotrace.agent.stream import Stream
 from iotrace.session.names import KIND_ITEM, PROCESSES
 from iotrace.sources.records import read_processes
 
@@ -140,7 +143,7 @@ def test_a_failed_write_keeps_whole_records_and_says_so(tmp_path: Path) -> None:
     recorder = make_recorder(tmp_path)
     recorder.records.append({"type": "text", "id": 99, "text": "kept"})
     recorder.flush()
-    full = _Stream("/dev/full")
+    full = Stream("/dev/full")
     recorder._spans_stream = full
     timed(recorder, int, "int", KIND_ITEM)()
     recorder.close()
@@ -151,7 +154,7 @@ def test_a_failed_write_keeps_whole_records_and_says_so(tmp_path: Path) -> None:
 
 
 def test_a_program_that_closes_every_descriptor_gets_nothing_of_ours(tmp_path: Path) -> None:
-    stream = _Stream(str(tmp_path / "stream"))
+    stream = Stream(str(tmp_path / "stream"))
     stream.write(b"one")
     os.close(stream._descriptor)
     theirs = os.open(tmp_path / "theirs", os.O_WRONLY | os.O_CREAT)
@@ -184,3 +187,26 @@ def test_a_span_costs_two_microseconds_at_most(tmp_path: Path) -> None:
         costs_us.append((middle - start - (bare - middle) + packed) / 2_000 / 1_000)
     print(f"span: best {min(costs_us):.2f} us, median {statistics.median(costs_us):.2f} us")
     assert min(costs_us) <= 2.0
+
+
+def test_the_pin_memory_thread_is_stamped_on_both_sides() -> None:
+    """A stand-in for torch's loop, which needs an accelerator: the wrapping is ours, the loop is not."""
+    from iotrace.agent.pin_memory import hook_pin_memory_loop, stamps_of
+
+    def loop(in_queue: Any, out_queue: Any, device: str) -> None:
+        for _ in range(2):
+            index, data = in_queue.get(timeout=1)
+            out_queue.put((index, f"{data} on {device}"))
+
+    module = types.SimpleNamespace(_pin_memory_loop=loop)
+    arrived: queue.Queue[Any] = queue.Queue()
+    pinned: queue.Queue[Any] = queue.Queue()
+    stamps = stamps_of(arrived)
+    hook_pin_memory_loop(module)
+    arrived.put((0, "a"))
+    arrived.put((1, "b"))
+    module._pin_memory_loop(arrived, pinned, "cuda")
+    patching.undo_all()
+    assert [pinned.get(), pinned.get()] == [(0, "a on cuda"), (1, "b on cuda")]
+    assert sorted(stamps) == [0, 1]
+    assert all(0 < received <= pinned_ns for received, pinned_ns in stamps.values())

@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 from iotrace.agent import fetch, training
 from iotrace.agent.patching import hide_frame, patch
+from iotrace.agent.pin_memory import hook_pin_memory_loop, stamps_of
 from iotrace.agent.recorder import Recorder
 from iotrace.agent.spans import thread_id
 from iotrace.agent.worker import hook_worker_loop
@@ -22,9 +23,6 @@ _STATE = "_iotrace_state"
 _loader_numbers = count()
 _iterator_numbers = count()
 _loaders: WeakKeyDictionary[Any, _Loader] = WeakKeyDictionary()
-
-# Stamps of the pin-memory thread by its input queue's id: batch index -> (received, pinned).
-_pin_stamps: dict[int, dict[int, tuple[int, int]]] = {}
 
 
 class _Loader:
@@ -163,7 +161,7 @@ def hook_loader(module: Any, recorder: Recorder) -> None:
     """Patch ``torch.utils.data.dataloader`` and the parts of ``_utils`` that it uses."""
     fetch.hook_fetchers(module._utils.fetch, recorder)
     hook_worker_loop(module._utils.worker, recorder)
-    patch(module._utils.pin_memory, "_pin_memory_loop", _make_pin_memory_loop)
+    hook_pin_memory_loop(module._utils.pin_memory)
     _hook_iterator(module._BaseDataLoaderIter, recorder, module.torch.is_grad_enabled)
     _hook_multiprocessing(module._MultiProcessingDataLoaderIter)
 
@@ -221,7 +219,7 @@ def _hook_multiprocessing(iterator_class: Any) -> None:
             state = self.__dict__.get(_STATE)
             if state is not None:
                 if self._pin_memory:  # the thread may have come first, or not yet
-                    state.pinned = _pin_stamps.setdefault(id(self._worker_result_queue), {})
+                    state.pinned = stamps_of(self._worker_result_queue)
                 state.tell(self._workers)
 
         return __init__
@@ -275,51 +273,3 @@ def _hook_multiprocessing(iterator_class: Any) -> None:
     patch(iterator_class, "_reset", make_reset)
     patch(iterator_class, "_try_put_index", make_put_index)
     patch(iterator_class, "_try_get_data", make_get_data)
-
-
-def _make_pin_memory_loop(original: Any) -> Any:
-    def _pin_memory_loop(in_queue: Any, out_queue: Any, *args: Any, **kwargs: Any) -> Any:
-        stamps = _pin_stamps.setdefault(id(in_queue), {})
-        try:
-            return original(_PinSource(in_queue, stamps), _PinTarget(out_queue, stamps), *args, **kwargs)
-        except BaseException as error:
-            hide_frame(error)
-            raise
-        finally:
-            _pin_stamps.pop(id(in_queue), None)
-
-    return _pin_memory_loop
-
-
-class _PinSource:
-    """The workers' queue, as the pin-memory thread reads it."""
-
-    def __init__(self, queue: Any, stamps: dict[int, tuple[int, int]]) -> None:
-        self._queue = queue
-        self._stamps = stamps
-
-    def get(self, *args: Any, **kwargs: Any) -> Any:
-        item = self._queue.get(*args, **kwargs)
-        if isinstance(item[0], int):
-            self._stamps[item[0]] = (monotonic_ns(), 0)
-        return item
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._queue, name)
-
-
-class _PinTarget:
-    """The queue of pinned batches, as the pin-memory thread fills it."""
-
-    def __init__(self, queue: Any, stamps: dict[int, tuple[int, int]]) -> None:
-        self._queue = queue
-        self._stamps = stamps
-
-    def put(self, item: Any, *args: Any, **kwargs: Any) -> Any:
-        stamp = self._stamps.get(item[0]) if isinstance(item[0], int) else None
-        if stamp is not None:
-            self._stamps[item[0]] = (stamp[0], monotonic_ns())
-        return self._queue.put(item, *args, **kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._queue, name)

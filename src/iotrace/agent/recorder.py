@@ -13,6 +13,7 @@ from itertools import count
 from struct import Struct
 
 from iotrace.agent.encode import encode
+from iotrace.agent.stream import Stream, out_of_the_way
 from iotrace.session import names
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
@@ -23,77 +24,7 @@ FLUSH_SECONDS = 0.5
 # A worker may be ended at any moment after its batch (SIGTERM as its program leaves): what it made is
 # written sooner than the background writer would.
 _EAGER_FLUSH_NS = 100_000_000
-# Our descriptors stay out of the low numbers that programs count on.
-_LOWEST_DESCRIPTOR = 200
-
 _pack = Struct(names.SPAN_FORMAT).pack
-
-
-class _Stream:
-    """An append-only file that survives what programs do to descriptors."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._descriptor = -1
-        self._identity: tuple[int, int] | None = None
-        self._size_bytes = 0
-        self.broken = ""
-
-    def write(self, data: bytes) -> None:
-        """Append `data` whole or not at all; after a failure the stream stays as it was, for good."""
-        if self.broken or not data:
-            return
-        try:
-            descriptor = self._open()
-            view = memoryview(data)
-            while view:
-                view = view[os.write(descriptor, view) :]
-            self._size_bytes += len(data)
-        except OSError as error:
-            self.broken = str(error)
-            try:
-                os.ftruncate(self._descriptor, self._size_bytes)
-            except OSError:
-                pass
-
-    def _open(self) -> int:
-        # The program may have closed our descriptor (a daemon closes all) and its number may now be
-        # the program's own file: write only where the number still means our file.
-        if self._descriptor >= 0:
-            try:
-                status = os.fstat(self._descriptor)
-                if (status.st_dev, status.st_ino) == self._identity:
-                    return self._descriptor
-            except OSError:
-                pass
-        low = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
-        self._descriptor = _out_of_the_way(low)
-        status = os.fstat(self._descriptor)
-        self._identity = (status.st_dev, status.st_ino)
-        self._size_bytes = status.st_size
-        return self._descriptor
-
-    def forget(self) -> None:
-        """In a forked child: close the parent's file, if the number still means it."""
-        if self._descriptor >= 0:
-            try:
-                status = os.fstat(self._descriptor)
-                if (status.st_dev, status.st_ino) == self._identity:
-                    os.close(self._descriptor)
-            except OSError:
-                pass
-        self._descriptor = -1
-
-
-def _out_of_the_way(descriptor: int) -> int:
-    import fcntl
-
-    try:
-        high = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _LOWEST_DESCRIPTOR)
-    except OSError:  # ulimit -n below it
-        return descriptor
-    os.close(descriptor)
-    return high
 
 
 class Recorder:
@@ -123,8 +54,8 @@ class Recorder:
         root = "//" + self._session.lstrip("/")
         self.directory = f"{root}/{names.PROCESSES}/{os.getpid()}-{time.monotonic_ns():x}"
         os.mkdir(self.directory)
-        self._records_stream = _Stream(f"{self.directory}/{names.RECORDS}")
-        self._spans_stream = _Stream(f"{self.directory}/{names.SPANS}")
+        self._records_stream = Stream(f"{self.directory}/{names.RECORDS}")
+        self._spans_stream = Stream(f"{self.directory}/{names.SPANS}")
         path = f"{self.directory}/{names.PROCESS}"
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
@@ -183,7 +114,7 @@ class Recorder:
         record = {"type": "tick", "clock": clock_anchor(), "cpu_ns": time.process_time_ns()}
         try:
             if self._io < 0:
-                self._io = _out_of_the_way(os.open("/proc/self/io", os.O_RDONLY | os.O_CLOEXEC))
+                self._io = out_of_the_way(os.open("/proc/self/io", os.O_RDONLY | os.O_CLOEXEC))
             for line in os.pread(self._io, 512, 0).decode().splitlines():
                 key, _, value = line.partition(": ")
                 record[key] = int(value)

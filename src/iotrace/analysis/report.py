@@ -9,6 +9,7 @@ import numpy as np
 from iotrace.analysis.advice import recommend
 from iotrace.analysis.batches import Delivery, LoaderRun, loaders_of, primary_of
 from iotrace.analysis.io import io_of
+from iotrace.analysis.losses import losses, not_captured
 from iotrace.analysis.results import (
     SCHEMA_VERSION,
     ClockInfo,
@@ -23,8 +24,7 @@ from iotrace.analysis.results import (
 )
 from iotrace.analysis.steps import Step, measured, steps_of, summarise
 from iotrace.analysis.waits import CAUSES, Explained, explain
-from iotrace.session.manifest import NotCaptured
-from iotrace.sources.records import Process, Produced, Tick, Worker
+from iotrace.sources.records import Tick
 from iotrace.sources.session import Rank, Session
 
 _WORST_BATCHES = 5
@@ -42,13 +42,13 @@ def analyse(session: Session) -> Report:
             path=str(session.path),
             argv=session.manifest.argv,
             exit_code=session.outcome.exit_code if session.outcome else None,
-            complete=session.outcome is not None and not _losses(session),
+            complete=session.outcome is not None and not losses(session),
             iotrace_version=session.manifest.iotrace_version,
         ),
         ranks=ranks,
         imbalance=None,
         recommendations=recommendations,
-        not_captured=_not_captured(session),
+        not_captured=not_captured(session),
         clocks=_clocks(session),
     )
 
@@ -236,79 +236,6 @@ def _cpu_percent(rank: Rank, kept: list[Step]) -> float | None:
         cpu = np.array([tick.cpu_ns for tick in ticks])
         used += float(np.interp(end - start, times, cpu) - np.interp(0, times, cpu))
     return 100 * used / (end - start)
-
-
-def _losses(session: Session) -> list[NotCaptured]:
-    """What was captured in part only, by process."""
-    found = []
-    for process in session.processes:
-        name = _name(process)
-        if not process.ended and len(process.records) and _recorded_data(process):
-            found.append(
-                NotCaptured(
-                    f"the end of {name}",
-                    "it was killed, or left without its exit handlers: up to 1 s of its records is lost",
-                )
-            )
-        found += [NotCaptured(f"part of {name}", problem) for problem in process.problems]
-    found += [NotCaptured("part of posix", problem) for problem in session.calls.problems]
-    return found
-
-
-def _recorded_data(process: Process) -> bool:
-    return bool(len(process.spans) or process.of_type(Tick) or process.of_type(Produced))
-
-
-def _name(process: Process) -> str:
-    worker = next(iter(process.of_type(Worker)), None)
-    role = f"worker {worker.worker}" if worker else process.identity.role
-    return f"{role} (pid {process.pid})"
-
-
-def _not_captured(session: Session) -> list[NotCaptured]:
-    found = list(session.manifest.not_captured)
-    if not session.processes:
-        found.append(
-            NotCaptured(
-                "the program's processes",
-                "no Python process of the command could load the agent",
-                "run it by a Python >= 3.10 started without -S and without env -i",
-            )
-        )
-    elif not any(loaders_of(rank) for rank in session.ranks):
-        found.append(NotCaptured("steps and data wait", "no torch.utils.data.DataLoader was iterated", ""))
-    found += _unseen_workers(session)
-    found.append(
-        NotCaptured("compute", "this version does not record torch.profiler", "use torch.profiler beside it")
-    )
-    if session.manifest.accelerators:
-        found.append(
-            NotCaptured(
-                "gpu", "this version does not read NVML nor device time: the exposed wait is unknown", ""
-            )
-        )
-    if session.outcome is None:
-        found.append(
-            NotCaptured("the exit code", "the launcher did not see the end of the command, or it still runs")
-        )
-    return found + _losses(session)
-
-
-def _unseen_workers(session: Session) -> list[NotCaptured]:
-    found = []
-    for rank in session.ranks:
-        seen = {process.pid for process in session.processes}
-        told = {delivery.pid for loader in loaders_of(rank) for delivery in loader.deliveries if delivery.pid}
-        if told - seen:
-            pids = ", ".join(map(str, sorted(told - seen)))
-            found.append(
-                NotCaptured(
-                    f"loader workers of rank {rank.number} (pid {pids})",
-                    "their processes could not load the agent",
-                    "start workers with an interpreter that has iotrace-agent installed",
-                )
-            )
-    return found
 
 
 def _clocks(session: Session) -> list[ClockInfo]:

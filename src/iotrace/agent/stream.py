@@ -1,0 +1,77 @@
+"""Append-only files of the agent, safe beside a program that does as it likes with descriptors."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+_LOWEST_DESCRIPTOR = 200
+
+
+class Stream:
+    """An append-only file that survives what programs do to descriptors."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._descriptor = -1
+        self._identity: tuple[int, int] | None = None
+        self._size_bytes = 0
+        self.broken = ""
+
+    def write(self, data: bytes) -> None:
+        """Append `data` whole or not at all; after a failure the stream stays as it was, for good."""
+        if self.broken or not data:
+            return
+        try:
+            descriptor = self._open()
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            self._size_bytes += len(data)
+        except OSError as error:
+            self.broken = str(error)
+            try:
+                os.ftruncate(self._descriptor, self._size_bytes)
+            except OSError:
+                pass
+
+    def _open(self) -> int:
+        # The program may have closed our descriptor (a daemon closes all) and its number may now be
+        # the program's own file: write only where the number still means our file.
+        if self._descriptor >= 0:
+            try:
+                status = os.fstat(self._descriptor)
+                if (status.st_dev, status.st_ino) == self._identity:
+                    return self._descriptor
+            except OSError:
+                pass
+        low = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        self._descriptor = out_of_the_way(low)
+        status = os.fstat(self._descriptor)
+        self._identity = (status.st_dev, status.st_ino)
+        self._size_bytes = status.st_size
+        return self._descriptor
+
+    def forget(self) -> None:
+        """In a forked child: close the parent's file, if the number still means it."""
+        if self._descriptor >= 0:
+            try:
+                status = os.fstat(self._descriptor)
+                if (status.st_dev, status.st_ino) == self._identity:
+                    os.close(self._descriptor)
+            except OSError:
+                pass
+        self._descriptor = -1
+
+
+def out_of_the_way(descriptor: int) -> int:
+    """`descriptor` under a high number, so that the program finds the low ones that it counts on.
+
+    Returns it unchanged where the limit of open files lies below.
+    """
+    try:
+        high = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _LOWEST_DESCRIPTOR)
+    except OSError:
+        return descriptor
+    os.close(descriptor)
+    return high
