@@ -29,10 +29,26 @@ def recommend(rank: RankReport) -> list[Recommendation]:
         if cause in _REMEDIES and 100 * cause_ms / step_ms >= _WORTH_PERCENT:
             found.append(_for_cause(cause, cause_ms, step_ms, wait))
     found.sort(key=lambda item: -(item.gain_ms_per_step or 0.0))
+    primary = next(loader for loader in rank.loaders if loader.primary)
     if wait.too_few_workers:
-        primary = next(loader for loader in rank.loaders if loader.primary)
         found.insert(0, _more_workers(primary, wait, step_ms))
+    if primary.in_order and (primary.queue_depth_mean or 0.0) >= 1:
+        found.append(_out_of_order(primary.queue_depth_mean or 0.0))
     return found
+
+
+def _out_of_order(queue_depth: float) -> Recommendation:
+    """The consumer waits for the next batch in order while later ones lie ready."""
+    return Recommendation(
+        id="waiting-in-order",
+        severity="medium",
+        text=(
+            f"{queue_depth:.1f} batches lay ready on average when the loop asked, but not the next in order: "
+            "DataLoader(in_order=False) delivers them, where the order of samples may change"
+        ),
+        evidence={"queue_depth_mean": queue_depth},
+        gain_ms_per_step=None,
+    )
 
 
 def _for_cause(cause: str, cause_ms: float, step_ms: float, wait: DataWait) -> Recommendation:

@@ -208,6 +208,7 @@ def _loader(loader: LoaderRun, primary: bool) -> LoaderResult:
         queue_depth_mean=queue_depth(later) if loader.description.workers else None,
         epochs=loader.epochs,
         start_method=loader.description.start_method,
+        in_order=loader.description.in_order,
         first_batch_ms=deliveries[0].wait_ns / 1e6 if deliveries else None,
         failures=loader.failures,
     )

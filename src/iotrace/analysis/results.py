@@ -89,6 +89,7 @@ class LoaderResult(Result, frozen=True, kw_only=True):
     queue_depth_mean: float | None
     epochs: int
     start_method: str | None
+    in_order: bool
     first_batch_ms: float | None
     failures: list[str]
 
