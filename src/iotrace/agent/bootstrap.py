@@ -17,6 +17,8 @@ TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
     from typing import Any
 
+READ_PATH_MODULES = ("h5py", "zarr.core", "zarr.core.array", "numpy", "torch", "PIL.Image", "PIL.ImageFile")
+
 # The process that has been started; a fork makes it differ. (A venv runs .pth files twice.)
 _started_in = 0
 _recorder: Recorder | None = None
@@ -54,11 +56,6 @@ def _install(recorder: Recorder) -> None:
 
         hook_autograd(module)
 
-    def h5py_imported(module: Any) -> None:
-        from iotrace.agent.readpaths import hook_h5py
-
-        hook_h5py(module, recorder)
-
     def multiprocessing_imported(module: Any) -> None:
         # A process of multiprocessing leaves by os._exit: atexit does not run, its finalizers do.
         # They are cleared after the fork, hence registered by what runs after that.
@@ -71,7 +68,7 @@ def _install(recorder: Recorder) -> None:
         "multiprocessing.util": multiprocessing_imported,
         "torch.utils.data.dataloader": loader_imported,
         "torch.autograd": autograd_imported,
-        "h5py": h5py_imported,
+        **{name: _read_path_hook(name, recorder) for name in READ_PATH_MODULES},
     }
     patching.on_undo(imports.install(hooks, recorder.log))
     # Registered first, so it runs last: after the program's own handlers and multiprocessing's.
@@ -81,6 +78,17 @@ def _install(recorder: Recorder) -> None:
         after_in_parent=recorder.after_fork_in_parent,
         after_in_child=_after_fork_in_child,
     )
+
+
+def _read_path_hook(name: str, recorder: Recorder) -> imports.Hook:
+    """The hook of one library; what it needs is imported with the library, not at every start."""
+
+    def imported(module: Any) -> None:
+        from iotrace.agent import readpaths
+
+        readpaths.hooks(recorder)[name](module)
+
+    return imported
 
 
 def _after_fork_in_child() -> None:
