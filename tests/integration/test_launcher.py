@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import termios
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -146,6 +147,20 @@ def test_an_argument_that_is_not_utf8_reaches_the_command(tmp_path: Path) -> Non
     done = run(tmp_path, "--", "printf", "%s", os.fsdecode(argument))
     assert done.stdout == argument
     assert done.returncode == 0
+
+
+def test_a_working_directory_that_is_not_utf8_is_no_error(tmp_path: Path) -> None:
+    directory = Path(os.fsdecode(os.fsencode(tmp_path) + b"/d\xff"))
+    directory.mkdir()
+    done = run(directory, "-o", "session", "--", "sh", "-c", "exit 3")
+    assert b"Traceback" not in done.stderr
+    assert done.returncode == 3
+
+
+def test_an_io_path_that_is_not_utf8_is_no_error(tmp_path: Path) -> None:
+    done = run(tmp_path, "--io", os.fsdecode(b"d\xff"), "--", "sh", "-c", "exit 3")
+    assert b"Traceback" not in done.stderr
+    assert done.returncode == 3
 
 
 def test_open_descriptors_are_inherited(tmp_path: Path) -> None:
@@ -304,6 +319,33 @@ def test_control_c_on_the_terminal_is_delivered_once(tmp_path: Path, terminal: t
     code, stderr = finish(process)
     assert code == 41
     assert "iotrace report" in stderr
+
+
+def test_a_signal_for_the_launcher_reaches_the_command_after_control_c_did(
+    tmp_path: Path, terminal: tuple[int, int]
+) -> None:
+    counts = """
+import signal, sys, time
+count = 0
+def handler(*_):
+    global count
+    count += 1
+    print("got", count, flush=True)
+signal.signal(signal.SIGINT, handler)
+print("ready", flush=True)
+deadline = time.monotonic() + 5
+while count < 2 and time.monotonic() < deadline:
+    time.sleep(0.05)
+sys.exit(40 + count)
+"""
+    keyboard, end = terminal
+    process = start(tmp_path, python(counts), lambda: fcntl.ioctl(end, termios.TIOCSCTTY, 0))
+    os.write(keyboard, b"\x03")
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"got 1\n"
+    time.sleep(0.5)
+    os.kill(process.pid, signal.SIGINT)
+    assert finish(process)[0] == 42
 
 
 def test_a_command_that_catches_control_c_exits_with_its_own_code(

@@ -15,6 +15,9 @@ _MOST_FILES = 6
 _MOST_CAUSES = 5
 _BAR_CELLS = 20
 _LABEL_WIDTH = 12
+# What the figures of the I/O table need beside the path.
+_FIGURES_WIDTH = 58
+_NARROWEST_PATH = 16
 _WORTH_NAMING = 0.01  # of the wait
 
 
@@ -142,13 +145,13 @@ def _print_io(io: Io, console: Console) -> None:
     console.print()
     seen = "unknown" if io.coverage is None else f"{100 * io.coverage:.0f} %"
     table = Table(box=None, pad_edge=False, padding=(0, 1))
-    table.add_column("I/O by file", overflow="ellipsis", no_wrap=True, min_width=20)
+    table.add_column("I/O by file", overflow="ellipsis", no_wrap=True)
     for heading in ("opens", "reads", "read", "read time", "metadata", "written"):
         table.add_column(heading, justify="right", no_wrap=True)
     moved = [file for file in io.files if file.reads or file.writes]
     for file in moved[:_MOST_FILES]:
         table.add_row(
-            _shorten(file.path, 30),
+            _shorten(file.path, max(_NARROWEST_PATH, console.width - _FIGURES_WIDTH)),
             str(file.opens),
             str(file.reads),
             _bytes(file.read_bytes),

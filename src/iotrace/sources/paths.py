@@ -61,7 +61,7 @@ def is_code(path: str, prefixes: Iterable[str]) -> bool:
         return True
     if "/pymp-" in path:  # multiprocessing's sockets
         return True
-    if "/site-packages/" in path or "/__pycache__" in path or path.endswith("/site-packages"):
+    if any(mark in f"{path}/" for mark in ("/site-packages/", "/__pycache__/", ".dist-info/", ".egg-info/")):
         return True
     return any(
         path == prefix or path.startswith(prefix.rstrip("/") + "/")
