@@ -35,8 +35,8 @@ SYSTEM += ("usr",)
 
 
 def matched(path: str, prefixes: list[str]) -> bool:
-    """How dftracer decides, slowly: one prefix after the other."""
-    return any(path.startswith(prefix) for prefix in prefixes)
+    """How dftracer decides, slowly: one prefix after the other, byte by byte."""
+    return any(os.fsencode(path).startswith(os.fsencode(prefix)) for prefix in prefixes)
 
 
 def below(path: str, directory: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import shutil
 import sys
 import time
 from datetime import datetime
@@ -57,7 +58,11 @@ def run(command: list[str], directory: Path, only: list[str]) -> int:
     except OSError as error:
         raise _not_writable(directory, error) from error
     started_ns = time.monotonic_ns()
-    exit_code = child.run(command, environment)
+    try:
+        exit_code = child.run(command, environment)
+    except LaunchError:
+        shutil.rmtree(session, ignore_errors=True)  # nothing ran: the name is free for the next try
+        raise
     write_outcome(
         session,
         Outcome(exit_code=exit_code, ended_ns=time.time_ns(), duration_ns=time.monotonic_ns() - started_ns),
@@ -77,15 +82,20 @@ def _manifest(
     return Manifest(
         format=names.FORMAT_VERSION,
         iotrace_version=__version__,
-        argv=[os.fsencode(word).decode(errors="replace") for word in command],
-        cwd=_working_directory(),
-        host=_host(),
+        argv=[_readable(word) for word in command],
+        cwd=_readable(_working_directory()),
+        host=_readable(_host()),
         started_ns=time.time_ns(),
         cpus=len(os.sched_getaffinity(0)),
-        posix=PosixState(on=not capture.why_not, only=only),
+        posix=PosixState(on=not capture.why_not, only=[_readable(path) for path in only]),
         accelerators=sorted(node for pattern in _ACCELERATOR_NODES for node in glob.glob(pattern)),
         not_captured=not_captured,
     )
+
+
+def _readable(text: str) -> str:
+    """`text` as UTF-8 can hold it: names of files may be any bytes."""
+    return os.fsencode(text).decode(errors="replace")
 
 
 def _working_directory() -> str:

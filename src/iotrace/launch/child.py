@@ -94,9 +94,10 @@ def _wait(pid: int, waited: set[signal.Signals], witness: Witness) -> int:
             code = os.waitstatus_to_exitcode(status)
             return 128 - code if code < 0 else code
         received = signal.sigwaitinfo(waited)
-        if received.si_signo == signal.SIGCHLD or received.si_code == _FROM_KERNEL:
+        if received.si_signo == signal.SIGCHLD:
             continue
-        if witness.saw(received.si_signo):
+        for_group = witness.saw(received.si_signo)
+        if for_group or received.si_code == _FROM_KERNEL:
             continue
         try:
             os.kill(pid, received.si_signo)

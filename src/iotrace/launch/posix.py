@@ -11,15 +11,20 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
+import shutil
 import string
 from dataclasses import dataclass
 from pathlib import Path
+
+from iotrace.errors import LaunchError
 
 _SYSTEM = frozenset(
     {"bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "libx32"}
     | {"proc", "run", "sbin", "snap", "sys", "usr"}
 )
-_FIRST_CHARACTERS = string.ascii_letters + string.digits + "._-+@~"
+# What a name may begin with: printable ASCII but the two separators, and the first bytes of UTF-8.
+_FIRST_CHARACTERS = "".join(sorted(set(string.printable) - set(string.whitespace) - {"/", ":"})) + " "
+_FIRST_CHARACTERS += bytes(range(0xC2, 0xF5)).decode("ascii", "surrogateescape")
 
 
 @dataclass(frozen=True)
@@ -81,11 +86,18 @@ def environment(capture: PosixCapture, directory: Path, inherited: str) -> dict[
 
 
 def spellings(paths: list[str]) -> list[str]:
-    """Each path as given, absolute, and with its links resolved: the ways a program may spell it."""
+    """Each path as a program may spell it: as given, relative, absolute, with its links resolved."""
     found: dict[str, None] = {}
     for path in paths:
-        for spelling in (path, os.path.normpath(path), os.path.abspath(path), os.path.realpath(path)):
-            found[spelling] = None
+        if ":" in path:
+            raise LaunchError(f"--io {path}: dftracer cannot tell paths with a colon", "name a parent of it")
+        relative = os.path.relpath(path)
+        given = [path, os.path.normpath(path), os.path.abspath(path), os.path.realpath(path)]
+        if relative == ".":
+            given = [*given[2:], *_FIRST_CHARACTERS]
+        elif not relative.startswith("../"):
+            given += [relative, f"./{relative}"]
+        found.update(dict.fromkeys(given))
     return list(found)
 
 
@@ -125,10 +137,17 @@ def _neighbours(directory: str, names: set[str], first: set[str]) -> list[str]:
     for entry in entries:
         if entry.name in names or ":" in entry.name:
             continue
-        spelling = f"{entry.name}/" if entry.is_dir() else entry.name
+        spelling = f"{entry.name}/" if _is_directory(entry) else entry.name
         if not any(name.startswith(spelling) for name in names):
             found.append(spelling)
     return sorted(found)
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself, a mount that is gone
+        return False
 
 
 def python_directories(program: str) -> list[str]:
@@ -138,7 +157,10 @@ def python_directories(program: str) -> list[str]:
         with open(program, "rb") as file:
             line = file.readline(512)
         if line.startswith(b"#!"):
-            interpreters.append(os.fsdecode(line[2:].split()[0]) if line[2:].split() else "")
+            words = [os.fsdecode(word) for word in line[2:].split()]
+            if words and os.path.basename(words[0]) == "env":
+                words = [shutil.which(words[-1]) or ""]
+            interpreters += words[:1]
     except OSError:
         pass
     directories: dict[str, None] = {}
@@ -158,4 +180,4 @@ def _base_of_venv(root: str) -> list[str]:
         return []
     pairs = (line.partition("=") for line in lines)
     homes = [value.strip() for key, _, value in pairs if key.strip() == "home"]
-    return [os.path.dirname(os.path.realpath(home)) for home in homes]
+    return [os.path.dirname(path) for home in homes for path in (home, os.path.realpath(home))]

@@ -10,9 +10,13 @@ from __future__ import annotations
 import os
 import select
 import signal
+import struct
+import time
 
-# How long the witness may need to be scheduled and to tell.
+# How long the witness may need to be scheduled and to tell; what it tells later is another signal's.
 _PATIENCE_S = 0.1
+_SAME_SIGNAL_NS = 1_000_000_000
+_WORD = struct.Struct("<Bq")  # the signal, and when it came (CLOCK_MONOTONIC)
 _PARENT_CHECK_S = 1.0
 
 
@@ -30,17 +34,24 @@ class Witness:
                 os._exit(0)
         os.close(writing)
         os.set_blocking(self._reading, False)
-        self._told: list[int] = []
+        self._told: list[tuple[int, int]] = []
 
     def saw(self, number: int) -> bool:
-        """Whether the witness got signal `number` too; waits a moment for its word."""
-        if number not in self._told:
+        """Whether the witness has just got signal `number` too; waits a moment for its word."""
+        now_ns = time.monotonic_ns()
+        if not self._take(number, now_ns):
             ready, _, _ = select.select([self._reading], [], [], _PATIENCE_S)
             if ready:
-                self._told += os.read(self._reading, 64)
-        if number in self._told:
-            self._told.remove(number)
-            return True
+                self._told += _WORD.iter_unpack(os.read(self._reading, 64 * _WORD.size))
+            return self._take(number, now_ns)
+        return True
+
+    def _take(self, number: int, now_ns: int) -> bool:
+        self._told = [(told, at_ns) for told, at_ns in self._told if at_ns > now_ns - _SAME_SIGNAL_NS]
+        for word in self._told:
+            if word[0] == number:
+                self._told.remove(word)
+                return True
         return False
 
     def dismiss(self) -> None:
@@ -55,9 +66,13 @@ def _watch(signals: set[signal.Signals], writing: int, launcher: int) -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in range(3):
         os.dup2(nothing, descriptor)
-    os.closerange(3, writing)
-    os.closerange(writing + 1, os.sysconf("SC_OPEN_MAX") if writing < 4096 else writing + 4096)
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) != writing:
+            try:
+                os.close(int(name))
+            except OSError:  # the listing's own
+                pass
     while os.getppid() == launcher:
         received = signal.sigtimedwait(signals, _PARENT_CHECK_S)
         if received is not None:
-            os.write(writing, bytes([received.si_signo]))
+            os.write(writing, _WORD.pack(received.si_signo, time.monotonic_ns()))
