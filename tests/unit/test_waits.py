@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from iotrace.analysis.batches import Delivery, LoaderRun, primary_of
 from iotrace.analysis.report import queue_depth, verdict
 from iotrace.analysis.steps import measured, steps_of
-from iotrace.analysis.waits import split_wait
+from iotrace.analysis.waits import CAUSES, Explained, behind_ready_ns, split_wait
 from iotrace.sources.records import IteratorStart
 
 START = IteratorStart(
@@ -95,3 +95,19 @@ def test_verdicts_have_xprofs_bounds() -> None:
         "moderately input-bound",
         "highly input-bound",
     ]
+
+
+def test_waits_behind_a_ready_batch_are_told_apart() -> None:
+    slow = delivery(0, 100, 200, taken_ns=50, prepared_ns=190)
+    ready = delivery(1, 205, 206, taken_ns=20, prepared_ns=90)
+    late = delivery(2, 300, 340, taken_ns=120, prepared_ns=330)
+    last = delivery(3, 400, 401, taken_ns=310, prepared_ns=350)
+    deliveries = [slow, ready, late, last]
+    waits = []
+    for one in deliveries:
+        startup, queued, production, transport = split_wait(one)
+        causes = dict.fromkeys(CAUSES, 0)
+        causes.update(startup=startup, queued=queued, read=production, transport=transport)
+        waits.append(Explained(one, causes))
+    # Batch 1 was ready when batch 0 was asked for; batch 3 was not yet when batch 2 was.
+    assert behind_ready_ns(deliveries, waits) == 90

@@ -32,21 +32,21 @@ def recommend(rank: RankReport) -> list[Recommendation]:
     primary = next(loader for loader in rank.loaders if loader.primary)
     if wait.too_few_workers:
         found.insert(0, _more_workers(primary, wait, step_ms))
-    if primary.in_order and (primary.queue_depth_mean or 0.0) >= 1:
-        found.append(_out_of_order(primary.queue_depth_mean or 0.0))
+    if 100 * (wait.behind_ready_ms or 0.0) / step_ms >= _WORTH_PERCENT:
+        found.append(_out_of_order(wait.behind_ready_ms or 0.0))
     return found
 
 
-def _out_of_order(queue_depth: float) -> Recommendation:
+def _out_of_order(behind_ready_ms: float) -> Recommendation:
     """The consumer waits for the next batch in order while later ones lie ready."""
     return Recommendation(
         id="waiting-in-order",
         severity="medium",
         text=(
-            f"{queue_depth:.1f} batches lay ready on average when the loop asked, but not the next in order: "
-            "DataLoader(in_order=False) delivers them, where the order of samples may change"
+            f"{behind_ready_ms:.1f} ms of wait a step passed while a later batch lay ready: "
+            "DataLoader(in_order=False) delivers that one, where the order of samples may change"
         ),
-        evidence={"queue_depth_mean": queue_depth},
+        evidence={"behind_ready_ms": behind_ready_ms},
         gain_ms_per_step=None,
     )
 

@@ -23,7 +23,7 @@ from iotrace.analysis.results import (
     WorstBatch,
 )
 from iotrace.analysis.steps import Step, measured, steps_of, summarise
-from iotrace.analysis.waits import CAUSES, Explained, explain
+from iotrace.analysis.waits import CAUSES, Explained, behind_ready_ns, explain
 from iotrace.sources.records import Tick
 from iotrace.sources.session import Rank, Session
 
@@ -93,6 +93,7 @@ def _data_wait(
             verdict=None,
             causes_ms={},
             too_few_workers=None,
+            behind_ready_ms=None,
             files=[],
             worst_batches=[],
         )
@@ -110,6 +111,7 @@ def _data_wait(
         verdict=verdict(fraction),
         causes_ms={cause: sum(item.causes[cause] for item in waits) / len(kept) / 1e6 for cause in CAUSES},
         too_few_workers=_too_few_workers(session, primary, kept, fraction, cpu_percent),
+        behind_ready_ms=behind_ready_ns(primary.deliveries, waits) / len(kept) / 1e6,
         files=_file_costs(waits, len(kept)),
         worst_batches=_worst(waits),
     )
@@ -208,7 +210,6 @@ def _loader(loader: LoaderRun, primary: bool) -> LoaderResult:
         queue_depth_mean=queue_depth(later) if loader.description.workers else None,
         epochs=loader.epochs,
         start_method=loader.description.start_method,
-        in_order=loader.description.in_order,
         first_batch_ms=deliveries[0].wait_ns / 1e6 if deliveries else None,
         failures=loader.failures,
     )

@@ -72,6 +72,7 @@ class DataWait(Result, frozen=True, kw_only=True):
     verdict: str | None
     causes_ms: dict[str, float]
     too_few_workers: bool | None
+    behind_ready_ms: float | None
     files: list[FileCost]
     worst_batches: list[WorstBatch]
 
@@ -89,7 +90,6 @@ class LoaderResult(Result, frozen=True, kw_only=True):
     queue_depth_mean: float | None
     epochs: int
     start_method: str | None
-    in_order: bool
     first_batch_ms: float | None
     failures: list[str]
 

@@ -13,6 +13,9 @@ from iotrace.sources.session import Rank, Session
 
 CAUSES = ("startup", "queued", "read", "decode", "transform", "collate", "transport", "unknown")
 
+# How far ahead of the consumer workers are looked for: prefetch times workers is less in practice.
+_FARTHEST = 256
+
 
 @dataclass
 class Explained:
@@ -82,3 +85,22 @@ def split_wait(delivery: Delivery) -> tuple[int, int, int, int]:
     taken = min(max(taken, up), end)
     prepared = min(max(prepared, taken), end)
     return up - start, taken - up, prepared - taken, end - prepared
+
+
+def behind_ready_ns(deliveries: list[Delivery], waits: list[Explained]) -> int:
+    """How long the consumer waited for batches to be made while a later one of the epoch lay ready.
+
+    `deliveries` are the loader's, in the order of delivery. With ``in_order=False`` none of it is left.
+    """
+    place = {id(delivery): number for number, delivery in enumerate(deliveries)}
+    total_ns = 0
+    for item in waits:
+        awaited = item.delivery
+        for later in deliveries[place[id(awaited)] + 1 :][:_FARTHEST]:
+            same_epoch = (later.iterator, later.epoch) == (awaited.iterator, awaited.epoch)
+            if not same_epoch or later.prepared_ns is None:
+                break
+            if later.prepared_ns <= awaited.wait_start_ns:
+                total_ns += awaited.wait_ns - item.causes["transport"]
+                break
+    return total_ns
