@@ -162,3 +162,127 @@ def test_a_missing_session_directory_costs_the_program_nothing(tmp_path: Path) -
         text=True,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "fine\n", "")
+
+
+CLOSING = """
+import os
+os.makedirs("data", exist_ok=True)
+open("data/input.bin", "wb").write(b"x" * 100)
+read = lambda: open("data/input.bin", "rb").read(10)
+read()
+os.closerange(3, 1024)
+for descriptor in range(3, 40):
+    try:
+        os.close(descriptor)
+    except OSError:
+        pass
+with open("checkpoint.txt", "w") as file:
+    file.write("weights")
+    file.flush()
+    for _ in range(100):
+        read()
+pid = os.fork()
+if pid == 0:
+    os.closerange(3, 1024)
+    with open("child.txt", "w") as file:
+        file.write("child")
+        file.flush()
+        for _ in range(100):
+            read()
+    os._exit(0)
+os.waitpid(pid, 0)
+print(open("checkpoint.txt").read(), open("child.txt").read())
+"""
+
+
+def test_a_program_that_closes_every_descriptor_keeps_its_files_whole(tmp_path: Path) -> None:
+    run = run_script(tmp_path, CLOSING)
+    assert run.code == 0, run.stderr
+    assert run.stdout == "weights child\n"
+    assert (tmp_path / "checkpoint.txt").read_text() == "weights"
+    assert (tmp_path / "child.txt").read_text() == "child"
+
+
+EXEC = """
+import os, sys
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+weight = torch.ones(1, requires_grad=True)
+for (batch,) in DataLoader(TensorDataset(torch.ones(4, 1))):
+    (batch * weight).sum().backward()
+try:
+    os.execv("/no/such/program", ["x"])
+except FileNotFoundError:
+    print("still here", flush=True)
+if sys.argv[1] == "again":
+    os.execv(sys.executable, [sys.executable, sys.argv[0], "last"])
+"""
+
+
+def test_records_survive_an_exec(tmp_path: Path) -> None:
+    run = run_script(tmp_path, EXEC, "again")
+    assert run.code == 0, run.stderr
+    assert run.stdout == "still here\nstill here\n"
+    report = run.report()
+    assert [rank["loaders"][0]["batches"] for rank in report["ranks"]] == [4, 4]
+    assert report["session"]["complete"]
+
+
+RAW_NAMES = """
+import os, sys
+import torch
+from torch.utils.data import DataLoader, Dataset
+class Files(Dataset):
+    def __len__(self):
+        return 6
+    def __getitem__(self, index):
+        with open(b"data/caf\\xe9.bin", "rb") as file:
+            return torch.frombuffer(bytearray(file.read()), dtype=torch.uint8).float()
+os.makedirs("data", exist_ok=True)
+open(b"data/caf\\xe9.bin", "wb").write(b"x" * 64)
+weight = torch.ones(64, requires_grad=True)
+import numpy
+for batch in DataLoader(Files(), batch_size=2, num_workers=numpy.int64(1), prefetch_factor=numpy.int64(2)):
+    (batch * weight).sum().backward()
+print(sys.argv[1:])
+"""
+
+
+def test_names_and_arguments_that_are_not_utf8_and_integers_of_numpy(tmp_path: Path) -> None:
+    run = run_script(tmp_path, RAW_NAMES, os.fsdecode(b"\xff"))
+    assert run.code == 0, run.stderr
+    report = run.report()
+    assert report["session"]["complete"], report["not_captured"]
+    (rank,) = report["ranks"]
+    assert (rank["loaders"][0]["batches"], rank["loaders"][0]["workers"]) == (3, 1)
+    assert r"data/caf\xe9.bin" in {file["path"] for file in rank["io"]["files"]}
+
+
+NESTED = """
+import torch
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+class Outer(Dataset):
+    def __len__(self):
+        return 12
+    def __getitem__(self, index):
+        for (batch,) in DataLoader(TensorDataset(torch.ones(4, 1)), batch_size=2):
+            pass
+        return batch[0]
+import sys
+weight = torch.ones(1, requires_grad=True)
+for batch in DataLoader(Outer(), batch_size=3, num_workers=int(sys.argv[1])):
+    (batch * weight).sum().backward()
+"""
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_a_loader_inside_a_dataset_is_no_rank_and_no_sample_of_the_outer(
+    tmp_path: Path, workers: str
+) -> None:
+    run = run_script(tmp_path, NESTED, workers)
+    assert run.code == 0, run.stderr
+    (rank,) = run.report()["ranks"]
+    steps = rank["steps"]
+    assert steps["samples_per_second"] == pytest.approx(3 * steps["per_second"])
+    primary = next(loader for loader in rank["loaders"] if loader["primary"])
+    assert (primary["dataset"], primary["batches"]) == ("Outer", 4)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from iotrace.agent import identity, imports, patching
+from iotrace.agent import descriptors, identity, imports, patching
 from iotrace.agent.recorder import Recorder
 from iotrace.session import names
 
@@ -40,10 +40,10 @@ def start() -> None:
     except OSError:  # no directory to report to: the program runs as if we were not here
         _recorder = None
         return
-    _install(_recorder)
+    _install(_recorder, session)
 
 
-def _install(recorder: Recorder) -> None:
+def _install(recorder: Recorder, session: str) -> None:
     import atexit
 
     def loader_imported(module: Any) -> None:
@@ -71,6 +71,8 @@ def _install(recorder: Recorder) -> None:
         **{name: _read_path_hook(name, recorder) for name in READ_PATH_MODULES},
     }
     patching.on_undo(imports.install(hooks, recorder.log))
+    descriptors.protect(f"{session}/{names.POSIX}")
+    descriptors.close_before_exec(recorder)
     # Registered first, so it runs last: after the program's own handlers and multiprocessing's.
     atexit.register(recorder.close)
     os.register_at_fork(

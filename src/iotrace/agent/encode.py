@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import os
 from _json import encode_basestring_ascii
+from _operator import index
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
@@ -24,12 +26,26 @@ def encode(value: Any) -> str:
     if kind is int:
         return str(value)
     if kind is str:
-        return encode_basestring_ascii(value)
+        return encode_basestring_ascii(readable(value))
     if kind is float:
         # NaN and infinities are not JSON.
         return repr(value) if value - value == 0.0 else "null"
     if kind is dict:
-        return "{" + ",".join(f"{encode_basestring_ascii(k)}:{encode(v)}" for k, v in value.items()) + "}"
+        pairs = (f"{encode_basestring_ascii(readable(k))}:{encode(v)}" for k, v in value.items())
+        return "{" + ",".join(pairs) + "}"
     if kind is list or kind is tuple:
         return "[" + ",".join(map(encode, value)) + "]"
-    return encode_basestring_ascii(repr(value))
+    try:
+        return str(index(value))  # numpy's integers and the like
+    except TypeError:
+        return encode_basestring_ascii(readable(repr(value)))
+
+
+def readable(text: str) -> str:
+    """`text` as JSON can hold it: bytes that are no UTF-8, in names of files, become ``\\xNN``."""
+    if text.isascii():
+        return text
+    try:
+        return os.fsencode(text).decode(errors="backslashreplace")
+    except UnicodeEncodeError:
+        return text.encode(errors="backslashreplace").decode()

@@ -16,15 +16,17 @@ from iotrace.agent.spans import timed
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM
 
 
-class Fetch(_local):
-    """The latest fetch of this thread: its times, and how many samples it made."""
+class Fetches(_local):
+    """This thread's fetches: samples made so far in the open one, and the last one that ended.
 
-    start_ns = 0
-    end_ns = 0
+    A dataset may iterate a loader of its own: fetches nest.
+    """
+
     samples = 0
+    ended: tuple[int, int, int] = (0, 0, 0)  # start_ns, end_ns, samples
 
 
-latest = Fetch()
+latest = Fetches()
 
 
 def hook_fetchers(module: Any, recorder: Recorder) -> None:
@@ -32,16 +34,16 @@ def hook_fetchers(module: Any, recorder: Recorder) -> None:
 
     def make_fetch(original: Any) -> Any:
         def fetch(self: Any, possibly_batched_index: Any) -> Any:
-            latest.samples = 0
-            latest.end_ns = 0
-            latest.start_ns = monotonic_ns()
+            outer_samples, latest.samples = latest.samples, 0
+            start_ns = monotonic_ns()
             try:
                 return original(self, possibly_batched_index)
             except BaseException as error:
                 hide_frame(error)
                 raise
             finally:
-                latest.end_ns = monotonic_ns()
+                latest.ended = (start_ns, monotonic_ns(), latest.samples)
+                latest.samples = outer_samples
 
         return fetch
 

@@ -42,7 +42,7 @@ class _Finder:
         return None
 
     def loaded(self, module: Any) -> None:
-        hook = self._hooks.pop(module.__name__, None)
+        hook = self._hooks.get(module.__name__)  # kept: a module may be reloaded
         if hook is not None:
             run_hook(hook, module, self._log)
 
@@ -79,12 +79,11 @@ def run_hook(hook: Hook, module: Any, log: Callable[[str], None]) -> None:
 
 def install(hooks: dict[str, Hook], log: Callable[[str], None]) -> Callable[[], None]:
     """Arm `hooks`, by module name; those already imported run now. Returns what takes it back."""
-    pending = dict(hooks)
-    for name in list(pending):
+    for name, hook in hooks.items():
         module = sys.modules.get(name)
         if module is not None:
-            run_hook(pending.pop(name), module, log)
-    finder: Any = _Finder(pending, log)
+            run_hook(hook, module, log)
+    finder: Any = _Finder(hooks, log)
     sys.meta_path.insert(0, finder)
 
     def remove() -> None:

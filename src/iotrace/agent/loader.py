@@ -119,13 +119,13 @@ class _Iterator:
                 pinned_ns=pinned_ns,
             )
         else:
-            part = fetch.latest
+            start_ns, end_ns, samples = fetch.latest.ended
             record.update(
                 index=self.delivered,
                 worker=None,
-                fetch_start_ns=part.start_ns,
-                fetch_end_ns=part.end_ns,
-                samples=part.samples,
+                fetch_start_ns=start_ns,
+                fetch_end_ns=end_ns,
+                samples=samples,
             )
         self.delivered += 1
         self.recorder.records.append(record)

@@ -13,7 +13,7 @@ from itertools import count
 from struct import Struct
 
 from iotrace.agent.encode import encode
-from iotrace.agent.stream import Stream, out_of_the_way
+from iotrace.agent.stream import Stream
 from iotrace.session import names
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
@@ -42,7 +42,6 @@ class Recorder:
         self._lock = _thread.allocate_lock()
         self._stop: Any = None
         self._stopped: Any = None
-        self._io = -1
         self._closed = False
         self._flushed_ns = 0
         self.directory = ""
@@ -113,13 +112,16 @@ class Recorder:
         """Note the clocks and the kernel's own account of this process."""
         record = {"type": "tick", "clock": clock_anchor(), "cpu_ns": time.process_time_ns()}
         try:
-            if self._io < 0:
-                self._io = out_of_the_way(os.open("/proc/self/io", os.O_RDONLY | os.O_CLOEXEC))
-            for line in os.pread(self._io, 512, 0).decode().splitlines():
-                key, _, value = line.partition(": ")
-                record[key] = int(value)
+            # Opened anew each second: a number that is kept may become a file of the program's.
+            descriptor = os.open("/proc/self/io", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                for line in os.read(descriptor, 512).decode().splitlines():
+                    key, _, value = line.partition(": ")
+                    record[key] = int(value)
+            finally:
+                os.close(descriptor)
         except (OSError, ValueError):
-            self._io = -1
+            pass
         self.records.append(record)
 
     def flush_soon(self) -> None:
@@ -141,6 +143,14 @@ class Recorder:
                 self._records_stream.write((lines + "\n").encode())
             if spans:
                 self._spans_stream.write(b"".join([_pack(*span) for span in spans]))
+            if self._records_stream.broken or self._spans_stream.broken:
+                self._tell_broken()
+
+    def _tell_broken(self) -> None:
+        try:
+            os.mkdir(f"{self.directory}/{names.BROKEN}")
+        except OSError:  # told already, or the session is gone
+            pass
 
     def close(self) -> None:
         """Write the rest and say that this was the end: without it, readers tell of a loss."""
@@ -148,7 +158,7 @@ class Recorder:
             return
         self._closed = True
         self.pause()
-        if self.records or self.spans or self._io >= 0:
+        if self.records or self.spans or self._flushed_ns:
             self.tick()
         self.flush()
         broken = self._records_stream.broken or self._spans_stream.broken
@@ -156,13 +166,22 @@ class Recorder:
         self.flush()
 
     def before_fork(self) -> None:
-        self._was_running = self.pause()
+        # Paused before the lock is taken, which the writer may be waiting for; noted under the lock, as
+        # two threads may fork at once.
+        was_running = self.pause()
         self._lock.acquire()
+        self._was_running = was_running
 
     def after_fork_in_parent(self) -> None:
+        was_running = self._was_running
         self._lock.release()
-        if self._was_running:
+        if was_running:
             self.start()
+
+    def reopen(self) -> None:
+        """Go on after `close`: the exec that it was closed for has failed."""
+        self._closed = False
+        self.start()
 
     def after_fork_in_child(self, identity: dict[str, Any]) -> None:
         """Become the child's recorder: what the parent had not written yet stays the parent's."""
@@ -171,12 +190,6 @@ class Recorder:
         self._closed = False
         self._records_stream.forget()
         self._spans_stream.forget()
-        if self._io >= 0:
-            try:
-                os.close(self._io)
-            except OSError:
-                pass
-            self._io = -1
         self.spans.clear()
         self.records.clear()
         # The child's spans use the parent's numbers; they are told again in its own records.

@@ -59,13 +59,13 @@ class _Worker:
         recorder.flush()
 
     def produced(self, index: int, data: Any, prepared_ns: int) -> None:
-        part = fetch.latest
+        start_ns, end_ns, samples = fetch.latest.ended
         outcome = "batch"
         if isinstance(data, self.stop):
             outcome = "stop"
         elif type(data).__name__ == "ExceptionWrapper":
             outcome = "error"
-        fetched = part.start_ns >= self.taken_ns
+        fetched = start_ns >= self.taken_ns
         self.append(
             {
                 "type": "produced",
@@ -73,10 +73,10 @@ class _Worker:
                 "index": index,
                 "outcome": outcome,
                 "taken_ns": self.taken_ns,
-                "fetch_start_ns": part.start_ns if fetched else None,
-                "fetch_end_ns": part.end_ns if fetched else None,
+                "fetch_start_ns": start_ns if fetched else None,
+                "fetch_end_ns": end_ns if fetched else None,
                 "prepared_ns": prepared_ns,
-                "samples": part.samples if fetched else None,
+                "samples": samples if fetched else None,
             }
         )
 

@@ -37,8 +37,8 @@ class _File:
 
 
 def io_of(session: Session, rank: Rank) -> Io | None:
-    """The I/O of a rank's training process and workers; None where POSIX calls were not traced."""
-    if not session.manifest.posix.on:
+    """The I/O of a rank's training process and workers; None where no POSIX calls were traced."""
+    if not session.manifest.posix.on or not session.calls.pids:
         return None
     pids = [process.pid for process in rank.processes]
     calls = session.calls.where(np.isin(session.calls.pid, pids))

@@ -48,6 +48,8 @@ def not_captured(session: Session) -> list[NotCaptured]:
         )
     elif not any(loaders_of(rank) for rank in session.ranks):
         found.append(NotCaptured("steps and data wait", "no torch.utils.data.DataLoader was iterated", ""))
+    if session.manifest.posix.on and not session.calls.pids:
+        found.append(NotCaptured("posix", "no process of the command left a file of dftracer's"))
     found += _unseen_workers(session)
     found.append(
         NotCaptured("compute", "this version does not record torch.profiler", "use torch.profiler beside it")

@@ -41,8 +41,9 @@ def _report(directory: Path) -> None:
     again = f"the session is kept: iotrace report {directory}"
     try:
         _print_report(directory)
-    except (IotraceError, OSError, ValueError) as error:
-        _try_to_say(f"iotrace: no report: {error}; {again}")
+    except Exception as error:  # a defect of ours, too: the command's exit code counts
+        what = str(error) if isinstance(error, IotraceError | OSError) else repr(error)
+        _try_to_say(f"iotrace: no report: {what}; {again}")
     except SystemExit:  # rich's way of saying that nobody reads standard error
         pass
     except KeyboardInterrupt:

@@ -22,6 +22,7 @@ PROCESS = "process.json"
 RECORDS = "records.jsonl"
 SPANS = "spans.bin"
 LOG = "agent.log"
+BROKEN = "broken"  # a directory: making one needs no descriptor
 
 # A span: start_ns, duration_ns, cpu_ns, bytes (CLOCK_MONOTONIC; bytes -1 where unknown), tid, name, file
 # (indices of `text` records; file -1 where unknown), kind, minor faults, major faults, voluntary and

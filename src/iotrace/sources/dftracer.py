@@ -9,19 +9,24 @@ from __future__ import annotations
 import gc
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 _CHUNK_BYTES = 8 << 20
+_ESCAPED = {0xDC00 + byte: f"\\\\x{byte:02x}" for byte in range(0x80, 0x100)}
+
+# Whatever a damaged line holds, its numbers fit a column of int64, times in ns included.
+_Int = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
+_Us = Annotated[int, msgspec.Meta(ge=0, le=2**52)]
 
 
 class _Arguments(msgspec.Struct):
-    ret: int | None = None
-    offset: int | None = None
-    count: int | None = None
+    ret: _Int | None = None
+    offset: _Int | None = None
+    count: _Int | None = None
     fhash: str | None = None
     name: str | None = None
     value: str | None = None
@@ -30,11 +35,11 @@ class _Arguments(msgspec.Struct):
 class _Line(msgspec.Struct):
     name: str
     cat: str
-    pid: int
-    tid: int
-    ph: int
-    ts: int = 0
-    dur: int = 0
+    pid: _Int
+    tid: _Int
+    ph: _Int
+    ts: _Us = 0
+    dur: _Us = 0
     args: _Arguments | None = None
 
 
@@ -161,7 +166,8 @@ def _lines(path: Path, problems: list[str]) -> Any:
 
 
 def _decode_one(line: bytes, decoder: msgspec.json.Decoder[_Line]) -> _Line | None:
-    for candidate in (line, line.decode(errors="backslashreplace").encode()):
+    # Names of files are raw bytes: those that are no UTF-8 become \\xNN, as in the agent's records.
+    for candidate in (line, line.decode(errors="surrogateescape").translate(_ESCAPED).encode()):
         try:
             return decoder.decode(candidate)
         except (msgspec.DecodeError, UnicodeDecodeError):

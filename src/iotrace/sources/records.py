@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -32,116 +32,120 @@ SPAN_DTYPE = np.dtype(
 assert SPAN_DTYPE.itemsize == names.SPAN_BYTES
 
 
+# Whatever a damaged line holds, its numbers fit a column of int64.
+Int = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
+
+
 class Identity(msgspec.Struct, frozen=True):
     """process.json: what a process said of itself at its start."""
 
-    format: int
-    pid: int
-    ppid: int
+    format: Int
+    pid: Int
+    ppid: Int
     role: str
-    clock: list[int]
-    rank: int | None = None
-    local_rank: int | None = None
-    world_size: int | None = None
+    clock: tuple[Int, Int, Int]
+    rank: Int | None = None
+    local_rank: Int | None = None
+    world_size: Int | None = None
     argv: list[str] = []
     python: str = ""
     prefixes: list[str] = []
-    cpus: int | None = None
+    cpus: Int | None = None
 
 
 class Text(msgspec.Struct, tag="text"):
-    id: int
+    id: Int
     text: str
 
 
 class Tick(msgspec.Struct, tag="tick"):
     """The kernel's account of the process at one instant; `rchar` in bytes, None where it was unreadable."""
 
-    clock: list[int]
-    cpu_ns: int
-    rchar: int | None = None
-    syscr: int | None = None
-    read_bytes: int | None = None
+    clock: tuple[Int, Int, Int]
+    cpu_ns: Int
+    rchar: Int | None = None
+    syscr: Int | None = None
+    read_bytes: Int | None = None
 
 
 class IteratorStart(msgspec.Struct, tag="iterator"):
     """An epoch of a loader begins (told again when its workers are up)."""
 
-    iterator: int
-    loader: int
+    iterator: Int
+    loader: Int
     dataset: str
     iterable: bool
-    workers: int
-    epoch: int
-    generation: int
-    mono_ns: int
-    batch_size: int | None = None
-    prefetch_factor: int | None = None
+    workers: Int
+    epoch: Int
+    generation: Int
+    mono_ns: Int
+    batch_size: Int | None = None
+    prefetch_factor: Int | None = None
     persistent_workers: bool = False
     pin_memory: bool = False
     in_order: bool = True
     start_method: str | None = None
-    pids: list[int] = []
+    pids: list[Int] = []
 
 
 class Batch(msgspec.Struct, tag="batch"):
     """A batch that the consumer got. Times in ns of CLOCK_MONOTONIC, None where there was no such stage."""
 
-    iterator: int
-    epoch: int
-    generation: int
-    index: int
-    tid: int
-    wait_start_ns: int
-    delivered_ns: int
+    iterator: Int
+    epoch: Int
+    generation: Int
+    index: Int
+    tid: Int
+    wait_start_ns: Int
+    delivered_ns: Int
     grad: bool
-    backward_count: int
-    worker: int | None = None
-    pid: int | None = None
-    sent_ns: int | None = None
-    received_ns: int | None = None
-    pinned_ns: int | None = None
-    fetch_start_ns: int | None = None
-    fetch_end_ns: int | None = None
-    samples: int | None = None
+    backward_count: Int
+    worker: Int | None = None
+    pid: Int | None = None
+    sent_ns: Int | None = None
+    received_ns: Int | None = None
+    pinned_ns: Int | None = None
+    fetch_start_ns: Int | None = None
+    fetch_end_ns: Int | None = None
+    samples: Int | None = None
 
 
 class IteratorEnd(msgspec.Struct, tag="iterator_end"):
-    iterator: int
-    epoch: int
+    iterator: Int
+    epoch: Int
     outcome: str
-    wait_start_ns: int
-    mono_ns: int
-    backward_count: int
+    wait_start_ns: Int
+    mono_ns: Int
+    backward_count: Int
 
 
 class Worker(msgspec.Struct, tag="worker"):
-    worker: int
-    count: int
-    mono_ns: int
+    worker: Int
+    count: Int
+    mono_ns: Int
 
 
 class WorkerUp(msgspec.Struct, tag="worker_up"):
-    mono_ns: int
+    mono_ns: Int
 
 
 class Produced(msgspec.Struct, tag="produced"):
     """A batch that a worker made; `outcome` is ``batch``, ``stop`` or ``error``."""
 
-    generation: int
-    index: int
+    generation: Int
+    index: Int
     outcome: str
-    taken_ns: int
-    prepared_ns: int
-    fetch_start_ns: int | None = None
-    fetch_end_ns: int | None = None
-    samples: int | None = None
+    taken_ns: Int
+    prepared_ns: Int
+    fetch_start_ns: Int | None = None
+    fetch_end_ns: Int | None = None
+    samples: Int | None = None
 
 
 class End(msgspec.Struct, tag="end"):
     """The process said that this was all; `broken` is why it could not write everything."""
 
-    mono_ns: int
+    mono_ns: Int
     broken: str = ""
 
 
@@ -196,6 +200,8 @@ def _read_process(directory: Path) -> Process | None:
     if len(spans):
         spans["start_ns"] = clock.real(spans["start_ns"])
     texts = {record.id: record.text for record in records if isinstance(record, Text)}
+    if (directory / names.BROKEN).exists():
+        problems.append("could not write all it recorded")
     for record in records:
         if isinstance(record, End) and record.broken:
             problems.append(f"could not write all it recorded: {record.broken}")

@@ -44,7 +44,12 @@ class Session:
     @cached_property
     def ranks(self) -> list[Rank]:
         """Every process that iterated a loader; the first one of all where none did."""
-        trainers = [process for process in self.processes if process.of_type(IteratorStart)]
+        # A worker whose dataset iterates a loader of its own stays a worker.
+        trainers = [
+            process
+            for process in self.processes
+            if process.of_type(IteratorStart) and not process.of_type(Worker)
+        ]
         if not trainers:
             trainers = self.processes[:1]
         told = [trainer.identity.rank for trainer in trainers]
