@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -36,14 +37,12 @@ def explain(session: Session, rank: Rank, deliveries: list[Delivery]) -> list[Ex
     weights: dict[int, list[float]] = {}
     files: dict[int, dict[str, list[float]]] = {}
     by_pid = {process.pid: process for process in rank.processes}
-    for pid, process in by_pid.items():
-        own = [
-            delivery
-            for delivery in deliveries
-            if (delivery.pid or rank.main.pid) == pid and delivery.taken_ns and delivery.prepared_ns
-        ]
-        if not own:
-            continue
+    made_by: dict[int, list[Delivery]] = defaultdict(list)
+    for delivery in deliveries:
+        if delivery.taken_ns and delivery.prepared_ns:
+            made_by[delivery.pid or rank.main.pid].append(delivery)
+    for pid, own in made_by.items():
+        process = by_pid[pid]
         own.sort(key=lambda delivery: delivery.taken_ns or 0)
         starts = np.array([delivery.taken_ns for delivery in own], dtype=np.int64)
         ends = np.array([delivery.prepared_ns for delivery in own], dtype=np.int64)
