@@ -210,3 +210,17 @@ def test_the_pin_memory_thread_is_stamped_on_both_sides() -> None:
     assert [pinned.get(), pinned.get()] == [(0, "a on cuda"), (1, "b on cuda")]
     assert sorted(stamps) == [0, 1]
     assert all(0 < received <= pinned_ns for received, pinned_ns in stamps.values())
+
+
+def test_a_stream_that_cannot_be_reopened_leaves_the_programs_file_alone(tmp_path: Path) -> None:
+    stream = Stream(str(tmp_path / "gone" / "stream"))
+    (tmp_path / "gone").mkdir()
+    stream.write(b"1")
+    theirs = os.open(tmp_path / "theirs", os.O_RDWR | os.O_CREAT)
+    os.write(theirs, b"weights")
+    os.dup2(theirs, stream._descriptor)
+    (tmp_path / "gone" / "stream").unlink()
+    (tmp_path / "gone").rmdir()
+    stream.write(b"2")
+    assert stream.broken
+    assert (tmp_path / "theirs").read_bytes() == b"weights"

@@ -47,7 +47,6 @@ def calls(*rows: tuple[int, int, int]) -> PosixCalls:
         names=["read"],
         files=["/d/a.h5", "/d/b.h5"],
         pids=frozenset({PID}),
-        ended=frozenset(),
         problems=[],
     )
 

@@ -24,6 +24,11 @@ class Stream:
             return
         try:
             descriptor = self._open()
+        except OSError as error:
+            # Nothing of ours is open: the number that we knew may be the program's file by now.
+            self.broken = str(error)
+            return
+        try:
             view = memoryview(data)
             while view:
                 view = view[os.write(descriptor, view) :]
@@ -31,7 +36,7 @@ class Stream:
         except OSError as error:
             self.broken = str(error)
             try:
-                os.ftruncate(self._descriptor, self._size_bytes)
+                os.ftruncate(descriptor, self._size_bytes)
             except OSError:
                 pass
 

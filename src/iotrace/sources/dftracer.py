@@ -63,7 +63,6 @@ class PosixCalls:
     names: list[str]
     files: list[str]
     pids: frozenset[int]
-    ended: frozenset[int]
     problems: list[str]
 
     def __len__(self) -> int:
@@ -91,7 +90,6 @@ def read_posix(directory: Path) -> PosixCalls:
     names, hashes = _Index(), _Index()
     spelled: dict[str, str] = {}
     pids: set[int] = set()
-    ended: set[int] = set()
     problems: list[str] = []
     collecting = gc.isenabled()
     gc.disable()  # nothing here is cyclic, and collecting halves the speed
@@ -106,10 +104,7 @@ def read_posix(directory: Path) -> PosixCalls:
                         spelled[arguments.value] = arguments.name
                 elif line.ph == 1:
                     pids.add(line.pid)
-                    if line.cat == "dftracer":
-                        if line.name == "end":
-                            ended.add(line.pid)
-                    elif arguments.fhash is not None:
+                    if line.cat != "dftracer" and arguments.fhash is not None:
                         rows.append(
                             (
                                 line.ts * 1000,
@@ -134,7 +129,6 @@ def read_posix(directory: Path) -> PosixCalls:
         names=list(names),
         files=[spelled.get(key, f"(file {key}, name lost)") for key in hashes],
         pids=frozenset(pids),
-        ended=frozenset(ended),
         problems=problems,
     )
 
