@@ -10,6 +10,8 @@ from pathlib import Path
 from tests.support.runs import Run
 
 PROGRAM = """
+import os
+
 import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
@@ -26,7 +28,8 @@ batches = 0
 for batch in DataLoader(Ones(), batch_size=4, num_workers=1):
     model(batch).sum().backward()
     batches += 1
-print("rank", dist.get_rank(), "batches", batches)
+# One write: two ranks share the pipe, and print() writes its newline apart from its text.
+os.write(1, f"rank {dist.get_rank()} batches {batches}\n".encode())
 dist.destroy_process_group()
 """
 
