@@ -33,6 +33,8 @@ SPAN_BYTES = 64
 KIND_ITEM = 1  # Dataset.__getitem__, __getitems__ or the iterator's __next__
 KIND_COLLATE = 2
 KIND_READ_PATH = 3  # h5py and the like: contains the file reads and the decoding
+KIND_MAPPED = 4  # an access to a memory map: the file is read by page faults, during it or later
+KIND_REGION = 5  # a part of the program that its author named
 
 
 def encode_settings(settings: dict[str, str]) -> str:
