@@ -17,7 +17,23 @@ TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
     from typing import Any
 
-READ_PATH_MODULES = ("h5py", "zarr.core", "zarr.core.array", "numpy", "torch", "PIL.Image", "PIL.ImageFile")
+# The modules in which libraries define what reads, by the module of `agent.readpaths` that hooks them.
+READ_PATH_MODULES = {
+    **dict.fromkeys(("h5py", "zarr.core", "zarr.core.array", "numpy", "torch"), "arrays"),
+    **dict.fromkeys(("PIL.Image", "PIL.ImageFile", "tifffile.tifffile"), "images"),
+    "tarfile": "archives",
+    **dict.fromkeys(
+        [f"pyarrow.{name}" for name in ("parquet.core", "ipc", "feather", "orc", "csv", "json")], "tables"
+    ),
+    **dict.fromkeys(
+        [
+            f"pandas.io.{name}"
+            for name in ("parsers.readers", "parquet", "feather_format", "orc", "pickle", "json._json")
+        ]
+        + ["pandas.io.pytables", "pandas.io.excel._base"],
+        "tables",
+    ),
+}
 
 # The process that has been started; a fork makes it differ. (A venv runs .pth files twice.)
 _started_in = 0
@@ -86,9 +102,11 @@ def _read_path_hook(name: str, recorder: Recorder) -> imports.Hook:
     """The hook of one library; what it needs is imported with the library, not at every start."""
 
     def imported(module: Any) -> None:
-        from iotrace.agent import readpaths
+        family = f"iotrace.agent.readpaths.{READ_PATH_MODULES[name]}"
+        __import__(family)
+        from iotrace.agent.readpaths.record import ReadPaths
 
-        readpaths.hooks(recorder)[name](module)
+        sys.modules[family].HOOKS[name](ReadPaths(recorder), module)
 
     return imported
 
