@@ -9,13 +9,16 @@ after a switch.
 from __future__ import annotations
 
 from _thread import _local, get_native_id
-from collections.abc import Callable
 from resource import getrusage
 from time import monotonic_ns, process_time_ns, thread_time_ns
-from typing import Any
 
 from iotrace.agent.patching import hide_frame
 from iotrace.agent.recorder import Recorder
+
+TYPE_CHECKING = False  # `typing` costs as much as the rest of the agent
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 RUSAGE_THREAD = 1
 _UNKNOWN = (-1, "")

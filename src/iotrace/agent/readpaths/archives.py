@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from iotrace.agent.readpaths.record import ReadPaths, path_of, size_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def _tarfile(read_paths: ReadPaths, module: Any) -> None:

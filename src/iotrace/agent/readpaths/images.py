@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from iotrace.agent.readpaths.record import ReadPaths, path_of, result_of, size_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
 
 def _pillow(read_paths: ReadPaths, module: Any) -> None:

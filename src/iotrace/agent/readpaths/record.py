@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from iotrace.agent.patching import hide_frame, patch
 from iotrace.agent.recorder import Recorder
 from iotrace.agent.spans import timed
@@ -12,6 +10,7 @@ from iotrace.session.names import KIND_READ_PATH
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import Any
 
     Arguments = tuple[Any, ...]
     Keywords = dict[str, Any]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from iotrace.agent.patching import hide_frame, patch
 from iotrace.agent.readpaths.record import ReadPaths, path_of, result_of, size_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     Hook = Callable[[ReadPaths, Any], None]
 
