@@ -27,8 +27,8 @@ def _pyarrow_parquet(read_paths: ReadPaths, module: Any) -> None:
         "pyarrow.parquet.ParquetFile.iter_batches",
         lambda args, _: file_of(args[0]),
     )
-    file_of = _remember_source(module.ParquetDataset, "path_or_paths")
-    _patch_method(read_paths, module.ParquetDataset, "read", "pyarrow.parquet.ParquetDataset", file_of)
+    dataset_of = _remember_source(module.ParquetDataset, "path_or_paths")
+    _patch_method(read_paths, module.ParquetDataset, "read", "pyarrow.parquet.ParquetDataset", dataset_of)
 
 
 def _pyarrow_ipc(read_paths: ReadPaths, module: Any) -> None:
@@ -44,9 +44,10 @@ def _pyarrow_ipc(read_paths: ReadPaths, module: Any) -> None:
 
 def _remember_source(owner: Any, parameter: str) -> Callable[[Any], str]:
     """Note the source that each object of class `owner` is made with; returns what tells its path."""
-    from weakref import WeakKeyDictionary  # pyarrow has imported it
+    from weakref import ref  # pyarrow has imported it
 
-    sources: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+    # By id: some compare by value and have no hash, which a WeakKeyDictionary would need.
+    sources: dict[int, tuple[Any, str]] = {}
 
     def make(original: Any) -> Any:
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
@@ -56,14 +57,16 @@ def _remember_source(owner: Any, parameter: str) -> Callable[[Any], str]:
                 hide_frame(error)
                 raise
             try:
-                sources[self] = path_of(args[0] if args else kwargs[parameter])
+                key = id(self)
+                forget = ref(self, lambda _: sources.pop(key, None))
+                sources[key] = forget, path_of(args[0] if args else kwargs[parameter])
             except Exception:  # a span without a file
                 pass
 
         return __init__
 
     patch(owner, "__init__", make)
-    return lambda reader: sources.get(reader, "")
+    return lambda reader: sources.get(id(reader), (None, ""))[1]
 
 
 def _patch_method(
