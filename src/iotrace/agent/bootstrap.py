@@ -46,7 +46,7 @@ def start() -> None:
     if _started_in == os.getpid():
         return
     _started_in = os.getpid()
-    session = names.decode_settings(os.environ.get(names.SETTINGS_VARIABLE, "")).get("session", "")
+    session = _settings().get("session", "")
     process_role = identity.role(list(getattr(sys, "orig_argv", [])))
     if process_role == "helper" or not os.path.isdir(f"{session}/{names.PROCESSES}"):
         return
@@ -57,6 +57,10 @@ def start() -> None:
         _recorder = None
         return
     _install(_recorder, session)
+
+
+def _settings() -> dict[str, str]:
+    return names.decode_settings(os.environ.get(names.SETTINGS_VARIABLE, ""))
 
 
 def _install(recorder: Recorder, session: str) -> None:
@@ -80,10 +84,22 @@ def _install(recorder: Recorder, session: str) -> None:
 
         module.register_after_fork(recorder, register)
 
+    def dftracer_settings_imported(module: Any) -> None:
+        from iotrace.agent.own_dftracer import hook_settings
+
+        hook_settings(module, enabled=_settings().get("dftracer") == "on")
+
+    def dftracer_events_imported(module: Any) -> None:
+        from iotrace.agent.own_dftracer import hook_events
+
+        hook_events(module, recorder, session)
+
     hooks: dict[str, imports.Hook] = {
         "multiprocessing.util": multiprocessing_imported,
         "torch.utils.data.dataloader": loader_imported,
         "torch.autograd": autograd_imported,
+        "dftracer.python.env": dftracer_settings_imported,
+        "dftracer.python.common": dftracer_events_imported,
         **{name: _read_path_hook(name, recorder) for name in READ_PATH_MODULES},
     }
     patching.on_undo(imports.install(hooks, recorder.log))

@@ -44,12 +44,16 @@ def run(command: list[str], directory: Path, only: list[str]) -> int:
     session = directory.resolve()
     capture = posix.plan([*posix.python_directories(program), *_own_python()], only)
     not_captured = []
+    # Said before dftracer is switched on for our own ends: a program that uses it sees what the user set.
+    own_dftracer = "on" if environment.get("DFTRACER_ENABLE") == "1" else "off"
     if capture.why_not:
         not_captured.append(NotCaptured("posix", capture.why_not, capture.remedy))
     else:
         inherited = environment.get("LD_PRELOAD", "")
         environment.update(posix.environment(capture, session / names.POSIX, inherited))
-    environment[names.SETTINGS_VARIABLE] = names.encode_settings({"session": str(session)})
+    environment[names.SETTINGS_VARIABLE] = names.encode_settings(
+        {"session": str(session), "dftracer": own_dftracer}
+    )
     environment["PYTHONPATH"] = os.pathsep.join(
         [str(_SHIM), *filter(None, [environment.get("PYTHONPATH", "")])]
     )

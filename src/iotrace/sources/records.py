@@ -142,6 +142,14 @@ class Produced(msgspec.Struct, tag="produced"):
     samples: Int | None = None
 
 
+class OwnLog(msgspec.Struct, tag="own_log"):
+    """The program began a log of dftracer's of its own at `prefix`, or ended it: empty then."""
+
+    prefix: str
+    mono_ns: Int
+    ended: bool
+
+
 class End(msgspec.Struct, tag="end"):
     """The process said that this was all; `broken` is why it could not write everything."""
 
@@ -149,7 +157,7 @@ class End(msgspec.Struct, tag="end"):
     broken: str = ""
 
 
-Record = Text | Tick | IteratorStart | Batch | IteratorEnd | Worker | WorkerUp | Produced | End
+Record = Text | Tick | IteratorStart | Batch | IteratorEnd | Worker | WorkerUp | Produced | OwnLog | End
 
 
 @dataclass(frozen=True)
