@@ -71,6 +71,11 @@ def _install(recorder: Recorder, session: str) -> None:
 
         hook_loader(module, recorder)
 
+    def distributed_imported(module: Any) -> None:
+        from iotrace.agent.distributed import hook_distributed
+
+        hook_distributed(module, recorder)
+
     def autograd_imported(module: Any) -> None:
         from iotrace.agent.training import hook_autograd
 
@@ -100,6 +105,7 @@ def _install(recorder: Recorder, session: str) -> None:
         "torch.autograd": autograd_imported,
         "dftracer.python.env": dftracer_settings_imported,
         "dftracer.python.common": dftracer_events_imported,
+        "torch.distributed.distributed_c10d": distributed_imported,
         **{name: _read_path_hook(name, recorder) for name in READ_PATH_MODULES},
     }
     patching.on_undo(imports.install(hooks, recorder.log))

@@ -137,7 +137,9 @@ class System(Result, frozen=True, kw_only=True):
 class RankReport(Result, frozen=True, kw_only=True):
     rank: int
     host: str
+    local_rank: int | None
     world_size: int | None
+    incarnation: int
     steps: Steps
     data_wait: DataWait
     loaders: list[LoaderResult]
@@ -156,17 +158,34 @@ class Recommendation(Result, frozen=True, kw_only=True):
 
 
 class ClockInfo(Result, frozen=True, kw_only=True):
+    """`kind` is ``exact``, or ``assumed`` where another machine's clock was not compared (bound unknown)."""
+
     source: str
     host: str
     kind: str
     offset_ns: int
-    bound_ns: int
+    bound_ns: int | None
+
+
+class ProcessInfo(Result, frozen=True, kw_only=True):
+    """A Python process of the job; `role` is as ``Session.role_of`` gives it."""
+
+    pid: int
+    ppid: int
+    host: str
+    role: str
+    rank: int | None
+    local_rank: int | None
+    incarnation: int
+    start_method: str | None
+    python: str
 
 
 class Report(Result, frozen=True, kw_only=True):
     schema_version: int
     session: SessionInfo
     ranks: list[RankReport]
+    processes: list[ProcessInfo]
     imbalance: None
     recommendations: list[Recommendation]
     not_captured: list[NotCaptured]

@@ -49,7 +49,7 @@ def explain(session: Session, rank: Rank, deliveries: list[Delivery]) -> list[Ex
         own.sort(key=lambda delivery: delivery.taken_ns or 0)
         starts = np.array([delivery.taken_ns for delivery in own], dtype=np.int64)
         ends = np.array([delivery.prepared_ns for delivery in own], dtype=np.int64)
-        calls = session.calls.where(session.calls.pid == pid)
+        calls = session.calls_of(process)
         mapped_files = _mapped_files(session, process)
         made = compose(process, calls, session.paths, starts, ends, mapped_files)
         for row, delivery in enumerate(own):
@@ -60,13 +60,18 @@ def explain(session: Session, rank: Rank, deliveries: list[Delivery]) -> list[Ex
 
 def _mapped_files(session: Session, process: Process) -> list[str]:
     """The files that the process mapped, or that its parent had mapped when it was forked."""
-    pids = [process.pid]
-    if process.identity.role == "forked":
-        pids.append(process.identity.ppid)
-    calls = session.calls
-    maps = [number for number, name in enumerate(calls.names) if name in _MAPS]
-    rows = np.isin(calls.name, maps) & np.isin(calls.pid, pids)
-    return [calls.files[number] for number in np.unique(calls.file[rows]).tolist()]
+    identity = process.identity
+    mappers = [process]
+    if identity.role == "forked":
+        parents = (identity.ppid, identity.node)
+        mappers += [other for other in session.processes if (other.pid, other.identity.node) == parents]
+    files: set[str] = set()
+    for mapper in mappers:
+        calls = session.calls_of(mapper)
+        maps = [number for number, name in enumerate(calls.names) if name in _MAPS]
+        rows = np.isin(calls.name, maps)
+        files.update(calls.files[number] for number in np.unique(calls.file[rows]).tolist())
+    return sorted(files)
 
 
 def _explain(

@@ -10,12 +10,18 @@ import numpy as np
 
 from iotrace.analysis.batches import Delivery, LoaderRun, loaders_of, primary_of, worker_number
 from iotrace.analysis.waits import CAUSES, Explained, explain
-from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_READ_PATH
+from iotrace.session.names import KIND_COLLATE, KIND_DFTRACER, KIND_ITEM, KIND_MAPPED, KIND_READ_PATH
 from iotrace.sources.records import Process, Produced
 from iotrace.sources.session import Rank, Session
 from iotrace.timeline.model import Arrow, Counter, ProcessTracks, Slice, Timeline, Track
 
-_CATEGORIES = {KIND_ITEM: "dataset", KIND_COLLATE: "collate", KIND_READ_PATH: "read path"}
+_CATEGORIES = {
+    KIND_ITEM: "dataset",
+    KIND_COLLATE: "collate",
+    KIND_READ_PATH: "read path",
+    KIND_MAPPED: "memory map",
+    KIND_DFTRACER: "dftracer",
+}
 
 
 def build(session: Session, rank: Rank) -> Timeline:
@@ -23,8 +29,7 @@ def build(session: Session, rank: Rank) -> Timeline:
     timeline = Timeline(base_ns=session.manifest.started_ns)
     loaders = loaders_of(rank)
     primary = primary_of(loaders)
-    host = session.manifest.host
-    main = ProcessTracks(f"rank {rank.number} · main ({host})", f"pid {rank.main.pid}")
+    main = ProcessTracks(f"{_title(rank)} · main ({rank.main.host})", f"pid {rank.main.pid}")
     timeline.processes.append(main)
     steps = _steps(primary) if primary else {}
     main.tracks.append(Track("steps", list(steps.values())))
@@ -39,6 +44,11 @@ def build(session: Session, rank: Rank) -> Timeline:
         _add_process(session, rank, process, loaders, main, timeline, ready)
     timeline.arrows = _arrows(rank, loaders, steps, ready, timeline)
     return timeline
+
+
+def _title(rank: Rank) -> str:
+    restart = f" (restart {rank.incarnation})" if rank.incarnation else ""
+    return f"rank {rank.number}{restart}"
 
 
 def _steps(primary: LoaderRun) -> dict[int, Slice]:
@@ -93,7 +103,7 @@ def _add_process(
         made = _inline_batches(loaders)
     else:
         digits = len(str(len(rank.workers)))
-        name = f"rank {rank.number} · worker {worker_number(process):0{digits}} ({session.manifest.host})"
+        name = f"{_title(rank)} · worker {worker_number(process):0{digits}} ({process.host})"
         tracks = ProcessTracks(name, f"pid {process.pid}")
         timeline.processes.append(tracks)
         made = _worker_batches(process, loaders)
@@ -175,13 +185,14 @@ def _span_tracks(session: Session, process: Process) -> list[Track]:
     by_thread: dict[int, list[Slice]] = defaultdict(list)
     for row in spans.tolist():
         start, duration, cpu, size, tid, name, file, kind, minor, major, voluntary, involuntary = row
-        args: dict[str, Any] = {"cpu_ms": cpu / 1e6}
+        args: dict[str, Any] = {"cpu_ms": cpu / 1e6} if cpu >= 0 else {}
         if file in files:
             args["file"] = files[file]
         if size >= 0:
             args["bytes"] = size
-        args.update(minor_faults=minor, major_faults=major)
-        args.update(voluntary_switches=voluntary, involuntary_switches=involuntary)
+        if minor >= 0:  # else not measured
+            args.update(minor_faults=minor, major_faults=major)
+            args.update(voluntary_switches=voluntary, involuntary_switches=involuntary)
         by_thread[tid].append(
             Slice(start, start + duration, process.texts.get(name, "?"), _CATEGORIES.get(kind, "span"), args)
         )
@@ -192,7 +203,7 @@ def _span_tracks(session: Session, process: Process) -> list[Track]:
 
 
 def _call_tracks(session: Session, process: Process) -> list[Track]:
-    calls = session.calls.where(session.calls.pid == process.pid)
+    calls = session.calls_of(process)
     shown = [session.paths.shown(file) for file in calls.files]
     by_thread: dict[int, list[Slice]] = defaultdict(list)
     for start, end, tid, name, file, result, offset in zip(
