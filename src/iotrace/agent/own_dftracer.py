@@ -73,15 +73,15 @@ def _hook_own_log(module: Any, recorder: Recorder, session: str) -> None:
     """Note the path of the program's own log, and when it ends: no POSIX call is traced after that."""
 
     def make_initialize(original: Any) -> Any:
-        def initialize_log(logfile: Any = None, data_dir: Any = None, process_id: int = -1) -> Any:
+        def initialize_log(*args: Any, **kwargs: Any) -> Any:
+            if args and isinstance(args[0], module.dftracer):  # a static method, replaced by a plain one
+                args = args[1:]
+            logfile = args[0] if args else kwargs.get("logfile")
             if logfile:
                 _write_out(session)
-                prefix = os.path.abspath(os.fsdecode(logfile))
-                recorder.records.append(
-                    {"type": "own_log", "prefix": prefix, "mono_ns": monotonic_ns(), "ended": False}
-                )
+                _tell(recorder, os.path.abspath(os.fsdecode(logfile)), ended=False)
             try:
-                return original(logfile, data_dir, process_id)
+                return original(*args, **kwargs)
             except BaseException as error:
                 hide_frame(error)
                 raise
@@ -90,15 +90,18 @@ def _hook_own_log(module: Any, recorder: Recorder, session: str) -> None:
 
     def make_finalize(original: Any) -> Any:
         def finalize(self: Any) -> None:
-            recorder.records.append(
-                {"type": "own_log", "prefix": "", "mono_ns": monotonic_ns(), "ended": True}
-            )
             original(self)
+            _tell(recorder, "", ended=True)
 
         return finalize
 
-    patch(module.dftracer, "initialize_log", lambda original: staticmethod(make_initialize(original)))
+    patch(module.dftracer, "initialize_log", make_initialize)
     patch(module.dftracer, "finalize", make_finalize)
+
+
+def _tell(recorder: Recorder, prefix: str, ended: bool) -> None:
+    recorder.records.append({"type": "own_log", "prefix": prefix, "mono_ns": monotonic_ns(), "ended": ended})
+    recorder.start()
 
 
 def _write_out(session: str) -> None:
