@@ -9,6 +9,7 @@ import pytest
 
 from iotrace.session.names import KIND_READ_PATH
 from iotrace.sources.records import read_processes
+from tests.support.perfetto import ERRORS, query
 from tests.support.runs import Run, run_script
 
 LOADED = """
@@ -204,3 +205,32 @@ def read():
     run = run_script(tmp_path, program + LOADED)
     reads = [row for row in spans_of(run) if row[0] == "zarr.Array.__getitem__"]
     assert reads == [("zarr.Array.__getitem__", "data.zarr", 64 * 64 * 4)] * 4
+
+
+def test_arrows_lead_from_a_zarr_access_to_its_chunks(tmp_path: Path) -> None:
+    program = """
+import numpy as np, zarr
+written = zarr.create_array("data.zarr", shape=(64, 512), chunks=(16, 512), dtype="f8", compressors=None)
+written[:] = np.random.rand(64, 512)
+array = zarr.open("data.zarr", mode="r")
+def read():
+    return array[8:40]
+"""
+    run = run_script(tmp_path, program + LOADED)
+    assert run.code == 0, run.stderr
+    arrows, turned, errors = query(
+        run.session / "out" / "rank0.json.gz",
+        """select source.id, extract_arg(target.arg_set_id, 'args.file'), target.name
+           from flow join slice source on flow.slice_out = source.id
+           join slice target on flow.slice_in = target.id
+           where source.name = 'zarr.Array.__getitem__' and target.category = 'POSIX'""",
+        """select target.name from flow join slice source on flow.slice_out = source.id
+           join slice target on flow.slice_in = target.id where target.ts < source.ts""",
+        ERRORS,
+    )
+    assert turned == errors == []
+    accesses = {access for access, _, _ in arrows}
+    assert len(accesses) == 4
+    for access in accesses:
+        files = sorted(file for source, file, _ in arrows if source == access)
+        assert files == [f"data.zarr/c/{row}/0" for row in range(3)]

@@ -13,6 +13,7 @@ from iotrace.analysis.waits import CAUSES, Explained, explain
 from iotrace.session.names import KIND_COLLATE, KIND_DFTRACER, KIND_ITEM, KIND_MAPPED, KIND_READ_PATH
 from iotrace.sources.records import Process, Produced
 from iotrace.sources.session import Rank, Session
+from iotrace.timeline.chunks import chunk_arrows
 from iotrace.timeline.model import Arrow, Counter, ProcessTracks, Slice, Timeline, Track
 
 _CATEGORIES = {
@@ -43,6 +44,8 @@ def build(session: Session, rank: Rank) -> Timeline:
     for process in rank.processes:
         _add_process(session, rank, process, loaders, main, timeline, ready)
     timeline.arrows = _arrows(rank, loaders, steps, ready, timeline)
+    for tracks in timeline.processes:
+        timeline.arrows += chunk_arrows(tracks)
     return timeline
 
 
@@ -197,7 +200,7 @@ def _span_tracks(session: Session, process: Process) -> list[Track]:
             Slice(start, start + duration, process.texts.get(name, "?"), _CATEGORIES.get(kind, "span"), args)
         )
     return [
-        Track("python" if tid == process.pid else f"python · thread {tid}", slices)
+        Track("python" if tid == process.pid else f"python · thread {tid}", slices, tid)
         for tid, slices in sorted(by_thread.items())
     ]
 
@@ -223,7 +226,7 @@ def _call_tracks(session: Session, process: Process) -> list[Track]:
             args["offset"] = offset
         by_thread[tid].append(Slice(start, end, calls.names[name], "POSIX", args))
     return [
-        Track("POSIX" if tid == process.pid else f"POSIX · thread {tid}", slices)
+        Track("POSIX" if tid == process.pid else f"POSIX · thread {tid}", slices, tid)
         for tid, slices in sorted(by_thread.items())
     ]
 
