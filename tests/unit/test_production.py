@@ -45,8 +45,10 @@ def calls(*rows: tuple[int, int, int]) -> PosixCalls:
         result=zero,
         offset=zero,
         count=zero,
+        node=zero,
         names=["read"],
         files=["/d/a.h5", "/d/b.h5"],
+        nodes=["host"],
         pids=frozenset({PID}),
         problems=[],
     )

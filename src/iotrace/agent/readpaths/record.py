@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from iotrace.agent.patching import hide_frame, patch
 from iotrace.agent.recorder import Recorder
 from iotrace.agent.spans import timed
@@ -45,7 +47,13 @@ class ReadPaths:
                 replacement.__code__ = replacement.__code__.replace(co_filename=code.co_filename)
             return replacement
 
+        original = getattr(owner, name, None)
         patch(owner, name, make)
+        # Packages that took the function over before it was patched: they were imported before the agent
+        # started, by a program that is recorded in part.
+        for package in _packages_of(owner):
+            if original is not None and getattr(package, name, None) is original:
+                patch(package, name, lambda _: getattr(owner, name))
 
     def patch_iterator(self, owner: Any, name: str, shown: str, file_of: FileOf) -> None:
         """Have each item of the iterator that ``owner.name`` returns record a span called `shown`."""
@@ -75,6 +83,13 @@ class ReadPaths:
             return describe(result, args, kwargs)
 
         return timed(recorder, call, shown, KIND_READ_PATH, counted, own_threads=own_threads)
+
+
+def _packages_of(owner: Any) -> list[Any]:
+    """The packages that hold a module; none for a class."""
+    parts = [] if isinstance(owner, type) else owner.__name__.split(".")[:-1]
+    found = [sys.modules.get(".".join(parts[:length])) for length in range(1, len(parts) + 1)]
+    return [package for package in found if package is not None]
 
 
 def _items(advance: Callable[[], Any]) -> Iterator[Any]:
