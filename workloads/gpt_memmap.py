@@ -6,6 +6,7 @@ touched. With ``--cold`` the file is dropped from the page cache first, and the 
 """
 
 import argparse
+import mmap
 import os
 import time
 from pathlib import Path
@@ -53,6 +54,7 @@ class Tokens(Dataset):
     def __getitem__(self, number: int) -> torch.Tensor:
         if self.tokens is None:  # mapped where it is read: a map is not worth sending to a worker
             self.tokens = np.memmap(self.directory / "tokens.bin", np.uint16, mode="r")
+            self.tokens._mmap.madvise(mmap.MADV_RANDOM)  # reading ahead would fetch what nobody asks for
         generator = np.random.default_rng(number)
         pieces: list[np.ndarray] = []
         while sum(map(len, pieces)) <= LENGTH:
