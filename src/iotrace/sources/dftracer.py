@@ -100,18 +100,24 @@ class _Index(dict[str, int]):
 
 
 @dataclass(frozen=True)
-class OwnLogOf:
-    """A log of dftracer's that a process began by itself: it has the calls made from `since_ns` on."""
+class OwnLogs:
+    """Logs of dftracer's that a program began by itself: by prefix of their paths, since when.
 
-    prefix: str
-    pid: int
-    since_ns: int
+    They hold the calls of the process that began one, and of those that it started since. Only `pids` count:
+    an earlier run may have written to the same place.
+    """
+
+    since_ns: dict[str, int]
+    pids: frozenset[int]
 
 
-def read_posix(*directories: Path, own_logs: Sequence[OwnLogOf] = ()) -> PosixCalls:
+_NONE = OwnLogs({}, frozenset())
+
+
+def read_posix(*directories: Path, own_logs: OwnLogs = _NONE) -> PosixCalls:
     """All calls in the ``.pfw`` files of `directories`, hashes resolved; times in ns (resolution 1 us).
 
-    Also those in programs' own logs, of the processes that began them.
+    Also those in `own_logs`.
     """
     rows: list[tuple[int, ...]] = []
     names, hashes, hosts = _Index(), _Index(), _Index()
@@ -122,16 +128,13 @@ def read_posix(*directories: Path, own_logs: Sequence[OwnLogOf] = ()) -> PosixCa
     collecting = gc.isenabled()
     gc.disable()  # nothing here is cyclic, and collecting halves the speed
     try:
-        for path, log in _files(directories, own_logs, problems):
+        for path, since_ns in _files(directories, own_logs, problems):
             for line in _lines(path, problems):
                 arguments = line.args
                 if arguments is None:
                     continue
-                if (
-                    log is not None
-                    and line.ph == 1
-                    and (line.pid, line.ts * 1000 > log.since_ns) != (log.pid, True)
-                ):
+                foreign = since_ns is not None and line.ph == 1
+                if foreign and (line.pid not in own_logs.pids or line.ts * 1000 < (since_ns or 0)):
                     continue
                 if line.ph == 4:
                     if line.name == "HH" and arguments.value is not None and arguments.name is not None:
@@ -172,20 +175,20 @@ def read_posix(*directories: Path, own_logs: Sequence[OwnLogOf] = ()) -> PosixCa
 
 
 def _files(
-    directories: Sequence[Path], own_logs: Sequence[OwnLogOf], problems: list[str]
-) -> list[tuple[Path, OwnLogOf | None]]:
-    found: list[tuple[Path, OwnLogOf | None]] = [
-        (path, None) for path in sorted(path for directory in directories for path in directory.glob("*.pfw"))
-    ]
-    for log in own_logs:
-        place = Path(log.prefix)
-        paths = sorted(place.parent.glob(glob.escape(place.name) + "-*.pfw"))
-        if not paths:
+    directories: Sequence[Path], own_logs: OwnLogs, problems: list[str]
+) -> list[tuple[Path, int | None]]:
+    """The files to read, and since when their calls count where they are a program's own."""
+    paths = sorted(path for directory in directories for path in directory.glob("*.pfw"))
+    found: list[tuple[Path, int | None]] = [(path, None) for path in paths]
+    for prefix, since_ns in own_logs.since_ns.items():
+        place = Path(prefix)
+        logs = sorted(place.parent.glob(glob.escape(place.name) + "-*.pfw"))
+        if not logs:
             problems.append(
-                f"{log.prefix}-*.pfw, the log of its own that pid {log.pid} began, is not there: "
-                "it had the calls made since"
+                f"{prefix}-*.pfw, the program's own log of dftracer's, is not there: "
+                "it had the calls made since it was begun"
             )
-        found += [(path, log) for path in paths]
+        found += [(path, since_ns) for path in logs]
     return found
 
 
