@@ -28,14 +28,19 @@ class Run:
 
     def report(self) -> dict[str, Any]:
         """The report as JSON."""
-        done = subprocess.run(
-            [sys.executable, "-m", "iotrace", "report", str(self.session), "--json"],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found
+        return report_of(self.session)
+
+
+def report_of(session: Path) -> dict[str, Any]:
+    """What ``iotrace report --json`` prints."""
+    done = subprocess.run(
+        [sys.executable, "-m", "iotrace", "report", str(session), "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
 def launcher(directory: Path, command: list[str], options: list[str] | None = None) -> tuple[list[str], Path]:

@@ -11,7 +11,7 @@ from iotrace.analysis.accelerator import DataWaits, accelerator_of
 from iotrace.analysis.activity import Activity
 from iotrace.analysis.idle import CLASSES, classify, gaps_of
 from iotrace.analysis.intervals import Coverage
-from iotrace.analysis.modules import PHASES, module_name, places_of
+from iotrace.analysis.modules import PHASES, places_of
 from iotrace.analysis.nesting import innermost
 from iotrace.sources.kineto import read_kineto
 from tests.support.kineto import AUTOGRAD, activity_of, annotation, data_wait, kernel, operator
@@ -98,7 +98,7 @@ def test_the_figures_of_a_window() -> None:
         kernel(520, 540, launched=515, name="Memcpy HtoD", category="gpu_memcpy"),
         data_wait(120, 180),
     )
-    found = accelerator_of(activity)
+    found = accelerator_of([activity])
     assert found is not None
     assert (found.span_us, found.busy_us, found.idle_us) == (540, 370, 170)
     assert (found.compute_us, found.comm_us, found.memory_us, found.non_compute_us) == (340, 100, 20, 30)
@@ -115,7 +115,7 @@ def test_the_idle_data_wait_is_split_as_the_wait_it_lies_in() -> None:
     activity = activity_of(kernel(0, 100, -1), kernel(200, 300, 190), kernel(400, 500, 390))
     starts, ends = columns([(100_000, 180_000), (340_000, 380_000)])
     waits = DataWaits(starts, ends, [{"read": 60_000, "decode": 20_000}, {"read": 0, "decode": 40_000}])
-    found = accelerator_of(activity, waits)
+    found = accelerator_of([activity], [waits])
     assert found is not None
     assert found.idle_by_class_us["data_wait"] == 120
     assert found.data_wait_by_cause_us == pytest.approx({"read": 60, "decode": 60})
@@ -123,12 +123,12 @@ def test_the_idle_data_wait_is_split_as_the_wait_it_lies_in() -> None:
 
 def test_idle_is_charged_to_the_module_and_phase_whose_kernel_ended_it() -> None:
     activity = activity_of(
-        annotation("nn.Module:  (Net)", 0, 100),
-        annotation("nn.Module: encoder (Linear)", 10, 40),
+        annotation("module:Net", 0, 100),
+        annotation("module:encoder", 10, 40),
         operator("aten::linear", 12, 30, Sequence_number=5, Fwd_thread_id=0),
         operator("aten::addmm", 13, 29, Sequence_number=5, Fwd_thread_id=0),
         kernel(20, 30, launched=15),
-        annotation("nn.Module: head (Linear)", 50, 90),
+        annotation("module:head", 50, 90),
         operator("aten::linear", 52, 80, Sequence_number=6, Fwd_thread_id=0),
         kernel(60, 70, launched=55),
         # The backward pass, on a thread of autograd's, in the opposite order.
@@ -150,7 +150,7 @@ def test_idle_is_charged_to_the_module_and_phase_whose_kernel_ended_it() -> None
         kernel(245, 250, launched=240),
         kernel(300, 310),  # nobody knows who launched it
     )
-    found = accelerator_of(activity)
+    found = accelerator_of([activity])
     assert found is not None
     charged = {(one.module, one.phase): (one.idle_us, one.comm_us) for one in found.idle_by_module}
     assert charged == {
@@ -167,10 +167,10 @@ def test_idle_is_charged_to_the_module_and_phase_whose_kernel_ended_it() -> None
 def test_equal_sequence_numbers_of_two_threads_are_told_apart() -> None:
     other = 77
     activity = activity_of(
-        annotation("nn.Module: right (Linear)", 0, 50),
+        annotation("nn.Module: right", 0, 50),
         operator("aten::a", 1, 5, Sequence_number=1, Fwd_thread_id=0),
         operator("aten::b", 6, 9, Sequence_number=2, Fwd_thread_id=0),
-        annotation("nn.Module: wrong (Linear)", 0, 50, other),
+        annotation("nn.Module: wrong", 0, 50, other),
         operator("aten::c", 1, 5, other, Sequence_number=2, Fwd_thread_id=0),
         operator("BBackward0", 100, 110, AUTOGRAD, Sequence_number=2, Fwd_thread_id=3),
         operator("ABackward0", 120, 130, AUTOGRAD, Sequence_number=1, Fwd_thread_id=3),
@@ -183,14 +183,18 @@ def test_equal_sequence_numbers_of_two_threads_are_told_apart() -> None:
     assert [PHASES[number] for number in places.phase[device]] == ["backward", "backward"]
 
 
-def test_module_names() -> None:
-    assert module_name("nn.Module: encoder.layer.0 (Linear)") == "encoder.layer.0"
-    assert module_name("nn.Module:  (Net)") == "Net"
-    assert module_name("nn.Module: Linear_0") == "Linear_0"
+def test_windows_are_summed_and_what_lies_between_them_is_not_idle() -> None:
+    one = activity_of(kernel(0, 100, -1), kernel(150, 200, 140))
+    other = activity_of(kernel(9000, 9100, 8999), kernel(9110, 9200, 9000, stream=8))
+    found = accelerator_of([one, other])
+    assert found is not None
+    assert (found.span_us, found.busy_us, found.idle_us) == (400, 340, 60)
+    assert found.idle_by_class_us == {"data_wait": 0, "host_wait": 50, "kernel_wait": 10, "other": 0}
+    assert [(one.stream, one.events, one.busy_us) for one in found.streams] == [(7, 3, 250), (8, 1, 90)]
 
 
 def test_a_trace_without_a_device_has_no_accelerator() -> None:
-    assert accelerator_of(activity_of(operator("aten::mm", 0, 10))) is None
+    assert accelerator_of([activity_of(operator("aten::mm", 0, 10))]) is None
 
 
 @pytest.mark.skipif(SHARED is None, reason="shared/traces lies beside the checkout on some machines alone")
@@ -198,7 +202,7 @@ def test_a_trace_without_a_device_has_no_accelerator() -> None:
     "name", ["resnet50_num_workers_0.pt.trace.json.gz", "recsys_8ranks_rank3.json.gz", "mi300_owlv2.json.gz"]
 )
 def test_real_traces_account_for_every_idle_microsecond(name: str) -> None:
-    found = accelerator_of(Activity(read_kineto(shared_trace(name))))
+    found = accelerator_of([Activity(read_kineto(shared_trace(name)))])
     assert found is not None
     assert sum(found.idle_by_class_us.values()) == pytest.approx(found.idle_us)
     assert sum(one.idle_us for one in found.idle_by_module) == pytest.approx(found.idle_us)

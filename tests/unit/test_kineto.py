@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from iotrace.errors import TraceError
 from iotrace.sources import jsonevents
 from iotrace.sources.kineto import KinetoTrace, read_kineto
-from iotrace.sources.kineto_kinds import Kind, is_collective_kernel, is_data_wait, step_of
+from iotrace.sources.kineto_kinds import Kind, is_collective_kernel, is_data_wait, module_of, step_of
 from tests.support.traces import SHARED, shared_trace
 
 BASE_NS = 217 * 7_889_238 * 10**9
@@ -236,6 +236,9 @@ def test_names_and_what_they_mean() -> None:
     assert step_of("ProfilerStep") is None
     assert is_data_wait("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__")
     assert not is_data_wait("enumerate(Other)#x.__next__")
+    assert module_of("module:encoder.layer.0") == "encoder.layer.0"
+    assert module_of("nn.Module: Linear_0") == "Linear_0"
+    assert module_of("aten::mm") is None
     kernels = ["ncclKernel_AllReduce_RING_LL_Sum_float(x)", "void rcclGenericKernel<1>", "oneccl_allreduce"]
     assert all(map(is_collective_kernel, kernels))
     assert not any(map(is_collective_kernel, ["void accl_like", "volta_sgemm_nn", "Memcpy HtoD", "cclean"]))

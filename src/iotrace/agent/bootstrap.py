@@ -51,6 +51,11 @@ def _install(recorder: Recorder, session: str) -> None:
 
         hook_loader(module, recorder)
 
+    def distributed_imported(module: Any) -> None:
+        from iotrace.agent.distributed import hook_distributed
+
+        hook_distributed(module, recorder)
+
     def autograd_imported(module: Any) -> None:
         from iotrace.agent.training import hook_autograd
 
@@ -68,6 +73,7 @@ def _install(recorder: Recorder, session: str) -> None:
         "multiprocessing.util": multiprocessing_imported,
         "torch.utils.data.dataloader": loader_imported,
         "torch.autograd": autograd_imported,
+        "torch.distributed.distributed_c10d": distributed_imported,
         **{name: _read_path_hook(name, recorder) for name in READ_PATH_MODULES},
     }
     patching.on_undo(imports.install(hooks, recorder.log))

@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import sys
 
+from iotrace.session.names import HOST_VARIABLE
+
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
 # Helpers of multiprocessing run Python too; they load no data and get no recorder.
@@ -14,10 +17,18 @@ _HELPER_MARKS = ("multiprocessing.resource_tracker", "multiprocessing.semaphore_
 _FORKSERVER_MARK = "multiprocessing.forkserver"
 _SPAWN_MARK = "multiprocessing.spawn"
 
+# torchrun, Open MPI, PALS and PMI (MPICH, Intel MPI, Cray), Slurm: the innermost launcher first.
 _RANK_VARIABLES = {
-    "rank": ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"),
-    "local_rank": ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"),
-    "world_size": ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"),
+    "rank": ("RANK", "OMPI_COMM_WORLD_RANK", "PALS_RANKID", "PMI_RANK", "SLURM_PROCID"),
+    "local_rank": (
+        "LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "PALS_LOCAL_RANKID",
+        "PMI_LOCAL_RANK",
+        "MPI_LOCALRANKID",
+        "SLURM_LOCALID",
+    ),
+    "world_size": ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
 }
 
 
@@ -33,26 +44,44 @@ def role(arguments: list[str]) -> str:
     return "main"
 
 
-def ranks() -> dict[str, int | None]:
+def ranks(environment: Mapping[str, str]) -> dict[str, int | None]:
     """Rank, local rank and world size from the launcher's variables; None where none says."""
     found: dict[str, int | None] = {}
     for name, variables in _RANK_VARIABLES.items():
         found[name] = None
         for variable in variables:
-            text = os.environ.get(variable, "")
+            text = environment.get(variable, "")
             if text.isdigit():
                 found[name] = int(text)
                 break
     return found
 
 
+def boot_id() -> str:
+    """What tells this boot of this kernel from every other; processes that share it share its clocks."""
+    try:
+        descriptor = os.open("/proc/sys/kernel/random/boot_id", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(descriptor, 64).decode().strip()
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError):
+        return ""
+
+
 def describe(process_role: str) -> dict[str, Any]:
     """What process.json says of this process, apart from its clock."""
+    node = os.uname().nodename
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
     return {
         "pid": os.getpid(),
         "ppid": os.getppid(),
         "role": process_role,
-        **ranks(),
+        "node": node,
+        "host": os.environ.get(HOST_VARIABLE) or node,
+        "boot_id": boot_id(),
+        **ranks(os.environ),
+        "incarnation": int(restarts) if restarts.isdigit() else 0,
         "argv": list(getattr(sys, "orig_argv", [])),
         "python": sys.version.split()[0],
         "executable": sys.executable or "",

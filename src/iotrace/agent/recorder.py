@@ -51,7 +51,9 @@ class Recorder:
         # Two slashes: dftracer compares paths as the program spelled them, and no prefix of ours
         # starts so, hence the agent's own files are never traced.
         root = "//" + self._session.lstrip("/")
-        self.directory = f"{root}/{names.PROCESSES}/{os.getpid()}-{time.monotonic_ns():x}"
+        # Processes of several hosts may share the session: pids and clocks alone do not tell them apart.
+        name = f"{os.getpid()}-{time.monotonic_ns():x}-{os.uname().nodename}"
+        self.directory = f"{root}/{names.PROCESSES}/{name}"
         os.mkdir(self.directory)
         self._records_stream = Stream(f"{self.directory}/{names.RECORDS}")
         self._spans_stream = Stream(f"{self.directory}/{names.SPANS}")

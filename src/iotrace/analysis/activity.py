@@ -15,6 +15,7 @@ from iotrace.sources.kineto_kinds import (
     is_collective_kernel,
     is_collective_range,
     is_data_wait,
+    module_of,
     step_of,
 )
 from iotrace.sources.kineto_trace import Column, KinetoTrace
@@ -73,8 +74,15 @@ class Activity:
         return self._host_ranges & self.trace.named(lambda name: step_of(name) is not None)
 
     @cached_property
+    def modules(self) -> Mask:
+        """The forwards of modules."""
+        ranges = self._host_ranges | (self.kinds == Kind.PYTHON)
+        return _mask(ranges & self.trace.named(lambda name: module_of(name) is not None))
+
+    @cached_property
     def operators(self) -> Mask:
-        return _mask((self.kinds == Kind.CPU_OP) & ~(self.collective_ranges | self.data_waits | self.steps))
+        others = self.collective_ranges | self.data_waits | self.steps | self.modules
+        return _mask((self.kinds == Kind.CPU_OP) & ~others)
 
     def intervals(self, mask: Mask) -> Intervals:
         """Starts and ends of the events of `mask`."""

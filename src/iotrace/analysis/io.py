@@ -9,7 +9,7 @@ import numpy as np
 
 from iotrace.analysis.intervals import union
 from iotrace.analysis.results import FileIo, Io, ProcessCoverage
-from iotrace.sources.dftracer import PosixCalls
+from iotrace.sources.dftracer import PosixCalls, concatenate
 from iotrace.sources.records import Process, Tick
 from iotrace.sources.session import Rank, Session
 
@@ -38,12 +38,15 @@ class _File:
 
 def io_of(session: Session, rank: Rank) -> Io | None:
     """The I/O of a rank's training process and workers; None where no POSIX calls were traced."""
-    if not session.manifest.posix.on or not session.calls.pids:
+    if not session.posix_on or not session.calls.pids:
         return None
-    pids = [process.pid for process in rank.processes]
-    calls = session.calls.where(np.isin(session.calls.pid, pids))
+    of_each = [session.calls_of(process) for process in rank.processes]
+    calls = concatenate(of_each)
     files = _by_file(calls, [session.paths.shown(file) for file in calls.files])
-    coverage = [_coverage(process, calls, session.processes) for process in rank.processes]
+    coverage = [
+        _coverage(process, own, session.processes)
+        for process, own in zip(rank.processes, of_each, strict=True)
+    ]
     seen = [row for row in coverage if row.kernel_bytes]
     kernel_bytes = sum(row.kernel_bytes or 0 for row in seen)
     traced_bytes = sum(row.traced_bytes or 0 for row in seen)
@@ -135,11 +138,7 @@ def _coverage(process: Process, calls: PosixCalls, everyone: list[Process]) -> P
     kernel_bytes -= _reaped_bytes(process, first, last, everyone)
     is_read = np.isin(calls.name, [i for i, name in enumerate(calls.names) if name in READS])
     inside = (
-        is_read
-        & (calls.pid == process.pid)
-        & (calls.result > 0)
-        & (calls.start_ns >= first.clock[1])
-        & (calls.end_ns <= last.clock[1])
+        is_read & (calls.result > 0) & (calls.start_ns >= first.clock[1]) & (calls.end_ns <= last.clock[1])
     )
     traced_bytes = int(calls.result[inside].sum())
     coverage = traced_bytes / kernel_bytes if kernel_bytes > 0 else None
@@ -158,7 +157,8 @@ def _reaped_bytes(process: Process, first: Tick, last: Tick, everyone: list[Proc
     reaped = 0
     for child in everyone:
         accounts = _accounts(child)
-        if child.identity.ppid != process.pid or not accounts or not child.ended:
+        same_host = child.identity.node == process.identity.node
+        if child.identity.ppid != process.pid or not same_host or not accounts or not child.ended:
             continue
         if first.clock[0] < accounts[-1].clock[0] <= last.clock[0]:
             reaped += int(accounts[-1].rchar or 0)

@@ -37,7 +37,7 @@ def _name(process: Process) -> str:
 
 def not_captured(session: Session) -> list[NotCaptured]:
     """Everything that a reader might expect and not find, losses included."""
-    found = list(session.manifest.not_captured)
+    found = list(dict.fromkeys(item for launch in session.launches for item in launch.manifest.not_captured))
     if not session.processes:
         found.append(
             NotCaptured(
@@ -48,22 +48,25 @@ def not_captured(session: Session) -> list[NotCaptured]:
         )
     elif not any(loaders_of(rank) for rank in session.ranks):
         found.append(NotCaptured("steps and data wait", "no torch.utils.data.DataLoader was iterated", ""))
-    if session.manifest.posix.on and not session.calls.pids:
+    if session.posix_on and not session.calls.pids:
         found.append(NotCaptured("posix", "no process of the command left a file of dftracer's"))
     found += _unseen_workers(session)
     found.append(
         NotCaptured("compute", "this version does not record torch.profiler", "use torch.profiler beside it")
     )
-    if session.manifest.accelerators:
+    if session.accelerators:
         found.append(
             NotCaptured(
                 "gpu", "this version does not read NVML nor device time: the exposed wait is unknown", ""
             )
         )
-    if session.outcome is None:
-        found.append(
-            NotCaptured("the exit code", "the launcher did not see the end of the command, or it still runs")
-        )
+    for launch in session.launches:
+        if launch.outcome is None:
+            whose = (
+                f" of task {launch.manifest.task} on {launch.manifest.host}" if launch.manifest.task else ""
+            )
+            why = "the launcher did not see the end of the command, or it still runs"
+            found.append(NotCaptured(f"the exit code{whose}", why))
     return found + losses(session)
 
 

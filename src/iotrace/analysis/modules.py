@@ -9,12 +9,9 @@ import numpy as np
 
 from iotrace.analysis.activity import Activity, Mask
 from iotrace.analysis.nesting import innermost
-from iotrace.sources.kineto_kinds import Kind
+from iotrace.sources.kineto_kinds import Kind, module_of
 from iotrace.sources.kineto_trace import Column
 
-# The agent names its ranges ``nn.Module: encoder.layer.0 (Linear)``; torch itself, where it records stacks,
-# ``nn.Module: Linear_0``.
-MODULE_PREFIX = "nn.Module: "
 PHASES = ("forward", "backward", "optimizer", "other")
 _FORWARD, _BACKWARD, _OPTIMIZER, _OTHER = range(4)
 
@@ -37,12 +34,6 @@ class Places:
     phase: Column
 
 
-def module_name(name: str) -> str:
-    """The module that a range names: its qualified name, of the outermost module the class."""
-    qualified, _, kind = name.removeprefix(MODULE_PREFIX).strip().partition("(")
-    return qualified.strip() or kind.rstrip(")").strip() or name
-
-
 def places_of(activity: Activity) -> Places:
     """The places of every event of the device.
 
@@ -55,7 +46,7 @@ def places_of(activity: Activity) -> Places:
     module, phase = np.full(count, _UNKNOWN, dtype=np.int64), np.full(count, _OTHER, dtype=np.int64)
     device = np.flatnonzero(activity.device & (activity.launch >= 0))
     ranges = np.isin(activity.kinds, (Kind.ANNOTATION, Kind.PYTHON, Kind.CPU_OP))
-    in_module = _Enclosing(activity, ranges & trace.named(lambda name: name.startswith(MODULE_PREFIX)))
+    in_module = _Enclosing(activity, activity.modules)
     in_forward = _Enclosing(activity, ranges & trace.named(_is_forward_range))
     in_optimizer = _Enclosing(activity, ranges & trace.named(lambda name: name.startswith("Optimizer.")))
     operators = activity.operators
@@ -77,12 +68,9 @@ def places_of(activity: Activity) -> Places:
     from_forward = np.where(forward >= 0, in_module.rows(np.maximum(forward, 0)), _UNKNOWN)
     around = np.where((around_backward >= 0) & (from_forward >= 0), from_forward, around_module)
     names: dict[str, int] = {}
+    told = [module_of(name) for name in trace.names]
     numbers = np.array(
-        [
-            names.setdefault(module_name(name), len(names)) if name.startswith(MODULE_PREFIX) else _UNKNOWN
-            for name in trace.names
-        ]
-        or [_UNKNOWN],
+        [_UNKNOWN if name is None else names.setdefault(name, len(names)) for name in told] or [_UNKNOWN],
         dtype=np.int64,
     )
     module[device] = np.where(around >= 0, numbers[events.name[np.maximum(around, 0)]], _UNKNOWN)

@@ -16,6 +16,7 @@ from iotrace.analysis.results import (
     DataWait,
     FileCost,
     LoaderResult,
+    ProcessInfo,
     RankReport,
     Report,
     SessionInfo,
@@ -24,8 +25,8 @@ from iotrace.analysis.results import (
 )
 from iotrace.analysis.steps import Step, measured, steps_of, summarise
 from iotrace.analysis.waits import CAUSES, Explained, behind_ready_ns, explain
-from iotrace.sources.records import Tick
-from iotrace.sources.session import Rank, Session
+from iotrace.sources.records import Process, Tick
+from iotrace.sources.session import Rank, Session, rank_of
 
 _WORST_BATCHES = 5
 _MODERATELY_PERCENT, _HIGHLY_PERCENT = 5.0, 20.0
@@ -41,15 +42,31 @@ def analyse(session: Session) -> Report:
         session=SessionInfo(
             path=str(session.path),
             argv=session.manifest.argv,
-            exit_code=session.outcome.exit_code if session.outcome else None,
-            complete=session.outcome is not None and not losses(session),
+            exit_code=session.exit_code,
+            complete=session.exit_code is not None and not losses(session),
             iotrace_version=session.manifest.iotrace_version,
         ),
         ranks=ranks,
+        processes=[_process(session, process) for process in session.processes],
         imbalance=None,
         recommendations=recommendations,
         not_captured=not_captured(session),
         clocks=_clocks(session),
+    )
+
+
+def _process(session: Session, process: Process) -> ProcessInfo:
+    identity = process.identity
+    return ProcessInfo(
+        pid=process.pid,
+        ppid=identity.ppid,
+        host=process.host,
+        role=session.role_of(process),
+        rank=rank_of(process)[0],
+        local_rank=identity.local_rank,
+        incarnation=identity.incarnation,
+        start_method=None if identity.role == "main" else identity.role,
+        python=identity.python,
     )
 
 
@@ -63,8 +80,10 @@ def _rank(session: Session, rank: Rank) -> RankReport:
     cpu_percent = _cpu_percent(rank, kept)
     return RankReport(
         rank=rank.number,
-        host=session.manifest.host,
-        world_size=rank.main.identity.world_size,
+        host=rank.main.host,
+        local_rank=rank.main.identity.local_rank,
+        world_size=rank.world_size,
+        incarnation=rank.incarnation,
         steps=steps,
         data_wait=_data_wait(session, primary, kept, explained, cpu_percent),
         loaders=[_loader(loader, loader is primary) for loader in loaders],
@@ -101,7 +120,7 @@ def _data_wait(
     waits = [item for item in explained if id(item.delivery) in awaited]
     raw_ms = sum(step.wait_ns for step in kept) / len(kept) / 1e6
     fraction = sum(step.wait_ns for step in kept) / total_ns
-    exposed = not session.manifest.accelerators
+    exposed = not session.accelerators
     return DataWait(
         raw_ms=raw_ms,
         exposed_ms=raw_ms if exposed else None,
@@ -241,10 +260,23 @@ def _cpu_percent(rank: Rank, kept: list[Step]) -> float | None:
 
 
 def _clocks(session: Session) -> list[ClockInfo]:
-    host = session.manifest.host
-    bound_ns = max((process.clock.bound_ns for process in session.processes), default=0)
-    clocks = [ClockInfo(source="agent", host=host, kind="exact", offset_ns=0, bound_ns=bound_ns)]
-    if session.manifest.posix.on:
+    """What is known of each host's clock; that of the first process is the reference."""
+    clocks = []
+    reference = session.processes[0].clock_domain if session.processes else ""
+    for host in dict.fromkeys(process.host for process in session.processes):
+        own = [process for process in session.processes if process.host == host]
+        exact = all(process.clock_domain == reference for process in own)
+        bound_ns = max(process.clock.bound_ns for process in own)
         # dftracer's times are whole microseconds.
-        clocks.append(ClockInfo(source="dftracer", host=host, kind="exact", offset_ns=0, bound_ns=1000))
+        for source, bound in (("agent", bound_ns), ("dftracer", 1000)):
+            if source == "agent" or any(len(session.calls_of(process)) for process in own):
+                clocks.append(
+                    ClockInfo(
+                        source=source,
+                        host=host,
+                        kind="exact" if exact else "assumed",
+                        offset_ns=0,
+                        bound_ns=bound if exact else None,
+                    )
+                )
     return clocks

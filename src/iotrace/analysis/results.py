@@ -67,6 +67,7 @@ class DataWait(Result, frozen=True, kw_only=True):
     raw_ms: float | None
     exposed_ms: float | None
     exposed_source: str | None
+    exposed_steps: int | None
     raw_wait_fraction: float | None
     stall_fraction: float | None
     verdict: str | None
@@ -177,11 +178,15 @@ class Accelerator(Result, frozen=True, kw_only=True):
 class RankReport(Result, frozen=True, kw_only=True):
     rank: int
     host: str
+    local_rank: int | None
     world_size: int | None
+    incarnation: int
     steps: Steps
     data_wait: DataWait
     loaders: list[LoaderResult]
     breakdown_ms: dict[str, float] | None
+    breakdown_raw_ms: dict[str, float] | None
+    breakdown_steps: int | None
     accelerator: Accelerator | None
     io: Io | None
     system: System
@@ -253,17 +258,34 @@ class Recommendation(Result, frozen=True, kw_only=True):
 
 
 class ClockInfo(Result, frozen=True, kw_only=True):
+    """`kind` is ``exact``, or ``assumed`` where another machine's clock was not compared (bound unknown)."""
+
     source: str
     host: str
     kind: str
     offset_ns: int
-    bound_ns: int
+    bound_ns: int | None
+
+
+class ProcessInfo(Result, frozen=True, kw_only=True):
+    """A Python process of the job; `role` is as ``Session.role_of`` gives it."""
+
+    pid: int
+    ppid: int
+    host: str
+    role: str
+    rank: int | None
+    local_rank: int | None
+    incarnation: int
+    start_method: str | None
+    python: str
 
 
 class Report(Result, frozen=True, kw_only=True):
     schema_version: int
     session: SessionInfo
     ranks: list[RankReport]
+    processes: list[ProcessInfo]
     imbalance: Imbalance | None
     recommendations: list[Recommendation]
     not_captured: list[NotCaptured]

@@ -46,7 +46,7 @@ def explain(session: Session, rank: Rank, deliveries: list[Delivery]) -> list[Ex
         own.sort(key=lambda delivery: delivery.taken_ns or 0)
         starts = np.array([delivery.taken_ns for delivery in own], dtype=np.int64)
         ends = np.array([delivery.prepared_ns for delivery in own], dtype=np.int64)
-        calls = session.calls.where(session.calls.pid == pid)
+        calls = session.calls_of(process)
         made = compose(process, calls, session.paths, starts, ends)
         for row, delivery in enumerate(own):
             weights[id(delivery)] = made.parts[row].tolist()

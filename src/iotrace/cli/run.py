@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +11,11 @@ import typer
 
 from iotrace.errors import IotraceError
 from iotrace.launch import capture
+from iotrace.launch.job import tasks_of
+from iotrace.launch.place import await_others
+
+# Tasks of one start end together, or the scheduler ends them.
+_OTHERS_SECONDS = 15.0
 
 
 def run(
@@ -31,9 +37,10 @@ def run(
     own, 128+N if signal N ended it, 127 not found, 126 not executable, 125 if iotrace could not start it.
     """
     directory = output or capture.default_directory()
-    exit_code = capture.run(command or [], directory, io or [])
-    _report(directory)
-    return exit_code
+    run = capture.run(command or [], directory, io or [])
+    if run.first:  # one report for all launchers of a job
+        _report(directory)
+    return run.exit_code
 
 
 def _report(directory: Path) -> None:
@@ -67,6 +74,10 @@ def _print_report(directory: Path) -> None:
 
     console = make_console(stderr=True)
     console.print()
+    with console.status("waiting for the other launchers of the job"):
+        running = await_others(directory, tasks_of(os.environ), _OTHERS_SECONDS)
+    if running:
+        _try_to_say(f"iotrace: {running} more launchers of the job still run; this is what there is so far")
     session, result = load(directory, console)
     timelines = write_timelines(session, console)
     print_report(result, console)

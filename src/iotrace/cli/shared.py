@@ -31,7 +31,7 @@ def write_timelines(session: Session, console: Console) -> list[Path]:
     """Write ``out/rankN.json.gz`` for every rank; returns the paths."""
     written = []
     for rank in session.ranks:
-        path = session.path / names.OUT / f"rank{rank.number}.json.gz"
+        path = session.path / names.OUT / f"{rank.name}.json.gz"
         with console.status(f"writing {path}"):
             path.parent.mkdir(exist_ok=True)
             write_chrome(build(session, rank), path)

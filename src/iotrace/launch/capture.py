@@ -7,32 +7,44 @@ import os
 import shutil
 import sys
 import time
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from iotrace import __version__
 from iotrace.errors import LaunchError
 from iotrace.launch import child, posix
+from iotrace.launch.job import job_of, task_of
+from iotrace.launch.place import begin, may_join
 from iotrace.session import names
-from iotrace.session.manifest import Manifest, NotCaptured, Outcome, PosixState, write_manifest, write_outcome
+from iotrace.session.manifest import Manifest, NotCaptured, Outcome, PosixState, write_outcome
 
 # NVIDIA, AMD, Intel. A node without a device behind it makes the exposed wait unknown, not wrong.
 _ACCELERATOR_NODES = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dri/renderD*", "/dev/accel/accel*")
 _SHIM = Path(__file__).parent.parent / "agent" / "shim"
 
 
+@dataclass(frozen=True)
+class Run:
+    """How the command ended; `first` unless an earlier launcher of the job made the session."""
+
+    exit_code: int
+    first: bool
+
+
 def default_directory() -> Path:
-    """A new name in the current directory, by time."""
-    base = Path(f"iotrace-{datetime.now():%Y%m%d-%H%M%S}")
+    """A new name in the current directory, by time; all tasks of a job come to the same name."""
+    job = job_of(os.environ)
+    base = Path(f"iotrace-{job}" if job else f"iotrace-{datetime.now():%Y%m%d-%H%M%S}")
     candidate, number = base, 1
-    while candidate.exists():
+    while candidate.exists() and not (job and may_join(candidate, job, task_of(os.environ))):
         number += 1
         candidate = Path(f"{base}-{number}")
     return candidate
 
 
-def run(command: list[str], directory: Path, only: list[str]) -> int:
-    """Run `command` traced into the new session `directory`; returns its exit code.
+def run(command: list[str], directory: Path, only: list[str]) -> Run:
+    """Run `command` traced into the session `directory`, a new one or one of the same job.
 
     Raises LaunchError (125, or 126 and 127 as a shell) before the program starts.
     """
@@ -40,34 +52,31 @@ def run(command: list[str], directory: Path, only: list[str]) -> int:
         raise LaunchError("no command was given", "iotrace run -- python train.py")
     environment = dict(os.environ)
     program = child.find(command, environment.get("PATH"))
-    _make_session(directory)
-    session = directory.resolve()
     capture = posix.plan([*posix.python_directories(program), *_own_python()], only)
     not_captured = []
     if capture.why_not:
         not_captured.append(NotCaptured("posix", capture.why_not, capture.remedy))
-    else:
+    manifest = _manifest(command, only, capture, not_captured)
+    launch = begin(directory, manifest)
+    if not capture.why_not:
         inherited = environment.get("LD_PRELOAD", "")
-        environment.update(posix.environment(capture, session / names.POSIX, inherited))
-    environment[names.SETTINGS_VARIABLE] = names.encode_settings({"session": str(session)})
+        environment.update(posix.environment(capture, launch / names.POSIX, inherited))
+    environment[names.SETTINGS_VARIABLE] = names.encode_settings({"session": str(launch)})
     environment["PYTHONPATH"] = os.pathsep.join(
         [str(_SHIM), *filter(None, [environment.get("PYTHONPATH", "")])]
     )
-    try:
-        write_manifest(session, _manifest(command, only, capture, not_captured))
-    except OSError as error:
-        raise _not_writable(directory, error) from error
     started_ns = time.monotonic_ns()
     try:
         exit_code = child.run(command, environment)
     except LaunchError:
-        shutil.rmtree(session, ignore_errors=True)  # nothing ran: the name is free for the next try
+        if not manifest.job:
+            shutil.rmtree(launch, ignore_errors=True)  # nothing ran: the name is free for the next try
         raise
     write_outcome(
-        session,
+        launch,
         Outcome(exit_code=exit_code, ended_ns=time.time_ns(), duration_ns=time.monotonic_ns() - started_ns),
     )
-    return exit_code
+    return Run(exit_code, first=launch == directory.resolve())
 
 
 def _own_python() -> list[str]:
@@ -88,6 +97,8 @@ def _manifest(
         started_ns=time.time_ns(),
         cpus=len(os.sched_getaffinity(0)),
         posix=PosixState(on=not capture.why_not, only=[_readable(path) for path in only]),
+        job=job_of(os.environ),
+        task=task_of(os.environ),
         accelerators=sorted(node for pattern in _ACCELERATOR_NODES for node in glob.glob(pattern)),
         not_captured=not_captured,
     )
@@ -107,26 +118,3 @@ def _working_directory() -> str:
 
 def _host() -> str:
     return os.environ.get(names.HOST_VARIABLE, "") or os.uname().nodename
-
-
-_CHOOSE = "choose another directory with -o DIR"
-
-
-def _not_writable(directory: Path, error: OSError) -> LaunchError:
-    return LaunchError(f"cannot write to {directory}: {error.strerror}", _CHOOSE)
-
-
-def _make_session(directory: Path) -> None:
-    try:
-        if (directory / names.MANIFEST).exists():
-            raise LaunchError(
-                f"{directory} already holds a session",
-                f"{_CHOOSE}, or see it with: iotrace report {directory}",
-            )
-        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-            raise LaunchError(f"{directory} exists and is not a session", _CHOOSE)
-        directory.mkdir(parents=True, exist_ok=True)
-        for name in (names.PROCESSES, names.POSIX, names.OUT):
-            (directory / name).mkdir()
-    except OSError as error:
-        raise _not_writable(directory, error) from error

@@ -60,7 +60,8 @@ def _line(console: Console, label: str, text: str | Text, style: str = "bold") -
 def _print_rank(rank: RankReport, console: Console, several: bool) -> None:
     if several:
         console.print()
-        console.rule(f"rank {rank.rank} on {rank.host}", align="left")
+        restart = f", restart {rank.incarnation}" if rank.incarnation else ""
+        console.rule(f"rank {rank.rank} on {rank.host}{restart}", align="left")
     steps, wait = rank.steps, rank.data_wait
     if steps.mean_ms is None:
         _line(console, "steps", "none measured")

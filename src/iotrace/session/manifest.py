@@ -28,7 +28,10 @@ class PosixState(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """How the run began. Times in ns of CLOCK_REALTIME; `accelerators` are device nodes found."""
+    """How the run began. Times in ns of CLOCK_REALTIME; `accelerators` are device nodes found.
+
+    `job` is the scheduler's job and step, `task` the launcher's place in it; empty where there is none.
+    """
 
     format: int
     iotrace_version: str
@@ -38,6 +41,8 @@ class Manifest(msgspec.Struct, frozen=True):
     started_ns: int
     cpus: int
     posix: PosixState
+    job: str = ""
+    task: str = ""
     accelerators: list[str] = []
     not_captured: list[NotCaptured] = []
 
@@ -61,8 +66,26 @@ def write_atomically(path: Path, data: bytes) -> None:
     temporary.replace(path)
 
 
-def write_manifest(session: Path, manifest: Manifest) -> None:
-    write_atomically(session / names.MANIFEST, _pretty(manifest))
+def claim(session: Path, manifest: Manifest) -> bool:
+    """Write the manifest unless there is one; False where another launcher was first.
+
+    A hard link is made once, whole, without a lock, on network file systems, too.
+    """
+    path = session / names.MANIFEST
+    temporary = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
+    try:
+        temporary.write_bytes(_pretty(manifest))
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            return False
+        except OSError:  # a file system without hard links: two launchers at the same instant may both win
+            if path.exists():
+                return False
+            temporary.replace(path)
+        return True
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def write_outcome(session: Path, outcome: Outcome) -> None:
@@ -92,6 +115,12 @@ def read_manifest(session: Path) -> Manifest:
         return msgspec.json.decode(data, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise SessionError(f"{path} is damaged: {error}", "the run has to be repeated") from error
+
+
+def launches(session: Path) -> list[Path]:
+    """The directories of the further launchers of the session's job, by name."""
+    found = (session / names.LAUNCHES).glob("*")
+    return sorted(path for path in found if (path / names.MANIFEST).exists())
 
 
 def read_outcome(session: Path) -> Outcome | None:

@@ -10,12 +10,14 @@ FORMAT_VERSION = 1
 
 SETTINGS_VARIABLE = "IOTRACE_AGENT"
 HOST_VARIABLE = "IOTRACE_HOST"
+JOB_VARIABLE = "IOTRACE_JOB"
 
 MANIFEST = "manifest.json"
 OUTCOME = "outcome.json"
 PROCESSES = "processes"
 POSIX = "posix"
 OUT = "out"
+LAUNCHES = "launches"  # further launchers of the same job: each has a subdirectory laid out like a session
 FILES = "files.json"
 
 PROCESS = "process.json"

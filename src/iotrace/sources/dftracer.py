@@ -7,6 +7,7 @@ files of a run. Lines cut by a signal or a full disk are counted and left out.
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,6 +29,7 @@ class _Arguments(msgspec.Struct):
     offset: _Int | None = None
     count: _Int | None = None
     fhash: str | None = None
+    hhash: str | None = None
     name: str | None = None
     value: str | None = None
 
@@ -48,7 +50,8 @@ class PosixCalls:
     """POSIX calls that have a file, sorted by start; one row per call in every column.
 
     `result` is what the call returned, -1 also where dftracer does not say (opens); `offset` and `count`
-    are -1 where the call has none. `name` and `file` index `names` and `files`.
+    are -1 where the call has none. `name`, `file` and `node` (the host's own name) index `names`, `files` and
+    `nodes`.
     """
 
     start_ns: npt.NDArray[np.int64]
@@ -60,8 +63,10 @@ class PosixCalls:
     result: npt.NDArray[np.int64]
     offset: npt.NDArray[np.int64]
     count: npt.NDArray[np.int64]
+    node: npt.NDArray[np.int64]
     names: list[str]
     files: list[str]
+    nodes: list[str]
     pids: frozenset[int]
     problems: list[str]
 
@@ -73,7 +78,16 @@ class PosixCalls:
         return replace(self, **{name: getattr(self, name)[keep] for name in _COLUMNS})
 
 
-_COLUMNS = ("start_ns", "end_ns", "pid", "tid", "name", "file", "result", "offset", "count")
+_COLUMNS = ("start_ns", "end_ns", "pid", "tid", "name", "file", "result", "offset", "count", "node")
+
+
+def concatenate(parts: Sequence[PosixCalls]) -> PosixCalls:
+    """The rows of tables that came from one, at least one, sorted by start."""
+    columns: dict[str, Any] = {
+        name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS
+    }
+    order = np.argsort(columns["start_ns"], kind="stable")
+    return replace(parts[0], **{name: column[order] for name, column in columns.items()})
 
 
 class _Index(dict[str, int]):
@@ -84,23 +98,26 @@ class _Index(dict[str, int]):
         return number
 
 
-def read_posix(directory: Path) -> PosixCalls:
-    """All calls in the ``.pfw`` files of `directory`, hashes resolved; times in ns (resolution 1 us)."""
+def read_posix(*directories: Path) -> PosixCalls:
+    """All calls in the ``.pfw`` files of `directories`, hashes resolved; times in ns (resolution 1 us)."""
     rows: list[tuple[int, ...]] = []
-    names, hashes = _Index(), _Index()
+    names, hashes, hosts = _Index(), _Index(), _Index()
     spelled: dict[str, str] = {}
+    nodes: dict[str, str] = {}
     pids: set[int] = set()
     problems: list[str] = []
     collecting = gc.isenabled()
     gc.disable()  # nothing here is cyclic, and collecting halves the speed
     try:
-        for path in sorted(directory.glob("*.pfw")):
+        for path in sorted(path for directory in directories for path in directory.glob("*.pfw")):
             for line in _lines(path, problems):
                 arguments = line.args
                 if arguments is None:
                     continue
                 if line.ph == 4:
-                    if line.name == "FH" and arguments.value is not None and arguments.name is not None:
+                    if line.name == "HH" and arguments.value is not None and arguments.name is not None:
+                        nodes[arguments.value] = arguments.name
+                    elif line.name == "FH" and arguments.value is not None and arguments.name is not None:
                         spelled[arguments.value] = arguments.name
                 elif line.ph == 1:
                     pids.add(line.pid)
@@ -116,6 +133,7 @@ def read_posix(directory: Path) -> PosixCalls:
                                 -1 if arguments.ret is None else arguments.ret,
                                 -1 if arguments.offset is None else arguments.offset,
                                 -1 if arguments.count is None else arguments.count,
+                                hosts[arguments.hhash or ""],
                             )
                         )
     finally:
@@ -128,6 +146,7 @@ def read_posix(directory: Path) -> PosixCalls:
         **columns,
         names=list(names),
         files=[spelled.get(key, f"(file {key}, name lost)") for key in hashes],
+        nodes=[nodes.get(key, "") for key in hosts],
         pids=frozenset(pids),
         problems=problems,
     )

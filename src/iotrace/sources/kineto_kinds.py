@@ -52,6 +52,10 @@ FLOWS = {
     "forward_backward": FORWARD_BACKWARD,
 }
 
+# The agent names a module's range ``module:encoder.layer.0``, torch ``nn.Module: Linear_0`` where it records
+# stacks. The agent's have the category of operators.
+_MODULE_PREFIXES = ("module:", "nn.Module: ")
+
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 _DATA_WAIT = re.compile(r"enumerate\((?:DataLoader\)#.*\.__next__$|DataPipe\)#)")
 # Kernels of NCCL and RCCL (nccl…), MSCCL, oneCCL.
@@ -84,3 +88,11 @@ def is_collective_kernel(name: str) -> bool:
 def is_collective_range(name: str) -> bool:
     """Whether a range on the host is a collective of a process group (``gloo:all_reduce``)."""
     return _COLLECTIVE_RANGE.match(name) is not None
+
+
+def module_of(name: str) -> str | None:
+    """The module whose forward a range is, None for any other range."""
+    for prefix in _MODULE_PREFIXES:
+        if name.startswith(prefix):
+            return name.removeprefix(prefix).strip() or name
+    return None

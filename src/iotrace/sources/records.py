@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iotrace.session import names
+from iotrace.session.manifest import launches
 from iotrace.sources.clock import Clock
 
 SPAN_DTYPE = np.dtype(
@@ -44,6 +45,10 @@ class Identity(msgspec.Struct, frozen=True):
     ppid: Int
     role: str
     clock: tuple[Int, Int, Int]
+    node: str = ""
+    host: str = ""
+    boot_id: str = ""
+    incarnation: Int = 0
     rank: Int | None = None
     local_rank: Int | None = None
     world_size: Int | None = None
@@ -51,6 +56,14 @@ class Identity(msgspec.Struct, frozen=True):
     python: str = ""
     prefixes: list[str] = []
     cpus: Int | None = None
+
+
+class Distributed(msgspec.Struct, tag="distributed"):
+    """The program made its default process group."""
+
+    rank: Int
+    world_size: Int
+    backend: str = ""
 
 
 class Text(msgspec.Struct, tag="text"):
@@ -149,7 +162,7 @@ class End(msgspec.Struct, tag="end"):
     broken: str = ""
 
 
-Record = Text | Tick | IteratorStart | Batch | IteratorEnd | Worker | WorkerUp | Produced | End
+Record = Distributed | Text | Tick | IteratorStart | Batch | IteratorEnd | Worker | WorkerUp | Produced | End
 
 
 @dataclass(frozen=True)
@@ -168,6 +181,20 @@ class Process:
         return self.identity.pid
 
     @property
+    def host(self) -> str:
+        """The machine's name, as the user may have overridden it."""
+        return self.identity.host
+
+    @property
+    def clock_domain(self) -> str:
+        """Processes of one domain share their clocks: those of one boot of a kernel.
+
+        A host's name that the user gave stands for a machine of its own.
+        """
+        identity = self.identity
+        return identity.host if identity.host != identity.node else identity.boot_id or identity.node
+
+    @property
     def ended(self) -> bool:
         """Whether the process closed its records itself; else up to a second of them is lost."""
         return any(isinstance(record, End) for record in self.records)
@@ -180,11 +207,12 @@ class Process:
 def read_processes(session: Path) -> list[Process]:
     """All processes of a session, by start. A damaged one is read as far as it goes, and says so."""
     found = []
-    for directory in sorted((session / names.PROCESSES).glob("*")):
-        process = _read_process(directory)
-        if process is not None:
-            found.append(process)
-    return sorted(found, key=lambda process: process.identity.clock[0])
+    for place in [session, *launches(session)]:
+        for directory in sorted((place / names.PROCESSES).glob("*")):
+            process = _read_process(directory)
+            if process is not None:
+                found.append(process)
+    return sorted(found, key=lambda process: process.identity.clock[1])
 
 
 def _read_process(directory: Path) -> Process | None:

@@ -10,17 +10,28 @@ from pathlib import Path
 import numpy as np
 
 from iotrace.session import names
-from iotrace.session.manifest import Manifest, Outcome, read_manifest, read_outcome
+from iotrace.session.manifest import Manifest, Outcome, launches, read_manifest, read_outcome
 from iotrace.sources.dftracer import PosixCalls, read_posix
 from iotrace.sources.paths import Paths, is_code
-from iotrace.sources.records import IteratorStart, Process, Worker, read_processes
+from iotrace.sources.records import Distributed, IteratorStart, Process, Worker, read_processes
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One ``iotrace run`` of the session's job: how it began and, if known, ended."""
+
+    path: Path
+    manifest: Manifest
+    outcome: Outcome | None
 
 
 @dataclass(frozen=True)
 class Rank:
-    """A training process and its loader workers."""
+    """A training process and its loader workers; `incarnation` counts the restarts of an elastic job."""
 
     number: int
+    world_size: int | None
+    incarnation: int
     main: Process
     workers: list[Process]
 
@@ -29,17 +40,54 @@ class Rank:
         """The training process first."""
         return [self.main, *self.workers]
 
+    @property
+    def name(self) -> str:
+        """What files of this rank are called."""
+        restart = f"-restart{self.incarnation}" if self.incarnation else ""
+        return f"rank{self.number}{restart}"
+
 
 @dataclass(frozen=True)
 class Session:
-    """One traced run. `calls` are POSIX calls on data: the program's own code is left out."""
+    """One traced job. `calls` are POSIX calls on data: the program's own code is left out."""
 
     path: Path
-    manifest: Manifest
-    outcome: Outcome | None
+    launches: list[Launch]
     processes: list[Process]
     calls: PosixCalls
     paths: Paths
+
+    @property
+    def manifest(self) -> Manifest:
+        """The first launcher's: what holds for the whole session is the same in all."""
+        return self.launches[0].manifest
+
+    @property
+    def exit_code(self) -> int | None:
+        """The first that is not 0; None where a launcher did not see its command's end."""
+        codes = [launch.outcome.exit_code for launch in self.launches if launch.outcome is not None]
+        if len(codes) < len(self.launches):
+            return None
+        return next((code for code in codes if code), 0)
+
+    @property
+    def posix_on(self) -> bool:
+        """Whether POSIX calls were traced."""
+        return any(launch.manifest.posix.on for launch in self.launches)
+
+    @property
+    def accelerators(self) -> list[str]:
+        """The accelerators' device nodes on any of the hosts."""
+        return sorted({node for launch in self.launches for node in launch.manifest.accelerators})
+
+    def calls_of(self, process: Process) -> PosixCalls:
+        """The POSIX calls of one process."""
+        calls = self.calls
+        own = calls.pid == process.pid
+        if len(calls.nodes) > 1:  # a pid means something on its own host alone
+            nodes = [number for number, node in enumerate(calls.nodes) if node == process.identity.node]
+            own &= np.isin(calls.node, nodes)
+        return calls.where(own)
 
     @cached_property
     def ranks(self) -> list[Rank]:
@@ -52,15 +100,29 @@ class Session:
         ]
         if not trainers:
             trainers = self.processes[:1]
-        told = [trainer.identity.rank for trainer in trainers]
-        # The environment's ranks hold where each is told once; several programs of one run share them.
-        distinct = None not in told and len(set(told)) == len(told)
-        numbers = [rank for rank in told if rank is not None] if distinct else list(range(len(trainers)))
+        told = [rank_of(trainer) for trainer in trainers]
+        incarnations = [trainer.identity.incarnation for trainer in trainers]
+        # What is told holds where each is told once; several programs of one run share their variables.
+        places = [(rank, restart) for (rank, _), restart in zip(told, incarnations, strict=True)]
+        if None in [rank for rank, _ in told] or len(set(places)) < len(places):
+            places = [(number, 0) for number in range(len(trainers))]
         found = [
-            Rank(number, trainer, self._workers_of(trainer))
-            for number, trainer in zip(numbers, trainers, strict=True)
+            Rank(number or 0, world_size, restart, trainer, self._workers_of(trainer))
+            for trainer, (number, restart), (_, world_size) in zip(trainers, places, told, strict=True)
         ]
-        return sorted(found, key=lambda rank: rank.number)
+        return sorted(found, key=lambda rank: (rank.number, rank.incarnation))
+
+    def role_of(self, process: Process) -> str:
+        """``rank`` (it trains), ``loader worker``, ``launcher`` (it started ranks), ``main``, ``helper``."""
+        if process.of_type(Worker):
+            return "loader worker"
+        mains = [rank.main for rank in self.ranks]
+        if any(process is main for main in mains):
+            return "rank" if process.of_type(IteratorStart) else "main"
+        started = [(main.identity.ppid, main.identity.node) for main in mains]
+        if (process.pid, process.identity.node) in started:
+            return "launcher"
+        return "main" if process.identity.role == "main" else "helper"
 
     def _workers_of(self, trainer: Process) -> list[Process]:
         pids = {pid for start in trainer.of_type(IteratorStart) for pid in start.pids}
@@ -68,19 +130,29 @@ class Session:
             process
             for process in self.processes
             if process is not trainer
+            and process.identity.node == trainer.identity.node
             and process.of_type(Worker)
             and (process.pid in pids or process.identity.ppid == trainer.pid)
         ]
 
 
+def rank_of(process: Process) -> tuple[int | None, int | None]:
+    """Rank and world size: as the program's process group says, else as its launcher's variables do."""
+    groups = process.of_type(Distributed)
+    if groups:
+        return groups[-1].rank, groups[-1].world_size
+    return process.identity.rank, process.identity.world_size
+
+
 def open_session(path: Path, progress: Callable[[str], None] = lambda _: None) -> Session:
     """Read the session at `path`; SessionError where there is none that this version reads."""
-    manifest = read_manifest(path)
+    places = [path, *launches(path)]
+    found = [Launch(place, read_manifest(place), read_outcome(place)) for place in places]
     progress("reading the records of the processes")
     processes = read_processes(path)
     progress("reading the POSIX calls")
-    calls = read_posix(path / names.POSIX)
-    paths = Paths(path, manifest.cwd, {*calls.files, *_read_path_files(processes)})
+    calls = read_posix(*[place / names.POSIX for place in places])
+    paths = Paths(path, found[0].manifest.cwd, {*calls.files, *_read_path_files(processes)})
     prefixes = {prefix for process in processes for prefix in process.identity.prefixes}
     session_prefix = str(path.resolve())
     is_data = np.array(
@@ -92,7 +164,7 @@ def open_session(path: Path, progress: Callable[[str], None] = lambda _: None) -
         dtype=np.bool_,
     )
     data_calls = calls.where(is_data[calls.file]) if len(calls) else calls
-    return Session(path, manifest, read_outcome(path), processes, data_calls, paths)
+    return Session(path, found, processes, data_calls, paths)
 
 
 def _read_path_files(processes: list[Process]) -> set[str]:

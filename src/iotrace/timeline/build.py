@@ -23,8 +23,7 @@ def build(session: Session, rank: Rank) -> Timeline:
     timeline = Timeline(base_ns=session.manifest.started_ns)
     loaders = loaders_of(rank)
     primary = primary_of(loaders)
-    host = session.manifest.host
-    main = ProcessTracks(f"rank {rank.number} · main ({host})", f"pid {rank.main.pid}")
+    main = ProcessTracks(f"{_title(rank)} · main ({rank.main.host})", f"pid {rank.main.pid}")
     timeline.processes.append(main)
     steps = _steps(primary) if primary else {}
     main.tracks.append(Track("steps", list(steps.values())))
@@ -39,6 +38,11 @@ def build(session: Session, rank: Rank) -> Timeline:
         _add_process(session, rank, process, loaders, main, timeline, ready)
     timeline.arrows = _arrows(rank, loaders, steps, ready, timeline)
     return timeline
+
+
+def _title(rank: Rank) -> str:
+    restart = f" (restart {rank.incarnation})" if rank.incarnation else ""
+    return f"rank {rank.number}{restart}"
 
 
 def _steps(primary: LoaderRun) -> dict[int, Slice]:
@@ -93,7 +97,7 @@ def _add_process(
         made = _inline_batches(loaders)
     else:
         digits = len(str(len(rank.workers)))
-        name = f"rank {rank.number} · worker {worker_number(process):0{digits}} ({session.manifest.host})"
+        name = f"{_title(rank)} · worker {worker_number(process):0{digits}} ({process.host})"
         tracks = ProcessTracks(name, f"pid {process.pid}")
         timeline.processes.append(tracks)
         made = _worker_batches(process, loaders)
@@ -192,7 +196,7 @@ def _span_tracks(session: Session, process: Process) -> list[Track]:
 
 
 def _call_tracks(session: Session, process: Process) -> list[Track]:
-    calls = session.calls.where(session.calls.pid == process.pid)
+    calls = session.calls_of(process)
     shown = [session.paths.shown(file) for file in calls.files]
     by_thread: dict[int, list[Slice]] = defaultdict(list)
     for start, end, tid, name, file, result, offset in zip(

@@ -1,0 +1,68 @@
+"""Where a launcher writes: a new session, or its own place in the session of its job. No locks."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from iotrace.errors import LaunchError, SessionError
+from iotrace.session import names
+from iotrace.session.manifest import Manifest, claim, launches, read_manifest, read_outcome
+
+_CHOOSE = "choose another directory with -o DIR"
+
+
+def begin(directory: Path, manifest: Manifest) -> Path:
+    """Make the session at `directory`, or join the one there if it is of the same job.
+
+    Returns the launcher's own directory: the session itself, or one below its ``launches/``. LaunchError
+    where something else is there, or nothing can be written.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        # The order matters: a session's manifest is there before anything else of it.
+        entries = [entry for entry in os.listdir(directory) if not entry.startswith(f".{names.MANIFEST}.")]
+        if entries and not (directory / names.MANIFEST).exists():
+            raise LaunchError(f"{directory} exists and is not a session", _CHOOSE)
+        place = directory.resolve()
+        if not claim(place, manifest):
+            if not manifest.job or not may_join(directory, manifest.job, manifest.task):
+                raise LaunchError(
+                    f"{directory} already holds a session",
+                    f"{_CHOOSE}, or see it with: iotrace report {directory}",
+                )
+            name = f"{os.uname().nodename}-{os.getpid()}-{time.monotonic_ns():x}"
+            place = place / names.LAUNCHES / name
+            place.mkdir(parents=True)
+            claim(place, manifest)
+        for name in (names.PROCESSES, names.POSIX, names.OUT):
+            (place / name).mkdir()
+    except OSError as error:
+        raise LaunchError(f"cannot write to {directory}: {error.strerror}", _CHOOSE) from error
+    return place
+
+
+def may_join(session: Path, job: str, task: str) -> bool:
+    """Whether `session` is of the same start of `job`, and `task` is not in it yet."""
+    try:
+        first = read_manifest(session)
+        if first.job != job:
+            return False
+        others = [read_manifest(path) for path in launches(session)]
+    except SessionError:
+        return False
+    return not task or task not in [other.task for other in (first, *others)]
+
+
+def await_others(session: Path, expected: int | None, seconds: float) -> int:
+    """Wait for the job's other launchers to end; returns how many of those known have not."""
+    deadline = time.monotonic() + seconds
+    while True:
+        places = [session, *launches(session)]
+        running = sum(read_outcome(place) is None for place in places)
+        if expected is not None and len(places) < expected:
+            running += expected - len(places)
+        if not running or time.monotonic() >= deadline:
+            return running
+        time.sleep(0.1)

@@ -1,0 +1,66 @@
+"""Which job and task a launcher is, and which rank a process: from the variables that launchers set."""
+
+from __future__ import annotations
+
+import pytest
+
+from iotrace.agent.identity import ranks
+from iotrace.launch.job import job_of, task_of, tasks_of
+
+SLURM = {
+    "SLURM_JOB_ID": "4711",
+    "SLURM_STEP_ID": "0",
+    "SLURM_PROCID": "3",
+    "SLURM_LOCALID": "1",
+    "SLURM_NTASKS": "16",
+    "SLURM_STEP_NUM_TASKS": "8",
+}
+OPEN_MPI = {
+    "OMPI_MCA_ess_base_jobid": "21233664",
+    "OMPI_COMM_WORLD_RANK": "3",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_SIZE": "8",
+}
+PALS = {"PALS_APID": "9f", "PALS_RANKID": "3", "PALS_LOCAL_RANKID": "1", "PMI_SIZE": "8"}
+HYDRA = {"PMI_RANK": "3", "MPI_LOCALRANKID": "1", "PMI_SIZE": "8"}
+TORCHRUN = {
+    "RANK": "3",
+    "LOCAL_RANK": "1",
+    "WORLD_SIZE": "8",
+    "TORCHELASTIC_RUN_ID": "none",
+    "TORCHELASTIC_RESTART_COUNT": "1",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "29500",
+}
+
+
+@pytest.mark.parametrize("variables", [SLURM, OPEN_MPI, PALS, HYDRA, TORCHRUN])
+def test_every_launcher_tells_rank_local_rank_and_world_size(variables: dict[str, str]) -> None:
+    assert ranks(variables) == {"rank": 3, "local_rank": 1, "world_size": 8}
+
+
+def test_without_a_launcher_nothing_is_told() -> None:
+    assert ranks({"HOME": "/root", "RANK": "first"}) == {"rank": None, "local_rank": None, "world_size": None}
+    assert (job_of({}), task_of({}), tasks_of({})) == ("", "", None)
+
+
+def test_torchrun_inside_slurm_is_the_inner_one() -> None:
+    inner = {**SLURM, **TORCHRUN, "RANK": "13", "WORLD_SIZE": "32"}
+    assert (ranks(inner)["rank"], ranks(inner)["world_size"]) == (13, 32)
+
+
+@pytest.mark.parametrize(
+    ("variables", "job", "task"),
+    [
+        (SLURM, "slurm-4711.0", "3"),
+        (OPEN_MPI, "openmpi-21233664", "3"),
+        ({**OPEN_MPI, "PMIX_NAMESPACE": "prterun-a-7@1"}, "openmpi-prterun-a-7-1", "3"),
+        (PALS, "pals-9f", "3"),
+        (TORCHRUN, "torchrun-none.127.0.0.1.29500", "3.1"),
+        ({**SLURM, "IOTRACE_JOB": "my run"}, "my-run", "3"),
+        (HYDRA, "", "3"),
+        ({"SLURM_JOB_ID": "4711"}, "", ""),
+    ],
+)
+def test_a_job_is_one_start_of_a_program(variables: dict[str, str], job: str, task: str) -> None:
+    assert (job_of(variables), task_of(variables)) == (job, task)
