@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iotrace.analysis.breakdown import ROLES, break_down
 from tests.unit.test_intervals import columns, interval, intervals
 
 
+@settings(deadline=None)
 @given(st.lists(intervals, min_size=7, max_size=7), st.lists(interval, min_size=1, max_size=4))
 def test_each_instant_belongs_to_the_first_role_that_covers_it(
     roles: list[list[tuple[int, int]]], steps: list[tuple[int, int]]

@@ -22,7 +22,7 @@ class SessionInfo(Result, frozen=True, kw_only=True):
     argv: list[str]
     exit_code: int | None
     complete: bool
-    iotrace_version: str
+    iotrace_version: str | None
 
 
 class Excluded(Result, frozen=True, kw_only=True):
@@ -177,7 +177,7 @@ class Accelerator(Result, frozen=True, kw_only=True):
 
 class RankReport(Result, frozen=True, kw_only=True):
     rank: int
-    host: str
+    host: str | None
     local_rank: int | None
     world_size: int | None
     incarnation: int
@@ -258,10 +258,11 @@ class Recommendation(Result, frozen=True, kw_only=True):
 
 
 class ClockInfo(Result, frozen=True, kw_only=True):
-    """`kind` is ``exact``, or ``assumed`` where another machine's clock was not compared (bound unknown)."""
+    """`kind` is ``exact``, or ``assumed`` where another machine's clock was not compared (bound unknown),
+    ``none`` where times have no date."""
 
     source: str
-    host: str
+    host: str | None
     kind: str
     offset_ns: int
     bound_ns: int | None
