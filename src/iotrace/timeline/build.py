@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from iotrace.analysis.activity import Activity
 from iotrace.analysis.batches import Delivery, LoaderRun, loaders_of, primary_of, worker_number
 from iotrace.analysis.waits import CAUSES, Explained, explain
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_READ_PATH
 from iotrace.sources.records import Process, Produced
 from iotrace.sources.session import Rank, Session
+from iotrace.timeline.kineto import add_torch
 from iotrace.timeline.model import Arrow, Counter, ProcessTracks, Slice, Timeline, Track
 
 _CATEGORIES = {KIND_ITEM: "dataset", KIND_COLLATE: "collate", KIND_READ_PATH: "read path"}
@@ -37,6 +39,8 @@ def build(session: Session, rank: Rank) -> Timeline:
     for process in rank.processes:
         _add_process(session, rank, process, loaders, main, timeline, ready)
     timeline.arrows = _arrows(rank, loaders, steps, ready, timeline)
+    windows = [Activity(trace) for trace in rank.main.windows.traces]
+    add_torch(timeline, main, _title(rank), rank.main.pid, windows)
     return timeline
 
 

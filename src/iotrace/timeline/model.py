@@ -50,6 +50,7 @@ class Arrow:
 
     name: str
     stops: list[tuple[Slice, int]]
+    category: str = "batch"
 
 
 @dataclass
