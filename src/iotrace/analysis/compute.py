@@ -47,14 +47,24 @@ class Compute:
 
 
 def compute_of(
-    traces: Sequence[KinetoTrace], explained: Sequence[Explained] = (), kernel_gap_us: float = KERNEL_GAP_US
+    traces: Sequence[KinetoTrace],
+    explained: Sequence[Explained] = (),
+    steps: Sequence[Step] = (),
+    kernel_gap_us: float = KERNEL_GAP_US,
 ) -> Compute:
-    """Everything of a rank's traces; `explained` are the waits that the agent recorded, in order of time."""
+    """Everything of a rank's traces; `explained` are the waits that the agent recorded, in order of time.
+
+    A trace without the profiler's steps is broken down by the agent's `steps`.
+    """
     windows = [Activity(trace) for trace in traces]
     waits = [_waits(window, explained) for window in windows]
     exclusive, raw = [], []
     for window in windows:
         (starts, ends), _ = window.step_spans()
+        if not len(starts):
+            inside = _inside(window, steps)
+            starts = np.array([step.start_ns for step in inside], dtype=np.int64)
+            ends = np.array([step.end_ns for step in inside], dtype=np.int64)
         if len(starts):
             found = break_down(roles_of(window), starts, ends)
             exclusive.append(found.exclusive_ns)
@@ -91,17 +101,22 @@ def _waits(window: Activity, explained: Sequence[Explained]) -> DataWaits:
     return DataWaits(np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64), causes)
 
 
+def _inside(window: Activity, steps: Sequence[Step]) -> list[Step]:
+    """The steps that lie wholly inside the window."""
+    span = window.trace.span_ns()
+    if span is None:
+        return []
+    return [step for step in steps if span[0] <= step.start_ns and step.end_ns <= span[1]]
+
+
 def exposure_of(compute: Compute, steps: Sequence[Step]) -> Exposure | None:
     """The exposed wait of the steps that lie wholly inside a window; None without one or without a device."""
     exposed_ns = duration_ns = count = 0
     for window in compute.windows:
-        span = window.trace.span_ns()
-        if span is None or not window.device.any():
+        if not window.device.any():
             continue
         busy = Coverage(*window.busy())
-        for step in steps:
-            if step.start_ns < span[0] or step.end_ns > span[1]:
-                continue
+        for step in _inside(window, steps):
             count += 1
             duration_ns += step.duration_ns
             if step.awaited is not None:

@@ -84,7 +84,7 @@ def _rank(session: Session, rank: Rank, kernel_gap_us: float) -> tuple[RankRepor
     explained = explain(session, rank, primary.deliveries) if primary else []
     steps = summarise(kept, excluded)
     cpu_percent = _cpu_percent(rank, kept)
-    compute = compute_of(rank.main.windows.traces, explained, kernel_gap_us)
+    compute = compute_of(rank.main.windows.traces, explained, every_step, kernel_gap_us)
     exposure = exposure_of(compute, every_step)
     report = RankReport(
         rank=rank.number,
