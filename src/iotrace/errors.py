@@ -26,3 +26,7 @@ class LaunchError(IotraceError):
     def __init__(self, message: str, remedy: str = "", exit_code: int = 125) -> None:
         super().__init__(message, remedy)
         self.exit_code = exit_code
+
+
+class TraceError(IotraceError):
+    """A file that should hold a trace does not hold one that can be read."""

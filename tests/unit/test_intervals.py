@@ -6,7 +6,16 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iotrace.analysis.intervals import Coverage, Shares, pieces, split_exactly, union
+from iotrace.analysis.intervals import (
+    Coverage,
+    Shares,
+    intersect,
+    length,
+    pieces,
+    split_exactly,
+    subtract,
+    union,
+)
 
 END = 40
 
@@ -78,3 +87,16 @@ def test_split_is_exact_and_pro_rata(total: int, weights: list[float]) -> None:
     assert sum(parts) == total
     for part, weight in zip(parts, weights, strict=True):
         assert abs(part - total * weight / whole) <= 1 + total * 1e-12
+
+
+@given(intervals, intervals)
+def test_intersection_and_difference_are_those_of_the_instants(
+    first: list[tuple[int, int]], second: list[tuple[int, int]]
+) -> None:
+    one, other = union(*columns(first)), union(*columns(second))
+    for found, expected in (
+        (intersect(one, other), instants(first) & instants(second)),
+        (subtract(one, other), instants(first) - instants(second)),
+    ):
+        assert instants(list(zip(found[0].tolist(), found[1].tolist(), strict=True))) == expected
+        assert length(found) == len(expected)

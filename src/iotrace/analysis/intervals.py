@@ -21,6 +21,27 @@ def union(starts: Times, ends: Times) -> tuple[Times, Times]:
     return starts[first], ends[last]
 
 
+def intersect(first: tuple[Times, Times], second: tuple[Times, Times]) -> tuple[Times, Times]:
+    """What two sets of sorted, disjoint intervals both cover."""
+    starts, ends, _, _ = pieces(*first, *second)
+    return starts, ends
+
+
+def subtract(first: tuple[Times, Times], second: tuple[Times, Times]) -> tuple[Times, Times]:
+    """What of the first set of sorted, disjoint intervals the second one does not cover."""
+    if not len(first[0]) or not len(second[0]):
+        return first
+    low = min(first[0][0], second[0][0]) - 1
+    high = max(first[1][-1], second[1][-1]) + 1
+    return intersect(first, (np.concatenate(([low], second[1])), np.concatenate((second[0], [high]))))
+
+
+def length(intervals: tuple[Times, Times]) -> int:
+    """The length of disjoint intervals together."""
+    starts, ends = intervals
+    return int((ends - starts).sum())
+
+
 class Coverage:
     """How much of any window a set of intervals covers."""
 

@@ -21,6 +21,9 @@ def losses(session: Session) -> list[NotCaptured]:
                 )
             )
         found += [NotCaptured(f"part of {name}", problem) for problem in process.problems]
+    for rank in session.ranks:
+        what = f"part of the torch.profiler traces of rank {rank.number}"
+        found += [NotCaptured(what, problem) for problem in rank.main.windows.problems]
     found += [NotCaptured("part of posix", problem) for problem in session.calls.problems]
     return found
 

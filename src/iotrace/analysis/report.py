@@ -8,6 +8,8 @@ import numpy as np
 
 from iotrace.analysis.advice import recommend
 from iotrace.analysis.batches import Delivery, LoaderRun, loaders_of, primary_of
+from iotrace.analysis.compute import Compute, Exposure, compare, compute_of, exposure_of
+from iotrace.analysis.idle import KERNEL_GAP_US
 from iotrace.analysis.io import io_of
 from iotrace.analysis.losses import losses, not_captured
 from iotrace.analysis.results import (
@@ -24,19 +26,23 @@ from iotrace.analysis.results import (
     WorstBatch,
 )
 from iotrace.analysis.steps import Step, measured, steps_of, summarise
+from iotrace.analysis.verdicts import MODERATELY_PERCENT, verdict
 from iotrace.analysis.waits import CAUSES, Explained, behind_ready_ns, explain
 from iotrace.sources.records import Process, Tick
 from iotrace.sources.session import Rank, Session, rank_of
 
 _WORST_BATCHES = 5
-_MODERATELY_PERCENT, _HIGHLY_PERCENT = 5.0, 20.0
 _CORES_FREE = 0.9  # "the cores allow more" while less than this share of them is busy
 
 
-def analyse(session: Session) -> Report:
+def analyse(session: Session, kernel_gap_us: float = KERNEL_GAP_US) -> Report:
     """Everything that `iotrace report` says of `session`."""
-    ranks = [_rank(session, rank) for rank in session.ranks]
+    found = [_rank(session, rank, kernel_gap_us) for rank in session.ranks]
+    ranks = [rank for rank, _ in found]
     recommendations = [item for rank in ranks for item in recommend(rank)]
+    # Of a restarted job the ranks of its last start are compared.
+    last = max((rank.incarnation for rank, compute in found if compute.windows), default=0)
+    compared = [(rank.rank, compute) for rank, compute in found if rank.incarnation == last]
     return Report(
         schema_version=SCHEMA_VERSION,
         session=SessionInfo(
@@ -48,7 +54,7 @@ def analyse(session: Session) -> Report:
         ),
         ranks=ranks,
         processes=[_process(session, process) for process in session.processes],
-        imbalance=None,
+        imbalance=compare(compared, ranks[0].world_size if ranks else None),
         recommendations=recommendations,
         not_captured=not_captured(session),
         clocks=_clocks(session),
@@ -70,7 +76,7 @@ def _process(session: Session, process: Process) -> ProcessInfo:
     )
 
 
-def _rank(session: Session, rank: Rank) -> RankReport:
+def _rank(session: Session, rank: Rank, kernel_gap_us: float) -> tuple[RankReport, Compute]:
     loaders = loaders_of(rank)
     primary = primary_of(loaders)
     every_step = steps_of(primary) if primary else []
@@ -78,20 +84,25 @@ def _rank(session: Session, rank: Rank) -> RankReport:
     explained = explain(session, rank, primary.deliveries) if primary else []
     steps = summarise(kept, excluded)
     cpu_percent = _cpu_percent(rank, kept)
-    return RankReport(
+    compute = compute_of(rank.main.windows.traces, explained, every_step, kernel_gap_us)
+    exposure = exposure_of(compute, every_step)
+    report = RankReport(
         rank=rank.number,
         host=rank.main.host,
         local_rank=rank.main.identity.local_rank,
         world_size=rank.world_size,
         incarnation=rank.incarnation,
         steps=steps,
-        data_wait=_data_wait(session, primary, kept, explained, cpu_percent),
+        data_wait=_data_wait(session, primary, kept, explained, cpu_percent, exposure),
         loaders=[_loader(loader, loader is primary) for loader in loaders],
-        breakdown_ms=None,
-        accelerator=None,
+        breakdown_ms=compute.breakdown_ms,
+        breakdown_raw_ms=compute.breakdown_raw_ms,
+        breakdown_steps=compute.breakdown_steps,
+        accelerator=compute.accelerator,
         io=io_of(session, rank),
         system=System(gpus=[], cpu_pct_mean=cpu_percent, rss_peak_bytes=None, cpus=rank.main.identity.cpus),
     )
+    return report, compute
 
 
 def _data_wait(
@@ -100,6 +111,7 @@ def _data_wait(
     kept: list[Step],
     explained: list[Explained],
     cpu_percent: float | None,
+    exposure: Exposure | None,
 ) -> DataWait:
     total_ns = sum(step.duration_ns for step in kept)
     if primary is None or not total_ns:
@@ -107,6 +119,7 @@ def _data_wait(
             raw_ms=None,
             exposed_ms=None,
             exposed_source=None,
+            exposed_steps=None,
             raw_wait_fraction=None,
             stall_fraction=None,
             verdict=None,
@@ -120,13 +133,17 @@ def _data_wait(
     waits = [item for item in explained if id(item.delivery) in awaited]
     raw_ms = sum(step.wait_ns for step in kept) / len(kept) / 1e6
     fraction = sum(step.wait_ns for step in kept) / total_ns
-    exposed = not session.accelerators
+    # Kernels were recorded inside the torch window alone; without an accelerator every wait is exposed.
+    source, exposed = "kernels", exposure
+    if exposure is None and not session.accelerators:
+        source, exposed = "cpu", Exposure(len(kept), sum(step.wait_ns for step in kept), total_ns)
     return DataWait(
         raw_ms=raw_ms,
-        exposed_ms=raw_ms if exposed else None,
-        exposed_source="cpu" if exposed else None,
+        exposed_ms=exposed.exposed_ns / exposed.steps / 1e6 if exposed else None,
+        exposed_source=source if exposed else None,
+        exposed_steps=exposed.steps if exposed else None,
         raw_wait_fraction=fraction,
-        stall_fraction=fraction if exposed else None,
+        stall_fraction=exposed.exposed_ns / exposed.duration_ns if exposed else None,
         verdict=verdict(fraction),
         causes_ms={cause: sum(item.causes[cause] for item in waits) / len(kept) / 1e6 for cause in CAUSES},
         too_few_workers=_too_few_workers(session, primary, kept, fraction, cpu_percent),
@@ -136,19 +153,11 @@ def _data_wait(
     )
 
 
-def verdict(wait_fraction: float) -> str:
-    """XProf's words: the share of the step that waits for input, in percent, below 5, to 20, above."""
-    percent = 100 * wait_fraction
-    if percent < _MODERATELY_PERCENT:
-        return "not input-bound"
-    return "moderately input-bound" if percent <= _HIGHLY_PERCENT else "highly input-bound"
-
-
 def _too_few_workers(
     session: Session, primary: LoaderRun, kept: list[Step], fraction: float, cpu_percent: float | None
 ) -> bool | None:
     """More production than the workers manage within the compute time, and cores to spare."""
-    if 100 * fraction < _MODERATELY_PERCENT:
+    if 100 * fraction < MODERATELY_PERCENT:
         return False
     production_ms = _production_ms(primary.deliveries)
     if production_ms is None or cpu_percent is None:

@@ -22,7 +22,7 @@ class SessionInfo(Result, frozen=True, kw_only=True):
     argv: list[str]
     exit_code: int | None
     complete: bool
-    iotrace_version: str
+    iotrace_version: str | None
 
 
 class Excluded(Result, frozen=True, kw_only=True):
@@ -67,6 +67,7 @@ class DataWait(Result, frozen=True, kw_only=True):
     raw_ms: float | None
     exposed_ms: float | None
     exposed_source: str | None
+    exposed_steps: int | None
     raw_wait_fraction: float | None
     stall_fraction: float | None
     verdict: str | None
@@ -134,9 +135,49 @@ class System(Result, frozen=True, kw_only=True):
     cpus: int | None
 
 
+class IdleByModule(Result, frozen=True, kw_only=True):
+    """Idle time that kernels of a module and phase ended; communication that was launched there."""
+
+    module: str | None
+    phase: str
+    idle_us: float
+    comm_us: float
+
+
+class StreamIdle(Result, frozen=True, kw_only=True):
+    """A stream's own gaps, whatever other streams did meanwhile."""
+
+    device: int | None
+    stream: int | None
+    events: int
+    busy_us: float
+    idle_by_class_us: dict[str, float]
+
+
+class Accelerator(Result, frozen=True, kw_only=True):
+    """Totals over the traced window, in us. `idle_by_class_us` and `idle_by_module` each sum to `idle_us`."""
+
+    span_us: float
+    busy_us: float
+    idle_us: float
+    compute_us: float
+    non_compute_us: float
+    comm_us: float
+    memory_us: float
+    comm_comp_overlap_us: float
+    comm_comp_overlap_pct: float | None
+    overlap_of_compute_pct: float | None
+    overlap_of_span_pct: float | None
+    kernel_gap_us: float
+    idle_by_class_us: dict[str, float]
+    data_wait_by_cause_us: dict[str, float] | None
+    idle_by_module: list[IdleByModule]
+    streams: list[StreamIdle]
+
+
 class RankReport(Result, frozen=True, kw_only=True):
     rank: int
-    host: str
+    host: str | None
     local_rank: int | None
     world_size: int | None
     incarnation: int
@@ -144,9 +185,68 @@ class RankReport(Result, frozen=True, kw_only=True):
     data_wait: DataWait
     loaders: list[LoaderResult]
     breakdown_ms: dict[str, float] | None
-    accelerator: dict[str, float] | None
+    breakdown_raw_ms: dict[str, float] | None
+    breakdown_steps: int | None
+    accelerator: Accelerator | None
     io: Io | None
     system: System
+
+
+class RankBalance(Result, frozen=True, kw_only=True):
+    """Means per step of the traced window, in ms; the four parts sum to the step."""
+
+    rank: int
+    steps: int
+    step_ms: float
+    compute_ms: float
+    communication_wait_ms: float
+    data_wait_ms: float
+    other_ms: float
+
+
+class Collectives(Result, frozen=True, kw_only=True):
+    """Collectives that could be matched between ranks; skew is the longest wait of a rank in one."""
+
+    matched: int
+    unmatched: int
+    skew_ms_mean: float | None
+    skew_ms_max: float | None
+
+
+class Straggler(Result, frozen=True, kw_only=True):
+    """What a rank costs the others: `waited_for_ms` is a total over them and the window.
+
+    `by_data_pct` is the share of its lateness that its own data waits explain.
+    """
+
+    rank: int
+    last_to_arrive: int
+    waited_for_ms: float
+    impact_pct: float | None
+    severity: str | None
+    by_data_pct: float | None
+
+
+class LateCollective(Result, frozen=True, kw_only=True):
+    name: str
+    elements: int | None
+    step: int | None
+    last_rank: int
+    skew_ms: float
+    data_wait_ms: float
+    late_by_data_ms: float
+
+
+class Imbalance(Result, frozen=True, kw_only=True):
+    """Across ranks. `spread` is (max - mean) / mean over the ranks."""
+
+    ranks_seen: int
+    world_size: int | None
+    ranks: list[RankBalance]
+    spread: dict[str, float | None]
+    collectives: Collectives
+    stragglers: list[Straggler]
+    worst: list[LateCollective]
 
 
 class Recommendation(Result, frozen=True, kw_only=True):
@@ -158,10 +258,11 @@ class Recommendation(Result, frozen=True, kw_only=True):
 
 
 class ClockInfo(Result, frozen=True, kw_only=True):
-    """`kind` is ``exact``, or ``assumed`` where another machine's clock was not compared (bound unknown)."""
+    """`kind` is ``exact``, or ``assumed`` where another machine's clock was not compared (bound unknown),
+    ``none`` where times have no date."""
 
     source: str
-    host: str
+    host: str | None
     kind: str
     offset_ns: int
     bound_ns: int | None
@@ -186,7 +287,7 @@ class Report(Result, frozen=True, kw_only=True):
     session: SessionInfo
     ranks: list[RankReport]
     processes: list[ProcessInfo]
-    imbalance: None
+    imbalance: Imbalance | None
     recommendations: list[Recommendation]
     not_captured: list[NotCaptured]
     clocks: list[ClockInfo]

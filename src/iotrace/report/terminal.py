@@ -10,11 +10,13 @@ from rich.table import Table
 from rich.text import Text
 
 from iotrace.analysis.results import DataWait, Io, LoaderResult, RankReport, Report
+from iotrace.report.layout import LABEL_WIDTH as _LABEL_WIDTH
+from iotrace.report.layout import line as _line
+from iotrace.report.terminal_compute import print_compute, print_imbalance
 
 _MOST_FILES = 6
 _MOST_CAUSES = 5
 _BAR_CELLS = 20
-_LABEL_WIDTH = 12
 # What the figures of the I/O table need beside the path.
 _FIGURES_WIDTH = 58
 _NARROWEST_PATH = 16
@@ -25,10 +27,16 @@ def print_report(report: Report, console: Console) -> None:
     """Print `report` on `console`; it reads the same without colour."""
     session = report.session
     exit_code = "unknown" if session.exit_code is None else str(session.exit_code)
-    console.print(Text.assemble(("iotrace ", "bold"), shlex.join(session.argv)), soft_wrap=False)
-    _line(console, "session", f"{session.path}  (exit code {exit_code})")
+    if session.argv:
+        console.print(Text.assemble(("iotrace ", "bold"), shlex.join(session.argv)), soft_wrap=False)
+        _line(console, "session", f"{session.path}  (exit code {exit_code})")
+    else:
+        traces = "trace" if len(report.ranks) == 1 else f"{len(report.ranks)} traces in"
+        console.print(Text.assemble(("iotrace ", "bold"), f"torch.profiler's {traces} {session.path}"))
     for rank in report.ranks:
         _print_rank(rank, console, len(report.ranks) > 1)
+    if report.imbalance is not None:
+        print_imbalance(report.imbalance, console)
     if report.recommendations:
         console.print()
     for item in report.recommendations:
@@ -48,20 +56,12 @@ def print_next(report: Report, timelines: list[Path], console: Console) -> None:
     _line(console, "again", f"iotrace report {shlex.quote(report.session.path)}")
 
 
-def _line(console: Console, label: str, text: str | Text, style: str = "bold") -> None:
-    """One labelled paragraph, wrapped beside its label."""
-    table = Table.grid(padding=(0, 1))
-    table.add_column(width=_LABEL_WIDTH, no_wrap=True)
-    table.add_column(overflow="fold")
-    table.add_row(Text(label, style=style), text if isinstance(text, Text) else Text(text))
-    console.print(table)
-
-
 def _print_rank(rank: RankReport, console: Console, several: bool) -> None:
     if several:
         console.print()
         restart = f", restart {rank.incarnation}" if rank.incarnation else ""
-        console.rule(f"rank {rank.rank} on {rank.host}{restart}", align="left")
+        host = f" on {rank.host}" if rank.host else ""
+        console.rule(f"rank {rank.rank}{host}{restart}", align="left")
     steps, wait = rank.steps, rank.data_wait
     if steps.mean_ms is None:
         _line(console, "steps", "none measured")
@@ -77,6 +77,7 @@ def _print_rank(rank: RankReport, console: Console, several: bool) -> None:
             f"(p95 {steps.p95_ms:.1f}) · {steps.per_second:.1f} steps/s{samples}",
         )
         _print_wait(wait, steps.mean_ms, console)
+    print_compute(rank, console)
     for loader in rank.loaders:
         _line(console, "loader", _loader_text(loader))
     if rank.io is not None:
@@ -87,7 +88,11 @@ def _print_wait(wait: DataWait, step_ms: float, console: Console) -> None:
     if wait.raw_ms is None or wait.raw_wait_fraction is None:
         _line(console, "data wait", "unknown")
         return
-    exposed = "" if wait.exposed_ms is not None else " (how much of it idled the accelerator is unknown)"
+    exposed = ""
+    if wait.exposed_ms is None:
+        exposed = " (how much of it idled the accelerator is unknown)"
+    elif wait.exposed_source != "cpu":
+        exposed = f"; {wait.exposed_ms:.1f} ms with the accelerator idle (of {wait.exposed_steps} profiled)"
     high = wait.raw_wait_fraction > 0.2
     text = Text.assemble(
         f"{wait.raw_ms:.1f} ms a step, ",

@@ -24,6 +24,7 @@ PROCESS = "process.json"
 RECORDS = "records.jsonl"
 SPANS = "spans.bin"
 LOG = "agent.log"
+TORCH_TRACES = "torch-*.json*"
 BROKEN = "broken"  # a directory: making one needs no descriptor
 
 # A span: start_ns, duration_ns, cpu_ns, bytes (CLOCK_MONOTONIC; bytes -1 where unknown), tid, name, file

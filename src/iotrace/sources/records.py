@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ import numpy.typing as npt
 from iotrace.session import names
 from iotrace.session.manifest import launches
 from iotrace.sources.clock import Clock
+from iotrace.sources.windows import Windows, read_windows
 
 SPAN_DTYPE = np.dtype(
     [
@@ -195,6 +197,12 @@ class Process:
     spans: npt.NDArray[Any]
     texts: dict[int, str]
     problems: list[str] = field(default_factory=list)
+    torch_traces: list[Path] = field(default_factory=list)
+
+    @cached_property
+    def windows(self) -> Windows:
+        """What torch.profiler recorded of the process; read when it is first asked for."""
+        return read_windows(self.torch_traces, self.identity.clock[1])
 
     @property
     def pid(self) -> int:
@@ -253,7 +261,8 @@ def _read_process(directory: Path) -> Process | None:
     for record in records:
         if isinstance(record, End) and record.broken:
             problems.append(f"could not write all it recorded: {record.broken}")
-    return Process(identity, clock, records, spans, texts, problems)
+    traces = sorted(directory.glob(names.TORCH_TRACES))
+    return Process(identity, clock, records, spans, texts, problems, traces)
 
 
 def _read_records(path: Path, problems: list[str]) -> list[Record]:

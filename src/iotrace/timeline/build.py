@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from iotrace.analysis.activity import Activity
 from iotrace.analysis.batches import Delivery, LoaderRun, loaders_of, primary_of, worker_number
 from iotrace.analysis.waits import CAUSES, Explained, explain
 from iotrace.session.names import KIND_COLLATE, KIND_DFTRACER, KIND_ITEM, KIND_MAPPED, KIND_READ_PATH
 from iotrace.sources.records import Process, Produced
 from iotrace.sources.session import Rank, Session
 from iotrace.timeline.chunks import chunk_arrows
+from iotrace.timeline.kineto import add_torch
 from iotrace.timeline.model import Arrow, Counter, ProcessTracks, Slice, Timeline, Track
 
 _CATEGORIES = {
@@ -46,6 +48,8 @@ def build(session: Session, rank: Rank) -> Timeline:
     timeline.arrows = _arrows(rank, loaders, steps, ready, timeline)
     for tracks in timeline.processes:
         timeline.arrows += chunk_arrows(tracks)
+    windows = [Activity(trace) for trace in rank.main.windows.traces]
+    add_torch(timeline, main, _title(rank), rank.main.pid, windows)
     return timeline
 
 

@@ -101,7 +101,7 @@ def _arrow(number: int, arrow: Arrow, base_ns: int, places: dict[int, tuple[int,
                 "tid": tid,
                 "ts": msgspec.Raw(_us(time_ns - base_ns)),
                 "name": arrow.name,
-                "cat": "batch",
+                "cat": arrow.category,
                 "bp": "e",
             }
         )

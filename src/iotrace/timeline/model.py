@@ -54,6 +54,7 @@ class Arrow:
 
     name: str
     stops: list[tuple[Slice, int]]
+    category: str = "batch"
 
 
 @dataclass

@@ -1,0 +1,93 @@
+"""The accelerator's part of the terminal report: breakdown, idle time, and the ranks compared."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from iotrace.analysis.results import Accelerator, Imbalance, RankReport, Straggler
+from iotrace.report.layout import line
+
+_WORTH_SHOWING = 0.005  # of the step
+_MOST_MODULES = 3
+_ROLE_NAMES = {"cpu_op": "CPU ops", "dataloader": "data loader"}
+_CLASS_NAMES = {
+    "data_wait": "data wait",
+    "host_wait": "host too late",
+    "kernel_wait": "between kernels",
+    "other": "other",
+}
+
+
+def print_compute(rank: RankReport, console: Console) -> None:
+    """What the rank's torch.profiler traces say; nothing where it left none."""
+    if rank.breakdown_ms is not None:
+        step_ms = sum(rank.breakdown_ms.values())
+        parts = [
+            f"{_ROLE_NAMES.get(role, role)} {ms:.1f}"
+            for role, ms in rank.breakdown_ms.items()
+            if ms >= _WORTH_SHOWING * step_ms
+        ]
+        steps = f"{rank.breakdown_steps} profiled step{'s' if rank.breakdown_steps != 1 else ''}"
+        line(console, "breakdown", f"{' · '.join(parts)} = {step_ms:.1f} ms a step ({steps})")
+    if rank.accelerator is not None:
+        _print_accelerator(rank.accelerator, console)
+
+
+def _print_accelerator(found: Accelerator, console: Console) -> None:
+    busy_pct = 100 * found.busy_us / found.span_us
+    text = f"busy {busy_pct:.0f} % of {found.span_us / 1e3:.1f} ms: compute {found.compute_us / 1e3:.1f}"
+    if found.comm_us:
+        text += f", communication {found.comm_us / 1e3:.1f}"
+        if found.comm_comp_overlap_pct is not None:
+            text += f" ({found.comm_comp_overlap_pct:.0f} % of it behind compute)"
+    if found.memory_us:
+        text += f", memory {found.memory_us / 1e3:.1f}"
+    line(console, "accelerator", text)
+    if not found.idle_us:
+        return
+    classes = [
+        f"{_CLASS_NAMES[name]} {us / 1e3:.1f}" for name, us in found.idle_by_class_us.items() if us > 0
+    ]
+    line(console, "idle", f"{found.idle_us / 1e3:.1f} ms: {' · '.join(classes)}")
+    ended = [
+        f"{one.module or 'no module'}, {one.phase} {one.idle_us / 1e3:.1f}"
+        for one in found.idle_by_module[:_MOST_MODULES]
+        if one.idle_us > 0
+    ]
+    line(console, "idle before", " · ".join(ended))
+
+
+def print_imbalance(found: Imbalance, console: Console) -> None:
+    """The ranks compared, and which of them the others wait for."""
+    console.print()
+    console.rule("ranks compared", align="left")
+    for one in found.ranks:
+        line(
+            console,
+            f"rank {one.rank}",
+            f"{one.step_ms:.1f} ms a step: compute {one.compute_ms:.1f} · communication wait "
+            f"{one.communication_wait_ms:.1f} · data wait {one.data_wait_ms:.1f} · other {one.other_ms:.1f}",
+        )
+    collectives = found.collectives
+    if collectives.skew_ms_mean is not None:
+        unmatched = f", {collectives.unmatched} not matched" if collectives.unmatched else ""
+        line(
+            console,
+            "skew",
+            f"{collectives.skew_ms_mean:.1f} ms mean, {collectives.skew_ms_max:.1f} ms worst, "
+            f"over {collectives.matched} collectives{unmatched}",
+        )
+    if found.world_size is not None and found.ranks_seen < found.world_size:
+        line(console, "", f"{found.ranks_seen} of {found.world_size} ranks left a trace")
+    for straggler in found.stragglers:
+        if straggler.severity is not None:
+            line(console, straggler.severity, _straggler(straggler))
+
+
+def _straggler(found: Straggler) -> Text:
+    cause = "" if found.by_data_pct is None else f"; {found.by_data_pct:.0f} % of its lateness is data wait"
+    return Text.assemble(
+        (f"rank {found.rank} is waited for", "bold red" if found.severity == "critical" else "bold"),
+        f": {found.impact_pct:.0f} % of the others' time, last in {found.last_to_arrive} collectives{cause}",
+    )

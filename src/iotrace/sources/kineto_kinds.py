@@ -1,0 +1,98 @@
+"""What Kineto's events are: categories and names differ by torch version, vendor and library."""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+
+
+class Kind(IntEnum):
+    """What an event tells of. `OTHER` is told of and counts in no figure."""
+
+    OTHER = 0
+    KERNEL = 1
+    MEMCPY = 2
+    MEMSET = 3
+    RUNTIME = 4
+    CPU_OP = 5
+    ANNOTATION = 6
+    GPU_ANNOTATION = 7
+    PYTHON = 8
+
+
+# libkineto's names since torch 1.11, those before it, in lower case.
+_KINDS = {
+    "kernel": Kind.KERNEL,
+    "gpu_memcpy": Kind.MEMCPY,
+    "memcpy": Kind.MEMCPY,
+    "gpu_memset": Kind.MEMSET,
+    "memset": Kind.MEMSET,
+    "cuda_runtime": Kind.RUNTIME,
+    "cuda_driver": Kind.RUNTIME,
+    "runtime": Kind.RUNTIME,
+    "xpu_runtime": Kind.RUNTIME,
+    "xpu_driver": Kind.RUNTIME,
+    "privateuse1_runtime": Kind.RUNTIME,
+    "privateuse1_driver": Kind.RUNTIME,
+    "cpu_op": Kind.CPU_OP,
+    "operator": Kind.CPU_OP,
+    "user_annotation": Kind.ANNOTATION,
+    "gpu_user_annotation": Kind.GPU_ANNOTATION,
+    "python_function": Kind.PYTHON,
+}
+
+LAUNCH = "ac2g"
+FORWARD_BACKWARD = "fwdbwd"
+# Arrows that mean the same: launch to kernel, forward to backward operator.
+FLOWS = {
+    "ac2g": LAUNCH,
+    "async_cpu_to_gpu": LAUNCH,
+    "async": LAUNCH,
+    "fwdbwd": FORWARD_BACKWARD,
+    "forward_backward": FORWARD_BACKWARD,
+}
+
+# The agent names a module's range ``module:encoder.layer.0``, torch ``nn.Module: Linear_0`` where it records
+# stacks. The agent's have the category of operators.
+_MODULE_PREFIXES = ("module:", "nn.Module: ")
+
+_STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
+_DATA_WAIT = re.compile(r"enumerate\((?:DataLoader\)#.*\.__next__$|DataPipe\)#)")
+# Kernels of NCCL and RCCL (nccl…), MSCCL, oneCCL.
+_COLLECTIVE_KERNEL = re.compile(r"(?<![a-z])(?:(?:n|r|ms|one)ccl|ccl(?:_|::))", re.IGNORECASE)
+# The range that a process group's backend puts around a collective on the host.
+_COLLECTIVE_RANGE = re.compile(r"(?:nccl|rccl|gloo|mpi|ucc|xccl|ccl|oneccl|hccl):\w")
+
+
+def kind_of(category: str) -> Kind:
+    """The kind of events of a category, matched without case."""
+    return _KINDS.get(category.lower(), Kind.OTHER)
+
+
+def step_of(name: str) -> int | None:
+    """The number of the profiler's step, None for any other range."""
+    found = _STEP.match(name)
+    return int(found.group(1)) if found else None
+
+
+def is_data_wait(name: str) -> bool:
+    """Whether a range is the consumer's wait in torch's DataLoader (or a DataPipe)."""
+    return _DATA_WAIT.match(name) is not None
+
+
+def is_collective_kernel(name: str) -> bool:
+    """Whether a kernel communicates between devices, by its name."""
+    return _COLLECTIVE_KERNEL.search(name) is not None
+
+
+def is_collective_range(name: str) -> bool:
+    """Whether a range on the host is a collective of a process group (``gloo:all_reduce``)."""
+    return _COLLECTIVE_RANGE.match(name) is not None
+
+
+def module_of(name: str) -> str | None:
+    """The module whose forward a range is, None for any other range."""
+    for prefix in _MODULE_PREFIXES:
+        if name.startswith(prefix):
+            return name.removeprefix(prefix).strip() or name
+    return None

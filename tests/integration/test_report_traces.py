@@ -1,0 +1,58 @@
+"""``iotrace report`` on bare traces of torch.profiler, as a user calls it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DATA = Path(__file__).parent.parent / "data"
+RANKS = [str(DATA / f"gloo_rank{number}.json.gz") for number in (0, 1)]
+
+
+def report(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "iotrace", "report", *arguments], capture_output=True, text=True
+    )
+
+
+def test_two_ranks_are_compared() -> None:
+    done = report(*RANKS, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    assert [rank["rank"] for rank in found["ranks"]] == [0, 1]
+    assert found["imbalance"]["stragglers"][0]["severity"] == "critical"
+    for rank in found["ranks"]:
+        assert sum(rank["breakdown_ms"].values()) == pytest.approx(rank["steps"]["mean_ms"])
+    screen = report(*RANKS).stdout
+    assert "rank 1 is waited for" in screen
+    assert "breakdown" in screen
+
+
+def test_figures_of_other_tools() -> None:
+    done = report(RANKS[0], "--compat", "tb")
+    assert done.returncode == 0
+    assert "cpu_op" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["{none}"], 1, "does not exist"),
+        (["{text}"], 1, "is no trace in Chrome's JSON format"),
+        (["{directory}", RANKS[0]], 2, "give one session, or traces"),
+        (["{directory}", "--compat", "hta"], 2, "--compat takes traces"),
+    ],
+)
+def test_wrong_arguments_get_a_sentence(
+    tmp_path: Path, arguments: list[str], code: int, sentence: str
+) -> None:
+    (tmp_path / "text.json").write_text("hello")
+    places = {"none": tmp_path / "none", "text": tmp_path / "text.json", "directory": tmp_path}
+    done = report(*[argument.format(**places) for argument in arguments])
+    assert done.returncode == code
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,37 @@
+"""The step-time breakdown against an oracle that looks at every instant."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from iotrace.analysis.breakdown import ROLES, break_down
+from tests.unit.test_intervals import columns, interval, intervals
+
+
+@settings(deadline=None)
+@given(st.lists(intervals, min_size=7, max_size=7), st.lists(interval, min_size=1, max_size=4))
+def test_each_instant_belongs_to_the_first_role_that_covers_it(
+    roles: list[list[tuple[int, int]]], steps: list[tuple[int, int]]
+) -> None:
+    found = break_down([columns(role) for role in roles], *columns(steps))
+    for row, (start, end) in enumerate(steps):
+        exclusive = [0] * 8
+        raw = [0] * 8
+        for instant in range(start, end):
+            covers = [any(left <= instant < right for left, right in role) for role in roles]
+            exclusive[covers.index(True) if any(covers) else 7] += 1
+            raw = [length + cover for length, cover in zip(raw, [*covers, not any(covers)], strict=True)]
+        assert found.exclusive_ns[row].tolist() == exclusive
+        assert found.raw_ns[row].tolist() == raw
+        assert found.exclusive_ns[row].sum() == end - start
+
+
+def test_means_are_named_by_role() -> None:
+    empty = np.empty(0, dtype=np.int64)
+    kernels = columns([(0, 3_000_000), (10_000_000, 12_000_000)])
+    found = break_down([kernels, *[(empty, empty)] * 6], *columns([(0, 8_000_000), (8_000_000, 20_000_000)]))
+    means = found.mean_ms(found.exclusive_ns)
+    assert tuple(means) == ROLES
+    assert (means["kernel"], means["other"]) == (2.5, 7.5)

@@ -1,0 +1,62 @@
+"""Our arithmetic with the quirks of TensorBoard's plugin and of HTA: the figures that those tools print."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+
+import pytest
+
+from iotrace.analysis.compat_hta import holistic
+from iotrace.analysis.compat_tb import tensorboard
+from iotrace.sources.kineto import KinetoTrace, read_kineto
+from tests.support.traces import SHARED, shared_trace
+
+_ROLES = {
+    "Kernel": "kernel",
+    "Memcpy": "memcpy",
+    "Memset": "memset",
+    "Communication": "communication",
+    "Runtime": "runtime",
+    "DataLoader": "dataloader",
+    "CpuOp": "cpu_op",
+    "Other": "other",
+}
+
+needs_traces = pytest.mark.skipif(
+    SHARED is None, reason="shared/traces lies beside the checkout on some machines alone"
+)
+REFERENCE = json.loads((SHARED / "reference.json").read_bytes()) if SHARED else {}
+
+
+@cache
+def trace(name: str) -> KinetoTrace:
+    return read_kineto(shared_trace(name))
+
+
+@needs_traces
+@pytest.mark.parametrize("name", [name for name, said in REFERENCE.items() if "tb" in said])
+def test_tensorboard_says_the_same(name: str) -> None:
+    said = REFERENCE[name]["tb"]
+    found = tensorboard(trace(name))
+    assert [str(step) for step in found.steps] == said["steps"]
+    # It prints one decimal.
+    assert {label: round(found.mean_us[role], 1) for label, role in _ROLES.items()} == {
+        label: said[label] for label in _ROLES
+    }
+    assert round(found.total_us, 1) == said["Total"]
+    assert [round(share, 5) for share in found.gpu_utilization.values()] == [said["gpu_utilization"]]
+
+
+@needs_traces
+@pytest.mark.parametrize("name", [name for name, said in REFERENCE.items() if "hta" in said])
+def test_hta_says_the_same(name: str) -> None:
+    said = REFERENCE[name]["hta"]
+    found = holistic(trace(name))
+    assert found is not None
+    for label, figure in said.items():
+        if label.startswith("stream"):
+            stream, _, kind = label.removeprefix("stream").partition("_")
+            assert getattr(found, kind)[int(stream)] == figure, label
+        else:
+            assert getattr(found, label) == figure, label

@@ -1,0 +1,148 @@
+"""Collectives across ranks: matched, their skew, the rank that is late and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iotrace.analysis.accelerator import waits_of
+from iotrace.analysis.activity import Activity
+from iotrace.analysis.collectives import RankTrace, match
+from iotrace.analysis.imbalance import imbalance_of
+from iotrace.sources.kineto import read_kineto
+from tests.support.kineto import Event, activity_of, annotation, data_wait, event, kernel, operator, step
+
+DATA = Path(__file__).parent.parent / "data"
+
+
+def nccl(
+    start: float, end: float, sequence: int | None, group: str = "0", ranks: str = "[0, 1]"
+) -> list[Event]:
+    args: dict[str, Any] = {
+        "Collective name": "allreduce",
+        "In msg nelems": 64,
+        "dtype": "Float",
+        "Process Group Name": group,
+        "Process Group Ranks": ranks,
+    }
+    if sequence is not None:
+        args["Seq"] = sequence
+    return kernel(start, end, launched=start - 1, name="ncclDevKernel_AllReduce", stream=20, **args)
+
+
+def gloo(start: float, end: float, elements: int, tid: int = 12) -> Event:
+    return event(
+        "user_annotation", "gloo:all_reduce", start, end, tid, Input_Dims=[[elements]], Input_type=["float"]
+    )
+
+
+def rank(number: int, *events: Event | list[Event]) -> RankTrace:
+    activity = activity_of(*events)
+    return RankTrace(number, activity, waits_of(activity))
+
+
+def test_nccl_is_matched_by_group_and_sequence_without_common_clocks() -> None:
+    # Rank 1 is late to 5, rank 0 to 6; rank 1's clock is 10000 us ahead, and it missed 4.
+    first = rank(0, nccl(0, 10, 4), nccl(100, 150, 5), nccl(260, 270, 6), nccl(300, 310, 5, "1", "[0, 2]"))
+    second = rank(1, nccl(10140, 10150, 5), nccl(10200, 10290, 6))
+    matched, unmatched = match([first, second])
+    assert [(one.last, one.real_ns, one.wait_ns(0), one.wait_ns(1)) for one in matched] == [
+        (1, 10_000, 40_000, 0),
+        (0, 10_000, 0, 80_000),
+    ]
+    # Number 4 of rank 0 alone, and one of a group whose other rank gave no trace.
+    assert unmatched == 2
+
+
+def test_gloo_is_matched_by_step_order_and_size() -> None:
+    first = rank(
+        0, step(7, 0, 100), step(8, 100, 200), gloo(10, 50, 8), gloo(20, 60, 16, 13), gloo(130, 135, 8)
+    )
+    second = rank(
+        1,
+        step(7, 0, 100),
+        step(8, 100, 200),
+        gloo(40, 50, 16),
+        gloo(45, 50, 8, 13),
+        gloo(110, 135, 8),
+        gloo(5, 9, 3),
+    )
+    matched, unmatched = match([first, second])
+    assert [(one.step, one.elements, one.last, max(one.durations_ns.values())) for one in matched] == [
+        (7, 8, 1, 40_000),
+        (7, 16, 1, 40_000),
+        (8, 8, 0, 25_000),
+    ]
+    assert unmatched == 1
+
+
+def test_the_late_rank_and_whether_its_data_made_it_late() -> None:
+    def one(number: int, *, late: float, wait: float) -> RankTrace:
+        return rank(
+            number,
+            step(1, 0, 200),
+            data_wait(0, wait),
+            operator("aten::mm", wait, late),
+            gloo(late, 150, 8),
+            operator("aten::add", 180, 200),
+        )
+
+    found = imbalance_of([one(0, late=30, wait=10), one(1, late=130, wait=70), one(2, late=40, wait=10)])
+    assert found is not None
+    straggler = found.stragglers[0]
+    assert (straggler.rank, straggler.last_to_arrive, straggler.severity) == (1, 1, "critical")
+    # Ranks 0 and 2 waited 100 and 90 us of their 200 us steps.
+    assert straggler.waited_for_ms == pytest.approx(0.190)
+    assert straggler.impact_pct == pytest.approx(100 * 190 / 400)
+    (late,) = found.worst
+    assert (late.step, late.last_rank, late.skew_ms) == (1, 1, pytest.approx(0.1))
+    # It waited 60 us longer for data than the others; the other 40 us of its lateness are computation.
+    assert late.late_by_data_ms == pytest.approx(0.06)
+    assert straggler.by_data_pct == pytest.approx(60)
+    for balance in found.ranks:
+        parts = (balance.compute_ms, balance.communication_wait_ms, balance.data_wait_ms, balance.other_ms)
+        assert sum(parts) == pytest.approx(balance.step_ms) == pytest.approx(0.2)
+    assert [one.communication_wait_ms for one in found.ranks] == pytest.approx([0.1, 0, 0.09])
+    assert found.spread["data_wait"] == pytest.approx((70 - 30) / 30)
+
+
+def test_a_wait_behind_computation_is_no_wait() -> None:
+    busy = rank(0, step(1, 0, 100), gloo(10, 60, 8), operator("aten::mm", 0, 100))
+    found = imbalance_of([busy, rank(1, step(1, 0, 100), gloo(50, 60, 8), annotation("x", 0, 1))])
+    assert found is not None
+    assert found.collectives.skew_ms_max == pytest.approx(0.04)
+    assert found.stragglers[0].waited_for_ms == 0
+    assert found.stragglers[0].severity is None
+
+
+def test_one_rank_has_no_imbalance() -> None:
+    assert imbalance_of([rank(0, nccl(0, 10, 4))]) is None
+
+
+def test_ranks_without_collectives_still_compare() -> None:
+    found = imbalance_of([rank(0, operator("aten::mm", 0, 10)), rank(1, operator("aten::mm", 0, 30))])
+    assert found is not None
+    assert found.collectives.matched == 0
+    assert found.collectives.skew_ms_mean is None
+    assert found.stragglers == []
+
+
+def test_two_real_ranks_by_gloo_one_with_a_slow_loader() -> None:
+    ranks = []
+    for number in (0, 1):
+        activity = Activity(read_kineto(DATA / f"gloo_rank{number}.json.gz"))
+        assert (activity.trace.rank, activity.trace.world_size) == (number, 2)
+        ranks.append(RankTrace(number, activity, waits_of(activity)))
+    found = imbalance_of(ranks)
+    assert found is not None
+    # One bucket of gradients in each of four steps; rank 1 sleeps 40 ms for each batch.
+    assert (found.collectives.matched, found.collectives.unmatched) == (4, 0)
+    straggler = found.stragglers[0]
+    assert (straggler.rank, straggler.last_to_arrive, straggler.severity) == (1, 4, "critical")
+    assert straggler.by_data_pct is not None
+    assert straggler.by_data_pct > 90
+    fast, slow = found.ranks
+    assert slow.data_wait_ms > 30 > 10 > fast.data_wait_ms
+    assert fast.communication_wait_ms > 20 > 1 > slow.communication_wait_ms

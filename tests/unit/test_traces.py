@@ -1,0 +1,130 @@
+"""Reports from bare traces, and what a rank's traces add to its session's report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iotrace.analysis.batches import Delivery
+from iotrace.analysis.compute import compute_of, exposure_of
+from iotrace.analysis.steps import Step
+from iotrace.analysis.traces import analyse_traces
+from iotrace.analysis.waits import CAUSES, Explained
+from iotrace.sources.kineto import read_kineto
+from iotrace.sources.windows import read_windows
+from tests.support.kineto import data_wait, kernel, operator, step, trace_of
+from tests.support.traces import SHARED, shared_trace
+
+DATA = Path(__file__).parent.parent / "data"
+GPU = {"deviceProperties": [{"id": 0, "name": "A100"}]}
+
+
+def delivery(wait_start_us: int, delivered_us: int) -> Delivery:
+    return Delivery(
+        loader=0,
+        iterator=0,
+        epoch=0,
+        index=0,
+        wait_start_ns=1000 * wait_start_us,
+        delivered_ns=1000 * delivered_us,
+        grad=True,
+        backward_count=0,
+    )
+
+
+def test_a_trace_with_a_device_says_how_much_of_the_wait_it_hid() -> None:
+    trace = trace_of(step(3, 0, 1000), data_wait(0, 400), kernel(-50, 100, -60), kernel(450, 900, 410), **GPU)
+    report = analyse_traces([trace])
+    (rank,) = report.ranks
+    assert (rank.steps.count, rank.steps.mean_ms, rank.system.gpus) == (1, 1.0, ["A100"])
+    wait = rank.data_wait
+    assert (wait.raw_ms, wait.exposed_ms, wait.exposed_source) == (0.4, pytest.approx(0.3), "kernels")
+    assert (wait.raw_wait_fraction, wait.stall_fraction) == (0.4, pytest.approx(0.3))
+    assert rank.breakdown_ms is not None
+    assert rank.breakdown_ms["kernel"] == pytest.approx(0.55)
+    assert sum(rank.breakdown_ms.values()) == pytest.approx(1.0)
+    assert rank.breakdown_raw_ms is not None
+    assert rank.breakdown_raw_ms["dataloader"] == pytest.approx(0.4)
+    assert rank.accelerator is not None
+    assert rank.accelerator.idle_by_class_us["data_wait"] == pytest.approx(300)
+    assert (report.imbalance, report.session.exit_code, rank.io, rank.host) == (None, None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("around", "exposed_ms", "source"),
+    [({}, 0.4, "cpu"), (GPU, None, None)],
+    ids=["no device", "not recorded"],
+)
+def test_without_device_activity(
+    around: dict[str, Any], exposed_ms: float | None, source: str | None
+) -> None:
+    trace = trace_of(step(3, 0, 1000), data_wait(0, 400), operator("aten::mm", 400, 900), **around)
+    (rank,) = analyse_traces([trace]).ranks
+    assert (rank.data_wait.exposed_ms, rank.data_wait.exposed_source) == (exposed_ms, source)
+    assert rank.accelerator is None
+
+
+def test_what_a_trace_does_not_hold_is_unknown() -> None:
+    (rank,) = analyse_traces([trace_of(step(3, 0, 1000), kernel(0, 900, -1))]).ranks
+    # No wait was recorded: the loader may be another one than torch's.
+    assert (rank.data_wait.raw_ms, rank.data_wait.verdict) == (None, None)
+    report = analyse_traces([trace_of(kernel(0, 900, -1))])
+    assert report.ranks[0].steps.mean_ms is None
+    assert report.ranks[0].breakdown_ms is None
+    assert [item.what for item in report.not_captured][1:] == ["steps of trace.json"]
+
+
+def test_ranks_are_those_that_the_traces_name() -> None:
+    traces = [read_kineto(DATA / f"gloo_rank{number}.json.gz") for number in (1, 0)]
+    report = analyse_traces(traces)
+    assert [(rank.rank, rank.world_size, rank.host) for rank in report.ranks] == [(0, 2, "vm"), (1, 2, "vm")]
+    assert report.session.path == str(DATA)
+    assert report.imbalance is not None
+    assert report.imbalance.world_size == 2
+    assert report.imbalance.stragglers[0].rank == 1
+    assert [clock.kind for clock in report.clocks] == ["assumed", "assumed"]
+    same = analyse_traces([traces[0], traces[0]])
+    assert [rank.rank for rank in same.ranks] == [0, 1]
+
+
+def test_the_sessions_waits_give_causes_to_the_idle_time_and_exposure_to_steps() -> None:
+    trace = trace_of(kernel(0, 100, -1), kernel(400, 500, 390), kernel(800, 1000, 790))
+    waits = [delivery(50, 350), delivery(550, 650)]
+    explained = [Explained(one, {**dict.fromkeys(CAUSES, 0), "decode": one.wait_ns}) for one in waits]
+    compute = compute_of([trace], explained)
+    assert compute.accelerator is not None
+    assert compute.accelerator.idle_by_class_us["data_wait"] == 250 + 100
+    assert compute.accelerator.data_wait_by_cause_us is not None
+    assert compute.accelerator.data_wait_by_cause_us["decode"] == pytest.approx(350)
+    first = Step(delivery(-9, 0), 0, 350_000, waits[0])
+    second = Step(waits[0], 350_000, 650_000, waits[1])
+    beyond = Step(waits[1], 650_000, 2_000_000, None)
+    exposure = exposure_of(compute, [first, second, beyond])
+    assert exposure is not None
+    assert (exposure.steps, exposure.exposed_ns, exposure.duration_ns) == (2, 350_000, 650_000)
+
+
+def test_two_traces_of_one_time_count_once(tmp_path: Path) -> None:
+    for number in (0, 1):
+        (tmp_path / f"torch-{number}.json.gz").write_bytes((DATA / "gloo_rank0.json.gz").read_bytes())
+    (tmp_path / "torch-2.json").write_text("nothing")
+    found = read_windows(sorted(tmp_path.glob("torch-*")), near_ns=0)
+    assert len(found.traces) == 1
+    assert len(found.problems) == 2
+
+
+@pytest.mark.skipif(SHARED is None, reason="shared/traces lies beside the checkout on some machines alone")
+def test_no_workers_and_four_of_the_same_training() -> None:
+    found = {}
+    for workers in (0, 4):
+        trace = read_kineto(shared_trace(f"resnet50_num_workers_{workers}.pt.trace.json.gz"))
+        (found[workers],) = analyse_traces([trace]).ranks
+    assert found[0].data_wait.verdict == "highly input-bound"
+    assert found[4].data_wait.verdict == "not input-bound"
+    # Kernels hide a part of the wait; the breakdown shows the rest.
+    wait, breakdown = found[0].data_wait, found[0].breakdown_ms
+    assert wait.exposed_ms is not None
+    assert breakdown is not None
+    assert breakdown["dataloader"] <= wait.exposed_ms < (wait.raw_ms or 0)
