@@ -11,7 +11,7 @@ from time import monotonic_ns
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from iotrace.agent import fetch, training
+from iotrace.agent import fetch, torch_window, training
 from iotrace.agent.patching import hide_frame, patch
 from iotrace.agent.pin_memory import hook_pin_memory_loop, stamps_of
 from iotrace.agent.recorder import Recorder
@@ -26,11 +26,14 @@ _loaders: WeakKeyDictionary[Any, _Loader] = WeakKeyDictionary()
 
 
 class _Loader:
-    """A DataLoader object's number, and how often it has been iterated."""
+    """A DataLoader object's number, how often it has been iterated, and what the torch window knows of it."""
 
     def __init__(self) -> None:
         self.number = next(_loader_numbers)
         self.epochs = 0
+        self.delivered = 0
+        self.backward_count = -1
+        self.trains = False
 
 
 class _Iterator:
@@ -129,6 +132,7 @@ class _Iterator:
             )
         self.delivered += 1
         self.recorder.records.append(record)
+        torch_window.delivered(self, grad)
 
     def end(self, outcome: str, wait_start_ns: int) -> None:
         """Record that ``__next__`` returned no batch: ``exhausted``, or the name of what it raised."""
@@ -143,6 +147,7 @@ class _Iterator:
                 "backward_count": training.backward_count,
             }
         )
+        torch_window.epoch_ended(self)
 
 
 def _start_method(workers: Any) -> str | None:

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from iotrace.analysis.batches import loaders_of
+from iotrace.session import names
 from iotrace.session.manifest import NotCaptured
-from iotrace.sources.records import Process, Produced, Tick, Worker
+from iotrace.sources.records import (
+    Process,
+    Produced,
+    Tick,
+    TorchProgram,
+    TorchProgramTrace,
+    TorchWindow,
+    Worker,
+)
 from iotrace.sources.session import Session
 
 
@@ -51,9 +60,7 @@ def not_captured(session: Session) -> list[NotCaptured]:
     if session.manifest.posix.on and not session.calls.pids:
         found.append(NotCaptured("posix", "no process of the command left a file of dftracer's"))
     found += _unseen_workers(session)
-    found.append(
-        NotCaptured("compute", "this version does not record torch.profiler", "use torch.profiler beside it")
-    )
+    found += _untraced_compute(session)
     if session.manifest.accelerators:
         found.append(
             NotCaptured(
@@ -65,6 +72,32 @@ def not_captured(session: Session) -> list[NotCaptured]:
             NotCaptured("the exit code", "the launcher did not see the end of the command, or it still runs")
         )
     return found + losses(session)
+
+
+def _untraced_compute(session: Session) -> list[NotCaptured]:
+    """Ranks without a trace of torch's profiler, and why; windows that were cut short or lost."""
+    if session.manifest.torch.get(names.TORCH_STEPS, names.OFF) == names.OFF:
+        return [NotCaptured("compute", "torch.profiler was switched off", "leave --torch-steps off away")]
+    found = []
+    for rank in session.ranks:
+        windows = rank.main.of_type(TorchWindow)
+        programs = rank.main.of_type(TorchProgram)
+        kept = [trace for trace in rank.main.of_type(TorchProgramTrace) if trace.path]
+        what = f"compute of rank {rank.number}"
+        if any(window.event == "exported" for window in windows) or kept:
+            continue
+        errors = [window.why for window in windows if window.event == "error"]
+        if programs:
+            why = f"the program profiles itself ({programs[0].what}) and exported no trace that could be kept"
+            found.append(NotCaptured(what, why, "have it call export_chrome_trace"))
+        elif errors:
+            found.append(NotCaptured(what, f"torch's profiler failed: {errors[0]}"))
+        elif any(window.event == "active" for window in windows):
+            found.append(NotCaptured(what, "the program died while torch's profiler recorded"))
+        elif loaders_of(rank):
+            why = "the training loader delivered too few batches for a window of torch.profiler"
+            found.append(NotCaptured(what, why, "begin it sooner, as in --torch-steps 1:1:3"))
+    return found
 
 
 def _unseen_workers(session: Session) -> list[NotCaptured]:

@@ -22,7 +22,7 @@ from iotrace.analysis.results import (
     System,
     WorstBatch,
 )
-from iotrace.analysis.steps import Step, measured, steps_of, summarise
+from iotrace.analysis.steps import Step, measured, profiled_intervals, steps_of, summarise
 from iotrace.analysis.waits import CAUSES, Explained, behind_ready_ns, explain
 from iotrace.sources.records import Tick
 from iotrace.sources.session import Rank, Session
@@ -57,7 +57,8 @@ def _rank(session: Session, rank: Rank) -> RankReport:
     loaders = loaders_of(rank)
     primary = primary_of(loaders)
     every_step = steps_of(primary) if primary else []
-    kept, excluded = measured(every_step, primary.description.workers if primary else 0)
+    workers = primary.description.workers if primary else 0
+    kept, excluded = measured(every_step, workers, profiled_intervals(rank.main))
     explained = explain(session, rank, primary.deliveries) if primary else []
     steps = summarise(kept, excluded)
     cpu_percent = _cpu_percent(rank, kept)

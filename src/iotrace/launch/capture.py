@@ -31,8 +31,10 @@ def default_directory() -> Path:
     return candidate
 
 
-def run(command: list[str], directory: Path, only: list[str]) -> int:
+def run(command: list[str], directory: Path, only: list[str], torch: dict[str, str]) -> int:
     """Run `command` traced into the new session `directory`; returns its exit code.
+
+    `torch` are the settings of the torch profiler, as `torchprof.settings` gives them.
 
     Raises LaunchError (125, or 126 and 127 as a shell) before the program starts.
     """
@@ -49,12 +51,12 @@ def run(command: list[str], directory: Path, only: list[str]) -> int:
     else:
         inherited = environment.get("LD_PRELOAD", "")
         environment.update(posix.environment(capture, session / names.POSIX, inherited))
-    environment[names.SETTINGS_VARIABLE] = names.encode_settings({"session": str(session)})
+    environment[names.SETTINGS_VARIABLE] = names.encode_settings({"session": str(session), **torch})
     environment["PYTHONPATH"] = os.pathsep.join(
         [str(_SHIM), *filter(None, [environment.get("PYTHONPATH", "")])]
     )
     try:
-        write_manifest(session, _manifest(command, only, capture, not_captured))
+        write_manifest(session, _manifest(command, only, torch, capture, not_captured))
     except OSError as error:
         raise _not_writable(directory, error) from error
     started_ns = time.monotonic_ns()
@@ -77,7 +79,11 @@ def _own_python() -> list[str]:
 
 
 def _manifest(
-    command: list[str], only: list[str], capture: posix.PosixCapture, not_captured: list[NotCaptured]
+    command: list[str],
+    only: list[str],
+    torch: dict[str, str],
+    capture: posix.PosixCapture,
+    not_captured: list[NotCaptured],
 ) -> Manifest:
     return Manifest(
         format=names.FORMAT_VERSION,
@@ -90,6 +96,7 @@ def _manifest(
         posix=PosixState(on=not capture.why_not, only=[_readable(path) for path in only]),
         accelerators=sorted(node for pattern in _ACCELERATOR_NODES for node in glob.glob(pattern)),
         not_captured=not_captured,
+        torch=torch,
     )
 
 

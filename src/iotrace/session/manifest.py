@@ -28,7 +28,10 @@ class PosixState(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """How the run began. Times in ns of CLOCK_REALTIME; `accelerators` are device nodes found."""
+    """How the run began. Times in ns of CLOCK_REALTIME; `accelerators` are device nodes found.
+
+    `torch` holds the settings of the torch profiler, by the names that the agent reads them by.
+    """
 
     format: int
     iotrace_version: str
@@ -40,6 +43,7 @@ class Manifest(msgspec.Struct, frozen=True):
     posix: PosixState
     accelerators: list[str] = []
     not_captured: list[NotCaptured] = []
+    torch: dict[str, str] = {}
 
 
 class _Versioned(msgspec.Struct):
