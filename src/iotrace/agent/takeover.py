@@ -40,8 +40,8 @@ def hook_torch(module: Any, recorder: Recorder) -> None:
         for name in _STARTS:
             _before(holder, name, recorder, f"torch's profiler ({name})")
     keep = _Keeper(recorder)
-    autograd = sys.modules["torch.autograd.profiler"]
-    for owner in (kineto, autograd.profile, sys.modules["torch.autograd.profiler_util"].EventList):  # type: ignore[attr-defined]
+    profile = sys.modules["torch.autograd.profiler"].profile
+    for owner in (kineto, profile, sys.modules["torch.autograd.profiler_util"].EventList):
         patch(owner, "export_chrome_trace", keep.make)
     torch_window.guarded = True
 
