@@ -110,9 +110,7 @@ def test_other_profilers_of_the_program(tmp_path: Path, fault: str, at: int, whe
         ("signal handler", 0, ENDED),
     ],
 )
-def test_a_fault_in_the_window(
-    tmp_path: Path, fault: str, code: int, window: list[tuple[str, str]]
-) -> None:
+def test_a_fault_in_the_window(tmp_path: Path, fault: str, code: int, window: list[tuple[str, str]]) -> None:
     both = run_both(tmp_path, fault, IN_WINDOW)
     assert both.bare.returncode == code
     lost = window == ENDED[:2]
@@ -223,7 +221,9 @@ def _compare(tmp_path: Path, arguments: list[str]) -> tuple[subprocess.Completed
     return done[1], session
 
 
-@pytest.mark.parametrize(("namespace", "how"), [("pytorch_lightning", BY_CLASS), ("lightning.pytorch", BY_NAME)])
+@pytest.mark.parametrize(
+    ("namespace", "how"), [("pytorch_lightning", BY_CLASS), ("lightning.pytorch", BY_NAME)]
+)
 def test_lightning_that_profiles_itself_never_meets_ours(tmp_path: Path, namespace: str, how: str) -> None:
     pytest.importorskip(namespace)
     profiler = how.format(namespace=namespace)

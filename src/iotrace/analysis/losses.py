@@ -62,11 +62,7 @@ def not_captured(session: Session) -> list[NotCaptured]:
     found += _unseen_workers(session)
     found += _untraced_compute(session)
     if session.manifest.accelerators:
-        found.append(
-            NotCaptured(
-                "gpu", "this version does not read NVML nor device time: the exposed wait is unknown", ""
-            )
-        )
+        found.append(NotCaptured("gpu", "this version does not read NVML", ""))
     if session.outcome is None:
         found.append(
             NotCaptured("the exit code", "the launcher did not see the end of the command, or it still runs")

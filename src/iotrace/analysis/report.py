@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -89,6 +90,7 @@ def _data_wait(
             raw_ms=None,
             exposed_ms=None,
             exposed_source=None,
+            exposed_steps=None,
             raw_wait_fraction=None,
             stall_fraction=None,
             verdict=None,
@@ -102,13 +104,14 @@ def _data_wait(
     waits = [item for item in explained if id(item.delivery) in awaited]
     raw_ms = sum(step.wait_ns for step in kept) / len(kept) / 1e6
     fraction = sum(step.wait_ns for step in kept) / total_ns
-    exposed = not session.manifest.accelerators
+    exposed = exposed_wait(kept, bool(session.manifest.accelerators))
     return DataWait(
         raw_ms=raw_ms,
-        exposed_ms=raw_ms if exposed else None,
-        exposed_source="cpu" if exposed else None,
+        exposed_ms=exposed.ms,
+        exposed_source=exposed.source,
+        exposed_steps=exposed.steps,
         raw_wait_fraction=fraction,
-        stall_fraction=fraction if exposed else None,
+        stall_fraction=exposed.fraction,
         verdict=verdict(fraction),
         causes_ms={cause: sum(item.causes[cause] for item in waits) / len(kept) / 1e6 for cause in CAUSES},
         too_few_workers=_too_few_workers(session, primary, kept, fraction, cpu_percent),
@@ -116,6 +119,28 @@ def _data_wait(
         files=_file_costs(waits, len(kept)),
         worst_batches=_worst(waits),
     )
+
+
+@dataclass(frozen=True)
+class ExposedWait:
+    """The wait that idled the accelerator: mean per step in ms, share of the step, and how it is known."""
+
+    ms: float | None = None
+    fraction: float | None = None
+    source: str | None = None
+    steps: int | None = None
+
+
+def exposed_wait(kept: list[Step], accelerated: bool) -> ExposedWait:
+    """Without an accelerator, the raw wait; with one, the mean over the steps whose wait it has timed."""
+    source = "cuda_events" if accelerated else "cpu"
+    timed = [(step.exposed_ns if accelerated else step.wait_ns, step.duration_ns) for step in kept]
+    known = [(exposed_ns, duration_ns) for exposed_ns, duration_ns in timed if exposed_ns is not None]
+    # An epoch's last step awaits nothing: on its own it says nothing of the device.
+    if accelerated and not any(step.awaited is not None and step.exposed_ns is not None for step in kept):
+        return ExposedWait()
+    exposed_ns, duration_ns = map(sum, zip(*known, strict=True))
+    return ExposedWait(exposed_ns / len(known) / 1e6, exposed_ns / duration_ns, source, len(known))
 
 
 def verdict(wait_fraction: float) -> str:

@@ -67,6 +67,7 @@ class DataWait(Result, frozen=True, kw_only=True):
     raw_ms: float | None
     exposed_ms: float | None
     exposed_source: str | None
+    exposed_steps: int | None
     raw_wait_fraction: float | None
     stall_fraction: float | None
     verdict: str | None

@@ -30,6 +30,15 @@ class Step:
         """The raw data wait in this step."""
         return self.awaited.wait_ns if self.awaited is not None else 0
 
+    @property
+    def exposed_ns(self) -> int | None:
+        """The part of the wait in which the accelerator stood idle; None where it is not known."""
+        if self.awaited is None:
+            return 0
+        exposed_ns = self.awaited.exposed_ns
+        # The events enclose the wait, and the time to record them.
+        return None if exposed_ns is None else max(0, min(exposed_ns, self.wait_ns))
+
 
 def steps_of(loader: LoaderRun) -> list[Step]:
     """All closed steps, in order; a step whose loop was left has no end and is none."""

@@ -149,6 +149,15 @@ class End(msgspec.Struct, tag="end"):
     broken: str = ""
 
 
+class Exposed(msgspec.Struct, tag="exposed"):
+    """How long the accelerator stood idle during the wait for a batch, by its own events."""
+
+    iterator: Int
+    epoch: Int
+    index: Int
+    exposed_ns: Int
+
+
 class TorchWindow(msgspec.Struct, tag="torch_window"):
     """A change of a window of the torch profiler, which took `duration_ns` from the program.
 
@@ -195,6 +204,7 @@ Record = (
     | WorkerUp
     | Produced
     | End
+    | Exposed
     | TorchWindow
     | TorchProgram
     | TorchProgramTrace
