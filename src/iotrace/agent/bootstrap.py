@@ -34,6 +34,7 @@ READ_PATH_MODULES = {
         "tables",
     ),
 }
+LIGHTNING_PROFILERS = ("pytorch_lightning.profilers.pytorch", "lightning.pytorch.profilers.pytorch")
 
 # The process that has been started; a fork makes it differ. (A venv runs .pth files twice.)
 _started_in = 0
@@ -46,7 +47,8 @@ def start() -> None:
     if _started_in == os.getpid():
         return
     _started_in = os.getpid()
-    session = _settings().get("session", "")
+    settings = _settings()
+    session = settings.get("session", "")
     process_role = identity.role(list(getattr(sys, "orig_argv", [])))
     if process_role == "helper" or not os.path.isdir(f"{session}/{names.PROCESSES}"):
         return
@@ -56,20 +58,32 @@ def start() -> None:
     except OSError:  # no directory to report to: the program runs as if we were not here
         _recorder = None
         return
-    _install(_recorder, session)
+    _install(_recorder, session, settings)
 
 
 def _settings() -> dict[str, str]:
     return names.decode_settings(os.environ.get(names.SETTINGS_VARIABLE, ""))
 
 
-def _install(recorder: Recorder, session: str) -> None:
+def _install(recorder: Recorder, session: str, settings: dict[str, str]) -> None:
     import atexit
 
     def loader_imported(module: Any) -> None:
+        from iotrace.agent import torch_window
         from iotrace.agent.loader import hook_loader
 
         hook_loader(module, recorder)
+        torch_window.install(recorder, settings)
+
+    def torch_profiler_imported(module: Any) -> None:
+        from iotrace.agent.takeover import hook_torch
+
+        hook_torch(module, recorder)
+
+    def lightning_profiler_imported(module: Any) -> None:
+        from iotrace.agent.takeover import hook_lightning
+
+        hook_lightning(module, recorder)
 
     def distributed_imported(module: Any) -> None:
         from iotrace.agent.distributed import hook_distributed
@@ -106,6 +120,8 @@ def _install(recorder: Recorder, session: str) -> None:
         "dftracer.python.env": dftracer_settings_imported,
         "dftracer.python.common": dftracer_events_imported,
         "torch.distributed.distributed_c10d": distributed_imported,
+        "torch.profiler": torch_profiler_imported,
+        **dict.fromkeys(LIGHTNING_PROFILERS, lightning_profiler_imported),
         **{name: _read_path_hook(name, recorder) for name in READ_PATH_MODULES},
     }
     patching.on_undo(imports.install(hooks, recorder.log))
