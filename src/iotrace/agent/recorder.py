@@ -45,6 +45,7 @@ class Recorder:
         self._closed = False
         self._flushed_ns = 0
         self.directory = ""
+        self.over = False  # the session has ended, this process has not: nothing is recorded any more
 
     def open(self, identity: dict[str, Any]) -> None:
         """Make this process's directory and say who it is."""
@@ -91,6 +92,10 @@ class Recorder:
             beats = 0
             while not stop.acquire(True, FLUSH_SECONDS):
                 beats += 1
+                if self.session_over():
+                    self._stop = None  # else `close` would wait for this thread
+                    self.finish()
+                    return
                 if beats % 2 == 0:
                     self.tick()
                 self.flush()
@@ -164,6 +169,17 @@ class Recorder:
         broken = self._records_stream.broken or self._spans_stream.broken
         self.records.append({"type": "end", "mono_ns": time.monotonic_ns(), "broken": broken})
         self.flush()
+
+    def session_over(self) -> bool:
+        """Whether the session was closed while its processes go on: the block of an `iotrace.profile`."""
+        return os.path.isdir(f"{self._session}/{names.CLOSED}")
+
+    def finish(self) -> None:
+        """Close, and record no more in this process."""
+        self.over = True
+        self.close()
+        self.spans.clear()
+        self.records.clear()
 
     def before_fork(self) -> None:
         # Paused before the lock is taken, which the writer may be waiting for; noted under the lock, as

@@ -16,6 +16,7 @@ from typing import Any
 
 from iotrace.agent.patching import hide_frame
 from iotrace.agent.recorder import Recorder
+from iotrace.session.names import KIND_REGION
 
 RUSAGE_THREAD = 1
 
@@ -51,6 +52,39 @@ def forget_threads() -> None:
     _current.thread = _Thread()
 
 
+Begun = tuple[_Thread, Any, int, int]
+
+
+def begin() -> Begun:
+    """What `end_region` needs of its beginning. (`timed` does the same inline: a call fewer on each side.)"""
+    thread = _current.thread
+    before = getrusage(RUSAGE_THREAD)
+    start_ns = monotonic_ns()
+    switches = before[14] + before[15]
+    if switches != thread.switches:
+        thread.switches = switches
+        thread.offset_ns = thread_time_ns() - start_ns
+    return thread, before, start_ns, thread.offset_ns
+
+
+def end_region(recorder: Recorder, begun: Begun, name: str) -> None:
+    """Record the region that `begin` began on this thread."""
+    thread, before, start_ns, start_offset_ns = begun
+    end_ns = monotonic_ns()
+    after = getrusage(RUSAGE_THREAD)
+    switches = after[14] + after[15]
+    if switches != thread.switches:
+        thread.switches = switches
+        thread.offset_ns = thread_time_ns() - monotonic_ns()
+    duration_ns = end_ns - start_ns
+    cpu_ns = duration_ns + thread.offset_ns - start_offset_ns
+    faults_and_switches = [after[field] - before[field] for field in (6, 7, 14, 15)]
+    name_id = recorder.text(name)
+    recorder.spans.append(
+        (start_ns, duration_ns, cpu_ns, -1, thread.tid, name_id, -1, KIND_REGION, *faults_and_switches)
+    )
+
+
 def timed(
     recorder: Recorder,
     call: Callable[..., Any],
@@ -68,6 +102,12 @@ def timed(
     name_id = text(name)
 
     def timed_call(*args: Any, **kwargs: Any) -> Any:
+        if recorder.over:  # an object of the program's may outlive the part that was recorded
+            try:
+                return call(*args, **kwargs)
+            except BaseException as error:
+                hide_frame(error)
+                raise
         thread = _current.thread
         before = getrusage(RUSAGE_THREAD)
         start_ns = monotonic_ns()

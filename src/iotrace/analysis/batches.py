@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import Counter
 from dataclasses import dataclass, field
 
 from iotrace.sources.records import Batch, IteratorEnd, IteratorStart, Process, Produced, Worker, WorkerUp
 from iotrace.sources.session import Rank
+
+# The values of Lightning's RunningStage, as people say them; a loader of several is named by the first.
+PHASES = {
+    "train": "training",
+    "validate": "validation",
+    "test": "test",
+    "predict": "predict",
+    "sanity_check": "sanity check",
+}
+_NO_STEPS_OF_THEIRS = frozenset({"evaluation", *PHASES.values()} - {"training"})
 
 
 @dataclass(slots=True)
@@ -14,7 +26,9 @@ class Delivery:
 
     With ``num_workers=0`` the consumer takes the index when it asks (`taken_ns` is `wait_start_ns`) and
     has prepared the batch when its fetch ends; `up_ns` and the queue's stages are None.
-    `step_end_ns` is the next delivery or the end of the epoch; None where the loop was left.
+    `step_end_ns` is the next delivery, the end of the epoch or the beginning of a validation; None where
+    the loop was left. `inline_tid` is the consumer's thread where it made the batch in a source wrapped by
+    `iotrace.batches`, else None.
     """
 
     loader: int
@@ -40,6 +54,8 @@ class Delivery:
     # The delivery whose wait ends this step; None at an epoch's end.
     next: Delivery | None = None
     followed_by_backward: bool = False
+    phase: str | None = None
+    inline_tid: int | None = None
 
     @property
     def wait_ns(self) -> int:
@@ -56,17 +72,32 @@ class LoaderRun:
     deliveries: list[Delivery] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     epochs: int = 0
+    asked_ns: list[int] = field(default_factory=list)
+
+    @property
+    def phases(self) -> dict[str, int]:
+        """How many batches were delivered in each phase; empty where no trainer says."""
+        told = Counter(
+            PHASES.get(delivery.phase, delivery.phase) for delivery in self.deliveries if delivery.phase
+        )
+        ordered = [*PHASES.values(), *told]
+        return {phase: told[phase] for phase in dict.fromkeys(ordered) if told[phase]}
 
     @property
     def training(self) -> bool:
-        """Iterated with grad enabled, and a backward pass follows its batches."""
-        return any(delivery.grad and delivery.followed_by_backward for delivery in self.deliveries)
+        """Its trainer says so; without one: iterated with grad on, backward passes follow its batches."""
+        return any(
+            delivery.phase == "train" if delivery.phase else delivery.grad and delivery.followed_by_backward
+            for delivery in self.deliveries
+        )
 
     @property
     def kind(self) -> str:
-        """``training``, ``evaluation`` (grad disabled) or ``other``."""
+        """``training``, another phase of Lightning's, ``evaluation`` (grad disabled) or ``other``."""
         if self.training:
             return "training"
+        if self.phases:
+            return next(iter(self.phases))
         if self.deliveries and not any(delivery.grad for delivery in self.deliveries):
             return "evaluation"
         return "other"
@@ -76,6 +107,7 @@ def loaders_of(rank: Rank) -> list[LoaderRun]:
     """The rank's loaders in the order they were first iterated, every delivery joined with its production."""
     starts: dict[int, IteratorStart] = {}
     loaders: dict[int, LoaderRun] = {}
+    passes: set[tuple[int, int]] = set()
     produced = _produced(rank.workers)
     last: dict[tuple[int, int], Delivery] = {}
     clock = rank.main.clock
@@ -83,11 +115,17 @@ def loaders_of(rank: Rank) -> list[LoaderRun]:
         if isinstance(record, IteratorStart):
             starts[record.iterator] = record
             loader = loaders.setdefault(record.loader, LoaderRun(record.loader, record))
-            loader.epochs = max(loader.epochs, record.epoch + 1)
+            # An epoch's number counts from the program's start, which may be before the session's.
+            loader.epochs += (record.iterator, record.epoch) not in passes
+            passes.add((record.iterator, record.epoch))
             loader.description = record
+            loader.asked_ns.append(clock.real_one(record.mono_ns))
         elif isinstance(record, Batch) and record.iterator in starts:
             loader = loaders[starts[record.iterator].loader]
             delivery = _delivery(record, loader.number, rank.main)
+            if starts[record.iterator].wrapped:
+                delivery.inline_tid = record.tid
+            loader.asked_ns.append(delivery.wait_start_ns)
             if record.pid is not None:
                 _join(delivery, produced.get((record.pid, record.generation, record.index)))
             loader.deliveries.append(delivery)
@@ -105,13 +143,43 @@ def loaders_of(rank: Rank) -> list[LoaderRun]:
                     ended.step_end_ns = clock.real_one(record.wait_start_ns)
             if record.outcome != "exhausted":
                 loaders[starts[record.iterator].loader].failures.append(record.outcome)
+    _end_steps_at_validation(list(loaders.values()))
     return list(loaders.values())
 
 
+def _end_steps_at_validation(loaders: list[LoaderRun]) -> None:
+    """End a training step where a loader of no training is first asked: what follows is no part of it.
+
+    Lightning leaves an epoch without asking for the batch that is not there: its last step ends so, too.
+    """
+    others = [loader for loader in loaders if loader.kind in _NO_STEPS_OF_THEIRS]
+    asked = sorted(time_ns for loader in others for time_ns in loader.asked_ns)
+    for loader in loaders:
+        if loader.kind in _NO_STEPS_OF_THEIRS:
+            continue
+        for place, delivery in enumerate(loader.deliveries):
+            found = bisect_right(asked, delivery.delivered_ns)
+            if found == len(asked):
+                break
+            later = loader.deliveries[place + 1 : place + 2]
+            bounds = [item.wait_start_ns for item in later]
+            if delivery.step_end_ns is not None:
+                bounds.append(delivery.step_end_ns)
+            elif delivery.phase is None:
+                continue  # a loop that was left: nobody knows when
+            if all(asked[found] < bound for bound in bounds):
+                delivery.step_end_ns, delivery.next = asked[found], None
+
+
 def primary_of(loaders: list[LoaderRun]) -> LoaderRun | None:
-    """The training loader with most batches; without one, the loader with most batches."""
+    """The training loader with most batches; without one, the loader with most batches.
+
+    Where `iotrace.batches` wraps something that iterates a DataLoader, the DataLoader knows more.
+    """
     candidates = [loader for loader in loaders if loader.training] or loaders
-    return max(candidates, key=lambda loader: len(loader.deliveries), default=None)
+    return max(
+        candidates, key=lambda loader: (len(loader.deliveries), not loader.description.wrapped), default=None
+    )
 
 
 @dataclass(frozen=True)
@@ -150,6 +218,7 @@ def _delivery(record: Batch, loader: int, main: Process) -> Delivery:
         received_ns=real(record.received_ns),
         pinned_ns=real(record.pinned_ns),
         samples=record.samples,
+        phase=record.phase,
     )
     if record.worker is None and record.fetch_end_ns:
         delivery.taken_ns = delivery.wait_start_ns

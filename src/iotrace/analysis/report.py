@@ -7,9 +7,10 @@ from collections import defaultdict
 import numpy as np
 
 from iotrace.analysis.advice import recommend
-from iotrace.analysis.batches import Delivery, LoaderRun, loaders_of, primary_of
+from iotrace.analysis.batches import Delivery, LoaderRun, loaders_of
 from iotrace.analysis.io import io_of
 from iotrace.analysis.losses import losses, not_captured
+from iotrace.analysis.regions import regions_of
 from iotrace.analysis.results import (
     SCHEMA_VERSION,
     ClockInfo,
@@ -22,7 +23,7 @@ from iotrace.analysis.results import (
     System,
     WorstBatch,
 )
-from iotrace.analysis.steps import Step, measured, steps_of, summarise
+from iotrace.analysis.steps import Step, loop_of, measured, summarise
 from iotrace.analysis.waits import CAUSES, Explained, behind_ready_ns, explain
 from iotrace.sources.records import Tick
 from iotrace.sources.session import Rank, Session
@@ -42,6 +43,7 @@ def analyse(session: Session) -> Report:
             path=str(session.path),
             argv=session.manifest.argv,
             exit_code=session.outcome.exit_code if session.outcome else None,
+            ended=session.outcome is not None,
             complete=session.outcome is not None and not losses(session),
             iotrace_version=session.manifest.iotrace_version,
         ),
@@ -55,9 +57,9 @@ def analyse(session: Session) -> Report:
 
 def _rank(session: Session, rank: Rank) -> RankReport:
     loaders = loaders_of(rank)
-    primary = primary_of(loaders)
-    every_step = steps_of(primary) if primary else []
-    kept, excluded = measured(every_step, primary.description.workers if primary else 0)
+    loop = loop_of(rank, loaders)
+    primary = loop.primary
+    kept, excluded = measured(loop.steps, primary.description.workers if primary else 0)
     explained = explain(session, rank, primary.deliveries) if primary else []
     steps = summarise(kept, excluded)
     cpu_percent = _cpu_percent(rank, kept)
@@ -68,6 +70,7 @@ def _rank(session: Session, rank: Rank) -> RankReport:
         steps=steps,
         data_wait=_data_wait(session, primary, kept, explained, cpu_percent),
         loaders=[_loader(loader, loader is primary) for loader in loaders],
+        regions=regions_of(rank, kept, explained),
         breakdown_ms=None,
         accelerator=None,
         io=io_of(session, rank),
@@ -97,7 +100,7 @@ def _data_wait(
             files=[],
             worst_batches=[],
         )
-    awaited = {id(step.awaited) for step in kept if step.awaited is not None}
+    awaited = {id(delivery) for step in kept for delivery in step.awaited}
     waits = [item for item in explained if id(item.delivery) in awaited]
     raw_ms = sum(step.wait_ns for step in kept) / len(kept) / 1e6
     fraction = sum(step.wait_ns for step in kept) / total_ns
@@ -129,6 +132,8 @@ def _too_few_workers(
     session: Session, primary: LoaderRun, kept: list[Step], fraction: float, cpu_percent: float | None
 ) -> bool | None:
     """More production than the workers manage within the compute time, and cores to spare."""
+    if primary.description.wrapped:
+        return None  # who makes its batches, and with how many hands, is not known
     if 100 * fraction < _MODERATELY_PERCENT:
         return False
     production_ms = _production_ms(primary.deliveries)
@@ -202,8 +207,10 @@ def _loader(loader: LoaderRun, primary: bool) -> LoaderResult:
         kind=loader.kind,
         primary=primary,
         dataset=loader.description.dataset,
+        wrapped=loader.description.wrapped,
         workers=loader.description.workers,
         batches=len(deliveries),
+        phases=loader.phases,
         raw_ms=sum(delivery.wait_ns for delivery in later) / len(later) / 1e6 if later else None,
         delay_ms=sum(delays) / len(delays) if delays else None,
         production_ms=_production_ms(deliveries),

@@ -16,7 +16,7 @@ def report(
 
     Exit codes: 0 printed, 1 SESSION cannot be read, 2 wrong usage.
     """
-    from iotrace.cli.shared import load, make_console
+    from iotrace.present import load, make_console
 
     _, result = load(session, make_console(stderr=True))
     if as_json:

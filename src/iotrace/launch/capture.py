@@ -40,7 +40,7 @@ def run(command: list[str], directory: Path, only: list[str]) -> int:
         raise LaunchError("no command was given", "iotrace run -- python train.py")
     environment = dict(os.environ)
     program = child.find(command, environment.get("PATH"))
-    _make_session(directory)
+    make_session(directory)
     session = directory.resolve()
     capture = posix.plan([*posix.python_directories(program), *_own_python()], only)
     not_captured = []
@@ -49,14 +49,12 @@ def run(command: list[str], directory: Path, only: list[str]) -> int:
     else:
         inherited = environment.get("LD_PRELOAD", "")
         environment.update(posix.environment(capture, session / names.POSIX, inherited))
-    environment[names.SETTINGS_VARIABLE] = names.encode_settings({"session": str(session)})
-    environment["PYTHONPATH"] = os.pathsep.join(
-        [str(_SHIM), *filter(None, [environment.get("PYTHONPATH", "")])]
-    )
+    environment.update(agent_environment(session, environment.get("PYTHONPATH", "")))
+    state = PosixState(on=not capture.why_not, only=[_readable(path) for path in only])
     try:
-        write_manifest(session, _manifest(command, only, capture, not_captured))
+        write_manifest(session, describe(command, state, not_captured))
     except OSError as error:
-        raise _not_writable(directory, error) from error
+        raise not_writable(directory, error) from error
     started_ns = time.monotonic_ns()
     try:
         exit_code = child.run(command, environment)
@@ -76,9 +74,16 @@ def _own_python() -> list[str]:
     return sorted(root for root in roots if root not in ("/", "/usr"))
 
 
-def _manifest(
-    command: list[str], only: list[str], capture: posix.PosixCapture, not_captured: list[NotCaptured]
-) -> Manifest:
+def agent_environment(session: Path, python_path: str) -> dict[str, str]:
+    """The variables that start the agent in a new Python process; `python_path` is PYTHONPATH as it was."""
+    return {
+        names.SETTINGS_VARIABLE: names.encode_settings({"session": str(session)}),
+        "PYTHONPATH": os.pathsep.join([str(_SHIM), *filter(None, [python_path])]),
+    }
+
+
+def describe(command: list[str], posix_state: PosixState, not_captured: list[NotCaptured]) -> Manifest:
+    """The manifest of a run of `command` that begins now, here."""
     return Manifest(
         format=names.FORMAT_VERSION,
         iotrace_version=__version__,
@@ -87,7 +92,7 @@ def _manifest(
         host=_readable(_host()),
         started_ns=time.time_ns(),
         cpus=len(os.sched_getaffinity(0)),
-        posix=PosixState(on=not capture.why_not, only=[_readable(path) for path in only]),
+        posix=posix_state,
         accelerators=sorted(node for pattern in _ACCELERATOR_NODES for node in glob.glob(pattern)),
         not_captured=not_captured,
     )
@@ -112,11 +117,13 @@ def _host() -> str:
 _CHOOSE = "choose another directory with -o DIR"
 
 
-def _not_writable(directory: Path, error: OSError) -> LaunchError:
+def not_writable(directory: Path, error: OSError) -> LaunchError:
+    """What to raise where the session cannot be written."""
     return LaunchError(f"cannot write to {directory}: {error.strerror}", _CHOOSE)
 
 
-def _make_session(directory: Path) -> None:
+def make_session(directory: Path) -> None:
+    """Make the directories of a new session; LaunchError where there is something already."""
     try:
         if (directory / names.MANIFEST).exists():
             raise LaunchError(
@@ -129,4 +136,4 @@ def _make_session(directory: Path) -> None:
         for name in (names.PROCESSES, names.POSIX, names.OUT):
             (directory / name).mkdir()
     except OSError as error:
-        raise _not_writable(directory, error) from error
+        raise not_writable(directory, error) from error

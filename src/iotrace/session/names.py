@@ -22,6 +22,7 @@ PROCESS = "process.json"
 RECORDS = "records.jsonl"
 SPANS = "spans.bin"
 LOG = "agent.log"
+CLOSED = "closed"  # a directory in the session: it has ended before its processes
 BROKEN = "broken"  # a directory: making one needs no descriptor
 
 # A span: start_ns, duration_ns, cpu_ns, bytes (CLOCK_MONOTONIC; bytes -1 where unknown), tid, name, file

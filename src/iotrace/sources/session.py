@@ -13,7 +13,7 @@ from iotrace.session import names
 from iotrace.session.manifest import Manifest, Outcome, read_manifest, read_outcome
 from iotrace.sources.dftracer import PosixCalls, read_posix
 from iotrace.sources.paths import Paths, is_code
-from iotrace.sources.records import IteratorStart, Process, Worker, read_processes
+from iotrace.sources.records import IteratorStart, Mark, Process, Worker, read_processes
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,12 @@ class Session:
 
     @cached_property
     def ranks(self) -> list[Rank]:
-        """Every process that iterated a loader; the first one of all where none did."""
+        """Every process that iterated a loader or marked steps; the first one of all where none did."""
         # A worker whose dataset iterates a loader of its own stays a worker.
         trainers = [
             process
             for process in self.processes
-            if process.of_type(IteratorStart) and not process.of_type(Worker)
+            if (process.of_type(IteratorStart) or process.of_type(Mark)) and not process.of_type(Worker)
         ]
         if not trainers:
             trainers = self.processes[:1]
