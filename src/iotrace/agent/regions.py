@@ -114,7 +114,11 @@ class Region:
             try:
                 if _recorder is None:
                     return (yield from generator)
-                return (yield from _Resumed(generator, self))
+                try:
+                    return (yield from _Resumed(generator, self))
+                except BaseException as error:
+                    hide_frame(error)  # the method of `_Resumed`; this one's own goes below
+                    raise
             except BaseException as error:
                 hide_frame(error)
                 raise
