@@ -75,7 +75,9 @@ def test_regions_of_workers_and_trainer(tmp_path: Path, workers: int) -> None:
     )
     wait_ms = rank["data_wait"]["causes_ms"]["transform"]
     assert regions["item"]["wait_ms"] == pytest.approx(wait_ms, rel=0.05)
-    assert regions["load"]["wait_ms"] == pytest.approx(wait_ms * 2 / 3, rel=0.1)
+    both_ms = regions["load"]["wait_ms"] + regions["augment"]["wait_ms"]
+    assert 0.55 <= regions["load"]["wait_ms"] / both_ms <= 0.75  # it sleeps twice as long
+    assert both_ms <= regions["item"]["wait_ms"]
     assert regions["load"]["ms_total"] >= 24 * 12
     assert regions["load"]["cpu_ms_total"] < 0.5 * regions["load"]["ms_total"]
     assert regions["compute"]["wait_ms"] is None
@@ -170,13 +172,13 @@ def test_a_wrapped_source_that_trains_gives_steps_and_files(tmp_path: Path) -> N
 
 
 def test_marks_beside_a_training_loader_are_not_the_steps(tmp_path: Path) -> None:
-    script = PROGRAM.replace(
-        'with iotrace.region("compute"):', "for _ in range(2):\n            iotrace.step()"
-    )
-    script = script.replace(
-        "(batch * weight).sum().backward()", "pass\n        (batch * weight).sum().backward()"
-    )
-    (rank,) = checked(run_script(tmp_path, f"{script}\ntrain(iotrace.batches(loader(0)))\n"))["ranks"]
+    script = f"""{PROGRAM}
+for batch in iotrace.batches(loader(0)):
+    for _ in range(2):
+        iotrace.step()
+    (batch * weight).sum().backward()
+"""
+    (rank,) = checked(run_script(tmp_path, script))["ranks"]
     (loader,) = rank["loaders"]  # a DataLoader is recorded once, wrapped or not
     assert (loader["wrapped"], loader["batches"]) == (False, 24)
     assert rank["steps"]["count"] == 23
@@ -286,9 +288,13 @@ print(len(caught), caught[0].message, caught[0].filename == __file__)
 
 
 def test_a_profile_under_the_launcher_and_in_a_worker_is_a_region(tmp_path: Path) -> None:
-    script = PROGRAM.replace('@iotrace.region("item")', "@iotrace.profile") + (
-        '\nwith iotrace.profile(output="other"):\n    train(loader(1))\nassert not __import__("os").path.exists("other")\n'
-    )
+    program = PROGRAM.replace('@iotrace.region("item")', "@iotrace.profile")
+    script = f"""{program}
+import os
+with iotrace.profile(output="other"):
+    train(loader(1))
+assert not os.path.exists("other")
+"""
     run = run_script(tmp_path, script)
     (rank,) = checked(run)["ranks"]
     counts = {region["name"]: region["count"] for region in rank["regions"]}

@@ -46,14 +46,20 @@ def follow(trainer: Any) -> None:
     """Take the phase from `trainer`, with None from nowhere."""
     global _trainer
     _trainer = ref(trainer) if trainer is not None else None
-    phases.tell_by(_stage)
+    phases.tell_by(None if trainer is None else _phase)
 
 
-def _stage() -> str | None:
+def _phase() -> tuple[str | None, int]:
     trainer = _trainer() if _trainer is not None else None
     stage = getattr(getattr(trainer, "state", None), "stage", None)
     value = getattr(stage, "value", None)
-    return value if isinstance(value, str) else None
+    if not isinstance(value, str):
+        return None, 0
+    # Of a loader without a length, Lightning takes batches in advance, to know which one is the last.
+    loop = getattr(trainer, "fit_loop", None) if value == "train" else None
+    fetcher = getattr(loop, "_data_fetcher", None)
+    ahead = getattr(fetcher, "prefetch_batches", 0) if getattr(fetcher, "length", 0) is None else 0
+    return value, ahead
 
 
 def _ended(trainer: Any, start_ns: int, recorder: Recorder) -> None:

@@ -74,7 +74,7 @@ class _Iterator:
                 "generation": self.generation,
                 "pids": [worker.pid for worker in workers],
                 "start_method": _start_method(workers),
-                "phase": phases.current(),
+                "phase": phases.current()[0],
                 "mono_ns": monotonic_ns(),
             }
         )
@@ -90,6 +90,7 @@ class _Iterator:
 
     def deliver(self, iterator: Any, wait_start_ns: int, delivered_ns: int, grad: bool) -> None:
         """Record the batch that ``__next__`` has just returned."""
+        phase, ahead = phases.current()
         record: dict[str, Any] = {
             "type": "batch",
             "iterator": self.number,
@@ -100,7 +101,8 @@ class _Iterator:
             "delivered_ns": delivered_ns,
             "grad": grad,
             "backward_count": training.backward_count,
-            "phase": phases.current(),
+            "phase": phase,
+            "ahead": ahead,
         }
         if iterator._num_workers:
             # In order, the batch is the one before the next awaited; else the one received last.

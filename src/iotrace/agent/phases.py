@@ -6,15 +6,18 @@ TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_ask: Callable[[], str | None] | None = None
+_ask: Callable[[], tuple[str | None, int]] | None = None
 
 
-def tell_by(ask: Callable[[], str | None]) -> None:
-    """Have `current` call `ask`."""
+def tell_by(ask: Callable[[], tuple[str | None, int]] | None) -> None:
+    """Have `current` call `ask`; with None, know nothing."""
     global _ask
     _ask = ask
 
 
-def current() -> str | None:
-    """The phase of this instant, as Lightning's RunningStage names it; None where nothing knows."""
-    return _ask() if _ask is not None else None
+def current() -> tuple[str | None, int]:
+    """The phase of this instant, as Lightning's RunningStage names it; None where nothing knows.
+
+    And how many batches the loop takes in advance of the one that it works on.
+    """
+    return _ask() if _ask is not None else (None, 0)

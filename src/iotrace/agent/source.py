@@ -75,7 +75,7 @@ class _Batches:
                 "wrapped": True,
                 "epoch": self._epoch,
                 "generation": 0,
-                "phase": phases.current(),
+                "phase": phases.current()[0],
                 "mono_ns": monotonic_ns(),
             }
         )
@@ -100,6 +100,7 @@ class _Batches:
 
     def _deliver(self, wait_start_ns: int, delivered_ns: int) -> None:
         torch = sys.modules.get("torch")
+        phase, ahead = phases.current()
         grad_enabled = getattr(torch, "is_grad_enabled", None)  # absent while torch is being imported
         self._append(
             {
@@ -113,7 +114,8 @@ class _Batches:
                 "delivered_ns": delivered_ns,
                 "grad": grad_enabled() if grad_enabled is not None else True,
                 "backward_count": training.backward_count,
-                "phase": phases.current(),
+                "phase": phase,
+                "ahead": ahead,
                 "worker": None,
                 "fetch_start_ns": wait_start_ns,
                 "fetch_end_ns": delivered_ns,

@@ -26,9 +26,10 @@ class Delivery:
 
     With ``num_workers=0`` the consumer takes the index when it asks (`taken_ns` is `wait_start_ns`) and
     has prepared the batch when its fetch ends; `up_ns` and the queue's stages are None.
-    `step_end_ns` is the next delivery, the end of the epoch or the beginning of a validation; None where
-    the loop was left. `inline_tid` is the consumer's thread where it made the batch in a source wrapped by
-    `iotrace.batches`, else None.
+    `step_start_ns` is its own delivery; later where Lightning takes batches in advance, None where it was
+    taken so and never worked on. `step_end_ns` is the next delivery, the end of the epoch or the beginning
+    of a validation; None where the loop was left. `inline_tid` is the consumer's thread where it made the
+    batch in a source wrapped by `iotrace.batches`, else None.
     """
 
     loader: int
@@ -50,6 +51,7 @@ class Delivery:
     received_ns: int | None = None
     pinned_ns: int | None = None
     samples: int | None = None
+    step_start_ns: int | None = None
     step_end_ns: int | None = None
     # The delivery whose wait ends this step; None at an epoch's end.
     next: Delivery | None = None
@@ -108,6 +110,8 @@ def loaders_of(rank: Rank) -> list[LoaderRun]:
     starts: dict[int, IteratorStart] = {}
     loaders: dict[int, LoaderRun] = {}
     passes: set[tuple[int, int]] = set()
+    ahead: dict[tuple[int, int], int] = {}
+    exhausted_ns: dict[tuple[int, int], int] = {}
     produced = _produced(rank.workers)
     last: dict[tuple[int, int], Delivery] = {}
     clock = rank.main.clock
@@ -129,6 +133,8 @@ def loaders_of(rank: Rank) -> list[LoaderRun]:
             if record.pid is not None:
                 _join(delivery, produced.get((record.pid, record.generation, record.index)))
             loader.deliveries.append(delivery)
+            delivery.step_start_ns = delivery.delivered_ns
+            ahead[(record.iterator, record.epoch)] = record.ahead
             before = last.get((record.iterator, record.epoch))
             if before is not None:
                 before.step_end_ns, before.next = delivery.delivered_ns, delivery
@@ -141,10 +147,31 @@ def loaders_of(rank: Rank) -> list[LoaderRun]:
                 if record.outcome == "exhausted" and ended.step_end_ns is None:
                     # The last call shuts the workers down; that belongs to no step.
                     ended.step_end_ns = clock.real_one(record.wait_start_ns)
-            if record.outcome != "exhausted":
+            if record.outcome == "exhausted":
+                exhausted_ns[(record.iterator, record.epoch)] = clock.real_one(record.mono_ns)
+            else:
                 loaders[starts[record.iterator].loader].failures.append(record.outcome)
+    for loader in loaders.values():
+        for one, count in ahead.items():
+            if count > 0:
+                own = [item for item in loader.deliveries if (item.iterator, item.epoch) == one]
+                _shift_steps(own, count, exhausted_ns.get(one))
     _end_steps_at_validation(list(loaders.values()))
     return list(loaders.values())
+
+
+def _shift_steps(deliveries: list[Delivery], ahead: int, exhausted_ns: int | None) -> None:
+    """Let each batch of a pass open the step that the batch `ahead` places later was taken for.
+
+    Lightning's loop works on a batch when it has taken the following ones. The last ones' steps begin
+    when the loader has said that there is no more.
+    """
+    steps = [(item.step_start_ns, item.step_end_ns, item.next) for item in deliveries]
+    steps = [*steps[ahead:], (exhausted_ns, None, None)]
+    for place, delivery in enumerate(deliveries):
+        nothing = (None, None, None)
+        step = steps[place] if place < len(steps) else nothing
+        delivery.step_start_ns, delivery.step_end_ns, delivery.next = step
 
 
 def _end_steps_at_validation(loaders: list[LoaderRun]) -> None:
@@ -158,16 +185,18 @@ def _end_steps_at_validation(loaders: list[LoaderRun]) -> None:
         if loader.kind in _NO_STEPS_OF_THEIRS:
             continue
         for place, delivery in enumerate(loader.deliveries):
-            found = bisect_right(asked, delivery.delivered_ns)
+            if delivery.step_start_ns is None:
+                continue
+            found = bisect_right(asked, delivery.step_start_ns)
             if found == len(asked):
                 break
-            later = loader.deliveries[place + 1 : place + 2]
-            bounds = [item.wait_start_ns for item in later]
-            if delivery.step_end_ns is not None:
-                bounds.append(delivery.step_end_ns)
-            elif delivery.phase is None:
-                continue  # a loop that was left: nobody knows when
-            if all(asked[found] < bound for bound in bounds):
+            end_ns = delivery.step_end_ns
+            if end_ns is None:
+                if delivery.phase is None:
+                    continue  # a loop that was left: nobody knows when
+                later = (item.step_start_ns for item in loader.deliveries[place + 1 :])
+                end_ns = next((start_ns for start_ns in later if start_ns is not None), None)
+            if end_ns is None or asked[found] < end_ns:
                 delivery.step_end_ns, delivery.next = asked[found], None
 
 

@@ -75,12 +75,12 @@ def steps_of(loader: LoaderRun) -> list[Step]:
     return [
         Step(
             delivery,
-            delivery.delivered_ns,
+            delivery.step_start_ns,
             delivery.step_end_ns,
             () if delivery.next is None else (delivery.next,),
         )
         for delivery in loader.deliveries
-        if delivery.step_end_ns is not None
+        if delivery.step_start_ns is not None and delivery.step_end_ns is not None
     ]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from datetime import datetime
 from pathlib import Path
 from typing import ClassVar
 
@@ -101,6 +100,4 @@ def _writing(process: Path) -> bool:
 def _default_directory() -> Path:
     """By time; of a rank also by its number, as each makes a session of its own."""
     rank = next((os.environ[name] for name in ("RANK", "SLURM_PROCID") if os.environ.get(name)), None)
-    if rank is None:
-        return capture.default_directory()
-    return Path(f"iotrace-{datetime.now():%Y%m%d-%H%M%S}-rank{rank}")
+    return capture.default_directory("" if rank is None else f"-rank{rank}")

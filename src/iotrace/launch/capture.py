@@ -21,9 +21,9 @@ _ACCELERATOR_NODES = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dri/renderD*", "/de
 _SHIM = Path(__file__).parent.parent / "agent" / "shim"
 
 
-def default_directory() -> Path:
-    """A new name in the current directory, by time."""
-    base = Path(f"iotrace-{datetime.now():%Y%m%d-%H%M%S}")
+def default_directory(suffix: str = "") -> Path:
+    """A new name in the current directory, by time, with `suffix`."""
+    base = Path(f"iotrace-{datetime.now():%Y%m%d-%H%M%S}{suffix}")
     candidate, number = base, 1
     while candidate.exists():
         number += 1

@@ -93,7 +93,8 @@ class IteratorStart(msgspec.Struct, tag="iterator"):
 class Batch(msgspec.Struct, tag="batch"):
     """A batch that the consumer got. Times in ns of CLOCK_MONOTONIC, None where there was no such stage.
 
-    `phase` is the value of Lightning's RunningStage, None without its trainer.
+    `phase` is the value of Lightning's RunningStage, None without its trainer; `ahead` is how many batches
+    its loop takes in advance of the one that it works on.
     """
 
     iterator: Int
@@ -114,6 +115,7 @@ class Batch(msgspec.Struct, tag="batch"):
     fetch_end_ns: Int | None = None
     samples: Int | None = None
     phase: str | None = None
+    ahead: Int = 0
 
 
 class IteratorEnd(msgspec.Struct, tag="iterator_end"):

@@ -55,10 +55,10 @@ def build(session: Session, rank: Rank) -> Timeline:
 def _steps(primary: LoaderRun) -> dict[int, Slice]:
     found = {}
     for number, delivery in enumerate(primary.deliveries):
-        if delivery.step_end_ns is not None:
+        if delivery.step_start_ns is not None and delivery.step_end_ns is not None:
             args = {"epoch": delivery.epoch, "batch": delivery.index, "samples": delivery.samples}
             found[id(delivery)] = Slice(
-                delivery.delivered_ns, delivery.step_end_ns, f"step {number}", "step", args
+                delivery.step_start_ns, delivery.step_end_ns, f"step {number}", "step", args
             )
     return found
 
