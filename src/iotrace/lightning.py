@@ -14,8 +14,8 @@ class IotraceCallback:
     """Record each fit, validate, test and predict of the trainer as `iotrace.profile` does.
 
     An instance is a ``Callback`` of each Lightning namespace that the program has imported by then.
-    `output` is the session's directory; the second one of a process gets ``-2``. Every rank makes a session
-    of its own: with several, ``-rank<N>`` is appended. Under `iotrace run` the callback does nothing.
+    `output` and `report` are those of `iotrace.profile`: every rank makes sessions of its own. Under
+    `iotrace run` the callback does nothing.
     """
 
     _profile: Profile | None = None
@@ -38,10 +38,8 @@ class IotraceCallback:
 
         if self._profile is not None or bootstrap.recording():
             return
-        output = self._output
-        if output is not None and trainer.world_size > 1:
-            output = f"{output}-rank{trainer.global_rank}"
-        begun = Profile(output, self._report)
+        rank = trainer.global_rank if trainer.world_size > 1 else None
+        begun = Profile(self._output, self._report, rank=rank)
         begun.__enter__()
         self._profile = begun
         follow(trainer)  # its run has begun: the agent's hook comes too late for it

@@ -30,7 +30,9 @@ def profile(
 
     ``with iotrace.profile(output="session"):``, ``@iotrace.profile`` or ``@iotrace.profile(output=...)``.
     `output` is the session's directory, by default ``iotrace-<date>-<time>``; LaunchError where it holds
-    something. Under `iotrace run`, in a loader's worker and inside another profile it is a region.
+    something. A later session of the process with the same one gets ``-2`` and so on; of several ranks each
+    makes its own, with ``-rank<N>``. Under `iotrace run`, in a loader's worker and inside another profile
+    it is a region.
     """
     if callable(function):
         return Profile(None, report)(function)
@@ -41,12 +43,17 @@ class Profile:
     """What `profile` makes: a context manager and a decorator. `session` is the path of its last session."""
 
     def __init__(
-        self, output: str | os.PathLike[str] | None = None, report: bool = True, name: str = "profile"
+        self,
+        output: str | os.PathLike[str] | None = None,
+        report: bool = True,
+        name: str = "profile",
+        rank: int | None = None,
     ) -> None:
         self.session: str | None = None
         self._output = None if output is None else os.fspath(output)
         self._report = report
         self._name = name
+        self._rank = rank
         self._entered: list[Block | regions.Region] = []
 
     def __call__(self, function: Decorated) -> Decorated:
@@ -54,7 +61,7 @@ class Profile:
 
         def profiled(*args: Any, **kwargs: Any) -> Any:
             try:
-                with Profile(self._output, self._report, self._name) as entered:
+                with Profile(self._output, self._report, self._name, self._rank) as entered:
                     self.session = entered.session
                     return call(*args, **kwargs)
             except BaseException as error:
@@ -80,15 +87,15 @@ class Profile:
 
     def _begin_session(self) -> Block:
         global _running_in
-        from iotrace.agent import bootstrap
+        from iotrace.agent import bootstrap, identity
         from iotrace.launch.block import Block
         from iotrace.launch.capture import not_writable
 
         _running_in = os.getpid()  # before anything slow: another thread may be about to begin one too
         try:
-            block = Block(self._output)
+            block = Block(self._output, _rank() if self._rank is None else self._rank)
             try:
-                bootstrap.begin(str(block.session), "main")
+                bootstrap.begin(str(block.session), identity.role(list(getattr(sys, "orig_argv", []))))
             except OSError as error:
                 raise not_writable(block.shown, error) from error
         except BaseException:
@@ -112,6 +119,14 @@ class Profile:
             from iotrace.present import tell
 
             tell(block.shown)
+
+
+def _rank() -> int | None:
+    """This process's rank by the environment, None where there is but one."""
+    from iotrace.agent import identity
+
+    found = identity.ranks()
+    return found["rank"] if (found["world_size"] or 1) > 1 else None
 
 
 def _recorded_already() -> bool:

@@ -22,13 +22,18 @@ _NO_POSIX = NotCaptured(
 
 
 class Block:
-    """The session of one block: made by the constructor, which raises LaunchError where it cannot be."""
+    """The session of one block: made by the constructor, which raises LaunchError where it cannot be.
+
+    Of several ranks each makes a session of its own, named by `rank`: nothing tells them of one another's.
+    """
 
     # Outputs of this process's earlier blocks: the next one of the same name gets a number.
     _made: ClassVar[set[Path]] = set()
 
-    def __init__(self, output: str | None) -> None:
-        directory = self._free(Path(output)) if output is not None else _default_directory()
+    def __init__(self, output: str | None, rank: int | None) -> None:
+        suffix = "" if rank is None else f"-rank{rank}"
+        named = self._free(Path(output + suffix)) if output is not None else None
+        directory = named or capture.default_directory(suffix)
         capture.make_session(directory)
         self.session = directory.resolve()
         self.shown = directory
@@ -95,9 +100,3 @@ def _writing(process: Path) -> bool:
             return b'"type":"end"' not in records.read()
     except OSError:
         return False
-
-
-def _default_directory() -> Path:
-    """By time; of a rank also by its number, as each makes a session of its own."""
-    rank = next((os.environ[name] for name in ("RANK", "SLURM_PROCID") if os.environ.get(name)), None)
-    return capture.default_directory("" if rank is None else f"-rank{rank}")
