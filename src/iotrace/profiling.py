@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
-# The process that a profile records: there can be one at a time. A fork copies the number, not the profile.
-_running_in = 0
+# By pid, the profile that records the process: one at a time. A fork copies the entry, under another pid.
+_running: dict[int, object] = {}
 
 
 def profile(
@@ -72,7 +72,7 @@ class Profile:
         return regions.take_over(profiled, call)  # type: ignore[no-any-return]
 
     def __enter__(self) -> Profile:
-        self._entered.append(self._begin_region() if _recorded_already() else self._begin_session())
+        self._entered.append(self._begin_session() if _claim_process() else self._begin_region())
         return self
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
@@ -86,12 +86,10 @@ class Profile:
         return regions.region(self._name).__enter__()
 
     def _begin_session(self) -> Block:
-        global _running_in
         from iotrace.agent import bootstrap, identity
         from iotrace.launch.block import Block
         from iotrace.launch.capture import not_writable
 
-        _running_in = os.getpid()  # before anything slow: another thread may be about to begin one too
         try:
             block = Block(self._output, _rank() if self._rank is None else self._rank)
             try:
@@ -99,22 +97,24 @@ class Profile:
             except OSError as error:
                 raise not_writable(block.shown, error) from error
         except BaseException:
-            _running_in = 0
+            bootstrap.stop()
+            _running.pop(os.getpid(), None)
             raise
         block.enter_environment()
         self.session = str(block.shown)
         return block
 
     def _end_session(self, block: Block) -> None:
-        global _running_in
         from iotrace.agent import bootstrap
 
+        if os.getpid() not in _running:
+            return  # a fork of the program has left the block, too: the session is its parent's
         try:
             block.leave_environment()
             bootstrap.end()
             block.close()
         finally:
-            _running_in = 0
+            _running.pop(os.getpid(), None)
         if self._report:
             from iotrace.present import tell
 
@@ -129,20 +129,24 @@ def _rank() -> int | None:
     return found["rank"] if (found["world_size"] or 1) > 1 else None
 
 
-def _recorded_already() -> bool:
-    """Whether this process is recorded, or must not be; says so where another profile is the reason."""
+def _claim_process() -> bool:
+    """Whether this process is to be recorded now; if so, nobody else may until the profile's end."""
     from iotrace.agent import bootstrap
 
-    if _running_in == os.getpid():
-        import warnings
-
-        warnings.warn(
-            "iotrace.profile: another profile of this process is running, so this one is a region of it",
-            RuntimeWarning,
-            stacklevel=4,
-        )
+    pid = os.getpid()
+    if _in_worker() or (pid not in _running and bootstrap.recording()):
+        return False
+    claim = object()
+    if _running.setdefault(pid, claim) is claim:  # one step, whatever other threads are about to do
         return True
-    return bootstrap.recording() or _in_worker()
+    import warnings
+
+    warnings.warn(
+        "iotrace.profile: another profile of this process is running, so this one is a region of it",
+        RuntimeWarning,
+        stacklevel=4,
+    )
+    return False
 
 
 def _in_worker() -> bool:

@@ -307,6 +307,22 @@ assert not os.path.exists("other")
     assert [path.name for path in (tmp_path / "bare").iterdir()] == ["program.py"]
 
 
+def test_a_fork_that_leaves_the_block_leaves_the_session(tmp_path: Path) -> None:
+    script = f"""{PROGRAM}
+import os
+with iotrace.profile(output="session", report=False):
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        assert not os.path.exists("session/outcome.json")
+        train(loader(0))
+"""
+    report = checked(run_bare(tmp_path, script))
+    assert report["session"]["complete"] is True
+    assert report["ranks"][0]["loaders"][0]["batches"] == 24
+    assert len(list((tmp_path / "session" / "processes").iterdir())) == 2
+
+
 def test_an_output_that_holds_something_is_refused_before_the_block(tmp_path: Path) -> None:
     (tmp_path / "session").mkdir()
     (tmp_path / "session" / "precious").touch()
