@@ -59,6 +59,10 @@ class Delivery:
     phase: str | None = None
     inline_tid: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.step_start_ns is None:
+            self.step_start_ns = self.delivered_ns
+
     @property
     def wait_ns(self) -> int:
         """How long the consumer was blocked."""
@@ -133,7 +137,6 @@ def loaders_of(rank: Rank) -> list[LoaderRun]:
             if record.pid is not None:
                 _join(delivery, produced.get((record.pid, record.generation, record.index)))
             loader.deliveries.append(delivery)
-            delivery.step_start_ns = delivery.delivered_ns
             ahead[(record.iterator, record.epoch)] = record.ahead
             before = last.get((record.iterator, record.epoch))
             if before is not None:
