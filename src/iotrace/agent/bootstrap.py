@@ -1,7 +1,8 @@
 """The agent's start in a traced process; called by the ``.pth`` file or by the ``sitecustomize`` shim.
 
 Runs before the program's first line, in every Python process of the command. It must be quick, must
-never raise, and must do nothing in a process that loads no data.
+never raise, and must do nothing in a process that loads no data. `iotrace.profile` starts it later, for a
+part of the program.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
-from iotrace.agent import descriptors, identity, imports, patching
+from iotrace.agent import descriptors, identity, imports, marks, patching, regions
 from iotrace.agent.recorder import Recorder
 from iotrace.session import names
 
@@ -35,34 +36,49 @@ READ_PATH_MODULES = {
     ),
 }
 LIGHTNING_PROFILERS = ("pytorch_lightning.profilers.pytorch", "lightning.pytorch.profilers.pytorch")
+TRAINER_MODULES = ("pytorch_lightning.trainer.trainer", "lightning.pytorch.trainer.trainer")
 
 # The process that has been started; a fork makes it differ. (A venv runs .pth files twice.)
 _started_in = 0
 _recorder: Recorder | None = None
+_follows_forks = False
 
 
 def start() -> None:
     """Start the agent once in this process, if the environment asks for it."""
-    global _started_in, _recorder
+    global _started_in
     if _started_in == os.getpid():
         return
     _started_in = os.getpid()
-    settings = _settings()
-    session = settings.get("session", "")
+    session = _settings().get("session", "")
     process_role = identity.role(list(getattr(sys, "orig_argv", [])))
     if process_role == "helper" or not os.path.isdir(f"{session}/{names.PROCESSES}"):
         return
     try:
-        _recorder = Recorder(session)
-        _recorder.open(identity.describe(process_role))
+        recorder = begin(session, process_role)
     except OSError:  # no directory to report to: the program runs as if we were not here
-        _recorder = None
         return
-    _install(_recorder, session, settings)
+    descriptors.protect(f"{session}/{names.POSIX}")
+    descriptors.close_before_exec(recorder)
 
 
 def _settings() -> dict[str, str]:
     return names.decode_settings(os.environ.get(names.SETTINGS_VARIABLE, ""))
+
+
+def recording() -> bool:
+    """Whether this process records into a session."""
+    return _recorder is not None
+
+
+def begin(session: str, process_role: str) -> Recorder:
+    """Record this process into `session` from now on; OSError where that cannot be written to."""
+    global _recorder
+    recorder = Recorder(session)
+    recorder.open(identity.describe(process_role))
+    _recorder = recorder
+    _install(recorder, session, _settings())
+    return recorder
 
 
 def _install(recorder: Recorder, session: str, settings: dict[str, str]) -> None:
@@ -95,6 +111,11 @@ def _install(recorder: Recorder, session: str, settings: dict[str, str]) -> None
 
         hook_autograd(module)
 
+    def trainer_imported(module: Any) -> None:
+        from iotrace.agent.lightning import hook_trainer
+
+        hook_trainer(module, recorder)
+
     def multiprocessing_imported(module: Any) -> None:
         # A process of multiprocessing leaves by os._exit: atexit does not run, its finalizers do.
         # They are cleared after the fork, hence registered by what runs after that.
@@ -122,18 +143,28 @@ def _install(recorder: Recorder, session: str, settings: dict[str, str]) -> None
         "torch.distributed.distributed_c10d": distributed_imported,
         "torch.profiler": torch_profiler_imported,
         **dict.fromkeys(LIGHTNING_PROFILERS, lightning_profiler_imported),
+        **dict.fromkeys(TRAINER_MODULES, trainer_imported),
         **{name: _read_path_hook(name, recorder) for name in READ_PATH_MODULES},
     }
     patching.on_undo(imports.install(hooks, recorder.log))
-    descriptors.protect(f"{session}/{names.POSIX}")
-    descriptors.close_before_exec(recorder)
+    regions.follow(recorder)
+    marks.follow(recorder)
     # Registered first, so it runs last: after the program's own handlers and multiprocessing's.
     atexit.register(recorder.close)
-    os.register_at_fork(
-        before=recorder.before_fork,
-        after_in_parent=recorder.after_fork_in_parent,
-        after_in_child=_after_fork_in_child,
-    )
+    patching.on_undo(lambda: atexit.unregister(recorder.close))
+    _follow_forks()
+
+
+def _follow_forks() -> None:
+    """Once in a process: what is registered here cannot be taken back."""
+    global _follows_forks
+    if not _follows_forks:
+        _follows_forks = True
+        os.register_at_fork(
+            before=_before_fork,
+            after_in_parent=_after_fork_in_parent,
+            after_in_child=_after_fork_in_child,
+        )
 
 
 def _read_path_hook(name: str, recorder: Recorder) -> imports.Hook:
@@ -149,6 +180,22 @@ def _read_path_hook(name: str, recorder: Recorder) -> imports.Hook:
     return imported
 
 
+# The recorder that a fork in progress has stopped: another thread may end the session meanwhile.
+_forking: Recorder | None = None
+
+
+def _before_fork() -> None:
+    global _forking
+    _forking = _recorder
+    if _forking is not None:
+        _forking.before_fork()
+
+
+def _after_fork_in_parent() -> None:
+    if _forking is not None:
+        _forking.after_fork_in_parent()
+
+
 def _after_fork_in_child() -> None:
     global _started_in
     _started_in = os.getpid()
@@ -158,14 +205,30 @@ def _after_fork_in_child() -> None:
     if spans is not None:
         spans.forget_threads()
     try:
-        _recorder.after_fork_in_child(identity.describe("forked"))
+        if _recorder.session_over():  # a fork server that was started in a block, and outlives it
+            stop()
+        else:
+            _recorder.after_fork_in_child(identity.describe("forked"))
     except OSError:
         stop()
 
 
 def stop() -> None:
     """Take every patch back and record no more."""
+    global _recorder
+    recorder, _recorder = _recorder, None
+    regions.follow(None)
+    marks.follow(None)
     patching.undo_all()
-    if _recorder is not None:
-        _recorder.spans.clear()
-        _recorder.records.clear()
+    if recorder is not None:
+        recorder.over = True
+        recorder.spans.clear()
+        recorder.records.clear()
+
+
+def end() -> None:
+    """Write what was recorded, then `stop`: the session has ended, the program goes on."""
+    recorder = _recorder
+    if recorder is not None:
+        recorder.close()
+    stop()

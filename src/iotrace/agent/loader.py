@@ -6,12 +6,11 @@ iterator itself and dies with it.
 
 from __future__ import annotations
 
-from itertools import count
 from time import monotonic_ns
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from iotrace.agent import fetch, torch_window, training
+from iotrace.agent import fetch, numbers, phases, torch_window, training
 from iotrace.agent.cuda_events import CudaEvents
 from iotrace.agent.patching import hide_frame, patch
 from iotrace.agent.pin_memory import hook_pin_memory_loop, stamps_of
@@ -21,8 +20,6 @@ from iotrace.agent.worker import hook_worker_loop
 
 _STATE = "_iotrace_state"
 
-_loader_numbers = count()
-_iterator_numbers = count()
 _loaders: WeakKeyDictionary[Any, _Loader] = WeakKeyDictionary()
 
 
@@ -30,7 +27,7 @@ class _Loader:
     """A DataLoader object's number, how often it has been iterated, and what the torch window knows of it."""
 
     def __init__(self) -> None:
-        self.number = next(_loader_numbers)
+        self.number = numbers.next_loader()
         self.epochs = 0
         self.delivered = 0
         self.backward_count = -1
@@ -41,7 +38,7 @@ class _Iterator:
     """What is known of one pass over a loader."""
 
     def __init__(self, iterator: Any, loader: Any, recorder: Recorder) -> None:
-        self.number = next(_iterator_numbers)
+        self.number = numbers.next_iterator()
         self.recorder = recorder
         self.generation = 0
         self.delivered = 0
@@ -81,6 +78,7 @@ class _Iterator:
                 "generation": self.generation,
                 "pids": [worker.pid for worker in workers],
                 "start_method": _start_method(workers),
+                "phase": phases.current()[0],
                 "mono_ns": monotonic_ns(),
             }
         )
@@ -96,6 +94,7 @@ class _Iterator:
 
     def deliver(self, iterator: Any, wait_start_ns: int, delivered_ns: int, grad: bool) -> int:
         """Record the batch that ``__next__`` has just returned, and return its index."""
+        phase, ahead = phases.current()
         record: dict[str, Any] = {
             "type": "batch",
             "iterator": self.number,
@@ -106,6 +105,8 @@ class _Iterator:
             "delivered_ns": delivered_ns,
             "grad": grad,
             "backward_count": training.backward_count,
+            "phase": phase,
+            "ahead": ahead,
         }
         if iterator._num_workers:
             # In order, the batch is the one before the next awaited; else the one received last.
@@ -171,7 +172,13 @@ def hook_loader(module: Any, recorder: Recorder) -> None:
     hook_worker_loop(module._utils.worker, recorder)
     hook_pin_memory_loop(module._utils.pin_memory)
     _hook_iterator(module._BaseDataLoaderIter, recorder, module.torch.is_grad_enabled)
-    _hook_multiprocessing(module._MultiProcessingDataLoaderIter)
+    _hook_multiprocessing(module._MultiProcessingDataLoaderIter, recorder)
+
+
+def _state_of(iterator: Any, recorder: Recorder) -> _Iterator | None:
+    """What is known of the iterator; None of one made before the session, or in an earlier one."""
+    state: _Iterator | None = iterator.__dict__.get(_STATE)
+    return state if state is not None and state.recorder is recorder else None
 
 
 def _hook_iterator(base: Any, recorder: Recorder, is_grad_enabled: Any) -> None:
@@ -195,7 +202,7 @@ def _hook_iterator(base: Any, recorder: Recorder, is_grad_enabled: Any) -> None:
 
     def make_next(original: Any) -> Any:
         def __next__(self: Any) -> Any:  # noqa: N807
-            state = self.__dict__.get(_STATE)
+            state = _state_of(self, recorder)
             event = events.begin()
             wait_start_ns = monotonic_ns()
             try:
@@ -223,7 +230,7 @@ def _hook_iterator(base: Any, recorder: Recorder, is_grad_enabled: Any) -> None:
     patch(base, "__next__", make_next)
 
 
-def _hook_multiprocessing(iterator_class: Any) -> None:
+def _hook_multiprocessing(iterator_class: Any, recorder: Recorder) -> None:
     def make_init(original: Any) -> Any:
         def __init__(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
             try:
@@ -231,7 +238,7 @@ def _hook_multiprocessing(iterator_class: Any) -> None:
             except BaseException as error:
                 hide_frame(error)
                 raise
-            state = self.__dict__.get(_STATE)
+            state = _state_of(self, recorder)
             if state is not None:
                 if self._pin_memory:  # the thread may have come first, or not yet
                     state.pinned = stamps_of(self._worker_result_queue)
@@ -241,10 +248,18 @@ def _hook_multiprocessing(iterator_class: Any) -> None:
 
     def make_reset(original: Any) -> Any:
         def _reset(self: Any, loader: Any, first_iter: bool = False) -> None:
-            state = self.__dict__.get(_STATE)
-            if state is not None and not first_iter:
-                state.next_epoch()
-                state.tell(self._workers)
+            state = _state_of(self, recorder)
+            if not first_iter:
+                try:
+                    if state is None:  # persistent workers of before the session
+                        state = _Iterator(self, loader, recorder)
+                        setattr(self, _STATE, state)
+                        recorder.start()
+                    else:
+                        state.next_epoch()
+                    state.tell(self._workers)
+                except Exception as error:
+                    recorder.log(f"loader is not recorded: {error!r}")
             try:
                 original(self, loader, first_iter)
             except BaseException as error:
@@ -261,7 +276,7 @@ def _hook_multiprocessing(iterator_class: Any) -> None:
             except BaseException as error:
                 hide_frame(error)
                 raise
-            state = self.__dict__.get(_STATE)
+            state = _state_of(self, recorder)
             if state is not None and self._send_idx != index:
                 state.sent[index] = (monotonic_ns(), self._task_info[index][0])
 
@@ -274,7 +289,7 @@ def _hook_multiprocessing(iterator_class: Any) -> None:
             except BaseException as error:
                 hide_frame(error)
                 raise
-            state = self.__dict__.get(_STATE)
+            state = _state_of(self, recorder)
             if state is not None and result[0]:
                 index = result[1][0]
                 if isinstance(index, int):

@@ -48,6 +48,7 @@ class Recorder:
         self.directory = ""
         # What has to end while the process is still whole, and may record its end.
         self.before_close: list[Callable[[], None]] = []
+        self.over = False  # the session has ended, this process has not: nothing is recorded any more
 
     def open(self, identity: dict[str, Any]) -> None:
         """Make this process's directory and say who it is."""
@@ -96,6 +97,10 @@ class Recorder:
             beats = 0
             while not stop.acquire(True, FLUSH_SECONDS):
                 beats += 1
+                if self.session_over():
+                    self._stop = None  # else `close` would wait for this thread
+                    self.finish()
+                    return
                 if beats % 2 == 0:
                     self.tick()
                 self.flush()
@@ -171,6 +176,17 @@ class Recorder:
         broken = self._records_stream.broken or self._spans_stream.broken
         self.records.append({"type": "end", "mono_ns": time.monotonic_ns(), "broken": broken})
         self.flush()
+
+    def session_over(self) -> bool:
+        """Whether the session was closed while its processes go on: the block of an `iotrace.profile`."""
+        return os.path.isdir(f"{self._session}/{names.CLOSED}")
+
+    def finish(self) -> None:
+        """Close, and record no more in this process."""
+        self.over = True
+        self.close()
+        self.spans.clear()
+        self.records.clear()
 
     def before_fork(self) -> None:
         # Paused before the lock is taken, which the writer may be waiting for; noted under the lock, as

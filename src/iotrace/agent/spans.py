@@ -3,7 +3,8 @@
 ``getrusage(RUSAGE_THREAD)`` gives faults and context switches at once, but its CPU time moves in ticks
 of 4 ms, and the exact clock (`time.thread_time_ns`) costs a system call more. A thread that was not
 switched since the exact clock was last read has been on its CPU ever since, so that call is made only
-after a switch.
+after a switch. The thread may be switched between any two of these readings: the wall clock is read first,
+so that a switch behind it is counted, and after one the exact clock is the answer itself.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from time import monotonic_ns, process_time_ns, thread_time_ns
 
 from iotrace.agent.patching import hide_frame
 from iotrace.agent.recorder import Recorder
+from iotrace.session.names import KIND_REGION
 
 TYPE_CHECKING = False  # `typing` costs as much as the rest of the agent
 if TYPE_CHECKING:
@@ -55,6 +57,45 @@ def forget_threads() -> None:
     _current.thread = _Thread()
 
 
+def _after_switch(thread: _Thread, switches: int) -> int:
+    """The thread's CPU time now; `switches` are those that it has had by now."""
+    thread.switches = switches
+    now_ns = monotonic_ns()
+    cpu_ns = thread_time_ns()
+    thread.offset_ns = cpu_ns - now_ns
+    return cpu_ns
+
+
+def _cpu_ns(thread: _Thread, wall_ns: int, usage: Any) -> int:
+    """The thread's CPU time at `wall_ns`, which was read just before `usage`."""
+    switches = usage[14] + usage[15]
+    return wall_ns + thread.offset_ns if switches == thread.switches else _after_switch(thread, switches)
+
+
+Begun = tuple[_Thread, Any, int, int]
+
+
+def begin() -> Begun:
+    """What `end_region` needs of its beginning."""
+    thread = _current.thread
+    start_ns = monotonic_ns()
+    before = getrusage(RUSAGE_THREAD)
+    return thread, before, start_ns, _cpu_ns(thread, start_ns, before)
+
+
+def end_region(recorder: Recorder, begun: Begun, name: str) -> None:
+    """Record the region that `begin` began on this thread."""
+    thread, before, start_ns, start_cpu_ns = begun
+    end_ns = monotonic_ns()
+    after = getrusage(RUSAGE_THREAD)
+    cpu_ns = _cpu_ns(thread, end_ns, after) - start_cpu_ns
+    faults_and_switches = [after[field] - before[field] for field in (6, 7, 14, 15)]
+    name_id = recorder.text(name)
+    recorder.spans.append(
+        (start_ns, end_ns - start_ns, cpu_ns, -1, thread.tid, name_id, -1, KIND_REGION, *faults_and_switches)
+    )
+
+
 def timed(
     recorder: Recorder,
     call: Callable[..., Any],
@@ -75,14 +116,18 @@ def timed(
     name_id = text(name)
 
     def timed_call(*args: Any, **kwargs: Any) -> Any:
+        if recorder.over:  # an object of the program's may outlive the part that was recorded
+            try:
+                return call(*args, **kwargs)
+            except BaseException as error:
+                hide_frame(error)
+                raise
         thread = _current.thread
-        before = getrusage(RUSAGE_THREAD)
         start_ns = monotonic_ns()
-        switches = before[14] + before[15]
-        if switches != thread.switches:
-            thread.switches = switches
-            thread.offset_ns = thread_time_ns() - start_ns
-        start_offset_ns = thread.offset_ns
+        before = getrusage(RUSAGE_THREAD)
+        switches = before[14] + before[15]  # `_cpu_ns`, without the call
+        same = switches == thread.switches
+        start_cpu_ns = start_ns + thread.offset_ns if same else _after_switch(thread, switches)
         process_ns = process_time_ns() if own_threads else 0
         returned = False
         try:
@@ -96,10 +141,9 @@ def timed(
             end_ns = monotonic_ns()
             after = getrusage(RUSAGE_THREAD)
             switches = after[14] + after[15]
-            if switches != thread.switches:
-                thread.switches = switches
-                thread.offset_ns = thread_time_ns() - monotonic_ns()
-            cpu_ns = end_ns - start_ns + thread.offset_ns - start_offset_ns
+            same = switches == thread.switches
+            end_cpu_ns = end_ns + thread.offset_ns if same else _after_switch(thread, switches)
+            cpu_ns = end_cpu_ns - start_cpu_ns
             if own_threads:
                 cpu_ns = min(max(cpu_ns, process_time_ns() - process_ns), end_ns - start_ns)
             known: tuple[int, str] | None = _UNKNOWN

@@ -49,6 +49,7 @@ class _Worker:
     def __init__(self, recorder: Recorder, module: Any, number: int, count: int) -> None:
         self.resume = module._ResumeIteration
         self.stop = module._IterableDatasetStopIteration
+        self.recorder = recorder
         self.append = recorder.records.append
         self.flush_soon = recorder.flush_soon
         self.generation = 0  # epochs of one iterator with persistent workers
@@ -59,6 +60,8 @@ class _Worker:
         recorder.flush()
 
     def produced(self, index: int, data: Any, prepared_ns: int) -> None:
+        if self.recorder.over:
+            return
         start_ns, end_ns, samples = fetch.latest.ended
         outcome = "batch"
         if isinstance(data, self.stop):

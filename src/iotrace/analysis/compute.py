@@ -119,9 +119,9 @@ def exposure_of(compute: Compute, steps: Sequence[Step]) -> Exposure | None:
         for step in _inside(window, steps):
             count += 1
             duration_ns += step.duration_ns
-            if step.awaited is not None:
-                start, end = step.awaited.wait_start_ns, step.awaited.delivered_ns
-                exposed_ns += step.wait_ns - int(busy.within(np.array([start]), np.array([end]))[0])
+            starts = np.array([awaited.wait_start_ns for awaited in step.awaited], dtype=np.int64)
+            ends = np.array([awaited.delivered_ns for awaited in step.awaited], dtype=np.int64)
+            exposed_ns += step.wait_ns - int(busy.within(starts, ends).sum())
     return Exposure(count, exposed_ns, duration_ns) if count else None
 
 

@@ -26,7 +26,7 @@ def exposed_wait(kept: list[Step], accelerated: bool, by_kernels: Exposure | Non
     if not accelerated:
         return _mean([(step.wait_ns, step.duration_ns) for step in kept], "cpu")
     # An epoch's last step awaits nothing: on its own it says nothing of the device.
-    if any(step.awaited is not None and step.exposed_ns is not None for step in kept):
+    if any(step.awaited and step.exposed_ns is not None for step in kept):
         timed = [(step.exposed_ns, step.duration_ns) for step in kept if step.exposed_ns is not None]
         return _mean(timed, "cuda_events")
     if by_kernels is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from iotrace.analysis.batches import loaders_of
+from iotrace.analysis.steps import loop_of
 from iotrace.session import names
 from iotrace.session.manifest import NotCaptured
 from iotrace.sources.records import (
@@ -59,8 +60,7 @@ def not_captured(session: Session) -> list[NotCaptured]:
                 "run it by a Python >= 3.10 started without -S and without env -i",
             )
         )
-    elif not any(loaders_of(rank) for rank in session.ranks):
-        found.append(NotCaptured("steps and data wait", "no torch.utils.data.DataLoader was iterated", ""))
+    found += _unseen_loops(session)
     if session.posix_on and not session.calls.pids:
         found.append(NotCaptured("posix", "no process of the command left a file of dftracer's"))
     found += _after_own_logs(session)
@@ -117,6 +117,26 @@ def _untraced_compute(session: Session) -> list[NotCaptured]:
     return found
 
 
+_WRAP = "for batch in iotrace.batches(source)"
+
+
+def _unseen_loops(session: Session) -> list[NotCaptured]:
+    """Loops of which neither a DataLoader nor the program tells enough."""
+    loops = [loop_of(rank, loaders_of(rank)) for rank in session.ranks]
+    if loops and not any(loop.marked or loop.primary for loop in loops):
+        why = "no torch.utils.data.DataLoader was iterated"
+        return [NotCaptured("steps and data wait", why, f"wrap the loop's source: {_WRAP}")]
+    return [
+        NotCaptured(
+            f"data wait of rank {rank.number}",
+            "its steps are marked by iotrace.step, and nothing tells what its loop takes batches from",
+            f"wrap the loop's source: {_WRAP}",
+        )
+        for rank, loop in zip(session.ranks, loops, strict=True)
+        if loop.marked and loop.primary is None
+    ]
+
+
 def _unseen_workers(session: Session) -> list[NotCaptured]:
     found = []
     for rank in session.ranks:
@@ -127,7 +147,7 @@ def _unseen_workers(session: Session) -> list[NotCaptured]:
             found.append(
                 NotCaptured(
                     f"loader workers of rank {rank.number} (pid {pids})",
-                    "their processes could not load the agent",
+                    "their processes could not load the agent, or were there before the recording began",
                     "start workers with an interpreter that has iotrace-agent installed",
                 )
             )

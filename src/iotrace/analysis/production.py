@@ -10,7 +10,7 @@ outside read paths are `analysis.mapped`'s.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -56,7 +56,7 @@ def compose(
     kind = spans["kind"]
     posix = Coverage(calls.start_ns, calls.end_ns)
     # A copy out of a memory map (by a list of indices) reads inside the access: a read path of its own.
-    outer = _outermost(spans, (kind == KIND_READ_PATH) | (kind == KIND_MAPPED))
+    outer = outermost(spans, (kind == KIND_READ_PATH) | (kind == KIND_MAPPED))
     layers = [posix]
     covered_starts, covered_ends = posix.starts, posix.ends
     for layer in (outer, kind == KIND_ITEM, kind == KIND_COLLATE):
@@ -76,7 +76,31 @@ def compose(
     return Composition(parts, files)
 
 
-def _outermost(spans: npt.NDArray[Any], chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+def compose_inline(
+    process: Process, calls: PosixCalls, paths: Paths, starts: Times, ends: Times, tid: int
+) -> Composition:
+    """`compose` for batches that the consumer's thread `tid` took from a wrapped source.
+
+    Other threads' calls are none of theirs. What made the source wait, its prefetcher or another process,
+    cannot be seen: blocked time that neither calls nor read paths explain is `unknown`.
+    """
+    spans = process.spans[process.spans["tid"] == tid]
+    made = compose(replace(process, spans=spans), calls.where(calls.tid == tid), paths, starts, ends)
+    items = spans[outermost(spans, spans["kind"] == KIND_ITEM)]
+    item_starts, item_ends = items["start_ns"], items["start_ns"] + items["duration_ns"]
+    piece_starts, piece_ends, item, window = pieces(item_starts, item_ends, starts, ends)
+    off_cpu = np.where(items["voluntary_switches"] > 0, items["duration_ns"] - items["cpu_ns"], 0)
+    share = (piece_ends - piece_starts) / np.maximum(items["duration_ns"][item], 1)
+    blocked = np.zeros(len(starts))
+    np.add.at(blocked, window, off_cpu[item] * share)
+    read, transform, unknown = (PARTS.index(part) for part in ("read", "transform", "unknown"))
+    unexplained = np.clip(blocked - made.parts[:, read], 0, made.parts[:, transform])
+    made.parts[:, transform] -= unexplained
+    made.parts[:, unknown] += unexplained
+    return made
+
+
+def outermost(spans: npt.NDArray[Any], chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     """Of the chosen spans, those not inside another chosen one of the same thread."""
     rows = np.flatnonzero(chosen)
     rows = rows[np.lexsort((-spans["duration_ns"][rows], spans["start_ns"][rows], spans["tid"][rows]))]
@@ -147,7 +171,7 @@ def _share_faults(
     mapped_files: Sequence[str],
 ) -> None:
     """Move what the items read by page faults, outside calls and read paths, from transform to read."""
-    items = process.spans[_outermost(process.spans, process.spans["kind"] == KIND_ITEM)]
+    items = process.spans[outermost(process.spans, process.spans["kind"] == KIND_ITEM)]
     found = faulted(process.spans, items, process.spans[outer], layers[0])
     reading = np.flatnonzero(found.fraction > 0)
     if not len(reading):

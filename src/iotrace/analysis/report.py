@@ -7,12 +7,13 @@ from collections import defaultdict
 import numpy as np
 
 from iotrace.analysis.advice import recommend
-from iotrace.analysis.batches import Delivery, LoaderRun, loaders_of, primary_of
+from iotrace.analysis.batches import Delivery, LoaderRun, loaders_of
 from iotrace.analysis.compute import Compute, Exposure, compare, compute_of, exposure_of
 from iotrace.analysis.exposed import exposed_wait
 from iotrace.analysis.idle import KERNEL_GAP_US
 from iotrace.analysis.io import io_of
 from iotrace.analysis.losses import losses, not_captured
+from iotrace.analysis.regions import regions_of
 from iotrace.analysis.results import (
     SCHEMA_VERSION,
     ClockInfo,
@@ -26,7 +27,7 @@ from iotrace.analysis.results import (
     System,
     WorstBatch,
 )
-from iotrace.analysis.steps import Step, measured, profiled_intervals, steps_of, summarise
+from iotrace.analysis.steps import Step, loop_of, measured, profiled_intervals, summarise
 from iotrace.analysis.verdicts import MODERATELY_PERCENT, verdict
 from iotrace.analysis.waits import CAUSES, Explained, behind_ready_ns, explain
 from iotrace.sources.records import Process, Tick
@@ -50,7 +51,8 @@ def analyse(session: Session, kernel_gap_us: float = KERNEL_GAP_US) -> Report:
             path=str(session.path),
             argv=session.manifest.argv,
             exit_code=session.exit_code,
-            complete=session.exit_code is not None and not losses(session),
+            ended=session.ended,
+            complete=session.ended and not losses(session),
             iotrace_version=session.manifest.iotrace_version,
         ),
         ranks=ranks,
@@ -79,15 +81,15 @@ def _process(session: Session, process: Process) -> ProcessInfo:
 
 def _rank(session: Session, rank: Rank, kernel_gap_us: float) -> tuple[RankReport, Compute]:
     loaders = loaders_of(rank)
-    primary = primary_of(loaders)
-    every_step = steps_of(primary) if primary else []
+    loop = loop_of(rank, loaders)
+    primary = loop.primary
     workers = primary.description.workers if primary else 0
-    kept, excluded = measured(every_step, workers, profiled_intervals(rank.main))
+    kept, excluded = measured(loop.steps, workers, profiled_intervals(rank.main))
     explained = explain(session, rank, primary.deliveries) if primary else []
     steps = summarise(kept, excluded)
     cpu_percent = _cpu_percent(rank, kept)
-    compute = compute_of(rank.main.windows.traces, explained, every_step, kernel_gap_us)
-    exposure = exposure_of(compute, every_step)
+    compute = compute_of(rank.main.windows.traces, explained, loop.steps, kernel_gap_us)
+    exposure = exposure_of(compute, loop.steps)
     report = RankReport(
         rank=rank.number,
         host=rank.main.host,
@@ -97,6 +99,7 @@ def _rank(session: Session, rank: Rank, kernel_gap_us: float) -> tuple[RankRepor
         steps=steps,
         data_wait=_data_wait(session, primary, kept, explained, cpu_percent, exposure),
         loaders=[_loader(loader, loader is primary) for loader in loaders],
+        regions=regions_of(rank, kept, explained),
         breakdown_ms=compute.breakdown_ms,
         breakdown_raw_ms=compute.breakdown_raw_ms,
         breakdown_steps=compute.breakdown_steps,
@@ -131,7 +134,7 @@ def _data_wait(
             files=[],
             worst_batches=[],
         )
-    awaited = {id(step.awaited) for step in kept if step.awaited is not None}
+    awaited = {id(delivery) for step in kept for delivery in step.awaited}
     waits = [item for item in explained if id(item.delivery) in awaited]
     raw_ms = sum(step.wait_ns for step in kept) / len(kept) / 1e6
     fraction = sum(step.wait_ns for step in kept) / total_ns
@@ -156,6 +159,8 @@ def _too_few_workers(
     session: Session, primary: LoaderRun, kept: list[Step], fraction: float, cpu_percent: float | None
 ) -> bool | None:
     """More production than the workers manage within the compute time, and cores to spare."""
+    if primary.description.wrapped:
+        return None  # who makes its batches, and with how many hands, is not known
     if 100 * fraction < MODERATELY_PERCENT:
         return False
     production_ms = _production_ms(primary.deliveries)
@@ -229,8 +234,10 @@ def _loader(loader: LoaderRun, primary: bool) -> LoaderResult:
         kind=loader.kind,
         primary=primary,
         dataset=loader.description.dataset,
+        wrapped=loader.description.wrapped,
         workers=loader.description.workers,
         batches=len(deliveries),
+        phases=loader.phases,
         raw_ms=sum(delivery.wait_ns for delivery in later) / len(later) / 1e6 if later else None,
         delay_ms=sum(delays) / len(delays) if delays else None,
         production_ms=_production_ms(deliveries),

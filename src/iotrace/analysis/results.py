@@ -21,6 +21,7 @@ class SessionInfo(Result, frozen=True, kw_only=True):
     path: str
     argv: list[str]
     exit_code: int | None
+    ended: bool
     complete: bool
     iotrace_version: str | None
 
@@ -83,8 +84,10 @@ class LoaderResult(Result, frozen=True, kw_only=True):
     kind: str
     primary: bool
     dataset: str
+    wrapped: bool
     workers: int
     batches: int
+    phases: dict[str, int]
     raw_ms: float | None
     delay_ms: float | None
     production_ms: float | None
@@ -93,6 +96,16 @@ class LoaderResult(Result, frozen=True, kw_only=True):
     start_method: str | None
     first_batch_ms: float | None
     failures: list[str]
+
+
+class RegionResult(Result, frozen=True, kw_only=True):
+    """A part of the program that its author named, over the whole run; `wait_ms` is per measured step."""
+
+    name: str
+    count: int
+    ms_total: float
+    cpu_ms_total: float
+    wait_ms: float | None
 
 
 class FileIo(Result, frozen=True, kw_only=True):
@@ -184,6 +197,7 @@ class RankReport(Result, frozen=True, kw_only=True):
     steps: Steps
     data_wait: DataWait
     loaders: list[LoaderResult]
+    regions: list[RegionResult]
     breakdown_ms: dict[str, float] | None
     breakdown_raw_ms: dict[str, float] | None
     breakdown_steps: int | None

@@ -1,25 +1,35 @@
-"""Steps of the primary loader: which are measured, how long they took, how much of them was wait."""
+"""Steps of the training loop: which are measured, how long they took, how much of them was wait.
+
+They are the primary loader's; where there is no training loader, those that `iotrace.step` marks.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
-from iotrace.analysis.batches import Delivery, LoaderRun
+from iotrace.analysis.batches import Delivery, LoaderRun, primary_of
 from iotrace.analysis.results import Excluded, Steps
-from iotrace.sources.records import Process, TorchWindow
+from iotrace.sources.records import Mark, Process, TorchWindow
+from iotrace.sources.session import Rank
 
 
 @dataclass(frozen=True)
 class Step:
-    """From one delivery to the next (`awaited`), or to the end of the epoch (`awaited` None)."""
+    """From one delivery, or mark, to the next one; at the end of an epoch it awaits nothing.
 
-    delivery: Delivery
+    `delivery` is the batch that opens it, None of a marked step. `awaited` are the deliveries whose waits
+    lie in it: the next batch's; of a marked step as many as the loop took.
+    """
+
+    delivery: Delivery | None
     start_ns: int
     end_ns: int
-    awaited: Delivery | None
+    awaited: tuple[Delivery, ...] = ()
 
     @property
     def duration_ns(self) -> int:
@@ -28,25 +38,72 @@ class Step:
     @property
     def wait_ns(self) -> int:
         """The raw data wait in this step."""
-        return self.awaited.wait_ns if self.awaited is not None else 0
+        return sum(delivery.wait_ns for delivery in self.awaited)
 
     @property
     def exposed_ns(self) -> int | None:
         """The part of the wait in which the accelerator stood idle; None where it is not known."""
-        if self.awaited is None:
-            return 0
-        exposed_ns = self.awaited.exposed_ns
-        # The events enclose the wait, and the time to record them.
-        return None if exposed_ns is None else max(0, min(exposed_ns, self.wait_ns))
+        total_ns = 0
+        for delivery in self.awaited:
+            if delivery.exposed_ns is None:
+                return None
+            # The events enclose the wait, and the time to record them.
+            total_ns += max(0, min(delivery.exposed_ns, delivery.wait_ns))
+        return total_ns
+
+    @property
+    def samples(self) -> int | None:
+        """Samples of its batch; of a marked step, of those that it took; None where one is unknown."""
+        batches = [self.delivery] if self.delivery is not None else self.awaited
+        known = [batch.samples for batch in batches if batch.samples is not None]
+        return sum(known) if batches and len(known) == len(batches) else None
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A rank's training loop: the loader that it waits for, if that is known, and all its closed steps.
+
+    `marked`: the steps are between marks of the program's.
+    """
+
+    primary: LoaderRun | None
+    steps: list[Step]
+    marked: bool = False
+
+
+def loop_of(rank: Rank, loaders: list[LoaderRun]) -> Loop:
+    """The training loop of a rank whose loaders are `loaders`."""
+    primary = primary_of(loaders)
+    marks = [rank.main.clock.real_one(mark.mono_ns) for mark in rank.main.of_type(Mark)]
+    if not marks or (primary is not None and primary.training):
+        return Loop(primary, steps_of(primary) if primary else [])
+    # A loader that evaluates is no source of the marked loop.
+    source = primary_of([loader for loader in loaders if loader.kind == "other"])
+    return Loop(source, marked_steps(marks, source.deliveries if source else []), marked=True)
 
 
 def steps_of(loader: LoaderRun) -> list[Step]:
     """All closed steps, in order; a step whose loop was left has no end and is none."""
     return [
-        Step(delivery, delivery.delivered_ns, delivery.step_end_ns, delivery.next)
+        Step(
+            delivery,
+            delivery.step_start_ns,
+            delivery.step_end_ns,
+            () if delivery.next is None else (delivery.next,),
+        )
         for delivery in loader.deliveries
-        if delivery.step_end_ns is not None
+        if delivery.step_start_ns is not None and delivery.step_end_ns is not None
     ]
+
+
+def marked_steps(marks: list[int], deliveries: list[Delivery]) -> list[Step]:
+    """From each mark to the next; the last one opens none. A wait is that of the step that holds its end."""
+    delivered = [delivery.delivered_ns for delivery in deliveries]
+    steps = []
+    for start_ns, end_ns in pairwise(marks):
+        awaited = deliveries[bisect_left(delivered, start_ns) : bisect_left(delivered, end_ns)]
+        steps.append(Step(None, start_ns, end_ns, tuple(awaited)))
+    return steps
 
 
 def measured(
@@ -60,8 +117,10 @@ def measured(
     kept: list[Step] = []
     warmup = profiled = 0
     for step in steps[1:]:
-        awaited = step.awaited
-        if awaited is not None and awaited.epoch == steps[0].delivery.epoch and awaited.index < workers:
+        opening = steps[0].delivery or next(iter(steps[0].awaited), None)
+        if opening is not None and any(
+            awaited.epoch == opening.epoch and awaited.index < workers for awaited in step.awaited
+        ):
             warmup += 1
         elif any(
             start_ns < step.end_ns and (end_ns is None or step.start_ns < end_ns)
@@ -103,7 +162,7 @@ def summarise(kept: list[Step], excluded: Excluded) -> Steps:
         )
     durations_ms = np.array([step.duration_ns for step in kept]) / 1e6
     seconds = float(durations_ms.sum()) / 1e3
-    samples = [step.delivery.samples for step in kept]
+    samples = [step.samples for step in kept]
     known = [count for count in samples if count is not None]
     return Steps(
         count=len(kept),

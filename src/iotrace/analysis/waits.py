@@ -9,7 +9,7 @@ import numpy as np
 
 from iotrace.analysis.batches import Delivery
 from iotrace.analysis.intervals import split_exactly
-from iotrace.analysis.production import PARTS, compose
+from iotrace.analysis.production import PARTS, compose, compose_inline
 from iotrace.sources.records import Process
 from iotrace.sources.session import Rank, Session
 
@@ -40,18 +40,21 @@ def explain(session: Session, rank: Rank, deliveries: list[Delivery]) -> list[Ex
     weights: dict[int, list[float]] = {}
     files: dict[int, dict[str, list[float]]] = {}
     by_pid = {process.pid: process for process in rank.processes}
-    made_by: dict[int, list[Delivery]] = defaultdict(list)
+    made_by: dict[tuple[int, int | None], list[Delivery]] = defaultdict(list)
     for delivery in deliveries:
         if delivery.taken_ns and delivery.prepared_ns:
-            made_by[delivery.pid or rank.main.pid].append(delivery)
-    for pid, own in made_by.items():
+            made_by[(delivery.pid or rank.main.pid, delivery.inline_tid)].append(delivery)
+    for (pid, tid), own in made_by.items():
         process = by_pid[pid]
         own.sort(key=lambda delivery: delivery.taken_ns or 0)
         starts = np.array([delivery.taken_ns for delivery in own], dtype=np.int64)
         ends = np.array([delivery.prepared_ns for delivery in own], dtype=np.int64)
         calls = session.calls_of(process)
-        mapped_files = _mapped_files(session, process)
-        made = compose(process, calls, session.paths, starts, ends, mapped_files)
+        if tid is None:
+            mapped_files = _mapped_files(session, process)
+            made = compose(process, calls, session.paths, starts, ends, mapped_files)
+        else:
+            made = compose_inline(process, calls, session.paths, starts, ends, tid)
         for row, delivery in enumerate(own):
             weights[id(delivery)] = made.parts[row].tolist()
             files[id(delivery)] = made.files[row]

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from iotrace.errors import IotraceError
 from iotrace.launch import capture, torchprof
-from iotrace.launch.job import tasks_of
-from iotrace.launch.place import await_others
-
-# Tasks of one start end together, or the scheduler ends them.
-_OTHERS_SECONDS = 15.0
 
 
 def run(
@@ -62,40 +55,13 @@ def run(
 
 def _report(directory: Path) -> None:
     """Whatever happens here, the command has had its run, and its exit code counts."""
-    again = f"the session is kept: iotrace report {directory}"
     try:
-        _print_report(directory)
-    except Exception as error:  # a defect of ours, too: the command's exit code counts
-        what = str(error) if isinstance(error, IotraceError | OSError) else repr(error)
-        _try_to_say(f"iotrace: no report: {what}; {again}")
-    except SystemExit:  # rich's way of saying that nobody reads standard error
-        pass
-    except KeyboardInterrupt:
-        _try_to_say(f"iotrace: interrupted; {again}")
+        from iotrace.present import tell
+
+        tell(directory)
+    except Exception as error:  # a broken installation
+        print(f"iotrace: no report: {error!r}", file=sys.stderr)
     try:
         sys.stderr.flush()
     except (OSError, ValueError, AttributeError):
         sys.stderr = None  # else the interpreter tries again at its exit, fails, and changes the exit code
-
-
-def _try_to_say(message: str) -> None:
-    try:
-        print(message, file=sys.stderr)
-    except (OSError, ValueError):  # standard error is full, closed, or nobody reads it
-        pass
-
-
-def _print_report(directory: Path) -> None:
-    from iotrace.cli.shared import load, make_console, write_timelines
-    from iotrace.report.terminal import print_next, print_report
-
-    console = make_console(stderr=True)
-    console.print()
-    with console.status("waiting for the other launchers of the job"):
-        running = await_others(directory, tasks_of(os.environ), _OTHERS_SECONDS)
-    if running:
-        _try_to_say(f"iotrace: {running} more launchers of the job still run; this is what there is so far")
-    session, result = load(directory, console)
-    timelines = write_timelines(session, console)
-    print_report(result, console)
-    print_next(result, timelines, console)

@@ -6,8 +6,8 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from iotrace.analysis.batches import Delivery, loaders_of, primary_of
-from iotrace.analysis.steps import steps_of
+from iotrace.analysis.batches import Delivery, loaders_of
+from iotrace.analysis.steps import loop_of
 from iotrace.session.names import (
     KIND_COLLATE,
     KIND_DFTRACER,
@@ -66,12 +66,12 @@ def _node(session: Session, process: Process) -> str:
 def _rank_events(session: Session, rank: Rank, windows: dict[int, list[Delivery]]) -> Iterator[Event]:
     """The rank's own events; notes in `windows` which process made which batch."""
     loaders = loaders_of(rank)
-    primary = primary_of(loaders)
     node, pid = _node(session, rank.main), rank.main.pid
     by_pid = {process.pid: process for process in rank.processes}
-    for step in steps_of(primary) if primary else []:
+    for number, step in enumerate(loop_of(rank, loaders).steps):
         opened = step.delivery
-        yield Event(STEP, "step", node, pid, pid, step.start_ns, step.end_ns, opened.epoch, opened.index)
+        place = (opened.epoch, opened.index) if opened is not None else (None, number)
+        yield Event(STEP, "step", node, pid, pid, step.start_ns, step.end_ns, *place)
     for loader in loaders:
         for item in loader.deliveries:
             yield Event(

@@ -32,10 +32,11 @@ class Run:
     first: bool
 
 
-def default_directory() -> Path:
+def default_directory(suffix: str = "") -> Path:
     """A new name in the current directory, by time; all tasks of a job come to the same name."""
     job = job_of(os.environ)
-    base = Path(f"iotrace-{job}" if job else f"iotrace-{datetime.now():%Y%m%d-%H%M%S}")
+    name = job or f"{datetime.now():%Y%m%d-%H%M%S}"
+    base = Path(f"iotrace-{name}{suffix}")
     candidate, number = base, 1
     while candidate.exists() and not (job and may_join(candidate, job, task_of(os.environ))):
         number += 1
@@ -60,17 +61,14 @@ def run(command: list[str], directory: Path, only: list[str], torch: dict[str, s
     own_dftracer = "on" if environment.get("DFTRACER_ENABLE") == "1" else "off"
     if capture.why_not:
         not_captured.append(NotCaptured("posix", capture.why_not, capture.remedy))
-    manifest = _manifest(command, only, torch, capture, not_captured)
+    state = PosixState(on=not capture.why_not, only=[_readable(path) for path in only])
+    manifest = describe(command, state, not_captured, torch)
     launch = begin(directory, manifest)
     if not capture.why_not:
         inherited = environment.get("LD_PRELOAD", "")
         environment.update(posix.environment(capture, launch / names.POSIX, inherited))
-    environment[names.SETTINGS_VARIABLE] = names.encode_settings(
-        {"session": str(launch), "dftracer": own_dftracer, **torch}
-    )
-    environment["PYTHONPATH"] = os.pathsep.join(
-        [str(_SHIM), *filter(None, [environment.get("PYTHONPATH", "")])]
-    )
+    settings = {"dftracer": own_dftracer, **torch}
+    environment.update(agent_environment(launch, environment.get("PYTHONPATH", ""), settings))
     started_ns = time.monotonic_ns()
     try:
         exit_code = child.run(command, environment)
@@ -91,13 +89,22 @@ def _own_python() -> list[str]:
     return sorted(root for root in roots if root not in ("/", "/usr"))
 
 
-def _manifest(
+def agent_environment(launch: Path, python_path: str, settings: dict[str, str]) -> dict[str, str]:
+    """The variables that start the agent in a new Python process; `python_path` is PYTHONPATH as it was."""
+    return {
+        names.SETTINGS_VARIABLE: names.encode_settings({"session": str(launch), **settings}),
+        "PYTHONPATH": os.pathsep.join([str(_SHIM), *filter(None, [python_path])]),
+    }
+
+
+def describe(
     command: list[str],
-    only: list[str],
-    torch: dict[str, str],
-    capture: posix.PosixCapture,
+    posix_state: PosixState,
     not_captured: list[NotCaptured],
+    torch: dict[str, str],
+    in_job: bool = True,
 ) -> Manifest:
+    """The manifest of a run of `command` that begins now, here."""
     return Manifest(
         format=names.FORMAT_VERSION,
         iotrace_version=__version__,
@@ -106,9 +113,9 @@ def _manifest(
         host=_readable(_host()),
         started_ns=time.time_ns(),
         cpus=len(os.sched_getaffinity(0)),
-        posix=PosixState(on=not capture.why_not, only=[_readable(path) for path in only]),
-        job=job_of(os.environ),
-        task=task_of(os.environ),
+        posix=posix_state,
+        job=job_of(os.environ) if in_job else "",
+        task=task_of(os.environ) if in_job else "",
         accelerators=sorted(node for pattern in _ACCELERATOR_NODES for node in glob.glob(pattern)),
         not_captured=not_captured,
         torch=torch,

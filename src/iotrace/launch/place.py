@@ -39,8 +39,13 @@ def begin(directory: Path, manifest: Manifest) -> Path:
         for name in (names.PROCESSES, names.POSIX, names.OUT):
             (place / name).mkdir()
     except OSError as error:
-        raise LaunchError(f"cannot write to {directory}: {error.strerror}", _CHOOSE) from error
+        raise not_writable(directory, error) from error
     return place
+
+
+def not_writable(directory: Path, error: OSError) -> LaunchError:
+    """What to raise where the session cannot be written."""
+    return LaunchError(f"cannot write to {directory}: {error.strerror}", _CHOOSE)
 
 
 def may_join(session: Path, job: str, task: str) -> bool:

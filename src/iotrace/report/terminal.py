@@ -9,13 +9,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from iotrace.analysis.results import DataWait, Io, LoaderResult, RankReport, Report
+from iotrace.analysis.results import DataWait, Io, LoaderResult, RankReport, RegionResult, Report
 from iotrace.report.layout import LABEL_WIDTH as _LABEL_WIDTH
 from iotrace.report.layout import line as _line
 from iotrace.report.terminal_compute import print_compute, print_imbalance
 
 _MOST_FILES = 6
 _MOST_CAUSES = 5
+_MOST_REGIONS = 6
 _BAR_CELLS = 20
 # What the figures of the I/O table need beside the path.
 _FIGURES_WIDTH = 58
@@ -26,13 +27,16 @@ _WORTH_NAMING = 0.01  # of the wait
 def print_report(report: Report, console: Console) -> None:
     """Print `report` on `console`; it reads the same without colour."""
     session = report.session
-    exit_code = "unknown" if session.exit_code is None else str(session.exit_code)
-    if session.argv:
-        console.print(Text.assemble(("iotrace ", "bold"), shlex.join(session.argv)), soft_wrap=False)
-        _line(console, "session", f"{session.path}  (exit code {exit_code})")
-    else:
+    if not session.argv:
         traces = "trace" if len(report.ranks) == 1 else f"{len(report.ranks)} traces in"
         console.print(Text.assemble(("iotrace ", "bold"), f"torch.profiler's {traces} {session.path}"))
+    else:
+        if session.exit_code is not None:
+            how = f"  (exit code {session.exit_code})"
+        else:  # a block of a program has none; an end that was not seen is told
+            how = "" if session.ended else "  (exit code unknown)"
+        console.print(Text.assemble(("iotrace ", "bold"), shlex.join(session.argv)), soft_wrap=False)
+        _line(console, "session", f"{session.path}{how}")
     for rank in report.ranks:
         _print_rank(rank, console, len(report.ranks) > 1)
     if report.imbalance is not None:
@@ -82,8 +86,29 @@ def _print_rank(rank: RankReport, console: Console, several: bool) -> None:
     print_compute(rank, console)
     for loader in rank.loaders:
         _line(console, "loader", _loader_text(loader))
+    if rank.regions:
+        _print_regions(rank.regions, console)
     if rank.io is not None:
         _print_io(rank.io, console)
+
+
+def _print_regions(regions: list[RegionResult], console: Console) -> None:
+    console.print()
+    table = Table(box=None, pad_edge=False, padding=(0, 1))
+    table.add_column("Regions", overflow="ellipsis", no_wrap=True)
+    for heading in ("count", "total", "CPU", "wait a step"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for region in regions[:_MOST_REGIONS]:
+        table.add_row(
+            region.name,
+            str(region.count),
+            f"{region.ms_total:.1f} ms",
+            f"{region.cpu_ms_total:.1f} ms",
+            "" if region.wait_ms is None else f"{region.wait_ms:.1f} ms",
+        )
+    console.print(table)
+    if len(regions) > _MOST_REGIONS:
+        console.print(Text(f"{len(regions) - _MOST_REGIONS} more regions", style="dim"))
 
 
 def _print_wait(wait: DataWait, step_ms: float, console: Console) -> None:
@@ -137,7 +162,10 @@ def _print_causes(wait: DataWait, console: Console) -> None:
 def _loader_text(loader: LoaderResult) -> str:
     parts = [f"{loader.dataset}, {loader.kind}{' (primary)' if loader.primary else ''}"]
     how = f" by {loader.start_method}" if loader.start_method else ""
-    parts.append(f"{loader.workers} workers{how}, {loader.batches} batches")
+    made = "wrapped by iotrace.batches" if loader.wrapped else f"{loader.workers} workers{how}"
+    parts.append(f"{made}, {loader.batches} batches")
+    if len(loader.phases) > 1:
+        parts.append(", ".join(f"{count} in {phase}" for phase, count in loader.phases.items()))
     if loader.production_ms is not None:
         parts.append(f"{loader.production_ms:.1f} ms to make one")
     if loader.queue_depth_mean is not None:

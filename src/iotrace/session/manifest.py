@@ -54,9 +54,12 @@ class _Versioned(msgspec.Struct):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """How the run ended; absent while it runs and after the launcher was killed."""
+    """How the run ended; absent while it runs and after the launcher was killed.
 
-    exit_code: int
+    `exit_code` is None of a part of a program, which has none.
+    """
+
+    exit_code: int | None
     ended_ns: int
     duration_ns: int
 

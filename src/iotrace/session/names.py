@@ -25,6 +25,7 @@ RECORDS = "records.jsonl"
 SPANS = "spans.bin"
 LOG = "agent.log"
 TORCH_TRACES = "torch-*.json*"
+CLOSED = "closed"  # a directory in the session: it has ended before its processes
 BROKEN = "broken"  # a directory: making one needs no descriptor
 
 # Settings of the torch.profiler window: WAIT:WARMUP:ACTIVE:REPEAT or "off"; comma lists.

@@ -101,10 +101,16 @@ class IteratorStart(msgspec.Struct, tag="iterator"):
     in_order: bool = True
     start_method: str | None = None
     pids: list[Int] = []
+    phase: str | None = None
+    wrapped: bool = False
 
 
 class Batch(msgspec.Struct, tag="batch"):
-    """A batch that the consumer got. Times in ns of CLOCK_MONOTONIC, None where there was no such stage."""
+    """A batch that the consumer got. Times in ns of CLOCK_MONOTONIC, None where there was no such stage.
+
+    `phase` is the value of Lightning's RunningStage, None without its trainer; `ahead` is how many batches
+    its loop takes in advance of the one that it works on.
+    """
 
     iterator: Int
     epoch: Int
@@ -123,6 +129,8 @@ class Batch(msgspec.Struct, tag="batch"):
     fetch_start_ns: Int | None = None
     fetch_end_ns: Int | None = None
     samples: Int | None = None
+    phase: str | None = None
+    ahead: Int = 0
 
 
 class IteratorEnd(msgspec.Struct, tag="iterator_end"):
@@ -132,6 +140,20 @@ class IteratorEnd(msgspec.Struct, tag="iterator_end"):
     wait_start_ns: Int
     mono_ns: Int
     backward_count: Int
+
+
+class Mark(msgspec.Struct, tag="mark"):
+    """The program said by `iotrace.step` that its next step begins."""
+
+    mono_ns: Int
+
+
+class TrainerRun(msgspec.Struct, tag="trainer"):
+    """Lightning's trainer ran; `function` is ``fit``, ``validate``, ``test`` or ``predict``."""
+
+    function: str
+    start_ns: Int
+    end_ns: Int
 
 
 class Worker(msgspec.Struct, tag="worker"):
@@ -224,6 +246,8 @@ Record = (
     | IteratorStart
     | Batch
     | IteratorEnd
+    | Mark
+    | TrainerRun
     | Worker
     | WorkerUp
     | Produced

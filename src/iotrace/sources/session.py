@@ -13,7 +13,7 @@ from iotrace.session import names
 from iotrace.session.manifest import Manifest, Outcome, launches, read_manifest, read_outcome
 from iotrace.sources.dftracer import OwnLogs, PosixCalls, read_posix
 from iotrace.sources.paths import Paths, is_code
-from iotrace.sources.records import Distributed, IteratorStart, OwnLog, Process, Worker, read_processes
+from iotrace.sources.records import Distributed, IteratorStart, Mark, OwnLog, Process, Worker, read_processes
 
 
 @dataclass(frozen=True)
@@ -63,12 +63,16 @@ class Session:
         return self.launches[0].manifest
 
     @property
+    def ended(self) -> bool:
+        """Whether the end of every launch was seen."""
+        return all(launch.outcome is not None for launch in self.launches)
+
+    @property
     def exit_code(self) -> int | None:
-        """The first that is not 0; None where a launcher did not see its command's end."""
-        codes = [launch.outcome.exit_code for launch in self.launches if launch.outcome is not None]
-        if len(codes) < len(self.launches):
-            return None
-        return next((code for code in codes if code), 0)
+        """The first that is not 0; None where an end was not seen, or is that of a block of a program."""
+        codes = [launch.outcome.exit_code if launch.outcome else None for launch in self.launches]
+        failed = next((code for code in codes if code), None)
+        return 0 if failed is None and None not in codes else failed if None not in codes else None
 
     @property
     def posix_on(self) -> bool:
@@ -91,12 +95,12 @@ class Session:
 
     @cached_property
     def ranks(self) -> list[Rank]:
-        """Every process that iterated a loader; the first one of all where none did."""
+        """Every process that iterated a loader or marked steps; the first one of all where none did."""
         # A worker whose dataset iterates a loader of its own stays a worker.
         trainers = [
             process
             for process in self.processes
-            if process.of_type(IteratorStart) and not process.of_type(Worker)
+            if (process.of_type(IteratorStart) or process.of_type(Mark)) and not process.of_type(Worker)
         ]
         if not trainers:
             trainers = self.processes[:1]
@@ -118,7 +122,7 @@ class Session:
             return "loader worker"
         mains = [rank.main for rank in self.ranks]
         if any(process is main for main in mains):
-            return "rank" if process.of_type(IteratorStart) else "main"
+            return "rank" if process.of_type(IteratorStart) or process.of_type(Mark) else "main"
         started = [(main.identity.ppid, main.identity.node) for main in mains]
         if (process.pid, process.identity.node) in started:
             return "launcher"

@@ -9,9 +9,18 @@ from typing import Any
 import numpy as np
 
 from iotrace.analysis.activity import Activity
-from iotrace.analysis.batches import Delivery, LoaderRun, loaders_of, primary_of, worker_number
+from iotrace.analysis.batches import Delivery, LoaderRun, loaders_of, worker_number
+from iotrace.analysis.phases import phases_of
+from iotrace.analysis.steps import Loop, loop_of
 from iotrace.analysis.waits import CAUSES, Explained, explain
-from iotrace.session.names import KIND_COLLATE, KIND_DFTRACER, KIND_ITEM, KIND_MAPPED, KIND_READ_PATH
+from iotrace.session.names import (
+    KIND_COLLATE,
+    KIND_DFTRACER,
+    KIND_ITEM,
+    KIND_MAPPED,
+    KIND_READ_PATH,
+    KIND_REGION,
+)
 from iotrace.sources.records import Process, Produced
 from iotrace.sources.session import Rank, Session
 from iotrace.timeline.chunks import chunk_arrows
@@ -22,6 +31,7 @@ _CATEGORIES = {
     KIND_ITEM: "dataset",
     KIND_COLLATE: "collate",
     KIND_READ_PATH: "read path",
+    KIND_REGION: "region",
     KIND_MAPPED: "memory map",
     KIND_DFTRACER: "dftracer",
 }
@@ -31,11 +41,15 @@ def build(session: Session, rank: Rank) -> Timeline:
     """Everything recorded of `rank`, as tracks."""
     timeline = Timeline(base_ns=session.manifest.started_ns)
     loaders = loaders_of(rank)
-    primary = primary_of(loaders)
+    loop = loop_of(rank, loaders)
+    primary = loop.primary
     main = ProcessTracks(f"{_title(rank)} · main ({rank.main.host})", f"pid {rank.main.pid}")
     timeline.processes.append(main)
-    steps = _steps(primary) if primary else {}
-    main.tracks.append(Track("steps", list(steps.values())))
+    phases = [Slice(item.start_ns, item.end_ns, item.name, "phase") for item in phases_of(rank)]
+    if phases:
+        main.tracks.append(Track("phase", phases))
+    steps = {} if loop.marked or primary is None else _steps(primary)
+    main.tracks.append(Track("steps", _marked(loop) if loop.marked else list(steps.values())))
     for loader in loaders:
         suffix = "" if loader is primary else f" (loader {loader.number}, {loader.kind})"
         explained = explain(session, rank, loader.deliveries)
@@ -61,12 +75,18 @@ def _title(rank: Rank) -> str:
 def _steps(primary: LoaderRun) -> dict[int, Slice]:
     found = {}
     for number, delivery in enumerate(primary.deliveries):
-        if delivery.step_end_ns is not None:
+        if delivery.step_start_ns is not None and delivery.step_end_ns is not None:
             args = {"epoch": delivery.epoch, "batch": delivery.index, "samples": delivery.samples}
             found[id(delivery)] = Slice(
-                delivery.delivered_ns, delivery.step_end_ns, f"step {number}", "step", args
+                delivery.step_start_ns, delivery.step_end_ns, f"step {number}", "step", args
             )
     return found
+
+
+def _marked(loop: Loop) -> list[Slice]:
+    return [
+        Slice(step.start_ns, step.end_ns, f"step {number}", "step") for number, step in enumerate(loop.steps)
+    ]
 
 
 def _wait(item: Explained) -> Slice:

@@ -1,7 +1,9 @@
-"""What commands share: consoles, opening a session with progress, its timelines."""
+"""A finished session shown to people: consoles, opening it with progress, its timelines, the report."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,11 +13,18 @@ from iotrace.analysis.idle import KERNEL_GAP_US
 from iotrace.analysis.report import analyse
 from iotrace.analysis.results import Report
 from iotrace.analysis.traces import analyse_traces
+from iotrace.errors import IotraceError
+from iotrace.launch.job import tasks_of
+from iotrace.launch.place import await_others
+from iotrace.report.terminal import print_next, print_report
 from iotrace.session import names
 from iotrace.sources.kineto import read_kineto
 from iotrace.sources.session import Session, open_session
 from iotrace.timeline.build import build
 from iotrace.timeline.chrome import write_chrome
+
+# Tasks of one start end together, or the scheduler ends them.
+_OTHERS_SECONDS = 15.0
 
 
 def make_console(stderr: bool) -> Console:
@@ -52,3 +61,40 @@ def write_timelines(session: Session, console: Console) -> list[Path]:
             write_chrome(build(session, rank), path)
         written.append(path)
     return written
+
+
+def tell(directory: Path) -> None:
+    """Write the timelines and print the report on standard error, after a run.
+
+    Whatever happens here, the program has had its run, and its own end counts.
+    """
+    again = f"the session is kept: iotrace report {directory}"
+    try:
+        _print_all(directory)
+    except Exception as error:  # a defect of ours, too
+        what = str(error) if isinstance(error, IotraceError | OSError) else repr(error)
+        _try_to_say(f"iotrace: no report: {what}; {again}")
+    except SystemExit:  # rich's way of saying that nobody reads standard error
+        pass
+    except KeyboardInterrupt:
+        _try_to_say(f"iotrace: interrupted; {again}")
+
+
+def _try_to_say(message: str) -> None:
+    try:
+        print(message, file=sys.stderr)
+    except (OSError, ValueError):  # standard error is full, closed, or nobody reads it
+        pass
+
+
+def _print_all(directory: Path) -> None:
+    console = make_console(stderr=True)
+    console.print()
+    with console.status("waiting for the other launchers of the job"):
+        running = await_others(directory, tasks_of(os.environ), _OTHERS_SECONDS)
+    if running:
+        _try_to_say(f"iotrace: {running} more launchers of the job still run; this is what there is so far")
+    session, result = load(directory, console)
+    timelines = write_timelines(session, console)
+    print_report(result, console)
+    print_next(result, timelines, console)

@@ -1,0 +1,343 @@
+"""Regions, marks, wrapped sources and profiled blocks, as programs use them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.perfetto import ERRORS, query
+from tests.support.runs import Run, run_script
+
+
+def run_bare(directory: Path, script: str, *arguments: str) -> Run:
+    """Run the text of a program without the launcher; its session, if it makes one, is ``session``."""
+    path = directory / "program.py"
+    path.write_text(script)
+    done = subprocess.run(
+        [sys.executable, str(path), *arguments], cwd=directory, capture_output=True, text=True, timeout=120
+    )
+    return Run(done.returncode, done.stdout, done.stderr, directory / "session")
+
+
+def checked(run: Run) -> dict[str, Any]:
+    assert run.code == 0, run.stderr
+    logs = list(run.session.glob("processes/*/agent.log"))
+    assert not logs, logs[0].read_text()
+    return run.report()
+
+
+def missing(report: dict[str, Any]) -> dict[str, dict[str, str]]:
+    return {entry["what"]: entry for entry in report["not_captured"]}
+
+
+PROGRAM = """
+import sys, time
+import torch, iotrace
+from torch.utils.data import DataLoader, Dataset
+
+class Slow(Dataset):
+    def __len__(self):
+        return 24
+    @iotrace.region("item")
+    def __getitem__(self, index):
+        with iotrace.region("load"):
+            time.sleep(0.012)
+        with iotrace.region("augment"):
+            time.sleep(0.006)
+        return torch.ones(3)
+
+weight = torch.ones(3, requires_grad=True)
+
+def train(loader, fail=False):
+    for number, batch in enumerate(loader):
+        with iotrace.region("compute"):
+            (batch * weight).sum().backward()
+        if fail and number == 5:
+            raise ValueError("the program's own")
+
+def loader(workers, **options):
+    return DataLoader(Slow(), batch_size=1, num_workers=workers, **options)
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_regions_of_workers_and_trainer(tmp_path: Path, workers: int) -> None:
+    run = run_script(tmp_path, f"{PROGRAM}\ntrain(loader({workers}))\n")
+    (rank,) = checked(run)["ranks"]
+    regions = {region["name"]: region for region in rank["regions"]}
+    assert {name: region["count"] for name, region in regions.items()} == dict.fromkeys(
+        ["item", "load", "augment", "compute"], 24
+    )
+    wait_ms = rank["data_wait"]["causes_ms"]["transform"]
+    assert regions["item"]["wait_ms"] == pytest.approx(wait_ms, rel=0.05)
+    both_ms = regions["load"]["wait_ms"] + regions["augment"]["wait_ms"]
+    assert 0.5 < regions["load"]["wait_ms"] / both_ms <= 0.75  # it sleeps twice as long, on a busy machine
+    assert both_ms <= regions["item"]["wait_ms"]
+    assert regions["load"]["ms_total"] >= 24 * 12
+    assert regions["load"]["cpu_ms_total"] < 0.5 * regions["load"]["ms_total"]
+    assert regions["compute"]["wait_ms"] is None
+    assert "Regions" in run.stderr
+    timeline = run.session / "out" / "rank0.json.gz"
+    inner = "select count(*) from slice s join slice p on s.parent_id = p.id"
+    counts, errors = query(
+        timeline,
+        f"{inner} where s.category = 'region' and s.name = 'load' and p.name = 'item'",
+        ERRORS,
+    )
+    assert counts == [[24]]
+    assert errors == []
+
+
+MARKED = """
+import sys, time
+import iotrace
+
+def source():
+    for _ in range(12):
+        time.sleep(0.02)
+        end = time.thread_time() + 0.01
+        while time.thread_time() < end:
+            pass
+        yield 1
+
+wrapped = sys.argv[1] == "wrapped"
+for item in iotrace.batches(source()) if wrapped else source():
+    iotrace.step()
+    time.sleep(0.005)
+"""
+
+
+def test_marked_steps_with_an_unknown_source(tmp_path: Path) -> None:
+    report = checked(run_script(tmp_path, MARKED, "bare"))
+    (rank,) = report["ranks"]
+    assert rank["steps"]["count"] == 10  # of eleven between twelve marks, the first left out
+    assert rank["steps"]["mean_ms"] >= 35
+    assert rank["data_wait"]["raw_ms"] is None
+    assert rank["data_wait"]["verdict"] is None
+    entry = missing(report)["data wait of rank 0"]
+    assert "iotrace.batches" in entry["remedy"]
+    assert report["session"]["complete"] is True
+
+
+def test_marked_steps_with_a_wrapped_source(tmp_path: Path) -> None:
+    run = run_script(tmp_path, MARKED, "wrapped")
+    report = checked(run)
+    (rank,) = report["ranks"]
+    (loader,) = rank["loaders"]
+    assert (loader["wrapped"], loader["primary"], loader["batches"]) == (True, True, 12)
+    assert rank["steps"]["count"] == 10
+    wait = rank["data_wait"]
+    assert wait["raw_ms"] >= 30
+    assert sum(wait["causes_ms"].values()) == pytest.approx(wait["raw_ms"], abs=1e-6)
+    # It slept, nobody knows why, and it computed.
+    assert wait["causes_ms"]["unknown"] >= 18
+    assert 8 <= wait["causes_ms"]["transform"] <= 16
+    assert wait["too_few_workers"] is None
+    assert not [what for what in missing(report) if "data wait" in what]
+    timeline = run.session / "out" / "rank0.json.gz"
+    steps, errors = query(timeline, "select count(*) from slice where category = 'step'", ERRORS)
+    assert steps == [[11]]
+    assert errors == []
+
+
+WRAPPED = """
+import numpy as np, torch, iotrace
+np.save("data.npy", np.zeros(1 << 20))
+weight = torch.ones(1, requires_grad=True)
+
+def source():
+    for _ in range(10):
+        yield float(np.load("data.npy").sum())
+
+for epoch in range(2):
+    for value in iotrace.batches(source()):
+        (value * weight).sum().backward()
+"""
+
+
+def test_a_wrapped_source_that_trains_gives_steps_and_files(tmp_path: Path) -> None:
+    (rank,) = checked(run_script(tmp_path, WRAPPED))["ranks"]
+    (loader,) = rank["loaders"]
+    assert (loader["kind"], loader["batches"], loader["epochs"]) == ("training", 20, 2)
+    assert loader["dataset"] == "source"
+    assert rank["steps"]["count"] == 19
+    (file,) = rank["data_wait"]["files"]
+    assert file["path"] == "data.npy"
+    assert file["ms"] > 0.3 * rank["data_wait"]["raw_ms"]
+
+
+def test_marks_beside_a_training_loader_are_not_the_steps(tmp_path: Path) -> None:
+    script = f"""{PROGRAM}
+for batch in iotrace.batches(loader(0)):
+    for _ in range(2):
+        iotrace.step()
+    (batch * weight).sum().backward()
+"""
+    (rank,) = checked(run_script(tmp_path, script))["ranks"]
+    (loader,) = rank["loaders"]  # a DataLoader is recorded once, wrapped or not
+    assert (loader["wrapped"], loader["batches"]) == (False, 24)
+    assert rank["steps"]["count"] == 23
+
+
+UNTOUCHED = """
+def untouched():
+    import os, torch.utils.data.dataloader as dataloader, torch.autograd, numpy
+    patched = [dataloader._BaseDataLoaderIter.__next__, dataloader._utils.worker._worker_loop,
+               torch.autograd.backward, numpy.load, os.close]
+    assert not any(hasattr(function, "__iotrace_original__") for function in patched)
+    assert not any("iotrace" in type(finder).__module__ for finder in sys.meta_path)
+    assert "IOTRACE_AGENT" not in os.environ and "shim" not in os.environ.get("PYTHONPATH", "")
+"""
+
+CONTEXTS = [(0, None), (1, "fork"), (1, "spawn"), (1, "forkserver")]
+
+
+@pytest.mark.parametrize(("workers", "context"), CONTEXTS)
+def test_a_profiled_block(tmp_path: Path, workers: int, context: str | None) -> None:
+    script = f"""{PROGRAM}{UNTOUCHED}
+if __name__ == "__main__":
+    with iotrace.profile(output="session") as profile:
+        train(loader({workers}, multiprocessing_context={context!r}))
+    untouched()
+    train(loader(0))
+    print(profile.session)
+"""
+    run = run_bare(tmp_path, script)
+    report = checked(run)
+    assert run.stdout == "session\n"
+    assert "highly input-bound" in run.stderr
+    assert "again        iotrace report session" in run.stderr
+    (rank,) = report["ranks"]
+    (loader,) = rank["loaders"]
+    assert (loader["batches"], loader["kind"], loader["start_method"]) == (24, "training", context)
+    assert {region["name"]: region["count"] for region in rank["regions"]}["load"] == 24
+    causes = rank["data_wait"]["causes_ms"]
+    assert max(causes, key=causes.__getitem__) == "transform"
+    assert report["session"]["complete"] is True
+    assert report["session"]["exit_code"] is None
+    assert missing(report)["posix"]["remedy"] == "iotrace run -- CMD"
+    assert "the exit code" not in missing(report)
+
+
+def test_an_exception_in_the_block_is_untouched_and_the_session_is_whole(tmp_path: Path) -> None:
+    script = f"""{PROGRAM}{UNTOUCHED}
+try:
+    with iotrace.profile(output="session", report=False):
+        train(loader(2), fail=True)
+except ValueError as error:
+    import traceback
+    frames = traceback.extract_tb(error.__traceback__)
+    print(error, [frame.name for frame in frames])
+    untouched()
+"""
+    run = run_bare(tmp_path, script)
+    report = checked(run)
+    assert run.stdout == "the program's own ['<module>', 'train']\n"
+    assert run.stderr == ""
+    # Its workers are alive when the session ends: the traceback holds their loader.
+    assert report["session"]["complete"] is True
+    assert report["ranks"][0]["loaders"][0]["batches"] == 6
+
+
+def test_a_decorated_function_makes_a_session_a_call(tmp_path: Path) -> None:
+    script = f"""{PROGRAM}{UNTOUCHED}
+kept = loader(1, persistent_workers=True)
+@iotrace.profile(output="session", report=False)
+def epoch():
+    train(kept)
+epoch()
+epoch()
+untouched()
+train(kept)
+"""
+    run = run_bare(tmp_path, script)
+    assert checked(run)["ranks"][0]["loaders"][0]["batches"] == 24
+    second = Run(0, "", "", tmp_path / "session-2").report()
+    (rank,) = second["ranks"]
+    assert (rank["loaders"][0]["batches"], rank["loaders"][0]["epochs"]) == (24, 1)
+    # Its workers recorded into the first session, which is over: their part of the second is unknown.
+    assert any(what.startswith("loader workers of rank 0") for what in missing(second))
+    assert rank["data_wait"]["causes_ms"]["unknown"] == pytest.approx(rank["data_wait"]["raw_ms"])
+
+
+def test_profiles_inside_a_profile_are_regions(tmp_path: Path) -> None:
+    script = f"""{PROGRAM}
+import threading, warnings
+@iotrace.profile
+def inner():
+    time.sleep(0.01)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    with iotrace.profile(output="session", report=False) as outer:
+        inner()
+        thread = threading.Thread(target=inner)
+        thread.start()
+        thread.join()
+        train(loader(1))
+print(len(caught), caught[0].message, caught[0].filename == __file__)
+"""
+    run = run_bare(tmp_path, script)
+    (rank,) = checked(run)["ranks"]
+    assert run.stdout.startswith("2 iotrace.profile: another profile of this process is running")
+    assert {region["name"]: region["count"] for region in rank["regions"]}["inner"] == 2
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["session"]
+
+
+def test_a_profile_under_the_launcher_and_in_a_worker_is_a_region(tmp_path: Path) -> None:
+    program = PROGRAM.replace('@iotrace.region("item")', "@iotrace.profile")
+    script = f"""{program}
+import os
+with iotrace.profile(output="other"):
+    train(loader(1))
+assert not os.path.exists("other")
+"""
+    run = run_script(tmp_path, script)
+    (rank,) = checked(run)["ranks"]
+    counts = {region["name"]: region["count"] for region in rank["regions"]}
+    assert counts["profile"] == 1
+    assert counts["Slow.__getitem__"] == 24
+    # Without a run around it, a worker makes no session either.
+    (tmp_path / "bare").mkdir()
+    bare = run_bare(tmp_path / "bare", script.replace('with iotrace.profile(output="other"):', "if True:"))
+    assert bare.code == 0, bare.stderr
+    assert [path.name for path in (tmp_path / "bare").iterdir()] == ["program.py"]
+
+
+def test_a_fork_that_leaves_the_block_leaves_the_session(tmp_path: Path) -> None:
+    script = f"""{PROGRAM}
+import os
+with iotrace.profile(output="session", report=False):
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        assert not os.path.exists("session/outcome.json")
+        train(loader(0))
+"""
+    report = checked(run_bare(tmp_path, script))
+    assert report["session"]["complete"] is True
+    assert report["ranks"][0]["loaders"][0]["batches"] == 24
+    assert len(list((tmp_path / "session" / "processes").iterdir())) == 2
+
+
+def test_an_output_that_holds_something_is_refused_before_the_block(tmp_path: Path) -> None:
+    (tmp_path / "session").mkdir()
+    (tmp_path / "session" / "precious").touch()
+    script = """
+import iotrace
+from iotrace.errors import LaunchError
+try:
+    with iotrace.profile("session"):
+        print("ran")
+except LaunchError as error:
+    print(error, "-", error.remedy)
+with iotrace.profile("other", report=False) as profile:
+    print("ran")
+"""
+    run = run_bare(tmp_path, script)
+    assert run.stdout == "session exists and is not a session - choose another directory with -o DIR\nran\n"
+    assert json.loads((tmp_path / "other" / "outcome.json").read_text())["exit_code"] is None

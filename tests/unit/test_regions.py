@@ -1,0 +1,356 @@
+"""Regions: what they record, what they leave alone, and what they cost where nothing is recorded."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import pickle
+import statistics
+import subprocess
+import sys
+import threading
+import time
+import timeit
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import iotrace
+from iotrace.agent import marks, regions
+from iotrace.agent.recorder import Recorder
+from iotrace.analysis.batches import Delivery
+from iotrace.analysis.regions import regions_of
+from iotrace.analysis.steps import Step
+from iotrace.analysis.waits import CAUSES, Explained
+from iotrace.session.names import KIND_REGION, PROCESSES
+from iotrace.sources.clock import Clock
+from iotrace.sources.records import SPAN_DTYPE, Identity, Process
+from iotrace.sources.session import Rank
+
+
+@iotrace.region("decorated")
+def decorated(value: int, *, factor: int = 2) -> int:
+    """Multiply."""
+    return value * factor
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Iterator[Recorder]:
+    """A recorder that regions and marks are told to use."""
+    (tmp_path / PROCESSES).mkdir()
+    made = Recorder(str(tmp_path))
+    made.open({"pid": os.getpid(), "ppid": 1, "role": "main"})
+    regions.follow(made)
+    marks.follow(made)
+    yield made
+    regions.follow(None)
+    marks.follow(None)
+    made.close()
+
+
+def spans_of(recorder: Recorder) -> list[tuple[str, int, int]]:
+    """Name, thread and duration of each span, in the order in which they ended."""
+    recorder.pause()
+    texts = {number: text for text, number in recorder._texts.items()}
+    assert all(span[7] == KIND_REGION for span in recorder.spans)
+    return [(texts[span[5]], span[4], span[1]) for span in recorder.spans]
+
+
+def names_of(recorder: Recorder) -> list[str]:
+    return [name for name, _, _ in spans_of(recorder)]
+
+
+def test_outside_a_run_nothing_is_recorded_and_everything_runs() -> None:
+    with iotrace.region("idle") as entered:
+        assert isinstance(entered, regions.Region)
+    assert decorated(3) == 6
+    source = [1, 2]
+    iterator = iotrace.batches(source)
+    assert type(iterator) is type(iter(source))
+    iotrace.step()
+
+
+def test_blocks_and_functions_nest(recorder: Recorder) -> None:
+    with iotrace.region("outer"):
+        time.sleep(0.01)
+        assert decorated(3) == 6
+    spans = spans_of(recorder)
+    assert [name for name, _, _ in spans] == ["decorated", "outer"]
+    assert spans[1][2] >= 10_000_000
+
+
+def test_a_decorated_function_looks_as_before() -> None:
+    assert decorated.__name__ == "decorated"
+    assert decorated.__doc__ == "Multiply."
+    assert decorated.__module__ == __name__
+    assert list(inspect.signature(decorated).parameters) == ["value", "factor"]
+    assert pickle.loads(pickle.dumps(decorated)) is decorated
+
+
+def test_recursion_and_one_object_used_twice(recorder: Recorder) -> None:
+    again = iotrace.region("again")
+
+    @again
+    def down(depth: int) -> int:
+        return down(depth - 1) if depth else 0
+
+    down(3)
+    with again, again:
+        pass
+    assert names_of(recorder) == ["again"] * 6
+
+
+def test_methods_of_every_kind(recorder: Recorder) -> None:
+    class Dataset:
+        size = 3
+
+        @iotrace.region("method")
+        def method(self) -> int:
+            return self.size
+
+        @iotrace.region("class")
+        @classmethod
+        def of_class(cls) -> int:
+            return cls.size
+
+        @staticmethod
+        @iotrace.region("static")
+        def static() -> int:
+            return 1
+
+        @iotrace.region("static outside")
+        @staticmethod
+        def static_outside() -> int:
+            return 2
+
+        @property
+        @iotrace.region("property")
+        def shown(self) -> int:
+            return self.size
+
+    made = Dataset()
+    assert (made.method(), Dataset.of_class(), made.shown) == (3, 3, 3)
+    assert (made.static(), made.static_outside()) == (1, 2)
+    assert names_of(recorder) == ["method", "class", "property", "static", "static outside"]
+
+
+def test_an_exception_passes_with_its_own_traceback(recorder: Recorder) -> None:
+    @iotrace.region("broken")
+    def broken() -> None:
+        raise ValueError("the program's own")
+
+    for call in (broken, lambda: next(generator())):
+
+        @iotrace.region("broken")
+        def generator() -> Iterator[int]:
+            raise ValueError("the program's own")
+            yield 1
+
+        with pytest.raises(ValueError, match="own") as caught:
+            call()
+        files = {frame.filename for frame in traceback.extract_tb(caught.value.__traceback__)}
+        assert files == {__file__}
+    with pytest.raises(KeyError), iotrace.region("block"):
+        raise KeyError
+    assert names_of(recorder) == ["broken", "broken", "block"]
+
+
+def test_a_generator_is_timed_while_it_works(recorder: Recorder) -> None:
+    @iotrace.region("produce")
+    def produce() -> Any:
+        received = []
+        for number in range(3):
+            time.sleep(0.01)
+            received.append((yield number))
+        return received
+
+    assert inspect.isgeneratorfunction(produce)
+    made = produce()
+    assert next(made) == 0
+    time.sleep(0.05)
+    assert made.send("a") == 1
+    assert next(made) == 2
+    with pytest.raises(StopIteration) as stopped:
+        made.send("c")
+    assert stopped.value.value == ["a", None, "c"]
+    spans = spans_of(recorder)
+    assert [name for name, _, _ in spans] == ["produce"] * 4
+    assert all(duration_ns < 45_000_000 for _, _, duration_ns in spans)
+
+
+def test_a_generator_is_closed_and_thrown_into(recorder: Recorder) -> None:
+    seen = []
+
+    @iotrace.region("guarded")
+    def guarded() -> Iterator[int]:
+        try:
+            yield 1
+        except KeyError:
+            seen.append("thrown")
+            yield 2
+        finally:
+            seen.append("closed")
+
+    made: Any = guarded()
+    next(made)
+    assert made.throw(KeyError()) == 2
+    made.close()
+    assert seen == ["thrown", "closed"]
+
+
+def test_regions_of_interleaved_generators_sum_up(recorder: Recorder) -> None:
+    def produce() -> Iterator[None]:
+        with iotrace.region("held"):
+            yield
+
+    one, two = produce(), produce()
+    next(one)
+    next(two)
+    for generator in (one, two):
+        assert list(generator) == []
+    assert names_of(recorder) == ["held", "held"]
+
+
+def test_threads_have_spans_of_their_own(recorder: Recorder) -> None:
+    shared = iotrace.region("shared")
+    both_inside = threading.Barrier(2)
+
+    def work() -> None:
+        with shared:
+            both_inside.wait(10)
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    spans = spans_of(recorder)
+    assert len(spans) == 2
+    assert len({tid for _, tid, _ in spans}) == 2
+
+
+def test_a_run_that_begins_or_ends_inside_a_region(recorder: Recorder) -> None:
+    region = iotrace.region("crossing")
+    regions.follow(None)
+    with region:
+        regions.follow(recorder)
+    with region:
+        regions.follow(None)
+    regions.follow(recorder)
+    with region:
+        pass
+    assert names_of(recorder) == ["crossing"]
+
+
+def test_what_cannot_be_timed_is_refused_with_a_sentence() -> None:
+    async def coroutine() -> None:
+        pass
+
+    for wrong in (coroutine, Path, 3):
+        with pytest.raises(TypeError, match="decorates functions, methods and generator functions"):
+            iotrace.region("wrong")(wrong)
+
+
+def test_marks_and_batches_are_recorded(recorder: Recorder) -> None:
+    def source() -> Iterator[int]:
+        yield from range(3)
+
+    for _ in range(2):
+        for _ in iotrace.batches(source()):
+            iotrace.step()
+    recorder.pause()
+    records = [record for record in recorder.records if record["type"] not in ("text", "tick")]
+    kinds = [record["type"] for record in records]
+    assert kinds == ["iterator", *["batch", "mark"] * 3, "iterator_end"] * 2
+    batches = [record for record in records if record["type"] == "batch"]
+    assert [(batch["epoch"], batch["index"]) for batch in batches] == [
+        (e, i) for e in (0, 1) for i in range(3)
+    ]
+    # A generator made anew is the same source, iterated again.
+    assert len({record["loader"] for record in records if record["type"] == "iterator"}) == 1
+
+
+def best_ns(call: Callable[[], object], number: int = 20_000) -> tuple[float, float]:
+    """Best and median CPU time of ``call()`` in ns, the call itself included."""
+    rounds = timeit.repeat(call, timer=time.thread_time, number=number, repeat=25)
+    costs = [cost / number * 1e9 for cost in rounds]
+    return min(costs), statistics.median(costs)
+
+
+def test_an_idle_use_costs_a_fifth_of_a_microsecond() -> None:
+    """The bounds are for a busy machine: alone, each is below 200 ns."""
+
+    def block() -> None:
+        with iotrace.region("idle"):
+            pass
+
+    def bare() -> int:
+        return decorated.__wrapped__(1)  # type: ignore[attr-defined, no-any-return]
+
+    nothing = best_ns(lambda: None)[0]
+    found = {
+        "with": best_ns(block)[0] - nothing,
+        "decorator": best_ns(lambda: decorated(1))[0] - best_ns(bare)[0],
+        "step": best_ns(iotrace.step)[0],
+    }
+    print({name: f"{cost:.0f} ns" for name, cost in found.items()})
+    assert all(cost < 400 for cost in found.values()), found
+
+
+def test_importing_iotrace_brings_nothing_in(tmp_path: Path) -> None:
+    script = """
+import sys, time
+before = set(sys.modules)
+start = time.thread_time_ns()
+import iotrace
+print(time.thread_time_ns() - start, *sorted(set(sys.modules) - before))
+"""
+    environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path)}  # compiled once, then loaded
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    costs_ms = []
+    for _ in range(6):
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
+        cost_ns, *modules = done.stdout.split()
+        costs_ms.append(int(cost_ns) / 1e6)
+        assert {module.partition(".")[0] for module in modules} <= {"iotrace", "__future__"}
+    assert min(costs_ms) < 5
+
+
+PID = 7
+
+
+def process(*rows: dict[str, int]) -> Process:
+    table = np.zeros(len(rows), dtype=SPAN_DTYPE)
+    for place, row in enumerate(rows):
+        for name, value in {"tid": PID, "kind": KIND_REGION, **row}.items():
+            table[name][place] = value
+    identity = Identity(format=1, pid=PID, ppid=1, role="main", clock=(0, 0, 1))
+    return Process(identity, Clock([[0, 0, 1]]), [], table, {0: "load", 1: "train"})
+
+
+def waited(taken_ns: int, prepared_ns: int, wait_start_ns: int) -> Explained:
+    delivery = Delivery(0, 0, 0, 0, wait_start_ns, prepared_ns, True, 0)
+    delivery.taken_ns, delivery.prepared_ns = taken_ns, prepared_ns
+    return Explained(delivery, dict.fromkeys(CAUSES, 0))
+
+
+def test_a_wait_is_charged_by_the_share_of_production() -> None:
+    one, two = waited(1000, 1100, 1050), waited(2000, 2100, 2000)
+    steps = [Step(None, 0, 1500, (one.delivery,)), Step(None, 1500, 3000, (two.delivery,))]
+    main = process(
+        {"start_ns": 1000, "duration_ns": 60, "name": 0},
+        {"start_ns": 1010, "duration_ns": 10, "name": 0},  # recursion: its time is in the outer one's
+        {"start_ns": 2050, "duration_ns": 100, "name": 0},  # half of it behind the production
+        {"start_ns": 2200, "duration_ns": 100, "name": 1},
+    )
+    load, train = regions_of(Rank(0, main, []), steps, [one, two])
+    assert (load.name, load.count, load.ms_total) == ("load", 3, 160e-6)
+    # 60 % of a wait of 50 ns and half of one of 100 ns, over two steps.
+    assert load.wait_ms == pytest.approx((30 + 50) / 2 / 1e6)
+    assert (train.name, train.count, train.wait_ms) == ("train", 1, None)
+    (unmeasured, _) = regions_of(Rank(0, main, []), [], [one, two])
+    assert unmeasured.wait_ms is None

@@ -1,0 +1,73 @@
+"""CPU time of spans on a made-up machine that preempts the thread at every possible instant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iotrace.agent import spans
+from iotrace.agent.recorder import Recorder
+from iotrace.session.names import KIND_ITEM
+
+WORK_NS = 1_000_000
+AWAY_NS = 50_000_000
+
+
+class Machine:
+    """One thread's clocks; each reading takes 1 us, and before the `preempted` one the thread is away."""
+
+    def __init__(self, preempted: int) -> None:
+        self.mono_ns = 10**12
+        self.cpu_ns = 10**9
+        self.switches = 0
+        self.readings = 0
+        self.preempted = preempted
+
+    def run(self, duration_ns: int) -> None:
+        if self.readings == self.preempted:
+            self.mono_ns += AWAY_NS
+            self.switches += 1
+        self.readings += 1
+        self.mono_ns += duration_ns
+        self.cpu_ns += duration_ns
+
+    def monotonic_ns(self) -> int:
+        self.run(1_000)
+        return self.mono_ns
+
+    def thread_time_ns(self) -> int:
+        self.run(1_000)
+        return self.cpu_ns
+
+    def getrusage(self, who: int) -> list[Any]:
+        self.run(1_000)
+        return [0] * 15 + [self.switches]
+
+
+@pytest.mark.parametrize("how", ["timed", "region"])
+def test_a_preemption_anywhere_is_no_cpu_time_and_takes_none_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    preempted, readings = 0, 1
+    while preempted < readings:
+        machine = Machine(preempted)
+        for name in ("monotonic_ns", "thread_time_ns", "getrusage"):
+            monkeypatch.setattr(spans, name, getattr(machine, name))
+        spans.forget_threads()
+        recorder = Recorder(str(tmp_path))
+        work = spans.timed(recorder, machine.run, "work", KIND_ITEM)
+        for _ in range(3):
+            if how == "timed":
+                work(WORK_NS)
+            else:
+                begun = spans.begin()
+                machine.run(WORK_NS)
+                spans.end_region(recorder, begun, "work")
+        for span in recorder.spans:
+            assert WORK_NS - 10_000 <= span[2] <= WORK_NS + 10_000, (preempted, recorder.spans)
+        preempted, readings = preempted + 1, machine.readings
+    monkeypatch.undo()
+    spans.forget_threads()
+    assert readings > 10
