@@ -19,7 +19,7 @@ BEFORE, IN_WARMUP, IN_WINDOW, AFTER = 1, 4, 7, 10
 _numbers = itertools.count()
 
 PROGRAM = """
-import ctypes, json, os, shutil, signal, sys, threading, time
+import atexit, ctypes, json, os, shutil, signal, sys, threading, time
 import torch
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader, Dataset
@@ -114,7 +114,9 @@ def emit(kind):
         print("not emitted", error)
 
 def fill():
-    with open(os.path.join(os.environ["FULL"], "filling"), "wb") as file:
+    filling = os.path.join(os.environ["FULL"], "filling")
+    atexit.register(os.unlink, filling)
+    with open(filling, "wb") as file:
         try:
             while True:
                 file.write(b"0" * 1048576)
