@@ -19,11 +19,12 @@ BEFORE, IN_WARMUP, IN_WINDOW, AFTER = 1, 4, 7, 10
 _numbers = itertools.count()
 
 PROGRAM = """
-import ctypes, json, os, shutil, signal, sys, threading
+import atexit, ctypes, json, os, shutil, signal, sys, threading, time
 import torch
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader, Dataset
 
+print("customised", getattr(sys, "customised", False), flush=True)
 torch.manual_seed(0)
 torch.set_num_threads(1)
 fault, at, where = sys.argv[1], int(sys.argv[2]), sys.argv[3]
@@ -113,7 +114,9 @@ def emit(kind):
         print("not emitted", error)
 
 def fill():
-    with open(os.path.join(os.environ["FULL"], "filling"), "wb") as file:
+    filling = os.path.join(os.environ["FULL"], "filling")
+    atexit.register(os.unlink, filling)
+    with open(filling, "wb") as file:
         try:
             while True:
                 file.write(b"0" * 1048576)
@@ -135,7 +138,8 @@ faults = {
     "oldest": oldest,
     "emit_itt": lambda: emit(torch.autograd.profiler.emit_itt),
     "emit_nvtx": lambda: emit(torch.autograd.profiler.emit_nvtx),
-    "worker killed": lambda: os.kill(iterator._workers[0].pid, signal.SIGKILL),
+    # torch's handler of SIGCHLD raises: during the sleep, in both runs.
+    "worker killed": lambda: (os.kill(iterator._workers[0].pid, signal.SIGKILL), time.sleep(30)),
     "worker raises": lambda: None,
     "terminated": lambda: os.kill(os.getpid(), signal.SIGTERM),
     "interrupted": lambda: os.kill(os.getpid(), signal.SIGINT),

@@ -24,7 +24,7 @@ from iotrace.analysis.steps import Step
 
 
 class Device(types.ModuleType):
-    """A stand-in for ``torch.cuda``: the host's time is `now_ms`, its stream is busy to `busy_until_ms`."""
+    """A stand-in for ``torch.cuda``: `now_ms` is the host, `busy_until_ms` the end of the stream."""
 
     def __init__(self) -> None:
         super().__init__("torch.cuda")

@@ -1,0 +1,71 @@
+"""The settings of torch's profiler, and the steps that a window takes out of the figures."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from iotrace.agent.torch_profiler import _compress
+from iotrace.agent.torch_window import Plan
+from iotrace.analysis.batches import Delivery
+from iotrace.analysis.steps import Step, measured
+from iotrace.errors import LaunchError
+from iotrace.launch import torchprof
+from iotrace.session.names import decode_settings, encode_settings
+
+
+def test_settings_reach_the_agent_whole() -> None:
+    found = torchprof.settings("3:2:4", "shapes,stacks", "cpu")
+    plan = Plan(decode_settings(encode_settings(found)))
+    assert (plan.on, plan.wait, plan.warmup, plan.active, plan.repeat) == (True, 3, 2, 4, 1)
+    assert (plan.options, plan.activities) == ({"shapes", "stacks"}, "cpu")
+    assert not Plan(torchprof.settings("off", "", "all")).on
+    assert not Plan({}).on
+
+
+@pytest.mark.parametrize(
+    ("steps", "options", "activities", "named"),
+    [
+        ("", "", "all", "WAIT:WARMUP:ACTIVE"),
+        ("1:2", "", "all", "WAIT:WARMUP:ACTIVE"),
+        ("1:2:x", "", "all", "WAIT:WARMUP:ACTIVE"),
+        ("1:2:-3", "", "all", "WAIT:WARMUP:ACTIVE"),
+        ("1:2:0", "", "all", "ACTIVE has to be 1"),
+        ("1:2:3:0", "", "all", "REPEAT has to be 1"),
+        ("1:2:3", "shape", "all", "'shape'"),
+        ("1:2:3", "", "gpu", "'gpu'"),
+    ],
+)
+def test_a_mistake_gets_a_sentence(steps: str, options: str, activities: str, named: str) -> None:
+    with pytest.raises(LaunchError, match=named) as caught:
+        torchprof.settings(steps, options, activities)
+    assert caught.value.exit_code == 125
+    assert caught.value.remedy
+
+
+def _steps(count: int) -> list[Step]:
+    made = [Delivery(0, 0, 0, index, 0, 10 * index, True, 0) for index in range(count)]
+    return [Step(each, each.delivered_ns, each.delivered_ns + 10, None) for each in made]
+
+
+def test_profiled_steps_are_left_out_and_counted() -> None:
+    steps = _steps(10)
+    kept, excluded = measured(steps, 0, [(31, 60)])
+    assert [step.delivery.index for step in kept] == [1, 2, 6, 7, 8, 9]
+    assert (excluded.first, excluded.profiled) == (1, 3)
+    # A window whose end is not known lasts to the end of the run.
+    kept, excluded = measured(steps, 0, [(31, None)])
+    assert [step.delivery.index for step in kept] == [1, 2]
+    assert excluded.profiled == 7
+
+
+def test_a_trace_that_was_cut_is_refused(tmp_path: Path) -> None:
+    source, target = tmp_path / "plain", tmp_path / "packed"
+    source.write_text('{"traceEvents": [{}]}\n')
+    assert _compress(str(source), str(target)) == target.stat().st_size
+    assert gzip.decompress(target.read_bytes()) == source.read_bytes()
+    source.write_text('{"traceEvents": [{')
+    with pytest.raises(OSError, match="whole"):
+        _compress(str(source), str(target))
