@@ -9,6 +9,19 @@ import pytest
 from tests.support.runs import UNET, Run, run_traced
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow", action="store_true", help="run the big matrices too")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--slow"):
+        return
+    skip = pytest.mark.skip(reason="a big matrix: run it with --slow")
+    for item in items:
+        if "slow" in item.keywords:
+            item.add_marker(skip)
+
+
 @pytest.fixture(scope="session")
 def unet_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory in which the U-Net's volumes have been made."""

@@ -1,4 +1,4 @@
-"""Causes by construction: sleeps in read, transform, collate and transport come out where they were put."""
+"""Causes by construction: what is put into read, decode, transform, collate and transport comes out there."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import pytest
 
 from tests.support.runs import run_script
 
-# A module in h5py's place: its reads block without a POSIX call, as a remote store's would.
+# A module in h5py's place: its reads block without a POSIX call, as a remote store's would; then it
+# decompresses. (A sleep of 0 s would block, too.)
 H5PY = """
-import time
+import time, zlib
+
+PACKED = zlib.compress(bytes(range(256)) * 4096)
 
 class h5f:
     @staticmethod
@@ -20,10 +23,12 @@ class h5f:
 class Dataset:
     id = None
     def __getitem__(self, index):
-        time.sleep(READ_S)
+        if READ_S:
+            time.sleep(READ_S)
+        end = time.monotonic() + DECODE_S
+        while time.monotonic() < end:
+            zlib.decompress(PACKED)
         return index
-
-READ_S = 0.06
 """
 
 PROGRAM = """
@@ -32,13 +37,13 @@ import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 sys.path.insert(0, {modules!r})
 import h5py
-h5py.READ_S = {read}
+h5py.READ_S, h5py.DECODE_S = {read}, {decode}
 
 class Slow(Dataset):
     def __len__(self):
         return {count}
     def __getitem__(self, index):
-        if {read}:
+        if {read} or {decode}:
             h5py.Dataset()[index]
         time.sleep({transform})
         return torch.ones(4)
@@ -70,7 +75,7 @@ def causes(directory: Path, workers: int, count: int, **sleeps: float) -> tuple[
     modules = directory / "modules"
     modules.mkdir(exist_ok=True)
     (modules / "h5py.py").write_text(H5PY)
-    parts = {"read": 0.0, "transform": 0.0, "collate": 0.0, "transport": 0.0, **sleeps}
+    parts = {"read": 0.0, "decode": 0.0, "transform": 0.0, "collate": 0.0, "transport": 0.0, **sleeps}
     run = run_script(
         directory,
         PROGRAM.format(modules=str(modules), workers=workers, count=count, plain=False, **parts),
@@ -97,9 +102,10 @@ def test_read_and_transform_are_split_sixty_to_forty(tmp_path: Path, workers: in
     assert rank["data_wait"]["too_few_workers"] is True
 
 
-@pytest.mark.parametrize("cause", ["read", "transform", "collate", "transport"])
-def test_a_sleep_comes_out_on_top(tmp_path: Path, cause: str) -> None:
-    found, rank = causes(tmp_path, 1, 16, **{cause: 0.04})
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("cause", ["read", "decode", "transform", "collate", "transport"])
+def test_what_was_put_in_comes_out_on_top(tmp_path: Path, cause: str, workers: int) -> None:
+    found, rank = causes(tmp_path, workers, 16, **{cause: 0.04})
     assert max(found, key=found.__getitem__) == cause
     assert found[cause] >= 0.8 * rank["data_wait"]["raw_ms"]
     assert found["unknown"] <= 0.05 * rank["data_wait"]["raw_ms"]

@@ -2,119 +2,319 @@
 
 from __future__ import annotations
 
-import json
+from collections import defaultdict
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from iotrace.analysis.batches import loaders_of
+from iotrace.analysis.waits import explain
 from iotrace.session.names import KIND_READ_PATH
-from iotrace.sources.records import read_processes
+from iotrace.sources.session import Session, open_session
 from tests.support.runs import run_script
 
 PROGRAM = """
-import io, sys
+import sys
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-KIND, WORKERS = sys.argv[1], int(sys.argv[2])
-
-def write():
-    if KIND == "npy":
-        np.save("data.npy", np.ones((64, 64), np.float32))
-    elif KIND == "npz":
-        np.savez_compressed("data.npz", x=np.ones((64, 64), np.float32))
-    elif KIND == "fromfile":
-        np.ones((64, 64), np.float32).tofile("data.bin")
-    elif KIND == "zarr":
-        import zarr
-        array = zarr.create_array("data.zarr", shape=(64, 64), chunks=(16, 64), dtype="f4")
-        array[:] = 1
-    elif KIND == "torch":
-        torch.save(torch.ones(64, 64), "data.pt")
-    elif KIND == "png":
-        from PIL import Image
-        Image.fromarray(np.ones((64, 64), np.uint8)).save("data.png")
-    elif KIND == "h5":
-        import h5py
-        with h5py.File("data.h5", "w") as file:
-            file["x"] = np.ones((64, 64), np.float32)
-
-def read():
-    if KIND == "npy":
-        return np.load("data.npy")
-    if KIND == "npz":
-        with np.load("data.npz") as archive:
-            return archive["x"]
-    if KIND == "fromfile":
-        return np.fromfile("data.bin", np.float32).reshape(64, 64)
-    if KIND == "zarr":
-        import zarr
-        return zarr.open("data.zarr", mode="r")[:]
-    if KIND == "torch":
-        return torch.load("data.pt").numpy()
-    if KIND == "png":
-        from PIL import Image
-        with Image.open("data.png") as image:
-            return np.asarray(image).astype(np.float32)
-    import h5py
-    with h5py.File("data.h5") as file:
-        out = np.empty((64, 64), np.float32)
-        file["x"].read_direct(out)
-        return out
+ONES = np.ones((64, 64), np.float32)
+{functions}
 
 class Files(Dataset):
+    def __init__(self, path, read):
+        self.path, self.read = path, read
     def __len__(self):
         return 8
     def __getitem__(self, index):
-        return torch.from_numpy(read())
+        return torch.as_tensor(np.array(self.read(self.path), np.float32).reshape(64, 64))
 
 def main():
-    write()
     weight = torch.ones(64, requires_grad=True)
-    total = 0.0
-    for batch in DataLoader(Files(), batch_size=2, num_workers=WORKERS):
-        (batch @ weight).sum().backward()
-        total += batch.sum().item()
-    print(total)
+    for path, write, read in {calls}:
+        write(path)
+        total = 0.0
+        for batch in DataLoader(Files(path, read), batch_size=2, num_workers=int(sys.argv[1])):
+            (batch @ weight).sum().backward()
+            total += batch.sum().item()
+        assert total == 8 * 64 * 64, path
 
 if __name__ == "__main__":
     main()
 """
 
-PIXELS = 64 * 64 * 4
-CASES = [
-    ("npy", "numpy.load", "data.npy", PIXELS),
-    ("npz", "numpy.NpzFile.__getitem__", "data.npz", PIXELS),
-    ("fromfile", "numpy.fromfile", "data.bin", PIXELS),
-    ("zarr", "zarr.Array.__getitem__", "data.zarr", PIXELS),
-    ("torch", "torch.load", "data.pt", -1),
-    ("png", "PIL.ImageFile.load", "data.png", -1),
-    ("h5", "h5py.Dataset.read_direct", "data.h5", PIXELS),
-]
+FUNCTIONS = """
+{imports}
+def write_{number}(PATH):
+    {write}
+def read_{number}(PATH):
+    {read}
+"""
+
+FLOATS = 64 * 64 * 4
+WITH_VALIDITY = FLOATS + FLOATS // 32  # a bit for each value
+PARQUET = "import pyarrow as pa, pyarrow.parquet as pq\nTABLE = pa.table({'x': np.ones(4096, np.float32)})"
+IPC = PARQUET + "\nimport pyarrow.feather as feather"
+PANDAS = "import pandas as pd\nFRAME = pd.DataFrame({'x': np.ones(4096, np.float32)})"
+TAR = """import tarfile, io
+def add(archive):
+    member = tarfile.TarInfo("x.bin")
+    member.size = ONES.nbytes
+    archive.addfile(member, io.BytesIO(ONES.tobytes()))"""
+TO_PARQUET = "pq.write_table(TABLE, PATH)"
+TO_TAR = "with tarfile.open(PATH, 'w') as archive: add(archive)"
+TO_TIFF = "tifffile.imwrite(PATH, ONES, compression='zlib')"
+TABLE = "['x'].to_numpy()"
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize(("kind", "name", "file", "size_bytes"), CASES, ids=[case[0] for case in CASES])
-def test_every_read_has_a_span_with_its_file(
-    tmp_path: Path, kind: str, name: str, file: str, size_bytes: int, workers: int
-) -> None:
-    run = run_script(tmp_path, PROGRAM, kind, str(workers))
+@dataclass(frozen=True)
+class Case:
+    """How a program writes and reads a file, and what span each read is to leave."""
+
+    imports: str
+    write: str
+    read: str
+    name: str
+    suffix: str
+    size_bytes: int = FLOATS
+    at_least: bool = False
+    """Whether the library may make more than one such call for one read."""
+    needs: str = ""
+
+
+CASES = {
+    "npy": Case("", "np.save(PATH, ONES)", "return np.load(file=PATH)", "numpy.load", ".npy"),
+    "npz": Case(
+        "",
+        "np.savez_compressed(PATH, x=ONES)",
+        "with np.load(PATH) as archive: return archive['x']",
+        "numpy.NpzFile.__getitem__",
+        ".npz",
+    ),
+    "fromfile": Case("", "ONES.tofile(PATH)", "return np.fromfile(PATH, 'f4')", "numpy.fromfile", ".bin"),
+    "zarr": Case(
+        "import zarr",
+        "zarr.create_array(PATH, shape=(64, 64), chunks=(16, 64), dtype='f4')[:] = 1",
+        "return zarr.open(PATH, mode='r')[:]",
+        "zarr.Array.__getitem__",
+        ".zarr",
+    ),
+    "torch": Case(
+        "",
+        "torch.save(torch.ones(64, 64), PATH)",
+        "return torch.load(f=PATH)",
+        "torch.load",
+        ".pt",
+        -1,
+    ),
+    "png": Case(
+        "from PIL import Image",
+        "Image.fromarray(np.ones((64, 64), np.uint8)).save(PATH)",
+        "with Image.open(PATH) as image: return np.asarray(image)",
+        "PIL.ImageFile.load",
+        ".png",
+        -1,
+        at_least=True,  # PIL asks for the pixels more than once; the first time decodes them
+    ),
+    "h5": Case(
+        "import h5py",
+        "with h5py.File(PATH, 'w') as file: file['x'] = ONES",
+        "out = np.empty((64, 64), 'f4'); h5py.File(PATH)['x'].read_direct(out); return out",
+        "h5py.Dataset.read_direct",
+        ".h5",
+    ),
+    "parquet": Case(
+        PARQUET,
+        TO_PARQUET,
+        f"return pq.read_table(source=PATH){TABLE}",
+        "pyarrow.parquet.read_table",
+        ".parquet",
+        WITH_VALIDITY,
+    ),
+    "parquet-file": Case(
+        PARQUET,
+        TO_PARQUET,
+        f"return pq.ParquetFile(PATH).read(){TABLE}",
+        "pyarrow.parquet.ParquetFile.read",
+        ".parquet",
+        WITH_VALIDITY,
+    ),
+    "row-group": Case(
+        PARQUET,
+        TO_PARQUET,
+        f"return pq.ParquetFile(open(PATH, 'rb')).read_row_group(0){TABLE}",
+        "pyarrow.parquet.ParquetFile.read_row_group",
+        ".parquet",
+        WITH_VALIDITY,
+    ),
+    "row-groups": Case(
+        PARQUET,
+        TO_PARQUET,
+        f"return pq.ParquetFile(PATH).read_row_groups([0]){TABLE}",
+        "pyarrow.parquet.ParquetFile.read_row_groups",
+        ".parquet",
+        WITH_VALIDITY,
+    ),
+    "feather": Case(
+        IPC,
+        "feather.write_feather(TABLE, PATH)",
+        f"return feather.read_table(PATH){TABLE}",
+        "pyarrow.feather.read_table",
+        ".feather",
+    ),
+    "ipc": Case(
+        IPC,
+        "feather.write_feather(TABLE, PATH, compression='uncompressed')",
+        f"return pa.ipc.open_file(open(PATH, 'rb')).read_all(){TABLE}",
+        "pyarrow.ipc.RecordBatchFileReader.read_all",
+        ".arrow",
+    ),
+    "arrow-csv": Case(
+        "import pyarrow.csv as csv",
+        "np.savetxt(PATH, ONES.ravel(), header='x', comments='')",
+        f"return csv.read_csv(PATH){TABLE}",
+        "pyarrow.csv.read_csv",
+        ".csv",
+        2 * FLOATS,
+    ),
+    "csv": Case(
+        PANDAS,
+        "FRAME.to_csv(PATH, index=False)",
+        "return pd.read_csv(filepath_or_buffer=PATH)",
+        "pandas.read_csv",
+        ".csv",
+        2 * FLOATS,
+    ),
+    "pickle": Case(
+        PANDAS,
+        "FRAME.to_pickle(PATH)",
+        "return pd.read_pickle(PATH)",
+        "pandas.read_pickle",
+        ".pkl",
+    ),
+    "json": Case(
+        PANDAS,
+        "FRAME.to_json(PATH)",
+        "return pd.read_json(PATH, dtype='f4')",
+        "pandas.read_json",
+        ".json",
+    ),
+    "pandas-parquet": Case(
+        PANDAS,
+        "FRAME.to_parquet(PATH)",
+        "return pd.read_parquet(PATH)",
+        "pandas.read_parquet",
+        ".parquet",
+    ),
+    "pandas-feather": Case(
+        PANDAS,
+        "FRAME.to_feather(PATH)",
+        "return pd.read_feather(PATH)",
+        "pandas.read_feather",
+        ".feather",
+    ),
+    "hdf": Case(
+        PANDAS,
+        "FRAME.to_hdf(PATH, key='x')",
+        "return pd.read_hdf(PATH)",
+        "pandas.read_hdf",
+        ".h5",
+        needs="tables",
+    ),
+    "excel": Case(
+        PANDAS,
+        "FRAME.to_excel(PATH, index=False)",
+        "return pd.read_excel(PATH)",
+        "pandas.read_excel",
+        ".xlsx",
+        2 * FLOATS,
+        needs="openpyxl",
+    ),
+    "tiff": Case("import tifffile", TO_TIFF, "return tifffile.imread(PATH)", "tifffile.imread", ".tif"),
+    "tiff-file": Case(
+        "import tifffile",
+        TO_TIFF,
+        "with tifffile.TiffFile(PATH) as tiff: return tiff.asarray()",
+        "tifffile.TiffFile.asarray",
+        ".tif",
+    ),
+    "tiff-page": Case(
+        "import tifffile",
+        TO_TIFF,
+        "with tifffile.TiffFile(PATH) as tiff: return tiff.pages[0].asarray()",
+        "tifffile.TiffPage.asarray",
+        ".tif",
+    ),
+    "tar-next": Case(
+        TAR,
+        TO_TAR,
+        "with tarfile.open(PATH, 'r|') as archive: return np.frombuffer("
+        "archive.extractfile(archive.next()).read(), 'f4')",
+        "tarfile.TarFile.next",
+        ".tar",
+        -1,
+        at_least=True,  # opening an archive looks for its first member, too
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a run of all cases recorded, by case."""
+
+    spans: dict[str, list[tuple[str, int]]]
+    """Name and bytes of each read-path span on the case's file."""
+    charged: dict[str, tuple[float, float]]
+    """Read and decode time, ns, of the waits that were charged to the case's file."""
+
+
+@pytest.fixture(scope="module", params=[0, 1], ids=["no-worker", "worker"])
+def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Seen]:
+    """All cases in one program, without and with a worker."""
+    there = {kind: case for kind, case in CASES.items() if not case.needs or find_spec(case.needs)}
+    functions = "".join(
+        FUNCTIONS.format(number=number, imports=case.imports, write=case.write, read=case.read)
+        for number, case in enumerate(there.values())
+    )
+    calls = ", ".join(
+        f"({kind + case.suffix!r}, write_{number}, read_{number})"
+        for number, (kind, case) in enumerate(there.items())
+    )
+    program = PROGRAM.format(functions=functions, calls=f"[{calls}]")
+    run = run_script(tmp_path_factory.mktemp("reads"), program, str(request.param))
     assert run.code == 0, run.stderr
-    assert json.loads(run.stdout) == 8 * 64 * 64
     assert not list(run.session.glob("processes/*/agent.log"))
-    found = [
-        (process.texts[span["name"]], process.texts.get(span["file"], ""), int(span["bytes"]))
-        for process in read_processes(run.session)
-        for span in process.spans
-        if span["kind"] == KIND_READ_PATH
-    ]
-    reads = [row for row in found if row[0] == name]
-    # PIL asks for the pixels more than once; the first time decodes them.
-    assert len(reads) >= 8 if kind == "png" else len(reads) == 8
-    assert {Path(path).name for _, path, _ in reads} == {file}
-    assert {size for _, _, size in reads} == {size_bytes}
+    return request.param, _seen(open_session(run.session))
+
+
+def _seen(session: Session) -> Seen:
+    spans = defaultdict(list)
+    for process in session.processes:
+        for span in process.spans[process.spans["kind"] == KIND_READ_PATH]:
+            file = Path(process.texts.get(int(span["file"]), "")).name
+            spans[file].append((process.texts[int(span["name"])], int(span["bytes"])))
+    charged: dict[str, tuple[float, float]] = {}
+    (rank,) = session.ranks
+    for loader in loaders_of(rank):
+        for item in explain(session, rank, loader.deliveries):
+            for path, (read, decode) in item.files.items():
+                before = charged.get(path.split("/")[0], (0.0, 0.0))
+                charged[path.split("/")[0]] = (before[0] + read, before[1] + decode)
+    return Seen(dict(spans), charged)
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_every_read_has_a_span_with_its_file(seen: tuple[int, Seen], kind: str) -> None:
+    workers, found = seen
+    case = CASES[kind]
+    if case.needs:
+        pytest.importorskip(case.needs)
+    file = kind + case.suffix
+    sizes = [size_bytes for name, size_bytes in found.spans.get(file, []) if name == case.name]
+    assert len(sizes) >= 8 if case.at_least else len(sizes) == 8
+    assert set(sizes) == {case.size_bytes}
     if workers == 0:  # a worker is far ahead of this loop: nothing of its reading is waited for
-        wait = run.report()["ranks"][0]["data_wait"]
-        assert any(path["path"].split("/")[0] == file for path in wait["files"])
-        assert wait["causes_ms"]["decode"] + wait["causes_ms"]["read"] > 0
+        assert sum(found.charged[file]) > 0

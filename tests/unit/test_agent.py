@@ -224,3 +224,24 @@ def test_a_stream_that_cannot_be_reopened_leaves_the_programs_file_alone(tmp_pat
     stream.write(b"2")
     assert stream.broken
     assert (tmp_path / "theirs").read_bytes() == b"weights"
+
+
+def test_a_function_that_a_package_took_over_is_patched_there_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from iotrace.agent.readpaths.record import ReadPaths, result_of
+
+    package, module = types.ModuleType("library"), types.ModuleType("library.io")
+    module.read = package.read = lambda path: b"data"  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "library", package)
+    recorder = make_recorder(tmp_path)
+    ReadPaths(recorder).patch(module, "read", "library.read", result_of("path"))
+    assert package.read is module.read
+    assert package.read(path="a file") == b"data"
+    ((_, _, _, size_bytes, _, _, file, *_),) = recorder.spans
+    assert size_bytes == 4
+    assert recorder.text("a file") == file
+    recorder.close()
+    patching.undo_all()
+    assert not hasattr(package.read, patching.MARKER)
+    assert package.read is module.read

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,10 @@ def calls(*rows: tuple[int, int, int]) -> PosixCalls:
         result=zero,
         offset=zero,
         count=zero,
+        node=zero,
         names=["read"],
         files=["/d/a.h5", "/d/b.h5"],
+        nodes=["host"],
         pids=frozenset({PID}),
         problems=[],
     )
@@ -57,11 +60,15 @@ def paths(tmp_path: Path) -> Paths:
 
 
 def composed(
-    paths: Paths, table: np.ndarray[Any, Any], posix: PosixCalls, end: int = 100
+    paths: Paths,
+    table: np.ndarray[Any, Any],
+    posix: PosixCalls,
+    end: int = 100,
+    mapped_files: Sequence[str] = (),
 ) -> tuple[dict[str, float], dict[str, list[float]]]:
     identity = Identity(format=1, pid=PID, ppid=1, role="forked", clock=[0, 0, 1])
     process = Process(identity, Clock([[0, 0, 1]]), [], table, {0: "/d/a.h5", 1: "/d/b.h5"})
-    made = compose(process, posix, paths, np.array([0]), np.array([end]))
+    made = compose(process, posix, paths, np.array([0]), np.array([end]), mapped_files)
     return dict(zip(PARTS, made.parts[0].tolist(), strict=True)), made.files[0]
 
 

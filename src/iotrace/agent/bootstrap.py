@@ -17,7 +17,24 @@ TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
     from typing import Any
 
-READ_PATH_MODULES = ("h5py", "zarr.core", "zarr.core.array", "numpy", "torch", "PIL.Image", "PIL.ImageFile")
+# The modules in which libraries define what reads, by the module of `agent.readpaths` that hooks them.
+READ_PATH_MODULES = {
+    **dict.fromkeys(("h5py", "zarr.core", "zarr.core.array", "numpy", "torch"), "arrays"),
+    **dict.fromkeys(("PIL.Image", "PIL.ImageFile", "tifffile.tifffile"), "images"),
+    "tarfile": "archives",
+    **dict.fromkeys(
+        [f"pyarrow.{name}" for name in ("parquet.core", "ipc", "feather", "orc", "csv", "json")], "tables"
+    ),
+    **dict.fromkeys(
+        [
+            f"pandas.io.{name}"
+            for name in ("parsers.readers", "parquet", "feather_format", "orc", "pickle", "json._json")
+        ]
+        + ["pandas.io.pytables", "pandas.io.excel._base"],
+        "tables",
+    ),
+}
+LIGHTNING_PROFILERS = ("pytorch_lightning.profilers.pytorch", "lightning.pytorch.profilers.pytorch")
 
 # The process that has been started; a fork makes it differ. (A venv runs .pth files twice.)
 _started_in = 0
@@ -30,7 +47,8 @@ def start() -> None:
     if _started_in == os.getpid():
         return
     _started_in = os.getpid()
-    session = names.decode_settings(os.environ.get(names.SETTINGS_VARIABLE, "")).get("session", "")
+    settings = _settings()
+    session = settings.get("session", "")
     process_role = identity.role(list(getattr(sys, "orig_argv", [])))
     if process_role == "helper" or not os.path.isdir(f"{session}/{names.PROCESSES}"):
         return
@@ -40,16 +58,32 @@ def start() -> None:
     except OSError:  # no directory to report to: the program runs as if we were not here
         _recorder = None
         return
-    _install(_recorder, session)
+    _install(_recorder, session, settings)
 
 
-def _install(recorder: Recorder, session: str) -> None:
+def _settings() -> dict[str, str]:
+    return names.decode_settings(os.environ.get(names.SETTINGS_VARIABLE, ""))
+
+
+def _install(recorder: Recorder, session: str, settings: dict[str, str]) -> None:
     import atexit
 
     def loader_imported(module: Any) -> None:
+        from iotrace.agent import torch_window
         from iotrace.agent.loader import hook_loader
 
         hook_loader(module, recorder)
+        torch_window.install(recorder, settings)
+
+    def torch_profiler_imported(module: Any) -> None:
+        from iotrace.agent.takeover import hook_torch
+
+        hook_torch(module, recorder)
+
+    def lightning_profiler_imported(module: Any) -> None:
+        from iotrace.agent.takeover import hook_lightning
+
+        hook_lightning(module, recorder)
 
     def distributed_imported(module: Any) -> None:
         from iotrace.agent.distributed import hook_distributed
@@ -69,11 +103,25 @@ def _install(recorder: Recorder, session: str) -> None:
 
         module.register_after_fork(recorder, register)
 
+    def dftracer_settings_imported(module: Any) -> None:
+        from iotrace.agent.own_dftracer import hook_settings
+
+        hook_settings(module, enabled=_settings().get("dftracer") == "on")
+
+    def dftracer_events_imported(module: Any) -> None:
+        from iotrace.agent.own_dftracer import hook_events
+
+        hook_events(module, recorder, session)
+
     hooks: dict[str, imports.Hook] = {
         "multiprocessing.util": multiprocessing_imported,
         "torch.utils.data.dataloader": loader_imported,
         "torch.autograd": autograd_imported,
+        "dftracer.python.env": dftracer_settings_imported,
+        "dftracer.python.common": dftracer_events_imported,
         "torch.distributed.distributed_c10d": distributed_imported,
+        "torch.profiler": torch_profiler_imported,
+        **dict.fromkeys(LIGHTNING_PROFILERS, lightning_profiler_imported),
         **{name: _read_path_hook(name, recorder) for name in READ_PATH_MODULES},
     }
     patching.on_undo(imports.install(hooks, recorder.log))
@@ -92,9 +140,11 @@ def _read_path_hook(name: str, recorder: Recorder) -> imports.Hook:
     """The hook of one library; what it needs is imported with the library, not at every start."""
 
     def imported(module: Any) -> None:
-        from iotrace.agent import readpaths
+        family = f"iotrace.agent.readpaths.{READ_PATH_MODULES[name]}"
+        __import__(family)
+        from iotrace.agent.readpaths.record import ReadPaths
 
-        readpaths.hooks(recorder)[name](module)
+        sys.modules[family].HOOKS[name](ReadPaths(recorder), module)
 
     return imported
 

@@ -11,7 +11,8 @@ from time import monotonic_ns
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from iotrace.agent import fetch, training
+from iotrace.agent import fetch, torch_window, training
+from iotrace.agent.cuda_events import CudaEvents
 from iotrace.agent.patching import hide_frame, patch
 from iotrace.agent.pin_memory import hook_pin_memory_loop, stamps_of
 from iotrace.agent.recorder import Recorder
@@ -26,11 +27,14 @@ _loaders: WeakKeyDictionary[Any, _Loader] = WeakKeyDictionary()
 
 
 class _Loader:
-    """A DataLoader object's number, and how often it has been iterated."""
+    """A DataLoader object's number, how often it has been iterated, and what the torch window knows of it."""
 
     def __init__(self) -> None:
         self.number = next(_loader_numbers)
         self.epochs = 0
+        self.delivered = 0
+        self.backward_count = -1
+        self.trains = False
 
 
 class _Iterator:
@@ -90,8 +94,8 @@ class _Iterator:
         self.sent.clear()
         self.received.clear()
 
-    def deliver(self, iterator: Any, wait_start_ns: int, delivered_ns: int, grad: bool) -> None:
-        """Record the batch that ``__next__`` has just returned."""
+    def deliver(self, iterator: Any, wait_start_ns: int, delivered_ns: int, grad: bool) -> int:
+        """Record the batch that ``__next__`` has just returned, and return its index."""
         record: dict[str, Any] = {
             "type": "batch",
             "iterator": self.number,
@@ -129,6 +133,9 @@ class _Iterator:
             )
         self.delivered += 1
         self.recorder.records.append(record)
+        torch_window.delivered(self, grad)
+        delivered: int = record["index"]
+        return delivered
 
     def end(self, outcome: str, wait_start_ns: int) -> None:
         """Record that ``__next__`` returned no batch: ``exhausted``, or the name of what it raised."""
@@ -143,6 +150,7 @@ class _Iterator:
                 "backward_count": training.backward_count,
             }
         )
+        torch_window.epoch_ended(self)
 
 
 def _start_method(workers: Any) -> str | None:
@@ -167,6 +175,9 @@ def hook_loader(module: Any, recorder: Recorder) -> None:
 
 
 def _hook_iterator(base: Any, recorder: Recorder, is_grad_enabled: Any) -> None:
+    events = CudaEvents(recorder)
+    recorder.before_close.append(events.close)
+
     def make_init(original: Any) -> Any:
         def __init__(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
             try:
@@ -185,6 +196,7 @@ def _hook_iterator(base: Any, recorder: Recorder, is_grad_enabled: Any) -> None:
     def make_next(original: Any) -> Any:
         def __next__(self: Any) -> Any:  # noqa: N807
             state = self.__dict__.get(_STATE)
+            event = events.begin()
             wait_start_ns = monotonic_ns()
             try:
                 data = original(self)
@@ -195,9 +207,12 @@ def _hook_iterator(base: Any, recorder: Recorder, is_grad_enabled: Any) -> None:
                     state.end("exhausted" if exhausted else type(error).__name__, wait_start_ns)
                 raise
             delivered_ns = monotonic_ns()
+            pair = events.end(event) if event is not None else None
             if state is not None:
                 try:
-                    state.deliver(self, wait_start_ns, delivered_ns, is_grad_enabled())
+                    index = state.deliver(self, wait_start_ns, delivered_ns, is_grad_enabled())
+                    if pair is not None:
+                        events.keep(pair, state.number, state.epoch, index)
                 except Exception as error:
                     recorder.log(f"batch is not recorded: {error!r}")
             return data

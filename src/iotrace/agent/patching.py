@@ -13,15 +13,17 @@ MARKER = "__iotrace_original__"
 _undo: list[Callable[[], None]] = []
 
 
-def patch(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+def patch(owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[], None]:
     """Replace ``owner.name`` by ``make(original)``; no-op where it is missing or already ours.
+
+    Returns what takes this patch back.
 
     The replacement takes over the original's name, so that pickling by reference (spawned workers'
     targets) and tracebacks see what they saw before.
     """
     original = getattr(owner, name, None)
     if original is None or hasattr(original, MARKER):
-        return
+        return lambda: None
     inherited = isinstance(owner, type) and name not in owner.__dict__
     replacement = make(original)
     for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
@@ -40,6 +42,7 @@ def patch(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
                 setattr(owner, name, original)
 
     _undo.append(undo)
+    return undo
 
 
 def on_undo(action: Callable[[], None]) -> None:

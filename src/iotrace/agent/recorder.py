@@ -18,6 +18,7 @@ from iotrace.session import names
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 FLUSH_SECONDS = 0.5
@@ -45,6 +46,8 @@ class Recorder:
         self._closed = False
         self._flushed_ns = 0
         self.directory = ""
+        # What has to end while the process is still whole, and may record its end.
+        self.before_close: list[Callable[[], None]] = []
 
     def open(self, identity: dict[str, Any]) -> None:
         """Make this process's directory and say who it is."""
@@ -158,6 +161,8 @@ class Recorder:
         """Write the rest and say that this was the end: without it, readers tell of a loss."""
         if self._closed:
             return
+        for action in self.before_close:
+            action()
         self._closed = True
         self.pause()
         if self.records or self.spans or self._flushed_ns:
@@ -194,6 +199,7 @@ class Recorder:
         self._spans_stream.forget()
         self.spans.clear()
         self.records.clear()
+        self.before_close.clear()
         # The child's spans use the parent's numbers; they are told again in its own records.
         texts = list(self._texts.items())
         self.open(identity)

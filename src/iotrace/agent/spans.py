@@ -9,15 +9,19 @@ after a switch.
 from __future__ import annotations
 
 from _thread import _local, get_native_id
-from collections.abc import Callable
 from resource import getrusage
-from time import monotonic_ns, thread_time_ns
-from typing import Any
+from time import monotonic_ns, process_time_ns, thread_time_ns
 
 from iotrace.agent.patching import hide_frame
 from iotrace.agent.recorder import Recorder
 
+TYPE_CHECKING = False  # `typing` costs as much as the rest of the agent
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
 RUSAGE_THREAD = 1
+_UNKNOWN = (-1, "")
 
 
 class _Thread:
@@ -56,12 +60,15 @@ def timed(
     call: Callable[..., Any],
     name: str,
     kind: int,
-    describe: Callable[[Any, tuple[Any, ...]], tuple[int, str]] | None = None,
+    describe: Callable[[Any, tuple[Any, ...], dict[str, Any]], tuple[int, str] | None] | None = None,
+    own_threads: bool = False,
 ) -> Callable[..., Any]:
     """`call`, recording a span for each call that it makes, also one that raises.
 
-    ``describe(result, args)`` gives the bytes (-1: unknown) and the file (empty: unknown) of a call; it
-    runs after the span's end. What it raises is not recorded, nor passed on.
+    ``describe(result, args, kwargs)`` gives the bytes (-1: unknown) and the file (empty: unknown) of a
+    call, or None for one not worth a span; it runs after the span's end. What it raises is not passed on.
+    With `own_threads` the call works on threads of its own: its CPU time is the process's, at most its
+    length.
     """
     append = recorder.spans.append
     text = recorder.text
@@ -76,6 +83,7 @@ def timed(
             thread.switches = switches
             thread.offset_ns = thread_time_ns() - start_ns
         start_offset_ns = thread.offset_ns
+        process_ns = process_time_ns() if own_threads else 0
         returned = False
         try:
             result = call(*args, **kwargs)
@@ -91,28 +99,31 @@ def timed(
             if switches != thread.switches:
                 thread.switches = switches
                 thread.offset_ns = thread_time_ns() - monotonic_ns()
-            size_bytes, file_id = -1, -1
+            cpu_ns = end_ns - start_ns + thread.offset_ns - start_offset_ns
+            if own_threads:
+                cpu_ns = min(max(cpu_ns, process_time_ns() - process_ns), end_ns - start_ns)
+            known: tuple[int, str] | None = _UNKNOWN
             if describe is not None and returned:
                 try:
-                    size_bytes, path = describe(result, args)
-                    file_id = text(path) if path else -1
+                    known = describe(result, args, kwargs)
                 except Exception:
                     pass
-            append(
-                (
-                    start_ns,
-                    end_ns - start_ns,
-                    end_ns - start_ns + thread.offset_ns - start_offset_ns,
-                    size_bytes,
-                    thread.tid,
-                    name_id,
-                    file_id,
-                    kind,
-                    after[6] - before[6],
-                    after[7] - before[7],
-                    after[14] - before[14],
-                    after[15] - before[15],
+            if known is not None:
+                append(
+                    (
+                        start_ns,
+                        end_ns - start_ns,
+                        cpu_ns,
+                        known[0],
+                        thread.tid,
+                        name_id,
+                        text(known[1]) if known[1] else -1,
+                        kind,
+                        after[6] - before[6],
+                        after[7] - before[7],
+                        after[14] - before[14],
+                        after[15] - before[15],
+                    )
                 )
-            )
 
     return timed_call

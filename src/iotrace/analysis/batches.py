@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from iotrace.sources.records import Batch, IteratorEnd, IteratorStart, Process, Produced, Worker, WorkerUp
+from iotrace.sources.records import (
+    Batch,
+    Exposed,
+    IteratorEnd,
+    IteratorStart,
+    Process,
+    Produced,
+    Worker,
+    WorkerUp,
+)
 from iotrace.sources.session import Rank
 
 
@@ -37,6 +46,8 @@ class Delivery:
     pinned_ns: int | None = None
     samples: int | None = None
     step_end_ns: int | None = None
+    # How long the accelerator stood idle during the wait, by its own events.
+    exposed_ns: int | None = None
     # The delivery whose wait ends this step; None at an epoch's end.
     next: Delivery | None = None
     followed_by_backward: bool = False
@@ -79,6 +90,10 @@ def loaders_of(rank: Rank) -> list[LoaderRun]:
     produced = _produced(rank.workers)
     last: dict[tuple[int, int], Delivery] = {}
     clock = rank.main.clock
+    exposed = {
+        (record.iterator, record.epoch, record.index): record.exposed_ns
+        for record in rank.main.of_type(Exposed)
+    }
     for record in rank.main.records:
         if isinstance(record, IteratorStart):
             starts[record.iterator] = record
@@ -88,6 +103,7 @@ def loaders_of(rank: Rank) -> list[LoaderRun]:
         elif isinstance(record, Batch) and record.iterator in starts:
             loader = loaders[starts[record.iterator].loader]
             delivery = _delivery(record, loader.number, rank.main)
+            delivery.exposed_ns = exposed.get((record.iterator, record.epoch, record.index))
             if record.pid is not None:
                 _join(delivery, produced.get((record.pid, record.generation, record.index)))
             loader.deliveries.append(delivery)

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from iotrace.analysis.batches import loaders_of
+from iotrace.session import names
 from iotrace.session.manifest import NotCaptured
-from iotrace.sources.records import Process, Produced, Tick, Worker
+from iotrace.sources.records import (
+    OwnLog,
+    Process,
+    Produced,
+    Tick,
+    TorchProgram,
+    TorchProgramTrace,
+    TorchWindow,
+    Worker,
+)
 from iotrace.sources.session import Session
 
 
@@ -53,16 +63,11 @@ def not_captured(session: Session) -> list[NotCaptured]:
         found.append(NotCaptured("steps and data wait", "no torch.utils.data.DataLoader was iterated", ""))
     if session.posix_on and not session.calls.pids:
         found.append(NotCaptured("posix", "no process of the command left a file of dftracer's"))
+    found += _after_own_logs(session)
     found += _unseen_workers(session)
-    found.append(
-        NotCaptured("compute", "this version does not record torch.profiler", "use torch.profiler beside it")
-    )
+    found += _untraced_compute(session)
     if session.accelerators:
-        found.append(
-            NotCaptured(
-                "gpu", "this version does not read NVML nor device time: the exposed wait is unknown", ""
-            )
-        )
+        found.append(NotCaptured("gpu", "this version does not read NVML", ""))
     for launch in session.launches:
         if launch.outcome is None:
             whose = (
@@ -71,6 +76,45 @@ def not_captured(session: Session) -> list[NotCaptured]:
             why = "the launcher did not see the end of the command, or it still runs"
             found.append(NotCaptured(f"the exit code{whose}", why))
     return found + losses(session)
+
+
+def _after_own_logs(session: Session) -> list[NotCaptured]:
+    """Processes that used dftracer themselves, and ended it: it traces no call after that."""
+    return [
+        NotCaptured(
+            f"POSIX calls of {_name(process)} after it ended its own dftracer log",
+            "dftracer traces nothing more in a process that has called finalize()",
+            "call finalize() at the end of the program",
+        )
+        for process in session.processes
+        if session.posix_on and any(log.ended for log in process.of_type(OwnLog))
+    ]
+
+
+def _untraced_compute(session: Session) -> list[NotCaptured]:
+    """Ranks without a trace of torch's profiler, and why; windows that were cut short or lost."""
+    if session.manifest.torch.get(names.TORCH_STEPS, names.OFF) == names.OFF:
+        return [NotCaptured("compute", "torch.profiler was switched off", "leave --torch-steps off away")]
+    found = []
+    for rank in session.ranks:
+        windows = rank.main.of_type(TorchWindow)
+        programs = rank.main.of_type(TorchProgram)
+        kept = [trace for trace in rank.main.of_type(TorchProgramTrace) if trace.path]
+        what = f"compute of rank {rank.number}"
+        if any(window.event == "exported" for window in windows) or kept:
+            continue
+        errors = [window.why for window in windows if window.event == "error"]
+        if programs:
+            why = f"the program profiles itself ({programs[0].what}) and exported no trace that could be kept"
+            found.append(NotCaptured(what, why, "have it call export_chrome_trace"))
+        elif errors:
+            found.append(NotCaptured(what, f"torch's profiler failed: {errors[0]}"))
+        elif any(window.event == "active" for window in windows):
+            found.append(NotCaptured(what, "the program died while torch's profiler recorded"))
+        elif loaders_of(rank):
+            why = "the training loader delivered too few batches for a window of torch.profiler"
+            found.append(NotCaptured(what, why, "begin it sooner, as in --torch-steps 1:1:3"))
+    return found
 
 
 def _unseen_workers(session: Session) -> list[NotCaptured]:

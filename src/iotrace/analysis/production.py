@@ -3,11 +3,13 @@
 An instant belongs to the first that holds it: a POSIX call (`read`), a read path such as h5py
 (`decode`), the dataset's ``__getitem__`` or ``__next__`` (`transform`), the collate function. Where the
 POSIX tracer sees less than the thread was blocked, inside a read path, the rest of the blocked time is
-`read` too: page faults of memory maps, reads through duplicated descriptors, remote stores.
+`read` too: page faults of memory maps, reads through duplicated descriptors, remote stores. Page faults
+outside read paths are `analysis.mapped`'s.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from iotrace.analysis.intervals import Coverage, Shares, Times, pieces
-from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_READ_PATH
+from iotrace.analysis.mapped import faulted
+from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_MAPPED, KIND_READ_PATH
 from iotrace.sources.dftracer import PosixCalls
 from iotrace.sources.paths import Paths
 from iotrace.sources.records import Process
@@ -35,17 +38,25 @@ class Composition:
     files: list[dict[str, list[float]]]
 
 
-def compose(process: Process, calls: PosixCalls, paths: Paths, starts: Times, ends: Times) -> Composition:
+def compose(
+    process: Process,
+    calls: PosixCalls,
+    paths: Paths,
+    starts: Times,
+    ends: Times,
+    mapped_files: Sequence[str] = (),
+) -> Composition:
     """Compose the productions ``[starts[i], ends[i])`` of `process`: sorted and disjoint.
 
-    `calls` are the process's own POSIX calls.
+    `calls` are the process's own POSIX calls, `mapped_files` the files of its memory maps.
     """
     spans = process.spans
     span_starts = spans["start_ns"]
     span_ends = span_starts + spans["duration_ns"]
     kind = spans["kind"]
     posix = Coverage(calls.start_ns, calls.end_ns)
-    outer = _outermost(spans, kind == KIND_READ_PATH)
+    # A copy out of a memory map (by a list of indices) reads inside the access: a read path of its own.
+    outer = _outermost(spans, (kind == KIND_READ_PATH) | (kind == KIND_MAPPED))
     layers = [posix]
     covered_starts, covered_ends = posix.starts, posix.ends
     for layer in (outer, kind == KIND_ITEM, kind == KIND_COLLATE):
@@ -61,6 +72,7 @@ def compose(process: Process, calls: PosixCalls, paths: Paths, starts: Times, en
     files: list[dict[str, list[float]]] = [{} for _ in range(len(starts))]
     _share_reads(calls, paths, starts, ends, files)
     _share_decoding(process, paths, outer, posix, starts, ends, files, parts)
+    _share_faults(process, paths, outer, layers, starts, ends, files, parts, mapped_files)
     return Composition(parts, files)
 
 
@@ -112,11 +124,7 @@ def _share_decoding(
     read = shares * blocked[span]
     np.add.at(parts[:, 0], window, read)
     np.subtract.at(parts[:, 1], window, read)
-    shown = {
-        number: paths.shown(process.texts[number])
-        for number in np.unique(spans["file"]).tolist()
-        if number in process.texts
-    }
+    shown = _shown(process, paths, spans["file"])
     for index, file, share, read_share in zip(
         window.tolist(), spans["file"][span].tolist(), shares.tolist(), read.tolist(), strict=True
     ):
@@ -125,6 +133,49 @@ def _share_decoding(
             entry = files[index].setdefault(name, [0.0, 0.0])
             entry[0] += read_share
             entry[1] += share - read_share
+
+
+def _share_faults(
+    process: Process,
+    paths: Paths,
+    outer: npt.NDArray[np.bool_],
+    layers: list[Coverage],
+    starts: Times,
+    ends: Times,
+    files: list[dict[str, list[float]]],
+    parts: npt.NDArray[np.float64],
+    mapped_files: Sequence[str],
+) -> None:
+    """Move what the items read by page faults, outside calls and read paths, from transform to read."""
+    items = process.spans[_outermost(process.spans, process.spans["kind"] == KIND_ITEM)]
+    found = faulted(process.spans, items, process.spans[outer], layers[0])
+    reading = np.flatnonzero(found.fraction > 0)
+    if not len(reading):
+        return
+    item_starts, item_ends = items["start_ns"], items["start_ns"] + items["duration_ns"]
+    shared = Shares(item_starts, item_ends, mask=layers[1])
+    piece_starts, piece_ends, item, window = pieces(item_starts[reading], item_ends[reading], starts, ends)
+    item = reading[item]
+    read = shared.of(piece_starts, piece_ends) * found.fraction[item]
+    np.add.at(parts[:, 0], window, read)
+    np.subtract.at(parts[:, 2], window, read)
+    shown = _shown(process, paths, process.spans["file"])
+    only = paths.shown(mapped_files[0]) if len(mapped_files) == 1 else None
+    for index, row, read_share in zip(window.tolist(), item.tolist(), read.tolist(), strict=True):
+        touched = {shown[file]: part for file, part in found.files[row].items() if file in shown}
+        if not touched and only is not None:
+            touched = {only: 1.0}
+        for name, part in touched.items():
+            files[index].setdefault(name, [0.0, 0.0])[0] += read_share * part
+
+
+def _shown(process: Process, paths: Paths, files: npt.NDArray[Any]) -> dict[int, str]:
+    """How reports name the files of a process, by number."""
+    return {
+        number: paths.shown(process.texts[number])
+        for number in np.unique(files).tolist()
+        if number in process.texts
+    }
 
 
 def _blocked_fraction(spans: npt.NDArray[Any], in_calls: Times) -> npt.NDArray[np.float64]:

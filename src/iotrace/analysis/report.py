@@ -9,6 +9,7 @@ import numpy as np
 from iotrace.analysis.advice import recommend
 from iotrace.analysis.batches import Delivery, LoaderRun, loaders_of, primary_of
 from iotrace.analysis.compute import Compute, Exposure, compare, compute_of, exposure_of
+from iotrace.analysis.exposed import exposed_wait
 from iotrace.analysis.idle import KERNEL_GAP_US
 from iotrace.analysis.io import io_of
 from iotrace.analysis.losses import losses, not_captured
@@ -25,7 +26,7 @@ from iotrace.analysis.results import (
     System,
     WorstBatch,
 )
-from iotrace.analysis.steps import Step, measured, steps_of, summarise
+from iotrace.analysis.steps import Step, measured, profiled_intervals, steps_of, summarise
 from iotrace.analysis.verdicts import MODERATELY_PERCENT, verdict
 from iotrace.analysis.waits import CAUSES, Explained, behind_ready_ns, explain
 from iotrace.sources.records import Process, Tick
@@ -80,7 +81,8 @@ def _rank(session: Session, rank: Rank, kernel_gap_us: float) -> tuple[RankRepor
     loaders = loaders_of(rank)
     primary = primary_of(loaders)
     every_step = steps_of(primary) if primary else []
-    kept, excluded = measured(every_step, primary.description.workers if primary else 0)
+    workers = primary.description.workers if primary else 0
+    kept, excluded = measured(every_step, workers, profiled_intervals(rank.main))
     explained = explain(session, rank, primary.deliveries) if primary else []
     steps = summarise(kept, excluded)
     cpu_percent = _cpu_percent(rank, kept)
@@ -133,17 +135,14 @@ def _data_wait(
     waits = [item for item in explained if id(item.delivery) in awaited]
     raw_ms = sum(step.wait_ns for step in kept) / len(kept) / 1e6
     fraction = sum(step.wait_ns for step in kept) / total_ns
-    # Kernels were recorded inside the torch window alone; without an accelerator every wait is exposed.
-    source, exposed = "kernels", exposure
-    if exposure is None and not session.accelerators:
-        source, exposed = "cpu", Exposure(len(kept), sum(step.wait_ns for step in kept), total_ns)
+    exposed = exposed_wait(kept, bool(session.accelerators), exposure)
     return DataWait(
         raw_ms=raw_ms,
-        exposed_ms=exposed.exposed_ns / exposed.steps / 1e6 if exposed else None,
-        exposed_source=source if exposed else None,
-        exposed_steps=exposed.steps if exposed else None,
+        exposed_ms=exposed.ms,
+        exposed_source=exposed.source,
+        exposed_steps=exposed.steps,
         raw_wait_fraction=fraction,
-        stall_fraction=exposed.exposed_ns / exposed.duration_ns if exposed else None,
+        stall_fraction=exposed.fraction,
         verdict=verdict(fraction),
         causes_ms={cause: sum(item.causes[cause] for item in waits) / len(kept) / 1e6 for cause in CAUSES},
         too_few_workers=_too_few_workers(session, primary, kept, fraction, cpu_percent),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from iotrace.analysis.batches import Delivery, LoaderRun
 from iotrace.analysis.results import Excluded, Steps
+from iotrace.sources.records import Process, TorchWindow
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,15 @@ class Step:
         """The raw data wait in this step."""
         return self.awaited.wait_ns if self.awaited is not None else 0
 
+    @property
+    def exposed_ns(self) -> int | None:
+        """The part of the wait in which the accelerator stood idle; None where it is not known."""
+        if self.awaited is None:
+            return 0
+        exposed_ns = self.awaited.exposed_ns
+        # The events enclose the wait, and the time to record them.
+        return None if exposed_ns is None else max(0, min(exposed_ns, self.wait_ns))
+
 
 def steps_of(loader: LoaderRun) -> list[Step]:
     """All closed steps, in order; a step whose loop was left has no end and is none."""
@@ -38,20 +49,44 @@ def steps_of(loader: LoaderRun) -> list[Step]:
     ]
 
 
-def measured(steps: list[Step], workers: int) -> tuple[list[Step], Excluded]:
+def measured(
+    steps: list[Step], workers: int, profiled_ns: Sequence[tuple[int, int | None]] = ()
+) -> tuple[list[Step], Excluded]:
     """The steps that figures are made of, and what was left out.
 
-    Left out are the very first step, and those that await a worker's first batch of the run.
+    Left out are the very first step, those that await a worker's first batch of the run, and those that
+    the intervals `profiled_ns` touch (an end of None: to the end of the run).
     """
     kept: list[Step] = []
-    warmup = 0
+    warmup = profiled = 0
     for step in steps[1:]:
         awaited = step.awaited
         if awaited is not None and awaited.epoch == steps[0].delivery.epoch and awaited.index < workers:
             warmup += 1
+        elif any(
+            start_ns < step.end_ns and (end_ns is None or step.start_ns < end_ns)
+            for start_ns, end_ns in profiled_ns
+        ):
+            profiled += 1
         else:
             kept.append(step)
-    return kept, Excluded(first=min(1, len(steps)), warmup=warmup, profiled=0)
+    return kept, Excluded(first=min(1, len(steps)), warmup=warmup, profiled=profiled)
+
+
+def profiled_intervals(process: Process) -> list[tuple[int, int | None]]:
+    """When a window of the torch profiler was open or being written; None where its end is not known.
+
+    Profiling slows every step that it touches, so none of them is measured.
+    """
+    intervals: dict[int, tuple[int, int | None]] = {}
+    for record in process.of_type(TorchWindow):
+        start_ns = process.clock.real_one(record.mono_ns)
+        end_ns = process.clock.real_one(record.mono_ns + record.duration_ns)
+        first_ns = intervals[record.window][0] if record.window in intervals else start_ns
+        # A warm-up that a fork ended may begin again: open once more.
+        is_open = record.event in ("warmup", "active")
+        intervals[record.window] = (first_ns, None if is_open else end_ns)
+    return list(intervals.values())
 
 
 def summarise(kept: list[Step], excluded: Excluded) -> Steps:

@@ -10,12 +10,15 @@ import numpy as np
 from iotrace.analysis.batches import Delivery
 from iotrace.analysis.intervals import split_exactly
 from iotrace.analysis.production import PARTS, compose
+from iotrace.sources.records import Process
 from iotrace.sources.session import Rank, Session
 
 CAUSES = ("startup", "queued", "read", "decode", "transform", "collate", "transport", "unknown")
 
 # How far ahead of the consumer workers are looked for: prefetch times workers is less in practice.
 _FARTHEST = 256
+
+_MAPS = frozenset({"mmap", "mmap64"})
 
 
 @dataclass
@@ -47,11 +50,28 @@ def explain(session: Session, rank: Rank, deliveries: list[Delivery]) -> list[Ex
         starts = np.array([delivery.taken_ns for delivery in own], dtype=np.int64)
         ends = np.array([delivery.prepared_ns for delivery in own], dtype=np.int64)
         calls = session.calls_of(process)
-        made = compose(process, calls, session.paths, starts, ends)
+        mapped_files = _mapped_files(session, process)
+        made = compose(process, calls, session.paths, starts, ends, mapped_files)
         for row, delivery in enumerate(own):
             weights[id(delivery)] = made.parts[row].tolist()
             files[id(delivery)] = made.files[row]
     return [_explain(delivery, weights, files) for delivery in deliveries]
+
+
+def _mapped_files(session: Session, process: Process) -> list[str]:
+    """The files that the process mapped, or that its parent had mapped when it was forked."""
+    identity = process.identity
+    mappers = [process]
+    if identity.role == "forked":
+        parents = (identity.ppid, identity.node)
+        mappers += [other for other in session.processes if (other.pid, other.identity.node) == parents]
+    files: set[str] = set()
+    for mapper in mappers:
+        calls = session.calls_of(mapper)
+        maps = [number for number, name in enumerate(calls.names) if name in _MAPS]
+        rows = np.isin(calls.name, maps)
+        files.update(calls.files[number] for number in np.unique(calls.file[rows]).tolist())
+    return sorted(files)
 
 
 def _explain(

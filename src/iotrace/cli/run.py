@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from iotrace.errors import IotraceError
-from iotrace.launch import capture
+from iotrace.launch import capture, torchprof
 from iotrace.launch.job import tasks_of
 from iotrace.launch.place import await_others
 
@@ -30,6 +30,22 @@ def run(
         list[str] | None,
         typer.Option("--io", metavar="PATH", help="Trace POSIX calls below PATH alone; may be repeated."),
     ] = None,
+    torch_steps: Annotated[
+        str,
+        typer.Option(
+            "--torch-steps",
+            metavar="WAIT:WARMUP:ACTIVE[:REPEAT]",
+            help="When torch.profiler runs, in steps of the training loader; or: off.",
+        ),
+    ] = torchprof.DEFAULT_STEPS,
+    torch_options: Annotated[
+        str,
+        typer.Option("--torch-options", metavar="LIST", help="Of: shapes,stacks,memory,flops."),
+    ] = "",
+    torch_activities: Annotated[
+        str,
+        typer.Option("--torch-activities", metavar="cpu|all", help="What torch.profiler records."),
+    ] = "all",
 ) -> int:
     """Run CMD traced and report why it waited for data.
 
@@ -37,7 +53,8 @@ def run(
     own, 128+N if signal N ended it, 127 not found, 126 not executable, 125 if iotrace could not start it.
     """
     directory = output or capture.default_directory()
-    run = capture.run(command or [], directory, io or [])
+    torch = torchprof.settings(torch_steps, torch_options, torch_activities)
+    run = capture.run(command or [], directory, io or [], torch)
     if run.first:  # one report for all launchers of a job
         _report(directory)
     return run.exit_code

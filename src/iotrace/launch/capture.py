@@ -43,8 +43,10 @@ def default_directory() -> Path:
     return candidate
 
 
-def run(command: list[str], directory: Path, only: list[str]) -> Run:
+def run(command: list[str], directory: Path, only: list[str], torch: dict[str, str]) -> Run:
     """Run `command` traced into the session `directory`, a new one or one of the same job.
+
+    `torch` are the settings of the torch profiler, as `torchprof.settings` gives them.
 
     Raises LaunchError (125, or 126 and 127 as a shell) before the program starts.
     """
@@ -54,14 +56,18 @@ def run(command: list[str], directory: Path, only: list[str]) -> Run:
     program = child.find(command, environment.get("PATH"))
     capture = posix.plan([*posix.python_directories(program), *_own_python()], only)
     not_captured = []
+    # Said before dftracer is switched on for our own ends: a program that uses it sees what the user set.
+    own_dftracer = "on" if environment.get("DFTRACER_ENABLE") == "1" else "off"
     if capture.why_not:
         not_captured.append(NotCaptured("posix", capture.why_not, capture.remedy))
-    manifest = _manifest(command, only, capture, not_captured)
+    manifest = _manifest(command, only, torch, capture, not_captured)
     launch = begin(directory, manifest)
     if not capture.why_not:
         inherited = environment.get("LD_PRELOAD", "")
         environment.update(posix.environment(capture, launch / names.POSIX, inherited))
-    environment[names.SETTINGS_VARIABLE] = names.encode_settings({"session": str(launch)})
+    environment[names.SETTINGS_VARIABLE] = names.encode_settings(
+        {"session": str(launch), "dftracer": own_dftracer, **torch}
+    )
     environment["PYTHONPATH"] = os.pathsep.join(
         [str(_SHIM), *filter(None, [environment.get("PYTHONPATH", "")])]
     )
@@ -86,7 +92,11 @@ def _own_python() -> list[str]:
 
 
 def _manifest(
-    command: list[str], only: list[str], capture: posix.PosixCapture, not_captured: list[NotCaptured]
+    command: list[str],
+    only: list[str],
+    torch: dict[str, str],
+    capture: posix.PosixCapture,
+    not_captured: list[NotCaptured],
 ) -> Manifest:
     return Manifest(
         format=names.FORMAT_VERSION,
@@ -101,6 +111,7 @@ def _manifest(
         task=task_of(os.environ),
         accelerators=sorted(node for pattern in _ACCELERATOR_NODES for node in glob.glob(pattern)),
         not_captured=not_captured,
+        torch=torch,
     )
 
 

@@ -66,14 +66,16 @@ def _print_rank(rank: RankReport, console: Console, several: bool) -> None:
     if steps.mean_ms is None:
         _line(console, "steps", "none measured")
     else:
-        left_out = steps.excluded.first + steps.excluded.warmup
+        left_out = f"{steps.excluded.first + steps.excluded.warmup} at the start"
+        if steps.excluded.profiled:
+            left_out += f" and {steps.excluded.profiled} profiled"
         samples = (
             f" · {steps.samples_per_second:.1f} samples/s" if steps.samples_per_second is not None else ""
         )
         _line(
             console,
             "steps",
-            f"{steps.count} measured ({left_out} at the start left out): {steps.mean_ms:.1f} ms each "
+            f"{steps.count} measured ({left_out} left out): {steps.mean_ms:.1f} ms each "
             f"(p95 {steps.p95_ms:.1f}) · {steps.per_second:.1f} steps/s{samples}",
         )
         _print_wait(wait, steps.mean_ms, console)

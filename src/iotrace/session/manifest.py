@@ -31,6 +31,7 @@ class Manifest(msgspec.Struct, frozen=True):
     """How the run began. Times in ns of CLOCK_REALTIME; `accelerators` are device nodes found.
 
     `job` is the scheduler's job and step, `task` the launcher's place in it; empty where there is none.
+    `torch` holds the settings of the torch profiler, by the names that the agent reads them by.
     """
 
     format: int
@@ -45,6 +46,7 @@ class Manifest(msgspec.Struct, frozen=True):
     task: str = ""
     accelerators: list[str] = []
     not_captured: list[NotCaptured] = []
+    torch: dict[str, str] = {}
 
 
 class _Versioned(msgspec.Struct):

@@ -27,6 +27,19 @@ LOG = "agent.log"
 TORCH_TRACES = "torch-*.json*"
 BROKEN = "broken"  # a directory: making one needs no descriptor
 
+# Settings of the torch.profiler window: WAIT:WARMUP:ACTIVE:REPEAT or "off"; comma lists.
+TORCH_STEPS = "torch_steps"
+TORCH_OPTIONS = "torch_options"
+TORCH_ACTIVITIES = "torch_activities"
+OFF = "off"
+
+# Traces of torch.profiler in a process's directory, by number: the agent's own, and copies of the program's.
+TORCH_TRACE = "torch-{}.json.gz"
+PROGRAM_TRACE = "torch-program-{}.json"
+# What the agent's ranges are called in its traces: a module's forward, a step of the training loader.
+MODULE_RANGE = "module:"
+STEP_RANGE = "ProfilerStep#"
+
 # A span: start_ns, duration_ns, cpu_ns, bytes (CLOCK_MONOTONIC; bytes -1 where unknown), tid, name, file
 # (indices of `text` records; file -1 where unknown), kind, minor faults, major faults, voluntary and
 # involuntary context switches. Little-endian, no padding.
@@ -38,6 +51,7 @@ KIND_COLLATE = 2
 KIND_READ_PATH = 3  # h5py and the like: contains the file reads and the decoding
 KIND_MAPPED = 4  # an access to a memory map: the file is read by page faults, during it or later
 KIND_REGION = 5  # a part of the program that its author named
+KIND_DFTRACER = 6  # a function or block that the program marked for dftracer
 
 
 def encode_settings(settings: dict[str, str]) -> str:

@@ -7,6 +7,7 @@ files of a run. Lines cut by a signal or a full disk are counted and left out.
 from __future__ import annotations
 
 import gc
+import glob
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -98,8 +99,26 @@ class _Index(dict[str, int]):
         return number
 
 
-def read_posix(*directories: Path) -> PosixCalls:
-    """All calls in the ``.pfw`` files of `directories`, hashes resolved; times in ns (resolution 1 us)."""
+@dataclass(frozen=True)
+class OwnLogs:
+    """Logs of dftracer's that a program began by itself: by prefix of their paths, since when.
+
+    They hold the calls of the process that began one, and of those that it started since. Only `pids` count:
+    an earlier run may have written to the same place.
+    """
+
+    since_ns: dict[str, int]
+    pids: frozenset[int]
+
+
+_NONE = OwnLogs({}, frozenset())
+
+
+def read_posix(*directories: Path, own_logs: OwnLogs = _NONE) -> PosixCalls:
+    """All calls in the ``.pfw`` files of `directories`, hashes resolved; times in ns (resolution 1 us).
+
+    Also those in `own_logs`.
+    """
     rows: list[tuple[int, ...]] = []
     names, hashes, hosts = _Index(), _Index(), _Index()
     spelled: dict[str, str] = {}
@@ -109,10 +128,13 @@ def read_posix(*directories: Path) -> PosixCalls:
     collecting = gc.isenabled()
     gc.disable()  # nothing here is cyclic, and collecting halves the speed
     try:
-        for path in sorted(path for directory in directories for path in directory.glob("*.pfw")):
+        for path, since_ns in _files(directories, own_logs, problems):
             for line in _lines(path, problems):
                 arguments = line.args
                 if arguments is None:
+                    continue
+                foreign = since_ns is not None and line.ph == 1
+                if foreign and (line.pid not in own_logs.pids or line.ts * 1000 < (since_ns or 0)):
                     continue
                 if line.ph == 4:
                     if line.name == "HH" and arguments.value is not None and arguments.name is not None:
@@ -150,6 +172,24 @@ def read_posix(*directories: Path) -> PosixCalls:
         pids=frozenset(pids),
         problems=problems,
     )
+
+
+def _files(
+    directories: Sequence[Path], own_logs: OwnLogs, problems: list[str]
+) -> list[tuple[Path, int | None]]:
+    """The files to read, and since when their calls count where they are a program's own."""
+    paths = sorted(path for directory in directories for path in directory.glob("*.pfw"))
+    found: list[tuple[Path, int | None]] = [(path, None) for path in paths]
+    for prefix, since_ns in own_logs.since_ns.items():
+        place = Path(prefix)
+        logs = sorted(place.parent.glob(glob.escape(place.name) + "-*.pfw"))
+        if not logs:
+            problems.append(
+                f"{prefix}-*.pfw, the program's own log of dftracer's, is not there: "
+                "it had the calls made since it was begun"
+            )
+        found += [(path, since_ns) for path in logs]
+    return found
 
 
 def _lines(path: Path, problems: list[str]) -> Any:

@@ -157,6 +157,14 @@ class Produced(msgspec.Struct, tag="produced"):
     samples: Int | None = None
 
 
+class OwnLog(msgspec.Struct, tag="own_log"):
+    """The program began a log of dftracer's of its own at `prefix`, or ended it: empty then."""
+
+    prefix: str
+    mono_ns: Int
+    ended: bool
+
+
 class End(msgspec.Struct, tag="end"):
     """The process said that this was all; `broken` is why it could not write everything."""
 
@@ -164,7 +172,68 @@ class End(msgspec.Struct, tag="end"):
     broken: str = ""
 
 
-Record = Distributed | Text | Tick | IteratorStart | Batch | IteratorEnd | Worker | WorkerUp | Produced | End
+class Exposed(msgspec.Struct, tag="exposed"):
+    """How long the accelerator stood idle during the wait for a batch, by its own events."""
+
+    iterator: Int
+    epoch: Int
+    index: Int
+    exposed_ns: Int
+
+
+class TorchWindow(msgspec.Struct, tag="torch_window"):
+    """A change of a window of the torch profiler, which took `duration_ns` from the program.
+
+    `event` is ``warmup``, ``active``, ``end``, ``exported`` or ``error``; `why` is empty where the window
+    ended as planned, else what cut it short.
+    """
+
+    window: Int
+    event: str
+    step: Int
+    mono_ns: Int
+    duration_ns: Int
+    loader: Int | None = None
+    path: str = ""
+    bytes: Int | None = None
+    why: str = ""
+
+
+class TorchProgram(msgspec.Struct, tag="torch_program"):
+    """The program made or started a profiler of its own: iotrace's ended, for good."""
+
+    what: str
+    mono_ns: Int
+
+
+class TorchProgramTrace(msgspec.Struct, tag="torch_program_trace"):
+    """A trace that the program exported; `path` is empty where it was not copied, for the reason `why`."""
+
+    path: str
+    source: str
+    mono_ns: Int
+    duration_ns: Int
+    bytes: Int | None = None
+    why: str = ""
+
+
+Record = (
+    Distributed
+    | Text
+    | Tick
+    | IteratorStart
+    | Batch
+    | IteratorEnd
+    | Worker
+    | WorkerUp
+    | Produced
+    | OwnLog
+    | End
+    | Exposed
+    | TorchWindow
+    | TorchProgram
+    | TorchProgramTrace
+)
 
 
 @dataclass(frozen=True)

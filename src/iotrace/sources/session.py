@@ -11,9 +11,9 @@ import numpy as np
 
 from iotrace.session import names
 from iotrace.session.manifest import Manifest, Outcome, launches, read_manifest, read_outcome
-from iotrace.sources.dftracer import PosixCalls, read_posix
+from iotrace.sources.dftracer import OwnLogs, PosixCalls, read_posix
 from iotrace.sources.paths import Paths, is_code
-from iotrace.sources.records import Distributed, IteratorStart, Process, Worker, read_processes
+from iotrace.sources.records import Distributed, IteratorStart, OwnLog, Process, Worker, read_processes
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def open_session(path: Path, progress: Callable[[str], None] = lambda _: None) -
     progress("reading the records of the processes")
     processes = read_processes(path)
     progress("reading the POSIX calls")
-    calls = read_posix(*[place / names.POSIX for place in places])
+    calls = read_posix(*[place / names.POSIX for place in places], own_logs=_own_logs(processes))
     paths = Paths(path, found[0].manifest.cwd, {*calls.files, *_read_path_files(processes)})
     prefixes = {prefix for process in processes for prefix in process.identity.prefixes}
     session_prefix = str(path.resolve())
@@ -165,6 +165,16 @@ def open_session(path: Path, progress: Callable[[str], None] = lambda _: None) -
     )
     data_calls = calls.where(is_data[calls.file]) if len(calls) else calls
     return Session(path, found, processes, data_calls, paths)
+
+
+def _own_logs(processes: list[Process]) -> OwnLogs:
+    since_ns: dict[str, int] = {}
+    for process in processes:
+        for record in process.of_type(OwnLog):
+            if not record.ended:
+                began_ns = process.clock.real_one(record.mono_ns)
+                since_ns[record.prefix] = min(began_ns, since_ns.get(record.prefix, began_ns))
+    return OwnLogs(since_ns, frozenset(process.pid for process in processes))
 
 
 def _read_path_files(processes: list[Process]) -> set[str]:

@@ -11,13 +11,20 @@ import numpy as np
 from iotrace.analysis.activity import Activity
 from iotrace.analysis.batches import Delivery, LoaderRun, loaders_of, primary_of, worker_number
 from iotrace.analysis.waits import CAUSES, Explained, explain
-from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_READ_PATH
+from iotrace.session.names import KIND_COLLATE, KIND_DFTRACER, KIND_ITEM, KIND_MAPPED, KIND_READ_PATH
 from iotrace.sources.records import Process, Produced
 from iotrace.sources.session import Rank, Session
+from iotrace.timeline.chunks import chunk_arrows
 from iotrace.timeline.kineto import add_torch
 from iotrace.timeline.model import Arrow, Counter, ProcessTracks, Slice, Timeline, Track
 
-_CATEGORIES = {KIND_ITEM: "dataset", KIND_COLLATE: "collate", KIND_READ_PATH: "read path"}
+_CATEGORIES = {
+    KIND_ITEM: "dataset",
+    KIND_COLLATE: "collate",
+    KIND_READ_PATH: "read path",
+    KIND_MAPPED: "memory map",
+    KIND_DFTRACER: "dftracer",
+}
 
 
 def build(session: Session, rank: Rank) -> Timeline:
@@ -39,6 +46,8 @@ def build(session: Session, rank: Rank) -> Timeline:
     for process in rank.processes:
         _add_process(session, rank, process, loaders, main, timeline, ready)
     timeline.arrows = _arrows(rank, loaders, steps, ready, timeline)
+    for tracks in timeline.processes:
+        timeline.arrows += chunk_arrows(tracks)
     windows = [Activity(trace) for trace in rank.main.windows.traces]
     add_torch(timeline, main, _title(rank), rank.main.pid, windows)
     return timeline
@@ -183,18 +192,19 @@ def _span_tracks(session: Session, process: Process) -> list[Track]:
     by_thread: dict[int, list[Slice]] = defaultdict(list)
     for row in spans.tolist():
         start, duration, cpu, size, tid, name, file, kind, minor, major, voluntary, involuntary = row
-        args: dict[str, Any] = {"cpu_ms": cpu / 1e6}
+        args: dict[str, Any] = {"cpu_ms": cpu / 1e6} if cpu >= 0 else {}
         if file in files:
             args["file"] = files[file]
         if size >= 0:
             args["bytes"] = size
-        args.update(minor_faults=minor, major_faults=major)
-        args.update(voluntary_switches=voluntary, involuntary_switches=involuntary)
+        if minor >= 0:  # else not measured
+            args.update(minor_faults=minor, major_faults=major)
+            args.update(voluntary_switches=voluntary, involuntary_switches=involuntary)
         by_thread[tid].append(
             Slice(start, start + duration, process.texts.get(name, "?"), _CATEGORIES.get(kind, "span"), args)
         )
     return [
-        Track("python" if tid == process.pid else f"python · thread {tid}", slices)
+        Track("python" if tid == process.pid else f"python · thread {tid}", slices, tid)
         for tid, slices in sorted(by_thread.items())
     ]
 
@@ -220,7 +230,7 @@ def _call_tracks(session: Session, process: Process) -> list[Track]:
             args["offset"] = offset
         by_thread[tid].append(Slice(start, end, calls.names[name], "POSIX", args))
     return [
-        Track("POSIX" if tid == process.pid else f"POSIX · thread {tid}", slices)
+        Track("POSIX" if tid == process.pid else f"POSIX · thread {tid}", slices, tid)
         for tid, slices in sorted(by_thread.items())
     ]
 

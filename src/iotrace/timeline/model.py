@@ -20,10 +20,14 @@ class Slice:
 
 @dataclass
 class Track:
-    """A row of the timeline. Slices that overlap without nesting spread over several lanes of it."""
+    """A row of the timeline. Slices that overlap without nesting spread over several lanes of it.
+
+    `tid` is the kernel's id of the thread that it shows, None where it shows no thread.
+    """
 
     name: str
     slices: list[Slice] = field(default_factory=list)
+    tid: int | None = None
 
 
 @dataclass

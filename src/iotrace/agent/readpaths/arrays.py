@@ -1,0 +1,92 @@
+"""Arrays in files: h5py, zarr 2 and 3, numpy, torch."""
+
+from __future__ import annotations
+
+from iotrace.agent.readpaths.mapped import hook_memory_maps
+from iotrace.agent.readpaths.record import ReadPaths, path_of, result_of, size_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+
+def _h5py(read_paths: ReadPaths, module: Any) -> None:
+    """``Dataset.__getitem__`` and ``read_direct``: HDF5's reads, with its filters' decompression."""
+
+    def file_of(dataset: Any) -> str:
+        # `dataset.file.filename` makes two objects and costs eight times as much.
+        return path_of(module.h5f.get_name(dataset.id))
+
+    read_paths.patch(
+        module.Dataset,
+        "__getitem__",
+        "h5py.Dataset.__getitem__",
+        lambda result, args, _: (size_of(result), file_of(args[0])),
+    )
+    read_paths.patch(
+        module.Dataset,
+        "read_direct",
+        "h5py.Dataset.read_direct",
+        lambda _, args, kwargs: (size_of(args[1] if len(args) > 1 else kwargs["dest"]), file_of(args[0])),
+    )
+
+
+def _zarr_2(read_paths: ReadPaths, module: Any) -> None:
+    """``zarr.core`` is a module with the class Array in zarr 2, a package in zarr 3."""
+    if hasattr(module, "Array"):
+        _zarr(read_paths, module.Array, lambda array: array.store.path)
+
+
+def _zarr_3(read_paths: ReadPaths, module: Any) -> None:
+    """Its reads run on threads of its own; the POSIX calls there belong to the same process."""
+    _zarr(read_paths, module.Array, lambda array: array.store_path.store.root)
+
+
+def _zarr(read_paths: ReadPaths, array_class: Any, root_of: Callable[[Any], Any]) -> None:
+    def describe(result: Any, args: tuple[Any, ...], _: dict[str, Any]) -> tuple[int, str]:
+        array = args[0]
+        try:
+            root = str(root_of(array))
+        except AttributeError:  # a store that is no directory
+            return size_of(result), ""
+        return size_of(result), f"{root}/{array.path}" if array.path else root
+
+    # Blosc, too, decompresses on threads of its own.
+    read_paths.patch(array_class, "__getitem__", "zarr.Array.__getitem__", describe, own_threads=True)
+
+
+def _numpy(read_paths: ReadPaths, module: Any) -> None:
+    """``load`` and ``fromfile``, whose reads dftracer sees in part; members of ``.npz``; memory maps."""
+
+    def loaded(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, str]:
+        size_bytes, path = result_of("file")(result, args, kwargs)
+        # Of a file that was mapped nothing but the header has been read.
+        return -1 if isinstance(result, module.memmap) else size_bytes, path
+
+    read_paths.patch(module, "load", "numpy.load", loaded)
+    read_paths.patch(module, "fromfile", "numpy.fromfile", result_of("file"))
+    read_paths.patch(
+        module.lib.npyio.NpzFile,
+        "__getitem__",
+        "numpy.NpzFile.__getitem__",
+        lambda result, args, _: (size_of(result), path_of(args[0].zip.filename)),
+    )
+    hook_memory_maps(read_paths.recorder, module)
+
+
+def _torch(read_paths: ReadPaths, module: Any) -> None:
+    """``torch.load``, whose result has no size of its own."""
+    describe = result_of("f")
+    read_paths.patch(
+        module, "load", "torch.load", lambda _, args, kwargs: (-1, describe(None, args, kwargs)[1])
+    )
+
+
+HOOKS = {
+    "h5py": _h5py,
+    "zarr.core": _zarr_2,
+    "zarr.core.array": _zarr_3,
+    "numpy": _numpy,
+    "torch": _torch,
+}

@@ -1,0 +1,140 @@
+"""Tables: pyarrow and pandas. Both may decode on threads of pyarrow's."""
+
+from __future__ import annotations
+
+from iotrace.agent.patching import hide_frame, patch
+from iotrace.agent.readpaths.record import ReadPaths, path_of, result_of, size_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Hook = Callable[[ReadPaths, Any], None]
+
+
+def _pyarrow_parquet(read_paths: ReadPaths, module: Any) -> None:
+    """Reads of ``ParquetFile`` and ``ParquetDataset``, and ``read_table``, which uses the latter."""
+    read_paths.patch(
+        module, "read_table", "pyarrow.parquet.read_table", result_of("source"), own_threads=True
+    )
+    file_of = _remember_source(module.ParquetFile, "source")
+    for name in ("read", "read_row_group", "read_row_groups"):
+        _patch_method(read_paths, module.ParquetFile, name, "pyarrow.parquet.ParquetFile", file_of)
+    read_paths.patch_iterator(
+        module.ParquetFile,
+        "iter_batches",
+        "pyarrow.parquet.ParquetFile.iter_batches",
+        lambda args, _: file_of(args[0]),
+    )
+    dataset_of = _remember_source(module.ParquetDataset, "path_or_paths")
+    _patch_method(read_paths, module.ParquetDataset, "read", "pyarrow.parquet.ParquetDataset", dataset_of)
+
+
+def _pyarrow_ipc(read_paths: ReadPaths, module: Any) -> None:
+    """Record batches of an IPC file or stream; with a memory map they are read later, by page faults."""
+    for owner, names in (
+        (module.RecordBatchFileReader, ("read_all", "get_batch", "get_record_batch")),
+        (module.RecordBatchStreamReader, ("read_all", "read_next_batch", "__next__")),
+    ):
+        file_of = _remember_source(owner, "source")
+        for name in names:
+            _patch_method(read_paths, owner, name, f"pyarrow.ipc.{owner.__name__}", file_of)
+
+
+def _remember_source(owner: Any, parameter: str) -> Callable[[Any], str]:
+    """Note the source that each object of class `owner` is made with; returns what tells its path."""
+    from weakref import ref  # pyarrow has imported it
+
+    # By id: some compare by value and have no hash, which a WeakKeyDictionary would need.
+    sources: dict[int, tuple[Any, str]] = {}
+
+    def make(original: Any) -> Any:
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            try:
+                original(self, *args, **kwargs)
+            except BaseException as error:
+                hide_frame(error)
+                raise
+            try:
+                key = id(self)
+                forget = ref(self, lambda _: sources.pop(key, None))
+                sources[key] = forget, path_of(args[0] if args else kwargs[parameter])
+            except Exception:  # a span without a file
+                pass
+
+        return __init__
+
+    patch(owner, "__init__", make)
+    return lambda reader: sources.get(id(reader), (None, ""))[1]
+
+
+def _patch_method(
+    read_paths: ReadPaths, owner: Any, name: str, shown: str, file_of: Callable[[Any], str]
+) -> None:
+    read_paths.patch(
+        owner,
+        name,
+        f"{shown}.{name}",
+        lambda result, args, _: (size_of(result), file_of(args[0])),
+        own_threads=True,
+    )
+
+
+def _functions(library: str, parameters: dict[str, str]) -> Hook:
+    """A hook for functions that read the file that one parameter names, by the functions' names."""
+
+    def hook(read_paths: ReadPaths, module: Any) -> None:
+        for name, parameter in parameters.items():
+            read_paths.patch(module, name, f"{library}.{name}", _described(parameter), own_threads=True)
+
+    return hook
+
+
+def _described(parameter: str) -> Any:
+    describe = result_of(parameter)
+
+    def described(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, str]:
+        size_bytes, path = describe(result, args, kwargs)
+        return _frame_bytes(result) if size_bytes < 0 else size_bytes, path
+
+    return described
+
+
+def _frame_bytes(frame: Any) -> int:
+    """What a pandas object's columns hold. ``memory_usage`` tells the same in a thousand times the time."""
+    blocks = getattr(getattr(frame, "_mgr", None), "blocks", None)
+    if blocks is None:
+        return -1
+    return sum(int(block.values.nbytes) for block in blocks)
+
+
+def _pandas_text(read_paths: ReadPaths, module: Any) -> None:
+    """``read_csv`` and the like, and the chunks of the reader that they return with ``chunksize``."""
+    _functions("pandas", dict.fromkeys(("read_csv", "read_table", "read_fwf"), "filepath_or_buffer"))(
+        read_paths, module
+    )
+
+    def described(result: Any, args: tuple[Any, ...], _: dict[str, Any]) -> tuple[int, str]:
+        handles = getattr(args[0], "handles", None)
+        return _frame_bytes(result), path_of(getattr(handles, "handle", None))
+
+    read_paths.patch(module.TextFileReader, "read", "pandas.TextFileReader.read", described, own_threads=True)
+
+
+HOOKS: dict[str, Hook] = {
+    "pyarrow.parquet.core": _pyarrow_parquet,
+    "pyarrow.ipc": _pyarrow_ipc,
+    "pyarrow.feather": _functions("pyarrow.feather", {"read_feather": "source", "read_table": "source"}),
+    "pyarrow.orc": _functions("pyarrow.orc", {"read_table": "source"}),
+    "pyarrow.csv": _functions("pyarrow.csv", {"read_csv": "input_file"}),
+    "pyarrow.json": _functions("pyarrow.json", {"read_json": "input_file"}),
+    "pandas.io.parsers.readers": _pandas_text,
+    "pandas.io.parquet": _functions("pandas", {"read_parquet": "path"}),
+    "pandas.io.feather_format": _functions("pandas", {"read_feather": "path"}),
+    "pandas.io.orc": _functions("pandas", {"read_orc": "path"}),
+    "pandas.io.pickle": _functions("pandas", {"read_pickle": "filepath_or_buffer"}),
+    "pandas.io.json._json": _functions("pandas", {"read_json": "path_or_buf"}),
+    "pandas.io.pytables": _functions("pandas", {"read_hdf": "path_or_buf"}),
+    "pandas.io.excel._base": _functions("pandas", {"read_excel": "io"}),
+}

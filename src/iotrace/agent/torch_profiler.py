@@ -1,0 +1,143 @@
+"""iotrace's own torch profiler: made, started, stopped and saved so that it can end at any moment.
+
+It is `torch.autograd.profiler.profile`, one level below `torch.profiler.profile`: that one imports
+torch._inductor when it starts (a second, and modules that the program never asked for).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import zlib
+from _thread import get_ident
+from typing import Any
+
+# Kineto writes two lines to standard error at each start and stop of a profiler, above its error level.
+_SILENT = "99"
+_LEVEL = "KINETO_LOG_LEVEL"
+_CHUNK_BYTES = 1 << 20
+# A program needs what room is left more than we do.
+_LEAST_FREE_BYTES = 256 << 20
+
+_calling_thread = 0
+
+
+def is_own_call() -> bool:
+    """Whether this thread is inside a call of our own profiler's."""
+    return _calling_thread == get_ident()
+
+
+class TorchProfiler:
+    """One profiling session, from `prepare` to `save`; `stop` may be called by any thread."""
+
+    def __init__(self, options: set[str], activities: str) -> None:
+        torch: Any = sys.modules["torch"]
+        experimental: dict[str, bool] = {"profile_all_threads": True, "trace_only": True}
+        try:
+            config = torch._C._profiler._ExperimentalConfig(**experimental)
+        except TypeError:
+            # Without trace_only its end takes longer. Without profile_all_threads another thread cannot
+            # stop it: this raises, and there is no window.
+            del experimental["trace_only"]
+            config = torch._C._profiler._ExperimentalConfig(**experimental)
+        if "stacks" in options and "trace_only" in experimental:
+            config.trace_only = False
+        self._autograd = torch.autograd
+        self._profile: Any = torch.autograd.profiler.profile(
+            use_kineto=True,
+            use_device=_device(torch) if activities == "all" else None,
+            record_shapes="shapes" in options,
+            with_stack="stacks" in options,
+            profile_memory="memory" in options,
+            with_flops="flops" in options,
+            experimental_config=config,
+        )
+
+    def prepare(self) -> None:
+        """Warm up: buffers are made, the device's tracing is switched on, nothing is recorded yet."""
+        silenced = _LEVEL not in os.environ
+        if silenced:  # read once, at the first use of Kineto
+            os.environ[_LEVEL] = _SILENT
+        try:
+            self._call(self._profile._prepare_trace)
+        finally:
+            if silenced:
+                os.environ.pop(_LEVEL, None)
+
+    def start(self) -> None:
+        """Record from here on."""
+        self._call(self._profile._start_trace)
+        for key, value in _metadata():
+            self._autograd._add_metadata_json(key, value)
+
+    def stop(self) -> None:
+        """Record no more."""
+        self._call(self._profile.__exit__, None, None, None)
+
+    def discard(self) -> None:
+        """End a warm-up; Kineto knows no other way than to start and stop."""
+        self._call(self._profile._start_trace)
+        self.stop()
+
+    def save(self, path: str) -> int:
+        """Write the trace to `path` by way of hidden files beside it; its size in bytes, compressed.
+
+        Raises OSError where the disk is full, or nearly so, and where the directory is gone.
+        """
+        directory, name = os.path.split(path)
+        room = os.statvfs(directory)
+        if room.f_bavail * room.f_frsize < _LEAST_FREE_BYTES:
+            raise OSError("too little room is left on the disk for a trace")
+        plain, packed = f"{directory}/.{name}.plain", f"{directory}/.{name}"
+        try:
+            self._profile.kineto_results.save(plain)
+            size_bytes = _compress(plain, packed)
+            os.rename(packed, path)
+        finally:
+            for left in (plain, packed):
+                try:
+                    os.unlink(left)
+                except OSError:
+                    pass
+        return size_bytes
+
+    def _call(self, call: Any, *args: Any) -> None:
+        global _calling_thread
+        _calling_thread = get_ident()
+        try:
+            call(*args)
+        finally:
+            _calling_thread = 0
+
+
+def _device(torch: Any) -> str | None:
+    """The accelerator that the program uses; one that it has not touched is left alone."""
+    supported = {str(activity).rpartition(".")[2] for activity in torch.autograd._supported_activities()}
+    for activity, device in (("CUDA", "cuda"), ("XPU", "xpu")):
+        module = sys.modules.get(f"torch.{device}")
+        if activity in supported and module is not None and module.is_initialized():
+            return device
+    return None
+
+
+def _metadata() -> list[tuple[str, str]]:
+    """What readers of Kineto's traces look for; torch.profiler adds the same."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return []
+    rank, size, backend = distributed.get_rank(), distributed.get_world_size(), distributed.get_backend()
+    return [("distributedInfo", f'{{"backend": "{backend}", "rank": {rank}, "world_size": {size}}}')]
+
+
+def _compress(source: str, target: str) -> int:
+    """Compress `source`, which must be a whole trace; Kineto does not say when it could not write it."""
+    packer = zlib.compressobj(1, zlib.DEFLATED, 31)
+    size_bytes, last = 0, b""
+    with open(source, "rb") as reader, open(target, "wb") as writer:
+        while chunk := reader.read(_CHUNK_BYTES):
+            last = chunk
+            size_bytes += writer.write(packer.compress(chunk))
+        size_bytes += writer.write(packer.flush())
+    if not last.rstrip().endswith(b"}"):
+        raise OSError("the trace could not be written whole")
+    return size_bytes

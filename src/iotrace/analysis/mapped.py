@@ -1,0 +1,97 @@
+"""Reads by page faults: blocked time of a sample's making that memory maps caused, and their files.
+
+No call reads a mapped file. A thread that touches a page which is not in memory takes a major fault and
+sleeps until it is read; that is often outside every read path, where a view is converted or copied. Of the
+time that a dataset's ``__getitem__`` was blocked by itself, the part due to major faults is their share
+among its voluntary context switches: each such sleep is a switch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from iotrace.analysis.intervals import Coverage, Times
+from iotrace.session.names import KIND_MAPPED
+
+Spans = npt.NDArray[Any]
+Fractions = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Faulted:
+    """Of each item, the fraction of its own time that was read by page faults, and of which files.
+
+    An item's own time is what lies outside calls and read paths. `files` gives, per item, the number of
+    each file and its part, which sum to 1; empty where no file is known.
+    """
+
+    fraction: Fractions
+    files: list[dict[int, float]]
+
+
+def faulted(spans: Spans, items: Spans, read_paths: Spans, posix: Coverage) -> Faulted:
+    """What each of `items` read by page faults.
+
+    `items` are disjoint on each thread, and so are `read_paths`; `spans` are all spans of the process.
+    """
+    inside = _holder(items, read_paths)
+    own = {
+        name: items[name].astype(np.int64) - _sums(inside, read_paths[name], len(items))
+        for name in ("duration_ns", "cpu_ns", "major_faults", "voluntary_switches")
+    }
+    calls = _in_calls(items, posix) - _sums(inside, _in_calls(read_paths, posix), len(items))
+    outside = np.maximum(own["duration_ns"] - calls, 0)
+    blocked = np.clip(own["duration_ns"] - own["cpu_ns"] - calls, 0, outside)
+    switches = own["voluntary_switches"]
+    by_faults = np.divide(
+        np.clip(own["major_faults"], 0, switches), switches, out=np.zeros(len(items)), where=switches > 0
+    )
+    fraction = np.divide(blocked * by_faults, outside, out=np.zeros(len(items)), where=outside > 0)
+    return Faulted(fraction, _touched(spans, items))
+
+
+def _in_calls(spans: Spans, posix: Coverage) -> Times:
+    return posix.within(spans["start_ns"], spans["start_ns"] + spans["duration_ns"])
+
+
+def _sums(holder: Times, values: Times, count: int) -> Times:
+    """Per holder the sum of the values that it holds; a holder of -1 is none."""
+    held = holder >= 0
+    sums = np.zeros(count, dtype=np.int64)
+    np.add.at(sums, holder[held], values[held].astype(np.int64))
+    return sums
+
+
+def _holder(items: Spans, spans: Spans) -> Times:
+    """The row of the item inside which each span began, on the same thread; -1 where there is none."""
+    found = np.full(len(spans), -1, dtype=np.int64)
+    for tid in np.unique(items["tid"]):
+        rows = np.flatnonzero(items["tid"] == tid)
+        rows = rows[np.argsort(items["start_ns"][rows])]
+        own = np.flatnonzero(spans["tid"] == tid)
+        starts = spans["start_ns"][own]
+        place = np.searchsorted(items["start_ns"][rows], starts, side="right") - 1
+        row = rows[np.maximum(place, 0)]
+        ends = items["start_ns"][row] + items["duration_ns"][row]
+        found[own] = np.where((place >= 0) & (starts < ends), row, -1)
+    return found
+
+
+def _touched(spans: Spans, items: Spans) -> list[dict[int, float]]:
+    """The mapped files that each item accessed, by bytes."""
+    mapped = spans[(spans["kind"] == KIND_MAPPED) & (spans["file"] >= 0) & (spans["bytes"] > 0)]
+    touched: list[dict[int, float]] = [{} for _ in range(len(items))]
+    for row, file, size_bytes in zip(
+        _holder(items, mapped).tolist(), mapped["file"].tolist(), mapped["bytes"].tolist(), strict=True
+    ):
+        if row >= 0:
+            touched[row][file] = touched[row].get(file, 0.0) + size_bytes
+    for files in touched:
+        whole = sum(files.values())
+        for file in files:
+            files[file] /= whole
+    return touched

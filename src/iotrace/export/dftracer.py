@@ -1,0 +1,113 @@
+"""dftracer 2.x's format: one JSON object a line, for dftracer's own analysers.
+
+Times are whole us of CLOCK_REALTIME. Names of hosts and files are told once, by lines with their hashes.
+The POSIX calls are not written: they are in dftracer's own files, in the session's ``posix`` directory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from isal import igzip
+
+from iotrace.errors import IotraceError
+from iotrace.export.events import BATCH, STEP, WAIT, Event, events_of
+from iotrace.sources.session import Session
+
+# As dftracer's logging of AI programs names them, where it has a name.
+_CATEGORIES = {
+    STEP: "pipeline",
+    WAIT: "dataloader",
+    BATCH: "dataloader",
+    "item": "data",
+    "collate": "data",
+    "read path": "reader",
+    "memory map": "reader",
+}
+_METADATA, _COMPLETE = 4, 1  # `ph`
+_TRACER, _PYTHON = 1, 6  # `type`
+
+_open: Any = igzip.open  # isal has no annotations
+_encode = msgspec.json.Encoder().encode
+_FASTEST = 0  # isal's levels are 0 to 3
+
+
+class ExportError(IotraceError):
+    """The file cannot be written."""
+
+
+def write_dftracer(session: Session, path: Path) -> dict[str, int]:
+    """Write `path` whole or not at all, compressed if it ends in ``.gz``; returns events by kind."""
+    if path.exists() and not path.is_file():
+        raise ExportError(f"{path} is no regular file", "name a file with -o FILE.pfw.gz")
+    counts: Counter[str] = Counter()
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        try:
+            compressed = path.suffix == ".gz"
+            with (
+                _open(temporary, "wb", compresslevel=_FASTEST) if compressed else temporary.open("wb")
+            ) as file:
+                for line in _lines(session, counts):
+                    file.write(line + b"\n")
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise ExportError(f"cannot write {path}: {error.strerror}", "choose another place with -o") from error
+    return dict(counts)
+
+
+def _lines(session: Session, counts: Counter[str]) -> Iterator[bytes]:
+    told: set[tuple[str, str]] = set()
+    settings: set[int] = set()
+    for number, event in enumerate(events_of(session), start=1):
+        host = _hash(event.node)
+        place = {"pid": event.pid, "tid": event.tid}
+        if ("HH", host) not in told:
+            told.add(("HH", host))
+            yield _metadata("HH", place, host, event.node, host)
+        if event.pid not in settings:
+            settings.add(event.pid)
+            yield _metadata("CM", place, host, "time_metric", "US")
+        args: dict[str, Any] = {"hhash": host}
+        if event.file:
+            args["fhash"] = _hash(event.file)
+            if ("FH", args["fhash"]) not in told:
+                told.add(("FH", args["fhash"]))
+                yield _metadata("FH", place, host, event.file, args["fhash"])
+        known = {"epoch": event.epoch, "step": event.step, "size": event.size_bytes}
+        args.update({key: value for key, value in known.items() if value is not None})
+        counts[event.kind] += 1
+        yield _encode(_line(number, event, args))
+
+
+def _line(number: int, event: Event, args: dict[str, Any]) -> dict[str, Any]:
+    start_us = event.start_ns // 1000
+    return {
+        "id": number,
+        "name": event.name,
+        "cat": _CATEGORIES.get(event.kind, event.kind),
+        "type": _PYTHON,
+        "pid": event.pid,
+        "tid": event.tid,
+        "ts": start_us,
+        "dur": event.end_ns // 1000 - start_us,
+        "ph": _COMPLETE,
+        "args": args,
+    }
+
+
+def _metadata(kind: str, place: dict[str, int], host: str, name: str, value: str) -> bytes:
+    args = {"hhash": host, "name": name, "value": value}
+    return _encode({"name": kind, "cat": "dftracer", "type": _TRACER, **place, "ph": _METADATA, "args": args})
+
+
+def _hash(text: str) -> str:
+    return blake2b(text.encode(errors="surrogateescape"), digest_size=8).hexdigest()

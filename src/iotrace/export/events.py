@@ -1,0 +1,108 @@
+"""What a session's processes did, as named events with the batch that they belong to."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from iotrace.analysis.batches import Delivery, loaders_of, primary_of
+from iotrace.analysis.steps import steps_of
+from iotrace.session.names import (
+    KIND_COLLATE,
+    KIND_DFTRACER,
+    KIND_ITEM,
+    KIND_MAPPED,
+    KIND_READ_PATH,
+    KIND_REGION,
+)
+from iotrace.sources.records import Process
+from iotrace.sources.session import Rank, Session
+
+STEP, WAIT, BATCH = "step", "wait", "batch"
+SPAN_KINDS = {
+    KIND_ITEM: "item",
+    KIND_COLLATE: "collate",
+    KIND_READ_PATH: "read path",
+    KIND_MAPPED: "memory map",
+    KIND_REGION: "region",
+    KIND_DFTRACER: "mark",
+}
+
+
+@dataclass(slots=True)
+class Event:
+    """``[start_ns, end_ns)`` of CLOCK_REALTIME on a thread; None and empty where unknown."""
+
+    kind: str
+    name: str
+    node: str
+    pid: int
+    tid: int
+    start_ns: int
+    end_ns: int
+    epoch: int | None = None
+    step: int | None = None
+    """The index of the batch in its epoch."""
+    file: str = ""
+    size_bytes: int | None = None
+
+
+def events_of(session: Session) -> Iterator[Event]:
+    """Every rank's steps, waits and batches; then every process's spans."""
+    windows: dict[int, list[Delivery]] = {}
+    for rank in session.ranks:
+        yield from _rank_events(session, rank, windows)
+    for process in session.processes:
+        made = sorted(windows.get(id(process), []), key=lambda delivery: delivery.taken_ns or 0)
+        yield from _span_events(session, process, made)
+
+
+def _node(session: Session, process: Process) -> str:
+    """The host's own name; sessions of one host may know it from the manifest alone."""
+    return process.identity.node or session.launches[0].manifest.host
+
+
+def _rank_events(session: Session, rank: Rank, windows: dict[int, list[Delivery]]) -> Iterator[Event]:
+    """The rank's own events; notes in `windows` which process made which batch."""
+    loaders = loaders_of(rank)
+    primary = primary_of(loaders)
+    node, pid = _node(session, rank.main), rank.main.pid
+    by_pid = {process.pid: process for process in rank.processes}
+    for step in steps_of(primary) if primary else []:
+        opened = step.delivery
+        yield Event(STEP, "step", node, pid, pid, step.start_ns, step.end_ns, opened.epoch, opened.index)
+    for loader in loaders:
+        for item in loader.deliveries:
+            yield Event(
+                WAIT, "fetch", node, pid, pid, item.wait_start_ns, item.delivered_ns, item.epoch, item.index
+            )
+            if item.taken_ns is None or item.prepared_ns is None:
+                continue
+            maker = item.pid or pid
+            yield Event(
+                BATCH, "batch", node, maker, maker, item.taken_ns, item.prepared_ns, item.epoch, item.index
+            )
+            if maker in by_pid:
+                windows.setdefault(id(by_pid[maker]), []).append(item)
+
+
+def _span_events(session: Session, process: Process, made: list[Delivery]) -> Iterator[Event]:
+    starts = [delivery.taken_ns or 0 for delivery in made]
+    for row in process.spans.tolist():
+        start, duration, _, size_bytes, tid, name, file, kind, *_ = row
+        place = bisect_right(starts, start) - 1
+        within = made[place] if place >= 0 and start < (made[place].prepared_ns or 0) else None
+        yield Event(
+            SPAN_KINDS.get(kind, "span"),
+            process.texts.get(name, "?"),
+            _node(session, process),
+            process.pid,
+            tid,
+            start,
+            start + duration,
+            within.epoch if within else None,
+            within.index if within else None,
+            session.paths.absolute(process.texts[file]) if file in process.texts else "",
+            size_bytes if size_bytes >= 0 else None,
+        )

@@ -1,0 +1,48 @@
+"""The settings of the torch profiler: checked here, used by the agent in each training process."""
+
+from __future__ import annotations
+
+from iotrace.errors import LaunchError
+from iotrace.session import names
+
+# Five steps pass the start of the workers, and a warm-up of one is what torch's own examples take. Five
+# steps recorded leave a run of sixteen with seven measured ones.
+DEFAULT_STEPS = "5:1:5:1"
+OPTIONS = ("shapes", "stacks", "memory", "flops")
+ACTIVITIES = ("cpu", "all")
+
+_LEAST = {"WAIT": 0, "WARMUP": 0, "ACTIVE": 1, "REPEAT": 1}
+
+
+def settings(steps: str, options: str, activities: str) -> dict[str, str]:
+    """The agent's settings; LaunchError for what torch's profiler does not know."""
+    chosen = [option for option in options.split(",") if option]
+    for option in chosen:
+        if option not in OPTIONS:
+            raise LaunchError(
+                f"--torch-options does not know {option!r}", f"choose from {','.join(OPTIONS)}, or none"
+            )
+    if activities not in ACTIVITIES:
+        raise LaunchError(
+            f"--torch-activities does not know {activities!r}", f"choose one of {', '.join(ACTIVITIES)}"
+        )
+    return {
+        names.TORCH_STEPS: _steps(steps),
+        names.TORCH_OPTIONS: ",".join(chosen),
+        names.TORCH_ACTIVITIES: activities,
+    }
+
+
+def _steps(text: str) -> str:
+    """`text` with all four numbers, or ``off``."""
+    if text == names.OFF:
+        return text
+    words = text.split(":")
+    remedy = f"as in --torch-steps {DEFAULT_STEPS}, or --torch-steps {names.OFF}"
+    if len(words) not in (3, 4) or not all(word.isascii() and word.isdigit() for word in words):
+        raise LaunchError(f"--torch-steps {text!r} is not WAIT:WARMUP:ACTIVE[:REPEAT] in whole steps", remedy)
+    numbers = [int(word) for word in words] + [1] * (4 - len(words))
+    for (name, least), number in zip(_LEAST.items(), numbers, strict=True):
+        if number < least:
+            raise LaunchError(f"--torch-steps {text!r}: {name} has to be {least} or more", remedy)
+    return ":".join(map(str, numbers))

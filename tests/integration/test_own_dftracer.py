@@ -1,0 +1,147 @@
+"""Programs that use dftracer's Python module themselves: as without iotrace, and their events are seen."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from iotrace.session.names import KIND_DFTRACER
+from iotrace.sources.records import read_processes
+from tests.support.perfetto import ERRORS, query
+from tests.support.runs import Run, run_script
+
+PROGRAM = """
+import os, signal, sys, time
+for _ in range(7):
+    open("before.txt", "w").close()
+from dftracer.python import dftracer, dft_fn
+print("signals", signal.getsignal(signal.SIGTERM) != signal.SIG_DFL)
+log = dftracer.initialize_log(logfile="own/trace", data_dir=os.getcwd(), process_id=-1)
+dft = dft_fn("COMPUTE")
+
+@dft.log
+def work(step, data=None):
+    "a docstring"
+    with open("during.txt", "w") as file:
+        file.write("x" * step)
+    return step
+
+class Model:
+    @dft.log_init
+    def __init__(self):
+        self.epoch = 3
+    @dft.log
+    def forward(self, x):
+        return x + 1
+    @dft.log_static
+    @staticmethod
+    def norm(x):
+        return x
+
+print(work.__name__, work.__doc__, sum(work(n) for n in range(10)), Model().forward(1), Model.norm(2))
+with dft_fn(cat="block", name="epoch"):
+    time.sleep(0.002)
+log.finalize()
+print("end")
+if "term" in sys.argv:
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(5)
+sys.exit(3)
+"""
+
+MARKS = ["work"] * 10 + ["Model.__init__", "Model.forward", "Model.norm", "epoch"]
+
+
+def settings(enabled: bool) -> dict[str, str]:
+    return {"DFTRACER_ENABLE": "1", "DFTRACER_INIT": "FUNCTION"} if enabled else {"DFTRACER_ENABLE": "0"}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The program under iotrace in `traced`, and by itself in `alone`."""
+
+    enabled: bool
+    traced: Path
+    alone: Path
+    run: Run
+    by_itself: subprocess.CompletedProcess[str]
+
+
+def run_both(directory: Path, enabled: bool, *arguments: str) -> Pair:
+    traced, alone = directory / "traced", directory / "alone"
+    for place in (traced, alone):
+        (place / "own").mkdir(parents=True)
+    (alone / "program.py").write_text(PROGRAM)
+    by_itself = subprocess.run(
+        [sys.executable, "program.py", *arguments],
+        cwd=alone,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **settings(enabled)},
+    )
+    run = run_script(traced, PROGRAM, *arguments, **settings(enabled))
+    return Pair(enabled, traced, alone, run, by_itself)
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["off", "on"])
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    """With dftracer switched off and on in the user's environment."""
+    return run_both(tmp_path_factory.mktemp("dftracer"), request.param)
+
+
+def test_a_program_that_uses_dftracer_runs_as_without(pair: Pair) -> None:
+    assert (pair.run.code, pair.run.stdout) == (pair.by_itself.returncode, pair.by_itself.stdout)
+    assert pair.run.code == 3
+    assert not list(pair.run.session.glob("processes/*/agent.log"))
+    logs = list((pair.traced / "own").glob("trace-*"))
+    assert bool(logs) == pair.enabled == bool(list((pair.alone / "own").glob("trace-*")))
+    if pair.enabled:  # what it marked is in its own log
+        assert logs[0].read_text().count('"cat":"COMPUTE"') == 13
+
+
+def test_what_it_marked_is_on_the_timeline_and_no_call(pair: Pair) -> None:
+    (process,) = read_processes(pair.run.session)
+    marks = process.spans[process.spans["kind"] == KIND_DFTRACER]
+    assert sorted(process.texts[name] for name in marks["name"].tolist()) == sorted(MARKS)
+    assert set(marks["tid"].tolist()) == {process.pid}
+    (slices, errors) = query(
+        pair.run.session / "out" / "rank0.json.gz",
+        "select name, dur from slice where category = 'dftracer'",
+        ERRORS,
+    )
+    assert sorted(name for name, _ in slices) == sorted(MARKS)
+    assert next(dur for name, dur in slices if name == "epoch") >= 2_000_000
+    assert errors == []
+    report = pair.run.report()
+    files = {file["path"]: file for file in report["ranks"][0]["io"]["files"]}
+    assert files["before.txt"]["opens"] == 7  # written although the program's own log took over
+    assert files["during.txt"]["opens"] == 10
+    assert not {"work", "epoch"} & set(files)
+    told = [item["what"] for item in report["not_captured"]]
+    assert any("after it ended its own dftracer log" in what for what in told) == pair.enabled
+
+
+def test_a_log_of_its_own_that_is_gone_is_told(pair: Pair) -> None:
+    if not pair.enabled:
+        pytest.skip("where dftracer is off there is no log of the program's own")
+    logs = pair.traced / "own"
+    hidden = logs.rename(pair.traced / "hidden")
+    try:
+        report = pair.run.report()
+    finally:
+        hidden.rename(logs)
+    assert report["session"]["complete"] is False
+    assert any("own log of dftracer's" in item["why"] for item in report["not_captured"])
+
+
+@pytest.mark.parametrize("enabled", [False, True], ids=["off", "on"])
+def test_its_signals_end_it_as_without(tmp_path: Path, enabled: bool) -> None:
+    pair = run_both(tmp_path, enabled, "term")
+    alone = pair.by_itself.returncode
+    assert pair.run.code == (alone if alone >= 0 else 128 - alone)
+    assert pair.run.stdout == pair.by_itself.stdout

@@ -1,0 +1,246 @@
+"""Every workload under iotrace and strace: what it trained, read and waited for, and its lesson.
+
+Two forked workers by default, every start method and no workers with --slow.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from iotrace.session.names import KIND_ITEM, KIND_READ_PATH
+from iotrace.sources.records import Batch, Produced, read_processes
+from tests.support import strace
+from tests.support.runs import Run
+from tests.support.workloads import STEPS, WORKLOADS, Traced, make_data, run_workload
+
+needs_strace = pytest.mark.skipif(not strace.AVAILABLE, reason="strace is not installed (apt install strace)")
+FORKED = ("--workers", "2", "--start-method", "fork")
+# Without workers there is nothing to start: one run of that kind stands for the three methods.
+MATRIX = [(2, "fork"), (2, "spawn"), (2, "forkserver"), (0, "fork")]
+
+
+@pytest.fixture(scope="module")
+def directory(unet_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory in which every workload's data has been made."""
+    directory = tmp_path_factory.mktemp("workloads")
+    (directory / "data").mkdir()
+    (directory / "data" / "unet3d").symlink_to(unet_directory / "data" / "unet3d")
+    make_data(directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def traced(directory: Path, unet_directory: Path, unet_run: Run) -> Callable[[str], Traced]:
+    """A workload's run with two forked workers; made when it is first asked for."""
+    unet = WORKLOADS["unet3d_hdf5"]
+    runs = {unet.name: Traced(unet, unet_directory, unet_run, None)}
+
+    def run(name: str) -> Traced:
+        if name not in runs:
+            runs[name] = run_workload(WORKLOADS[name], directory, None, *FORKED)
+        return runs[name]
+
+    return run
+
+
+def check_batches(traced: Traced) -> None:
+    """The training loader's batches are those that the program trained, rank by rank."""
+    recorded = {
+        rank["rank"]: [loader["batches"] for loader in rank["loaders"] if loader["kind"] == "training"]
+        for rank in traced.ranks
+    }
+    assert recorded == {rank: [steps] for rank, steps in traced.trained.items()}
+    assert len(recorded) == traced.workload.ranks
+    assert min(traced.trained.values()) >= STEPS
+
+
+def check_causes(traced: Traced) -> None:
+    for rank in traced.ranks:
+        wait = rank["data_wait"]
+        assert wait["raw_ms"] > 0
+        assert sum(wait["causes_ms"].values()) == pytest.approx(wait["raw_ms"], abs=1e-6)
+        assert wait["causes_ms"]["unknown"] <= 0.05 * wait["raw_ms"]
+        assert sum(file["ms"] for file in wait["files"]) <= wait["raw_ms"] + 1e-6
+
+
+def check_coverage(traced: Traced) -> None:
+    """The kernel's account is there for every process of a rank, and never exceeded."""
+    for rank in traced.ranks:
+        assert 0 <= rank["io"]["coverage"] <= 1.02
+        for row in rank["io"]["processes"]:
+            assert row["kernel_bytes"] is not None
+            assert row["coverage"] is None or 0 <= row["coverage"] <= 1.02
+
+
+def check_reads(traced: Traced) -> None:
+    assert traced.logs is not None
+    expected = strace.reads(traced.logs, traced.data)
+    if traced.workload.name == "gpt_memmap":
+        check_mapped_reads(traced, expected)
+    else:
+        assert expected
+        assert traced.reads() == dict(expected)
+
+
+def check_mapped_reads(traced: Traced, expected: Counter[tuple[str, str]]) -> None:
+    """Of the tokens there is no read call to count: the kernel reads them when a page is first touched.
+
+    So what must agree is that there is none, and how often the file was opened. The index is read by
+    `numpy.load`, through a duplicate of its descriptor, of which dftracer sees but the first block:
+    there the bytes that its span gives are compared with the array, and strace's reads hold the whole file.
+    """
+    assert traced.logs is not None
+    tokens, index = str(traced.data / "tokens.bin"), str(traced.data / "tokens.npy")
+    assert not [path for _, path in expected if path == tokens]
+    assert not [path for _, path in traced.reads() if path == tokens]
+    opens = {path: file["opens"] for path, file in traced.files()}
+    assert opens[tokens] == strace.opens(traced.logs, traced.data)[tokens]
+    assert strace.read_bytes(traced.logs, traced.data)[index] >= os.path.getsize(index)
+    spans = [
+        int(span["bytes"])
+        for process in read_processes(traced.run.session)
+        for span in process.spans
+        if span["kind"] == KIND_READ_PATH and process.texts[span["name"]] == "numpy.load"
+    ]
+    assert spans == [np.load(index).nbytes]
+    seen = {path: file["read_bytes"] for path, file in traced.files()}
+    assert 0 < seen[index] < os.path.getsize(index)
+    assert all(rank["io"]["coverage"] < 0.05 for rank in traced.ranks)
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_batches_recorded_equal_batches_trained(traced: Callable[[str], Traced], name: str) -> None:
+    check_batches(traced(name))
+
+
+@needs_strace
+@pytest.mark.parametrize("name", ["weather_zarr", "volumes_npz", "gpt_memmap"])
+def test_read_calls_equal_straces(directory: Path, tmp_path: Path, name: str) -> None:
+    run = run_workload(WORKLOADS[name], directory, tmp_path, *FORKED)
+    check_batches(run)
+    check_reads(run)
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_causes_sum_to_the_wait_and_coverage_is_stated(traced: Callable[[str], Traced], name: str) -> None:
+    check_causes(traced(name))
+    check_coverage(traced(name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("workers", "start_method"), MATRIX)
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_the_whole_matrix(
+    directory: Path, tmp_path: Path, name: str, workers: int, start_method: str
+) -> None:
+    options = ["--workers", str(workers), "--start-method", start_method]
+    traced = run_workload(WORKLOADS[name], directory, None, *options)
+    check_batches(traced)
+    check_causes(traced)
+    check_coverage(traced)
+    if strace.AVAILABLE:
+        counted = run_workload(WORKLOADS[name], directory, tmp_path, *options)
+        check_batches(counted)
+        check_reads(counted)
+    for rank in traced.ranks:
+        (loader,) = [loader for loader in rank["loaders"] if loader["kind"] == "training"]
+        assert (loader["workers"], loader["start_method"]) == (workers, start_method if workers else None)
+
+
+def costs(traced: Traced, rank: int = 0) -> tuple[str, dict[str, float]]:
+    """A rank's largest cause, and what each data file costs it, the costliest first."""
+    wait = traced.ranks[rank]["data_wait"]
+    files = {
+        str((traced.directory / file["path"]).resolve().relative_to(traced.data)): file["ms"]
+        for file in wait["files"]
+    }
+    return max(wait["causes_ms"], key=wait["causes_ms"].get), files
+
+
+@pytest.mark.parametrize(
+    ("name", "cause", "culprit"),
+    [
+        ("unet3d_hdf5", "decode", "case_02.h5"),
+        ("weather_zarr", "decode", "fields.zarr/height"),
+        ("images", "decode", "harbour/"),
+        ("volumes_npz", "decode", "patient_1.npz"),
+    ],
+)
+def test_the_flaw_of_the_data_is_named(
+    traced: Callable[[str], Traced], name: str, cause: str, culprit: str
+) -> None:
+    found, files = costs(traced(name))
+    assert found == cause
+    assert next(iter(files)).startswith(culprit)
+    assert sum(ms for path, ms in files.items() if path.startswith(culprit)) >= 0.7 * sum(files.values())
+
+
+def test_validation_under_lightning_is_a_loader_apart(traced: Callable[[str], Traced]) -> None:
+    (rank,) = traced("weather_zarr").ranks
+    kinds = [(loader["kind"], loader["primary"], loader["batches"]) for loader in rank["loaders"]]
+    assert kinds == [("training", True, STEPS), ("evaluation", False, 4)]
+
+
+def test_the_slow_rank_is_told_from_the_one_that_waits_for_it(traced: Callable[[str], Traced]) -> None:
+    run = traced("ddp_slow_rank")
+    first, second = (rank["loaders"][0]["production_ms"] for rank in run.ranks)
+    assert second > 3 * first
+    waits = [rank["data_wait"]["raw_ms"] for rank in run.ranks]
+    assert waits[1] > 2 * waits[0]
+    cause, files = costs(run, rank=1)
+    assert cause == "decode"
+    assert next(iter(files)) == "shard_1.h5"
+
+
+def test_one_worker_streams_the_tail_alone(traced: Callable[[str], Traced]) -> None:
+    run = traced("stream_iterable")
+    processes = read_processes(run.run.session)
+    made_by = [batch.worker for process in processes for batch in process.of_type(Batch)]
+    by_worker = Counter(made_by)
+    assert by_worker[0] >= 2 * by_worker[1] > 0  # worker 0 has the shards with eight times the records
+    assert set(made_by[-3:]) == {0}
+    # Each worker's records end with the stop of its iterator.
+    stops = [record.outcome for process in processes for record in process.of_type(Produced)]
+    assert stops.count("stop") == 2
+    assert costs(run)[0] == "transform"
+    # Filling the buffer with 16 records comes before the first batch of 4.
+    (rank,) = run.ranks
+    assert rank["loaders"][0]["first_batch_ms"] > rank["data_wait"]["raw_ms"]
+
+
+def test_cold_tokens_are_read_by_page_faults(directory: Path) -> None:
+    data = directory / "data" / "tokens"
+    if not _can_be_dropped(data / "tokens.bin"):
+        pytest.skip("this file system keeps its files in memory: nothing is read again from a disk")
+    run = run_workload(WORKLOADS["gpt_memmap"], directory, None, "--workers", "0")
+    check_batches(run)
+    check_causes(run)
+    items = [
+        span
+        for process in read_processes(run.run.session)
+        for span in process.spans
+        if span["kind"] == KIND_ITEM
+    ]
+    assert sum(int(span["major_faults"]) for span in items) >= 500
+    causes = run.ranks[0]["data_wait"]["causes_ms"]
+    # Inside __getitem__: what faults, and what is computed from it.
+    assert causes["read"] + causes["transform"] >= 0.8 * run.ranks[0]["data_wait"]["raw_ms"]
+
+
+def _can_be_dropped(path: Path) -> bool:
+    """Whether a file leaves the page cache when it is dropped from it."""
+    with path.open("rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        try:
+            os.preadv(file.fileno(), [bytearray(4096)], os.path.getsize(path) // 2, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return True
+        except OSError:
+            pass
+    return False
