@@ -108,6 +108,19 @@ def test_the_late_rank_and_whether_its_data_made_it_late() -> None:
     assert found.spread["data_wait"] == pytest.approx((70 - 30) / 30)
 
 
+def test_a_wait_counts_for_the_step_whose_batch_it_was_for() -> None:
+    # Steps begin at deliveries, as the agent's do: each wait lies at the end of the step before.
+    early = rank(
+        0, step(1, 0, 100), step(2, 100, 200), gloo(20, 60, 8), data_wait(99, 100), gloo(110, 190, 8)
+    )
+    late = rank(1, step(1, 0, 100), step(2, 100, 200), gloo(50, 60, 8), data_wait(65, 165), gloo(180, 190, 8))
+    found = imbalance_of([early, late])
+    assert found is not None
+    second, first = found.worst
+    assert (second.step, second.last_rank, second.late_by_data_ms) == (2, 1, pytest.approx(0.07))
+    assert (first.step, first.last_rank, first.late_by_data_ms) == (1, 1, 0)
+
+
 def test_a_wait_behind_computation_is_no_wait() -> None:
     busy = rank(0, step(1, 0, 100), gloo(10, 60, 8), operator("aten::mm", 0, 100))
     found = imbalance_of([busy, rank(1, step(1, 0, 100), gloo(50, 60, 8), annotation("x", 0, 1))])

@@ -89,7 +89,7 @@ def _waits(window: Activity, explained: Sequence[Explained]) -> DataWaits:
     if not explained or span is None:
         return waits_of(window)
     starts, ends, causes = [], [], []
-    last_ns = span[0]
+    last_ns = 0
     for item in explained:
         start_ns = max(item.delivery.wait_start_ns, last_ns)  # two loaders' waits may overlap
         end_ns = item.delivery.delivered_ns

@@ -95,7 +95,7 @@ def _spread(values: list[float]) -> float | None:
 def _late(ranks: Sequence[RankTrace], matched: list[Matched]) -> list[LateCollective]:
     """Every matched collective, with how much longer than the others the last rank had waited for data.
 
-    Counted is the data wait since the rank's collective before this one, at most since its step's start.
+    Counted is the data wait since the rank's collective before this one.
     """
     coverage = {rank.rank: Coverage(rank.waits.starts_ns, rank.waits.ends_ns) for rank in ranks}
     since = {rank.rank: _since(rank, matched) for rank in ranks}
@@ -122,16 +122,20 @@ def _late(ranks: Sequence[RankTrace], matched: list[Matched]) -> list[LateCollec
 
 
 def _since(rank: RankTrace, matched: list[Matched]) -> dict[int, int]:
-    """Per collective (by id) that the rank took part in, from when on its data waits made it late."""
-    steps = np.sort(rank.steps()[0])
+    """Per collective (by id) that the rank took part in, from when on its data waits made it late.
+
+    That is since its collective before this one. A step may begin at the delivery of its batch, so that the
+    wait for it lies in the step before; before the first collective, the last wait counts whole.
+    """
     own = [one for one in matched if rank.rank in one.starts_ns]
     previous: int | None = None
     since = {}
     for one in sorted(own, key=lambda one: one.starts_ns[rank.rank]):
         start = one.starts_ns[rank.rank]
-        place = int(np.searchsorted(steps, start, side="right")) - 1
-        begun = int(steps[place]) if place >= 0 else start
-        since[id(one)] = begun if previous is None else max(begun, previous)
+        if previous is None:
+            place = int(np.searchsorted(rank.waits.ends_ns, start, side="right")) - 1
+            previous = int(rank.waits.starts_ns[place]) if place >= 0 else start
+        since[id(one)] = previous
         previous = start
     return since
 

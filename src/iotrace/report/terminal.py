@@ -119,7 +119,9 @@ def _print_wait(wait: DataWait, step_ms: float, console: Console) -> None:
     if wait.exposed_ms is None:
         exposed = " (how much of it idled the accelerator is unknown)"
     elif wait.exposed_source != "cpu":
-        exposed = f"; {wait.exposed_ms:.1f} ms with the accelerator idle (of {wait.exposed_steps} profiled)"
+        exposed = (
+            f"; {wait.exposed_ms:.1f} ms with the accelerator idle (profiled steps: {wait.exposed_steps})"
+        )
     high = wait.raw_wait_fraction > 0.2
     text = Text.assemble(
         f"{wait.raw_ms:.1f} ms a step, ",

@@ -12,10 +12,11 @@ from iotrace.sources.kineto import KinetoTrace, read_kineto
 
 @dataclass(frozen=True)
 class Windows:
-    """Traces in order of time, and what of them could not be used."""
+    """Traces in order of time, what of them was lost, and the files that tell of the same time again."""
 
     traces: list[KinetoTrace]
     problems: list[str]
+    repeated: list[str]
 
 
 def read_windows(paths: Sequence[Path], near_ns: int) -> Windows:
@@ -35,12 +36,13 @@ def read_windows(paths: Sequence[Path], near_ns: int) -> Windows:
         if len(trace.events):
             found.append(trace)
     kept: list[tuple[int, int, KinetoTrace]] = []
+    repeated: list[str] = []
     for trace in sorted(found, key=lambda trace: -len(trace.events)):
         span = trace.span_ns()
         assert span is not None
         start_ns, end_ns = span
         if any(start_ns < other_end and other_start < end_ns for other_start, other_end, _ in kept):
-            problems.append(f"{trace.path.name} tells of the same time as another trace, and was left out")
+            repeated.append(trace.path.name)
         else:
             kept.append((start_ns, end_ns, trace))
-    return Windows([trace for _, _, trace in sorted(kept, key=lambda one: one[0])], problems)
+    return Windows([trace for _, _, trace in sorted(kept, key=lambda one: one[0])], problems, repeated)
