@@ -13,6 +13,7 @@ from iotrace.errors import IotraceError
 from iotrace.launch import capture
 from iotrace.launch.job import tasks_of
 from iotrace.launch.place import await_others
+from iotrace.launch.telemetry.start import DEFAULT_INTERVAL_MS, SHORTEST_INTERVAL_MS
 
 # Tasks of one start end together, or the scheduler ends them.
 _OTHERS_SECONDS = 15.0
@@ -30,6 +31,15 @@ def run(
         list[str] | None,
         typer.Option("--io", metavar="PATH", help="Trace POSIX calls below PATH alone; may be repeated."),
     ] = None,
+    telemetry: Annotated[
+        bool, typer.Option("--telemetry/--no-telemetry", help="Sample processes, host and GPUs from beside.")
+    ] = True,
+    telemetry_ms: Annotated[
+        int,
+        typer.Option(
+            "--telemetry-interval", metavar="MS", min=SHORTEST_INTERVAL_MS, help="How often, for processes."
+        ),
+    ] = DEFAULT_INTERVAL_MS,
 ) -> int:
     """Run CMD traced and report why it waited for data.
 
@@ -37,7 +47,7 @@ def run(
     own, 128+N if signal N ended it, 127 not found, 126 not executable, 125 if iotrace could not start it.
     """
     directory = output or capture.default_directory()
-    run = capture.run(command or [], directory, io or [])
+    run = capture.run(command or [], directory, io or [], telemetry_ms if telemetry else None)
     if run.first:  # one report for all launchers of a job
         _report(directory)
     return run.exit_code

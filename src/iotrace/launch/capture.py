@@ -16,6 +16,7 @@ from iotrace.errors import LaunchError
 from iotrace.launch import child, posix
 from iotrace.launch.job import job_of, task_of
 from iotrace.launch.place import begin, may_join
+from iotrace.launch.telemetry.start import Telemetry, start
 from iotrace.session import names
 from iotrace.session.manifest import Manifest, NotCaptured, Outcome, PosixState, write_outcome
 
@@ -43,8 +44,10 @@ def default_directory() -> Path:
     return candidate
 
 
-def run(command: list[str], directory: Path, only: list[str]) -> Run:
+def run(command: list[str], directory: Path, only: list[str], telemetry_ms: int | None = None) -> Run:
     """Run `command` traced into the session `directory`, a new one or one of the same job.
+
+    Processes are sampled every `telemetry_ms`, or not at all.
 
     Raises LaunchError (125, or 126 and 127 as a shell) before the program starts.
     """
@@ -56,7 +59,7 @@ def run(command: list[str], directory: Path, only: list[str]) -> Run:
     not_captured = []
     if capture.why_not:
         not_captured.append(NotCaptured("posix", capture.why_not, capture.remedy))
-    manifest = _manifest(command, only, capture, not_captured)
+    manifest = _manifest(command, only, capture, telemetry_ms, not_captured)
     launch = begin(directory, manifest)
     if not capture.why_not:
         inherited = environment.get("LD_PRELOAD", "")
@@ -65,10 +68,12 @@ def run(command: list[str], directory: Path, only: list[str]) -> Run:
     environment["PYTHONPATH"] = os.pathsep.join(
         [str(_SHIM), *filter(None, [environment.get("PYTHONPATH", "")])]
     )
+    telemetry = start(directory.resolve(), telemetry_ms) if telemetry_ms else Telemetry(None)
     started_ns = time.monotonic_ns()
     try:
         exit_code = child.run(command, environment)
     except LaunchError:
+        telemetry.kill()
         if not manifest.job:
             shutil.rmtree(launch, ignore_errors=True)  # nothing ran: the name is free for the next try
         raise
@@ -76,6 +81,7 @@ def run(command: list[str], directory: Path, only: list[str]) -> Run:
         launch,
         Outcome(exit_code=exit_code, ended_ns=time.time_ns(), duration_ns=time.monotonic_ns() - started_ns),
     )
+    telemetry.release()
     return Run(exit_code, first=launch == directory.resolve())
 
 
@@ -86,7 +92,11 @@ def _own_python() -> list[str]:
 
 
 def _manifest(
-    command: list[str], only: list[str], capture: posix.PosixCapture, not_captured: list[NotCaptured]
+    command: list[str],
+    only: list[str],
+    capture: posix.PosixCapture,
+    telemetry_ms: int | None,
+    not_captured: list[NotCaptured],
 ) -> Manifest:
     return Manifest(
         format=names.FORMAT_VERSION,
@@ -100,6 +110,7 @@ def _manifest(
         job=job_of(os.environ),
         task=task_of(os.environ),
         accelerators=sorted(node for pattern in _ACCELERATOR_NODES for node in glob.glob(pattern)),
+        telemetry_ms=telemetry_ms,
         not_captured=not_captured,
     )
 
