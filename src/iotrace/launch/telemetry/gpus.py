@@ -42,7 +42,7 @@ class Figure:
 
 @dataclass
 class Device:
-    """An accelerator, or an instance of one that was divided (MIG). `about` holds its index, uuid and name."""
+    """An accelerator, or an instance of a divided one (MIG). `about` holds its index, uuid and name."""
 
     about: dict[str, Any]
     figures: list[Figure]

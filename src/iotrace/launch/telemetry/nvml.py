@@ -84,14 +84,13 @@ class _Nvidia:
             Figure("processes", self._processes, _SELDOM),
         ]
         if instance is None:
+            energy = nvml.nvmlDeviceGetTotalEnergyConsumption
             figures += [
                 Figure("utilisation", self._utilisation),
                 Figure("utilisation samples", lambda: self._samples("util_samples", _UTILISATION, 1)),
                 Figure("power", lambda: {"power_w": self._ask(nvml.nvmlDeviceGetPowerUsage) / 1e3}),
                 Figure("power samples", lambda: self._samples("power_samples", _POWER, 1e-3)),
-                Figure(
-                    "energy", lambda: {"energy_j": self._ask(nvml.nvmlDeviceGetTotalEnergyConsumption) / 1e3}
-                ),
+                Figure("energy", lambda: {"energy_j": self._ask(energy) / 1e3}),
                 Figure("SM clock", lambda: {"sm_clock_mhz": self._clock(nvml.NVML_CLOCK_SM)}),
                 Figure("memory clock", lambda: {"memory_clock_mhz": self._clock(nvml.NVML_CLOCK_MEM)}),
                 Figure("temperature", self._temperature),

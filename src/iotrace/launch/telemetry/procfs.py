@@ -62,7 +62,7 @@ def parse_switches(data: bytes) -> tuple[int, int]:
 
 
 def parse_cpus(data: bytes) -> dict[int, tuple[int, int, int]]:
-    """/proc/stat: busy, iowait and idle ticks so far by CPU number. Stolen time is busy: it is not to be had."""
+    """/proc/stat: busy, iowait and idle ticks so far by CPU number. Stolen time is busy."""
     found = {}
     for line in data.splitlines():
         if not line.startswith(b"cpu"):
@@ -118,7 +118,7 @@ def parse_net(data: bytes) -> dict[str, tuple[int, int]]:
 
 
 def parse_throttled(data: bytes) -> int | None:
-    """cpu.stat of a cgroup: us so far in which its quota held it back; None where it has no quota's account."""
+    """cpu.stat of a cgroup: us so far in which its quota held it back; None without that account."""
     for line in data.splitlines():
         name, _, value = line.partition(b" ")
         if name == b"throttled_usec":

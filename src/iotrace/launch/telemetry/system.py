@@ -62,7 +62,8 @@ class System:
                 directory = cgroup_directory(cgroups.read(), mounts.read())
         except (OSError, UnicodeDecodeError):
             return
-        if directory is None:
+        # The kernel's root group has no type: it is the whole host again.
+        if directory is None or not os.path.exists(f"{directory}/cgroup.type"):
             return
         for name in _PRESSURES:
             self._add(f"cgroup_{name}_pressure_us", f"{directory}/{name}.pressure", _pressure)
