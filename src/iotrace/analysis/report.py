@@ -20,10 +20,10 @@ from iotrace.analysis.results import (
     RankReport,
     Report,
     SessionInfo,
-    System,
     WorstBatch,
 )
 from iotrace.analysis.steps import Step, measured, steps_of, summarise
+from iotrace.analysis.system import system_of
 from iotrace.analysis.waits import CAUSES, Explained, behind_ready_ns, explain
 from iotrace.sources.records import Process, Tick
 from iotrace.sources.session import Rank, Session, rank_of
@@ -90,7 +90,7 @@ def _rank(session: Session, rank: Rank) -> RankReport:
         breakdown_ms=None,
         accelerator=None,
         io=io_of(session, rank),
-        system=System(gpus=[], cpu_pct_mean=cpu_percent, rss_peak_bytes=None, cpus=rank.main.identity.cpus),
+        system=system_of(session, rank, kept, cpu_percent),
     )
 
 

@@ -14,6 +14,7 @@ from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_READ_PATH
 from iotrace.sources.records import Process, Produced
 from iotrace.sources.session import Rank, Session
 from iotrace.timeline.model import Arrow, Counter, ProcessTracks, Slice, Timeline, Track
+from iotrace.timeline.telemetry import add_telemetry
 
 _CATEGORIES = {KIND_ITEM: "dataset", KIND_COLLATE: "collate", KIND_READ_PATH: "read path"}
 
@@ -32,11 +33,12 @@ def build(session: Session, rank: Rank) -> Timeline:
         explained = explain(session, rank, loader.deliveries)
         main.tracks.append(Track(f"data wait{suffix}", [_wait(item) for item in explained]))
         if loader.description.workers:
-            main.counters.append(Counter(f"ready batches{suffix}", _ready(loader.deliveries)))
+            main.counters.append(Counter(f"ready batches{suffix}", _ready(loader.deliveries), "batches"))
     ready: dict[int, Slice] = {}  # by id of the delivery
     for process in rank.processes:
         _add_process(session, rank, process, loaders, main, timeline, ready)
     timeline.arrows = _arrows(rank, loaders, steps, ready, timeline)
+    add_telemetry(session, rank, timeline)
     return timeline
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from iotrace.launch.telemetry.gpus import Device, Emit, Figure, FigureError, UnavailableError
+from iotrace.launch.telemetry.gpus import SELDOM, Device, Emit, Figure, FigureError, UnavailableError
 
 
 def find(emit: Emit) -> list[Device]:
@@ -49,6 +49,11 @@ def _device(smi: Any, handle: Any, index: int) -> Device:
     def mhz(kind: Any) -> float:
         return _number(ask("amdsmi_get_clock_info", kind), "clk", "cur_clk")
 
+    def processes() -> dict[str, Any]:
+        found = [told for told in ask("amdsmi_get_gpu_process_list") if isinstance(told, dict)]
+        pairs = [(told["pid"], told.get("memory_usage", {}).get("vram_mem")) for told in found]
+        return {"processes": pairs}
+
     about = {
         "index": index,
         "instance": None,
@@ -76,6 +81,7 @@ def _device(smi: Any, handle: Any, index: int) -> Device:
                 },
             ),
             Figure("energy", energy),
+            Figure("processes", processes, SELDOM),
             Figure("SM clock", lambda: {"sm_clock_mhz": mhz(clock.GFX)}),
             Figure("memory clock", lambda: {"memory_clock_mhz": mhz(clock.MEM)}),
             Figure(

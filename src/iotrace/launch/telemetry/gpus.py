@@ -15,6 +15,7 @@ from typing import Any
 Emit = Callable[[dict[str, Any]], None]
 
 PERIOD_S = 0.5
+SELDOM = 4  # turns: for what takes the driver long
 _STUCK_S = 10.0
 
 
@@ -87,8 +88,9 @@ class Poller:
         for library, find in self._backends.items():
             try:
                 devices = find(self._emit)
-            except UnavailableError as error:
-                self._emit({"type": "unavailable", "library": library, "why": str(error)})
+            except Exception as error:  # the vendors' own libraries fail in ways of their own
+                why = str(error) if isinstance(error, UnavailableError) else repr(error)
+                self._emit({"type": "unavailable", "library": library, "why": why})
                 continue
             for device in devices:
                 number = len(self._devices)
@@ -127,6 +129,8 @@ class Poller:
                     break
                 if not error.final:
                     kept.append(figure)
+            except Exception as error:  # as above
+                self._tell(device, figure.name, repr(error))
             costs[figure.name] = time.perf_counter_ns() - before_ns
         device.asked = ""
         self._emit({**record, "cost_ns": costs})

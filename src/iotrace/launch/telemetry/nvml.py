@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from iotrace.launch.telemetry.gpus import Device, Emit, Figure, FigureError, UnavailableError
+from iotrace.launch.telemetry.gpus import SELDOM, Device, Emit, Figure, FigureError, UnavailableError
 
-# Reading the PCIe counters takes 20 ms each: NVML measures while one waits.
-_SELDOM = 4
 _KIB = 1 << 10
 _UTILISATION, _POWER = 1, 0  # NVML_GPU_UTILIZATION_SAMPLES, NVML_TOTAL_POWER_SAMPLES
 
@@ -81,7 +79,7 @@ class _Nvidia:
             pass
         figures = [
             Figure("memory", lambda: {"memory_bytes": self._memory()["memory_bytes"]}),
-            Figure("processes", self._processes, _SELDOM),
+            Figure("processes", self._processes, SELDOM),
         ]
         if instance is None:
             energy = nvml.nvmlDeviceGetTotalEnergyConsumption
@@ -95,7 +93,7 @@ class _Nvidia:
                 Figure("memory clock", lambda: {"memory_clock_mhz": self._clock(nvml.NVML_CLOCK_MEM)}),
                 Figure("temperature", self._temperature),
                 Figure("clock event reasons", self._reasons),
-                Figure("PCIe throughput", self._pcie, _SELDOM),
+                Figure("PCIe throughput", self._pcie, SELDOM),  # NVML measures for 20 ms while one waits
             ]
         return Device(about, figures)
 
