@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -36,6 +36,8 @@ SAMPLE_DTYPE = np.dtype(
 assert SAMPLE_DTYPE.itemsize == names.SAMPLE_BYTES
 
 Floats = npt.NDArray[np.float64]
+# Whatever a damaged line holds, its figures are finite.
+Float = Annotated[float, msgspec.Meta(ge=-1e18, le=1e18)]
 # A process's first span of its own clock lies behind its start, by the kernel's ticks of 10 ms.
 _START_SLACK_NS = 50_000_000
 
@@ -94,19 +96,19 @@ class GpuRecord(msgspec.Struct, tag="gpu"):
 
     device: Int
     mono_ns: Int
-    util_pct: float | None = None
-    memory_util_pct: float | None = None
-    memory_bytes: float | None = None
-    power_w: float | None = None
-    energy_j: float | None = None
-    sm_clock_mhz: float | None = None
-    memory_clock_mhz: float | None = None
-    temperature_c: float | None = None
+    util_pct: Float | None = None
+    memory_util_pct: Float | None = None
+    memory_bytes: Float | None = None
+    power_w: Float | None = None
+    energy_j: Float | None = None
+    sm_clock_mhz: Float | None = None
+    memory_clock_mhz: Float | None = None
+    temperature_c: Float | None = None
     clock_reasons: Int | None = None
-    pcie_sent_bytes_per_s: float | None = None
-    pcie_received_bytes_per_s: float | None = None
-    util_samples: list[tuple[Int, float]] = []
-    power_samples: list[tuple[Int, float]] = []
+    pcie_sent_bytes_per_s: Float | None = None
+    pcie_received_bytes_per_s: Float | None = None
+    util_samples: list[tuple[Int, Float]] = []
+    power_samples: list[tuple[Int, Float]] = []
     processes: list[tuple[Int, Int | None]] | None = None
 
 
@@ -294,7 +296,7 @@ def _device(about: DeviceRecord, records: list[GpuRecord], clock: Clock) -> Samp
 
 def _host(records: list[SystemRecord]) -> Host:
     times = np.array([record.clock[1] for record in records], dtype=np.int64)
-    cpus = sorted({int(cpu) for record in records for cpu in record.cpus if cpu.isdigit()})
+    cpus = sorted({int(cpu) for record in records for cpu in record.cpus if cpu.isdecimal()})
     ticks = np.full((len(records), len(cpus), 3), np.nan)
     for row, record in enumerate(records):
         for column, cpu in enumerate(cpus):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -30,7 +31,7 @@ def find(emit: Emit) -> list[Device]:
         except (nvml.NVMLError, FigureError) as error:
             emit({"type": "problem", "device": None, "figure": f"gpu {index}", "why": str(error)})
             continue
-        for instance, mig in enumerate(_instances(nvml, handle)):
+        for instance, mig in _instances(nvml, handle):
             try:
                 devices.append(_Nvidia(nvml, mig).device(index, instance))
             except (nvml.NVMLError, FigureError) as error:
@@ -39,15 +40,15 @@ def find(emit: Emit) -> list[Device]:
     return devices
 
 
-def _instances(nvml: Any, handle: Any) -> list[Any]:
-    """Handles of the MIG instances; none where MIG is off or unknown to the device."""
+def _instances(nvml: Any, handle: Any) -> list[tuple[int, Any]]:
+    """Numbers and handles of the MIG instances; none where MIG is off or unknown to the device."""
     found = []
     try:
         if nvml.nvmlDeviceGetMigMode(handle)[0] != nvml.NVML_DEVICE_MIG_ENABLE:
             return []
         for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
             try:
-                found.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number))
+                found.append((number, nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)))
             except nvml.NVMLError_NotFound:  # a slot without an instance
                 continue
     except nvml.NVMLError:
@@ -61,6 +62,7 @@ class _Nvidia:
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml = nvml
         self._handle = handle
+        self._began_us = time.time_ns() // 1000
         self._seen_us = {_UTILISATION: 0, _POWER: 0}
 
     def device(self, index: int, instance: int | None) -> Device:
@@ -144,11 +146,12 @@ class _Nvidia:
             if getattr(error.__cause__, "value", None) == self._nvml.NVML_ERROR_NOT_FOUND:
                 return {}  # nothing new
             raise
-        # Drivers have been seen to return samples again, and empty ones at the end.
+        # The buffer reaches back to before the run; an unused place in it has no time.
+        since_us = max(self._seen_us[kind], self._began_us)
         pairs = [
             (sample.timeStamp, sample.sampleValue.uiVal * factor)
             for sample in samples
-            if sample.timeStamp > self._seen_us[kind]
+            if sample.timeStamp > since_us
         ]
         if not pairs:
             return {}
