@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -149,6 +150,7 @@ def test_perfetto_imports_every_slice_and_arrow(unet_run: Run) -> None:
     assert arrows >= 2 * 16
     assert values == [[counters]]
     assert [name.split(" (")[0] for (name,) in processes] == [
+        f"rank 0 · host {os.uname().nodename}",
         "rank 0 · main",
         "rank 0 · worker 0",
         "rank 0 · worker 1",

@@ -17,6 +17,10 @@ from iotrace.sources.records import (
     Worker,
 )
 from iotrace.sources.session import Session
+from iotrace.sources.telemetry import Telemetry
+
+# A sampler writes once a second; a busy host may make it late.
+_SAMPLER_LATE_NS = 5_000_000_000
 
 
 def losses(session: Session) -> list[NotCaptured]:
@@ -36,7 +40,25 @@ def losses(session: Session) -> list[NotCaptured]:
         what = f"part of the torch.profiler traces of rank {rank.number}"
         found += [NotCaptured(what, problem) for problem in rank.main.windows.problems]
     found += [NotCaptured("part of posix", problem) for problem in session.calls.problems]
+    for telemetry in session.telemetry:
+        node = telemetry.sampler.node
+        found += [NotCaptured(f"part of the telemetry of {node}", problem) for problem in telemetry.damage]
+        if not telemetry.ended and telemetry.last_ns < _last_seen_ns(session, telemetry) - _SAMPLER_LATE_NS:
+            found.append(NotCaptured(f"the end of the telemetry of {node}", "its sampler was killed"))
     return found
+
+
+def _last_seen_ns(session: Session, telemetry: Telemetry) -> int:
+    """The latest time at which something of the run is known to have gone on, on the host of `telemetry`."""
+    sampler = telemetry.sampler
+    ends = [
+        launch.outcome.ended_ns
+        for launch in session.launches
+        if launch.outcome is not None and launch.manifest.host == sampler.host
+    ]
+    own = [process for process in session.processes if process.identity.node == sampler.node]
+    ticks = [tick.clock[1] for process in own for tick in process.of_type(Tick)]
+    return max([*ends, *ticks], default=0)
 
 
 def _recorded_data(process: Process) -> bool:
@@ -66,8 +88,7 @@ def not_captured(session: Session) -> list[NotCaptured]:
     found += _after_own_logs(session)
     found += _unseen_workers(session)
     found += _untraced_compute(session)
-    if session.accelerators:
-        found.append(NotCaptured("gpu", "this version does not read NVML", ""))
+    found += _telemetry(session)
     for launch in session.launches:
         if launch.outcome is None:
             whose = (
@@ -134,6 +155,47 @@ def _unseen_loops(session: Session) -> list[NotCaptured]:
         )
         for rank, loop in zip(session.ranks, loops, strict=True)
         if loop.marked and loop.primary is None
+    ]
+
+
+def _telemetry(session: Session) -> list[NotCaptured]:
+    """Hosts that were not sampled, accelerators without a library that reads them, figures that fail."""
+    found = []
+    for launch in session.launches:
+        manifest = launch.manifest
+        there = [item for item in session.telemetry if item.sampler.host == manifest.host]
+        nodes = {process.identity.node for process in session.processes if process.host == manifest.host}
+        there += [item for item in session.telemetry if item.sampler.node in nodes and item not in there]
+        if manifest.telemetry_ms is None:
+            found.append(NotCaptured("telemetry", "it was switched off", "leave out --no-telemetry"))
+        elif not there:
+            found.append(NotCaptured(f"telemetry of {manifest.host}", "its sampler did not start"))
+        elif manifest.accelerators and not any(item.devices or item.problems for item in there):
+            why = "; ".join(dict.fromkeys(told.why for item in there for told in item.unavailable))
+            remedy = "install the accelerator's management library (NVML, amdsmi) on that host"
+            if why:  # else it was still being looked for when the run ended
+                found.append(NotCaptured(f"gpu on {manifest.host}", why, remedy))
+    for telemetry in session.telemetry:
+        found += _failed_figures(telemetry)
+    return list(dict.fromkeys(found))
+
+
+def _failed_figures(telemetry: Telemetry) -> list[NotCaptured]:
+    """One line for each device: its figures by what the driver says of them."""
+    by_device: dict[str, dict[str, list[str]]] = {}
+    names = {device.about.device: device.about for device in telemetry.devices}
+    for problem in telemetry.problems:
+        about = names.get(problem.device) if problem.device is not None else None
+        what = "gpu" if about is None else f"gpu {about.index}"
+        if about is not None and about.instance is not None:
+            what += f" instance {about.instance}"
+        by_device.setdefault(what, {}).setdefault(problem.why, []).append(problem.figure)
+    return [
+        NotCaptured(
+            f"part of {what} on {telemetry.sampler.node}",
+            "; ".join(f"{', '.join(figures)}: {why}" for why, figures in reasons.items()),
+        )
+        for what, reasons in by_device.items()
     ]
 
 

@@ -24,10 +24,10 @@ from iotrace.analysis.results import (
     RankReport,
     Report,
     SessionInfo,
-    System,
     WorstBatch,
 )
 from iotrace.analysis.steps import Step, loop_of, measured, profiled_intervals, summarise
+from iotrace.analysis.system import system_of
 from iotrace.analysis.verdicts import MODERATELY_PERCENT, verdict
 from iotrace.analysis.waits import CAUSES, Explained, behind_ready_ns, explain
 from iotrace.sources.records import Process, Tick
@@ -105,7 +105,7 @@ def _rank(session: Session, rank: Rank, kernel_gap_us: float) -> tuple[RankRepor
         breakdown_steps=compute.breakdown_steps,
         accelerator=compute.accelerator,
         io=io_of(session, rank),
-        system=System(gpus=[], cpu_pct_mean=cpu_percent, rss_peak_bytes=None, cpus=rank.main.identity.cpus),
+        system=system_of(session, rank, kept, cpu_percent),
     )
     return report, compute
 

@@ -139,13 +139,76 @@ class Io(Result, frozen=True, kw_only=True):
     processes: list[ProcessCoverage]
 
 
+class Gpu(Result, frozen=True, kw_only=True):
+    """An accelerator that the rank used (any, where that is unknown), or a MIG instance of one.
+
+    Means and sums are over the measured time: what the measured steps cover.
+    """
+
+    index: int
+    instance: int | None
+    uuid: str
+    name: str
+    memory_total_bytes: int | None
+    memory_bytes_peak: int | None
+    rank_memory_bytes_peak: int | None
+    util_pct_mean: float | None
+    util_pct_peak: float | None
+    util_source: str | None
+    memory_util_pct_mean: float | None
+    power_w_mean: float | None
+    energy_j: float | None
+    energy_source: str | None
+    energy_j_per_step: float | None
+    energy_j_per_sample: float | None
+    sm_clock_mhz_mean: float | None
+    memory_clock_mhz_mean: float | None
+    temperature_c_max: float | None
+    pcie_sent_bytes_per_s_mean: float | None
+    pcie_received_bytes_per_s_mean: float | None
+    throttled_fraction: float | None
+    throttle_reasons: dict[str, float]
+
+
+class ProcessUse(Result, frozen=True, kw_only=True):
+    """What a process of the rank used; `rss_peak_bytes` over its life, the rest over the measured time."""
+
+    pid: int
+    role: str
+    cpu_pct_mean: float | None
+    rss_peak_bytes: int | None
+    rss_growth_bytes: int | None
+    major_faults: int | None
+    io_calls: int | None
+    storage_read_bytes: int | None
+    storage_write_bytes: int | None
+
+
+class HostUse(Result, frozen=True, kw_only=True):
+    """The rank's host over the measured time, of the CPUs that the job may use; shares are 0 to 1.
+
+    `pressure_fraction` is the kernel's (PSI): time in which some task waited for that resource.
+    """
+
+    cpu_busy_fraction: float | None
+    cpu_saturated_fraction: float | None
+    iowait_fraction: float | None
+    cpu_throttled_fraction: float | None
+    pressure_fraction: dict[str, float]
+    cgroup_pressure_fraction: dict[str, float]
+    memory_available_bytes_min: int | None
+    sampler_cpu_pct_mean: float | None
+
+
 class System(Result, frozen=True, kw_only=True):
     """`cpu_pct_mean`: CPU of the rank's processes over the measured steps; 100 is one core."""
 
-    gpus: list[str]
+    gpus: list[Gpu]
     cpu_pct_mean: float | None
     rss_peak_bytes: int | None
     cpus: int | None
+    processes: list[ProcessUse]
+    host: HostUse | None
 
 
 class IdleByModule(Result, frozen=True, kw_only=True):

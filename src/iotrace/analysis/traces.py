@@ -103,12 +103,7 @@ def _rank(number: int, trace: KinetoTrace, compute: Compute) -> RankReport:
         breakdown_steps=compute.breakdown_steps,
         accelerator=compute.accelerator,
         io=None,
-        system=System(
-            gpus=[str(device.get("name", "unknown")) for device in trace.devices],
-            cpu_pct_mean=None,
-            rss_peak_bytes=None,
-            cpus=None,
-        ),
+        system=System(gpus=[], cpu_pct_mean=None, rss_peak_bytes=None, cpus=None, processes=[], host=None),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from iotrace.launch import capture, torchprof
+from iotrace.launch.telemetry.start import DEFAULT_INTERVAL_MS, SHORTEST_INTERVAL_MS
 
 
 def run(
@@ -39,6 +40,15 @@ def run(
         str,
         typer.Option("--torch-activities", metavar="cpu|all", help="What torch.profiler records."),
     ] = "all",
+    telemetry: Annotated[
+        bool, typer.Option("--telemetry/--no-telemetry", help="Sample processes, host and GPUs from beside.")
+    ] = True,
+    telemetry_ms: Annotated[
+        int,
+        typer.Option(
+            "--telemetry-interval", metavar="MS", min=SHORTEST_INTERVAL_MS, help="How often, for processes."
+        ),
+    ] = DEFAULT_INTERVAL_MS,
 ) -> int:
     """Run CMD traced and report why it waited for data.
 
@@ -47,7 +57,7 @@ def run(
     """
     directory = output or capture.default_directory()
     torch = torchprof.settings(torch_steps, torch_options, torch_activities)
-    run = capture.run(command or [], directory, io or [], torch)
+    run = capture.run(command or [], directory, io or [], torch, telemetry_ms if telemetry else None)
     if run.first:  # one report for all launchers of a job
         _report(directory)
     return run.exit_code

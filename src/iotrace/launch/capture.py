@@ -16,6 +16,7 @@ from iotrace.errors import LaunchError
 from iotrace.launch import child, posix
 from iotrace.launch.job import job_of, task_of
 from iotrace.launch.place import begin, may_join
+from iotrace.launch.telemetry.start import Telemetry, start
 from iotrace.session import names
 from iotrace.session.manifest import Manifest, NotCaptured, Outcome, PosixState, write_outcome
 
@@ -44,10 +45,17 @@ def default_directory(suffix: str = "") -> Path:
     return candidate
 
 
-def run(command: list[str], directory: Path, only: list[str], torch: dict[str, str]) -> Run:
+def run(
+    command: list[str],
+    directory: Path,
+    only: list[str],
+    torch: dict[str, str],
+    telemetry_ms: int | None = None,
+) -> Run:
     """Run `command` traced into the session `directory`, a new one or one of the same job.
 
-    `torch` are the settings of the torch profiler, as `torchprof.settings` gives them.
+    `torch` are the settings of the torch profiler, as `torchprof.settings` gives them. Processes are sampled
+    every `telemetry_ms`, or not at all.
 
     Raises LaunchError (125, or 126 and 127 as a shell) before the program starts.
     """
@@ -62,17 +70,19 @@ def run(command: list[str], directory: Path, only: list[str], torch: dict[str, s
     if capture.why_not:
         not_captured.append(NotCaptured("posix", capture.why_not, capture.remedy))
     state = PosixState(on=not capture.why_not, only=[_readable(path) for path in only])
-    manifest = describe(command, state, not_captured, torch)
+    manifest = describe(command, state, not_captured, torch, telemetry_ms)
     launch = begin(directory, manifest)
     if not capture.why_not:
         inherited = environment.get("LD_PRELOAD", "")
         environment.update(posix.environment(capture, launch / names.POSIX, inherited))
     settings = {"dftracer": own_dftracer, **torch}
     environment.update(agent_environment(launch, environment.get("PYTHONPATH", ""), settings))
+    telemetry = start(directory.resolve(), telemetry_ms) if telemetry_ms else Telemetry(None)
     started_ns = time.monotonic_ns()
     try:
         exit_code = child.run(command, environment)
     except LaunchError:
+        telemetry.kill()
         if not manifest.job:
             shutil.rmtree(launch, ignore_errors=True)  # nothing ran: the name is free for the next try
         raise
@@ -80,6 +90,7 @@ def run(command: list[str], directory: Path, only: list[str], torch: dict[str, s
         launch,
         Outcome(exit_code=exit_code, ended_ns=time.time_ns(), duration_ns=time.monotonic_ns() - started_ns),
     )
+    telemetry.release()
     return Run(exit_code, first=launch == directory.resolve())
 
 
@@ -102,6 +113,7 @@ def describe(
     posix_state: PosixState,
     not_captured: list[NotCaptured],
     torch: dict[str, str],
+    telemetry_ms: int | None = None,
     in_job: bool = True,
 ) -> Manifest:
     """The manifest of a run of `command` that begins now, here."""
@@ -117,6 +129,7 @@ def describe(
         job=job_of(os.environ) if in_job else "",
         task=task_of(os.environ) if in_job else "",
         accelerators=sorted(node for pattern in _ACCELERATOR_NODES for node in glob.glob(pattern)),
+        telemetry_ms=telemetry_ms,
         not_captured=not_captured,
         torch=torch,
     )

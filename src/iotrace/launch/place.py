@@ -68,6 +68,7 @@ def await_others(session: Path, expected: int | None, seconds: float) -> int:
         running = sum(read_outcome(place) is None for place in places)
         if expected is not None and len(places) < expected:
             running += expected - len(places)
-        if not running or time.monotonic() >= deadline:
+        deleted = not (session / names.MANIFEST).exists()
+        if not running or deleted or time.monotonic() >= deadline:
             return running
         time.sleep(0.1)

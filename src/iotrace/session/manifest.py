@@ -30,6 +30,7 @@ class PosixState(msgspec.Struct, frozen=True):
 class Manifest(msgspec.Struct, frozen=True):
     """How the run began. Times in ns of CLOCK_REALTIME; `accelerators` are device nodes found.
 
+    `telemetry_ms` is how often processes are sampled, None where they are not.
     `job` is the scheduler's job and step, `task` the launcher's place in it; empty where there is none.
     `torch` holds the settings of the torch profiler, by the names that the agent reads them by.
     """
@@ -45,6 +46,7 @@ class Manifest(msgspec.Struct, frozen=True):
     job: str = ""
     task: str = ""
     accelerators: list[str] = []
+    telemetry_ms: int | None = None
     not_captured: list[NotCaptured] = []
     torch: dict[str, str] = {}
 

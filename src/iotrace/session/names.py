@@ -19,6 +19,7 @@ POSIX = "posix"
 OUT = "out"
 LAUNCHES = "launches"  # further launchers of the same job: each has a subdirectory laid out like a session
 FILES = "files.json"
+TELEMETRY = "telemetry"  # one subdirectory for each sampler: its claim, and its streams
 
 PROCESS = "process.json"
 RECORDS = "records.jsonl"
@@ -46,6 +47,13 @@ STEP_RANGE = "ProfilerStep#"
 # involuntary context switches. Little-endian, no padding.
 SPAN_FORMAT = "<qqqqiiiiiiii"
 SPAN_BYTES = 64
+
+# A telemetry sample of a process: CLOCK_MONOTONIC in ns, number of the process, threads; then so far: CPU ns,
+# resident bytes (now), major faults, bytes passed to read and to write calls, numbers of those calls, bytes
+# read from and written to storage. -1 where unknown. Little-endian, no padding.
+SAMPLES = "processes.bin"
+SAMPLE_FORMAT = "<qiiqqqqqqqqq"
+SAMPLE_BYTES = 88
 
 KIND_ITEM = 1  # Dataset.__getitem__, __getitems__ or the iterator's __next__
 KIND_COLLATE = 2

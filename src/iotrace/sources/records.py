@@ -14,6 +14,7 @@ import numpy.typing as npt
 from iotrace.session import names
 from iotrace.session.manifest import launches
 from iotrace.sources.clock import Clock
+from iotrace.sources.lines import read_lines
 from iotrace.sources.windows import Windows, read_windows
 
 SPAN_DTYPE = np.dtype(
@@ -322,7 +323,7 @@ def _read_process(directory: Path) -> Process | None:
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None  # killed before it could say who it was
     problems: list[str] = []
-    records = _read_records(directory / names.RECORDS, problems)
+    records: list[Record] = read_lines(directory / names.RECORDS, Record, problems)
     anchors = [identity.clock, *(record.clock for record in records if isinstance(record, Tick))]
     clock = Clock(anchors)
     spans = _read_spans(directory / names.SPANS, problems)
@@ -336,32 +337,6 @@ def _read_process(directory: Path) -> Process | None:
             problems.append(f"could not write all it recorded: {record.broken}")
     traces = sorted(directory.glob(names.TORCH_TRACES))
     return Process(identity, clock, records, spans, texts, problems, traces)
-
-
-def _read_records(path: Path, problems: list[str]) -> list[Record]:
-    try:
-        data = path.read_bytes()
-    except OSError:
-        return []
-    whole, newline, rest = data.rpartition(b"\n")
-    if rest:
-        problems.append(f"{path.name} was cut in its last line")
-    decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Record)
-    try:
-        return decoder.decode_lines(whole + newline)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return _read_damaged(whole, decoder, path, problems)
-
-
-def _read_damaged(data: bytes, decoder: Any, path: Path, problems: list[str]) -> list[Record]:
-    records, lost = [], 0
-    for line in data.split(b"\n"):
-        try:
-            records.append(decoder.decode(line))
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            lost += bool(line)
-    problems.append(f"{lost} unreadable lines in {path.name}")
-    return records
 
 
 def _read_spans(path: Path, problems: list[str]) -> npt.NDArray[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from iotrace.session.manifest import Manifest, Outcome, launches, read_manifest,
 from iotrace.sources.dftracer import OwnLogs, PosixCalls, read_posix
 from iotrace.sources.paths import Paths, is_code
 from iotrace.sources.records import Distributed, IteratorStart, Mark, OwnLog, Process, Worker, read_processes
+from iotrace.sources.telemetry import Telemetry, read_telemetry
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class Session:
     processes: list[Process]
     calls: PosixCalls
     paths: Paths
+    telemetry: list[Telemetry] = field(default_factory=list)
 
     @property
     def manifest(self) -> Manifest:
@@ -92,6 +94,12 @@ class Session:
             nodes = [number for number, node in enumerate(calls.nodes) if node == process.identity.node]
             own &= np.isin(calls.node, nodes)
         return calls.where(own)
+
+    def telemetry_of(self, process: Process) -> Telemetry | None:
+        """What was sampled on the host of `process`, by the sidecar that saw it if one did."""
+        there = [item for item in self.telemetry if item.sampler.node == process.identity.node]
+        seen = [item for item in there if item.process_of(process) is not None]
+        return next(iter([*seen, *there]), None)
 
     @cached_property
     def ranks(self) -> list[Rank]:
@@ -168,7 +176,8 @@ def open_session(path: Path, progress: Callable[[str], None] = lambda _: None) -
         dtype=np.bool_,
     )
     data_calls = calls.where(is_data[calls.file]) if len(calls) else calls
-    return Session(path, found, processes, data_calls, paths)
+    progress("reading the telemetry")
+    return Session(path, found, processes, data_calls, paths, read_telemetry(path))
 
 
 def _own_logs(processes: list[Process]) -> OwnLogs:

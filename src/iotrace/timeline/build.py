@@ -26,6 +26,7 @@ from iotrace.sources.session import Rank, Session
 from iotrace.timeline.chunks import chunk_arrows
 from iotrace.timeline.kineto import add_torch
 from iotrace.timeline.model import Arrow, Counter, ProcessTracks, Slice, Timeline, Track
+from iotrace.timeline.telemetry import add_telemetry
 
 _CATEGORIES = {
     KIND_ITEM: "dataset",
@@ -55,11 +56,12 @@ def build(session: Session, rank: Rank) -> Timeline:
         explained = explain(session, rank, loader.deliveries)
         main.tracks.append(Track(f"data wait{suffix}", [_wait(item) for item in explained]))
         if loader.description.workers:
-            main.counters.append(Counter(f"ready batches{suffix}", _ready(loader.deliveries)))
+            main.counters.append(Counter(f"ready batches{suffix}", _ready(loader.deliveries), "batches"))
     ready: dict[int, Slice] = {}  # by id of the delivery
     for process in rank.processes:
         _add_process(session, rank, process, loaders, main, timeline, ready)
     timeline.arrows = _arrows(rank, loaders, steps, ready, timeline)
+    add_telemetry(session, rank, timeline)
     for tracks in timeline.processes:
         timeline.arrows += chunk_arrows(tracks)
     windows = [Activity(trace) for trace in rank.main.windows.traces]

@@ -81,7 +81,7 @@ def _events(timeline: Timeline) -> Iterator[bytes]:
                         "pid": pid,
                         "ts": msgspec.Raw(_us(time_ns - timeline.base_ns)),
                         "name": counter.name,
-                        "args": {"batches": value},
+                        "args": {counter.unit: value},
                     }
                 )
     for number, arrow in enumerate(timeline.arrows, start=1):

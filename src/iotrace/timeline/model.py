@@ -32,10 +32,11 @@ class Track:
 
 @dataclass
 class Counter:
-    """A value over time: (ns, value) pairs in order."""
+    """A value over time: (ns, value) pairs in order. Each holds until the next."""
 
     name: str
     points: list[tuple[int, float]]
+    unit: str
 
 
 @dataclass

@@ -1,0 +1,101 @@
+"""AMD's devices through amdsmi, which comes with ROCm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from iotrace.launch.telemetry.gpus import SELDOM, Device, Emit, Figure, FigureError, UnavailableError
+
+
+def find(emit: Emit) -> list[Device]:
+    """All devices of the host."""
+    try:
+        import amdsmi
+    except Exception as error:  # it loads its C library at import, and fails in several ways
+        why = "amdsmi is not installed" if isinstance(error, ModuleNotFoundError) else f"amdsmi: {error}"
+        raise UnavailableError(why) from error
+    try:
+        amdsmi.amdsmi_init()
+        handles = amdsmi.amdsmi_get_processor_handles()
+    except Exception as error:  # AmdSmiException has no common base in older versions
+        raise UnavailableError(f"amdsmi: {error}") from error
+    return [_device(amdsmi, handle, index) for index, handle in enumerate(handles)]
+
+
+def _device(smi: Any, handle: Any, index: int) -> Device:
+    def ask(function: str, *arguments: Any) -> Any:
+        try:
+            return getattr(smi, function)(handle, *arguments)
+        except AttributeError as error:
+            raise FigureError(f"this amdsmi has no {function}", final=True) from error
+        except Exception as error:
+            raise FigureError(str(error) or type(error).__name__) from error
+
+    def known(function: Callable[[], Any]) -> Any:
+        try:
+            return function()
+        except FigureError:
+            return None
+
+    kinds = smi.AmdSmiMemoryType, smi.AmdSmiTemperatureType, smi.AmdSmiTemperatureMetric, smi.AmdSmiClkType
+    memory, sensor, metric, clock = kinds
+
+    def energy() -> dict[str, Any]:
+        told = ask("amdsmi_get_energy_count")
+        counter = _number(told, "energy_accumulator", "power")
+        return {"energy_j": counter * _number(told, "counter_resolution") / 1e6}  # in uJ
+
+    def mhz(kind: Any) -> float:
+        return _number(ask("amdsmi_get_clock_info", kind), "clk", "cur_clk")
+
+    def processes() -> dict[str, Any]:
+        found = [told for told in ask("amdsmi_get_gpu_process_list") if isinstance(told, dict)]
+        pairs = [(told["pid"], told.get("memory_usage", {}).get("vram_mem")) for told in found]
+        return {"processes": pairs}
+
+    about = {
+        "index": index,
+        "instance": None,
+        "uuid": str(known(lambda: ask("amdsmi_get_gpu_device_uuid")) or ""),
+        "name": str((known(lambda: ask("amdsmi_get_gpu_asic_info")) or {}).get("market_name", "")),
+        "memory_total_bytes": known(lambda: ask("amdsmi_get_gpu_memory_total", memory.VRAM)),
+    }
+    return Device(
+        about,
+        [
+            Figure(
+                "utilisation",
+                lambda: {"util_pct": _number(ask("amdsmi_get_gpu_activity"), "gfx_activity")},
+            ),
+            Figure("memory", lambda: {"memory_bytes": ask("amdsmi_get_gpu_memory_usage", memory.VRAM)}),
+            Figure(
+                "power",
+                lambda: {
+                    "power_w": _number(
+                        ask("amdsmi_get_power_info"),
+                        "current_socket_power",
+                        "average_socket_power",
+                        "socket_power",
+                    )
+                },
+            ),
+            Figure("energy", energy),
+            Figure("processes", processes, SELDOM),
+            Figure("SM clock", lambda: {"sm_clock_mhz": mhz(clock.GFX)}),
+            Figure("memory clock", lambda: {"memory_clock_mhz": mhz(clock.MEM)}),
+            Figure(
+                "temperature",
+                lambda: {"temperature_c": ask("amdsmi_get_temp_metric", sensor.HOTSPOT, metric.CURRENT)},
+            ),
+        ],
+    )
+
+
+def _number(told: dict[str, Any], *fields: str) -> float:
+    """The first of `fields` that holds a number: what a device does not have reads ``N/A``."""
+    for name in fields:
+        value = told.get(name)
+        if isinstance(value, int | float) and value >= 0:
+            return value
+    raise FigureError(f"{fields[0]} is not available", final=True)

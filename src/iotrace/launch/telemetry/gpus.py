@@ -1,0 +1,144 @@
+"""Polling accelerators: one thread each, so that one that hangs or fails never holds up another.
+
+A backend (`nvml`, `amd`) gives devices; a device gives figures. A figure that fails is unknown for that
+device and told once; the others go on.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+Emit = Callable[[dict[str, Any]], None]
+
+PERIOD_S = 0.5
+SELDOM = 4  # turns: for what takes the driver long
+_STUCK_S = 10.0
+
+
+class UnavailableError(Exception):
+    """The vendor's library is not there, or does not work on this host."""
+
+
+class FigureError(Exception):
+    """A figure could not be read. `final`: it never will be; `lost`: nor will any other of the device."""
+
+    def __init__(self, why: str, final: bool = False, lost: bool = False) -> None:
+        super().__init__(why)
+        self.final = final
+        self.lost = lost
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Something to ask a device for, at every `every`-th turn. `read` gives fields of a record."""
+
+    name: str
+    read: Callable[[], dict[str, Any]]
+    every: int = 1
+
+
+@dataclass
+class Device:
+    """An accelerator, or an instance of a divided one (MIG). `about` holds its index, uuid and name."""
+
+    about: dict[str, Any]
+    figures: list[Figure]
+    asked: str = ""  # the figure that is being read, and since when
+    asked_s: float = 0.0
+    told: set[str] = field(default_factory=set)
+
+
+class Poller:
+    """Finds the host's devices and polls them until it is stopped. `emit` is called from several threads."""
+
+    def __init__(self, backends: dict[str, Callable[[Emit], list[Device]]], emit: Emit) -> None:
+        self._backends = backends
+        self._emit = emit
+        self._stop = threading.Event()
+        self._devices: list[Device] = []
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Begin, without waiting: finding devices may take seconds."""
+        self._run(self._find)
+
+    def stop(self, seconds: float) -> None:
+        """Have every device polled a last time, and wait for that; one that hangs is left behind."""
+        self._stop.set()
+        deadline = time.monotonic() + seconds
+        for thread in list(self._threads):
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def check(self) -> None:
+        """Tell of devices that have not answered for long; called now and then."""
+        for device in self._devices:
+            if device.asked and time.monotonic() - device.asked_s > _STUCK_S:
+                self._tell(device, device.asked, f"no answer for {_STUCK_S:.0f} s")
+
+    def _run(self, target: Callable[..., None], *arguments: Any) -> None:
+        thread = threading.Thread(target=target, args=arguments, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _find(self) -> None:
+        for library, find in self._backends.items():
+            try:
+                devices = find(self._emit)
+            except Exception as error:  # the vendors' own libraries fail in ways of their own
+                why = str(error) if isinstance(error, UnavailableError) else repr(error)
+                self._emit({"type": "unavailable", "library": library, "why": why})
+                continue
+            for device in devices:
+                number = len(self._devices)
+                self._emit({"type": "device", "device": number, "library": library, **device.about})
+                self._devices.append(device)
+                self._run(self._poll, number, device)
+
+    def _poll(self, number: int, device: Device) -> None:
+        turn = 0
+        figures = list(device.figures)
+        while figures:
+            stopping = self._stop.is_set()
+            figures = self._turn(number, device, figures, turn)
+            turn += 1
+            if stopping:
+                return
+            self._stop.wait(PERIOD_S)
+
+    def _turn(self, number: int, device: Device, figures: list[Figure], turn: int) -> list[Figure]:
+        """Ask for each figure that is due; returns those to ask for again."""
+        record: dict[str, Any] = {"type": "gpu", "device": number, "mono_ns": time.monotonic_ns()}
+        costs, kept = {}, []
+        for figure in figures:
+            if turn % figure.every:
+                kept.append(figure)
+                continue
+            device.asked, device.asked_s = figure.name, time.monotonic()
+            before_ns = time.perf_counter_ns()
+            try:
+                record.update(figure.read())
+                kept.append(figure)
+            except FigureError as error:
+                self._tell(device, figure.name, str(error))
+                if error.lost:
+                    kept = []
+                    break
+                if not error.final:
+                    kept.append(figure)
+            except Exception as error:  # as above
+                self._tell(device, figure.name, repr(error))
+            costs[figure.name] = time.perf_counter_ns() - before_ns
+        device.asked = ""
+        self._emit({**record, "cost_ns": costs})
+        return kept
+
+    def _tell(self, device: Device, figure: str, why: str) -> None:
+        if figure not in device.told:
+            device.told.add(figure)
+            self._emit(
+                {"type": "problem", "device": self._devices.index(device), "figure": figure, "why": why}
+            )

@@ -1,0 +1,194 @@
+"""NVIDIA's devices through NVML (nvidia-ml-py)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from iotrace.launch.telemetry.gpus import SELDOM, Device, Emit, Figure, FigureError, UnavailableError
+
+_KIB = 1 << 10
+_UTILISATION, _POWER = 1, 0  # NVML_GPU_UTILIZATION_SAMPLES, NVML_TOTAL_POWER_SAMPLES
+
+
+def find(emit: Emit) -> list[Device]:
+    """All devices of the host, and the MIG instances of those that are divided."""
+    try:
+        import pynvml as nvml
+    except ImportError as error:
+        raise UnavailableError("nvidia-ml-py is not installed") from error
+    try:
+        nvml.nvmlInit()
+        count = nvml.nvmlDeviceGetCount()
+    except nvml.NVMLError as error:
+        raise UnavailableError(f"NVML: {error}") from error
+    devices = []
+    for index in range(count):
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            devices.append(_Nvidia(nvml, handle).device(index, None))
+        except (nvml.NVMLError, FigureError) as error:
+            emit({"type": "problem", "device": None, "figure": f"gpu {index}", "why": str(error)})
+            continue
+        for instance, mig in _instances(nvml, handle):
+            try:
+                devices.append(_Nvidia(nvml, mig).device(index, instance))
+            except (nvml.NVMLError, FigureError) as error:
+                what = f"gpu {index} instance {instance}"
+                emit({"type": "problem", "device": None, "figure": what, "why": str(error)})
+    return devices
+
+
+def _instances(nvml: Any, handle: Any) -> list[tuple[int, Any]]:
+    """Numbers and handles of the MIG instances; none where MIG is off or unknown to the device."""
+    found = []
+    try:
+        if nvml.nvmlDeviceGetMigMode(handle)[0] != nvml.NVML_DEVICE_MIG_ENABLE:
+            return []
+        for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+            try:
+                found.append((number, nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)))
+            except nvml.NVMLError_NotFound:  # a slot without an instance
+                continue
+    except nvml.NVMLError:
+        pass
+    return found
+
+
+class _Nvidia:
+    """What one handle is asked for."""
+
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        self._nvml = nvml
+        self._handle = handle
+        self._began_us = time.time_ns() // 1000
+        self._seen_us = {_UTILISATION: 0, _POWER: 0}
+
+    def device(self, index: int, instance: int | None) -> Device:
+        """The device with its figures. A MIG instance has memory and processes of its own, no more."""
+        nvml = self._nvml
+        about = {
+            "index": index,
+            "instance": instance,
+            "uuid": _text(self._ask(nvml.nvmlDeviceGetUUID)),
+            "name": _text(self._ask(nvml.nvmlDeviceGetName)),
+            "memory_total_bytes": None,
+        }
+        try:
+            about["memory_total_bytes"] = self._memory()["memory_total_bytes"]
+        except FigureError:  # told when it is asked for as a figure
+            pass
+        figures = [
+            Figure("memory", lambda: {"memory_bytes": self._memory()["memory_bytes"]}),
+            Figure("processes", self._processes, SELDOM),
+        ]
+        if instance is None:
+            energy = nvml.nvmlDeviceGetTotalEnergyConsumption
+            figures += [
+                Figure("utilisation", self._utilisation),
+                Figure("utilisation samples", lambda: self._samples("util_samples", _UTILISATION, 1)),
+                Figure("power", lambda: {"power_w": self._ask(nvml.nvmlDeviceGetPowerUsage) / 1e3}),
+                Figure("power samples", lambda: self._samples("power_samples", _POWER, 1e-3)),
+                Figure("energy", lambda: {"energy_j": self._ask(energy) / 1e3}),
+                Figure("SM clock", lambda: {"sm_clock_mhz": self._clock(nvml.NVML_CLOCK_SM)}),
+                Figure("memory clock", lambda: {"memory_clock_mhz": self._clock(nvml.NVML_CLOCK_MEM)}),
+                Figure("temperature", self._temperature),
+                Figure("clock event reasons", self._reasons),
+                Figure("PCIe throughput", self._pcie, SELDOM),  # NVML measures for 20 ms while one waits
+            ]
+        return Device(about, figures)
+
+    def _ask(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        nvml = self._nvml
+        try:
+            return function(self._handle, *arguments)
+        except nvml.NVMLError as error:
+            never = (
+                nvml.NVML_ERROR_NOT_SUPPORTED,
+                nvml.NVML_ERROR_NO_PERMISSION,
+                nvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+                nvml.NVML_ERROR_INVALID_ARGUMENT,
+                nvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+                nvml.NVML_ERROR_DEPRECATED,
+            )
+            lost = (nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED)
+            raise FigureError(str(error), error.value in never, error.value in lost) from error
+
+    def _either(self, newer: Callable[[], Any], older: Callable[[], Any]) -> Any:
+        """`newer`, or on a driver that does not have it yet, `older`."""
+        try:
+            return newer()
+        except FigureError as error:
+            cause = error.__cause__
+            if getattr(cause, "value", None) != self._nvml.NVML_ERROR_FUNCTION_NOT_FOUND:
+                raise
+            return older()
+
+    def _memory(self) -> dict[str, int]:
+        # The first version counts what the driver keeps for itself as used.
+        nvml = self._nvml
+        memory = self._either(
+            lambda: self._ask(nvml.nvmlDeviceGetMemoryInfo, nvml.nvmlMemory_v2),
+            lambda: self._ask(nvml.nvmlDeviceGetMemoryInfo),
+        )
+        return {"memory_bytes": memory.used, "memory_total_bytes": memory.total}
+
+    def _utilisation(self) -> dict[str, Any]:
+        rates = self._ask(self._nvml.nvmlDeviceGetUtilizationRates)
+        return {"util_pct": rates.gpu, "memory_util_pct": rates.memory}
+
+    def _samples(self, field: str, kind: int, factor: float) -> dict[str, Any]:
+        """What the driver has buffered since the last time: [us of CLOCK_REALTIME, value] pairs."""
+        try:
+            _, samples = self._ask(self._nvml.nvmlDeviceGetSamples, kind, self._seen_us[kind])
+        except FigureError as error:
+            if getattr(error.__cause__, "value", None) == self._nvml.NVML_ERROR_NOT_FOUND:
+                return {}  # nothing new
+            raise
+        # The buffer reaches back to before the run; an unused place in it has no time.
+        since_us = max(self._seen_us[kind], self._began_us)
+        pairs = [
+            (sample.timeStamp, sample.sampleValue.uiVal * factor)
+            for sample in samples
+            if sample.timeStamp > since_us
+        ]
+        if not pairs:
+            return {}
+        self._seen_us[kind] = max(time_us for time_us, _ in pairs)
+        return {field: sorted(pairs)}
+
+    def _clock(self, kind: int) -> int:
+        return int(self._ask(self._nvml.nvmlDeviceGetClockInfo, kind))
+
+    def _temperature(self) -> dict[str, Any]:
+        nvml = self._nvml
+        return {"temperature_c": self._ask(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU)}
+
+    def _reasons(self) -> dict[str, Any]:
+        nvml = self._nvml
+        return {
+            "clock_reasons": self._either(
+                lambda: self._ask(nvml.nvmlDeviceGetCurrentClocksEventReasons),
+                lambda: self._ask(nvml.nvmlDeviceGetCurrentClocksThrottleReasons),
+            )
+        }
+
+    def _pcie(self) -> dict[str, Any]:
+        nvml = self._nvml
+        return {
+            "pcie_sent_bytes_per_s": self._throughput(nvml.NVML_PCIE_UTIL_TX_BYTES),
+            "pcie_received_bytes_per_s": self._throughput(nvml.NVML_PCIE_UTIL_RX_BYTES),
+        }
+
+    def _throughput(self, counter: int) -> int:
+        return int(self._ask(self._nvml.nvmlDeviceGetPcieThroughput, counter)) * _KIB
+
+    def _processes(self) -> dict[str, Any]:
+        """[pid, bytes] pairs; bytes are None where the driver does not tell, as in some containers."""
+        found = self._ask(self._nvml.nvmlDeviceGetComputeRunningProcesses)
+        return {"processes": [(process.pid, process.usedGpuMemory) for process in found]}
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

@@ -1,0 +1,157 @@
+"""Texts of /proc and cgroups as numbers: pure functions, and files that are kept open.
+
+Opening a file of /proc costs more than reading it; `os.pread` at 0 makes the kernel write it anew.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_TICK_NS = 1_000_000_000 // TICKS_PER_SECOND
+_SECTOR_BYTES = 512  # of /proc/diskstats, whatever the disk's own
+_IO_FIELDS = (b"rchar", b"wchar", b"syscr", b"syscw", b"read_bytes", b"write_bytes")
+_MEMORY_FIELDS = {
+    b"MemTotal": "total_bytes",
+    b"MemAvailable": "available_bytes",
+    b"Cached": "cached_bytes",
+    b"Dirty": "dirty_bytes",
+    b"Writeback": "writeback_bytes",
+}
+UNKNOWN_IO = (-1,) * len(_IO_FIELDS)
+
+
+class Stat(NamedTuple):
+    """What /proc/PID/stat says; `start_ticks` since the boot tells a pid's processes apart."""
+
+    state: str
+    ppid: int
+    major_faults: int
+    cpu_ns: int
+    threads: int
+    start_ticks: int
+    rss_bytes: int
+
+
+def parse_stat(data: bytes) -> Stat:
+    """/proc/PID/stat. The program's name comes first, in parentheses, and may hold any character."""
+    fields = data[data.rindex(b")") + 2 :].split()
+    return Stat(
+        state=fields[0].decode(),
+        ppid=int(fields[1]),
+        major_faults=int(fields[9]),
+        cpu_ns=(int(fields[11]) + int(fields[12])) * _TICK_NS,
+        threads=int(fields[17]),
+        start_ticks=int(fields[19]),
+        rss_bytes=int(fields[21]) * PAGE_BYTES,
+    )
+
+
+def parse_io(data: bytes) -> tuple[int, ...]:
+    """/proc/PID/io: rchar, wchar, syscr, syscw, read_bytes, write_bytes."""
+    values = dict(line.split(b": ") for line in data.splitlines())
+    return tuple(int(values[field]) for field in _IO_FIELDS)
+
+
+def parse_switches(data: bytes) -> tuple[int, int]:
+    """/proc/PID/status: voluntary and involuntary context switches, of the main thread alone."""
+    found = [int(line.split()[1]) for line in data.splitlines() if b"ctxt_switches" in line]
+    return found[0], found[1]
+
+
+def parse_cpus(data: bytes) -> dict[int, tuple[int, int, int]]:
+    """/proc/stat: busy, iowait and idle ticks so far by CPU number. Stolen time is busy."""
+    found = {}
+    for line in data.splitlines():
+        if not line.startswith(b"cpu"):
+            break  # what follows, interrupts by number, is long
+        name, *texts = line.split()
+        if name != b"cpu":
+            user, nice, system, idle, iowait, irq, softirq, steal = (int(text) for text in texts[:8])
+            found[int(name[3:])] = (user + nice + system + irq + softirq + steal, iowait, idle)
+    return found
+
+
+def parse_memory(data: bytes) -> dict[str, int]:
+    """/proc/meminfo, the fields that reports use, in bytes."""
+    found = {}
+    for line in data.splitlines():
+        name, _, rest = line.partition(b":")
+        if name in _MEMORY_FIELDS:
+            found[_MEMORY_FIELDS[name]] = int(rest.split()[0]) * 1024
+    return found
+
+
+def parse_pressure(data: bytes) -> dict[str, int]:
+    """/proc/pressure/*: us so far in which ``some`` task, and in which every task (``full``), was stalled."""
+    found = {}
+    for line in data.splitlines():
+        kind, *fields = line.split()
+        totals = [field for field in fields if field.startswith(b"total=")]
+        if totals:
+            found[kind.decode()] = int(totals[0][6:])
+    return found
+
+
+def parse_disks(data: bytes, disks: set[str]) -> dict[str, tuple[int, int, int]]:
+    """/proc/diskstats: bytes read, bytes written and ms busy so far, of the whole `disks`."""
+    found = {}
+    for line in data.splitlines():
+        fields = line.split()
+        name = fields[2].decode()
+        if name in disks:
+            found[name] = (int(fields[5]) * _SECTOR_BYTES, int(fields[9]) * _SECTOR_BYTES, int(fields[12]))
+    return found
+
+
+def parse_net(data: bytes) -> dict[str, tuple[int, int]]:
+    """/proc/net/dev: bytes received and sent so far by interface, but the loopback."""
+    found = {}
+    for line in data.splitlines():
+        name, colon, rest = line.partition(b":")
+        fields = rest.split()
+        if colon and name.strip() != b"lo" and len(fields) >= 16:
+            found[name.strip().decode()] = (int(fields[0]), int(fields[8]))
+    return found
+
+
+def parse_throttled(data: bytes) -> int | None:
+    """cpu.stat of a cgroup: us so far in which its quota held it back; None without that account."""
+    for line in data.splitlines():
+        name, _, value = line.partition(b" ")
+        if name == b"throttled_usec":
+            return int(value)
+    return None
+
+
+def cgroup_directory(cgroups: str, mounts: str) -> str | None:
+    """The directory of the process's cgroup of version 2, from /proc/self/cgroup and /proc/self/mounts."""
+    paths = [line[3:] for line in cgroups.splitlines() if line.startswith("0::")]
+    roots = [line.split()[1] for line in mounts.splitlines() if line.split()[2:3] == ["cgroup2"]]
+    if not paths or not roots:
+        return None
+    return os.path.normpath(roots[0] + paths[0])
+
+
+class OpenFile:
+    """A file of /proc that is opened once and read often."""
+
+    def __init__(self, path: str) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def read(self, size: int = 4096) -> bytes:
+        """Its text as it is now, in one call; for files below `size` bytes."""
+        return os.pread(self._descriptor, size, 0)
+
+    def read_all(self) -> bytes:
+        """Its text as it is now; the kernel may hand out a table a page at a time."""
+        parts, offset = [], 0
+        while part := os.pread(self._descriptor, 1 << 16, offset):
+            parts.append(part)
+            offset += len(part)
+        return b"".join(parts)
+
+    def close(self) -> None:
+        os.close(self._descriptor)

@@ -1,0 +1,119 @@
+"""The launcher's side of telemetry: one sidecar for each host and session, let go when the command ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from iotrace.launch.telemetry.procfs import parse_stat
+from iotrace.session import names
+
+DEFAULT_INTERVAL_MS = 200
+SHORTEST_INTERVAL_MS = 20
+_END_SECONDS = 1.0
+# The launcher's own import path replaces the interpreter's: nothing in the command's directory, in PYTHONPATH
+# or in site-packages' .pth files runs.
+_CODE = (
+    "import sys; sys.path[:] = sys.argv.pop(1).split(':');"
+    "from iotrace.launch.telemetry.sidecar import main; main(sys.argv[1:])"
+)
+# What a launcher that is itself traced has from the outer one.
+_OUTER = ("LD_PRELOAD", names.SETTINGS_VARIABLE)
+_OUTER_PREFIX = "DFTRACER_"
+
+
+class Telemetry:
+    """A running sidecar, or nothing where another launcher's samples this host."""
+
+    def __init__(self, process: subprocess.Popen[bytes] | None) -> None:
+        self._process = process
+
+    def release(self) -> None:
+        """The command has ended: wait a moment for the last samples."""
+        if self._process is not None:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            try:
+                self._process.wait(_END_SECONDS)
+            except subprocess.TimeoutExpired:  # others' processes still run, or a device does not answer
+                pass
+
+    def kill(self) -> None:
+        """Nothing was run: end it at once."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
+def start(session: Path, interval_ms: int) -> Telemetry:
+    """Start sampling this host into the session's directory, unless another launcher's sidecar does.
+
+    What the system refuses is left out: the report says that there is no telemetry.
+    """
+    try:
+        directory = claim(session)
+        return Telemetry(_spawn(session, directory, interval_ms) if directory else None)
+    except OSError:
+        return Telemetry(None)
+
+
+def claim(session: Path) -> Path | None:
+    """The directory to sample into; None where a sidecar of the session lives on this host.
+
+    Making a directory succeeds once, also on network file systems; there are no locks. A pid means something
+    in its own namespace alone: hosts that share a name and containers on one host are told apart by that.
+    """
+    namespace = os.stat("/proc/self/ns/pid").st_ino
+    base = f"{os.uname().nodename}-{namespace:x}"
+    number = 1
+    while True:
+        directory = session / names.TELEMETRY / (base if number == 1 else f"{base}-{number}")
+        try:
+            directory.mkdir(parents=True)
+            return directory
+        except FileExistsError:
+            if _lives(directory):
+                return None
+        number += 1
+
+
+def _lives(directory: Path) -> bool:
+    """Whether the sidecar of `directory` runs; one that has not said who it is yet is about to."""
+    try:
+        with open(directory / names.RECORDS, "rb") as file:
+            sampler = json.loads(file.readline())
+        with open(f"/proc/{sampler['pid']}/stat", "rb") as file:
+            stat = parse_stat(file.read())
+    except FileNotFoundError as error:
+        return not str(error.filename).startswith("/proc/")
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return True
+    return stat.state != "Z" and stat.start_ticks == sampler.get("start_ticks")
+
+
+def _spawn(session: Path, directory: Path, interval_ms: int) -> subprocess.Popen[bytes]:
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _OUTER and not name.startswith(_OUTER_PREFIX)
+    }
+    return subprocess.Popen(
+        [sys.executable, "-IS", "-c", _CODE, _import_path(), str(session), str(directory), str(interval_ms)],
+        env=environment,
+        cwd="/",
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def _import_path() -> str:
+    """Where this process imports from, iotrace itself first, the current directory left out."""
+    own = str(Path(__file__).parents[3])
+    here = os.path.realpath(".")
+    others = [entry for entry in sys.path if entry and os.path.realpath(entry) != here]
+    return os.pathsep.join(dict.fromkeys([own, *others]))

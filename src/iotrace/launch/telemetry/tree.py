@@ -1,0 +1,181 @@
+"""The traced command's processes on this host, found in /proc and sampled through open files."""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from typing import Any
+
+from iotrace.launch.telemetry.procfs import (
+    TICKS_PER_SECOND,
+    UNKNOWN_IO,
+    OpenFile,
+    Stat,
+    parse_io,
+    parse_stat,
+    parse_switches,
+)
+from iotrace.session import names
+
+# A process that has just been made may not have its own environment yet (between fork and exec).
+_YOUNG_TICKS = TICKS_PER_SECOND
+# Another launcher that found this host claimed may have been a little quicker with its command.
+_EARLIER_TICKS = 10 * TICKS_PER_SECOND
+_DEAD = "ZXx"
+_MARK = f"{names.SETTINGS_VARIABLE}=".encode()
+_pack = struct.Struct(names.SAMPLE_FORMAT).pack
+
+
+class Member:
+    """A process of the command. Its files refer to this process, even when its pid has come to another."""
+
+    def __init__(self, number: int, pid: int, stat: Stat, launch: str) -> None:
+        self.number = number
+        self.pid = pid
+        self.launch = launch
+        self.start_ticks = stat.start_ticks
+        self._stat = OpenFile(f"/proc/{pid}/stat")
+        self._others: list[OpenFile | None] = []
+        for name in ("io", "status"):
+            try:
+                self._others.append(OpenFile(f"/proc/{pid}/{name}"))
+            except OSError:  # another user's (sudo): only its owner may see that
+                self._others.append(None)
+
+    def sample(self) -> bytes | None:
+        """One record of `names.SAMPLE_FORMAT`; None when the process has ended."""
+        try:
+            stat = parse_stat(self._stat.read())
+        except OSError:
+            return None
+        if stat.state in _DEAD and stat.threads <= 1:
+            return None
+        io, counts = self._others[0], UNKNOWN_IO
+        if io is not None:
+            try:
+                counts = parse_io(io.read())
+            except (OSError, KeyError, ValueError):
+                counts = UNKNOWN_IO
+        return _pack(
+            time.monotonic_ns(),
+            self.number,
+            stat.threads,
+            stat.cpu_ns,
+            stat.rss_bytes,
+            stat.major_faults,
+            *counts,
+        )
+
+    def switches(self) -> tuple[int, int] | None:
+        """Context switches of its main thread so far, voluntary and involuntary; None where unknown."""
+        try:
+            return parse_switches(self._others[1].read(8192)) if self._others[1] is not None else None
+        except (OSError, IndexError, ValueError):
+            return None
+
+    def close(self) -> None:
+        for file in (self._stat, *self._others):
+            if file is not None:
+                file.close()
+
+
+class Tree:
+    """All processes of the session's launchers on this host.
+
+    A process belongs to it if its environment names the session, or its parent belongs to it: a daemon that
+    left its parent is found by the first, a program with an emptied environment by the second.
+    """
+
+    def __init__(self, session: str, own_start_ticks: int) -> None:
+        self._session = session
+        self._earliest_ticks = own_start_ticks - _EARLIER_TICKS
+        self._foreign = {os.getpid()}
+        self._numbers = 0
+        self.members: dict[int, Member] = {}
+
+    def scan(self) -> list[dict[str, Any]]:
+        """Take in new processes; returns a ``process`` record for each."""
+        told = []
+        present = {int(name) for name in os.listdir("/proc") if name.isdigit()}
+        self._foreign &= present
+        now_ticks = time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_PER_SECOND
+        for pid in sorted(present - self._foreign - self.members.keys()):
+            try:
+                stat = parse_stat(_read(f"/proc/{pid}/stat"))
+                launch = self._launch_of(pid, stat)
+                if launch is None:
+                    if now_ticks - stat.start_ticks > _YOUNG_TICKS:
+                        self._foreign.add(pid)
+                    continue
+                member = Member(self._numbers, pid, stat, launch)
+            except (OSError, ValueError, IndexError):  # it has ended meanwhile, or no descriptor is left
+                continue
+            self._numbers += 1
+            self.members[pid] = member
+            told.append(_describe(member, stat))
+        return told
+
+    def sample(self) -> bytes:
+        """A sample of each member; those that have ended leave."""
+        parts = []
+        for member in list(self.members.values()):
+            sample = member.sample()
+            if sample is None:
+                member.close()
+                del self.members[member.pid]
+            else:
+                parts.append(sample)
+        return b"".join(parts)
+
+    def switches(self) -> list[tuple[int, int, int]]:
+        """Number of the process, and its main thread's voluntary and involuntary context switches so far."""
+        counted = [(member.number, member.switches()) for member in self.members.values()]
+        return [(number, *pair) for number, pair in counted if pair is not None]
+
+    def _launch_of(self, pid: int, stat: Stat) -> str | None:
+        """The directory of the launcher that the process belongs to; None if it is foreign or dead."""
+        if stat.start_ticks < self._earliest_ticks or stat.state in _DEAD:
+            return None
+        parent = self.members.get(stat.ppid)
+        if parent is not None:
+            return parent.launch
+        try:
+            environment = _read(f"/proc/{pid}/environ")
+        except OSError:
+            return None
+        for variable in environment.split(b"\0"):
+            if variable.startswith(_MARK):
+                settings = names.decode_settings(os.fsdecode(variable[len(_MARK) :]))
+                launch = settings.get("session", "")
+                if launch == self._session or launch.startswith(f"{self._session}/{names.LAUNCHES}/"):
+                    return launch
+        return None
+
+
+def _describe(member: Member, stat: Stat) -> dict[str, Any]:
+    asleep_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
+    try:
+        name = _read(f"/proc/{member.pid}/comm").decode(errors="replace").strip()
+    except OSError:
+        name = ""
+    return {
+        "type": "process",
+        "number": member.number,
+        "pid": member.pid,
+        "ppid": stat.ppid,
+        "name": name,
+        # The kernel counts from the boot, suspended time included.
+        "start_ns": stat.start_ticks * (1_000_000_000 // TICKS_PER_SECOND) - asleep_ns,
+    }
+
+
+def _read(path: str) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = []
+        while part := os.read(descriptor, 1 << 16):
+            parts.append(part)
+        return b"".join(parts)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,337 @@
+"""What the sidecars sampled, as columns over CLOCK_REALTIME: processes, hosts, devices."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from iotrace.session import names
+from iotrace.sources.clock import Clock, Times
+from iotrace.sources.lines import read_lines
+from iotrace.sources.records import Int, Process
+
+SAMPLE_DTYPE = np.dtype(
+    [
+        ("time_ns", "<i8"),
+        ("process", "<i4"),
+        ("threads", "<i4"),
+        ("cpu_ns", "<i8"),
+        ("rss_bytes", "<i8"),
+        ("major_faults", "<i8"),
+        ("rchar", "<i8"),
+        ("wchar", "<i8"),
+        ("read_calls", "<i8"),
+        ("write_calls", "<i8"),
+        ("read_bytes", "<i8"),
+        ("write_bytes", "<i8"),
+    ]
+)
+assert SAMPLE_DTYPE.itemsize == names.SAMPLE_BYTES
+
+Floats = npt.NDArray[np.float64]
+# Whatever a damaged line holds, its figures are finite.
+Float = Annotated[float, msgspec.Meta(ge=-1e18, le=1e18)]
+# A process's first span of its own clock lies behind its start, by the kernel's ticks of 10 ms.
+_START_SLACK_NS = 50_000_000
+
+
+class SamplerRecord(msgspec.Struct, tag="sampler"):
+    """Who sampled, and how often."""
+
+    pid: Int
+    node: str
+    clock: tuple[Int, Int, Int]
+    interval_ns: Int
+    host: str = ""
+    boot_id: str = ""
+
+
+class ProcessRecord(msgspec.Struct, tag="process"):
+    number: Int
+    pid: Int
+    start_ns: Int
+    ppid: Int = 0
+    name: str = ""
+
+
+class SystemRecord(msgspec.Struct, tag="system"):
+    """The host once a second; what the kernel or a container hides is absent."""
+
+    clock: tuple[Int, Int, Int]
+    sampler_cpu_ns: Int
+    cpus: dict[str, tuple[Int, Int, Int]] = {}
+    memory: dict[str, Int] = {}
+    disks: dict[str, tuple[Int, Int, Int]] = {}
+    net: dict[str, tuple[Int, Int]] = {}
+    cpu_pressure_us: dict[str, Int] = {}
+    memory_pressure_us: dict[str, Int] = {}
+    io_pressure_us: dict[str, Int] = {}
+    cgroup_cpu_pressure_us: dict[str, Int] = {}
+    cgroup_memory_pressure_us: dict[str, Int] = {}
+    cgroup_io_pressure_us: dict[str, Int] = {}
+    cgroup_throttled_us: Int | None = None
+
+
+class DeviceRecord(msgspec.Struct, tag="device"):
+    """A device was found; the other records name it by the number `device`."""
+
+    device: Int
+    index: Int
+    library: str = ""
+    instance: Int | None = None
+    uuid: str = ""
+    name: str = ""
+    memory_total_bytes: Int | None = None
+
+
+class GpuRecord(msgspec.Struct, tag="gpu"):
+    """A device's figures at one instant; buffered samples are pairs of us of CLOCK_REALTIME and value."""
+
+    device: Int
+    mono_ns: Int
+    util_pct: Float | None = None
+    memory_util_pct: Float | None = None
+    memory_bytes: Float | None = None
+    power_w: Float | None = None
+    energy_j: Float | None = None
+    sm_clock_mhz: Float | None = None
+    memory_clock_mhz: Float | None = None
+    temperature_c: Float | None = None
+    clock_reasons: Int | None = None
+    pcie_sent_bytes_per_s: Float | None = None
+    pcie_received_bytes_per_s: Float | None = None
+    util_samples: list[tuple[Int, Float]] = []
+    power_samples: list[tuple[Int, Float]] = []
+    processes: list[tuple[Int, Int | None]] | None = None
+
+
+class Unavailable(msgspec.Struct, tag="unavailable"):
+    """A vendor's library that could not be used."""
+
+    library: str
+    why: str
+
+
+class Problem(msgspec.Struct, tag="problem"):
+    """A figure of a device, or a whole one, that is unknown; told once."""
+
+    figure: str
+    why: str
+    device: Int | None = None
+
+
+class SamplerEnd(msgspec.Struct, tag="end"):
+    mono_ns: Int
+
+
+_Record = (
+    SamplerRecord
+    | ProcessRecord
+    | SystemRecord
+    | DeviceRecord
+    | GpuRecord
+    | Unavailable
+    | Problem
+    | SamplerEnd
+)
+_GAUGES = [
+    field.name
+    for field in msgspec.structs.fields(GpuRecord)
+    if field.name not in ("device", "mono_ns", "util_samples", "power_samples", "processes")
+]
+
+
+@dataclass(frozen=True)
+class Series:
+    """A figure over time, in order of time."""
+
+    time_ns: Times
+    value: Floats
+
+
+@dataclass(frozen=True)
+class SampledProcess:
+    """A process of the command; `samples` has `SAMPLE_DTYPE`."""
+
+    pid: int
+    start_ns: int
+    name: str
+    samples: npt.NDArray[Any]
+
+    def series(self, field: str) -> Series | None:
+        """A column, None where the kernel did not tell it throughout."""
+        values = self.samples[field]
+        if not len(values) or (values < 0).any():
+            return None
+        return Series(self.samples["time_ns"], values.astype(np.float64))
+
+
+@dataclass(frozen=True)
+class SampledDevice:
+    """An accelerator or an instance of one. `users` holds (ns, pid, bytes or None), None if it never told."""
+
+    about: DeviceRecord
+    series: dict[str, Series]
+    users: list[tuple[int, int, int | None]] | None
+
+
+@dataclass(frozen=True)
+class Host:
+    """The host's figures. Rates belong to the second before their time; counters grow; NaN is unknown."""
+
+    time_ns: Times
+    cpus: list[int]
+    busy: Floats  # a row for each time, a column for each of `cpus`: 0 to 1
+    iowait: Floats
+    figures: dict[str, Series]
+
+
+@dataclass(frozen=True)
+class Telemetry:
+    """All that one sidecar sampled."""
+
+    sampler: SamplerRecord
+    processes: list[SampledProcess]
+    devices: list[SampledDevice]
+    host: Host
+    unavailable: list[Unavailable]
+    problems: list[Problem]
+    ended: bool
+    last_ns: int
+    damage: list[str] = field(default_factory=list)
+
+    def process_of(self, process: Process) -> SampledProcess | None:
+        """What was sampled of `process`; None if nothing. A pid may have come again: its start decides."""
+        if process.identity.node != self.sampler.node:
+            return None
+        began_ns = process.identity.clock[1] + _START_SLACK_NS
+        same = [item for item in self.processes if item.pid == process.pid and item.start_ns <= began_ns]
+        return max(same, key=lambda item: item.start_ns, default=None)
+
+
+def read_telemetry(session: Path) -> list[Telemetry]:
+    """What each sidecar of the session left, by directory; one that never said who it is, is left out."""
+    found = [_read(directory) for directory in sorted((session / names.TELEMETRY).glob("*"))]
+    return [item for item in found if item is not None]
+
+
+def _read(directory: Path) -> Telemetry | None:
+    damage: list[str] = []
+    records: list[Any] = read_lines(directory / names.RECORDS, _Record, damage)
+    by_type: dict[type, list[Any]] = defaultdict(list)
+    for record in records:
+        by_type[type(record)].append(record)
+    if not by_type[SamplerRecord]:
+        return None
+    if (directory / names.BROKEN).exists():
+        damage.append("could not write all it sampled")
+    sampler = by_type[SamplerRecord][0]
+    systems = by_type[SystemRecord]
+    clock = Clock([sampler.clock, *(record.clock for record in systems)])
+    samples = _samples(directory / names.SAMPLES, clock, damage)
+    times = [record.clock[1] for record in (sampler, *systems)]
+    return Telemetry(
+        sampler=sampler,
+        processes=[_process(record, samples, clock) for record in by_type[ProcessRecord]],
+        devices=[_device(record, by_type[GpuRecord], clock) for record in by_type[DeviceRecord]],
+        host=_host(systems),
+        unavailable=by_type[Unavailable],
+        problems=by_type[Problem],
+        ended=bool(by_type[SamplerEnd]),
+        last_ns=max(times),
+        damage=damage,
+    )
+
+
+def _samples(path: Path, clock: Clock, damage: list[str]) -> npt.NDArray[Any]:
+    try:
+        data = path.read_bytes()
+    except OSError:
+        data = b""
+    if len(data) % SAMPLE_DTYPE.itemsize:
+        damage.append(f"{path.name} was cut in its last sample")
+    count = len(data) // SAMPLE_DTYPE.itemsize
+    samples: npt.NDArray[Any] = np.frombuffer(data, dtype=SAMPLE_DTYPE, count=count).copy()
+    if count:
+        samples["time_ns"] = clock.real(samples["time_ns"])
+    # By process, in order of time within each.
+    return samples[np.argsort(samples["process"], kind="stable")]
+
+
+def _process(record: ProcessRecord, samples: npt.NDArray[Any], clock: Clock) -> SampledProcess:
+    first, last = np.searchsorted(samples["process"], [record.number, record.number + 1])
+    own = samples[first:last]
+    return SampledProcess(record.pid, clock.real_one(record.start_ns), record.name, own)
+
+
+def _device(about: DeviceRecord, records: list[GpuRecord], clock: Clock) -> SampledDevice:
+    own = [record for record in records if record.device == about.device]
+    times = clock.real([record.mono_ns for record in own])
+    series = {}
+    for name in _GAUGES:
+        values = np.array([_or_nan(getattr(record, name)) for record in own], dtype=np.float64)
+        known = ~np.isnan(values)
+        if known.any():
+            series[name] = Series(times[known], values[known])
+    for name in ("util_samples", "power_samples"):
+        pairs = sorted(pair for record in own for pair in getattr(record, name))
+        if pairs:
+            stamps = np.array([stamp for stamp, _ in pairs], dtype=np.int64) * 1000
+            series[name] = Series(stamps, np.array([value for _, value in pairs], dtype=np.float64))
+    told = [
+        (time_ns, record.processes)
+        for time_ns, record in zip(times.tolist(), own, strict=True)
+        if record.processes is not None
+    ]
+    users = [(time_ns, pid, size) for time_ns, pairs in told for pid, size in pairs]
+    return SampledDevice(about, series, users if told else None)
+
+
+def _host(records: list[SystemRecord]) -> Host:
+    times = np.array([record.clock[1] for record in records], dtype=np.int64)
+    cpus = sorted({int(cpu) for record in records for cpu in record.cpus if cpu.isdecimal()})
+    ticks = np.full((len(records), len(cpus), 3), np.nan)
+    for row, record in enumerate(records):
+        for column, cpu in enumerate(cpus):
+            if str(cpu) in record.cpus:
+                ticks[row, column] = record.cpus[str(cpu)]
+    total = ticks.sum(axis=2)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shares = ticks / total[:, :, np.newaxis]
+    figures: dict[str, Callable[[SystemRecord], float | None]] = {
+        "memory_available_bytes": lambda record: record.memory.get("available_bytes"),
+        "disk_read_bytes": lambda record: _sum(record.disks, 0),
+        "disk_write_bytes": lambda record: _sum(record.disks, 1),
+        "net_received_bytes": lambda record: _sum(record.net, 0),
+        "net_sent_bytes": lambda record: _sum(record.net, 1),
+        "cpu_pressure_us": lambda record: record.cpu_pressure_us.get("some"),
+        "memory_pressure_us": lambda record: record.memory_pressure_us.get("some"),
+        "io_pressure_us": lambda record: record.io_pressure_us.get("some"),
+        "cgroup_cpu_pressure_us": lambda record: record.cgroup_cpu_pressure_us.get("some"),
+        "cgroup_memory_pressure_us": lambda record: record.cgroup_memory_pressure_us.get("some"),
+        "cgroup_io_pressure_us": lambda record: record.cgroup_io_pressure_us.get("some"),
+        "cgroup_throttled_us": lambda record: record.cgroup_throttled_us,
+        "sampler_cpu_ns": lambda record: record.sampler_cpu_ns,
+    }
+    series = {}
+    for name, read in figures.items():
+        values = np.array([_or_nan(read(record)) for record in records], dtype=np.float64)
+        known = ~np.isnan(values)
+        if known.any():
+            series[name] = Series(times[known], values[known])
+    return Host(times, cpus, shares[:, :, 0], shares[:, :, 1], series)
+
+
+def _or_nan(value: float | None) -> float:
+    return np.nan if value is None else value
+
+
+def _sum(rows: dict[str, Any], column: int) -> float | None:
+    return float(sum(row[column] for row in rows.values())) if rows else None

@@ -1,0 +1,125 @@
+"""The sidecar's samples as counters: of each process, of the host, of each device."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from iotrace.analysis.system import devices_of
+from iotrace.sources.clock import Times
+from iotrace.sources.session import Rank, Session
+from iotrace.sources.telemetry import Floats, Host, SampledDevice, SampledProcess, Series, Telemetry
+from iotrace.timeline.model import Counter, ProcessTracks, Timeline
+
+# A node's every core is shown up to this number; above, their mean alone.
+_MOST_CORES = 32
+_MIB = 1 << 20
+_DEVICE_COUNTERS = (
+    ("memory_util_pct", "memory utilisation", "%", 1.0),
+    ("power_w", "power", "W", 1.0),
+    ("memory_bytes", "memory", "bytes", 1.0),
+    ("sm_clock_mhz", "SM clock", "MHz", 1.0),
+    ("memory_clock_mhz", "memory clock", "MHz", 1.0),
+    ("temperature_c", "temperature", "°C", 1.0),
+    ("pcie_sent_bytes_per_s", "PCIe sent", "MiB/s", 1.0 / _MIB),
+    ("pcie_received_bytes_per_s", "PCIe received", "MiB/s", 1.0 / _MIB),
+)
+# Growing figures of the host: shown as a rate per second.
+_HOST_RATES = (
+    ("cpu_pressure_us", "CPU pressure", "%", 1e-4),
+    ("memory_pressure_us", "memory pressure", "%", 1e-4),
+    ("io_pressure_us", "I/O pressure", "%", 1e-4),
+    ("disk_read_bytes", "disk read", "MiB/s", 1.0 / _MIB),
+    ("disk_write_bytes", "disk written", "MiB/s", 1.0 / _MIB),
+    ("net_received_bytes", "network received", "MiB/s", 1.0 / _MIB),
+    ("net_sent_bytes", "network sent", "MiB/s", 1.0 / _MIB),
+)
+
+
+def add_telemetry(session: Session, rank: Rank, timeline: Timeline) -> None:
+    """Add counters to the tracks of the rank's processes, and tracks for its host and its devices.
+
+    The tracks of `timeline` are those of ``rank.processes``, in that order.
+    """
+    telemetry = session.telemetry_of(rank.main)
+    if telemetry is None:
+        return
+    for process, tracks in zip(rank.processes, timeline.processes, strict=True):
+        sampled = telemetry.process_of(process)
+        if sampled is not None:
+            tracks.counters += _process(sampled, telemetry)
+    title = f"rank {rank.number}"
+    for device in devices_of(telemetry, rank):
+        timeline.processes.append(_device(title, device))
+    host = ProcessTracks(f"{title} · host {telemetry.sampler.node}", "")
+    host.counters += _host(telemetry.host)
+    timeline.processes.append(host)
+
+
+def _process(sampled: SampledProcess, telemetry: Telemetry) -> list[Counter]:
+    cpu, memory = sampled.series("cpu_ns"), sampled.series("rss_bytes")
+    found = []
+    if cpu is not None:
+        found.append(Counter("CPU", _rate(cpu, 1e-7), "%"))
+    if memory is not None:
+        found.append(_gauge("RSS", memory.time_ns, memory.value, "bytes"))
+        gone_ns = int(memory.time_ns[-1]) + telemetry.sampler.interval_ns
+        if gone_ns < telemetry.last_ns:
+            found[-1].points.append((gone_ns, 0.0))
+    return found
+
+
+def _device(title: str, device: SampledDevice) -> ProcessTracks:
+    about = device.about
+    instance = "" if about.instance is None else f".{about.instance}"
+    tracks = ProcessTracks(f"{title} · gpu {about.index}{instance} {about.name}", about.uuid)
+    util = device.series.get("util_samples", device.series.get("util_pct"))
+    if util is not None:
+        tracks.counters.append(_average("utilisation", util.time_ns, util.value, "%"))
+    for name, shown, unit, factor in _DEVICE_COUNTERS:
+        if name in device.series:
+            own = device.series[name]
+            tracks.counters.append(_gauge(shown, own.time_ns, own.value * factor, unit))
+    return tracks
+
+
+def _host(host: Host) -> list[Counter]:
+    found = []
+    known = ~np.isnan(host.busy).any(axis=1) if len(host.cpus) else np.zeros(0, dtype=np.bool_)
+    if known.any():
+        times = host.time_ns[known]
+        found.append(_average("CPU", times, 100 * host.busy[known].mean(axis=1), "%"))
+        found.append(_average("iowait", times, 100 * host.iowait[known].mean(axis=1), "%"))
+        if len(host.cpus) <= _MOST_CORES:
+            for column, cpu in enumerate(host.cpus):
+                found.append(_average(f"CPU {cpu}", times, 100 * host.busy[known, column], "%"))
+    for name, shown, unit, factor in _HOST_RATES:
+        if name in host.figures:
+            found.append(Counter(shown, _rate(host.figures[name], factor), unit))
+    if "memory_available_bytes" in host.figures:
+        memory = host.figures["memory_available_bytes"]
+        found.append(_gauge("memory available", memory.time_ns, memory.value, "bytes"))
+    return found
+
+
+def _gauge(name: str, time_ns: Times, values: Floats, unit: str) -> Counter:
+    return Counter(name, list(zip(time_ns.tolist(), values.tolist(), strict=True)), unit)
+
+
+def _average(name: str, time_ns: Times, values: Floats, unit: str) -> Counter:
+    """Averages, each over the time since the one before: drawn from there, as Perfetto draws forward."""
+    starts = np.concatenate((time_ns[:1] - np.diff(time_ns[:2]).sum(), time_ns[:-1]))
+    counter = _gauge(name, starts, values, unit)
+    counter.points.append((int(time_ns[-1]), 0.0))
+    return counter
+
+
+def _rate(counter: Series, factor: float) -> list[tuple[int, float]]:
+    """The growth per second times `factor`, each at the start of the time that it belongs to, then 0.
+
+    Perfetto draws a value from its time up to the next one.
+    """
+    elapsed_ns = np.diff(counter.time_ns)
+    apart = elapsed_ns > 0
+    rates = np.diff(counter.value)[apart] / (elapsed_ns[apart] / 1e9) * factor
+    points = list(zip(counter.time_ns[:-1][apart].tolist(), rates.tolist(), strict=True))
+    return [*points, (int(counter.time_ns[-1]), 0.0)] if points else []

@@ -1,0 +1,125 @@
+"""Texts of /proc, as kernels write them, as numbers."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from iotrace.launch.telemetry.procfs import (
+    PAGE_BYTES,
+    TICKS_PER_SECOND,
+    OpenFile,
+    cgroup_directory,
+    parse_cpus,
+    parse_disks,
+    parse_io,
+    parse_memory,
+    parse_net,
+    parse_pressure,
+    parse_stat,
+    parse_switches,
+    parse_throttled,
+)
+
+STAT = (
+    b"4711 (%s) R 17 4711 17 34816 4711 4194304 9001 77 13 2 250 50 7 3 20 0 9 0 123456 987654321 2048 "
+    b"18446744073709551615 1 1 0 0 0 0 0 16781312 134433281 0 0 0 17 1 0 0 0 0 0 0 0 0 0 0 0 0 0\n"
+)
+
+
+@pytest.mark.parametrize("name", [b"python", b"a b", b"x) R 1 (y", b"new\nline", b"\xff\xfe", b""])
+def test_stat_whatever_the_program_is_called(name: bytes) -> None:
+    stat = parse_stat(STAT % name)
+    assert (stat.state, stat.ppid, stat.major_faults, stat.threads) == ("R", 17, 13, 9)
+    assert stat.cpu_ns == 300 * 1_000_000_000 // TICKS_PER_SECOND
+    assert stat.start_ticks == 123456
+    assert stat.rss_bytes == 2048 * PAGE_BYTES
+
+
+def test_io_in_the_order_of_a_sample() -> None:
+    text = (
+        b"rchar: 1\nwchar: 2\nsyscr: 3\nsyscw: 4\nread_bytes: 5\nwrite_bytes: 6\ncancelled_write_bytes: 7\n"
+    )
+    assert parse_io(text) == (1, 2, 3, 4, 5, 6)
+
+
+def test_switches() -> None:
+    text = b"Name:\tpython\nvoluntary_ctxt_switches:\t120\nnonvoluntary_ctxt_switches:\t7\n"
+    assert parse_switches(text) == (120, 7)
+
+
+def test_cpus_count_stolen_time_as_busy_and_guests_once() -> None:
+    # user (guest included), nice, system, idle, iowait, irq, softirq, steal, guest, guest_nice
+    text = (
+        b"cpu  20 2 6 180 10 2 4 6 5 0\n"
+        b"cpu0 10 1 3 80 5 1 2 3 5 0\n"
+        b"cpu11 10 1 3 100 5 1 2 3 0 0\n"
+        b"intr 1 2 3\ncpu9 lines behind the interrupts are none\n"
+    )
+    assert parse_cpus(text) == {0: (20, 5, 80), 11: (20, 5, 100)}
+
+
+def test_memory_in_bytes() -> None:
+    text = b"MemTotal:       16 kB\nMemFree:        1 kB\nMemAvailable:   8 kB\nHugePages_Total:   0\n"
+    assert parse_memory(text) == {"total_bytes": 16384, "available_bytes": 8192}
+
+
+def test_pressure_is_the_total_alone() -> None:
+    text = (
+        b"some avg10=19.22 avg60=1.00 avg300=0.50 total=661857685\nfull avg10=0.00 avg60=0 avg300=0 total=7\n"
+    )
+    assert parse_pressure(text) == {"some": 661857685, "full": 7}
+    assert parse_pressure(b"") == {}
+
+
+def test_disks_are_whole_ones_in_bytes() -> None:
+    text = (
+        b" 254       0 vda 100 1 8 30 200 2 16 40 0 55 70 0 0 0 0 5 6\n"
+        b" 254       1 vda1 100 1 8 30 200 2 16 40 0 55 70 0 0 0 0 5 6\n"
+    )
+    assert parse_disks(text, {"vda"}) == {"vda": (4096, 8192, 55)}
+
+
+def test_net_without_the_loopback() -> None:
+    text = (
+        b"Inter-|   Receive                            |  Transmit\n"
+        b" face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs\n"
+        b"    lo:     500 1 0 0 0 0 0 0 500 1 0 0 0 0 0 0\n"
+        b"  eth0:1000 2 0 0 0 0 0 0 2000 3 0 0 0 0 0 0\n"
+    )
+    assert parse_net(text) == {"eth0": (1000, 2000)}
+
+
+def test_throttled_time_of_a_cgroup() -> None:
+    assert parse_throttled(b"usage_usec 5\nnr_throttled 1\nthrottled_usec 77\n") == 77
+    assert parse_throttled(b"usage_usec 5\n") is None
+
+
+@pytest.mark.parametrize(
+    ("cgroups", "mounts", "directory"),
+    [
+        ("0::/user.slice/a\n", "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n", "/sys/fs/cgroup/user.slice/a"),
+        ("4:memory:/x\n0::/\n", "c /sys/fs/cgroup/unified cgroup2 rw 0 0\n", "/sys/fs/cgroup/unified"),
+        ("4:memory:/x\n", "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n", None),
+        ("0::/a\n", "cgroup /sys/fs/cgroup/memory cgroup rw 0 0\n", None),
+    ],
+)
+def test_the_cgroup_of_version_two(cgroups: str, mounts: str, directory: str | None) -> None:
+    assert cgroup_directory(cgroups, mounts) == directory
+
+
+def test_an_open_file_is_read_anew_each_time(tmp_path: Path) -> None:
+    own = OpenFile("/proc/self/stat")
+    before = parse_stat(own.read())
+    assert before.start_ticks == parse_stat(Path("/proc/self/stat").read_bytes()).start_ticks
+    deadline = time.process_time() + 5 / TICKS_PER_SECOND
+    while time.process_time() < deadline:
+        pass
+    assert parse_stat(own.read()).cpu_ns > before.cpu_ns
+    own.close()
+    long = tmp_path / "long"
+    long.write_bytes(os.urandom(200_000))
+    assert OpenFile(str(long)).read_all() == long.read_bytes()

@@ -1,0 +1,371 @@
+"""Sampled figures brought to the measured time; devices that fail; sessions read back."""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iotrace.analysis.measured import MeasuredTime
+from iotrace.analysis.steps import Step
+from iotrace.analysis.system import _gpu
+from iotrace.launch.telemetry import amd, gpus
+from iotrace.launch.telemetry.gpus import Device, Figure, FigureError, Poller, UnavailableError
+from iotrace.launch.telemetry.start import claim
+from iotrace.session import names
+from iotrace.sources.telemetry import DeviceRecord, SampledDevice, Series, read_telemetry
+
+SECOND = 1_000_000_000
+
+
+def steps(*intervals: tuple[int, int]) -> list[Step]:
+    return [Step(None, start, end, None) for start, end in intervals]  # type: ignore[arg-type]
+
+
+def series(*points: tuple[int, float]) -> Series:
+    times = np.array([time_ns for time_ns, _ in points], dtype=np.int64)
+    return Series(times, np.array([value for _, value in points], dtype=np.float64))
+
+
+# --- the measured time ---
+
+
+def test_a_sample_stands_for_the_time_since_the_one_before() -> None:
+    measured = MeasuredTime(steps((0, 10), (10, 20)))
+    gauge = series((0, 7.0), (5, 10.0), (15, 40.0), (30, 100.0))
+    # 0-5: 10, 5-15: 40, 15-20: 100
+    assert measured.mean(gauge) == pytest.approx((5 * 10 + 10 * 40 + 5 * 100) / 20)
+    assert measured.extreme(gauge) == 100
+    assert measured.extreme(gauge, largest=False) == 10
+
+
+def test_what_lies_between_two_epochs_is_not_measured() -> None:
+    measured = MeasuredTime(steps((0, 10), (90, 100)))
+    counter = series((0, 0.0), (100, 1000.0))
+    assert measured.growth(counter) == pytest.approx(200)
+    assert measured.per_second(1.0) == pytest.approx(1 / 20e-9)
+
+
+def test_a_sum_needs_samples_over_the_whole_measured_time() -> None:
+    measured = MeasuredTime(steps((0, 100)))
+    assert measured.growth(series((2, 0.0), (100, 50.0))) is None
+    assert measured.growth(series((0, 0.0))) is None
+    assert measured.growth(None) is None
+    assert measured.growth(series((0, 0.0), (200, 50.0))) == pytest.approx(25)
+
+
+def test_a_gap_without_samples_is_not_averaged_over() -> None:
+    measured = MeasuredTime(steps((0, 100 * SECOND)))
+    gauge = series((1 * SECOND, 10.0), (2 * SECOND, 10.0), (60 * SECOND, 90.0), (61 * SECOND, 90.0))
+    # 60 s stands for 2.5 s at most, not for 58.
+    assert measured.mean(gauge) == pytest.approx((2 * 10 + 3.5 * 90) / 5.5)
+
+
+def test_without_measured_steps_nothing_is_known() -> None:
+    measured = MeasuredTime([])
+    gauge = series((0, 1.0), (10, 2.0))
+    assert measured.mean(gauge) is None
+    assert measured.growth(gauge) is None
+    assert measured.change(gauge) is None
+    assert measured.per_second(1.0) is None
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), min_size=1, max_size=5),
+    st.lists(
+        st.tuples(st.integers(0, 80), st.floats(0, 100)), min_size=2, max_size=8, unique_by=lambda p: p[0]
+    ),
+)
+def test_means_and_growths_agree_with_every_instant_counted(
+    spans: list[tuple[int, int]], points: list[tuple[int, float]]
+) -> None:
+    points = sorted(points)
+    measured = MeasuredTime(steps(*[(start, start + length) for start, length in spans]))
+    instants = sorted({t for start, length in spans for t in range(start, start + length)})
+    times = [time_ns for time_ns, _ in points]
+    first_hold = np.median(np.diff(times))
+    held = []
+    for instant in instants:
+        stands = next((value for time_ns, value in points if time_ns > instant), None)
+        if stands is not None and instant >= times[0] - first_hold:
+            held.append(stands)
+    # Half a nanosecond of the first sample's hold is rounded away.
+    expected = float(np.mean(held)) if held else None
+    mean = measured.mean(series(*points))
+    if float(first_hold).is_integer():
+        assert mean == (None if expected is None else pytest.approx(expected))
+    if times[0] <= instants[0] and times[-1] > instants[-1]:
+        values = [value for _, value in points]
+        grown = sum(np.interp(t + 1, times, values) - np.interp(t, times, values) for t in instants)
+        assert measured.growth(series(*points)) == pytest.approx(grown, abs=1e-6)
+
+
+# --- a device's figures ---
+
+
+def device(**figures: Series) -> SampledDevice:
+    about = DeviceRecord(device=0, index=0, name="made up", uuid="GPU-0")
+    users = [(5, 11, 100), (5, 12, 50), (5, 99, 1000), (15, 11, 120)]
+    return SampledDevice(about, figures, users)
+
+
+def test_energy_is_the_counters_where_there_is_one() -> None:
+    time_of_steps = MeasuredTime(steps((0, 10 * SECOND)))
+    energy, power = series((0, 1000.0), (10 * SECOND, 3000.0)), series((5 * SECOND, 50.0))
+    counted = _gpu(device(energy_j=energy, power_w=power), {11, 12}, 10, 40, time_of_steps)
+    assert (counted.energy_j, counted.energy_source) == (pytest.approx(2000), "counter")
+    assert counted.power_w_mean == pytest.approx(200)
+    assert counted.energy_j_per_step == pytest.approx(200)
+    assert counted.energy_j_per_sample == pytest.approx(50)
+    assert counted.rank_memory_bytes_peak == 150
+    powered = _gpu(device(power_w=power), set(), 10, None, time_of_steps)
+    assert (powered.energy_j, powered.energy_source) == (pytest.approx(500), "power")
+    assert powered.energy_j_per_sample is None
+    unknown = _gpu(device(), set(), 10, 40, time_of_steps)
+    assert (unknown.energy_j, unknown.energy_source, unknown.power_w_mean) == (None, None, None)
+    assert unknown.util_pct_mean is None
+    assert unknown.throttled_fraction is None
+
+
+def test_idle_and_set_clocks_hold_nothing_back() -> None:
+    time_of_steps = MeasuredTime(steps((0, 4 * SECOND)))
+    reasons = series((SECOND, 0x1), (2 * SECOND, 0x2), (3 * SECOND, 0x4 | 0x40), (4 * SECOND, 0x4))
+    found = _gpu(device(clock_reasons=reasons), set(), 1, None, time_of_steps)
+    assert found.throttled_fraction == pytest.approx(0.5)
+    assert found.throttle_reasons == pytest.approx({"power cap": 0.5, "thermal (hardware)": 0.25})
+
+
+def test_buffered_utilisation_is_preferred_to_polled() -> None:
+    time_of_steps = MeasuredTime(steps((0, 4 * SECOND)))
+    polled, buffered = series((2 * SECOND, 99.0)), series((SECOND, 20.0), (2 * SECOND, 60.0))
+    found = _gpu(device(util_pct=polled, util_samples=buffered), set(), 1, None, time_of_steps)
+    assert (found.util_pct_mean, found.util_pct_peak, found.util_source) == (40, 60, "buffered")
+    found = _gpu(device(util_pct=polled), set(), 1, None, time_of_steps)
+    assert (found.util_pct_mean, found.util_source) == (99, "polled")
+
+
+# --- polling devices ---
+
+
+class Polling:
+    """A poller over made-up devices whose turns pass at once."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *figures: Callable[[], dict[str, Any]]) -> None:
+        monkeypatch.setattr(gpus, "PERIOD_S", 0.005)
+        self.told: list[dict[str, Any]] = []
+        asked = [Figure(f"figure {number}", read) for number, read in enumerate(figures)]
+        devices = [
+            Device({"index": 0}, asked),
+            Device({"index": 1}, [Figure("whole", lambda: {"util_pct": 1})]),
+        ]
+        self.poller = Poller({"made up": lambda emit: devices}, self.told.append)
+
+    def run(self, turns: int = 5) -> None:
+        self.poller.start()
+        deadline = time.monotonic() + 10
+        while len(self.of(1)) < turns and time.monotonic() < deadline:
+            time.sleep(0.002)
+        self.poller.stop(1)
+
+    def of(self, device: int) -> list[dict[str, Any]]:
+        return [record for record in self.told if record["type"] == "gpu" and record["device"] == device]
+
+    def problems(self) -> list[tuple[int, str, str]]:
+        found = [record for record in self.told if record["type"] == "problem"]
+        return [(record["device"], record["figure"], record["why"]) for record in found]
+
+
+def failing(counts: list[int], error: Exception) -> Callable[[], dict[str, Any]]:
+    def read() -> dict[str, Any]:
+        counts.append(1)
+        raise error
+
+    return read
+
+
+def test_a_figure_that_fails_is_told_once_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    timeouts: list[int] = []
+    never: list[int] = []
+    broken: list[int] = []
+    polling = Polling(
+        monkeypatch,
+        failing(timeouts, FigureError("Timeout")),
+        failing(never, FigureError("Not Supported", final=True)),
+        failing(broken, KeyError("a defect of the library")),
+        lambda: {"power_w": 5},
+    )
+    polling.run()
+    assert sorted(polling.problems()) == [
+        (0, "figure 0", "Timeout"),
+        (0, "figure 1", "Not Supported"),
+        (0, "figure 2", "KeyError('a defect of the library')"),
+    ]
+    assert len(timeouts) > 2  # it may pass
+    assert len(never) == len(broken) == 1
+    assert all(record["power_w"] == 5 and "figure 3" in record["cost_ns"] for record in polling.of(0))
+    assert len(polling.of(1)) >= 5
+
+
+def test_a_lost_device_is_asked_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost: list[int] = []
+    polling = Polling(
+        monkeypatch, failing(lost, FigureError("GPU is lost", lost=True)), lambda: {"power_w": 5}
+    )
+    polling.run()
+    assert len(lost) == 1
+    assert polling.problems() == [(0, "figure 0", "GPU is lost")]
+    assert all("power_w" not in record for record in polling.of(0))
+    assert len(polling.of(1)) >= 5
+
+
+def test_a_device_that_hangs_is_told_and_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [100.0]
+    answer = threading.Event()
+    polling = Polling(monkeypatch, lambda: {"late": answer.wait(10)})
+    clock = types.SimpleNamespace(
+        monotonic=lambda: now_s[0], monotonic_ns=time.monotonic_ns, perf_counter_ns=time.perf_counter_ns
+    )
+    monkeypatch.setattr(gpus, "time", clock)
+    polling.poller.start()
+    while len(polling.of(1)) < 5:
+        time.sleep(0.002)
+    polling.poller.check()
+    assert polling.problems() == []
+    now_s[0] += 11
+    polling.poller.check()
+    polling.poller.check()
+    assert polling.problems() == [(0, "figure 0", "no answer for 10 s")]
+    answer.set()
+    polling.poller.stop(5)
+
+
+def test_a_library_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_: Any) -> list[Device]:
+        raise UnavailableError("not installed")
+
+    def defect(_: Any) -> list[Device]:
+        raise ZeroDivisionError
+
+    told: list[dict[str, Any]] = []
+    poller = Poller({"one": missing, "other": defect}, told.append)
+    poller.start()
+    poller.stop(5)
+    assert [(record["library"], record["why"]) for record in told] == [
+        ("one", "not installed"),
+        ("other", "ZeroDivisionError()"),
+    ]
+
+
+def test_amd_devices_by_a_made_up_amdsmi(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(*_: Any) -> Any:
+        raise RuntimeError("AMDSMI_STATUS_NOT_SUPPORTED")
+
+    kinds = types.SimpleNamespace(VRAM=0, HOTSPOT=1, CURRENT=2, GFX=3, MEM=4)
+    smi = types.SimpleNamespace(
+        AmdSmiMemoryType=kinds,
+        AmdSmiTemperatureType=kinds,
+        AmdSmiTemperatureMetric=kinds,
+        AmdSmiClkType=kinds,
+        amdsmi_init=lambda: None,
+        amdsmi_get_processor_handles=lambda: ["handle"],
+        amdsmi_get_gpu_device_uuid=lambda _: "uuid",
+        amdsmi_get_gpu_asic_info=lambda _: {"market_name": "made up"},
+        amdsmi_get_gpu_memory_total=lambda _, kind: 1000,
+        amdsmi_get_gpu_activity=lambda _: {"gfx_activity": 40, "umc_activity": "N/A"},
+        amdsmi_get_gpu_memory_usage=lambda _, kind: 600,
+        amdsmi_get_power_info=lambda _: {"current_socket_power": "N/A", "average_socket_power": 250},
+        amdsmi_get_energy_count=lambda _: {"energy_accumulator": 10**9, "counter_resolution": 15.3},
+        amdsmi_get_clock_info=lambda _, kind: {"clk": 1700 if kind == 3 else 900},
+        amdsmi_get_temp_metric=lost,
+    )
+    monkeypatch.setitem(sys.modules, "amdsmi", smi)
+    (found,) = amd.find(lambda record: None)
+    assert (found.about["uuid"], found.about["name"], found.about["memory_total_bytes"]) == (
+        "uuid",
+        "made up",
+        1000,
+    )
+    read: dict[str, Any] = {}
+    failed = {}
+    for figure in found.figures:
+        try:
+            read.update(figure.read())
+        except FigureError as error:
+            failed[figure.name] = str(error)
+    assert read == {
+        "util_pct": 40,
+        "memory_bytes": 600,
+        "power_w": 250,
+        "energy_j": pytest.approx(15300),
+        "sm_clock_mhz": 1700,
+        "memory_clock_mhz": 900,
+    }
+    assert failed == {
+        "temperature": "AMDSMI_STATUS_NOT_SUPPORTED",
+        "processes": "this amdsmi has no amdsmi_get_gpu_process_list",
+    }
+
+
+# --- the claim and the files ---
+
+
+def test_a_host_is_sampled_once(tmp_path: Path) -> None:
+    first = claim(tmp_path)
+    assert first is not None
+    assert claim(tmp_path) is None  # it has not said who it is yet
+    mine = Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()
+    told = {"type": "sampler", "pid": int(Path("/proc/self").readlink().name), "start_ticks": int(mine[19])}
+    (first / names.RECORDS).write_text(json.dumps(told) + "\n")
+    assert claim(tmp_path) is None
+    (first / names.RECORDS).write_text(json.dumps({**told, "start_ticks": 1}) + "\n")
+    second = claim(tmp_path)  # the pid is another process's by now
+    assert second is not None
+    assert second != first
+
+
+def _sampled(directory: Path, lines: list[dict[str, Any]], samples: bytes) -> None:
+    directory.mkdir(parents=True)
+    (directory / names.RECORDS).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (directory / names.SAMPLES).write_bytes(samples)
+
+
+SAMPLER = {"type": "sampler", "pid": 1, "node": "n", "clock": [0, 10 * SECOND, 5], "interval_ns": 1}
+
+
+def sample(time_ns: int, number: int, rss: int) -> bytes:
+    return struct.pack(names.SAMPLE_FORMAT, time_ns, number, 1, 0, rss, 0, -1, -1, -1, -1, -1, -1)
+
+
+def test_samples_of_a_killed_sampler_are_read_as_far_as_they_go(tmp_path: Path) -> None:
+    lines = [
+        SAMPLER,
+        {"type": "process", "number": 0, "pid": 7, "start_ns": 1},
+        {"type": "process", "number": 1, "pid": 8, "start_ns": 2},
+        {"type": "of a later version"},
+    ]
+    data = sample(5, 1, 100) + sample(6, 0, 300) + sample(15, 1, 200)
+    _sampled(tmp_path / names.TELEMETRY / "n-1", lines, data + b"cut")
+    (found,) = read_telemetry(tmp_path)
+    assert [process.pid for process in found.processes] == [7, 8]
+    assert found.processes[1].samples["rss_bytes"].tolist() == [100, 200]
+    assert found.processes[1].samples["time_ns"].tolist() == [10 * SECOND + 5, 10 * SECOND + 15]
+    assert found.processes[1].series("read_bytes") is None
+    assert not found.ended
+    assert len(found.damage) == 2
+
+
+def test_a_sampler_that_never_said_who_it_is_counts_for_nothing(tmp_path: Path) -> None:
+    _sampled(tmp_path / names.TELEMETRY / "n-1", [], b"")
+    (tmp_path / names.TELEMETRY / "n-2").mkdir()
+    assert read_telemetry(tmp_path) == []
