@@ -29,7 +29,7 @@ for batch in DataLoader(Ones(), batch_size=4, num_workers=1):
     model(batch).sum().backward()
     batches += 1
 # One write: two ranks share the pipe, and print() writes its newline apart from its text.
-os.write(1, f"rank {dist.get_rank()} batches {batches}\n".encode())
+os.write(1, f"rank {dist.get_rank()} batches {batches}\\n".encode())
 dist.destroy_process_group()
 """
 
