@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    # A thread, its `getrusage`, its wall time and its CPU time, in ns.
+    Begun = tuple["_Thread", Any, int, int]
+
 RUSAGE_THREAD = 1
 _UNKNOWN = (-1, "")
 
@@ -70,9 +73,6 @@ def _cpu_ns(thread: _Thread, wall_ns: int, usage: Any) -> int:
     """The thread's CPU time at `wall_ns`, which was read just before `usage`."""
     switches = usage[14] + usage[15]
     return wall_ns + thread.offset_ns if switches == thread.switches else _after_switch(thread, switches)
-
-
-Begun = tuple[_Thread, Any, int, int]
 
 
 def begin() -> Begun:
