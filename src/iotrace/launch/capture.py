@@ -52,19 +52,13 @@ def run(command: list[str], directory: Path, only: list[str]) -> Run:
         raise LaunchError("no command was given", "iotrace run -- python train.py")
     environment = dict(os.environ)
     program = child.find(command, environment.get("PATH"))
-    capture = posix.plan([*posix.python_directories(program), *_own_python()], only)
+    capture = posix.plan([*posix.python_directories(program), *own_python()], only)
     not_captured = []
     if capture.why_not:
         not_captured.append(NotCaptured("posix", capture.why_not, capture.remedy))
     manifest = _manifest(command, only, capture, not_captured)
     launch = begin(directory, manifest)
-    if not capture.why_not:
-        inherited = environment.get("LD_PRELOAD", "")
-        environment.update(posix.environment(capture, launch / names.POSIX, inherited))
-    environment[names.SETTINGS_VARIABLE] = names.encode_settings({"session": str(launch)})
-    environment["PYTHONPATH"] = os.pathsep.join(
-        [str(_SHIM), *filter(None, [environment.get("PYTHONPATH", "")])]
-    )
+    environment = traced_environment(environment, capture, launch)
     started_ns = time.monotonic_ns()
     try:
         exit_code = child.run(command, environment)
@@ -79,7 +73,20 @@ def run(command: list[str], directory: Path, only: list[str]) -> Run:
     return Run(exit_code, first=launch == directory.resolve())
 
 
-def _own_python() -> list[str]:
+def traced_environment(
+    environment: dict[str, str], capture: posix.PosixCapture, launch: Path
+) -> dict[str, str]:
+    """`environment` with what brings agent and POSIX tracer into the command; both write to `launch`."""
+    traced = dict(environment)
+    if not capture.why_not:
+        inherited = environment.get("LD_PRELOAD", "")
+        traced.update(posix.environment(capture, launch / names.POSIX, inherited))
+    traced[names.SETTINGS_VARIABLE] = names.encode_settings({"session": str(launch)})
+    traced["PYTHONPATH"] = os.pathsep.join([str(_SHIM), *filter(None, [environment.get("PYTHONPATH", "")])])
+    return traced
+
+
+def own_python() -> list[str]:
     """Where iotrace runs from: its files, too, are no data."""
     roots = {sys.prefix, sys.base_prefix, str(Path(__file__).parent.parent)}
     return sorted(root for root in roots if root not in ("/", "/usr"))
