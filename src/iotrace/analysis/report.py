@@ -10,6 +10,7 @@ from iotrace.analysis.advice import recommend
 from iotrace.analysis.batches import Delivery, LoaderRun, loaders_of, primary_of
 from iotrace.analysis.io import io_of
 from iotrace.analysis.losses import losses, not_captured
+from iotrace.analysis.overhead import overhead_of
 from iotrace.analysis.results import (
     SCHEMA_VERSION,
     ClockInfo,
@@ -91,6 +92,7 @@ def _rank(session: Session, rank: Rank) -> RankReport:
         accelerator=None,
         io=io_of(session, rank),
         system=System(gpus=[], cpu_pct_mean=cpu_percent, rss_peak_bytes=None, cpus=rank.main.identity.cpus),
+        overhead=overhead_of(session, rank, primary, kept),
     )
 
 

@@ -134,6 +134,25 @@ class System(Result, frozen=True, kw_only=True):
     cpus: int | None
 
 
+class Overhead(Result, frozen=True, kw_only=True):
+    """What tracing itself may have cost: counts over the run, costs as measured on `measured_on` after it.
+
+    The percentages are of the measured steps and of their batches' production; `estimated_pct_of_step` is
+    an upper bound.
+    """
+
+    posix_calls: int | None
+    spans: int
+    processes: int
+    posix_call_us: float | None
+    span_us: float | None
+    process_start_ms: float | None
+    measured_on: str | None
+    consumer_pct_of_step: float | None
+    workers_pct_of_production: float | None
+    estimated_pct_of_step: float | None
+
+
 class RankReport(Result, frozen=True, kw_only=True):
     rank: int
     host: str
@@ -147,6 +166,7 @@ class RankReport(Result, frozen=True, kw_only=True):
     accelerator: dict[str, float] | None
     io: Io | None
     system: System
+    overhead: Overhead
 
 
 class Recommendation(Result, frozen=True, kw_only=True):

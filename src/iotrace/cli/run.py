@@ -69,16 +69,17 @@ def _try_to_say(message: str) -> None:
 
 
 def _print_report(directory: Path) -> None:
-    from iotrace.cli.shared import load, make_console, write_timelines
+    from iotrace.cli.shared import load, make_console, start_calibration, write_timelines
     from iotrace.report.terminal import print_next, print_report
 
     console = make_console(stderr=True)
     console.print()
+    calibration = start_calibration(directory)
     with console.status("waiting for the other launchers of the job"):
         running = await_others(directory, tasks_of(os.environ), _OTHERS_SECONDS)
     if running:
         _try_to_say(f"iotrace: {running} more launchers of the job still run; this is what there is so far")
-    session, result = load(directory, console)
+    session, result = load(directory, console, calibration)
     timelines = write_timelines(session, console)
     print_report(result, console)
     print_next(result, timelines, console)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from iotrace.session import names
+from iotrace.session.costs import Costs, read_costs
 from iotrace.session.manifest import Manifest, Outcome, launches, read_manifest, read_outcome
 from iotrace.sources.dftracer import PosixCalls, read_posix
 from iotrace.sources.paths import Paths, is_code
@@ -56,6 +57,7 @@ class Session:
     processes: list[Process]
     calls: PosixCalls
     paths: Paths
+    costs: Costs | None = None
 
     @property
     def manifest(self) -> Manifest:
@@ -164,7 +166,7 @@ def open_session(path: Path, progress: Callable[[str], None] = lambda _: None) -
         dtype=np.bool_,
     )
     data_calls = calls.where(is_data[calls.file]) if len(calls) else calls
-    return Session(path, found, processes, data_calls, paths)
+    return Session(path, found, processes, data_calls, paths, read_costs(path))
 
 
 def _read_path_files(processes: list[Process]) -> set[str]:
