@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import os
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -15,6 +17,8 @@ from tools.benchmarks.micro import micro
 from tools.benchmarks.statistics import Spread, ratios, spread
 from tools.benchmarks.variants import AGENT, BARE, BOTH, POSIX, RUN, Sample, interleaved, measure
 
+import iotrace
+
 _WORKLOADS = Path(__file__).parent.parent.parent / "workloads"
 # By file: words before it, and its arguments. What is not listed gets the last row's arguments.
 _BEFORE = {"ddp_slow_rank.py": ["-m", "torch.distributed.run", "--nproc-per-node", "2"]}
@@ -23,6 +27,7 @@ _ARGUMENTS = {
     "stream_iterable.py": [],
     "": ["--steps", "100"],
 }
+_interrupted: list[str] = []
 _QUICK = {"": ["--steps", "20"], "stream_iterable.py": []}
 
 
@@ -38,11 +43,17 @@ def compare(workload: Path, variants: list[str], pairs: int, quick: bool, direct
     command = command_of(workload, quick)
     measure(BARE, command, directory)  # makes the data, and fills the page cache
     samples: dict[str, list[Sample]] = {variant: [] for variant in variants}
-    for order in interleaved(variants, 2 * pairs):
-        for variant in order:
-            print(f"  {workload.stem} {variant} ...", end="\r", file=sys.stderr)
-            samples[variant].append(measure(variant, command, directory))
-    print(" " * 40, end="\r", file=sys.stderr)
+    try:
+        for order in interleaved(variants, 2 * pairs):
+            for variant in order:
+                samples[variant].append(measure(variant, command, directory))
+                print(f"{workload.stem} {variant}: {samples[variant][-1].wall_s:.2f} s", file=sys.stderr)
+    except KeyboardInterrupt:  # what whole passes there are is shown
+        whole = min(map(len, samples.values()))
+        if not whole:
+            raise
+        samples = {variant: of_variant[:whole] for variant, of_variant in samples.items()}
+        _interrupted.append(workload.stem)
     bare = [sample.wall_s for sample in samples[BARE]]
     bare_cpu = [sample.cpu_s or 0.0 for sample in samples[BARE]]
     found: dict[str, Any] = {"command": command[1:], "bare_s": spread(bare), "wall": {}, "cpu": {}}
@@ -113,8 +124,10 @@ def _change(name: str, bare: float, traced: float, unit: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="tools/bench overhead", description=__doc__.splitlines()[0])
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help="names in workloads/; default: all")
-    parser.add_argument("--pairs", type=int, default=5, help="of runs, forwards and backwards (default 5)")
-    parser.add_argument("--quick", action="store_true", help="one pair of bare and traced, few steps")
+    parser.add_argument(
+        "--pairs", type=int, help="of passes, one forwards and one backwards (default 5, with --quick 1)"
+    )
+    parser.add_argument("--quick", action="store_true", help="bare and traced alone, few steps")
     parser.add_argument("--no-micro", action="store_true", help="leave out the small figures")
     parser.add_argument("--no-workloads", action="store_true", help="the small figures alone")
     parser.add_argument("--directory", type=Path, help="where the workloads' data is kept")
@@ -125,17 +138,22 @@ def main() -> None:
     )
     if not chosen:
         parser.error(f"no such workload; there are: {', '.join(p.stem for p in _WORKLOADS.glob('*.py'))}")
-    if options.pairs < 1:
+    pairs = options.pairs if options.pairs is not None else 1 if options.quick else 5
+    if pairs < 1:
         parser.error("--pairs must be 1 or more")
+    # An installed package has its bytecode; a checkout that may not write any would be compiled each time.
+    compileall.compile_dir(Path(iotrace.__file__).parent, quiet=1)
     variants = [BARE, RUN] if options.quick else [BARE, AGENT, POSIX, BOTH, RUN]
     directory = options.directory or Path(tempfile.gettempdir()) / "iotrace-bench-data"
     directory.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what was measured is shown
     result: dict[str, Any] = {"machine": machine(), "variants": variants, "workloads": {}, "micro": None}
     if not options.no_workloads:
         for workload in chosen:
-            pairs = 1 if options.quick else options.pairs
             result["workloads"][workload.stem] = compare(workload, variants, pairs, options.quick, directory)
-    if not options.no_micro:
+            if _interrupted:
+                break
+    if not options.no_micro and not _interrupted:
         result["micro"] = micro(2 if options.quick else 6)
     result["load_average_after"] = os.getloadavg()[0]
     print(json.dumps(result, indent=2, default=_plain) if options.json else show(result))

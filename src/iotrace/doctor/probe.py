@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from iotrace.session import names
 from iotrace.sources.dftracer import read_posix
 
 READS, READ_BYTES = 8, 512
-_SECONDS = 3.0
+# For both tries together: a check that is given up leaves no child and no directory behind.
+_SECONDS = 3.6
 
 # In any Python 3: what it is, whether the agent has come, and reads for the tracer to see. dftracer deletes
 # the file of a process with fewer than five calls.
@@ -102,6 +104,7 @@ class Probe:
 
 def probe(interpreter: Interpreter, environment: dict[str, str]) -> Probe:
     """Run the tiny program with agent and POSIX tracer, in a directory that is removed afterwards."""
+    deadline = time.monotonic() + _SECONDS
     with tempfile.TemporaryDirectory(prefix="iotrace-doctor-") as name:
         directory = Path(name)
         (directory / names.PROCESSES).mkdir()
@@ -109,10 +112,10 @@ def probe(interpreter: Interpreter, environment: dict[str, str]) -> Probe:
         (directory / "data.bin").write_bytes(bytes(READS * READ_BYTES))
         capture = posix.plan([*posix.python_directories(interpreter.program), *own_python()], ["data.bin"])
         traced = traced_environment(environment, capture, directory)
-        done, failure = _run(interpreter, traced, directory)
+        done, failure = _run(interpreter, traced, directory, deadline)
         told = _told(done)
         if told is None:
-            bare, _ = _run(interpreter, environment, directory)
+            bare, _ = _run(interpreter, environment, directory, deadline)
             works = _told(bare) is not None
             return Probe(
                 None, capture, None, failure or _last_line(done), works, done.returncode if done else 0
@@ -123,7 +126,7 @@ def probe(interpreter: Interpreter, environment: dict[str, str]) -> Probe:
 
 
 def _run(
-    interpreter: Interpreter, environment: dict[str, str], directory: Path
+    interpreter: Interpreter, environment: dict[str, str], directory: Path, deadline: float
 ) -> tuple[subprocess.CompletedProcess[str] | None, str]:
     try:
         return (
@@ -135,7 +138,7 @@ def _run(
                 text=True,
                 errors="replace",
                 stdin=subprocess.DEVNULL,
-                timeout=_SECONDS,
+                timeout=max(0.1, deadline - time.monotonic()),
             ),
             "",
         )
