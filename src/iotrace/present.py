@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -14,10 +15,13 @@ from iotrace.analysis.report import analyse
 from iotrace.analysis.results import Report
 from iotrace.analysis.traces import analyse_traces
 from iotrace.errors import IotraceError
+from iotrace.launch.calibrate import Calibration
 from iotrace.launch.job import tasks_of
 from iotrace.launch.place import await_others
 from iotrace.report.terminal import print_next, print_report
 from iotrace.session import names
+from iotrace.session.costs import write_costs
+from iotrace.session.manifest import read_manifest
 from iotrace.sources.kineto import read_kineto
 from iotrace.sources.session import Session, open_session
 from iotrace.timeline.build import build
@@ -32,10 +36,30 @@ def make_console(stderr: bool) -> Console:
     return Console(stderr=stderr, highlight=False, soft_wrap=False)
 
 
-def load(path: Path, console: Console, kernel_gap_us: float = KERNEL_GAP_US) -> tuple[Session, Report]:
-    """Open and analyse the session at `path`, saying what takes time where a person watches."""
+def start_calibration(path: Path) -> Calibration | None:
+    """Begin to measure what tracing costs here; None where that cannot be done, which is no error."""
+    try:
+        return Calibration(read_manifest(path).posix.on)
+    except (OSError, IotraceError):
+        return None
+
+
+def load(
+    path: Path,
+    console: Console,
+    kernel_gap_us: float = KERNEL_GAP_US,
+    calibration: Calibration | None = None,
+) -> tuple[Session, Report]:
+    """Open and analyse the session at `path`, saying what takes time where a person watches.
+
+    What `calibration` measured meanwhile is kept in the session.
+    """
     with console.status("reading the session") as status:
         session = open_session(path, lambda what: status.update(what))
+        costs = calibration.finish(session.manifest.host) if calibration is not None else None
+        if costs is not None:
+            write_costs(path, costs)
+            session = replace(session, costs=costs)
         status.update("finding the causes")
         return session, analyse(session, kernel_gap_us)
 
@@ -90,11 +114,12 @@ def _try_to_say(message: str) -> None:
 def _print_all(directory: Path) -> None:
     console = make_console(stderr=True)
     console.print()
+    calibration = start_calibration(directory)
     with console.status("waiting for the other launchers of the job"):
         running = await_others(directory, tasks_of(os.environ), _OTHERS_SECONDS)
     if running:
         _try_to_say(f"iotrace: {running} more launchers of the job still run; this is what there is so far")
-    session, result = load(directory, console)
+    session, result = load(directory, console, calibration=calibration)
     timelines = write_timelines(session, console)
     print_report(result, console)
     print_next(result, timelines, console)

@@ -13,6 +13,7 @@ from iotrace.analysis.exposed import exposed_wait
 from iotrace.analysis.idle import KERNEL_GAP_US
 from iotrace.analysis.io import io_of
 from iotrace.analysis.losses import losses, not_captured
+from iotrace.analysis.overhead import overhead_of
 from iotrace.analysis.regions import regions_of
 from iotrace.analysis.results import (
     SCHEMA_VERSION,
@@ -106,6 +107,7 @@ def _rank(session: Session, rank: Rank, kernel_gap_us: float) -> tuple[RankRepor
         accelerator=compute.accelerator,
         io=io_of(session, rank),
         system=system_of(session, rank, kept, cpu_percent),
+        overhead=overhead_of(session, rank, primary, kept),
     )
     return report, compute
 

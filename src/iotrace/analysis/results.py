@@ -251,6 +251,25 @@ class Accelerator(Result, frozen=True, kw_only=True):
     streams: list[StreamIdle]
 
 
+class Overhead(Result, frozen=True, kw_only=True):
+    """What tracing itself may have cost: counts over the run, costs as measured on `measured_on` after it.
+
+    The percentages are of the measured steps and of their batches' production; `estimated_pct_of_step` is
+    an upper bound.
+    """
+
+    posix_calls: int | None
+    spans: int
+    processes: int
+    posix_call_us: float | None
+    span_us: float | None
+    process_start_ms: float | None
+    measured_on: str | None
+    consumer_pct_of_step: float | None
+    workers_pct_of_production: float | None
+    estimated_pct_of_step: float | None
+
+
 class RankReport(Result, frozen=True, kw_only=True):
     rank: int
     host: str | None
@@ -267,6 +286,7 @@ class RankReport(Result, frozen=True, kw_only=True):
     accelerator: Accelerator | None
     io: Io | None
     system: System
+    overhead: Overhead | None
 
 
 class RankBalance(Result, frozen=True, kw_only=True):

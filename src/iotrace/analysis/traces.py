@@ -104,6 +104,7 @@ def _rank(number: int, trace: KinetoTrace, compute: Compute) -> RankReport:
         accelerator=compute.accelerator,
         io=None,
         system=System(gpus=[], cpu_pct_mean=None, rss_peak_bytes=None, cpus=None, processes=[], host=None),
+        overhead=None,
     )
 
 

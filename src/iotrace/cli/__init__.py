@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from iotrace import __version__
+from iotrace.cli.doctor import doctor
 from iotrace.cli.export import export
 from iotrace.cli.report import report
 from iotrace.cli.run import run
@@ -39,8 +40,10 @@ def _options(
 
 
 # Everything behind the first word that is no option of ours belongs to the command.
-app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})(run)
+_before_a_command = {"allow_interspersed_args": False, "ignore_unknown_options": False}
+app.command(context_settings=_before_a_command)(run)
 app.command()(report)
+app.command(context_settings=_before_a_command)(doctor)
 app.command()(export)
 
 # typer brings click, as a dependency in older releases and inside itself in newer ones: both derive

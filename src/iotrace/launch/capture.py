@@ -63,7 +63,7 @@ def run(
         raise LaunchError("no command was given", "iotrace run -- python train.py")
     environment = dict(os.environ)
     program = child.find(command, environment.get("PATH"))
-    capture = posix.plan([*posix.python_directories(program), *_own_python()], only)
+    capture = posix.plan([*posix.python_directories(program), *own_python()], only)
     not_captured = []
     # Said before dftracer is switched on for our own ends: a program that uses it sees what the user set.
     own_dftracer = "on" if environment.get("DFTRACER_ENABLE") == "1" else "off"
@@ -72,11 +72,8 @@ def run(
     state = PosixState(on=not capture.why_not, only=[_readable(path) for path in only])
     manifest = describe(command, state, not_captured, torch, telemetry_ms)
     launch = begin(directory, manifest)
-    if not capture.why_not:
-        inherited = environment.get("LD_PRELOAD", "")
-        environment.update(posix.environment(capture, launch / names.POSIX, inherited))
     settings = {"dftracer": own_dftracer, **torch}
-    environment.update(agent_environment(launch, environment.get("PYTHONPATH", ""), settings))
+    environment = traced_environment(environment, capture, launch, settings)
     telemetry = start(directory.resolve(), telemetry_ms) if telemetry_ms else Telemetry(None)
     started_ns = time.monotonic_ns()
     try:
@@ -94,7 +91,19 @@ def run(
     return Run(exit_code, first=launch == directory.resolve())
 
 
-def _own_python() -> list[str]:
+def traced_environment(
+    environment: dict[str, str], capture: posix.PosixCapture, launch: Path, settings: dict[str, str]
+) -> dict[str, str]:
+    """`environment` with what brings agent and POSIX tracer into the command; both write to `launch`."""
+    traced = dict(environment)
+    if not capture.why_not:
+        inherited = environment.get("LD_PRELOAD", "")
+        traced.update(posix.environment(capture, launch / names.POSIX, inherited))
+    traced.update(agent_environment(launch, environment.get("PYTHONPATH", ""), settings))
+    return traced
+
+
+def own_python() -> list[str]:
     """Where iotrace runs from: its files, too, are no data."""
     roots = {sys.prefix, sys.base_prefix, str(Path(__file__).parent.parent)}
     return sorted(root for root in roots if root not in ("/", "/usr"))

@@ -9,7 +9,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from iotrace.analysis.results import DataWait, Gpu, Io, LoaderResult, RankReport, RegionResult, Report, System
+from iotrace.analysis.results import (
+    DataWait,
+    Gpu,
+    Io,
+    LoaderResult,
+    Overhead,
+    RankReport,
+    RegionResult,
+    Report,
+    System,
+)
 from iotrace.report.layout import LABEL_WIDTH as _LABEL_WIDTH
 from iotrace.report.layout import line as _line
 from iotrace.report.terminal_compute import print_compute, print_imbalance
@@ -23,6 +33,7 @@ _BAR_CELLS = 20
 _FIGURES_WIDTH = 58
 _NARROWEST_PATH = 16
 _WORTH_NAMING = 0.01  # of the wait
+_NOTICEABLE_PERCENT = 2.0  # of the step, spent on tracing
 
 
 def print_report(report: Report, console: Console) -> None:
@@ -85,6 +96,8 @@ def _print_rank(rank: RankReport, console: Console, several: bool) -> None:
         )
         _print_wait(wait, steps.mean_ms, console)
     print_compute(rank, console)
+    if rank.overhead is not None:
+        _print_overhead(rank.overhead, console)
     for loader in rank.loaders:
         _line(console, "loader", _loader_text(loader))
     if rank.regions:
@@ -161,6 +174,19 @@ def _print_causes(wait: DataWait, console: Console) -> None:
         style = "red" if row == 0 else "dim"
         table.add_row(label, cause, f"{cost_ms:.1f} ms", percent, Text(bar, style=style))
     console.print(table)
+
+
+def _print_overhead(overhead: Overhead, console: Console) -> None:
+    """A line only where tracing may have slowed the steps noticeably."""
+    slowed = overhead.estimated_pct_of_step
+    if slowed is None or slowed < _NOTICEABLE_PERCENT:
+        return
+    calls = ""
+    if overhead.posix_calls and overhead.posix_call_us is not None:
+        calls = (
+            f": {overhead.posix_calls} POSIX calls at {overhead.posix_call_us:.1f} µs; --io PATH traces fewer"
+        )
+    _line(console, "tracing", f"may itself have slowed the steps by up to {slowed:.0f} %{calls}")
 
 
 def _loader_text(loader: LoaderResult) -> str:

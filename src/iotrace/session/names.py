@@ -14,6 +14,7 @@ JOB_VARIABLE = "IOTRACE_JOB"
 
 MANIFEST = "manifest.json"
 OUTCOME = "outcome.json"
+COSTS = "costs.json"
 PROCESSES = "processes"
 POSIX = "posix"
 OUT = "out"

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from iotrace.session import names
+from iotrace.session.costs import Costs, read_costs
 from iotrace.session.manifest import Manifest, Outcome, launches, read_manifest, read_outcome
 from iotrace.sources.dftracer import OwnLogs, PosixCalls, read_posix
 from iotrace.sources.paths import Paths, is_code
@@ -58,6 +59,7 @@ class Session:
     calls: PosixCalls
     paths: Paths
     telemetry: list[Telemetry] = field(default_factory=list)
+    costs: Costs | None = None
 
     @property
     def manifest(self) -> Manifest:
@@ -177,7 +179,7 @@ def open_session(path: Path, progress: Callable[[str], None] = lambda _: None) -
     )
     data_calls = calls.where(is_data[calls.file]) if len(calls) else calls
     progress("reading the telemetry")
-    return Session(path, found, processes, data_calls, paths, read_telemetry(path))
+    return Session(path, found, processes, data_calls, paths, read_telemetry(path), read_costs(path))
 
 
 def _own_logs(processes: list[Process]) -> OwnLogs:

@@ -1,0 +1,99 @@
+"""``iotrace doctor``: what a run would capture here, what not, why, and what would help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from iotrace.errors import IotraceError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+    from iotrace.doctor.results import Check, Diagnosis
+
+_STYLES = {"ok": "green", "warning": "yellow", "missing": "bold red", "unknown": "magenta"}
+_STATUS_WIDTH, _ID_WIDTH = 7, 14
+
+
+def doctor(
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[--] [CMD [ARG]...]", help="The command that is to be traced."),
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="PATH", help="The data that CMD reads; default: a guess.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="DIR", help="Where sessions are to go; default: here."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> int:
+    """Say what iotrace run will capture of CMD here, what not, and why. CMD itself is not run.
+
+    Exit codes: 0 all of it, 1 something that matters is missing, 2 wrong usage.
+    """
+    from iotrace.doctor.diagnose import diagnose
+
+    if data is not None and not data.exists():
+        raise IotraceError(f"--data {data} does not exist", "name a file or a directory of the data")
+    diagnosis = diagnose(command or [], data, output or Path())
+    if as_json:
+        import msgspec
+
+        typer.echo(msgspec.json.format(msgspec.json.encode(diagnosis), indent=2).decode())
+    else:
+        from iotrace.present import make_console
+
+        _print(diagnosis, make_console(stderr=False))
+    return 1 if any(check.status == "missing" for check in diagnosis.checks) else 0
+
+
+def _print(diagnosis: Diagnosis, console: Console) -> None:
+    import shlex
+
+    from rich.text import Text
+
+    subject = shlex.join(diagnosis.argv) or f"no command given: {diagnosis.interpreter}"
+    console.print(Text.assemble(("iotrace doctor ", "bold"), subject))
+    console.print()
+    for check in diagnosis.checks:
+        _print_check(check, console)
+    console.print()
+    for label, parts in (("captured", diagnosis.captured), ("not captured", diagnosis.not_captured)):
+        if parts:
+            _row(console, Text(label, style="bold"), Text(" · ".join(parts)), _STATUS_WIDTH + 1 + _ID_WIDTH)
+    count = {status: sum(check.status == status for check in diagnosis.checks) for status in _STYLES}
+    told = ", ".join(f"{number} {status}" for status, number in count.items() if number)
+    console.print(Text(f"{told}; {diagnosis.seconds:.1f} s", style="dim"))
+
+
+def _print_check(check: Check, console: Console) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 1))
+    table.add_column(width=_STATUS_WIDTH, no_wrap=True)
+    table.add_column(width=_ID_WIDTH, no_wrap=True)
+    table.add_column(overflow="fold")
+    text = Text(check.what)
+    if check.why:
+        text.append(f"\n{check.why}", style="dim")
+    if check.remedy:
+        text.append(f"\n→ {check.remedy}")
+    table.add_row(Text(check.status, style=_STYLES[check.status]), Text(check.id, style="bold"), text)
+    console.print(table)
+
+
+def _row(console: Console, label: Text, text: Text, width: int) -> None:
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 1))
+    table.add_column(width=width, no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row(label, text)
+    console.print(table)

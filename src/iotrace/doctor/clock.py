@@ -1,0 +1,83 @@
+"""The clocks: what reading one costs, and whether CLOCK_REALTIME follows a reference."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from pathlib import Path
+
+from iotrace.doctor.results import Check, ok, unknown, warning
+
+SOURCE = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+_READS = 20_000
+_DEAR_NS = 300.0
+_TIME_ERROR, _STA_UNSYNC = 5, 0x40
+
+
+class _Timex(ctypes.Structure):
+    """``struct timex`` of <sys/timex.h>; the rest is padding."""
+
+    _fields_ = (
+        ("modes", ctypes.c_uint),
+        ("offset", ctypes.c_long),
+        ("freq", ctypes.c_long),
+        ("maxerror", ctypes.c_long),
+        ("esterror", ctypes.c_long),
+        ("status", ctypes.c_int),
+        ("rest", ctypes.c_char * 512),
+    )
+
+
+def read_cost_ns() -> float:
+    """What one reading of CLOCK_MONOTONIC costs, the best of five rounds."""
+    best = float("inf")
+    for _ in range(5):
+        start = time.perf_counter_ns()
+        for _ in range(_READS):
+            time.monotonic_ns()
+        best = min(best, (time.perf_counter_ns() - start) / _READS)
+    return best
+
+
+def check_clock_source(source: Path, cost_ns: float) -> Check:
+    """Where the kernel takes time from: ``tsc`` is read without a system call, ``hpet`` is not."""
+    try:
+        name = source.read_text().strip()
+    except OSError:
+        name = "unknown source"
+    what = f"{name}, {cost_ns:.0f} ns a reading"
+    if cost_ns > _DEAR_NS:
+        return warning(
+            "clock",
+            what,
+            "two readings for each span and each POSIX call: tracing costs more here",
+            "boot with clocksource=tsc, or trace less with --io PATH",
+        )
+    return ok("clock", what)
+
+
+def check_synchronised(state: int, status: int, max_error_us: int) -> Check:
+    """`state`, `status` and `max_error_us` as adjtimex gives them."""
+    if state == _TIME_ERROR or status & _STA_UNSYNC:
+        return warning(
+            "clock-sync",
+            "CLOCK_REALTIME is not synchronised",
+            "the timelines of several hosts may lie apart; on one host it does not matter",
+            "start chronyd or ntpd",
+        )
+    return ok("clock-sync", f"CLOCK_REALTIME is synchronised, to within {max_error_us / 1000:.1f} ms")
+
+
+def clock_source() -> Check:
+    """`check_clock_source` of this machine."""
+    return check_clock_source(SOURCE, read_cost_ns())
+
+
+def synchronised() -> Check:
+    """`check_synchronised` of this machine."""
+    timex = _Timex()  # modes 0: nothing is set
+    state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(timex))
+    if state < 0:
+        return unknown("clock-sync", "adjtimex is refused", os.strerror(ctypes.get_errno()))
+    return check_synchronised(state, timex.status, timex.maxerror)

@@ -1,0 +1,185 @@
+"""Which interpreter the command starts, and what about the command keeps the tracers out."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import struct
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from iotrace.doctor.results import Check, missing, ok, unknown
+
+_PYTHON = re.compile(r"(python|pypy)[0-9.]*t?$")
+_PYTHON_OPTIONS_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
+_WORKERS = re.compile(r"(?:^|[-_.])(?:num[-_]?)?workers[\w.]*=(\d+)$")
+_WORKERS_OPTION = re.compile(r"-{1,2}(?:\w+[-_.])*(?:num[-_]?)?workers$")
+# These choose an interpreter by themselves, elsewhere than on our PATH.
+_CHOOSERS = frozenset(
+    {"conda", "mamba", "micromamba", "uv", "poetry", "pipenv", "hatch", "pixi", "docker", "podman"}
+    | {"apptainer", "singularity", "ssh"}
+)
+_PT_INTERP, _ET_EXEC, _ET_DYN = 3, 2, 3
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """How the command starts Python: the words that do (``env -i python -S``), and the program itself.
+
+    `behind` is the program that will start it (srun, mpirun) and is not run by the doctor.
+    """
+
+    words: tuple[str, ...]
+    program: str
+    behind: str = ""
+
+
+def interpreter_of(command: list[str], path: str | None) -> Interpreter | None:
+    """The first Python that `command` starts as far as its words tell; None where they do not."""
+    if os.path.basename(command[0]) in _CHOOSERS:
+        return None
+    for place, word in enumerate(command):
+        program = shutil.which(word, path=path)
+        if program is None:
+            continue
+        python = python_of(program, path)
+        if python is None:
+            continue
+        own = (word, *_options(command[place + 1 :])) if _PYTHON.match(os.path.basename(word)) else (python,)
+        if place == 0:
+            return Interpreter(own, python)
+        if os.path.basename(command[0]) == "env":
+            return Interpreter((*command[:place], *own), python)
+        return Interpreter(own, python, behind=os.path.basename(command[0]))
+    return None
+
+
+def python_of(program: str, path: str | None) -> str | None:
+    """`program` itself if it is a Python, else the one that its ``#!`` names."""
+    if _PYTHON.match(os.path.basename(program)):
+        return program
+    try:
+        with open(program, "rb") as file:
+            line = file.readline(512)
+    except OSError:
+        return None
+    words = [os.fsdecode(word) for word in line[2:].split()] if line.startswith(b"#!") else []
+    if words and os.path.basename(words[0]) == "env":
+        words = [shutil.which(word, path=path) or "" for word in words[1:] if not word.startswith("-")]
+    if words and _PYTHON.match(os.path.basename(words[0])):
+        return words[0]
+    return None
+
+
+def _options(words: list[str]) -> list[str]:
+    """Python's own options, before the script, ``-m`` or ``-c``."""
+    found = []
+    words = list(words)
+    while words and words[0].startswith("-") and words[0] != "-":
+        if re.match(r"-[A-Za-z]*[cm]", words[0]):
+            break
+        found.append(words.pop(0))
+        if found[-1] in _PYTHON_OPTIONS_WITH_VALUE and words:
+            found.append(words.pop(0))
+    return found
+
+
+def workers_of(command: list[str]) -> int | None:
+    """How many loader workers the command's words ask for (``--workers 4``, ``num_workers=4``)."""
+    for word, following in pairwise([*command, ""]):
+        told = _WORKERS.search(word)
+        if told:
+            return int(told[1])
+        if _WORKERS_OPTION.fullmatch(word) and following.isdigit():
+            return int(following)
+    return None
+
+
+def check_command(command: list[str], path: str | None) -> Check:
+    """Whether a preloaded library can be loaded into the program that the command names."""
+    program = shutil.which(command[0], path=path)
+    if program is None:
+        return missing("command", f"{command[0]} was not found", "nothing can be run", "check PATH")
+    program = os.path.realpath(python_of(program, path) or program)
+    status = os.stat(program)
+    if status.st_mode & 0o6000 or _has_capabilities(program):
+        return missing(
+            "command",
+            f"{program} changes its rights as it starts (setuid, setgid or file capabilities)",
+            "the kernel then ignores LD_PRELOAD: no POSIX calls",
+            "run the program without these rights",
+        )
+    if is_static(Path(program)):
+        return missing(
+            "command",
+            f"{program} is statically linked",
+            "LD_PRELOAD has no effect there: no POSIX calls of that process",
+            "use a dynamically linked build",
+        )
+    emptied = _empties_environment(command)
+    if emptied:
+        return missing(
+            "command",
+            f"{emptied} empties the environment",
+            "neither the agent nor the POSIX tracer gets in",
+            f"put it before iotrace: {emptied} ... iotrace run -- CMD",
+        )
+    return ok("command", program)
+
+
+def _empties_environment(command: list[str]) -> str:
+    name = os.path.basename(command[0])
+    if name == "env":
+        for word in command[1:]:
+            if word in ("-", "-i", "--ignore-environment"):
+                return f"env {word}"
+            if not word.startswith("-") and "=" not in word:
+                break
+    if name == "sudo" and not {"-E", "--preserve-env"} & set(command[1:3]):
+        return "sudo"
+    return ""
+
+
+def _has_capabilities(program: str) -> bool:
+    try:
+        return bool(os.getxattr(program, "security.capability"))
+    except OSError:
+        return False
+
+
+def is_static(program: Path) -> bool:
+    """Whether an ELF program names no dynamic loader; False for what is no ELF program."""
+    with program.open("rb") as file:
+        head = file.read(64)
+        if len(head) < 64 or head[:4] != b"\x7fELF" or head[4] != 2:
+            return False
+        order = "<" if head[5] == 1 else ">"
+        kind = struct.unpack_from(f"{order}H", head, 16)[0]
+        offset = struct.unpack_from(f"{order}Q", head, 32)[0]
+        size, count = struct.unpack_from(f"{order}HH", head, 54)
+        if kind not in (_ET_EXEC, _ET_DYN):
+            return False
+        file.seek(offset)
+        table = file.read(size * count)
+    types = [struct.unpack_from(f"{order}I", table, size * row)[0] for row in range(len(table) // size)]
+    return _PT_INTERP not in types
+
+
+def check_interpreter(command: list[str], interpreter: Interpreter | None) -> Check:
+    """Whether the command's Python could be told from its words."""
+    if interpreter is None:
+        return unknown(
+            "interpreter",
+            f"{command[0]} names no Python that could be tried",
+            "whether the agent gets into what it starts is seen in a run alone",
+            "name the Python behind it: iotrace doctor -- python",
+        )
+    if interpreter.behind:
+        return ok(
+            "interpreter",
+            f"{interpreter.program}, behind {interpreter.behind}",
+            f"tried here, without {interpreter.behind}: it must hand on the environment",
+        )
+    return ok("interpreter", " ".join(interpreter.words))

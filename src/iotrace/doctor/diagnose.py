@@ -1,0 +1,86 @@
+"""The doctor's visit: which checks there are, run together, and what follows from them."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from iotrace import __version__
+from iotrace.doctor import accelerators, clock, command, interpreter, limits, pagecache, processors, storage
+from iotrace.doctor.probe import clean_environment, default_interpreter, probe
+from iotrace.doctor.results import SCHEMA_VERSION, Check, Diagnosis, unknown
+from iotrace.doctor.run import Named, run_checks
+from iotrace.doctor.torch_probe import check_torch
+
+# What a run records, and the checks on which that rests.
+_RECORDED = {
+    "steps, data waits and their causes": ("agent", "torch"),
+    "reads and decoding by file (h5py, zarr, numpy, PIL)": ("agent",),
+    "POSIX calls": ("posix",),
+}
+
+
+def diagnose(words: list[str], data: Path | None, output: Path) -> Diagnosis:
+    """Look at what a run of the command `words` (may be empty: iotrace's own Python) would meet here."""
+    start = time.monotonic()
+    environment = clean_environment()
+    path = environment.get("PATH")
+    python = command.interpreter_of(words, path) if words else default_interpreter()
+    workers = command.workers_of(words)
+    data = data or storage.data_of(words, Path.cwd())
+    mountinfo = storage.MOUNTS.read_text()
+
+    checks: list[Named] = []
+    if words:
+        checks.append(("command", lambda: command.check_command(words, path)))
+        checks.append(("interpreter", lambda: command.check_interpreter(words, python)))
+    if python is not None:
+        checks.append(("agent", lambda: interpreter.judge(probe(python, environment), environment)))
+        checks.append(("torch-profiler", lambda: check_torch(python, environment)))
+    checks += [
+        ("nvidia", accelerators.nvidia),
+        ("amd", accelerators.amd),
+        ("cpus", lambda: processors.processors(workers)),
+        ("memory", processors.memory),
+        ("shm", lambda: limits.shm(workers)),
+        ("limits", limits.limits),
+        ("clock", clock.clock_source),
+        ("clock-sync", clock.synchronised),
+        ("output", lambda: storage.check_output(output, mountinfo)),
+    ]
+    if data is not None:
+        checks.append(("data", lambda: storage.check_data(data, mountinfo)))
+        checks.append(("page-cache", lambda: pagecache.check_page_cache(data)))
+    found = run_checks(checks)
+    if any(check.id == "torch" and check.status == "warning" for check in found):
+        found = [check for check in found if check.id != "torch-profiler"]
+    if data is None:
+        found.append(
+            unknown("data", "no data was named", "nothing in the command looks like it", "--data PATH")
+        )
+    captured, not_captured = consequences(found)
+    return Diagnosis(
+        schema_version=SCHEMA_VERSION,
+        iotrace_version=__version__,
+        argv=[os.fsencode(word).decode(errors="replace") for word in words],
+        interpreter=python.program if python is not None else None,
+        captured=captured,
+        not_captured=not_captured,
+        checks=found,
+        seconds=time.monotonic() - start,
+    )
+
+
+def consequences(checks: list[Check]) -> tuple[list[str], list[str]]:
+    """What will be recorded and what will not; what rests on an unknown is in neither."""
+    status = {check.id: check.status for check in checks}
+    lost_all = status.get("output") == "missing"
+    captured, not_captured = [], []
+    for part, needed in _RECORDED.items():
+        states = [status.get(name, "unknown") for name in needed]
+        if lost_all or "missing" in states or ("torch" in needed and status.get("torch") == "warning"):
+            not_captured.append(part)
+        elif "unknown" not in states:
+            captured.append(part)
+    return captured, not_captured

@@ -1,0 +1,182 @@
+"""A tiny program, run by the command's own interpreter as `iotrace run` would run it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from iotrace.doctor.command import Interpreter
+from iotrace.launch import posix
+from iotrace.launch.capture import own_python, traced_environment
+from iotrace.session import names
+from iotrace.sources.dftracer import read_posix
+
+READS, READ_BYTES = 8, 512
+# For both tries together: a check that is given up leaves no child and no directory behind.
+_SECONDS = 3.6
+
+# In any Python 3: what it is, whether the agent has come, and reads for the tracer to see. dftracer deletes
+# the file of a process with fewer than five calls.
+_PROGRAM = """
+import json, os, sys
+bootstrap = sys.modules.get("iotrace.agent.bootstrap")
+descriptor = os.open("data.bin", os.O_RDONLY)
+for _ in range(8):
+    os.read(descriptor, 512)
+os.close(descriptor)
+maps = open("/proc/self/maps").read() if os.path.exists("/proc/self/maps") else ""
+def version(name):
+    try:
+        from importlib import metadata
+        return metadata.version(name)
+    except Exception:
+        return None
+try:
+    import multiprocessing
+    start = multiprocessing.get_context().get_start_method()
+except Exception:
+    start = None
+try:
+    import sysconfig
+    free_threaded = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+except Exception:
+    free_threaded = False
+print(json.dumps({
+    "agent": bootstrap is not None and getattr(bootstrap, "_recorder", None) is not None,
+    "preloaded": "libdftracer" in maps,
+    "asked_for": "libdftracer" in os.environ.get("LD_PRELOAD", ""),
+    "version": "%d.%d.%d" % sys.version_info[:3],
+    "implementation": sys.implementation.name,
+    "executable": sys.executable,
+    "prefix": sys.prefix, "base_prefix": sys.base_prefix,
+    "conda": os.path.isdir(os.path.join(sys.base_prefix, "conda-meta")),
+    "isolated": sys.flags.isolated, "no_site": sys.flags.no_site,
+    "ignore_environment": sys.flags.ignore_environment,
+    "free_threaded": free_threaded,
+    "start_method": start,
+    "packages": {name: version(name) for name in ("torch", "iotrace-agent", "h5py", "zarr", "numpy")},
+}))
+"""
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What the tiny program said of its interpreter."""
+
+    agent: bool
+    preloaded: bool
+    asked_for: bool
+    version: str
+    implementation: str
+    executable: str
+    prefix: str
+    base_prefix: str
+    conda: bool
+    isolated: int
+    no_site: int
+    ignore_environment: int
+    free_threaded: bool
+    start_method: str | None
+    packages: dict[str, str | None]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """How the traced tiny program went. `reads_seen` of READS; None where the tracer was not loaded.
+
+    `bare_works` is whether it runs untraced, asked only where it failed traced.
+    """
+
+    told: Told | None
+    capture: posix.PosixCapture
+    reads_seen: int | None
+    failure: str = ""
+    bare_works: bool = False
+    exit_code: int = 0
+
+
+def probe(interpreter: Interpreter, environment: dict[str, str]) -> Probe:
+    """Run the tiny program with agent and POSIX tracer, in a directory that is removed afterwards."""
+    deadline = time.monotonic() + _SECONDS
+    with tempfile.TemporaryDirectory(prefix="iotrace-doctor-") as name:
+        directory = Path(name)
+        (directory / names.PROCESSES).mkdir()
+        (directory / names.POSIX).mkdir()
+        (directory / "data.bin").write_bytes(bytes(READS * READ_BYTES))
+        capture = posix.plan([*posix.python_directories(interpreter.program), *own_python()], ["data.bin"])
+        traced = traced_environment(environment, capture, directory, {})
+        done, failure = _run(interpreter, traced, directory, deadline)
+        told = _told(done)
+        if told is None:
+            bare, _ = _run(interpreter, environment, directory, deadline)
+            works = _told(bare) is not None
+            return Probe(
+                None, capture, None, failure or _last_line(done), works, done.returncode if done else 0
+            )
+        calls = read_posix(directory / names.POSIX)
+        seen = sum(calls.names[number] == "read" for number in calls.name.tolist())
+        return Probe(told, capture, seen if told.preloaded else None, _preload_error(done))
+
+
+def _run(
+    interpreter: Interpreter, environment: dict[str, str], directory: Path, deadline: float
+) -> tuple[subprocess.CompletedProcess[str] | None, str]:
+    try:
+        return (
+            subprocess.run(
+                [*interpreter.words, "-c", _PROGRAM],
+                env=environment,
+                cwd=directory,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                stdin=subprocess.DEVNULL,
+                timeout=max(0.1, deadline - time.monotonic()),
+            ),
+            "",
+        )
+    except subprocess.TimeoutExpired:
+        return None, f"it did not end within {_SECONDS} s"
+    except OSError as error:
+        return None, str(error)
+
+
+def _told(done: subprocess.CompletedProcess[str] | None) -> Told | None:
+    if done is None or done.returncode or not done.stdout.strip():
+        return None
+    try:
+        return msgspec.json.decode(done.stdout.strip().splitlines()[-1], type=Told)
+    except msgspec.DecodeError:
+        return None
+
+
+def _last_line(done: subprocess.CompletedProcess[str] | None) -> str:
+    if done is None:
+        return ""
+    if done.returncode < 0:
+        return f"it was ended by signal {-done.returncode}"
+    lines = done.stderr.strip().splitlines()
+    return lines[-1] if lines else f"it left with exit code {done.returncode}"
+
+
+def _preload_error(done: subprocess.CompletedProcess[str] | None) -> str:
+    """What the dynamic loader said where it could not preload."""
+    lines = done.stderr.splitlines() if done else []
+    return next((line for line in lines if "LD_PRELOAD" in line and "dftracer" in line), "")
+
+
+def default_interpreter() -> Interpreter:
+    """iotrace's own, where no command was given."""
+    return Interpreter((sys.executable,), sys.executable)
+
+
+def clean_environment() -> dict[str, Any]:
+    """This process's environment, without another session's settings."""
+    return {key: value for key, value in os.environ.items() if key != names.SETTINGS_VARIABLE}

@@ -1,0 +1,117 @@
+"""torch and its profiler in the command's interpreter: asked in a process of its own, with a time limit."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import msgspec
+
+from iotrace.doctor.command import Interpreter
+from iotrace.doctor.results import Check, missing, ok, unknown, warning
+
+_SECONDS = 3.6
+
+# In steps: an import that hangs in the profiler still has told the version.
+_PROGRAM = """
+import json
+def tell(**found):
+    print(json.dumps(found), flush=True)
+try:
+    import torch
+except ModuleNotFoundError as error:
+    tell(absent=str(error)); raise SystemExit
+except Exception as error:
+    tell(broken="%s: %s" % (type(error).__name__, error)); raise SystemExit
+build = {name: getattr(torch.version, name, None) for name in ("cuda", "hip", "xpu")}
+tell(version=torch.__version__, build={k: v for k, v in build.items() if v})
+devices = {}
+for name in ("cuda", "xpu"):
+    module = getattr(torch, name, None)
+    try:
+        if module is not None and module.is_available():
+            devices["hip" if name == "cuda" and build["hip"] else name] = module.device_count()
+    except Exception:
+        pass
+tell(devices=devices, kineto=torch.autograd.kineto_available())
+try:
+    from torch.profiler import ProfilerActivity, profile
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        torch.ones(2) + 1
+    tell(events=len(profiler.events()))
+except Exception as error:
+    tell(profiler="%s: %s" % (type(error).__name__, error))
+"""
+
+
+class _Told(msgspec.Struct):
+    absent: str = ""
+    broken: str = ""
+    version: str = ""
+    build: dict[str, str] = {}
+    devices: dict[str, int] | None = None
+    kineto: bool | None = None
+    events: int | None = None
+    profiler: str = ""
+
+
+def check_torch(interpreter: Interpreter, environment: dict[str, str]) -> Check:
+    """Whether torch.profiler records there, and the accelerators that torch can use."""
+    try:
+        done = subprocess.run(
+            [*interpreter.words, "-c", _PROGRAM],
+            env={**environment, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"},  # no CUDA context for a question
+            capture_output=True,
+            text=True,
+            errors="replace",
+            stdin=subprocess.DEVNULL,
+            timeout=_SECONDS,
+        )
+        told, late = _merge(done.stdout), ""
+    except subprocess.TimeoutExpired as error:
+        output = error.stdout or b""
+        told = _merge(output if isinstance(output, str) else os.fsdecode(output))
+        late = f"torch was not imported within {_SECONDS} s: ask again when it lies in the page cache"
+    return judge_torch(told, late)
+
+
+def _merge(output: str) -> _Told:
+    told: dict[str, object] = {}
+    for line in output.splitlines():
+        if line.startswith("{"):
+            try:
+                told.update(msgspec.json.decode(line, type=dict))
+            except msgspec.DecodeError:
+                continue
+    return msgspec.convert(told, _Told)
+
+
+def judge_torch(told: _Told, late: str) -> Check:
+    """From what the process told before its end or its time limit; `late` says why it told no more."""
+    lost = "no kernels, no compute"
+    if told.absent:
+        return unknown("torch-profiler", "torch is not there", told.absent)
+    if told.broken:
+        why = "no steps, no data waits: the training program will not run either"
+        return missing(
+            "torch-profiler", f"torch cannot be imported: {told.broken}", why, "mend its environment"
+        )
+    if told.kineto is False:
+        return missing("torch-profiler", f"torch {told.version} was built without Kineto", lost)
+    if told.profiler:
+        return missing("torch-profiler", f"it does not start: {told.profiler}", lost)
+    if told.events is None or told.devices is None:
+        return unknown("torch-profiler", "no answer", late or "the process that asked torch ended early")
+    if told.events == 0:
+        return missing("torch-profiler", "it recorded nothing of an addition", lost)
+    build = ", ".join(f"{name.upper()} {version}" for name, version in told.build.items()) or "CPU build"
+    counted = ", ".join(f"{count} {name.upper()} devices" for name, count in told.devices.items())
+    what = f"records; {build}, {counted or 'no accelerator that torch can use'}"
+    if told.build and not told.devices:
+        return warning(
+            "torch-profiler",
+            what,
+            "torch is built for an accelerator and finds none: the program would train on the CPU",
+            "check the driver and CUDA_VISIBLE_DEVICES; in a container: --gpus all",
+        )
+    return ok("torch-profiler", what)

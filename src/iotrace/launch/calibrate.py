@@ -1,0 +1,111 @@
+"""What one traced call, span and process start cost on this machine, now: about 0.1 s, after the command.
+
+A table of costs would be another machine's. Two children are measured, one traced and one bare; they run
+beside each other, while the launcher reads the session.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from iotrace.launch import posix
+from iotrace.launch.capture import own_python, traced_environment
+from iotrace.session import names
+from iotrace.session.costs import Costs
+
+_SECONDS = 2.0
+
+# The least of several rounds: whatever else runs only adds to it. The first line's clock holds what the
+# start cost; `time` is built in, so that asking costs nothing. The second file's name is not traced.
+_PROGRAM = """
+import time
+start_ns = time.process_time_ns()
+import os, sys
+def least(call, rounds, count):
+    best = float("inf")
+    for _ in range(rounds):
+        begin = time.perf_counter_ns()
+        for _ in range(count):
+            call()
+        best = min(best, (time.perf_counter_ns() - begin) / count)
+    return best
+reads = []
+for name in ("traced.bin", "other.bin"):
+    descriptor = os.open(name, os.O_RDONLY)
+    reads.append(least(lambda: os.pread(descriptor, 4096, 0), 6, 100))
+bootstrap = sys.modules.get("iotrace.agent.bootstrap")
+recorder = getattr(bootstrap, "_recorder", None)
+span = "null"
+if recorder is not None:
+    from iotrace.agent.spans import timed
+    def nothing():
+        pass
+    def round_of(call):
+        best = least(call, 1, 500)
+        recorder.spans.clear()
+        return best
+    whole = timed(recorder, nothing, "nothing", 3)
+    span = min(round_of(whole) for _ in range(6)) - least(nothing, 6, 500)
+print('{"start": %d, "call": %f, "span": %s}' % (start_ns, reads[0] - reads[1], span))
+"""
+
+
+class Calibration:
+    """Children that measure; `finish` waits for what they tell."""
+
+    def __init__(self, posix_on: bool) -> None:
+        self._posix_on = posix_on
+        self._directory = tempfile.TemporaryDirectory(prefix="iotrace-costs-", ignore_cleanup_errors=True)
+        directory = Path(self._directory.name)
+        for part in (names.PROCESSES, names.POSIX):
+            (directory / part).mkdir()
+        for name in ("traced.bin", "other.bin"):
+            (directory / name).write_bytes(bytes(4096))
+        bare = {key: value for key, value in os.environ.items() if key != names.SETTINGS_VARIABLE}
+        capture = posix.plan([*posix.python_directories(sys.executable), *own_python()], ["traced.bin"])
+        if not posix_on:
+            capture = posix.PosixCapture("", why_not="not traced in this run")
+        self._traced = _start(traced_environment(bare, capture, directory, {}), directory)
+        self._bare = _start(bare, directory)
+
+    def finish(self, host: str) -> Costs | None:
+        """The costs; None where the children did not tell them."""
+        traced, bare = _told(self._traced), _told(self._bare)
+        self._directory.cleanup()
+        if traced is None or bare is None:
+            return None
+        span = traced["span"]
+        return Costs(
+            host=host,
+            posix_call_ns=max(0, round(traced["call"] or 0)) if self._posix_on else None,
+            span_ns=None if span is None else max(0, round(span)),
+            process_start_ns=max(0, round((traced["start"] or 0) - (bare["start"] or 0))),
+        )
+
+
+def _start(environment: dict[str, str], directory: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM],
+        env=environment,
+        cwd=directory,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+def _told(child: subprocess.Popen[str]) -> dict[str, float | None] | None:
+    try:
+        output, _ = child.communicate(timeout=_SECONDS)
+        told: dict[str, float | None] = json.loads(output)
+        return told
+    except (subprocess.TimeoutExpired, ValueError):
+        child.kill()
+        child.wait()
+        return None

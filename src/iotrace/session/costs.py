@@ -1,0 +1,41 @@
+"""What tracing costs on the machine of a run: measured after it, kept beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from iotrace.session import names
+from iotrace.session.manifest import write_atomically
+
+
+class Costs(msgspec.Struct, frozen=True):
+    """CPU time that tracing adds, on the host `host`; None where that source was not there to be measured.
+
+    `posix_call_ns`: to a traced read of 4 KiB. `span_ns`: to a timed call. `process_start_ns`: to the start
+    of a Python process, with all sources of the run.
+    """
+
+    host: str
+    posix_call_ns: int | None = None
+    span_ns: int | None = None
+    process_start_ns: int | None = None
+
+
+def write_costs(session: Path, costs: Costs) -> None:
+    """Keep `costs`; a session that cannot be written any more has none."""
+    try:
+        write_atomically(
+            session / names.COSTS, msgspec.json.format(msgspec.json.encode(costs), indent=2) + b"\n"
+        )
+    except OSError:
+        pass
+
+
+def read_costs(session: Path) -> Costs | None:
+    """The costs of the session's first launcher; None where they were not measured or are damaged."""
+    try:
+        return msgspec.json.decode((session / names.COSTS).read_bytes(), type=Costs)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None

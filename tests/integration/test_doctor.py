@@ -1,0 +1,117 @@
+"""The doctor on this machine: what it says is so, and it is quick."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def doctor(
+    *words: str, cwd: Path | None = None, **variables: str
+) -> tuple[int, dict[str, Any], dict[str, dict[str, Any]]]:
+    """Exit code, the document, and its checks by id."""
+    done = subprocess.run(
+        [sys.executable, "-m", "iotrace", "doctor", "--json", *words],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, **variables},
+        timeout=60,
+    )
+    assert done.stdout, done.stderr
+    document = json.loads(done.stdout)
+    return done.returncode, document, {check["id"]: check for check in document["checks"]}
+
+
+def test_here_all_is_captured_and_it_is_told_within_5_s(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.bin").write_bytes(bytes(1 << 16))
+    code, document, checks = doctor("--", sys.executable, "train.py", "--workers", "900", cwd=tmp_path)
+    assert code == 0
+    assert document["seconds"] < 5
+    assert document["interpreter"] == sys.executable
+    assert document["not_captured"] == []
+    assert {"agent", "posix", "python", "start-method", "torch"} <= {
+        name for name, check in checks.items() if check["status"] == "ok"
+    }
+    assert checks["posix"]["what"] == "dftracer saw all 8 reads of a tiny program"
+    assert checks["cpus"]["what"].startswith("900 workers")
+    assert checks["torch-profiler"]["status"] in ("ok", "unknown")  # a cold import may take too long
+    assert checks["data"]["what"].startswith("data is on ")
+    assert os.listdir(tmp_path) == ["data"]
+
+
+@pytest.mark.parametrize(
+    ("options", "lost"),
+    [(["-S"], "agent"), (["-I", "-S"], "agent")],
+)
+def test_options_that_keep_the_agent_out(options: list[str], lost: str) -> None:
+    code, document, checks = doctor("--", sys.executable, *options, "train.py")
+    assert code == 1
+    assert checks[lost]["status"] == "missing"
+    assert checks["posix"]["status"] == "ok"
+    assert "POSIX calls" in document["captured"]
+
+
+def test_an_emptied_environment_keeps_both_out() -> None:
+    code, document, checks = doctor("--", "env", "-i", sys.executable, "-S", "train.py")
+    assert code == 1
+    assert [checks[name]["status"] for name in ("command", "agent", "posix")] == ["missing"] * 3
+    assert document["captured"] == []
+
+
+def test_a_preload_that_is_there_stays_and_does_no_harm(tmp_path: Path) -> None:
+    import dftracer
+
+    other = str(Path(dftracer.__path__[0]) / "lib64" / "no-such-library.so")
+    code, _, checks = doctor(LD_PRELOAD=other)
+    assert code == 0
+    assert checks["posix"]["what"] == f"dftracer saw all 8 reads of a tiny program, before {other}"
+
+
+def test_a_program_that_the_tracer_cannot_enter() -> None:
+    static = next(
+        (path for path in map(Path, ("/sbin/ldconfig", "/usr/sbin/ldconfig")) if path.exists()), None
+    )
+    if static is None:
+        pytest.skip("no statically linked program to try (glibc's ldconfig)")
+    code, document, checks = doctor("--", str(static))
+    assert code == 1
+    assert "statically linked" in checks["command"]["what"]
+    assert document["interpreter"] is None
+
+
+def test_an_output_that_cannot_be_written_captures_nothing() -> None:
+    code, document, checks = doctor("-o", "/proc/iotrace")
+    assert code == 1
+    assert checks["output"]["status"] == "missing"
+    assert document["captured"] == []
+
+
+def test_it_reads_well_in_80_columns_without_colour() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "iotrace", "doctor", "--", sys.executable, "-S"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "NO_COLOR": "1", "FORCE_COLOR": "", "COLUMNS": "80"},
+    )
+    lines = done.stdout.splitlines()
+    assert done.returncode == 1
+    assert max(map(len, lines)) <= 80
+    assert "\x1b" not in done.stdout
+    assert any(line.startswith("missing agent") for line in lines)
+    assert any(line.strip() == "→ leave out -S" for line in lines)
+
+
+def test_data_that_is_not_there_is_a_sentence() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "iotrace", "doctor", "--data", "/no/such"], capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("iotrace: --data /no/such does not exist")

@@ -1,0 +1,330 @@
+"""The doctor's judgements, on made-up machines."""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from iotrace.doctor.accelerators import judge_amd, judge_nvidia
+from iotrace.doctor.clock import check_clock_source, check_synchronised
+from iotrace.doctor.command import check_command, interpreter_of, is_static, workers_of
+from iotrace.doctor.diagnose import consequences
+from iotrace.doctor.interpreter import check_agent, check_posix, check_python, check_start_method
+from iotrace.doctor.limits import check_limits, check_shm
+from iotrace.doctor.pagecache import check_page_cache
+from iotrace.doctor.probe import READS, Probe, Told
+from iotrace.doctor.processors import check_cpus, check_memory, cpu_limit, memory_limit
+from iotrace.doctor.results import missing, ok, unknown, warning
+from iotrace.doctor.run import run_checks
+from iotrace.doctor.storage import check_output, data_of, mount_of
+from iotrace.doctor.torch_probe import _Told, judge_torch
+from iotrace.launch.posix import PosixCapture
+
+PATH = os.environ["PATH"]
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_the_tightest_quota_of_v2_holds_wherever_it_stands(tmp_path: Path) -> None:
+    write(tmp_path / "cpu.max", "max 100000\n")
+    write(tmp_path / "user/cpu.max", "150000 100000\n")
+    write(tmp_path / "user/job/cpu.max", "400000 100000\n")
+    write(tmp_path / "user/memory.max", "2147483648\n")
+    write(tmp_path / "user/job/memory.max", "max\n")
+    assert cpu_limit(tmp_path, "0::/user/job\n") == 1.5
+    assert memory_limit(tmp_path, "0::/user/job\n") == 2 << 30
+
+
+def test_quotas_of_v1(tmp_path: Path) -> None:
+    write(tmp_path / "cpu,cpuacct/job/cpu.cfs_quota_us", "50000\n")
+    write(tmp_path / "cpu,cpuacct/job/cpu.cfs_period_us", "100000\n")
+    write(tmp_path / "memory/job/memory.limit_in_bytes", "1073741824\n")
+    write(tmp_path / "memory/memory.limit_in_bytes", "9223372036854771712\n")
+    membership = "4:memory:/job\n3:cpu,cpuacct:/job\n0::/\n"
+    assert cpu_limit(tmp_path, membership) == 0.5
+    assert memory_limit(tmp_path, membership) == 1 << 30
+
+
+def test_no_limit_is_none(tmp_path: Path) -> None:
+    write(tmp_path / "cpu/cpu.cfs_quota_us", "-1\n")
+    write(tmp_path / "cpu/cpu.cfs_period_us", "100000\n")
+    write(tmp_path / "memory/memory.limit_in_bytes", "9223372036854771712\n")
+    # In a container the path is the host's, of which the root alone is mounted.
+    membership = "2:cpu:/docker/abc\n1:memory:/docker/abc\n"
+    assert cpu_limit(tmp_path, membership) is None
+    assert memory_limit(tmp_path, membership) is None
+
+
+def test_workers_on_too_few_cpus() -> None:
+    check = check_cpus(1.5, affinity=16, counted=64, workers=4)
+    assert check.status == "warning"
+    assert "4 workers and the training process on 1.5 CPUs" in check.what
+    assert "num_workers to 1" in check.remedy
+    assert check_cpus(None, 16, 16, 4).status == "ok"
+    assert check_cpus(2.0, 16, 16, None).status == "warning"
+    assert "4 of 16" in check_cpus(None, 4, 16, None).what
+
+
+def test_memory() -> None:
+    meminfo = "MemTotal:  16777216 kB\nMemAvailable:  {} kB\n"
+    assert check_memory(None, meminfo.format(12582912)).what == "12.0 GiB available of 16.0 GiB"
+    assert (
+        check_memory(4 << 30, meminfo.format(12582912)).what == "the control group allows 4.0 GiB of 16.0 GiB"
+    )
+    assert check_memory(None, meminfo.format(1000)).status == "warning"
+
+
+def test_shared_memory_and_limits(tmp_path: Path) -> None:
+    assert check_shm(str(tmp_path / "none"), 2).status == "warning"
+    limits = {"open files": 256, "processes": -1, "locked memory": 65536, "file size": -1}
+    check = check_limits(limits)
+    assert (check.status, check.remedy) == ("warning", "ulimit -n 1024")
+    assert check.what == "open files 256, processes unlimited, locked memory 64.0 KiB"
+    assert check_limits({**limits, "open files": 1024}).status == "ok"
+    assert "cut" in check_limits({**limits, "file size": 1 << 20}).why
+
+
+@pytest.mark.parametrize(
+    ("words", "workers"),
+    [
+        ("train.py --workers 4", 4),
+        ("train.py --num-workers=3", 3),
+        ("train.py dataloader.num_workers.training=8", 8),
+        ("train.py --data.num_workers 2", 2),
+        ("train.py --workers-dir 5", None),
+        ("train.py --coworkers=5", None),
+        ("train.py --workers", None),
+    ],
+)
+def test_workers_that_the_command_asks_for(words: str, workers: int | None) -> None:
+    assert workers_of(["python", *words.split()]) == workers
+
+
+@pytest.mark.parametrize(
+    ("words", "started", "behind"),
+    [
+        ("{python} -S -W ignore -X dev train.py -S", "{python} -S -W ignore -X dev", ""),
+        ("{python} -um train", "{python}", ""),
+        ("env -i A=b {python} train.py", "env -i A=b {python}", ""),
+        ("nice -n 5 {python} train.py", "{python}", "nice"),
+        ("{script} train.py", "{python}", ""),
+    ],
+)
+def test_how_the_command_starts_python(tmp_path: Path, words: str, started: str, behind: str) -> None:
+    script = tmp_path / "torchrun"
+    script.write_text(f"#!{sys.executable}\n")
+    script.chmod(0o755)
+    names = {"python": sys.executable, "script": str(script)}
+    found = interpreter_of(words.format(**names).split(), PATH)
+    assert found is not None
+    assert (" ".join(found.words), found.behind) == (started.format(**names), behind)
+
+
+@pytest.mark.parametrize("words", ["conda run python x.py", "sh train.sh", "no-such-command"])
+def test_commands_that_name_no_python(words: str) -> None:
+    assert interpreter_of(words.split(), PATH) is None
+
+
+def elf(*segments: int) -> bytes:
+    """A 64-bit ELF program with segments of these types."""
+    head = b"\x7fELF" + bytes([2, 1, 1]) + bytes(9)
+    head += struct.pack("<HHIQQQIHHHHHH", 2, 62, 1, 0, 64, 0, 0, 64, 56, len(segments), 0, 0, 0)
+    return head + b"".join(struct.pack("<I", kind) + bytes(52) for kind in segments)
+
+
+def test_programs_that_no_library_can_be_preloaded_into(tmp_path: Path) -> None:
+    static, dynamic = tmp_path / "static", tmp_path / "dynamic"
+    static.write_bytes(elf(1, 2))
+    dynamic.write_bytes(elf(1, 3))
+    assert is_static(static)
+    assert not is_static(dynamic)
+    assert not is_static(Path(__file__))
+    for program in (static, dynamic):
+        program.chmod(0o755)
+    assert "statically linked" in check_command([str(static)], PATH).what
+    assert check_command([str(dynamic)], PATH).status == "ok"
+    dynamic.chmod(0o755 | stat.S_ISUID)
+    assert "setuid" in check_command([str(dynamic)], PATH).what
+    assert "was not found" in check_command(["no-such-command"], PATH).what
+
+
+@pytest.mark.parametrize("words", ["env -i {0} x.py", "env - {0} x.py"])
+def test_an_emptied_environment_is_told(words: str) -> None:
+    assert "empties" in check_command(words.format(sys.executable).split(), PATH).what
+    assert check_command(["env", "A=b", sys.executable, "-i"], PATH).status == "ok"
+
+
+def told(**changes: object) -> Told:
+    values: dict[str, object] = {
+        "agent": True,
+        "preloaded": True,
+        "asked_for": True,
+        "version": "3.11.7",
+        "implementation": "cpython",
+        "executable": "/x/bin/python",
+        "prefix": "/x",
+        "base_prefix": "/x",
+        "conda": False,
+        "isolated": 0,
+        "no_site": 0,
+        "ignore_environment": 0,
+        "free_threaded": False,
+        "start_method": "fork",
+        "packages": {"torch": "2.8.0"},
+    }
+    return Told(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def test_what_keeps_the_agent_out() -> None:
+    assert check_agent(told()).status == "ok"
+    assert check_agent(told(agent=False, no_site=1)).remedy == "leave out -S"
+    assert "-I" in check_agent(told(agent=False, isolated=1, ignore_environment=1)).why
+    assert "-E" in check_agent(told(agent=False, ignore_environment=1)).why
+    assert check_agent(told(agent=False)).status == "missing"
+
+
+def test_interpreters() -> None:
+    assert check_python(told(base_prefix="/opt/conda", conda=True)).what == "cpython 3.11.7 (conda)"
+    assert check_python(told(version="3.9.2")).status == "missing"
+    assert check_python(told(implementation="pypy")).status == "warning"
+    assert "comes late" in check_start_method(told(start_method="forkserver")).why
+    assert check_start_method(told(start_method=None)).status == "unknown"
+
+
+def test_the_posix_tracer() -> None:
+    capture = PosixCapture(__file__)
+    assert check_posix(Probe(told(), capture, READS), {}).status == "ok"
+    assert "before libx.so" in check_posix(Probe(told(), capture, READS), {"LD_PRELOAD": "libx.so"}).what
+    assert "saw 3 of 8" in check_posix(Probe(told(), capture, 3), {}).what
+    assert "glibc" in check_posix(Probe(told(preloaded=False), capture, None), {}).remedy
+    assert "env -i" in check_posix(Probe(told(asked_for=False), capture, None), {}).remedy
+    absent = PosixCapture("", (), "dftracer is not installed", "pip install it")
+    assert check_posix(Probe(told(), absent, None), {}).remedy == "pip install it"
+
+
+def test_torch_and_its_profiler() -> None:
+    cpu = {"version": "2.8.0", "devices": {}, "kineto": True}
+    assert judge_torch(_Told(**cpu, events=3), "").status == "ok"  # type: ignore[arg-type]
+    assert judge_torch(_Told(**cpu, events=0), "").status == "missing"  # type: ignore[arg-type]
+    assert judge_torch(_Told(**cpu, events=3, build={"cuda": "12.8"}), "").status == "warning"  # type: ignore[arg-type]
+    assert judge_torch(_Told(version="2.8.0"), "too slow").why == "too slow"
+    assert judge_torch(_Told(broken="OSError: libcudart"), "").status == "missing"
+
+
+def test_accelerators() -> None:
+    assert judge_nvidia(2, ["H100", "H100"], "").what == "NVML sees 2 x H100"
+    assert judge_nvidia(2, None, "not found").status == "warning"
+    assert judge_nvidia(0, None, "not found").status == "ok"
+    assert judge_amd(True, False).status == "warning"
+    assert judge_amd(False, False).status == "ok"
+
+
+def test_clocks(tmp_path: Path) -> None:
+    (tmp_path / "current").write_text("hpet\n")
+    assert check_clock_source(tmp_path / "current", 1500.0).status == "warning"
+    assert check_clock_source(tmp_path / "none", 30.0).what == "unknown source, 30 ns a reading"
+    assert check_synchronised(5, 0x40, 16000000).status == "warning"
+    assert check_synchronised(0, 0x2001, 2500).what.endswith("to within 2.5 ms")
+
+
+MOUNTS = """\
+22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
+30 22 0:40 / /data rw - nfs4 server:/export rw
+31 30 0:41 / /data/my\\040set rw - tmpfs none rw
+32 22 0:42 / /datasets ro shared:4 master:1 - fuse.sshfs me@there ro
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/data", "nfs4"),
+        ("/data/a/b", "nfs4"),
+        ("/data/my set/x", "tmpfs"),
+        ("/datasets/x", "fuse.sshfs"),
+        ("/dat", "ext4"),
+    ],
+)
+def test_the_mount_of_a_path(path: str, kind: str) -> None:
+    mount = mount_of(path, MOUNTS)
+    assert mount is not None
+    assert mount.kind == kind
+    assert bool(mount.meaning) == (kind != "ext4")
+
+
+def test_where_sessions_go(tmp_path: Path) -> None:
+    assert check_output(tmp_path / "not" / "yet", MOUNTS).what.endswith("on ext4")
+    assert check_output(Path("/proc/nothing"), MOUNTS).status == "missing"
+
+
+def test_a_guess_at_the_data(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    assert data_of(["python", "train.py", "--lr", "1"], tmp_path) is None
+    (tmp_path / "data").mkdir()
+    assert data_of(["python", "train.py", "--lr", "1"], tmp_path) == Path("data")
+    (tmp_path / "set").mkdir()
+    assert data_of(["python", "train.py", "--in=set"], tmp_path) == Path("set")
+    assert data_of(["python", "train.py", "set", "data"], tmp_path) == Path("set")
+
+
+def test_the_page_cache_of_files_just_written(tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(bytes(1 << 20))
+    check = check_page_cache(tmp_path)
+    if check.status == "unknown":
+        pytest.skip(f"{tmp_path}: {check.why}")
+    assert check.what.startswith("about 100 % of 1.0 MiB")
+    assert check_page_cache(tmp_path / "none").status == "unknown"
+
+
+def test_asking_for_the_page_cache_does_not_fill_it(tmp_path: Path) -> None:
+    path = tmp_path / "cold.bin"
+    path.write_bytes(os.urandom(16 << 20))
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    first = check_page_cache(path)
+    time.sleep(0.2)
+    if first.status == "unknown" or "about 0 %" not in first.what:
+        pytest.skip(f"the file cannot be dropped from the page cache here: {first.what}")
+    second = int(check_page_cache(path).what.split()[1])
+    # The pages that were asked for may have come; their neighbours not.
+    assert second <= 5
+
+
+def test_a_check_that_fails_or_hangs_is_unknown_and_the_others_count() -> None:
+    def fails() -> None:
+        raise OSError("no such thing")
+
+    def hangs() -> None:
+        time.sleep(30)
+
+    start = time.monotonic()
+    found = run_checks(
+        [("a", fails), ("b", hangs), ("c", lambda: ok("c", "fine"))],  # type: ignore[list-item]
+        seconds=0.3,
+    )
+    assert time.monotonic() - start < 2
+    assert [(check.id, check.status) for check in found] == [("a", "unknown"), ("b", "unknown"), ("c", "ok")]
+    assert "OSError: no such thing" in found[0].why
+    assert "0.3 s" in found[1].why
+
+
+def test_what_follows_from_the_checks() -> None:
+    good = [ok("agent", ""), ok("posix", ""), ok("torch", "")]
+    assert len(consequences(good)[0]) == 3
+    captured, lost = consequences([missing("agent", "", ""), ok("posix", ""), ok("torch", "")])
+    assert captured == ["POSIX calls"]
+    assert len(lost) == 2
+    assert consequences([unknown("agent", "", ""), ok("posix", "")])[0] == ["POSIX calls"]
+    no_torch = consequences([ok("agent", ""), ok("posix", ""), warning("torch", "", "")])
+    assert no_torch[1] == ["steps, data waits and their causes"]
+    assert consequences([*good, missing("output", "", "")])[0] == []

@@ -1,0 +1,58 @@
+"""What tracing may have cost: counting in windows, bounds of the estimate, the report's line."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from iotrace.analysis.overhead import count_inside
+from iotrace.analysis.results import Overhead
+from iotrace.report.terminal import _print_overhead
+
+
+@given(
+    st.lists(st.integers(0, 60), max_size=30),
+    st.lists(st.integers(0, 60), max_size=8, unique=True).map(sorted),
+)
+def test_times_inside_windows_are_counted(times: list[int], bounds: list[int]) -> None:
+    windows = list(zip(bounds[::2], bounds[1::2], strict=False))
+    expected = sum(any(start <= time < end for start, end in windows) for time in times)
+    starts = np.array([start for start, _ in windows], dtype=np.int64)
+    ends = np.array([end for _, end in windows], dtype=np.int64)
+    assert count_inside(np.array(times, dtype=np.int64), starts, ends) == expected
+
+
+def shown(percent: float | None, calls: int | None) -> str:
+    output = io.StringIO()
+    overhead = Overhead(
+        posix_calls=calls,
+        spans=10,
+        processes=1,
+        posix_call_us=None if calls is None else 3.0,
+        span_us=1.0,
+        process_start_ms=12.0,
+        measured_on="here",
+        consumer_pct_of_step=percent,
+        workers_pct_of_production=None,
+        estimated_pct_of_step=percent,
+    )
+    _print_overhead(overhead, Console(file=output, width=80))
+    return " ".join(output.getvalue().split())
+
+
+@pytest.mark.parametrize("percent", [None, 0.0, 1.9])
+def test_no_line_where_tracing_cost_little_or_is_unknown(percent: float | None) -> None:
+    assert shown(percent, 5) == ""
+
+
+def test_a_line_with_its_remedy_where_it_may_have_cost_more() -> None:
+    assert shown(7.2, 500) == (
+        "tracing may itself have slowed the steps by up to 7 %: 500 POSIX calls at 3.0 µs; "
+        "--io PATH traces fewer"
+    )
+    assert shown(3.0, None) == "tracing may itself have slowed the steps by up to 3 %"

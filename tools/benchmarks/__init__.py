@@ -1,0 +1,1 @@
+"""Measurements of iotrace itself; started by tools/bench."""

@@ -1,0 +1,151 @@
+"""What one process, span, batch and POSIX call cost: the smallest of several interleaved rounds.
+
+Noise only adds time, so the smallest round is nearest to the cost itself.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tools.benchmarks.variants import AGENT, BARE, BOTH, POSIX, environment_of, interleaved
+
+_CALLS = """
+import json, os, time
+open("data.bin", "wb").write(bytes(1 << 16))
+outside = os.open(os.__file__, os.O_RDONLY)
+descriptor = os.open("data.bin", os.O_RDONLY)
+def cost(call, n=2000):
+    best = float("inf")
+    for _ in range(9):
+        start = time.perf_counter_ns()
+        for _ in range(n):
+            call()
+        best = min(best, (time.perf_counter_ns() - start) / n)
+    return best / 1000
+print(json.dumps({
+    "read of 4 KiB": cost(lambda: os.pread(descriptor, 4096, 0)),
+    "open and close": cost(lambda: os.close(os.open("data.bin", os.O_RDONLY))),
+    "stat": cost(lambda: os.stat("data.bin")),
+    "lseek": cost(lambda: os.lseek(descriptor, 0, 0)),
+    "read of a file that is not traced": cost(lambda: os.pread(outside, 4096, 0)),
+}))
+"""
+
+_SPAN = """
+import json, time
+from iotrace.agent import bootstrap, spans
+def nothing():
+    pass
+recorder = bootstrap._recorder
+timed = spans.timed(recorder, nothing, "nothing", 3)
+def cost(call, n=20000):
+    best = float("inf")
+    for _ in range(9):
+        start = time.perf_counter_ns()
+        for _ in range(n):
+            call()
+        best = min(best, (time.perf_counter_ns() - start) / n)
+        recorder.spans.clear()
+    return best / 1000
+print(json.dumps({"span": cost(timed) - cost(nothing)}))
+"""
+
+_BATCHES = """
+import json, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+class Ones(Dataset):
+    def __len__(self):
+        return 4000
+    def __getitem__(self, index):
+        return index
+best = float("inf")
+for _ in range(7):
+    start = time.perf_counter_ns()
+    for batch in DataLoader(Ones(), batch_size=1, collate_fn=list):
+        pass
+    best = min(best, (time.perf_counter_ns() - start) / 4000)
+print(json.dumps({"batch": best / 1000}))
+"""
+
+_REGIONS = """
+import json, time
+import iotrace.region
+def cost(n=20000):
+    best = float("inf")
+    for _ in range(9):
+        start = time.perf_counter_ns()
+        for _ in range(n):
+            with iotrace.region("nothing"):
+                pass
+        best = min(best, (time.perf_counter_ns() - start) / n)
+    return best / 1000
+print(json.dumps({"region": cost()}))
+"""
+
+
+def micro(rounds: int) -> dict[str, Any]:
+    """The small figures: ms per process start, us per span, batch, region and call; None: not there."""
+    found: dict[str, Any] = {"process_start_cpu_ms": _starts(4 * rounds)}
+    calls = _best(_CALLS, [BARE, POSIX, BOTH], rounds)
+    found["posix_call_us"] = {
+        name: {variant: calls[variant][name] for variant in calls} for name in calls[BARE]
+    }
+    found["span_us"] = _best(_SPAN, [AGENT], rounds)[AGENT]["span"]
+    batches = _best(_BATCHES, [BARE, AGENT], rounds)
+    found["batch_us"] = batches[AGENT]["batch"] - batches[BARE]["batch"]
+    has_region = importlib.util.find_spec("iotrace.region") is not None
+    found["region_us"] = _best(_REGIONS, [AGENT], rounds)[AGENT]["region"] if has_region else None
+    return found
+
+
+def _starts(rounds: int) -> dict[str, float]:
+    """CPU time in ms of ``python -c pass``, start to end, by variant: the median."""
+    variants = [BARE, AGENT, POSIX, BOTH]
+    costs: dict[str, list[float]] = {variant: [] for variant in variants}
+    for order in interleaved(variants, rounds):
+        for variant in order:
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            _child("pass", variant)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            used_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+            costs[variant].append(1000 * used_s)
+    return {variant: sorted(values)[len(values) // 2] for variant, values in costs.items()}
+
+
+def _best(program: str, variants: list[str], rounds: int) -> dict[str, dict[str, float]]:
+    """The smallest value of each figure that `program` prints, by variant."""
+    best: dict[str, dict[str, float]] = {}
+    for order in interleaved(variants, rounds):
+        for variant in order:
+            told = json.loads(_child(program, variant))
+            known = best.setdefault(variant, told)
+            best[variant] = {name: min(value, known[name]) for name, value in told.items()}
+    return {variant: best[variant] for variant in variants}
+
+
+def _child(program: str, variant: str) -> str:
+    with tempfile.TemporaryDirectory(prefix="iotrace-bench-") as scratch:
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=scratch,
+            # It runs elsewhere, so that its files' names are relative and its own.
+            env={**environment_of(variant, Path(scratch) / "session"), "PWD": scratch, **_no_cache()},
+            capture_output=True,
+            text=True,
+        )
+    if done.returncode:
+        raise SystemExit(f"tools/bench: {variant}: {done.stderr[-2000:]}")
+    return done.stdout
+
+
+def _no_cache() -> dict[str, str]:
+    return {"OMP_NUM_THREADS": "1"} if "OMP_NUM_THREADS" not in os.environ else {}
