@@ -47,6 +47,11 @@ def _install(recorder: Recorder, session: str) -> None:
     import atexit
 
     def loader_imported(module: Any) -> None:
+        asked = os.environ.get(names.POINT_VARIABLE, "")
+        if asked:  # below the recording, which then sees what the point makes of the loader
+            from iotrace.agent.point import Point, hook_point
+
+            hook_point(module, recorder, Point(names.decode_settings(asked)))
         from iotrace.agent.loader import hook_loader
 
         hook_loader(module, recorder)

@@ -9,18 +9,19 @@ if TYPE_CHECKING:
 
 
 MARKER = "__iotrace_original__"
+_LAYER = "__iotrace_layer__"
 
 _undo: list[Callable[[], None]] = []
 
 
-def patch(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-    """Replace ``owner.name`` by ``make(original)``; no-op where it is missing or already ours.
+def patch(owner: Any, name: str, make: Callable[[Any], Any], layer: str = "record") -> None:
+    """Replace ``owner.name`` by ``make(original)``; no-op where it is missing or `layer` is there already.
 
     The replacement takes over the original's name, so that pickling by reference (spawned workers'
     targets) and tracebacks see what they saw before.
     """
     original = getattr(owner, name, None)
-    if original is None or hasattr(original, MARKER):
+    if original is None or _has_layer(original, layer):
         return
     inherited = isinstance(owner, type) and name not in owner.__dict__
     replacement = make(original)
@@ -29,6 +30,7 @@ def patch(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
             setattr(replacement, attribute, getattr(original, attribute))
     replacement.__wrapped__ = original
     setattr(replacement, MARKER, original)
+    setattr(replacement, _LAYER, layer)
     setattr(owner, name, replacement)
 
     def undo() -> None:
@@ -40,6 +42,14 @@ def patch(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
                 setattr(owner, name, original)
 
     _undo.append(undo)
+
+
+def _has_layer(function: Any, layer: str) -> bool:
+    while hasattr(function, MARKER):
+        if getattr(function, _LAYER, "") == layer:
+            return True
+        function = getattr(function, MARKER)
+    return False
 
 
 def on_undo(action: Callable[[], None]) -> None:

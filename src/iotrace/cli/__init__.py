@@ -10,6 +10,7 @@ import typer
 from iotrace import __version__
 from iotrace.cli.report import report
 from iotrace.cli.run import run
+from iotrace.cli.sweep import sweep
 from iotrace.errors import IotraceError
 
 app = typer.Typer(
@@ -40,6 +41,7 @@ def _options(
 # Everything behind the first word that is no option of ours belongs to the command.
 app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})(run)
 app.command()(report)
+app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})(sweep)
 
 # typer brings click, as a dependency in older releases and inside itself in newer ones: both derive
 # BadParameter from UsageError.

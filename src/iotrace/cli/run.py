@@ -30,6 +30,9 @@ def run(
         list[str] | None,
         typer.Option("--io", metavar="PATH", help="Trace POSIX calls below PATH alone; may be repeated."),
     ] = None,
+    quiet: Annotated[
+        bool, typer.Option("-q", "--quiet", help="No report at the end, no timeline: the session alone.")
+    ] = False,
 ) -> int:
     """Run CMD traced and report why it waited for data.
 
@@ -38,7 +41,7 @@ def run(
     """
     directory = output or capture.default_directory()
     run = capture.run(command or [], directory, io or [])
-    if run.first:  # one report for all launchers of a job
+    if run.first and not quiet:  # one report for all launchers of a job
         _report(directory)
     return run.exit_code
 

@@ -155,6 +155,20 @@ class Produced(msgspec.Struct, tag="produced"):
     samples: Int | None = None
 
 
+class Override(msgspec.Struct, tag="override"):
+    """A sweep set a loader's (num_workers, prefetch_factor)."""
+
+    dataset: str
+    before: tuple[Int | None, Int | None]
+    after: tuple[Int | None, Int | None]
+
+
+class Ended(msgspec.Struct, tag="ended"):
+    """A sweep had its steps, and ended a program that went on without batches."""
+
+    empty: Int
+
+
 class End(msgspec.Struct, tag="end"):
     """The process said that this was all; `broken` is why it could not write everything."""
 
@@ -162,7 +176,20 @@ class End(msgspec.Struct, tag="end"):
     broken: str = ""
 
 
-Record = Distributed | Text | Tick | IteratorStart | Batch | IteratorEnd | Worker | WorkerUp | Produced | End
+Record = (
+    Distributed
+    | Text
+    | Tick
+    | IteratorStart
+    | Batch
+    | IteratorEnd
+    | Worker
+    | WorkerUp
+    | Produced
+    | Override
+    | Ended
+    | End
+)
 
 
 @dataclass(frozen=True)
