@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import os
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakSet
 
 from iotrace.agent import training
 from iotrace.agent.patching import hide_frame, patch
@@ -34,7 +34,7 @@ def _number(text: str | None) -> int | None:
 
 
 class _Training:
-    """What has been delivered by one loader, over its iterations."""
+    """What has been delivered of one kind of dataset, whichever loader object an epoch makes for it."""
 
     def __init__(self, point: Point, workers: int) -> None:
         self.most: int | None = None
@@ -54,7 +54,8 @@ class _Training:
 
 def hook_point(module: Any, recorder: Recorder, point: Point) -> None:
     """Patch ``DataLoader.__iter__`` and, below the recording, the iterator's ``__next__``."""
-    loaders: WeakKeyDictionary[Any, _Training] = WeakKeyDictionary()
+    states: dict[str, _Training] = {}
+    seen: WeakSet[Any] = WeakSet()
 
     def make_iter(original: Any) -> Any:
         def __iter__(self: Any) -> Any:  # noqa: N807
@@ -62,10 +63,13 @@ def hook_point(module: Any, recorder: Recorder, point: Point) -> None:
             try:
                 in_worker = module._utils.worker.get_worker_info() is not None
                 if module.torch.is_grad_enabled() and not in_worker:
-                    state = loaders.get(self)
-                    if state is None:
+                    if self not in seen:
+                        seen.add(self)
                         _override(self, point, recorder)
-                        state = loaders[self] = _Training(point, self.num_workers)
+                    kind = type(self.dataset).__qualname__
+                    if kind not in states:
+                        states[kind] = _Training(point, self.num_workers)
+                    state = states[kind]
                     state.in_this_iteration = 0
             except Exception as error:
                 recorder.log(f"the point is not applied: {error!r}")

@@ -89,6 +89,4 @@ def warnings_of(axes: Mapping[str, Sequence[str]], cores: int | None = None) -> 
     above = [value for value in axes.get(WORKERS, []) if int(value) > available]
     if not above:
         return []
-    return [
-        f"{', '.join(above)} workers on {available} cores: they share cores with each other and the training"
-    ]
+    return [f"{', '.join(above)} workers on {available} cores: they share cores with the training"]
