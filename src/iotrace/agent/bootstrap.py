@@ -85,6 +85,11 @@ def _install(recorder: Recorder, session: str, settings: dict[str, str]) -> None
     import atexit
 
     def loader_imported(module: Any) -> None:
+        asked = os.environ.get(names.POINT_VARIABLE, "")
+        if asked:  # below the recording, which then sees what the point makes of the loader
+            from iotrace.agent.point import Point, hook_point
+
+            hook_point(module, recorder, Point(names.decode_settings(asked)))
         from iotrace.agent import torch_window
         from iotrace.agent.loader import hook_loader
 

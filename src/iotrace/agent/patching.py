@@ -9,12 +9,13 @@ if TYPE_CHECKING:
 
 
 MARKER = "__iotrace_original__"
+_LAYER = "__iotrace_layer__"
 
 _undo: list[Callable[[], None]] = []
 
 
-def patch(owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[], None]:
-    """Replace ``owner.name`` by ``make(original)``; no-op where it is missing or already ours.
+def patch(owner: Any, name: str, make: Callable[[Any], Any], layer: str = "record") -> Callable[[], None]:
+    """Replace ``owner.name`` by ``make(original)``; no-op where it is missing or `layer` is there already.
 
     Returns what takes this patch back.
 
@@ -22,7 +23,7 @@ def patch(owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[], Non
     targets) and tracebacks see what they saw before.
     """
     original = getattr(owner, name, None)
-    if original is None or hasattr(original, MARKER):
+    if original is None or _has_layer(original, layer):
         return lambda: None
     inherited = isinstance(owner, type) and name not in owner.__dict__
     replacement = make(original)
@@ -31,6 +32,7 @@ def patch(owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[], Non
             setattr(replacement, attribute, getattr(original, attribute))
     replacement.__wrapped__ = original
     setattr(replacement, MARKER, original)
+    setattr(replacement, _LAYER, layer)
     setattr(owner, name, replacement)
 
     def undo() -> None:
@@ -43,6 +45,14 @@ def patch(owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[], Non
 
     _undo.append(undo)
     return undo
+
+
+def _has_layer(function: Any, layer: str) -> bool:
+    while hasattr(function, MARKER):
+        if getattr(function, _LAYER, "") == layer:
+            return True
+        function = getattr(function, MARKER)
+    return False
 
 
 def on_undo(action: Callable[[], None]) -> None:

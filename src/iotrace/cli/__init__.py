@@ -12,6 +12,7 @@ from iotrace.cli.doctor import doctor
 from iotrace.cli.export import export
 from iotrace.cli.report import report
 from iotrace.cli.run import run
+from iotrace.cli.sweep import sweep
 from iotrace.errors import IotraceError
 
 app = typer.Typer(
@@ -45,6 +46,7 @@ app.command(context_settings=_before_a_command)(run)
 app.command()(report)
 app.command(context_settings=_before_a_command)(doctor)
 app.command()(export)
+app.command(context_settings=_before_a_command)(sweep)
 
 # typer brings click, as a dependency in older releases and inside itself in newer ones: both derive
 # BadParameter from UsageError.

@@ -49,6 +49,9 @@ def run(
             "--telemetry-interval", metavar="MS", min=SHORTEST_INTERVAL_MS, help="How often, for processes."
         ),
     ] = DEFAULT_INTERVAL_MS,
+    quiet: Annotated[
+        bool, typer.Option("-q", "--quiet", help="No report at the end, no timeline: the session alone.")
+    ] = False,
 ) -> int:
     """Run CMD traced and report why it waited for data.
 
@@ -58,7 +61,7 @@ def run(
     directory = output or capture.default_directory()
     torch = torchprof.settings(torch_steps, torch_options, torch_activities)
     run = capture.run(command or [], directory, io or [], torch, telemetry_ms if telemetry else None)
-    if run.first:  # one report for all launchers of a job
+    if run.first and not quiet:  # one report for all launchers of a job
         _report(directory)
     return run.exit_code
 

@@ -188,6 +188,20 @@ class OwnLog(msgspec.Struct, tag="own_log"):
     ended: bool
 
 
+class Override(msgspec.Struct, tag="override"):
+    """A sweep set a loader's (num_workers, prefetch_factor)."""
+
+    dataset: str
+    before: tuple[Int | None, Int | None]
+    after: tuple[Int | None, Int | None]
+
+
+class Ended(msgspec.Struct, tag="ended"):
+    """A sweep had its steps, and ended a program that went on without batches."""
+
+    empty: Int
+
+
 class End(msgspec.Struct, tag="end"):
     """The process said that this was all; `broken` is why it could not write everything."""
 
@@ -253,6 +267,8 @@ Record = (
     | WorkerUp
     | Produced
     | OwnLog
+    | Override
+    | Ended
     | End
     | Exposed
     | TorchWindow

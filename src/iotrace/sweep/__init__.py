@@ -1,0 +1,1 @@
+"""A grid of runs: how many workers, and what no loader can beat."""

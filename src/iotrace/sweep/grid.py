@@ -1,0 +1,92 @@
+"""The points of a sweep: lists of values, placeholders in the command, every combination."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Mapping, Sequence
+
+from iotrace.errors import IotraceError
+
+WORKERS = "workers"
+PREFETCH = "prefetch"
+
+
+class UsageError(IotraceError):
+    """The sweep cannot be run as asked."""
+
+    exit_code = 2
+
+
+def numbers(option: str, text: str) -> list[str]:
+    """The values of ``--workers`` and ``--prefetch``: whole numbers, each once, in the order given."""
+    values = [piece.strip() for piece in text.split(",")]
+    example = f"for example {option} 1,4,7"
+    for value in values:
+        if not value.isdigit():
+            what = "is empty" if not value else f"holds {value!r}, which is no whole number from 0 up"
+            raise UsageError(f"{option} {text!r} {what}", example)
+    values = [str(int(value)) for value in values]
+    _refuse_twice(option, values)
+    return values
+
+
+def placeholder(text: str) -> tuple[str, list[str]]:
+    """``NAME=a,b`` of ``--set``."""
+    name, equals, listed = text.partition("=")
+    values = listed.split(",")
+    if not equals or not name.isidentifier() or not all(values):
+        raise UsageError(f"--set {text!r} is not NAME=VALUE[,VALUE]...", "for example --set lr=0.1,0.01")
+    _refuse_twice(f"--set {name}", values)
+    return name, values
+
+
+def _refuse_twice(option: str, values: Sequence[str]) -> None:
+    twice = {value for value in values if values.count(value) > 1}
+    if twice:
+        raise UsageError(f"{option} names {', '.join(sorted(twice))} twice", "name each value once")
+
+
+def points(axes: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
+    """Every combination of the axes' values, the first axis varying slowest."""
+    return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+
+
+def check_placeholders(command: Sequence[str], axes: Mapping[str, Sequence[str]]) -> None:
+    """Refuse an axis of ``--set`` that the command does not hold: every point would be the same."""
+    for name in axes:
+        if name not in (WORKERS, PREFETCH) and not _holds(command, name):
+            raise UsageError(
+                f"--set {name}: the command does not hold {{{name}}}",
+                f"write {{{name}}} where its value belongs: -- python train.py --{name} {{{name}}}",
+            )
+
+
+def _holds(command: Sequence[str], name: str) -> bool:
+    return any(f"{{{name}}}" in word for word in command)
+
+
+def fill(command: Sequence[str], params: Mapping[str, str]) -> list[str]:
+    """The command with its placeholders filled; other braces stay as they are."""
+    filled = []
+    for word in command:
+        for name, value in params.items():
+            word = word.replace(f"{{{name}}}", value)
+        filled.append(word)
+    return filled
+
+
+def asked_of_agent(command: Sequence[str], params: Mapping[str, str]) -> dict[str, str]:
+    """Workers and prefetching that the command has no placeholder for: the agent sets them."""
+    return {
+        name: params[name] for name in (WORKERS, PREFETCH) if name in params and not _holds(command, name)
+    }
+
+
+def warnings_of(axes: Mapping[str, Sequence[str]], cores: int | None = None) -> list[str]:
+    """What is legal but hardly meant."""
+    available = cores if cores is not None else len(os.sched_getaffinity(0))
+    above = [value for value in axes.get(WORKERS, []) if int(value) > available]
+    if not above:
+        return []
+    return [f"{', '.join(above)} workers on {available} cores: they share cores with the training"]

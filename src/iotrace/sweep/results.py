@@ -1,0 +1,111 @@
+"""What a sweep found, as plain data: its JSON is the contract (docs/sweep.md has the meanings).
+
+Times are means in ms per measured step. None is unknown, never 0.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+SCHEMA_VERSION = 1
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of the command at one point of the grid.
+
+    `status` is ``ok`` or says why there is no figure: ``failed`` (its exit code), ``no steps`` (no training
+    loader gave any), ``not applied`` (the loader had other workers than asked). `block_ms` are the mean step
+    times of ten blocks of the run, one after another. `others_pct` is the CPU that everything else on the
+    machine used meanwhile; 100 is one core.
+    """
+
+    params: dict[str, str]
+    kind: str  # "point", "cold", "ceiling" or "scout"
+    repeat: int
+    session: str
+    status: str
+    reason: str = ""
+    exit_code: int | None = None
+    steps: int = 0
+    step_ms: float | None = None
+    block_ms: list[float] = []
+    samples_per_second: float | None = None
+    compute_ms: float | None = None
+    production_ms: float | None = None
+    workers: int | None = None
+    raw_wait_fraction: float | None = None
+    causes_ms: dict[str, float] = {}
+    costly_file: str = ""
+    costly_file_ms: float | None = None
+    cpu_pct_mean: float | None = None
+    rss_peak_bytes: int | None = None
+    others_pct: float | None = None
+    ended: bool = False
+    cache: str = "asis"
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """Whether its figures can be used."""
+        return self.status == "ok"
+
+
+class PointResult(msgspec.Struct, frozen=True, kw_only=True):
+    """All repeats of one point. `stopped_by` is ``compute``, ``workers``, ``cores`` or ``storage``."""
+
+    params: dict[str, str]
+    workers: int | None
+    repeats: int
+    per_second: float | None
+    ci95: list[float] | None
+    samples_per_second: float | None
+    step_ms: float | None
+    compute_ms: float | None
+    contention_ms: float | None
+    production_ms: float | None
+    raw_wait_fraction: float | None
+    causes_ms: dict[str, float]
+    cpu_pct_mean: float | None
+    rss_peak_bytes: int | None
+    predicted_per_second: float | None
+    stopped_by: str | None
+    prep_stall_ms: float | None
+    fetch_stall_ms: float | None
+    noisy: bool
+    ended: bool
+    status: str
+    reason: str
+    sessions: list[str]
+
+
+class Ceiling(msgspec.Struct, frozen=True, kw_only=True):
+    """Training on batches from memory: no loader can be faster. `step_ms` is T1 of DS-Analyzer."""
+
+    per_second: float
+    step_ms: float
+    ci95: list[float] | None
+    session: str
+
+
+class Advice(msgspec.Struct, frozen=True, kw_only=True):
+    """The fewest workers that are as good as the best."""
+
+    workers: int | None
+    params: dict[str, str]
+    text: str
+    limited_by: str | None
+    within_pct_of_best: float
+    ci95: list[float] | None
+
+
+class SweepResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole sweep, as far as it has run."""
+
+    schema_version: int
+    path: str
+    argv: list[str]
+    complete: bool
+    points: list[PointResult]
+    ceiling: Ceiling | None
+    advice: Advice | None
+    warnings: list[str]

@@ -1,0 +1,147 @@
+"""Real sweeps: a loop of known compute and production, found again; bad commands; Ctrl-C and resume."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Prepares a batch in PREP_S and computes for COMPUTE_S: the knee is at PREP_S / COMPUTE_S workers.
+LOOP = """
+import sys, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+PREP_S, COMPUTE_S = 0.12, 0.04
+torch.set_num_threads(1)
+
+class Slow(Dataset):
+    def __len__(self):
+        return 400
+    def __getitem__(self, index):
+        time.sleep(PREP_S)
+        return torch.ones(4)
+
+weight = torch.ones(4, requires_grad=True)
+workers = int(sys.argv[1]) if len(sys.argv) > 1 else 0
+for epoch in range(100):
+    for batch in DataLoader(Slow(), num_workers=workers):
+        (batch * weight).sum().backward()
+        time.sleep(COMPUTE_S)
+    with torch.no_grad():
+        for batch in DataLoader(Slow(), num_workers=0, sampler=range(2)):
+            pass
+"""
+SWEEP = [sys.executable, "-m", "iotrace", "sweep"]
+
+
+def sweep(directory: Path, *words: str, program: str = LOOP) -> subprocess.CompletedProcess[str]:
+    (directory / "train.py").write_text(program)
+    return subprocess.run([*SWEEP, *words], cwd=directory, capture_output=True, text=True, timeout=280)
+
+
+def result_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_the_knee_the_ceiling_and_the_model(tmp_path: Path) -> None:
+    words = ["--workers", "1,2,4,7", "--steps", "24", "-o", "s", "--json", "--csv", "table.csv"]
+    done = sweep(tmp_path, *words, "--", sys.executable, "train.py")
+    assert done.returncode == 0, done.stderr
+    result = result_of(done)
+    rows = {row["workers"]: row for row in result["points"]}
+    assert sorted(rows) == [1, 2, 4, 7]
+    # Four workers are the fewest that keep up: ceil(0.12 / 0.04) = 3 is not among the points.
+    assert result["advice"]["workers"] == 4
+    assert result["advice"]["limited_by"] == "compute"
+    assert result["ceiling"]["per_second"] == pytest.approx(1 / 0.04, rel=0.05)
+    for row in rows.values():
+        assert row["predicted_per_second"] == pytest.approx(row["per_second"], rel=0.1)
+        # Beyond the ceiling's step lies the exposed wait, and nothing else.
+        beyond_ms = row["step_ms"] - result["ceiling"]["step_ms"]
+        wait_ms = row["raw_wait_fraction"] * row["step_ms"]
+        assert beyond_ms == pytest.approx(wait_ms, abs=0.05 * row["step_ms"])
+        # The evaluation's loader kept its own workers, the training's did not.
+        assert row["ended"] is True
+    assert rows[1]["stopped_by"] == "workers"
+    assert rows[1]["causes_ms"]["transform"] > 0.9 * rows[1]["raw_wait_fraction"] * rows[1]["step_ms"]
+    lines = (tmp_path / "table.csv").read_text().splitlines()
+    assert [line.split(",")[0] for line in lines] == ["workers", "1", "2", "4", "7"]
+    output = (tmp_path / "s" / "runs" / "point_workers=4_0" / "output.log").read_text()
+    assert "loader of Slow: 0, None → 4, 2" in output
+    assert output.count("→") == 1 or "ended here" in output
+
+
+def test_a_placeholder_is_filled_and_the_agent_sets_nothing(tmp_path: Path) -> None:
+    words = ["--workers", "0,2", "--steps", "6", "--no-ceiling", "-o", "s", "--json"]
+    done = sweep(tmp_path, *words, "--", sys.executable, "train.py", "{workers}")
+    assert done.returncode == 0, done.stderr
+    result = result_of(done)
+    assert [row["workers"] for row in result["points"]] == [0, 2]
+    assert result["ceiling"] is None
+    output = (tmp_path / "s" / "runs" / "point_workers=2_0" / "output.log").read_text()
+    assert "→" not in output
+
+
+def test_ctrl_c_keeps_what_there_is_and_resume_runs_the_rest(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LOOP)
+    words = [*SWEEP, "--workers", "1,2", "--steps", "5", "--no-ceiling", "-o", "s"]
+    command = ["--", sys.executable, "train.py"]
+    running = subprocess.Popen(
+        [*words, *command],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    second = tmp_path / "s" / "runs" / "point_workers=2_0" / "session" / "processes"
+    deadline = time.monotonic() + 60
+    while not second.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(running.pid, signal.SIGINT)
+    stdout, stderr = running.communicate(timeout=60)
+    assert running.returncode == 130, stderr
+    assert "--resume" in stderr
+    assert "not run" in stdout
+    done = sweep(tmp_path, *words[4:], "--resume", "--json", *command)
+    assert done.returncode == 0, done.stderr
+    result = result_of(done)
+    assert result["complete"] is True
+    assert "run 2 of 2" in done.stderr
+    assert "run 1 of 2" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--workers", "1"], 2, "no command was given"),
+        (["--workers", "1,x", "--", "python"], 2, "which is no whole number"),
+        (["--", "python", "train.py"], 2, "nothing to compare"),
+        (["--set", "lr=1,2", "--", "python", "train.py"], 2, "does not hold {lr}"),
+        (["--workers", "1", "--resume", "--", "python", "train.py"], 2, "--resume needs"),
+    ],
+)
+def test_bad_usage_gets_a_sentence(tmp_path: Path, words: list[str], code: int, said: str) -> None:
+    done = sweep(tmp_path, *words)
+    assert done.returncode == code
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_program_without_a_loader_is_told_after_its_first_run(tmp_path: Path) -> None:
+    words = ["--workers", "1,2", "-o", "s", "--", sys.executable, "train.py"]
+    done = sweep(tmp_path, *words, program="print('no loader here')")
+    assert done.returncode == 1
+    assert "no measured steps" in done.stderr
+    assert "no loader here" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(list((tmp_path / "s" / "runs").iterdir())) == 1

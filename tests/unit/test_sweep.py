@@ -1,0 +1,232 @@
+"""A sweep's scheduling, model and advice, without any process: an executor that computes its answers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from iotrace.sweep import cache
+from iotrace.sweep.execute import Request
+from iotrace.sweep.grid import UsageError, check_placeholders, fill, numbers, placeholder, points, warnings_of
+from iotrace.sweep.model import Model
+from iotrace.sweep.results import Run
+from iotrace.sweep.schedule import NoStepsError, Plan, Sweep, begin, resume
+from iotrace.sweep.statistics import interval95, rate_interval
+
+COMMAND = ["python", "train.py"]
+
+
+def plan(**changes: object) -> Plan:
+    """A sweep over 1, 2, 4 and 7 workers."""
+    asked: dict[str, object] = {
+        "command": COMMAND,
+        "axes": {"workers": ["1", "2", "4", "7"]},
+        "repeats": 1,
+        "steps": None,
+        "cache": "asis",
+        "ceiling": True,
+    }
+    return Plan(**{**asked, **changes})  # type: ignore[arg-type]
+
+
+class Machine:
+    """Stands in for running the command: a loop that computes and waits, with contention of the workers."""
+
+    def __init__(self, compute_ms: float = 30.0, make_ms: float = 100.0, contention: float = 0.0) -> None:
+        self.asked: list[tuple[str, str, int]] = []
+        self.compute_ms, self.make_ms, self.contention = compute_ms, make_ms, contention
+        self.fail: dict[str, str] = {}
+        self.stop_after: int | None = None
+
+    def __call__(self, request: Request) -> Run:
+        if self.stop_after is not None and len(self.asked) >= self.stop_after:
+            raise KeyboardInterrupt
+        workers = int(request.params["workers"])
+        self.asked.append((request.kind, request.params["workers"], request.repeat))
+        run = Run(
+            params=request.params,
+            kind=request.kind,
+            repeat=request.repeat,
+            session=str(request.directory / "session"),
+            status=self.fail.get(request.params["workers"], "ok"),
+            reason="out of memory" if request.params["workers"] in self.fail else "",
+            seconds=1.0,
+        )
+        if not run.ok:
+            return run
+        compute_ms = self.compute_ms
+        step_ms = compute_ms
+        if request.kind != "ceiling":
+            compute_ms *= 1 + self.contention * workers
+            step_ms = max(compute_ms, self.make_ms / workers)
+        wait = (step_ms - compute_ms) / step_ms
+        return msgspec.structs.replace(
+            run,
+            steps=40,
+            step_ms=step_ms,
+            block_ms=[step_ms * (1 + 0.001 * (-1) ** block) for block in range(10)],
+            compute_ms=compute_ms,
+            production_ms=self.make_ms,
+            workers=workers,
+            raw_wait_fraction=wait,
+            causes_ms={"decode": 0.8 * wait * step_ms, "read": 0.2 * wait * step_ms},
+            costly_file="data/part2.h5",
+            costly_file_ms=0.7 * wait * step_ms,
+            cpu_pct_mean=50.0,
+            others_pct=1.0,
+        )
+
+
+def run_sweep(directory: Path, machine: Machine, asked: Plan | None = None) -> Sweep:
+    sweep = begin(asked or plan(), directory, cores=8)
+    sweep.run(machine)
+    return sweep
+
+
+def test_repeats_are_interleaved_and_the_ceiling_comes_first(tmp_path: Path) -> None:
+    machine = Machine()
+    run_sweep(tmp_path / "s", machine, plan(repeats=2, axes={"workers": ["1", "4"]}))
+    assert machine.asked == [
+        ("ceiling", "1", 0),
+        ("point", "1", 0),
+        ("point", "4", 0),
+        ("point", "1", 1),
+        ("point", "4", 1),
+    ]
+
+
+def test_the_knee_is_advised_and_predicted(tmp_path: Path) -> None:
+    result = run_sweep(tmp_path / "s", Machine(compute_ms=30, make_ms=100)).result()
+    assert result.complete
+    assert [row.per_second for row in result.points] == pytest.approx([10, 20, 1e3 / 30, 1e3 / 30])
+    assert [row.predicted_per_second for row in result.points] == pytest.approx([10, 20, 1e3 / 30, 1e3 / 30])
+    assert [row.stopped_by for row in result.points] == ["workers", "workers", "compute", "compute"]
+    assert result.ceiling is not None
+    assert result.ceiling.per_second == pytest.approx(1e3 / 30)
+    assert result.advice is not None
+    assert (result.advice.workers, result.advice.limited_by) == (4, "compute")
+    assert "100 % of the 33.3 that no loader can beat" in result.advice.text
+
+
+def test_a_loader_that_is_too_slow_for_all_counts_asks_for_more(tmp_path: Path) -> None:
+    result = run_sweep(tmp_path / "s", Machine(compute_ms=5, make_ms=100)).result()
+    assert result.advice is not None
+    assert (result.advice.workers, result.advice.limited_by) == (7, "decode")
+    assert "try more than 7 workers" in result.advice.text
+
+
+def test_contention_is_told_apart(tmp_path: Path) -> None:
+    result = run_sweep(tmp_path / "s", Machine(compute_ms=30, make_ms=70, contention=0.5)).result()
+    assert result.advice is not None
+    assert result.advice.workers == 2
+    assert [row.contention_ms for row in result.points] == pytest.approx([15, 30, 60, 105])
+
+
+def test_a_failed_point_is_a_row_and_the_others_count(tmp_path: Path) -> None:
+    machine = Machine()
+    machine.fail = {"7": "failed"}
+    result = run_sweep(tmp_path / "s", machine).result()
+    assert [row.status for row in result.points] == ["ok", "ok", "ok", "failed"]
+    assert result.points[-1].reason == "out of memory"
+    assert result.points[-1].per_second is None
+    assert result.advice is not None
+    assert result.advice.workers == 4
+    assert not result.complete
+
+
+def test_without_any_steps_the_sweep_ends_after_its_first_run(tmp_path: Path) -> None:
+    machine = Machine()
+    machine.fail = dict.fromkeys(("1", "2", "4", "7"), "no steps")
+    sweep = begin(plan(), tmp_path / "s", cores=8)
+    with pytest.raises(NoStepsError):
+        sweep.run(machine)
+    assert len(machine.asked) == 1
+
+
+def test_what_was_interrupted_is_resumed(tmp_path: Path) -> None:
+    machine = Machine()
+    machine.stop_after = 3
+    sweep = begin(plan(), tmp_path / "s", cores=8)
+    with pytest.raises(KeyboardInterrupt):
+        sweep.run(machine)
+    assert [row.status for row in sweep.result().points] == ["ok", "ok", "not run", "not run"]
+    assert sweep.result().advice is not None
+    again = Machine()
+    resumed = resume(plan(), tmp_path / "s", cores=8)
+    resumed.run(again)
+    assert again.asked == [("point", "4", 0), ("point", "7", 0)]
+    assert resumed.result().complete
+    kept = json.loads((tmp_path / "s" / "sweep.json").read_text())
+    assert len(kept["runs"]) == 5
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [({"command": ["python", "other.py"]}, "another command"), ({"steps": 7}, "another steps")],
+)
+def test_resuming_another_sweep_is_refused(tmp_path: Path, changed: dict[str, object], said: str) -> None:
+    begin(plan(), tmp_path / "s", cores=8)
+    with pytest.raises(UsageError, match=said):
+        resume(plan(**changed), tmp_path / "s", cores=8)
+
+
+def test_a_directory_that_is_taken_is_refused(tmp_path: Path) -> None:
+    begin(plan(), tmp_path / "s", cores=8)
+    with pytest.raises(UsageError, match="holds a sweep"):
+        begin(plan(), tmp_path / "s", cores=8)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    with pytest.raises(UsageError, match="is no sweep"):
+        begin(plan(), tmp_path / "other", cores=8)
+    with pytest.raises(UsageError, match="no sweep to resume"):
+        resume(plan(), tmp_path / "other", cores=8)
+
+
+@pytest.mark.parametrize("text", ["", "1,,2", "-1", "one", "1.5", "1,4,1"])
+def test_bad_lists_of_workers_are_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        numbers("--workers", text)
+
+
+def test_lists_and_placeholders() -> None:
+    assert numbers("--workers", "0, 4,7") == ["0", "4", "7"]
+    assert placeholder("lr=0.1,0.01") == ("lr", ["0.1", "0.01"])
+    for text in ("lr", "lr=", "=1", "lr=1,1", "a b=1"):
+        with pytest.raises(UsageError):
+            placeholder(text)
+    assert points({"workers": ["1", "2"], "lr": ["a"]}) == [
+        {"workers": "1", "lr": "a"},
+        {"workers": "2", "lr": "a"},
+    ]
+    assert fill(["x={workers}", "{other}"], {"workers": "4"}) == ["x=4", "{other}"]
+    with pytest.raises(UsageError, match="does not hold"):
+        check_placeholders(COMMAND, {"lr": ["1"]})
+    check_placeholders(COMMAND, {"workers": ["1"]})
+    assert warnings_of({"workers": ["1", "7"]}, cores=2) == [
+        "7 workers on 2 cores: they share cores with the training"
+    ]
+
+
+def test_the_model_is_bounded_by_the_cores() -> None:
+    model = Model(compute_ms=10, production_ms=40, cpu_ms=50, cores=2, from_workers=1)
+    assert [model.per_second(workers) for workers in (0, 1, 2, 8)] == pytest.approx([20, 25, 40, 40])
+
+
+def test_intervals_are_students() -> None:
+    assert interval95([1.0]) is None
+    low, high = interval95([9.0, 10.0, 11.0])  # type: ignore[misc]
+    assert (low, high) == pytest.approx((10 - 4.303 / 3**0.5, 10 + 4.303 / 3**0.5))
+    assert rate_interval([100.0, 100.0]) == pytest.approx([10, 10])
+
+
+def test_files_are_dropped_from_the_page_cache_and_read_into_it(tmp_path: Path) -> None:
+    path = tmp_path / "data.bin"
+    path.write_bytes(bytes(1 << 20))
+    if cache.drop([str(path)]):
+        pytest.skip("this file system keeps its pages whatever is advised")
+    assert cache.fill([str(path)]) == []
+    assert cache.drop([str(path)]) == []
+    assert cache.drop([str(tmp_path / "missing")]) == []
