@@ -110,7 +110,9 @@ def told_pid(launched: subprocess.Popen[str]) -> int:
 
 
 def test_it_ends_with_the_command(tmp_path: Path) -> None:
-    launched = start(tmp_path, "sleep 2")
+    # One process has lost its parent, the other its environment: both are found.
+    launched = start(tmp_path, "(sleep 2 & echo $!); env -i sh -c 'echo $$; exec sleep 2'")
+    shell, orphan, bare = (told_pid(launched) for _ in range(3))
     sidecar = sidecar_of(tmp_path / "session")
     assert os.getsid(sidecar) == sidecar  # no key on the terminal, no end of the launcher's session
     assert runs(sidecar)
@@ -119,6 +121,7 @@ def test_it_ends_with_the_command(tmp_path: Path) -> None:
     assert not runs(sidecar)  # the launcher waited for the last samples
     told = records(tmp_path / "session")
     assert told[-1]["type"] == "end"
+    assert {shell, orphan, bare} <= {record["pid"] for record in told if record["type"] == "process"}
     assert "telemetry" not in stderr
 
 

@@ -24,7 +24,8 @@ from iotrace.launch.telemetry import amd, gpus
 from iotrace.launch.telemetry.gpus import Device, Figure, FigureError, Poller, UnavailableError
 from iotrace.launch.telemetry.start import claim
 from iotrace.session import names
-from iotrace.sources.telemetry import DeviceRecord, SampledDevice, Series, read_telemetry
+from iotrace.sources.samples import DeviceRecord
+from iotrace.sources.telemetry import SampledDevice, Series, read_telemetry
 
 SECOND = 1_000_000_000
 

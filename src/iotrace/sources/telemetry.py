@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -15,132 +15,23 @@ import numpy.typing as npt
 from iotrace.session import names
 from iotrace.sources.clock import Clock, Times
 from iotrace.sources.lines import read_lines
-from iotrace.sources.records import Int, Process
-
-SAMPLE_DTYPE = np.dtype(
-    [
-        ("time_ns", "<i8"),
-        ("process", "<i4"),
-        ("threads", "<i4"),
-        ("cpu_ns", "<i8"),
-        ("rss_bytes", "<i8"),
-        ("major_faults", "<i8"),
-        ("rchar", "<i8"),
-        ("wchar", "<i8"),
-        ("read_calls", "<i8"),
-        ("write_calls", "<i8"),
-        ("read_bytes", "<i8"),
-        ("write_bytes", "<i8"),
-    ]
+from iotrace.sources.records import Process
+from iotrace.sources.samples import (
+    SAMPLE_DTYPE,
+    DeviceRecord,
+    GpuRecord,
+    Problem,
+    ProcessRecord,
+    SamplerEnd,
+    SamplerRecord,
+    SidecarRecord,
+    SystemRecord,
+    Unavailable,
 )
-assert SAMPLE_DTYPE.itemsize == names.SAMPLE_BYTES
 
 Floats = npt.NDArray[np.float64]
-# Whatever a damaged line holds, its figures are finite.
-Float = Annotated[float, msgspec.Meta(ge=-1e18, le=1e18)]
-# A process's first span of its own clock lies behind its start, by the kernel's ticks of 10 ms.
+# The kernel tells a process's start in ticks of 10 ms; the agent's first clock reading follows it.
 _START_SLACK_NS = 50_000_000
-
-
-class SamplerRecord(msgspec.Struct, tag="sampler"):
-    """Who sampled, and how often."""
-
-    pid: Int
-    node: str
-    clock: tuple[Int, Int, Int]
-    interval_ns: Int
-    host: str = ""
-    boot_id: str = ""
-
-
-class ProcessRecord(msgspec.Struct, tag="process"):
-    number: Int
-    pid: Int
-    start_ns: Int
-    ppid: Int = 0
-    name: str = ""
-
-
-class SystemRecord(msgspec.Struct, tag="system"):
-    """The host once a second; what the kernel or a container hides is absent."""
-
-    clock: tuple[Int, Int, Int]
-    sampler_cpu_ns: Int
-    cpus: dict[str, tuple[Int, Int, Int]] = {}
-    memory: dict[str, Int] = {}
-    disks: dict[str, tuple[Int, Int, Int]] = {}
-    net: dict[str, tuple[Int, Int]] = {}
-    cpu_pressure_us: dict[str, Int] = {}
-    memory_pressure_us: dict[str, Int] = {}
-    io_pressure_us: dict[str, Int] = {}
-    cgroup_cpu_pressure_us: dict[str, Int] = {}
-    cgroup_memory_pressure_us: dict[str, Int] = {}
-    cgroup_io_pressure_us: dict[str, Int] = {}
-    cgroup_throttled_us: Int | None = None
-
-
-class DeviceRecord(msgspec.Struct, tag="device"):
-    """A device was found; the other records name it by the number `device`."""
-
-    device: Int
-    index: Int
-    library: str = ""
-    instance: Int | None = None
-    uuid: str = ""
-    name: str = ""
-    memory_total_bytes: Int | None = None
-
-
-class GpuRecord(msgspec.Struct, tag="gpu"):
-    """A device's figures at one instant; buffered samples are pairs of us of CLOCK_REALTIME and value."""
-
-    device: Int
-    mono_ns: Int
-    util_pct: Float | None = None
-    memory_util_pct: Float | None = None
-    memory_bytes: Float | None = None
-    power_w: Float | None = None
-    energy_j: Float | None = None
-    sm_clock_mhz: Float | None = None
-    memory_clock_mhz: Float | None = None
-    temperature_c: Float | None = None
-    clock_reasons: Int | None = None
-    pcie_sent_bytes_per_s: Float | None = None
-    pcie_received_bytes_per_s: Float | None = None
-    util_samples: list[tuple[Int, Float]] = []
-    power_samples: list[tuple[Int, Float]] = []
-    processes: list[tuple[Int, Int | None]] | None = None
-
-
-class Unavailable(msgspec.Struct, tag="unavailable"):
-    """A vendor's library that could not be used."""
-
-    library: str
-    why: str
-
-
-class Problem(msgspec.Struct, tag="problem"):
-    """A figure of a device, or a whole one, that is unknown; told once."""
-
-    figure: str
-    why: str
-    device: Int | None = None
-
-
-class SamplerEnd(msgspec.Struct, tag="end"):
-    mono_ns: Int
-
-
-_Record = (
-    SamplerRecord
-    | ProcessRecord
-    | SystemRecord
-    | DeviceRecord
-    | GpuRecord
-    | Unavailable
-    | Problem
-    | SamplerEnd
-)
 _GAUGES = [
     field.name
     for field in msgspec.structs.fields(GpuRecord)
@@ -224,7 +115,7 @@ def read_telemetry(session: Path) -> list[Telemetry]:
 
 def _read(directory: Path) -> Telemetry | None:
     damage: list[str] = []
-    records: list[Any] = read_lines(directory / names.RECORDS, _Record, damage)
+    records: list[Any] = read_lines(directory / names.RECORDS, SidecarRecord, damage)
     by_type: dict[type, list[Any]] = defaultdict(list)
     for record in records:
         by_type[type(record)].append(record)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -53,10 +54,13 @@ def start(session: Path, interval_ms: int) -> Telemetry:
 
     What the system refuses is left out: the report says that there is no telemetry.
     """
+    directory = None
     try:
         directory = claim(session)
         return Telemetry(_spawn(session, directory, interval_ms) if directory else None)
     except OSError:
+        if directory is not None:
+            shutil.rmtree(directory, ignore_errors=True)  # the claim is another launcher's to make
         return Telemetry(None)
 
 

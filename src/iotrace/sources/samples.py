@@ -1,0 +1,133 @@
+"""What a sidecar writes (docs/session-format.md), as structs and a dtype."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import numpy as np
+
+from iotrace.session import names
+from iotrace.sources.records import Int
+
+SAMPLE_DTYPE = np.dtype(
+    [
+        ("time_ns", "<i8"),
+        ("process", "<i4"),
+        ("threads", "<i4"),
+        ("cpu_ns", "<i8"),
+        ("rss_bytes", "<i8"),
+        ("major_faults", "<i8"),
+        ("rchar", "<i8"),
+        ("wchar", "<i8"),
+        ("read_calls", "<i8"),
+        ("write_calls", "<i8"),
+        ("read_bytes", "<i8"),
+        ("write_bytes", "<i8"),
+    ]
+)
+assert SAMPLE_DTYPE.itemsize == names.SAMPLE_BYTES
+
+# Whatever a damaged line holds, its figures are finite.
+Float = Annotated[float, msgspec.Meta(ge=-1e18, le=1e18)]
+
+
+class SamplerRecord(msgspec.Struct, tag="sampler"):
+    """Who sampled, and how often."""
+
+    pid: Int
+    node: str
+    clock: tuple[Int, Int, Int]
+    interval_ns: Int
+    host: str = ""
+    boot_id: str = ""
+
+
+class ProcessRecord(msgspec.Struct, tag="process"):
+    number: Int
+    pid: Int
+    start_ns: Int
+    ppid: Int = 0
+    name: str = ""
+
+
+class SystemRecord(msgspec.Struct, tag="system"):
+    """The host once a second; what the kernel or a container hides is absent."""
+
+    clock: tuple[Int, Int, Int]
+    sampler_cpu_ns: Int
+    cpus: dict[str, tuple[Int, Int, Int]] = {}
+    memory: dict[str, Int] = {}
+    disks: dict[str, tuple[Int, Int, Int]] = {}
+    net: dict[str, tuple[Int, Int]] = {}
+    cpu_pressure_us: dict[str, Int] = {}
+    memory_pressure_us: dict[str, Int] = {}
+    io_pressure_us: dict[str, Int] = {}
+    cgroup_cpu_pressure_us: dict[str, Int] = {}
+    cgroup_memory_pressure_us: dict[str, Int] = {}
+    cgroup_io_pressure_us: dict[str, Int] = {}
+    cgroup_throttled_us: Int | None = None
+
+
+class DeviceRecord(msgspec.Struct, tag="device"):
+    """A device was found; the other records name it by the number `device`."""
+
+    device: Int
+    index: Int
+    library: str = ""
+    instance: Int | None = None
+    uuid: str = ""
+    name: str = ""
+    memory_total_bytes: Int | None = None
+
+
+class GpuRecord(msgspec.Struct, tag="gpu"):
+    """A device's figures at one instant; buffered samples are pairs of us of CLOCK_REALTIME and value."""
+
+    device: Int
+    mono_ns: Int
+    util_pct: Float | None = None
+    memory_util_pct: Float | None = None
+    memory_bytes: Float | None = None
+    power_w: Float | None = None
+    energy_j: Float | None = None
+    sm_clock_mhz: Float | None = None
+    memory_clock_mhz: Float | None = None
+    temperature_c: Float | None = None
+    clock_reasons: Int | None = None
+    pcie_sent_bytes_per_s: Float | None = None
+    pcie_received_bytes_per_s: Float | None = None
+    util_samples: list[tuple[Int, Float]] = []
+    power_samples: list[tuple[Int, Float]] = []
+    processes: list[tuple[Int, Int | None]] | None = None
+
+
+class Unavailable(msgspec.Struct, tag="unavailable"):
+    """A vendor's library that could not be used."""
+
+    library: str
+    why: str
+
+
+class Problem(msgspec.Struct, tag="problem"):
+    """A figure of a device, or a whole one, that is unknown; told once."""
+
+    figure: str
+    why: str
+    device: Int | None = None
+
+
+class SamplerEnd(msgspec.Struct, tag="end"):
+    mono_ns: Int
+
+
+SidecarRecord = (
+    SamplerRecord
+    | ProcessRecord
+    | SystemRecord
+    | DeviceRecord
+    | GpuRecord
+    | Unavailable
+    | Problem
+    | SamplerEnd
+)
