@@ -8,6 +8,8 @@ import pytest
 
 from tests.support.runs import run_script
 
+pytestmark = pytest.mark.alone
+
 # A module in h5py's place: its reads block without a POSIX call, as a remote store's would; then it
 # decompresses. (A sleep of 0 s would block, too.)
 H5PY = """

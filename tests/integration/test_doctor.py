@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.alone
+
 
 def doctor(
     *words: str, cwd: Path | None = None, **variables: str

@@ -108,6 +108,7 @@ def test_an_interpreter_without_iotrace_is_reached_through_pythonpath(tmp_path: 
     assert str(PROJECT) not in done.stdout
 
 
+@pytest.mark.alone
 def test_start_up_costs_fifteen_milliseconds_at_most(tmp_path: Path) -> None:
     """Interleaved pairs of an empty program with and without the agent; dftracer's cost is its own."""
     (tmp_path / names.PROCESSES).mkdir()

@@ -11,6 +11,8 @@ from iotrace.session.names import KIND_ITEM, KIND_MAPPED
 from iotrace.sources.records import read_processes
 from tests.support.runs import run_script
 
+pytestmark = pytest.mark.alone
+
 # Each item takes pages from all over the file, so that each is a fault of its own.
 PROGRAM = """
 import mmap, os, sys, time

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.alone
+
 # Prepares a batch in PREP_S and computes for COMPUTE_S: the knee is at PREP_S / COMPUTE_S workers.
 LOOP = """
 import sys, time

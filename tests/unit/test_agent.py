@@ -164,6 +164,7 @@ def test_a_program_that_closes_every_descriptor_gets_nothing_of_ours(tmp_path: P
     assert (tmp_path / "theirs").read_bytes() == b""
 
 
+@pytest.mark.alone
 def test_a_span_costs_two_microseconds_at_most(tmp_path: Path) -> None:
     """The best of many rounds: the machine may be busy, the span is not to be blamed for it."""
     recorder = Recorder(str(tmp_path))

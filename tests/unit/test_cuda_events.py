@@ -146,6 +146,7 @@ def test_a_forked_child_leaves_its_parents_events_alone(device: Device, recorder
     assert os.waitpid(pid, 0)[1] == 0
 
 
+@pytest.mark.alone
 def test_it_costs_twenty_microseconds_at_most(device: Device, recorder: Recorder) -> None:
     """Our own part; recording an event costs CUDA about 2 us more, twice a step."""
     events = CudaEvents(recorder)

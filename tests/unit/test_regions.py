@@ -281,6 +281,7 @@ def best_ns(call: Callable[[], object], number: int = 20_000) -> tuple[float, fl
     return min(costs), statistics.median(costs)
 
 
+@pytest.mark.alone
 def test_an_idle_use_costs_a_fifth_of_a_microsecond() -> None:
     """The bounds are for a busy machine: alone, each is below 200 ns."""
 
