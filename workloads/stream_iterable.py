@@ -21,7 +21,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 RECORDS = [64, 8, 64, 8, 64, 8]  # by shard
-FEATURES, BUFFER = 1 << 15, 16
+FEATURES, BUFFER = 1 << 16, 8
 HEADER = struct.Struct("<fI")  # the target, and the size in bytes of the compressed features
 
 

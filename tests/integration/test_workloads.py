@@ -211,7 +211,7 @@ def test_one_worker_streams_the_tail_alone(traced: Callable[[str], Traced]) -> N
     stops = [record.outcome for process in processes for record in process.of_type(Produced)]
     assert stops.count("stop") == 2
     assert costs(run)[0] == "transform"
-    # Filling the buffer with 16 records comes before the first batch of 4.
+    # Filling the buffer with 8 records comes before the first batch of 4.
     (rank,) = run.ranks
     assert rank["loaders"][0]["first_batch_ms"] > rank["data_wait"]["raw_ms"]
 
