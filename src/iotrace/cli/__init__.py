@@ -12,6 +12,7 @@ from iotrace.cli.doctor import doctor
 from iotrace.cli.export import export
 from iotrace.cli.report import report
 from iotrace.cli.run import run
+from iotrace.cli.schema import schema
 from iotrace.cli.sweep import sweep
 from iotrace.errors import IotraceError
 
@@ -44,9 +45,10 @@ def _options(
 _before_a_command = {"allow_interspersed_args": False, "ignore_unknown_options": False}
 app.command(context_settings=_before_a_command)(run)
 app.command()(report)
+app.command(context_settings=_before_a_command)(sweep)
 app.command(context_settings=_before_a_command)(doctor)
 app.command()(export)
-app.command(context_settings=_before_a_command)(sweep)
+app.command()(schema)
 
 # typer brings click, as a dependency in older releases and inside itself in newer ones: both derive
 # BadParameter from UsageError.

@@ -1,0 +1,40 @@
+"""``iotrace schema``: what ``--json`` prints, as JSON Schema."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated, Any
+
+import typer
+
+
+class Subject(str, Enum):
+    """A command whose ``--json`` has a schema."""
+
+    report = "report"
+    sweep = "sweep"
+
+
+def schema(
+    subject: Annotated[Subject, typer.Argument(help="The command whose --json is meant.")],
+) -> int:
+    """Print the JSON Schema of what a command's --json prints.
+
+    Exit codes: 0 printed, 2 wrong usage.
+    """
+    import msgspec
+
+    typer.echo(
+        msgspec.json.format(msgspec.json.encode(msgspec.json.schema(_type(subject))), indent=2).decode()
+    )
+    return 0
+
+
+def _type(subject: Subject) -> Any:
+    if subject is Subject.report:
+        from iotrace.analysis.results import Report
+
+        return Report
+    from iotrace.sweep.results import SweepResult
+
+    return SweepResult
