@@ -92,6 +92,21 @@ def test_blocked_time_that_the_tracer_missed_is_read(paths: Paths) -> None:
     assert (preempted["read"], preempted["decode"]) == (0, 100)
 
 
+def test_waiting_for_a_cpu_is_no_reading(paths: Paths) -> None:
+    row = {"start_ns": 0, "duration_ns": 100, "cpu_ns": 40, "kind": KIND_READ_PATH, "voluntary_switches": 3}
+    for delay_ns, read in ((0, 60), (50, 10), (60, 0)):
+        parts, _ = composed(paths, spans({**row, "run_delay_ns": delay_ns}), calls())
+        assert (parts["read"], parts["decode"]) == (read, 100 - read)
+
+
+def test_of_a_library_with_threads_the_calls_are_all_the_reading(paths: Paths) -> None:
+    row = {"start_ns": 0, "duration_ns": 100, "cpu_ns": 40, "kind": KIND_READ_PATH, "voluntary_switches": 3}
+    parts, _ = composed(paths, spans({**row, "run_delay_ns": -1}), calls((10, 30, 0)))
+    assert (parts["read"], parts["decode"]) == (20, 80)
+    remote, _ = composed(paths, spans({**row, "run_delay_ns": -1}), calls())
+    assert (remote["read"], remote["decode"]) == (60, 40)
+
+
 def test_blocked_time_inside_a_call_is_not_counted_twice(paths: Paths) -> None:
     row = {"start_ns": 0, "duration_ns": 100, "cpu_ns": 40, "kind": KIND_READ_PATH, "voluntary_switches": 1}
     parts, _ = composed(paths, spans(row), calls((10, 70, 0)))

@@ -348,10 +348,10 @@ def test_a_wait_is_charged_by_the_share_of_production() -> None:
         {"start_ns": 2050, "duration_ns": 100, "name": 0},  # half of it behind the production
         {"start_ns": 2200, "duration_ns": 100, "name": 1},
     )
-    load, train = regions_of(Rank(0, main, []), steps, [one, two])
+    load, train = regions_of(Rank(0, None, 0, main, []), steps, [one, two])
     assert (load.name, load.count, load.ms_total) == ("load", 3, 160e-6)
     # 60 % of a wait of 50 ns and half of one of 100 ns, over two steps.
     assert load.wait_ms == pytest.approx((30 + 50) / 2 / 1e6)
     assert (train.name, train.count, train.wait_ms) == ("train", 1, None)
-    (unmeasured, _) = regions_of(Rank(0, main, []), [], [one, two])
+    (unmeasured, _) = regions_of(Rank(0, None, 0, main, []), [], [one, two])
     assert unmeasured.wait_ms is None

@@ -66,7 +66,7 @@ def _hook_log_event(module: Any, recorder: Recorder) -> None:
 def _note(recorder: Recorder, name: str, start_ns: int, duration_ns: int) -> None:
     recorder.start()
     what = (-1, thread_id(), recorder.text(name), -1, KIND_DFTRACER)
-    recorder.spans.append((start_ns, duration_ns, -1, *what, -1, -1, -1, -1))
+    recorder.spans.append((start_ns, duration_ns, -1, *what, -1, -1, -1, -1, -1))
 
 
 def _hook_own_log(module: Any, recorder: Recorder, session: str) -> None:

@@ -2,8 +2,8 @@
 
 No call reads a mapped file. A thread that touches a page which is not in memory takes a major fault and
 sleeps until it is read; that is often outside every read path, where a view is converted or copied. Of the
-time that a dataset's ``__getitem__`` was blocked by itself, the part due to major faults is their share
-among its voluntary context switches: each such sleep is a switch.
+time that a dataset's ``__getitem__`` slept (was off its CPU and not waiting for one), the part due to major
+faults is their share among its voluntary context switches: each such sleep is a switch.
 """
 
 from __future__ import annotations
@@ -43,9 +43,11 @@ def faulted(spans: Spans, items: Spans, read_paths: Spans, posix: Coverage) -> F
         name: items[name].astype(np.int64) - _sums(inside, read_paths[name], len(items))
         for name in ("duration_ns", "cpu_ns", "major_faults", "voluntary_switches")
     }
+    delay = np.maximum(items["run_delay_ns"], 0)
+    own_delay = delay - _sums(inside, np.maximum(read_paths["run_delay_ns"], 0), len(items))
     calls = _in_calls(items, posix) - _sums(inside, _in_calls(read_paths, posix), len(items))
     outside = np.maximum(own["duration_ns"] - calls, 0)
-    blocked = np.clip(own["duration_ns"] - own["cpu_ns"] - calls, 0, outside)
+    blocked = np.clip(own["duration_ns"] - own["cpu_ns"] - own_delay - calls, 0, outside)
     switches = own["voluntary_switches"]
     by_faults = np.divide(
         np.clip(own["major_faults"], 0, switches), switches, out=np.zeros(len(items)), where=switches > 0

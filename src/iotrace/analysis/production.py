@@ -89,7 +89,8 @@ def compose_inline(
     items = spans[outermost(spans, spans["kind"] == KIND_ITEM)]
     item_starts, item_ends = items["start_ns"], items["start_ns"] + items["duration_ns"]
     piece_starts, piece_ends, item, window = pieces(item_starts, item_ends, starts, ends)
-    off_cpu = np.where(items["voluntary_switches"] > 0, items["duration_ns"] - items["cpu_ns"], 0)
+    on_cpu = items["cpu_ns"] + np.maximum(items["run_delay_ns"], 0)
+    off_cpu = np.where(items["voluntary_switches"] > 0, items["duration_ns"] - on_cpu, 0)
     share = (piece_ends - piece_starts) / np.maximum(items["duration_ns"][item], 1)
     blocked = np.zeros(len(starts))
     np.add.at(blocked, window, off_cpu[item] * share)
@@ -205,11 +206,14 @@ def _shown(process: Process, paths: Paths, files: npt.NDArray[Any]) -> dict[int,
 def _blocked_fraction(spans: npt.NDArray[Any], in_calls: Times) -> npt.NDArray[np.float64]:
     """Of each span's time outside POSIX calls, the fraction in which its thread was blocked.
 
-    Off-CPU time beyond that of the calls, where the thread gave up the CPU by itself; a thread that was
-    only preempted was decoding.
+    Off-CPU time beyond that of the calls, where the thread gave up the CPU by itself, less what it waited for
+    a CPU; a thread that was only preempted was decoding. Where that wait is unknown (a library's own threads)
+    and calls are seen, these are taken for all of the reading: the rest may have been a wait for a CPU.
     """
     duration = spans["duration_ns"]
     outside = duration - in_calls
-    off_cpu = np.where(spans["voluntary_switches"] > 0, duration - spans["cpu_ns"], 0)
+    delay = spans["run_delay_ns"]
+    slept = (spans["voluntary_switches"] > 0) & ((delay >= 0) | (in_calls == 0))
+    off_cpu = np.where(slept, duration - spans["cpu_ns"] - np.maximum(delay, 0), 0)
     beyond = np.clip(off_cpu - in_calls, 0, outside)
     return np.divide(beyond, outside, out=np.zeros(len(spans)), where=outside > 0)

@@ -46,9 +46,10 @@ STEP_RANGE = "ProfilerStep#"
 
 # A span: start_ns, duration_ns, cpu_ns, bytes (CLOCK_MONOTONIC; bytes -1 where unknown), tid, name, file
 # (indices of `text` records; file -1 where unknown), kind, minor faults, major faults, voluntary and
-# involuntary context switches. Little-endian, no padding.
-SPAN_FORMAT = "<qqqqiiiiiiii"
-SPAN_BYTES = 64
+# involuntary context switches, time spent ready but without a CPU (ns, -1 where unknown). Little-endian, no
+# padding.
+SPAN_FORMAT = "<qqqqiiiiiiiiq"
+SPAN_BYTES = 72
 
 # A telemetry sample of a process: CLOCK_MONOTONIC in ns, number of the process, threads; then so far: CPU ns,
 # resident bytes (now), major faults, bytes passed to read and to write calls, numbers of those calls, bytes

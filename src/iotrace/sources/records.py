@@ -31,6 +31,7 @@ SPAN_DTYPE = np.dtype(
         ("major_faults", "<i4"),
         ("voluntary_switches", "<i4"),
         ("involuntary_switches", "<i4"),
+        ("run_delay_ns", "<i8"),
     ]
 )
 assert SPAN_DTYPE.itemsize == names.SPAN_BYTES

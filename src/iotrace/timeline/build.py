@@ -213,7 +213,7 @@ def _span_tracks(session: Session, process: Process) -> list[Track]:
     }
     by_thread: dict[int, list[Slice]] = defaultdict(list)
     for row in spans.tolist():
-        start, duration, cpu, size, tid, name, file, kind, minor, major, voluntary, involuntary = row
+        start, duration, cpu, size, tid, name, file, kind, minor, major, voluntary, involuntary, delay = row
         args: dict[str, Any] = {"cpu_ms": cpu / 1e6} if cpu >= 0 else {}
         if file in files:
             args["file"] = files[file]
@@ -222,6 +222,8 @@ def _span_tracks(session: Session, process: Process) -> list[Track]:
         if minor >= 0:  # else not measured
             args.update(minor_faults=minor, major_faults=major)
             args.update(voluntary_switches=voluntary, involuntary_switches=involuntary)
+            if delay >= 0:
+                args["waited_for_cpu_ms"] = delay / 1e6
         by_thread[tid].append(
             Slice(start, start + duration, process.texts.get(name, "?"), _CATEGORIES.get(kind, "span"), args)
         )

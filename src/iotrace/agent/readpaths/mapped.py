@@ -42,7 +42,7 @@ def hook_memory_maps(recorder: Recorder, numpy: Any) -> None:
         file = recorder.text(path) if path else -1
         duration_ns = end_ns - start_ns
         what = (result.nbytes, thread_id(), recorder.text(_NAME), file, KIND_MAPPED)
-        recorder.spans.append((start_ns, duration_ns, duration_ns, *what, 0, 0, 0, 0))
+        recorder.spans.append((start_ns, duration_ns, duration_ns, *what, 0, 0, 0, 0, 0))
 
     def make(original: Any) -> Any:
         copy = timed(recorder, original, _NAME, KIND_MAPPED, describe)
