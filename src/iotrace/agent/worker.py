@@ -51,6 +51,7 @@ class _Worker:
         self.stop = module._IterableDatasetStopIteration
         self.recorder = recorder
         self.append = recorder.records.append
+        self.flush = recorder.flush
         self.flush_soon = recorder.flush_soon
         self.generation = 0  # epochs of one iterator with persistent workers
         self.taken_ns = 0
@@ -96,11 +97,21 @@ class _IndexQueue:
         if not worker.up:
             worker.up = True
             worker.append({"type": "worker_up", "mono_ns": monotonic_ns()})
+        # A worker with nothing to do may be ended at any moment, as its program leaves: nothing is held back.
+        if self._empty():
+            worker.append({"type": "idle", "mono_ns": monotonic_ns()})
+            worker.flush()
         task = self._queue.get(*args, **kwargs)
         worker.taken_ns = monotonic_ns()
         if isinstance(task, worker.resume):
             worker.generation += 1
         return task
+
+    def _empty(self) -> bool:
+        try:
+            return bool(self._queue.empty())
+        except Exception:
+            return False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._queue, name)

@@ -168,6 +168,12 @@ class WorkerUp(msgspec.Struct, tag="worker_up"):
     mono_ns: Int
 
 
+class Idle(msgspec.Struct, tag="idle"):
+    """A worker found no index to take: all that it had recorded is written."""
+
+    mono_ns: Int
+
+
 class Produced(msgspec.Struct, tag="produced"):
     """A batch that a worker made; `outcome` is ``batch``, ``stop`` or ``error``."""
 
@@ -266,6 +272,7 @@ Record = (
     | TrainerRun
     | Worker
     | WorkerUp
+    | Idle
     | Produced
     | OwnLog
     | Override
@@ -315,8 +322,9 @@ class Process:
 
     @property
     def ended(self) -> bool:
-        """Whether the process closed its records itself; else up to a second of them is lost."""
-        return any(isinstance(record, End) for record in self.records)
+        """Whether all was written: the process closed its records, or was ended as it had nothing to do."""
+        last = next((record for record in reversed(self.records) if not isinstance(record, Tick)), None)
+        return isinstance(last, Idle) or any(isinstance(record, End) for record in self.records)
 
     def of_type(self, kind: type[Any]) -> list[Any]:
         """The records of one type, in the order they were made."""
