@@ -322,9 +322,14 @@ class Process:
 
     @property
     def ended(self) -> bool:
-        """Whether all was written: the process closed its records, or was ended as it had nothing to do."""
+        """Whether the process closed its records itself; else up to a second of them is lost."""
+        return any(isinstance(record, End) for record in self.records)
+
+    @property
+    def idle(self) -> bool:
+        """Whether it was a worker with nothing to do when it was last heard of: its records are all written."""
         last = next((record for record in reversed(self.records) if not isinstance(record, Tick)), None)
-        return isinstance(last, Idle) or any(isinstance(record, End) for record in self.records)
+        return isinstance(last, Idle)
 
     def of_type(self, kind: type[Any]) -> list[Any]:
         """The records of one type, in the order they were made."""
