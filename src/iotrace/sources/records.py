@@ -327,7 +327,7 @@ class Process:
 
     @property
     def idle(self) -> bool:
-        """Whether it was a worker with nothing to do when it was last heard of: its records are all written."""
+        """Whether it is a worker that had nothing to do when last heard of: its records are all written."""
         last = next((record for record in reversed(self.records) if not isinstance(record, Tick)), None)
         return isinstance(last, Idle)
 
