@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,10 +13,10 @@ from iotrace.analysis.accelerator import DataWaits, accelerator_of
 from iotrace.analysis.activity import Activity
 from iotrace.analysis.idle import CLASSES, classify, gaps_of
 from iotrace.analysis.intervals import Coverage
-from iotrace.analysis.modules import PHASES, places_of
+from iotrace.analysis.modules import PHASES, backward_ranges, places_of
 from iotrace.analysis.nesting import innermost
 from iotrace.sources.kineto import read_kineto
-from tests.support.kineto import AUTOGRAD, activity_of, annotation, data_wait, kernel, operator
+from tests.support.kineto import AUTOGRAD, activity_of, annotation, data_wait, kernel, operator, trace_of
 from tests.support.traces import SHARED, shared_trace
 from tests.unit.test_intervals import columns, interval
 
@@ -210,3 +212,34 @@ def test_real_traces_account_for_every_idle_microsecond(name: str) -> None:
     # 0 workers: the loader's waits are most of the idle time; seen as such on the device, too.
     if "workers_0" in name:
         assert found.idle_by_class_us["data_wait"] > 0.5 * found.idle_us
+
+
+def test_the_backward_pass_has_a_range_for_every_module() -> None:
+    def module(name: str, start: int, end: int) -> dict[str, Any]:
+        return operator(f"module:{name}", start, end)
+
+    def backward(start: int, end: int, sequence: int) -> dict[str, Any]:
+        return operator("MmBackward0", start, end, AUTOGRAD, Sequence_number=sequence, Fwd_thread_id=1)
+
+    trace = trace_of(
+        module("encoder.0", 0, 10),
+        operator("aten::mm", 1, 9, Sequence_number=1),
+        module("encoder.1", 10, 20),
+        operator("aten::mm", 11, 19, Sequence_number=2),
+        module("decoder", 20, 30),
+        operator("aten::mm", 21, 24, Sequence_number=3),
+        operator("aten::mm", 25, 29, Sequence_number=4),
+        backward(40, 45, 4),
+        backward(46, 50, 3),
+        backward(50, 60, 2),
+        backward(61, 70, 1),
+        backward(80, 90, 9),  # whose forward was not recorded
+    )
+    found = backward_ranges(Activity(trace))
+    start_ns = trace.span_ns()[0]  # type: ignore[index]
+    assert [(one.name, one.start_ns - start_ns, one.end_ns - start_ns) for one in found] == [
+        ("decoder", 40_000, 50_000),
+        ("encoder", 50_000, 70_000),
+        ("encoder.1", 50_000, 60_000),
+        ("encoder.0", 61_000, 70_000),
+    ]

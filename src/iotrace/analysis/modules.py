@@ -34,6 +34,16 @@ class Places:
     phase: Column
 
 
+@dataclass
+class BackwardRange:
+    """The backward pass of a module on a thread (index of the trace's threads); ns of CLOCK_REALTIME."""
+
+    thread: int
+    start_ns: int
+    end_ns: int
+    name: str
+
+
 def places_of(activity: Activity) -> Places:
     """The places of every event of the device.
 
@@ -75,6 +85,47 @@ def places_of(activity: Activity) -> Places:
     )
     module[device] = np.where(around >= 0, numbers[events.name[np.maximum(around, 0)]], _UNKNOWN)
     return Places(list(names), module, phase)
+
+
+def backward_ranges(activity: Activity) -> list[BackwardRange]:
+    """When the backward pass of each module ran, those of its children inside; in order of time.
+
+    Neighbouring operators of one module make one range. What joins them to a module is their sequence number:
+    no hook is on the graph.
+    """
+    trace, events = activity.trace, activity.trace.events
+    operators = activity.operators
+    linked = np.flatnonzero(operators & (events.forward_thread > 0) & (events.sequence >= 0))
+    counted = operators & (events.forward_thread <= 0) & (events.sequence >= 0)
+    forward = _forward_operators(activity, linked, counted)
+    in_module = _Enclosing(activity, activity.modules)
+    module = np.where(forward >= 0, in_module.rows(np.maximum(forward, 0)), _UNKNOWN)
+    known = module >= 0
+    linked, module = linked[known], module[known]
+    order = np.lexsort((-events.end_ns[linked], events.start_ns[linked], events.thread[linked]))
+    found: list[BackwardRange] = []
+    open_ranges: list[BackwardRange] = []
+    for row, range_row in zip(linked[order].tolist(), module[order].tolist(), strict=True):
+        thread, start_ns, end_ns = (
+            int(events.thread[row]), int(events.start_ns[row]), int(events.end_ns[row])
+        )  # fmt: skip
+        path = (module_of(trace.names[events.name[range_row]]) or "?").split(".")
+        names = [".".join(path[: depth + 1]) for depth in range(len(path))]
+        same = 0
+        while (
+            same < min(len(names), len(open_ranges))
+            and open_ranges[same].name == names[same]
+            and open_ranges[same].thread == thread
+        ):
+            same += 1
+        del open_ranges[same:]
+        for name in names[same:]:
+            opened = BackwardRange(thread, start_ns, end_ns, name)
+            open_ranges.append(opened)
+            found.append(opened)
+        for opened in open_ranges:
+            opened.end_ns = max(opened.end_ns, end_ns)
+    return sorted(found, key=lambda one: one.start_ns)
 
 
 def _is_backward(name: str) -> bool:

@@ -56,7 +56,7 @@ def build(session: Session, rank: Rank) -> Timeline:
         explained = explain(session, rank, loader.deliveries)
         main.tracks.append(Track(f"data wait{suffix}", [_wait(item) for item in explained]))
         if loader.description.workers:
-            main.counters.append(Counter(f"ready batches{suffix}", _ready(loader.deliveries), "batches"))
+            main.counters.append(Counter(f"ready{suffix}", _ready(loader.deliveries), "batches"))
     ready: dict[int, Slice] = {}  # by id of the delivery
     for process in rank.processes:
         _add_process(session, rank, process, loaders, main, timeline, ready)

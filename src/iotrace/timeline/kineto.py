@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from iotrace.analysis.activity import Activity
+from iotrace.analysis.modules import backward_ranges
 from iotrace.sources.kineto_kinds import FORWARD_BACKWARD, Kind
 from iotrace.sources.kineto_trace import Column
 from iotrace.timeline.model import Arrow, ProcessTracks, Slice, Timeline, Track
@@ -39,6 +40,7 @@ def add_torch(
     for window in windows:
         slices = _slices(window)
         _place_host(window, slices, pid, host)
+        _place_backward(window, pid, host)
         _place_device(window, slices, device)
         timeline.arrows += _launches(window, slices) + _backward(window, slices)
     main.tracks += [Track(name, host[name]) for name in sorted(host)]
@@ -93,6 +95,14 @@ def _place_host(window: Activity, slices: dict[int, Slice], pid: int, tracks: di
         tid = threads[number][1]
         name = "torch" if number in others else "communication"
         tracks[name if tid == pid else f"{name} · thread {tid}"].append(slices[row])
+
+
+def _place_backward(window: Activity, pid: int, tracks: dict[str, list[Slice]]) -> None:
+    """The backward pass of each module: only forwards have ranges of their own in a trace."""
+    for item in backward_ranges(window):
+        tid = window.trace.threads[item.thread][1]
+        name = "backward by module" if tid == pid else f"backward by module · thread {tid}"
+        tracks[name].append(Slice(item.start_ns, item.end_ns, item.name, "backward"))
 
 
 def _place_device(
