@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iotrace.analysis.batches import Delivery, LoaderRun, primary_of
-from iotrace.analysis.report import queue_depth
+from iotrace.analysis.loaders import queue_depth
 from iotrace.analysis.steps import measured, steps_of
 from iotrace.analysis.verdicts import verdict
 from iotrace.analysis.waits import CAUSES, Explained, behind_ready_ns, split_wait
