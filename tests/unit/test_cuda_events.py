@@ -161,7 +161,7 @@ def test_it_costs_twenty_microseconds_at_most(device: Device, recorder: Recorder
 def _step(wait_ns: int, exposed_ns: int | None, awaits: bool = True) -> Step:
     opened = Delivery(0, 0, 0, 0, 0, 0, True, 0)
     awaited = Delivery(0, 0, 0, 1, 100 - wait_ns, 100, True, 0, exposed_ns=exposed_ns)
-    return Step(opened, 0, 100, awaited if awaits else None)
+    return Step(opened, 0, 100, (awaited,) if awaits else ())
 
 
 def test_exposed_wait_is_the_mean_of_the_steps_that_know_it() -> None:

@@ -47,7 +47,7 @@ def test_a_mistake_gets_a_sentence(steps: str, options: str, activities: str, na
 
 def _steps(count: int) -> list[Step]:
     made = [Delivery(0, 0, 0, index, 0, 10 * index, True, 0) for index in range(count)]
-    return [Step(each, each.delivered_ns, each.delivered_ns + 10, None) for each in made]
+    return [Step(each, each.delivered_ns, each.delivered_ns + 10) for each in made]
 
 
 def test_profiled_steps_are_left_out_and_counted() -> None:

@@ -38,7 +38,11 @@ def test_a_trace_with_a_device_says_how_much_of_the_wait_it_hid() -> None:
     trace = trace_of(step(3, 0, 1000), data_wait(0, 400), kernel(-50, 100, -60), kernel(450, 900, 410), **GPU)
     report = analyse_traces([trace])
     (rank,) = report.ranks
-    assert (rank.steps.count, rank.steps.mean_ms, rank.system.gpus) == (1, 1.0, ["A100"])
+    assert (rank.steps.count, rank.steps.mean_ms, [gpu.name for gpu in rank.system.gpus]) == (
+        1,
+        1.0,
+        ["A100"],
+    )
     wait = rank.data_wait
     assert (wait.raw_ms, wait.exposed_ms, wait.exposed_source) == (0.4, pytest.approx(0.3), "kernels")
     assert (wait.raw_wait_fraction, wait.stall_fraction) == (0.4, pytest.approx(0.3))
@@ -98,9 +102,9 @@ def test_the_sessions_waits_give_causes_to_the_idle_time_and_exposure_to_steps()
     assert compute.accelerator.idle_by_class_us["data_wait"] == 250 + 100
     assert compute.accelerator.data_wait_by_cause_us is not None
     assert compute.accelerator.data_wait_by_cause_us["decode"] == pytest.approx(350)
-    first = Step(delivery(-9, 0), 0, 350_000, waits[0])
-    second = Step(waits[0], 350_000, 650_000, waits[1])
-    beyond = Step(waits[1], 650_000, 2_000_000, None)
+    first = Step(delivery(-9, 0), 0, 350_000, (waits[0],))
+    second = Step(waits[0], 350_000, 650_000, (waits[1],))
+    beyond = Step(waits[1], 650_000, 2_000_000)
     exposure = exposure_of(compute, [first, second, beyond])
     assert exposure is not None
     assert (exposure.steps, exposure.exposed_ns, exposure.duration_ns) == (2, 350_000, 650_000)

@@ -39,7 +39,7 @@ def environment_of(variant: str, session: Path) -> dict[str, str]:
     capture = posix.plan([*posix.python_directories(sys.executable), *own_python()], [])
     if capture.why_not and variant != AGENT:
         raise SystemExit(f"tools/bench: {capture.why_not}: {capture.remedy}")
-    both = traced_environment(bare, capture, session)
+    both = traced_environment(bare, capture, session, {})
     added = {key: value for key, value in both.items() if bare.get(key) != value}
     of_dftracer = {key for key in added if key.startswith("DFTRACER") or key == "LD_PRELOAD"}
     if variant == AGENT:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from iotrace.analysis.results import (
     ClockInfo,
     DataWait,
     Excluded,
+    Gpu,
     RankReport,
     Report,
     SessionInfo,
@@ -24,6 +26,8 @@ from iotrace.analysis.results import (
 from iotrace.analysis.verdicts import verdict
 from iotrace.session.manifest import NotCaptured
 from iotrace.sources.kineto_trace import KinetoTrace
+
+_KNOWN_OF_DEVICES = frozenset({"index", "uuid", "name", "memory_total_bytes", "throttle_reasons"})
 
 
 def analyse_traces(traces: Sequence[KinetoTrace], kernel_gap_us: float = KERNEL_GAP_US) -> Report:
@@ -103,8 +107,31 @@ def _rank(number: int, trace: KinetoTrace, compute: Compute) -> RankReport:
         breakdown_steps=compute.breakdown_steps,
         accelerator=compute.accelerator,
         io=None,
-        system=System(gpus=[], cpu_pct_mean=None, rss_peak_bytes=None, cpus=None, processes=[], host=None),
+        system=System(
+            gpus=[_gpu(index, device) for index, device in enumerate(trace.devices)],
+            cpu_pct_mean=None,
+            rss_peak_bytes=None,
+            cpus=None,
+            processes=[],
+            host=None,
+        ),
         overhead=None,
+    )
+
+
+def _gpu(index: int, device: dict[str, Any]) -> Gpu:
+    """A device that a trace names: nothing else of it was measured."""
+    memory = device.get("totalGlobalMem")
+    unknown: dict[str, Any] = dict.fromkeys(
+        field for field in Gpu.__struct_fields__ if field not in _KNOWN_OF_DEVICES
+    )
+    return Gpu(
+        index=index,
+        uuid="",
+        name=str(device.get("name", "unknown")),
+        memory_total_bytes=memory if isinstance(memory, int) else None,
+        throttle_reasons={},
+        **unknown,
     )
 
 

@@ -25,7 +25,7 @@ from iotrace.sources.records import Process, Produced
 from iotrace.sources.session import Rank, Session
 from iotrace.timeline.chunks import chunk_arrows
 from iotrace.timeline.kineto import add_torch
-from iotrace.timeline.model import Arrow, Counter, ProcessTracks, Slice, Timeline, Track
+from iotrace.timeline.model import Arrow, Counter, ProcessTracks, Slice, Timeline, Track, first_ns
 from iotrace.timeline.telemetry import add_telemetry
 
 _CATEGORIES = {
@@ -66,6 +66,8 @@ def build(session: Session, rank: Rank) -> Timeline:
         timeline.arrows += chunk_arrows(tracks)
     windows = [Activity(trace) for trace in rank.main.windows.traces]
     add_torch(timeline, main, _title(rank), rank.main.pid, windows)
+    # The sidecar's first samples come before the command.
+    timeline.base_ns = min(timeline.base_ns, first_ns(timeline))
     return timeline
 
 

@@ -62,9 +62,23 @@ class Arrow:
 class Timeline:
     """All that one rank's file shows."""
 
-    base_ns: int
+    base_ns: int  # time 0, which nothing may lie before: Perfetto drops what does
     processes: list[ProcessTracks] = field(default_factory=list)
     arrows: list[Arrow] = field(default_factory=list)
+
+
+def first_ns(timeline: Timeline) -> int:
+    """The earliest instant that the timeline shows; its `base_ns` where it shows nothing."""
+    starts = [
+        item.start_ns for process in timeline.processes for track in process.tracks for item in track.slices
+    ]
+    starts += [
+        counter.points[0][0]
+        for process in timeline.processes
+        for counter in process.counters
+        if counter.points
+    ]
+    return min(starts, default=timeline.base_ns)
 
 
 def lanes(slices: list[Slice]) -> list[list[Slice]]:
