@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from iotrace import __version__
+from iotrace.cli.merge import merge
 from iotrace.cli.report import report
 from iotrace.cli.run import run
 from iotrace.errors import IotraceError
@@ -40,6 +41,7 @@ def _options(
 # Everything behind the first word that is no option of ours belongs to the command.
 app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})(run)
 app.command()(report)
+app.command()(merge)
 
 # typer brings click, as a dependency in older releases and inside itself in newer ones: both derive
 # BadParameter from UsageError.
