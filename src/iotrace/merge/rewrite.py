@@ -162,8 +162,9 @@ class Rewriter:
         relative = starts - self.base_ns
         if int(np.abs(relative).max()) < _EXACT_NS:
             return starts, ends
-        seen = np.rint((relative.astype(np.longdouble) / 1000).astype(np.float64) * 1000).astype(np.int64)
-        seen += self.base_ns
+        doubles = (relative.astype(np.longdouble) / 1000).astype(np.float64)
+        rounded = np.rint(doubles * 1000).astype(np.int64)
+        seen = np.where(relative % 1000 == 0, relative, rounded) + self.base_ns  # whole us it reads exactly
         return seen, seen + (ends - starts)
 
     def _select(self, events: list[Event], starts: Any, durations: Any, extra: Any) -> Any:

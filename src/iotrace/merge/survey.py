@@ -210,4 +210,4 @@ class _Finder:
         except (ValueError, KeyError):
             return
         number = str(sequence if sequence is not None else f"#{order}")
-        self._found.collectives[(*key, number)] = end
+        self._found.collectives[key + (number,)] = end
