@@ -163,8 +163,9 @@ class Rewriter:
         if int(np.abs(relative).max()) < _EXACT_NS:
             return starts, ends
         doubles = (relative.astype(np.longdouble) / 1000).astype(np.float64)
-        rounded = np.rint(doubles * 1000).astype(np.int64)
-        seen = np.where(relative % 1000 == 0, relative, rounded) + self.base_ns  # whole us it reads exactly
+        whole = doubles.astype(np.int64)  # whole us it multiplies as integers
+        seen = np.where(doubles == whole, whole * 1000, np.rint(doubles * 1000).astype(np.int64))
+        seen += self.base_ns
         return seen, seen + (ends - starts)
 
     def _select(self, events: list[Event], starts: Any, durations: Any, extra: Any) -> Any:

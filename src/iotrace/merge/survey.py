@@ -210,4 +210,5 @@ class _Finder:
         except (ValueError, KeyError):
             return
         number = str(sequence if sequence is not None else f"#{order}")
-        self._found.collectives[key + (number,)] = end
+        place = (*key, number)
+        self._found.collectives[place] = end
