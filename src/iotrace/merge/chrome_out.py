@@ -12,7 +12,7 @@ import numpy as np
 
 from iotrace.merge.events import Event, encode_number
 from iotrace.merge.lanes import UNBOUND, Lanes
-from iotrace.merge.spill import Spill
+from iotrace.merge.spill import SLICE, Spill
 from iotrace.merge.tracks import Tracks
 
 _encoder = msgspec.json.Encoder(decimal_format="number")
@@ -31,8 +31,10 @@ class ChromePart:
         self._lines = 0
         self._bytes = 0
 
-    def write(self, events: list[Event], extra: dict[int, dict[str, Any]]) -> None:
-        """Append the events; the keys in `extra` follow those of their event."""
+    def write(
+        self, events: list[Event], extra: dict[int, dict[str, Any]], starts: Any, kinds: Any
+    ) -> tuple[Any, Any]:
+        """Append the events; the keys in `extra` follow those of their event. Returns their lines."""
         try:
             data = _encoder.encode_lines(events).replace(b"\n", b",\n")
             if extra:
@@ -43,10 +45,12 @@ class ChromePart:
         self._file.write(data)
         self._lines += len(events)
         self._bytes += len(data)
+        lines = np.arange(self._lines - len(events), self._lines, dtype=np.int64)
+        return lines, np.zeros(len(events), np.int32)
 
     def finish(self, spill: Spill, tracks: Tracks, delete_unbound: bool) -> tuple[int, int]:
         """Move what overlaps into lanes of its own, in place; returns slices moved and arrow ends unbound."""
-        ordinals, numbers = _moves(spill, tracks)
+        ordinals, numbers, moved = _moves(spill, tracks)
         unbound = int((numbers == UNBOUND).sum())
         order = np.argsort(ordinals)
         ordinals, numbers = ordinals[order], numbers[order]
@@ -74,11 +78,12 @@ class ChromePart:
         if target is not None:
             target.close()
             os.replace(target.name, self._path)
-        return len(ordinals) - unbound, unbound
+        return moved, unbound
 
 
-def _moves(spill: Spill, tracks: Tracks) -> tuple[Any, Any]:
-    """The lines that change, and their new thread numbers (`UNBOUND` for arrow ends that no slice holds)."""
+def _moves(spill: Spill, tracks: Tracks) -> tuple[Any, Any, int]:
+    """The lines that change, their new thread numbers or `UNBOUND`, and how many of them are slices."""
+    slices = 0
     ordinals: list[Any] = [np.empty(0, np.int64)]
     numbers: list[Any] = [np.empty(0, np.int64)]
     for index in spill.threads():
@@ -88,6 +93,7 @@ def _moves(spill: Spill, tracks: Tracks) -> tuple[Any, Any]:
             moved = np.flatnonzero(placed)
             if not len(moved):
                 continue
+            slices += int((rows["kind"][moved] == SLICE).sum())
             thread = tracks.threads[index]
             found = {
                 lane: UNBOUND if lane == UNBOUND else tracks.overflow(thread, lane).tid
@@ -95,7 +101,7 @@ def _moves(spill: Spill, tracks: Tracks) -> tuple[Any, Any]:
             }
             ordinals.append(rows["ordinal"][moved])
             numbers.append(np.array([found[lane] for lane in placed[moved].tolist()], np.int64))
-    return np.concatenate(ordinals), np.concatenate(numbers)
+    return np.concatenate(ordinals), np.concatenate(numbers), slices
 
 
 def _edited(line: bytes, number: int, delete: bool) -> bytes:

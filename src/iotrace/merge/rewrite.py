@@ -42,11 +42,13 @@ class Selection:
 
 
 class Sink(Protocol):
-    """Takes events with their final numbers, in the order of their ordinals."""
+    """Takes events with their final numbers, and says where it put each: growing numbers, and sizes."""
 
     needs_all_rows: bool
 
-    def write(self, events: list[Event], extra: dict[int, dict[str, Any]]) -> None: ...
+    def write(
+        self, events: list[Event], extra: dict[int, dict[str, Any]], starts: Any, kinds: Any
+    ) -> tuple[Any, Any]: ...
 
 
 @dataclass
@@ -68,7 +70,6 @@ class Rewriter:
     mended: Counter[str] = field(default_factory=Counter)
     first_ns: int | None = None
     last_ns: int | None = None
-    _ordinal: int = 0
     _met: dict[tuple[Any, Any], ThreadTrack] = field(default_factory=dict)
     _ids: dict[Any, int] = field(default_factory=dict)
 
@@ -146,16 +147,12 @@ class Rewriter:
         if timed.any():
             self.first_ns = _least(self.first_ns, int(starts[timed].min()))
             self.last_ns = max(self.last_ns or 0, int((starts + durations)[timed].max()))
-        ordinals = np.arange(self._ordinal, self._ordinal + len(events), dtype=np.int64)
-        self._ordinal += len(events)
+        ordinals, sizes = self.sink.write(events, extra, starts, kinds)
         ends = starts + np.where(kinds == SLICE, durations, 0)
-        if self.sink.needs_all_rows:
-            self.spill.add(threads, starts, ends, ordinals, kinds)
-        else:
-            wanted = kinds <= FLOW
+        if not self.sink.needs_all_rows:
             starts, ends = self._as_seen(starts, ends)
-            self.spill.add(threads[wanted], starts[wanted], ends[wanted], ordinals[wanted], kinds[wanted])
-        self.sink.write(events, extra)
+        wanted = kinds <= (MARK if self.sink.needs_all_rows else FLOW)
+        self.spill.add(*(column[wanted] for column in (threads, starts, ends, ordinals, kinds, sizes)))
 
     def _as_seen(self, starts: Any, ends: Any) -> tuple[Any, Any]:
         """The times that Perfetto will read: doubles of us, which are coarse far from the base."""

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 SLICE, FLOW, BEGIN, END, MARK, ELSEWHERE = range(6)  # ELSEWHERE: on no thread's row
-ROW = np.dtype([("start", "<i8"), ("end", "<i8"), ("ordinal", "<i8"), ("kind", "<i4")])
+ROW = np.dtype([("start", "<i8"), ("end", "<i8"), ("ordinal", "<i8"), ("kind", "<i4"), ("size", "<i4")])
 Rows = npt.NDArray[Any]
 
 
@@ -27,18 +27,14 @@ class Spill:
         self._extents: dict[int, list[tuple[int, int, int]]] = defaultdict(list)  # first start, offset, count
         self._rows = 0
 
-    def add(self, thread: Any, start: Any, end: Any, ordinal: Any, kind: Any) -> None:
-        """Rows as columns; `thread` are indices, times in ns."""
+    def add(self, thread: Any, start: Any, end: Any, ordinal: Any, kind: Any, size: Any) -> None:
+        """Rows as columns: times in ns, `ordinal` and `size` as the sink gave them."""
         if not len(thread):
             return
         rows = np.empty(len(thread), ROW)
         order = np.lexsort((ordinal, -end, start, thread))
-        rows["start"], rows["end"], rows["ordinal"], rows["kind"] = (
-            start[order],
-            end[order],
-            ordinal[order],
-            kind[order],
-        )
+        for name, column in zip(ROW.names or (), (start, end, ordinal, kind, size), strict=True):
+            rows[name] = column[order]
         threads = thread[order]
         bounds = np.flatnonzero(np.diff(threads, prepend=-1))
         for first, last in zip(bounds.tolist(), [*bounds[1:].tolist(), len(rows)], strict=True):

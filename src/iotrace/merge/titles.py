@@ -3,41 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 from iotrace.merge.inputs import DFTRACER, SESSION, Source
 from iotrace.merge.job import Result
 from iotrace.merge.survey import Survey
-from iotrace.merge.tracks import ProcessTrack, ThreadTrack
+from iotrace.merge.tracks import Process, ProcessTrack, Thread, ThreadTrack
 
 # The order within a rank.
 _MAIN, _DEVICE, _WORKER, _NOTES = range(4)
 _NO_RANK = 1 << 30
-
-
-@dataclass
-class Thread:
-    """A row of the result."""
-
-    pid: int
-    tid: int
-    name: str
-    order: int = 0
-    place: int = 0  # of its source
-
-
-@dataclass
-class Process:
-    """A process of the result, `order` counting from 1."""
-
-    pid: int
-    name: str
-    labels: str
-    key: tuple[Any, ...]
-    order: int = 0
-    place: int = 0  # of the source that names it
-    threads: list[Thread] = field(default_factory=list)
 
 
 def arrange(sources: list[Source], surveys: list[Survey], results: list[Result]) -> list[Process]:

@@ -43,6 +43,30 @@ class ThreadTrack:
 
 
 @dataclass
+class Thread:
+    """A row of the result."""
+
+    pid: int
+    tid: int
+    name: str
+    order: int = 0
+    place: int = 0  # of its source
+
+
+@dataclass
+class Process:
+    """A process of the result, `order` counting from 1."""
+
+    pid: int
+    name: str
+    labels: str
+    key: tuple[Any, ...]
+    order: int = 0
+    place: int = 0  # of the source that names it
+    threads: list[Thread] = field(default_factory=list)
+
+
+@dataclass
 class Tracks:
     """Numbers given to the source `place` of `sources`; those in `shared` are several sources' processes."""
 
