@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-_BUFFERED = 1 << 16
+_ROWS_AT_ONCE = 1 << 16
 _AT_ONCE = 1 << 21
 
 
@@ -15,23 +16,16 @@ class Arrows:
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("w+b")
-        self._rows: list[tuple[int, int, int]] = []
         self._count = 0
 
-    def add(self, number: int, time_ns: int, is_end: bool) -> None:
-        """One end of the arrow `number`."""
-        self._rows.append((number, time_ns, is_end))
-        if len(self._rows) >= _BUFFERED:
-            self._flush()
-
-    def _flush(self) -> None:
-        self._count += len(self._rows)
-        self._file.write(np.array(self._rows, np.int64).reshape(-1, 3).tobytes())
-        self._rows.clear()
+    def add(self, numbers: list[int], times_ns: Any, are_ends: list[bool]) -> None:
+        """Ends of the arrows with these numbers."""
+        rows = np.column_stack([np.array(numbers, np.int64), times_ns, np.array(are_ends, np.int64)])
+        self._count += len(rows)
+        self._file.write(np.ascontiguousarray(rows, np.int64).data)
 
     def backwards(self) -> int:
         """How many arrows end before they start; ids that are used again count by order of time."""
-        self._flush()
         buckets = 1 + self._count // _AT_ONCE
         found = 0
         for bucket in range(buckets):
@@ -41,7 +35,7 @@ class Arrows:
     def _rows_of(self, bucket: int, buckets: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
         self._file.seek(0)
         pieces = []
-        while data := self._file.read(_BUFFERED * 24):
+        while data := self._file.read(_ROWS_AT_ONCE * 24):
             rows = np.frombuffer(data, np.int64).reshape(-1, 3)
             pieces.append(rows[rows[:, 0] % buckets == bucket] if buckets > 1 else rows)
         return np.concatenate(pieces) if pieces else np.empty((0, 3), np.int64)

@@ -89,7 +89,10 @@ def _moves(spill: Spill, tracks: Tracks) -> tuple[Any, Any, int]:
     for index in spill.threads():
         lanes = Lanes()
         for rows in spill.windows(index):
-            placed = np.array(lanes.place(rows), np.int64)
+            lane_of = lanes.place(rows)
+            if lane_of is None:
+                continue
+            placed = np.array(lane_of, np.int64)
             moved = np.flatnonzero(placed)
             if not len(moved):
                 continue

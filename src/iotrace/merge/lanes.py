@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from iotrace.merge.spill import FLOW, SLICE, Rows
 
 UNBOUND = -1
@@ -15,8 +17,10 @@ class Lanes:
         self._ends: list[list[int]] = [[]]
         self._starts: list[list[int]] = [[]]
 
-    def place(self, rows: Rows) -> list[int]:
-        """The lane of each row; `UNBOUND` for an arrow's end that no slice holds."""
+    def place(self, rows: Rows) -> list[int] | None:
+        """The lane of each row; `UNBOUND` for an arrow's end that no slice holds. None: lane 0 for all."""
+        if len(self._ends) == 1 and self._all_nest(rows):
+            return None
         found = []
         first_ends, first_starts = self._ends[0], self._starts[0]
         for start, end, kind in zip(
@@ -37,6 +41,45 @@ class Lanes:
             else:
                 found.append(0)
         return found
+
+    def _all_nest(self, rows: Rows) -> bool:
+        """Whether lane 0 holds all rows, found without looking at one after another.
+
+        At its start, each slice has as many slices open as its depth says, and the last one that began one
+        level higher is its parent: if every slice ends within its parent, all nest.
+        """
+        is_slice = rows["kind"] == SLICE
+        starts = np.concatenate([np.array(self._starts[0], np.int64), rows["start"][is_slice]])
+        ends = np.concatenate([np.array(self._ends[0], np.int64), rows["end"][is_slice]])
+        if len(starts):
+            ordered_ends = np.sort(ends)
+            over = np.searchsorted(ordered_ends, starts, side="right")
+            # A slice of no length is over at its own start, and at that of the ones after it there.
+            empty = ends == starts
+            if empty.any():
+                over -= np.searchsorted(starts[empty], starts, side="right")
+                over += np.searchsorted(np.flatnonzero(empty), np.arange(len(starts)), side="left")
+            depth = np.arange(len(starts)) - over
+            parents = np.flatnonzero(depth == 0)
+            for level in range(1, int(depth.max()) + 1):
+                children = np.flatnonzero(depth == level)
+                places = np.searchsorted(parents, children) - 1
+                if (places < 0).any() or (ends[children] > ends[parents[places]]).any():
+                    return False
+                parents = children
+        is_flow = rows["kind"] == FLOW
+        flows = rows["start"][is_flow]
+        if len(flows):
+            if not len(starts):
+                return False
+            open_count = len(self._starts[0]) + np.cumsum(is_slice)[is_flow]
+            open_count -= np.searchsorted(ordered_ends, flows, side="left")
+            if (open_count <= 0).any():
+                return False
+        if len(starts):
+            still = ends >= starts[-1]  # an arrow may yet end where a slice does
+            self._starts[0], self._ends[0] = starts[still].tolist(), ends[still].tolist()
+        return True
 
     def _elsewhere(self, start: int, end: int) -> int:
         for lane in range(1, len(self._ends)):

@@ -157,6 +157,8 @@ class NativePart:
 
     def _elsewhere(self, event: Event, start: int, body: bytes) -> None:
         """What stands on no thread's row is written at once."""
+        if event.ph == "M":  # names are written anew; Perfetto reads no other metadata
+            return
         stamp = integer(8, start)
         if event.ph == "C":
             args = _decode(event.args) if event.args is not UNSET else None
@@ -201,7 +203,7 @@ class NativePart:
                 lanes = Lanes()
                 writers: dict[int, _Row] = {}
                 for rows in spill.windows(index):
-                    placed = lanes.place(rows)
+                    placed = lanes.place(rows) or [0] * len(rows)
                     for lane in set(placed) - writers.keys() - {UNBOUND}:
                         thread = tracks.overflow(tracks.threads[index], lane)
                         writers[lane] = _Row(thread.tid, self._sequence)

@@ -71,7 +71,6 @@ class Rewriter:
     first_ns: int | None = None
     last_ns: int | None = None
     _met: dict[tuple[Any, Any], ThreadTrack] = field(default_factory=dict)
-    _ids: dict[Any, int] = field(default_factory=dict)
 
     def take(self, batch: Batch) -> None:
         """Rewrite and pass on one batch."""
@@ -81,14 +80,18 @@ class Rewriter:
         if (durations < 0).any():
             self.mended["negative durations, shown as 0"] += int((durations < 0).sum())
             durations = np.maximum(durations, 0)
-        self.read.update([event.ph for event in events])
+        phases = Counter([event.ph for event in events])
+        self.read.update(phases)
         if not self.selection.everything:
             events, starts, durations, extra = self._select(events, starts, durations, extra)
+            phases = Counter([event.ph for event in events])
         relative = starts - self.base_ns
         threads: list[int] = []
         special: list[int] = []
         consumed: list[int] = []
         met = self._met
+        sources, own, limit = self.tracks.sources, self.tracks.place, self._arithmetic
+        flows: list[tuple[int, int]] = []  # places and ids of what starts or ends an arrow
         for place, (event, start_us, duration_us) in enumerate(
             zip(events, _microseconds(relative), _microseconds(durations), strict=True)
         ):
@@ -101,6 +104,17 @@ class Rewriter:
                 if event.dur is UNSET:
                     self.mended["slices without a duration, shown as 0 long"] += 1
                 event.dur = duration_us
+            elif event.ph in FLOWS:
+                if event.ph != "s":
+                    event.bp = "e"  # without it Perfetto ends the arrow at the next slice
+                number = event.id
+                if type(number) is int and 0 <= number < limit:
+                    event.id = number = number * sources + own
+                else:
+                    event.id = number = self._identify(0 if number is UNSET else number)
+                if event.ph != "t":
+                    flows.append((place, number))
+                special.append(place)
             else:
                 if event.ph == "M" and event.name in NAMING:
                     self._name(event)
@@ -114,8 +128,16 @@ class Rewriter:
             event.tid = thread.tid
             threads.append(thread.index)
         kinds = np.zeros(len(events), np.int32)
-        for place in special:
-            kinds[place] = self._special(events[place], int(starts[place]))
+        if special:
+            kinds[special] = [_KINDS.get(events[place].ph, ELSEWHERE) for place in special]
+            for place in np.flatnonzero(kinds >= MARK).tolist():
+                kinds[place] = self._special(events[place])
+        if flows:
+            ends = [events[place].ph == "f" for place, _ in flows]
+            places = [place for place, _ in flows]
+            self.arrows.add([number for _, number in flows], starts[places], ends)
+        for event in events if self._has_bindings(events) else ():
+            self._rebind(event)
         self._clamp(events, relative)
         if consumed:
             gone = set(consumed)
@@ -127,6 +149,8 @@ class Rewriter:
             starts, durations, kinds = starts[kept], durations[kept], kinds[kept]
         else:
             threads_kept = np.array(threads, np.int64)
+        self.written.update(phases)
+        self.written["M"] -= len(consumed)
         self._pass_on(events, extra, threads_kept, starts, durations, kinds)
 
     def _pass_on(
@@ -142,7 +166,6 @@ class Rewriter:
             return
         for index in np.unique(threads[kinds < ELSEWHERE]).tolist():
             self.tracks.threads[index].used = True
-        self.written.update([event.ph for event in events])
         timed = kinds < ELSEWHERE
         if timed.any():
             self.first_ns = _least(self.first_ns, int(starts[timed].min()))
@@ -181,27 +204,24 @@ class Rewriter:
         kept = [event for place, event in enumerate(events) if place not in gone]
         return kept, starts[wanted], durations[wanted], _renumbered(extra, np.cumsum(wanted) - 1, gone)
 
-    def _special(self, event: Event, start_ns: int) -> int:
-        """Renumber what is global in the result; the kind of the event's row."""
-        phase = event.ph
-        if phase in FLOWS:
-            if phase != "s":
-                event.bp = "e"  # without it Perfetto ends the arrow at the next slice
-            if event.id is UNSET and event.bind_id is UNSET:
-                event.id = 0
-            if event.id is not UNSET:
-                event.id = self._identify(event.id)
-                if phase != "t":
-                    self.arrows.add(event.id, start_ns, phase == "f")
-        elif phase in ASYNC and event.id is not UNSET:
-            event.id = self._identify(event.id)
+    @staticmethod
+    def _has_bindings(events: list[Event]) -> bool:
+        return any(event.bind_id is not UNSET or event.id2 is not UNSET for event in events)
+
+    def _rebind(self, event: Event) -> None:
+        """The ids of Chrome's other ways to join events."""
         if event.id2 is not UNSET:
             event.id2 = self._scoped(event.id2)
         if event.bind_id is not UNSET:
             event.bind_id = Raw(str(self._identify(_value(event.bind_id))).encode())
+
+    def _special(self, event: Event) -> int:
+        """Renumber what is global in the result; the kind of a row that is no slice's and no arrow's."""
+        if event.ph in ASYNC and event.id is not UNSET:
+            event.id = self._identify(event.id)
         if event.s == "g" or event.s == "p":
             return ELSEWHERE
-        return _KINDS.get(phase, ELSEWHERE)
+        return _KINDS.get(event.ph, ELSEWHERE)
 
     def _identify(self, raw: Any) -> int:
         """A number of this source's own, the same for the same id: arithmetic, as a table would grow."""
@@ -212,10 +232,15 @@ class Rewriter:
                 number = int(raw, 16)  # as Perfetto reads it
             except ValueError:
                 number = -1
-        if isinstance(number, int) and 0 <= number < _HASHED // sources - 1:
+        if isinstance(number, int) and 0 <= number < self._arithmetic:
             return number * sources + place
         digest = blake2b(f"{place}:{raw}".encode(errors="replace"), digest_size=6).digest()
         return _HASHED + int.from_bytes(digest, "big")
+
+    @property
+    def _arithmetic(self) -> int:
+        """Ids below are renumbered by arithmetic and stay below the hashed ones."""
+        return _HASHED // self.tracks.sources - 1
 
     def _scoped(self, raw: Any) -> Raw:
         value = _value(raw)

@@ -113,6 +113,8 @@ def _survey_session(source: Source) -> Survey:
     timeline, rank = timeline_of(session, source.session_rank)
     found = Survey(absolute=True, rank=rank.number, world_size=rank.world_size, host=rank.main.host)
     found.bound_ns = bound_of(rank)
+    found.bytes = sum(item.stat().st_size for item in source.path.rglob("*") if item.is_file())
+    found.bytes //= len(session.ranks)
     found.pids = [process.pid for process in rank.processes]
     slices = [item for process in timeline.processes for track in process.tracks for item in track.slices]
     found.first_ns = min((item.start_ns for item in slices), default=None)
