@@ -77,6 +77,7 @@ def steps(rank: int) -> Iterator[str]:
         number += 1
         pieces.append(_STEP.format(step=step, ts=begin, dur=time - begin, pid=pid, tid=pid, number=number))
         step += 1
+        time += 1
         yield "".join(pieces)
 
 

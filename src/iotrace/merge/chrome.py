@@ -235,7 +235,9 @@ def _decode(piece: bytes) -> Batch | None:
         durations = _nanoseconds([event.dur for event in events], 0)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError, OverflowError):
         return None
-    return Batch(events, starts, durations) if starts is not None and durations is not None else None
+    if starts is None or durations is None:
+        return None
+    return Batch(events, starts, durations, may_bind=b'"id2"' in piece or b'"bind_id"' in piece)
 
 
 def _only_metadata_lacks_time(events: list[Event]) -> bool:

@@ -64,16 +64,17 @@ class ChromePart:
             if low == high and target is None:
                 continue
             self._file.seek(offset)
-            lines = self._file.read(size).split(b"\n")
+            data = bytearray(self._file.read(size))
+            ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
             for place, number in zip(
                 (ordinals[low:high] - first).tolist(), numbers[low:high].tolist(), strict=True
             ):
-                lines[place] = _edited(lines[place], number, deletes)
+                _edit(data, int(ends[place - 1]) + 1 if place else 0, int(ends[place]), number, deletes)
             if target is not None:
-                target.write(b"\n".join([line for line in lines[:-1] if line] + [b""]))
+                target.write(data.replace(b"\0", b""))
             else:
                 self._file.seek(offset)
-                self._file.write(b"\n".join(lines))
+                self._file.write(data)
         self._file.close()
         if target is not None:
             target.close()
@@ -107,13 +108,22 @@ def _moves(spill: Spill, tracks: Tracks) -> tuple[Any, Any, int]:
     return np.concatenate(ordinals), np.concatenate(numbers), slices
 
 
-def _edited(line: bytes, number: int, delete: bool) -> bytes:
-    """The line with another thread number of the same width, or as a mark instead of a loose arrow end."""
-    if number == UNBOUND:
-        return b"" if delete else b'{"ph":"i"' + line[len(b'{"ph":"s"') :]
-    at = line.index(b',"tid":') + len(b',"tid":')
-    digits = b"%d" % number
-    return line[:at] + digits + line[at + len(digits) :]
+def _edit(data: bytearray, start: int, end: int, number: int, delete: bool) -> None:
+    """Give the line another thread number of the same width, or make a mark of a loose arrow end.
+
+    A line that is deleted becomes zeros, newline included, for the caller to leave out: no line holds one.
+    """
+    if number != UNBOUND:
+        at = data.index(b',"tid":', start, end) + len(b',"tid":')
+        digits = b"%d" % number
+        data[at : at + len(digits)] = digits
+    elif delete:
+        data[start : end + 1] = bytes(end + 1 - start)
+    else:
+        data[start : start + len(_MARK)] = _MARK
+
+
+_MARK = b'{"ph":"i"'
 
 
 def _with(data: bytes, extra: dict[int, dict[str, Any]]) -> bytes:

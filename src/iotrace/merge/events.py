@@ -59,6 +59,7 @@ class Batch:
     start_ns: Times
     duration_ns: Times
     extra: dict[int, dict[str, Any]] = field(default_factory=dict)
+    may_bind: bool = True  # whether an event may have `id2` or `bind_id`
 
 
 KEYS = frozenset(Event.__struct_fields__)

@@ -21,7 +21,7 @@ class Lanes:
         """The lane of each row; `UNBOUND` for an arrow's end that no slice holds. None: lane 0 for all."""
         if len(self._ends) == 1 and self._all_nest(rows):
             return None
-        found = []
+        found: list[int] = []
         first_ends, first_starts = self._ends[0], self._starts[0]
         for start, end, kind in zip(
             rows["start"].tolist(), rows["end"].tolist(), rows["kind"].tolist(), strict=True
@@ -40,6 +40,9 @@ class Lanes:
                 found.append(self._holder(start))
             else:
                 found.append(0)
+        last = int(rows["start"][-1]) if len(rows) else 0
+        if all(not ends or ends[0] < last for ends in self._ends[1:]):  # over: they need not be looked at
+            del self._ends[1:], self._starts[1:]
         return found
 
     def _all_nest(self, rows: Rows) -> bool:

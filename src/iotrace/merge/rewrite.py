@@ -80,11 +80,9 @@ class Rewriter:
         if (durations < 0).any():
             self.mended["negative durations, shown as 0"] += int((durations < 0).sum())
             durations = np.maximum(durations, 0)
-        phases = Counter([event.ph for event in events])
-        self.read.update(phases)
         if not self.selection.everything:
+            self.read.update([event.ph for event in events])
             events, starts, durations, extra = self._select(events, starts, durations, extra)
-            phases = Counter([event.ph for event in events])
         relative = starts - self.base_ns
         threads: list[int] = []
         special: list[int] = []
@@ -128,16 +126,18 @@ class Rewriter:
             event.tid = thread.tid
             threads.append(thread.index)
         kinds = np.zeros(len(events), np.int32)
+        special_phases = [events[place].ph for place in special]
         if special:
-            kinds[special] = [_KINDS.get(events[place].ph, ELSEWHERE) for place in special]
+            kinds[special] = [_KINDS.get(phase, ELSEWHERE) for phase in special_phases]
             for place in np.flatnonzero(kinds >= MARK).tolist():
                 kinds[place] = self._special(events[place])
         if flows:
             ends = [events[place].ph == "f" for place, _ in flows]
             places = [place for place, _ in flows]
             self.arrows.add([number for _, number in flows], starts[places], ends)
-        for event in events if self._has_bindings(events) else ():
-            self._rebind(event)
+        if batch.may_bind:
+            for event in events:
+                self._rebind(event)
         self._clamp(events, relative)
         if consumed:
             gone = set(consumed)
@@ -149,8 +149,12 @@ class Rewriter:
             starts, durations, kinds = starts[kept], durations[kept], kinds[kept]
         else:
             threads_kept = np.array(threads, np.int64)
+        phases = Counter(special_phases)
+        phases["X"] += len(threads) - len(special)
         self.written.update(phases)
         self.written["M"] -= len(consumed)
+        if self.selection.everything:
+            self.read.update(phases)
         self._pass_on(events, extra, threads_kept, starts, durations, kinds)
 
     def _pass_on(
@@ -203,10 +207,6 @@ class Rewriter:
         gone = set(np.flatnonzero(~wanted).tolist())
         kept = [event for place, event in enumerate(events) if place not in gone]
         return kept, starts[wanted], durations[wanted], _renumbered(extra, np.cumsum(wanted) - 1, gone)
-
-    @staticmethod
-    def _has_bindings(events: list[Event]) -> bool:
-        return any(event.bind_id is not UNSET or event.id2 is not UNSET for event in events)
 
     def _rebind(self, event: Event) -> None:
         """The ids of Chrome's other ways to join events."""
