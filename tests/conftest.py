@@ -9,6 +9,17 @@ import pytest
 from tests.support.runs import UNET, Run, run_traced
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--mutations", type=int, default=5000, help="how many damaged traces are merged")
+
+
+@pytest.fixture
+def mutations(request: pytest.FixtureRequest) -> int:
+    """How many damaged inputs a test tries."""
+    count: int = request.config.getoption("--mutations")
+    return count
+
+
 @pytest.fixture(scope="session")
 def unet_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory in which the U-Net's volumes have been made."""

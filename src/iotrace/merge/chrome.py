@@ -56,6 +56,7 @@ class Scanner:
         self.bare_array = False
         self._name = name
         self._offset = 0  # of the buffer in the content
+        self._partial = b""
         self._separator: bytes | None = None
         self._first_loss: int | None = None
 
@@ -79,22 +80,28 @@ class Scanner:
         if not inside:
             buffer, inside = self._enter(buffer, final=True)
         if not inside:
-            raise ValueError("it holds no traceEvents")
+            self.problems.append(f"{self._name}: it holds no array of traceEvents")
+            return
         tail = b"".join([buffer, *(self._clean(block) for block in blocks)])
+        if self._partial:
+            tail += self._partial.decode(errors="surrogateescape").translate(_ESCAPED).encode()
         yield from self._finish(tail)
         self._summarise()
 
     def _clean(self, block: bytes) -> bytes:
-        block = block.translate(_CONTROLS)
+        """The block without what msgspec refuses; a character that its end cuts waits for the next one."""
+        block = (self._partial + block).translate(_CONTROLS)
+        self._partial = b""
         if block.isascii():
             return block
-        # A character may be cut by the block's end: bytes that are none at the very end are left alone.
         try:
             block.decode()
         except UnicodeDecodeError as error:
-            if error.start < len(block) - 3 and error.start > 2:
-                self.mended["pieces with invalid UTF-8, shown as \\xNN"] += 1
-                return block.decode(errors="surrogateescape").translate(_ESCAPED).encode()
+            if error.reason == "unexpected end of data" and error.end == len(block):
+                self._partial = block[error.start :]
+                return block[: error.start]
+            self.mended["pieces with invalid UTF-8, shown as \\xNN"] += 1
+            return block.decode(errors="surrogateescape").translate(_ESCAPED).encode()
         return block
 
     def _enter(self, buffer: bytes, final: bool) -> tuple[bytes, bool]:

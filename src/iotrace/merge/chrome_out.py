@@ -134,7 +134,7 @@ def _with(data: bytes, extra: dict[int, dict[str, Any]]) -> bytes:
 
 
 def _encode_alone(event: Event, extra: dict[str, Any] | None) -> bytes:
-    for key in ("name", "cat", "bp", "s"):
+    for key in ("ph", "name", "cat", "bp", "s", "id"):
         text = getattr(event, key)
         if isinstance(text, str):
             setattr(event, key, text.encode(errors="backslashreplace").decode())

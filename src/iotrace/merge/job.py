@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -124,11 +125,12 @@ def _open(job: Job, problems: list[str], progress: Progress) -> tuple[Any, Itera
 
 
 def _metadata(reader: Any) -> dict[str, Any]:
-    """The keys that stood beside the events, unless they are a file of their own size."""
-    import json
-
-    metadata: dict[str, Any] = getattr(reader, "metadata", {})
-    return {
-        key: value if len(json.dumps(value, default=str)) < _LARGEST_METADATA else "(left out: too large)"
-        for key, value in metadata.items()
-    }
+    """The keys that stood beside the events, unless they are as large as a file of their own."""
+    found = {}
+    for key, value in getattr(reader, "metadata", {}).items():
+        text = json.dumps({key: value}, ensure_ascii=False)
+        if len(text) < _LARGEST_METADATA:  # half a character of UTF-16 is JSON, and no Unicode
+            found.update(json.loads(text.encode(errors="replace")))
+        else:
+            found[key] = "(left out: too large)"
+    return found

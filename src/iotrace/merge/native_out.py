@@ -111,7 +111,8 @@ class NativePart:
             args = _decode(event.args)
             if isinstance(args, dict):
                 for key, value in args.items():
-                    pieces.append(self._annotation(key, value))
+                    if value is not None:  # Perfetto takes none of JSON's nulls
+                        pieces.append(self._annotation(key, value))
             else:
                 pieces.append(self._annotation("args", args))
         for key in _OTHER_OPAQUE:
@@ -245,7 +246,7 @@ class _Row:
         self._sequence = sequence
         self._track = integer(11, tid)
         self._frames: dict[tuple[int, int], tuple[bytes, bytes]] = {}
-        self.stack: list[tuple[int, bytes]] = []
+        self.stack: list[tuple[int, bytes, int]] = []
         end = self._frame(_SLICE_END, 0)
         self._end_front, self._end_back = end
 
@@ -271,7 +272,7 @@ class _Row:
 
     def close(self) -> list[bytes]:
         """The ends of all that is open."""
-        found = [self.end(stamp) for _, stamp in reversed(self.stack)]
+        found = [self.end(stamp) for _, stamp, _ in reversed(self.stack)]
         self.stack.clear()
         return found
 
@@ -302,10 +303,13 @@ def _write_rows(
         row = writers[lane]
         stack = row.stack
         if kind == SLICE:
-            while stack and stack[-1][0] <= start:
+            # Slices of no length at one instant nest, as in Perfetto's import of JSON.
+            while stack and stack[-1][0] <= start and stack[-1][2] < start:
                 packets.append(row.end(stack.pop()[1]))
             packets.append(row.event(_SLICE_BEGIN, stamp, body))
-            stack.append((end, end_stamp))
+            stack.append((end, end_stamp, start))
+        elif kind == END:  # without a name: it ends what began last
+            packets.append(row.end(stamp))
         else:
             # An arrow may end where its slice ends: that one is still to be open.
             while stack and stack[-1][0] < start:
@@ -318,7 +322,7 @@ def _write_rows(
     return moved, unbound
 
 
-_EVENT_TYPES = {FLOW: 0, BEGIN: _SLICE_BEGIN, END: _SLICE_END, MARK: _INSTANT}
+_EVENT_TYPES = {FLOW: 0, BEGIN: _SLICE_BEGIN, MARK: _INSTANT}
 
 
 def _without_legacy(body: bytes) -> bytes:

@@ -72,7 +72,7 @@ def annotation(name: bytes, value: Any) -> bytes:
     if isinstance(value, str):
         return name + text(6, value)
     if isinstance(value, dict):
-        entries = (annotation(text(10, str(key)), item) for key, item in value.items())
+        entries = (annotation(text(10, str(key)), item) for key, item in value.items() if item is not None)
         return name + b"".join(data(11, entry) for entry in entries)
     if isinstance(value, list):
         return name + b"".join(data(12, annotation(b"", item)) for item in value)

@@ -63,7 +63,7 @@ def merge(
     suffix = _suffix_of(output)
     problems: list[str] = []
     notes: list[str] = []
-    sources = _sources(inputs, problems, notes)
+    sources = _sources(inputs, output, problems, notes)
     _check_output(output, sources)
     cores = options.processes or len(os.sched_getaffinity(0))
     surveys = run_all("survey", _survey_tasks(sources, options), cores, watch)
@@ -96,9 +96,12 @@ def merge(
     )
 
 
-def _sources(inputs: Sequence[str], problems: list[str], notes: list[str]) -> list[Source]:
+def _sources(inputs: Sequence[str], output: Path, problems: list[str], notes: list[str]) -> list[Source]:
     sources: list[Source] = []
     for path, named in expand(inputs):
+        if not named and output.exists() and output.samefile(path):
+            notes.append(f"left out: {path}, which is the output")
+            continue
         try:
             source = identify(path, problems)
         except MergeError as error:

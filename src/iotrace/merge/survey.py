@@ -26,6 +26,8 @@ _NAMED_RANK = re.compile(r"rank[_-]?(\d{1,6})(?!\d)", re.IGNORECASE)
 _STEP = re.compile(rb'"ProfilerStep\s?#(\d{1,12})"')
 _COLLECTIVE = re.compile(rb'"(?:nccl|rccl|oneccl)\w*[^"]*"', re.IGNORECASE)
 # Microseconds since 1970 of the years 2000 to 2100; less is the time since some machine's start.
+_DAY_NS = 86_400 * 10**9
+_FARTHEST_NS = 1 << 61
 _YEAR_2000_US, _YEAR_2100_US = 946_684_800_000_000, 4_102_444_800_000_000
 # A process number below is a GPU's in Kineto, or one of a container's first, which many hosts have.
 _SMALLEST_SHARED_PID = 64
@@ -73,13 +75,12 @@ def survey(
     named = _NAMED_RANK.search(source.path.name)
     found.rank = int(rank[1]) if rank else int(named[1]) if named else None
     found.world_size = int(world[1]) if world else None
-    times = [us_to_ns(text.decode()) for text in _times(edges)]
-    found.first_ns = min(times, default=None)
+    found.first_ns = _typical_first(edges)
     found.pids = [pid for pid in map(int, _PID.findall(head[:65536])) if pid >= _SMALLEST_SHARED_PID][:1]
     if found.first_ns is not None:
         first_us = found.first_ns // 1000
         found.absolute = _YEAR_2000_US < first_us < _YEAR_2100_US
-        if base and not found.absolute:
+        if base and not found.absolute and abs(int(base[-1])) < _FARTHEST_NS:
             found.stamps_base_ns = int(base[-1])
             found.absolute = _YEAR_2000_US < first_us + found.stamps_base_ns // 1000 < _YEAR_2100_US
     found.first_ns = None if found.first_ns is None else found.first_ns + found.stamps_base_ns
@@ -98,14 +99,19 @@ def _blocks(path: Path, whole: bool, progress: Progress) -> Iterator[bytes]:
             yield block
 
 
-def _times(edges: bytes) -> list[bytes]:
-    """Times in the text; zeros are those of metadata."""
-    found = []
+def _typical_first(edges: bytes) -> int | None:
+    """The earliest time in the text, in ns, of those within a day of most; zeros are those of metadata."""
+    times = []
     for match in _TIME.finditer(edges):
-        text = match[1]
-        if text.count(b".") < 2 and float(text) > 0:
-            found.append(text)
-    return found
+        try:
+            times.append(us_to_ns(match[1].decode()))
+        except ValueError:
+            continue
+    times = sorted(time for time in times if time > 0)
+    if not times:
+        return None
+    middle = times[len(times) // 2]
+    return next(time for time in times if middle - time < _DAY_NS)
 
 
 def _survey_session(source: Source) -> Survey:
@@ -134,8 +140,7 @@ def _survey_log(source: Source, progress: Progress) -> Survey:
         if len(pids) < 64:
             pids.update(dict.fromkeys(map(int, _PID.findall(whole[:_EDGE_BYTES]))))
         if found.first_ns is None:
-            times = [us_to_ns(text.decode()) for text in _times(whole[:_EDGE_BYTES])]
-            found.first_ns = min(times, default=None)
+            found.first_ns = _typical_first(whole[:_EDGE_BYTES])
     found.pids = list(pids)
     return found
 
