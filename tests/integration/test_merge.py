@@ -114,10 +114,10 @@ def _imported(path: Path) -> dict[str, Any]:
 def _both(tmp_path: Path, inputs: list[str], options: Options | None = None) -> tuple[Any, dict[str, Any]]:
     outputs = [tmp_path / "merged" / f"out.{kind}" for kind in ("json", "pftrace")]
     outputs[0].parent.mkdir()
-    summary = [merge(inputs, output, options) for output in outputs][0]
+    summaries = [merge(inputs, output, options) for output in outputs]
     imported = [_imported(output) for output in outputs]
     assert imported[0] == imported[1]
-    return summary, imported[0]
+    return summaries[0], imported[0]
 
 
 def test_both_kinds_hold_the_same(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_dftracers_log_with_hashes_spelled_out(opening: bytes) -> None:
     reader = LogReader("x", pool_of(log))
     read = [event for batch in reader.batches(iter([log])) for event in batch.events]
     assert [(event.ph, event.name) for event in read] == [("M", "FH"), ("X", "read")]
-    assert json.loads(bytes(read[1].args)) == {"file": "d.h5", "fhash": "f6"}  # type: ignore[arg-type]
+    assert json.loads(bytes(read[1].args)) == {"file": "d.h5", "id": 1, "type": 3, "fhash": "f6"}  # type: ignore[arg-type]
     assert reader.lost_events == 0
 
 

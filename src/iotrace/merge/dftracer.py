@@ -95,17 +95,19 @@ class LogReader:
                 cat=line.cat,
                 pid=line.pid,
                 tid=line.tid,
-                id=line.id,
             )
             if line.dur is not UNSET:
                 event.dur = 0
-            if line.args is not UNSET:
-                event.args = Raw(_encode(self._spelled(line.args)))
+            # What Chrome has no key for is an argument.
+            own: dict[str, Any] = {
+                key: value for key, value in (("id", line.id), ("type", line.type)) if value is not UNSET
+            }
+            args = {} if line.args is UNSET else line.args
+            event.args = Raw(_encode(self._spelled({**own, **args})))
             events.append(event)
         starts = np.array([0 if line.ts is UNSET else line.ts for line in lines], np.int64) * 1000
         durations = [0 if line.dur is UNSET else min(line.dur, _FARTHEST_US) for line in lines]
-        extra = {place: {"type": line.type} for place, line in enumerate(lines) if line.type is not UNSET}
-        return Batch(events, starts, np.array(durations, np.int64) * 1000, extra)
+        return Batch(events, starts, np.array(durations, np.int64) * 1000, may_bind=False)
 
     def _spelled(self, args: dict[str, Any]) -> dict[str, Any]:
         pool = self._pool
@@ -133,8 +135,9 @@ class LogReader:
                 continue
             if isinstance(value["ph"], int):
                 value["ph"] = _PHASES.get(value["ph"], str(value["ph"]))
-            if isinstance(value.get("args"), dict):
-                value["args"] = self._spelled(value["args"])
+            if isinstance(value.get("args", {}), dict):
+                own = {key: value.pop(key) for key in ("id", "type") if key in value}
+                value["args"] = self._spelled({**own, **value.get("args", {})})
             try:
                 event, start, duration, unknown, _ = event_of(value)
             except (ValueError, msgspec.MsgspecError, RecursionError, TypeError, OverflowError):
