@@ -99,9 +99,11 @@ class LogReader:
             if line.dur is not UNSET:
                 event.dur = 0
             # What Chrome has no key for is an argument.
-            own: dict[str, Any] = {
-                key: value for key, value in (("id", line.id), ("type", line.type)) if value is not UNSET
-            }
+            own: dict[str, Any] = {}
+            if line.id is not UNSET:
+                own["id"] = line.id
+            if line.type is not UNSET:
+                own["type"] = line.type
             args = {} if line.args is UNSET else line.args
             event.args = Raw(_encode(self._spelled({**own, **args})))
             events.append(event)
@@ -136,8 +138,8 @@ class LogReader:
             if isinstance(value["ph"], int):
                 value["ph"] = _PHASES.get(value["ph"], str(value["ph"]))
             if isinstance(value.get("args", {}), dict):
-                own = {key: value.pop(key) for key in ("id", "type") if key in value}
-                value["args"] = self._spelled({**own, **value.get("args", {})})
+                keys: dict[str, Any] = {key: value.pop(key) for key in ("id", "type") if key in value}
+                value["args"] = self._spelled({**keys, **value.get("args", {})})
             try:
                 event, start, duration, unknown, _ = event_of(value)
             except (ValueError, msgspec.MsgspecError, RecursionError, TypeError, OverflowError):

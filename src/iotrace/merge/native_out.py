@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -340,14 +341,17 @@ def join(parts: list[Path], processes: list[Process], document: dict[str, Any], 
     clocks = b"".join(data(1, integer(1, clock) + integer(2, first)) for clock in (_REALTIME, _BOOTTIME))
     own = integer(10, 1)
     out.write(packet(own, integer(8, first), integer(58, _REALTIME), data(6, clocks + integer(2, _REALTIME))))
+    # The tracks' own numbers join the packets; those that are shown can be dense and in order, by which
+    # Perfetto sorts the threads of native traces. No thread's is a process's, which would make it a main one.
+    shown = count(1001 if len(processes) < 1000 else len(processes) + 1)
     for process in processes:
-        fields = integer(1, process.pid) + text(6, process.name) + integer(3, process.order)
+        fields = integer(1, process.order) + text(6, process.name) + integer(3, process.order)
         if process.labels:
             fields += text(8, process.labels)
         track = integer(1, _PROCESS_UUID + process.pid) + data(3, fields)
         out.write(packet(own, data(60, track)))
         for thread in process.threads:
-            fields = integer(1, thread.pid) + integer(2, thread.tid) + text(5, thread.name)
+            fields = integer(1, process.order) + integer(2, next(shown)) + text(5, thread.name)
             track = integer(1, thread.tid) + data(4, fields + integer(3, thread.order))
             out.write(packet(own, data(60, track)))
     out.write(packet(own, data(60, integer(1, _GLOBAL_UUID) + text(2, "whole trace"))))

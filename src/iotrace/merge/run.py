@@ -67,6 +67,7 @@ def merge(
     _check_output(output, sources)
     cores = options.processes or len(os.sched_getaffinity(0))
     surveys = run_all("survey", _survey_tasks(sources, options), cores, watch)
+    _adopt(sources, surveys)
     sources, surveys = _wanted(sources, surveys, options)
     links = link(sources, surveys, options.align_start, options.strict_clocks)
     with _workplace(output) as directory:
@@ -153,6 +154,19 @@ def _check_output(output: Path, sources: list[Source]) -> None:
 def _survey_tasks(sources: list[Source], options: Options) -> list[Any]:
     foreign = [source for source in sources if source.kind not in (SESSION, DFTRACER)]
     return [(source, options.steps is not None, len(foreign) > 1) for source in sources]
+
+
+def _adopt(sources: list[Source], surveys: list[Survey]) -> None:
+    """A trace that names no rank has that of the session whose process it recorded."""
+    ranks = {
+        pid: found.rank
+        for source, found in zip(sources, surveys, strict=True)
+        if source.kind == SESSION
+        for pid in found.pids
+    }
+    for source, found in zip(sources, surveys, strict=True):
+        if source.kind not in (SESSION, DFTRACER) and found.rank is None and found.pids:
+            found.rank = ranks.get(found.pids[0])
 
 
 def _wanted(
