@@ -11,6 +11,7 @@ from tests.support.runs import UNET, Run, run_traced
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="run the big matrices too")
+    parser.addoption("--mutations", type=int, default=5000, help="how many damaged traces are merged")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -20,6 +21,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "slow" in item.keywords:
             item.add_marker(skip)
+
+
+@pytest.fixture
+def mutations(request: pytest.FixtureRequest) -> int:
+    """How many damaged inputs a test tries."""
+    count: int = request.config.getoption("--mutations")
+    return count
 
 
 @pytest.fixture(scope="session")

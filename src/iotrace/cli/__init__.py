@@ -10,6 +10,7 @@ import typer
 from iotrace import __version__
 from iotrace.cli.doctor import doctor
 from iotrace.cli.export import export
+from iotrace.cli.merge import merge
 from iotrace.cli.report import report
 from iotrace.cli.run import run
 from iotrace.cli.schema import schema
@@ -47,6 +48,7 @@ app.command(context_settings=_before_a_command)(run)
 app.command()(report)
 app.command(context_settings=_before_a_command)(sweep)
 app.command(context_settings=_before_a_command)(doctor)
+app.command()(merge)
 app.command()(export)
 app.command()(schema)
 

@@ -1,0 +1,162 @@
+"""``iotrace merge``: many profilers' files, one timeline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+_RECOVERED = 3
+
+
+def merge(
+    inputs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[INPUT]...", help="Traces, directories of them, patterns, sessions."),
+    ] = None,
+    more: Annotated[
+        list[str] | None, typer.Option("--inputs", metavar="INPUT", help="An input; more may follow it.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="FILE.json, .json.gz, .pftrace or .pftrace.gz; default: merged.pftrace.",
+        ),
+    ] = None,
+    per_rank: Annotated[bool, typer.Option("--per-rank", help="Write FILE-rankN for every rank.")] = False,
+    steps: Annotated[
+        str, typer.Option("--steps", metavar="A:B", help="Only steps A up to, not including, B.")
+    ] = "",
+    time: Annotated[
+        str, typer.Option("--time", metavar="A:B", help="Only the seconds A to B since the merged start.")
+    ] = "",
+    ranks: Annotated[str, typer.Option("--ranks", metavar="LIST", help="Only these ranks: 0,2-3.")] = "",
+    drop: Annotated[
+        list[str] | None,
+        typer.Option("--drop", metavar="CATEGORY", help="Leave a category out; may be repeated."),
+    ] = None,
+    align: Annotated[
+        str, typer.Option("--align", metavar="start", help="Put starts together where clocks tell nothing.")
+    ] = "",
+    strict_clocks: Annotated[
+        bool, typer.Option("--strict-clocks", help="Refuse inputs whose clock is only assumed.")
+    ] = False,
+    processes: Annotated[
+        int | None,
+        typer.Option("--processes", metavar="N", min=1, help="At most N at a time; default: the cores."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+) -> int:
+    """Merge traces of torch.profiler, dftracer, iotrace and others into one timeline for Perfetto.
+
+    What an input is, its content tells. All times become CLOCK_REALTIME; how sure each input's clock is, is
+    printed and stored. Nothing is dropped: slices that overlap get rows of their own.
+
+    Exit codes: 0 merged, 1 not merged, 2 wrong usage, 3 merged, but some of an input could not be read.
+    """
+    given = [*(inputs or []), *(more or [])]
+    if not given:
+        raise typer.BadParameter("no inputs")
+    if align not in ("", "start"):
+        raise typer.BadParameter("--align knows one way: start")
+    from iotrace.present import make_console
+    from iotrace.merge.report import print_summary
+    from iotrace.merge.run import Options
+    from iotrace.merge.run import merge as merge_files
+
+    options = Options(
+        steps=_steps(steps),
+        seconds=_seconds(time),
+        ranks=_ranks(ranks),
+        dropped=frozenset(item.lower() for item in drop or []),
+        per_rank=per_rank,
+        align_start=align == "start",
+        strict_clocks=strict_clocks,
+        processes=processes,
+    )
+    with _Bar(make_console(stderr=True)) as bar:
+        summary = merge_files(given, output or Path("merged.pftrace"), options, bar.show)
+    if as_json:
+        import msgspec
+
+        typer.echo(msgspec.json.format(msgspec.json.encode(summary), indent=2).decode())
+    else:
+        print_summary(summary, make_console(stderr=False))
+    return _RECOVERED if summary.problems else 0
+
+
+class _Bar:
+    """Progress on a terminal: MB/s and the time left."""
+
+    def __init__(self, console: Any) -> None:
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
+
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._tasks: dict[str, Any] = {}
+
+    def __enter__(self) -> _Bar:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def show(self, watch: Any) -> None:
+        """A new position."""
+        if watch.phase not in self._tasks:
+            self._tasks[watch.phase] = self._progress.add_task(watch.phase, total=watch.total_bytes)
+        self._progress.update(self._tasks[watch.phase], completed=watch.done_bytes)
+
+
+def _steps(text: str) -> tuple[int, int] | None:
+    found = _range(text, int, "--steps", "100:110")
+    return None if found is None else (int(found[0]), int(found[1]))
+
+
+def _seconds(text: str) -> tuple[float, float] | None:
+    return _range(text, float, "--time", "1.5:2")
+
+
+def _range(text: str, number: Any, option: str, example: str) -> tuple[Any, Any] | None:
+    if not text:
+        return None
+    first, colon, last = text.partition(":")
+    try:
+        found = number(first or 0), number(last) if last else number(2**40)
+    except ValueError:
+        found = (1, 0)
+    if not colon or not 0 <= found[0] < found[1] <= 2**40:
+        raise typer.BadParameter(f"{option} takes two numbers, the first below the second, such as {example}")
+    return found
+
+
+def _ranks(text: str) -> frozenset[int] | None:
+    if not text:
+        return None
+    found: set[int] = set()
+    for piece in text.split(","):
+        first, dash, last = piece.partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()) or int(last or 0) > 1 << 24:
+            raise typer.BadParameter(f"--ranks takes numbers and ranges such as 0,2-3, not {text}")
+        found.update(range(int(first), int(last or first) + 1))
+    return frozenset(found)

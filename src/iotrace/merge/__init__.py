@@ -1,0 +1,1 @@
+"""Many profilers' files to one timeline, streaming: memory does not grow with the input."""

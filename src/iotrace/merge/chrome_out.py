@@ -1,0 +1,160 @@
+"""Chrome JSON: one event a line, in part files that become one document."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+import numpy as np
+
+from iotrace.merge.events import Event, encode_number
+from iotrace.merge.lanes import UNBOUND, Lanes
+from iotrace.merge.spill import SLICE, Spill
+from iotrace.merge.tracks import Tracks
+
+_encoder = msgspec.json.Encoder(decimal_format="number")
+OPENING = b'{"traceEvents":[\n'
+
+
+class ChromePart:
+    """One source's events as lines that end in a comma."""
+
+    needs_all_rows = False
+
+    def __init__(self, path: Path) -> None:
+        self._file: BinaryIO = path.open("w+b")
+        self._path = path
+        self._blocks: list[tuple[int, int, int]] = []  # first line, offset, bytes
+        self._lines = 0
+        self._bytes = 0
+
+    def write(
+        self, events: list[Event], extra: dict[int, dict[str, Any]], starts: Any, kinds: Any
+    ) -> tuple[Any, Any]:
+        """Append the events; the keys in `extra` follow those of their event. Returns their lines."""
+        try:
+            data = _encoder.encode_lines(events).replace(b"\n", b",\n")
+            if extra:
+                data = _with(data, extra)
+        except (UnicodeEncodeError, msgspec.EncodeError):  # an odd string that Python's parser let through
+            data = b"".join(_encode_alone(event, extra.get(i)) for i, event in enumerate(events))
+        self._blocks.append((self._lines, self._bytes, len(data)))
+        self._file.write(data)
+        self._lines += len(events)
+        self._bytes += len(data)
+        lines = np.arange(self._lines - len(events), self._lines, dtype=np.int64)
+        return lines, np.zeros(len(events), np.int32)
+
+    def finish(self, spill: Spill, tracks: Tracks, delete_unbound: bool) -> tuple[int, int]:
+        """Move what overlaps into lanes of its own, in place; returns slices moved and arrow ends unbound."""
+        ordinals, numbers, moved = _moves(spill, tracks)
+        unbound = int((numbers == UNBOUND).sum())
+        order = np.argsort(ordinals)
+        ordinals, numbers = ordinals[order], numbers[order]
+        self._file.flush()
+        firsts = [first for first, _, _ in self._blocks]
+        deletes = delete_unbound and unbound > 0
+        target = self._path.with_suffix(".kept").open("wb") if deletes else None
+        for block, (first, offset, size) in enumerate(self._blocks):
+            last = firsts[block + 1] if block + 1 < len(firsts) else self._lines
+            low, high = np.searchsorted(ordinals, [first, last])
+            if low == high and target is None:
+                continue
+            self._file.seek(offset)
+            data = bytearray(self._file.read(size))
+            ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
+            for place, number in zip(
+                (ordinals[low:high] - first).tolist(), numbers[low:high].tolist(), strict=True
+            ):
+                _edit(data, int(ends[place - 1]) + 1 if place else 0, int(ends[place]), number, deletes)
+            if target is not None:
+                target.write(data.replace(b"\0", b""))
+            else:
+                self._file.seek(offset)
+                self._file.write(data)
+        self._file.close()
+        if target is not None:
+            target.close()
+            os.replace(target.name, self._path)
+        return moved, unbound
+
+
+def _moves(spill: Spill, tracks: Tracks) -> tuple[Any, Any, int]:
+    """The lines that change, their new thread numbers or `UNBOUND`, and how many of them are slices."""
+    slices = 0
+    ordinals: list[Any] = [np.empty(0, np.int64)]
+    numbers: list[Any] = [np.empty(0, np.int64)]
+    for index in spill.threads():
+        lanes = Lanes()
+        for rows in spill.windows(index):
+            lane_of = lanes.place(rows)
+            if lane_of is None:
+                continue
+            placed = np.array(lane_of, np.int64)
+            moved = np.flatnonzero(placed)
+            if not len(moved):
+                continue
+            slices += int((rows["kind"][moved] == SLICE).sum())
+            thread = tracks.threads[index]
+            found = {
+                lane: UNBOUND if lane == UNBOUND else tracks.overflow(thread, lane).tid
+                for lane in np.unique(placed[moved]).tolist()
+            }
+            ordinals.append(rows["ordinal"][moved])
+            numbers.append(np.array([found[lane] for lane in placed[moved].tolist()], np.int64))
+    return np.concatenate(ordinals), np.concatenate(numbers), slices
+
+
+def _edit(data: bytearray, start: int, end: int, number: int, delete: bool) -> None:
+    """Give the line another thread number of the same width, or make a mark of a loose arrow end.
+
+    A line that is deleted becomes zeros, newline included, for the caller to leave out: no line holds one.
+    """
+    if number != UNBOUND:
+        at = data.index(b',"tid":', start, end) + len(b',"tid":')
+        digits = b"%d" % number
+        data[at : at + len(digits)] = digits
+    elif delete:
+        data[start : end + 1] = bytes(end + 1 - start)
+    else:
+        data[start : start + len(_MARK)] = _MARK
+
+
+_MARK = b'{"ph":"i"'
+
+
+def _with(data: bytes, extra: dict[int, dict[str, Any]]) -> bytes:
+    lines = data.split(b"\n")
+    for place, item in extra.items():
+        lines[place] = lines[place][:-2] + b"," + encode_number(item)[1:] + b","
+    return b"\n".join(lines)
+
+
+def _encode_alone(event: Event, extra: dict[str, Any] | None) -> bytes:
+    for key in ("ph", "name", "cat", "bp", "s", "id"):
+        text = getattr(event, key)
+        if isinstance(text, str):
+            setattr(event, key, text.encode(errors="backslashreplace").decode())
+    data = _encoder.encode(event)
+    if extra:
+        try:
+            data = data[:-1] + b"," + encode_number(extra)[1:]
+        except (UnicodeEncodeError, msgspec.EncodeError):
+            data = data[:-1] + b',"extra":' + encode_number(ascii(extra)) + b"}"
+    return data + b",\n"
+
+
+def join(
+    parts: Iterable[Path], metadata: Iterable[dict[str, Any]], document: dict[str, Any], out: BinaryIO
+) -> None:
+    """Write the document: the parts' lines, the names of processes and threads, and `document`'s keys."""
+    out.write(OPENING)
+    for part in parts:
+        with part.open("rb") as file:
+            while data := file.read(1 << 20):
+                out.write(data)
+    lines = b",\n".join(encode_number(item) for item in metadata)
+    out.write(lines + b"\n]," + encode_number(document)[1:] + b"\n")

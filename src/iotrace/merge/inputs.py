@@ -1,0 +1,127 @@
+"""What a file is, told by its content, and what has to be known of it before it is merged."""
+
+from __future__ import annotations
+
+import glob
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from iotrace.errors import IotraceError
+from iotrace.merge.stream import blocks
+from iotrace.session import names
+
+CHROME, DFTRACER, SESSION = "chrome", "dftracer", "session"
+_HEAD_BYTES = 1 << 20
+_DFTRACER = re.compile(rb'^\s*\[?\s*\{[^\n]*"(?:cat|name)"[^\n]*\}[ \t,]*$', re.MULTILINE)
+_TRACES = (".json", ".json.gz", ".pfw", ".pfw.gz", ".trace", ".json.1")
+
+
+class MergeError(IotraceError):
+    """Inputs that cannot be merged, or an output that cannot be written."""
+
+
+@dataclass
+class Source:
+    """One input: where it is and what it is. Of a session, the rank that is called `session_rank`."""
+
+    path: Path
+    kind: str
+    label: str
+    session_rank: str = ""
+    head: bytes = field(default=b"", repr=False)
+
+
+def expand(patterns: Iterable[str]) -> list[tuple[Path, bool]]:
+    """Files and sessions that the arguments name, each once, and whether one was named itself.
+
+    What lies in a directory may be something else than a trace.
+    """
+    found: list[tuple[Path, bool]] = []
+    for pattern in patterns:
+        path = Path(pattern)
+        if path.is_dir():
+            if (path / names.MANIFEST).exists():
+                found.append((path, True))
+            else:
+                inside = sorted(item for item in path.rglob("*") if _is_trace(item))
+                if not inside:
+                    raise MergeError(f"no traces in {path}", "they are called *.json, *.pfw, also with .gz")
+                found += [(item, False) for item in inside]
+        elif path.exists():
+            found.append((path, True))
+        else:
+            matches = sorted(Path(match) for match in glob.glob(pattern, recursive=True))
+            if not matches:
+                raise MergeError(f"{pattern} does not exist")
+            found += [(item, False) for item in matches]
+    unique: dict[Path, tuple[Path, bool]] = {}
+    for path, named in found:
+        unique.setdefault(path.resolve(), (path, named))
+    return list(unique.values())
+
+
+def _is_trace(path: Path) -> bool:
+    return path.is_file() and path.name.endswith(_TRACES) and not path.name.startswith(".")
+
+
+def identify(path: Path, problems: list[str]) -> Source | None:
+    """What `path` is; None (and a line in `problems`) where it is empty; MergeError where it is no trace."""
+    if path.is_dir():
+        return Source(path, SESSION, path.name)
+    if not path.is_file():
+        raise MergeError(f"{path} is no regular file")
+    try:
+        with_problems: list[str] = []
+        head = next(iter(blocks(path, with_problems)), b"")[:_HEAD_BYTES]
+    except OSError as error:
+        raise MergeError(f"{path} cannot be read: {error.strerror}") from error
+    if not head.strip():
+        # dftracer leaves empty files behind where a process forked and executed another program.
+        problems += with_problems or [f"{path.name}: it is empty"]
+        return None
+    kind = _kind(head)
+    if kind is None:
+        raise MergeError(
+            f"{path} is no trace that iotrace merge knows",
+            "it reads Chrome JSON (torch.profiler and others), dftracer's .pfw, and sessions of iotrace run",
+        )
+    return Source(path, kind, path.name, head=head)
+
+
+def _kind(head: bytes) -> str | None:
+    text = head.lstrip(b"\xef\xbb\xbf \t\r\n\0")
+    if _looks_like_dftracer(text):
+        return DFTRACER
+    if text[:1] == b"[" and text[1:].lstrip()[:1] in (b"{", b"]", b""):
+        return CHROME
+    if text[:1] == b"{" and (b'"traceEvents"' in text or (len(text) >= _HEAD_BYTES and b'"ph"' not in text)):
+        return CHROME
+    return None
+
+
+def _looks_like_dftracer(text: bytes) -> bool:
+    """One object a line, without commas between them (1.x and dftracer_split open with a bracket)."""
+    lines = [line for line in text[:200_000].splitlines() if line.strip() not in (b"", b"[", b"]")][:20]
+    if len(text) > 200_000 and len(lines) < 20:
+        lines = lines[:-1]
+    found = 0
+    for line in lines:
+        try:
+            value = json.loads(line.strip().rstrip(b",").decode(errors="replace"), strict=False)
+        except (ValueError, RecursionError):
+            continue
+        if not isinstance(value, dict) or "ph" not in value:
+            return False
+        if line.rstrip().endswith(b","):
+            return False
+        if (
+            isinstance(value["ph"], int)
+            or value.get("cat") == "dftracer"
+            or "hhash" in str(value.get("args"))
+        ):
+            return True
+        found += 1
+    return found >= 2

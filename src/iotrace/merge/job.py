@@ -1,0 +1,136 @@
+"""One source to one part of the result: what a process of its own does."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from iotrace.merge.arrows import Arrows
+from iotrace.merge.chrome import Scanner
+from iotrace.merge.chrome_out import ChromePart
+from iotrace.merge.dftracer import LogReader
+from iotrace.merge.events import Batch
+from iotrace.merge.inputs import CHROME, DFTRACER, Source
+from iotrace.merge.native_out import NativePart
+from iotrace.merge.recorded import batches_of, timeline_of
+from iotrace.merge.rewrite import Rewriter, Selection
+from iotrace.merge.spill import Spill
+from iotrace.merge.stream import Progress, blocks
+from iotrace.merge.tracks import Raw, Tracks
+from iotrace.sources.session import open_session
+
+_LARGEST_METADATA = 1 << 20
+
+
+@dataclass
+class Job:
+    """Everything that a process needs to know to convert one source."""
+
+    source: Source
+    place: int
+    sources: int
+    shared: dict[Raw, int]
+    from_clock_ns: int  # from the source's stamps to the merged clock
+    base_ns: int
+    selection: Selection
+    pool: dict[str, str]
+    directory: Path
+    native: bool
+
+    @property
+    def part(self) -> Path:
+        """Where the part of the result is written."""
+        return self.directory / f"part-{self.place}"
+
+
+@dataclass
+class Result:
+    """What became of one source."""
+
+    tracks: Tracks
+    read: Counter[str]
+    written: Counter[str]
+    first_ns: int | None
+    last_ns: int | None
+    moved: int
+    unbound: int
+    backwards: int
+    lost_events: int
+    metadata: dict[str, Any]
+    problems: list[str] = field(default_factory=list)
+
+
+def convert(job: Job, progress: Progress = lambda _: None) -> Result:
+    """Read the source, write its part."""
+    collecting = gc.isenabled()
+    gc.disable()  # events are not cyclic, and collecting costs more than all else together
+    spill = Spill(job.directory / f"rows-{job.place}")
+    arrows = Arrows(job.directory / f"arrows-{job.place}")
+    try:
+        return _convert(job, spill, arrows, progress)
+    finally:
+        spill.close()
+        arrows.close()
+        for name in ("rows", "arrows"):
+            (job.directory / f"{name}-{job.place}").unlink(missing_ok=True)
+        if collecting:
+            gc.enable()
+
+
+def _convert(job: Job, spill: Spill, arrows: Arrows, progress: Progress) -> Result:
+    tracks = Tracks(job.place, job.sources, job.shared)
+    sink: ChromePart | NativePart = NativePart(job.part, job.place) if job.native else ChromePart(job.part)
+    rewriter = Rewriter(tracks, sink, spill, arrows, job.from_clock_ns, job.base_ns, job.selection)
+    problems: list[str] = []
+    reader, batches = _open(job, problems, progress)
+    for batch in batches:
+        rewriter.take(batch)
+    moved, unbound = sink.finish(spill, tracks, delete_unbound=not job.selection.everything)
+    if unbound and not job.selection.everything:
+        rewriter.written["f"] -= unbound
+    elif unbound:
+        problems.append(f"{job.source.label}: {unbound} ends of arrows lie in no slice, shown as marks")
+    problems += getattr(reader, "problems", [])
+    problems += [f"{job.source.label}: {count} {what}" for what, count in rewriter.mended.items()]
+    return Result(
+        tracks=tracks,
+        read=rewriter.read,
+        written=rewriter.written,
+        first_ns=rewriter.first_ns,
+        last_ns=rewriter.last_ns,
+        moved=moved,
+        unbound=unbound,
+        backwards=arrows.backwards(),
+        lost_events=getattr(reader, "lost_events", 0),
+        metadata=_metadata(reader),
+        problems=problems,
+    )
+
+
+def _open(job: Job, problems: list[str], progress: Progress) -> tuple[Any, Iterator[Batch]]:
+    source = job.source
+    if source.kind == CHROME:
+        scanner = Scanner(source.label)
+        return scanner, scanner.batches(blocks(source.path, problems, progress))
+    if source.kind == DFTRACER:
+        reader = LogReader(source.label, job.pool)
+        return reader, reader.batches(blocks(source.path, problems, progress))
+    timeline, _ = timeline_of(open_session(source.path), source.session_rank)
+    return None, batches_of(timeline)
+
+
+def _metadata(reader: Any) -> dict[str, Any]:
+    """The keys that stood beside the events, unless they are as large as a file of their own."""
+    found = {}
+    for key, value in getattr(reader, "metadata", {}).items():
+        text = json.dumps({key: value}, ensure_ascii=False)
+        if len(text) < _LARGEST_METADATA:  # half a character of UTF-16 is JSON, and no Unicode
+            found.update(json.loads(text.encode(errors="replace")))
+        else:
+            found[key] = "(left out: too large)"
+    return found

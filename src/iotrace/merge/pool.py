@@ -1,0 +1,99 @@
+"""A process per source, up to the cores; the parent watches how far each has come."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from typing import Any
+
+from iotrace.errors import IotraceError
+from iotrace.merge.job import Job, convert
+from iotrace.merge.survey import survey
+
+_INTERVAL_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Watch:
+    """How far a phase has come: bytes of the inputs that were read, of all."""
+
+    phase: str
+    done_bytes: int
+    total_bytes: int
+
+
+_positions: Any = None
+
+
+def _share(positions: Any) -> None:
+    global _positions
+    _positions = positions
+
+
+def _report(place: int) -> Callable[[int], None]:
+    def report(position: int) -> None:
+        _positions[place] = position
+
+    return report
+
+
+def _do(task: tuple[int, Any]) -> Any:
+    place, item = task
+    if isinstance(item, Job):
+        return convert(item, _report(place))
+    source, steps, collectives = item
+    return survey(source, steps, collectives, _report(place))
+
+
+def _size(item: Any) -> int:
+    path = item.source.path if isinstance(item, Job) else item[0].path
+    return os.stat(path).st_size if path.is_file() else 0
+
+
+def run_all(phase: str, items: Sequence[Any], cores: int, watch: Callable[[Watch], None] | None) -> list[Any]:
+    """Do all items, in their order; a single one, or on a single core, in this process."""
+    tell = watch or (lambda _: None)
+    sizes = [_size(item) for item in items]
+    workers = min(cores, len(items))
+    if workers <= 1 or sum(sizes) < 1 << 20:  # starting processes takes longer than a megabyte
+        return [_do_here(task, phase, sizes, tell) for task in enumerate(items)]
+    context = multiprocessing.get_context("spawn")
+    positions = context.Array("q", len(items), lock=False)
+    try:
+        with ProcessPoolExecutor(workers, context, _share, (positions,)) as pool:
+            # The largest first: the last one to end is then a small one.
+            order = sorted(range(len(items)), key=lambda place: -sizes[place])
+            futures: dict[int, Future[Any]] = {
+                place: pool.submit(_do, (place, items[place])) for place in order
+            }
+            pending = set(futures.values())
+            try:
+                while pending:
+                    done, pending = wait(pending, timeout=_INTERVAL_SECONDS, return_when="FIRST_EXCEPTION")
+                    tell(Watch(phase, min(sum(positions), sum(sizes)), sum(sizes)))
+                    for future in done:
+                        future.result()
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+            return [futures[place].result() for place in range(len(items))]
+    except BrokenProcessPool as error:
+        raise IotraceError(
+            "a process of the merge was killed, by lack of memory perhaps", "--processes 1 needs the least"
+        ) from error
+
+
+def _do_here(task: tuple[int, Any], phase: str, sizes: list[int], tell: Callable[[Watch], None]) -> Any:
+    place, total = task[0], sum(sizes)
+    before = sum(sizes[:place])
+
+    class Positions:
+        def __setitem__(self, _: int, position: int) -> None:
+            tell(Watch(phase, min(before + position, total), total))
+
+    _share(Positions())
+    return _do(task)

@@ -1,0 +1,95 @@
+"""A merge's summary on a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from iotrace.merge.summary import SourceSummary, Summary
+
+_SHOWN = 12
+
+
+def print_summary(summary: Summary, console: Console) -> None:
+    """Counts in and out, clocks with their bounds, what the check after the alignment saw, what was lost."""
+    for path in summary.outputs:
+        console.print(Text(f"merged       {path}"), soft_wrap=True)
+    rate = summary.bytes_read / 1e6 / summary.seconds if summary.seconds else 0.0
+    _line(
+        console,
+        "size",
+        f"{_size(summary.bytes_read)} read, {_size(summary.bytes_written)} written "
+        f"in {summary.seconds:.1f} s ({rate:.0f} MB/s)",
+    )
+    selected = any(count.selected_away for count in summary.counts.values())
+    for place, (kind, count) in enumerate(summary.counts.items()):
+        text = f"{kind:9} {count.read} in, {count.written} out"
+        if selected:
+            text += f", {count.selected_away} left out on request"
+        _line(console, "counts" if place == 0 else "", text)
+    check = [f"{summary.lanes_moved} slices overlapped another and stand beside it"]
+    check.append(f"{summary.arrows_backwards} arrows end before they start (kernels before their launch)")
+    if summary.loose_arrow_ends:
+        check.append(f"{summary.loose_arrow_ends} ends of arrows lie in no slice")
+    _line(console, "check", "; ".join(check))
+    console.print()
+    console.print(_clocks(summary.sources))
+    if len(summary.sources) > _SHOWN:
+        console.print(Text(f"{len(summary.sources) - _SHOWN} more inputs: --json lists them"))
+    console.print()
+    for kind in ("exact", "inferred", "assumed", "none"):
+        for why in dict.fromkeys(item.clock_why for item in summary.sources if item.clock == kind):
+            _line(console, kind, why)
+    for note in summary.notes:
+        _line(console, "note", note)
+    for problem in summary.problems[:_SHOWN]:
+        _line(console, "lost", problem)
+    if len(summary.problems) > _SHOWN:
+        _line(console, "lost", f"{len(summary.problems) - _SHOWN} more: --json lists them")
+    console.print()
+    _line(console, "open", "https://ui.perfetto.dev")
+
+
+def _line(console: Console, label: str, text: str) -> None:
+    table = Table.grid(padding=(0, 1))
+    table.add_column(width=12)
+    table.add_column(overflow="fold")
+    table.add_row(Text(label), Text(text))
+    console.print(table)
+
+
+def _clocks(sources: list[SourceSummary]) -> Table:
+    table = Table(box=None, pad_edge=False, show_edge=False, header_style="bold")
+    table.add_column("input", overflow="fold")
+    table.add_column("rank", justify="right")
+    table.add_column("events", justify="right")
+    table.add_column("clock")
+    table.add_column("bound", justify="right")
+    table.add_column("shifted by", justify="right")
+    for source in sources[:_SHOWN]:
+        table.add_row(
+            Text(source.path.rsplit("/", 1)[-1]),
+            "" if source.rank is None else str(source.rank),
+            str(source.events),
+            source.clock,
+            "unknown" if source.clock_bound_ns is None else f"± {_time(source.clock_bound_ns)}",
+            _time(source.clock_shift_ns) if source.clock_shift_ns else "",
+        )
+    return table
+
+
+def _time(time_ns: int) -> str:
+    for unit, size in (("s", 10**9), ("ms", 10**6), ("µs", 10**3)):
+        if abs(time_ns) >= size:
+            return f"{time_ns / size:.3g} {unit}"
+    return f"{time_ns} ns"
+
+
+def _size(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.2f} GB"

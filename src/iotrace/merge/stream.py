@@ -1,0 +1,91 @@
+"""The bytes of a file, uncompressed on the way, as far as they go."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from isal import isal_zlib
+
+CHUNK_BYTES = 4 << 20
+_COMPRESSED_BYTES = 1 << 18
+_GZIP = b"\x1f\x8b"
+_inflater: Any = isal_zlib.decompressobj
+
+_DAMAGED: Any = (isal_zlib.error, zlib.error)
+
+Progress = Callable[[int], None]
+
+
+def is_compressed(path: Path) -> bool:
+    """Whether the content is gzip, whatever the file is called."""
+    with path.open("rb") as file:
+        return file.read(2) == _GZIP
+
+
+def blocks(path: Path, problems: list[str], progress: Progress = lambda _: None) -> Iterator[bytes]:
+    """The content in pieces of about `CHUNK_BYTES`; `progress` hears the position in the file on disk.
+
+    A gzip stream that breaks off gives what it held up to there, and one line in `problems`.
+    """
+    with path.open("rb") as file:
+        if file.read(2) == _GZIP:
+            file.seek(0)
+            yield from _inflated(file, path, problems, progress)
+            return
+        file.seek(0)
+        while block := file.read(CHUNK_BYTES):
+            progress(file.tell())
+            yield block
+
+
+def _inflated(file: BinaryIO, path: Path, problems: list[str], progress: Progress) -> Iterator[bytes]:
+    pieces: list[bytes] = []
+    held = made = 0
+    inflater = _inflater(31)
+    began = True  # nothing of the current member was read yet
+    pending = b""
+    try:
+        while data := pending or file.read(_COMPRESSED_BYTES):
+            pending = b""
+            if inflater.eof:  # members may follow one another, as dftracer writes them
+                if not data.strip(b"\0"):
+                    began = True
+                    continue
+                if not data.startswith(_GZIP[: len(data)]):
+                    problems.append(f"{path.name}: what follows the gzip stream is not gzip; left out")
+                    break
+                inflater = _inflater(31)
+            began = False
+            piece = inflater.decompress(data, CHUNK_BYTES)
+            while True:
+                if piece:
+                    pieces.append(piece)
+                    held += len(piece)
+                    made += len(piece)
+                if held >= CHUNK_BYTES:
+                    progress(file.tell())
+                    yield b"".join(pieces)
+                    pieces.clear()
+                    held = 0
+                if inflater.eof or not inflater.unconsumed_tail:
+                    break
+                piece = inflater.decompress(inflater.unconsumed_tail, CHUNK_BYTES)
+            if inflater.eof:
+                pending = inflater.unused_data
+    except _DAMAGED as error:
+        problems.append(f"{path.name}: the gzip stream is damaged near byte {file.tell()} ({error})")
+    else:
+        if not inflater.eof and not began:
+            problems.append(f"{path.name}: the gzip stream breaks off after {made} bytes of content")
+    progress(file.tell())
+    if pieces:
+        yield b"".join(pieces)
+
+
+def size_of(path: Path) -> int:
+    """Bytes on disk."""
+    return os.stat(path).st_size

@@ -1,0 +1,55 @@
+"""What a merge did: the figures that are printed, and stored in the result."""
+
+from __future__ import annotations
+
+import msgspec
+
+SCHEMA_VERSION = 1
+
+
+class SourceSummary(msgspec.Struct, frozen=True):
+    """One input. `clock` is exact, inferred, assumed or none; `clock_bound_ns` null where it is not known."""
+
+    path: str
+    kind: str
+    rank: int | None
+    clock: str
+    clock_shift_ns: int
+    clock_bound_ns: int | None
+    clock_why: str
+    events: int
+    lost_events: int
+
+
+class KindCount(msgspec.Struct, frozen=True):
+    """Events of one kind: read from the inputs, left out on request, written."""
+
+    read: int
+    selected_away: int
+    written: int
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """`lanes_moved`: slices that overlapped a neighbour without nesting, and were given a row beside it.
+
+    `arrows_backwards`: arrows that end before they start, such as kernels before their launch.
+    `loose_arrow_ends`: ends of arrows that no slice holds, shown as marks.
+    `first_ns` and `last_ns` are CLOCK_REALTIME.
+    """
+
+    schema_version: int
+    outputs: list[str]
+    bytes_read: int
+    bytes_written: int
+    seconds: float
+    first_ns: int | None
+    last_ns: int | None
+    counts: dict[str, KindCount]
+    processes: int
+    threads: int
+    lanes_moved: int
+    loose_arrow_ends: int
+    arrows_backwards: int
+    sources: list[SourceSummary]
+    problems: list[str]
+    notes: list[str]

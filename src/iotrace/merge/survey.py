@@ -1,0 +1,221 @@
+"""A first look at each input: its clock, rank, processes; where asked, its steps and collectives."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from iotrace.merge.dftracer import pool_of
+from iotrace.merge.events import us_to_ns
+from iotrace.merge.inputs import DFTRACER, SESSION, Source
+from iotrace.merge.recorded import bound_of, timeline_of
+from iotrace.merge.stream import Progress, blocks, is_compressed, size_of
+from iotrace.merge.tolerant import objects
+from iotrace.sources.session import open_session
+
+_EDGE_BYTES = 1 << 20
+_BASE = re.compile(rb'"baseTimeNanoseconds"\s*:\s*"?(-?\d{1,19})\b')
+_RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]*?"rank"\s*:\s*(\d{1,9})')
+_WORLD = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]*?"world_size"\s*:\s*(\d{1,9})')
+_TIME = re.compile(rb'"ts"\s*:\s*"?(\d[\d.]{0,30})')
+_PID = re.compile(rb'"pid"\s*:\s*"?(\d{1,10})\b')
+_NAMED_RANK = re.compile(r"rank[_-]?(\d{1,6})(?!\d)", re.IGNORECASE)
+_STEP = re.compile(rb'"ProfilerStep\s?#(\d{1,12})"')
+_COLLECTIVE = re.compile(rb'"(?:nccl|rccl|oneccl)\w*[^"]*"', re.IGNORECASE)
+# Microseconds since 1970 of the years 2000 to 2100; less is the time since some machine's start.
+_DAY_NS = 86_400 * 10**9
+_FARTHEST_NS = 1 << 61
+_YEAR_2000_US, _YEAR_2100_US = 946_684_800_000_000, 4_102_444_800_000_000
+# A process number below is a GPU's in Kineto, or one of a container's first, which many hosts have.
+_SMALLEST_SHARED_PID = 64
+_NOT_COLLECTIVE = ("send", "recv")
+
+
+@dataclass
+class Survey:
+    """What is known of a source before it is read. Times in ns of its own clock."""
+
+    stamps_base_ns: int = 0  # what the file says has to be added to its stamps
+    absolute: bool = False
+    first_ns: int | None = None
+    bound_ns: int | None = None  # where the source itself says how good its clock is
+    host: str = ""
+    rank: int | None = None
+    world_size: int | None = None
+    pids: list[int] = field(default_factory=list)
+    hashes: dict[str, str] = field(default_factory=dict)
+    steps: dict[int, tuple[int, int]] = field(default_factory=dict)
+    collectives: dict[tuple[str, ...], int] = field(default_factory=dict)
+    bytes: int = 0
+
+
+def survey(
+    source: Source, want_steps: bool, want_collectives: bool, progress: Progress = lambda _: None
+) -> Survey:
+    """Look at a file; whole where that is needed, else at both ends."""
+    if source.kind == DFTRACER:
+        return _survey_log(source, progress)
+    if source.kind == SESSION:
+        return _survey_session(source)
+    found = Survey(bytes=size_of(source.path))
+    whole = want_steps or want_collectives or is_compressed(source.path)
+    head, tail = b"", b""
+    finder = _Finder(found, want_steps, want_collectives)
+    for block in _blocks(source.path, whole, progress):
+        head = head or block[:_EDGE_BYTES]
+        tail = (tail[-_EDGE_BYTES:] + block)[-_EDGE_BYTES:]
+        finder.feed(block)
+    finder.finish()
+    edges = head + tail
+    base = _BASE.findall(edges)
+    rank, world = _RANK.search(edges), _WORLD.search(edges)
+    named = _NAMED_RANK.search(source.path.name)
+    found.rank = int(rank[1]) if rank else int(named[1]) if named else None
+    found.world_size = int(world[1]) if world else None
+    found.first_ns = _typical_first(edges)
+    found.pids = [pid for pid in map(int, _PID.findall(head[:65536])) if pid >= _SMALLEST_SHARED_PID][:1]
+    if found.first_ns is not None:
+        first_us = found.first_ns // 1000
+        found.absolute = _YEAR_2000_US < first_us < _YEAR_2100_US
+        if base and not found.absolute and abs(int(base[-1])) < _FARTHEST_NS:
+            found.stamps_base_ns = int(base[-1])
+            found.absolute = _YEAR_2000_US < first_us + found.stamps_base_ns // 1000 < _YEAR_2100_US
+    found.first_ns = None if found.first_ns is None else found.first_ns + found.stamps_base_ns
+    return found
+
+
+def _blocks(path: Path, whole: bool, progress: Progress) -> Iterator[bytes]:
+    if whole:
+        yield from blocks(path, [], progress)
+        return
+    with path.open("rb") as file:
+        yield file.read(_EDGE_BYTES)
+        if size_of(path) > 2 * _EDGE_BYTES:
+            file.seek(-_EDGE_BYTES, 2)
+        while block := file.read(_EDGE_BYTES):
+            yield block
+
+
+def _typical_first(edges: bytes) -> int | None:
+    """The earliest time in the text, in ns, of those within a day of most; zeros are those of metadata."""
+    times = []
+    for match in _TIME.finditer(edges):
+        try:
+            times.append(us_to_ns(match[1].decode()))
+        except ValueError:
+            continue
+    times = sorted(time for time in times if time > 0)
+    if not times:
+        return None
+    middle = times[len(times) // 2]
+    return next(time for time in times if middle - time < _DAY_NS)
+
+
+def _survey_session(source: Source) -> Survey:
+    session = open_session(source.path)
+    timeline, rank = timeline_of(session, source.session_rank)
+    found = Survey(absolute=True, rank=rank.number, world_size=rank.world_size, host=rank.main.host)
+    found.bound_ns = bound_of(rank)
+    found.bytes = sum(item.stat().st_size for item in source.path.rglob("*") if item.is_file())
+    found.bytes //= len(session.ranks)
+    found.pids = [process.pid for process in rank.processes]
+    slices = [item for process in timeline.processes for track in process.tracks for item in track.slices]
+    found.first_ns = min((item.start_ns for item in slices), default=None)
+    for item in slices:
+        if item.category == "step":
+            found.steps[int(item.name.split()[-1])] = (item.start_ns, item.end_ns)
+    return found
+
+
+def _survey_log(source: Source, progress: Progress) -> Survey:
+    found = Survey(absolute=True, bytes=size_of(source.path))
+    pids: dict[int, None] = {}
+    rest = b""
+    for block in blocks(source.path, [], progress):
+        whole, newline, rest = (rest + block).rpartition(b"\n")
+        found.hashes.update(pool_of(whole + newline))
+        if len(pids) < 64:
+            pids.update(dict.fromkeys(map(int, _PID.findall(whole[:_EDGE_BYTES]))))
+        if found.first_ns is None:
+            found.first_ns = _typical_first(whole[:_EDGE_BYTES])
+    found.pids = list(pids)
+    return found
+
+
+class _Finder:
+    """Finds events by name in passing blocks, and parses these alone."""
+
+    def __init__(self, found: Survey, steps: bool, collectives: bool) -> None:
+        self._found = found
+        self._steps, self._collectives = steps, collectives
+        self._rest = b""
+        self._seen = 0  # how much of the rest was searched before
+        self._orders: dict[tuple[str, ...], int] = {}
+
+    def feed(self, block: bytes) -> None:
+        """One block after another."""
+        if not self._steps and not self._collectives:
+            return
+        data = self._rest + block
+        cut = max(self._seen, len(data) - 65536)  # an event begins before its name and ends behind it
+        for pattern, wanted, use in (
+            (_STEP, self._steps, self._step),
+            (_COLLECTIVE, self._collectives, self._collective),
+        ):
+            if wanted:
+                for match in pattern.finditer(data, self._seen):
+                    if match.start() >= cut:
+                        break
+                    use(data, match)
+        kept = max(0, cut - 512)
+        self._rest, self._seen = data[kept:], cut - kept
+
+    def finish(self) -> None:
+        """No more blocks."""
+        self.feed(b" " * 65536)
+
+    def _event(self, data: bytes, at: int) -> dict[str, Any] | None:
+        start = data.rfind(b'"ph"', max(0, at - 300), at)
+        start = data.rfind(b"{", max(0, at - 400), start if start >= 0 else at)
+        if start < 0:
+            return None
+        text = data[start : start + 16384].decode(errors="replace")
+        found = next(objects(text, 0, final=True), None)
+        return found.value if found else None
+
+    def _step(self, data: bytes, match: re.Match[bytes]) -> None:
+        event = self._event(data, match.start())
+        if event is None or event.get("ph") != "X" or str(event.get("cat", "")).startswith("gpu"):
+            return
+        try:
+            start = us_to_ns(event["ts"])
+            end = start + us_to_ns(event.get("dur", 0))
+        except (ValueError, KeyError):
+            return
+        self._found.steps[int(match[1])] = (start, end)
+
+    def _collective(self, data: bytes, match: re.Match[bytes]) -> None:
+        event = self._event(data, match.start())
+        if event is None or event.get("ph") != "X" or str(event.get("cat", "")).lower() != "kernel":
+            return
+        args = event.get("args") if isinstance(event.get("args"), dict) else {}
+        name = str(event.get("name", ""))
+        if any(word in name.lower() for word in _NOT_COLLECTIVE) or not isinstance(args, dict):
+            return
+        kind = str(args.get("Collective name") or name.split("(")[0])
+        group = str(args.get("Process Group Name", ""))
+        size = str(args.get("In msg nelems", ""))
+        key = (kind, group, size)
+        sequence = args.get("Seq")
+        order = self._orders.get(key, 0)
+        self._orders[key] = order + 1
+        try:
+            end = us_to_ns(event["ts"]) + us_to_ns(event.get("dur", 0))
+        except (ValueError, KeyError):
+            return
+        number = str(sequence if sequence is not None else f"#{order}")
+        place = (*key, number)
+        self._found.collectives[place] = end

@@ -1,0 +1,138 @@
+"""Processes and threads of one source, under numbers that no other source uses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec import UNSET
+
+from iotrace.errors import IotraceError
+
+Raw = int | str
+# Thread numbers have one width, so that a slice moves to another lane by overwriting its digits.
+FIRST_TID, LAST_TID = 1_000_001, 9_999_999
+PIDS_EACH = 1000
+
+
+@dataclass
+class ProcessTrack:
+    """A process as its source names it; `pid` is its number in the result."""
+
+    pid: int
+    raw: Raw
+    name: str = ""
+    labels: str = ""
+    sort_index: int | None = None
+
+
+@dataclass
+class ThreadTrack:
+    """A row of slices. `stacked` ones hold begin and end events; lanes above 0 hold overlapping slices."""
+
+    index: int
+    pid: int
+    tid: int
+    raw_pid: Raw
+    raw_tid: Raw
+    stacked: bool = False
+    lane: int = 0
+    name: str = ""
+    sort_index: int | None = None
+    used: bool = False
+
+
+@dataclass
+class Thread:
+    """A row of the result."""
+
+    pid: int
+    tid: int
+    name: str
+    order: int = 0
+    place: int = 0  # of its source
+
+
+@dataclass
+class Process:
+    """A process of the result, `order` counting from 1."""
+
+    pid: int
+    name: str
+    labels: str
+    key: tuple[Any, ...]
+    order: int = 0
+    place: int = 0  # of the source that names it
+    threads: list[Thread] = field(default_factory=list)
+
+
+@dataclass
+class Tracks:
+    """Numbers given to the source `place` of `sources`; those in `shared` are several sources' processes."""
+
+    place: int
+    sources: int
+    shared: dict[Raw, int] = field(default_factory=dict)
+    processes: dict[Raw, ProcessTrack] = field(default_factory=dict)
+    threads: list[ThreadTrack] = field(default_factory=list)
+    _by_key: dict[tuple[Raw, Raw, bool], ThreadTrack] = field(default_factory=dict)
+    _lanes: dict[tuple[int, int], ThreadTrack] = field(default_factory=dict)
+    _own: int = 0
+
+    def process(self, raw: Any) -> ProcessTrack:
+        """The process that a source calls `raw`."""
+        key = normal(raw, "no pid")
+        found = self.processes.get(key)
+        if found is None:
+            found = self.processes[key] = ProcessTrack(self.shared.get(key) or self._next_pid(), key)
+        return found
+
+    def thread(self, raw_pid: Any, raw_tid: Any, stacked: bool = False) -> ThreadTrack:
+        """The thread that a source calls `raw_tid` of `raw_pid`; apart for begin and end events."""
+        process = self.process(raw_pid)
+        key = (process.raw, normal(raw_tid, "no tid"), stacked)
+        found = self._by_key.get(key)
+        if found is None:
+            found = self._by_key[key] = self._new(process.pid, key[0], key[1], stacked)
+        return found
+
+    def overflow(self, thread: ThreadTrack, lane: int) -> ThreadTrack:
+        """Lane `lane` of a thread whose slices overlap."""
+        if lane == 0:
+            return thread
+        found = self._lanes.get((thread.index, lane))
+        if found is None:
+            found = self._new(thread.pid, thread.raw_pid, thread.raw_tid, thread.stacked)
+            found.lane, found.used = lane, True
+            self._lanes[thread.index, lane] = found
+        return found
+
+    def base_of(self, thread: ThreadTrack) -> ThreadTrack:
+        """The thread of which `thread` is a lane, or the begin and end events: it bears the name."""
+        return self._by_key.get((thread.raw_pid, thread.raw_tid, False), thread)
+
+    def _new(self, pid: int, raw_pid: Raw, raw_tid: Raw, stacked: bool) -> ThreadTrack:
+        each = (LAST_TID - FIRST_TID) // self.sources
+        index = len(self.threads)
+        if index >= each:
+            raise IotraceError(
+                f"more than {each} threads in one of {self.sources} inputs", "merge fewer inputs at a time"
+            )
+        tid = FIRST_TID + self.place * each + index
+        thread = ThreadTrack(index, pid, tid, raw_pid, raw_tid, stacked)
+        self.threads.append(thread)
+        return thread
+
+    def _next_pid(self) -> int:
+        block, offset = divmod(self._own, PIDS_EACH)
+        self._own += 1
+        return 1 + (block * self.sources + self.place) * PIDS_EACH + offset
+
+
+def normal(raw: Any, missing: str) -> Raw:
+    """Old Kineto writes one thread as 7 and as "7"."""
+    if raw is UNSET or raw is None:
+        return missing
+    if isinstance(raw, str) and raw.isascii() and raw.isdigit() and len(raw) < 19:
+        return int(raw)
+    return raw if isinstance(raw, int | str) else str(raw)

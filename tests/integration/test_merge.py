@@ -1,0 +1,365 @@
+"""Merging: the identity on durations, nesting and args; both kinds of output alike; clocks; real traces."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from iotrace.errors import IotraceError
+from iotrace.merge.run import Options, merge
+from tests.support.mutate import DFTRACER, KINETO
+from tests.support.perfetto import ERRORS, query
+from tests.support.runs import Run
+
+BASE_US = 1_795_000_000_000_000
+# Traces that others recorded, where a checkout has them beside it.
+REAL = Path(os.environ.get("IOTRACE_REAL_TRACES", Path(__file__).parents[3] / "shared" / "traces"))
+ONE = Options(processes=1)
+
+
+def _slices(path: Path) -> list[dict[str, Any]]:
+    return [event for event in json.loads(path.read_bytes())["traceEvents"] if event["ph"] == "X"]
+
+
+def _write(path: Path, events: list[dict[str, Any]], **beside: Any) -> str:
+    path.write_text(json.dumps({"traceEvents": events, **beside}))
+    return str(path)
+
+
+def _slice(start_us: float, duration_us: float, name: str = "x", **more: Any) -> dict[str, Any]:
+    return {"ph": "X", "pid": 77, "tid": 77, "ts": start_us, "dur": duration_us, "name": name, **more}
+
+
+files = st.lists(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.integers(0, 60), st.integers(0, 30), st.integers(-(2**60), 2**60)),
+        min_size=1,
+        max_size=12,
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=60)
+@given(files)
+def test_merging_changes_no_duration_no_nesting_and_no_argument(
+    tmp_path_factory: pytest.TempPathFactory, found: list[list[tuple[int, int, int, int]]]
+) -> None:
+    directory = tmp_path_factory.mktemp("merge")
+    inputs = []
+    for number, rows in enumerate(found):
+        events = [
+            _slice(BASE_US + start, length, f"{number}:{place}", args={"v": value, "l": [place, {"k": None}]})
+            | {"tid": tid}
+            for place, (tid, start, length, value) in enumerate(rows)
+        ]
+        inputs.append(_write(directory / f"{number}.json", events))
+    output = directory / "out.json"
+    merge(inputs, output, ONE)
+    document = json.loads(output.read_bytes())
+    base_us = document["baseTimeNanoseconds"] // 1000
+    merged = {event["name"]: event for event in document["traceEvents"] if event["ph"] == "X"}
+    assert len(merged) == sum(map(len, found))
+    for number, rows in enumerate(found):
+        for place, (_, start, length, value) in enumerate(rows):
+            event = merged[f"{number}:{place}"]
+            assert event["args"] == {"v": value, "l": [place, {"k": None}]}
+            assert round(event["ts"] * 1000) == (BASE_US + start - base_us) * 1000
+            assert event["dur"] == length
+    rows_of: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    origin: dict[tuple[int, int], set[tuple[str, int]]] = {}
+    for name, event in merged.items():
+        place = (event["pid"], event["tid"])
+        rows_of.setdefault(place, []).append((event["ts"], event["ts"] + event["dur"]))
+        number, index = map(int, name.split(":"))
+        origin.setdefault(place, set()).add((str(number), found[number][index][0]))
+    assert all(len(places) == 1 for places in origin.values())  # no two threads became one
+    for spans in rows_of.values():
+        for a, b in spans:
+            assert all(b <= c or d <= a or (a <= c and d <= b) or (c <= a and b <= d) for c, d in spans)
+
+
+def _imported(path: Path) -> dict[str, Any]:
+    """What Perfetto's importer makes of a file, in figures that the two kinds must agree in."""
+    errors, slices, nesting, flows, counters, arguments = query(
+        path,
+        ERRORS,
+        "select count(*), sum(dur) from slice",
+        "select depth, count(*), sum(dur) from slice group by depth order by depth",
+        "select count(*) from flow",
+        "select count(*), sum(value) from counter",
+        "select count(*) from args where key like 'args.%' or key like 'debug.%'",
+    )
+    assert errors == []
+    return {
+        "slices": slices,
+        "nesting": nesting,
+        "flows": flows,
+        "counters": counters,
+        "arguments": arguments,
+    }
+
+
+def _both(tmp_path: Path, inputs: list[str], options: Options | None = None) -> tuple[Any, dict[str, Any]]:
+    outputs = [tmp_path / "merged" / f"out.{kind}" for kind in ("json", "pftrace")]
+    outputs[0].parent.mkdir()
+    summaries = [merge(inputs, output, options) for output in outputs]
+    imported = [_imported(output) for output in outputs]
+    assert imported[0] == imported[1]
+    return summaries[0], imported[0]
+
+
+def test_both_kinds_hold_the_same(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(KINETO)
+    (tmp_path / "b.pfw").write_bytes(DFTRACER)
+    summary, imported = _both(tmp_path, [str(tmp_path / "*.*")])
+    # The slices, the instant; the counter's one value.
+    assert imported["slices"][0][0] == summary.counts["slices"].read + summary.counts["instants"].read == 6
+    assert imported["flows"] == [[1]]
+    assert imported["counters"] == [[1, 12]]
+
+
+def test_a_trace_and_the_log_of_its_process_are_one_process(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(KINETO)
+    (tmp_path / "b.pfw").write_bytes(DFTRACER)
+    summary = merge([str(tmp_path / "*.*")], tmp_path / "out.json", ONE)
+    assert [source.clock for source in summary.sources] == ["exact", "exact"]
+    pids = {event["name"]: event["pid"] for event in _slices(tmp_path / "out.json")}
+    assert pids["pread64"] == pids["aten::add"]
+    read = next(event for event in _slices(tmp_path / "out.json") if event["name"] == "pread64")
+    assert read["args"]["file"] == "data/d.h5"
+
+
+def test_arrows_of_several_files_do_not_grow_into_each_other(tmp_path: Path) -> None:
+    for number in range(3):
+        text = KINETO.replace(b'"rank": 1', b'"rank": %d' % number).replace(b'"bp": "e"', b'"v": 1')
+        (tmp_path / f"{number}.json").write_bytes(text)
+    summary, imported = _both(tmp_path, [str(tmp_path / "*.*")])
+    assert imported["flows"] == [[3]]
+    assert [source.rank for source in summary.sources] == [0, 1, 2]
+    within = query(
+        tmp_path / "merged" / "out.json",
+        "select count(*) from flow f join slice a on a.id = f.slice_out join slice b on b.id = f.slice_in "
+        "where a.name = 'cudaLaunchKernel' and b.name = 'gemm<float, 4>'",
+    )
+    assert within == [[[3]]]
+
+
+def test_order_and_titles(tmp_path: Path) -> None:
+    for number in (1, 0):
+        (tmp_path / f"{number}.json").write_bytes(KINETO.replace(b'"rank": 1', b'"rank": %d' % number))
+    merge([str(tmp_path / "1.json"), str(tmp_path / "0.json")], tmp_path / "out.pftrace", ONE)
+    (names,) = query(tmp_path / "out.pftrace", "select distinct name from process where name is not null")
+    told = [name for (name,) in names]
+    assert "rank 0 · GPU 0" in told
+    assert "rank 1 · process (4242)" in told
+
+
+def test_a_slice_that_overlaps_moves_with_its_arrow(tmp_path: Path) -> None:
+    events = [
+        _slice(BASE_US, 10, "first"),
+        _slice(BASE_US + 5, 10, "second"),
+        {"ph": "s", "id": 1, "cat": "c", "name": "n", "pid": 77, "tid": 77, "ts": BASE_US + 5},
+        _slice(BASE_US + 20, 1, "target"),
+        {"ph": "f", "id": 1, "cat": "c", "name": "n", "pid": 77, "tid": 77, "ts": BASE_US + 20},
+    ]
+    summary, _ = _both(tmp_path, [_write(tmp_path / "a.json", events)])
+    assert summary.lanes_moved == 1
+    for kind in ("out.json", "out.pftrace"):
+        (ends,) = query(
+            tmp_path / "merged" / kind,
+            "select a.name, b.name from flow "
+            "join slice a on a.id = slice_out join slice b on b.id = slice_in",
+        )
+        assert ends == [["second", "target"]]
+
+
+def test_begin_and_end_events_async_and_marks_in_both_kinds(tmp_path: Path) -> None:
+    common = {"pid": 77, "tid": 77, "cat": "c"}
+    events = [
+        {"ph": "B", "ts": BASE_US, "name": "outer", **common},
+        {"ph": "B", "ts": BASE_US + 1, "name": "inner", **common},
+        {"ph": "E", "ts": BASE_US + 2, **common},
+        {"ph": "E", "ts": BASE_US + 3, **common},
+        {"ph": "b", "ts": BASE_US, "name": "async", "id": 5, **common},
+        {"ph": "e", "ts": BASE_US + 9, "name": "async", "id": 5, **common},
+        {"ph": "i", "s": "t", "ts": BASE_US, "name": "mark", **common},
+        {"ph": "i", "s": "g", "ts": BASE_US, "name": "global", **common},
+        _slice(BASE_US + 1, 8, "across the end of the outer one"),
+    ]
+    summary, imported = _both(tmp_path, [_write(tmp_path / "a.json", events)])
+    assert imported["slices"][0][0] == 6
+    assert {kind: count.written for kind, count in summary.counts.items()} == {
+        "slices": 5,
+        "instants": 2,
+        "async": 2,
+    }
+
+
+def _two_hosts(tmp_path: Path, offset_us: float) -> list[str]:
+    """Two ranks whose clocks differ by `offset_us`, with collectives that end together to within 0.2 us."""
+    inputs = []
+    for rank in range(2):
+        events = []
+        for number in range(40):
+            end = BASE_US + 1000 * number + (offset_us + 0.1 * (number % 3) if rank else 0)
+            kernel = _slice(end - 50 - 10 * rank, 50 + 10 * rank, "ncclDevKernel_AllReduce(x)", cat="kernel")
+            events.append(kernel | {"pid": 100 + rank, "args": {"Collective name": "allreduce"}})
+        inputs.append(
+            _write(tmp_path / f"{rank}.json", events, distributedInfo={"rank": rank, "world_size": 2})
+        )
+    return inputs
+
+
+def test_the_offset_of_two_hosts_is_told_from_their_collectives(tmp_path: Path) -> None:
+    summary = merge(_two_hosts(tmp_path, 7_000_000.0), tmp_path / "out.json", ONE)
+    shifted = summary.sources[1]
+    assert [source.clock for source in summary.sources] == ["inferred", "inferred"]
+    assert abs(shifted.clock_shift_ns + 7_000_000_000) <= 200
+    assert shifted.clock_bound_ns is not None
+    assert shifted.clock_bound_ns < 500
+    stored = json.loads((tmp_path / "out.json").read_bytes())["iotrace_merge"]["sources"][1]
+    assert stored["clock_bound_ns"] == shifted.clock_bound_ns
+    merge(_two_hosts(tmp_path, 7_000_000.0), tmp_path / "out.json", Options(strict_clocks=True))
+
+
+def test_clocks_that_nothing_relates(tmp_path: Path) -> None:
+    known = _write(tmp_path / "known.json", [_slice(BASE_US, 5)])
+    boot = _write(tmp_path / "boot.json", [_slice(1234.5, 5)])
+    with pytest.raises(IotraceError, match="nothing relates it"):
+        merge([known, boot], tmp_path / "out.json", ONE)
+    with pytest.raises(IotraceError, match="assumed"):
+        merge(
+            [known, known.replace("known", "other")], tmp_path / "out.json", Options(strict_clocks=True)
+        ) if (Path(known.replace("known", "other")).write_bytes(Path(known).read_bytes())) else None
+    summary = merge([known, boot], tmp_path / "out.json", Options(processes=1, align_start=True))
+    assert [source.clock for source in summary.sources] == ["assumed", "none"]
+    assert len({event["ts"] for event in _slices(tmp_path / "out.json")}) == 1
+    assert merge([boot], tmp_path / "out.json", ONE).sources[0].clock == "none"
+
+
+def test_selections(tmp_path: Path) -> None:
+    events = [
+        _slice(BASE_US + 100 * step, 100, f"ProfilerStep#{step}", cat="user_annotation") for step in range(9)
+    ]
+    events += [_slice(BASE_US + 100 * step + 10, 50, f"op{step}", cat="cpu_op") for step in range(9)]
+    source = _write(tmp_path / "a.json", events, distributedInfo={"rank": 3})
+
+    def names(options: Options) -> set[str]:
+        summary = merge([source], tmp_path / "out.json", options)
+        count = summary.counts["slices"]
+        assert count.read == 18
+        assert count.written == len(_slices(tmp_path / "out.json"))
+        return {event["name"] for event in _slices(tmp_path / "out.json")}
+
+    assert names(Options(steps=(3, 5))) == {"ProfilerStep#3", "ProfilerStep#4", "op3", "op4"}
+    assert names(Options(seconds=(0.0001, 0.0002))) == {"ProfilerStep#1", "op1"}
+    assert names(Options(dropped=frozenset({"cpu_op"}))) == {f"ProfilerStep#{step}" for step in range(9)}
+    assert len(names(Options(ranks=frozenset({3})))) == 18
+    with pytest.raises(IotraceError, match="no input is of rank 4"):
+        names(Options(ranks=frozenset({4})))
+
+
+def test_arrows_of_what_was_left_out_go_with_it(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(KINETO)
+    summary, imported = _both(tmp_path, [str(tmp_path / "a.json")], Options(dropped=frozenset({"kernel"})))
+    assert summary.counts["flows"].written == 1
+    assert imported["flows"] == [[0]]
+
+
+def test_a_file_for_every_rank(tmp_path: Path) -> None:
+    for number in range(2):
+        (tmp_path / f"{number}.json").write_bytes(KINETO.replace(b'"rank": 1', b'"rank": %d' % number))
+    summary = merge([str(tmp_path)], tmp_path / "out.pftrace.gz", Options(per_rank=True))
+    assert [Path(path).name for path in summary.outputs] == ["out-rank0.pftrace.gz", "out-rank1.pftrace.gz"]
+    for path in summary.outputs:
+        plain = Path(path).with_suffix("")
+        plain.write_bytes(gzip.decompress(Path(path).read_bytes()))
+        assert _imported(plain)["flows"] == [[1]]
+
+
+def test_several_processes_and_one_write_the_same(tmp_path: Path) -> None:
+    events = [
+        _slice(BASE_US + 10 * place, 9, f"op {place}", args={"text": "x" * 40}) for place in range(8000)
+    ]
+    inputs = [
+        _write(tmp_path / f"{number}.json", events, distributedInfo={"rank": number}) for number in range(2)
+    ]
+    for kind in ("json", "pftrace"):
+        merge(inputs, tmp_path / f"one.{kind}", ONE)
+        merge(inputs, tmp_path / f"two.{kind}", Options(processes=2))
+        assert (tmp_path / f"one.{kind}").read_bytes() == (tmp_path / f"two.{kind}").read_bytes()
+
+
+def test_a_session(unet_run: Run, tmp_path: Path) -> None:
+    summary, imported = _both(tmp_path, [str(unet_run.session)])
+    assert summary.sources[0].clock == "exact"
+    (direct,) = query(unet_run.session / "out" / "rank0.json.gz", "select count(*), sum(dur) from slice")
+    assert imported["slices"] == direct
+
+
+def test_the_command(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(KINETO)
+    line = [sys.executable, "-m", "iotrace", "merge", "--inputs", "a.json", "--output", "out.json"]
+
+    def run(*more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*line, *more], cwd=tmp_path, capture_output=True, text=True)
+
+    done = run()
+    assert done.returncode == 0, done.stderr
+    assert "slices    3 in, 3 out" in done.stdout
+    assert done.stderr == ""
+    assert json.loads(run("--json").stdout)["counts"]["slices"] == {
+        "read": 3,
+        "selected_away": 0,
+        "written": 3,
+    }
+    for wrong in (["--steps", "5"], ["--time", "2:1"], ["--ranks", "x"], ["--align", "end"]):
+        assert run(*wrong).returncode == 2
+    assert run("nothing.json").returncode == 1
+    (tmp_path / "cut.json").write_bytes(KINETO[:-400])
+    assert run("cut.json").returncode == 3
+
+
+REAL_TRACES = sorted(REAL.glob("*.json.gz"))
+
+
+@pytest.mark.skipif(not REAL_TRACES, reason="no recorded traces beside this checkout")
+@pytest.mark.parametrize("trace", REAL_TRACES, ids=lambda path: path.name.split(".")[0])
+def test_real_traces_alone(tmp_path: Path, trace: Path) -> None:
+    raw = json.loads(gzip.decompress(trace.read_bytes()), strict=False)["traceEvents"]
+    phases = Counter(event["ph"] for event in raw)
+    summary, imported = _both(tmp_path, [str(trace)])
+    assert summary.counts["slices"].written == phases["X"]
+    assert imported["slices"][0][0] == phases["X"] + phases["i"]
+    # No duration changed: to the ns, as the recorder wrote it.
+    durations = sum(round(event["dur"] * 1000) for event in raw if event["ph"] == "X")
+    assert imported["slices"][0][1] == durations
+    assert summary.arrows_backwards == 0
+    assert summary.problems == []
+
+
+@pytest.mark.skipif(not REAL_TRACES, reason="no recorded traces beside this checkout")
+def test_real_traces_together_and_with_a_log(tmp_path: Path) -> None:
+    (tmp_path / "log.pfw").write_bytes(DFTRACER)
+    inputs = [*map(str, REAL_TRACES), str(tmp_path / "log.pfw")]
+    slices = 2
+    for trace in REAL_TRACES:
+        raw = json.loads(gzip.decompress(trace.read_bytes()), strict=False)["traceEvents"]
+        slices += sum(event["ph"] in "Xi" for event in raw)
+    for kind in ("out.json", "out.pftrace"):
+        merge(inputs, tmp_path / kind)
+        errors, (count,) = query(tmp_path / kind, ERRORS, "select count(*) from slice")
+        assert errors == []
+        assert count == [slices]

@@ -1,0 +1,90 @@
+"""Lanes of the merge against the obvious way: one slice after another, every lane tried."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iotrace.merge.lanes import UNBOUND, Lanes
+from iotrace.merge.spill import FLOW, ROW, SLICE, Spill
+
+spans = st.lists(st.tuples(st.integers(0, 25), st.integers(0, 8), st.booleans()), max_size=14)
+
+
+def _rows(found: list[tuple[int, int, bool]]) -> Any:
+    rows = [
+        (start, start if flow else start + length, place, FLOW if flow else SLICE, 0)
+        for place, (start, length, flow) in enumerate(found)
+    ]
+    table = np.array(rows, ROW)
+    return table[np.lexsort((table["ordinal"], -table["end"], table["start"]))]
+
+
+def _obvious(rows: Any) -> list[int]:
+    """Slices go to the first lane in which they cross none; arrow ends to the slice that began last."""
+    lanes: list[list[tuple[int, int]]] = []
+    found = []
+    for start, end, _, kind, _ in rows.tolist():
+        if kind == FLOW:
+            holders = [
+                (a, -lane) for lane, items in enumerate(lanes) for a, b in items if a <= start and b >= start
+            ]
+            found.append(-max(holders)[1] if holders else UNBOUND)
+            continue
+        free = (
+            lane
+            for lane, items in enumerate(lanes)
+            if all(b <= start or (a <= start and end <= b) for a, b in items)
+        )
+        lane = next(free, len(lanes))
+        if lane == len(lanes):
+            lanes.append([])
+        lanes[lane].append((start, end))
+        found.append(lane)
+    return found
+
+
+@given(spans, st.integers(0, 14))
+def test_slices_are_placed_as_the_obvious_way_places_them(
+    found: list[tuple[int, int, bool]], cut: int
+) -> None:
+    rows = _rows(found)
+    lanes = Lanes()
+    placed: list[int] = []
+    for window in (rows[:cut], rows[cut:]):
+        placed += lanes.place(window) or [0] * len(window)
+    is_slice = rows["kind"] == SLICE
+    expected = _obvious(rows)
+    assert [a for a, b in zip(placed, is_slice, strict=True) if b] == [
+        a for a, b in zip(expected, is_slice, strict=True) if b
+    ]
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 50), st.integers(0, 9)), max_size=40), st.data())
+def test_windows_hold_all_rows_in_order(
+    tmp_path_factory: pytest.TempPathFactory, found: list[tuple[int, int, int]], data: st.DataObject
+) -> None:
+    spill = Spill(Path(tmp_path_factory.mktemp("spill")) / "rows")
+    at = 0
+    while at < len(found):
+        count = data.draw(st.integers(1, 10))
+        piece = np.array(found[at : at + count], np.int64)
+        ordinals = np.arange(at, at + len(piece))
+        zeros = np.zeros(len(piece), np.int32)
+        spill.add(piece[:, 0], piece[:, 1], piece[:, 1] + piece[:, 2], ordinals, zeros, zeros)
+        at += count
+    for thread in range(3):
+        windows = list(spill.windows(thread)) if thread in spill.threads() else []
+        rows = [row for window in windows for row in window[["start", "end", "ordinal"]].tolist()]
+        expected = [
+            (start, start + length, place)
+            for place, (own, start, length) in enumerate(found)
+            if own == thread
+        ]
+        assert rows == sorted(expected, key=lambda row: (row[0], -row[1], row[2]))
+    spill.close()
