@@ -47,6 +47,7 @@ def schema_of(subject: str) -> dict[str, Any]:
         ("sweep", "SweepResult", "schema_version argv points ceiling advice"),
         ("sweep", "PointResult", POINT),
         ("sweep", "Advice", "workers text limited_by within_pct_of_best"),
+        ("merge", "Summary", "schema_version outputs counts sources problems notes"),
     ],
 )
 def test_the_agreed_fields_are_always_there(subject: str, title: str, fields: str) -> None:

@@ -13,6 +13,7 @@ class Subject(str, Enum):
 
     report = "report"
     sweep = "sweep"
+    merge = "merge"
 
 
 def schema(
@@ -35,6 +36,10 @@ def _type(subject: Subject) -> Any:
         from iotrace.analysis.results import Report
 
         return Report
-    from iotrace.sweep.results import SweepResult
+    if subject is Subject.sweep:
+        from iotrace.sweep.results import SweepResult
 
-    return SweepResult
+        return SweepResult
+    from iotrace.merge.summary import Summary
+
+    return Summary

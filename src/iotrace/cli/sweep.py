@@ -37,9 +37,12 @@ def sweep(
         list[str] | None,
         typer.Option("--set", metavar="NAME=A,B...", help="Values for {NAME} in the command; repeatable."),
     ] = None,
-    repeat: Annotated[int, typer.Option("--repeat", min=1, help="Runs of each point, interleaved.")] = 1,
+    repeat: Annotated[
+        int, typer.Option("--repeat", metavar="N", min=1, help="Runs of each point, interleaved.")
+    ] = 1,
     steps: Annotated[
-        int | None, typer.Option("--steps", min=2, help="End each run after this many measured steps.")
+        int | None,
+        typer.Option("--steps", metavar="N", min=2, help="End each run after this many measured steps."),
     ] = None,
     cache: Annotated[
         CacheState, typer.Option("--cache", help="The page cache before each run.")
