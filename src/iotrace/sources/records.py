@@ -189,6 +189,12 @@ class OwnLog(msgspec.Struct, tag="own_log"):
     ended: bool
 
 
+class PosixEnded(msgspec.Struct, tag="posix_ended"):
+    """dftracer was ended in this process, by a child of its that could not run its program."""
+
+    mono_ns: Int
+
+
 class Override(msgspec.Struct, tag="override"):
     """A sweep set a loader's (num_workers, prefetch_factor)."""
 
@@ -268,6 +274,7 @@ Record = (
     | WorkerUp
     | Produced
     | OwnLog
+    | PosixEnded
     | Override
     | Ended
     | End
