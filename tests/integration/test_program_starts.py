@@ -53,11 +53,13 @@ def start(*arguments, **keywords):
             traceback = traceback.tb_next
 os.makedirs("first"); os.makedirs("second")
 open("first/tool", "w").close()  # not executable: the search goes on
+open("first/plain", "w").close()
 open("second/tool", "w").write("#!/bin/sh\\nexit 7\\n"); os.chmod("second/tool", 0o755)
 here = os.getcwd()
 os.environ["PATH"] = f"{here}/none:{here}/first:{here}/second:{here}/none/either"
 start(["tool"])
 start(["absent"])
+start(["plain"])
 start([f"{here}/absent"])
 start([here])
 start([f"{here}/first/tool"])

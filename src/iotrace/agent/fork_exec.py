@@ -90,14 +90,15 @@ def _prepared(args: tuple[Any, ...]) -> tuple[tuple[Any, ...], int]:
     directory = getcwdb()
     if args[_DIRECTORY] is not None:
         directory = join(directory, fsencode(args[_DIRECTORY]))
-    # Two slashes: dftracer does not trace what we ask.
-    first, last = 0, len(candidates) - 1
-    while (error := _error_of(b"/" + join(directory, candidates[first]))) in (
-        ENOENT,
-        ENOTDIR,
-    ) and first < last:
-        first += 1
-    fails = error in (ENOENT, ENOTDIR) or (error == EACCES and first == last)
+    errors = []
+    for path in candidates:
+        errors.append(_error_of(b"/" + join(directory, path)))  # two slashes: dftracer does not trace that
+        if not errors[-1]:
+            break
+    telling = [place for place, error in enumerate(errors) if error not in (ENOENT, ENOTDIR)]
+    first = telling[0] if telling else len(errors) - 1
+    error = errors[first]
+    fails = errors[-1] != 0
     if fails and isdir(b"/" + directory) and access(b"/" + _SHELL, X_OK):
         write(args[_REPORT], f"OSError:{error:X}:".encode())
         changed = list(args)
