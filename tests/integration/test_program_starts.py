@@ -60,6 +60,7 @@ os.environ["PATH"] = f"{here}/none:{here}/first:{here}/second:{here}/none/either
 start(["tool"])
 start(["absent"])
 start(["plain"])
+start(["absent"], umask=0o22, start_new_session=True)
 start([f"{here}/absent"])
 start([here])
 start([f"{here}/first/tool"])

@@ -33,9 +33,8 @@ if TYPE_CHECKING:
 # Arguments of fork_exec: the program's arguments, the paths at which it may be, the directory to change to,
 # its environment, the two ends of the pipe on which a child reports that it failed.
 _ARGUMENTS, _CANDIDATES, _DIRECTORY, _ENVIRONMENT, _ERRORS, _REPORT = 0, 1, 4, 5, 12, 13
-# From here on: process group, groups and users, umask, preexec_fn, whether vfork may be used. Which they are
-# differs between versions of Python.
-_CHANGES = 16
+# Group, groups, user and preexec_fn: where one is given, the child comes from fork.
+_BY_FORK = (17, 18, 19, 21) if sys.version_info >= (3, 11) else (16, 17, 18, 20)
 _FIONREAD = 0x541B  # termios.FIONREAD, which programs seldom import
 
 # What leaves as a child does that could not run its program.
@@ -84,8 +83,8 @@ def _prepared(args: tuple[Any, ...]) -> tuple[tuple[Any, ...], int]:
     The child tries one path after the other. It reports the first error that says more than that nothing
     is there, else the last one.
     """
-    if not all(map(_changes_nothing, args[_CHANGES:])):
-        return args, 0  # no vfork, and the child may see other files
+    if any(args[place] is not None for place in _BY_FORK):
+        return args, 0  # it has a dftracer of its own, and may see other files
     candidates = args[_CANDIDATES]
     directory = getcwdb()
     if args[_DIRECTORY] is not None:
@@ -106,13 +105,6 @@ def _prepared(args: tuple[Any, ...]) -> tuple[tuple[Any, ...], int]:
         changed[_DIRECTORY], changed[_ENVIRONMENT] = None, []
         return tuple(changed), error
     return (*args[:_CANDIDATES], candidates[first:], *args[_CANDIDATES + 1 :]), 0
-
-
-def _changes_nothing(argument: Any) -> bool:
-    # Identity first: a function of the program's may compare in its own way.
-    if argument is None or argument is True or argument is False:
-        return True
-    return type(argument) is int and argument == -1
 
 
 def _error_of(path: bytes) -> int:
