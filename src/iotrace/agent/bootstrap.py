@@ -139,6 +139,11 @@ def _install(recorder: Recorder, session: str, settings: dict[str, str]) -> None
 
         hook_events(module, recorder, session)
 
+    def fork_exec_imported(module: Any) -> None:
+        from iotrace.agent.fork_exec import hook_fork_exec
+
+        hook_fork_exec(module, recorder, log_directory)
+
     hooks: dict[str, imports.Hook] = {
         "multiprocessing.util": multiprocessing_imported,
         "torch.utils.data.dataloader": loader_imported,
@@ -151,6 +156,9 @@ def _install(recorder: Recorder, session: str, settings: dict[str, str]) -> None
         **dict.fromkeys(TRAINER_MODULES, trainer_imported),
         **{name: _read_path_hook(name, recorder) for name in READ_PATH_MODULES},
     }
+    log_directory = f"{session}/{names.POSIX}"
+    if _traced_into(log_directory):
+        hooks["_posixsubprocess"] = fork_exec_imported
     patching.on_undo(imports.install(hooks, recorder.log))
     regions.follow(recorder)
     marks.follow(recorder)
@@ -158,6 +166,12 @@ def _install(recorder: Recorder, session: str, settings: dict[str, str]) -> None
     atexit.register(recorder.close)
     patching.on_undo(lambda: atexit.unregister(recorder.close))
     _follow_forks()
+
+
+def _traced_into(log_directory: str) -> bool:
+    """Whether dftracer was preloaded into this process, with its log below `log_directory`."""
+    log = os.environ.get("DFTRACER_LOG_FILE", "")
+    return os.environ.get("DFTRACER_INIT") == "PRELOAD" and log.startswith(f"{log_directory}/")
 
 
 def _follow_forks() -> None:

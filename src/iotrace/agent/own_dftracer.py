@@ -14,15 +14,14 @@ from time import monotonic_ns, time_ns
 from iotrace.agent.patching import hide_frame, patch
 from iotrace.agent.recorder import Recorder
 from iotrace.agent.spans import thread_id, timed
-from iotrace.session.names import KIND_DFTRACER, MANIFEST
+from iotrace.agent.write_out import write_out
+from iotrace.session.names import KIND_DFTRACER, POSIX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
 _UNIT_NS = {"NS": 1, "US": 1_000, "MS": 1_000_000, "SEC": 1_000_000_000}
-# dftracer's buffer, and more opens and closes than fit into it: some 215 bytes each.
-_FILLING_CALLS = 24
 
 
 def hook_settings(module: Any, enabled: bool) -> None:
@@ -78,7 +77,7 @@ def _hook_own_log(module: Any, recorder: Recorder, session: str) -> None:
                 args = args[1:]
             logfile = args[0] if args else kwargs.get("logfile")
             if logfile:
-                _write_out(session)
+                _write_out(session, recorder)
                 _tell(recorder, os.path.abspath(os.fsdecode(logfile)), ended=False)
             try:
                 return original(*args, **kwargs)
@@ -104,16 +103,12 @@ def _tell(recorder: Recorder, prefix: str, ended: bool) -> None:
     recorder.start()
 
 
-def _write_out(session: str) -> None:
-    """Have the preloaded dftracer write the calls that it holds back: its buffer is dropped at the switch.
-
-    It writes when its buffer is full. Readers leave calls on the session's files out.
-    """
+def _write_out(session: str, recorder: Recorder) -> None:
+    """Have the preloaded dftracer write the calls that it holds back: its buffer is dropped at the switch."""
     try:
-        for _ in range(_FILLING_CALLS):
-            os.close(os.open(f"{session}/{MANIFEST}", os.O_RDONLY | os.O_CLOEXEC))
-    except OSError:
-        pass
+        write_out(f"{session}/{POSIX}")
+    except OSError as error:
+        recorder.log(f"dftracer's buffer is not written before the program's own log: {error!r}")
 
 
 def _hook_marks(module: Any, recorder: Recorder) -> None:

@@ -8,6 +8,7 @@ from iotrace.session import names
 from iotrace.session.manifest import NotCaptured
 from iotrace.sources.records import (
     OwnLog,
+    PosixEnded,
     Process,
     Produced,
     Tick,
@@ -36,6 +37,14 @@ def losses(session: Session) -> list[NotCaptured]:
                 why = f"it was killed, or left without its exit handlers: {lost}"
                 found.append(NotCaptured(f"the end of {name}", why))
         found += [NotCaptured(f"part of {name}", problem) for problem in process.problems]
+        if process.of_type(PosixEnded):
+            found.append(
+                NotCaptured(
+                    f"POSIX calls of {name} after it failed to start a program",
+                    "dftracer ends in a process whose child cannot run its program",
+                    "find out which program it is, by the error that subprocess raises",
+                )
+            )
     for rank in session.ranks:
         what = f"part of the torch.profiler traces of rank {rank.number}"
         found += [NotCaptured(what, problem) for problem in rank.main.windows.problems]

@@ -17,6 +17,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from iotrace.sources.lostcalls import Numbers
+
 _CHUNK_BYTES = 8 << 20
 _ESCAPED = {0xDC00 + byte: f"\\\\x{byte:02x}" for byte in range(0x80, 0x100)}
 
@@ -43,6 +45,7 @@ class _Line(msgspec.Struct):
     ph: _Int
     ts: _Us = 0
     dur: _Us = 0
+    id: _Int | None = None
     args: _Arguments | None = None
 
 
@@ -129,7 +132,10 @@ def read_posix(*directories: Path, own_logs: OwnLogs = _NONE) -> PosixCalls:
     gc.disable()  # nothing here is cyclic, and collecting halves the speed
     try:
         for path, since_ns in _files(directories, own_logs, problems):
+            numbers = Numbers()
             for line in _lines(path, problems):
+                if line.id is not None:
+                    numbers.add(line.pid, line.id)
                 arguments = line.args
                 if arguments is None:
                     continue
@@ -158,6 +164,8 @@ def read_posix(*directories: Path, own_logs: OwnLogs = _NONE) -> PosixCalls:
                                 hosts[arguments.hhash or ""],
                             )
                         )
+            if since_ns is None:  # a program's own log may hold an earlier run
+                problems += numbers.problems()
     finally:
         if collecting:
             gc.enable()

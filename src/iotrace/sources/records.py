@@ -195,6 +195,12 @@ class OwnLog(msgspec.Struct, tag="own_log"):
     ended: bool
 
 
+class PosixEnded(msgspec.Struct, tag="posix_ended"):
+    """dftracer was ended in this process, by a child of its that could not run its program."""
+
+    mono_ns: Int
+
+
 class Override(msgspec.Struct, tag="override"):
     """A sweep set a loader's (num_workers, prefetch_factor)."""
 
@@ -275,6 +281,7 @@ Record = (
     | Idle
     | Produced
     | OwnLog
+    | PosixEnded
     | Override
     | Ended
     | End
