@@ -20,6 +20,7 @@ from iotrace.merge.events import OPAQUE, Event, encode_number
 from iotrace.merge.lanes import UNBOUND, Lanes
 from iotrace.merge.protobuf import annotation, data, double, integer, text, timestamps, varint
 from iotrace.merge.spill import BEGIN, END, FLOW, MARK, SLICE, Rows, Spill
+from iotrace.merge.stream import append
 from iotrace.merge.tracks import Process, Tracks
 
 _REALTIME, _BOOTTIME = 1, 6
@@ -358,6 +359,4 @@ def join(parts: list[Path], processes: list[Process], document: dict[str, Any], 
     told = encode_number(document["iotrace_merge"]).decode()
     out.write(packet(own, integer(8, first), data(5, data(2, text(1, "iotrace_merge") + text(2, told)))))
     for part in parts:
-        with part.open("rb") as file:
-            while block := file.read(1 << 20):
-                out.write(block)
+        append(part, out)
