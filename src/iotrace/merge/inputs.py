@@ -68,7 +68,7 @@ def _is_trace(path: Path) -> bool:
 
 
 def identify(path: Path, problems: list[str], notes: list[str]) -> Source | None:
-    """What `path` is; None where it is empty, which one of the lists then says; MergeError if it is no trace."""
+    """What `path` is; None where it is empty, as one of the lists then says; MergeError if it is no trace."""
     if path.is_dir():
         return Source(path, SESSION, path.name)
     if not path.is_file():
