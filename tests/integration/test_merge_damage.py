@@ -23,6 +23,7 @@ def _events(path: Path) -> list[dict[str, Any]]:
 
 
 def test_mutated_inputs(tmp_path: Path, mutations: int) -> None:
+    """`--mutations N` makes a longer run of it."""
     merged = refused = 0
     source = tmp_path / "trace.json"
     for seed in range(mutations):
@@ -130,6 +131,15 @@ def test_what_is_no_trace_is_refused_with_a_sentence(tmp_path: Path, content: by
     with pytest.raises(IotraceError, match=message):
         _merge(tmp_path, content)
     assert [item.name for item in tmp_path.iterdir()] == ["trace.json"]
+
+
+def test_an_empty_log_is_no_loss(tmp_path: Path) -> None:
+    """dftracer leaves them where a process forked and executed another program."""
+    (tmp_path / "empty-fork.pfw").touch()
+    (tmp_path / "trace.pfw").write_bytes(DFTRACER)
+    summary = merge([str(tmp_path / "*.pfw")], tmp_path / "out.json", Options(processes=1))
+    assert summary.problems == []
+    assert summary.notes == ["empty-fork.pfw: it is empty"]
 
 
 def test_deep_nesting(tmp_path: Path) -> None:

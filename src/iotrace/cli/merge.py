@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 _RECOVERED = 3
+_INTERVAL_SECONDS = 0.1
 
 
 def merge(
@@ -31,7 +33,7 @@ def merge(
     steps: Annotated[
         str, typer.Option("--steps", metavar="A:B", help="Only steps A up to, not including, B.")
     ] = "",
-    time: Annotated[
+    seconds: Annotated[
         str, typer.Option("--time", metavar="A:B", help="Only the seconds A to B since the merged start.")
     ] = "",
     ranks: Annotated[str, typer.Option("--ranks", metavar="LIST", help="Only these ranks: 0,2-3.")] = "",
@@ -70,7 +72,7 @@ def merge(
 
     options = Options(
         steps=_steps(steps),
-        seconds=_seconds(time),
+        seconds=_seconds(seconds),
         ranks=_ranks(ranks),
         dropped=frozenset(item.lower() for item in drop or []),
         per_rank=per_rank,
@@ -110,9 +112,11 @@ class _Bar:
             TimeRemainingColumn(),
             console=console,
             transient=True,
+            auto_refresh=False,  # no thread: the merge's processes are forked
             disable=not console.is_terminal,
         )
         self._tasks: dict[str, Any] = {}
+        self._shown = 0.0
 
     def __enter__(self) -> _Bar:
         self._progress.start()
@@ -126,6 +130,10 @@ class _Bar:
         if watch.phase not in self._tasks:
             self._tasks[watch.phase] = self._progress.add_task(watch.phase, total=watch.total_bytes)
         self._progress.update(self._tasks[watch.phase], completed=watch.done_bytes)
+        now = time.monotonic()
+        if now - self._shown > _INTERVAL_SECONDS:
+            self._shown = now
+            self._progress.refresh()
 
 
 def _steps(text: str) -> tuple[int, int] | None:

@@ -13,6 +13,7 @@ import numpy as np
 from iotrace.merge.events import Event, encode_number
 from iotrace.merge.lanes import UNBOUND, Lanes
 from iotrace.merge.spill import SLICE, Spill
+from iotrace.merge.stream import append
 from iotrace.merge.tracks import Tracks
 
 _encoder = msgspec.json.Encoder(decimal_format="number")
@@ -153,8 +154,6 @@ def join(
     """Write the document: the parts' lines, the names of processes and threads, and `document`'s keys."""
     out.write(OPENING)
     for part in parts:
-        with part.open("rb") as file:
-            while data := file.read(1 << 20):
-                out.write(data)
+        append(part, out)
     lines = b",\n".join(encode_number(item) for item in metadata)
     out.write(lines + b"\n]," + encode_number(document)[1:] + b"\n")

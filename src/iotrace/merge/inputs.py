@@ -67,8 +67,8 @@ def _is_trace(path: Path) -> bool:
     return path.is_file() and path.name.endswith(_TRACES) and not path.name.startswith(".")
 
 
-def identify(path: Path, problems: list[str]) -> Source | None:
-    """What `path` is; None (and a line in `problems`) where it is empty; MergeError where it is no trace."""
+def identify(path: Path, problems: list[str], notes: list[str]) -> Source | None:
+    """What `path` is; None where it is empty, as one of the lists then says; MergeError if it is no trace."""
     if path.is_dir():
         return Source(path, SESSION, path.name)
     if not path.is_file():
@@ -80,7 +80,8 @@ def identify(path: Path, problems: list[str]) -> Source | None:
         raise MergeError(f"{path} cannot be read: {error.strerror}") from error
     if not head.strip():
         # dftracer leaves empty files behind where a process forked and executed another program.
-        problems += with_problems or [f"{path.name}: it is empty"]
+        residue = ".pfw" in path.name and not with_problems
+        (notes if residue else problems).extend(with_problems or [f"{path.name}: it is empty"])
         return None
     kind = _kind(head)
     if kind is None:

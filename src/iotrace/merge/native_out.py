@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterator
 from itertools import count
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,6 +21,7 @@ from iotrace.merge.events import OPAQUE, Event, encode_number
 from iotrace.merge.lanes import UNBOUND, Lanes
 from iotrace.merge.protobuf import annotation, data, double, integer, text, timestamps, varint
 from iotrace.merge.spill import BEGIN, END, FLOW, MARK, SLICE, Rows, Spill
+from iotrace.merge.stream import append
 from iotrace.merge.tracks import Process, Tracks
 
 _REALTIME, _BOOTTIME = 1, 6
@@ -27,8 +29,11 @@ _PROCESS_UUID = 1 << 40
 _GLOBAL_UUID = 1 << 41
 _COUNTER_UUID = 1 << 42
 _MOST_INTERNED = 200_000  # names that come once each are written where they stand
+_LONGEST_REPEATED = 256
 _SLICE_BEGIN, _SLICE_END, _INSTANT, _COUNTER = 1, 2, 3, 4
 _OTHER_OPAQUE = sorted(OPAQUE - {"args"})
+_others = attrgetter(*_OTHER_OPAQUE)
+_NO_OTHERS = (UNSET,) * len(_OTHER_OPAQUE)
 _FLUSHED_PACKETS = 50_000
 _decode = msgspec.json.Decoder().decode
 
@@ -73,16 +78,19 @@ class NativePart:
         self._names, self._categories, self._keys = _Strings(2), _Strings(1), _Strings(3)
         self._heads: dict[tuple[Any, Any], bytes] = {}
         self._labels: dict[str, bytes] = {}
+        self._repeated: dict[tuple[str, str | float], bytes] = {}
         self._counters: dict[tuple[int, str], int] = {}
         self._uuid = _COUNTER_UUID * (place + 1)
         # Sequences of interned strings: one per source, 1 is the file's own.
         self._sequence = integer(10, place + 2) + integer(13, 2)
         self._place = place
+        self._others = False  # whether some event of the batch has one of Chrome's rarer keys
 
     def write(
         self, events: list[Event], extra: dict[int, dict[str, Any]], starts: Any, kinds: Any
     ) -> tuple[Any, Any]:
         """Encode the events; where their bodies lie, and their sizes."""
+        self._others = any(_others(event) != _NO_OTHERS for event in events)
         bodies = []
         for place, (event, start, kind) in enumerate(
             zip(events, starts.tolist(), kinds.tolist(), strict=True)
@@ -116,10 +124,11 @@ class NativePart:
                         pieces.append(self._annotation(key, value))
             else:
                 pieces.append(self._annotation("args", args))
-        for key in _OTHER_OPAQUE:
-            value = getattr(event, key)
-            if value is not UNSET:
-                pieces.append(self._annotation(key, _decode(value)))
+        if self._others:
+            for key in _OTHER_OPAQUE:
+                value = getattr(event, key)
+                if value is not UNSET:
+                    pieces.append(self._annotation(key, _decode(value)))
         if extra:
             for key, value in extra.items():
                 pieces.append(self._annotation(key, _decode(encode_number(value))))
@@ -139,6 +148,17 @@ class NativePart:
         return head
 
     def _annotation(self, key: str, value: Any) -> bytes:
+        """The annotation as a field of TrackEvent; texts and fractions come again and again."""
+        if type(value) is str or type(value) is float:
+            found = self._repeated.get((key, value))
+            if found is None:
+                found = self._encoded(key, value)
+                if len(self._repeated) < _MOST_INTERNED and len(found) < _LONGEST_REPEATED:
+                    self._repeated[key, value] = found
+            return found
+        return self._encoded(key, value)
+
+    def _encoded(self, key: str, value: Any) -> bytes:
         label = self._labels.get(key)
         if label is None:
             number = self._keys.number(key)
@@ -358,6 +378,4 @@ def join(parts: list[Path], processes: list[Process], document: dict[str, Any], 
     told = encode_number(document["iotrace_merge"]).decode()
     out.write(packet(own, integer(8, first), data(5, data(2, text(1, "iotrace_merge") + text(2, told)))))
     for part in parts:
-        with part.open("rb") as file:
-            while block := file.read(1 << 20):
-                out.write(block)
+        append(part, out)

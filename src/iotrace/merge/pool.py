@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -61,7 +62,8 @@ def run_all(phase: str, items: Sequence[Any], cores: int, watch: Callable[[Watch
     workers = min(cores, len(items))
     if workers <= 1 or sum(sizes) < 1 << 20:  # starting processes takes longer than a megabyte
         return [_do_here(task, phase, sizes, tell) for task in enumerate(items)]
-    context = multiprocessing.get_context("spawn")
+    # A fork starts at once; where other threads run it could copy a lock that one of them holds.
+    context = multiprocessing.get_context("fork" if threading.active_count() == 1 else "spawn")
     positions = context.Array("q", len(items), lock=False)
     try:
         with ProcessPoolExecutor(workers, context, _share, (positions,)) as pool:

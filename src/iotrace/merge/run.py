@@ -104,7 +104,7 @@ def _sources(inputs: Sequence[str], output: Path, problems: list[str], notes: li
             notes.append(f"left out: {path}, which is the output")
             continue
         try:
-            source = identify(path, problems)
+            source = identify(path, problems, notes)
         except MergeError as error:
             if named:
                 raise
@@ -121,7 +121,7 @@ def _sources(inputs: Sequence[str], output: Path, problems: list[str], notes: li
             sources.append(Source(path, SESSION, label, session_rank=name))
         for foreign in foreign_traces(path):
             try:
-                extra = identify(foreign, [])
+                extra = identify(foreign, [], [])
             except MergeError:
                 continue
             if extra is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import zlib
 from collections.abc import Callable, Iterator
@@ -84,6 +86,24 @@ def _inflated(file: BinaryIO, path: Path, problems: list[str], progress: Progres
     progress(file.tell())
     if pieces:
         yield b"".join(pieces)
+
+
+def append(part: Path, out: BinaryIO) -> None:
+    """Add the content of `part`; from file to file inside the kernel, where it can."""
+    with part.open("rb") as file:
+        # A gzip stream has a descriptor, too: of its compressed file.
+        if isinstance(out, io.BufferedWriter) and hasattr(os, "copy_file_range"):
+            out.flush()
+            try:
+                while os.copy_file_range(file.fileno(), out.fileno(), 1 << 30):
+                    pass
+            except OSError as error:
+                if error.errno == errno.ENOSPC:
+                    raise
+            file.seek(os.lseek(file.fileno(), 0, os.SEEK_CUR))
+            out.seek(0, os.SEEK_END)
+        while block := file.read(CHUNK_BYTES):
+            out.write(block)
 
 
 def size_of(path: Path) -> int:

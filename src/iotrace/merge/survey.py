@@ -24,7 +24,8 @@ _TIME = re.compile(rb'"ts"\s*:\s*"?(\d[\d.]{0,30})')
 _PID = re.compile(rb'"pid"\s*:\s*"?(\d{1,10})\b')
 _NAMED_RANK = re.compile(r"rank[_-]?(\d{1,6})(?!\d)", re.IGNORECASE)
 _STEP = re.compile(rb'"ProfilerStep\s?#(\d{1,12})"')
-_COLLECTIVE = re.compile(rb'"(?:nccl|rccl|oneccl)\w*[^"]*"', re.IGNORECASE)
+_COLLECTIVES = (b'"nccl', b'"rccl', b'"oneccl')  # how the names of their kernels begin
+_MOST_COLLECTIVES = 5_000
 # Microseconds since 1970 of the years 2000 to 2100; less is the time since some machine's start.
 _DAY_NS = 86_400 * 10**9
 _FARTHEST_NS = 1 << 61
@@ -161,15 +162,14 @@ class _Finder:
             return
         data = self._rest + block
         cut = max(self._seen, len(data) - 65536)  # an event begins before its name and ends behind it
-        for pattern, wanted, use in (
-            (_STEP, self._steps, self._step),
-            (_COLLECTIVE, self._collectives, self._collective),
-        ):
-            if wanted:
-                for match in pattern.finditer(data, self._seen):
-                    if match.start() >= cut:
-                        break
-                    use(data, match)
+        if self._steps:
+            for match in _STEP.finditer(data, self._seen, cut):
+                self._step(data, match)
+        for word in _COLLECTIVES if self._collectives else ():
+            at = data.find(word, self._seen, cut)
+            while at >= 0 and len(self._found.collectives) < _MOST_COLLECTIVES:
+                self._collective(data, at)
+                at = data.find(word, at + 1, cut)
         kept = max(0, cut - 512)
         self._rest, self._seen = data[kept:], cut - kept
 
@@ -197,8 +197,8 @@ class _Finder:
             return
         self._found.steps[int(match[1])] = (start, end)
 
-    def _collective(self, data: bytes, match: re.Match[bytes]) -> None:
-        event = self._event(data, match.start())
+    def _collective(self, data: bytes, at: int) -> None:
+        event = self._event(data, at)
         if event is None or event.get("ph") != "X" or str(event.get("cat", "")).lower() != "kernel":
             return
         args = event.get("args") if isinstance(event.get("args"), dict) else {}
