@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from iotrace.session import names
-from iotrace.sources.records import Process, read_processes
+from iotrace.sources.processes import Process, read_processes
 from tests.support.runs import PROJECT, run_script
 
 TREE = """

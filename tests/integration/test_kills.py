@@ -8,7 +8,8 @@ import subprocess
 import time
 from pathlib import Path
 
-from iotrace.sources.records import Batch, Process, Produced, Worker, read_processes
+from iotrace.sources.processes import Process, read_processes
+from iotrace.sources.records import Batch, Produced, Worker
 from tests.support.runs import Run, launcher
 
 PROGRAM = """

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from iotrace.session.names import KIND_ITEM, KIND_MAPPED
-from iotrace.sources.records import read_processes
+from iotrace.sources.processes import read_processes
 from tests.support.runs import run_script
 
 pytestmark = pytest.mark.alone

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from iotrace.session.names import KIND_READ_PATH
-from iotrace.sources.records import read_processes
+from iotrace.sources.processes import read_processes
 from tests.support.perfetto import ERRORS, query
 from tests.support.runs import Run, run_script
 

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from iotrace.session.names import KIND_ITEM, KIND_READ_PATH
-from iotrace.sources.records import Batch, Produced, read_processes
+from iotrace.sources.processes import read_processes
+from iotrace.sources.records import Batch, Produced
 from tests.support import strace
 from tests.support.runs import Run
 from tests.support.workloads import STEPS, WORKLOADS, Traced, make_data, run_workload

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from iotrace.sources.records import Process, TorchWindow, read_processes
+from iotrace.sources.processes import Process, read_processes
+from iotrace.sources.records import TorchWindow
 
 # Steps 0 to 2 wait, 3 and 4 warm up, 5 to 8 record; step 9 is touched by the export.
 STEPS = "3:2:4"

@@ -23,7 +23,7 @@ from iotrace.agent.recorder import Recorder, _pack
 from iotrace.agent.spans import timed
 from iotrace.agent.stream import Stream
 from iotrace.session.names import KIND_ITEM, PROCESSES
-from iotrace.sources.records import read_processes
+from iotrace.sources.processes import read_processes
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False, allow_infinity=False),

@@ -14,7 +14,8 @@ from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_READ_PATH
 from iotrace.sources.clock import Clock
 from iotrace.sources.dftracer import PosixCalls
 from iotrace.sources.paths import Paths
-from iotrace.sources.records import SPAN_DTYPE, Identity, Process
+from iotrace.sources.processes import SPAN_DTYPE, Process
+from iotrace.sources.records import Identity
 
 PID = 7
 

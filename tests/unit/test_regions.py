@@ -28,7 +28,8 @@ from iotrace.analysis.steps import Step
 from iotrace.analysis.waits import CAUSES, Explained
 from iotrace.session.names import KIND_REGION, PROCESSES
 from iotrace.sources.clock import Clock
-from iotrace.sources.records import SPAN_DTYPE, Identity, Process
+from iotrace.sources.processes import SPAN_DTYPE, Process
+from iotrace.sources.records import Identity
 from iotrace.sources.session import Rank
 
 

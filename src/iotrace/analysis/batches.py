@@ -6,16 +6,8 @@ from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass, field
 
-from iotrace.sources.records import (
-    Batch,
-    Exposed,
-    IteratorEnd,
-    IteratorStart,
-    Process,
-    Produced,
-    Worker,
-    WorkerUp,
-)
+from iotrace.sources.processes import Process
+from iotrace.sources.records import Batch, Exposed, IteratorEnd, IteratorStart, Produced, Worker, WorkerUp
 from iotrace.sources.session import Rank
 
 # The values of Lightning's RunningStage, as people say them; a loader of several is named by the first.

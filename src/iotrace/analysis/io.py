@@ -10,7 +10,8 @@ import numpy as np
 from iotrace.analysis.intervals import union
 from iotrace.analysis.results import FileIo, Io, ProcessCoverage
 from iotrace.sources.dftracer import PosixCalls, concatenate
-from iotrace.sources.records import Process, Tick
+from iotrace.sources.processes import Process
+from iotrace.sources.records import Tick
 from iotrace.sources.session import Rank, Session
 
 READS = frozenset({"read", "pread", "pread64", "readv", "preadv", "preadv64", "preadv2"})

@@ -6,10 +6,10 @@ from iotrace.analysis.batches import loaders_of
 from iotrace.analysis.steps import loop_of
 from iotrace.session import names
 from iotrace.session.manifest import NotCaptured
+from iotrace.sources.processes import Process
 from iotrace.sources.records import (
     OwnLog,
     PosixEnded,
-    Process,
     Produced,
     Tick,
     TorchProgram,

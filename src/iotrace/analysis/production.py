@@ -21,7 +21,7 @@ from iotrace.analysis.mapped import faulted
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_MAPPED, KIND_READ_PATH
 from iotrace.sources.dftracer import PosixCalls
 from iotrace.sources.paths import Paths
-from iotrace.sources.records import Process
+from iotrace.sources.processes import Process
 
 PARTS = ("read", "decode", "transform", "collate", "unknown")
 

@@ -14,7 +14,7 @@ from iotrace.analysis.results import RegionResult
 from iotrace.analysis.steps import Step
 from iotrace.analysis.waits import Explained, split_wait
 from iotrace.session.names import KIND_REGION
-from iotrace.sources.records import Process
+from iotrace.sources.processes import Process
 from iotrace.sources.session import Rank
 
 

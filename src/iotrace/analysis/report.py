@@ -26,7 +26,8 @@ from iotrace.analysis.results import (
 from iotrace.analysis.steps import Step, loop_of, measured, profiled_intervals, summarise
 from iotrace.analysis.system import system_of
 from iotrace.analysis.waits import explain
-from iotrace.sources.records import Process, Tick
+from iotrace.sources.processes import Process
+from iotrace.sources.records import Tick
 from iotrace.sources.session import Rank, Session, rank_of
 
 _CORES_FREE = 0.9  # "the cores allow more" while less than this share of them is busy

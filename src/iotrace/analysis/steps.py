@@ -14,7 +14,8 @@ import numpy as np
 
 from iotrace.analysis.batches import Delivery, LoaderRun, primary_of
 from iotrace.analysis.results import Excluded, Steps
-from iotrace.sources.records import Mark, Process, TorchWindow
+from iotrace.sources.processes import Process
+from iotrace.sources.records import Mark, TorchWindow
 from iotrace.sources.session import Rank
 
 

@@ -8,7 +8,7 @@ from iotrace.analysis.batches import worker_number
 from iotrace.analysis.measured import MeasuredTime
 from iotrace.analysis.results import Gpu, HostUse, ProcessUse, System
 from iotrace.analysis.steps import Step
-from iotrace.sources.records import Process
+from iotrace.sources.processes import Process
 from iotrace.sources.session import Rank, Session
 from iotrace.sources.telemetry import Floats, Host, SampledDevice, SampledProcess, Series, Telemetry
 

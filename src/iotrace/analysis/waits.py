@@ -10,7 +10,7 @@ import numpy as np
 from iotrace.analysis.batches import Delivery
 from iotrace.analysis.intervals import split_exactly
 from iotrace.analysis.production import PARTS, compose, compose_inline
-from iotrace.sources.records import Process
+from iotrace.sources.processes import Process
 from iotrace.sources.session import Rank, Session
 
 CAUSES = ("startup", "queued", "read", "decode", "transform", "collate", "transport", "unknown")

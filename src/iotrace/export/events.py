@@ -16,7 +16,7 @@ from iotrace.session.names import (
     KIND_READ_PATH,
     KIND_REGION,
 )
-from iotrace.sources.records import Process
+from iotrace.sources.processes import Process
 from iotrace.sources.session import Rank, Session
 
 STEP, WAIT, BATCH = "step", "wait", "batch"

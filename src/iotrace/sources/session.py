@@ -14,7 +14,8 @@ from iotrace.session.costs import Costs, read_costs
 from iotrace.session.manifest import Manifest, Outcome, launches, read_manifest, read_outcome
 from iotrace.sources.dftracer import OwnLogs, PosixCalls, read_posix
 from iotrace.sources.paths import Paths, is_code
-from iotrace.sources.records import Distributed, IteratorStart, Mark, OwnLog, Process, Worker, read_processes
+from iotrace.sources.processes import Process, read_processes
+from iotrace.sources.records import Distributed, IteratorStart, Mark, OwnLog, Worker
 from iotrace.sources.telemetry import Telemetry, read_telemetry
 
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from iotrace.session import names
 from iotrace.sources.clock import Clock, Times
 from iotrace.sources.lines import read_lines
-from iotrace.sources.records import Process
+from iotrace.sources.processes import Process
 from iotrace.sources.samples import (
     SAMPLE_DTYPE,
     DeviceRecord,

@@ -21,7 +21,8 @@ from iotrace.session.names import (
     KIND_READ_PATH,
     KIND_REGION,
 )
-from iotrace.sources.records import Process, Produced
+from iotrace.sources.processes import Process
+from iotrace.sources.records import Produced
 from iotrace.sources.session import Rank, Session
 from iotrace.timeline.chunks import chunk_arrows
 from iotrace.timeline.kineto import add_torch
