@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import defaultdict
 from typing import Any
-
-import numpy as np
 
 from iotrace.analysis.activity import Activity
 from iotrace.analysis.batches import Delivery, LoaderRun, loaders_of, worker_number
 from iotrace.analysis.phases import phases_of
 from iotrace.analysis.steps import Loop, loop_of
 from iotrace.analysis.waits import CAUSES, Explained, explain
-from iotrace.session.names import (
-    KIND_COLLATE,
-    KIND_DFTRACER,
-    KIND_ITEM,
-    KIND_MAPPED,
-    KIND_READ_PATH,
-    KIND_REGION,
-)
 from iotrace.sources.processes import Process
 from iotrace.sources.records import Produced
 from iotrace.sources.session import Rank, Session
+from iotrace.timeline.arrows import batch_arrows
+from iotrace.timeline.calls import call_tracks, span_tracks
 from iotrace.timeline.chunks import chunk_arrows
 from iotrace.timeline.kineto import add_torch
-from iotrace.timeline.model import Arrow, Counter, ProcessTracks, Slice, Timeline, Track, first_ns
+from iotrace.timeline.model import Counter, ProcessTracks, Slice, Timeline, Track, first_ns
 from iotrace.timeline.telemetry import add_telemetry
-
-_CATEGORIES = {
-    KIND_ITEM: "dataset",
-    KIND_COLLATE: "collate",
-    KIND_READ_PATH: "read path",
-    KIND_REGION: "region",
-    KIND_MAPPED: "memory map",
-    KIND_DFTRACER: "dftracer",
-}
 
 
 def build(session: Session, rank: Rank) -> Timeline:
@@ -61,7 +42,7 @@ def build(session: Session, rank: Rank) -> Timeline:
     ready: dict[int, Slice] = {}  # by id of the delivery
     for process in rank.processes:
         _add_process(session, rank, process, loaders, main, timeline, ready)
-    timeline.arrows = _arrows(rank, loaders, steps, ready, timeline)
+    timeline.arrows = batch_arrows(rank, loaders, steps, ready, timeline)
     add_telemetry(session, rank, timeline)
     for tracks in timeline.processes:
         timeline.arrows += chunk_arrows(tracks)
@@ -142,8 +123,8 @@ def _add_process(
     if made:
         tracks.tracks.append(Track("batches", made))
         tracks.tracks.append(Track("ready", _ready_slices(rank, process, loaders, ready)))
-    tracks.tracks += _span_tracks(session, process)
-    tracks.tracks += _call_tracks(session, process)
+    tracks.tracks += span_tracks(session, process)
+    tracks.tracks += call_tracks(session, process)
 
 
 def _ready_slices(
@@ -205,105 +186,3 @@ def _batch(index: int, epoch: int | None, samples: int | None, start_ns: int, en
     args = {"epoch": epoch, "samples": samples}
     known = {key: value for key, value in args.items() if value is not None}
     return Slice(start_ns, end_ns, f"batch {index}", "batch", known)
-
-
-def _span_tracks(session: Session, process: Process) -> list[Track]:
-    spans = process.spans
-    files = {
-        number: session.paths.shown(process.texts[number])
-        for number in np.unique(spans["file"]).tolist()
-        if number in process.texts
-    }
-    by_thread: dict[int, list[Slice]] = defaultdict(list)
-    for row in spans.tolist():
-        start, duration, cpu, size, tid, name, file, kind, minor, major, voluntary, involuntary, delay = row
-        args: dict[str, Any] = {"cpu_ms": cpu / 1e6} if cpu >= 0 else {}
-        if file in files:
-            args["file"] = files[file]
-        if size >= 0:
-            args["bytes"] = size
-        if minor >= 0:  # else not measured
-            args.update(minor_faults=minor, major_faults=major)
-            args.update(voluntary_switches=voluntary, involuntary_switches=involuntary)
-            if delay >= 0:
-                args["waited_for_cpu_ms"] = delay / 1e6
-        by_thread[tid].append(
-            Slice(start, start + duration, process.texts.get(name, "?"), _CATEGORIES.get(kind, "span"), args)
-        )
-    return [
-        Track("python" if tid == process.pid else f"python · thread {tid}", slices, tid)
-        for tid, slices in sorted(by_thread.items())
-    ]
-
-
-def _call_tracks(session: Session, process: Process) -> list[Track]:
-    calls = session.calls_of(process)
-    shown = [session.paths.shown(file) for file in calls.files]
-    by_thread: dict[int, list[Slice]] = defaultdict(list)
-    for start, end, tid, name, file, result, offset in zip(
-        calls.start_ns.tolist(),
-        calls.end_ns.tolist(),
-        calls.tid.tolist(),
-        calls.name.tolist(),
-        calls.file.tolist(),
-        calls.result.tolist(),
-        calls.offset.tolist(),
-        strict=True,
-    ):
-        args: dict[str, Any] = {"file": shown[file]}
-        if result >= 0:
-            args["ret"] = result
-        if offset >= 0:
-            args["offset"] = offset
-        by_thread[tid].append(Slice(start, end, calls.names[name], "POSIX", args))
-    return [
-        Track("POSIX" if tid == process.pid else f"POSIX · thread {tid}", slices, tid)
-        for tid, slices in sorted(by_thread.items())
-    ]
-
-
-def _arrows(
-    rank: Rank,
-    loaders: list[LoaderRun],
-    steps: dict[int, Slice],
-    ready: dict[int, Slice],
-    timeline: Timeline,
-) -> list[Arrow]:
-    """Per delivered batch: its costliest read, the ready batch, the step that trained on it."""
-    reads = _reads_by_process(rank, timeline)
-    arrows = []
-    for loader in loaders:
-        for delivery in loader.deliveries:
-            batch = ready.get(id(delivery))
-            if batch is None:
-                continue
-            read = _costliest(reads.get(delivery.pid or rank.main.pid, []), delivery)
-            step = steps.get(id(delivery))
-            stops = [item for item in (read, batch, step) if item is not None and item.end_ns > item.start_ns]
-            if len(stops) > 1:
-                arrows.append(Arrow(f"batch {delivery.index}", [(item, item.start_ns) for item in stops]))
-    return arrows
-
-
-def _reads_by_process(rank: Rank, timeline: Timeline) -> dict[int, list[Slice]]:
-    """Per pid the slices that read, in order of time: POSIX reads and read paths."""
-    found = {}
-    for process, tracks in zip(rank.processes, timeline.processes, strict=True):
-        slices = [
-            item
-            for track in tracks.tracks
-            for item in track.slices
-            if item.end_ns > item.start_ns
-            and (item.category == "read path" or (item.category == "POSIX" and "read" in item.name))
-        ]
-        found[process.pid] = sorted(slices, key=lambda item: item.start_ns)
-    return found
-
-
-def _costliest(reads: list[Slice], delivery: Delivery) -> Slice | None:
-    """The longest read inside the batch's production: a read path, which holds its calls, if there is one."""
-    if delivery.taken_ns is None or delivery.prepared_ns is None:
-        return None
-    first = bisect_left(reads, delivery.taken_ns, key=lambda item: item.start_ns)
-    last = bisect_left(reads, delivery.prepared_ns, key=lambda item: item.start_ns)
-    return max(reads[first:last], key=lambda item: item.end_ns - item.start_ns, default=None)

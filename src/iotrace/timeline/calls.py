@@ -1,0 +1,86 @@
+"""What a process's threads did: its Python spans and its POSIX calls, a track for each thread."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+
+from iotrace.session.names import (
+    KIND_COLLATE,
+    KIND_DFTRACER,
+    KIND_ITEM,
+    KIND_MAPPED,
+    KIND_READ_PATH,
+    KIND_REGION,
+)
+from iotrace.sources.processes import Process
+from iotrace.sources.session import Session
+from iotrace.timeline.model import Slice, Track
+
+_CATEGORIES = {
+    KIND_ITEM: "dataset",
+    KIND_COLLATE: "collate",
+    KIND_READ_PATH: "read path",
+    KIND_REGION: "region",
+    KIND_MAPPED: "memory map",
+    KIND_DFTRACER: "dftracer",
+}
+
+
+def span_tracks(session: Session, process: Process) -> list[Track]:
+    """The process's spans."""
+    spans = process.spans
+    files = {
+        number: session.paths.shown(process.texts[number])
+        for number in np.unique(spans["file"]).tolist()
+        if number in process.texts
+    }
+    by_thread: dict[int, list[Slice]] = defaultdict(list)
+    for row in spans.tolist():
+        start, duration, cpu, size, tid, name, file, kind, minor, major, voluntary, involuntary, delay = row
+        args: dict[str, Any] = {"cpu_ms": cpu / 1e6} if cpu >= 0 else {}
+        if file in files:
+            args["file"] = files[file]
+        if size >= 0:
+            args["bytes"] = size
+        if minor >= 0:  # else not measured
+            args.update(minor_faults=minor, major_faults=major)
+            args.update(voluntary_switches=voluntary, involuntary_switches=involuntary)
+            if delay >= 0:
+                args["waited_for_cpu_ms"] = delay / 1e6
+        by_thread[tid].append(
+            Slice(start, start + duration, process.texts.get(name, "?"), _CATEGORIES.get(kind, "span"), args)
+        )
+    return [
+        Track("python" if tid == process.pid else f"python · thread {tid}", slices, tid)
+        for tid, slices in sorted(by_thread.items())
+    ]
+
+
+def call_tracks(session: Session, process: Process) -> list[Track]:
+    """The process's POSIX calls on data."""
+    calls = session.calls_of(process)
+    shown = [session.paths.shown(file) for file in calls.files]
+    by_thread: dict[int, list[Slice]] = defaultdict(list)
+    for start, end, tid, name, file, result, offset in zip(
+        calls.start_ns.tolist(),
+        calls.end_ns.tolist(),
+        calls.tid.tolist(),
+        calls.name.tolist(),
+        calls.file.tolist(),
+        calls.result.tolist(),
+        calls.offset.tolist(),
+        strict=True,
+    ):
+        args: dict[str, Any] = {"file": shown[file]}
+        if result >= 0:
+            args["ret"] = result
+        if offset >= 0:
+            args["offset"] = offset
+        by_thread[tid].append(Slice(start, end, calls.names[name], "POSIX", args))
+    return [
+        Track("POSIX" if tid == process.pid else f"POSIX · thread {tid}", slices, tid)
+        for tid, slices in sorted(by_thread.items())
+    ]
