@@ -11,7 +11,7 @@ from iotrace.analysis.data_wait import data_wait
 from iotrace.analysis.idle import KERNEL_GAP_US
 from iotrace.analysis.io import io_of
 from iotrace.analysis.loaders import loader_result
-from iotrace.analysis.losses import losses, not_captured
+from iotrace.analysis.losses import losses
 from iotrace.analysis.overhead import overhead_of
 from iotrace.analysis.regions import regions_of
 from iotrace.analysis.results import (
@@ -25,6 +25,7 @@ from iotrace.analysis.results import (
 )
 from iotrace.analysis.steps import Step, loop_of, measured, profiled_intervals, summarise
 from iotrace.analysis.system import system_of
+from iotrace.analysis.unseen import not_captured
 from iotrace.analysis.waits import explain
 from iotrace.sources.processes import Process
 from iotrace.sources.records import Tick

@@ -11,27 +11,20 @@ from rich.text import Text
 
 from iotrace.analysis.results import (
     DataWait,
-    Gpu,
-    Io,
     LoaderResult,
     Overhead,
     RankReport,
     RegionResult,
     Report,
-    System,
 )
 from iotrace.report.layout import LABEL_WIDTH as _LABEL_WIDTH
 from iotrace.report.layout import line as _line
 from iotrace.report.terminal_compute import print_compute, print_imbalance
+from iotrace.report.terminal_system import print_io, print_system
 
-_MOST_FILES = 6
 _MOST_CAUSES = 5
 _MOST_REGIONS = 6
-_MOST_GPUS = 8
 _BAR_CELLS = 20
-# What the figures of the I/O table need beside the path.
-_FIGURES_WIDTH = 58
-_NARROWEST_PATH = 16
 _WORTH_NAMING = 0.01  # of the wait
 _NOTICEABLE_PERCENT = 2.0  # of the step, spent on tracing
 
@@ -102,9 +95,9 @@ def _print_rank(rank: RankReport, console: Console, several: bool) -> None:
         _line(console, "loader", _loader_text(loader))
     if rank.regions:
         _print_regions(rank.regions, console)
-    _print_system(rank.system, console)
+    print_system(rank.system, console)
     if rank.io is not None:
-        _print_io(rank.io, console)
+        print_io(rank.io, console)
 
 
 def _print_regions(regions: list[RegionResult], console: Console) -> None:
@@ -205,91 +198,3 @@ def _loader_text(loader: LoaderResult) -> str:
     if loader.failures:
         parts.append(f"ended by {', '.join(loader.failures)}")
     return " · ".join(parts)
-
-
-def _print_system(system: System, console: Console) -> None:
-    parts = []
-    if system.cpu_pct_mean is not None:
-        of = f" of {100 * system.cpus}" if system.cpus else ""
-        parts.append(f"CPU {system.cpu_pct_mean:.0f} %{of}")
-    if system.rss_peak_bytes is not None:
-        parts.append(f"RSS of its processes {_bytes(system.rss_peak_bytes)} at most")
-    host = system.host
-    if host is not None:
-        if host.cpu_busy_fraction is not None and host.cpu_saturated_fraction is not None:
-            busy, full = 100 * host.cpu_busy_fraction, 100 * host.cpu_saturated_fraction
-            parts.append(f"host {busy:.0f} % busy, all cores {full:.0f} % of the time")
-        if host.iowait_fraction is not None and host.iowait_fraction >= _WORTH_NAMING:
-            parts.append(f"iowait {100 * host.iowait_fraction:.0f} %")
-        pressures = [
-            f"{name} {100 * fraction:.0f} %"
-            for name, fraction in host.pressure_fraction.items()
-            if fraction >= _WORTH_NAMING
-        ]
-        if pressures:
-            parts.append(f"pressure: {', '.join(pressures)}")
-    if parts:
-        _line(console, "system", " · ".join(parts))
-    for gpu in system.gpus[:_MOST_GPUS]:
-        _line(console, _gpu_label(gpu), _gpu_text(gpu))
-    if len(system.gpus) > _MOST_GPUS:
-        _line(console, "", f"{len(system.gpus) - _MOST_GPUS} more devices: --json")
-
-
-def _gpu_label(gpu: Gpu) -> str:
-    return f"gpu {gpu.index}" if gpu.instance is None else f"gpu {gpu.index}.{gpu.instance}"
-
-
-def _gpu_text(gpu: Gpu) -> str:
-    parts = []
-    if gpu.util_pct_mean is not None:
-        parts.append(f"{gpu.util_pct_mean:.0f} % busy")
-    if gpu.power_w_mean is not None:
-        step = f", {gpu.energy_j_per_step:.1f} J a step" if gpu.energy_j_per_step is not None else ""
-        parts.append(f"{gpu.power_w_mean:.0f} W{step}")
-    if gpu.memory_bytes_peak is not None:
-        parts.append(f"{_bytes(gpu.memory_bytes_peak)} at most")
-    if gpu.sm_clock_mhz_mean is not None:
-        parts.append(f"{gpu.sm_clock_mhz_mean:.0f} MHz")
-    if gpu.temperature_c_max is not None:
-        parts.append(f"{gpu.temperature_c_max:.0f} °C at most")
-    if gpu.throttled_fraction:
-        parts.append(f"held back {100 * gpu.throttled_fraction:.0f} %: {', '.join(gpu.throttle_reasons)}")
-    return f"{gpu.name}: {' · '.join(parts) if parts else 'unknown'}"
-
-
-def _print_io(io: Io, console: Console) -> None:
-    console.print()
-    seen = "unknown" if io.coverage is None else f"{100 * io.coverage:.0f} %"
-    table = Table(box=None, pad_edge=False, padding=(0, 1))
-    table.add_column("I/O by file", overflow="ellipsis", no_wrap=True)
-    for heading in ("opens", "reads", "read", "read time", "metadata", "written"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    moved = [file for file in io.files if file.reads or file.writes]
-    for file in moved[:_MOST_FILES]:
-        table.add_row(
-            _shorten(file.path, max(_NARROWEST_PATH, console.width - _FIGURES_WIDTH)),
-            str(file.opens),
-            str(file.reads),
-            _bytes(file.read_bytes),
-            f"{file.read_ms_total:.1f} ms",
-            f"{file.metadata_ms_total:.1f} ms",
-            _bytes(file.write_bytes),
-        )
-    console.print(table)
-    more = len(io.files) - min(len(moved), _MOST_FILES)
-    rest = f"{more} more files; " if more > 0 else ""
-    console.print(Text(f"{rest}{io.calls} calls, coverage of the kernel's own account: {seen}", style="dim"))
-
-
-def _shorten(path: str, width: int) -> str:
-    return path if len(path) <= width else "…" + path[-(width - 1) :]
-
-
-def _bytes(count: int) -> str:
-    value = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024 or unit == "GiB":
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return ""

@@ -1,0 +1,162 @@
+"""What a session does not hold, why, and what would help: told, never passed over."""
+
+from __future__ import annotations
+
+from iotrace.analysis.batches import loaders_of
+from iotrace.analysis.losses import losses, named
+from iotrace.analysis.steps import loop_of
+from iotrace.session import names
+from iotrace.session.manifest import NotCaptured
+from iotrace.sources.records import (
+    OwnLog,
+    TorchProgram,
+    TorchProgramTrace,
+    TorchWindow,
+)
+from iotrace.sources.session import Session
+from iotrace.sources.telemetry import Telemetry
+
+
+def not_captured(session: Session) -> list[NotCaptured]:
+    """Everything that a reader might expect and not find, losses included."""
+    found = list(dict.fromkeys(item for launch in session.launches for item in launch.manifest.not_captured))
+    if not session.processes:
+        found.append(
+            NotCaptured(
+                "the program's processes",
+                "no Python process of the command could load the agent",
+                "run it by a Python >= 3.10 started without -S and without env -i",
+            )
+        )
+    found += _unseen_loops(session)
+    if session.posix_on and not session.calls.pids:
+        found.append(NotCaptured("posix", "no process of the command left a file of dftracer's"))
+    found += _after_own_logs(session)
+    found += _unseen_workers(session)
+    found += _untraced_compute(session)
+    found += _telemetry(session)
+    for launch in session.launches:
+        if launch.outcome is None:
+            whose = (
+                f" of task {launch.manifest.task} on {launch.manifest.host}" if launch.manifest.task else ""
+            )
+            why = "the launcher did not see the end of the command, or it still runs"
+            found.append(NotCaptured(f"the exit code{whose}", why))
+    return found + losses(session)
+
+
+def _after_own_logs(session: Session) -> list[NotCaptured]:
+    """Processes that used dftracer themselves, and ended it: it traces no call after that."""
+    return [
+        NotCaptured(
+            f"POSIX calls of {named(process)} after it ended its own dftracer log",
+            "dftracer traces nothing more in a process that has called finalize()",
+            "call finalize() at the end of the program",
+        )
+        for process in session.processes
+        if session.posix_on and any(log.ended for log in process.of_type(OwnLog))
+    ]
+
+
+def _untraced_compute(session: Session) -> list[NotCaptured]:
+    """Ranks without a trace of torch's profiler, and why; windows that were cut short or lost."""
+    if session.manifest.torch.get(names.TORCH_STEPS, names.OFF) == names.OFF:
+        return [NotCaptured("compute", "torch.profiler was switched off", "leave --torch-steps off away")]
+    found = []
+    for rank in session.ranks:
+        windows = rank.main.of_type(TorchWindow)
+        programs = rank.main.of_type(TorchProgram)
+        kept = [trace for trace in rank.main.of_type(TorchProgramTrace) if trace.path]
+        what = f"compute of rank {rank.number}"
+        if any(window.event == "exported" for window in windows) or kept:
+            continue
+        errors = [window.why for window in windows if window.event == "error"]
+        if programs:
+            why = f"the program profiles itself ({programs[0].what}) and exported no trace that could be kept"
+            found.append(NotCaptured(what, why, "have it call export_chrome_trace"))
+        elif errors:
+            found.append(NotCaptured(what, f"torch's profiler failed: {errors[0]}"))
+        elif any(window.event == "active" for window in windows):
+            found.append(NotCaptured(what, "the program died while torch's profiler recorded"))
+        elif loaders_of(rank):
+            why = "the training loader delivered too few batches for a window of torch.profiler"
+            found.append(NotCaptured(what, why, "begin it sooner, as in --torch-steps 1:1:3"))
+    return found
+
+
+_WRAP = "for batch in iotrace.batches(source)"
+
+
+def _unseen_loops(session: Session) -> list[NotCaptured]:
+    """Loops of which neither a DataLoader nor the program tells enough."""
+    loops = [loop_of(rank, loaders_of(rank)) for rank in session.ranks]
+    if loops and not any(loop.marked or loop.primary for loop in loops):
+        why = "no torch.utils.data.DataLoader was iterated"
+        return [NotCaptured("steps and data wait", why, f"wrap the loop's source: {_WRAP}")]
+    return [
+        NotCaptured(
+            f"data wait of rank {rank.number}",
+            "its steps are marked by iotrace.step, and nothing tells what its loop takes batches from",
+            f"wrap the loop's source: {_WRAP}",
+        )
+        for rank, loop in zip(session.ranks, loops, strict=True)
+        if loop.marked and loop.primary is None
+    ]
+
+
+def _telemetry(session: Session) -> list[NotCaptured]:
+    """Hosts that were not sampled, accelerators without a library that reads them, figures that fail."""
+    found = []
+    for launch in session.launches:
+        manifest = launch.manifest
+        there = [item for item in session.telemetry if item.sampler.host == manifest.host]
+        nodes = {process.identity.node for process in session.processes if process.host == manifest.host}
+        there += [item for item in session.telemetry if item.sampler.node in nodes and item not in there]
+        if manifest.telemetry_ms is None:
+            found.append(NotCaptured("telemetry", "it was switched off", "leave out --no-telemetry"))
+        elif not there:
+            found.append(NotCaptured(f"telemetry of {manifest.host}", "its sampler did not start"))
+        elif manifest.accelerators and not any(item.devices or item.problems for item in there):
+            why = "; ".join(dict.fromkeys(told.why for item in there for told in item.unavailable))
+            remedy = "install the accelerator's management library (NVML, amdsmi) on that host"
+            if why:  # else it was still being looked for when the run ended
+                found.append(NotCaptured(f"gpu on {manifest.host}", why, remedy))
+    for telemetry in session.telemetry:
+        found += _failed_figures(telemetry)
+    return list(dict.fromkeys(found))
+
+
+def _failed_figures(telemetry: Telemetry) -> list[NotCaptured]:
+    """One line for each device: its figures by what the driver says of them."""
+    by_device: dict[str, dict[str, list[str]]] = {}
+    names = {device.about.device: device.about for device in telemetry.devices}
+    for problem in telemetry.problems:
+        about = names.get(problem.device) if problem.device is not None else None
+        what = "gpu" if about is None else f"gpu {about.index}"
+        if about is not None and about.instance is not None:
+            what += f" instance {about.instance}"
+        by_device.setdefault(what, {}).setdefault(problem.why, []).append(problem.figure)
+    return [
+        NotCaptured(
+            f"part of {what} on {telemetry.sampler.node}",
+            "; ".join(f"{', '.join(figures)}: {why}" for why, figures in reasons.items()),
+        )
+        for what, reasons in by_device.items()
+    ]
+
+
+def _unseen_workers(session: Session) -> list[NotCaptured]:
+    found = []
+    for rank in session.ranks:
+        seen = {process.pid for process in session.processes}
+        told = {delivery.pid for loader in loaders_of(rank) for delivery in loader.deliveries if delivery.pid}
+        if told - seen:
+            pids = ", ".join(map(str, sorted(told - seen)))
+            found.append(
+                NotCaptured(
+                    f"loader workers of rank {rank.number} (pid {pids})",
+                    "their processes could not load the agent, or were there before the recording began",
+                    "start workers with an interpreter that has iotrace-agent installed",
+                )
+            )
+    return found
