@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 _ROWS_AT_ONCE = 1 << 16
-_AT_ONCE = 1 << 21
+_AT_ONCE = 1 << 19
 
 
 class Arrows:
