@@ -31,9 +31,19 @@ from iotrace.timeline.chrome import write_chrome
 _OTHERS_SECONDS = 15.0
 
 
+class _ErrorConsole(Console):
+    """Standard error, possibly of a program that goes on."""
+
+    def on_broken_pipe(self) -> None:
+        """Nobody reads it. rich's own way also makes standard output, the program's, /dev/null."""
+        self.quiet = True
+        raise
+
+
 def make_console(stderr: bool) -> Console:
     """A console that obeys NO_COLOR and COLUMNS, and highlights nothing by itself."""
-    return Console(stderr=stderr, highlight=False, soft_wrap=False)
+    kind = _ErrorConsole if stderr else Console
+    return kind(stderr=stderr, highlight=False, soft_wrap=False)
 
 
 def start_calibration(path: Path) -> Calibration | None:
@@ -87,10 +97,11 @@ def write_timelines(session: Session, console: Console) -> list[Path]:
     return written
 
 
-def tell(directory: Path) -> None:
+def tell(directory: Path, in_program: bool = False) -> None:
     """Write the timelines and print the report on standard error, after a run.
 
-    Whatever happens here, the program has had its run, and its own end counts.
+    Whatever happens here, the program has had its run, and its own end counts. Told inside the program, what
+    ends that is passed on.
     """
     again = f"the session is kept: iotrace report {directory}"
     try:
@@ -98,10 +109,10 @@ def tell(directory: Path) -> None:
     except Exception as error:  # a defect of ours, too
         what = str(error) if isinstance(error, IotraceError | OSError) else repr(error)
         _try_to_say(f"iotrace: no report: {what}; {again}")
-    except SystemExit:  # rich's way of saying that nobody reads standard error
-        pass
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):
         _try_to_say(f"iotrace: interrupted; {again}")
+        if in_program:
+            raise
 
 
 def _try_to_say(message: str) -> None:
@@ -115,8 +126,11 @@ def _print_all(directory: Path) -> None:
     console = make_console(stderr=True)
     console.print()
     calibration = start_calibration(directory)
-    with console.status("waiting for the other launchers of the job"):
-        running = await_others(directory, tasks_of(os.environ), _OTHERS_SECONDS)
+    running = 0
+    # A session of no job is not shared, however many tasks the environment tells of.
+    if read_manifest(directory).job:
+        with console.status("waiting for the other launchers of the job"):
+            running = await_others(directory, tasks_of(os.environ), _OTHERS_SECONDS)
     if running:
         _try_to_say(f"iotrace: {running} more launchers of the job still run; this is what there is so far")
     session, result = load(directory, console, calibration=calibration)

@@ -118,7 +118,7 @@ class Profile:
         if self._report:
             from iotrace.present import tell
 
-            tell(block.shown)
+            tell(block.path_from_here(), in_program=True)
 
 
 def _rank() -> int | None:

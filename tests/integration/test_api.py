@@ -224,6 +224,64 @@ if __name__ == "__main__":
     assert "the exit code" not in missing(report)
 
 
+def test_the_report_leaves_the_program_its_output_and_finds_the_session(tmp_path: Path) -> None:
+    script = f"""{PROGRAM}
+import os
+os.mkdir("elsewhere")
+with iotrace.profile(output="session"):
+    os.chdir("elsewhere")
+read_end, write_end = os.pipe()
+os.dup2(write_end, 2)
+os.close(read_end)
+with iotrace.profile(output="session"):  # nobody reads standard error
+    pass
+print("still read", flush=True)
+"""
+    run = run_bare(tmp_path, script)
+    assert (run.code, run.stdout) == (0, "still read\n")
+    again = run.stderr.rpartition("iotrace report ")[2]
+    assert "".join(again.split()) == str(run.session)
+    assert (run.session / "out" / "rank0.json.gz").exists()
+
+
+def test_a_block_awaits_no_other_rank_and_passes_on_what_ends_the_program(tmp_path: Path) -> None:
+    script = f"""{PROGRAM}
+import os, iotrace.present
+iotrace.present.await_others = None
+def load(*args, **kwargs):
+    raise KeyboardInterrupt
+iotrace.present.load = load
+os.environ.update(RANK="0", WORLD_SIZE="2")
+try:
+    with iotrace.profile(output="session"):
+        pass
+except KeyboardInterrupt:
+    print("ended")
+"""
+    run = run_bare(tmp_path, script)
+    assert (run.code, run.stdout) == (0, "ended\n")
+    assert "iotrace: interrupted; the session is kept: iotrace report session-rank0" in run.stderr
+
+
+COMPILED = """
+import iotrace, torch
+weight = torch.ones(1, requires_grad=True)
+@iotrace.region("forward")
+def forward(x):
+    return x * weight
+compiled = torch.compile(forward, backend="eager", fullgraph=True)
+print(compiled(torch.ones(2)).sum().item())
+forward(torch.ones(2))
+"""
+
+
+def test_a_decorated_function_is_compiled_whole(tmp_path: Path) -> None:
+    run = run_script(tmp_path, COMPILED)
+    assert (run.code, run.stdout) == (0, "2.0\n"), run.stderr
+    (region,) = run.report()["ranks"][0]["regions"]
+    assert (region["name"], region["count"]) == ("forward", 1)
+
+
 def test_an_exception_in_the_block_is_untouched_and_the_session_is_whole(tmp_path: Path) -> None:
     script = f"""{PROGRAM}{UNTOUCHED}
 try:

@@ -212,7 +212,7 @@ weight = torch.ones(1, requires_grad=True)
 for (batch,) in DataLoader(TensorDataset(torch.ones(4, 1))):
     (batch * weight).sum().backward()
 try:
-    os.execv("/no/such/program", ["x"])
+    os.execve(path="/no/such/program", argv=["x"], env={})
 except FileNotFoundError:
     print("still here", flush=True)
 if sys.argv[1] == "again":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import queue
 import statistics
 import sys
@@ -55,6 +56,38 @@ def test_a_patch_is_made_once_keeps_the_name_and_is_undone() -> None:
     patching.patch(module, "missing", lambda before: before)
     patching.undo_all()
     assert module.call is original
+
+
+def test_a_patched_builtin_may_be_held_by_a_class_and_pickled() -> None:
+    undo = patching.patch(os, "getpgid", lambda before: lambda *args: before(*args))
+    holder = type("Holder", (), {"group": os.getpgid})
+    try:
+        assert hasattr(os.getpgid, patching.MARKER)
+        assert holder().group(0) == os.getpgid(0) == os.getpgrp()
+        assert pickle.loads(pickle.dumps(os.getpgid)) is os.getpgid
+    finally:
+        undo()
+
+
+def test_a_child_without_a_place_of_its_own_writes_nothing_into_its_parents(tmp_path: Path) -> None:
+    (tmp_path / PROCESSES).mkdir()
+    recorder = Recorder(str(tmp_path))
+    recorder.open({"pid": 1, "ppid": 0, "role": "main"})
+    recorder.records.append({"type": "worker_up", "mono_ns": 1})
+    recorder.flush()
+    (records,) = tmp_path.glob("processes/*/records.jsonl")
+    written = records.read_bytes()
+    (tmp_path / PROCESSES).rename(tmp_path / "elsewhere")
+    (tmp_path / PROCESSES).touch()  # what `open` makes a directory in
+    with pytest.raises(OSError, match="Not a directory"):
+        recorder.after_fork_in_child({"pid": 2, "ppid": 1, "role": "forked"})
+    (tmp_path / PROCESSES).unlink()
+    (tmp_path / "elsewhere").rename(tmp_path / PROCESSES)
+    recorder.over = True
+    recorder.records.append({"type": "worker_up", "mono_ns": 2})
+    recorder.start()
+    recorder.close()
+    assert records.read_bytes() == written
 
 
 def test_undo_leaves_a_later_patch_of_somebody_else() -> None:

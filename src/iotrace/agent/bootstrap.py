@@ -111,6 +111,9 @@ def _install(recorder: Recorder, session: str, settings: dict[str, str]) -> None
 
         hook_distributed(module, recorder)
 
+    def compiler_imported(module: Any) -> None:
+        regions.ask_compiler(getattr(module, "is_compiling", None))
+
     def autograd_imported(module: Any) -> None:
         from iotrace.agent.training import hook_autograd
 
@@ -148,6 +151,7 @@ def _install(recorder: Recorder, session: str, settings: dict[str, str]) -> None
         "multiprocessing.util": multiprocessing_imported,
         "torch.utils.data.dataloader": loader_imported,
         "torch.autograd": autograd_imported,
+        "torch.compiler": compiler_imported,
         "dftracer.python.env": dftracer_settings_imported,
         "dftracer.python.common": dftracer_events_imported,
         "torch.distributed.distributed_c10d": distributed_imported,

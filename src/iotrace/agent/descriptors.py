@@ -86,10 +86,10 @@ def close_before_exec(recorder: Recorder) -> None:
     """Patch ``os.execv`` and ``os.execve``, which all of its kind use: what was recorded is written first."""
 
     def make(original: Any) -> Any:
-        def execute(*args: Any) -> Any:
+        def execute(*args: Any, **kwargs: Any) -> Any:
             recorder.close()
             try:
-                return original(*args)
+                return original(*args, **kwargs)
             except BaseException as error:
                 recorder.reopen()
                 hide_frame(error)

@@ -125,12 +125,14 @@ class _Iterator:
             )
         else:
             start_ns, end_ns, samples = fetch.latest.ended
+            # A program's own iterator may have the batch from elsewhere: from another thread, from memory.
+            fetched = start_ns >= wait_start_ns
             record.update(
                 index=self.delivered,
                 worker=None,
-                fetch_start_ns=start_ns,
-                fetch_end_ns=end_ns,
-                samples=samples,
+                fetch_start_ns=start_ns if fetched else None,
+                fetch_end_ns=end_ns if fetched else None,
+                samples=samples if fetched else None,
             )
         self.delivered += 1
         self.recorder.records.append(record)

@@ -14,6 +14,13 @@ _LAYER = "__iotrace_layer__"
 _undo: list[Callable[[], None]] = []
 
 
+class _Builtin(staticmethod):  # type: ignore[type-arg]
+    """Stands in for a function written in C, which a class may hold without it becoming a method."""
+
+    def __reduce__(self) -> str:
+        return self.__name__
+
+
 def patch(owner: Any, name: str, make: Callable[[Any], Any], layer: str = "record") -> Callable[[], None]:
     """Replace ``owner.name`` by ``make(original)``; no-op where it is missing or `layer` is there already.
 
@@ -31,6 +38,10 @@ def patch(owner: Any, name: str, make: Callable[[Any], Any], layer: str = "recor
         if hasattr(original, attribute):
             setattr(replacement, attribute, getattr(original, attribute))
     replacement.__wrapped__ = original
+    if type(original) is type(len) and not isinstance(owner, type):
+        replacement = _Builtin(replacement)
+        # os.close calls itself posix.close, which stays what it was.
+        replacement.__module__ = getattr(owner, "__name__", replacement.__module__)
     setattr(replacement, MARKER, original)
     setattr(replacement, _LAYER, layer)
     setattr(owner, name, replacement)

@@ -82,7 +82,7 @@ class Recorder:
 
     def start(self) -> None:
         """Begin writing in the background; called when there is something to write."""
-        if self._stop is not None or self._closed:
+        if self._stop is not None or self._closed or self.over:
             return
         self.tick()
         self._stop = _thread.allocate_lock()
@@ -90,7 +90,11 @@ class Recorder:
         self._stopped = _thread.allocate_lock()
         self._stopped.acquire()
         # Not threading.Thread: programs count, list and join those.
-        _thread.start_new_thread(self._run, (self._stop, self._stopped))
+        try:
+            _thread.start_new_thread(self._run, (self._stop, self._stopped))
+        except RuntimeError as error:  # the limit of threads: `close` will write
+            self._stop = None
+            self.log(f"no writer: {error!r}")
 
     def _run(self, stop: Any, stopped: Any) -> None:
         try:
@@ -211,8 +215,9 @@ class Recorder:
         self._lock = _thread.allocate_lock()
         self._stop = None
         self._closed = False
-        self._records_stream.forget()
-        self._spans_stream.forget()
+        for stream in (self._records_stream, self._spans_stream):
+            stream.forget()
+            stream.broken = "the parent's"  # nothing is written to it, also where `open` fails below
         self.spans.clear()
         self.records.clear()
         self.before_close.clear()

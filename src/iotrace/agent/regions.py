@@ -21,6 +21,8 @@ _COPIED = ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__
 
 _recorder: Recorder | None = None
 _spans: Any = None
+# Whether torch.compile reads the calling function now, instead of running it; torch's own, once imported.
+_compiling: Callable[[], bool] | None = None
 
 
 def follow(recorder: Recorder | None) -> None:
@@ -30,6 +32,12 @@ def follow(recorder: Recorder | None) -> None:
     if recorder is None:
         for known in _regions.values():
             known.forget()  # one that is open now would end in the next run, if there is one
+
+
+def ask_compiler(compiling: Callable[[], bool] | None) -> None:
+    """Have regions in code that is being compiled be none: nothing in it may be timed."""
+    global _compiling
+    _compiling = compiling
 
 
 class Region:
@@ -43,13 +51,13 @@ class Region:
 
     def __enter__(self) -> Region:
         recorder = _recorder
-        if recorder is not None:
+        if recorder is not None and (_compiling is None or not _compiling()):
             self._begin(recorder)
         return self
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         recorder = _recorder
-        if recorder is not None:
+        if recorder is not None and (_compiling is None or not _compiling()):
             self._end(recorder)
 
     def _begin(self, recorder: Recorder) -> None:
@@ -98,7 +106,7 @@ class Region:
     def _function(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def in_region(*args: Any, **kwargs: Any) -> Any:
             try:
-                if _recorder is None:
+                if _recorder is None or (_compiling is not None and _compiling()):
                     return call(*args, **kwargs)
                 with self:
                     return call(*args, **kwargs)

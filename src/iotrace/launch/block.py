@@ -50,6 +50,13 @@ class Block:
             candidate = output.with_name(f"{output.name}-{number}")
         return candidate
 
+    def path_from_here(self) -> Path:
+        """The session, as told where the block began unless the program has gone elsewhere."""
+        try:
+            return self.shown if self.shown.resolve() == self.session else self.session
+        except OSError:  # the current directory is gone
+            return self.session
+
     def enter_environment(self) -> None:
         """Have processes that are started anew, such as spawned workers, record into the session."""
         variables = capture.agent_environment(self.session, os.environ.get("PYTHONPATH", ""), {})
