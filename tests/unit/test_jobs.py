@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import pytest
 
 from iotrace.agent.identity import ranks
+from iotrace.launch import place
 from iotrace.launch.job import job_of, task_of, tasks_of
+from iotrace.session.manifest import Manifest, Outcome, PosixState, claim, write_outcome
 
 SLURM = {
     "SLURM_JOB_ID": "4711",
@@ -64,3 +69,35 @@ def test_torchrun_inside_slurm_is_the_inner_one() -> None:
 )
 def test_a_job_is_one_start_of_a_program(variables: dict[str, str], job: str, task: str) -> None:
     assert (job_of(variables), task_of(variables)) == (job, task)
+
+
+@pytest.mark.parametrize(
+    ("task", "ended_s_ago", "joins"),
+    [
+        ("1.0", None, True),
+        ("1.0", 5, True),
+        ("1.0", 3600, False),
+        ("0.1", 3600, True),
+        ("0.0", None, False),
+    ],
+)
+def test_a_session_of_an_earlier_start_is_not_joined(
+    tmp_path: Path, task: str, ended_s_ago: int | None, joins: bool
+) -> None:
+    manifest = Manifest(
+        format=1,
+        iotrace_version="0",
+        argv=["python"],
+        cwd="/",
+        host="h",
+        started_ns=0,
+        cpus=1,
+        posix=PosixState(on=False),
+        job="torchrun-none.localhost.29500",
+        task="0.0",
+    )
+    assert claim(tmp_path, manifest)
+    if ended_s_ago is not None:
+        ended_ns = time.time_ns() - ended_s_ago * 1_000_000_000
+        write_outcome(tmp_path, Outcome(exit_code=0, ended_ns=ended_ns, duration_ns=1))
+    assert place.may_join(tmp_path, manifest.job, task) is joins

@@ -47,7 +47,7 @@ class Region:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._open: list[Any] = []
+        self._open: dict[int, list[Any]] = {}  # by thread: nobody else touches a thread's own
 
     def __enter__(self) -> Region:
         recorder = _recorder
@@ -68,7 +68,8 @@ class Region:
 
                 _spans = spans
             recorder.start()
-            self._open.append(_spans.begin())
+            begun = _spans.begin()
+            self._open.setdefault(begun[0].tid, []).append(begun)
         except Exception as problem:
             recorder.log(f"region {self.name!r} is not recorded: {problem!r}")
 
@@ -77,10 +78,11 @@ class Region:
         try:
             if self._open:
                 tid = _spans.thread_id()
-                for place in range(len(self._open) - 1, -1, -1):
-                    if self._open[place][0].tid == tid:
-                        _spans.end_region(recorder, self._open.pop(place), str(self.name))
-                        return
+                begun = self._open.get(tid)
+                if begun:
+                    _spans.end_region(recorder, begun.pop(), str(self.name))
+                    if not begun:
+                        self._open.pop(tid, None)
         except Exception as problem:
             recorder.log(f"region {self.name!r} is not recorded: {problem!r}")
 

@@ -10,6 +10,9 @@ from iotrace.errors import LaunchError, SessionError
 from iotrace.session import names
 from iotrace.session.manifest import Manifest, claim, launches, read_manifest, read_outcome
 
+# torchrun calls all starts alike unless told otherwise (run "none", port 29500): yesterday's session of fewer
+# tasks has room for those that it did not have. Tasks of one start begin together.
+_SAME_START_NS = 60 * 1_000_000_000
 _CHOOSE = "choose another directory with -o DIR"
 
 
@@ -49,13 +52,21 @@ def not_writable(directory: Path, error: OSError) -> LaunchError:
 
 
 def may_join(session: Path, job: str, task: str) -> bool:
-    """Whether `session` is of the same start of `job`, and `task` is not in it yet."""
+    """Whether `session` is of the same start of `job`, and `task` is not in it yet.
+
+    One that has ended a while ago is of an earlier start, unless `task` was started again.
+    """
     try:
         first = read_manifest(session)
         if first.job != job:
             return False
         others = [read_manifest(path) for path in launches(session)]
+        outcomes = [read_outcome(path) for path in (session, *launches(session))]
     except SessionError:
+        return False
+    ends = [outcome.ended_ns for outcome in outcomes if outcome is not None]
+    restarted = task.partition(".")[2] not in ("", "0")
+    if len(ends) == len(outcomes) and max(ends) < time.time_ns() - _SAME_START_NS and not restarted:
         return False
     return not task or task not in [other.task for other in (first, *others)]
 
