@@ -46,9 +46,9 @@ def bound_of(rank: Rank) -> int:
 
 
 def timeline_of(session: Session, name: str) -> tuple[Timeline, Rank]:
-    """The timeline of the rank called `name`."""
+    """The timeline of the rank called `name`, without torch.profiler's traces: these are merged whole."""
     rank = next(rank for rank in session.ranks if rank.name == name)
-    return build(session, rank), rank
+    return build(session, rank, with_torch=False), rank
 
 
 def batches_of(timeline: Timeline) -> Iterator[Batch]:

@@ -20,8 +20,8 @@ from iotrace.timeline.model import Counter, ProcessTracks, Slice, Timeline, Trac
 from iotrace.timeline.telemetry import add_telemetry
 
 
-def build(session: Session, rank: Rank) -> Timeline:
-    """Everything recorded of `rank`, as tracks."""
+def build(session: Session, rank: Rank, with_torch: bool = True) -> Timeline:
+    """Everything recorded of `rank`, as tracks; its traces of torch.profiler `with_torch` alone."""
     timeline = Timeline(base_ns=session.manifest.started_ns)
     loaders = loaders_of(rank)
     loop = loop_of(rank, loaders)
@@ -46,8 +46,9 @@ def build(session: Session, rank: Rank) -> Timeline:
     add_telemetry(session, rank, timeline)
     for tracks in timeline.processes:
         timeline.arrows += chunk_arrows(tracks)
-    windows = [Activity(trace) for trace in rank.main.windows.traces]
-    add_torch(timeline, main, _title(rank), rank.main.pid, windows)
+    if with_torch:
+        windows = [Activity(trace) for trace in rank.main.windows.traces]
+        add_torch(timeline, main, _title(rank), rank.main.pid, windows)
     # The sidecar's first samples come before the command.
     timeline.base_ns = min(timeline.base_ns, first_ns(timeline))
     return timeline
