@@ -124,6 +124,7 @@ def test_marked_steps_with_an_unknown_source(tmp_path: Path) -> None:
     assert report["session"]["complete"] is True
 
 
+@pytest.mark.alone
 def test_marked_steps_with_a_wrapped_source(tmp_path: Path) -> None:
     run = run_script(tmp_path, MARKED, "wrapped")
     report = checked(run)

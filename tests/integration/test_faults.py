@@ -76,12 +76,12 @@ def test_a_profiler_of_the_program(
         ("scheduled", IN_WINDOW, ""),
         ("scheduled", BEFORE, ""),  # ours is due while theirs waits, warms up and records
         ("subclass", IN_WINDOW, ""),
-        ("kineto", IN_WINDOW, "inside forward"),
-        ("all threads", IN_WINDOW, "inside forward"),
+        pytest.param("kineto", IN_WINDOW, "inside forward", marks=pytest.mark.slow),
+        pytest.param("all threads", IN_WINDOW, "inside forward", marks=pytest.mark.slow),
         ("legacy", IN_WINDOW, ""),
-        ("oldest", IN_WINDOW, "another thread"),
+        pytest.param("oldest", IN_WINDOW, "another thread", marks=pytest.mark.slow),
         ("emit_itt", IN_WINDOW, ""),
-        ("emit_nvtx", IN_WINDOW, ""),
+        pytest.param("emit_nvtx", IN_WINDOW, "", marks=pytest.mark.slow),
     ],
 )
 def test_other_profilers_of_the_program(tmp_path: Path, fault: str, at: int, where: str) -> None:
@@ -104,7 +104,9 @@ def test_other_profilers_of_the_program(tmp_path: Path, fault: str, at: int, whe
         ("terminated", -15, ENDED[:2]),
         ("interrupted", -2, [*ENDED[:2], ("end", "exit"), ("exported", "exit")]),
         ("left", 3, ENDED[:2]),
-        ("sys.exit", 4, [*ENDED[:2], ("end", "exit"), ("exported", "exit")]),
+        pytest.param(
+            "sys.exit", 4, [*ENDED[:2], ("end", "exit"), ("exported", "exit")], marks=pytest.mark.slow
+        ),
         ("segfault", -11, ENDED[:2]),
         ("fork", 0, [*ENDED[:2], ("end", "fork"), ("exported", "fork")]),
         ("signal handler", 0, ENDED),
@@ -278,7 +280,7 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize("profiled", ["profiled", "plain"])
+@pytest.mark.parametrize("profiled", ["profiled", pytest.param("plain", marks=pytest.mark.slow)])
 def test_two_ranks_of_torchrun(tmp_path: Path, profiled: str) -> None:
     program = tmp_path / "program.py"
     program.write_text(RANKS)

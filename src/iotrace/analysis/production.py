@@ -59,9 +59,14 @@ def compose(
     outer = outermost(spans, (kind == KIND_READ_PATH) | (kind == KIND_MAPPED))
     layers = [posix]
     covered_starts, covered_ends = posix.starts, posix.ends
-    for layer in (outer, kind == KIND_ITEM, kind == KIND_COLLATE):
-        covered_starts = np.concatenate((covered_starts, span_starts[layer]))
-        covered_ends = np.concatenate((covered_ends, span_ends[layer]))
+    items = kind == KIND_ITEM
+    for layer_starts, layer_ends in (
+        (span_starts[outer], span_ends[outer]),
+        _first_to_last(span_starts[items], span_ends[items], starts, ends),
+        (span_starts[kind == KIND_COLLATE], span_ends[kind == KIND_COLLATE]),
+    ):
+        covered_starts = np.concatenate((covered_starts, layer_starts))
+        covered_ends = np.concatenate((covered_ends, layer_ends))
         layers.append(Coverage(covered_starts, covered_ends))
     cumulative = np.stack([layer.within(starts, ends) for layer in layers], axis=1)
     parts = np.zeros((len(starts), len(PARTS)))
@@ -99,6 +104,20 @@ def compose_inline(
     made.parts[:, transform] -= unexplained
     made.parts[:, unknown] += unexplained
     return made
+
+
+def _first_to_last(item_starts: Times, item_ends: Times, starts: Times, ends: Times) -> tuple[Times, Times]:
+    """Per window that makes samples, from the start of its first to the end of its last.
+
+    What lies between two samples is the fetcher's loop, which iterates the dataset, and the recording of the
+    samples: with many small ones a few per cent of the production.
+    """
+    piece_starts, piece_ends, _, window = pieces(item_starts, item_ends, starts, ends)
+    first, last = ends.copy(), starts.copy()
+    np.minimum.at(first, window, piece_starts)
+    np.maximum.at(last, window, piece_ends)
+    made = first < last
+    return first[made], last[made]
 
 
 def outermost(spans: npt.NDArray[Any], chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
