@@ -132,7 +132,7 @@ def _print_all(directory: Path) -> None:
         with console.status("waiting for the other launchers of the job"):
             running = await_others(directory, tasks_of(os.environ), _OTHERS_SECONDS)
     if running:
-        _try_to_say(f"iotrace: {running} more launchers of the job have not begun or not ended; this is so far")
+        _try_to_say(f"iotrace: {running} more launchers of the job have not begun, or not ended; so far:")
     session, result = load(directory, console, calibration=calibration)
     timelines = write_timelines(session, console)
     print_report(result, console)

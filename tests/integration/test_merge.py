@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from iotrace.errors import IotraceError
-from iotrace.merge.run import Options, merge
+from iotrace.merge.plan import Options
+from iotrace.merge.run import merge
 from tests.support.mutate import DFTRACER, KINETO
 from tests.support.perfetto import ERRORS, query
 from tests.support.runs import Run

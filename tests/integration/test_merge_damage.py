@@ -13,7 +13,8 @@ import pytest
 
 from iotrace.errors import IotraceError
 from iotrace.merge import chrome_out
-from iotrace.merge.run import Options, merge
+from iotrace.merge.plan import Options
+from iotrace.merge.run import merge
 from tests.support.mutate import ARRAY, DFTRACER, KINETO, mutated
 
 

@@ -65,8 +65,8 @@ def merge(
         raise typer.BadParameter("no inputs")
     if align not in ("", "start"):
         raise typer.BadParameter("--align knows one way: start")
+    from iotrace.merge.plan import Options
     from iotrace.merge.report import print_summary
-    from iotrace.merge.run import Options
     from iotrace.merge.run import merge as merge_files
     from iotrace.present import make_console
 
