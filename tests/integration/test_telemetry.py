@@ -292,8 +292,9 @@ def test_processes_use_what_the_program_used(known: Run) -> None:
     together = main["cpu_pct_mean"] + worker["cpu_pct_mean"]
     assert together == pytest.approx(found["cpu_pct_mean"], rel=0.15, abs=5)
     assert main["cpu_pct_mean"] > 2 * worker["cpu_pct_mean"]
-    # 37 of its 40 items are made in measured steps or nearly so.
-    assert 100 * MIB < worker["rss_growth_bytes"] < 160 * MIB
+    # Of its 40 items some 37 are made in measured steps; a new process may be found a second late, which is
+    # 16 items.
+    assert 80 * MIB < worker["rss_growth_bytes"] < 160 * MIB
     assert worker["rss_peak_bytes"] > 150 * MIB
     assert abs(main["rss_growth_bytes"]) < 40 * MIB
     assert max(main["rss_peak_bytes"], worker["rss_peak_bytes"]) < found["rss_peak_bytes"]

@@ -190,6 +190,7 @@ def test_validation_under_lightning_is_a_loader_apart(traced: Callable[[str], Tr
     assert kinds == [("training", True, STEPS), ("validation", False, 4)]
 
 
+@pytest.mark.alone
 def test_the_slow_rank_is_told_from_the_one_that_waits_for_it(traced: Callable[[str], Traced]) -> None:
     run = traced("ddp_slow_rank")
     first, second = (rank["loaders"][0]["production_ms"] for rank in run.ranks)
