@@ -7,7 +7,8 @@ docs/api.md shows the names below in use.
 from iotrace.agent.marks import batches, step
 from iotrace.agent.regions import region
 from iotrace.profiling import profile
+from iotrace.sweeping import sweep
 
-__all__ = ["__version__", "batches", "profile", "region", "step"]
+__all__ = ["__version__", "batches", "profile", "region", "step", "sweep"]
 
 __version__ = "0.1.0"

@@ -147,3 +147,14 @@ def test_a_program_without_a_loader_is_told_after_its_first_run(tmp_path: Path) 
     assert "no loader here" in done.stderr
     assert "Traceback" not in done.stderr
     assert len(list((tmp_path / "s" / "runs").iterdir())) == 1
+
+
+def test_a_sweep_from_python(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LOOP)
+    script = f"""
+import iotrace
+result = iotrace.sweep([{sys.executable!r}, "train.py"], workers=[1, 2], steps=5, ceiling=False, output="s")
+print([row.workers for row in result.points], result.complete, result.advice.workers)
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "[1, 2] True 2\n"), done.stderr

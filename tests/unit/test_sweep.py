@@ -8,13 +8,21 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from iotrace.sweep import cache
-from iotrace.sweep.execute import Request
-from iotrace.sweep.grid import UsageError, check_placeholders, fill, numbers, placeholder, points, warnings_of
-from iotrace.sweep.model import Model
-from iotrace.sweep.results import Run
-from iotrace.sweep.schedule import NoStepsError, Plan, Sweep, begin, resume
-from iotrace.sweep.statistics import interval95, rate_interval
+from iotrace.sweeps import cache
+from iotrace.sweeps.execute import Request
+from iotrace.sweeps.grid import (
+    UsageError,
+    check_placeholders,
+    fill,
+    numbers,
+    placeholder,
+    points,
+    warnings_of,
+)
+from iotrace.sweeps.model import Model
+from iotrace.sweeps.results import Run
+from iotrace.sweeps.schedule import NoStepsError, Plan, Sweep, begin, resume
+from iotrace.sweeps.statistics import interval95, rate_interval
 
 COMMAND = ["python", "train.py"]
 

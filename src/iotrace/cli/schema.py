@@ -37,7 +37,7 @@ def _type(subject: Subject) -> Any:
 
         return Report
     if subject is Subject.sweep:
-        from iotrace.sweep.results import SweepResult
+        from iotrace.sweeps.results import SweepResult
 
         return SweepResult
     from iotrace.merge.summary import Summary

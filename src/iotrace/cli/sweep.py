@@ -6,12 +6,9 @@ import os
 import time
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    from iotrace.sweep.schedule import Plan
 
 
 class CacheState(str, Enum):
@@ -74,14 +71,22 @@ def sweep(
     from iotrace.present import make_console
     from iotrace.report.sweep import print_sweep, write_csv
     from iotrace.report.sweep_live import Watcher
-    from iotrace.sweep.execute import execute
-    from iotrace.sweep.schedule import begin
-    from iotrace.sweep.schedule import resume as resume_sweep
+    from iotrace.sweeps.execute import execute
+    from iotrace.sweeps.schedule import begin, plan_of
+    from iotrace.sweeps.schedule import resume as resume_sweep
 
-    plan = _plan(command or [], workers, prefetch, other or [], repeat, steps, cache.value, ceiling, io or [])
+    plan = plan_of(
+        command or [],
+        _axes(workers, prefetch, other or []),
+        repeat=repeat,
+        steps=steps,
+        cache=cache.value,
+        ceiling=ceiling,
+        io=io or [],
+    )
     cores = len(os.sched_getaffinity(0))
     if resume and output is None:
-        from iotrace.sweep.grid import UsageError
+        from iotrace.sweeps.grid import UsageError
 
         raise UsageError("--resume needs the sweep's directory", "iotrace sweep --resume -o DIR ...")
     directory = output or Path(f"iotrace-sweep-{time.strftime('%Y%m%d-%H%M%S')}")
@@ -110,23 +115,9 @@ def sweep(
     return 0 if result.advice is not None else 1
 
 
-def _plan(
-    command: list[str],
-    workers: str | None,
-    prefetch: str | None,
-    other: list[str],
-    repeat: int,
-    steps: int | None,
-    cache: str,
-    ceiling: bool,
-    io: list[str],
-) -> Plan:
-    from iotrace.sweep import grid
-    from iotrace.sweep.schedule import Plan
+def _axes(workers: str | None, prefetch: str | None, other: list[str]) -> dict[str, list[str]]:
+    from iotrace.sweeps import grid
 
-    example = "iotrace sweep --workers 1,4,7 -- python train.py"
-    if not command:
-        raise grid.UsageError("no command was given", example)
     axes: dict[str, list[str]] = {}
     if workers is not None:
         axes[grid.WORKERS] = grid.numbers("--workers", workers)
@@ -137,17 +128,4 @@ def _plan(
         if name in axes:
             raise grid.UsageError(f"--set {name} is given twice", "name each placeholder once")
         axes[name] = values
-    if not axes:
-        raise grid.UsageError("nothing to compare was given", example)
-    if "0" in axes.get(grid.PREFETCH, []):
-        raise grid.UsageError("--prefetch 0 is no prefetch factor", "give values from 1 up")
-    grid.check_placeholders(command, axes)
-    return Plan(
-        command=command,
-        axes=axes,
-        repeats=repeat,
-        steps=steps,
-        cache=cache,
-        ceiling=ceiling,
-        options=[word for path in io for word in ("--io", path)],
-    )
+    return axes

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from iotrace.errors import IotraceError
-from iotrace.sweep.results import PointResult, SweepResult
+from iotrace.sweeps.results import PointResult, SweepResult
 
 
 def print_sweep(result: SweepResult, console: Console) -> None:
@@ -37,7 +37,17 @@ def sweep_table(result: SweepResult) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 1))
     for name in next((list(row.params) for row in result.points), []):
         table.add_column(name, justify="right", no_wrap=True)
-    for heading in ("steps/s", "± 95 %", "model", "wait", "compute", "make one", "CPU", "RSS", "stopped by"):
+    for heading in (
+        "steps/s",
+        "± 95 %",
+        "model",
+        "wait",
+        "compute ±T1",
+        "make one",
+        "CPU",
+        "RSS",
+        "stopped by",
+    ):
         table.add_column(heading, justify="right", no_wrap=True)
     advised = result.advice.params if result.advice else None
     for row in result.points:
@@ -55,7 +65,7 @@ def _cells(row: PointResult, advised: bool) -> list[str]:
         "" if half is None else f"{half:.2f}{'~' if row.noisy else ''}",
         "" if row.predicted_per_second is None else f"{row.predicted_per_second:.2f}",
         "" if row.raw_wait_fraction is None else f"{100 * row.raw_wait_fraction:.0f} %",
-        _ms(row.compute_ms),
+        _ms(row.compute_ms) + (f" {row.contention_ms:+.0f}" if row.contention_ms is not None else ""),
         _ms(row.production_ms),
         "" if row.cpu_pct_mean is None else f"{row.cpu_pct_mean:.0f} %",
         "" if row.rss_peak_bytes is None else f"{row.rss_peak_bytes / 2**30:.1f} G",

@@ -10,9 +10,9 @@ from rich.live import Live
 from rich.text import Text
 
 from iotrace.report.sweep import sweep_table
-from iotrace.sweep.execute import Request
-from iotrace.sweep.results import Run
-from iotrace.sweep.schedule import Sweep
+from iotrace.sweeps.execute import Request
+from iotrace.sweeps.results import Run
+from iotrace.sweeps.schedule import Sweep
 
 
 class Watcher:

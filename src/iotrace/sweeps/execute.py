@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from iotrace.session import names
-from iotrace.sweep.grid import asked_of_agent, fill
-from iotrace.sweep.measure import measure
-from iotrace.sweep.results import Run
+from iotrace.sweeps.grid import asked_of_agent, fill
+from iotrace.sweeps.measure import measure
+from iotrace.sweeps.results import Run
 
 OUTPUT = "output.log"
 

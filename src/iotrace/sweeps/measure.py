@@ -14,7 +14,7 @@ from iotrace.analysis.steps import Step, measured, steps_of
 from iotrace.errors import IotraceError
 from iotrace.sources.records import Ended
 from iotrace.sources.session import Rank, open_session
-from iotrace.sweep.results import Run
+from iotrace.sweeps.results import Run
 
 _BLOCKS = 10
 

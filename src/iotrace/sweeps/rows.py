@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from iotrace.sweep.grid import WORKERS
-from iotrace.sweep.model import Model, model_of, stopped_by
-from iotrace.sweep.results import Ceiling, PointResult, Run
-from iotrace.sweep.statistics import rate_interval
+from iotrace.sweeps.grid import WORKERS
+from iotrace.sweeps.model import Model, model_of, stopped_by
+from iotrace.sweeps.results import Ceiling, PointResult, Run
+from iotrace.sweeps.statistics import rate_interval
 
 _NOISY_SPREAD = 0.1  # of the repeats' mean
 _NOISY_OTHERS_PERCENT = 20.0  # of one core, used by everything else on the machine

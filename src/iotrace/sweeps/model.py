@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from iotrace.sweep.results import Run
+from iotrace.sweeps.results import Run
 
 _NOT_INPUT_BOUND = 0.05  # XProf's bound, as a share of the step
 _CORES_BUSY = 0.9

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
 from iotrace.errors import IotraceError
 from iotrace.session.manifest import write_atomically
-from iotrace.sweep import cache
-from iotrace.sweep.advice import advise
-from iotrace.sweep.execute import Executor, Request, tail
-from iotrace.sweep.grid import UsageError, asked_of_agent, points, warnings_of
-from iotrace.sweep.results import SCHEMA_VERSION, Run, SweepResult
-from iotrace.sweep.rows import ceiling_of, rows
+from iotrace.sweeps import cache
+from iotrace.sweeps.advice import advise
+from iotrace.sweeps.execute import Executor, Request, tail
+from iotrace.sweeps.grid import PREFETCH, UsageError, check_placeholders, points, warnings_of
+from iotrace.sweeps.results import SCHEMA_VERSION, Run, SweepResult
+from iotrace.sweeps.rows import ceiling_of, rows
 
 STATE = "sweep.json"
 _REPLAYED = 4  # batches kept in memory for the ceiling
-
-Cache = Literal["asis", "warm", "cold"]
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +36,38 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def points(self) -> list[dict[str, str]]:
         """The grid's points in order."""
         return points(self.axes)
+
+
+def plan_of(
+    command: list[str],
+    axes: dict[str, list[str]],
+    *,
+    repeat: int,
+    steps: int | None,
+    cache: str,
+    ceiling: bool,
+    io: list[str],
+) -> Plan:
+    """The plan of what was asked; UsageError where that is none."""
+    example = "iotrace sweep --workers 1,4,7 -- python train.py"
+    if not command:
+        raise UsageError("no command was given", example)
+    if not axes:
+        raise UsageError("nothing to compare was given", example)
+    if "0" in axes.get(PREFETCH, []):
+        raise UsageError("--prefetch 0 is no prefetch factor", "give values from 1 up")
+    if cache not in ("asis", "warm", "cold") or repeat < 1 or (steps is not None and steps < 2):
+        raise UsageError("cache is asis, warm or cold; repeat from 1 up; steps from 2 up", example)
+    check_placeholders(command, axes)
+    return Plan(
+        command=command,
+        axes=axes,
+        repeats=repeat,
+        steps=steps,
+        cache=cache,
+        ceiling=ceiling,
+        options=[word for path in io for word in ("--io", path)],
+    )
 
 
 class _State(msgspec.Struct, kw_only=True):
@@ -251,8 +280,3 @@ def _make_room(directory: Path) -> None:
     while (moved := directory.with_name(f"{directory.name}.old{number}")).exists():
         number += 1
     directory.rename(moved)
-
-
-def overridden(plan: Plan) -> Sequence[str]:
-    """What the agent will set, as the command has no place for it."""
-    return list(asked_of_agent(plan.command, plan.points[0])) if plan.points else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from iotrace.sweep.results import Advice, Ceiling, PointResult, Run
+from iotrace.sweeps.results import Advice, Ceiling, PointResult, Run
 
 _AS_GOOD_PERCENT = 2.0
 _MOSTLY = 0.5

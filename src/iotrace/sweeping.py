@@ -1,0 +1,59 @@
+"""``iotrace.sweep``: a sweep from Python.
+
+Imported by training code with `iotrace` itself: what it needs is imported when one begins.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # `typing` costs more than the rest of this module
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from iotrace.sweeps.results import SweepResult
+
+
+def sweep(
+    command: Sequence[str],
+    workers: Iterable[int] = (),
+    *,
+    prefetch: Iterable[int] = (),
+    values: Mapping[str, Iterable[object]] | None = None,
+    repeat: int = 1,
+    steps: int | None = None,
+    cache: str = "asis",
+    ceiling: bool = True,
+    output: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    io: Iterable[str] = (),
+) -> SweepResult:
+    """Run `command` at every point as ``iotrace sweep`` does, and return what it found.
+
+    `values` are those of other placeholders (``--set``). The state stays in the directory `output`, by
+    default ``iotrace-sweep-<date>-<time>``. UsageError (an IotraceError) where it cannot be run as asked; an
+    interrupt passes, with what there is kept for `resume`.
+    """
+    import os as system
+    import time
+    from pathlib import Path
+
+    from iotrace.sweeps import grid, schedule
+    from iotrace.sweeps.execute import execute
+
+    axes: dict[str, list[str]] = {}
+    for name, listed in (("workers", workers), ("prefetch", prefetch)):
+        asked = [str(value) for value in listed]
+        if asked:
+            axes[name] = grid.numbers(name, ",".join(asked))
+    for name, others in (values or {}).items():
+        _, axes[name] = grid.placeholder(f"{name}={','.join(str(value) for value in others)}")
+    plan = schedule.plan_of(
+        list(command), axes, repeat=repeat, steps=steps, cache=cache, ceiling=ceiling, io=list(io)
+    )
+    directory = (
+        Path(output) if output is not None else Path(f"iotrace-sweep-{time.strftime('%Y%m%d-%H%M%S')}")
+    )
+    cores = len(system.sched_getaffinity(0))
+    running = (schedule.resume if resume else schedule.begin)(plan, directory, cores)
+    running.run(execute)
+    return running.result()
