@@ -5,7 +5,6 @@ Noise only adds time, so the smallest round is nearest to the cost itself.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import resource
@@ -78,7 +77,7 @@ print(json.dumps({"batch": best / 1000}))
 
 _REGIONS = """
 import json, time
-import iotrace.region
+import iotrace
 def cost(n=20000):
     best = float("inf")
     for _ in range(9):
@@ -102,8 +101,7 @@ def micro(rounds: int) -> dict[str, Any]:
     found["span_us"] = _best(_SPAN, [AGENT], rounds)[AGENT]["span"]
     batches = _best(_BATCHES, [BARE, AGENT], rounds)
     found["batch_us"] = batches[AGENT]["batch"] - batches[BARE]["batch"]
-    has_region = importlib.util.find_spec("iotrace.region") is not None
-    found["region_us"] = _best(_REGIONS, [AGENT], rounds)[AGENT]["region"] if has_region else None
+    found["region_us"] = _best(_REGIONS, [AGENT], rounds)[AGENT]["region"]
     return found
 
 
