@@ -48,6 +48,7 @@ class Machine:
         self.compute_ms, self.make_ms, self.contention = compute_ms, make_ms, contention
         self.fail: dict[str, str] = {}
         self.stop_after: int | None = None
+        self.cpu_percent = 50.0
 
     def __call__(self, request: Request) -> Run:
         if self.stop_after is not None and len(self.asked) >= self.stop_after:
@@ -83,7 +84,7 @@ class Machine:
             causes_ms={"decode": 0.8 * wait * step_ms, "read": 0.2 * wait * step_ms},
             costly_file="data/part2.h5",
             costly_file_ms=0.7 * wait * step_ms,
-            cpu_pct_mean=50.0,
+            cpu_pct_mean=self.cpu_percent,
             others_pct=1.0,
         )
 
@@ -124,6 +125,16 @@ def test_a_loader_that_is_too_slow_for_all_counts_asks_for_more(tmp_path: Path) 
     assert result.advice is not None
     assert (result.advice.workers, result.advice.limited_by) == (7, "decode")
     assert "try more than 7 workers" in result.advice.text
+
+
+def test_busy_cores_are_why_more_workers_do_not_help(tmp_path: Path) -> None:
+    machine = Machine(compute_ms=30, make_ms=400)
+    machine.cpu_percent = 790.0
+    result = run_sweep(tmp_path / "s", machine).result()
+    assert result.advice is not None
+    assert (result.advice.workers, result.points[-1].stopped_by) == (7, "cores")
+    assert "all cores are busy" in result.advice.text
+    assert "80 % is decode, mostly of data/part2.h5" in result.advice.text
 
 
 def test_contention_is_told_apart(tmp_path: Path) -> None:

@@ -77,11 +77,11 @@ def _why_not_more(chosen: PointResult, usable: list[PointResult], runs: Sequence
     more = [row for row in usable if (row.workers or 0) > (chosen.workers or 0)]
     if chosen.stopped_by == "workers" and not more:
         return f"It still waits {waits}: try more than {chosen.workers} workers."
-    reason = {
-        "cores": "all cores are busy",
-        "storage": "reading slows down as more workers read",
-        "workers": _contention(chosen, more),
-    }[chosen.stopped_by]
+    if chosen.stopped_by == "workers":
+        reason = _contention(chosen, more)
+    else:
+        reasons = {"cores": "all cores are busy", "storage": "reading slows down as more workers read"}
+        reason = reasons[chosen.stopped_by]
     return f"More workers will not help, as {reason}: {_wait_left(chosen, waits, runs)}."
 
 
