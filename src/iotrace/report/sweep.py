@@ -33,7 +33,7 @@ def print_sweep(result: SweepResult, console: Console) -> None:
 
 
 def sweep_table(result: SweepResult) -> Table:
-    """One row a point; `*` marks the advised one."""
+    """One row a point; `*` marks the advised one. In brackets: what workers take from the computation."""
     table = Table(box=None, pad_edge=False, padding=(0, 1))
     for name in next((list(row.params) for row in result.points), []):
         table.add_column(name, justify="right", no_wrap=True)
@@ -58,23 +58,22 @@ def sweep_table(result: SweepResult) -> Table:
 
 def _cells(row: PointResult, advised: bool) -> list[str]:
     if row.per_second is None:
-        return ["-", "", "", "", "", "", "", "", row.status]
+        return ["-", "", "", "", "", "", "", row.status]
     half = (row.ci95[1] - row.ci95[0]) / 2 if row.ci95 else None
     return [
         f"{row.per_second:.2f}{'*' if advised else ' '}",
         "" if half is None else f"{half:.2f}{'~' if row.noisy else ''}",
         "" if row.predicted_per_second is None else f"{row.predicted_per_second:.2f}",
         "" if row.raw_wait_fraction is None else f"{100 * row.raw_wait_fraction:.0f} %",
-        _ms(row.compute_ms) + (f" {row.contention_ms:+.0f}" if row.contention_ms is not None else ""),
+        _ms(row.compute_ms) + (f" ({row.contention_ms:+.1f})" if row.contention_ms is not None else ""),
         _ms(row.production_ms),
         "" if row.cpu_pct_mean is None else f"{row.cpu_pct_mean:.0f} %",
-        "" if row.rss_peak_bytes is None else f"{row.rss_peak_bytes / 2**30:.1f} G",
         row.stopped_by or "",
     ]
 
 
 def _ms(value: float | None) -> str:
-    return "" if value is None else f"{value:.1f} ms"
+    return "" if value is None else f"{value:.1f}"
 
 
 def _params(row: PointResult) -> str:
