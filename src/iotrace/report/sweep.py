@@ -37,17 +37,7 @@ def sweep_table(result: SweepResult) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 1))
     for name in next((list(row.params) for row in result.points), []):
         table.add_column(name, justify="right", no_wrap=True)
-    for heading in (
-        "steps/s",
-        "± 95 %",
-        "model",
-        "wait",
-        "compute ±T1",
-        "make one",
-        "CPU",
-        "RSS",
-        "stopped by",
-    ):
+    for heading in ("steps/s", "± 95 %", "model", "wait", "compute ms", "make ms", "CPU", "stopped by"):
         table.add_column(heading, justify="right", no_wrap=True)
     advised = result.advice.params if result.advice else None
     for row in result.points:

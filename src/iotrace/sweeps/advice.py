@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from iotrace.sweeps.results import Advice, Ceiling, PointResult, Run
 
 _AS_GOOD_PERCENT = 2.0
+# Wide intervals of short runs hold anything: what is further below the best is not taken for as good.
+_NOISE_PERCENT = 10.0
 _MOSTLY = 0.5
 
 
@@ -42,7 +44,7 @@ def _as_good(row: PointResult, best: PointResult) -> bool:
     if _below_percent(row, best) <= _AS_GOOD_PERCENT:
         return True
     # Within the noise: each mean lies in the other's interval. A noisy point's interval proves nothing.
-    if not row.ci95 or not best.ci95 or row.noisy or best.noisy:
+    if not row.ci95 or not best.ci95 or row.noisy or best.noisy or _below_percent(row, best) > _NOISE_PERCENT:
         return False
     return row.ci95[1] >= _rate_of(best) and best.ci95[0] <= _rate_of(row)
 
