@@ -1,4 +1,4 @@
-"""Compiles the merge's scanner when iotrace is built or installed; without a C compiler iotrace does without it."""
+"""Compiles the scanner of `iotrace merge` when iotrace is built; without a C compiler it does without."""
 
 from __future__ import annotations
 

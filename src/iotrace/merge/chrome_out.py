@@ -20,7 +20,7 @@ OPENING = b'{"traceEvents":[\n'
 
 
 class ChromePart:
-    """One source's events as lines that end in a comma."""
+    """One source's events, behind the document's opening, as lines that end in a comma."""
 
     needs_all_rows = False
 
@@ -29,7 +29,7 @@ class ChromePart:
         self._path = path
         self._blocks: list[tuple[int, int, int]] = []  # first line, offset, bytes
         self._lines = 0
-        self._bytes = 0
+        self._bytes = self._file.write(OPENING)
 
     def write(self, batch: Batch, columns: Columns) -> tuple[Any, Any]:
         """Append the events; returns their lines."""
@@ -51,6 +51,8 @@ class ChromePart:
         firsts = [first for first, _, _ in self._blocks]
         deletes = delete_unbound and unbound > 0
         target = self._path.with_suffix(".kept").open("wb") if deletes else None
+        if target is not None:
+            target.write(OPENING)
         for block, (first, offset, size) in enumerate(self._blocks):
             last = firsts[block + 1] if block + 1 < len(firsts) else self._lines
             low, high = np.searchsorted(ordinals, [first, last])
@@ -122,9 +124,9 @@ _MARK = b'{"ph":"i"'
 def join(
     parts: Iterable[Path], metadata: Iterable[dict[str, Any]], document: dict[str, Any], out: BinaryIO
 ) -> None:
-    """Write the document: the parts' lines, the names of processes and threads, and `document`'s keys."""
-    out.write(OPENING)
+    """Write the rest of a document that begins with a part, or with `OPENING`: the other parts' lines, the
+    names of processes and threads, and `document`'s keys."""
     for part in parts:
-        append(part, out)
+        append(part, out, len(OPENING))
     lines = b",\n".join(encode_number(item) for item in metadata)
     out.write(lines + b"\n]," + encode_number(document)[1:] + b"\n")

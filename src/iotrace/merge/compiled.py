@@ -36,7 +36,7 @@ Int64s = npt.NDArray[np.int64]
 
 _MOST_TRACKS = 4096
 _LARGEST_TEXT = 1 << 30  # offsets have 32 bits
-_SHORTEST_EVENT_BYTES = 64  # on average; more events than that suggests are found by the next call
+_USUAL_EVENT_BYTES = 64  # at least; where there are more events, the next call finds them
 _REWRITTEN_BYTES = 192
 _library: Any = None
 
@@ -73,7 +73,7 @@ def scan(text: bytes) -> Scanned:
     """Find the events at the front of `text`; `available()` has to be true."""
     if len(text) > _LARGEST_TEXT:
         return Scanned(np.empty(0, ROW), 0, ODD, [])
-    capacity = len(text) // _SHORTEST_EVENT_BYTES + 1
+    capacity = len(text) // _USUAL_EVENT_BYTES + 1000
     rows = np.empty(capacity, ROW)
     firsts = np.empty(_MOST_TRACKS, np.int32)
     found = _Found()
