@@ -1,4 +1,4 @@
-"""Compiles the scanner of `iotrace merge` when iotrace is built; without a C compiler it does without."""
+"""Compiles the inner loops of `iotrace merge` when iotrace is built; without a C compiler it does without."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-_SOURCE = "src/iotrace/merge/scan.c"
-_LIBRARY = "src/iotrace/merge/_scan.so"
+_SOURCES = ["src/iotrace/merge/scan.c", "src/iotrace/merge/lanes.c"]
+_LIBRARY = "src/iotrace/merge/_compiled.so"
 
 
-class ScannerBuildHook(BuildHookInterface):  # type: ignore[type-arg]
+class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
     """Adds the library to a wheel, or puts it beside its source for an editable install."""
 
-    PLUGIN_NAME = "scanner"
+    PLUGIN_NAME = "compile"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Called before a wheel is put together."""
         library = Path(self.root, _LIBRARY)
         compiler = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
-        command = [*shlex.split(compiler), "-O2", "-shared", "-fPIC", "-o", str(library), _SOURCE]
+        command = [*shlex.split(compiler), "-O2", "-shared", "-fPIC", "-o", str(library), *_SOURCES]
         try:
             subprocess.run(command, cwd=self.root, check=True, capture_output=True, text=True)
         except (OSError, subprocess.CalledProcessError) as error:

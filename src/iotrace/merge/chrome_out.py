@@ -85,10 +85,7 @@ def _moves(spill: Spill, tracks: Tracks) -> tuple[Any, Any, int]:
     for index in spill.threads():
         lanes = Lanes()
         for rows in spill.windows(index):
-            lane_of = lanes.place(rows)
-            if lane_of is None:
-                continue
-            placed = np.array(lane_of, np.int64)
+            placed = lanes.place(rows)
             moved = np.flatnonzero(placed)
             if not len(moved):
                 continue

@@ -1,4 +1,4 @@
-"""`scan.c`, where it was compiled when iotrace was installed: the fast reader and writer of trace events."""
+"""`scan.c` and `lanes.c`, where they were compiled when iotrace was installed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-LIBRARY = "_scan.so"
+LIBRARY = "_compiled.so"
 KEYS = ("ph", "pid", "tid", "ts", "dur", "id", "bp", "id2", "bind_id", "cat", "name", "args", "s")
 MORE, END, ODD, FULL = range(4)
 ROW = np.dtype(
@@ -64,6 +64,7 @@ def available() -> bool:
             _library = ctypes.CDLL(str(Path(__file__).with_name(LIBRARY)))
             _library.iotrace_scan.restype = None
             _library.iotrace_write.restype = ctypes.c_int64
+            _library.iotrace_place.restype = ctypes.c_int64
         except (OSError, AttributeError):
             _library = False
     return bool(_library)
@@ -124,3 +125,33 @@ def write(
         ctypes.c_void_p(out.ctypes.data),
     )
     return memoryview(out.data)[:size]
+
+
+class Lanes(ctypes.Structure):
+    """The open slices of one thread's lanes: `Lanes` of lanes.c, with its room for lanes and levels."""
+
+    _fields_ = [
+        ("_count", ctypes.c_int64),
+        ("_depth", ctypes.c_int64 * 64),
+        ("_starts", ctypes.c_int64 * 512 * 64),
+        ("_ends", ctypes.c_int64 * 512 * 64),
+    ]
+
+    def place(self, rows: Rows) -> npt.NDArray[np.int32]:
+        """The lane of each row (of `spill`), -1 for none; of fewer rows where there is no room for more."""
+        rows = np.ascontiguousarray(rows)
+        placed = np.empty(len(rows), np.int32)
+        count = _library.iotrace_place(
+            ctypes.byref(self),
+            ctypes.c_void_p(rows.ctypes.data),
+            ctypes.c_int64(len(rows)),
+            ctypes.c_void_p(placed.ctypes.data),
+        )
+        return placed[:count]
+
+    def open(self) -> tuple[list[list[int]], list[list[int]]]:
+        """The starts and the ends of the open slices, the outermost first, by lane."""
+        lanes = range(self._count)
+        return [self._starts[lane][: self._depth[lane]] for lane in lanes], [
+            self._ends[lane][: self._depth[lane]] for lane in lanes
+        ]

@@ -226,7 +226,7 @@ class NativePart:
                 lanes = Lanes()
                 writers: dict[int, _Row] = {}
                 for rows in spill.windows(index):
-                    placed = lanes.place(rows) or [0] * len(rows)
+                    placed = lanes.place(rows).tolist()
                     for lane in set(placed) - writers.keys() - {UNBOUND}:
                         thread = tracks.overflow(tracks.threads[index], lane)
                         writers[lane] = _Row(thread.tid, self._sequence)
