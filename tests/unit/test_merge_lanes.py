@@ -68,9 +68,8 @@ def test_slices_are_placed_as_the_obvious_way_places_them(
 def test_more_lanes_and_levels_than_the_compiled_loop_has_room_for(crossing: bool) -> None:
     """Seventy slices that cross one another, six hundred that nest; and an arrow into the last of each."""
     count = 70 if crossing else 600
-    rows = _rows(
-        [(place, 2000 if crossing else 2000 - 2 * place, False) for place in range(count)] + [(count, 0, True)]
-    )
+    slices = [(place, 2000 if crossing else 2000 - 2 * place, False) for place in range(count)]
+    rows = _rows([*slices, (count, 0, True)])
     lanes = Lanes()
     placed = [*lanes.place(rows[:20]).tolist(), *lanes.place(rows[20:]).tolist()]
     assert placed == [*(range(count) if crossing else [0] * count), count - 1 if crossing else 0]
