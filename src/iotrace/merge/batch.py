@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import UNSET, Raw
 
-from iotrace.merge.events import Event, Times, encode_number
+from iotrace.merge.events import FLOWS, Event, Times, encode_number
 
 Identity = Any  # of a process or a thread as its source writes it: int, str or UNSET
 Edit = tuple[int, str, bytes]  # a row, `id2` or `bind_id`, and its new value as JSON
@@ -69,6 +69,10 @@ class Batch(Protocol):
     def ids(self) -> Times:
         """The ids that are numbers, or hexadecimal ones in quotes; else NO_ID or OTHER_ID."""
 
+    @property
+    def families(self) -> Any:
+        """A number for the category and name of what starts, continues or ends an arrow."""
+
     def value(self, row: int, key: str) -> Any:
         """A value, decoded; UNSET where the event lacks the key."""
 
@@ -114,6 +118,12 @@ class EventBatch:
     @property
     def ids(self) -> Times:
         return np.array([_number(event.id) for event in self.events], np.int64)
+
+    @property
+    def families(self) -> Any:
+        return np.array(
+            [hash((event.cat, event.name)) if event.ph in FLOWS else 0 for event in self.events], np.int64
+        )
 
     def value(self, row: int, key: str) -> Any:
         found = getattr(self.events[row], key)

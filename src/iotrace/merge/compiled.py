@@ -21,6 +21,7 @@ ROW = np.dtype(
         ("begin", "<i4"),
         ("end", "<i4"),
         ("track", "<i4"),
+        ("family", "<i4"),
         ("phase", "u1"),
         ("scope", "u1"),
         ("has_duration", "u1"),

@@ -93,10 +93,10 @@ class Rewriter:
         kinds = _KINDS[phases]
         kinds[(kinds == MARK) & np.isin(batch.scopes, [ord("g"), ord("p")])] = ELSEWHERE
         ids = self._ids(batch, phases)
-        is_end = phases == ord("f")
-        is_arrow = is_end | (phases == ord("s"))
+        is_arrow = kinds == FLOW
         if is_arrow.any():
-            self.arrows.add(ids[is_arrow], starts[is_arrow], is_end[is_arrow])
+            families = batch.families[is_arrow]
+            self.arrows.add(ids[is_arrow], families, starts[is_arrow], phases[is_arrow] != ord("s"))
         relative = starts - self.base_ns
         if (relative < 0).any():
             # Perfetto drops what lies before its zero: such times are damage, and are drawn at the zero.

@@ -17,10 +17,11 @@ enum { REWRITTEN = BIND_ID + 1 };
 enum { STATUS_MORE, STATUS_END, STATUS_ODD, STATUS_FULL };
 enum { ID_ABSENT = -1, ID_OTHER = -2 };
 
-/* `key`, `value` and `stop` are offsets in the text: of a key's quote, its value, and behind that. 0: absent. */
+/* `family` tells arrows apart that have one id: a hash of their category and name.
+ * `key`, `value` and `stop` are offsets in the text: of a key's quote, its value, and behind that. 0: absent. */
 typedef struct {
     int64_t start_ns, duration_ns, id;
-    int32_t begin, end, track;
+    int32_t begin, end, track, family;
     uint8_t phase, scope, has_duration, unused;
     int32_t key[KEYS], value[KEYS], stop[KEYS];
 } Row;
@@ -283,6 +284,17 @@ static int is_name_of_track(const uint8_t *p, const uint8_t *stop) {
     return 1;
 }
 
+/* Of the values of two keys, as they are written (FNV-1a). */
+static uint32_t hash_of(const uint8_t *text, const Row *row, int one, int two) {
+    uint32_t hash = 2166136261u;
+    const int keys[] = {one, two};
+    for (int k = 0; k < 2; k++) {
+        for (int32_t i = row->value[keys[k]]; i < row->stop[keys[k]]; i++) hash = (hash ^ text[i]) * 16777619u;
+        hash = (hash ^ 0xFF) * 16777619u;
+    }
+    return hash ^ hash >> 15;
+}
+
 /* One event, from its brace. */
 static Verdict read_event(const uint8_t *text, const uint8_t **at, const uint8_t *end, Row *row) {
     const uint8_t *p = *at;
@@ -338,6 +350,8 @@ static Verdict read_event(const uint8_t *text, const uint8_t **at, const uint8_t
         if (text[row->value[SCOPE]] != '"') return ODD;
         if (row->stop[SCOPE] - row->value[SCOPE] == 3) row->scope = text[row->value[SCOPE] + 1];
     }
+    if (row->phase == 's' || row->phase == 't' || row->phase == 'f')
+        row->family = (int32_t)hash_of(text, row, CAT, NAME);
     row->id = ID_ABSENT;
     if (row->stop[ID]) {
         if (text[row->value[ID]] != '"' && !is_name_of_track(text + row->value[ID], text + row->stop[ID])) return ODD;
@@ -354,15 +368,6 @@ static inline int same_token(const uint8_t *text, const Row *one, const Row *two
 
 static inline int same_track(const uint8_t *text, const Row *one, const Row *two) {
     return same_token(text, one, two, PID) && same_token(text, one, two, TID);
-}
-
-static uint32_t hash_track(const uint8_t *text, const Row *row) {
-    uint32_t hash = 2166136261u;
-    for (int key = PID; key <= TID; key++) {
-        for (int32_t i = row->value[key]; i < row->stop[key]; i++) hash = (hash ^ text[i]) * 16777619u;
-        hash = (hash ^ 0xFF) * 16777619u;
-    }
-    return hash ^ hash >> 15;
 }
 
 /* Rows for the whole events at the front of `text`, up to `capacity` of them. `firsts` gets the row that a track
@@ -391,7 +396,7 @@ void iotrace_scan(const uint8_t *text, int64_t length, Row *rows, int64_t capaci
         if (count && same_track(text, row, row - 1)) {
             row->track = row[-1].track;
         } else {
-            uint32_t slot = hash_track(text, row) % SLOTS;
+            uint32_t slot = hash_of(text, row, PID, TID) % SLOTS;
             while (slots[slot] >= 0 && !same_track(text, row, rows + firsts[slots[slot]])) slot = (slot + 1) % SLOTS;
             if (slots[slot] < 0) {
                 firsts[tracks] = (int32_t)count;

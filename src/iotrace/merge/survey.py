@@ -23,6 +23,8 @@ _WORLD = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]*?"world_size"\s*:\s*(\d{1
 _TIME = re.compile(rb'"ts"\s*:\s*"?(\d[\d.]{0,30})')
 _PID = re.compile(rb'"pid"\s*:\s*"?(\d{1,10})\b')
 _NAMED_RANK = re.compile(r"rank[_-]?(\d{1,6})(?!\d)", re.IGNORECASE)
+# How unitrace calls its processes; its files say nothing else of rank and host.
+_UNITRACE = re.compile(rb'"(?:RANK (\d{1,9}) )?HOST<([^<>"]{1,256})>"')
 _STEP = re.compile(rb'"ProfilerStep\s?#(\d{1,12})"')
 _COLLECTIVES = (b'"nccl', b'"rccl', b'"oneccl')  # how the names of their kernels begin
 _MOST_COLLECTIVES = 5_000
@@ -76,6 +78,10 @@ def survey(
     named = _NAMED_RANK.search(source.path.name)
     found.rank = int(rank[1]) if rank else int(named[1]) if named else None
     found.world_size = int(world[1]) if world else None
+    unitrace = _UNITRACE.search(edges)
+    if unitrace:
+        found.rank = int(unitrace[1]) if unitrace[1] else found.rank
+        found.host = unitrace[2].decode(errors="replace")
     found.first_ns = _typical_first(edges)
     found.pids = [pid for pid in map(int, _PID.findall(head[:65536])) if pid >= _SMALLEST_SHARED_PID][:1]
     if found.first_ns is not None:

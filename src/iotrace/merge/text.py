@@ -63,6 +63,13 @@ class TextBatch:
     def ids(self) -> Any:
         return self._column("id")
 
+    @property
+    def families(self) -> Any:
+        hashes, firsts, places = np.unique(self.rows["family"], return_index=True, return_inverse=True)
+        # The same numbers as for events that had to be decoded.
+        found = [hash((self.value(row, "cat"), self.value(row, "name"))) for row in firsts.tolist()]
+        return np.where(hashes == 0, 0, np.array(found, np.int64))[places]
+
     def value(self, row: int, key: str) -> Any:
         place = _PLACES[key]
         start, stop = int(self.rows["value"][row, place]), int(self.rows["stop"][row, place])
