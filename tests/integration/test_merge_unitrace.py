@@ -10,6 +10,8 @@ from iotrace.merge.run import merge
 from tests.support.perfetto import ERRORS, query
 
 BEGIN_US = 1_795_226_512_198_900
+ARROWS = """select a.name, b.name from flow
+    join slice a on slice_out = a.id join slice b on slice_in = b.id"""
 HOST, DEVICE, ENGINE = 900, 2**32 - 1, 2**32 - 2  # devices are numbered down from 2^32
 
 
@@ -52,7 +54,7 @@ def test_unitrace_of_a_rank(tmp_path: Path) -> None:
         slices, arrows, names, problems = query(
             output,
             "select name, dur from slice where dur > 0 order by ts",
-            "select a.name, b.name from flow join slice a on slice_out = a.id join slice b on slice_in = b.id",
+            ARROWS,
             "select process.name, thread.name from thread join process using (upid) order by 1",
             ERRORS,
         )
