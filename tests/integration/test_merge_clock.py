@@ -234,7 +234,7 @@ def long_run(unet_directory: Path) -> Run:
     """Long enough that most of it lies beyond the second in which a clock is set."""
     run = run_traced(
         unet_directory,
-        [UNET, "--workers", "2", "--steps", "80"],
+        [UNET, "--workers", "2", "--steps", "60"],
         ["-q", "--torch-steps", "off", "--no-telemetry"],
     )
     assert run.code == 0, run.stderr
