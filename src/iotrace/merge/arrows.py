@@ -18,9 +18,9 @@ class Arrows:
         self._file = path.open("w+b")
         self._count = 0
 
-    def add(self, numbers: list[int], times_ns: Any, are_ends: list[bool]) -> None:
-        """Ends of the arrows with these numbers."""
-        rows = np.column_stack([np.array(numbers, np.int64), times_ns, np.array(are_ends, np.int64)])
+    def add(self, numbers: Any, times_ns: Any, are_ends: Any) -> None:
+        """Ends of the arrows with these numbers; columns."""
+        rows = np.column_stack([numbers, times_ns, are_ends.astype(np.int64)])
         self._count += len(rows)
         self._file.write(np.ascontiguousarray(rows, np.int64).data)
 

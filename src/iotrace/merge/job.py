@@ -12,10 +12,10 @@ from typing import Any
 
 from iotrace.merge.affine import ClockMap
 from iotrace.merge.arrows import Arrows
+from iotrace.merge.batch import Batch
 from iotrace.merge.chrome import Scanner
 from iotrace.merge.chrome_out import ChromePart
 from iotrace.merge.dftracer import LogReader
-from iotrace.merge.events import Batch
 from iotrace.merge.inputs import CHROME, DFTRACER, Source
 from iotrace.merge.native_out import NativePart
 from iotrace.merge.recorded import batches_of, timeline_of
@@ -116,7 +116,8 @@ def _convert(job: Job, spill: Spill, arrows: Arrows, progress: Progress) -> Resu
 def _open(job: Job, problems: list[str], progress: Progress) -> tuple[Any, Iterator[Batch]]:
     source = job.source
     if source.kind == CHROME:
-        scanner = Scanner(source.label)
+        # Native output needs the arguments decoded, and takes nothing of the text.
+        scanner = Scanner(source.label, keep_text=not job.native)
         return scanner, scanner.batches(blocks(source.path, problems, progress))
     if source.kind == DFTRACER:
         reader = LogReader(source.label, job.pool)

@@ -143,16 +143,23 @@ def _write(
     parts = [jobs[place].part for place in places]
     document = _document(jobs[places[0]].base_ns, places, sources, surveys, links, results)
     temporary = directory / f"result-{path.name}"
+    native = jobs[places[0]].native
     opened: BinaryIO
     if path.name.endswith(".gz"):
         opened = _open_gzip(temporary, "wb", compresslevel=_FASTEST)
-    else:
+    elif native:
         opened = temporary.open("wb")
+    else:  # the first part grows to the result: one copy less
+        parts.pop(0).rename(temporary)
+        opened = temporary.open("r+b")
+        opened.seek(0, os.SEEK_END)
     with opened as out:
-        if jobs[places[0]].native:
+        if native:
             native_out.join(parts, processes, document, out)
-        else:
-            chrome_out.join(parts, chrome_metadata(processes), document, out)
+            return temporary, path
+        if path.name.endswith(".gz"):
+            out.write(chrome_out.OPENING)
+        chrome_out.join(parts, chrome_metadata(processes), document, out)
     return temporary, path
 
 
