@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
+from iotrace.merge.affine import ClockMap
 from iotrace.merge.arrows import Arrows
 from iotrace.merge.batch import NO_ID, OTHER_ID, Batch, Columns, Edit
 from iotrace.merge.events import ASYNC, FLOWS, NAMING, Times
@@ -59,14 +60,14 @@ class Sink(Protocol):
 class Rewriter:
     """Turns batches of one source into events of the result.
 
-    `shift_ns` leads from the source's clock to the merged one, `base_ns` is where the result's times begin.
+    `clock` leads from the source's stamps to the merged clock, `base_ns` is where the result's times begin.
     """
 
     tracks: Tracks
     sink: Sink
     spill: Spill
     arrows: Arrows
-    shift_ns: int
+    clock: ClockMap
     base_ns: int
     selection: Selection
     read: Counter[str] = field(default_factory=Counter)
@@ -78,11 +79,12 @@ class Rewriter:
     def take(self, batch: Batch) -> None:
         """Rewrite and pass on one batch."""
         self.read.update(_counted(batch.phases))
-        starts = batch.start_ns + self.shift_ns
+        starts = self.clock.times(batch.start_ns)
         durations = batch.duration_ns
         if (durations < 0).any():
             self.mended["negative durations, shown as 0"] += int((durations < 0).sum())
             durations = np.maximum(durations, 0)
+        durations = self.clock.durations(batch.start_ns, durations)
         wanted = self._wanted(batch, starts, durations)
         if wanted is not None:
             batch, starts, durations = batch.select(wanted), starts[wanted], durations[wanted]
