@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from iotrace.merge import compiled
+from iotrace.merge.affine import ClockMap
 from iotrace.merge.arrows import Arrows
 from iotrace.merge.chrome import Scanner
 from iotrace.merge.chrome_out import OPENING, ChromePart
@@ -60,7 +61,9 @@ def _converted(document: bytes, directory: Path, keep_text: bool) -> tuple[list[
     spill, arrows = Spill(directory / "rows"), Arrows(directory / "arrows")
     part = directory / "part"
     tracks = Tracks(1, 3, {})
-    rewriter = Rewriter(tracks, sink := ChromePart(part), spill, arrows, 5, 0, Selection())
+    rewriter = Rewriter(
+        tracks, sink := ChromePart(part), spill, arrows, ClockMap(5, 20_000.0), 0, Selection()
+    )
     blocks: Iterator[bytes] = (document[at : at + 700] for at in range(0, len(document), 700))
     for batch in scanner.batches(blocks):
         rewriter.take(batch)
