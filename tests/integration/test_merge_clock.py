@@ -26,6 +26,7 @@ from tests.support.runs import UNET, Run, run_traced
 
 SECOND = 10**9
 TRUE_NS = 1_795_000_000_000_000_000
+BASE_NS = TRUE_NS - 1000 * SECOND
 ONE = Options(processes=1)
 _COLLECTIVE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
@@ -39,7 +40,9 @@ class _Host:
 
     def stamp(self, true_ns: int) -> int:
         since = true_ns - TRUE_NS
-        return since - self._offset_ns - round(since * self._drift_ppm / 1e6) + TRUE_NS - self._base_ns
+        found = since - self._offset_ns - round(since * self._drift_ppm / 1e6) + TRUE_NS - self._base_ns
+        assert found >= 0  # torch's stamps are
+        return found
 
     def slice(self, category: str, name: str, tid: int, start_ns: int, end_ns: int, **args: Any) -> None:
         start, end = self.stamp(start_ns), self.stamp(end_ns)
@@ -131,7 +134,7 @@ def test_ranks_whose_clocks_drift(tmp_path: Path, ranks: int) -> None:
 
 
 def test_both_kinds_of_output_hold_the_drifted_alike(tmp_path: Path) -> None:
-    inputs = _job(tmp_path, [_Host(0, 0, 0.0, TRUE_NS), _Host(1, 5 * SECOND, 60.0, 0)], steps=40)
+    inputs = _job(tmp_path, [_Host(0, 0, 0.0, BASE_NS), _Host(1, 5 * SECOND, 60.0, 0)], steps=40)
     found = []
     for kind in ("out.json", "out.pftrace"):
         merge(inputs, tmp_path / kind, ONE)
@@ -152,7 +155,7 @@ def test_both_kinds_of_output_hold_the_drifted_alike(tmp_path: Path) -> None:
 
 def test_parts_by_step_and_by_time_of_a_drifted_rank(tmp_path: Path) -> None:
     """Windows are of the merged clock: each rank's part is the same one."""
-    inputs = _job(tmp_path, [_Host(0, 0, 0.0, TRUE_NS), _Host(1, 5 * SECOND, 80.0, TRUE_NS)], late=0.0)
+    inputs = _job(tmp_path, [_Host(0, 0, 0.0, BASE_NS), _Host(1, 5 * SECOND, 80.0, BASE_NS)], late=0.0)
     for options in (Options(processes=1, steps=(100, 102)), Options(processes=1, seconds=(20.001, 20.3))):
         merge(inputs, tmp_path / "out.json", options)
         events = json.loads((tmp_path / "out.json").read_bytes())["traceEvents"]
@@ -162,7 +165,7 @@ def test_parts_by_step_and_by_time_of_a_drifted_rank(tmp_path: Path) -> None:
 
 def test_broadcasts_tell_no_clock(tmp_path: Path) -> None:
     """The root of one may be through before another rank begins."""
-    inputs = _job(tmp_path, [_Host(0, 0, 0.0, TRUE_NS), _Host(1, 0, 0.0, TRUE_NS)], steps=20)
+    inputs = _job(tmp_path, [_Host(0, 0, 0.0, BASE_NS), _Host(1, 0, 0.0, BASE_NS)], steps=20)
     for path in map(Path, inputs):
         path.write_text(path.read_text().replace('"allreduce"', '"broadcast"'))
     summary = merge(inputs, tmp_path / "out.json", ONE)
@@ -173,7 +176,7 @@ def test_of_many_collectives_ranks_keep_the_same_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("iotrace.merge.survey._MOST_COLLECTIVES", 40)
-    hosts = [_Host(0, 0, 0.0, TRUE_NS), _Host(1, SECOND, 15.0, TRUE_NS)]
+    hosts = [_Host(0, 0, 0.0, BASE_NS), _Host(1, SECOND, 15.0, BASE_NS)]
     inputs = _job(tmp_path, hosts, steps=300)
     sources = [identify(Path(path), [], []) for path in inputs]
     first, second = (survey(source, False, True).collectives for source in sources if source)
