@@ -36,7 +36,16 @@ def _rank(
             ends[_key(group, number)] = EPOCH_NS + since - offset_ns - round(since * drift_ppm / 1e6)
     first = min(ends.values(), default=EPOCH_NS - offset_ns)
     last = max(ends.values(), default=first)
-    return Survey(**{"absolute": True, "first_ns": first, "last_ns": last, "collectives": ends, **more})
+    return Survey(
+        **{
+            "absolute": True,
+            "by_kineto": True,
+            "first_ns": first,
+            "last_ns": last,
+            "collectives": ends,
+            **more,
+        }
+    )
 
 
 def _link(*surveys: Survey, kinds: tuple[str, ...] = (), **options: bool) -> list[ClockLink]:
