@@ -1,7 +1,7 @@
 """Polling accelerators: one thread each, so that one that hangs or fails never holds up another.
 
 A backend (`nvml`, `amd`) gives devices; a device gives figures. A figure that fails is unknown for that
-device and told once; the others go on. (No dataclasses: they cost the sidecar a fifth of its start.)
+device and told once; the others go on. (No dataclasses: they bring `inspect`, 7 ms.)
 """
 
 from __future__ import annotations
