@@ -27,7 +27,7 @@ _NAMED_RANK = re.compile(r"rank[_-]?(\d{1,6})(?!\d)", re.IGNORECASE)
 # How unitrace calls its processes; its files say nothing else of rank and host.
 _UNITRACE = re.compile(rb'"(?:RANK (\d{1,9}) )?HOST<([^<>"]{1,256})>"')
 _STEP = re.compile(rb'"ProfilerStep\s?#(\d{1,12})"')
-_COLLECTIVES = (b'"nccl', b'"rccl', b'"oneccl')  # how the names of their kernels begin
+_LIBRARIES = (b'"n', b'"r', b'"one')  # how names of kernels begin: NCCL's, RCCL's, oneCCL's
 _MOST_COLLECTIVES = 5_000
 BY_ORDER = "#"  # begins the last part of a key where the trace has no sequence numbers
 # What every rank ends together. The root of a broadcast, and who hands in to a reduction, may be through
@@ -186,11 +186,11 @@ class _Finder:
         if self._steps:
             for match in _STEP.finditer(data, self._seen, cut):
                 self._step(data, match)
-        for word in _COLLECTIVES if self._collectives else ():
-            at = data.find(word, self._seen, cut)
-            while at >= 0:
+        at = data.find(b"ccl", self._seen, cut) if self._collectives else -1
+        while at >= 0:
+            if data[max(0, at - 4) : at].endswith(_LIBRARIES):
                 self._collective(data, at)
-                at = data.find(word, at + 1, cut)
+            at = data.find(b"ccl", at + 1, cut)
         kept = max(0, cut - 512)
         self._rest, self._seen = data[kept:], cut - kept
 
