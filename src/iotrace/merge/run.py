@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 from isal import igzip
 
 from iotrace import __version__
-from iotrace.merge import chrome_out, native_out
+from iotrace.merge import chrome_out, compiled, native_out
 from iotrace.merge.affine import ClockLink
 from iotrace.merge.clocks import link
 from iotrace.merge.events import KINDS
@@ -38,6 +38,7 @@ from iotrace.merge.titles import arrange, chrome_metadata
 
 _DAY_NS = 86_400 * 10**9
 _EXACT_SPAN_NS = 100 * _DAY_NS
+_SLOWLY_BYTES = 100_000_000
 _BROWSER_JSON_BYTES = 1_200_000_000
 _open_gzip: Any = igzip.open
 _FASTEST = 0
@@ -215,6 +216,7 @@ def _summarise(
             written[KINDS.get(phase, "other")] += count
     kinds = [kind for kind in (*dict.fromkeys(KINDS.values()), "other") if read[kind] and kind != "metadata"]
     size = sum(path.stat().st_size for path in paths)
+    read_bytes = sum(found.bytes for found in surveys)
     largest = max(path.stat().st_size for path in paths)
     first = min((result.first_ns for result in results if result.first_ns is not None), default=None)
     last = max((result.last_ns for result in results if result.last_ns is not None), default=None)
@@ -228,6 +230,11 @@ def _summarise(
             f"the inputs lie {(last - first) / _DAY_NS:.0f} days apart: Perfetto rounds times of JSON beyond "
             "100 days; .pftrace keeps every ns"
         )
+    if suffix.startswith(".json") and read_bytes > _SLOWLY_BYTES and not compiled.available():
+        notes.append(
+            "iotrace was installed without a C compiler: JSON is merged at a quarter of the speed; "
+            "install a compiler, then iotrace again"
+        )
     if suffix == ".json" and largest > _BROWSER_JSON_BYTES:
         notes.append(
             f"{largest / 1e9:.1f} GB of JSON is more than a browser opens: write .pftrace, "
@@ -236,7 +243,7 @@ def _summarise(
     return Summary(
         schema_version=SCHEMA_VERSION,
         outputs=[str(path) for path in paths],
-        bytes_read=sum(found.bytes for found in surveys),
+        bytes_read=read_bytes,
         bytes_written=size,
         seconds=seconds,
         first_ns=first,

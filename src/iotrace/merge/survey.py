@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,6 @@ from iotrace.merge.events import us_to_ns
 from iotrace.merge.inputs import DFTRACER, SESSION, Source
 from iotrace.merge.recorded import bound_of, timeline_of
 from iotrace.merge.stream import Progress, blocks, is_compressed, size_of
-from iotrace.merge.tolerant import objects
 from iotrace.sources.session import open_session
 
 _EDGE_BYTES = 1 << 20
@@ -28,6 +29,7 @@ _NAMED_RANK = re.compile(r"rank[_-]?(\d{1,6})(?!\d)", re.IGNORECASE)
 _UNITRACE = re.compile(rb'"(?:RANK (\d{1,9}) )?HOST<([^<>"]{1,256})>"')
 _STEP = re.compile(rb'"ProfilerStep\s?#(\d{1,12})"')
 _LIBRARIES = (b'"n', b'"r', b'"one')  # how names of kernels begin: NCCL's, RCCL's, oneCCL's
+_decoder = json.JSONDecoder(strict=False, parse_float=Decimal)
 _MOST_COLLECTIVES = 5_000
 BY_ORDER = "#"  # begins the last part of a key where the trace has no sequence numbers
 # What every rank ends together. The root of a broadcast, and who hands in to a reduction, may be through
@@ -204,8 +206,11 @@ class _Finder:
         if start < 0:
             return None
         text = data[start : start + 16384].decode(errors="replace")
-        found = next(objects(text, 0, final=True), None)
-        return found.value if found else None
+        try:
+            found, _ = _decoder.raw_decode(text)
+        except (ValueError, RecursionError):
+            return None
+        return found if isinstance(found, dict) else None
 
     def _step(self, data: bytes, match: re.Match[bytes]) -> None:
         event = self._event(data, match.start())
