@@ -159,6 +159,7 @@ def main(arguments: list[str]) -> None:
         Sidecar(session, directory, int(interval_ms) * 1_000_000).run()
     except Exception as error:
         try:
+            os.close(0)  # if descriptors have run out, this one writes why
             Path(directory, names.LOG).write_text(f"{time.time():.3f} {error!r}\n")
         except OSError:
             pass
