@@ -11,6 +11,7 @@ from typing import NamedTuple
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICK_NS = 1_000_000_000 // TICKS_PER_SECOND
+_EXITING = 0x4  # PF_EXITING of the kernel's task flags
 _SECTOR_BYTES = 512  # of /proc/diskstats, whatever the disk's own
 _IO_FIELDS = (b"rchar", b"wchar", b"syscr", b"syscw", b"read_bytes", b"write_bytes")
 _MEMORY_FIELDS = {
@@ -33,6 +34,7 @@ class Stat(NamedTuple):
     threads: int
     start_ticks: int
     rss_bytes: int
+    exiting: bool  # its memory is being given back
 
 
 def parse_stat(data: bytes) -> Stat:
@@ -46,6 +48,7 @@ def parse_stat(data: bytes) -> Stat:
         threads=int(fields[17]),
         start_ticks=int(fields[19]),
         rss_bytes=int(fields[21]) * PAGE_BYTES,
+        exiting=bool(int(fields[6]) & _EXITING),
     )
 
 

@@ -44,6 +44,7 @@ class Member:
         self.pid = pid
         self.launch = launch
         self.start_ticks = stat.start_ticks
+        self._rss_bytes = stat.rss_bytes
         self.kept_open = kept_open
         open_file = OpenFile if kept_open else ReopenedFile
         self._stat = open_file(f"/proc/{pid}/stat")
@@ -62,6 +63,8 @@ class Member:
             return None
         if (stat.state in _DEAD and stat.threads <= 1) or stat.start_ticks != self.start_ticks:
             return None
+        if not stat.exiting or stat.rss_bytes > self._rss_bytes:  # else what it held, not what is still there
+            self._rss_bytes = stat.rss_bytes
         io, counts = self._others[0], UNKNOWN_IO
         if io is not None:
             try:
@@ -73,7 +76,7 @@ class Member:
             self.number,
             stat.threads,
             stat.cpu_ns,
-            stat.rss_bytes,
+            self._rss_bytes,
             stat.major_faults,
             *counts,
         )
