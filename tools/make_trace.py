@@ -70,7 +70,8 @@ def steps(rank: int) -> Iterator[str]:
             pieces.append(_LAUNCH.format(ts=launch, dur=outer / 5, **common))
             start = max(device, launch + 5)
             length = chance.uniform(5, 50)
-            kernel = {"name": chance.choice(_KERNELS), "stream": chance.choice((7, 7, 20)), "number": number}
+            name = chance.choices(_KERNELS, (20, 20, 1))[0]
+            kernel = {"name": name, "stream": chance.choice((7, 7, 20)), "number": number}
             pieces.append(_KERNEL.format(ts=start, dur=length, **kernel))
             device = start + length + 0.5
             time += gap + outer

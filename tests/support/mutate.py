@@ -43,7 +43,7 @@ DFTRACER = (
     b'{"id":6,"name":"close","cat":"POSIX","type":3,"pid":4242,"tid":4243,"ts":1795000000001020,"dur":2,'
     b'"ph":1,"args":{"hhash":"68","ret":0,"fhash":"f64c"}}\n'
 )
-SEEDS = [KINETO, ARRAY, DFTRACER, gzip.compress(KINETO, 1), b"[\n" + DFTRACER]
+SEEDS = [KINETO, ARRAY, DFTRACER, gzip.compress(KINETO, 1, mtime=0), b"[\n" + DFTRACER]
 _TOKENS = [
     b"NaN",
     b"1e400",

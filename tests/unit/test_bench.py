@@ -1,24 +1,56 @@
-"""The bench's arithmetic and its order of runs."""
+"""The bench's arithmetic, its order of runs, and its tables."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from tools.benchmarks.overhead import command_of
-from tools.benchmarks.statistics import ratios, spread
-from tools.benchmarks.variants import AGENT, BARE, POSIX, environment_of, interleaved
+from tools.benchmarks import tables
+from tools.benchmarks.compare import Added, Compared, command_of, summed_up
+from tools.benchmarks.statistics import differences, ratios, spread
+from tools.benchmarks.steps import step_seconds, steps_for
+from tools.benchmarks.variants import (
+    AGENT,
+    BARE,
+    MEANINGS,
+    NO_WINDOW,
+    POSIX,
+    RUN,
+    TELEMETRY,
+    WINDOW,
+    Sample,
+    environment_of,
+    interleaved,
+    measure,
+)
+
+from iotrace.session import names
 
 
 def test_every_second_pass_runs_backwards() -> None:
     assert interleaved(["a", "b"], 3) == [["a", "b"], ["b", "a"], ["a", "b"]]
 
 
-def test_ratios_are_taken_pass_by_pass() -> None:
+def test_ratios_and_differences_are_taken_pass_by_pass() -> None:
     found = ratios([1.1, 2.2, 5.5], [1.0, 2.0, 5.0])
     assert (round(found.median, 6), round(found.low, 6), round(found.high, 6)) == (1.1, 1.1, 1.1)
-    assert spread([1.0, 2.0, 3.0, 4.0, 5.0]).shown(1) == "3.0 [2.0, 4.0]"
-    assert spread([1.0, 2.0, 9.0]).shown(1) == "2.0 [1.0, 9.0]"
+    assert differences([1.5, 9.5, 3.0], [1.0, 8.0, 2.0]).median == 1.0
+    assert spread([1.0, 2.0, 3.0, 4.0, 5.0]).shown(1) == "3.0 ± 1.0"
+    assert spread([1.0, 2.0, 9.0]).shown(1) == "2.0 ± 4.0"
+
+
+def test_a_step_is_timed_between_the_lines_past_the_first_ones() -> None:
+    lines = [(7, "ready\n"), (10, "step 10 loss 1\n"), (1_000, "step 20 loss 1\n"), (5_000, "step 40 loss\n")]
+    step_s, whole_s = step_seconds([*lines, (6_000, "trained 40 steps in 2.9 s\n")])
+    assert step_s == pytest.approx(200e-9)
+    assert whole_s == pytest.approx(4_000e-9)
+    assert step_seconds(lines[:3]) == (None, None)
+    with pytest.raises(ValueError, match="order"):
+        step_seconds([*lines, (9_000, "step 30 loss 1\n")])
+    assert steps_for(step_s=0.1, seconds=3) == 50
+    assert steps_for(step_s=5.0, seconds=3) == 30
 
 
 def test_each_source_alone(tmp_path: Path) -> None:
@@ -27,11 +59,79 @@ def test_each_source_alone(tmp_path: Path) -> None:
     assert "IOTRACE_AGENT" in environment_of(AGENT, tmp_path)
     assert "IOTRACE_AGENT" not in environment_of(POSIX, tmp_path)
     assert environment_of(POSIX, tmp_path)["DFTRACER_ENABLE"] == "1"
-    assert "DFTRACER_ENABLE" not in environment_of(BARE, tmp_path)
+    assert "LD_PRELOAD" not in environment_of(WINDOW, tmp_path)
+    for variant in (BARE, NO_WINDOW, RUN):
+        assert not {"DFTRACER_ENABLE", "IOTRACE_AGENT"} & environment_of(variant, tmp_path).keys()
+    windows = [
+        names.decode_settings(environment_of(variant, tmp_path)["IOTRACE_AGENT"]).get(names.TORCH_STEPS)
+        for variant in (AGENT, WINDOW)
+    ]
+    assert windows == [None, "5:1:5:1"]
+
+
+PROGRAM = """
+import os, sys, time
+for number in range(0, 60, 10):
+    print("step", number, flush=True)
+    time.sleep(0.2)  # the sidecar has to find it
+print("IOTRACE_AGENT" in os.environ, file=open(sys.argv[1], "w"))
+"""
+
+
+def test_beside_the_sidecar_the_program_is_bare(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    sample = measure(TELEMETRY, [sys.executable, "-c", PROGRAM, str(told)], tmp_path)
+    assert told.read_text() == "False\n"
+    assert sample.step_s is not None
+    assert sample.rest_s is not None
+    assert 0 < 30 * sample.step_s + sample.rest_s == pytest.approx(sample.wall_s)
+    assert (sample.launcher_s, sample.window_s) == (None, None)
+
+
+def test_a_program_that_fails_is_told(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="no such luck"):
+        measure(BARE, [sys.executable, "-c", "raise ValueError('no such luck')"], tmp_path)
+
+
+def sample(wall_s: float, rest_s: float) -> Sample:
+    return Sample(wall_s, rest_s, step_s=(wall_s - rest_s) / 100, cpu_s=wall_s)
+
+
+def test_what_is_added_to_the_steps_and_apart_from_them() -> None:
+    bare = [sample(12.0, 2.0), sample(22.0, 2.0)]
+    added = summed_up([sample(12.6, 2.5), sample(22.7, 2.5)], bare)
+    assert added.apart_s.median == pytest.approx(0.5)
+    assert added.step.median == pytest.approx((1.01 + 1.01) / 2)
+    assert added.cpu is not None
+    assert added.cpu.median == added.wall.median
+    assert (added.launcher_s, added.window_s) == (None, None)
+
+
+def test_tables_fit_a_terminal() -> None:
+    one = spread([1.234, 1.345])
+    added = Added(wall=one, step=one, apart_s=one, cpu=one, launcher_s=one, window_s=one)
+    found = Compared(["x.py"], 100, one, one, dict.fromkeys(MEANINGS, added), whole=True)
+    lines = tables.workloads({"stream_iterable": found})
+    assert max(len(line) for text in lines for line in text.splitlines()) <= 80
+    assert any(line.startswith("| telemetry ") for line in lines)
+    assert any(line.startswith("| stream_iterable ") for line in lines)
 
 
 def test_every_workload_has_a_command() -> None:
     workloads = sorted((Path(__file__).parent.parent.parent / "workloads").glob("*.py"))
     assert workloads
     for workload in workloads:
-        assert str(workload) in command_of(workload, quick=True)
+        assert command_of(workload, 40)[-3:] == [str(workload), "--steps", "40"]
+
+
+def test_wrong_usage_is_a_sentence() -> None:
+    root = Path(__file__).parent.parent.parent
+    for words, said in ((["nothing"], "no workload nothing"), (["--variants", "all"], "no variant all")):
+        done = subprocess.run(
+            [sys.executable, "-m", "tools.benchmarks.overhead", *words],
+            cwd=root,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 2
+        assert said in done.stderr

@@ -49,20 +49,31 @@ def _obvious(rows: Any) -> list[int]:
     return found
 
 
-@given(spans, st.integers(0, 14))
+@pytest.mark.parametrize("is_compiled", [True, False])
+@given(found=spans, cut=st.integers(0, 14))
 def test_slices_are_placed_as_the_obvious_way_places_them(
-    found: list[tuple[int, int, bool]], cut: int
+    is_compiled: bool, found: list[tuple[int, int, bool]], cut: int
 ) -> None:
     rows = _rows(found)
     lanes = Lanes()
+    if not is_compiled:
+        lanes._compiled = None
     placed: list[int] = []
     for window in (rows[:cut], rows[cut:]):
-        placed += lanes.place(window) or [0] * len(window)
-    is_slice = rows["kind"] == SLICE
-    expected = _obvious(rows)
-    assert [a for a, b in zip(placed, is_slice, strict=True) if b] == [
-        a for a, b in zip(expected, is_slice, strict=True) if b
-    ]
+        placed += lanes.place(window).tolist()
+    assert placed == _obvious(rows)
+
+
+@pytest.mark.parametrize("crossing", [True, False])
+def test_more_lanes_and_levels_than_the_compiled_loop_has_room_for(crossing: bool) -> None:
+    """Seventy slices that cross one another, six hundred that nest; and an arrow into the last of each."""
+    count = 70 if crossing else 600
+    slices = [(place, 2000 if crossing else 2000 - 2 * place, False) for place in range(count)]
+    rows = _rows([*slices, (count, 0, True)])
+    lanes = Lanes()
+    placed = [*lanes.place(rows[:20]).tolist(), *lanes.place(rows[20:]).tolist()]
+    assert placed == [*(range(count) if crossing else [0] * count), count - 1 if crossing else 0]
+    assert lanes._compiled is None
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 50), st.integers(0, 9)), max_size=40), st.data())

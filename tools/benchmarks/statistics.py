@@ -1,4 +1,4 @@
-"""Medians of ratios, and how far they scatter."""
+"""Medians of ratios and differences, and how far they scatter."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Spread:
     count: int
 
     def shown(self, digits: int = 3) -> str:
-        """For a table."""
-        return f"{self.median:.{digits}f} [{self.low:.{digits}f}, {self.high:.{digits}f}]"
+        """For a table: the median, and half the distance between the quartiles."""
+        return f"{self.median:.{digits}f} ± {(self.high - self.low) / 2:.{digits}f}"
 
     def plain(self) -> dict[str, float]:
         """For JSON."""
@@ -35,3 +35,8 @@ def spread(values: list[float]) -> Spread:
 def ratios(over: list[float], under: list[float]) -> Spread:
     """Of each pass's value over the same pass's bare one."""
     return spread([a / b for a, b in zip(over, under, strict=True)])
+
+
+def differences(from_: list[float], minus: list[float]) -> Spread:
+    """Of each pass's value and the same pass's bare one."""
+    return spread([a - b for a, b in zip(from_, minus, strict=True)])

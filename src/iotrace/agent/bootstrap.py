@@ -119,6 +119,11 @@ def _install(recorder: Recorder, session: str, settings: dict[str, str]) -> None
 
         hook_autograd(module)
 
+    def modules_imported(module: Any) -> None:
+        from iotrace.agent.module_parents import hook_modules
+
+        hook_modules(module)
+
     def trainer_imported(module: Any) -> None:
         from iotrace.agent.lightning import hook_trainer
 
@@ -160,6 +165,8 @@ def _install(recorder: Recorder, session: str, settings: dict[str, str]) -> None
         **dict.fromkeys(TRAINER_MODULES, trainer_imported),
         **{name: _read_path_hook(name, recorder) for name in READ_PATH_MODULES},
     }
+    if settings.get(names.TORCH_STEPS, names.OFF) != names.OFF:
+        hooks["torch.nn.modules.module"] = modules_imported
     log_directory = f"{session}/{names.POSIX}"
     if _traced_into(log_directory):
         hooks["_posixsubprocess"] = fork_exec_imported

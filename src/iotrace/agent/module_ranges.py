@@ -8,10 +8,10 @@ number of their forward operator, which readers join.
 
 from __future__ import annotations
 
-import gc
 import sys
 from typing import Any
 
+from iotrace.agent import module_parents
 from iotrace.agent.patching import hide_frame, patch
 from iotrace.session.names import MODULE_RANGE
 
@@ -39,7 +39,7 @@ def install() -> Callable[[], None]:
         return lambda: None
     base = torch.nn.Module
     record_range = torch._C._profiler._RecordFunctionFast
-    named = names(base)
+    named = names(base, module_parents.alive())
     on = True
 
     def make(original: Any) -> Any:
@@ -70,17 +70,16 @@ def install() -> Callable[[], None]:
     return remove
 
 
-def names(base: Any) -> dict[int, tuple[Any, str]]:
-    """Each module's class and the name of its range, by the module's id.
+def names(base: Any, parents: list[Any]) -> dict[int, tuple[Any, str]]:
+    """Each module's class and the name of its range, by the module's id; `parents` hold all that have names.
 
     Roots are modules that no other module holds; Lightning calls its modules' children, never the root.
     A module is named as in its root; a root goes by its class. Where there are several kinds of roots,
     all but the largest put their class before the names.
     """
-    modules = [each for each in gc.get_objects() if issubclass(type(each), base)]
-    held = {id(child) for module in modules for child in module.__dict__.get("_modules", {}).values()}
+    held = {id(child) for module in parents for child in module.__dict__.get("_modules", {}).values()}
     roots = []
-    for module in modules:
+    for module in parents:
         if id(module) not in held:
             while type(module).__name__ in _WRAPPERS and "module" in module._modules:
                 module = module._modules["module"]

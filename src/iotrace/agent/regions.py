@@ -40,6 +40,11 @@ def ask_compiler(compiling: Callable[[], bool] | None) -> None:
     _compiling = compiling
 
 
+def compiling() -> bool:
+    """Whether torch.compile reads the caller now. It can follow this question, and little else of ours."""
+    return _compiling is not None and _compiling()
+
+
 class Region:
     """A named part of the program: ``with`` it, or decorate a function with it. Reusable, by all threads."""
 
@@ -51,13 +56,13 @@ class Region:
 
     def __enter__(self) -> Region:
         recorder = _recorder
-        if recorder is not None and (_compiling is None or not _compiling()):
+        if recorder is not None and not compiling():
             self._begin(recorder)
         return self
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         recorder = _recorder
-        if recorder is not None and (_compiling is None or not _compiling()):
+        if recorder is not None and not compiling():
             self._end(recorder)
 
     def _begin(self, recorder: Recorder) -> None:
@@ -108,7 +113,7 @@ class Region:
     def _function(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def in_region(*args: Any, **kwargs: Any) -> Any:
             try:
-                if _recorder is None or (_compiling is not None and _compiling()):
+                if _recorder is None or compiling():
                     return call(*args, **kwargs)
                 with self:
                     return call(*args, **kwargs)

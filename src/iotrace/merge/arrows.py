@@ -9,6 +9,8 @@ import numpy as np
 
 _ROWS_AT_ONCE = 1 << 16
 _AT_ONCE = 1 << 19
+_ODD = 0x9E3779B97F4A7C1  # spreads the numbers, as a family's hash may be small
+_NEVER = np.iinfo(np.int64).max
 
 
 class Arrows:
@@ -18,21 +20,19 @@ class Arrows:
         self._file = path.open("w+b")
         self._count = 0
 
-    def add(self, numbers: list[int], times_ns: Any, are_ends: list[bool]) -> None:
-        """Ends of the arrows with these numbers."""
-        rows = np.column_stack([np.array(numbers, np.int64), times_ns, np.array(are_ends, np.int64)])
+    def add(self, numbers: Any, families: Any, times_ns: Any, are_ends: Any) -> None:
+        """Starts of arrows, and their stops and ends; an arrow is told by its number and its family."""
+        keys = numbers * _ODD ^ families
+        rows = np.column_stack([keys, times_ns, are_ends.astype(np.int64)])
         self._count += len(rows)
         self._file.write(np.ascontiguousarray(rows, np.int64).data)
 
     def backwards(self) -> int:
-        """How many arrows end before they start; ids that are used again count by order of time."""
+        """How many arrows have an end before their start; of those whose id is used once."""
         buckets = 1 + self._count // _AT_ONCE
-        found = 0
-        for bucket in range(buckets):
-            found += _backwards(self._rows_of(bucket, buckets))
-        return found
+        return sum(_backwards(self._rows_of(bucket, buckets)) for bucket in range(buckets))
 
-    def _rows_of(self, bucket: int, buckets: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+    def _rows_of(self, bucket: int, buckets: int) -> Any:
         self._file.seek(0)
         pieces = []
         while data := self._file.read(_ROWS_AT_ONCE * 24):
@@ -45,12 +45,12 @@ class Arrows:
         self._file.close()
 
 
-def _backwards(rows: np.ndarray[tuple[int, int], np.dtype[np.int64]]) -> int:
-    """Ends that come before the start of the same id, of ids with one start and one end."""
-    order = np.lexsort((rows[:, 2], rows[:, 0]))
-    number, time, is_end = rows[order].T
-    first = np.flatnonzero(np.diff(number, prepend=-1))
-    size = np.diff(np.append(first, len(number)))
-    pairs = first[size == 2]
-    sound = (is_end[pairs] == 0) & (is_end[pairs + 1] == 1) if len(pairs) else np.zeros(0, np.bool_)
-    return int((sound & (time[pairs + 1] < time[pairs])).sum()) if len(pairs) else 0
+def _backwards(rows: Any) -> int:
+    if not len(rows):
+        return 0
+    keys, times, is_end = rows[np.argsort(rows[:, 0], kind="stable")].T
+    first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
+    starts = np.add.reduceat(1 - is_end, first)
+    earliest = np.minimum.reduceat(np.where(is_end == 1, times, _NEVER), first)
+    started = np.minimum.reduceat(np.where(is_end == 0, times, _NEVER), first)
+    return int(((starts == 1) & (earliest < started)).sum())

@@ -7,21 +7,20 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import msgspec
 import numpy as np
 
-from iotrace.merge.events import Event, encode_number
+from iotrace.merge.batch import Batch, Columns
+from iotrace.merge.events import encode_number
 from iotrace.merge.lanes import UNBOUND, Lanes
 from iotrace.merge.spill import SLICE, Spill
 from iotrace.merge.stream import append
 from iotrace.merge.tracks import Tracks
 
-_encoder = msgspec.json.Encoder(decimal_format="number")
 OPENING = b'{"traceEvents":[\n'
 
 
 class ChromePart:
-    """One source's events as lines that end in a comma."""
+    """One source's events, behind the document's opening, as lines that end in a comma."""
 
     needs_all_rows = False
 
@@ -30,24 +29,17 @@ class ChromePart:
         self._path = path
         self._blocks: list[tuple[int, int, int]] = []  # first line, offset, bytes
         self._lines = 0
-        self._bytes = 0
+        self._bytes = self._file.write(OPENING)
 
-    def write(
-        self, events: list[Event], extra: dict[int, dict[str, Any]], starts: Any, kinds: Any
-    ) -> tuple[Any, Any]:
-        """Append the events; the keys in `extra` follow those of their event. Returns their lines."""
-        try:
-            data = _encoder.encode_lines(events).replace(b"\n", b",\n")
-            if extra:
-                data = _with(data, extra)
-        except (UnicodeEncodeError, msgspec.EncodeError):  # an odd string that Python's parser let through
-            data = b"".join(_encode_alone(event, extra.get(i)) for i, event in enumerate(events))
+    def write(self, batch: Batch, columns: Columns) -> tuple[Any, Any]:
+        """Append the events; returns their lines."""
+        data = batch.lines(columns)
         self._blocks.append((self._lines, self._bytes, len(data)))
         self._file.write(data)
-        self._lines += len(events)
+        self._lines += len(batch)
         self._bytes += len(data)
-        lines = np.arange(self._lines - len(events), self._lines, dtype=np.int64)
-        return lines, np.zeros(len(events), np.int32)
+        lines = np.arange(self._lines - len(batch), self._lines, dtype=np.int64)
+        return lines, np.zeros(len(batch), np.int32)
 
     def finish(self, spill: Spill, tracks: Tracks, delete_unbound: bool) -> tuple[int, int]:
         """Move what overlaps into lanes of its own, in place; returns slices moved and arrow ends unbound."""
@@ -59,6 +51,8 @@ class ChromePart:
         firsts = [first for first, _, _ in self._blocks]
         deletes = delete_unbound and unbound > 0
         target = self._path.with_suffix(".kept").open("wb") if deletes else None
+        if target is not None:
+            target.write(OPENING)
         for block, (first, offset, size) in enumerate(self._blocks):
             last = firsts[block + 1] if block + 1 < len(firsts) else self._lines
             low, high = np.searchsorted(ordinals, [first, last])
@@ -91,10 +85,7 @@ def _moves(spill: Spill, tracks: Tracks) -> tuple[Any, Any, int]:
     for index in spill.threads():
         lanes = Lanes()
         for rows in spill.windows(index):
-            lane_of = lanes.place(rows)
-            if lane_of is None:
-                continue
-            placed = np.array(lane_of, np.int64)
+            placed = lanes.place(rows)
             moved = np.flatnonzero(placed)
             if not len(moved):
                 continue
@@ -127,33 +118,12 @@ def _edit(data: bytearray, start: int, end: int, number: int, delete: bool) -> N
 _MARK = b'{"ph":"i"'
 
 
-def _with(data: bytes, extra: dict[int, dict[str, Any]]) -> bytes:
-    lines = data.split(b"\n")
-    for place, item in extra.items():
-        lines[place] = lines[place][:-2] + b"," + encode_number(item)[1:] + b","
-    return b"\n".join(lines)
-
-
-def _encode_alone(event: Event, extra: dict[str, Any] | None) -> bytes:
-    for key in ("ph", "name", "cat", "bp", "s", "id"):
-        text = getattr(event, key)
-        if isinstance(text, str):
-            setattr(event, key, text.encode(errors="backslashreplace").decode())
-    data = _encoder.encode(event)
-    if extra:
-        try:
-            data = data[:-1] + b"," + encode_number(extra)[1:]
-        except (UnicodeEncodeError, msgspec.EncodeError):
-            data = data[:-1] + b',"extra":' + encode_number(ascii(extra)) + b"}"
-    return data + b",\n"
-
-
 def join(
     parts: Iterable[Path], metadata: Iterable[dict[str, Any]], document: dict[str, Any], out: BinaryIO
 ) -> None:
-    """Write the document: the parts' lines, the names of processes and threads, and `document`'s keys."""
-    out.write(OPENING)
+    """Write the rest of a document that begins with a part, or with `OPENING`: the other parts' lines, the
+    names of processes and threads, and `document`'s keys."""
     for part in parts:
-        append(part, out)
+        append(part, out, len(OPENING))
     lines = b",\n".join(encode_number(item) for item in metadata)
     out.write(lines + b"\n]," + encode_number(document)[1:] + b"\n")

@@ -2,41 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import numpy as np
-
+from iotrace.merge.affine import ClockLink, ClockMap
 from iotrace.merge.inputs import DFTRACER, SESSION, MergeError, Source
 from iotrace.merge.survey import Survey
+from iotrace.merge.together import relate
 
 # dftracer and Kineto stamp with the same clock of a host: they were measured to agree to this.
 _SAME_HOST_BOUND_NS = 6_000
 _DFTRACER_BOUND_NS = 1_000  # it writes whole us
-_FEWEST_MATCHES = 3
-
-
-@dataclass
-class ClockLink:
-    """`shift_ns` brings a source to the merged clock, to within `bound_ns` (None: not known).
-
-    `kind` is exact (the host's own clock), inferred (from collectives that several ranks made together),
-    assumed (time since 1970, of a host that is not known) or none (a clock that nothing relates).
-    """
-
-    kind: str
-    shift_ns: int = 0
-    bound_ns: int | None = None
-    why: str = ""
 
 
 def link(sources: list[Source], surveys: list[Survey], align_start: bool, strict: bool) -> list[ClockLink]:
     """A link for each source; MergeError where there is none and nothing was asked for instead."""
     links = [_first(source, found) for source, found in zip(sources, surveys, strict=True)]
+    for place, item in enumerate(links):
+        item.island = place
     _other_hosts(surveys, links)
     _same_process(sources, surveys, links)
-    _infer(surveys, links)
+    relate(sources, surveys, links)
     unrelated = [place for place, item in enumerate(links) if item.kind == "none"]
-    alone = len(sources) == 1
+    alone = len({item.island for item in links}) == 1
     if unrelated and not alone and not align_start:
         raise MergeError(
             f"{sources[unrelated[0]].label} counts its time from the start of some machine: "
@@ -45,9 +30,9 @@ def link(sources: list[Source], surveys: list[Survey], align_start: bool, strict
         )
     if align_start:
         _align(surveys, links)
-    elif alone and unrelated:
+    elif alone and unrelated and len(links) == 1:
         links[0] = ClockLink("none", why="its own clock, since the start of some machine")
-    if strict and not alone:
+    if strict and len(links) > 1:
         for source, item in zip(sources, links, strict=True):
             if item.kind in ("assumed", "none"):
                 raise MergeError(
@@ -59,24 +44,32 @@ def link(sources: list[Source], surveys: list[Survey], align_start: bool, strict
 
 def _first(source: Source, found: Survey) -> ClockLink:
     if source.kind == SESSION:
-        return ClockLink("exact", bound_ns=found.bound_ns, why="anchors of its session")
+        bound = found.bound_ns or 0
+        why, domain = "anchors of its session", found.clock_domain or found.host
+        return ClockLink("exact", bound_ns=bound, why=why, domain=domain, own_bound_ns=bound)
     if source.kind == DFTRACER:
-        return ClockLink("exact", bound_ns=_DFTRACER_BOUND_NS, why="CLOCK_REALTIME of its host, in whole us")
+        why = "CLOCK_REALTIME of its host, in whole us"
+        return ClockLink("exact", bound_ns=_DFTRACER_BOUND_NS, why=why, own_bound_ns=_DFTRACER_BOUND_NS)
+    if found.absolute and found.host:
+        return ClockLink("assumed", why=f"time since 1970 on {found.host}, by no clock that was measured")
     if found.absolute:
         return ClockLink("assumed", why="time since 1970, of a host that the file does not name")
     return ClockLink("none", why="it does not say when its time begins")
 
 
 def _other_hosts(surveys: list[Survey], links: list[ClockLink]) -> None:
-    """No offset between two machines was measured: the first host's clock is the merged one."""
-    first = next((found.host for found in surveys if found.host), "")
-    for place, found in enumerate(surveys):
-        if found.host and found.host != first:
-            links[place] = ClockLink("assumed", why=f"the clock of {found.host}, beside that of {first}")
+    """The first host's clock is the merged one; nothing was measured between two machines."""
+    first = next((place for place, found in enumerate(surveys) if found.host), None)
+    if first is None:
+        return
+    for found, item in zip(surveys, links, strict=True):
+        if found.host and item.domain != links[first].domain:
+            item.kind, item.bound_ns = "assumed", None
+            item.why = f"the clock of {found.host}, beside that of {surveys[first].host}"
 
 
 def _same_process(sources: list[Source], surveys: list[Survey], links: list[ClockLink]) -> None:
-    """A process that a session or a log knows, too, shares its clock."""
+    """A process that a session or a log knows, too, shares its clock; measured of torch.profiler alone."""
     known = {
         pid: place
         for place, source in enumerate(sources)
@@ -85,73 +78,38 @@ def _same_process(sources: list[Source], surveys: list[Survey], links: list[Cloc
     }
     users: dict[int, int] = {}
     for place, item in enumerate(links):
-        if item.kind == "assumed" and surveys[place].pids:
+        if sources[place].kind not in (DFTRACER, SESSION) and item.kind == "assumed" and surveys[place].pids:
             users[surveys[place].pids[0]] = users.get(surveys[place].pids[0], 0) + 1
     for place, item in enumerate(links):
         pids = surveys[place].pids
         other = known.get(pids[0]) if pids else None
-        if item.kind != "assumed" or other is None or users[pids[0]] > 1:
+        if users.get(pids[0] if pids else -1) != 1 or item.kind != "assumed" or other is None:
+            continue
+        if sources[place].kind in (DFTRACER, SESSION) or not surveys[place].by_kineto:
             continue
         one, two = surveys[place].first_ns, surveys[other].first_ns
         if one is not None and two is not None and abs(one - two) < 86_400 * 10**9:
-            why = f"process {pids[0]} is the one of {sources[other].label}"
-            links[place] = ClockLink("exact", bound_ns=_SAME_HOST_BOUND_NS, why=why)
-
-
-def _infer(surveys: list[Survey], links: list[ClockLink]) -> None:
-    """Collectives end at the same instant on every rank: offset and drift by robust regression."""
-    candidates = [place for place, found in enumerate(surveys) if found.collectives]
-    if len(candidates) < 2:
-        return
-    reference = max(candidates, key=lambda place: len(surveys[place].collectives))
-    for place in candidates:
-        if place == reference or links[place].kind == "exact":
-            continue
-        offset = offset_between(surveys[reference].collectives, surveys[place].collectives)
-        if offset is None:
-            continue
-        shift, bound, count = offset
-        why = f"{count} collectives matched"
-        if abs(shift) <= bound and links[place].kind == "assumed":  # the stamps agree already
-            links[place] = ClockLink("inferred", 0, bound + abs(shift), f"{why}; no offset seen")
-        else:
-            links[place] = ClockLink("inferred", shift, bound, why)
-        if links[reference].kind == "assumed":
-            links[reference] = ClockLink("inferred", 0, 0, "the others are told from its collectives")
-
-
-def offset_between(
-    reference: dict[tuple[str, ...], int], other: dict[tuple[str, ...], int]
-) -> tuple[int, int, int] | None:
-    """What to add to `other`'s times, the bound of it in ns, and how many collectives say so.
-
-    The median of the differences, and as bound the 95th percentile of what they leave, drift included.
-    """
-    keys = sorted(reference.keys() & other.keys())
-    if len(keys) < _FEWEST_MATCHES:
-        return None
-    differences = np.array([reference[key] - other[key] for key in keys], np.int64)
-    shift = int(np.median(differences - differences[0])) + int(differences[0])
-    residual = np.abs(differences - shift)
-    return shift, int(np.percentile(residual, 95)), len(keys)
+            item.domain, item.own_bound_ns = links[other].domain, _SAME_HOST_BOUND_NS
+            item.why = f"process {pids[0]} is the one of {sources[other].label}"
+            if links[other].kind == "exact":
+                item.kind, item.bound_ns = "exact", _SAME_HOST_BOUND_NS
+            else:
+                item.why += f"; {links[other].why}"
 
 
 def _align(surveys: list[Survey], links: list[ClockLink]) -> None:
-    starts = [
-        found.first_ns + item.shift_ns
-        for found, item in zip(surveys, links, strict=True)
-        if found.first_ns is not None and item.kind != "none"
-    ]
-    unrelated = [
-        found.first_ns
-        for found, item in zip(surveys, links, strict=True)
-        if item.kind == "none" and found.first_ns is not None
-    ]
-    if not starts and not unrelated:
+    """Put the first event of each group that nothing relates where the first of the others is."""
+    firsts: dict[tuple[bool, int], int] = {}
+    for found, item in zip(surveys, links, strict=True):
+        if found.first_ns is not None:
+            key = item.kind == "none", item.island
+            first = item.map.one(found.first_ns)
+            firsts[key] = min(firsts.get(key, first), first)
+    related = [first for (unrelated, _), first in firsts.items() if not unrelated]
+    if not firsts:
         return
-    target = min(starts or unrelated)
-    for place, (found, item) in enumerate(zip(surveys, links, strict=True)):
+    target = min(related or firsts.values())
+    for found, item in zip(surveys, links, strict=True):
         if item.kind == "none" and found.first_ns is not None:
-            links[place] = ClockLink(
-                "none", target - found.first_ns, None, "starts put together (--align start)"
-            )
+            item.map = item.map.then(ClockMap(target - firsts[True, item.island]))
+            item.bound_ns, item.why = None, "starts put together (--align start)"

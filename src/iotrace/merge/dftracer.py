@@ -10,7 +10,8 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, Raw
 
-from iotrace.merge.events import Batch, Event
+from iotrace.merge.batch import EventBatch
+from iotrace.merge.events import Event
 from iotrace.merge.tolerant import event_of, objects
 
 # 2.x writes numbers for the phases; 3 is a sum over calls, with a start and a duration.
@@ -62,7 +63,7 @@ class LogReader:
         self._line = 0
         self._first_loss: int | None = None
 
-    def batches(self, blocks: Iterator[bytes]) -> Iterator[Batch]:
+    def batches(self, blocks: Iterator[bytes]) -> Iterator[EventBatch]:
         """The events of the log, in order."""
         rest = b""
         for block in blocks:
@@ -76,7 +77,7 @@ class LogReader:
                 f"{self._first_loss}"
             )
 
-    def _read(self, piece: bytes) -> Batch:
+    def _read(self, piece: bytes) -> EventBatch:
         try:
             lines = _decoder.decode_lines(piece)
             if all(line.ts is UNSET or 0 <= line.ts < _FARTHEST_US for line in lines):
@@ -86,7 +87,7 @@ class LogReader:
             pass
         return self._one_by_one(piece)
 
-    def _batch(self, lines: list[_Line]) -> Batch:
+    def _batch(self, lines: list[_Line]) -> EventBatch:
         events = []
         for line in lines:
             event = Event(
@@ -109,7 +110,7 @@ class LogReader:
             events.append(event)
         starts = np.array([0 if line.ts is UNSET else line.ts for line in lines], np.int64) * 1000
         durations = [0 if line.dur is UNSET else min(line.dur, _FARTHEST_US) for line in lines]
-        return Batch(events, starts, np.array(durations, np.int64) * 1000, may_bind=False)
+        return EventBatch(events, starts, np.array(durations, np.int64) * 1000, may_bind=False)
 
     def _spelled(self, args: dict[str, Any]) -> dict[str, Any]:
         pool = self._pool
@@ -120,7 +121,7 @@ class LogReader:
         }
         return {**known, **args} if known else args
 
-    def _one_by_one(self, piece: bytes) -> Batch:
+    def _one_by_one(self, piece: bytes) -> EventBatch:
         events: list[Event] = []
         starts: list[int] = []
         durations: list[int] = []
@@ -150,7 +151,7 @@ class LogReader:
             events.append(event)
             starts.append(start)
             durations.append(duration)
-        return Batch(events, np.array(starts, np.int64), np.array(durations, np.int64), extra)
+        return EventBatch(events, np.array(starts, np.int64), np.array(durations, np.int64), extra)
 
     def _lose(self) -> None:
         self.lost_events += 1

@@ -1,8 +1,7 @@
-"""One event of a Chrome trace, as bytes come in and as bytes go out."""
+"""One event of a Chrome trace, its kinds, and its times as integers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
@@ -46,20 +45,6 @@ class Event(msgspec.Struct, forbid_unknown_fields=True, gc=False, kw_only=True):
     esf: _Opaque = UNSET
     estack: _Opaque = UNSET
     v: _Opaque = UNSET
-
-
-@dataclass
-class Batch:
-    """Events in the order of the file, with their times as integers.
-
-    `start_ns` is what the source's own clock says; `extra` holds keys that `Event` does not know, by place.
-    """
-
-    events: list[Event]
-    start_ns: Times
-    duration_ns: Times
-    extra: dict[int, dict[str, Any]] = field(default_factory=dict)
-    may_bind: bool = True  # whether an event may have `id2` or `bind_id`
 
 
 KEYS = frozenset(Event.__struct_fields__)

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from iotrace.merge.affine import ClockMap
 from iotrace.merge.arrows import Arrows
+from iotrace.merge.batch import Batch
 from iotrace.merge.chrome import Scanner
 from iotrace.merge.chrome_out import ChromePart
 from iotrace.merge.dftracer import LogReader
-from iotrace.merge.events import Batch
 from iotrace.merge.inputs import CHROME, DFTRACER, Source
 from iotrace.merge.native_out import NativePart
 from iotrace.merge.recorded import batches_of, timeline_of
@@ -35,7 +36,7 @@ class Job:
     place: int
     sources: int
     shared: dict[Raw, int]
-    from_clock_ns: int  # from the source's stamps to the merged clock
+    clock: ClockMap  # from the source's stamps to the merged clock
     base_ns: int
     selection: Selection
     pool: dict[str, str]
@@ -85,7 +86,7 @@ def convert(job: Job, progress: Progress = lambda _: None) -> Result:
 def _convert(job: Job, spill: Spill, arrows: Arrows, progress: Progress) -> Result:
     tracks = Tracks(job.place, job.sources, job.shared)
     sink: ChromePart | NativePart = NativePart(job.part, job.place) if job.native else ChromePart(job.part)
-    rewriter = Rewriter(tracks, sink, spill, arrows, job.from_clock_ns, job.base_ns, job.selection)
+    rewriter = Rewriter(tracks, sink, spill, arrows, job.clock, job.base_ns, job.selection)
     problems: list[str] = []
     reader, batches = _open(job, problems, progress)
     for batch in batches:
@@ -115,7 +116,8 @@ def _convert(job: Job, spill: Spill, arrows: Arrows, progress: Progress) -> Resu
 def _open(job: Job, problems: list[str], progress: Progress) -> tuple[Any, Iterator[Batch]]:
     source = job.source
     if source.kind == CHROME:
-        scanner = Scanner(source.label)
+        # Native output needs the arguments decoded, and takes nothing of the text.
+        scanner = Scanner(source.label, keep_text=not job.native)
         return scanner, scanner.batches(blocks(source.path, problems, progress))
     if source.kind == DFTRACER:
         reader = LogReader(source.label, job.pool)

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
+from iotrace.merge.batch import Batch, Columns, EventBatch
 from iotrace.merge.events import OPAQUE, Event, encode_number
 from iotrace.merge.lanes import UNBOUND, Lanes
 from iotrace.merge.protobuf import annotation, data, double, integer, text, timestamps, varint
@@ -86,16 +87,16 @@ class NativePart:
         self._place = place
         self._others = False  # whether some event of the batch has one of Chrome's rarer keys
 
-    def write(
-        self, events: list[Event], extra: dict[int, dict[str, Any]], starts: Any, kinds: Any
-    ) -> tuple[Any, Any]:
+    def write(self, batch: Batch, columns: Columns) -> tuple[Any, Any]:
         """Encode the events; where their bodies lie, and their sizes."""
-        self._others = any(_others(event) != _NO_OTHERS for event in events)
+        assert isinstance(batch, EventBatch)  # no text was kept for native output
+        batch.number(columns)
+        self._others = any(_others(event) != _NO_OTHERS for event in batch.events)
         bodies = []
         for place, (event, start, kind) in enumerate(
-            zip(events, starts.tolist(), kinds.tolist(), strict=True)
+            zip(batch.events, columns.start_ns.tolist(), columns.kinds.tolist(), strict=True)
         ):
-            body = self._body(event, extra.get(place))
+            body = self._body(event, batch.extra.get(place))
             if kind > MARK:
                 self._elsewhere(event, start, body)
                 body = b""
@@ -225,7 +226,7 @@ class NativePart:
                 lanes = Lanes()
                 writers: dict[int, _Row] = {}
                 for rows in spill.windows(index):
-                    placed = lanes.place(rows) or [0] * len(rows)
+                    placed = lanes.place(rows).tolist()
                     for lane in set(placed) - writers.keys() - {UNBOUND}:
                         thread = tracks.overflow(tracks.threads[index], lane)
                         writers[lane] = _Row(thread.tid, self._sequence)

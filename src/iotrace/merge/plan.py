@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from iotrace.merge.clocks import ClockLink
+from iotrace.merge.affine import ClockLink
 from iotrace.merge.inputs import DFTRACER, SESSION, MergeError, Source, expand, identify
 from iotrace.merge.job import Job
 from iotrace.merge.recorded import foreign_traces, ranks_of
@@ -142,7 +142,7 @@ def jobs_of(
 ) -> list[Job]:
     """What each source's process has to do."""
     starts = [
-        found.first_ns + item.shift_ns
+        item.map.one(found.first_ns)
         for found, item in zip(surveys, links, strict=True)
         if found.first_ns is not None
     ]
@@ -157,7 +157,7 @@ def jobs_of(
             place=place,
             sources=len(sources) + 1,  # the last block of numbers is for the shared processes
             shared=shared[place],
-            from_clock_ns=links[place].shift_ns + surveys[place].stamps_base_ns,
+            clock=links[place].map.behind(surveys[place].stamps_base_ns),
             base_ns=base,
             selection=_selection(surveys[place], links[place], first, options, source),
             pool=pool if source.kind == DFTRACER else {},
@@ -212,8 +212,9 @@ def _selection(found: Survey, item: ClockLink, first_ns: int, options: Options, 
     if options.steps is not None and found.steps:
         wanted = [span for step, span in found.steps.items() if options.steps[0] <= step < options.steps[1]]
         if wanted:
-            shift = item.shift_ns + found.stamps_base_ns
-            windows = ((min(span[0] for span in wanted) + shift, max(span[1] for span in wanted) + shift),)
+            clock = item.map.behind(found.stamps_base_ns)
+            first, last = min(span[0] for span in wanted), max(span[1] for span in wanted)
+            windows = ((clock.one(first), clock.one(last)),)
         else:
             windows = ((0, 0),)
     return Selection(windows, options.dropped)

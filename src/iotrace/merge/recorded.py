@@ -10,7 +10,8 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, Raw
 
-from iotrace.merge.events import Batch, Event
+from iotrace.merge.batch import EventBatch
+from iotrace.merge.events import Event
 from iotrace.session import names
 from iotrace.sources.session import Rank, Session, open_session
 from iotrace.timeline.build import build
@@ -51,7 +52,7 @@ def timeline_of(session: Session, name: str) -> tuple[Timeline, Rank]:
     return build(session, rank, with_torch=False), rank
 
 
-def batches_of(timeline: Timeline) -> Iterator[Batch]:
+def batches_of(timeline: Timeline) -> Iterator[EventBatch]:
     """The timeline's processes, slices, counters and arrows; times in ns of CLOCK_REALTIME."""
     maker = _Maker()
     places: dict[int, tuple[Any, str]] = {}
@@ -108,8 +109,8 @@ class _Maker:
     def metadata(self, pid: Any, name: str, args: dict[str, Any], tid: Any) -> None:
         self.add(Event(ph="M", pid=pid, tid=tid, name=name, args=Raw(_encode(args))), 0)
 
-    def batch(self) -> Batch:
-        made = Batch(self._events, np.array(self._starts, np.int64), np.array(self._durations, np.int64))
+    def batch(self) -> EventBatch:
+        made = EventBatch(self._events, np.array(self._starts, np.int64), np.array(self._durations, np.int64))
         self._events, self._starts, self._durations = [], [], []
         return made
 

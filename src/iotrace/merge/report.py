@@ -28,7 +28,10 @@ def print_summary(summary: Summary, console: Console) -> None:
         if selected:
             text += f", {count.selected_away} left out on request"
         _line(console, "counts" if place == 0 else "", text)
-    check = [f"{summary.lanes_moved} slices overlapped another and stand beside it"]
+    check = [
+        f"{summary.lanes_moved} slices begin inside another slice of their row and end after it "
+        "(children outside their parents): they stand on a row beside it"
+    ]
     check.append(f"{summary.arrows_backwards} arrows end before they start (kernels before their launch)")
     if summary.loose_arrow_ends:
         check.append(f"{summary.loose_arrow_ends} ends of arrows lie in no slice")
@@ -39,8 +42,11 @@ def print_summary(summary: Summary, console: Console) -> None:
         console.print(Text(f"{len(summary.sources) - _SHOWN} more inputs: --json lists them"))
     console.print()
     for kind in ("exact", "inferred", "assumed", "none"):
-        for why in dict.fromkeys(item.clock_why for item in summary.sources if item.clock == kind):
+        reasons = list(dict.fromkeys(item.clock_why for item in summary.sources if item.clock == kind))
+        for why in reasons[:_SHOWN]:
             _line(console, kind, why)
+        if len(reasons) > _SHOWN:
+            _line(console, kind, f"{len(reasons) - _SHOWN} more: --json lists them")
     for note in summary.notes:
         _line(console, "note", note)
     for problem in summary.problems[:_SHOWN]:
@@ -67,7 +73,11 @@ def _clocks(sources: list[SourceSummary]) -> Table:
     table.add_column("clock")
     table.add_column("bound", justify="right")
     table.add_column("shifted by", justify="right")
+    drifted = any(source.clock_drift_ppb for source in sources[:_SHOWN])
+    if drifted:
+        table.add_column("drift undone", justify="right")
     for source in sources[:_SHOWN]:
+        drift = source.clock_drift_ppb
         table.add_row(
             Text(source.path.rsplit("/", 1)[-1]),
             "" if source.rank is None else str(source.rank),
@@ -75,6 +85,7 @@ def _clocks(sources: list[SourceSummary]) -> Table:
             source.clock,
             "unknown" if source.clock_bound_ns is None else f"± {_time(source.clock_bound_ns)}",
             _time(source.clock_shift_ns) if source.clock_shift_ns else "",
+            *([f"{abs(drift) / 1e3:.3g} ppm" if drift else ""] if drifted else []),
         )
     return table
 

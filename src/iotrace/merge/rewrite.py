@@ -9,22 +9,29 @@ from typing import Any, Protocol
 
 import msgspec
 import numpy as np
-from msgspec import UNSET, Raw
+from msgspec import UNSET
 
+from iotrace.merge.affine import ClockMap
 from iotrace.merge.arrows import Arrows
-from iotrace.merge.events import ASYNC, FLOWS, NAMING, Batch, Event
+from iotrace.merge.batch import NO_ID, OTHER_ID, Batch, Columns, Edit
+from iotrace.merge.events import ASYNC, FLOWS, NAMING, Times
 from iotrace.merge.spill import BEGIN, ELSEWHERE, END, FLOW, MARK, SLICE, Spill
-from iotrace.merge.tracks import ThreadTrack, Tracks
+from iotrace.merge.tracks import Tracks
 
-_KINDS = {
-    **dict.fromkeys(FLOWS, FLOW),
-    "B": BEGIN,
-    "E": END,
-    **dict.fromkeys("iIR", MARK),
-}
+
+def _by_letter(kinds: dict[str, int], default: int) -> Any:
+    table = np.full(256, default, np.int32)
+    for letter, kind in kinds.items():
+        table[ord(letter)] = kind
+    return table
+
+
+_KINDS = _by_letter(
+    {"X": SLICE, **dict.fromkeys(FLOWS, FLOW), "B": BEGIN, "E": END, **dict.fromkeys("iIR", MARK)}, ELSEWHERE
+)
+_RENUMBERED = _by_letter(dict.fromkeys([*FLOWS, *ASYNC], 1), 0).astype(np.bool_)
 _EXACT_NS = 1 << 53
 _HASHED = 1 << 52
-_decode_any = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -46,23 +53,21 @@ class Sink(Protocol):
 
     needs_all_rows: bool
 
-    def write(
-        self, events: list[Event], extra: dict[int, dict[str, Any]], starts: Any, kinds: Any
-    ) -> tuple[Any, Any]: ...
+    def write(self, batch: Batch, columns: Columns) -> tuple[Any, Any]: ...
 
 
 @dataclass
 class Rewriter:
     """Turns batches of one source into events of the result.
 
-    `shift_ns` leads from the source's clock to the merged one, `base_ns` is where the result's times begin.
+    `clock` leads from the source's stamps to the merged clock, `base_ns` is where the result's times begin.
     """
 
     tracks: Tracks
     sink: Sink
     spill: Spill
     arrows: Arrows
-    shift_ns: int
+    clock: ClockMap
     base_ns: int
     selection: Selection
     read: Counter[str] = field(default_factory=Counter)
@@ -70,118 +75,179 @@ class Rewriter:
     mended: Counter[str] = field(default_factory=Counter)
     first_ns: int | None = None
     last_ns: int | None = None
-    _met: dict[tuple[Any, Any], ThreadTrack] = field(default_factory=dict)
 
     def take(self, batch: Batch) -> None:
         """Rewrite and pass on one batch."""
-        events, extra = batch.events, batch.extra
-        starts = batch.start_ns + self.shift_ns
+        self.read.update(_counted(batch.phases))
+        starts = self.clock.times(batch.start_ns)
         durations = batch.duration_ns
         if (durations < 0).any():
             self.mended["negative durations, shown as 0"] += int((durations < 0).sum())
             durations = np.maximum(durations, 0)
-        if not self.selection.everything:
-            self.read.update([event.ph for event in events])
-            events, starts, durations, extra = self._select(events, starts, durations, extra)
-        relative = starts - self.base_ns
-        threads: list[int] = []
-        special: list[int] = []
-        consumed: list[int] = []
-        met = self._met
-        sources, own, limit = self.tracks.sources, self.tracks.place, self._arithmetic
-        flows: list[tuple[int, int]] = []  # places and ids of what starts or ends an arrow
-        for place, (event, start_us, duration_us) in enumerate(
-            zip(events, _microseconds(relative), _microseconds(durations), strict=True)
-        ):
-            try:
-                thread = met[event.pid, event.tid]
-            except KeyError:
-                thread = met[event.pid, event.tid] = self.tracks.thread(event.pid, event.tid)
-            event.ts = start_us
-            if event.ph == "X":
-                if event.dur is UNSET:
-                    self.mended["slices without a duration, shown as 0 long"] += 1
-                event.dur = duration_us
-            elif event.ph in FLOWS:
-                if event.ph != "s":
-                    event.bp = "e"  # without it Perfetto ends the arrow at the next slice
-                number = event.id
-                if type(number) is int and 0 <= number < limit:
-                    event.id = number = number * sources + own
-                else:
-                    event.id = number = self._identify(0 if number is UNSET else number)
-                if event.ph != "t":
-                    flows.append((place, number))
-                special.append(place)
-            else:
-                if event.ph == "M" and event.name in NAMING:
-                    self._name(event)
-                    consumed.append(place)
-                elif event.ph == "B" or event.ph == "E":
-                    thread = self.tracks.thread(event.pid, event.tid, stacked=True)
-                elif event.dur is not UNSET:
-                    event.dur = duration_us
-                special.append(place)
-            event.pid = thread.pid
-            event.tid = thread.tid
-            threads.append(thread.index)
-        kinds = np.zeros(len(events), np.int32)
-        special_phases = [events[place].ph for place in special]
-        if special:
-            kinds[special] = [_KINDS.get(phase, ELSEWHERE) for phase in special_phases]
-            for place in np.flatnonzero(kinds >= MARK).tolist():
-                kinds[place] = self._special(events[place])
-        if flows:
-            ends = [events[place].ph == "f" for place, _ in flows]
-            places = [place for place, _ in flows]
-            self.arrows.add([number for _, number in flows], starts[places], ends)
-        if batch.may_bind:
-            for event in events:
-                self._rebind(event)
-        self._clamp(events, relative)
-        if consumed:
-            gone = set(consumed)
-            kept = np.ones(len(events), np.bool_)
-            kept[consumed] = False
-            extra = _renumbered(extra, np.cumsum(kept) - 1, gone)
-            events = [event for place, event in enumerate(events) if place not in gone]
-            threads_kept = np.array(threads, np.int64)[kept]
-            starts, durations, kinds = starts[kept], durations[kept], kinds[kept]
-        else:
-            threads_kept = np.array(threads, np.int64)
-        phases = Counter(special_phases)
-        phases["X"] += len(threads) - len(special)
-        self.written.update(phases)
-        self.written["M"] -= len(consumed)
-        if self.selection.everything:
-            self.read.update(phases)
-        self._pass_on(events, extra, threads_kept, starts, durations, kinds)
-
-    def _pass_on(
-        self,
-        events: list[Event],
-        extra: dict[int, dict[str, Any]],
-        threads: Any,
-        starts: Any,
-        durations: Any,
-        kinds: Any,
-    ) -> None:
-        if not events:
+        durations = self.clock.durations(batch.start_ns, durations)
+        wanted = self._wanted(batch, starts, durations)
+        if wanted is not None:
+            batch, starts, durations = batch.select(wanted), starts[wanted], durations[wanted]
+        if not len(batch):
             return
-        for index in np.unique(threads[kinds < ELSEWHERE]).tolist():
+        phases = batch.phases
+        self.written.update(_counted(phases))
+        kinds = _KINDS[phases]
+        kinds[(kinds == MARK) & np.isin(batch.scopes, [ord("g"), ord("p")])] = ELSEWHERE
+        ids = self._ids(batch, phases)
+        is_arrow = kinds == FLOW
+        if is_arrow.any():
+            families = batch.families[is_arrow]
+            self.arrows.add(ids[is_arrow], families, starts[is_arrow], phases[is_arrow] != ord("s"))
+        relative = starts - self.base_ns
+        if (relative < 0).any():
+            # Perfetto drops what lies before its zero: such times are damage, and are drawn at the zero.
+            early = int(((relative < 0) & (phases != ord("M"))).sum())
+            if early:
+                self.mended["times more than a day before the others', shown at the start"] += early
+            relative = np.maximum(relative, 0)
+        has_duration = batch.has_duration
+        is_slice = phases == ord("X")
+        if not has_duration[is_slice].all():
+            what = "slices without a duration, shown as 0 long"
+            self.mended[what] += int((~has_duration[is_slice]).sum())
+        edits = self._rebound(batch) if batch.may_bind else []
+        threads, pids, tids = self._threads(batch, phases)
+        shown = np.where(has_duration | is_slice, durations, -1)
+        self._pass_on(
+            batch, threads, durations, Columns(starts, relative, shown, pids, tids, ids, kinds, edits)
+        )
+
+    def _pass_on(self, batch: Batch, threads: Times, durations: Times, columns: Columns) -> None:
+        kinds, starts = columns.kinds, columns.start_ns
+        on_rows = kinds < ELSEWHERE
+        for index in np.unique(threads[on_rows]).tolist():
             self.tracks.threads[index].used = True
-        timed = kinds < ELSEWHERE
-        if timed.any():
-            self.first_ns = _least(self.first_ns, int(starts[timed].min()))
-            self.last_ns = max(self.last_ns or 0, int((starts + durations)[timed].max()))
-        ordinals, sizes = self.sink.write(events, extra, starts, kinds)
+        if on_rows.any():
+            self.first_ns = _least(self.first_ns, int(starts[on_rows].min()))
+            self.last_ns = max(self.last_ns or 0, int((starts + durations)[on_rows].max()))
+        ordinals, sizes = self.sink.write(batch, columns)
         ends = starts + np.where(kinds == SLICE, durations, 0)
         if not self.sink.needs_all_rows:
             starts, ends = self._as_seen(starts, ends)
         wanted = kinds <= (MARK if self.sink.needs_all_rows else FLOW)
         self.spill.add(*(column[wanted] for column in (threads, starts, ends, ordinals, kinds, sizes)))
 
-    def _as_seen(self, starts: Any, ends: Any) -> tuple[Any, Any]:
+    def _wanted(self, batch: Batch, starts: Times, durations: Times) -> Any:
+        """A mask of what goes on, None for all. The names of processes and threads end here."""
+        is_metadata = batch.phases == ord("M")
+        wanted = None
+        if not self.selection.everything:
+            wanted = self._selected(batch, starts, durations) | is_metadata
+        if is_metadata.any():
+            named = [row for row in np.flatnonzero(is_metadata).tolist() if self._name(batch, row)]
+            if named:
+                wanted = np.ones(len(batch), np.bool_) if wanted is None else wanted
+                wanted[named] = False
+        return wanted
+
+    def _selected(self, batch: Batch, starts: Times, durations: Times) -> Any:
+        wanted = np.ones(len(batch), np.bool_)
+        if self.selection.windows:
+            ends = starts + durations
+            wanted[:] = False
+            for first, last in self.selection.windows:
+                wanted |= (starts < last) & ((ends > first) | ((starts >= first) & (durations == 0)))
+        if self.selection.dropped:
+            categories = (batch.value(row, "cat") for row in range(len(batch)))
+            wanted &= [item is UNSET or item.lower() not in self.selection.dropped for item in categories]
+        return wanted
+
+    def _threads(self, batch: Batch, phases: Any) -> tuple[Times, Times, Times]:
+        """The thread of each event, and its numbers in the result. Begin and end events have their own."""
+        track = batch.track
+        threads = np.empty(len(batch), np.int64)
+        stacked = (phases == ord("B")) | (phases == ord("E"))
+        for is_stacked in (False, True) if stacked.any() else (False,):
+            places = np.flatnonzero(stacked == is_stacked)
+            table = np.zeros(len(batch.tracks), np.int64)
+            for number in np.unique(track[places]).tolist():
+                pid, tid = batch.tracks[number]
+                table[number] = self.tracks.thread(pid, tid, is_stacked).index
+            threads[places] = table[track[places]]
+        numbers = {index: self.tracks.threads[index] for index in np.unique(threads).tolist()}
+        known = np.array(list(numbers), np.int64)
+        at = np.searchsorted(known, threads)
+        pids = np.array([thread.pid for thread in numbers.values()], np.int64)
+        tids = np.array([thread.tid for thread in numbers.values()], np.int64)
+        return threads, pids[at], tids[at]
+
+    def _ids(self, batch: Batch, phases: Any) -> Times:
+        """Numbers of this source's own for what joins events; NO_ID where the event keeps what it has."""
+        ids = batch.ids
+        renumbered = _RENUMBERED[phases]
+        # An arrow without an id is told from others by its source alone; async events may use `id2`.
+        ids[_KINDS[phases] == FLOW] = np.where(ids == NO_ID, 0, ids)[_KINDS[phases] == FLOW]
+        plain = renumbered & (ids >= 0) & (ids < self._arithmetic)
+        odd = renumbered & ~plain & (ids != NO_ID)
+        ids[~renumbered] = NO_ID
+        ids[plain] = ids[plain] * self.tracks.sources + self.tracks.place
+        for row in np.flatnonzero(odd).tolist():
+            ids[row] = self._identify(batch.value(row, "id"))
+        return ids
+
+    def _identify(self, raw: Any) -> int:
+        """A number of this source's own, the same for the same id: arithmetic, as a table would grow."""
+        number = raw
+        if isinstance(raw, str):
+            try:
+                number = int(raw, 16)  # as Perfetto reads it
+            except ValueError:
+                number = OTHER_ID
+        if isinstance(number, int) and 0 <= number < self._arithmetic:
+            return number * self.tracks.sources + self.tracks.place
+        text = f"{self.tracks.place}:{raw}"
+        digest = blake2b(text.encode(errors="replace"), digest_size=6).digest()
+        return _HASHED + int.from_bytes(digest, "big")
+
+    @property
+    def _arithmetic(self) -> int:
+        """Ids below are renumbered by arithmetic and stay below the hashed ones."""
+        return _HASHED // self.tracks.sources - 1
+
+    def _rebound(self, batch: Batch) -> list[Edit]:
+        """New values for the ids of Chrome's other ways to join events."""
+        edits: list[Edit] = []
+        for row in range(len(batch)):
+            value = batch.value(row, "id2")
+            if isinstance(value, dict) and "global" in value:
+                value = {**value, "global": f"0x{self._identify(value['global']):x}"}
+                edits.append((row, "id2", _encode(value)))
+            value = batch.value(row, "bind_id")
+            if value is not UNSET:
+                edits.append((row, "bind_id", b"%d" % self._identify(value)))
+        return edits
+
+    def _name(self, batch: Batch, row: int) -> bool:
+        """Take the name of a process or a thread; whether the event is one that tells such."""
+        kind = batch.value(row, "name")
+        if kind not in NAMING:
+            return False
+        args = batch.value(row, "args")
+        if not isinstance(args, dict):
+            return True
+        pid, tid = batch.value(row, "pid"), batch.value(row, "tid")
+        process = self.tracks.process(pid)
+        thread = self.tracks.thread(pid, tid)
+        if kind == "process_name":
+            process.name = str(args.get("name", "")).strip() or process.name
+        elif kind == "process_labels":
+            process.labels = str(args.get("labels", "")).strip() or process.labels
+        elif kind == "thread_name":
+            thread.name = str(args.get("name", "")).strip() or thread.name
+        elif isinstance(args.get("sort_index"), int):
+            if kind == "process_sort_index":
+                process.sort_index = args["sort_index"]
+            else:
+                thread.sort_index = args["sort_index"]
+        return True
+
+    def _as_seen(self, starts: Times, ends: Times) -> tuple[Times, Times]:
         """The times that Perfetto will read: doubles of us, which are coarse far from the base."""
         relative = starts - self.base_ns
         if int(np.abs(relative).max()) < _EXACT_NS:
@@ -192,109 +258,11 @@ class Rewriter:
         seen += self.base_ns
         return seen, seen + (ends - starts)
 
-    def _select(self, events: list[Event], starts: Any, durations: Any, extra: Any) -> Any:
-        wanted = np.ones(len(events), np.bool_)
-        if self.selection.windows:
-            ends = starts + durations
-            wanted[:] = False
-            for first, last in self.selection.windows:
-                inside = (starts < last) & ((ends > first) | ((starts >= first) & (durations == 0)))
-                wanted |= inside
-        if self.selection.dropped:
-            dropped = self.selection.dropped
-            wanted &= [event.cat is UNSET or event.cat.lower() not in dropped for event in events]
-        wanted |= [event.ph == "M" for event in events]
-        gone = set(np.flatnonzero(~wanted).tolist())
-        kept = [event for place, event in enumerate(events) if place not in gone]
-        return kept, starts[wanted], durations[wanted], _renumbered(extra, np.cumsum(wanted) - 1, gone)
 
-    def _rebind(self, event: Event) -> None:
-        """The ids of Chrome's other ways to join events."""
-        if event.id2 is not UNSET:
-            event.id2 = self._scoped(event.id2)
-        if event.bind_id is not UNSET:
-            event.bind_id = Raw(str(self._identify(_value(event.bind_id))).encode())
-
-    def _special(self, event: Event) -> int:
-        """Renumber what is global in the result; the kind of a row that is no slice's and no arrow's."""
-        if event.ph in ASYNC and event.id is not UNSET:
-            event.id = self._identify(event.id)
-        if event.s == "g" or event.s == "p":
-            return ELSEWHERE
-        return _KINDS.get(event.ph, ELSEWHERE)
-
-    def _identify(self, raw: Any) -> int:
-        """A number of this source's own, the same for the same id: arithmetic, as a table would grow."""
-        sources, place = self.tracks.sources, self.tracks.place
-        number = raw
-        if isinstance(raw, str):
-            try:
-                number = int(raw, 16)  # as Perfetto reads it
-            except ValueError:
-                number = -1
-        if isinstance(number, int) and 0 <= number < self._arithmetic:
-            return number * sources + place
-        digest = blake2b(f"{place}:{raw}".encode(errors="replace"), digest_size=6).digest()
-        return _HASHED + int.from_bytes(digest, "big")
-
-    @property
-    def _arithmetic(self) -> int:
-        """Ids below are renumbered by arithmetic and stay below the hashed ones."""
-        return _HASHED // self.tracks.sources - 1
-
-    def _scoped(self, raw: Any) -> Raw:
-        value = _value(raw)
-        if isinstance(value, dict) and "global" in value:
-            value = {**value, "global": f"0x{self._identify(value['global']):x}"}
-        return Raw(_encode(value))
-
-    def _name(self, event: Event) -> None:
-        args = _value(event.args)
-        if not isinstance(args, dict):
-            return
-        process = self.tracks.process(event.pid)
-        thread = self.tracks.thread(event.pid, event.tid)
-        if event.name == "process_name":
-            process.name = str(args.get("name", "")).strip() or process.name
-        elif event.name == "process_labels":
-            process.labels = str(args.get("labels", "")).strip() or process.labels
-        elif event.name == "thread_name":
-            thread.name = str(args.get("name", "")).strip() or thread.name
-        elif isinstance(args.get("sort_index"), int):
-            if event.name == "process_sort_index":
-                process.sort_index = args["sort_index"]
-            else:
-                thread.sort_index = args["sort_index"]
-
-    def _clamp(self, events: list[Event], relative: Any) -> None:
-        """Perfetto drops what lies before its zero: such times are damage, and are drawn at the zero."""
-        for place in np.flatnonzero(relative < 0).tolist():
-            if events[place].ph != "M":
-                self.mended["times more than a day before the others', shown at the start"] += 1
-            events[place].ts = 0.0
-
-
-def _microseconds(times_ns: Any) -> list[Any]:
-    """The times as numbers that say the ns: doubles, and text where a double cannot hold them."""
-    if not len(times_ns) or int(np.abs(times_ns).max()) < _EXACT_NS:
-        return (times_ns / 1000).tolist()  # type: ignore[no-any-return]
-    return [
-        Raw(b"%s%d.%03d" % (b"-" if time < 0 else b"", *divmod(abs(time), 1000)))
-        for time in times_ns.tolist()
-    ]
-
-
-def _renumbered(extra: dict[int, Any], places: Any, gone: set[int]) -> dict[int, Any]:
-    return {int(places[place]): item for place, item in extra.items() if place not in gone}
-
-
-def _value(raw: Any) -> Any:
-    if raw is UNSET:
-        return None
-    try:
-        return _decode_any(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
+def _counted(phases: Any) -> dict[str, int]:
+    """How often each letter occurs; what is no letter of Chrome's counts as `?`."""
+    counts = np.bincount(phases, minlength=256)
+    return {chr(letter) if letter else "?": int(counts[letter]) for letter in np.flatnonzero(counts)}
 
 
 def _least(one: int | None, other: int) -> int:

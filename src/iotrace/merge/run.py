@@ -16,7 +16,8 @@ from isal import igzip
 
 from iotrace import __version__
 from iotrace.merge import chrome_out, native_out
-from iotrace.merge.clocks import ClockLink, link
+from iotrace.merge.affine import ClockLink
+from iotrace.merge.clocks import link
 from iotrace.merge.events import KINDS
 from iotrace.merge.inputs import MergeError, Source
 from iotrace.merge.job import Job, Result
@@ -142,16 +143,23 @@ def _write(
     parts = [jobs[place].part for place in places]
     document = _document(jobs[places[0]].base_ns, places, sources, surveys, links, results)
     temporary = directory / f"result-{path.name}"
+    native = jobs[places[0]].native
     opened: BinaryIO
     if path.name.endswith(".gz"):
         opened = _open_gzip(temporary, "wb", compresslevel=_FASTEST)
-    else:
+    elif native:
         opened = temporary.open("wb")
+    else:  # the first part grows to the result: one copy less
+        parts.pop(0).rename(temporary)
+        opened = temporary.open("r+b")
+        opened.seek(0, os.SEEK_END)
     with opened as out:
-        if jobs[places[0]].native:
+        if native:
             native_out.join(parts, processes, document, out)
-        else:
-            chrome_out.join(parts, chrome_metadata(processes), document, out)
+            return temporary, path
+        if path.name.endswith(".gz"):
+            out.write(chrome_out.OPENING)
+        chrome_out.join(parts, chrome_metadata(processes), document, out)
     return temporary, path
 
 
@@ -175,7 +183,9 @@ def _document(
                     "kind": sources[place].kind,
                     "rank": surveys[place].rank,
                     "clock": links[place].kind,
-                    "clock_shift_ns": links[place].shift_ns,
+                    "clock_shift_ns": links[place].map.shift_ns,
+                    "clock_shift_at_ns": links[place].shift_at_ns,
+                    "clock_drift_ppb": links[place].drift_ppb,
                     "clock_bound_ns": links[place].bound_ns,
                     "clock_why": links[place].why,
                     "metadata": results[place].metadata,
@@ -243,11 +253,15 @@ def _summarise(
                 kind=source.kind,
                 rank=found.rank,
                 clock=item.kind,
-                clock_shift_ns=item.shift_ns,
+                clock_shift_ns=item.map.shift_ns,
+                clock_shift_at_ns=item.shift_at_ns,
+                clock_drift_ppb=item.drift_ppb,
                 clock_bound_ns=item.bound_ns,
                 clock_why=item.why,
                 events=sum(result.read.values()),
                 lost_events=result.lost_events,
+                lanes_moved=result.moved,
+                arrows_backwards=result.backwards,
             )
             for source, found, item, result in zip(sources, surveys, links, results, strict=True)
         ],

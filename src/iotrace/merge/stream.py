@@ -88,9 +88,10 @@ def _inflated(file: BinaryIO, path: Path, problems: list[str], progress: Progres
         yield b"".join(pieces)
 
 
-def append(part: Path, out: BinaryIO) -> None:
-    """Add the content of `part`; from file to file inside the kernel, where it can."""
+def append(part: Path, out: BinaryIO, skipped_bytes: int = 0) -> None:
+    """Add the content of `part` behind its first bytes; from file to file inside the kernel, where it can."""
     with part.open("rb") as file:
+        file.seek(skipped_bytes)
         # A gzip stream has a descriptor, too: of its compressed file.
         if isinstance(out, io.BufferedWriter) and hasattr(os, "copy_file_range"):
             out.flush()

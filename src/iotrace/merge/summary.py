@@ -8,17 +8,26 @@ SCHEMA_VERSION = 1
 
 
 class SourceSummary(msgspec.Struct, frozen=True):
-    """One input. `clock` is exact, inferred, assumed or none; `clock_bound_ns` null where it is not known."""
+    """One input. `clock` is exact, inferred, assumed or none; `clock_bound_ns` null where it is not known.
+
+    `clock_shift_ns` was added to its times. Where a drift was told from noise and undone, `clock_drift_ppb`
+    is what the shift grows by in ns a second, from the source's own time `clock_shift_at_ns` on; else both
+    are null. `lanes_moved` and `arrows_backwards` as in the whole.
+    """
 
     path: str
     kind: str
     rank: int | None
     clock: str
     clock_shift_ns: int
+    clock_shift_at_ns: int | None
+    clock_drift_ppb: float | None
     clock_bound_ns: int | None
     clock_why: str
     events: int
     lost_events: int
+    lanes_moved: int
+    arrows_backwards: int
 
 
 class KindCount(msgspec.Struct, frozen=True):
@@ -30,7 +39,8 @@ class KindCount(msgspec.Struct, frozen=True):
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """`lanes_moved`: slices that overlapped a neighbour without nesting, and were given a row beside it.
+    """`lanes_moved`: slices that begin inside another of their row and end after it (children outside their
+    parents), and were given a row beside it.
 
     `arrows_backwards`: arrows that end before they start, such as kernels before their launch.
     `loose_arrow_ends`: ends of arrows that no slice holds, shown as marks.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,16 +24,21 @@ _WORLD = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]*?"world_size"\s*:\s*(\d{1
 _TIME = re.compile(rb'"ts"\s*:\s*"?(\d[\d.]{0,30})')
 _PID = re.compile(rb'"pid"\s*:\s*"?(\d{1,10})\b')
 _NAMED_RANK = re.compile(r"rank[_-]?(\d{1,6})(?!\d)", re.IGNORECASE)
+# How unitrace calls its processes; its files say nothing else of rank and host.
+_UNITRACE = re.compile(rb'"(?:RANK (\d{1,9}) )?HOST<([^<>"]{1,256})>"')
 _STEP = re.compile(rb'"ProfilerStep\s?#(\d{1,12})"')
-_COLLECTIVES = (b'"nccl', b'"rccl', b'"oneccl')  # how the names of their kernels begin
+_LIBRARIES = (b'"n', b'"r', b'"one')  # how names of kernels begin: NCCL's, RCCL's, oneCCL's
 _MOST_COLLECTIVES = 5_000
+BY_ORDER = "#"  # begins the last part of a key where the trace has no sequence numbers
+# What every rank ends together. The root of a broadcast, and who hands in to a reduction, may be through
+# before others have begun; so may both sides of send and receive.
+_TOGETHER = ("allreduce", "allgather", "reducescatter", "alltoall", "barrier")
 # Microseconds since 1970 of the years 2000 to 2100; less is the time since some machine's start.
 _DAY_NS = 86_400 * 10**9
 _FARTHEST_NS = 1 << 61
 _YEAR_2000_US, _YEAR_2100_US = 946_684_800_000_000, 4_102_444_800_000_000
 # A process number below is a GPU's in Kineto, or one of a container's first, which many hosts have.
 _SMALLEST_SHARED_PID = 64
-_NOT_COLLECTIVE = ("send", "recv")
 
 
 @dataclass
@@ -41,9 +47,12 @@ class Survey:
 
     stamps_base_ns: int = 0  # what the file says has to be added to its stamps
     absolute: bool = False
+    by_kineto: bool = False  # torch.profiler wrote it
     first_ns: int | None = None
+    last_ns: int | None = None
     bound_ns: int | None = None  # where the source itself says how good its clock is
     host: str = ""
+    clock_domain: str = ""  # sources of one share a clock
     rank: int | None = None
     world_size: int | None = None
     pids: list[int] = field(default_factory=list)
@@ -76,7 +85,12 @@ def survey(
     named = _NAMED_RANK.search(source.path.name)
     found.rank = int(rank[1]) if rank else int(named[1]) if named else None
     found.world_size = int(world[1]) if world else None
-    found.first_ns = _typical_first(edges)
+    found.by_kineto = b'"schemaVersion"' in edges or bool(base)
+    unitrace = _UNITRACE.search(edges)
+    if unitrace:
+        found.rank = int(unitrace[1]) if unitrace[1] else found.rank
+        found.host = unitrace[2].decode(errors="replace")
+    found.first_ns, found.last_ns = _typical_ends(edges)
     found.pids = [pid for pid in map(int, _PID.findall(head[:65536])) if pid >= _SMALLEST_SHARED_PID][:1]
     if found.first_ns is not None:
         first_us = found.first_ns // 1000
@@ -84,7 +98,10 @@ def survey(
         if base and not found.absolute and abs(int(base[-1])) < _FARTHEST_NS:
             found.stamps_base_ns = int(base[-1])
             found.absolute = _YEAR_2000_US < first_us + found.stamps_base_ns // 1000 < _YEAR_2100_US
-    found.first_ns = None if found.first_ns is None else found.first_ns + found.stamps_base_ns
+    base_ns = found.stamps_base_ns
+    found.first_ns = None if found.first_ns is None else found.first_ns + base_ns
+    found.last_ns = None if found.last_ns is None else found.last_ns + base_ns
+    found.collectives = {key: end + base_ns for key, end in found.collectives.items()}
     return found
 
 
@@ -100,8 +117,8 @@ def _blocks(path: Path, whole: bool, progress: Progress) -> Iterator[bytes]:
             yield block
 
 
-def _typical_first(edges: bytes) -> int | None:
-    """The earliest time in the text, in ns, of those within a day of most; zeros are those of metadata."""
+def _typical_ends(edges: bytes) -> tuple[int | None, int | None]:
+    """The first and last time in the text, in ns, of those within a day of most; zeros are of metadata."""
     times = []
     for match in _TIME.finditer(edges):
         try:
@@ -110,21 +127,24 @@ def _typical_first(edges: bytes) -> int | None:
             continue
     times = sorted(time for time in times if time > 0)
     if not times:
-        return None
+        return None, None
     middle = times[len(times) // 2]
-    return next(time for time in times if middle - time < _DAY_NS)
+    near = [time for time in times if abs(middle - time) < _DAY_NS]
+    return near[0], near[-1]
 
 
 def _survey_session(source: Source) -> Survey:
     session = open_session(source.path)
     timeline, rank = timeline_of(session, source.session_rank)
     found = Survey(absolute=True, rank=rank.number, world_size=rank.world_size, host=rank.main.host)
+    found.clock_domain = rank.main.clock_domain
     found.bound_ns = bound_of(rank)
     found.bytes = sum(item.stat().st_size for item in source.path.rglob("*") if item.is_file())
     found.bytes //= len(session.ranks)
     found.pids = [process.pid for process in rank.processes]
     slices = [item for process in timeline.processes for track in process.tracks for item in track.slices]
     found.first_ns = min((item.start_ns for item in slices), default=None)
+    found.last_ns = max((item.end_ns for item in slices), default=None)
     for item in slices:
         if item.category == "step":
             found.steps[int(item.name.split()[-1])] = (item.start_ns, item.end_ns)
@@ -141,7 +161,7 @@ def _survey_log(source: Source, progress: Progress) -> Survey:
         if len(pids) < 64:
             pids.update(dict.fromkeys(map(int, _PID.findall(whole[:_EDGE_BYTES]))))
         if found.first_ns is None:
-            found.first_ns = _typical_first(whole[:_EDGE_BYTES])
+            found.first_ns, found.last_ns = _typical_ends(whole[:_EDGE_BYTES])
     found.pids = list(pids)
     return found
 
@@ -155,6 +175,7 @@ class _Finder:
         self._rest = b""
         self._seen = 0  # how much of the rest was searched before
         self._orders: dict[tuple[str, ...], int] = {}
+        self._mask = 0
 
     def feed(self, block: bytes) -> None:
         """One block after another."""
@@ -165,11 +186,11 @@ class _Finder:
         if self._steps:
             for match in _STEP.finditer(data, self._seen, cut):
                 self._step(data, match)
-        for word in _COLLECTIVES if self._collectives else ():
-            at = data.find(word, self._seen, cut)
-            while at >= 0 and len(self._found.collectives) < _MOST_COLLECTIVES:
+        at = data.find(b"ccl", self._seen, cut) if self._collectives else -1
+        while at >= 0:
+            if data[max(0, at - 4) : at].endswith(_LIBRARIES):
                 self._collective(data, at)
-                at = data.find(word, at + 1, cut)
+            at = data.find(b"ccl", at + 1, cut)
         kept = max(0, cut - 512)
         self._rest, self._seen = data[kept:], cut - kept
 
@@ -201,21 +222,33 @@ class _Finder:
         event = self._event(data, at)
         if event is None or event.get("ph") != "X" or str(event.get("cat", "")).lower() != "kernel":
             return
-        args = event.get("args") if isinstance(event.get("args"), dict) else {}
+        args = event.get("args")
+        args = args if isinstance(args, dict) else {}
         name = str(event.get("name", ""))
-        if any(word in name.lower() for word in _NOT_COLLECTIVE) or not isinstance(args, dict):
-            return
         kind = str(args.get("Collective name") or name.split("(")[0])
-        group = str(args.get("Process Group Name", ""))
-        size = str(args.get("In msg nelems", ""))
-        key = (kind, group, size)
-        sequence = args.get("Seq")
-        order = self._orders.get(key, 0)
-        self._orders[key] = order + 1
+        if not any(word in kind.lower().replace("_", "") for word in _TOGETHER):
+            return
         try:
             end = us_to_ns(event["ts"]) + us_to_ns(event.get("dur", 0))
         except (ValueError, KeyError):
             return
-        number = str(sequence if sequence is not None else f"#{order}")
-        place = (*key, number)
-        self._found.collectives[place] = end
+        # Groups of other ranks may have the same name.
+        group = f"{args.get('Process Group Name', '')} {args.get('Process Group Ranks', '')}"
+        key = (kind, group, str(args.get("In msg nelems", "")))
+        sequence = args.get("Seq")
+        order = self._orders.get(key, 0)
+        self._orders[key] = order + 1
+        place = (*key, f"{BY_ORDER}{order}" if sequence is None else str(sequence))
+        if self._keeps(place):
+            self._found.collectives[place] = end
+            while len(self._found.collectives) > _MOST_COLLECTIVES:
+                self._thin()
+
+    def _keeps(self, key: tuple[str, ...]) -> bool:
+        return not zlib.crc32("\0".join(key).encode(errors="replace")) & self._mask
+
+    def _thin(self) -> None:
+        """Half of them, the same ones on every rank, and from the whole of the trace."""
+        self._mask = self._mask * 2 + 1
+        kept = self._found.collectives
+        self._found.collectives = {key: end for key, end in kept.items() if self._keeps(key)}

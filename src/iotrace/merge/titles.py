@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,8 @@ from iotrace.merge.tracks import Process, ProcessTrack, Thread, ThreadTrack
 # The order within a rank.
 _MAIN, _DEVICE, _WORKER, _NOTES = range(4)
 _NO_RANK = 1 << 30
+# unitrace's names of processes and devices.
+_UNITRACE = re.compile(r"(?:RANK \d+ )?(HOST|DEVICE)<([^<>]*)>(.*)")
 
 
 def arrange(sources: list[Source], surveys: list[Survey], results: list[Result]) -> list[Process]:
@@ -66,7 +69,7 @@ def _has_counters(result: Result) -> bool:
 def _role(source: Source, process: ProcessTrack) -> int:
     if isinstance(process.raw, str):
         return _MAIN if source.kind == SESSION else _NOTES
-    if process.labels.startswith("GPU"):
+    if process.labels.startswith("GPU") or _device_of(process):
         return _DEVICE
     if source.kind == DFTRACER:
         return _WORKER
@@ -89,13 +92,22 @@ def _process_name(source: Source, process: ProcessTrack) -> str:
         )
     if source.kind == DFTRACER and not process.name:
         return f"process {process.raw} · POSIX calls"
+    named = _UNITRACE.fullmatch(process.name)
+    if named:
+        device = _device_of(process)
+        return f"GPU {device} of {named[2]}" if device else f"process {process.raw} of {named[2]}"
     return f"{process.name or 'process'} ({process.raw})"
 
 
+def _device_of(process: ProcessTrack) -> str:
+    """The device that unitrace means, as the address of its slot and its number; else nothing."""
+    named = _UNITRACE.fullmatch(process.name)
+    return named[3].strip() if named and named[1] == "DEVICE" else ""
+
+
 def _labels(process: ProcessTrack) -> str:
-    pid = (
-        f"pid {process.raw}" if isinstance(process.raw, int) and not process.labels.startswith("GPU") else ""
-    )
+    is_process = isinstance(process.raw, int) and not process.labels.startswith("GPU")
+    pid = f"pid {process.raw}" if is_process and not _device_of(process) else ""
     return ", ".join(item for item in (process.labels, pid) if item)
 
 

@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from collections import deque
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
 from iotrace.agent.identity import boot_id
@@ -126,7 +126,8 @@ class Sidecar:
 
     def _over(self) -> bool:
         if self._record_stream.broken or self._sample_stream.broken:
-            Path(self._directory, names.BROKEN).mkdir(exist_ok=True)
+            with suppress(FileExistsError):
+                os.mkdir(f"{self._directory}/{names.BROKEN}")
             return True
         if self._deleted:
             return True
@@ -160,7 +161,8 @@ def main(arguments: list[str]) -> None:
     except Exception as error:
         try:
             os.close(0)  # if descriptors have run out, this one writes why
-            Path(directory, names.LOG).write_text(f"{time.time():.3f} {error!r}\n")
+            with open(f"{directory}/{names.LOG}", "w") as log:
+                log.write(f"{time.time():.3f} {error!r}\n")
         except OSError:
             pass
     finally:

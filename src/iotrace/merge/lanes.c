@@ -1,0 +1,61 @@
+/* The lanes of one thread's slices, as `lanes.py` explains them; it goes on where this one's room ends. */
+#include <stdint.h>
+
+enum { MOST_LANES = 64, DEEPEST = 512, SLICE = 0, FLOW = 1, UNBOUND = -1 };
+
+typedef struct {
+    int64_t start, end, ordinal;
+    int32_t kind, size;
+} Row;
+
+/* Per lane the slices that are open, the outermost first. */
+typedef struct {
+    int64_t count, depth[MOST_LANES];
+    int64_t starts[MOST_LANES][DEEPEST], ends[MOST_LANES][DEEPEST];
+} Lanes;
+
+/* The first lane where the slice is alone or within another; -1 where there is no room for it. */
+static int32_t lane_of_slice(Lanes *lanes, int64_t start, int64_t end) {
+    for (int32_t lane = 0; lane < MOST_LANES; lane++) {
+        if (lane == lanes->count) lanes->depth[lanes->count++] = 0;
+        int64_t depth = lanes->depth[lane];
+        while (depth && lanes->ends[lane][depth - 1] <= start) depth--;
+        lanes->depth[lane] = depth;
+        if (depth && end > lanes->ends[lane][depth - 1]) continue;
+        if (depth == DEEPEST) return -1;
+        lanes->starts[lane][depth] = start;
+        lanes->ends[lane][depth] = end;
+        lanes->depth[lane]++;
+        return lane;
+    }
+    return -1;
+}
+
+/* The lane of the slice that began last of those that hold `time`, their ends included. */
+static int32_t lane_of_arrow(const Lanes *lanes, int64_t time) {
+    int32_t best = UNBOUND;
+    int64_t best_start = 0;
+    for (int32_t lane = 0; lane < lanes->count; lane++) {
+        int64_t at = lanes->depth[lane] - 1;
+        while (at >= 0 && lanes->ends[lane][at] < time) at--;
+        if (at >= 0 && (best == UNBOUND || lanes->starts[lane][at] > best_start)) {
+            best = lane;
+            best_start = lanes->starts[lane][at];
+        }
+    }
+    return best;
+}
+
+/* The lane of each row; returns how many rows were placed before there was no room. */
+int64_t iotrace_place(Lanes *lanes, const Row *rows, int64_t count, int32_t *placed) {
+    for (int64_t i = 0; i < count; i++) {
+        const Row *row = rows + i;
+        if (row->kind == SLICE) {
+            placed[i] = lane_of_slice(lanes, row->start, row->end);
+            if (placed[i] < 0) return i;
+        } else {
+            placed[i] = row->kind == FLOW ? lane_of_arrow(lanes, row->start) : 0;
+        }
+    }
+    return count;
+}

@@ -1,0 +1,532 @@
+/* The events of Chrome's trace JSON as rows, and rows as lines of JSON: the two loops of a merge that touch
+ * every byte. No header of Python's: `compiled.py` loads it with ctypes, and what it refuses is read in Python.
+ *
+ * `iotrace_scan` takes what is plain JSON and an event that needs no mending. Everything else is STATUS_ODD,
+ * and the caller reads that event in its own, patient way.
+ */
+#include <stdint.h>
+#include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+/* In the order of `text.py`. The first ones are written anew, the others are only found. */
+enum { PH, PID, TID, TS, DUR, ID, BP, ID2, BIND_ID, CAT, NAME, ARGS, SCOPE, KEYS };
+enum { REWRITTEN = BIND_ID + 1 };
+
+enum { STATUS_MORE, STATUS_END, STATUS_ODD, STATUS_FULL };
+enum { ID_ABSENT = -1, ID_OTHER = -2 };
+
+/* `family` tells arrows apart that have one id: a hash of their category and name.
+ * `key`, `value` and `stop` are offsets in the text: of a key's quote, its value, and behind that. 0: absent. */
+typedef struct {
+    int64_t start_ns, duration_ns, id;
+    int32_t begin, end, track, family;
+    uint8_t phase, scope, has_duration, unused;
+    int32_t key[KEYS], value[KEYS], stop[KEYS];
+} Row;
+
+typedef struct {
+    int64_t rows, consumed, status, tracks;
+} Found;
+
+typedef enum { FINE, CUT, ODD } Verdict;
+
+enum { MOST_TRACKS = 4096, SLOTS = 4 * MOST_TRACKS, DEEPEST = 60, LONGEST_NUMBER = 300 };
+
+static inline int is_space(uint8_t c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
+static inline int is_digit(uint8_t c) { return (uint8_t)(c - '0') < 10; }
+
+static inline const uint8_t *skip_space(const uint8_t *p, const uint8_t *end) {
+    while (p < end && is_space(*p)) p++;
+    return p;
+}
+
+/* Behind the next byte that ends a run of plain text: a quote, a backslash, a control character, no ASCII. */
+static inline const uint8_t *skip_plain(const uint8_t *p, const uint8_t *end) {
+#ifdef __SSE2__
+    const __m128i quote = _mm_set1_epi8('"'), slash = _mm_set1_epi8('\\'), space = _mm_set1_epi8(0x20);
+    while (end - p >= 16) {
+        __m128i block = _mm_loadu_si128((const __m128i *)p);
+        __m128i stops = _mm_or_si128(_mm_cmpeq_epi8(block, quote), _mm_cmpeq_epi8(block, slash));
+        /* Signed: bytes of 0x80 and above are below the space, too. */
+        int mask = _mm_movemask_epi8(_mm_or_si128(stops, _mm_cmplt_epi8(block, space)));
+        if (mask) return p + __builtin_ctz((unsigned)mask);
+        p += 16;
+    }
+#endif
+    while (p < end && *p >= 0x20 && *p < 0x80 && *p != '"' && *p != '\\') p++;
+    return p;
+}
+
+/* One character of UTF-8 beyond ASCII. */
+static Verdict skip_character(const uint8_t **at, const uint8_t *end) {
+    const uint8_t *p = *at;
+    uint8_t first = *p;
+    int more = first >= 0xC2 && first < 0xE0 ? 1 : (first & 0xF0) == 0xE0 ? 2 : first >= 0xF0 && first < 0xF5 ? 3 : 0;
+    if (!more) return ODD;
+    if (end - p <= more) return CUT;
+    for (int i = 1; i <= more; i++)
+        if ((p[i] & 0xC0) != 0x80) return ODD;
+    if ((first == 0xE0 && p[1] < 0xA0) || (first == 0xED && p[1] > 0x9F) || (first == 0xF0 && p[1] < 0x90) ||
+        (first == 0xF4 && p[1] > 0x8F))
+        return ODD; /* longer than needed, half of a UTF-16 pair, beyond Unicode */
+    *at = p + more + 1;
+    return FINE;
+}
+
+static int hex_digit(uint8_t c) {
+    if (is_digit(c)) return c - '0';
+    c |= 0x20;
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* From behind the opening quote to behind the closing one. Raw control characters, which real traces hold, pass:
+ * `write_text` makes spaces of them. */
+static Verdict skip_string(const uint8_t **at, const uint8_t *end) {
+    const uint8_t *p = *at;
+    for (;;) {
+        p = skip_plain(p, end);
+        if (p >= end) return CUT;
+        if (*p == '"') {
+            *at = p + 1;
+            return FINE;
+        }
+        if (*p == '\\') {
+            if (end - p < 2) return CUT;
+            if (p[1] == 'u') {
+                if (end - p < 6) return CUT;
+                int code = 0;
+                for (int i = 2; i < 6; i++) {
+                    int digit = hex_digit(p[i]);
+                    if (digit < 0) return ODD;
+                    code = code * 16 + digit;
+                }
+                if (code >= 0xD800 && code < 0xE000) return ODD; /* it may be half a pair */
+                p += 6;
+            } else if (strchr("\"\\/bfnrt", p[1]) && p[1]) {
+                p += 2;
+            } else {
+                return ODD;
+            }
+        } else if (*p < 0x20) {
+            p++;
+        } else {
+            Verdict verdict = skip_character(&p, end);
+            if (verdict != FINE) return verdict;
+        }
+    }
+}
+
+/* Exponents of three digits may be numbers that no double holds: Perfetto refuses a whole file for one. */
+static Verdict skip_number(const uint8_t **at, const uint8_t *end) {
+    const uint8_t *p = *at, *begin = p;
+    if (p < end && *p == '-') p++;
+    if (p >= end) return CUT;
+    if (!is_digit(*p)) return ODD;
+    if (*p == '0' && p + 1 < end && is_digit(p[1])) return ODD;
+    while (p < end && is_digit(*p)) p++;
+    if (p < end && *p == '.') {
+        p++;
+        if (p < end && !is_digit(*p)) return ODD;
+        while (p < end && is_digit(*p)) p++;
+    }
+    if (p < end && (*p | 0x20) == 'e') {
+        p++;
+        if (p < end && (*p == '+' || *p == '-')) p++;
+        const uint8_t *exponent = p;
+        while (p < end && is_digit(*p)) p++;
+        if (p < end && (p == exponent || p - exponent > 2)) return ODD;
+    }
+    if (p >= end) return CUT;
+    if (p - begin > LONGEST_NUMBER) return ODD;
+    *at = p;
+    return FINE;
+}
+
+static Verdict skip_word(const uint8_t **at, const uint8_t *end, const char *word, int length) {
+    if (end - *at < length) return CUT;
+    if (memcmp(*at, word, (size_t)length)) return ODD;
+    *at += length;
+    return FINE;
+}
+
+/* One value of any kind; `*at` is at its first byte. */
+static Verdict skip_value(const uint8_t **at, const uint8_t *end) {
+    const uint8_t *p = *at;
+    uint64_t objects = 0; /* a bit for each level: 1 within an object, 0 within an array */
+    int depth = 0;
+    Verdict verdict;
+value:
+    if (p >= end) return CUT;
+    switch (*p) {
+    case '"':
+        p++;
+        if ((verdict = skip_string(&p, end)) != FINE) return verdict;
+        break;
+    case '{':
+        if (depth == DEEPEST) return ODD;
+        objects = objects << 1 | 1, depth++;
+        p = skip_space(p + 1, end);
+        if (p < end && *p == '}') goto close;
+        goto key;
+    case '[':
+        if (depth == DEEPEST) return ODD;
+        objects <<= 1, depth++;
+        p = skip_space(p + 1, end);
+        if (p < end && *p == ']') goto close;
+        goto value;
+    case 't':
+        if ((verdict = skip_word(&p, end, "true", 4)) != FINE) return verdict;
+        break;
+    case 'f':
+        if ((verdict = skip_word(&p, end, "false", 5)) != FINE) return verdict;
+        break;
+    case 'n':
+        if ((verdict = skip_word(&p, end, "null", 4)) != FINE) return verdict;
+        break;
+    default:
+        if ((verdict = skip_number(&p, end)) != FINE) return verdict;
+    }
+after:
+    if (!depth) {
+        *at = p;
+        return FINE;
+    }
+    p = skip_space(p, end);
+    if (p >= end) return CUT;
+    if (*p == ',') {
+        p = skip_space(p + 1, end);
+        if (objects & 1) goto key;
+        goto value;
+    }
+    if (*p != (objects & 1 ? '}' : ']')) return ODD;
+close:
+    p++, depth--, objects >>= 1;
+    goto after;
+key:
+    if (p >= end) return CUT;
+    if (*p != '"') return ODD;
+    p++;
+    if ((verdict = skip_string(&p, end)) != FINE) return verdict;
+    p = skip_space(p, end);
+    if (p >= end) return CUT;
+    if (*p != ':') return ODD;
+    p = skip_space(p + 1, end);
+    goto value;
+}
+
+static int key_of(const uint8_t *text, int64_t length) {
+#define IS(word, key) \
+    if (!memcmp(text, word, sizeof word - 1)) return key
+    switch (length) {
+    case 1: IS("s", SCOPE); break;
+    case 2: IS("ts", TS); IS("ph", PH); IS("id", ID); IS("bp", BP); break;
+    case 3: IS("pid", PID); IS("tid", TID); IS("dur", DUR); IS("cat", CAT); IS("id2", ID2); break;
+    case 4: IS("name", NAME); IS("args", ARGS); break;
+    case 7: IS("bind_id", BIND_ID); break;
+    }
+    return -1;
+#undef IS
+}
+
+/* A time in us, as ns, rounded half to even as Python does. ODD where it is no plain number of less than 143 years. */
+static Verdict nanoseconds(const uint8_t *p, const uint8_t *stop, int64_t *result) {
+    int negative = *p == '-';
+    p += negative;
+    int64_t whole = 0;
+    const uint8_t *begin = p;
+    while (p < stop && is_digit(*p)) {
+        if (p - begin == 16) return ODD;
+        whole = whole * 10 + (*p++ - '0');
+    }
+    if (p == begin || whole >= INT64_C(1) << 52) return ODD;
+    int64_t ns = whole * 1000;
+    if (p < stop && *p == '.') {
+        p++;
+        for (int scale = 100; scale; scale /= 10)
+            if (p < stop && is_digit(*p)) ns += (*p++ - '0') * scale;
+        if (p < stop && is_digit(*p)) {
+            uint8_t next = *p++;
+            int beyond = 0;
+            for (; p < stop && is_digit(*p); p++) beyond |= *p != '0';
+            ns += next > '5' || (next == '5' && (beyond || (ns & 1)));
+        }
+    }
+    if (p != stop) return ODD; /* an exponent, or a string */
+    *result = negative ? -ns : ns;
+    return FINE;
+}
+
+/* Numbers as they are, texts as the hexadecimal numbers that Perfetto takes them for. */
+static int64_t identity(const uint8_t *p, const uint8_t *stop) {
+    int base = 10;
+    if (*p == '"') {
+        p++, stop--, base = 16;
+        if (stop - p > 2 && p[0] == '0' && (p[1] | 0x20) == 'x') p += 2;
+    }
+    if (p == stop || stop - p > 13) return ID_OTHER;
+    int64_t number = 0;
+    for (; p < stop; p++) {
+        int digit = hex_digit(*p);
+        if (digit < 0 || digit >= base) return ID_OTHER;
+        number = number * base + digit;
+    }
+    return number;
+}
+
+static int is_name_of_track(const uint8_t *p, const uint8_t *stop) {
+    if (*p == '"') return 1;
+    if (stop - p > 18) return 0;
+    p += *p == '-';
+    for (; p < stop; p++)
+        if (!is_digit(*p)) return 0;
+    return 1;
+}
+
+/* Of the values of two keys, as they are written (FNV-1a). */
+static uint32_t hash_of(const uint8_t *text, const Row *row, int one, int two) {
+    uint32_t hash = 2166136261u;
+    const int keys[] = {one, two};
+    for (int k = 0; k < 2; k++) {
+        for (int32_t i = row->value[keys[k]]; i < row->stop[keys[k]]; i++) hash = (hash ^ text[i]) * 16777619u;
+        hash = (hash ^ 0xFF) * 16777619u;
+    }
+    return hash ^ hash >> 15;
+}
+
+/* One event, from its brace. */
+static Verdict read_event(const uint8_t *text, const uint8_t **at, const uint8_t *end, Row *row) {
+    const uint8_t *p = *at;
+    Verdict verdict;
+    memset(row, 0, sizeof *row);
+    row->begin = (int32_t)(p - text);
+    if (*p != '{') return ODD;
+    p = skip_space(p + 1, end);
+    for (;;) {
+        if (p >= end) return CUT;
+        if (*p != '"') return ODD;
+        const uint8_t *key = p++;
+        if ((verdict = skip_string(&p, end)) != FINE) return verdict;
+        int known = key_of(key + 1, p - key - 2);
+        if (known < 0 && memchr(key, '\\', (size_t)(p - key))) return ODD; /* it may spell a known one */
+        p = skip_space(p, end);
+        if (p >= end) return CUT;
+        if (*p != ':') return ODD;
+        p = skip_space(p + 1, end);
+        const uint8_t *value = p;
+        if ((verdict = skip_value(&p, end)) != FINE) return verdict;
+        if (known >= 0) {
+            if (row->stop[known]) return ODD; /* twice: which one holds is the patient reader's to say */
+            row->key[known] = (int32_t)(key - text);
+            row->value[known] = (int32_t)(value - text);
+            row->stop[known] = (int32_t)(p - text);
+        }
+        p = skip_space(p, end);
+        if (p >= end) return CUT;
+        if (*p == '}') break;
+        if (*p != ',') return ODD;
+        p = skip_space(p + 1, end);
+    }
+    row->end = (int32_t)(p + 1 - text);
+    *at = p + 1;
+
+    const uint8_t *phase = text + row->value[PH];
+    if (row->stop[PH] - row->value[PH] != 3 || phase[0] != '"' || phase[1] <= 0x20 || phase[1] == '\\') return ODD;
+    row->phase = phase[1];
+    if (row->stop[TS]) {
+        if (nanoseconds(text + row->value[TS], text + row->stop[TS], &row->start_ns) != FINE) return ODD;
+    } else if (row->phase != 'M') {
+        return ODD;
+    }
+    row->has_duration = row->stop[DUR] != 0;
+    if (row->has_duration && nanoseconds(text + row->value[DUR], text + row->stop[DUR], &row->duration_ns) != FINE)
+        return ODD;
+    for (int known = PID; known <= TID; known++)
+        if (row->stop[known] && !is_name_of_track(text + row->value[known], text + row->stop[known])) return ODD;
+    for (int known = BP; known <= NAME; known++)
+        if (known != ID2 && known != BIND_ID && row->stop[known] && text[row->value[known]] != '"') return ODD;
+    if (row->stop[SCOPE]) {
+        if (text[row->value[SCOPE]] != '"') return ODD;
+        if (row->stop[SCOPE] - row->value[SCOPE] == 3) row->scope = text[row->value[SCOPE] + 1];
+    }
+    if (row->phase == 's' || row->phase == 't' || row->phase == 'f')
+        row->family = (int32_t)hash_of(text, row, CAT, NAME);
+    row->id = ID_ABSENT;
+    if (row->stop[ID]) {
+        if (text[row->value[ID]] != '"' && !is_name_of_track(text + row->value[ID], text + row->stop[ID])) return ODD;
+        row->id = identity(text + row->value[ID], text + row->stop[ID]);
+    }
+    return FINE;
+}
+
+static inline int same_token(const uint8_t *text, const Row *one, const Row *two, int key) {
+    int32_t length = one->stop[key] - one->value[key];
+    return length == two->stop[key] - two->value[key] &&
+           !memcmp(text + one->value[key], text + two->value[key], (size_t)length);
+}
+
+static inline int same_track(const uint8_t *text, const Row *one, const Row *two) {
+    return same_token(text, one, two, PID) && same_token(text, one, two, TID);
+}
+
+/* Rows for the whole events at the front of `text`, up to `capacity` of them. `firsts` gets the row that a track
+ * (a pid and a tid, as they are written) was first met in; there is room for MOST_TRACKS. */
+void iotrace_scan(const uint8_t *text, int64_t length, Row *rows, int64_t capacity, int32_t *firsts, Found *found) {
+    int32_t slots[SLOTS];
+    memset(slots, 0xFF, sizeof slots);
+    const uint8_t *p = text, *end = text + length;
+    int64_t count = 0, tracks = 0;
+    found->status = STATUS_FULL;
+    while (count < capacity && tracks < MOST_TRACKS) {
+        while (p < end && (is_space(*p) || *p == ',' || *p == 0)) p++;
+        found->status = STATUS_MORE;
+        if (p >= end) break;
+        if (*p == ']') {
+            found->status = STATUS_END;
+            break;
+        }
+        Row *row = rows + count;
+        const uint8_t *after = p;
+        Verdict verdict = read_event(text, &after, end, row);
+        if (verdict != FINE) {
+            found->status = verdict == CUT ? STATUS_MORE : STATUS_ODD;
+            break;
+        }
+        if (count && same_track(text, row, row - 1)) {
+            row->track = row[-1].track;
+        } else {
+            uint32_t slot = hash_of(text, row, PID, TID) % SLOTS;
+            while (slots[slot] >= 0 && !same_track(text, row, rows + firsts[slots[slot]])) slot = (slot + 1) % SLOTS;
+            if (slots[slot] < 0) {
+                firsts[tracks] = (int32_t)count;
+                slots[slot] = (int32_t)tracks++;
+            }
+            row->track = slots[slot];
+        }
+        count++;
+        p = after;
+        found->status = STATUS_FULL;
+    }
+    found->rows = count;
+    found->tracks = tracks;
+    found->consumed = p - text;
+}
+
+static inline uint8_t *write_bytes(uint8_t *out, const char *text, size_t length) {
+    memcpy(out, text, length);
+    return out + length;
+}
+#define WRITE(out, text) write_bytes(out, text, sizeof text - 1)
+
+static uint8_t *write_integer(uint8_t *out, int64_t number) {
+    uint8_t digits[20];
+    int count = 0;
+    do digits[count++] = (uint8_t)('0' + number % 10);
+    while (number /= 10);
+    while (count) *out++ = digits[--count];
+    return out;
+}
+
+/* ns as us, with no more decimals than it has. */
+static uint8_t *write_time(uint8_t *out, int64_t ns) {
+    int decimals = (int)(ns % 1000);
+    out = write_integer(out, ns / 1000);
+    if (!decimals) return out;
+    *out++ = '.';
+    for (int scale = 100; decimals; scale /= 10) {
+        *out++ = (uint8_t)('0' + decimals / scale);
+        decimals %= scale;
+    }
+    return out;
+}
+
+/* Copies JSON, without the space between its tokens. */
+static uint8_t *write_text(uint8_t *out, const uint8_t *p, const uint8_t *end) {
+    while (p < end) {
+        if (*p != '"') {
+            if (!is_space(*p)) *out++ = *p;
+            p++;
+            continue;
+        }
+        const uint8_t *begin = p++;
+        int has_control = 0;
+        for (;;) {
+            p = skip_plain(p, end);
+            if (*p == '"') break;
+            has_control |= *p < 0x20;
+            p += *p == '\\' ? 2 : 1;
+        }
+        p++;
+        memcpy(out, begin, (size_t)(p - begin));
+        if (has_control)
+            for (int64_t i = 0; i < p - begin; i++)
+                if (out[i] < 0x20) out[i] = ' ';
+        out += p - begin;
+    }
+    return out;
+}
+
+/* One line for each row: the rewritten keys first, in a fixed order, and the others as they were.
+ *
+ * `start` and `duration` are ns since the result's base, `duration` and `id` negative where the row has none that
+ * changes. `edits` holds (row, key, from, to) in order of rows: another value for a key, a piece of `values`.
+ * `out` has to hold the text of the rows, `values`, and 192 bytes for each row. Returns the bytes written. */
+int64_t iotrace_write(const uint8_t *text, const Row *rows, int64_t count, const int64_t *start,
+                      const int64_t *duration, const int64_t *pid, const int64_t *tid, const int64_t *id,
+                      const int64_t (*edits)[4], int64_t edit_count, const uint8_t *values, uint8_t *out) {
+    static const char *const names[REWRITTEN] = {[ID2] = ",\"id2\":", [BIND_ID] = ",\"bind_id\":"};
+    uint8_t *begin = out;
+    for (int64_t i = 0; i < count; i++) {
+        const Row *row = rows + i;
+        int gone[REWRITTEN] = {[PH] = 1, [PID] = 1, [TID] = 1, [TS] = 1};
+        out = WRITE(out, "{\"ph\":\"");
+        *out++ = row->phase;
+        out = write_integer(WRITE(out, "\",\"pid\":"), pid[i]);
+        out = write_integer(WRITE(out, ",\"tid\":"), tid[i]);
+        out = write_time(WRITE(out, ",\"ts\":"), start[i]);
+        if (duration[i] >= 0) {
+            gone[DUR] = 1;
+            out = write_time(WRITE(out, ",\"dur\":"), duration[i]);
+        }
+        if (id[i] >= 0) {
+            gone[ID] = 1;
+            out = write_integer(WRITE(out, ",\"id\":"), id[i]);
+        }
+        if (row->phase == 't' || row->phase == 'f') { /* without it Perfetto ends an arrow at the next slice */
+            gone[BP] = 1;
+            out = WRITE(out, ",\"bp\":\"e\"");
+        }
+        for (; edit_count && edits[0][0] == i; edits++, edit_count--) {
+            int64_t key = edits[0][1];
+            gone[key] = 1;
+            out = write_bytes(out, names[key], strlen(names[key]));
+            out = write_bytes(out, (const char *)values + edits[0][2], (size_t)(edits[0][3] - edits[0][2]));
+        }
+        int32_t from[REWRITTEN], to[REWRITTEN];
+        int pieces = 0;
+        for (int key = 0; key < REWRITTEN; key++) {
+            if (!gone[key] || !row->stop[key]) continue;
+            int place = pieces++;
+            for (; place && from[place - 1] > row->key[key]; place--) {
+                from[place] = from[place - 1];
+                to[place] = to[place - 1];
+            }
+            from[place] = row->key[key];
+            to[place] = row->stop[key];
+        }
+        int32_t at = row->begin + 1;
+        for (int piece = 0; piece <= pieces; piece++) {
+            const uint8_t *left = text + at, *right = text + (piece < pieces ? from[piece] : row->end - 1);
+            while (left < right && (is_space(*left) || *left == ',')) left++;
+            while (left < right && (is_space(right[-1]) || right[-1] == ',')) right--;
+            if (left < right) {
+                *out++ = ',';
+                out = write_text(out, left, right);
+            }
+            if (piece < pieces) at = to[piece];
+        }
+        out = WRITE(out, "},\n");
+    }
+    return out - begin;
+}

@@ -1,0 +1,95 @@
+"""A batch whose events stay text: `compiled` finds where their keys lie, and writes them anew."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from msgspec import UNSET
+
+from iotrace.merge import compiled
+from iotrace.merge.batch import Columns, Identity
+
+_PLACES = {key: place for place, key in enumerate(compiled.KEYS)}
+_BINDING = [_PLACES["id2"], _PLACES["bind_id"]]
+
+
+@dataclass
+class TextBatch:
+    """Rows of `text`."""
+
+    text: bytes
+    rows: compiled.Rows
+    tracks: list[tuple[Identity, Identity]]
+    may_bind: bool
+
+    @classmethod
+    def of(cls, text: bytes, found: compiled.Scanned) -> TextBatch:
+        """The batch of what was found in `text`."""
+        batch = cls(text, found.rows, [], bool(found.rows["stop"][:, _BINDING].any()))
+        batch.tracks = [(batch.value(row, "pid"), batch.value(row, "tid")) for row in found.firsts]
+        return batch
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def start_ns(self) -> Any:
+        return self._column("start_ns")
+
+    @property
+    def duration_ns(self) -> Any:
+        return self._column("duration_ns")
+
+    @property
+    def phases(self) -> Any:
+        return self._column("phase")
+
+    @property
+    def scopes(self) -> Any:
+        return self._column("scope")
+
+    @property
+    def has_duration(self) -> Any:
+        return self._column("has_duration").astype(np.bool_)
+
+    @property
+    def track(self) -> Any:
+        return self._column("track")
+
+    @property
+    def ids(self) -> Any:
+        return self._column("id")
+
+    @property
+    def families(self) -> Any:
+        hashes, firsts, places = np.unique(self.rows["family"], return_index=True, return_inverse=True)
+        # The same numbers as for events that had to be decoded.
+        found = [hash((self.value(row, "cat"), self.value(row, "name"))) for row in firsts.tolist()]
+        return np.where(hashes == 0, 0, np.array(found, np.int64))[places]
+
+    def value(self, row: int, key: str) -> Any:
+        place = _PLACES[key]
+        start, stop = int(self.rows["value"][row, place]), int(self.rows["stop"][row, place])
+        # Raw control characters pass the scanner, as they do in Perfetto.
+        return json.loads(self.text[start:stop], strict=False) if stop else UNSET
+
+    def select(self, wanted: Any) -> TextBatch:
+        return TextBatch(self.text, self.rows[wanted], self.tracks, self.may_bind)
+
+    def lines(self, columns: Columns) -> memoryview:
+        return compiled.write(
+            self.text,
+            self.rows,
+            columns.relative_ns,
+            columns.duration_ns,
+            columns.pids,
+            columns.tids,
+            columns.ids,
+            columns.edits,
+        )
+
+    def _column(self, name: str) -> Any:
+        return np.ascontiguousarray(self.rows[name])
