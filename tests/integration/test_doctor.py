@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.nvml import build_standin, needs_compiler
+
 pytestmark = pytest.mark.alone
 
 
@@ -65,7 +67,7 @@ def test_an_emptied_environment_keeps_both_out() -> None:
     code, document, checks = doctor("--", "env", "-i", sys.executable, "-S", "train.py")
     assert code == 1
     assert [checks[name]["status"] for name in ("command", "agent", "posix")] == ["missing"] * 3
-    assert document["captured"] == []
+    assert document["captured"] == ["processes and host"]
 
 
 def test_a_preload_that_is_there_stays_and_does_no_harm(tmp_path: Path) -> None:
@@ -109,6 +111,69 @@ def test_it_reads_well_in_80_columns_without_colour() -> None:
     assert "\x1b" not in done.stdout
     assert any(line.startswith("missing agent") for line in lines)
     assert any(line.strip() == "→ leave out -S" for line in lines)
+
+
+def test_an_interpreter_by_a_relative_path(tmp_path: Path) -> None:
+    (tmp_path / "python3").symlink_to(sys.executable)
+    code, _, checks = doctor("--", "./python3", "-S", "x.py", cwd=tmp_path)
+    assert code == 1
+    assert checks["agent"]["remedy"] == "leave out -S"
+    assert checks["posix"]["status"] == "ok"
+
+
+def test_a_script_that_starts_the_interpreter_and_hangs_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "python3.99").write_text(
+        "#!/bin/sh\necho $$ >> pids; sleep 60 & echo $! >> pids; wait\n".replace(
+            "pids", str(tmp_path / "pids")
+        )
+    )
+    (tmp_path / "python3.99").chmod(0o755)
+    _, document, checks = doctor("--", "./python3.99", "x.py", cwd=tmp_path)
+    assert document["seconds"] < 5
+    assert checks["agent"]["status"] == checks["torch-profiler"]["status"] == "unknown"
+    started = (tmp_path / "pids").read_text().split()
+    assert len(started) >= 4
+    assert not [pid for pid in started if Path(f"/proc/{pid}/exe").exists()]  # a zombie has none
+
+
+@needs_compiler
+def test_devices_are_those_that_the_sidecar_finds(tmp_path: Path) -> None:
+    library = str(build_standin(tmp_path / "library"))
+    failing = "nvmlDeviceGetTemperature:0=4"
+    _, document, checks = doctor(LD_LIBRARY_PATH=library, NVML_STANDIN_FAIL=failing)
+    assert checks["nvidia"]["what"].startswith("NVML sees 1 x Stand-in A, 1 x Stand-in B,")
+    assert "temperature: Insufficient Permissions" in checks["nvidia"]["why"]
+    assert "GPUs" in document["captured"]
+    _, document, checks = doctor(LD_LIBRARY_PATH=library, NVML_STANDIN_HANG="nvmlInitWithFlags")
+    assert checks["nvidia"]["status"] == "unknown"
+    assert document["seconds"] < 5
+
+
+def test_every_finding_that_is_not_well_has_a_remedy_and_the_next_command_is_told(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    _, document, _ = doctor("-o", "/dev/null", "--", "./train.py", "--workers", "64", cwd=tmp_path)
+    assert [check for check in document["checks"] if check["status"] != "ok" and not check["remedy"]] == []
+    assert document["captured"] == []
+    shown = subprocess.run(
+        [sys.executable, "-m", "iotrace", "doctor", "--", sys.executable, "train.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+    assert f"iotrace run -- {sys.executable} train.py" in shown.stdout
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may look at everything")
+def test_data_that_may_not_be_looked_at_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0)
+    done = subprocess.run(
+        [sys.executable, "-m", "iotrace", "doctor", "--data", str(tmp_path / "closed" / "x")],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert "cannot be looked at: Permission denied" in done.stderr
 
 
 def test_data_that_is_not_there_is_a_sentence() -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from iotrace.session import names
+from iotrace.sources.telemetry import read_telemetry
 from tests.support.nvml import build_standin, needs_compiler
 from tests.support.perfetto import ERRORS, query
 from tests.support.runs import Run, report_of, run_script
@@ -199,6 +200,40 @@ def test_a_full_disk_ends_it_and_is_told(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("descriptors", [64, 20])
+def test_few_descriptors_hide_no_process(tmp_path: Path, descriptors: int) -> None:
+    script = (
+        "import subprocess as s; ps = [s.Popen(['sleep', '3']) for _ in range(30)]; [p.wait() for p in ps]"
+    )
+    done = subprocess.run(
+        [*IOTRACE, "-q", "-o", "session", "--", sys.executable, "-c", script],
+        cwd=tmp_path,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors)),
+        timeout=LIMIT_S,
+    )
+    assert done.returncode == 0
+    told = records(tmp_path / "session")
+    assert told[-1]["type"] == "end"
+    assert sum(record["type"] == "process" and record["name"] == "sleep" for record in told) == 30
+    (sampled,) = read_telemetry(tmp_path / "session")
+    assert all(len(process.samples) >= 5 for process in sampled.processes)
+
+
+def test_a_sidecar_that_fails_says_why(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*IOTRACE, "-q", "-o", "session", "--", "sleep", "2"],
+        cwd=tmp_path,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (12, 12)),
+        timeout=LIMIT_S,
+    )
+    assert done.returncode == 0
+    missing = report_of(tmp_path / "session")["not_captured"]
+    assert any(
+        "telemetry" in item["what"] and ("failed: OSError" in item["why"] or "did not start" in item["why"])
+        for item in missing
+    )
+
+
 def test_a_killed_sidecar_is_told(tmp_path: Path) -> None:
     launched = start(tmp_path, "sleep 8")
     os.kill(sidecar_of(tmp_path / "session"), signal.SIGKILL)
@@ -331,7 +366,12 @@ def test_devices_say_what_the_stand_in_says(known: Run) -> None:
     assert gpu["temperature_c_max"] == 60
     assert gpu["pcie_sent_bytes_per_s_mean"] == 2 * MIB
     assert (gpu["throttled_fraction"], gpu["throttle_reasons"]) == (1, {"power cap": 1})
-    assert "gpu 0        Stand-in A: 80 % busy" in known.stderr
+    assert "gpu 0        Stand-in A: 80 % busy · 300 W" in known.stderr
+    assert " J a sample" in known.stderr
+    assert gpu["power_w_peak"] == 300
+    assert "grew over the measured steps: worker 0 1" in known.stderr
+    # The second device keeps no buffer of its power, which is polled all the same.
+    assert not [item for item in known.report()["not_captured"] if "gpu" in item["what"]]
 
 
 def test_counters_on_the_timeline_have_their_units(known: Run) -> None:
@@ -385,7 +425,10 @@ def test_all_devices_and_mig_instances_are_found(tmp_path: Path) -> None:
     ]
     assert gpu_records(told, 2)[0]["memory_bytes"] == 1 << 30
     # The second device's power is in no buffer: told once. Each sample of the others comes once.
-    assert [(p["device"], p["figure"]) for p in told if p["type"] == "problem"] == [(1, "power samples")]
+    assert [(p["device"], p["figure"]) for p in told if p["type"] == "problem"] == [
+        (1, "memory utilisation samples"),
+        (1, "power samples"),
+    ]
     stamps = [pair[0] for record in gpu_records(told, 0) for pair in record.get("util_samples", [])]
     assert len(stamps) == len(set(stamps)) >= 4
     assert all(record["cost_ns"]["utilisation"] > 0 for record in gpu_records(told, 0))
@@ -431,6 +474,15 @@ def test_an_older_driver_and_one_that_hangs(tmp_path: Path) -> None:
     assert len(later) >= 3
     assert later[0]["clock_reasons"] == 1
     assert later[0]["memory_bytes"] == 3 << 30
+    assert told[-1]["type"] == "end"
+
+
+@needs_compiler
+def test_a_driver_that_hangs_as_it_is_opened_is_told(tmp_path: Path) -> None:
+    told = sampled(tmp_path, 3.5, NVML_STANDIN_HANG="nvmlInitWithFlags")
+    why = {record["library"]: record["why"] for record in told if record["type"] == "unavailable"}
+    assert why["NVML"].startswith("NVML: no answer for ")
+    assert "amdsmi" in why  # it was asked all the same
     assert told[-1]["type"] == "end"
 
 

@@ -241,7 +241,7 @@ typedef struct { unsigned long long time_us; union { double d; unsigned ui; unsi
 int nvmlDeviceGetSamples(Device *device, int kind, unsigned long long seen_us, int *type, unsigned *count, Sample *samples)
 {
     WHOLE_ALONE(device);
-    if (kind > 1 || (kind == 0 && device->index == 1))
+    if (kind > 2 || (kind != 1 && device->index == 1))
         return NOT_SUPPORTED;
     const unsigned long long period = kind ? 200000 : 100000;
     const unsigned long long last = now_us() / period;
@@ -260,6 +260,7 @@ int nvmlDeviceGetSamples(Device *device, int kind, unsigned long long seen_us, i
             samples[i].time_us = (first + i) * period;
             samples[i].value.ull = 0;
             samples[i].value.ui = kind == 0 ? device->power_mw
+                : kind == 2             ? device->memory_util
                 : device->index == 0        ? device->util
                 : (first + i) % 2           ? device->util + half
                                             : device->util - half;

@@ -23,6 +23,7 @@ from iotrace.doctor.processors import check_cpus, check_memory, cpu_limit, memor
 from iotrace.doctor.results import missing, ok, unknown, warning
 from iotrace.doctor.run import run_checks
 from iotrace.doctor.storage import check_output, data_of, mount_of
+from iotrace.doctor.telemetry import check_telemetry
 from iotrace.doctor.torch_probe import _Told, judge_torch
 from iotrace.launch.posix import PosixCapture
 
@@ -221,11 +222,57 @@ def test_torch_and_its_profiler() -> None:
 
 
 def test_accelerators() -> None:
-    assert judge_nvidia(2, ["H100", "H100"], "").what == "NVML sees 2 x H100"
-    assert judge_nvidia(2, None, "not found").status == "warning"
-    assert judge_nvidia(0, None, "not found").status == "ok"
-    assert judge_amd(True, False).status == "warning"
-    assert judge_amd(False, False).status == "ok"
+    assert judge_nvidia(2, ["H100", "H100"], "", {}).what == "NVML sees 2 x H100"
+    untold = judge_nvidia(1, ["H100"], "", {"power": "Timeout", "energy": "Timeout"})
+    assert (untold.status, untold.why) == ("ok", "not told: power, energy: Timeout")
+    assert judge_nvidia(2, None, "not found", {}).status == "warning"
+    assert judge_nvidia(2, None, "nvidia-ml-py is not installed", {}).remedy == "pip install nvidia-ml-py"
+    assert judge_nvidia(0, None, "not found", {}).status == "ok"
+    assert judge_amd(True, None, "amdsmi is not installed", {}).status == "warning"
+    assert judge_amd(True, ["MI300X"], "", {}).what == "amdsmi sees 1 x MI300X"
+    assert judge_amd(False, None, "", {}).status == "ok"
+
+
+def test_telemetry_names_what_is_hidden() -> None:
+    everything = {"cpus", "memory", "disks", "net", "cpu_pressure_us"}
+    assert check_telemetry(True, everything).status == "ok"
+    hidden = check_telemetry(True, everything - {"cpu_pressure_us"})
+    assert (hidden.status, hidden.remedy) == ("warning", "boot with psi=1")
+    assert "memory, disks" in check_telemetry(True, {"cpus", "net", "cpu_pressure_us"}).why
+    assert check_telemetry(False, everything).status == "missing"
+
+
+def test_a_command_that_cannot_run_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("#!/usr/bin/env python3\n")
+    found = {
+        word: check_command([word], PATH) for word in ("./train.py", "train.py", "./not-there", str(tmp_path))
+    }
+    assert [(check.status, check.remedy) for check in found.values()] == [
+        ("missing", "python ./train.py"),
+        ("missing", "./train.py, or python train.py"),
+        ("missing", "check its path"),
+        ("missing", "name the program in it"),
+    ]
+    assert consequences([found["train.py"], ok("posix", "")])[0] == []
+    python = sys.executable
+    assert check_command([python, "-u", "train.py"], PATH).status == "ok"
+    assert check_command([python, "-u", "elsewhere.py", "x"], PATH).status == "warning"
+    assert check_command([python, "-m", "elsewhere"], PATH).status == "ok"
+
+
+def test_an_interpreter_named_by_a_relative_path_is_found_from_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "venv" / "bin").mkdir(parents=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    python.symlink_to(sys.executable)
+    monkeypatch.chdir(tmp_path)
+    for words in (["venv/bin/python", "-u", "x.py"], ["env", "-i", "./venv/bin/python", "x.py"]):
+        found = interpreter_of(words, PATH)
+        assert found is not None
+        assert str(python) in found.here.words  # not what the link leads to: that is another environment
+        assert found.here.program == str(python)
 
 
 def test_clocks(tmp_path: Path) -> None:
@@ -323,8 +370,13 @@ def test_what_follows_from_the_checks() -> None:
     assert len(consequences(good)[0]) == 3
     captured, lost = consequences([missing("agent", "", ""), ok("posix", ""), ok("torch", "")])
     assert captured == ["POSIX calls"]
-    assert len(lost) == 2
+    assert len(lost) == 3
     assert consequences([unknown("agent", "", ""), ok("posix", "")])[0] == ["POSIX calls"]
     no_torch = consequences([ok("agent", ""), ok("posix", ""), warning("torch", "", "")])
-    assert no_torch[1] == ["steps, data waits and their causes"]
+    assert no_torch[1] == ["steps, data waits and their causes", "operators and kernels (torch.profiler)"]
+    broken = judge_torch(_Told(broken="OSError: libcudart"), "")
+    assert "steps, data waits and their causes" in consequences([*good, broken])[1]
+    assert consequences([ok("nvidia", "NVML sees 1 x A")])[0] == ["GPUs"]
+    assert consequences([warning("nvidia", "2 device nodes", "")])[1] == ["GPUs"]
+    assert consequences([ok("nvidia", "no NVIDIA device")]) == ([], [])
     assert consequences([*good, missing("output", "", "")])[0] == []

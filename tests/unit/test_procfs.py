@@ -6,16 +6,20 @@ import os
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from iotrace.launch.telemetry.procfs import (
     PAGE_BYTES,
     TICKS_PER_SECOND,
     OpenFile,
+    ReopenedFile,
     cgroup_directory,
+    cgroup_directory_v1,
     parse_cpus,
     parse_disks,
     parse_io,
+    parse_last_pid,
     parse_memory,
     parse_net,
     parse_pressure,
@@ -23,6 +27,8 @@ from iotrace.launch.telemetry.procfs import (
     parse_switches,
     parse_throttled,
 )
+from iotrace.launch.telemetry.tree import Member, Tree
+from iotrace.sources.samples import SAMPLE_DTYPE
 
 STAT = (
     b"4711 (%s) R 17 4711 17 34816 4711 4194304 9001 77 13 2 250 50 7 3 20 0 9 0 123456 987654321 2048 "
@@ -37,6 +43,20 @@ def test_stat_whatever_the_program_is_called(name: bytes) -> None:
     assert stat.cpu_ns == 300 * 1_000_000_000 // TICKS_PER_SECOND
     assert stat.start_ticks == 123456
     assert stat.rss_bytes == 2048 * PAGE_BYTES
+
+
+def test_what_a_process_held_counts_not_what_is_left_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    exiting = STAT.replace(b"4194304 9001", b"4194308 9001")
+    assert parse_stat(exiting % b"x").exiting
+    alive = parse_stat(STAT % b"x")
+    assert not alive.exiting
+    stats = [alive, alive._replace(exiting=True, rss_bytes=7), alive._replace(rss_bytes=8)]
+    monkeypatch.setattr("iotrace.launch.telemetry.tree.parse_stat", lambda _: stats.pop(0))
+    member = Member(0, os.getpid(), alive, "")
+    samples = [member.sample() for _ in range(3)]
+    member.close()
+    held = [np.frombuffer(sample or b"", SAMPLE_DTYPE)["rss_bytes"][0] for sample in samples]
+    assert held == [alive.rss_bytes, alive.rss_bytes, 8]
 
 
 def test_io_in_the_order_of_a_sample() -> None:
@@ -123,3 +143,45 @@ def test_an_open_file_is_read_anew_each_time(tmp_path: Path) -> None:
     long = tmp_path / "long"
     long.write_bytes(os.urandom(200_000))
     assert OpenFile(str(long)).read_all() == long.read_bytes()
+
+
+def test_throttled_time_of_version_1_is_in_nanoseconds() -> None:
+    assert parse_throttled(b"nr_periods 5\nnr_throttled 3\nthrottled_time 2500000\n") == 2500
+
+
+def test_the_cgroup_of_version_1(tmp_path: Path) -> None:
+    (tmp_path / "cpu,cpuacct" / "job").mkdir(parents=True)
+    mounts = f"tmpfs /sys tmpfs rw 0 0\ncgroup {tmp_path}/cpu,cpuacct cgroup rw,nosuid,cpu,cpuacct 0 0\n"
+    inside = cgroup_directory_v1("4:memory:/x\n3:cpu,cpuacct:/job\n0::/\n", mounts, "cpu")
+    assert inside == f"{tmp_path}/cpu,cpuacct/job"
+    # In a container the path is the host's, and the mount's root is the container's own group.
+    assert cgroup_directory_v1("3:cpu,cpuacct:/docker/4f\n", mounts, "cpu") == f"{tmp_path}/cpu,cpuacct"
+    assert cgroup_directory_v1("3:cpu,cpuacct:/\n", mounts, "cpu") is None
+    assert cgroup_directory_v1("0::/job\n", mounts, "cpu") is None
+
+
+def test_the_last_pid_and_a_file_that_is_not_kept_open() -> None:
+    assert parse_last_pid(b"0.00 0.32 0.98 1/85 4351\n") == 4351
+    file = ReopenedFile("/proc/self/stat")
+    before = set(os.listdir("/proc/self/fd"))
+    assert parse_stat(file.read()).start_ticks > 0
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+@pytest.mark.parametrize("kept_open", [True, False])
+def test_a_member_is_no_other_process_with_its_pid(kept_open: bool) -> None:
+    with open("/proc/self/stat", "rb") as file:
+        stat = parse_stat(file.read())
+    own = Member(0, os.getpid(), stat, "", kept_open)
+    assert own.sample() is not None
+    own.close()
+    later = Member(0, os.getpid(), stat._replace(start_ticks=stat.start_ticks - 1), "", kept_open)
+    assert later.sample() is None
+    later.close()
+
+
+def test_pids_that_begin_anew_make_foreign_ones_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = Tree("/no/session", 0)
+    pids = [100, 150, 20, 30]
+    monkeypatch.setattr("iotrace.launch.telemetry.tree.parse_last_pid", lambda _: pids.pop(0))
+    assert [tree._pids_began_anew() for _ in range(4)] == [False, False, True, False]

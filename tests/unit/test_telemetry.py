@@ -218,6 +218,24 @@ def test_a_figure_that_fails_is_told_once_and_the_others_go_on(monkeypatch: pyte
     assert len(polling.of(1)) >= 5
 
 
+def test_many_devices_are_asked_half_as_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        poller._stop.set()
+
+    devices = [Device({"index": n}, [Figure("whole", lambda: {"util_pct": 1})]) for n in range(5)]
+    poller = Poller({"made up": lambda emit: devices}, lambda record: None)
+    poller._devices.extend(devices)
+    monkeypatch.setattr(poller._stop, "wait", wait)
+    poller._poll(0, devices[0])
+    poller._devices.pop()
+    poller._stop.clear()
+    poller._poll(0, devices[0])
+    assert waits == [2 * gpus.PERIOD_S, gpus.PERIOD_S]
+
+
 def test_a_lost_device_is_asked_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     lost: list[int] = []
     polling = Polling(

@@ -251,7 +251,7 @@ def stop() -> None:
     marks.follow(None)
     patching.undo_all()
     if recorder is not None:
-        recorder.over = True
+        recorder.over = recorder.unsettled = True
         recorder.spans.clear()
         recorder.records.clear()
 

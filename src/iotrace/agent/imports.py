@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 
 
 class _Finder:
-    """First on `sys.meta_path`; lets the others find, and wraps the loader of a module with hooks."""
+    """First on `sys.meta_path`; lets the others find, and follows the loader of a module with hooks."""
 
     def __init__(self, hooks: dict[str, Hook], log: Callable[[str], None]) -> None:
         self._hooks = hooks
         self._log = log
         self._busy: set[str] = set()
+        self._kinds: dict[type, type] = {}
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name not in self._hooks or name in self._busy:
@@ -35,16 +36,51 @@ class _Finder:
                 spec = find_spec(name, path, target)
                 if spec is not None:
                     if hasattr(spec.loader, "exec_module"):
-                        spec.loader = _Loader(spec.loader, self)
+                        self._follow(spec)
                     return spec
         finally:
             self._busy.discard(name)
         return None
 
+    def _follow(self, spec: Any) -> None:
+        """Have `loaded` called when the loader of `spec` has run its module.
+
+        The loader stays what it is, as programs look at it (``find_spec(name).loader``): its class alone
+        becomes one of the same name below its own, until it has run the module. What bears no such change
+        (a class that is its own loader, or one in C) gets a stand-in.
+        """
+        kind = type(spec.loader)
+        try:
+            if kind not in self._kinds:
+                self._kinds[kind] = _followed(kind, self)
+                self._kinds[self._kinds[kind]] = self._kinds[kind]  # a loader of several modules (a zip)
+            spec.loader.__class__ = self._kinds[kind]
+        except Exception:
+            spec.loader = _Loader(spec.loader, self)
+
     def loaded(self, module: Any) -> None:
         hook = self._hooks.get(module.__name__)  # kept: a module may be reloaded
         if hook is not None:
             run_hook(hook, module, self._log)
+
+
+def _followed(kind: type, finder: _Finder) -> type:
+    """A class like `kind` that tells `finder` of the modules that it has run."""
+    run: Any = kind.exec_module  # type: ignore[attr-defined]
+
+    def exec_module(self: Any, module: Any) -> None:
+        if getattr(self, "name", None) == module.__name__:  # a loader of this module alone
+            self.__class__ = kind
+        run(self, module)
+        finder.loaded(module)
+
+    def reduce(self: Any, protocol: Any) -> Any:
+        """Copies are of the loader's own class."""
+        return object.__new__, (kind,), self.__dict__
+
+    _hide(exec_module)
+    own = {"exec_module": exec_module, "__reduce_ex__": reduce, "__module__": kind.__module__}
+    return type(kind.__name__, (kind,), {**own, "__qualname__": kind.__qualname__})
 
 
 class _Loader:
@@ -55,6 +91,8 @@ class _Loader:
         self._finder = finder
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_loader":  # of a copy in the making
+            raise AttributeError(name)
         return getattr(self._loader, name)
 
     def create_module(self, spec: Any) -> Any:
@@ -67,6 +105,14 @@ class _Loader:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
         self._finder.loaded(module)
+
+
+def _hide(function: Any) -> None:
+    """Take `function` out of tracebacks: Python leaves the import system's own frames out, by their file."""
+    function.__code__ = function.__code__.replace(co_filename="<frozen importlib._bootstrap_external>")
+
+
+_hide(_Loader.exec_module)
 
 
 def run_hook(hook: Hook, module: Any, log: Callable[[str], None]) -> None:

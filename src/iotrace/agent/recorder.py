@@ -22,10 +22,27 @@ if TYPE_CHECKING:
     from typing import Any
 
 FLUSH_SECONDS = 0.5
+# How often the end of the writer's thread is looked for before a fork, 20 us apart.
+_LOOKS_FOR_END = 500
 # A worker may be ended at any moment after its batch (SIGTERM as its program leaves): what it made is
 # written sooner than the background writer would.
 _EAGER_FLUSH_NS = 100_000_000
 _pack = Struct(names.SPAN_FORMAT).pack
+
+
+class _Records(list):  # type: ignore[type-arg]
+    """Records, rare beside spans: one that comes after a fork starts the writer again."""
+
+    __slots__ = ("recorder",)
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def append(self, record: dict[str, Any]) -> None:
+        super().append(record)
+        if self.recorder.asleep:
+            self.recorder.wake()
 
 
 class Recorder:
@@ -37,7 +54,7 @@ class Recorder:
     def __init__(self, session: str) -> None:
         self._session = session
         self.spans: list[tuple[int, ...]] = []
-        self.records: list[dict[str, Any]] = []
+        self.records: list[dict[str, Any]] = _Records(self)
         self._texts: dict[str, int] = {}
         self._next_text = count().__next__
         self._lock = _thread.allocate_lock()
@@ -49,6 +66,9 @@ class Recorder:
         # What has to end while the process is still whole, and may record its end.
         self.before_close: list[Callable[[], None]] = []
         self.over = False  # the session has ended, this process has not: nothing is recorded any more
+        self.asleep = False  # the writer was ended for a fork, and starts again with what is next recorded
+        self.unsettled = False  # `over` or `asleep`: one look for what records often
+        self._writer_id = 0
 
     def open(self, identity: dict[str, Any]) -> None:
         """Make this process's directory and say who it is."""
@@ -84,6 +104,7 @@ class Recorder:
         """Begin writing in the background; called when there is something to write."""
         if self._stop is not None or self._closed or self.over:
             return
+        self.asleep, self.unsettled = False, self.over
         self.tick()
         self._stop = _thread.allocate_lock()
         self._stop.acquire()
@@ -96,7 +117,14 @@ class Recorder:
             self._stop = None
             self.log(f"no writer: {error!r}")
 
+    def wake(self) -> None:
+        """Start the writer again that was ended for a fork, if it was."""
+        if self.asleep:
+            self.asleep, self.unsettled = False, self.over
+            self.start()
+
     def _run(self, stop: Any, stopped: Any) -> None:
+        self._writer_id = _thread.get_native_id()
         try:
             beats = 0
             while not stop.acquire(True, FLUSH_SECONDS):
@@ -120,7 +148,20 @@ class Recorder:
             return False
         stop.release()
         self._stopped.acquire(True, 1.0)
+        self._await_thread()
         return True
+
+    def _await_thread(self) -> None:
+        """Until the kernel has forgotten the writer's thread, which outlasts its last line a little.
+
+        Python 3.12 counts the process's threads at a fork, and warns of more than one.
+        """
+        try:
+            for _ in range(_LOOKS_FOR_END):
+                os.stat(f"//proc/self/task/{self._writer_id}")
+                time.sleep(0.000_02)
+        except OSError:
+            pass
 
     def tick(self) -> None:
         """Note the clocks and the kernel's own account of this process."""
@@ -187,7 +228,7 @@ class Recorder:
 
     def finish(self) -> None:
         """Close, and record no more in this process."""
-        self.over = True
+        self.over = self.unsettled = True
         self.close()
         self.spans.clear()
         self.records.clear()
@@ -196,14 +237,22 @@ class Recorder:
         # Paused before the lock is taken, which the writer may be waiting for; noted under the lock, as
         # two threads may fork at once.
         was_running = self.pause()
+        if was_running:
+            self._flush_guarded()
         self._lock.acquire()
         self._was_running = was_running
 
     def after_fork_in_parent(self) -> None:
-        was_running = self._was_running
+        # Not started at once: Python 3.13 counts threads behind this hook, and would warn of the writer.
+        if self._was_running:
+            self.asleep = self.unsettled = True
         self._lock.release()
-        if was_running:
-            self.start()
+
+    def _flush_guarded(self) -> None:
+        try:
+            self.flush()
+        except Exception as error:
+            self.log(f"not written before a fork: {error!r}")
 
     def reopen(self) -> None:
         """Go on after `close`: the exec that it was closed for has failed."""
@@ -215,6 +264,7 @@ class Recorder:
         self._lock = _thread.allocate_lock()
         self._stop = None
         self._closed = False
+        self.asleep, self.unsettled = False, self.over
         for stream in (self._records_stream, self._spans_stream):
             stream.forget()
             stream.broken = "the parent's"  # nothing is written to it, also where `open` fails below

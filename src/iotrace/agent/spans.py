@@ -113,6 +113,7 @@ def end_region(recorder: Recorder, begun: Begun, name: str) -> None:
     what = (-1, thread.tid, recorder.text(name), -1, KIND_REGION)
     delay_ns = thread.run_delay_ns - start_delay_ns if start_delay_ns >= 0 else -1
     recorder.spans.append((start_ns, end_ns - start_ns, cpu_ns, *what, *faults_and_switches, delay_ns))
+    recorder.wake()
 
 
 def timed(
@@ -135,12 +136,14 @@ def timed(
     name_id = text(name)
 
     def timed_call(*args: Any, **kwargs: Any) -> Any:
-        if recorder.over:  # an object of the program's may outlive the part that was recorded
-            try:
-                return call(*args, **kwargs)
-            except BaseException as error:
-                hide_frame(error)
-                raise
+        if recorder.unsettled:
+            if recorder.over:  # an object of the program's may outlive the part that was recorded
+                try:
+                    return call(*args, **kwargs)
+                except BaseException as error:
+                    hide_frame(error)
+                    raise
+            recorder.wake()
         thread = _current.thread
         start_ns = monotonic_ns()
         before = getrusage(RUSAGE_THREAD)

@@ -157,6 +157,7 @@ class Gpu(Result, frozen=True, kw_only=True):
     util_source: str | None
     memory_util_pct_mean: float | None
     power_w_mean: float | None
+    power_w_peak: float | None
     energy_j: float | None
     energy_source: str | None
     energy_j_per_step: float | None

@@ -160,6 +160,7 @@ def _gpu(device: SampledDevice, pids: set[int], steps: int, samples: int | None,
     buffered = time.mean(series.get("util_samples"))
     util = series.get("util_pct" if buffered is None else "util_samples")
     util_mean = time.mean(util)
+    memory_util = time.mean(series.get("memory_util_samples"))
     power_w, energy_j, source = _power(device, time)
     throttled, reasons = _throttling(series.get("clock_reasons"), time)
     return Gpu(
@@ -173,8 +174,9 @@ def _gpu(device: SampledDevice, pids: set[int], steps: int, samples: int | None,
         util_pct_mean=util_mean,
         util_pct_peak=time.extreme(util),
         util_source=None if util_mean is None else "polled" if buffered is None else "buffered",
-        memory_util_pct_mean=time.mean(series.get("memory_util_pct")),
+        memory_util_pct_mean=time.mean(series.get("memory_util_pct")) if memory_util is None else memory_util,
         power_w_mean=power_w,
+        power_w_peak=time.extreme(series.get("power_samples", series.get("power_w"))),
         energy_j=energy_j,
         energy_source=source,
         energy_j_per_step=energy_j / steps if energy_j is not None and steps else None,

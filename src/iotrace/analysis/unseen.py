@@ -118,7 +118,7 @@ def _telemetry(session: Session) -> list[NotCaptured]:
             found.append(NotCaptured(f"telemetry of {manifest.host}", "its sampler did not start"))
         elif manifest.accelerators and not any(item.devices or item.problems for item in there):
             why = "; ".join(dict.fromkeys(told.why for item in there for told in item.unavailable))
-            remedy = "install the accelerator's management library (NVML, amdsmi) on that host"
+            remedy = "see what iotrace doctor says of it on that host"
             if why:  # else it was still being looked for when the run ended
                 found.append(NotCaptured(f"gpu on {manifest.host}", why, remedy))
     for telemetry in session.telemetry:
@@ -126,12 +126,24 @@ def _telemetry(session: Session) -> list[NotCaptured]:
     return list(dict.fromkeys(found))
 
 
+# What is known without a buffered figure.
+_INSTEAD = {
+    "utilisation samples": "util_pct",
+    "memory utilisation samples": "memory_util_pct",
+    "power samples": "power_w",
+}
+
+
 def _failed_figures(telemetry: Telemetry) -> list[NotCaptured]:
     """One line for each device: its figures by what the driver says of them."""
     by_device: dict[str, dict[str, list[str]]] = {}
     names = {device.about.device: device.about for device in telemetry.devices}
+    series = {device.about.device: device.series for device in telemetry.devices}
     for problem in telemetry.problems:
         about = names.get(problem.device) if problem.device is not None else None
+        instead = _INSTEAD.get(problem.figure, "")
+        if about is not None and instead in series[about.device]:  # the driver only keeps no buffer of it
+            continue
         what = "gpu" if about is None else f"gpu {about.index}"
         if about is not None and about.instance is not None:
             what += f" instance {about.instance}"

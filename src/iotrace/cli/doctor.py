@@ -39,8 +39,8 @@ def doctor(
     """
     from iotrace.doctor.diagnose import diagnose
 
-    if data is not None and not data.exists():
-        raise IotraceError(f"--data {data} does not exist", "name a file or a directory of the data")
+    if data is not None:
+        _look_at(data)
     diagnosis = diagnose(command or [], data, output or Path())
     if as_json:
         import msgspec
@@ -49,11 +49,22 @@ def doctor(
     else:
         from iotrace.present import make_console
 
-        _print(diagnosis, make_console(stderr=False))
+        _print(diagnosis, output, make_console(stderr=False))
     return 1 if any(check.status == "missing" for check in diagnosis.checks) else 0
 
 
-def _print(diagnosis: Diagnosis, console: Console) -> None:
+def _look_at(data: Path) -> None:
+    try:
+        data.stat()
+    except FileNotFoundError as error:
+        raise IotraceError(
+            f"--data {data} does not exist", "name a file or a directory of the data"
+        ) from error
+    except OSError as error:
+        raise IotraceError(f"--data {data} cannot be looked at: {error.strerror}") from error
+
+
+def _print(diagnosis: Diagnosis, output: Path | None, console: Console) -> None:
     import shlex
 
     from rich.text import Text
@@ -67,9 +78,21 @@ def _print(diagnosis: Diagnosis, console: Console) -> None:
     for label, parts in (("captured", diagnosis.captured), ("not captured", diagnosis.not_captured)):
         if parts:
             _row(console, Text(label, style="bold"), Text(" · ".join(parts)), _STATUS_WIDTH + 1 + _ID_WIDTH)
+    _row(console, Text("next", style="bold"), Text(_next(diagnosis, output)), _STATUS_WIDTH + 1 + _ID_WIDTH)
     count = {status: sum(check.status == status for check in diagnosis.checks) for status in _STYLES}
     told = ", ".join(f"{number} {status}" for status, number in count.items() if number)
     console.print(Text(f"{told}; {diagnosis.seconds:.1f} s", style="dim"))
+
+
+def _next(diagnosis: Diagnosis, output: Path | None) -> str:
+    """The command to type next."""
+    import shlex
+
+    command = shlex.join(diagnosis.argv) if diagnosis.argv else "python train.py"
+    where = f"-o {shlex.quote(str(output))} " if output is not None else ""
+    if any(check.status == "missing" for check in diagnosis.checks):
+        return f"follow the arrows (→) above, then again: iotrace doctor {where}-- {command}"
+    return f"iotrace run {where}-- {command}"
 
 
 def _print_check(check: Check, console: Console) -> None:

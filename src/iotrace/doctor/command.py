@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import struct
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from iotrace.doctor.results import Check, missing, ok, unknown
+from iotrace.doctor.results import Check, missing, ok, unknown, warning
 
 _PYTHON = re.compile(r"(python|pypy)[0-9.]*t?$")
 _PYTHON_OPTIONS_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
@@ -21,6 +22,7 @@ _CHOOSERS = frozenset(
     {"conda", "mamba", "micromamba", "uv", "poetry", "pipenv", "hatch", "pixi", "docker", "podman"}
     | {"apptainer", "singularity", "ssh"}
 )
+NOTHING_RUNS = "nothing can be run"
 _PT_INTERP, _ET_EXEC, _ET_DYN = 3, 2, 3
 
 
@@ -34,6 +36,15 @@ class Interpreter:
     words: tuple[str, ...]
     program: str
     behind: str = ""
+
+    @property
+    def here(self) -> Interpreter:
+        """The same with the program by its whole path: to be started in another directory."""
+        program = os.path.abspath(self.program)
+        own = [
+            program if os.sep in word and os.path.abspath(word) == program else word for word in self.words
+        ]
+        return Interpreter(tuple(own), program, self.behind)
 
 
 def interpreter_of(command: list[str], path: str | None) -> Interpreter | None:
@@ -101,7 +112,7 @@ def check_command(command: list[str], path: str | None) -> Check:
     """Whether a preloaded library can be loaded into the program that the command names."""
     program = shutil.which(command[0], path=path)
     if program is None:
-        return missing("command", f"{command[0]} was not found", "nothing can be run", "check PATH")
+        return missing("command", *_not_found(command[0]))
     program = os.path.realpath(python_of(program, path) or program)
     status = os.stat(program)
     if status.st_mode & 0o6000 or _has_capabilities(program):
@@ -126,7 +137,37 @@ def check_command(command: list[str], path: str | None) -> Check:
             "neither the agent nor the POSIX tracer gets in",
             f"put it before iotrace: {emptied} ... iotrace run -- CMD",
         )
+    script = script_of(command)
+    if script is not None and not os.path.exists(script):
+        return warning(
+            "command",
+            f"{program}, but there is no {script} here",
+            "the program would end before its first line",
+            f"run it, and iotrace, where {script} is",
+        )
     return ok("command", program)
+
+
+def _not_found(word: str) -> tuple[str, str, str]:
+    """What is wrong with a program that cannot be run, why it matters, and the remedy."""
+    shown = shlex.quote(word)
+    if os.path.isdir(word):
+        return f"{shown} is a directory", NOTHING_RUNS, "name the program in it"
+    if not os.path.exists(word):
+        remedy = "check its path" if os.sep in word else "check PATH"
+        return f"{shown} was not found", NOTHING_RUNS, remedy
+    if os.sep not in word:
+        return f"{shown} lies here, which is not in PATH", NOTHING_RUNS, f"./{shown}, or python {shown}"
+    remedy = f"python {shown}" if word.endswith(".py") else f"chmod +x {shown}"
+    return f"{shown} is not executable", NOTHING_RUNS, remedy
+
+
+def script_of(command: list[str]) -> str | None:
+    """The script that a plain ``python ... script`` runs; None where its words name none."""
+    if not _PYTHON.match(os.path.basename(command[0])):
+        return None
+    rest = command[1 + len(_options(command[1:])) :]
+    return rest[0] if rest and not rest[0].startswith("-") else None
 
 
 def _empties_environment(command: list[str]) -> str:
@@ -151,7 +192,11 @@ def _has_capabilities(program: str) -> bool:
 
 def is_static(program: Path) -> bool:
     """Whether an ELF program names no dynamic loader; False for what is no ELF program."""
-    with program.open("rb") as file:
+    try:
+        file = program.open("rb")
+    except PermissionError:  # one that may be run but not read
+        return False
+    with file:
         head = file.read(64)
         if len(head) < 64 or head[:4] != b"\x7fELF" or head[4] != 2:
             return False

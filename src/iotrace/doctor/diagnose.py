@@ -7,18 +7,31 @@ import time
 from pathlib import Path
 
 from iotrace import __version__
-from iotrace.doctor import accelerators, clock, command, interpreter, limits, pagecache, processors, storage
+from iotrace.doctor import (
+    accelerators,
+    clock,
+    command,
+    interpreter,
+    limits,
+    pagecache,
+    processors,
+    storage,
+    telemetry,
+)
 from iotrace.doctor.probe import clean_environment, default_interpreter, probe
 from iotrace.doctor.results import SCHEMA_VERSION, Check, Diagnosis, unknown
 from iotrace.doctor.run import Named, run_checks
-from iotrace.doctor.torch_probe import check_torch
+from iotrace.doctor.torch_probe import BROKEN, check_torch
 
 # What a run records, and the checks on which that rests.
 _RECORDED = {
     "steps, data waits and their causes": ("agent", "torch"),
     "reads and decoding by file (h5py, zarr, numpy, PIL)": ("agent",),
     "POSIX calls": ("posix",),
+    "operators and kernels (torch.profiler)": ("agent", "torch", "torch-profiler"),
+    "processes and host": ("telemetry",),
 }
+_GPUS = "GPUs"
 
 
 def diagnose(words: list[str], data: Path | None, output: Path) -> Diagnosis:
@@ -27,18 +40,20 @@ def diagnose(words: list[str], data: Path | None, output: Path) -> Diagnosis:
     environment = clean_environment()
     path = environment.get("PATH")
     python = command.interpreter_of(words, path) if words else default_interpreter()
+    tried = python.here if python is not None else None
     workers = command.workers_of(words)
-    data = data or storage.data_of(words, Path.cwd())
-    mountinfo = storage.MOUNTS.read_text()
+    data = data or storage.data_of(words, Path())
+    mountinfo = storage.mounts()
 
     checks: list[Named] = []
     if words:
         checks.append(("command", lambda: command.check_command(words, path)))
         checks.append(("interpreter", lambda: command.check_interpreter(words, python)))
-    if python is not None:
-        checks.append(("agent", lambda: interpreter.judge(probe(python, environment), environment)))
-        checks.append(("torch-profiler", lambda: check_torch(python, environment)))
+    if tried is not None:
+        checks.append(("agent", lambda: interpreter.judge(probe(tried, environment), environment)))
+        checks.append(("torch-profiler", lambda: check_torch(tried, environment)))
     checks += [
+        ("telemetry", telemetry.telemetry),
         ("nvidia", accelerators.nvidia),
         ("amd", accelerators.amd),
         ("cpus", lambda: processors.processors(workers)),
@@ -51,7 +66,9 @@ def diagnose(words: list[str], data: Path | None, output: Path) -> Diagnosis:
     ]
     if data is not None:
         checks.append(("data", lambda: storage.check_data(data, mountinfo)))
-        checks.append(("page-cache", lambda: pagecache.check_page_cache(data)))
+        mount = storage.mount_of(os.path.realpath(data), mountinfo)
+        kind = mount.kind if mount is not None else ""
+        checks.append(("page-cache", lambda: pagecache.check_page_cache(data, kind)))
     found = run_checks(checks)
     if any(check.id == "torch" and check.status == "warning" for check in found):
         found = [check for check in found if check.id != "torch-profiler"]
@@ -75,7 +92,9 @@ def diagnose(words: list[str], data: Path | None, output: Path) -> Diagnosis:
 def consequences(checks: list[Check]) -> tuple[list[str], list[str]]:
     """What will be recorded and what will not; what rests on an unknown is in neither."""
     status = {check.id: check.status for check in checks}
-    lost_all = status.get("output") == "missing"
+    if any(check.what.startswith(BROKEN) for check in checks):
+        status["torch"] = "missing"
+    lost_all = status.get("output") == "missing" or any(check.why == command.NOTHING_RUNS for check in checks)
     captured, not_captured = [], []
     for part, needed in _RECORDED.items():
         states = [status.get(name, "unknown") for name in needed]
@@ -83,4 +102,12 @@ def consequences(checks: list[Check]) -> tuple[list[str], list[str]]:
             not_captured.append(part)
         elif "unknown" not in states:
             captured.append(part)
+    gpus = [check for check in checks if check.id in ("nvidia", "amd")]
+    there = [
+        check.status for check in gpus if check.what not in (accelerators.NO_NVIDIA, accelerators.NO_AMD)
+    ]
+    if "ok" in there and not lost_all:
+        captured.append(_GPUS)
+    elif there and "unknown" not in there:
+        not_captured.append(_GPUS)
     return captured, not_captured

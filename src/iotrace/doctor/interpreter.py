@@ -9,6 +9,7 @@ from iotrace.doctor.probe import READS, Probe, Told
 from iotrace.doctor.results import Check, missing, ok, unknown, warning
 
 _OLDEST = (3, 10)
+_READERS = ("h5py", "zarr", "numpy", "pillow", "tifffile", "pyarrow", "pandas")
 _INSTALL = "pip install iotrace-agent into that interpreter's environment"
 
 
@@ -29,7 +30,8 @@ def _nothing_told(probe: Probe) -> Check:
             "it runs without iotrace, so it is iotrace that stops it",
             "please report it, with LD_PRELOAD, PYTHONPATH and the interpreter's version",
         )
-    return unknown("agent", "the interpreter does not run a tiny program", probe.failure)
+    remedy = "see what is wrong with it: CMD's python -c 'print(1)'"
+    return unknown("agent", "the interpreter does not run a tiny program", probe.failure, remedy)
 
 
 def check_python(told: Told) -> Check:
@@ -39,7 +41,7 @@ def check_python(told: Told) -> Check:
     made = ", ".join(filter(None, [kind, pyenv, "free-threaded" if told.free_threaded else ""]))
     what = f"{told.implementation} {told.version}{f' ({made})' if made else ''}"
     if told.implementation != "cpython":
-        return warning("python", what, "iotrace is tested with CPython alone")
+        return warning("python", what, "iotrace is tested with CPython alone", "run the program by CPython")
     if tuple(map(int, told.version.split(".")[:2])) < _OLDEST:
         oldest = ".".join(map(str, _OLDEST))
         return missing("python", what, f"the agent needs Python {oldest}", "use a newer Python")
@@ -72,7 +74,9 @@ def check_posix(probe: Probe, environment: dict[str, str]) -> Check:
     if capture.why_not:
         return missing("posix", capture.why_not, lost, capture.remedy)
     if probe.told is None:
-        return unknown("posix", "the preloaded tracer could not be tried", "the tiny program did not run")
+        return unknown(
+            "posix", "the preloaded tracer could not be tried", "the tiny program did not run", "see agent"
+        )
     if probe.reads_seen is None:
         what = "dftracer is not loaded into the interpreter"
         if not probe.told.asked_for:
@@ -104,7 +108,10 @@ def _remedy(probe: Probe) -> str:
 def check_start_method(told: Told) -> Check:
     """How this Python starts loader workers unless the program says otherwise."""
     if told.start_method is None:
-        return unknown("start-method", "multiprocessing does not say", "multiprocessing was not importable")
+        why = "multiprocessing was not importable"
+        return unknown(
+            "start-method", "multiprocessing does not say", why, "python -c 'import multiprocessing'"
+        )
     what = f"loader workers start by {told.start_method}"
     if told.start_method == "fork":
         return ok("start-method", what)
@@ -114,8 +121,8 @@ def check_start_method(told: Told) -> Check:
 def check_libraries(told: Told) -> list[Check]:
     """torch, without which there are no steps, and the libraries whose calls iotrace tells apart."""
     versions = {name: version for name, version in told.packages.items() if version}
-    readers = [f"{name} {versions[name]}" for name in ("h5py", "zarr", "numpy") if name in versions]
-    libraries = ok("libraries", ", ".join(readers) or "no h5py, zarr or numpy there")
+    readers = [f"{name} {versions[name]}" for name in _READERS if name in versions]
+    libraries = ok("libraries", ", ".join(readers) or f"none of {', '.join(_READERS)} there")
     if "torch" in versions:
         return [ok("torch", versions["torch"]), libraries]
     lacking = warning(

@@ -24,13 +24,17 @@ _SECONDS = 1.5
 _PAGE = 4096
 
 
-def check_page_cache(path: Path) -> Check:
-    """The share of randomly chosen pages of the files below `path` that are in memory now."""
+def check_page_cache(path: Path, kind: str = "") -> Check:
+    """The share of randomly chosen pages of the files below `path` that are in memory now.
+
+    `kind` is the type of its file system, where that is known.
+    """
     deadline = time.monotonic() + _SECONDS
     files = list(_files(path, deadline))
     sizes = [size for _, size in files]
     if not sum(sizes):
-        return unknown("page-cache", f"{path}: no data to look at", "it holds no readable files")
+        why = "it holds no readable files"
+        return unknown("page-cache", f"{path}: no data to look at", why, "name others: --data PATH")
     chosen = random.Random()  # other pages each time: those that were asked for may have come in
     asked: dict[Path, int] = {}
     for file, _ in chosen.choices(files, sizes, k=_MOST_PAGES):
@@ -44,13 +48,13 @@ def check_page_cache(path: Path) -> Check:
             hits, pages = _sample(file, of_size[file], min(count, _MOST_PAGES_OF_A_FILE), chosen)
         except OSError as error:
             if error.errno in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
-                why = "its file system or this kernel does not know RWF_NOWAIT"
-                return unknown("page-cache", f"{path}: not to be seen", why)
+                return _not_to_be_seen(path, kind)
             continue
         resident += hits * count / pages if pages else 0
         looked_at += count if pages else 0
     if not looked_at:
-        return unknown("page-cache", f"{path}: no data to look at", "none of its files could be read")
+        why = "none of its files could be read"
+        return unknown("page-cache", f"{path}: no data to look at", why, "name others: --data PATH")
     percent = 100 * resident / looked_at
     more = "at least " if len(files) >= _MOST_FILES else ""
     what = f"about {percent:.0f} % of {more}{gib(sum(sizes))} in {path} are in memory"
@@ -59,6 +63,14 @@ def check_page_cache(path: Path) -> Check:
     if percent <= 10:
         return ok("page-cache", what, "the first epoch reads from storage")
     return ok("page-cache", what, "a run mixes both: repeat it, and compare like with like")
+
+
+def _not_to_be_seen(path: Path, kind: str) -> Check:
+    if kind in ("tmpfs", "ramfs"):
+        why = "a run reads from memory, always: it says nothing of a storage"
+        return ok("page-cache", f"all of {path} is in memory, on {kind}", why)
+    why = f"{kind or 'its file system'} or this kernel does not know RWF_NOWAIT"
+    return unknown("page-cache", f"{path}: not to be seen", why, "compare a first run with a second one")
 
 
 def _files(path: Path, deadline: float) -> Iterator[tuple[Path, int]]:

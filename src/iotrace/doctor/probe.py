@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -38,6 +39,11 @@ def version(name):
         from importlib import metadata
         return metadata.version(name)
     except Exception:
+        pass
+    try:
+        from importlib import util
+        return "of unknown version" if util.find_spec(name) else None
+    except Exception:
         return None
 try:
     import multiprocessing
@@ -62,7 +68,8 @@ print(json.dumps({
     "ignore_environment": sys.flags.ignore_environment,
     "free_threaded": free_threaded,
     "start_method": start,
-    "packages": {name: version(name) for name in ("torch", "iotrace-agent", "h5py", "zarr", "numpy")},
+    "packages": {name: version(name) for name in (
+        "torch", "iotrace-agent", "h5py", "zarr", "numpy", "pillow", "tifffile", "pyarrow", "pandas")},
 }))
 """
 
@@ -129,23 +136,36 @@ def _run(
     interpreter: Interpreter, environment: dict[str, str], directory: Path, deadline: float
 ) -> tuple[subprocess.CompletedProcess[str] | None, str]:
     try:
-        return (
-            subprocess.run(
-                [*interpreter.words, "-c", _PROGRAM],
-                env=environment,
-                cwd=directory,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                stdin=subprocess.DEVNULL,
-                timeout=max(0.1, deadline - time.monotonic()),
-            ),
-            "",
-        )
+        line = [*interpreter.words, "-c", _PROGRAM]
+        return run_group(line, environment, max(0.1, deadline - time.monotonic()), directory), ""
     except subprocess.TimeoutExpired:
         return None, f"it did not end within {_SECONDS} s"
     except OSError as error:
         return None, str(error)
+
+
+def run_group(
+    line: list[str], environment: dict[str, str], seconds: float, directory: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run `line` and what it starts; subprocess.TimeoutExpired, and all of it killed, after `seconds`."""
+    process = subprocess.Popen(
+        line,
+        env=environment,
+        cwd=directory,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,  # a script that starts the interpreter leaves no child behind
+    )
+    try:
+        output, errors = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, errors = process.communicate()
+        raise subprocess.TimeoutExpired(line, seconds, output, errors) from None
+    return subprocess.CompletedProcess(line, process.returncode, output, errors)
 
 
 def _told(done: subprocess.CompletedProcess[str] | None) -> Told | None:

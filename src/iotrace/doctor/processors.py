@@ -118,7 +118,12 @@ def check_memory(limit_bytes: int | None, meminfo: str) -> Check:
     if limited:
         what = f"the control group allows {gib(usable)} of {gib(total)}"
     if available < _LOW_MEMORY_FRACTION * total:
-        return warning("memory", what, "little is left for the page cache: files are read anew each epoch")
+        return warning(
+            "memory",
+            what,
+            "little is left for the page cache: files are read anew each epoch",
+            "end what else holds memory, or ask for more",
+        )
     return ok("memory", what, "the page cache counts towards it" if limited else "")
 
 

@@ -11,6 +11,9 @@ from iotrace.doctor.results import Check, unknown
 # What one look may take; `iotrace doctor` is to answer within 5 s.
 PATIENCE_SECONDS = 3.9
 
+_REPORT = "look whether /proc and /sys are whole here; if they are, please report this"
+_ASK_BY_HAND = "a mount or a driver may not answer: try df, or nvidia-smi"
+
 Named = tuple[str, Callable[[], "Check | list[Check]"]]
 
 
@@ -27,7 +30,9 @@ def run_checks(checks: Sequence[Named], seconds: float = PATIENCE_SECONDS) -> li
             result = check()
             found[place] = result if isinstance(result, list) else [result]
         except Exception as error:  # whatever is odd about this machine, the other checks count
-            found[place] = [unknown(identity, "the check failed", f"{type(error).__name__}: {error}")]
+            found[place] = [
+                unknown(identity, "the check failed", f"{type(error).__name__}: {error}", _REPORT)
+            ]
 
     # Daemons: a thread that is stuck in the kernel must not keep the command from ending.
     threads = [
@@ -42,5 +47,5 @@ def run_checks(checks: Sequence[Named], seconds: float = PATIENCE_SECONDS) -> li
     return [
         result
         for place, (identity, _) in enumerate(checks)
-        for result in found.get(place, [unknown(identity, "no answer", late)])
+        for result in found.get(place, [unknown(identity, "no answer", late, _ASK_BY_HAND)])
     ]

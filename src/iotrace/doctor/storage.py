@@ -48,6 +48,14 @@ class Mount:
         return _FUSE if self.kind.startswith("fuse") else _MEANINGS.get(self.kind, "")
 
 
+def mounts() -> str:
+    """This process's mounts; none where there is no /proc."""
+    try:
+        return MOUNTS.read_text(errors="surrogateescape")
+    except OSError:
+        return ""
+
+
 def mount_of(path: str, mountinfo: str) -> Mount | None:
     """The mount that holds the absolute, link-free `path`; `mountinfo` as in proc(5), the last one wins."""
     best: Mount | None = None
@@ -67,7 +75,12 @@ def check_data(path: Path, mountinfo: str) -> Check:
     """The file system that the data lies on."""
     mount = mount_of(os.path.realpath(path), mountinfo)
     if mount is None:
-        return unknown("data", f"{path}: the file system is not known", "no mount in /proc holds it")
+        return unknown(
+            "data",
+            f"{path}: the file system is not known",
+            "no mount in /proc holds it",
+            "df -T DIR may know it",
+        )
     return ok("data", f"{path} is on {mount.kind}", mount.meaning)
 
 
@@ -101,7 +114,13 @@ def data_of(command: list[str], directory: Path) -> Path | None:
         for text in (word.partition("=")[2], word):
             path = directory / text
             code = path.suffix in (".py", ".sh", ".yaml", ".yml", ".toml", ".json", ".cfg", ".ini")
-            if text and not text.startswith("-") and not code and path.exists() and not _is_program(path):
+            if (
+                text
+                and not text.startswith("-")
+                and not code
+                and os.path.exists(path)
+                and not _is_program(path)
+            ):
                 return Path(text)
     return Path("data") if (directory / "data").is_dir() else None
 

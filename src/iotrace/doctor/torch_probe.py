@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 
 import msgspec
 
 from iotrace.doctor.command import Interpreter
+from iotrace.doctor.probe import run_group
 from iotrace.doctor.results import Check, missing, ok, unknown, warning
 
 _SECONDS = 3.6
+BROKEN = "torch cannot be imported"
+_LEAVE_OUT = "reinstall torch; the rest is recorded without it: iotrace run --torch-steps off"
 
 # In steps: an import that hangs in the profiler still has told the version.
 _PROGRAM = """
@@ -58,19 +60,11 @@ class _Told(msgspec.Struct):
 def check_torch(interpreter: Interpreter, environment: dict[str, str]) -> Check:
     """Whether torch.profiler records there, and the accelerators that torch can use."""
     try:
-        done = subprocess.run(
-            [*interpreter.words, "-c", _PROGRAM],
-            env={**environment, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"},  # no CUDA context for a question
-            capture_output=True,
-            text=True,
-            errors="replace",
-            stdin=subprocess.DEVNULL,
-            timeout=_SECONDS,
-        )
+        own = {**environment, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}  # no CUDA context for a question
+        done = run_group([*interpreter.words, "-c", _PROGRAM], own, _SECONDS)
         told, late = _merge(done.stdout), ""
     except subprocess.TimeoutExpired as error:
-        output = error.stdout or b""
-        told = _merge(output if isinstance(output, str) else os.fsdecode(output))
+        told = _merge(str(error.stdout or ""))
         late = f"torch was not imported within {_SECONDS} s: ask again when it lies in the page cache"
     return judge_torch(told, late)
 
@@ -93,17 +87,19 @@ def judge_torch(told: _Told, late: str) -> Check:
         return unknown("torch-profiler", "torch is not there", told.absent)
     if told.broken:
         why = "no steps, no data waits: the training program will not run either"
-        return missing(
-            "torch-profiler", f"torch cannot be imported: {told.broken}", why, "mend its environment"
-        )
+        return missing("torch-profiler", f"{BROKEN}: {told.broken}", why, "mend its environment")
     if told.kineto is False:
-        return missing("torch-profiler", f"torch {told.version} was built without Kineto", lost)
+        remedy = "install torch from its own wheels, or build it with USE_KINETO=1"
+        return missing("torch-profiler", f"torch {told.version} was built without Kineto", lost, remedy)
     if told.profiler:
-        return missing("torch-profiler", f"it does not start: {told.profiler}", lost)
+        return missing("torch-profiler", f"it does not start: {told.profiler}", lost, _LEAVE_OUT)
     if told.events is None or told.devices is None:
-        return unknown("torch-profiler", "no answer", late or "the process that asked torch ended early")
+        why = late or "the process that asked torch ended early"
+        return unknown(
+            "torch-profiler", "no answer", why, "iotrace doctor again, or python -c 'import torch'"
+        )
     if told.events == 0:
-        return missing("torch-profiler", "it recorded nothing of an addition", lost)
+        return missing("torch-profiler", "it recorded nothing of an addition", lost, _LEAVE_OUT)
     build = ", ".join(f"{name.upper()} {version}" for name, version in told.build.items()) or "CPU build"
     counted = ", ".join(f"{count} {name.upper()} devices" for name, count in told.devices.items())
     what = f"records; {build}, {counted or 'no accelerator that torch can use'}"

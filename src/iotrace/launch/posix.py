@@ -50,6 +50,8 @@ def _find_library() -> tuple[str, str, str]:
     machine = f"{platform.system()} {platform.machine()}"
     if machine != "Linux x86_64":
         return "", f"dftracer has no build for {machine}", "run on x86_64 Linux to see POSIX calls"
+    if not os.path.exists("/proc/self/cmdline"):  # dftracer 2.2.0 crashes the program then
+        return "", "dftracer needs /proc, which is not mounted here", "mount -t proc proc /proc"
     found = importlib.util.find_spec("dftracer")
     places = list(found.submodule_search_locations or []) if found else []
     for place in places:

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import shlex
+
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 LABEL_WIDTH = 12
+_ELLIPSIS = " … "
+
+
+def command(argv: list[str], width: int) -> str:
+    """A command in one line of at most `width` columns: what is too long is cut in its middle."""
+    text = " ".join(shlex.join(argv).split())  # a program may stand in it (``python -c``)
+    if len(text) <= width:
+        return text
+    kept = max(0, width - len(_ELLIPSIS))
+    # The end of a command tells runs apart, its beginning the program.
+    return text[: kept - kept // 2] + _ELLIPSIS + text[len(text) - kept // 2 :]
 
 
 def line(console: Console, label: str, text: str | Text, style: str = "bold") -> None:

@@ -18,6 +18,7 @@ from iotrace.analysis.results import (
     Report,
 )
 from iotrace.report.layout import LABEL_WIDTH as _LABEL_WIDTH
+from iotrace.report.layout import command as _command
 from iotrace.report.layout import line as _line
 from iotrace.report.terminal_compute import print_compute, print_imbalance
 from iotrace.report.terminal_system import print_io, print_system
@@ -40,7 +41,8 @@ def print_report(report: Report, console: Console) -> None:
             how = f"  (exit code {session.exit_code})"
         else:  # a block of a program has none; an end that was not seen is told
             how = "" if session.ended else "  (exit code unknown)"
-        console.print(Text.assemble(("iotrace ", "bold"), shlex.join(session.argv)), soft_wrap=False)
+        shown = _command(session.argv, console.width - len("iotrace "))
+        console.print(Text.assemble(("iotrace ", "bold"), shown), soft_wrap=False)
         _line(console, "session", f"{session.path}{how}")
     for rank in report.ranks:
         _print_rank(rank, console, len(report.ranks) > 1)

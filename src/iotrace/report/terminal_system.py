@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from iotrace.analysis.results import Gpu, Io, System
+from iotrace.analysis.results import Gpu, Io, ProcessUse, System
 from iotrace.report.layout import line
 
 _MOST_FILES = 6
@@ -15,6 +15,9 @@ _MOST_GPUS = 8
 _FIGURES_WIDTH = 58
 _NARROWEST_PATH = 16
 _WORTH_NAMING = 0.01  # of the time
+# Memory that grew by this much over the measured steps, and by this share of its largest.
+_GROWN_BYTES, _GROWN_FRACTION = 16 << 20, 0.05
+_MOST_GROWN = 4
 
 
 def print_system(system: System, console: Console) -> None:
@@ -39,12 +42,34 @@ def print_system(system: System, console: Console) -> None:
         ]
         if pressures:
             parts.append(f"pressure: {', '.join(pressures)}")
+        if host.cpu_throttled_fraction is not None and host.cpu_throttled_fraction >= _WORTH_NAMING:
+            parts.append(f"held back by its CPU quota {100 * host.cpu_throttled_fraction:.0f} % of the time")
     if parts:
         line(console, "system", " · ".join(parts))
+    growing = _growing(system.processes)
+    if growing:
+        line(console, "memory", growing)
     for gpu in system.gpus[:_MOST_GPUS]:
         line(console, _gpu_label(gpu), _gpu_text(gpu))
     if len(system.gpus) > _MOST_GPUS:
         line(console, "", f"{len(system.gpus) - _MOST_GPUS} more devices: --json")
+
+
+def _growing(processes: list[ProcessUse]) -> str:
+    """The processes whose memory grew over the measured steps, by how much; empty where none did."""
+    grown = [
+        (process.rss_growth_bytes, process.role)
+        for process in processes
+        if process.rss_growth_bytes is not None
+        and process.rss_peak_bytes
+        and process.rss_growth_bytes >= max(_GROWN_BYTES, _GROWN_FRACTION * process.rss_peak_bytes)
+    ]
+    if not grown:
+        return ""
+    grown.sort(key=lambda pair: -pair[0])
+    named = ", ".join(f"{role} {_bytes(size)}" for size, role in grown[:_MOST_GROWN])
+    more = f", {len(grown) - _MOST_GROWN} more" if len(grown) > _MOST_GROWN else ""
+    return f"grew over the measured steps: {named}{more}"
 
 
 def _gpu_label(gpu: Gpu) -> str:
@@ -54,10 +79,14 @@ def _gpu_label(gpu: Gpu) -> str:
 def _gpu_text(gpu: Gpu) -> str:
     parts = []
     if gpu.util_pct_mean is not None:
-        parts.append(f"{gpu.util_pct_mean:.0f} % busy")
+        parts.append(f"{gpu.util_pct_mean:.0f} % busy{_peak(gpu.util_pct_mean, gpu.util_pct_peak)}")
     if gpu.power_w_mean is not None:
-        step = f", {gpu.energy_j_per_step:.1f} J a step" if gpu.energy_j_per_step is not None else ""
-        parts.append(f"{gpu.power_w_mean:.0f} W{step}")
+        energy = f"{gpu.power_w_mean:.0f} W{_peak(gpu.power_w_mean, gpu.power_w_peak)}"
+        if gpu.energy_j_per_step is not None:
+            energy += f", {gpu.energy_j_per_step:.1f} J a step"
+        if gpu.energy_j_per_sample is not None:
+            energy += f", {gpu.energy_j_per_sample:.2g} J a sample"
+        parts.append(energy)
     if gpu.memory_bytes_peak is not None:
         parts.append(f"{_bytes(gpu.memory_bytes_peak)} at most")
     if gpu.sm_clock_mhz_mean is not None:
@@ -67,6 +96,10 @@ def _gpu_text(gpu: Gpu) -> str:
     if gpu.throttled_fraction:
         parts.append(f"held back {100 * gpu.throttled_fraction:.0f} %: {', '.join(gpu.throttle_reasons)}")
     return f"{gpu.name}: {' · '.join(parts) if parts else 'unknown'}"
+
+
+def _peak(mean: float, peak: float | None) -> str:
+    return f" (at most {peak:.0f})" if peak is not None and round(peak) > round(mean) else ""
 
 
 def print_io(io: Io, console: Console) -> None:

@@ -98,6 +98,7 @@ class GpuRecord(msgspec.Struct, tag="gpu"):
     pcie_sent_bytes_per_s: Float | None = None
     pcie_received_bytes_per_s: Float | None = None
     util_samples: list[tuple[Int, Float]] = []
+    memory_util_samples: list[tuple[Int, Float]] = []
     power_samples: list[tuple[Int, Float]] = []
     processes: list[tuple[Int, Int | None]] | None = None
 

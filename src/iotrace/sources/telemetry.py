@@ -32,10 +32,11 @@ from iotrace.sources.samples import (
 Floats = npt.NDArray[np.float64]
 # The kernel tells a process's start in ticks of 10 ms; the agent's first clock reading follows it.
 _START_SLACK_NS = 50_000_000
+_BUFFERED = ("util_samples", "memory_util_samples", "power_samples")
 _GAUGES = [
     field.name
     for field in msgspec.structs.fields(GpuRecord)
-    if field.name not in ("device", "mono_ns", "util_samples", "power_samples", "processes")
+    if field.name not in ("device", "mono_ns", *_BUFFERED, "processes")
 ]
 
 
@@ -123,6 +124,7 @@ def _read(directory: Path) -> Telemetry | None:
         return None
     if (directory / names.BROKEN).exists():
         damage.append("could not write all it sampled")
+    damage += _failure(directory / names.LOG)
     sampler = by_type[SamplerRecord][0]
     systems = by_type[SystemRecord]
     clock = Clock([sampler.clock, *(record.clock for record in systems)])
@@ -139,6 +141,15 @@ def _read(directory: Path) -> Telemetry | None:
         last_ns=max(times),
         damage=damage,
     )
+
+
+def _failure(log: Path) -> list[str]:
+    """Why the sampler ended before its time, as it wrote itself."""
+    try:
+        time_and_error = log.read_text(errors="replace").split(maxsplit=1)
+    except OSError:
+        return []
+    return [f"its sampler failed: {time_and_error[1].strip()}"] if len(time_and_error) == 2 else []
 
 
 def _samples(path: Path, clock: Clock, damage: list[str]) -> npt.NDArray[Any]:
@@ -171,7 +182,7 @@ def _device(about: DeviceRecord, records: list[GpuRecord], clock: Clock) -> Samp
         known = ~np.isnan(values)
         if known.any():
             series[name] = Series(times[known], values[known])
-    for name in ("util_samples", "power_samples"):
+    for name in _BUFFERED:
         pairs = sorted(pair for record in own for pair in getattr(record, name))
         if pairs:
             stamps = np.array([stamp for stamp, _ in pairs], dtype=np.int64) * 1000

@@ -14,7 +14,6 @@ from iotrace.timeline.model import Counter, ProcessTracks, Timeline
 _MOST_CORES = 32
 _MIB = 1 << 20
 _DEVICE_COUNTERS = (
-    ("memory_util_pct", "memory utilisation", "%", 1.0),
     ("power_w", "power", "W", 1.0),
     ("memory_bytes", "memory", "bytes", 1.0),
     ("sm_clock_mhz", "SM clock", "MHz", 1.0),
@@ -75,6 +74,9 @@ def _device(title: str, device: SampledDevice) -> ProcessTracks:
     util = device.series.get("util_samples", device.series.get("util_pct"))
     if util is not None:
         tracks.counters.append(_average("utilisation", util.time_ns, util.value, "%"))
+    memory_util = device.series.get("memory_util_samples", device.series.get("memory_util_pct"))
+    if memory_util is not None:
+        tracks.counters.append(_average("memory utilisation", memory_util.time_ns, memory_util.value, "%"))
     for name, shown, unit, factor in _DEVICE_COUNTERS:
         if name in device.series:
             own = device.series[name]

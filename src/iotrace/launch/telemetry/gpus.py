@@ -14,8 +14,11 @@ from typing import Any, NamedTuple
 Emit = Callable[[dict[str, Any]], None]
 
 PERIOD_S = 0.5
+# Each device costs some 0.05 % of a core: with more than these, each is asked half as often.
+MANY_DEVICES = 4
 SELDOM = 4  # turns: for what takes the driver long
 _STUCK_S = 10.0
+_SLOW_S = 2.0  # to find devices: a run may end sooner than that
 
 
 class UnavailableError(Exception):
@@ -59,10 +62,13 @@ class Poller:
         self._stop = threading.Event()
         self._devices: list[Device] = []
         self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._finding = dict.fromkeys(backends, time.monotonic())  # the libraries that have not answered yet
 
     def start(self) -> None:
         """Begin, without waiting: finding devices may take seconds."""
-        self._run(self._find)
+        for library in self._backends:
+            self._run(self._find, library)
 
     def stop(self, seconds: float) -> None:
         """Have every device polled a last time, and wait for that; one that hangs is left behind."""
@@ -70,26 +76,38 @@ class Poller:
         deadline = time.monotonic() + seconds
         for thread in list(self._threads):
             thread.join(max(0.0, deadline - time.monotonic()))
+        self._tell_silent(_SLOW_S)
 
     def check(self) -> None:
-        """Tell of devices that have not answered for long; called now and then."""
+        """Tell of libraries and devices that have not answered for long; called now and then."""
+        self._tell_silent(_STUCK_S)
         for device in self._devices:
             if device.asked and time.monotonic() - device.asked_s > _STUCK_S:
                 self._tell(device, device.asked, f"no answer for {_STUCK_S:.0f} s")
+
+    def _tell_silent(self, seconds: float) -> None:
+        """Tell of the libraries that have looked for devices for longer than `seconds`."""
+        now_s = time.monotonic()
+        for library, since_s in list(self._finding.items()):
+            if now_s - since_s > seconds and self._finding.pop(library, None) is not None:
+                why = f"{library}: no answer for {now_s - since_s:.0f} s"
+                self._emit({"type": "unavailable", "library": library, "why": why})
 
     def _run(self, target: Callable[..., None], *arguments: Any) -> None:
         thread = threading.Thread(target=target, args=arguments, daemon=True)
         self._threads.append(thread)
         thread.start()
 
-    def _find(self) -> None:
-        for library, find in self._backends.items():
-            try:
-                devices = find(self._emit)
-            except Exception as error:  # the vendors' own libraries fail in ways of their own
-                why = str(error) if isinstance(error, UnavailableError) else repr(error)
-                self._emit({"type": "unavailable", "library": library, "why": why})
-                continue
+    def _find(self, library: str) -> None:
+        try:
+            devices = self._backends[library](self._emit)
+        except Exception as error:  # the vendors' own libraries fail in ways of their own
+            why = str(error) if isinstance(error, UnavailableError) else repr(error)
+            self._emit({"type": "unavailable", "library": library, "why": why})
+            return
+        finally:
+            self._finding.pop(library, None)
+        with self._lock:  # the number is the place
             for device in devices:
                 number = len(self._devices)
                 self._emit({"type": "device", "device": number, "library": library, **device.about})
@@ -105,7 +123,7 @@ class Poller:
             turn += 1
             if stopping:
                 return
-            self._stop.wait(PERIOD_S)
+            self._stop.wait(PERIOD_S if len(self._devices) <= MANY_DEVICES else 2 * PERIOD_S)
 
     def _turn(self, number: int, device: Device, figures: list[Figure], turn: int) -> list[Figure]:
         """Ask for each figure that is due; returns those to ask for again."""

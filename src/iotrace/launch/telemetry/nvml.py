@@ -9,7 +9,10 @@ from typing import Any
 from iotrace.launch.telemetry.gpus import SELDOM, Device, Emit, Figure, FigureError, UnavailableError
 
 _KIB = 1 << 10
-_UTILISATION, _POWER = 1, 0  # NVML_GPU_UTILIZATION_SAMPLES, NVML_TOTAL_POWER_SAMPLES
+# NVML_GPU_UTILIZATION_SAMPLES, NVML_MEMORY_UTILIZATION_SAMPLES, NVML_TOTAL_POWER_SAMPLES
+_UTILISATION, _MEMORY_UTILISATION, _POWER = 1, 2, 0
+# Members of the union in which a sample lies, by NVML's type of value.
+_VALUES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
 
 def find(emit: Emit) -> list[Device]:
@@ -63,7 +66,7 @@ class _Nvidia:
         self._nvml = nvml
         self._handle = handle
         self._began_us = time.time_ns() // 1000
-        self._seen_us = {_UTILISATION: 0, _POWER: 0}
+        self._seen_us = {_UTILISATION: 0, _MEMORY_UTILISATION: 0, _POWER: 0}
 
     def device(self, index: int, instance: int | None) -> Device:
         """The device with its figures. A MIG instance has memory and processes of its own, no more."""
@@ -88,6 +91,10 @@ class _Nvidia:
             figures += [
                 Figure("utilisation", self._utilisation),
                 Figure("utilisation samples", lambda: self._samples("util_samples", _UTILISATION, 1)),
+                Figure(
+                    "memory utilisation samples",
+                    lambda: self._samples("memory_util_samples", _MEMORY_UTILISATION, 1),
+                ),
                 Figure("power", lambda: {"power_w": self._ask(nvml.nvmlDeviceGetPowerUsage) / 1e3}),
                 Figure("power samples", lambda: self._samples("power_samples", _POWER, 1e-3)),
                 Figure("energy", lambda: {"energy_j": self._ask(energy) / 1e3}),
@@ -141,15 +148,20 @@ class _Nvidia:
     def _samples(self, field: str, kind: int, factor: float) -> dict[str, Any]:
         """What the driver has buffered since the last time: [us of CLOCK_REALTIME, value] pairs."""
         try:
-            _, samples = self._ask(self._nvml.nvmlDeviceGetSamples, kind, self._seen_us[kind])
+            kind_of_value, samples = self._ask(self._nvml.nvmlDeviceGetSamples, kind, self._seen_us[kind])
         except FigureError as error:
             if getattr(error.__cause__, "value", None) == self._nvml.NVML_ERROR_NOT_FOUND:
                 return {}  # nothing new
             raise
         # The buffer reaches back to before the run; an unused place in it has no time.
         since_us = max(self._seen_us[kind], self._began_us)
+        if kind_of_value >= len(_VALUES):
+            raise FigureError(
+                f"its samples have a type of value that is not known: {kind_of_value}", final=True
+            )
+        member = _VALUES[kind_of_value]
         pairs = [
-            (sample.timeStamp, sample.sampleValue.uiVal * factor)
+            (sample.timeStamp, getattr(sample.sampleValue, member) * factor)
             for sample in samples
             if sample.timeStamp > since_us
         ]

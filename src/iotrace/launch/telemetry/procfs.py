@@ -11,6 +11,7 @@ from typing import NamedTuple
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICK_NS = 1_000_000_000 // TICKS_PER_SECOND
+_EXITING = 0x4  # PF_EXITING of the kernel's task flags
 _SECTOR_BYTES = 512  # of /proc/diskstats, whatever the disk's own
 _IO_FIELDS = (b"rchar", b"wchar", b"syscr", b"syscw", b"read_bytes", b"write_bytes")
 _MEMORY_FIELDS = {
@@ -33,6 +34,7 @@ class Stat(NamedTuple):
     threads: int
     start_ticks: int
     rss_bytes: int
+    exiting: bool  # its memory is being given back
 
 
 def parse_stat(data: bytes) -> Stat:
@@ -46,6 +48,7 @@ def parse_stat(data: bytes) -> Stat:
         threads=int(fields[17]),
         start_ticks=int(fields[19]),
         rss_bytes=int(fields[21]) * PAGE_BYTES,
+        exiting=bool(int(fields[6]) & _EXITING),
     )
 
 
@@ -123,7 +126,14 @@ def parse_throttled(data: bytes) -> int | None:
         name, _, value = line.partition(b" ")
         if name == b"throttled_usec":
             return int(value)
+        if name == b"throttled_time":  # version 1, in ns
+            return int(value) // 1000
     return None
+
+
+def parse_last_pid(data: bytes) -> int:
+    """/proc/loadavg: the pid that was given last. It grows until pids begin anew."""
+    return int(data.split()[4])
 
 
 def cgroup_directory(cgroups: str, mounts: str) -> str | None:
@@ -133,6 +143,22 @@ def cgroup_directory(cgroups: str, mounts: str) -> str | None:
     if not paths or not roots:
         return None
     return os.path.normpath(roots[0] + paths[0])
+
+
+def cgroup_directory_v1(cgroups: str, mounts: str, controller: str) -> str | None:
+    """The same of version 1's `controller`; None without one, and for its root, which is the whole host.
+
+    In a container the path may be the host's, of which only the mount's root is to be seen.
+    """
+    for line in cgroups.splitlines():
+        controllers, _, path = line.partition(":")[2].partition(":")
+        if controller in controllers.split(",") and path != "/":
+            for mount in mounts.splitlines():
+                words = mount.split()
+                if words[2:3] == ["cgroup"] and controller in words[3].split(","):
+                    directory = os.path.normpath(words[1] + path)
+                    return directory if os.path.isdir(directory) else words[1]
+    return None
 
 
 class OpenFile:
@@ -155,3 +181,21 @@ class OpenFile:
 
     def close(self) -> None:
         os.close(self._descriptor)
+
+
+class ReopenedFile:
+    """The same without a descriptor of its own, where few are left. Whoever reads it minds the pid."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def read(self, size: int = 4096) -> bytes:
+        """Its text as it is now, up to `size` bytes."""
+        descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.pread(descriptor, size, 0)
+        finally:
+            os.close(descriptor)
+
+    def close(self) -> None:
+        """Nothing is open."""

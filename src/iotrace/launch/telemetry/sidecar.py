@@ -160,6 +160,7 @@ def main(arguments: list[str]) -> None:
         Sidecar(session, directory, int(interval_ms) * 1_000_000).run()
     except Exception as error:
         try:
+            os.close(0)  # if descriptors have run out, this one writes why
             with open(f"{directory}/{names.LOG}", "w") as log:
                 log.write(f"{time.time():.3f} {error!r}\n")
         except OSError:

@@ -10,6 +10,7 @@ from typing import Any
 from iotrace.launch.telemetry.procfs import (
     OpenFile,
     cgroup_directory,
+    cgroup_directory_v1,
     parse_cpus,
     parse_disks,
     parse_memory,
@@ -43,7 +44,9 @@ class System:
         for name, read in self._figures:
             before_ns = time.perf_counter_ns()
             try:
-                found[name] = read()
+                value = read()
+                if value is not None:
+                    found[name] = value
             except (OSError, ValueError, IndexError):  # unknown this time
                 pass
             costs[name] = time.perf_counter_ns() - before_ns
@@ -59,18 +62,23 @@ class System:
     def _add_cgroup(self) -> None:
         try:
             with open("/proc/self/cgroup") as cgroups, open("/proc/self/mounts") as mounts:
-                directory = cgroup_directory(cgroups.read(), mounts.read())
+                groups, mounted = cgroups.read(), mounts.read()
         except (OSError, UnicodeDecodeError):
             return
+        self._add_throttled(cgroup_directory_v1(groups, mounted, "cpu"))
+        directory = cgroup_directory(groups, mounted)
         # The kernel's root group has no type: it is the whole host again.
         if directory is None or not os.path.exists(f"{directory}/cgroup.type"):
             return
         for name in _PRESSURES:
             self._add(f"cgroup_{name}_pressure_us", f"{directory}/{name}.pressure", _pressure)
         self._add("cgroup_memory_bytes", f"{directory}/memory.current", lambda file: int(file.read()))
-        self._add(
-            "cgroup_throttled_us", f"{directory}/cpu.stat", lambda file: parse_throttled(file.read_all())
-        )
+        self._add_throttled(directory)
+
+    def _add_throttled(self, directory: str | None) -> None:
+        if directory is not None:
+            path = f"{directory}/cpu.stat"
+            self._add("cgroup_throttled_us", path, lambda file: parse_throttled(file.read_all()))
 
     def _cpus(self, file: OpenFile) -> dict[int, tuple[int, int, int]]:
         """Busy, iowait and idle ticks since the last time, of the CPUs that the job may use."""

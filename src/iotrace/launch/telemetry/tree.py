@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import struct
 import time
 from typing import Any
@@ -11,8 +12,10 @@ from iotrace.launch.telemetry.procfs import (
     TICKS_PER_SECOND,
     UNKNOWN_IO,
     OpenFile,
+    ReopenedFile,
     Stat,
     parse_io,
+    parse_last_pid,
     parse_stat,
     parse_switches,
 )
@@ -23,23 +26,32 @@ _YOUNG_TICKS = TICKS_PER_SECOND
 # Another launcher that found this host claimed may have been a little quicker with its command.
 _EARLIER_TICKS = 10 * TICKS_PER_SECOND
 _DEAD = "ZXx"
+_FILES_OF_A_MEMBER = 3
+# Descriptors left to the host's figures, the drivers' libraries and the sidecar's own files.
+_KEPT_FREE = 96
 _MARK = f"{names.SETTINGS_VARIABLE}=".encode()
 _pack = struct.Struct(names.SAMPLE_FORMAT).pack
 
 
 class Member:
-    """A process of the command. Its files refer to this process, even when its pid has come to another."""
+    """A process of the command. Its files refer to this process, even when its pid has come to another.
 
-    def __init__(self, number: int, pid: int, stat: Stat, launch: str) -> None:
+    Without `kept_open`, where descriptors are few, they are opened each time, and its start told apart.
+    """
+
+    def __init__(self, number: int, pid: int, stat: Stat, launch: str, kept_open: bool = True) -> None:
         self.number = number
         self.pid = pid
         self.launch = launch
         self.start_ticks = stat.start_ticks
-        self._stat = OpenFile(f"/proc/{pid}/stat")
-        self._others: list[OpenFile | None] = []
+        self._rss_bytes = stat.rss_bytes
+        self.kept_open = kept_open
+        open_file = OpenFile if kept_open else ReopenedFile
+        self._stat = open_file(f"/proc/{pid}/stat")
+        self._others: list[OpenFile | ReopenedFile | None] = []
         for name in ("io", "status"):
             try:
-                self._others.append(OpenFile(f"/proc/{pid}/{name}"))
+                self._others.append(open_file(f"/proc/{pid}/{name}"))
             except OSError:  # another user's (sudo): only its owner may see that
                 self._others.append(None)
 
@@ -49,8 +61,10 @@ class Member:
             stat = parse_stat(self._stat.read())
         except OSError:
             return None
-        if stat.state in _DEAD and stat.threads <= 1:
+        if (stat.state in _DEAD and stat.threads <= 1) or stat.start_ticks != self.start_ticks:
             return None
+        if not stat.exiting or stat.rss_bytes > self._rss_bytes:  # else what it held, not what is still there
+            self._rss_bytes = stat.rss_bytes
         io, counts = self._others[0], UNKNOWN_IO
         if io is not None:
             try:
@@ -62,7 +76,7 @@ class Member:
             self.number,
             stat.threads,
             stat.cpu_ns,
-            stat.rss_bytes,
+            self._rss_bytes,
             stat.major_faults,
             *counts,
         )
@@ -91,6 +105,8 @@ class Tree:
         self._session = session
         self._earliest_ticks = own_start_ticks - _EARLIER_TICKS
         self._foreign = {os.getpid()}
+        self._last_pid = 0
+        self._most_open = (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _KEPT_FREE) // _FILES_OF_A_MEMBER
         self._numbers = 0
         self.members: dict[int, Member] = {}
 
@@ -98,7 +114,7 @@ class Tree:
         """Take in new processes; returns a ``process`` record for each."""
         told = []
         present = {int(name) for name in os.listdir("/proc") if name.isdigit()}
-        self._foreign &= present
+        self._foreign = set() if self._pids_began_anew() else self._foreign & present
         now_ticks = time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_PER_SECOND
         for pid in sorted(present - self._foreign - self.members.keys()):
             try:
@@ -108,13 +124,23 @@ class Tree:
                     if now_ticks - stat.start_ticks > _YOUNG_TICKS:
                         self._foreign.add(pid)
                     continue
-                member = Member(self._numbers, pid, stat, launch)
+                room = sum(member.kept_open for member in self.members.values()) < self._most_open
+                member = Member(self._numbers, pid, stat, launch, room)
             except (OSError, ValueError, IndexError):  # it has ended meanwhile, or no descriptor is left
                 continue
             self._numbers += 1
             self.members[pid] = member
             told.append(_describe(member, stat))
         return told
+
+    def _pids_began_anew(self) -> bool:
+        """Whether a pid that was foreign may be a new process by now."""
+        before = self._last_pid
+        try:
+            self._last_pid = parse_last_pid(_read("/proc/loadavg"))
+        except (OSError, ValueError, IndexError):
+            return True
+        return self._last_pid < before
 
     def sample(self) -> bytes:
         """A sample of each member; those that have ended leave."""

@@ -1,0 +1,92 @@
+"""Lines of the terminal report that sum up a machine."""
+
+from __future__ import annotations
+
+import io
+
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from iotrace.analysis.results import Gpu, HostUse, ProcessUse, System
+from iotrace.report.layout import command
+from iotrace.report.terminal_system import print_system
+
+MIB = 1 << 20
+
+
+def process(role: str, growth: int | None, peak: int) -> ProcessUse:
+    return ProcessUse(
+        pid=1,
+        role=role,
+        cpu_pct_mean=None,
+        rss_peak_bytes=peak,
+        rss_growth_bytes=growth,
+        major_faults=None,
+        io_calls=None,
+        storage_read_bytes=None,
+        storage_write_bytes=None,
+    )
+
+
+def shown(processes: list[ProcessUse], gpus: list[Gpu], throttled: float | None = None) -> str:
+    host = HostUse(
+        cpu_busy_fraction=None,
+        cpu_saturated_fraction=None,
+        iowait_fraction=None,
+        cpu_throttled_fraction=throttled,
+        pressure_fraction={},
+        cgroup_pressure_fraction={},
+        memory_available_bytes_min=None,
+        sampler_cpu_pct_mean=None,
+    )
+    system = System(
+        gpus=gpus, cpu_pct_mean=None, rss_peak_bytes=None, cpus=None, processes=processes, host=host
+    )
+    console = Console(file=io.StringIO(), width=200)
+    print_system(system, console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_memory_that_grew_is_named_the_most_first() -> None:
+    steady = process("main", 15 * MIB, 100 * MIB)
+    noise = process("worker 9", 40 * MIB, 4000 * MIB)
+    unknown = process("worker 8", None, 100 * MIB)
+    assert "grew" not in shown([steady, noise, unknown], [])
+    grown = [process(f"worker {n}", n * 20 * MIB, 200 * MIB) for n in range(1, 7)]
+    text = shown([steady, *grown], [])
+    assert "worker 6 120.0 MiB, worker 5 100.0 MiB, worker 4 80.0 MiB, worker 3 60.0 MiB, 2 more" in text
+
+
+def test_a_quota_that_held_the_job_back_is_named() -> None:
+    assert "CPU quota 39 % of the time" in shown([], [], 0.39)
+    assert "quota" not in shown([], [], 0.001)
+    assert "quota" not in shown([], [], None)
+
+
+def test_a_device_with_peaks_and_energy() -> None:
+    figures = dict.fromkeys(Gpu.__struct_fields__)
+    known = {"index": 0, "name": "A", "throttle_reasons": {}, "util_pct_mean": 40.2, "util_pct_peak": 97.0}
+    power = {
+        "power_w_mean": 250.0,
+        "power_w_peak": 310.0,
+        "energy_j_per_step": 12.5,
+        "energy_j_per_sample": 0.78,
+    }
+    text = shown([], [Gpu(**{**figures, **known, **power})])  # type: ignore[arg-type]
+    assert "A: 40 % busy (at most 97) · 250 W (at most 310), 12.5 J a step, 0.78 J a sample" in text
+    assert "A: 40 % busy (at most 97)\n" in shown([], [Gpu(**{**figures, **known})]).replace(" \n", "\n")  # type: ignore[arg-type]
+
+
+@given(st.lists(st.text(min_size=1, max_size=40), min_size=1, max_size=12), st.integers(20, 120))
+def test_a_command_fits_one_line_and_keeps_both_ends(argv: list[str], width: int) -> None:
+    text = command(["python", *argv, "--last"], width)
+    assert len(text) <= width
+    assert "\n" not in text
+    assert text.startswith("python")
+    assert text.endswith("--last")
+
+
+def test_a_short_command_is_whole() -> None:
+    assert command(["python", "a b.py"], 80) == "python 'a b.py'"
