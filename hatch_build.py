@@ -24,9 +24,11 @@ class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
         """Called before a wheel is put together."""
         library = Path(self.root, _LIBRARY)
         compiler = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
-        command = [*shlex.split(compiler), "-O2", "-shared", "-fPIC", "-o", str(library), *_SOURCES]
+        made = library.with_suffix(".made")  # a process may have the old library loaded
+        command = [*shlex.split(compiler), "-O2", "-shared", "-fPIC", "-o", str(made), *_SOURCES]
         try:
             subprocess.run(command, cwd=self.root, check=True, capture_output=True, text=True)
+            made.replace(library)
         except (OSError, subprocess.CalledProcessError) as error:
             library.unlink(missing_ok=True)
             why = getattr(error, "stderr", None) or error
