@@ -72,7 +72,15 @@ def _converted(document: bytes, directory: Path, keep_text: bool) -> tuple[list[
     spill.close()
     arrows.close()
     lines = part.read_text().removeprefix(OPENING.decode()).removesuffix(",\n")
-    return json.loads(f"[{lines}]"), (counted, dict(rewriter.mended))
+    events = json.loads(f"[{lines}]")
+    # Threads are numbered in the order in which batches bring them.
+    threads = {
+        item.tid: (item.raw_pid, item.raw_tid, item.stacked, tracks.base_of(item).tid != item.tid, item.lane)
+        for item in tracks.threads
+    }
+    for event in events:
+        event["pid"], event["tid"] = None, threads[event["tid"]]
+    return events, (counted, dict(rewriter.mended))
 
 
 @settings(

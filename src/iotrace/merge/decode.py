@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from iotrace.merge.batch import EventBatch
-from iotrace.merge.events import Event, Times, fits_doubles, us_to_ns
+from iotrace.merge.events import FARTHEST_NS, Event, Times, fits_doubles, us_to_ns
 
 _EXPONENT = re.compile(rb"[eE]\+?\d{3,}\s*[,}\]]")
 _NUMBER_BEFORE = re.compile(rb"[:,\[ ]-?[\d.]+$")
@@ -46,6 +46,8 @@ def decode(piece: bytes) -> EventBatch | None:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError, OverflowError):
         return None
     if starts is None or durations is None:
+        return None
+    if (np.abs(starts) >= FARTHEST_NS).any() or (np.abs(durations) >= FARTHEST_NS).any():
         return None
     return EventBatch(events, starts, durations, may_bind=b'"id2"' in piece or b'"bind_id"' in piece)
 

@@ -70,7 +70,7 @@ encode_number = msgspec.json.Encoder(decimal_format="number").encode
 
 # Beyond, a double of us does not hold ns: the digits are read from the text.
 _EXACT_US = float(2**43)
-_FARTHEST_NS = 2**62
+FARTHEST_NS = 2**62
 
 
 def us_to_ns(value: Any) -> int:
@@ -81,7 +81,7 @@ def us_to_ns(value: Any) -> int:
         exact = round(Decimal(str(value)) * 1000) if not isinstance(value, int) else value * 1000
     except (ArithmeticError, ValueError, TypeError) as error:
         raise ValueError(f"no time: {value!r}"[:80]) from error
-    if abs(exact) >= _FARTHEST_NS:
+    if abs(exact) >= FARTHEST_NS:
         raise ValueError(f"no time: {value!r}"[:80])
     return exact
 
