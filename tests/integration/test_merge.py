@@ -202,7 +202,8 @@ def test_begin_and_end_events_async_and_marks_in_both_kinds(tmp_path: Path) -> N
     summary, imported = _both(tmp_path, [_write(tmp_path / "a.json", events)])
     assert imported["slices"][0][0] == 6
     assert {kind: count.written for kind, count in summary.counts.items()} == {
-        "slices": 5,
+        "slices": 3,
+        "slice ends": 2,
         "instants": 2,
         "async": 2,
     }
@@ -237,13 +238,12 @@ def test_the_offset_of_two_hosts_is_told_from_their_collectives(tmp_path: Path) 
 
 def test_clocks_that_nothing_relates(tmp_path: Path) -> None:
     known = _write(tmp_path / "known.json", [_slice(BASE_US, 5)])
+    other = _write(tmp_path / "other.json", [_slice(BASE_US, 6)])
     boot = _write(tmp_path / "boot.json", [_slice(1234.5, 5)])
     with pytest.raises(IotraceError, match="nothing relates it"):
         merge([known, boot], tmp_path / "out.json", ONE)
     with pytest.raises(IotraceError, match="assumed"):
-        merge(
-            [known, known.replace("known", "other")], tmp_path / "out.json", Options(strict_clocks=True)
-        ) if (Path(known.replace("known", "other")).write_bytes(Path(known).read_bytes())) else None
+        merge([known, other], tmp_path / "out.json", Options(strict_clocks=True))
     summary = merge([known, boot], tmp_path / "out.json", Options(processes=1, align_start=True))
     assert [source.clock for source in summary.sources] == ["assumed", "none"]
     assert len({event["ts"] for event in _slices(tmp_path / "out.json")}) == 1
@@ -327,7 +327,7 @@ def test_the_command(tmp_path: Path) -> None:
 
     done = run()
     assert done.returncode == 0, done.stderr
-    assert "slices    3 in, 3 out" in done.stdout
+    assert "slices     3 in, 3 out" in done.stdout
     assert done.stderr == ""
     assert json.loads(run("--json").stdout)["counts"]["slices"] == {
         "read": 3,
@@ -372,3 +372,36 @@ def test_real_traces_together_and_with_a_log(tmp_path: Path) -> None:
         errors, (count,) = query(tmp_path / kind, ERRORS, "select count(*) from slice")
         assert errors == []
         assert count == [slices]
+
+
+def test_a_file_given_twice_is_merged_once(tmp_path: Path) -> None:
+    """A session holds copies of the traces that its program exported."""
+    one = _write(tmp_path / "a.json", [_slice(BASE_US, 5)])
+    (tmp_path / "copy.json").write_bytes(Path(one).read_bytes())
+    summary = merge([one, str(tmp_path / "copy.json")], tmp_path / "out.json", ONE)
+    assert summary.notes == [f"left out: {tmp_path / 'copy.json'}, the same as {one}"]
+    assert summary.counts["slices"].written == 1
+
+
+def test_steps_that_are_nowhere_and_inputs_without_steps(tmp_path: Path) -> None:
+    step = _slice(BASE_US, 100, "ProfilerStep#7", cat="user_annotation")
+    stepped = _write(tmp_path / "a.json", [step])
+    other = _write(tmp_path / "b.json", [_slice(BASE_US, 5)])
+    out = tmp_path / "out.json"
+    with pytest.raises(IotraceError, match="no input has a step from 500 up to 600") as raised:
+        merge([stepped], out, Options(steps=(500, 600)))
+    assert "7 to 7" in str(raised.value.remedy)
+    with pytest.raises(IotraceError, match="nothing of the inputs is in what was chosen"):
+        merge([stepped], out, Options(seconds=(100, 200)))
+    assert not out.exists()
+    summary = merge([stepped, other], out, Options(steps=(7, 8)))
+    assert summary.notes == ["b.json has no steps of its own: all of it is kept (see --time)"]
+
+
+def test_a_process_named_by_text(tmp_path: Path) -> None:
+    named = {"ph": "M", "name": "process_name", "pid": "trainer", "args": {"name": "my trainer"}}
+    source = _write(tmp_path / "a.json", [named, {**_slice(BASE_US, 5), "pid": "trainer"}])
+    merge([source], tmp_path / "out.pftrace", ONE)
+    assert query(tmp_path / "out.pftrace", "select name from process where name is not null") == [
+        [["my trainer"]]
+    ]

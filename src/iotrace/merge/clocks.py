@@ -53,7 +53,9 @@ def _first(source: Source, found: Survey) -> ClockLink:
     if found.absolute and found.host:
         return ClockLink("assumed", why=f"time since 1970 on {found.host}, by no clock that was measured")
     if found.absolute:
-        return ClockLink("assumed", why="time since 1970, of a host that the file does not name")
+        host = f"of {found.named_host}, beside which no other clock" if found.named_host else ""
+        host = f"{host} was measured" if host else "of a host that the file does not name"
+        return ClockLink("assumed", why=f"time since 1970 {host}")
     return ClockLink("none", why="it does not say when its time begins")
 
 
@@ -76,14 +78,14 @@ def _same_process(sources: list[Source], surveys: list[Survey], links: list[Cloc
         if source.kind in (DFTRACER, SESSION)
         for pid in surveys[place].pids
     }
-    users: dict[int, int] = {}
+    ranks: dict[int, set[int | None]] = {}  # of the traces that claim a process: several are several hosts'
     for place, item in enumerate(links):
         if sources[place].kind not in (DFTRACER, SESSION) and item.kind == "assumed" and surveys[place].pids:
-            users[surveys[place].pids[0]] = users.get(surveys[place].pids[0], 0) + 1
+            ranks.setdefault(surveys[place].pids[0], set()).add(surveys[place].rank)
     for place, item in enumerate(links):
         pids = surveys[place].pids
         other = known.get(pids[0]) if pids else None
-        if users.get(pids[0] if pids else -1) != 1 or item.kind != "assumed" or other is None:
+        if item.kind != "assumed" or other is None or len(ranks.get(pids[0], ())) != 1:
             continue
         if sources[place].kind in (DFTRACER, SESSION) or not surveys[place].by_kineto:
             continue

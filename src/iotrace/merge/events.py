@@ -52,7 +52,8 @@ OPAQUE = KEYS - {"ph", "pid", "tid", "ts", "dur", "name", "cat", "id", "bp", "s"
 
 # What counts as what, for the balance of counts in and out.
 KINDS = {
-    **dict.fromkeys("XBE", "slices"),
+    **dict.fromkeys("XB", "slices"),
+    "E": "slice ends",
     **dict.fromkeys("iIR", "instants"),
     "C": "counters",
     **dict.fromkeys("stf", "flows"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from iotrace.merge.inputs import DFTRACER, SESSION, MergeError, Source, expand, 
 from iotrace.merge.job import Job
 from iotrace.merge.recorded import foreign_traces, ranks_of
 from iotrace.merge.rewrite import Selection
+from iotrace.merge.stream import size_of
 from iotrace.merge.survey import Survey
 from iotrace.merge.tracks import PIDS_EACH, Raw
 
@@ -64,11 +66,30 @@ def sources_of(inputs: Sequence[str], output: Path, problems: list[str], notes: 
                 continue
             if extra is not None:
                 sources.append(extra)
+    sources = _each_once(sources, notes)
     if not sources:
         raise MergeError(
             "the inputs hold no events" + (f": {(problems + notes)[0]}" if problems or notes else "")
         )
     return sources
+
+
+def _each_once(sources: list[Source], notes: list[str]) -> list[Source]:
+    """Without files of the same content: a session holds copies of the traces that its program exported."""
+    kept: list[Source] = []
+    sizes: dict[int, list[Source]] = {}
+    for source in sources:
+        if source.kind != SESSION:
+            alike = sizes.setdefault(size_of(source.path), [])
+            same = next(
+                (other for other in alike if filecmp.cmp(other.path, source.path, shallow=False)), None
+            )
+            if same is not None:
+                notes.append(f"left out: {source.path}, the same as {same.path}")
+                continue
+            alike.append(source)
+        kept.append(source)
+    return kept
 
 
 def suffix_of(output: Path) -> str:
@@ -132,6 +153,22 @@ def wanted(
     return [sources[place] for place in kept], [surveys[place] for place in kept]
 
 
+def check_steps(sources: list[Source], surveys: list[Survey], options: Options, notes: list[str]) -> None:
+    """Say which inputs have no steps to choose from; MergeError where none has one of those wanted."""
+    if options.steps is None:
+        return
+    known = sorted({step for found in surveys for step in found.steps})
+    if not any(options.steps[0] <= step < options.steps[1] for step in known):
+        told = f"{known[0]} to {known[-1]}" if known else "none"
+        raise MergeError(
+            f"no input has a step from {options.steps[0]} up to {options.steps[1]}",
+            f"steps of the inputs: {told}; --time A:B chooses by seconds",
+        )
+    for source, found in zip(sources, surveys, strict=True):
+        if not found.steps:
+            notes.append(f"{source.label} has no steps of its own: all of it is kept (see --time)")
+
+
 def jobs_of(
     sources: list[Source],
     surveys: list[Survey],
@@ -184,20 +221,19 @@ def _shared(sources: list[Source], surveys: list[Survey]) -> list[dict[Raw, int]
     for source, found in zip(sources, surveys, strict=True):
         mine: dict[Raw, int] = {}
         for pid in found.pids:
-            ambiguous = claims[pid] > 1 and not _one_of_session(sources, surveys, pid)
+            ambiguous = claims[pid] > 1 and not _is_one(sources, surveys, pid)
             if not ambiguous and (claims[pid] or source.kind == DFTRACER):
                 mine[pid] = numbers.setdefault(pid, _shared_pid(len(numbers), len(sources)))
         shared.append(mine)
     return shared
 
 
-def _one_of_session(sources: list[Source], surveys: list[Survey], pid: int) -> bool:
-    """Whether at most one trace beside a session's record claims the process."""
-    claimants = [source.kind for source, found in zip(sources, surveys, strict=True) if pid in found.pids]
-    return (
-        claimants.count(SESSION) <= 1
-        and len([kind for kind in claimants if kind not in (SESSION, DFTRACER)]) <= 1
-    )
+def _is_one(sources: list[Source], surveys: list[Survey], pid: int) -> bool:
+    """Whether those that claim the process are a session's record with traces of one rank, or one trace."""
+    claimants = [item for item in zip(sources, surveys, strict=True) if pid in item[1].pids]
+    sessions = [source for source, _ in claimants if source.kind == SESSION]
+    traces = [found.rank for source, found in claimants if source.kind not in (SESSION, DFTRACER)]
+    return len(sessions) <= 1 and len(traces if not sessions else set(traces)) <= 1
 
 
 def _shared_pid(number: int, place: int) -> int:

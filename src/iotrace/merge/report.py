@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from iotrace.merge.inputs import SESSION
 from iotrace.merge.summary import SourceSummary, Summary
 
 _SHOWN = 12
@@ -24,17 +25,19 @@ def print_summary(summary: Summary, console: Console) -> None:
     )
     selected = any(count.selected_away for count in summary.counts.values())
     for place, (kind, count) in enumerate(summary.counts.items()):
-        text = f"{kind:9} {count.read} in, {count.written} out"
+        text = f"{kind:10} {count.read} in, {count.written} out"
         if selected:
             text += f", {count.selected_away} left out on request"
         _line(console, "counts" if place == 0 else "", text)
+    # Batches that are ready at once overlap by their nature: a session's slices say nothing of clocks.
+    moved = sum(source.lanes_moved for source in summary.sources if source.kind != SESSION)
     check = [
-        f"{summary.lanes_moved} slices begin inside another slice of their row and end after it "
-        "(children outside their parents): they stand on a row beside it"
+        f"{_count(moved, 'slice')} outside the slice that they begin in (children outside their parents)"
+        + (", on a row beside it" if moved else ""),
+        f"{_count(summary.arrows_backwards, 'arrow')} backwards (kernels before their launch)",
     ]
-    check.append(f"{summary.arrows_backwards} arrows end before they start (kernels before their launch)")
     if summary.loose_arrow_ends:
-        check.append(f"{summary.loose_arrow_ends} ends of arrows lie in no slice")
+        check.append(f"{_count(summary.loose_arrow_ends, 'end')} of arrows in no slice")
     _line(console, "check", "; ".join(check))
     console.print()
     console.print(_clocks(summary.sources))
@@ -50,11 +53,15 @@ def print_summary(summary: Summary, console: Console) -> None:
     for note in summary.notes:
         _line(console, "note", note)
     for problem in summary.problems[:_SHOWN]:
-        _line(console, "lost", problem)
+        _line(console, "damage", problem)
     if len(summary.problems) > _SHOWN:
-        _line(console, "lost", f"{len(summary.problems) - _SHOWN} more: --json lists them")
+        _line(console, "damage", f"{len(summary.problems) - _SHOWN} more: --json lists them")
     console.print()
     _line(console, "open", "https://ui.perfetto.dev")
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _line(console: Console, label: str, text: str) -> None:

@@ -25,6 +25,7 @@ from iotrace.merge.plan import (
     Options,
     adopt,
     check_output,
+    check_steps,
     jobs_of,
     sources_of,
     suffix_of,
@@ -62,6 +63,7 @@ def merge(
     surveys = run_all("survey", survey_tasks(sources, options), cores, watch)
     adopt(sources, surveys)
     sources, surveys = wanted(sources, surveys, options)
+    check_steps(sources, surveys, options, notes)
     links = link(sources, surveys, options.align_start, options.strict_clocks)
     with _workplace(output) as directory:
         jobs = jobs_of(sources, surveys, links, options, directory, native=".pftrace" in suffix)
@@ -71,6 +73,11 @@ def merge(
         if not any(sum(result.read.values()) for result in results):
             raise MergeError(
                 "the inputs hold no events" + (f": {(problems + notes)[0]}" if problems or notes else "")
+            )
+        if not any(sum(result.written.values()) for result in results):
+            raise MergeError(
+                "nothing of the inputs is in what was chosen",
+                f"they last {_seconds(surveys, links)} s from the merged start; see --steps, --time, --drop",
             )
         written = []
         for path, places in _groups(output, suffix, surveys, options.per_rank):
@@ -87,6 +94,18 @@ def merge(
         notes,
         time.monotonic() - began,
         suffix,
+    )
+
+
+def _seconds(surveys: list[Survey], links: list[ClockLink]) -> str:
+    """How long the inputs last on the merged clock."""
+    ends = [
+        (item.map.one(found.first_ns), item.map.one(found.last_ns))
+        for found, item in zip(surveys, links, strict=True)
+        if found.first_ns is not None and found.last_ns is not None
+    ]
+    return (
+        f"{(max(last for _, last in ends) - min(first for first, _ in ends)) / 1e9:.3g}" if ends else "some"
     )
 
 

@@ -27,6 +27,7 @@ _PID = re.compile(rb'"pid"\s*:\s*"?(\d{1,10})\b')
 _NAMED_RANK = re.compile(r"rank[_-]?(\d{1,6})(?!\d)", re.IGNORECASE)
 # How unitrace calls its processes; its files say nothing else of rank and host.
 _UNITRACE = re.compile(rb'"(?:RANK (\d{1,9}) )?HOST<([^<>"]{1,256})>"')
+_HOST = re.compile(rb'"host_name"\s*:\s*"([^"\\]{1,256})"')
 _STEP = re.compile(rb'"ProfilerStep\s?#(\d{1,12})"')
 _LIBRARIES = (b'"n', b'"r', b'"one')  # how names of kernels begin: NCCL's, RCCL's, oneCCL's
 _decoder = json.JSONDecoder(strict=False, parse_float=Decimal)
@@ -54,6 +55,7 @@ class Survey:
     last_ns: int | None = None
     bound_ns: int | None = None  # where the source itself says how good its clock is
     host: str = ""
+    named_host: str = ""  # what the file calls its host, whose clock it shares with nothing that is known
     clock_domain: str = ""  # sources of one share a clock
     rank: int | None = None
     world_size: int | None = None
@@ -87,6 +89,8 @@ def survey(
     named = _NAMED_RANK.search(source.path.name)
     found.rank = int(rank[1]) if rank else int(named[1]) if named else None
     found.world_size = int(world[1]) if world else None
+    named_host = _HOST.search(edges)
+    found.named_host = named_host[1].decode(errors="replace") if named_host else ""
     found.by_kineto = b'"schemaVersion"' in edges or bool(base)
     unitrace = _UNITRACE.search(edges)
     if unitrace:

@@ -87,9 +87,8 @@ def _process_name(source: Source, process: ProcessTrack) -> str:
     if process.labels.startswith("GPU"):
         return process.labels
     if isinstance(process.raw, str):
-        return {"Spans": "profiler's spans", "Traces": "profiler's marks"}.get(process.raw) or _shown(
-            process.raw
-        )
+        known = {"Spans": "profiler's spans", "Traces": "profiler's marks"}
+        return known.get(process.raw) or process.name or _shown(process.raw)
     if source.kind == DFTRACER and not process.name:
         return f"process {process.raw} · POSIX calls"
     named = _UNITRACE.fullmatch(process.name)
