@@ -62,7 +62,7 @@ def restamp(clock: Clock, start_ns: Times, end_ns: Times, stampers: Sequence[Sta
     cuts: list[list[_Cut]] = []
     logs: dict[int, list[tuple[int, int]]] = {}
     for _ in range(2):  # what one thread knows of when the clock was set, holds for all
-        cuts = [_cuts(clock, steps, end_ns, stamper, logs.get(stamper.log)) for stamper in stampers]
+        cuts = [_cuts(clock, steps, start_ns, end_ns, one, logs.get(one.log)) for one in stampers]
         steps = [_narrowed(step, [found[place] for found in cuts]) for place, step in enumerate(steps)]
         logs = _places(steps, stampers, cuts)
     starts, ends = start_ns.copy(), end_ns.copy()
@@ -101,6 +101,7 @@ def _placed(clock: Clock, stamps: Times, place: Times) -> Times:
 def _cuts(
     clock: Clock,
     steps: Sequence[ClockStep],
+    start_ns: Times,
     end_ns: Times,
     stamper: Stamper,
     log: list[tuple[int, int]] | None,
@@ -110,7 +111,7 @@ def _cuts(
     begin = 0
     for number, step in enumerate(steps):
         known = log[number] if log else (-1, FOREVER_NS)
-        cut = _cut(clock, number, step, end_ns[stamper.rows], begin, stamper, known)
+        cut = _cut(clock, number, step, start_ns[stamper.rows], end_ns[stamper.rows], begin, stamper, known)
         cuts.append(cut)
         begin = cut.first
     return cuts
@@ -120,6 +121,7 @@ def _cut(
     clock: Clock,
     number: int,
     step: ClockStep,
+    starts: Times,
     stamps: Times,
     begin: int,
     stamper: Stamper,
@@ -146,6 +148,12 @@ def _cut(
     last = np.where(firsts > begin, np.append(before, 0)[firsts - 1], step.after_ns)
     next_ = np.where(firsts < count, np.append(after, 0)[firsts], step.before_ns)
     possible = (next_ >= last - slack_ns) & (last <= step.before_ns + slack_ns)
+    # Nor did that one begin before the last call had ended, neither before the step nor behind it.
+    begun_after = np.append(clock.pieces[number + 1].mono(starts), 0)[firsts]
+    begun_before = np.append(clock.pieces[number].mono(starts), 0)[firsts]
+    fits = (begun_after >= last - slack_ns) & (begun_after <= next_ + slack_ns)
+    fits |= begun_before <= np.minimum(next_, step.before_ns) + slack_ns
+    possible &= fits | (firsts == count)
     if possible.any():
         firsts, last, next_ = firsts[possible], last[possible], next_[possible]
     middle = (step.after_ns + step.before_ns) // 2
