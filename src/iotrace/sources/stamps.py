@@ -131,11 +131,14 @@ def _cut(
     count = len(stamps)
     before, after = clock.pieces[number].mono(stamps), clock.pieces[number + 1].mono(stamps)
     # It has happened where a stamp is too late, or too early, for the time before it.
-    over = (before > step.before_ns + slack_ns) | (before < stamper.since_ns)
+    over = (before > step.before_ns + slack_ns) | (before < stamper.since_ns - slack_ns)
     over |= stamper.rows > known[1] + _DISORDER
     falls = np.zeros(count, dtype=np.bool_)
     if step.by_ns < 0:
-        falls[begin + 1 :] = np.diff(stamps[begin:]) < -slack_ns
+        lowest = np.minimum(starts, stamps)
+        falls = starts - stamps > slack_ns
+        falls[begin + 1 :] |= stamps[begin:-1] - lowest[begin + 1 :] > slack_ns
+        falls &= after >= step.after_ns - slack_ns
     over |= falls
     over[:begin] = False
     most = int(np.argmax(over)) if over.any() else count
