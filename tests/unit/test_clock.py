@@ -86,10 +86,10 @@ def test_stamps_around_steps_lie_within_the_bound(data: st.DataObject) -> None:
     assert np.abs(found.start_ns - clock.real(start)).max() <= allowed
     assert np.abs(found.end_ns - clock.real(end)).max() <= allowed
     for stamper in stampers:
-        # Order within a thread holds whatever is unsure.
+        # Order within a thread holds whatever is unsure, to within the resolution of both ends.
         ends, starts = found.end_ns[stamper.rows], found.start_ns[stamper.rows]
-        assert (starts[1:] - ends[:-1] >= -1_000 - clock.bound_ns).all()
-        assert (ends - starts >= -1_000 - clock.bound_ns).all()
+        assert (starts[1:] - ends[:-1] >= -2 * (1_000 + clock.bound_ns)).all()
+        assert (ends - starts >= -2 * (1_000 + clock.bound_ns)).all()
 
 
 def test_a_busy_process_tells_when_its_clock_was_set() -> None:

@@ -15,6 +15,8 @@ from iotrace.sources.records import Int
 
 Anchor = tuple[int, int, int]
 _AGENT_LATE_NS = 500_000_000  # how long after dftracer the agent begins in a process, at most
+_AGENT_EARLY_NS = 500_000_000  # how long before its process the agent ends, at most
+_UNSEEN_NS = 1_500_000_000  # how long a process without an end lived after its last anchor, at most
 
 
 class _Line(msgspec.Struct):
@@ -33,6 +35,7 @@ class Recorder:
     boot_id: str
     anchors: list[Anchor]
     pid: int | None = None
+    ended: bool = False
 
     @property
     def domain(self) -> str:
@@ -54,17 +57,17 @@ class Clocks:
     of_domain: dict[str, Clock] = field(default_factory=dict)
     hosts: dict[str, str] = field(default_factory=dict)  # of each domain, for people
     _domains: dict[tuple[str, int | None], str] = field(default_factory=dict)
-    _since_ns: dict[tuple[str, int], int] = field(default_factory=dict)
+    _lives_ns: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
 
     def of(self, node: str, pid: int | None = None) -> Clock | None:
         """The clock of a process, or else of its host; None where neither has recorded an anchor."""
         domain = self._domains.get((node, pid), self._domains.get((node, None)))
         return None if domain is None else self.of_domain[domain]
 
-    def since(self, node: str, pid: int) -> int:
-        """A time of CLOCK_MONOTONIC before which the process cannot have begun."""
-        began_ns = self._since_ns.get((node, pid))
-        return -FOREVER_NS if began_ns is None else began_ns - _AGENT_LATE_NS
+    def life(self, node: str, pid: int) -> tuple[int, int]:
+        """Times of CLOCK_MONOTONIC between which the process lived."""
+        began_ns, ended_ns = self._lives_ns.get((node, pid), (-FOREVER_NS, FOREVER_NS))
+        return began_ns - _AGENT_LATE_NS, ended_ns
 
 
 def clocks_of(recorders: Iterable[Recorder]) -> Clocks:
@@ -72,7 +75,7 @@ def clocks_of(recorders: Iterable[Recorder]) -> Clocks:
     anchors: dict[str, list[Anchor]] = defaultdict(list)
     hosts: dict[str, str] = {}
     domains: dict[tuple[str, int | None], str] = {}
-    since_ns: dict[tuple[str, int], int] = {}
+    lives_ns: dict[tuple[str, int], tuple[int, int]] = {}
     for recorder in recorders:
         domain = recorder.domain
         anchors[domain] += recorder.anchors
@@ -81,9 +84,12 @@ def clocks_of(recorders: Iterable[Recorder]) -> Clocks:
         domains.setdefault((recorder.node, None), domain)
         if recorder.pid is not None:  # a process goes on under its number after an exec
             began_ns = min(mono_ns for mono_ns, _, _ in recorder.anchors)
+            ended_ns = max(mono_ns for mono_ns, _, _ in recorder.anchors)
+            ended_ns += _AGENT_EARLY_NS if recorder.ended else _UNSEEN_NS
             key = recorder.node, recorder.pid
-            since_ns[key] = min(began_ns, since_ns.get(key, began_ns))
-    return Clocks({domain: Clock(rows) for domain, rows in anchors.items()}, hosts, domains, since_ns)
+            first, last = lives_ns.get(key, (began_ns, ended_ns))
+            lives_ns[key] = min(began_ns, first), max(ended_ns, last)
+    return Clocks({domain: Clock(rows) for domain, rows in anchors.items()}, hosts, domains, lives_ns)
 
 
 def sidecars(session: Path) -> list[Recorder]:

@@ -209,8 +209,8 @@ def _steady(table: Times, logs: Sequence[int], nodes: Sequence[str], clocks: Clo
         if clock is None or first is None:
             continue
         of_id[id(clock)] = clock
-        since_ns = clocks.since(nodes[first[node]], int(first[pid]))
-        stampers.setdefault(id(clock), []).append(Stamper(rows, int(log[rows[0]]), since_ns))
+        life = clocks.life(nodes[first[node]], int(first[pid]))
+        stampers.setdefault(id(clock), []).append(Stamper(rows, int(log[rows[0]]), *life))
     starts, ends = table[:, 0].copy(), table[:, 1].copy()
     unsure_ns = 0
     for key, own in stampers.items():

@@ -143,11 +143,12 @@ class _Recorded:
     records: list[Record]
     problems: list[str]
 
-    @property
+    @cached_property
     def recorder(self) -> Recorder:
         one = self.identity
         anchors = [one.clock, *(record.clock for record in self.records if isinstance(record, Tick))]
-        return Recorder(one.node, one.host, one.boot_id, anchors, one.pid)
+        ended = any(isinstance(record, End) for record in self.records)
+        return Recorder(one.node, one.host, one.boot_id, anchors, one.pid, ended)
 
 
 def _read_records(directory: Path) -> _Recorded | None:

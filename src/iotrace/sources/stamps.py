@@ -21,13 +21,14 @@ _DISORDER = 64  # lines by which threads of one process may be out of order in i
 class Stamper:
     """What one thread stamped: rows in the order in which its calls ended.
 
-    None is from before `since_ns` of CLOCK_MONOTONIC. Rows of all threads that write to one `log` are in its
-    order.
+    None is from before `since_ns` or after `until_ns` of CLOCK_MONOTONIC. Rows of all threads that write to
+    one `log` are in its order.
     """
 
     rows: Times
     log: int = 0
     since_ns: int = -FOREVER_NS
+    until_ns: int = FOREVER_NS
 
 
 @dataclass(frozen=True)
@@ -70,10 +71,10 @@ def restamp(clock: Clock, start_ns: Times, end_ns: Times, stampers: Sequence[Sta
     for stamper, found in zip(stampers, cuts, strict=True):
         rows = stamper.rows
         place = np.zeros(len(rows), dtype=np.int64)
-        for step, cut in zip(steps, found, strict=True):
+        for cut in found:
             place[cut.first :] += 1
-            if cut.least < cut.most:
-                unsure_ns = max(unsure_ns, abs(step.by_ns))
+        if any(cut.least < cut.most for cut in found):  # one step's place depends on that of the others
+            unsure_ns = max(unsure_ns, sum(abs(step.by_ns) for step in steps))
         starts[rows] = _placed(clock, start_ns[rows], place)
         ends[rows] = starts[rows] + (end_ns[rows] - start_ns[rows])
         for first in {cut.first for cut in found if cut.first < len(rows)}:
@@ -139,10 +140,12 @@ def _cut(
         falls = starts - stamps > slack_ns
         falls[begin + 1 :] |= stamps[begin:-1] - lowest[begin + 1 :] > slack_ns
         falls &= after >= step.after_ns - slack_ns
+        falls[: begin + (number > 0)] = False  # that of the first row was the step before
     over |= falls
     over[:begin] = False
     most = int(np.argmax(over)) if over.any() else count
-    early = (after < step.after_ns - slack_ns) | (stamper.rows < known[0] - _DISORDER)
+    early = (after < step.after_ns - slack_ns) | (after > stamper.until_ns + slack_ns)
+    early |= stamper.rows < known[0] - _DISORDER
     early = early[begin:most]
     least = begin + (int(np.flatnonzero(early)[-1]) + 1 if early.any() else 0)
     if most < count and falls[most]:
