@@ -83,7 +83,19 @@ def restamp(clock: Clock, start_ns: Times, end_ns: Times, stampers: Sequence[Sta
             begins = _begins(clock, steps, rows, first, place, start_ns, ends)
             starts[row] = begins[0]
             unsure_ns = max(unsure_ns, max(begins) - min(begins))
+        if not _plausible(clock, ends[rows], starts[rows], place):
+            unsure_ns = max(unsure_ns, sum(abs(step.by_ns) for step in steps))
     return Stamped(starts, ends, unsure_ns)
+
+
+def _plausible(clock: Clock, ends: Times, starts: Times, place: Times) -> bool:
+    """Whether a thread's calls follow each other, each in the time between the steps that it was given."""
+    slack_ns = 2 * (_RESOLUTION_NS + clock.bound_ns)
+    first = np.array([-FOREVER_NS, *(clock.real_one(step.after_ns) for step in clock.steps)])
+    last = np.array([*(clock.real_one(step.before_ns) for step in clock.steps), FOREVER_NS])
+    inside = (first[place] <= ends + slack_ns) & (ends - slack_ns <= last[place])
+    ordered = bool((starts <= ends + slack_ns).all() and (ends[:-1] <= starts[1:] + slack_ns).all())
+    return ordered and bool(inside.all())
 
 
 def restamp_one(clock: Clock, stamps_ns: Times) -> Times:
@@ -134,13 +146,14 @@ def _cut(
     # It has happened where a stamp is too late, or too early, for the time before it.
     over = (before > step.before_ns + slack_ns) | (before < stamper.since_ns - slack_ns)
     over |= stamper.rows > known[1] + _DISORDER
-    falls = np.zeros(count, dtype=np.bool_)
+    fell = np.zeros(count, dtype=np.int64)
     if step.by_ns < 0:
         lowest = np.minimum(starts, stamps)
-        falls = starts - stamps > slack_ns
-        falls[begin + 1 :] |= stamps[begin:-1] - lowest[begin + 1 :] > slack_ns
-        falls &= after >= step.after_ns - slack_ns
-        falls[: begin + (number > 0)] = False  # that of the first row was the step before
+        fell = starts - stamps
+        fell[begin + 1 :] = np.maximum(fell[begin + 1 :], stamps[begin:-1] - lowest[begin + 1 :])
+        fell[after < step.after_ns - slack_ns] = 0
+        fell[: begin + (number > 0)] = 0  # that of the first row was the step before
+    falls = fell > slack_ns
     over |= falls
     over[:begin] = False
     most = int(np.argmax(over)) if over.any() else count
@@ -148,16 +161,20 @@ def _cut(
     early |= stamper.rows < known[0] - _DISORDER
     early = early[begin:most]
     least = begin + (int(np.flatnonzero(early)[-1]) + 1 if early.any() else 0)
-    if most < count and falls[most]:
-        least = most
+    if most < count and falls[most] and fell[most] <= slack_ns - step.by_ns:
+        least = most  # not the next step, which was larger
     firsts = np.arange(least, most + 1)
     last = np.where(firsts > begin, np.append(before, 0)[firsts - 1], step.after_ns)
-    next_ = np.where(firsts < count, np.append(after, 0)[firsts], step.before_ns)
+    # A thread that slept may have passed the next steps, too.
+    later = clock.pieces[number + 1 :]
+    latest = np.max([piece.mono(stamps) for piece in later], axis=0)
+    begun = np.array([piece.mono(starts) for piece in later])
+    next_ = np.where(firsts < count, np.append(latest, 0)[firsts], step.before_ns)
     possible = (next_ >= last - slack_ns) & (last <= step.before_ns + slack_ns)
     # Nor did that one begin before the last call had ended, neither before the step nor behind it.
-    begun_after = np.append(clock.pieces[number + 1].mono(starts), 0)[firsts]
+    fits = np.append(begun.max(axis=0), 0)[firsts] >= last - slack_ns
+    fits &= np.append(begun.min(axis=0), 0)[firsts] <= next_ + slack_ns
     begun_before = np.append(clock.pieces[number].mono(starts), 0)[firsts]
-    fits = (begun_after >= last - slack_ns) & (begun_after <= next_ + slack_ns)
     fits |= begun_before <= np.minimum(next_, step.before_ns) + slack_ns
     possible &= fits | (firsts == count)
     if possible.any():
