@@ -123,7 +123,9 @@ def test_what_one_recording_stamped_is_moved_as_a_whole() -> None:
         assert clock.of_one_piece(before, before + SECOND) == 0
         assert clock.of_one_piece(behind, behind + SECOND) == -by_ns
         # Where stamps alone do not tell, the time of the recording does.
-        stamp = EPOCH_NS + 17 * SECOND + (by_ns if by_ns > 0 else 0)
-        assert clock.of_one_piece(stamp, stamp + SECOND, 22 * SECOND, 26 * SECOND) in (-by_ns, None)
+        stamp = EPOCH_NS + 24 * SECOND + by_ns
+        assert clock.of_one_piece(stamp, stamp + SECOND, 22 * SECOND, 26 * SECOND) == -by_ns
+        stamp = EPOCH_NS + 17 * SECOND
+        assert clock.of_one_piece(stamp, stamp + SECOND, 16 * SECOND, 18 * SECOND + SECOND // 2) == 0
         assert clock.of_one_piece(before, before + 5 * SECOND, 15 * SECOND, 21 * SECOND) is None
         assert clock.lowest_stamp(10 * SECOND) == EPOCH_NS + 10 * SECOND + min(0, by_ns + 9 * SECOND)
