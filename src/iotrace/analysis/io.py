@@ -138,9 +138,8 @@ def _coverage(process: Process, calls: PosixCalls, everyone: list[Process]) -> P
     kernel_bytes = int(last.rchar or 0) - int(first.rchar or 0)
     kernel_bytes -= _reaped_bytes(process, first, last, everyone)
     is_read = np.isin(calls.name, [i for i, name in enumerate(calls.names) if name in READS])
-    inside = (
-        is_read & (calls.result > 0) & (calls.start_ns >= first.clock[1]) & (calls.end_ns <= last.clock[1])
-    )
+    begin_ns, end_ns = (process.clock.real_one(tick.clock[0]) for tick in (first, last))
+    inside = is_read & (calls.result > 0) & (calls.start_ns >= begin_ns) & (calls.end_ns <= end_ns)
     traced_bytes = int(calls.result[inside].sum())
     coverage = traced_bytes / kernel_bytes if kernel_bytes > 0 else None
     return ProcessCoverage(process.pid, process.identity.role, coverage, traced_bytes, max(kernel_bytes, 0))

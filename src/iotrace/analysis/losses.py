@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from iotrace.session.manifest import NotCaptured
+from iotrace.sources.clock import Clock
 from iotrace.sources.processes import Process
 from iotrace.sources.records import (
     PosixEnded,
@@ -53,14 +54,20 @@ def losses(session: Session) -> list[NotCaptured]:
 def _last_seen_ns(session: Session, telemetry: Telemetry) -> int:
     """The latest time at which something of the run is known to have gone on, on the host of `telemetry`."""
     sampler = telemetry.sampler
+    clock = session.clocks.of(sampler.node)
     ends = [
-        launch.outcome.ended_ns
+        launch.outcome.ended_ns + _shift_ns(clock, launch.outcome.ended_ns)
         for launch in session.launches
         if launch.outcome is not None and launch.manifest.host == sampler.host
     ]
     own = [process for process in session.processes if process.identity.node == sampler.node]
-    ticks = [tick.clock[1] for process in own for tick in process.of_type(Tick)]
+    ticks = [process.clock.real_one(tick.clock[0]) for process in own for tick in process.of_type(Tick)]
     return max([*ends, *ticks], default=0)
+
+
+def _shift_ns(clock: Clock | None, stamp_ns: int) -> int:
+    """What brings a stamp of CLOCK_REALTIME to the session's time."""
+    return (clock.of_one_piece(stamp_ns, stamp_ns) if clock is not None else None) or 0
 
 
 def _recorded_data(process: Process) -> bool:

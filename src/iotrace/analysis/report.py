@@ -17,6 +17,7 @@ from iotrace.analysis.regions import regions_of
 from iotrace.analysis.results import (
     SCHEMA_VERSION,
     ClockInfo,
+    ClockSet,
     ProcessInfo,
     RankReport,
     Report,
@@ -118,7 +119,7 @@ def _cpu_percent(rank: Rank, kept: list[Step]) -> float | None:
         ticks = process.of_type(Tick)
         if len(ticks) < 2:
             return None
-        times = np.array([tick.clock[1] for tick in ticks]) - start
+        times = process.clock.real([tick.clock[0] for tick in ticks]) - start
         cpu = np.array([tick.cpu_ns for tick in ticks])
         used += float(np.interp(end - start, times, cpu) - np.interp(0, times, cpu))
     return 100 * used / (end - start)
@@ -141,8 +142,10 @@ def _clocks(session: Session) -> list[ClockInfo]:
         own = [process for process in session.processes if process.host == host]
         exact = all(process.clock_domain == reference for process in own)
         bound_ns = max(process.clock.bound_ns for process in own)
+        clock = own[0].clock
+        steps = [ClockSet(at_ns=clock.at_ns(step), by_ns=step.by_ns) for step in clock.steps]
         # dftracer's times are whole microseconds.
-        for source, bound in (("agent", bound_ns), ("dftracer", 1000)):
+        for source, bound in (("agent", bound_ns), ("dftracer", 1000 + session.calls.unsure_ns)):
             if source == "agent" or any(len(session.calls_of(process)) for process in own):
                 clocks.append(
                     ClockInfo(
@@ -151,6 +154,7 @@ def _clocks(session: Session) -> list[ClockInfo]:
                         kind="exact" if exact else "assumed",
                         offset_ns=0,
                         bound_ns=bound if exact else None,
+                        set=steps,
                     )
                 )
     return clocks

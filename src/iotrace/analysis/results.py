@@ -355,6 +355,13 @@ class Recommendation(Result, frozen=True, kw_only=True):
     gain_ms_per_step: float | None
 
 
+class ClockSet(Result, frozen=True, kw_only=True):
+    """A host's clock was set by `by_ns` during the run, just after `at_ns`; undone."""
+
+    at_ns: int
+    by_ns: int
+
+
 class ClockInfo(Result, frozen=True, kw_only=True):
     """`kind` is ``exact``, or ``assumed`` where another machine's clock was not compared (bound unknown),
     ``none`` where times have no date."""
@@ -364,6 +371,7 @@ class ClockInfo(Result, frozen=True, kw_only=True):
     kind: str
     offset_ns: int
     bound_ns: int | None
+    set: list[ClockSet]
 
 
 class ProcessInfo(Result, frozen=True, kw_only=True):

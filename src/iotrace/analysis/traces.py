@@ -66,6 +66,7 @@ def analyse_traces(traces: Sequence[KinetoTrace], kernel_gap_us: float = KERNEL_
                 kind="none" if trace.base_ns is None else "assumed",
                 offset_ns=0,
                 bound_ns=None,
+                set=[],
             )
             for number, trace, _ in found
         ],

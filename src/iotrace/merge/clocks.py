@@ -6,6 +6,7 @@ from iotrace.merge.affine import ClockLink, ClockMap
 from iotrace.merge.inputs import DFTRACER, SESSION, MergeError, Source
 from iotrace.merge.survey import Survey
 from iotrace.merge.together import relate
+from iotrace.sources.clock import Clock, step_text
 
 # dftracer and Kineto stamp with the same clock of a host: they were measured to agree to this.
 _SAME_HOST_BOUND_NS = 6_000
@@ -91,12 +92,35 @@ def _same_process(sources: list[Source], surveys: list[Survey], links: list[Cloc
             continue
         one, two = surveys[place].first_ns, surveys[other].first_ns
         if one is not None and two is not None and abs(one - two) < 86_400 * 10**9:
+            shift = _shift_ns(surveys[place], surveys[other].clock)
+            if shift is None:
+                item.why += f"; {sources[other].label}'s clock was set while it was recorded: it is stretched"
+                continue
+            item.map = ClockMap(shift)
             item.domain, item.own_bound_ns = links[other].domain, _SAME_HOST_BOUND_NS
             item.why = f"process {pids[0]} is the one of {sources[other].label}"
             if links[other].kind == "exact":
                 item.kind, item.bound_ns = "exact", _SAME_HOST_BOUND_NS
             else:
                 item.why += f"; {links[other].why}"
+
+
+def _shift_ns(found: Survey, clock: Clock | None) -> int | None:
+    """What brings the stamps of a trace of torch.profiler to the time of its session."""
+    if clock is None or found.first_ns is None or found.last_ns is None:
+        return 0
+    return clock.of_one_piece(found.first_ns, found.last_ns)
+
+
+def clocks_set(surveys: list[Survey]) -> list[str]:
+    """A sentence for each time that a host's clock was set during a session."""
+    found = {
+        step_text(item.host, step.by_ns, item.clock.at_ns(step)): None
+        for item in surveys
+        if item.clock is not None
+        for step in item.clock.steps
+    }
+    return list(found)
 
 
 def _align(surveys: list[Survey], links: list[ClockLink]) -> None:

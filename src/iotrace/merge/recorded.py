@@ -41,9 +41,9 @@ def foreign_traces(path: Path) -> list[Path]:
     )
 
 
-def bound_of(rank: Rank) -> int:
-    """How far the rank's clocks may be from CLOCK_REALTIME of its host, in ns."""
-    return max(process.clock.bound_ns for process in rank.processes)
+def bound_of(session: Session, rank: Rank) -> int:
+    """How far the rank's times may be from those of its host's clock, in ns."""
+    return max([session.calls.unsure_ns, *(process.clock.bound_ns for process in rank.processes)])
 
 
 def timeline_of(session: Session, name: str) -> tuple[Timeline, Rank]:

@@ -17,7 +17,7 @@ from isal import igzip
 from iotrace import __version__
 from iotrace.merge import chrome_out, compiled, native_out
 from iotrace.merge.affine import ClockLink
-from iotrace.merge.clocks import link
+from iotrace.merge.clocks import clocks_set, link
 from iotrace.merge.events import KINDS
 from iotrace.merge.inputs import MergeError, Source
 from iotrace.merge.job import Job, Result
@@ -64,6 +64,7 @@ def merge(
     adopt(sources, surveys)
     sources, surveys = wanted(sources, surveys, options)
     check_steps(sources, surveys, options, notes)
+    notes += clocks_set(surveys)
     links = link(sources, surveys, options.align_start, options.strict_clocks)
     with _workplace(output) as directory:
         jobs = jobs_of(sources, surveys, links, options, directory, native=".pftrace" in suffix)

@@ -16,6 +16,7 @@ from iotrace.merge.events import us_to_ns
 from iotrace.merge.inputs import DFTRACER, SESSION, Source
 from iotrace.merge.recorded import bound_of, timeline_of
 from iotrace.merge.stream import Progress, blocks, is_compressed, size_of
+from iotrace.sources.clock import Clock
 from iotrace.sources.session import open_session
 
 _EDGE_BYTES = 1 << 20
@@ -57,6 +58,7 @@ class Survey:
     host: str = ""
     named_host: str = ""  # what the file calls its host, whose clock it shares with nothing that is known
     clock_domain: str = ""  # sources of one share a clock
+    clock: Clock | None = None  # of a session, where CLOCK_REALTIME was set in it
     rank: int | None = None
     world_size: int | None = None
     pids: list[int] = field(default_factory=list)
@@ -144,7 +146,8 @@ def _survey_session(source: Source) -> Survey:
     timeline, rank = timeline_of(session, source.session_rank)
     found = Survey(absolute=True, rank=rank.number, world_size=rank.world_size, host=rank.main.host)
     found.clock_domain = rank.main.clock_domain
-    found.bound_ns = bound_of(rank)
+    found.bound_ns = bound_of(session, rank)
+    found.clock = None if rank.main.clock.follows else rank.main.clock
     found.bytes = sum(item.stat().st_size for item in source.path.rglob("*") if item.is_file())
     found.bytes //= len(session.ranks)
     found.pids = [process.pid for process in rank.processes]

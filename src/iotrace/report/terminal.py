@@ -22,6 +22,7 @@ from iotrace.report.layout import command as _command
 from iotrace.report.layout import line as _line
 from iotrace.report.terminal_compute import print_compute, print_imbalance
 from iotrace.report.terminal_system import print_io, print_system
+from iotrace.sources.clock import step_text
 
 _MOST_CAUSES = 5
 _MOST_REGIONS = 6
@@ -44,6 +45,9 @@ def print_report(report: Report, console: Console) -> None:
         shown = _command(session.argv, console.width - len("iotrace "))
         console.print(Text.assemble(("iotrace ", "bold"), shown), soft_wrap=False)
         _line(console, "session", f"{session.path}{how}")
+    told = {(clock.host or "", item.by_ns, item.at_ns): None for clock in report.clocks for item in clock.set}
+    for host, by_ns, at_ns in told:
+        _line(console, "clock", step_text(host, by_ns, at_ns))
     for rank in report.ranks:
         _print_rank(rank, console, len(report.ranks) > 1)
     if report.imbalance is not None:

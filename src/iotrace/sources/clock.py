@@ -1,8 +1,10 @@
-"""From a process's CLOCK_MONOTONIC to CLOCK_REALTIME of its host."""
+"""A session's time: one steady clock for each boot of a host, and when CLOCK_REALTIME was set."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,32 +12,128 @@ import numpy.typing as npt
 
 Times = npt.NDArray[np.int64]
 
+# Linux slews CLOCK_MONOTONIC and CLOCK_REALTIME together, by 500 ppm at most: what parts them is a step. A
+# change that a slew could have made is followed as one, so that no relation of the two is mistaken for steps.
+_STEEPEST_SLEW = 600e-6
+FOREVER_NS = 1 << 62
+_READING_NS = 10_000  # to which other profilers' readings of CLOCK_REALTIME agree with the anchors
+
+
+@dataclass(frozen=True)
+class ClockStep:
+    """CLOCK_REALTIME was set by `by_ns`, between `after_ns` and `before_ns` of CLOCK_MONOTONIC."""
+
+    by_ns: int
+    after_ns: int
+    before_ns: int
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Anchors between two steps. `offset_ns` leads from CLOCK_MONOTONIC to CLOCK_REALTIME."""
+
+    mono_ns: Times
+    real_ns: Times
+    offset_ns: int
+    bound_ns: int
+    slewed: bool
+
+    def mono(self, real_ns: Any) -> Times:
+        """CLOCK_MONOTONIC for stamps of CLOCK_REALTIME, if they were made in this piece."""
+        real = np.asarray(real_ns, dtype=np.int64)
+        if not self.slewed:
+            return np.asarray(real - self.offset_ns, dtype=np.int64)
+        # Floats hold the small differences alone; the large common part stays an integer.
+        origin = self.real_ns[0]
+        more = np.interp(
+            (real - origin).astype(np.float64),
+            (self.real_ns - origin).astype(np.float64),
+            (self.real_ns - self.mono_ns - self.offset_ns).astype(np.float64),
+        )
+        return np.asarray(real - self.offset_ns - np.rint(more).astype(np.int64), dtype=np.int64)
+
 
 class Clock:
-    """Converts by a process's anchors, rows of (mono_ns, real_ns, bound_ns) in order of time.
+    """CLOCK_MONOTONIC plus one offset, by anchors: rows of (mono_ns, real_ns, bound_ns) of one boot.
 
-    Between two anchors the offset is interpolated, outside them the nearest holds: a clock that was
-    stepped during the run is undone to within the distance of two anchors (one second).
+    The offset is that of the tightest anchor before the first step: what lies between two times is what
+    CLOCK_MONOTONIC says, and the times are CLOCK_REALTIME as it stood when the session began. `steps` is how
+    CLOCK_REALTIME was set since, `bound_ns` how far an anchor without that is from the offset.
     """
 
     def __init__(self, anchors: Sequence[Sequence[int]]) -> None:
         rows = np.array(sorted(tuple(anchor) for anchor in anchors), dtype=np.int64)
-        self._mono = rows[:, 0]
-        offsets = rows[:, 1] - rows[:, 0]
-        # Floats hold the small differences alone; the large common part stays an integer.
-        self._base = int(offsets[0])
-        self._difference = (offsets - self._base).astype(np.float64)
-        self.bound_ns = int(rows[:, 2].max())
+        mono, offsets, bounds = rows[:, 0], rows[:, 1] - rows[:, 0], rows[:, 2]
+        room = bounds[1:] + bounds[:-1] + (np.diff(mono) * _STEEPEST_SLEW).astype(np.int64)
+        cuts = np.flatnonzero(np.abs(np.diff(offsets)) > room) + 1
+        self.pieces = [_piece(part) for part in np.split(rows, cuts)]
+        self.steps = [
+            ClockStep(after.offset_ns - before.offset_ns, int(before.mono_ns[-1]), int(after.mono_ns[0]))
+            for before, after in zip(self.pieces, self.pieces[1:], strict=False)
+        ]
+        self.offset_ns = self.pieces[0].offset_ns
+        self.bound_ns = max(piece.bound_ns for piece in self.pieces)
 
     def real(self, mono_ns: Any) -> Times:
-        """CLOCK_REALTIME in ns for times of CLOCK_MONOTONIC in ns, of the same shape."""
-        mono = np.asarray(mono_ns, dtype=np.int64)
-        origin = self._mono[0]
-        difference = np.interp(
-            (mono - origin).astype(np.float64), (self._mono - origin).astype(np.float64), self._difference
-        )
-        return np.asarray(mono + self._base + np.rint(difference).astype(np.int64), dtype=np.int64)
+        """The session's time, in ns, for times of CLOCK_MONOTONIC in ns, of the same shape."""
+        return np.asarray(np.asarray(mono_ns, dtype=np.int64) + self.offset_ns, dtype=np.int64)
 
     def real_one(self, mono_ns: int) -> int:
         """`real` for one time."""
-        return int(self.real(mono_ns))
+        return mono_ns + self.offset_ns
+
+    @property
+    def follows(self) -> bool:
+        """Whether stamps of CLOCK_REALTIME are this clock's times as they are."""
+        return not self.steps and not self.pieces[0].slewed
+
+    def lowest_stamp(self, mono_ns: int) -> int:
+        """The lowest that CLOCK_REALTIME showed from `mono_ns` on."""
+        found = []
+        ends = [*(step.before_ns for step in self.steps), FOREVER_NS]
+        for piece, begin_ns, end_ns in zip(self.pieces, self._begins(), ends, strict=True):
+            if end_ns > mono_ns:
+                found.append(max(mono_ns, begin_ns) + piece.offset_ns)
+        return min(found)
+
+    def of_one_piece(
+        self, first_ns: int, last_ns: int, since_ns: int | None = None, until_ns: int = FOREVER_NS
+    ) -> int | None:
+        """What to add to stamps from `first_ns` to `last_ns` that one piece made; None if none can have.
+
+        They were made between `since_ns` and `until_ns` of CLOCK_MONOTONIC. Of several pieces the last holds.
+        """
+        slack_ns = _READING_NS + self.bound_ns
+        ends = [*(step.before_ns for step in self.steps), FOREVER_NS]
+        for piece, begin_ns, end_ns in reversed(list(zip(self.pieces, self._begins(), ends, strict=True))):
+            if since_ns is not None and (since_ns < begin_ns or end_ns < until_ns):
+                continue
+            first, last = piece.mono([first_ns, last_ns]).tolist()
+            if begin_ns - slack_ns <= first and last <= min(end_ns, until_ns) + slack_ns:
+                return int(first + self.offset_ns - first_ns)
+        return None
+
+    def at_ns(self, step: ClockStep) -> int:
+        """When `step` was, at the earliest, in the session's time."""
+        return self.real_one(step.after_ns)
+
+    def _begins(self) -> list[int]:
+        return [-FOREVER_NS, *(step.after_ns for step in self.steps)]
+
+
+def _piece(rows: Times) -> Piece:
+    mono, real, bounds = rows[:, 0], rows[:, 1], rows[:, 2]
+    offsets = real - mono
+    tightest = int(np.argmin(bounds))
+    offset = int(offsets[tightest])
+    spread = int(np.abs(offsets - offset).max()) + int(bounds[tightest])
+    slewed = bool((offsets - bounds).max() > (offsets + bounds).min())
+    return Piece(mono, real, offset, max(spread if len(rows) > 1 else 0, int(bounds.max())), slewed)
+
+
+def step_text(host: str, by_ns: int, at_ns: int) -> str:
+    """A sentence for people: the clock of `host` was set, by how much, and when (`at_ns` since 1970)."""
+    when = time.strftime("%H:%M:%S", time.gmtime(at_ns // 10**9))
+    seconds = by_ns / 1e9
+    size = f"{seconds:+.1f} s" if abs(seconds) >= 1 else f"{seconds * 1000:+.3g} ms"
+    return f"the clock of {host} was set by {size} at {when} UTC during the run: undone"

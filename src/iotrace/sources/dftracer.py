@@ -17,7 +17,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from iotrace.sources.clock import Clock, Times
+from iotrace.sources.clocks import Clocks
 from iotrace.sources.lostcalls import Numbers
+from iotrace.sources.stamps import Stamper, restamp
 
 _CHUNK_BYTES = 8 << 20
 _ESCAPED = {0xDC00 + byte: f"\\\\x{byte:02x}" for byte in range(0x80, 0x100)}
@@ -73,6 +76,7 @@ class PosixCalls:
     nodes: list[str]
     pids: frozenset[int]
     problems: list[str]
+    unsure_ns: int = 0  # what times may be off by, beside their resolution, as a host's clock was set
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -117,12 +121,13 @@ class OwnLogs:
 _NONE = OwnLogs({}, frozenset())
 
 
-def read_posix(*directories: Path, own_logs: OwnLogs = _NONE) -> PosixCalls:
+def read_posix(*directories: Path, own_logs: OwnLogs = _NONE, clocks: Clocks | None = None) -> PosixCalls:
     """All calls in the ``.pfw`` files of `directories`, hashes resolved; times in ns (resolution 1 us).
 
-    Also those in `own_logs`.
+    Also those in `own_logs`. `clocks` bring their times to the session's.
     """
     rows: list[tuple[int, ...]] = []
+    logs: list[int] = []  # how many rows there are up to the end of each log
     names, hashes, hosts = _Index(), _Index(), _Index()
     spelled: dict[str, str] = {}
     nodes: dict[str, str] = {}
@@ -164,22 +169,57 @@ def read_posix(*directories: Path, own_logs: OwnLogs = _NONE) -> PosixCalls:
                                 hosts[arguments.hhash or ""],
                             )
                         )
+            logs.append(len(rows))
             if since_ns is None:  # a program's own log may hold an earlier run
                 problems += numbers.problems()
     finally:
         if collecting:
             gc.enable()
     table = np.array(rows, dtype=np.int64).reshape(-1, len(_COLUMNS))
+    host_names = [nodes.get(key, "") for key in hosts]
+    unsure_ns = _steady(table, logs, host_names, clocks) if clocks is not None else 0
     table = table[np.argsort(table[:, 0], kind="stable")]
     columns = {name: np.ascontiguousarray(table[:, place]) for place, name in enumerate(_COLUMNS)}
     return PosixCalls(
         **columns,
         names=list(names),
         files=[spelled.get(key, f"(file {key}, name lost)") for key in hashes],
-        nodes=[nodes.get(key, "") for key in hosts],
+        nodes=host_names,
         pids=frozenset(pids),
         problems=problems,
+        unsure_ns=unsure_ns,
     )
+
+
+def _steady(table: Times, logs: Sequence[int], nodes: Sequence[str], clocks: Clocks) -> int:
+    """Bring the times of the rows, in the order of their logs, to the session's; how far they may be off."""
+    if all(clock.follows for clock in clocks.of_domain.values()):
+        return 0
+    pid, tid, node = (_COLUMNS.index(name) for name in ("pid", "tid", "node"))
+    log = np.searchsorted(np.array(logs), np.arange(len(table)), side="right")
+    keys = np.stack([log, table[:, node], table[:, pid], table[:, tid]], axis=1)
+    _, thread = np.unique(keys, axis=0, return_inverse=True)
+    by_thread = np.argsort(thread.reshape(-1), kind="stable")
+    cuts = np.flatnonzero(np.diff(thread.reshape(-1)[by_thread])) + 1
+    stampers: dict[int, list[Stamper]] = {}
+    of_id: dict[int, Clock] = {}
+    for rows in np.split(by_thread, cuts):
+        first = table[rows[0]] if len(rows) else None
+        clock = clocks.of(nodes[first[node]], int(first[pid])) if first is not None else None
+        if clock is None or first is None:
+            continue
+        of_id[id(clock)] = clock
+        life = clocks.life(nodes[first[node]], int(first[pid]))
+        stampers.setdefault(id(clock), []).append(Stamper(rows, int(log[rows[0]]), *life))
+    starts, ends = table[:, 0].copy(), table[:, 1].copy()
+    unsure_ns = 0
+    for key, own in stampers.items():
+        found = restamp(of_id[key], starts, ends, own)
+        for stamper in own:
+            table[stamper.rows, 0] = found.start_ns[stamper.rows]
+            table[stamper.rows, 1] = found.end_ns[stamper.rows]
+        unsure_ns = max(unsure_ns, found.unsure_ns)
+    return unsure_ns
 
 
 def _files(

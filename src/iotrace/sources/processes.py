@@ -14,9 +14,19 @@ import numpy.typing as npt
 from iotrace.session import names
 from iotrace.session.manifest import launches
 from iotrace.sources.clock import Clock
+from iotrace.sources.clocks import Clocks, Recorder, clocks_of, domain_of, sidecars
 from iotrace.sources.lines import read_lines
-from iotrace.sources.records import End, Identity, Idle, Record, Text, Tick
-from iotrace.sources.windows import Windows, read_windows
+from iotrace.sources.records import (
+    End,
+    Identity,
+    Idle,
+    Record,
+    Text,
+    Tick,
+    TorchProgramTrace,
+    TorchWindow,
+)
+from iotrace.sources.windows import Recording, Windows, read_windows
 
 SPAN_DTYPE = np.dtype(
     [
@@ -40,7 +50,7 @@ assert SPAN_DTYPE.itemsize == names.SPAN_BYTES
 
 @dataclass(frozen=True)
 class Process:
-    """What one process recorded. Span times are CLOCK_REALTIME; record times are still monotonic."""
+    """What one process recorded. Span times are the session's; record times are still monotonic."""
 
     identity: Identity
     clock: Clock
@@ -53,7 +63,30 @@ class Process:
     @cached_property
     def windows(self) -> Windows:
         """What torch.profiler recorded of the process; read when it is first asked for."""
-        return read_windows(self.torch_traces, self.identity.clock[1])
+        return read_windows(self.torch_traces, self.identity.clock[1], self.clock, self._recordings())
+
+    def _recordings(self) -> dict[str, Recording]:
+        """When each trace of torch.profiler was recorded, by its path, as far as the agent knows."""
+        found: dict[str, Recording] = {}
+        active: dict[int, int] = {}
+        ended: dict[int, int] = {}
+        for record in self.records:
+            if isinstance(record, TorchWindow):
+                if record.event == "active":
+                    active[record.window] = record.mono_ns
+                elif record.event == "end":
+                    ended[record.window] = record.mono_ns + record.duration_ns
+                elif record.event == "exported" and record.path:
+                    until_ns = ended.get(record.window, record.mono_ns)
+                    found[Path(record.path).name] = Recording(active.get(record.window), until_ns)
+            elif isinstance(record, TorchProgramTrace) and record.path:
+                found[Path(record.path).name] = Recording(None, record.mono_ns)
+        return found
+
+    @property
+    def began_ns(self) -> int:
+        """When its agent began, in the session's time."""
+        return self.clock.real_one(self.identity.clock[0])
 
     @property
     def pid(self) -> int:
@@ -66,12 +99,8 @@ class Process:
 
     @property
     def clock_domain(self) -> str:
-        """Processes of one domain share their clocks: those of one boot of a kernel.
-
-        A host's name that the user gave stands for a machine of its own.
-        """
-        identity = self.identity
-        return identity.host if identity.host != identity.node else identity.boot_id or identity.node
+        """Processes of one domain share their clock."""
+        return domain_of(self.identity.node, self.identity.host, self.identity.boot_id)
 
     @property
     def ended(self) -> bool:
@@ -91,24 +120,50 @@ class Process:
 
 def read_processes(session: Path) -> list[Process]:
     """All processes of a session, by start. A damaged one is read as far as it goes, and says so."""
+    return read_recorders(session)[0]
+
+
+def read_recorders(session: Path) -> tuple[list[Process], Clocks]:
+    """The processes, and the clocks that they and the sidecars tell."""
     found = []
     for place in [session, *launches(session)]:
         for directory in sorted((place / names.PROCESSES).glob("*")):
-            process = _read_process(directory)
+            process = _read_records(directory)
             if process is not None:
                 found.append(process)
-    return sorted(found, key=lambda process: process.identity.clock[1])
+    clocks = clocks_of([*(item.recorder for item in found), *sidecars(session)])
+    processes = [_process(item, clocks.of_domain[item.recorder.domain]) for item in found]
+    return sorted(processes, key=lambda process: process.began_ns), clocks
 
 
-def _read_process(directory: Path) -> Process | None:
+@dataclass(frozen=True)
+class _Recorded:
+    directory: Path
+    identity: Identity
+    records: list[Record]
+    problems: list[str]
+
+    @cached_property
+    def recorder(self) -> Recorder:
+        one = self.identity
+        anchors = [one.clock, *(record.clock for record in self.records if isinstance(record, Tick))]
+        ended = any(isinstance(record, End) for record in self.records)
+        return Recorder(one.node, one.host, one.boot_id, anchors, one.pid, ended)
+
+
+def _read_records(directory: Path) -> _Recorded | None:
     try:
         identity = msgspec.json.decode((directory / names.PROCESS).read_bytes(), type=Identity)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None  # killed before it could say who it was
     problems: list[str] = []
     records: list[Record] = read_lines(directory / names.RECORDS, Record, problems)
-    anchors = [identity.clock, *(record.clock for record in records if isinstance(record, Tick))]
-    clock = Clock(anchors)
+    return _Recorded(directory, identity, records, problems)
+
+
+def _process(recorded: _Recorded, clock: Clock) -> Process:
+    directory, identity, records = recorded.directory, recorded.identity, recorded.records
+    problems = recorded.problems
     spans = _read_spans(directory / names.SPANS, problems)
     if len(spans):
         spans["start_ns"] = clock.real(spans["start_ns"])

@@ -12,9 +12,10 @@ import numpy as np
 from iotrace.session import names
 from iotrace.session.costs import Costs, read_costs
 from iotrace.session.manifest import Manifest, Outcome, launches, read_manifest, read_outcome
+from iotrace.sources.clocks import Clocks
 from iotrace.sources.dftracer import OwnLogs, PosixCalls, read_posix
 from iotrace.sources.paths import Paths, is_code
-from iotrace.sources.processes import Process, read_processes
+from iotrace.sources.processes import Process, read_recorders
 from iotrace.sources.records import Distributed, IteratorStart, Mark, OwnLog, Worker
 from iotrace.sources.telemetry import Telemetry, read_telemetry
 
@@ -61,6 +62,7 @@ class Session:
     paths: Paths
     telemetry: list[Telemetry] = field(default_factory=list)
     costs: Costs | None = None
+    clocks: Clocks = field(default_factory=Clocks)
 
     @property
     def manifest(self) -> Manifest:
@@ -164,9 +166,10 @@ def open_session(path: Path, progress: Callable[[str], None] = lambda _: None) -
     places = [path, *launches(path)]
     found = [Launch(place, read_manifest(place), read_outcome(place)) for place in places]
     progress("reading the records of the processes")
-    processes = read_processes(path)
+    processes, clocks = read_recorders(path)
     progress("reading the POSIX calls")
-    calls = read_posix(*[place / names.POSIX for place in places], own_logs=_own_logs(processes))
+    posix = [place / names.POSIX for place in places]
+    calls = read_posix(*posix, own_logs=_own_logs(processes), clocks=clocks)
     paths = Paths(path, found[0].manifest.cwd, {*calls.files, *_read_path_files(processes)})
     prefixes = {prefix for process in processes for prefix in process.identity.prefixes}
     session_prefix = str(path.resolve())
@@ -180,7 +183,8 @@ def open_session(path: Path, progress: Callable[[str], None] = lambda _: None) -
     )
     data_calls = calls.where(is_data[calls.file]) if len(calls) else calls
     progress("reading the telemetry")
-    return Session(path, found, processes, data_calls, paths, read_telemetry(path), read_costs(path))
+    telemetry = read_telemetry(path, clocks)
+    return Session(path, found, processes, data_calls, paths, telemetry, read_costs(path), clocks)
 
 
 def _own_logs(processes: list[Process]) -> OwnLogs:
@@ -188,7 +192,7 @@ def _own_logs(processes: list[Process]) -> OwnLogs:
     for process in processes:
         for record in process.of_type(OwnLog):
             if not record.ended:
-                began_ns = process.clock.real_one(record.mono_ns)
+                began_ns = process.clock.lowest_stamp(record.mono_ns)
                 since_ns[record.prefix] = min(began_ns, since_ns.get(record.prefix, began_ns))
     return OwnLogs(since_ns, frozenset(process.pid for process in processes))
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from iotrace.session import names
 from iotrace.sources.clock import Clock, Times
+from iotrace.sources.clocks import Clocks, clocks_of, domain_of, sidecars
 from iotrace.sources.lines import read_lines
 from iotrace.sources.processes import Process
 from iotrace.sources.samples import (
@@ -28,6 +29,7 @@ from iotrace.sources.samples import (
     SystemRecord,
     Unavailable,
 )
+from iotrace.sources.stamps import restamp_one
 
 Floats = npt.NDArray[np.float64]
 # The kernel tells a process's start in ticks of 10 ms; the agent's first clock reading follows it.
@@ -103,18 +105,22 @@ class Telemetry:
         """What was sampled of `process`; None if nothing. A pid may have come again: its start decides."""
         if process.identity.node != self.sampler.node:
             return None
-        began_ns = process.identity.clock[1] + _START_SLACK_NS
+        began_ns = process.began_ns + _START_SLACK_NS
         same = [item for item in self.processes if item.pid == process.pid and item.start_ns <= began_ns]
         return max(same, key=lambda item: item.start_ns, default=None)
 
 
-def read_telemetry(session: Path) -> list[Telemetry]:
-    """What each sidecar of the session left, by directory; one that never said who it is, is left out."""
-    found = [_read(directory) for directory in sorted((session / names.TELEMETRY).glob("*"))]
+def read_telemetry(session: Path, clocks: Clocks | None = None) -> list[Telemetry]:
+    """What each sidecar of the session left, by directory; one that never said who it is, is left out.
+
+    `clocks` are the session's; without them the sidecars' own anchors tell.
+    """
+    clocks = clocks or clocks_of(sidecars(session))
+    found = [_read(directory, clocks) for directory in sorted((session / names.TELEMETRY).glob("*"))]
     return [item for item in found if item is not None]
 
 
-def _read(directory: Path) -> Telemetry | None:
+def _read(directory: Path, clocks: Clocks) -> Telemetry | None:
     damage: list[str] = []
     records: list[Any] = read_lines(directory / names.RECORDS, SidecarRecord, damage)
     by_type: dict[type, list[Any]] = defaultdict(list)
@@ -127,14 +133,14 @@ def _read(directory: Path) -> Telemetry | None:
     damage += _failure(directory / names.LOG)
     sampler = by_type[SamplerRecord][0]
     systems = by_type[SystemRecord]
-    clock = Clock([sampler.clock, *(record.clock for record in systems)])
+    clock = clocks.of_domain[domain_of(sampler.node, sampler.host, sampler.boot_id)]
     samples = _samples(directory / names.SAMPLES, clock, damage)
-    times = [record.clock[1] for record in (sampler, *systems)]
+    times = [clock.real_one(record.clock[0]) for record in (sampler, *systems)]
     return Telemetry(
         sampler=sampler,
         processes=[_process(record, samples, clock) for record in by_type[ProcessRecord]],
         devices=[_device(record, by_type[GpuRecord], clock) for record in by_type[DeviceRecord]],
-        host=_host(systems),
+        host=_host(systems, clock),
         unavailable=by_type[Unavailable],
         problems=by_type[Problem],
         ended=bool(by_type[SamplerEnd]),
@@ -183,10 +189,12 @@ def _device(about: DeviceRecord, records: list[GpuRecord], clock: Clock) -> Samp
         if known.any():
             series[name] = Series(times[known], values[known])
     for name in _BUFFERED:
-        pairs = sorted(pair for record in own for pair in getattr(record, name))
+        pairs = [pair for record in own for pair in sorted(getattr(record, name))]
         if pairs:
-            stamps = np.array([stamp for stamp, _ in pairs], dtype=np.int64) * 1000
-            series[name] = Series(stamps, np.array([value for _, value in pairs], dtype=np.float64))
+            stamps = restamp_one(clock, np.array([stamp for stamp, _ in pairs], dtype=np.int64) * 1000)
+            order = np.argsort(stamps, kind="stable")
+            values = np.array([value for _, value in pairs], dtype=np.float64)
+            series[name] = Series(stamps[order], values[order])
     told = [
         (time_ns, record.processes)
         for time_ns, record in zip(times.tolist(), own, strict=True)
@@ -196,8 +204,8 @@ def _device(about: DeviceRecord, records: list[GpuRecord], clock: Clock) -> Samp
     return SampledDevice(about, series, users if told else None)
 
 
-def _host(records: list[SystemRecord]) -> Host:
-    times = np.array([record.clock[1] for record in records], dtype=np.int64)
+def _host(records: list[SystemRecord], clock: Clock) -> Host:
+    times = clock.real([record.clock[0] for record in records])
     cpus = sorted({int(cpu) for record in records for cpu in record.cpus if cpu.isdecimal()})
     ticks = np.full((len(records), len(cpus), 3), np.nan)
     for row, record in enumerate(records):
