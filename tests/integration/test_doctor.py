@@ -34,6 +34,7 @@ def doctor(
 
 
 def test_here_all_is_captured_and_it_is_told_within_5_s(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a.bin").write_bytes(bytes(1 << 16))
     code, document, checks = doctor("--", sys.executable, "train.py", "--workers", "900", cwd=tmp_path)
@@ -48,15 +49,25 @@ def test_here_all_is_captured_and_it_is_told_within_5_s(tmp_path: Path) -> None:
     assert checks["cpus"]["what"].startswith("900 workers")
     assert checks["torch-profiler"]["status"] in ("ok", "unknown")  # a cold import may take too long
     assert checks["data"]["what"].startswith("data is on ")
-    assert os.listdir(tmp_path) == ["data"]
+    assert sorted(os.listdir(tmp_path)) == ["data", "train.py"]
+
+
+def test_a_script_that_is_not_there_is_a_command_that_cannot_run(tmp_path: Path) -> None:
+    code, document, checks = doctor("--", sys.executable, "nosuch.py", cwd=tmp_path)
+    assert code == 1
+    assert checks["command"]["status"] == "missing"
+    assert "there is no nosuch.py here" in checks["command"]["what"]
+    assert document["captured"] == []
+    assert "POSIX calls" in document["not_captured"]
 
 
 @pytest.mark.parametrize(
     ("options", "lost"),
     [(["-S"], "agent"), (["-I", "-S"], "agent")],
 )
-def test_options_that_keep_the_agent_out(options: list[str], lost: str) -> None:
-    code, document, checks = doctor("--", sys.executable, *options, "train.py")
+def test_options_that_keep_the_agent_out(options: list[str], lost: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    code, document, checks = doctor("--", sys.executable, *options, "train.py", cwd=tmp_path)
     assert code == 1
     assert checks[lost]["status"] == "missing"
     assert checks["posix"]["status"] == "ok"

@@ -257,7 +257,9 @@ def test_a_command_that_cannot_run_says_why(tmp_path: Path, monkeypatch: pytest.
     assert consequences([found["train.py"], ok("posix", "")])[0] == []
     python = sys.executable
     assert check_command([python, "-u", "train.py"], PATH).status == "ok"
-    assert check_command([python, "-u", "elsewhere.py", "x"], PATH).status == "warning"
+    absent = check_command([python, "-u", "elsewhere.py", "x"], PATH)
+    assert (absent.status, absent.why) == ("missing", "nothing can be run")
+    assert consequences([absent, ok("agent", ""), ok("posix", ""), ok("telemetry", "")])[0] == []
     assert check_command([python, "-m", "elsewhere"], PATH).status == "ok"
 
 

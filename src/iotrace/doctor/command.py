@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from iotrace.doctor.results import Check, missing, ok, unknown, warning
+from iotrace.doctor.results import Check, missing, ok, unknown
 
 _PYTHON = re.compile(r"(python|pypy)[0-9.]*t?$")
 _PYTHON_OPTIONS_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
@@ -139,11 +139,12 @@ def check_command(command: list[str], path: str | None) -> Check:
         )
     script = script_of(command)
     if script is not None and not os.path.exists(script):
-        return warning(
+        shown = shlex.quote(script)
+        return missing(
             "command",
-            f"{program}, but there is no {script} here",
-            "the program would end before its first line",
-            f"run it, and iotrace, where {script} is",
+            f"{program}, but there is no {shown} here",
+            NOTHING_RUNS,
+            f"check its path, or run iotrace where {shown} is",
         )
     return ok("command", program)
 
