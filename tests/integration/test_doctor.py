@@ -100,6 +100,20 @@ def test_a_program_that_the_tracer_cannot_enter() -> None:
     assert code == 1
     assert "statically linked" in checks["command"]["what"]
     assert document["interpreter"] is None
+    assert "POSIX calls" in document["not_captured"]
+    assert "names no Python" in document["unknown"][0]["why"]
+
+
+def test_a_shell_leaves_not_known_what_it_starts(tmp_path: Path) -> None:
+    line = [sys.executable, "-m", "iotrace", "doctor", "--", "sh", "-c", "python x.py"]
+    done = subprocess.run(
+        line, capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "COLUMNS": "300"}
+    )
+    assert done.returncode == 0
+    told = next(line for line in done.stdout.splitlines() if line.startswith("not known"))
+    assert "POSIX calls" in told
+    assert "data waits" in told
+    assert "interpreter: sh names no Python" in done.stdout
 
 
 def test_an_output_that_cannot_be_written_captures_nothing() -> None:

@@ -35,7 +35,7 @@ def doctor(
 ) -> int:
     """Say what iotrace run will capture of CMD here, what not, and why. CMD itself is not run.
 
-    Exit codes: 0 all of it, 1 something that matters is missing, 2 wrong usage.
+    Exit codes: 0 nothing that matters is missing, as far as is known; 1 some is missing; 2 wrong usage.
     """
     from iotrace.doctor.diagnose import diagnose
 
@@ -75,9 +75,15 @@ def _print(diagnosis: Diagnosis, output: Path | None, console: Console) -> None:
     for check in diagnosis.checks:
         _print_check(check, console)
     console.print()
+    reasons: dict[str, list[str]] = {}
+    for unknown in diagnosis.unknown:
+        reasons.setdefault(unknown.why, []).append(unknown.part)
     for label, parts in (("captured", diagnosis.captured), ("not captured", diagnosis.not_captured)):
         if parts:
             _row(console, Text(label, style="bold"), Text(" · ".join(parts)), _STATUS_WIDTH + 1 + _ID_WIDTH)
+    for why, parts in reasons.items():
+        text = Text(" · ".join(parts)).append(f"\n{why}", style="dim")
+        _row(console, Text("not known", style="bold"), text, _STATUS_WIDTH + 1 + _ID_WIDTH)
     _row(console, Text("next", style="bold"), Text(_next(diagnosis, output)), _STATUS_WIDTH + 1 + _ID_WIDTH)
     count = {status: sum(check.status == status for check in diagnosis.checks) for status in _STYLES}
     told = ", ".join(f"{number} {status}" for status, number in count.items() if number)

@@ -23,6 +23,7 @@ _CHOOSERS = frozenset(
     | {"apptainer", "singularity", "ssh"}
 )
 NOTHING_RUNS = "nothing can be run"
+NOTHING_ENTERS = "neither the agent nor the POSIX tracer gets in"
 _PT_INTERP, _ET_EXEC, _ET_DYN = 3, 2, 3
 
 
@@ -134,7 +135,7 @@ def check_command(command: list[str], path: str | None) -> Check:
         return missing(
             "command",
             f"{emptied} empties the environment",
-            "neither the agent nor the POSIX tracer gets in",
+            NOTHING_ENTERS,
             f"put it before iotrace: {emptied} ... iotrace run -- CMD",
         )
     script = script_of(command)
