@@ -134,6 +134,9 @@ def test_it_reads_well_in_80_columns_without_colour() -> None:
     assert done.returncode == 1
     assert max(map(len, lines)) <= 80
     assert "\x1b" not in done.stdout
+    assert [line for line in lines if line != line.rstrip()] == []
+    last = max(number for number, line in enumerate(lines) if not line.startswith(" "))
+    assert lines[last].startswith("next ")
     assert any(line.startswith("missing agent") for line in lines)
     assert any(line.strip() == "→ leave out -S" for line in lines)
 
@@ -207,3 +210,26 @@ def test_data_that_is_not_there_is_a_sentence() -> None:
     )
     assert done.returncode == 1
     assert done.stderr.startswith("iotrace: --data /no/such does not exist")
+
+
+def test_an_interpreter_is_told_by_the_name_it_was_started_by(tmp_path: Path) -> None:
+    python = tmp_path / "bin" / "python3"
+    python.parent.mkdir()
+    python.symlink_to(os.path.realpath(sys.executable))
+    (tmp_path / "pyvenv.cfg").write_text(f"home = {os.path.dirname(os.path.realpath(sys.executable))}\n")
+    (tmp_path / "x.py").write_text("")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "COLUMNS": "200"}
+    done = [
+        subprocess.run(
+            [python, "-m", "iotrace", "doctor", *words],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env=environment,
+        ).stdout.splitlines()
+        for words in ([], ["--", "bin/python3", "x.py"])
+    ]
+    assert done[0][0] == f"iotrace doctor no command given: {python}"
+    assert [line.split() for line in done[1] if line.startswith("ok      command ")] == [
+        ["ok", "command", "bin/python3"]
+    ]

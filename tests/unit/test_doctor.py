@@ -236,6 +236,7 @@ def test_accelerators() -> None:
 def test_telemetry_names_what_is_hidden() -> None:
     everything = {"cpus", "memory", "disks", "net", "cpu_pressure_us"}
     assert check_telemetry(True, everything).status == "ok"
+    assert "energy is that of GPUs; the CPUs' (RAPL) is not read" in check_telemetry(True, everything).why
     hidden = check_telemetry(True, everything - {"cpu_pressure_us"})
     assert (hidden.status, hidden.remedy) == ("warning", "boot with psi=1")
     assert "memory, disks" in check_telemetry(True, {"cpus", "net", "cpu_pressure_us"}).why

@@ -114,7 +114,7 @@ def check_command(command: list[str], path: str | None) -> Check:
     program = shutil.which(command[0], path=path)
     if program is None:
         return missing("command", *_not_found(command[0]))
-    program = os.path.realpath(python_of(program, path) or program)
+    program = python_of(program, path) or program  # told as it was found: what a venv's link leads to is not
     status = os.stat(program)
     if status.st_mode & 0o6000 or _has_capabilities(program):
         return missing(
