@@ -34,6 +34,7 @@ def doctor(
 
 
 def test_here_all_is_captured_and_it_is_told_within_5_s(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a.bin").write_bytes(bytes(1 << 16))
     code, document, checks = doctor("--", sys.executable, "train.py", "--workers", "900", cwd=tmp_path)
@@ -48,15 +49,25 @@ def test_here_all_is_captured_and_it_is_told_within_5_s(tmp_path: Path) -> None:
     assert checks["cpus"]["what"].startswith("900 workers")
     assert checks["torch-profiler"]["status"] in ("ok", "unknown")  # a cold import may take too long
     assert checks["data"]["what"].startswith("data is on ")
-    assert os.listdir(tmp_path) == ["data"]
+    assert sorted(os.listdir(tmp_path)) == ["data", "train.py"]
+
+
+def test_a_script_that_is_not_there_is_a_command_that_cannot_run(tmp_path: Path) -> None:
+    code, document, checks = doctor("--", sys.executable, "nosuch.py", cwd=tmp_path)
+    assert code == 1
+    assert checks["command"]["status"] == "missing"
+    assert "there is no nosuch.py here" in checks["command"]["what"]
+    assert document["captured"] == []
+    assert "POSIX calls" in document["not_captured"]
 
 
 @pytest.mark.parametrize(
     ("options", "lost"),
     [(["-S"], "agent"), (["-I", "-S"], "agent")],
 )
-def test_options_that_keep_the_agent_out(options: list[str], lost: str) -> None:
-    code, document, checks = doctor("--", sys.executable, *options, "train.py")
+def test_options_that_keep_the_agent_out(options: list[str], lost: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    code, document, checks = doctor("--", sys.executable, *options, "train.py", cwd=tmp_path)
     assert code == 1
     assert checks[lost]["status"] == "missing"
     assert checks["posix"]["status"] == "ok"
@@ -89,6 +100,20 @@ def test_a_program_that_the_tracer_cannot_enter() -> None:
     assert code == 1
     assert "statically linked" in checks["command"]["what"]
     assert document["interpreter"] is None
+    assert "POSIX calls" in document["not_captured"]
+    assert "names no Python" in document["unknown"][0]["why"]
+
+
+def test_a_shell_leaves_not_known_what_it_starts(tmp_path: Path) -> None:
+    line = [sys.executable, "-m", "iotrace", "doctor", "--", "sh", "-c", "python x.py"]
+    done = subprocess.run(
+        line, capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "COLUMNS": "300"}
+    )
+    assert done.returncode == 0
+    told = next(line for line in done.stdout.splitlines() if line.startswith("not known"))
+    assert "POSIX calls" in told
+    assert "data waits" in told
+    assert "interpreter: sh names no Python" in done.stdout
 
 
 def test_an_output_that_cannot_be_written_captures_nothing() -> None:
@@ -109,6 +134,9 @@ def test_it_reads_well_in_80_columns_without_colour() -> None:
     assert done.returncode == 1
     assert max(map(len, lines)) <= 80
     assert "\x1b" not in done.stdout
+    assert [line for line in lines if line != line.rstrip()] == []
+    last = max(number for number, line in enumerate(lines) if not line.startswith(" "))
+    assert lines[last].startswith("next ")
     assert any(line.startswith("missing agent") for line in lines)
     assert any(line.strip() == "→ leave out -S" for line in lines)
 
@@ -182,3 +210,26 @@ def test_data_that_is_not_there_is_a_sentence() -> None:
     )
     assert done.returncode == 1
     assert done.stderr.startswith("iotrace: --data /no/such does not exist")
+
+
+def test_an_interpreter_is_told_by_the_name_it_was_started_by(tmp_path: Path) -> None:
+    python = tmp_path / "bin" / "python3"
+    python.parent.mkdir()
+    python.symlink_to(os.path.realpath(sys.executable))
+    (tmp_path / "pyvenv.cfg").write_text(f"home = {os.path.dirname(os.path.realpath(sys.executable))}\n")
+    (tmp_path / "x.py").write_text("")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "COLUMNS": "200"}
+    done = [
+        subprocess.run(
+            [python, "-m", "iotrace", "doctor", *words],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env=environment,
+        ).stdout.splitlines()
+        for words in ([], ["--", "bin/python3", "x.py"])
+    ]
+    assert done[0][0] == f"iotrace doctor no command given: {python}"
+    assert [line.split() for line in done[1] if line.startswith("ok      command ")] == [
+        ["ok", "command", "bin/python3"]
+    ]

@@ -236,6 +236,7 @@ def test_accelerators() -> None:
 def test_telemetry_names_what_is_hidden() -> None:
     everything = {"cpus", "memory", "disks", "net", "cpu_pressure_us"}
     assert check_telemetry(True, everything).status == "ok"
+    assert "energy is that of GPUs; the CPUs' (RAPL) is not read" in check_telemetry(True, everything).why
     hidden = check_telemetry(True, everything - {"cpu_pressure_us"})
     assert (hidden.status, hidden.remedy) == ("warning", "boot with psi=1")
     assert "memory, disks" in check_telemetry(True, {"cpus", "net", "cpu_pressure_us"}).why
@@ -257,7 +258,9 @@ def test_a_command_that_cannot_run_says_why(tmp_path: Path, monkeypatch: pytest.
     assert consequences([found["train.py"], ok("posix", "")])[0] == []
     python = sys.executable
     assert check_command([python, "-u", "train.py"], PATH).status == "ok"
-    assert check_command([python, "-u", "elsewhere.py", "x"], PATH).status == "warning"
+    absent = check_command([python, "-u", "elsewhere.py", "x"], PATH)
+    assert (absent.status, absent.why) == ("missing", "nothing can be run")
+    assert consequences([absent, ok("agent", ""), ok("posix", ""), ok("telemetry", "")])[0] == []
     assert check_command([python, "-m", "elsewhere"], PATH).status == "ok"
 
 
@@ -368,7 +371,7 @@ def test_a_check_that_fails_or_hangs_is_unknown_and_the_others_count() -> None:
 def test_what_follows_from_the_checks() -> None:
     good = [ok("agent", ""), ok("posix", ""), ok("torch", "")]
     assert len(consequences(good)[0]) == 3
-    captured, lost = consequences([missing("agent", "", ""), ok("posix", ""), ok("torch", "")])
+    captured, lost, _ = consequences([missing("agent", "", ""), ok("posix", ""), ok("torch", "")])
     assert captured == ["POSIX calls"]
     assert len(lost) == 3
     assert consequences([unknown("agent", "", ""), ok("posix", "")])[0] == ["POSIX calls"]
@@ -378,5 +381,26 @@ def test_what_follows_from_the_checks() -> None:
     assert "steps, data waits and their causes" in consequences([*good, broken])[1]
     assert consequences([ok("nvidia", "NVML sees 1 x A")])[0] == ["GPUs"]
     assert consequences([warning("nvidia", "2 device nodes", "")])[1] == ["GPUs"]
-    assert consequences([ok("nvidia", "no NVIDIA device")]) == ([], [])
+    assert consequences([ok("nvidia", "no NVIDIA device")])[:2] == ([], [])
     assert consequences([*good, missing("output", "", "")])[0] == []
+
+
+def test_what_rests_on_an_unknown_is_not_known_for_its_reason() -> None:
+    slow = unknown("torch-profiler", "no answer", "torch was not imported in time")
+    parts = [ok("agent", ""), ok("posix", ""), ok("torch", ""), slow, ok("telemetry", "")]
+    captured, lost, not_known = consequences(parts)
+    assert (len(captured), lost) == (4, [])
+    assert [(found.part, found.why) for found in not_known] == [
+        ("operators and kernels (torch.profiler)", "torch-profiler: torch was not imported in time")
+    ]
+    shell = unknown("interpreter", "sh names no Python", "seen in a run alone")
+    captured, lost, not_known = consequences([ok("command", ""), shell, ok("telemetry", "")])
+    assert (captured, lost) == (["processes and host"], [])
+    assert {found.why for found in not_known} == {"interpreter: sh names no Python"}
+    hung = unknown("nvidia", "no answer", "it did not end")
+    assert [(found.part, found.why) for found in consequences([*parts, hung])[2][1:]] == [
+        ("GPUs", "nvidia: it did not end")
+    ]
+    # A command that keeps the tracers out is known to, whatever its interpreter says when tried alone.
+    for why, left in (("no POSIX calls", 3), ("neither the agent nor the POSIX tracer gets in", 1)):
+        assert len(consequences([missing("command", "", why), *parts[:3], parts[4]])[0]) == left

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _STYLES = {"ok": "green", "warning": "yellow", "missing": "bold red", "unknown": "magenta"}
 _STATUS_WIDTH, _ID_WIDTH = 7, 14
+_LABEL_WIDTH = _STATUS_WIDTH + 1 + _ID_WIDTH + 1
 
 
 def doctor(
@@ -35,7 +36,7 @@ def doctor(
 ) -> int:
     """Say what iotrace run will capture of CMD here, what not, and why. CMD itself is not run.
 
-    Exit codes: 0 all of it, 1 something that matters is missing, 2 wrong usage.
+    Exit codes: 0 nothing that matters is missing, as far as is known; 1 some is missing; 2 wrong usage.
     """
     from iotrace.doctor.diagnose import diagnose
 
@@ -74,14 +75,20 @@ def _print(diagnosis: Diagnosis, output: Path | None, console: Console) -> None:
     console.print()
     for check in diagnosis.checks:
         _print_check(check, console)
-    console.print()
-    for label, parts in (("captured", diagnosis.captured), ("not captured", diagnosis.not_captured)):
-        if parts:
-            _row(console, Text(label, style="bold"), Text(" · ".join(parts)), _STATUS_WIDTH + 1 + _ID_WIDTH)
-    _row(console, Text("next", style="bold"), Text(_next(diagnosis, output)), _STATUS_WIDTH + 1 + _ID_WIDTH)
     count = {status: sum(check.status == status for check in diagnosis.checks) for status in _STYLES}
     told = ", ".join(f"{number} {status}" for status, number in count.items() if number)
     console.print(Text(f"{told}; {diagnosis.seconds:.1f} s", style="dim"))
+    console.print()
+    for label, parts in (("captured", diagnosis.captured), ("not captured", diagnosis.not_captured)):
+        if parts:
+            _print_row(console, Text(label, style="bold"), Text(" · ".join(parts)))
+    reasons: dict[str, list[str]] = {}
+    for unknown in diagnosis.unknown:
+        reasons.setdefault(unknown.why, []).append(unknown.part)
+    for why, parts in reasons.items():
+        text = Text(" · ".join(parts)).append(f"\n{why}", style="dim")
+        _print_row(console, Text("not known", style="bold"), text)
+    _print_row(console, Text("next", style="bold"), Text(_next(diagnosis, output)))
 
 
 def _next(diagnosis: Diagnosis, output: Path | None) -> str:
@@ -96,27 +103,24 @@ def _next(diagnosis: Diagnosis, output: Path | None) -> str:
 
 
 def _print_check(check: Check, console: Console) -> None:
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table.grid(padding=(0, 1))
-    table.add_column(width=_STATUS_WIDTH, no_wrap=True)
-    table.add_column(width=_ID_WIDTH, no_wrap=True)
-    table.add_column(overflow="fold")
+    label = Text.assemble((check.status.ljust(_STATUS_WIDTH + 1), _STYLES[check.status]), (check.id, "bold"))
     text = Text(check.what)
     if check.why:
         text.append(f"\n{check.why}", style="dim")
     if check.remedy:
         text.append(f"\n→ {check.remedy}")
-    table.add_row(Text(check.status, style=_STYLES[check.status]), Text(check.id, style="bold"), text)
-    console.print(table)
+    _print_row(console, label, text)
 
 
-def _row(console: Console, label: Text, text: Text, width: int) -> None:
-    from rich.table import Table
+def _print_row(console: Console, label: Text, text: Text) -> None:
+    """`text` folded right of `label`. No table: rich fills its lines up with blanks."""
+    from rich.text import Text
 
-    table = Table.grid(padding=(0, 1))
-    table.add_column(width=width, no_wrap=True)
-    table.add_column(overflow="fold")
-    table.add_row(label, text)
-    console.print(table)
+    width = max(1, console.width - _LABEL_WIDTH)
+    for number, line in enumerate(text.wrap(console, width, overflow="fold")):
+        line.rstrip()
+        start = Text().append_text(label if number == 0 else Text())
+        start.pad_right(_LABEL_WIDTH - start.cell_len)
+        console.print(start.append_text(line), soft_wrap=True)

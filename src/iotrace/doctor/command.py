@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from iotrace.doctor.results import Check, missing, ok, unknown, warning
+from iotrace.doctor.results import Check, missing, ok, unknown
 
 _PYTHON = re.compile(r"(python|pypy)[0-9.]*t?$")
 _PYTHON_OPTIONS_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
@@ -23,6 +23,7 @@ _CHOOSERS = frozenset(
     | {"apptainer", "singularity", "ssh"}
 )
 NOTHING_RUNS = "nothing can be run"
+NOTHING_ENTERS = "neither the agent nor the POSIX tracer gets in"
 _PT_INTERP, _ET_EXEC, _ET_DYN = 3, 2, 3
 
 
@@ -113,7 +114,7 @@ def check_command(command: list[str], path: str | None) -> Check:
     program = shutil.which(command[0], path=path)
     if program is None:
         return missing("command", *_not_found(command[0]))
-    program = os.path.realpath(python_of(program, path) or program)
+    program = python_of(program, path) or program  # told as it was found: what a venv's link leads to is not
     status = os.stat(program)
     if status.st_mode & 0o6000 or _has_capabilities(program):
         return missing(
@@ -134,16 +135,17 @@ def check_command(command: list[str], path: str | None) -> Check:
         return missing(
             "command",
             f"{emptied} empties the environment",
-            "neither the agent nor the POSIX tracer gets in",
+            NOTHING_ENTERS,
             f"put it before iotrace: {emptied} ... iotrace run -- CMD",
         )
     script = script_of(command)
     if script is not None and not os.path.exists(script):
-        return warning(
+        shown = shlex.quote(script)
+        return missing(
             "command",
-            f"{program}, but there is no {script} here",
-            "the program would end before its first line",
-            f"run it, and iotrace, where {script} is",
+            f"{program}, but there is no {shown} here",
+            NOTHING_RUNS,
+            f"check its path, or run iotrace where {shown} is",
         )
     return ok("command", program)
 

@@ -19,7 +19,7 @@ from iotrace.doctor import (
     telemetry,
 )
 from iotrace.doctor.probe import clean_environment, default_interpreter, probe
-from iotrace.doctor.results import SCHEMA_VERSION, Check, Diagnosis, unknown
+from iotrace.doctor.results import SCHEMA_VERSION, Check, Diagnosis, Unknown, unknown
 from iotrace.doctor.run import Named, run_checks
 from iotrace.doctor.torch_probe import BROKEN, check_torch
 
@@ -76,7 +76,7 @@ def diagnose(words: list[str], data: Path | None, output: Path) -> Diagnosis:
         found.append(
             unknown("data", "no data was named", "nothing in the command looks like it", "--data PATH")
         )
-    captured, not_captured = consequences(found)
+    captured, not_captured, not_known = consequences(found)
     return Diagnosis(
         schema_version=SCHEMA_VERSION,
         iotrace_version=__version__,
@@ -84,30 +84,49 @@ def diagnose(words: list[str], data: Path | None, output: Path) -> Diagnosis:
         interpreter=python.program if python is not None else None,
         captured=captured,
         not_captured=not_captured,
+        unknown=not_known,
         checks=found,
         seconds=time.monotonic() - start,
     )
 
 
-def consequences(checks: list[Check]) -> tuple[list[str], list[str]]:
-    """What will be recorded and what will not; what rests on an unknown is in neither."""
+def consequences(checks: list[Check]) -> tuple[list[str], list[str], list[Unknown]]:
+    """What will be recorded, what will not, and of what it is not known, with the reason."""
     status = {check.id: check.status for check in checks}
     if any(check.what.startswith(BROKEN) for check in checks):
         status["torch"] = "missing"
+    if status.get("command") == "missing":  # whatever its interpreter, tried alone, may say
+        status["posix"] = "missing"
+    if any(check.why == command.NOTHING_ENTERS for check in checks):
+        status["agent"] = "missing"
     lost_all = status.get("output") == "missing" or any(check.why == command.NOTHING_RUNS for check in checks)
-    captured, not_captured = [], []
+    captured, not_captured, not_known = [], [], []
     for part, needed in _RECORDED.items():
         states = [status.get(name, "unknown") for name in needed]
         if lost_all or "missing" in states or ("torch" in needed and status.get("torch") == "warning"):
             not_captured.append(part)
-        elif "unknown" not in states:
+        elif "unknown" in states:
+            not_known.append(Unknown(part, _why_unknown(needed, checks)))
+        else:
             captured.append(part)
-    gpus = [check for check in checks if check.id in ("nvidia", "amd")]
-    there = [
-        check.status for check in gpus if check.what not in (accelerators.NO_NVIDIA, accelerators.NO_AMD)
-    ]
+    nowhere = (accelerators.NO_NVIDIA, accelerators.NO_AMD)
+    gpus = [check for check in checks if check.id in ("nvidia", "amd") and check.what not in nowhere]
+    there = [check.status for check in gpus]
     if "ok" in there and not lost_all:
         captured.append(_GPUS)
-    elif there and "unknown" not in there:
+    elif "unknown" in there and not lost_all:
+        not_known.append(Unknown(_GPUS, _why_unknown(("nvidia", "amd"), gpus)))
+    elif there:
         not_captured.append(_GPUS)
-    return captured, not_captured
+    return captured, not_captured, not_known
+
+
+def _why_unknown(needed: tuple[str, ...], checks: list[Check]) -> str:
+    """The first unknown check of `needed`, else the one for want of which they were not made; its reason."""
+    unanswered = {check.id: check for check in checks if check.status == "unknown"}
+    for name in (*needed, "agent", "interpreter"):
+        if name in unanswered:
+            check = unanswered[name]
+            # Where there is no interpreter to try, the finding is the reason.
+            return f"{name}: {check.what if name == 'interpreter' else check.why}"
+    return f"{', '.join(needed)}: not looked at"

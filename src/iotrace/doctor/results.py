@@ -25,6 +25,13 @@ class Check(msgspec.Struct, frozen=True):
     remedy: str = ""
 
 
+class Unknown(msgspec.Struct, frozen=True):
+    """A part of the recording of which it is not known whether it will be there; `why` names the check."""
+
+    part: str
+    why: str
+
+
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """Every check, and what follows for a run. `interpreter` is null where CMD starts none that was found."""
 
@@ -34,6 +41,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     interpreter: str | None
     captured: list[str]
     not_captured: list[str]
+    unknown: list[Unknown]
     checks: list[Check]
     seconds: float
 

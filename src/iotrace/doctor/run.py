@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from iotrace.doctor.results import Check, unknown
 
 # What one look may take; `iotrace doctor` is to answer within 5 s.
-PATIENCE_SECONDS = 3.9
+PATIENCE_SECONDS = 4.2
 
 _REPORT = "look whether /proc and /sys are whole here; if they are, please report this"
 _ASK_BY_HAND = "a mount or a driver may not answer: try df, or nvidia-smi"

@@ -18,6 +18,7 @@ _FIGURES = {
     "cpu_pressure_us": "pressure (PSI)",
 }
 _PRESSURE = "pressure (PSI)"
+_ENERGY = "energy is that of GPUs; the CPUs' (RAPL) is not read"
 
 
 def telemetry() -> Check:
@@ -47,6 +48,6 @@ def check_telemetry(processes: bool, figures: set[str]) -> Check:
     lacking = [shown for name, shown in _FIGURES.items() if name not in figures]
     what = ", ".join(["processes", *there])
     if not lacking:
-        return ok("telemetry", what)
+        return ok("telemetry", what, _ENERGY)
     remedy = "boot with psi=1" if lacking == [_PRESSURE] else "a container may show /proc and /sys in part"
-    return warning("telemetry", what, f"not told here: {', '.join(lacking)}", remedy)
+    return warning("telemetry", what, f"not told here: {', '.join(lacking)}; {_ENERGY}", remedy)

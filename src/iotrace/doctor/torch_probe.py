@@ -10,11 +10,12 @@ from iotrace.doctor.command import Interpreter
 from iotrace.doctor.probe import run_group
 from iotrace.doctor.results import Check, missing, ok, unknown, warning
 
-_SECONDS = 3.6
+_SECONDS = 3.9
 BROKEN = "torch cannot be imported"
 _LEAVE_OUT = "reinstall torch; the rest is recorded without it: iotrace run --torch-steps off"
 
-# In steps: an import that hangs in the profiler still has told the version.
+# In steps: an import that hangs in the profiler still has told the version. The profiler is the one that the
+# agent uses, one level below torch.profiler.profile, whose start imports torch._inductor for a second.
 _PROGRAM = """
 import json
 def tell(**found):
@@ -37,12 +38,14 @@ for name in ("cuda", "xpu"):
         pass
 tell(devices=devices, kineto=torch.autograd.kineto_available())
 try:
-    from torch.profiler import ProfilerActivity, profile
-    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+    from torch.autograd.profiler import profile
+    with profile(use_kineto=True) as profiler:
         torch.ones(2) + 1
-    tell(events=len(profiler.events()))
+    tell(events=len(profiler.function_events))
 except Exception as error:
     tell(profiler="%s: %s" % (type(error).__name__, error))
+import os
+os._exit(0)  # all is told: what torch would tear down costs time
 """
 
 
