@@ -23,7 +23,14 @@ from iotrace.analysis.results import (
     Report,
     SessionInfo,
 )
-from iotrace.analysis.steps import Step, loop_of, measured, profiled_intervals, summarise
+from iotrace.analysis.steps import (
+    Step,
+    loop_of,
+    measured_beside,
+    profiled_intervals,
+    program_intervals,
+    summarise,
+)
 from iotrace.analysis.system import system_of
 from iotrace.analysis.unseen import not_captured
 from iotrace.analysis.waits import explain
@@ -79,7 +86,9 @@ def _rank(session: Session, rank: Rank, kernel_gap_us: float) -> tuple[RankRepor
     loop = loop_of(rank, loaders)
     primary = loop.primary
     workers = primary.description.workers if primary else 0
-    kept, excluded = measured(loop.steps, workers, profiled_intervals(rank.main))
+    kept, excluded = measured_beside(
+        loop.steps, workers, profiled_intervals(rank.main), program_intervals(rank.main)
+    )
     explained = explain(session, rank, primary.deliveries) if primary else []
     steps = summarise(kept, excluded)
     system = system_of(session, rank, kept, _cpu_percent(rank, kept))
