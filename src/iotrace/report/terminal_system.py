@@ -134,8 +134,8 @@ def print_io(io: Io, console: Console) -> None:
             console,
             "not seen",
             f"{100 * (1 - (io.coverage or 0.0)):.0f} % of the bytes that the kernel counted as read: "
-            "dftracer does not see numpy.load, numpy.fromfile and other duplicated descriptors; nor are code, pipes "
-            "and what --io leaves out traced",
+            "dftracer does not see numpy.load, numpy.fromfile and other duplicated descriptors; nor are "
+            "code, pipes and what --io leaves out traced",
         )
         return
     seen = "unknown" if io.coverage is None else f"{100 * io.coverage:.0f} %"
