@@ -45,9 +45,18 @@ def shown(percent: float | None, calls: int | None) -> str:
     return " ".join(output.getvalue().split())
 
 
-@pytest.mark.parametrize("percent", [None, 0.0, 1.9])
-def test_no_line_where_tracing_cost_little_or_is_unknown(percent: float | None) -> None:
-    assert shown(percent, 5) == ""
+@pytest.mark.parametrize(
+    ("percent", "line"),
+    [
+        (None, ""),
+        (0.0, "tracing slowed the steps by less than 0.1 %"),
+        (1.9, "tracing slowed the steps by up to 1.9 %"),
+    ],
+)
+def test_a_short_line_where_tracing_cost_little_and_none_where_that_is_unknown(
+    percent: float | None, line: str
+) -> None:
+    assert shown(percent, 5) == line
 
 
 def test_a_line_with_its_remedy_where_it_may_have_cost_more() -> None:

@@ -10,7 +10,7 @@ import pytest
 from iotrace.agent.torch_profiler import _compress
 from iotrace.agent.torch_window import Plan
 from iotrace.analysis.batches import Delivery
-from iotrace.analysis.steps import Step, measured
+from iotrace.analysis.steps import Step, measured, measured_beside, with_warm_up
 from iotrace.errors import LaunchError
 from iotrace.launch import torchprof
 from iotrace.session.names import decode_settings, encode_settings
@@ -59,6 +59,23 @@ def test_profiled_steps_are_left_out_and_counted() -> None:
     kept, excluded = measured(steps, 0, [(31, None)])
     assert [step.delivery.index for step in kept] == [1, 2]
     assert excluded.profiled == 7
+
+
+def test_steps_that_the_program_profiled_are_left_out_unless_these_are_all() -> None:
+    steps = _steps(10)
+    kept, excluded = measured_beside(steps, 0, [(21, 25)], [(41, 60), (65, 66)])
+    assert [step.delivery.index for step in kept] == [1, 3, 7, 8, 9]
+    assert (excluded.first, excluded.profiled) == (1, 4)
+    kept, excluded = measured_beside(steps, 0, [(21, 25)], [(0, 200)])
+    assert [step.delivery.index for step in kept] == [1, 3, 4, 5, 6, 7, 8, 9]
+    assert excluded.profiled == 1
+
+
+def test_a_trace_of_the_program_begins_with_its_own_warm_up() -> None:
+    # The first profiler was never exported; nothing is known of the last one's preparation.
+    found = with_warm_up([(50, 60), (90, 99), (100, 110)], [10, 40, 55, 80])
+    assert found == [(40, 60), (80, 99), (100, 110)]
+    assert with_warm_up([(50, 60)], []) == [(50, 60)]
 
 
 def test_a_trace_that_was_cut_is_refused(tmp_path: Path) -> None:

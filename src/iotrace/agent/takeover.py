@@ -56,7 +56,7 @@ def _before(owner: Any, name: str, recorder: Recorder, what: str) -> None:
         def start(*args: Any, **kwargs: Any) -> Any:
             if not is_own_call():
                 try:
-                    torch_window.give_way(recorder, what)
+                    torch_window.give_way(recorder, what, name in _STARTS)
                 except Exception as error:
                     recorder.log(f"profiler of the program: {error!r}")
             try:

@@ -281,10 +281,13 @@ def epoch_ended(iterator: Any) -> None:
         _window.epoch_ended(iterator)
 
 
-def give_way(recorder: Recorder, what: str) -> None:
-    """The program is about to profile itself, with `what`: end our window, for good."""
+def give_way(recorder: Recorder, what: str, starts: bool = False) -> None:
+    """The program is about to profile itself, with `what`: end our window, for good.
+
+    Told once, and each time that a profiler `starts`, to know from when on its steps are slowed.
+    """
     global _program_profiler
-    if not _program_profiler:
+    if starts or not _program_profiler:
         _program_profiler = what
         recorder.records.append({"type": "torch_program", "what": what, "mono_ns": monotonic_ns()})
     if _window is not None and _window.phase is not OVER:

@@ -15,6 +15,8 @@ from iotrace.analysis.waits import CAUSES, Explained, behind_ready_ns
 from iotrace.sources.session import Session
 
 _WORST_BATCHES = 5
+# Of the wait: with less of it for batches that were not made yet, workers are not what is missing.
+_UNMADE = 0.25
 
 
 def data_wait(
@@ -22,7 +24,7 @@ def data_wait(
     primary: LoaderRun | None,
     kept: list[Step],
     explained: list[Explained],
-    cores_free: bool | None,
+    core_is_free: bool | None,
     exposure: Exposure | None,
 ) -> DataWait:
     """The data wait of the `kept` steps; `explained` are the waits of all of the primary loader's batches."""
@@ -56,7 +58,7 @@ def data_wait(
         stall_fraction=exposed.fraction,
         verdict=verdict(fraction),
         causes_ms={cause: sum(item.causes[cause] for item in waits) / len(kept) / 1e6 for cause in CAUSES},
-        too_few_workers=_too_few_workers(primary, kept, fraction, cores_free),
+        too_few_workers=_too_few_workers(primary, kept, waits, fraction, core_is_free),
         behind_ready_ms=behind_ready_ns(primary.deliveries, waits) / len(kept) / 1e6,
         files=_file_costs(waits, len(kept)),
         worst_batches=_worst(waits),
@@ -64,19 +66,28 @@ def data_wait(
 
 
 def _too_few_workers(
-    primary: LoaderRun, kept: list[Step], fraction: float, cores_free: bool | None
+    primary: LoaderRun, kept: list[Step], waits: list[Explained], fraction: float, core_is_free: bool | None
 ) -> bool | None:
-    """More production than the workers manage within the compute time, and cores to spare."""
+    """More production than the workers manage within the compute time, waited for, and a core to spare."""
     if primary.description.wrapped:
         return None  # who makes its batches, and with how many hands, is not known
     if 100 * fraction < MODERATELY_PERCENT:
         return False
+    if unmade_fraction(waits) < _UNMADE or core_is_free is False:
+        return False
     made_in_ms = production_ms(primary.deliveries)
-    if made_in_ms is None or cores_free is None:
+    if made_in_ms is None or core_is_free is None:
         return None
     compute_ms = sum(step.duration_ns - step.wait_ns for step in kept) / len(kept) / 1e6
     workers = primary.description.workers
-    return cores_free and (workers == 0 or made_in_ms / workers > compute_ms)
+    return workers == 0 or made_in_ms / workers > compute_ms
+
+
+def unmade_fraction(waits: list[Explained]) -> float:
+    """The share of the waits for batches not made yet, by workers that were up: more of them shorten it."""
+    total_ns = sum(item.delivery.wait_ns for item in waits)
+    other_ns = sum(item.causes["startup"] + item.causes["transport"] for item in waits)
+    return 1 - other_ns / total_ns if total_ns else 0.0
 
 
 def _file_costs(waits: list[Explained], steps: int) -> list[FileCost]:

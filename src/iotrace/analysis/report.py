@@ -7,6 +7,7 @@ import numpy as np
 from iotrace.analysis.advice import recommend
 from iotrace.analysis.batches import loaders_of
 from iotrace.analysis.compute import Compute, compare, compute_of, exposure_of
+from iotrace.analysis.cores import core_free
 from iotrace.analysis.data_wait import data_wait
 from iotrace.analysis.idle import KERNEL_GAP_US
 from iotrace.analysis.io import io_of
@@ -22,17 +23,21 @@ from iotrace.analysis.results import (
     RankReport,
     Report,
     SessionInfo,
-    System,
 )
-from iotrace.analysis.steps import Step, loop_of, measured, profiled_intervals, summarise
+from iotrace.analysis.steps import (
+    Step,
+    loop_of,
+    measured_beside,
+    profiled_intervals,
+    program_intervals,
+    summarise,
+)
 from iotrace.analysis.system import system_of
 from iotrace.analysis.unseen import not_captured
 from iotrace.analysis.waits import explain
 from iotrace.sources.processes import Process
 from iotrace.sources.records import Tick
 from iotrace.sources.session import Rank, Session, rank_of
-
-_CORES_FREE = 0.9  # "the cores allow more" while less than this share of them is busy
 
 
 def analyse(session: Session, kernel_gap_us: float = KERNEL_GAP_US) -> Report:
@@ -82,12 +87,15 @@ def _rank(session: Session, rank: Rank, kernel_gap_us: float) -> tuple[RankRepor
     loop = loop_of(rank, loaders)
     primary = loop.primary
     workers = primary.description.workers if primary else 0
-    kept, excluded = measured(loop.steps, workers, profiled_intervals(rank.main))
+    kept, excluded = measured_beside(
+        loop.steps, workers, profiled_intervals(rank.main), program_intervals(rank.main)
+    )
     explained = explain(session, rank, primary.deliveries) if primary else []
     steps = summarise(kept, excluded)
     system = system_of(session, rank, kept, _cpu_percent(rank, kept))
     compute = compute_of(rank.main.windows.traces, explained, loop.steps, kernel_gap_us)
     exposure = exposure_of(compute, loop.steps)
+    core_is_free = core_free(session, rank, workers, system)
     report = RankReport(
         rank=rank.number,
         host=rank.main.host,
@@ -95,7 +103,7 @@ def _rank(session: Session, rank: Rank, kernel_gap_us: float) -> tuple[RankRepor
         world_size=rank.world_size,
         incarnation=rank.incarnation,
         steps=steps,
-        data_wait=data_wait(session, primary, kept, explained, _cores_free(session, system), exposure),
+        data_wait=data_wait(session, primary, kept, explained, core_is_free, exposure),
         loaders=[loader_result(loader, loader is primary) for loader in loaders],
         regions=regions_of(rank, kept, explained),
         breakdown_ms=compute.breakdown_ms,
@@ -123,15 +131,6 @@ def _cpu_percent(rank: Rank, kept: list[Step]) -> float | None:
         cpu = np.array([tick.cpu_ns for tick in ticks])
         used += float(np.interp(end - start, times, cpu) - np.interp(0, times, cpu))
     return 100 * used / (end - start)
-
-
-def _cores_free(session: Session, system: System) -> bool | None:
-    """Whether cores were to spare on the rank's host: by all that ran there, else by the rank's own use."""
-    if system.host is not None and system.host.cpu_busy_fraction is not None:
-        return system.host.cpu_busy_fraction < _CORES_FREE
-    if system.cpu_pct_mean is None:
-        return None
-    return system.cpu_pct_mean < 100 * session.manifest.cpus * _CORES_FREE
 
 
 def _clocks(session: Session) -> list[ClockInfo]:

@@ -15,8 +15,10 @@ import numpy as np
 from iotrace.analysis.batches import Delivery, LoaderRun, primary_of
 from iotrace.analysis.results import Excluded, Steps
 from iotrace.sources.processes import Process
-from iotrace.sources.records import Mark, TorchWindow
+from iotrace.sources.records import Mark, TorchProgram, TorchProgramTrace, TorchWindow
 from iotrace.sources.session import Rank
+
+_PREPARES = "_prepare_profiler"  # what torch's profilers call to begin their warm-up
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,53 @@ def profiled_intervals(process: Process) -> list[tuple[int, int | None]]:
         is_open = record.event in ("warmup", "active")
         intervals[record.window] = (first_ns, None if is_open else end_ns)
     return list(intervals.values())
+
+
+def measured_beside(
+    steps: list[Step],
+    workers: int,
+    own_ns: Sequence[tuple[int, int | None]],
+    program_ns: Sequence[tuple[int, int | None]],
+) -> tuple[list[Step], Excluded]:
+    """`measured` without the steps that iotrace's windows or the program's own profiler touched.
+
+    A program that profiles its whole loop always runs so: where no step is left otherwise, its are measured.
+    """
+    kept, excluded = measured(steps, workers, [*own_ns, *program_ns])
+    return (kept, excluded) if kept else measured(steps, workers, own_ns)
+
+
+def program_intervals(process: Process) -> list[tuple[int, int | None]]:
+    """When the program's own torch profiler warmed up and recorded, by its traces, and when exports ended."""
+    records = [record for record in process.of_type(TorchProgramTrace) if record.path]
+    copied = {record.path for record in records}
+    spans = [
+        span
+        for trace in (process.windows.traces if copied else [])
+        if trace.path.name in copied and trace.base_ns is not None and (span := trace.span_ns()) is not None
+    ]
+    prepared = [
+        process.clock.real_one(record.mono_ns)
+        for record in process.of_type(TorchProgram)
+        if _PREPARES in record.what
+    ]
+    intervals: list[tuple[int, int | None]] = list(with_warm_up(spans, prepared))
+    for record in process.of_type(TorchProgramTrace):
+        # The copy is made at the end of the export, in the same step.
+        start_ns = process.clock.real_one(record.mono_ns)
+        intervals.append((start_ns, start_ns + record.duration_ns))
+    return intervals
+
+
+def with_warm_up(spans: list[tuple[int, int]], prepared: list[int]) -> list[tuple[int, int]]:
+    """Recorded `spans` in order of time, each from the last preparation before it that is its own."""
+    found: list[tuple[int, int]] = []
+    free_ns = 0
+    for start_ns, end_ns in spans:
+        own = [time_ns for time_ns in prepared if free_ns < time_ns <= start_ns]
+        found.append((max(own, default=start_ns), end_ns))
+        free_ns = end_ns
+    return found
 
 
 def summarise(kept: list[Step], excluded: Excluded) -> Steps:

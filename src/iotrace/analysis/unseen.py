@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
+
 from iotrace.analysis.batches import loaders_of
 from iotrace.analysis.losses import losses, named
 from iotrace.analysis.steps import loop_of
@@ -21,13 +23,7 @@ def not_captured(session: Session) -> list[NotCaptured]:
     """Everything that a reader might expect and not find, losses included."""
     found = list(dict.fromkeys(item for launch in session.launches for item in launch.manifest.not_captured))
     if not session.processes:
-        found.append(
-            NotCaptured(
-                "the program's processes",
-                "no Python process of the command could load the agent",
-                "run it by a Python >= 3.10 started without -S and without env -i",
-            )
-        )
+        found.append(_no_process(session.manifest.argv, session.exit_code))
     found += _unseen_loops(session)
     if session.posix_on and not session.calls.pids:
         found.append(NotCaptured("posix", "no process of the command left a file of dftracer's"))
@@ -43,6 +39,21 @@ def not_captured(session: Session) -> list[NotCaptured]:
             why = "the launcher did not see the end of the command, or it still runs"
             found.append(NotCaptured(f"the exit code{whose}", why))
     return found + losses(session)
+
+
+def _no_process(argv: list[str], exit_code: int | None) -> NotCaptured:
+    """Nothing tells of processes without the agent: the command's name says whether Python surely ran."""
+    what = "the program's processes"
+    remedy = "run it by a Python >= 3.10 started without -S and without env -i"
+    if argv and PurePath(argv[0]).name.startswith(("python", "pypy", "torchrun", "accelerate")):
+        return NotCaptured(what, "no Python process of the command could load the agent", remedy)
+    if exit_code:
+        return NotCaptured(
+            what,
+            f"no Python process was started, or none that loads the agent, before the command failed "
+            f"(exit code {exit_code})",
+        )
+    return NotCaptured(what, "no Python process was started, or none that loads the agent", f"else {remedy}")
 
 
 def _after_own_logs(session: Session) -> list[NotCaptured]:
@@ -90,6 +101,9 @@ _WRAP = "for batch in iotrace.batches(source)"
 def _unseen_loops(session: Session) -> list[NotCaptured]:
     """Loops of which neither a DataLoader nor the program tells enough."""
     loops = [loop_of(rank, loaders_of(rank)) for rank in session.ranks]
+    delivered = any(loop.marked or (loop.primary and loop.primary.deliveries) for loop in loops)
+    if loops and not delivered and session.exit_code:
+        return [_failed_early(session.exit_code)]
     if loops and not any(loop.marked or loop.primary for loop in loops):
         why = "no torch.utils.data.DataLoader was iterated"
         return [NotCaptured("steps and data wait", why, f"wrap the loop's source: {_WRAP}")]
@@ -102,6 +116,12 @@ def _unseen_loops(session: Session) -> list[NotCaptured]:
         for rank, loop in zip(session.ranks, loops, strict=True)
         if loop.marked and loop.primary is None
     ]
+
+
+def _failed_early(exit_code: int) -> NotCaptured:
+    """Of a command that failed before any loop could be seen: its failure is what to mend."""
+    why = f"the command failed (exit code {exit_code}) before a batch was delivered"
+    return NotCaptured("steps and data wait", why)
 
 
 def _telemetry(session: Session) -> list[NotCaptured]:

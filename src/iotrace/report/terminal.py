@@ -176,9 +176,13 @@ def _print_causes(wait: DataWait, console: Console) -> None:
 
 
 def _print_overhead(overhead: Overhead, console: Console) -> None:
-    """A line only where tracing may have slowed the steps noticeably."""
+    """What tracing may have cost, where that was measured; with its remedy where it is noticeable."""
     slowed = overhead.estimated_pct_of_step
-    if slowed is None or slowed < _NOTICEABLE_PERCENT:
+    if slowed is None:
+        return
+    if slowed < _NOTICEABLE_PERCENT:
+        bound = f"up to {slowed:.1f} %" if slowed >= 0.05 else "less than 0.1 %"
+        _line(console, "tracing", Text(f"slowed the steps by {bound}", style="dim"))
         return
     calls = ""
     if overhead.posix_calls and overhead.posix_call_us is not None:

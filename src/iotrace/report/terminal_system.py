@@ -14,6 +14,8 @@ _MOST_GPUS = 8
 # What the figures of the I/O table need beside the path.
 _FIGURES_WIDTH = 58
 _NARROWEST_PATH = 16
+_AT_LEAST = "≥ "
+_MOSTLY_SEEN = 0.95  # of the bytes that the kernel counted
 _WORTH_NAMING = 0.01  # of the time
 # Memory that grew by this much over the measured steps, and by this share of its largest.
 _GROWN_BYTES, _GROWN_FRACTION = 16 << 20, 0.05
@@ -105,7 +107,9 @@ def _peak(mean: float, peak: float | None) -> str:
 def print_io(io: Io, console: Console) -> None:
     """Print the files that most time went to."""
     console.print()
-    seen = "unknown" if io.coverage is None else f"{100 * io.coverage:.0f} %"
+    partly = io.coverage is not None and io.coverage < _MOSTLY_SEEN
+    at_least = _AT_LEAST if partly else ""
+    path_width = max(_NARROWEST_PATH, console.width - _FIGURES_WIDTH - len(at_least))
     table = Table(box=None, pad_edge=False, padding=(0, 1))
     table.add_column("I/O by file", overflow="ellipsis", no_wrap=True)
     for heading in ("opens", "reads", "read", "read time", "metadata", "written"):
@@ -113,10 +117,10 @@ def print_io(io: Io, console: Console) -> None:
     moved = [file for file in io.files if file.reads or file.writes]
     for file in moved[:_MOST_FILES]:
         table.add_row(
-            _shorten(file.path, max(_NARROWEST_PATH, console.width - _FIGURES_WIDTH)),
+            _shorten(file.path, path_width),
             str(file.opens),
             str(file.reads),
-            _bytes(file.read_bytes),
+            at_least + _bytes(file.read_bytes),
             f"{file.read_ms_total:.1f} ms",
             f"{file.metadata_ms_total:.1f} ms",
             _bytes(file.write_bytes),
@@ -124,6 +128,17 @@ def print_io(io: Io, console: Console) -> None:
     console.print(table)
     more = len(io.files) - min(len(moved), _MOST_FILES)
     rest = f"{more} more files; " if more > 0 else ""
+    if partly:
+        console.print(Text(f"{rest}{io.calls} calls", style="dim"))
+        line(
+            console,
+            "not seen",
+            f"{100 * (1 - (io.coverage or 0.0)):.0f} % of the bytes that the kernel counted as read: "
+            "dftracer does not see numpy.load, numpy.fromfile and other duplicated descriptors; nor are "
+            "code, pipes and what --io leaves out traced",
+        )
+        return
+    seen = "unknown" if io.coverage is None else f"{100 * io.coverage:.0f} %"
     console.print(Text(f"{rest}{io.calls} calls, coverage of the kernel's own account: {seen}", style="dim"))
 
 

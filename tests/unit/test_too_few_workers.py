@@ -1,0 +1,40 @@
+"""More workers are advised only where they are what is missing, and have a core to run on."""
+
+from __future__ import annotations
+
+import pytest
+
+from iotrace.analysis.batches import Delivery
+from iotrace.analysis.cores import has_core
+from iotrace.analysis.data_wait import unmade_fraction
+from iotrace.analysis.waits import CAUSES, Explained
+
+
+def explained(**causes_ns: int) -> Explained:
+    delivery = Delivery(0, 0, 0, 1, 0, sum(causes_ns.values()), True, 0)
+    return Explained(delivery, {**dict.fromkeys(CAUSES, 0), **causes_ns})
+
+
+def test_the_wait_for_batches_that_were_not_made() -> None:
+    assert unmade_fraction([]) == 0
+    assert unmade_fraction([explained(transport=90, read=6), explained(queued=4)]) == pytest.approx(0.1)
+    assert unmade_fraction([explained(startup=50, decode=25), explained(queued=20, unknown=5)]) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("processes", "cpus", "busy", "throttled", "free"),
+    [
+        (3, 2, 0.7, None, False),  # two workers and the training process on two CPUs
+        (2, 2, 0.1, 0.0, False),
+        (1, 2, 0.5, 0.0, True),
+        (3, 8, 0.89, None, True),
+        (3, 8, 0.95, None, False),
+        (3, 64, 0.04, 0.3, False),  # a CPU quota far below the CPUs of the affinity
+        (3, 8, None, None, None),
+        (3, None, 0.5, None, True),
+    ],
+)
+def test_a_further_worker_needs_a_core(
+    processes: int, cpus: int | None, busy: float | None, throttled: float | None, free: bool | None
+) -> None:
+    assert has_core(processes, cpus, busy, throttled) is free
