@@ -74,8 +74,8 @@ def _more_workers(primary: LoaderResult, wait: DataWait, step_ms: float) -> Reco
         id="too-few-workers",
         severity="high" if 100 * (wait.raw_ms or 0.0) / step_ms > 20 else "medium",
         text=(
-            f"a batch takes {production_ms:.0f} ms to make, a step {compute_ms:.0f} ms to compute, and a "
-            f"further worker has a core to run on: raise num_workers above {primary.workers}"
+            f"a batch takes {production_ms:.0f} ms to make, a step {compute_ms:.0f} ms to compute, and the "
+            f"cores are not all busy: raise num_workers above {primary.workers}"
         ),
         evidence={
             "production_ms": production_ms,

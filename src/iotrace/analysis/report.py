@@ -95,7 +95,7 @@ def _rank(session: Session, rank: Rank, kernel_gap_us: float) -> tuple[RankRepor
     system = system_of(session, rank, kept, _cpu_percent(rank, kept))
     compute = compute_of(rank.main.windows.traces, explained, loop.steps, kernel_gap_us)
     exposure = exposure_of(compute, loop.steps)
-    core_is_free = core_free(session, rank, workers, system)
+    core_is_free = core_free(session, system)
     report = RankReport(
         rank=rank.number,
         host=rank.main.host,
