@@ -234,7 +234,7 @@ def test_lightning_that_profiles_itself_never_meets_ours(tmp_path: Path, namespa
     program.write_text(LIGHTNING.format(namespace=namespace, profiler=profiler))
     _, session = _compare(tmp_path, [str(program)])
     report = Run(0, "", "", session).report()
-    assert report["ranks"][0]["steps"]["excluded"]["profiled"] == 0
+    assert report["ranks"][0]["steps"]["excluded"]["profiled"] > 0  # those of the program's own profiler
     assert not list(session.glob("processes/*/torch-0*"))
     records = "".join(path.read_text() for path in session.glob("processes/*/records.jsonl"))
     assert "Lightning's PyTorchProfiler" in records

@@ -228,10 +228,9 @@ def test_a_sidecar_that_fails_says_why(tmp_path: Path) -> None:
     )
     assert done.returncode == 0
     missing = report_of(tmp_path / "session")["not_captured"]
-    assert any(
-        "telemetry" in item["what"] and ("failed: OSError" in item["why"] or "did not start" in item["why"])
-        for item in missing
-    )
+    (why,) = [item["why"] for item in missing if "telemetry" in item["what"]]
+    # Whichever descriptor it lacks first: a file to read, one to write, its log.
+    assert any(part in why for part in ("failed: OSError", "could not write", "did not start"))
 
 
 def test_a_killed_sidecar_is_told(tmp_path: Path) -> None:

@@ -128,7 +128,11 @@ def test_read_calls_equal_straces(directory: Path, tmp_path: Path, name: str) ->
     check_reads(run)
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
+# Stream's worker blocks for so little that waits for a busy machine's cores are a share of it.
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.alone] * (name == "stream_iterable")) for name in WORKLOADS],
+)
 def test_causes_sum_to_the_wait_and_coverage_is_stated(traced: Callable[[str], Traced], name: str) -> None:
     check_causes(traced(name))
     check_coverage(traced(name))
@@ -155,11 +159,16 @@ def test_the_whole_matrix(
 
 
 def costs(traced: Traced, rank: int = 0) -> tuple[str, dict[str, float]]:
-    """A rank's largest cause, and what each data file costs it, the costliest first."""
+    """A rank's largest cause, and what each data file costs it, the costliest first.
+
+    A worker that shares its first tensor may look for a directory for its socket, by writing to /tmp.
+    """
     wait = traced.ranks[rank]["data_wait"]
+    paths = {(traced.directory / file["path"]).resolve(): file["ms"] for file in wait["files"]}
     files = {
-        str((traced.directory / file["path"]).resolve().relative_to(traced.data)): file["ms"]
-        for file in wait["files"]
+        str(path.relative_to(traced.data)): ms
+        for path, ms in paths.items()
+        if path.is_relative_to(traced.data)
     }
     return max(wait["causes_ms"], key=wait["causes_ms"].get), files
 
