@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,11 @@ from tests.support.runs import UNET, Run, run_traced
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="run the big matrices too")
     parser.addoption("--mutations", type=int, default=5000, help="how many damaged traces are merged")
+
+
+def pytest_configure() -> None:
+    # A shell's background job ignores Ctrl-C, and would pass that on to the commands that tests interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
