@@ -29,8 +29,11 @@ from tools.benchmarks.variants import (
 from iotrace.session import names
 
 
-def test_every_second_pass_runs_backwards() -> None:
-    assert interleaved(["a", "b"], 3) == [["a", "b"], ["b", "a"], ["a", "b"]]
+def test_every_pass_holds_every_variant_in_another_order() -> None:
+    orders = interleaved(["a", "b", "c", "d"], 40)
+    assert all(sorted(order) == ["a", "b", "c", "d"] for order in orders)
+    assert {order[0] for order in orders} == {order[-1] for order in orders} == {"a", "b", "c", "d"}
+    assert orders == interleaved(["a", "b", "c", "d"], 40)
 
 
 def test_ratios_and_differences_are_taken_pass_by_pass() -> None:

@@ -44,8 +44,8 @@ def command_of(workload: Path, steps: int) -> list[str]:
     return [sys.executable, *_BEFORE.get(workload.stem, []), str(workload), "--steps", str(steps)]
 
 
-def compare(workload: Path, variants: list[str], pairs: int, seconds: float, directory: Path) -> Compared:
-    """Measure `workload` with `seconds` of steps: `pairs` passes forwards and as many backwards."""
+def compare(workload: Path, variants: list[str], passes: int, seconds: float, directory: Path) -> Compared:
+    """Measure `workload` with `seconds` of steps, in so many passes."""
     # Not counted: it makes the data, fills the page cache, and tells how many steps are needed.
     step_s = measure(BARE, command_of(workload, LEFT_OUT + 20), directory).step_s
     if step_s is None:
@@ -55,15 +55,15 @@ def compare(workload: Path, variants: list[str], pairs: int, seconds: float, dir
     samples: dict[str, list[Sample]] = {variant: [] for variant in variants}
     whole = True
     try:
-        for order in interleaved(variants, 2 * pairs):
+        for order in interleaved(variants, passes):
             for variant in order:
                 samples[variant].append(measure(variant, command, directory))
                 print(f"{workload.stem} {variant}: {samples[variant][-1].wall_s:.2f} s", file=sys.stderr)
     except KeyboardInterrupt:  # what whole passes there are is shown
-        passes = min(map(len, samples.values()))
-        if not passes:
+        complete = min(map(len, samples.values()))
+        if not complete:
             raise
-        samples = {variant: of_variant[:passes] for variant, of_variant in samples.items()}
+        samples = {variant: of_variant[:complete] for variant, of_variant in samples.items()}
         whole = False
     bare = samples[BARE]
     return Compared(

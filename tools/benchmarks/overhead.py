@@ -16,7 +16,7 @@ from tools.benchmarks import tables
 from tools.benchmarks.compare import Compared, compare
 from tools.benchmarks.machine import machine
 from tools.benchmarks.micro import micro
-from tools.benchmarks.variants import BARE, MEANINGS, NO_WINDOW, RUN
+from tools.benchmarks.variants import AGAIN, BARE, MEANINGS, NO_WINDOW, RUN
 
 import iotrace
 
@@ -33,7 +33,7 @@ def main() -> None:
     about = machine()
     compared: dict[str, Compared] = {}
     for workload in chosen:
-        found = compare(workload, variants, options.pairs, options.seconds, directory)
+        found = compare(workload, variants, options.passes, options.seconds, directory)
         compared[workload.stem] = found
         if not found.whole:
             break
@@ -54,14 +54,16 @@ def main() -> None:
 def _options() -> tuple[argparse.Namespace, list[Path], list[str]]:
     parser = argparse.ArgumentParser(prog="tools/bench overhead", description=__doc__.splitlines()[0])
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help="names in workloads/; default: all")
-    parser.add_argument("--pairs", type=int, help="of passes, one forwards and one backwards (5; 1 if quick)")
+    parser.add_argument(
+        "--passes", type=int, help="how often every variant runs, in shuffled order (10; 2 if quick)"
+    )
     parser.add_argument(
         "--seconds", type=float, help="of steps in each run, beside its start (10; 3 if quick)"
     )
     parser.add_argument(
         "--variants",
         metavar="LIST",
-        help=f"of {', '.join(MEANINGS)} (all; {NO_WINDOW}, {RUN} if quick); separated by commas",
+        help=f"of {', '.join(MEANINGS)} (all; {AGAIN}, {NO_WINDOW}, {RUN} if quick); separated by commas",
     )
     parser.add_argument("--quick", action="store_true", help="few short runs: fixed costs count most in them")
     parser.add_argument("--no-micro", action="store_true", help="leave out the small figures")
@@ -77,15 +79,15 @@ def _options() -> tuple[argparse.Namespace, list[Path], list[str]]:
     for name in asked:
         if name not in MEANINGS:
             parser.error(f"no variant {name}; there are: {', '.join(MEANINGS)}")
-    if options.pairs is None:
-        options.pairs = 1 if options.quick else 5
+    if options.passes is None:
+        options.passes = 2 if options.quick else 10
     if options.seconds is None:
         options.seconds = 3.0 if options.quick else 10.0
-    if options.pairs < 1 or not 0 < options.seconds < 3600:
-        parser.error("--pairs must be 1 or more, --seconds above 0")
+    if options.passes < 1 or not 0 < options.seconds < 3600:
+        parser.error("--passes must be 1 or more, --seconds above 0")
     options.rounds = 2 if options.quick else 6
     chosen = [there[name] for name in options.workloads or there] if not options.no_workloads else []
-    default = [NO_WINDOW, RUN] if options.quick else list(MEANINGS)
+    default = [AGAIN, NO_WINDOW, RUN] if options.quick else list(MEANINGS)
     return options, chosen, [BARE, *(asked or default)]
 
 

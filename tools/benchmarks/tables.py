@@ -6,7 +6,7 @@ from typing import Any
 
 from tools.benchmarks.compare import Compared
 from tools.benchmarks.statistics import Spread
-from tools.benchmarks.variants import AGENT, BARE, BOTH, MEANINGS, NO_WINDOW, POSIX, RUN
+from tools.benchmarks.variants import AGAIN, AGENT, BARE, BOTH, MEANINGS, NO_WINDOW, POSIX, RUN
 
 _NOTE = """\
 time: of the whole program over bare. step: the same of its steps past the
@@ -28,17 +28,17 @@ def heading(about: dict[str, Any], load_after: float) -> str:
 def workloads(compared: dict[str, Compared]) -> list[str]:
     """All workloads at a glance, then each with its sources apart."""
     lines = []
-    for variant in (NO_WINDOW, RUN):
+    for variant in (AGAIN, NO_WINDOW, RUN):
         rows = [
             [name, found.bare_s.shown(2), *_ratios(found, variant)]
             for name, found in compared.items()
             if variant in found.added
         ]
         if rows:
-            lines += [f"`{MEANINGS[variant]}`:", ""]
+            lines += [f"{MEANINGS[variant]}:", ""]
             lines += [*table(["workload", "bare s", "time", "step", "apart s"], rows), ""]
     for name, found in compared.items():
-        if found.added.keys() <= {NO_WINDOW, RUN}:
+        if found.added.keys() <= {AGAIN, NO_WINDOW, RUN}:
             continue
         step = Spread(*(1000 * value for value in found.bare_step_s.plain().values()))
         lines += [f"{name}: {found.steps} steps of {step.shown(1)} ms, in {found.bare_s.shown(2)} s bare", ""]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import resource
 import subprocess
 import sys
@@ -19,15 +20,16 @@ from iotrace.launch.capture import own_python, traced_environment
 from iotrace.launch.telemetry.start import DEFAULT_INTERVAL_MS, Telemetry, start
 from iotrace.session import names
 
-BARE, AGENT, POSIX, BOTH = "bare", "agent", "posix", "both"
+BARE, AGAIN, AGENT, POSIX, BOTH = "bare", "again", "agent", "posix", "both"
 TELEMETRY, WINDOW, NO_WINDOW, RUN = "telemetry", "window", "no-window", "run"
 MEANINGS = {
+    AGAIN: "the bare program once more: the noise",
     AGENT: "the agent alone",
     POSIX: "the tracer of POSIX calls alone",
     TELEMETRY: "the sidecar alone",
     WINDOW: "the agent with a window of torch.profiler, which needs it",
-    NO_WINDOW: "iotrace run --torch-steps off",
-    RUN: "iotrace run",
+    NO_WINDOW: "`iotrace run --torch-steps off`",
+    RUN: "`iotrace run`",
 }
 _LAUNCHED = {NO_WINDOW: ["--torch-steps", names.OFF], RUN: []}
 # The sidecar knows a command by a variable, which would also start the agent: a shell has it, its child not.
@@ -53,7 +55,7 @@ class Sample:
 def environment_of(variant: str, session: Path) -> dict[str, str]:
     """The command's environment with these sources; they write below `session`."""
     bare = {key: value for key, value in os.environ.items() if key != names.SETTINGS_VARIABLE}
-    if variant in (BARE, *_LAUNCHED):
+    if variant in (BARE, AGAIN, *_LAUNCHED):
         return bare
     if variant == TELEMETRY:
         session.mkdir(parents=True, exist_ok=True)
@@ -142,8 +144,10 @@ def _window_seconds(session: Path) -> float:
 
 
 def interleaved(variants: list[str], passes: int) -> list[list[str]]:
-    """The order of runs: each pass holds every variant once, every second one backwards (ABBA).
+    """The order of runs: each pass holds every variant once, shuffled, the same each time this is asked.
 
-    What drifts slowly (heat, a neighbour's load) then falls on all alike.
+    What drifts slowly (heat, a neighbour's load) then falls on all alike, and no variant always follows the
+    same one: by turns forwards and backwards, bare runs stood side by side, and all others seemed 2 % slower.
     """
-    return [variants if number % 2 == 0 else variants[::-1] for number in range(passes)]
+    dice = random.Random(0)
+    return [dice.sample(variants, len(variants)) for _ in range(passes)]
