@@ -57,8 +57,10 @@ def compare(workload: Path, variants: list[str], passes: int, seconds: float, di
     try:
         for order in interleaved(variants, passes):
             for variant in order:
-                samples[variant].append(measure(variant, command, directory))
-                print(f"{workload.stem} {variant}: {samples[variant][-1].wall_s:.2f} s", file=sys.stderr)
+                sample = measure(variant, command, directory)
+                samples[variant].append(sample)
+                step = f", {1000 * sample.step_s:.1f} ms a step" if sample.step_s is not None else ""
+                print(f"{workload.stem} {variant}: {sample.wall_s:.2f} s{step}", file=sys.stderr)
     except KeyboardInterrupt:  # what whole passes there are is shown
         complete = min(map(len, samples.values()))
         if not complete:
