@@ -11,7 +11,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-_SOURCES = ["src/iotrace/merge/scan.c", "src/iotrace/merge/lanes.c"]
+_SOURCES = [f"src/iotrace/merge/{name}.c" for name in ("scan", "lanes", "native")]
 _LIBRARY = "src/iotrace/merge/_compiled.so"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -319,6 +320,18 @@ def test_a_session(unet_run: Run, tmp_path: Path) -> None:
     assert merged == direct
     assert any(name.startswith("ProfilerStep") for name, *_ in merged)
     assert imported["slices"][0][0] > sum(count for _, count, _ in merged)
+
+
+def test_two_sessions_of_a_rank_are_told_apart(unet_run: Run, tmp_path: Path) -> None:
+    sessions = [tmp_path / "before", tmp_path / "after"]
+    for session in sessions:
+        shutil.copytree(unet_run.session, session)
+    merge([str(session) for session in sessions], tmp_path / "out.pftrace", ONE)
+    (names,) = query(
+        tmp_path / "out.pftrace", "select distinct name from process where name glob '* rank 0*'"
+    )
+    told = {name.split(" · ")[0] for (name,) in names}
+    assert told == {"before", "after"}
 
 
 def test_the_command(tmp_path: Path) -> None:

@@ -48,6 +48,11 @@ def schema_of(subject: str) -> dict[str, Any]:
         ("sweep", "PointResult", POINT),
         ("sweep", "Advice", "workers text limited_by within_pct_of_best"),
         ("merge", "Summary", "schema_version outputs counts sources problems notes"),
+        (
+            "doctor",
+            "Diagnosis",
+            "schema_version argv interpreter captured not_captured unknown checks seconds",
+        ),
     ],
 )
 def test_the_agreed_fields_are_always_there(subject: str, title: str, fields: str) -> None:

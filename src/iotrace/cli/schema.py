@@ -14,6 +14,7 @@ class Subject(str, Enum):
     report = "report"
     sweep = "sweep"
     merge = "merge"
+    doctor = "doctor"
 
 
 def schema(
@@ -40,6 +41,10 @@ def _type(subject: Subject) -> Any:
         from iotrace.sweeps.results import SweepResult
 
         return SweepResult
+    if subject is Subject.doctor:
+        from iotrace.doctor.results import Diagnosis
+
+        return Diagnosis
     from iotrace.merge.summary import Summary
 
     return Summary

@@ -35,6 +35,20 @@ class Columns:
     kinds: npt.NDArray[np.int32]  # of `spill`
     edits: list[Edit]
 
+    def between(self, first: int, last: int) -> Columns:
+        """Those of some rows, from `first` up to `last`."""
+        edits = [(row - first, key, value) for row, key, value in self.edits if first <= row < last]
+        return Columns(
+            self.start_ns[first:last],
+            self.relative_ns[first:last],
+            self.duration_ns[first:last],
+            self.pids[first:last],
+            self.tids[first:last],
+            self.ids[first:last],
+            self.kinds[first:last],
+            edits,
+        )
+
 
 class Batch(Protocol):
     """Events in the order of their file, as columns; times are what the source's own clock says."""

@@ -19,13 +19,11 @@ import numpy as np
 
 from iotrace.merge import compiled
 from iotrace.merge.batch import Batch, EventBatch
-from iotrace.merge.decode import decode
+from iotrace.merge.decode import CONTROLS, decode
 from iotrace.merge.events import Event
 from iotrace.merge.text import TextBatch
 from iotrace.merge.tolerant import event_of, objects
 
-# Raw control characters are no JSON, and real traces hold them: Perfetto takes them, msgspec does not.
-_CONTROLS = bytes([0x20] * 32) + bytes(range(32, 256))
 _ESCAPED = {0xDC00 + byte: f"\\\\x{byte:02x}" for byte in range(0x80, 0x100)}
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _LARGEST_HEADER = 64 << 20
@@ -148,7 +146,7 @@ class Scanner:
 
     def _clean(self, piece: bytes) -> tuple[bytes, bytes]:
         """The piece without what msgspec refuses, and a character apart that its end cuts."""
-        piece = piece.translate(_CONTROLS)
+        piece = piece.translate(CONTROLS)
         if piece.isascii():
             return piece, b""
         try:

@@ -1,4 +1,7 @@
-"""`scan.c` and `lanes.c`, where they were compiled when iotrace was installed."""
+"""The library of `scan.c`, `lanes.c` and `native.c`, where it was compiled when iotrace was installed.
+
+The calls of `native.c` are in `compiled_native`.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ ROW = np.dtype(
         ("phase", "u1"),
         ("scope", "u1"),
         ("has_duration", "u1"),
-        ("unused", "u1"),
+        ("others", "u1"),
         ("key", "<i4", len(KEYS)),
         ("value", "<i4", len(KEYS)),
         ("stop", "<i4", len(KEYS)),
@@ -65,10 +68,18 @@ def available() -> bool:
             _library = ctypes.CDLL(str(Path(__file__).with_name(LIBRARY)))
             _library.iotrace_scan.restype = None
             _library.iotrace_write.restype = ctypes.c_int64
-            _library.iotrace_place.restype = ctypes.c_int64
+            for name in ("iotrace_place", "iotrace_bodies", "iotrace_packets"):
+                getattr(_library, name).restype = ctypes.c_int64
+            for name in ("iotrace_interned", "iotrace_thread", "iotrace_string"):
+                getattr(_library, name).restype = ctypes.c_void_p
         except (OSError, AttributeError):
             _library = False
     return bool(_library)
+
+
+def library() -> Any:
+    """The library; `available()` has to be true."""
+    return _library if available() else None
 
 
 def scan(text: bytes) -> Scanned:

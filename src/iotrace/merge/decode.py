@@ -11,6 +11,8 @@ import numpy as np
 from iotrace.merge.batch import EventBatch
 from iotrace.merge.events import FARTHEST_NS, Event, Times, fits_doubles, us_to_ns
 
+# Raw control characters are no JSON, and real traces hold them: Perfetto takes them, msgspec does not.
+CONTROLS = bytes([0x20] * 32) + bytes(range(32, 256))
 _EXPONENT = re.compile(rb"[eE]\+?\d{3,}\s*[,}\]]")
 _NUMBER_BEFORE = re.compile(rb"[:,\[ ]-?[\d.]+$")
 _FARTHEST_US = 2.0**52

@@ -69,8 +69,8 @@ NAMING = frozenset(
 
 encode_number = msgspec.json.Encoder(decimal_format="number").encode
 
-# Beyond, a double of us does not hold ns: the digits are read from the text.
-_EXACT_US = float(2**43)
+# Beyond, a double of us and its thousandfold err by half a ns together: the digits are read from the text.
+_EXACT_US = float(2**42)
 FARTHEST_NS = 2**62
 
 

@@ -116,8 +116,7 @@ def _convert(job: Job, spill: Spill, arrows: Arrows, progress: Progress) -> Resu
 def _open(job: Job, problems: list[str], progress: Progress) -> tuple[Any, Iterator[Batch]]:
     source = job.source
     if source.kind == CHROME:
-        # Native output needs the arguments decoded, and takes nothing of the text.
-        scanner = Scanner(source.label, keep_text=not job.native)
+        scanner = Scanner(source.label, keep_text=True)
         return scanner, scanner.batches(blocks(source.path, problems, progress))
     if source.kind == DFTRACER:
         reader = LogReader(source.label, job.pool)

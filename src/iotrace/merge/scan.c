@@ -4,27 +4,10 @@
  * `iotrace_scan` takes what is plain JSON and an event that needs no mending. Everything else is STATUS_ODD,
  * and the caller reads that event in its own, patient way.
  */
-#include <stdint.h>
-#include <string.h>
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
-
-/* In the order of `text.py`. The first ones are written anew, the others are only found. */
-enum { PH, PID, TID, TS, DUR, ID, BP, ID2, BIND_ID, CAT, NAME, ARGS, SCOPE, KEYS };
-enum { REWRITTEN = BIND_ID + 1 };
+#include "scan.h"
 
 enum { STATUS_MORE, STATUS_END, STATUS_ODD, STATUS_FULL };
 enum { ID_ABSENT = -1, ID_OTHER = -2 };
-
-/* `family` tells arrows apart that have one id: a hash of their category and name.
- * `key`, `value` and `stop` are offsets in the text: of a key's quote, its value, and behind that. 0: absent. */
-typedef struct {
-    int64_t start_ns, duration_ns, id;
-    int32_t begin, end, track, family;
-    uint8_t phase, scope, has_duration, unused;
-    int32_t key[KEYS], value[KEYS], stop[KEYS];
-} Row;
 
 typedef struct {
     int64_t rows, consumed, status, tracks;
@@ -33,31 +16,6 @@ typedef struct {
 typedef enum { FINE, CUT, ODD } Verdict;
 
 enum { MOST_TRACKS = 4096, SLOTS = 4 * MOST_TRACKS, DEEPEST = 60, LONGEST_NUMBER = 300 };
-
-static inline int is_space(uint8_t c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
-static inline int is_digit(uint8_t c) { return (uint8_t)(c - '0') < 10; }
-
-static inline const uint8_t *skip_space(const uint8_t *p, const uint8_t *end) {
-    while (p < end && is_space(*p)) p++;
-    return p;
-}
-
-/* Behind the next byte that ends a run of plain text: a quote, a backslash, a control character, no ASCII. */
-static inline const uint8_t *skip_plain(const uint8_t *p, const uint8_t *end) {
-#ifdef __SSE2__
-    const __m128i quote = _mm_set1_epi8('"'), slash = _mm_set1_epi8('\\'), space = _mm_set1_epi8(0x20);
-    while (end - p >= 16) {
-        __m128i block = _mm_loadu_si128((const __m128i *)p);
-        __m128i stops = _mm_or_si128(_mm_cmpeq_epi8(block, quote), _mm_cmpeq_epi8(block, slash));
-        /* Signed: bytes of 0x80 and above are below the space, too. */
-        int mask = _mm_movemask_epi8(_mm_or_si128(stops, _mm_cmplt_epi8(block, space)));
-        if (mask) return p + __builtin_ctz((unsigned)mask);
-        p += 16;
-    }
-#endif
-    while (p < end && *p >= 0x20 && *p < 0x80 && *p != '"' && *p != '\\') p++;
-    return p;
-}
 
 /* One character of UTF-8 beyond ASCII. */
 static Verdict skip_character(const uint8_t **at, const uint8_t *end) {
@@ -73,12 +31,6 @@ static Verdict skip_character(const uint8_t **at, const uint8_t *end) {
         return ODD; /* longer than needed, half of a UTF-16 pair, beyond Unicode */
     *at = p + more + 1;
     return FINE;
-}
-
-static int hex_digit(uint8_t c) {
-    if (is_digit(c)) return c - '0';
-    c |= 0x20;
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
 /* From behind the opening quote to behind the closing one. Raw control characters, which real traces hold, pass:
@@ -316,6 +268,7 @@ static Verdict read_event(const uint8_t *text, const uint8_t **at, const uint8_t
         p = skip_space(p + 1, end);
         const uint8_t *value = p;
         if ((verdict = skip_value(&p, end)) != FINE) return verdict;
+        row->others |= known < 0 || known == ID2 || known == BIND_ID;
         if (known >= 0) {
             if (row->stop[known]) return ODD; /* twice: which one holds is the patient reader's to say */
             row->key[known] = (int32_t)(key - text);

@@ -10,7 +10,9 @@ import numpy as np
 from msgspec import UNSET
 
 from iotrace.merge import compiled
-from iotrace.merge.batch import Columns, Identity
+from iotrace.merge.batch import Columns, EventBatch, Identity
+from iotrace.merge.decode import CONTROLS, decode
+from iotrace.merge.tolerant import event_of, objects
 
 _PLACES = {key: place for place, key in enumerate(compiled.KEYS)}
 _BINDING = [_PLACES["id2"], _PLACES["bind_id"]]
@@ -78,6 +80,25 @@ class TextBatch:
 
     def select(self, wanted: Any) -> TextBatch:
         return TextBatch(self.text, self.rows[wanted], self.tracks, self.may_bind)
+
+    def decoded(self, first: int, last: int) -> EventBatch:
+        """Some of the events, from row `first` up to `last`, decoded."""
+        bounds = zip(
+            self.rows["begin"][first:last].tolist(), self.rows["end"][first:last].tolist(), strict=True
+        )
+        piece = b",".join([self.text[begin:end] for begin, end in bounds]).translate(CONTROLS)
+        batch = decode(piece)
+        if batch is not None:
+            return batch
+        found = [
+            event_of(item.value) for item in objects(piece.decode(), 0, final=True) if item.value is not None
+        ]
+        return EventBatch(
+            [event for event, *_ in found],
+            np.array([start for _, start, *_ in found], np.int64),
+            np.array([duration for _, _, duration, *_ in found], np.int64),
+            {place: unknown for place, (_, _, _, unknown, _) in enumerate(found) if unknown},
+        )
 
     def lines(self, columns: Columns) -> memoryview:
         return compiled.write(

@@ -33,8 +33,8 @@ def arrange(sources: list[Source], surveys: list[Survey], results: list[Result])
             prefix = "" if rank is None else f"rank {rank} · "
             if (rank is None and not alone and source.kind != DFTRACER) or rank in twice:
                 prefix = f"{prefix}{source.label} · "
-            if source.kind == SESSION:
-                prefix = ""  # its own titles hold the rank
+            if source.kind == SESSION:  # its own titles hold the rank
+                prefix = f"{source.label} · " if rank in twice else ""
             made = found.get(process.pid)
             if made is None:
                 name = prefix + _process_name(source, process)
