@@ -250,9 +250,9 @@ def _summarise(
             f"the inputs lie {(last - first) / _DAY_NS:.0f} days apart: Perfetto rounds times of JSON beyond "
             "100 days; .pftrace keeps every ns"
         )
-    if suffix.startswith(".json") and read_bytes > _SLOWLY_BYTES and not compiled.available():
+    if read_bytes > _SLOWLY_BYTES and not compiled.available():
         notes.append(
-            "iotrace was installed without a C compiler: JSON is merged at a quarter of the speed; "
+            "iotrace was installed without a C compiler: it merges at a quarter of the speed; "
             "install a compiler, then iotrace again"
         )
     if suffix == ".json" and largest > _BROWSER_JSON_BYTES:
