@@ -1,4 +1,4 @@
-"""What one traced call, span and process start cost on this machine, now: about 0.1 s, after the command.
+"""What one traced call, span and process start cost on this machine, now: about 0.2 s, after the command.
 
 A table of costs would be another machine's. Two children are measured, one traced and one bare; they run
 beside each other, while the launcher reads the session.
@@ -20,24 +20,38 @@ from iotrace.session.costs import Costs
 
 _SECONDS = 2.0
 
-# The least of several rounds: whatever else runs only adds to it. The first line's clock holds what the
-# start cost; `time` is built in, so that asking costs nothing. The second file's name is not traced.
-_PROGRAM = """
+# The first line's clock holds what the start cost; `time` is built in, so that asking costs nothing.
+_START = """
 import time
 start_ns = time.process_time_ns()
+"""
+
+_BARE = (
+    _START
+    + """
+print('{"start": %d, "call": null, "span": null}' % start_ns)
+"""
+)
+
+# Between two calls a program decodes and computes, and the caches hold something else: a call then costs
+# twice what it does in a loop of nothing else. The least of several medians: whatever else runs only adds to
+# it. The second file's name is not traced.
+_TRACED = (
+    _START
+    + """
 import os, sys
-def least(call, rounds, count):
-    best = float("inf")
-    for _ in range(rounds):
-        begin = time.perf_counter_ns()
-        for _ in range(count):
-            call()
-        best = min(best, (time.perf_counter_ns() - begin) / count)
-    return best
-reads = []
-for name in ("traced.bin", "other.bin"):
-    descriptor = os.open(name, os.O_RDONLY)
-    reads.append(least(lambda: os.pread(descriptor, 4096, 0), 6, 100))
+other = b"1" * (2 << 20)
+def cold_ns(call):
+    other.count(b"0")
+    begin_ns = time.perf_counter_ns()
+    call()
+    return time.perf_counter_ns() - begin_ns
+def added_ns(call, bare):
+    def median_ns():
+        return sorted(cold_ns(call) - cold_ns(bare) for _ in range(15))[7]
+    return min(median_ns() for _ in range(5))
+traced, bare = (os.open(name, os.O_RDONLY) for name in ("traced.bin", "other.bin"))
+call = added_ns(lambda: os.pread(traced, 4096, 0), lambda: os.pread(bare, 4096, 0))
 bootstrap = sys.modules.get("iotrace.agent.bootstrap")
 recorder = getattr(bootstrap, "_recorder", None)
 span = "null"
@@ -45,14 +59,11 @@ if recorder is not None:
     from iotrace.agent.spans import timed
     def nothing():
         pass
-    def round_of(call):
-        best = least(call, 1, 500)
-        recorder.spans.clear()
-        return best
-    whole = timed(recorder, nothing, "nothing", 3)
-    span = min(round_of(whole) for _ in range(6)) - least(nothing, 6, 500)
-print('{"start": %d, "call": %f, "span": %s}' % (start_ns, reads[0] - reads[1], span))
+    span = added_ns(timed(recorder, nothing, "nothing", 3), nothing)
+    recorder.spans.clear()
+print('{"start": %d, "call": %d, "span": %s}' % (start_ns, call, span))
 """
+)
 
 
 class Calibration:
@@ -70,8 +81,8 @@ class Calibration:
         capture = posix.plan([*posix.python_directories(sys.executable), *own_python()], ["traced.bin"])
         if not posix_on:
             capture = posix.PosixCapture("", why_not="not traced in this run")
-        self._traced = _start(traced_environment(bare, capture, directory, {}), directory)
-        self._bare = _start(bare, directory)
+        self._traced = _start(_TRACED, traced_environment(bare, capture, directory, {}), directory)
+        self._bare = _start(_BARE, bare, directory)
 
     def finish(self, host: str) -> Costs | None:
         """The costs; None where the children did not tell them."""
@@ -88,9 +99,9 @@ class Calibration:
         )
 
 
-def _start(environment: dict[str, str], directory: Path) -> subprocess.Popen[str]:
+def _start(program: str, environment: dict[str, str], directory: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM],
+        [sys.executable, "-c", program],
         env=environment,
         cwd=directory,
         stdin=subprocess.DEVNULL,
