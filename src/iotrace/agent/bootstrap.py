@@ -84,99 +84,71 @@ def begin(session: str, process_role: str) -> Recorder:
 def _install(recorder: Recorder, session: str, settings: dict[str, str]) -> None:
     import atexit
 
-    def loader_imported(module: Any) -> None:
-        asked = os.environ.get(names.POINT_VARIABLE, "")
-        if asked:  # below the recording, which then sees what the point makes of the loader
-            from iotrace.agent.point import Point, hook_point
-
-            hook_point(module, recorder, Point(names.decode_settings(asked)))
-        from iotrace.agent import torch_window
-        from iotrace.agent.loader import hook_loader
-
-        hook_loader(module, recorder)
-        torch_window.install(recorder, settings)
-
-    def torch_profiler_imported(module: Any) -> None:
-        from iotrace.agent.takeover import hook_torch
-
-        hook_torch(module, recorder)
-
-    def lightning_profiler_imported(module: Any) -> None:
-        from iotrace.agent.takeover import hook_lightning
-
-        hook_lightning(module, recorder)
-
-    def distributed_imported(module: Any) -> None:
-        from iotrace.agent.distributed import hook_distributed
-
-        hook_distributed(module, recorder)
-
-    def compiler_imported(module: Any) -> None:
-        regions.ask_compiler(getattr(module, "is_compiling", None))
-
-    def autograd_imported(module: Any) -> None:
-        from iotrace.agent.training import hook_autograd
-
-        hook_autograd(module)
-
-    def modules_imported(module: Any) -> None:
-        from iotrace.agent.module_parents import hook_modules
-
-        hook_modules(module)
-
-    def trainer_imported(module: Any) -> None:
-        from iotrace.agent.lightning import hook_trainer
-
-        hook_trainer(module, recorder)
-
-    def multiprocessing_imported(module: Any) -> None:
-        # A process of multiprocessing leaves by os._exit: atexit does not run, its finalizers do.
-        # They are cleared after the fork, hence registered by what runs after that.
-        def register(own: Recorder) -> None:
-            module.Finalize(own, own.close, exitpriority=-100)
-
-        module.register_after_fork(recorder, register)
-
-    def dftracer_settings_imported(module: Any) -> None:
-        from iotrace.agent.own_dftracer import hook_settings
-
-        hook_settings(module, enabled=_settings().get("dftracer") == "on")
-
-    def dftracer_events_imported(module: Any) -> None:
-        from iotrace.agent.own_dftracer import hook_events
-
-        hook_events(module, recorder, session)
-
-    def fork_exec_imported(module: Any) -> None:
-        from iotrace.agent.fork_exec import hook_fork_exec
-
-        hook_fork_exec(module, recorder, log_directory)
-
-    hooks: dict[str, imports.Hook] = {
-        "multiprocessing.util": multiprocessing_imported,
-        "torch.utils.data.dataloader": loader_imported,
-        "torch.autograd": autograd_imported,
-        "torch.compiler": compiler_imported,
-        "dftracer.python.env": dftracer_settings_imported,
-        "dftracer.python.common": dftracer_events_imported,
-        "torch.distributed.distributed_c10d": distributed_imported,
-        "torch.profiler": torch_profiler_imported,
-        **dict.fromkeys(LIGHTNING_PROFILERS, lightning_profiler_imported),
-        **dict.fromkeys(TRAINER_MODULES, trainer_imported),
-        **{name: _read_path_hook(name, recorder) for name in READ_PATH_MODULES},
-    }
-    if settings.get(names.TORCH_STEPS, names.OFF) != names.OFF:
-        hooks["torch.nn.modules.module"] = modules_imported
-    log_directory = f"{session}/{names.POSIX}"
-    if _traced_into(log_directory):
-        hooks["_posixsubprocess"] = fork_exec_imported
-    patching.on_undo(imports.install(hooks, recorder.log))
+    patching.on_undo(imports.install(_hooks(recorder, session, settings), recorder.log))
     regions.follow(recorder)
     marks.follow(recorder)
     # Registered first, so it runs last: after the program's own handlers and multiprocessing's.
     atexit.register(recorder.close)
     patching.on_undo(lambda: atexit.unregister(recorder.close))
     _follow_forks()
+
+
+def _hooks(recorder: Recorder, session: str, settings: dict[str, str]) -> dict[str, imports.Hook]:
+    """What is to be done when a module has been imported, by the module's name."""
+    hooks = {
+        "multiprocessing.util": lambda module: _close_with_processes(module, recorder),
+        "torch.utils.data.dataloader": lambda module: _hook_loaders(module, recorder, settings),
+        "torch.autograd": _hook("training", "hook_autograd"),
+        "torch.compiler": lambda module: regions.ask_compiler(getattr(module, "is_compiling", None)),
+        "torch.distributed.distributed_c10d": _hook("distributed", "hook_distributed", recorder),
+        "torch.profiler": _hook("takeover", "hook_torch", recorder),
+        "dftracer.python.env": _hook("own_dftracer", "hook_settings", settings.get("dftracer") == "on"),
+        "dftracer.python.common": _hook("own_dftracer", "hook_events", recorder, session),
+        **dict.fromkeys(LIGHTNING_PROFILERS, _hook("takeover", "hook_lightning", recorder)),
+        **dict.fromkeys(TRAINER_MODULES, _hook("lightning", "hook_trainer", recorder)),
+        **{name: _read_path_hook(name, recorder) for name in READ_PATH_MODULES},
+    }
+    if settings.get(names.TORCH_STEPS, names.OFF) != names.OFF:
+        hooks["torch.nn.modules.module"] = _hook("module_parents", "hook_modules")
+    log_directory = f"{session}/{names.POSIX}"
+    if _traced_into(log_directory):
+        hooks["_posixsubprocess"] = _hook("fork_exec", "hook_fork_exec", recorder, log_directory)
+    return hooks
+
+
+def _hook(ours: str, function: str, *arguments: Any) -> imports.Hook:
+    """A function of a module of the agent, which is imported when it is called, not at every start."""
+
+    def imported(module: Any) -> None:
+        __import__(f"iotrace.agent.{ours}")
+        getattr(sys.modules[f"iotrace.agent.{ours}"], function)(module, *arguments)
+
+    return imported
+
+
+def _hook_loaders(module: Any, recorder: Recorder, settings: dict[str, str]) -> None:
+    asked = os.environ.get(names.POINT_VARIABLE, "")
+    if asked:  # below the recording, which then sees what the point makes of the loader
+        from iotrace.agent.point import Point, hook_point
+
+        hook_point(module, recorder, Point(names.decode_settings(asked)))
+    from iotrace.agent import torch_window
+    from iotrace.agent.loader import hook_loader
+
+    hook_loader(module, recorder)
+    torch_window.install(recorder, settings)
+
+
+def _close_with_processes(module: Any, recorder: Recorder) -> None:
+    """A process of multiprocessing leaves by os._exit: atexit does not run, its finalizers do.
+
+    They are cleared after the fork, hence registered by what runs after that.
+    """
+
+    def register(own: Recorder) -> None:
+        module.Finalize(own, own.close, exitpriority=-100)
+
+    module.register_after_fork(recorder, register)
 
 
 def _traced_into(log_directory: str) -> bool:
