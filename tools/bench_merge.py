@@ -62,12 +62,16 @@ def measure(sizes: list[float], rounds: int, directory: Path) -> list[dict[str, 
             "json, 2 files on 1 core": [*merge, "--processes", "1", *halves, "-o", f"{out}.json"],
             "json, 2 files on 2 cores": [*merge, "--processes", "2", *halves, "-o", f"{out}.json"],
             "pftrace, 1 core": [*merge, "--processes", "1", str(one), "-o", f"{out}.pftrace"],
+            "pftrace, 2 files on 2 cores": [*merge, "--processes", "2", *halves, "-o", f"{out}.pftrace"],
         }
         if shutil.which("viztracer") and size == min(sizes):
             commands["viztracer --combine"] = ["viztracer", "--combine", *halves, "-o", f"{out}.json"]
         figures: dict[str, list[tuple[float, float, float]]] = {name: [] for name in commands}
         for _ in range(rounds):
             for name, command in commands.items():
+                for old in (out, f"{out}.json", f"{out}.pftrace"):
+                    Path(old).unlink(missing_ok=True)
+                os.sync()  # none waits for what another one left to be written
                 figures[name].append(run(command))
         copied = statistics.median(seconds for seconds, _, _ in figures["cat"])
         for name, found in figures.items():
@@ -101,10 +105,10 @@ def main() -> None:
     if given.json:
         print(json.dumps(rows, indent=2))
         return
-    print(f"{'input':>8}  {'command':26}{'seconds':>9}{'CPU s':>8}{'MB/s':>8}{'of cat':>8}{'RSS MB':>8}")
+    print(f"{'input':>8}  {'command':29}{'seconds':>9}{'CPU s':>8}{'MB/s':>8}{'of cat':>8}{'RSS MB':>8}")
     for row in rows:
         print(
-            f"{row['input_mb']:>5.0f} MB  {row['command']:26}{row['seconds']:>9.2f}{row['cpu_seconds']:>8.2f}"
+            f"{row['input_mb']:>5.0f} MB  {row['command']:29}{row['seconds']:>9.2f}{row['cpu_seconds']:>8.2f}"
             f"{row['mb_per_second']:>8.1f}{row['ratio_to_cat']:>8.3f}{row['peak_rss_mb']:>8}"
         )
 
