@@ -89,6 +89,7 @@ def _both(
 @example(
     [{"ph": "X", "ts": 1, "pid": 1, "tid": 1, "args": {str(key): 1 for key in range(70)}}], True, True, True
 )
+@example([{"ph": "X", "ts": 1, "pid": 1, "tid": 1, "tts": 1.3380297463733052e16}], True, True, True)
 @example(
     [{"ph": "X", "ts": 1, "pid": 1, "tid": 1, "args": {"a": {"b": ["x" * 200] * 100}}}], True, True, True
 )
@@ -133,7 +134,7 @@ def test_numbers_are_read_as_python_reads_them(
     encoder = compiled_native.Interned(10)
     rows = compiled.scan(data[1:]).rows
     columns = np.zeros(1, np.int32), np.zeros(1, np.int64), np.zeros(1, np.int32)
-    assert encoder.bodies(data[1:], rows, 0, *columns)[0] == 1  # not refused
+    assert encoder.bodies(data[1:], rows, 0, *columns, encoder.room_for(rows))[0] == 1  # not refused
     compiled_way, python = _both(monkeypatch, data, tmp_path, False)
     assert compiled_way == python
 

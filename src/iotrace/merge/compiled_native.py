@@ -47,16 +47,20 @@ class Interned:
             yield ctypes.string_at(at, length.value)
             number += 1
 
+    @staticmethod
+    def room_for(rows: Rows) -> Any:
+        """A buffer that holds the bodies of all rows."""
+        length = int((rows["end"] - rows["begin"]).sum())
+        return np.empty(_BODY_FACTOR * length + _BODY_BYTES * len(rows), np.uint8)
+
     def bodies(
-        self, text: bytes, rows: Rows, first: int, kinds: Any, ids: Any, sizes: Any
+        self, text: bytes, rows: Rows, first: int, kinds: Any, ids: Any, sizes: Any, out: Any
     ) -> tuple[int, Any]:
         """The row that it stopped at, and the bodies of the rows from `first` up to it, joined.
 
         It stops behind the last row, or at one that has to be encoded in Python. `kinds`, `ids` and `sizes`,
-        which it fills in, are by row.
+        which it fills in, are by row. The bodies stay in `out`, which is `room_for` the rows.
         """
-        length = int((rows["end"][first:] - rows["begin"][first:]).sum())
-        out = np.empty(_BODY_FACTOR * length + _BODY_BYTES * (len(rows) - first), np.uint8)
         written = ctypes.c_int64()
         stop = self._library.iotrace_bodies(
             self._handle,

@@ -70,9 +70,9 @@ class NativePart:
         kinds, ids = np.ascontiguousarray(columns.kinds), np.ascontiguousarray(columns.ids)
         refused = (kinds > MARK) | (rows["others"] != 0)
         taken = np.append(np.flatnonzero(~refused), len(rows))
-        first = 0
+        first, out = 0, interned.room_for(rows)
         while True:
-            stop, bodies = interned.bodies(batch.text, rows, first, kinds, ids, sizes)
+            stop, bodies = interned.bodies(batch.text, rows, first, kinds, ids, sizes, out)
             self._bodies.write(bodies)
             if stop == len(rows):
                 return

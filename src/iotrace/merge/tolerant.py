@@ -28,8 +28,16 @@ def _number(text: str) -> Any:
     return int(number) if -(1 << 63) <= number < _INTEGER_LIMIT else number
 
 
+def _fraction(text: str) -> Any:
+    """A decimal; a double where the decimal would be written without point and exponent, as an integer."""
+    number = Decimal(text)
+    is_whole = isinstance(exponent := number.as_tuple().exponent, int) and exponent >= 0
+    double = float(number) if is_whole else math.inf
+    return double if math.isfinite(double) else number
+
+
 _decoder = json.JSONDecoder(
-    strict=False, parse_float=Decimal, parse_int=_number, parse_constant=lambda name: name
+    strict=False, parse_float=_fraction, parse_int=_number, parse_constant=lambda name: name
 )
 
 
