@@ -369,7 +369,7 @@ def test_devices_say_what_the_stand_in_says(known: Run) -> None:
     assert "gpu 0        Stand-in A: 80 % busy · 300 W" in known.stderr
     assert " J a sample" in known.stderr
     assert gpu["power_w_peak"] == 300
-    assert re.search(r"grew over the measured steps: worker 0 \d+ M", known.stderr)
+    assert re.search(r"grew over the measured steps: worker 0 [\d.]+ MiB", known.stderr)
     # The second device keeps no buffer of its power, which is polled all the same.
     assert not [item for item in known.report()["not_captured"] if "gpu" in item["what"]]
 
