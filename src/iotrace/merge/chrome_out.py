@@ -13,7 +13,7 @@ from iotrace.merge.batch import Batch, Columns
 from iotrace.merge.events import encode_number
 from iotrace.merge.lanes import UNBOUND, Lanes
 from iotrace.merge.spill import SLICE, Spill
-from iotrace.merge.stream import append
+from iotrace.merge.stream import Progress, append, silent
 from iotrace.merge.tracks import Tracks
 
 OPENING = b'{"traceEvents":[\n'
@@ -41,9 +41,14 @@ class ChromePart:
         lines = np.arange(self._lines - len(batch), self._lines, dtype=np.int64)
         return lines, np.zeros(len(batch), np.int32)
 
-    def finish(self, spill: Spill, tracks: Tracks, delete_unbound: bool) -> tuple[int, int]:
-        """Move what overlaps into lanes of its own, in place; returns slices moved and arrow ends unbound."""
-        ordinals, numbers, moved = _moves(spill, tracks)
+    def finish(
+        self, spill: Spill, tracks: Tracks, delete_unbound: bool, progress: Progress = silent
+    ) -> tuple[int, int]:
+        """Move what overlaps into lanes of its own, in place; returns slices moved and arrow ends unbound.
+
+        `progress` hears how many rows of the spill are done.
+        """
+        ordinals, numbers, moved = _moves(spill, tracks, progress)
         unbound = int((numbers == UNBOUND).sum())
         order = np.argsort(ordinals)
         ordinals, numbers = ordinals[order], numbers[order]
@@ -77,15 +82,17 @@ class ChromePart:
         return moved, unbound
 
 
-def _moves(spill: Spill, tracks: Tracks) -> tuple[Any, Any, int]:
+def _moves(spill: Spill, tracks: Tracks, progress: Progress) -> tuple[Any, Any, int]:
     """The lines that change, their new thread numbers or `UNBOUND`, and how many of them are slices."""
-    slices = 0
+    slices = done = 0
     ordinals: list[Any] = [np.empty(0, np.int64)]
     numbers: list[Any] = [np.empty(0, np.int64)]
     for index in spill.threads():
         lanes = Lanes()
         for rows in spill.windows(index):
             placed = lanes.place(rows)
+            done += len(rows)
+            progress(done)
             moved = np.flatnonzero(placed)
             if not len(moved):
                 continue

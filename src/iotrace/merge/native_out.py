@@ -22,7 +22,7 @@ from iotrace.merge.lanes import UNBOUND, Lanes
 from iotrace.merge.packets import COUNTER, INSTANT, packet, packets_of_thread
 from iotrace.merge.protobuf import data, double, integer, text
 from iotrace.merge.spill import FLOW, MARK, SLICE, Spill
-from iotrace.merge.stream import append
+from iotrace.merge.stream import Progress, append, silent
 from iotrace.merge.text import TextBatch
 from iotrace.merge.tracks import Process, Tracks
 
@@ -126,9 +126,14 @@ class NativePart:
             self._direct.write(packet(self._sequence, data(60, track)))
         return uuid
 
-    def finish(self, spill: Spill, tracks: Tracks, delete_unbound: bool) -> tuple[int, int]:
-        """Write the part; returns slices moved to lanes of their own and arrow ends that nothing holds."""
-        moved = unbound = 0
+    def finish(
+        self, spill: Spill, tracks: Tracks, delete_unbound: bool, progress: Progress = silent
+    ) -> tuple[int, int]:
+        """Write the part; returns slices moved to lanes of their own and arrow ends that nothing holds.
+
+        `progress` hears how many rows of the spill are done.
+        """
+        moved = unbound = done = 0
         self._bodies.flush()
         self._direct.flush()
         with self._path.open("wb") as out:
@@ -150,6 +155,8 @@ class NativePart:
                     unbound += int((placed == UNBOUND).sum())
                     if isinstance(bodies, mmap.mmap):  # what was read counts as memory until it is given back
                         bodies.madvise(mmap.MADV_DONTNEED)
+                    done += len(rows)
+                    progress(done)
                 packets.close()
         if isinstance(bodies, mmap.mmap):
             bodies.close()

@@ -43,6 +43,11 @@ class Spill:
         self._file.write(rows.data)
         self._rows += len(rows)
 
+    @property
+    def rows(self) -> int:
+        """How many there are, of all threads."""
+        return self._rows
+
     def threads(self) -> list[int]:
         """The threads that have rows."""
         return sorted(self._extents)

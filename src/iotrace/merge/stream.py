@@ -22,13 +22,17 @@ _DAMAGED: Any = (isal_zlib.error, zlib.error)
 Progress = Callable[[int], None]
 
 
+def silent(_: int) -> None:
+    """The progress that nobody watches."""
+
+
 def is_compressed(path: Path) -> bool:
     """Whether the content is gzip, whatever the file is called."""
     with path.open("rb") as file:
         return file.read(2) == _GZIP
 
 
-def blocks(path: Path, problems: list[str], progress: Progress = lambda _: None) -> Iterator[bytes]:
+def blocks(path: Path, problems: list[str], progress: Progress = silent) -> Iterator[bytes]:
     """The content in pieces of about `CHUNK_BYTES`; `progress` hears the position in the file on disk.
 
     A gzip stream that breaks off gives what it held up to there, and one line in `problems`.

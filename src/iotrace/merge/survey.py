@@ -15,7 +15,7 @@ from iotrace.merge.dftracer import pool_of
 from iotrace.merge.events import us_to_ns
 from iotrace.merge.inputs import DFTRACER, SESSION, Source
 from iotrace.merge.recorded import bound_of, timeline_of
-from iotrace.merge.stream import Progress, blocks, is_compressed, size_of
+from iotrace.merge.stream import Progress, blocks, is_compressed, silent, size_of
 from iotrace.sources.clock import Clock
 from iotrace.sources.session import open_session
 
@@ -69,7 +69,7 @@ class Survey:
 
 
 def survey(
-    source: Source, want_steps: bool, want_collectives: bool, progress: Progress = lambda _: None
+    source: Source, want_steps: bool, want_collectives: bool, progress: Progress = silent
 ) -> Survey:
     """Look at a file; whole where that is needed, else at both ends."""
     if source.kind == DFTRACER:
