@@ -209,7 +209,7 @@ def _set_clock(session: Path, told: Callable[[int], int]) -> None:
 
 
 def _between_calls(start_ns: Any, end_ns: Any) -> int:
-    """A time in the middle of a run when no call was under way: one that was would take as long as the step."""
+    """A time in the middle of a run when no call was under way: one that was would last for the step, too."""
     order = np.argsort(start_ns)
     starts, ended = np.asarray(start_ns)[order], np.maximum.accumulate(np.asarray(end_ns)[order])
     gaps = starts[1:][starts[1:] - ended[:-1] > 4_000]

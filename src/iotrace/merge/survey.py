@@ -68,9 +68,7 @@ class Survey:
     bytes: int = 0
 
 
-def survey(
-    source: Source, want_steps: bool, want_collectives: bool, progress: Progress = silent
-) -> Survey:
+def survey(source: Source, want_steps: bool, want_collectives: bool, progress: Progress = silent) -> Survey:
     """Look at a file; whole where that is needed, else at both ends."""
     if source.kind == DFTRACER:
         return _survey_log(source, progress)
