@@ -26,19 +26,10 @@ import time
 start_ns = time.process_time_ns()
 """
 
-_BARE = (
-    _START
-    + """
-print('{"start": %d, "call": null, "span": null}' % start_ns)
-"""
-)
-
 # Between two calls a program decodes and computes, and the caches hold something else: a call then costs
 # twice what it does in a loop of nothing else. The least of several medians: whatever else runs only adds to
 # it. The second file's name is not traced.
-_TRACED = (
-    _START
-    + """
+_MEASURE = """
 import os, sys
 other = b"1" * (2 << 20)
 def cold_ns(call):
@@ -50,20 +41,25 @@ def added_ns(call, bare):
     def median_ns():
         return sorted(cold_ns(call) - cold_ns(bare) for _ in range(15))[7]
     return min(median_ns() for _ in range(5))
-traced, bare = (os.open(name, os.O_RDONLY) for name in ("traced.bin", "other.bin"))
-call = added_ns(lambda: os.pread(traced, 4096, 0), lambda: os.pread(bare, 4096, 0))
-bootstrap = sys.modules.get("iotrace.agent.bootstrap")
-recorder = getattr(bootstrap, "_recorder", None)
+one, two = (os.open(name, os.O_RDONLY) for name in ("traced.bin", "other.bin"))
+call = added_ns(lambda: os.pread(one, 4096, 0), lambda: os.pread(two, 4096, 0))
 span = "null"
+recorder = getattr(sys.modules.get("iotrace.agent.bootstrap"), "_recorder", None)
 if recorder is not None:
     from iotrace.agent.spans import timed
     def nothing():
         pass
     span = added_ns(timed(recorder, nothing, "nothing", 3), nothing)
     recorder.spans.clear()
-print('{"start": %d, "call": %d, "span": %s}' % (start_ns, call, span))
 """
-)
+
+_MEASURE_NOTHING = """
+call = span = "null"
+"""
+
+_TELL = """
+print('{"start": %d, "call": %s, "span": %s}' % (start_ns, call, span))
+"""
 
 
 class Calibration:
@@ -81,8 +77,10 @@ class Calibration:
         capture = posix.plan([*posix.python_directories(sys.executable), *own_python()], ["traced.bin"])
         if not posix_on:
             capture = posix.PosixCapture("", why_not="not traced in this run")
-        self._traced = _start(_TRACED, traced_environment(bare, capture, directory, {}), directory)
-        self._bare = _start(_BARE, bare, directory)
+        self._traced = _start(
+            _START + _MEASURE + _TELL, traced_environment(bare, capture, directory, {}), directory
+        )
+        self._bare = _start(_START + _MEASURE_NOTHING + _TELL, bare, directory)
 
     def finish(self, host: str) -> Costs | None:
         """The costs; None where the children did not tell them."""
