@@ -170,8 +170,10 @@ def _write(
         opened = _open_gzip(temporary, "wb", compresslevel=_FASTEST)
     elif native:
         opened = temporary.open("wb")
-    else:  # the first part grows to the result: one copy less
-        parts.pop(0).rename(temporary)
+    else:  # the largest part grows to the result: the others alone are copied
+        largest = max(parts, key=lambda part: part.stat().st_size)
+        parts.remove(largest)
+        largest.rename(temporary)
         opened = temporary.open("r+b")
         opened.seek(0, os.SEEK_END)
     with opened as out:

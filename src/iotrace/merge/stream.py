@@ -97,7 +97,7 @@ def append(part: Path, out: BinaryIO, skipped_bytes: int = 0) -> None:
     with part.open("rb") as file:
         file.seek(skipped_bytes)
         # A gzip stream has a descriptor, too: of its compressed file.
-        if isinstance(out, io.BufferedWriter) and hasattr(os, "copy_file_range"):
+        if isinstance(out, io.BufferedWriter | io.BufferedRandom) and hasattr(os, "copy_file_range"):
             out.flush()
             try:
                 while os.copy_file_range(file.fileno(), out.fileno(), 1 << 30):
