@@ -254,7 +254,7 @@ def _summarise(
         )
     if read_bytes > _SLOWLY_BYTES and not compiled.available():
         notes.append(
-            "iotrace was installed without a C compiler: it merges at a quarter of the speed; "
+            "iotrace was installed without a C compiler: it merges four to eight times slower; "
             "install a compiler, then iotrace again"
         )
     if suffix == ".json" and largest > _BROWSER_JSON_BYTES:
