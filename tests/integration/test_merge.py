@@ -315,9 +315,14 @@ def test_a_session(unet_run: Run, tmp_path: Path) -> None:
     same += (
         "('step', 'data wait', 'batch', 'ready', 'dataset', 'read path', 'POSIX') group by name order by name"
     )
-    (direct,) = query(unet_run.session / "out" / "rank0.json.gz", same)
-    (merged,) = query(tmp_path / "merged" / "out.pftrace", same)
-    assert merged == direct
+    counters = "select t.name, count(*), sum(value) from counter c join counter_track t on t.id = c.track_id "
+    counters += "group by t.name order by t.name"
+    direct, values = query(unet_run.session / "out" / "rank0.json.gz", same, counters)
+    for output in (tmp_path / "merged").glob("out.*"):
+        merged, merged_values = query(output, same, counters)
+        assert merged == direct
+        assert merged_values == values
+    assert {"RSS bytes", "CPU %"} <= {name for name, _, _ in values}
     assert any(name.startswith("ProfilerStep") for name, *_ in merged)
     assert imported["slices"][0][0] > sum(count for _, count, _ in merged)
 

@@ -69,7 +69,7 @@ def batches_of(timeline: Timeline) -> Iterator[EventBatch]:
                     yield maker.batch()
         for counter in process.counters:
             for time_ns, value in counter.points:
-                args = Raw(_encode({"value": value}))
+                args = Raw(_encode({counter.unit: value}))
                 maker.add(Event(ph="C", pid=pid, name=counter.name, args=args), time_ns)
             if maker.full:
                 yield maker.batch()
@@ -78,7 +78,8 @@ def batches_of(timeline: Timeline) -> Iterator[EventBatch]:
         for position, (item, time_ns) in enumerate(arrow.stops):
             pid, tid = places[id(item)]
             phase = "s" if position == 0 else "f" if position == last else "t"
-            maker.add(Event(ph=phase, pid=pid, tid=tid, name=arrow.name, cat="batch", id=number), time_ns)
+            event = Event(ph=phase, pid=pid, tid=tid, name=arrow.name, cat=arrow.category, id=number)
+            maker.add(event, time_ns)
         if maker.full:
             yield maker.batch()
     yield maker.batch()
