@@ -64,6 +64,7 @@ class Result:
     backwards: int
     lost_events: int
     metadata: dict[str, Any]
+    categories: set[str] = field(default_factory=set)  # those met, where some are to be left out
     problems: list[str] = field(default_factory=list)
 
 
@@ -115,6 +116,7 @@ def _convert(job: Job, spill: Spill, arrows: Arrows, progress: Progress) -> Resu
         backwards=arrows.backwards(),
         lost_events=getattr(reader, "lost_events", 0),
         metadata=_metadata(reader),
+        categories=rewriter.categories,
         problems=problems,
     )
 

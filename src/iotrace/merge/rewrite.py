@@ -73,6 +73,7 @@ class Rewriter:
     read: Counter[str] = field(default_factory=Counter)
     written: Counter[str] = field(default_factory=Counter)
     mended: Counter[str] = field(default_factory=Counter)
+    categories: set[str] = field(default_factory=set)  # those met, where some are to be left out
     first_ns: int | None = None
     last_ns: int | None = None
 
@@ -154,8 +155,11 @@ class Rewriter:
             for first, last in self.selection.windows:
                 wanted |= (starts < last) & ((ends > first) | ((starts >= first) & (durations == 0)))
         if self.selection.dropped:
-            categories = (batch.value(row, "cat") for row in range(len(batch)))
-            wanted &= [item is UNSET or item.lower() not in self.selection.dropped for item in categories]
+            texts = [batch.value(row, "cat") for row in range(len(batch))]
+            distinct = {text: _categories(text) for text in set(texts)}
+            self.categories.update(*distinct.values())
+            dropped = {text for text, own in distinct.items() if own & self.selection.dropped}
+            wanted &= [text not in dropped for text in texts]
         return wanted
 
     def _threads(self, batch: Batch, phases: Any) -> tuple[Times, Times, Times]:
@@ -257,6 +261,11 @@ class Rewriter:
         seen = np.where(doubles == whole, whole * 1000, np.rint(doubles * 1000).astype(np.int64))
         seen += self.base_ns
         return seen, seen + (ends - starts)
+
+
+def _categories(text: Any) -> frozenset[str]:
+    """The categories that an event's `cat` names, between commas."""
+    return frozenset() if text is UNSET else frozenset(item.strip() for item in text.lower().split(","))
 
 
 def _counted(phases: Any) -> dict[str, int]:

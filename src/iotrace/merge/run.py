@@ -71,6 +71,7 @@ def merge(
         results: list[Result] = run_all("merge", jobs, cores, watch)
         for result in results:
             problems += result.problems
+        notes += _nowhere(options.dropped, results)
         if not any(sum(result.read.values()) for result in results):
             raise MergeError(
                 "the inputs hold no events" + (f": {(problems + notes)[0]}" if problems or notes else "")
@@ -96,6 +97,18 @@ def merge(
         time.monotonic() - began,
         suffix,
     )
+
+
+def _nowhere(dropped: frozenset[str], results: list[Result]) -> list[str]:
+    """A sentence for the categories to leave out that no event has."""
+    known = {category for result in results for category in result.categories}
+    unknown = sorted(dropped - known)
+    if not unknown:
+        return []
+    return [
+        f"no event is of the category {' or '.join(unknown)}; categories of the inputs: "
+        + (", ".join(sorted(known)) or "none")
+    ]
 
 
 def _seconds(surveys: list[Survey], links: list[ClockLink]) -> str:
