@@ -1,4 +1,4 @@
-"""The programs in workloads/: making their data once, and running them under iotrace and strace."""
+"""The programs in workloads/: making their data first, and running them under iotrace and strace."""
 
 from __future__ import annotations
 
@@ -57,21 +57,19 @@ _MAKE = """
 import importlib, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-for name, data in zip(sys.argv[2::2], sys.argv[3::2]):
-    module = importlib.import_module(name)
-    if name == "ddp_slow_rank":
-        for rank in range(2):
-            module.make_data(Path(data), rank)
-    else:
-        module.make_data(Path(data))
+module, data, ranks = importlib.import_module(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
+for rank in range(ranks):
+    module.make_data(data, *([rank] if ranks > 1 else []))
 """
 
 
-def make_data(directory: Path) -> None:
-    """Make the data of every workload below `directory`, as each would on first use."""
-    pairs = [word for workload in WORKLOADS.values() for word in (workload.name, workload.data)]
+def make_data(workload: Workload, directory: Path) -> None:
+    """Make the data of `workload` below `directory`, as it would on first use."""
+    if (directory / workload.data).exists():
+        return
+    programs = str(PROJECT / "workloads")
     subprocess.run(
-        [sys.executable, "-c", _MAKE, str(PROJECT / "workloads"), *pairs],
+        [sys.executable, "-c", _MAKE, programs, workload.name, workload.data, str(workload.ranks)],
         cwd=directory,
         check=True,
         timeout=240,
@@ -128,6 +126,7 @@ def run_workload(workload: Workload, directory: Path, logs: Path | None, *argume
 
     strace stops a process at each call that it logs: what it sees is counted, not timed.
     """
+    make_data(workload, directory)
     line, session = launcher(directory, [])
     tracer = strace.command(logs) if logs else []
     line = [*line[:-1], *tracer, line[-1], *workload.command(*arguments)]
