@@ -124,28 +124,39 @@ def test_the_writer_is_no_thread_at_a_fork_and_comes_again(tmp_path: Path) -> No
     assert spans.stat().st_size >= 40 * 72
 
 
-def _newer() -> list[str]:
-    """Pythons from 3.12 on; those of pyenv by their own path, as its shims are scripts."""
+def _pythons(*versions: str) -> list[str]:
+    """Other Pythons beside this one; those of pyenv by their own path, as its shims are scripts."""
     places = [Path("/usr/bin"), Path("/usr/local/bin"), *Path.home().glob(".pyenv/versions/*/bin")]
-    found = [place / f"python3.{minor}" for place in places for minor in (12, 13, 14)]
+    found = [place / f"python{version}" for place in places for version in versions]
     return [str(program) for program in found if program.exists()]
 
 
-@pytest.mark.skipif(not _newer(), reason="no Python 3.12 or newer beside this one")
+def _run_by(program: str, script: str, directory: Path) -> subprocess.CompletedProcess[str]:
+    session = "session-" + Path(program).name
+    line = [sys.executable, "-m", "iotrace", "run", "-q", "-o", session, "--", program, script]
+    return subprocess.run(line, cwd=directory, capture_output=True, text=True, timeout=60)
+
+
+NEWER = _pythons("3.12", "3.13", "3.14")
+OLDER = _pythons("2.7", "3.6", "3.7", "3.8", "3.9")
+
+
+@pytest.mark.skipif(not NEWER, reason="no Python 3.12 or newer beside this one")
 def test_newer_pythons_do_not_warn_of_our_thread(tmp_path: Path) -> None:
     (tmp_path / "forks.py").write_text(f"import warnings; warnings.simplefilter('error')\n{FORKS}")
-    for program in _newer():
-        line = [
-            sys.executable,
-            "-m",
-            "iotrace",
-            "run",
-            "-q",
-            "-o",
-            Path(program).name,
-            "--",
-            program,
-            "forks.py",
-        ]
-        done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    for program in NEWER:
+        done = _run_by(program, "forks.py", tmp_path)
         assert (done.returncode, done.stdout) == (0, "[1]\n"), done.stderr
+
+
+@pytest.mark.skipif(not OLDER, reason="no Python older than 3.10 beside this one")
+def test_pythons_too_old_for_the_agent_run_as_if_untraced(tmp_path: Path) -> None:
+    (tmp_path / "old.py").write_text(
+        "import os, subprocess\nos.close(os.open('old.py', 0))\nprint(subprocess.call(['true']))\n"
+    )
+    (tmp_path / "sitecustomize.py").write_text("print('theirs')\n")
+    for program in OLDER:
+        done = _run_by(program, "old.py", tmp_path)
+        # Where a child closes all descriptors, dftracer misses its log.
+        errors = [line for line in done.stderr.splitlines() if not line.startswith("unable to write log")]
+        assert (done.returncode, done.stdout, errors) == (0, "0\n", [])
