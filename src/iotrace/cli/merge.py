@@ -164,7 +164,10 @@ def _ranks(text: str) -> frozenset[int] | None:
     found: set[int] = set()
     for piece in text.split(","):
         first, dash, last = piece.partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()) or int(last or 0) > 1 << 24:
+        wanted = range(0)
+        if first.isdecimal() and last.isdecimal() == bool(dash):
+            wanted = range(int(first), min(int(last or first), 1 << 24) + 1)
+        if not wanted:
             raise typer.BadParameter(f"--ranks takes numbers and ranges such as 0,2-3, not {text}")
-        found.update(range(int(first), int(last or first) + 1))
+        found.update(wanted)
     return frozenset(found)

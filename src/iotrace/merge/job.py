@@ -87,7 +87,8 @@ def convert(job: Job, progress: Progress = silent) -> Result:
 
 def _convert(job: Job, spill: Spill, arrows: Arrows, progress: Progress) -> Result:
     tracks = Tracks(job.place, job.sources, job.shared)
-    sink: ChromePart | NativePart = NativePart(job.part, job.place) if job.native else ChromePart(job.part)
+    sink: ChromePart | NativePart
+    sink = NativePart(job.part, job.place) if job.native else ChromePart(job.part, job.base_ns)
     rewriter = Rewriter(tracks, sink, spill, arrows, job.clock, job.base_ns, job.selection)
     problems: list[str] = []
     size = size_of(job.source.path) if job.source.path.is_file() else 0

@@ -61,8 +61,8 @@ def _do(task: tuple[int, Any]) -> Any:
     place, item = task
     if isinstance(item, Job):
         return convert(item, _report(place))
-    source, steps, collectives = item
-    return survey(source, steps, collectives, _report(place))
+    source, wants = item
+    return survey(source, wants, _report(place))
 
 
 def _size(item: Any) -> int:
