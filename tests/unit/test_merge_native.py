@@ -181,6 +181,7 @@ placed_rows = st.lists(
 
 
 @given(placed_rows, st.booleans(), st.sampled_from([170, 400, 1 << 20]))
+@example([(0, 0, FLOW, 43, UNBOUND)], False, 170)  # a body that ends like a field begins
 def test_packets_are_the_same_however_small_the_buffer(
     found: list[tuple[int, int, int, int, int]], delete_unbound: bool, buffer_bytes: int
 ) -> None:

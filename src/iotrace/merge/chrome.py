@@ -26,6 +26,7 @@ from iotrace.merge.tolerant import event_of, objects
 
 _ESCAPED = {0xDC00 + byte: f"\\\\x{byte:02x}" for byte in range(0x80, 0x100)}
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
+_NEXT_DOCUMENT = re.compile(rb"\}\s*\{(?=[^{}]*$)")  # the last one before some keys
 _LARGEST_HEADER = 64 << 20
 _BETWEEN = b" \t\r\n,\0"
 _BEFORE = b"\xef\xbb\xbf" + _BETWEEN
@@ -90,8 +91,10 @@ class Scanner:
         assert found is not None
         before = buffer[: found.start()].lstrip(_BEFORE)
         if self._arrays > 1:
-            before = before.rpartition(b"}")[2].lstrip(_BETWEEN)
-            before = before if before[:1] == b"{" else b"{" + before
+            end = _NEXT_DOCUMENT.search(before)
+            if end is not None:
+                self._end(before[: end.start() + 1])
+            before = b"{" + before[end.end() if end else 0 :].lstrip(_BETWEEN)
         self._keep(before + b'"traceEvents":null}')
         self._offset += found.end()
         return buffer[found.end() :]
@@ -238,8 +241,9 @@ class Scanner:
     def _summarise(self) -> None:
         if self.lost_events:
             where = f", the first near byte {self._first_loss}" if self._first_loss is not None else ""
-            self.problems.append(f"{self._name}: {self.lost_events} events could not be read{where}")
-        self.problems += [f"{self._name}: {what}: {count}" for what, count in self.mended.items()]
+            what = "1 event" if self.lost_events == 1 else f"{self.lost_events} events"
+            self.problems.append(f"{self._name}: {what} could not be read{where}")
+        self.problems += [f"{self._name}: {count} {what}" for what, count in self.mended.items()]
 
 
 def _separator_of(buffer: bytes) -> bytes | None:

@@ -66,6 +66,7 @@ class Result:
     metadata: dict[str, Any]
     categories: set[str] = field(default_factory=set)  # those met, where some are to be left out
     problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 def convert(job: Job, progress: Progress = silent) -> Result:
@@ -103,9 +104,13 @@ def _convert(job: Job, spill: Spill, arrows: Arrows, progress: Progress) -> Resu
     if unbound and not job.selection.everything:
         rewriter.written["f"] -= unbound
     elif unbound:
-        problems.append(f"{job.source.label}: {unbound} ends of arrows lie in no slice, shown as marks")
+        what = "1 end of an arrow lies in no slice, shown as a mark"
+        if unbound > 1:
+            what = f"{unbound} ends of arrows lie in no slice, shown as marks"
+        problems.append(f"{job.source.label}: {what}")
     problems += getattr(reader, "problems", [])
     problems += [f"{job.source.label}: {count} {what}" for what, count in rewriter.mended.items()]
+    notes: list[str] = []
     return Result(
         tracks=tracks,
         read=rewriter.read,
@@ -116,9 +121,10 @@ def _convert(job: Job, spill: Spill, arrows: Arrows, progress: Progress) -> Resu
         unbound=unbound,
         backwards=arrows.backwards(),
         lost_events=getattr(reader, "lost_events", 0),
-        metadata=_metadata(reader),
+        metadata=_metadata(reader, notes),
         categories=rewriter.categories,
         problems=problems,
+        notes=[f"{job.source.label}: {note}" for note in notes],
     )
 
 
@@ -134,8 +140,8 @@ def _open(job: Job, problems: list[str], progress: Progress) -> tuple[Any, Itera
     return None, batches_of(timeline)
 
 
-def _metadata(reader: Any) -> dict[str, Any]:
-    """The keys that stood beside the events, unless they are as large as a file of their own."""
+def _metadata(reader: Any, notes: list[str]) -> dict[str, Any]:
+    """The keys that stood beside the events, unless they are as large as a file of their own, as is noted."""
     found = {}
     for key, value in getattr(reader, "metadata", {}).items():
         text = json.dumps({key: value}, ensure_ascii=False)
@@ -143,4 +149,5 @@ def _metadata(reader: Any) -> dict[str, Any]:
             found.update(json.loads(text.encode(errors="replace")))
         else:
             found[key] = "(left out: too large)"
+            notes.append(f"{key}, {len(text) / 1e6:.1f} MB beside its events, is left out")
     return found

@@ -118,7 +118,7 @@ def packets_of_thread(sequence: bytes, out: BinaryIO) -> Packets | compiled_nati
 
 def _without_legacy(body: bytes) -> bytes:
     """A flow's body without its phase: LegacyEvent is its last field."""
-    at = body.rfind(b"\x32")
+    at = body.rfind(b"\x32", 0, -1)
     while at > 0 and at + 2 + body[at + 1] != len(body):
         at = body.rfind(b"\x32", 0, at)
     return body[:at] if at > 0 else body

@@ -71,6 +71,7 @@ def merge(
         results: list[Result] = run_all("merge", jobs, cores, watch)
         for result in results:
             problems += result.problems
+            notes += result.notes
         notes += _nowhere(options.dropped, results)
         if not any(sum(result.read.values()) for result in results):
             raise MergeError(
