@@ -16,7 +16,8 @@ from iotrace.merge.affine import ClockMap
 from iotrace.merge.arrows import Arrows
 from iotrace.merge.chrome import Scanner
 from iotrace.merge.chrome_out import ChromePart, opening
-from iotrace.merge.rewrite import Rewriter, Selection
+from iotrace.merge.pairs import Selection
+from iotrace.merge.rewrite import Rewriter
 from iotrace.merge.spill import Spill
 from iotrace.merge.tracks import Tracks
 

@@ -18,7 +18,8 @@ from iotrace.merge.arrows import Arrows
 from iotrace.merge.chrome import Scanner
 from iotrace.merge.lanes import UNBOUND
 from iotrace.merge.native_out import NativePart
-from iotrace.merge.rewrite import Rewriter, Selection
+from iotrace.merge.pairs import Selection
+from iotrace.merge.rewrite import Rewriter
 from iotrace.merge.spill import BEGIN, END, FLOW, MARK, ROW, SLICE, Spill
 from iotrace.merge.tracks import Tracks
 from tests.unit.test_merge_compiled import ids, numbers, texts, values

@@ -16,10 +16,12 @@ from iotrace.merge.batch import Batch
 from iotrace.merge.chrome import Scanner
 from iotrace.merge.chrome_out import ChromePart
 from iotrace.merge.dftracer import LogReader
+from iotrace.merge.events import Times
 from iotrace.merge.inputs import CHROME, DFTRACER, Source
 from iotrace.merge.native_out import NativePart
+from iotrace.merge.pairs import Selection, are_in, chosen
 from iotrace.merge.recorded import batches_of, timeline_of
-from iotrace.merge.rewrite import Rewriter, Selection
+from iotrace.merge.rewrite import Rewriter
 from iotrace.merge.spill import Spill
 from iotrace.merge.stream import Progress, blocks, silent, size_of
 from iotrace.merge.tracks import Raw, Tracks
@@ -90,7 +92,9 @@ def _convert(job: Job, spill: Spill, arrows: Arrows, progress: Progress) -> Resu
     tracks = Tracks(job.place, job.sources, job.shared)
     sink: ChromePart | NativePart
     sink = NativePart(job.part, job.place) if job.native else ChromePart(job.part, job.base_ns)
-    rewriter = Rewriter(tracks, sink, spill, arrows, job.clock, job.base_ns, job.selection)
+    rewriter = Rewriter(
+        tracks, sink, spill, arrows, job.clock, job.base_ns, job.selection, _chosen_pairs(job)
+    )
     problems: list[str] = []
     size = size_of(job.source.path) if job.source.path.is_file() else 0
 
@@ -126,6 +130,14 @@ def _convert(job: Job, spill: Spill, arrows: Arrows, progress: Progress) -> Resu
         problems=problems,
         notes=[f"{job.source.label}: {note}" for note in notes],
     )
+
+
+def _chosen_pairs(job: Job) -> Times | None:
+    """The begins and ends that are wanted, told in a pass of their own: an end says nothing of its begin."""
+    if job.selection.everything or job.source.kind != CHROME or not are_in(job.source.path):
+        return None
+    _, batches = _open(job, [], silent)
+    return chosen(batches, job.clock, job.selection)
 
 
 def _open(job: Job, problems: list[str], progress: Progress) -> tuple[Any, Iterator[Batch]]:

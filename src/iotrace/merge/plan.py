@@ -14,8 +14,8 @@ from pathlib import Path
 from iotrace.merge.affine import ClockLink
 from iotrace.merge.inputs import DFTRACER, SESSION, MergeError, Source, UnreadableError, expand, identify
 from iotrace.merge.job import Job
+from iotrace.merge.pairs import Selection
 from iotrace.merge.recorded import foreign_traces, ranks_of
-from iotrace.merge.rewrite import Selection
 from iotrace.merge.stream import size_of
 from iotrace.merge.survey import Survey, Wants
 from iotrace.merge.tracks import PIDS_EACH, Raw
