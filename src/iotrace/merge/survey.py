@@ -66,6 +66,7 @@ class Survey:
     stamps_base_ns: int = 0  # what the file says has to be added to its stamps
     absolute: bool = False
     by_kineto: bool = False  # torch.profiler wrote it
+    merged: bool = False  # iotrace wrote it
     first_ns: int | None = None
     last_ns: int | None = None
     bound_ns: int | None = None  # where the source itself says how good its clock is
@@ -90,17 +91,18 @@ def survey(source: Source, wants: Wants, progress: Progress = silent) -> Survey:
         found = _survey_log(source, progress)
     else:
         found = _survey_trace(source, wants, progress)
-    if wants.extent and found.first_ns is not None and found.last_ns is not None:
-        _measure(source, found, progress)
+    if (wants.extent or found.merged) and found.first_ns is not None and found.last_ns is not None:
+        # What was merged may lie days apart; elsewhere a time so far from the others is damage.
+        _measure(source, found, _FARTHEST_NS if found.merged else _DAY_NS, progress)
     return found
 
 
-def _measure(source: Source, found: Survey, progress: Progress) -> None:
-    """The first and last time exactly, of the events within a day of those at the file's ends."""
+def _measure(source: Source, found: Survey, reach_ns: int, progress: Progress) -> None:
+    """The first and last time exactly, of the events near those at the file's ends."""
     assert found.first_ns is not None
     assert found.last_ns is not None
     base_ns = found.stamps_base_ns
-    earliest, latest = found.first_ns - base_ns - _DAY_NS, found.last_ns - base_ns + _DAY_NS
+    earliest, latest = found.first_ns - base_ns - reach_ns, found.last_ns - base_ns + reach_ns
     reader = LogReader(source.label, {}) if source.kind == DFTRACER else Scanner(source.label, keep_text=True)
     for batch in reader.batches(blocks(source.path, [], progress)):
         starts = batch.start_ns
@@ -123,6 +125,7 @@ def _survey_trace(source: Source, wants: Wants, progress: Progress) -> Survey:
     finder.finish()
     edges = head + tail
     own = _OWN_OPENING.match(head)
+    found.merged = own is not None
     keys = own[0] if own else edges
     base = _BASE.findall(keys)
     rank, world = _RANK.search(keys), _WORLD.search(keys)
