@@ -8,15 +8,12 @@ import shlex
 import shutil
 import struct
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 from iotrace.doctor.results import Check, missing, ok, unknown
 
 _PYTHON = re.compile(r"(python|pypy)[0-9.]*t?$")
 _PYTHON_OPTIONS_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
-_WORKERS = re.compile(r"(?:^|[-_.])(?:num[-_]?)?workers[\w.]*=(\d+)$")
-_WORKERS_OPTION = re.compile(r"-{1,2}(?:\w+[-_.])*(?:num[-_]?)?workers$")
 # These choose an interpreter by themselves, elsewhere than on our PATH.
 _CHOOSERS = frozenset(
     {"conda", "mamba", "micromamba", "uv", "poetry", "pipenv", "hatch", "pixi", "docker", "podman"}
@@ -96,17 +93,6 @@ def _options(words: list[str]) -> list[str]:
         if found[-1] in _PYTHON_OPTIONS_WITH_VALUE and words:
             found.append(words.pop(0))
     return found
-
-
-def workers_of(command: list[str]) -> int | None:
-    """How many loader workers the command's words ask for (``--workers 4``, ``num_workers=4``)."""
-    for word, following in pairwise([*command, ""]):
-        told = _WORKERS.search(word)
-        if told:
-            return int(told[1])
-        if _WORKERS_OPTION.fullmatch(word) and following.isdigit():
-            return int(following)
-    return None
 
 
 def check_command(command: list[str], path: str | None) -> Check:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from iotrace.doctor.command import Interpreter
+from iotrace.doctor.workplace import Workplace
 from iotrace.launch import posix
 from iotrace.launch.capture import own_python, traced_environment
 from iotrace.session import names
@@ -109,20 +106,29 @@ class Probe:
     exit_code: int = 0
 
 
-def probe(interpreter: Interpreter, environment: dict[str, str]) -> Probe:
+def probe(interpreter: Interpreter, environment: dict[str, str], workplace: Workplace) -> Probe:
     """Run the tiny program with agent and POSIX tracer, in a directory that is removed afterwards."""
     deadline = time.monotonic() + _SECONDS
-    with tempfile.TemporaryDirectory(prefix="iotrace-doctor-") as name:
-        directory = Path(name)
+
+    def attempt(variables: dict[str, str]) -> tuple[subprocess.CompletedProcess[str] | None, str]:
+        try:
+            line = [*interpreter.words, "-c", _PROGRAM]
+            return workplace.run(line, variables, max(0.1, deadline - time.monotonic()), directory), ""
+        except subprocess.TimeoutExpired:
+            return None, f"it did not end within {_SECONDS} s"
+        except OSError as error:
+            return None, str(error)
+
+    with workplace.directory() as directory:
         (directory / names.PROCESSES).mkdir()
         (directory / names.POSIX).mkdir()
         (directory / "data.bin").write_bytes(bytes(READS * READ_BYTES))
         capture = posix.plan([*posix.python_directories(interpreter.program), *own_python()], ["data.bin"])
         traced = traced_environment(environment, capture, directory, {})
-        done, failure = _run(interpreter, traced, directory, deadline)
+        done, failure = attempt(traced)
         told = _told(done)
         if told is None:
-            bare, _ = _run(interpreter, environment, directory, deadline)
+            bare, _ = attempt(environment)
             works = _told(bare) is not None
             return Probe(
                 None, capture, None, failure or _last_line(done), works, done.returncode if done else 0
@@ -130,42 +136,6 @@ def probe(interpreter: Interpreter, environment: dict[str, str]) -> Probe:
         calls = read_posix(directory / names.POSIX)
         seen = sum(calls.names[number] == "read" for number in calls.name.tolist())
         return Probe(told, capture, seen if told.preloaded else None, _preload_error(done))
-
-
-def _run(
-    interpreter: Interpreter, environment: dict[str, str], directory: Path, deadline: float
-) -> tuple[subprocess.CompletedProcess[str] | None, str]:
-    try:
-        line = [*interpreter.words, "-c", _PROGRAM]
-        return run_group(line, environment, max(0.1, deadline - time.monotonic()), directory), ""
-    except subprocess.TimeoutExpired:
-        return None, f"it did not end within {_SECONDS} s"
-    except OSError as error:
-        return None, str(error)
-
-
-def run_group(
-    line: list[str], environment: dict[str, str], seconds: float, directory: Path | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Run `line` and what it starts; subprocess.TimeoutExpired, and all of it killed, after `seconds`."""
-    process = subprocess.Popen(
-        line,
-        env=environment,
-        cwd=directory,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        start_new_session=True,  # a script that starts the interpreter leaves no child behind
-    )
-    try:
-        output, errors = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, errors = process.communicate()
-        raise subprocess.TimeoutExpired(line, seconds, output, errors) from None
-    return subprocess.CompletedProcess(line, process.returncode, output, errors)
 
 
 def _told(done: subprocess.CompletedProcess[str] | None) -> Told | None:
@@ -197,6 +167,17 @@ def default_interpreter() -> Interpreter:
     return Interpreter((sys.executable,), sys.executable)
 
 
-def clean_environment() -> dict[str, Any]:
-    """This process's environment, without another session's settings."""
-    return {key: value for key, value in os.environ.items() if key != names.SETTINGS_VARIABLE}
+def clean_environment() -> dict[str, str]:
+    """This process's environment, without another session's settings, and good in any directory."""
+    found = {key: value for key, value in os.environ.items() if key != names.SETTINGS_VARIABLE}
+    if found.get("PYTHONPATH"):
+        entries = found["PYTHONPATH"].split(os.pathsep)
+        found["PYTHONPATH"] = os.pathsep.join(_absolute(entry) if entry else "" for entry in entries)
+    return found
+
+
+def _absolute(path: str) -> str:
+    try:
+        return os.path.abspath(path)
+    except FileNotFoundError:  # the current directory was deleted
+        return path

@@ -7,8 +7,8 @@ import subprocess
 import msgspec
 
 from iotrace.doctor.command import Interpreter
-from iotrace.doctor.probe import run_group
 from iotrace.doctor.results import Check, missing, ok, unknown, warning
+from iotrace.doctor.workplace import Workplace
 
 _SECONDS = 3.9
 BROKEN = "torch cannot be imported"
@@ -60,11 +60,13 @@ class _Told(msgspec.Struct):
     profiler: str = ""
 
 
-def check_torch(interpreter: Interpreter, environment: dict[str, str]) -> Check:
+def check_torch(interpreter: Interpreter, environment: dict[str, str], workplace: Workplace) -> Check:
     """Whether torch.profiler records there, and the accelerators that torch can use."""
     try:
         own = {**environment, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}  # no CUDA context for a question
-        done = run_group([*interpreter.words, "-c", _PROGRAM], own, _SECONDS)
+        # python -c imports from the current directory: a json.py in the user's is none of a script elsewhere.
+        with workplace.directory() as directory:
+            done = workplace.run([*interpreter.words, "-c", _PROGRAM], own, _SECONDS, directory)
         told, late = _merge(done.stdout), ""
     except subprocess.TimeoutExpired as error:
         told = _merge(str(error.stdout or ""))

@@ -1,0 +1,86 @@
+"""The doctor's checks as they are run: late, failing, interrupted."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from iotrace.doctor.results import ok
+from iotrace.doctor.run import UsageError, run_checks
+from iotrace.doctor.workplace import ClosedError, Workplace
+
+
+def test_a_check_that_fails_or_hangs_is_unknown_and_the_others_count() -> None:
+    def fails() -> None:
+        raise OSError("no such thing")
+
+    def hangs() -> None:
+        time.sleep(30)
+
+    start = time.monotonic()
+    found = run_checks(
+        [("a", fails), ("b", hangs), ("c", lambda: ok("c", "fine"))],  # type: ignore[list-item]
+        seconds=0.3,
+    )
+    assert time.monotonic() - start < 2
+    assert [(check.id, check.status) for check in found] == [("a", "unknown"), ("b", "unknown"), ("c", "ok")]
+    assert "OSError: no such thing" in found[0].why
+    assert "0.3 s" in found[1].why
+
+
+def test_a_wrong_use_is_told_at_once() -> None:
+    def refuses() -> None:
+        raise UsageError("no such data")
+
+    start = time.monotonic()
+    with pytest.raises(UsageError):
+        run_checks([("a", lambda: time.sleep(30)), ("b", refuses)], seconds=20)  # type: ignore[list-item]
+    assert time.monotonic() - start < 5
+
+
+def test_without_threads_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    found = run_checks([("a", lambda: ok("a", ""))])
+    assert [(check.status, check.why) for check in found] == [("unknown", "can't start new thread")]
+
+
+def test_a_closed_workplace_has_ended_its_processes_and_removed_its_directories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    workplace, codes = Workplace(), []
+
+    def work() -> None:
+        with workplace.directory() as directory:
+            line = [sys.executable, "-c", "import time; time.sleep(60)"]
+            codes.append(workplace.run(line, dict(os.environ), 50, directory).returncode)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    while not workplace._groups:
+        time.sleep(0.01)
+    assert len(list(tmp_path.iterdir())) == 1
+    workplace.close()
+    thread.join()
+    assert codes == [-9]
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ClosedError), workplace.directory():
+        pass
+
+
+def test_nothing_is_made_in_the_users_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # as where neither TMPDIR nor /tmp can be written
+    with pytest.raises(FileNotFoundError, match="no usable temporary directory"), Workplace().directory():
+        pass
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with Workplace().directory() as directory:
+        assert directory.parent == tmp_path
