@@ -13,12 +13,13 @@ import pytest
 from iotrace.doctor.accelerators import judge_amd, judge_nvidia
 from iotrace.doctor.cgroups import Limited, cpu_limit, memory_limit
 from iotrace.doctor.clock import check_clock_source, check_synchronised
-from iotrace.doctor.command import check_command, interpreter_of, is_static
+from iotrace.doctor.command import check_command, interpreter_of
 from iotrace.doctor.diagnose import consequences
-from iotrace.doctor.interpreter import check_agent, check_posix, check_python, check_start_method
+from iotrace.doctor.interpreter import check_agent, check_posix, check_python, check_start_method, judge
 from iotrace.doctor.limits import check_limits, check_shm
 from iotrace.doctor.probe import READS, Probe, Told
 from iotrace.doctor.processors import Demand, check_cpus, check_memory
+from iotrace.doctor.program import is_static
 from iotrace.doctor.results import missing, ok, unknown, warning
 from iotrace.doctor.storage import check_output, mount_of
 from iotrace.doctor.telemetry import check_telemetry
@@ -163,9 +164,46 @@ def test_programs_that_no_library_can_be_preloaded_into(tmp_path: Path) -> None:
         program.chmod(0o755)
     assert "statically linked" in check_command([str(static)], PATH).what
     assert check_command([str(dynamic)], PATH).status == "ok"
-    dynamic.chmod(0o755 | stat.S_ISUID)
-    assert "setuid" in check_command([str(dynamic)], PATH).what
     assert "was not found" in check_command(["no-such-command"], PATH).what
+
+
+def test_a_program_that_changes_its_rights_and_one_that_would_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if os.statvfs(tmp_path).f_flag & os.ST_NOSUID:
+        pytest.skip(f"{tmp_path} is mounted nosuid")
+    program = tmp_path / "program"
+    program.write_bytes(elf(1, 3))
+    program.chmod(0o755 | stat.S_ISUID)
+    owner = program.stat().st_uid
+    assert check_command([str(program)], PATH).status == "ok"  # its owner's own
+    monkeypatch.setattr(os, "getuid", lambda: owner + 1)
+    assert "setuid" in check_command([str(program)], PATH).what
+
+
+@pytest.mark.parametrize(
+    ("line", "lacking", "remedy"),
+    [
+        ("#!/opt/gone/venv/bin/python3\n", "is run by /opt/gone/venv/bin/python3, which is not", "python {}"),
+        ("#!/usr/bin/env python9\n", "is run by python9, which is not", "python {}"),
+        ("#! /opt/gone/bash -e\n", "is run by /opt/gone/bash, which is not", "bash {}, or"),
+        ("#!/bin/sh\r\n", "a carriage return", "dos2unix {}"),
+    ],
+)
+def test_a_script_whose_interpreter_is_gone_cannot_run(
+    tmp_path: Path, line: str, lacking: str, remedy: str
+) -> None:
+    script, outer = tmp_path / "x", tmp_path / "y"
+    script.write_text(line)
+    outer.write_text(f"#!{script}\n")
+    for file in (script, outer):
+        file.chmod(0o755)
+    check = check_command([str(script)], PATH)
+    assert (check.status, check.why) == ("missing", "nothing can be run")
+    assert lacking in check.what
+    assert remedy.format(script) in check.remedy
+    assert check_command([str(outer)], PATH).status == "missing"
+    assert interpreter_of([str(script)], PATH) is None
 
 
 @pytest.mark.parametrize("words", ["env -i {0} x.py", "env - {0} x.py"])
@@ -205,7 +243,14 @@ def test_what_keeps_the_agent_out() -> None:
 
 def test_interpreters() -> None:
     assert check_python(told(base_prefix="/opt/conda", conda=True)).what == "cpython 3.11.7 (conda)"
-    assert check_python(told(version="3.9.2")).status == "missing"
+    for probe in (
+        Probe(None, PosixCapture(__file__), None, "it crashed", told(version="3.9.2")),
+        Probe(told(version="2.7.18", agent=False), PosixCapture(__file__), READS),
+    ):
+        old = {check.id: check for check in judge(probe, {})}
+        assert [(old[name].status, old[name].remedy) for name in ("python", "agent")] == [
+            ("missing", "run the program by Python 3.10 or newer")
+        ] * 2
     assert check_python(told(implementation="pypy")).status == "warning"
     assert "comes late" in check_start_method(told(start_method="forkserver")).why
     assert check_start_method(told(start_method=None)).status == "unknown"

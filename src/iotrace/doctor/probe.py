@@ -21,8 +21,8 @@ READS, READ_BYTES = 8, 512
 # For both tries together: a check that is given up leaves no child and no directory behind.
 _SECONDS = 3.6
 
-# In any Python 3: what it is, whether the agent has come, and reads for the tracer to see. dftracer deletes
-# the file of a process with fewer than five calls.
+# In any Python, 2.7 too: what it is, whether the agent has come, and reads for the tracer to see. dftracer
+# deletes the file of a process with fewer than five calls.
 _PROGRAM = """
 import json, os, sys
 bootstrap = sys.modules.get("iotrace.agent.bootstrap")
@@ -52,16 +52,21 @@ try:
     free_threaded = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 except Exception:
     free_threaded = False
+base_prefix = getattr(sys, "base_prefix", sys.prefix)
+implementation = getattr(getattr(sys, "implementation", None), "name", None)
+if implementation is None:
+    import platform
+    implementation = platform.python_implementation().lower()
 print(json.dumps({
     "agent": bootstrap is not None and getattr(bootstrap, "_recorder", None) is not None,
     "preloaded": "libdftracer" in maps,
     "asked_for": "libdftracer" in os.environ.get("LD_PRELOAD", ""),
     "version": "%d.%d.%d" % sys.version_info[:3],
-    "implementation": sys.implementation.name,
+    "implementation": implementation,
     "executable": sys.executable,
-    "prefix": sys.prefix, "base_prefix": sys.base_prefix,
-    "conda": os.path.isdir(os.path.join(sys.base_prefix, "conda-meta")),
-    "isolated": sys.flags.isolated, "no_site": sys.flags.no_site,
+    "prefix": sys.prefix, "base_prefix": base_prefix,
+    "conda": os.path.isdir(os.path.join(base_prefix, "conda-meta")),
+    "isolated": getattr(sys.flags, "isolated", 0), "no_site": sys.flags.no_site,
     "ignore_environment": sys.flags.ignore_environment,
     "free_threaded": free_threaded,
     "start_method": start,
@@ -95,15 +100,14 @@ class Told(msgspec.Struct, frozen=True):
 class Probe:
     """How the traced tiny program went. `reads_seen` of READS; None where the tracer was not loaded.
 
-    `bare_works` is whether it runs untraced, asked only where it failed traced.
+    `bare` is what it told untraced, asked only where it failed traced.
     """
 
     told: Told | None
     capture: posix.PosixCapture
     reads_seen: int | None
     failure: str = ""
-    bare_works: bool = False
-    exit_code: int = 0
+    bare: Told | None = None
 
 
 def probe(interpreter: Interpreter, environment: dict[str, str], workplace: Workplace) -> Probe:
@@ -129,10 +133,7 @@ def probe(interpreter: Interpreter, environment: dict[str, str], workplace: Work
         told = _told(done)
         if told is None:
             bare, _ = attempt(environment)
-            works = _told(bare) is not None
-            return Probe(
-                None, capture, None, failure or _last_line(done), works, done.returncode if done else 0
-            )
+            return Probe(None, capture, None, failure or _last_line(done), _told(bare))
         calls = read_posix(directory / names.POSIX)
         seen = sum(calls.names[number] == "read" for number in calls.name.tolist())
         return Probe(told, capture, seen if told.preloaded else None, _preload_error(done))
