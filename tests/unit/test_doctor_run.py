@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from iotrace.doctor.results import ok
+from iotrace.doctor.results import CheckError, ok
 from iotrace.doctor.run import UsageError, run_checks
 from iotrace.doctor.workplace import ClosedError, Workplace
 
@@ -79,8 +79,22 @@ def test_a_closed_workplace_has_ended_its_processes_and_removed_its_directories(
 def test_nothing_is_made_in_the_users_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # as where neither TMPDIR nor /tmp can be written
-    with pytest.raises(FileNotFoundError, match="no usable temporary directory"), Workplace().directory():
+    with pytest.raises(CheckError, match="no temporary directory"), Workplace().directory():
         pass
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     with Workplace().directory() as directory:
         assert directory.parent == tmp_path
+
+
+def test_the_reason_and_the_remedy_are_those_of_the_operating_system() -> None:
+    def many_files() -> None:
+        raise OSError(24, "Too many open files", "/tmp/x")
+
+    def no_place() -> None:
+        raise CheckError("no directory", "set TMPDIR")
+
+    found = run_checks([("a", many_files), ("b", no_place)])  # type: ignore[list-item]
+    assert [(check.status, check.why, check.remedy) for check in found] == [
+        ("unknown", "Too many open files", "ulimit -n 1024"),
+        ("unknown", "no directory", "set TMPDIR"),
+    ]

@@ -20,7 +20,7 @@ def membership() -> str:
     """The process's control groups, as in cgroups(7); none where the kernel has none."""
     try:
         return MEMBERSHIP.read_text()
-    except FileNotFoundError:
+    except OSError:
         return ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -121,6 +122,8 @@ def probe(interpreter: Interpreter, environment: dict[str, str], workplace: Work
         except subprocess.TimeoutExpired:
             return None, f"it did not end within {_SECONDS} s"
         except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM):
+                raise  # it is not the interpreter's fault
             return None, str(error)
 
     with workplace.directory() as directory:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import errno
+import os
 import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
 
-from iotrace.doctor.results import Check, unknown
+from iotrace.doctor.results import Check, CheckError, unknown
 from iotrace.errors import IotraceError
 
 # What one look may take; `iotrace doctor` is to answer within 5 s.
 PATIENCE_SECONDS = 4.2
 
+_NOT_LOOKED_AT = "it could not be looked at"
 _REPORT = "look whether /proc and /sys are whole here; if they are, please report this"
 _ASK_BY_HAND = "a mount or a driver may not answer: try df, or nvidia-smi"
 _REMEDIES = {
@@ -58,7 +60,7 @@ def run_checks(checks: Sequence[Named], seconds: float = PATIENCE_SECONDS) -> li
             threading.Thread(target=one, args=(place, identity, check), daemon=True).start()
             started += 1
         except RuntimeError as error:  # processes or memory are limited
-            found[place] = [unknown(identity, "it could not be looked at", str(error), _NO_THREAD)]
+            found[place] = [unknown(identity, _NOT_LOOKED_AT, str(error), _NO_THREAD)]
     for _ in range(started):
         try:
             place, result = ended.get(timeout=max(0.0, deadline - time.monotonic()))
@@ -77,9 +79,21 @@ def run_checks(checks: Sequence[Named], seconds: float = PATIENCE_SECONDS) -> li
 
 def _failed(identity: str, error: Exception) -> Check:
     """``unknown``; the remedy is that of the operating system's reason, where there is one."""
-    remedy = _REPORT
-    if isinstance(error, OSError):
-        remedy = _REMEDIES.get(error.errno or 0, _REPORT)
-    elif isinstance(error, MemoryError):
-        remedy = _REMEDIES[errno.ENOMEM]
-    return unknown(identity, "the check failed", f"{type(error).__name__}: {error}", remedy)
+    if isinstance(error, CheckError):
+        return unknown(identity, _NOT_LOOKED_AT, str(error), error.remedy)
+    if isinstance(error, FileNotFoundError) and not error.filename and _is_deleted(os.curdir):
+        return unknown(
+            identity, _NOT_LOOKED_AT, "the current directory was deleted", "cd to one that is there"
+        )
+    number = errno.ENOMEM if isinstance(error, MemoryError) else getattr(error, "errno", None)
+    if number in _REMEDIES:
+        return unknown(identity, _NOT_LOOKED_AT, os.strerror(number), _REMEDIES[number])
+    return unknown(identity, "the check failed", f"{type(error).__name__}: {error}", _REPORT)
+
+
+def _is_deleted(directory: str) -> bool:
+    """Whether it has no name any more; it can still be looked at then."""
+    try:
+        return os.stat(directory).st_nlink == 0
+    except FileNotFoundError:
+        return True

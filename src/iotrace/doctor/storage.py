@@ -112,7 +112,10 @@ def output(directory: str | None, mountinfo: str) -> Check:
 
 def check_output(directory: Path, mountinfo: str) -> Check:
     """Whether a session can be written below `directory`, which may not exist yet."""
-    place = Path(os.path.realpath(directory))
+    try:
+        place = Path(os.path.realpath(directory))
+    except FileNotFoundError:
+        return missing("output", "the current directory was deleted", _NOTHING, "cd to one that is there")
     while not place.exists() and place != place.parent:
         place = place.parent
     mount = mount_of(str(place), mountinfo)

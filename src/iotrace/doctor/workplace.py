@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from iotrace.doctor.results import CheckError
+
 # What ending everything may take: a child that was killed is gone at once, unless the kernel does not answer.
 _CLOSING_SECONDS = 1.0
 
@@ -99,9 +101,18 @@ def _kill(group: int) -> None:
 
 def _place() -> str:
     """Where directories are made. Not the current one, which is tempfile's last resort: it is the user's."""
-    place = tempfile.gettempdir()
-    asked = [os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP")]
-    here = place == os.curdir or (os.path.exists(os.curdir) and place == os.getcwd())
-    if here and not any(name and os.path.abspath(name) == place for name in asked):
-        raise FileNotFoundError("no usable temporary directory: neither TMPDIR nor /tmp can be written")
+    asked = [os.path.abspath(path) for path in map(os.environ.get, ("TMPDIR", "TEMP", "TMP")) if path]
+    try:
+        place = tempfile.gettempdir()
+    except FileNotFoundError:
+        place = os.curdir
+    if place not in asked and place in (os.curdir, _current_directory()):
+        raise CheckError("there is no temporary directory that can be written", "set TMPDIR to one that can")
     return place
+
+
+def _current_directory() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:  # deleted
+        return os.curdir
