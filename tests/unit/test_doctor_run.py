@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -10,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from iotrace.cli import _main
 from iotrace.doctor.results import CheckError, ok
 from iotrace.doctor.run import UsageError, run_checks
+from iotrace.doctor.visit import Visit
 from iotrace.doctor.workplace import ClosedError, Workplace
 
 
@@ -98,3 +103,62 @@ def test_the_reason_and_the_remedy_are_those_of_the_operating_system() -> None:
         ("unknown", "Too many open files", "ulimit -n 1024"),
         ("unknown", "no directory", "set TMPDIR"),
     ]
+
+
+def test_nothing_is_asked_of_a_path_outside_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    told: list[object] = []
+
+    def hangs(path: object, *_: object, **__: object) -> None:
+        asked.append(path)
+
+    def told_of(words: list[str], data: str, output: str) -> None:
+        for module, name in ((os, "stat"), (os, "lstat"), (os.path, "exists"), (shutil, "which")):
+            monkeypatch.setattr(module, name, hangs)
+        found = Visit(words, data, output, {"PATH": "/dead"}).checks()
+        monkeypatch.undo()
+        told.extend(identity for identity, _ in found)
+        raise UsageError("enough")
+
+    monkeypatch.setattr("iotrace.doctor.diagnose.diagnose", told_of)
+    words = [
+        "doctor",
+        "--data",
+        "/dead/x",
+        "-o",
+        "/dead/y",
+        "--",
+        "/dead/python",
+        "/dead/z.py",
+        "--data=/dead",
+    ]
+    assert _main(words) == 1
+    assert asked == []
+    assert {"command", "agent", "output", "data", "page-cache"} <= set(told)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_visit_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
+    slow = tmp_path / "python3.99"
+    slow.write_text(f"#!/bin/sh\necho $$ >> {tmp_path}/pids; exec sleep 60\n")
+    slow.chmod(0o755)
+    (tmp_path / "tmp").mkdir()
+    line = [sys.executable, "-m", "iotrace", "doctor", "--", str(slow)]
+    visit = subprocess.Popen(
+        line,
+        env={**os.environ, "TMPDIR": str(tmp_path / "tmp")},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    deadline = time.monotonic() + 20
+    pids: list[str] = []
+    while len(pids) < 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
+        pids = (tmp_path / "pids").read_text().split() if (tmp_path / "pids").exists() else []
+    visit.send_signal(number)
+    _, errors = visit.communicate(timeout=20)
+    assert visit.returncode == (130 if number == signal.SIGINT else -number)
+    assert b"Traceback" not in errors
+    assert len(pids) == 2
+    assert not [pid for pid in pids if Path(f"/proc/{pid}/exe").exists()]
+    assert list((tmp_path / "tmp").iterdir()) == []

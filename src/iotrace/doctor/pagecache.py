@@ -21,6 +21,9 @@ from iotrace.doctor.results import Check, ok, unknown
 
 _MOST_ENTRIES = 4000
 _MOST_PAGES = 512
+# Of one file, or a sixteenth of it if that is more: a page that was asked for may come in, and a second visit
+# would find it.
+_PAGES_OF_A_FILE, _PART_OF_A_FILE = 32, 16
 _WALK_SECONDS, _ASK_SECONDS = 1.0, 1.0
 _PAGE = 4096
 # No data, whatever the sizes of their files say.
@@ -125,7 +128,7 @@ def _entries(directory: str) -> Iterator[os.DirEntry[str]]:
 
 
 def _sample(file: Path, size: int, count: int, chosen: random.Random, deadline: float) -> tuple[int, int]:
-    """How many of `count` pages of the file are resident, and how many were looked at until `deadline`."""
+    """How many of at most `count` pages of the file are resident, and how many were asked for in time."""
     descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     try:
         # A page that is missed starts its own read-ahead, NOWAIT or not: without this one page would bring
@@ -134,7 +137,8 @@ def _sample(file: Path, size: int, count: int, chosen: random.Random, deadline: 
         buffer = bytearray(1)
         hits = looked_at = 0
         pages = -(-size // _PAGE)
-        for page in chosen.sample(range(pages), min(count, pages)):
+        count = min(count, pages, max(_PAGES_OF_A_FILE, pages // _PART_OF_A_FILE))
+        for page in chosen.sample(range(pages), count):
             if time.monotonic() > deadline:
                 break
             looked_at += 1

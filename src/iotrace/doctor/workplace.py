@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -28,6 +29,7 @@ class Workplace:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._groups: set[int] = set()
+        self._directories: set[Path] = set()
         self._in_use = 0
         self._closed = False
 
@@ -40,12 +42,26 @@ class Workplace:
                 _kill(group)
             while self._in_use and time.monotonic() < deadline:
                 self._changed.wait(deadline - time.monotonic())
+            in_use = self._in_use
+        if not in_use:  # those that could not be removed, as too few files may be open: now no check has any
+            for path in list(self._directories):
+                self._remove(path)
 
     @contextmanager
     def directory(self) -> Iterator[Path]:
         """A directory of one's own, empty, removed afterwards."""
-        with self._used(), tempfile.TemporaryDirectory(prefix="iotrace-doctor-", dir=_place()) as name:
-            yield Path(name)
+        with self._used():
+            path = Path(tempfile.mkdtemp(prefix="iotrace-doctor-", dir=_place()))
+            self._directories.add(path)
+            try:
+                yield path
+            finally:
+                self._remove(path)
+
+    def _remove(self, path: Path) -> None:
+        shutil.rmtree(path, ignore_errors=True)
+        if not path.exists():
+            self._directories.discard(path)
 
     def run(
         self, line: list[str], environment: dict[str, str], seconds: float, directory: Path
