@@ -37,9 +37,11 @@ class Interpreter:
     def here(self) -> Interpreter:
         """The same with the program by its whole path: to be started in another directory."""
         program = os.path.abspath(self.program)
-        own = [
-            program if os.sep in word and os.path.abspath(word) == program else word for word in self.words
-        ]
+        if os.path.isabs(self.program):
+            own = list(self.words)
+        else:  # named so, or found by an entry of PATH that is
+            names = (program, os.path.abspath(os.path.basename(program)))
+            own = [program if os.path.abspath(word) in names else word for word in self.words]
         return Interpreter(tuple(own), program, self.behind)
 
 

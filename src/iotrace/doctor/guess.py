@@ -16,7 +16,7 @@ _PLACE = frozenset({"dir", "path", "root", "file", "files", "folder", "directory
 _NO_DATA = frozenset(
     {"log", "logs", "logdir", "logging", "out", "output", "outputs", "save", "checkpoint", "checkpoints"}
     | {"ckpt", "cache", "tmp", "temp", "run", "runs", "result", "results", "resume", "config", "venv"}
-    | {"pythonpath", "path", "home", "profile", "trace"}
+    | {"pythonpath", "home", "profile", "trace"}
 )
 _CODE = frozenset({".py", ".sh", ".yaml", ".yml", ".toml", ".json", ".cfg", ".ini"})
 _WORKERS = re.compile(r"((?:.*[-_.])?(?:num)?)workers(?:\.[\w.]+)?")

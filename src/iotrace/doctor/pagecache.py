@@ -19,7 +19,7 @@ from stat import S_ISREG
 from iotrace.doctor.processors import gib
 from iotrace.doctor.results import Check, ok, unknown
 
-_MOST_ENTRIES = 4000
+_MOST_FILES = 4000
 _MOST_PAGES = 512
 # Of one file, or a sixteenth of it if that is more: a page that was asked for may come in, and a second visit
 # would find it.
@@ -45,7 +45,7 @@ def check_page_cache(path: Path, kind: str = "") -> Check:
     """
     found = find(path, time.monotonic() + _WALK_SECONDS)
     if not found.files:
-        why = "it holds no readable files" if found.all else "among the first that was found there is no file"
+        why = "it holds no readable files" if found.all else f"no file was found within {_WALK_SECONDS:.0f} s"
         return _nothing_seen(path, why)
     try:
         percent = _resident_percent(found.files, time.monotonic() + _ASK_SECONDS)
@@ -94,17 +94,21 @@ def _not_to_be_seen(path: Path, kind: str) -> Check:
 
 
 def find(path: Path, deadline: float) -> Found:
-    """The files of `path`, itself or below it: the first thousands of its entries, until `deadline`."""
+    """The files of `path`, itself or below it: the first thousands, until `deadline`."""
     if not path.is_dir():
         status = path.stat() if path.exists() else None
         there = status is not None and S_ISREG(status.st_mode) and status.st_size
         return Found({path: status.st_size} if there and status else {}, all=True)
     files: dict[Path, int] = {}
-    # Each entry is looked at, not each file alone: there may be no end of empty directories.
-    for count, entry in enumerate(_entries(str(path))):
-        if count >= _MOST_ENTRIES or time.monotonic() > deadline:
+    count = 0
+    for entry in _entries(str(path)):
+        # The time is looked at for directories, too: there may be no end of empty ones.
+        if count >= _MOST_FILES or time.monotonic() > deadline:
             return Found(files, all=False)
         try:
+            if entry.is_dir(follow_symlinks=False):
+                continue
+            count += 1
             status = entry.stat()
         except OSError:
             continue

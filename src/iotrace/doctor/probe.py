@@ -136,7 +136,7 @@ def probe(interpreter: Interpreter, environment: dict[str, str], workplace: Work
         told = _told(done)
         if told is None:
             bare, _ = attempt(environment)
-            return Probe(None, capture, None, failure or _last_line(done), _told(bare))
+            return Probe(None, capture, None, failure or last_line(done), _told(bare))
         calls = read_posix(directory / names.POSIX)
         seen = sum(calls.names[number] == "read" for number in calls.name.tolist())
         return Probe(told, capture, seen if told.preloaded else None, _preload_error(done))
@@ -151,7 +151,8 @@ def _told(done: subprocess.CompletedProcess[str] | None) -> Told | None:
         return None
 
 
-def _last_line(done: subprocess.CompletedProcess[str] | None) -> str:
+def last_line(done: subprocess.CompletedProcess[str] | None) -> str:
+    """What a process said last on standard error, else how it ended."""
     if done is None:
         return ""
     if done.returncode < 0:
