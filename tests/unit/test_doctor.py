@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from iotrace.doctor import cgroups
 from iotrace.doctor.accelerators import judge_amd, judge_nvidia
 from iotrace.doctor.cgroups import Limited, cpu_limit, memory_limit
 from iotrace.doctor.clock import check_clock_source, check_synchronised
@@ -21,10 +22,11 @@ from iotrace.doctor.probe import READS, Probe, Told
 from iotrace.doctor.processors import Demand, check_cpus, check_memory
 from iotrace.doctor.program import is_static
 from iotrace.doctor.results import missing, ok, unknown, warning
-from iotrace.doctor.storage import check_output, mount_of
+from iotrace.doctor.storage import check_output, mount_of, output
 from iotrace.doctor.telemetry import check_telemetry
 from iotrace.doctor.torch_probe import _Told, judge_torch
 from iotrace.launch.posix import PosixCapture
+from iotrace.session import names
 
 PATH = os.environ["PATH"]
 
@@ -52,6 +54,14 @@ def test_quotas_of_v1(tmp_path: Path) -> None:
     membership = "4:memory:/job\n3:cpu,cpuacct:/job\n0::/\n"
     assert cpu_limit(tmp_path, membership) == 0.5
     assert memory_limit(tmp_path, membership) == Limited(1 << 30, None)
+
+
+def test_a_kernel_without_control_groups_limits_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cgroups, "MEMBERSHIP", tmp_path / "none")
+    assert cgroups.membership() == ""
+    assert memory_limit(tmp_path, "") is cpu_limit(tmp_path, "") is None
 
 
 def test_page_cache_that_is_given_up_when_wanted_is_not_used_memory(tmp_path: Path) -> None:
@@ -364,6 +374,22 @@ def test_the_mount_of_a_path(path: str, kind: str) -> None:
     assert mount is not None
     assert mount.kind == kind
     assert bool(mount.meaning) == (kind != "ext4")
+
+
+def test_a_session_can_be_made_where_run_would_make_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("empty", "session", "others"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "session" / names.MANIFEST).write_text("{}")
+    (tmp_path / "others" / "x").touch()
+    assert output(None, MOUNTS).status == "ok"  # a new directory in this one, whatever else is there
+    assert output("empty", MOUNTS).status == output("new", MOUNTS).status == "ok"
+    assert output("session", MOUNTS).what == "session already holds a session"
+    assert output("others", MOUNTS).what == "others exists and is not a session"
+    control_groups = f"33 22 0:43 / {tmp_path}/empty rw - cgroup2 none rw"
+    assert "on cgroup2, which keeps no files" in output("empty/x", MOUNTS + control_groups).what
 
 
 def test_where_sessions_go(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from iotrace.doctor.pagecache import check_page_cache, find
+from iotrace.doctor.pagecache import Found, check_page_cache, find
 
 
 def test_the_page_cache_of_files_just_written(tmp_path: Path) -> None:
@@ -68,6 +68,11 @@ def test_a_size_is_a_lower_bound_where_not_all_was_looked_at(tmp_path: Path) -> 
     assert not found.all
     assert 1900 <= sum(found.files.values()) <= 2001
     assert "at least " in check_page_cache(tmp_path).what or check_page_cache(tmp_path).status == "unknown"
+    folders = tmp_path / "folders"
+    for number in range(4001):
+        (folders / str(number)).mkdir(parents=True)
+    (folders / "0" / "x").write_bytes(b"x")
+    assert find(folders, time.monotonic() + 60) == Found({folders / "0" / "x": 1}, all=True)
     late = find(tmp_path, time.monotonic())
     assert (late.files, late.all) == ({}, False)
     assert find(tmp_path / "1", 0).all

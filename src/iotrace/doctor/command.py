@@ -87,20 +87,9 @@ def check_command(command: list[str], path: str | None) -> Check:
     if lacking is not None:
         return missing("command", *_not_started(program, lacking, path))
     program = python_of(program, path) or program  # told as it was found: what a venv's link leads to is not
-    if changes_rights(program):
-        return missing(
-            "command",
-            f"{program} changes its rights as it starts (setuid, setgid or file capabilities)",
-            "the kernel then ignores LD_PRELOAD: no POSIX calls",
-            "run the program without these rights",
-        )
-    if is_static(Path(program)):
-        return missing(
-            "command",
-            f"{program} is statically linked",
-            "LD_PRELOAD has no effect there: no POSIX calls of that process",
-            "use a dynamically linked build",
-        )
+    kept_out = _keeps_libraries_out(program)
+    if kept_out is not None:
+        return kept_out
     emptied = _empties_environment(command)
     if emptied:
         return missing(
@@ -119,6 +108,24 @@ def check_command(command: list[str], path: str | None) -> Check:
             f"check its path, or run iotrace where {shown} is",
         )
     return ok("command", program)
+
+
+def _keeps_libraries_out(program: str) -> Check | None:
+    if changes_rights(program):
+        return missing(
+            "command",
+            f"{program} changes its rights as it starts (setuid, setgid or file capabilities)",
+            "the kernel then ignores LD_PRELOAD: no POSIX calls",
+            "run the program without these rights",
+        )
+    if is_static(Path(program)):
+        return missing(
+            "command",
+            f"{program} is statically linked",
+            "LD_PRELOAD has no effect there: no POSIX calls of that process",
+            "use a dynamically linked build",
+        )
+    return None
 
 
 def _not_found(word: str) -> tuple[str, str, str]:
