@@ -83,9 +83,9 @@ def merge(
     with _Bar(make_console(stderr=True)) as bar:
         summary = merge_files(given, output or Path("merged.pftrace"), options, bar.show)
     if as_json:
-        import msgspec
+        from iotrace.cli.output import print_json
 
-        typer.echo(msgspec.json.format(msgspec.json.encode(summary), indent=2).decode())
+        print_json(summary)
     else:
         print_summary(summary, make_console(stderr=False))
     return _RECOVERED if summary.problems else 0
