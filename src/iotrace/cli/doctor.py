@@ -37,8 +37,8 @@ def doctor(
 
     Exit codes: 0 nothing that matters is missing, as far as is known; 1 some is missing; 2 wrong usage.
     """
+    from iotrace.cli.interruption import ended_by_signals
     from iotrace.doctor.diagnose import diagnose
-    from iotrace.doctor.interruption import ended_by_signals
 
     # Paths stay text: even asking whether one exists may hang, and is a check's business.
     with ended_by_signals():

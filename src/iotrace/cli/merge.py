@@ -65,6 +65,7 @@ def merge(
         raise typer.BadParameter("no inputs")
     if align not in ("", "start"):
         raise typer.BadParameter("--align knows one way: start")
+    from iotrace.cli.interruption import ended_by_signals
     from iotrace.merge.plan import Options
     from iotrace.merge.report import print_summary
     from iotrace.merge.run import merge as merge_files
@@ -80,7 +81,7 @@ def merge(
         strict_clocks=strict_clocks,
         processes=processes,
     )
-    with _Bar(make_console(stderr=True)) as bar:
+    with ended_by_signals(), _Bar(make_console(stderr=True)) as bar:
         summary = merge_files(given, output or Path("merged.pftrace"), options, bar.show)
     if as_json:
         from iotrace.cli.output import print_json
