@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from iotrace.analysis.measured import MeasuredTime
 from iotrace.analysis.steps import Step
-from iotrace.analysis.system import _gpu
+from iotrace.analysis.system import _gpu, _throttled
 from iotrace.launch.telemetry import amd, gpus
 from iotrace.launch.telemetry.gpus import Device, Figure, FigureError, Poller, UnavailableError
 from iotrace.launch.telemetry.start import claim
@@ -388,3 +388,40 @@ def test_a_sampler_that_never_said_who_it_is_counts_for_nothing(tmp_path: Path) 
     _sampled(tmp_path / names.TELEMETRY / "n-1", [], b"")
     (tmp_path / names.TELEMETRY / "n-2").mkdir()
     assert read_telemetry(tmp_path) == []
+
+
+# --- the CPU quota ---
+
+
+def _records_of_quotas(*told: dict[str, list[int]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "type": "system",
+            "clock": [second * SECOND, 10 * SECOND, 5],
+            "sampler_cpu_ns": 0,
+            "cgroup_quotas": quotas,
+        }
+        for second, quotas in enumerate(told)
+    ]
+
+
+def test_the_quota_that_holds_back_most_is_told_whichever_group_has_it(tmp_path: Path) -> None:
+    told = _records_of_quotas(
+        {"/job": [100, 100], "/job/task": [5, 0], "/": [0, 0]},
+        {"/job": [110, 108], "/job/task": [15, 1], "/": [0, 0]},
+        {"/job": [120, 116], "/job/task": [25, 2], "/": [0, 0]},
+    )
+    _sampled(tmp_path / names.TELEMETRY / "n-1", [SAMPLER, *told], b"")
+    (found,) = read_telemetry(tmp_path)
+    assert set(found.host.quotas) == {"/job", "/job/task"}
+    start = int(found.host.time_ns[0])
+    assert _throttled(found.host, MeasuredTime(steps((start, start + 2 * SECOND)))) == pytest.approx(0.8)
+    assert _throttled(found.host, MeasuredTime(steps((start, start + 9 * SECOND)))) is None  # not covered
+
+
+def test_without_a_quota_nothing_is_told_of_it(tmp_path: Path) -> None:
+    told = _records_of_quotas({"/": [0, 0]}, {"/": [0, 0]})
+    _sampled(tmp_path / names.TELEMETRY / "n-1", [SAMPLER, *told], b"")
+    (found,) = read_telemetry(tmp_path)
+    start = int(found.host.time_ns[0])
+    assert _throttled(found.host, MeasuredTime(steps((start, start + SECOND)))) is None

@@ -125,7 +125,7 @@ def _host(host: Host, time: MeasuredTime) -> HostUse:
         cpu_busy_fraction=time.mean(busy),
         cpu_saturated_fraction=time.mean(full),
         iowait_fraction=time.mean(per_cpu(host.iowait)),
-        cpu_throttled_fraction=share("cgroup_throttled_us", 1e6),
+        cpu_throttled_fraction=_throttled(host, time),
         pressure_fraction=pressures(""),
         cgroup_pressure_fraction=pressures("cgroup_"),
         memory_available_bytes_min=_whole(
@@ -133,6 +133,16 @@ def _host(host: Host, time: MeasuredTime) -> HostUse:
         ),
         sampler_cpu_pct_mean=None if sampler is None else 100 * sampler,
     )
+
+
+def _throttled(host: Host, time: MeasuredTime) -> float | None:
+    """Of the group that its quota held back most: the share of its periods; None where none has a quota."""
+    shares = []
+    for periods, held_back in host.quotas.values():
+        ran, stopped = time.growth(periods), time.growth(held_back)
+        if ran is not None and stopped is not None:
+            shares.append(min(1.0, stopped / ran) if ran else 0.0)
+    return max(shares, default=None)
 
 
 def devices_of(telemetry: Telemetry, rank: Rank) -> list[SampledDevice]:

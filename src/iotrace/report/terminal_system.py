@@ -45,7 +45,8 @@ def print_system(system: System, console: Console) -> None:
         if pressures:
             parts.append(f"pressure: {', '.join(pressures)}")
         if host.cpu_throttled_fraction is not None and host.cpu_throttled_fraction >= _WORTH_NAMING:
-            parts.append(f"held back by its CPU quota {100 * host.cpu_throttled_fraction:.0f} % of the time")
+            held_back = 100 * host.cpu_throttled_fraction
+            parts.append(f"held back by its CPU quota in {held_back:.0f} % of the quota's periods")
     if parts:
         line(console, "system", " · ".join(parts))
     growing = _growing(system.processes)

@@ -66,7 +66,7 @@ class SystemRecord(msgspec.Struct, tag="system"):
     cgroup_cpu_pressure_us: dict[str, Int] = {}
     cgroup_memory_pressure_us: dict[str, Int] = {}
     cgroup_io_pressure_us: dict[str, Int] = {}
-    cgroup_throttled_us: Int | None = None
+    cgroup_quotas: dict[str, tuple[Int, Int]] = {}
 
 
 class DeviceRecord(msgspec.Struct, tag="device"):

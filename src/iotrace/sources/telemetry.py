@@ -85,6 +85,8 @@ class Host:
     busy: Floats  # a row for each time, a column for each of `cpus`: 0 to 1
     iowait: Floats
     figures: dict[str, Series]
+    # By control group: periods of its CPU quota in which it ran, and those that held it back.
+    quotas: dict[str, tuple[Series, Series]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -227,7 +229,6 @@ def _host(records: list[SystemRecord], clock: Clock) -> Host:
         "cgroup_cpu_pressure_us": lambda record: record.cgroup_cpu_pressure_us.get("some"),
         "cgroup_memory_pressure_us": lambda record: record.cgroup_memory_pressure_us.get("some"),
         "cgroup_io_pressure_us": lambda record: record.cgroup_io_pressure_us.get("some"),
-        "cgroup_throttled_us": lambda record: record.cgroup_throttled_us,
         "sampler_cpu_ns": lambda record: record.sampler_cpu_ns,
     }
     series = {}
@@ -236,7 +237,21 @@ def _host(records: list[SystemRecord], clock: Clock) -> Host:
         known = ~np.isnan(values)
         if known.any():
             series[name] = Series(times[known], values[known])
-    return Host(times, cpus, shares[:, :, 0], shares[:, :, 1], series)
+    return Host(times, cpus, shares[:, :, 0], shares[:, :, 1], series, _quotas(records, times))
+
+
+def _quotas(records: list[SystemRecord], times: Times) -> dict[str, tuple[Series, Series]]:
+    """The account of each group that has had a quota."""
+    found = {}
+    for group in sorted({group for record in records for group in record.cgroup_quotas}):
+        told = np.array([group in record.cgroup_quotas for record in records])
+        counts = np.array(
+            [record.cgroup_quotas[group] for record in records if group in record.cgroup_quotas]
+        )
+        if counts[-1, 0]:
+            periods, held_back = counts.astype(np.float64).T
+            found[group] = Series(times[told], periods), Series(times[told], held_back)
+    return found
 
 
 def _or_nan(value: float | None) -> float:
