@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from iotrace.analysis.measured import MeasuredTime
 from iotrace.analysis.steps import Step
 from iotrace.analysis.system import _gpu, _throttled
+from iotrace.analysis.unseen import _gaps
 from iotrace.launch.telemetry import amd, gpus
 from iotrace.launch.telemetry.gpus import Device, Figure, FigureError, Poller, UnavailableError
 from iotrace.launch.telemetry.start import claim
@@ -68,9 +69,35 @@ def test_a_sum_needs_samples_over_the_whole_measured_time() -> None:
 
 def test_a_gap_without_samples_is_not_averaged_over() -> None:
     measured = MeasuredTime(steps((0, 100 * SECOND)))
-    gauge = series((1 * SECOND, 10.0), (2 * SECOND, 10.0), (60 * SECOND, 90.0), (61 * SECOND, 90.0))
-    # 60 s stands for 2.5 s at most, not for 58.
-    assert measured.mean(gauge) == pytest.approx((2 * 10 + 3.5 * 90) / 5.5)
+    gauge = series(*((n * SECOND, 90.0 if n > 40 else 10.0) for n in (*range(1, 41), *range(55, 101))))
+    # 55 s stands for 2.5 s at most, not for 15.
+    assert measured.mean(gauge) == pytest.approx((40 * 10 + 47.5 * 90) / 87.5)
+    # An average over the time since the one before is one of all that time.
+    assert measured.mean(gauge, 100 * SECOND) == pytest.approx((40 * 10 + 60 * 90) / 100)
+
+
+def test_half_of_the_measured_time_is_no_figure_of_it() -> None:
+    measured = MeasuredTime(steps((0, 10 * SECOND)))
+    gauge = series(*((n * SECOND, 8.0) for n in range(1, 6)))  # its sampler was killed
+    for average_of_ns in (SECOND, 100 * SECOND):
+        assert measured.mean(gauge, average_of_ns) is None
+    assert measured.extreme(gauge) is None
+    assert measured.change(gauge, 0, None) is None
+    most = series(*((n * SECOND, 8.0) for n in range(1, 9)))
+    assert measured.mean(most) == measured.extreme(most) == 8
+
+
+def test_what_memory_grew_before_the_steps_is_not_charged_to_them() -> None:
+    measured = MeasuredTime(steps((3 * SECOND, 13 * SECOND)))
+    sparse = series((0, 17.0), (5 * SECOND, 300.0), (10 * SECOND, 300.0), (13 * SECOND, 300.0))
+    assert measured.change(sparse, 0, None) == 0
+    assert measured.change(series((0, 17.0), (5 * SECOND, 300.0), (10 * SECOND, 300.0)), 0, None) is None
+    grown = series(*((n * SECOND, 10.0 * n) for n in range(20)))
+    assert measured.change(grown, 0, None) == 100
+    # A worker that was made after the start, or had ended before the end: as far as it lived.
+    worker = series(*((n * SECOND, 10.0 * n) for n in range(6, 9)))
+    assert measured.change(worker, 6 * SECOND, 8 * SECOND) == 20
+    assert measured.change(worker, 0, 9 * SECOND) is None
 
 
 def test_without_measured_steps_nothing_is_known() -> None:
@@ -78,7 +105,7 @@ def test_without_measured_steps_nothing_is_known() -> None:
     gauge = series((0, 1.0), (10, 2.0))
     assert measured.mean(gauge) is None
     assert measured.growth(gauge) is None
-    assert measured.change(gauge) is None
+    assert measured.change(gauge, 0, None) is None
     assert measured.per_second(1.0) is None
 
 
@@ -102,7 +129,7 @@ def test_means_and_growths_agree_with_every_instant_counted(
         if stands is not None and instant >= times[0] - first_hold:
             held.append(stands)
     # Half a nanosecond of the first sample's hold is rounded away.
-    expected = float(np.mean(held)) if held else None
+    expected = float(np.mean(held)) if len(held) >= 0.75 * len(instants) else None
     mean = measured.mean(series(*points))
     if float(first_hold).is_integer():
         assert mean == (None if expected is None else pytest.approx(expected))
@@ -123,7 +150,8 @@ def device(**figures: Series) -> SampledDevice:
 
 def test_energy_is_the_counters_where_there_is_one() -> None:
     time_of_steps = MeasuredTime(steps((0, 10 * SECOND)))
-    energy, power = series((0, 1000.0), (10 * SECOND, 3000.0)), series((5 * SECOND, 50.0))
+    energy = series((0, 1000.0), (10 * SECOND, 3000.0))
+    power = series(*((n * SECOND, 50.0) for n in range(1, 11)))
     counted = _gpu(device(energy_j=energy, power_w=power), {11, 12}, 10, 40, time_of_steps)
     assert (counted.energy_j, counted.energy_source) == (pytest.approx(2000), "counter")
     assert counted.power_w_mean == pytest.approx(200)
@@ -149,7 +177,8 @@ def test_idle_and_set_clocks_hold_nothing_back() -> None:
 
 def test_buffered_utilisation_is_preferred_to_polled() -> None:
     time_of_steps = MeasuredTime(steps((0, 4 * SECOND)))
-    polled, buffered = series((2 * SECOND, 99.0)), series((SECOND, 20.0), (2 * SECOND, 60.0))
+    polled = series((2 * SECOND, 99.0), (4 * SECOND, 99.0))
+    buffered = series((2 * SECOND, 20.0), (4 * SECOND, 60.0))
     found = _gpu(device(util_pct=polled, util_samples=buffered), set(), 1, None, time_of_steps)
     assert (found.util_pct_mean, found.util_pct_peak, found.util_source) == (40, 60, "buffered")
     found = _gpu(device(util_pct=polled), set(), 1, None, time_of_steps)
@@ -360,6 +389,7 @@ def _sampled(directory: Path, lines: list[dict[str, Any]], samples: bytes) -> No
 
 
 SAMPLER = {"type": "sampler", "pid": 1, "node": "n", "clock": [0, 10 * SECOND, 5], "interval_ns": 1}
+SYSTEM = {"type": "system", "sampler_cpu_ns": 0}
 
 
 def sample(time_ns: int, number: int, rss: int) -> bytes:
@@ -390,17 +420,26 @@ def test_a_sampler_that_never_said_who_it_is_counts_for_nothing(tmp_path: Path) 
     assert read_telemetry(tmp_path) == []
 
 
+def test_a_gap_in_the_samples_is_told(tmp_path: Path) -> None:
+    records = [{**SYSTEM, "clock": [second * SECOND, 10 * SECOND, 5]} for second in (1, 2, 4, 7, 8)]
+    lines = [SAMPLER, {"type": "process", "number": 0, "pid": 7, "start_ns": 1}, *records]
+    _sampled(tmp_path / names.TELEMETRY / "n-1", lines, sample(5 * SECOND, 0, 1))
+    (found,) = read_telemetry(tmp_path)
+    assert _gaps(found) == []
+    records[3]["clock"][0] = 7_500_000_000
+    (tmp_path / names.TELEMETRY / "n-1" / names.RECORDS).write_text(
+        "".join(json.dumps(line) + "\n" for line in lines)
+    )
+    (found,) = read_telemetry(tmp_path)
+    assert [item.why.split(":")[0] for item in _gaps(found)] == ["a gap of 2.5 s"]
+
+
 # --- the CPU quota ---
 
 
 def _records_of_quotas(*told: dict[str, list[int]]) -> list[dict[str, Any]]:
     return [
-        {
-            "type": "system",
-            "clock": [second * SECOND, 10 * SECOND, 5],
-            "sampler_cpu_ns": 0,
-            "cgroup_quotas": quotas,
-        }
+        {**SYSTEM, "clock": [second * SECOND, 10 * SECOND, 5], "cgroup_quotas": quotas}
         for second, quotas in enumerate(told)
     ]
 

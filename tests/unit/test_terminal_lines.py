@@ -60,7 +60,7 @@ def test_memory_that_grew_is_named_the_most_first() -> None:
 
 
 def test_a_quota_that_held_the_job_back_is_named() -> None:
-    assert "CPU quota 39 % of the time" in shown([], [], 0.39)
+    assert "CPU quota in 39 % of the quota's periods" in shown([], [], 0.39)
     assert "quota" not in shown([], [], 0.001)
     assert "quota" not in shown([], [], None)
 

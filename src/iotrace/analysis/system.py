@@ -37,8 +37,7 @@ def system_of(session: Session, rank: Rank, kept: list[Step], cpu_percent: float
         sampled = [(process, telemetry.process_of(process)) for process in rank.processes]
         seen = [item for _, item in sampled if item is not None and len(item.samples)]
         peak_bytes = _peak_together(seen)
-        last_ns = telemetry.last_ns
-        processes = [_process(process, item, rank, time, last_ns) for process, item in sampled]
+        processes = [_process(process, item, rank, time, telemetry) for process, item in sampled]
         if cpu_percent is None and processes and all(item.cpu_pct_mean is not None for item in processes):
             cpu_percent = sum(item.cpu_pct_mean or 0.0 for item in processes)
     return System(
@@ -66,22 +65,28 @@ def _peak_together(processes: list[SampledProcess]) -> int | None:
 
 
 def _process(
-    process: Process, sampled: SampledProcess | None, rank: Rank, time: MeasuredTime, last_ns: int
+    process: Process, sampled: SampledProcess | None, rank: Rank, time: MeasuredTime, telemetry: Telemetry
 ) -> ProcessUse:
     def growth(*fields: str) -> float | None:
         """Of counters; a process that was made, or ended, within the measured time stood still outside."""
-        series = [_lifelong(sampled, field, last_ns) if sampled is not None else None for field in fields]
+        series = [
+            _lifelong(sampled, field, telemetry.last_ns) if sampled is not None else None for field in fields
+        ]
         grown = [time.growth(item) for item in series]
         return None if None in grown else sum(value for value in grown if value is not None)
 
-    memory = sampled.series("rss_bytes") if sampled is not None else None
+    memory, grown_bytes = None, None
+    if sampled is not None:
+        memory = sampled.series("rss_bytes")
+        if memory is not None:
+            grown_bytes = time.change(memory, sampled.start_ns, telemetry.gone_ns(sampled))
     cpu_per_second = time.per_second(growth("cpu_ns"))
     return ProcessUse(
         pid=process.pid,
         role="main" if process is rank.main else f"worker {worker_number(process)}",
         cpu_pct_mean=None if cpu_per_second is None else cpu_per_second / 1e7,
         rss_peak_bytes=None if memory is None else int(memory.value.max()),
-        rss_growth_bytes=_whole(time.change(memory)),
+        rss_growth_bytes=_whole(grown_bytes),
         major_faults=_whole(growth("major_faults")),
         io_calls=_whole(growth("read_calls", "write_calls")),
         storage_read_bytes=_whole(growth("read_bytes")),
@@ -122,9 +127,9 @@ def _host(host: Host, time: MeasuredTime) -> HostUse:
     full = per_cpu((host.busy >= _SATURATED).all(axis=1, keepdims=True).astype(float)) if busy else None
     sampler = share("sampler_cpu_ns", 1e9)
     return HostUse(
-        cpu_busy_fraction=time.mean(busy),
-        cpu_saturated_fraction=time.mean(full),
-        iowait_fraction=time.mean(per_cpu(host.iowait)),
+        cpu_busy_fraction=time.mean(busy, _LONG_NS),
+        cpu_saturated_fraction=time.mean(full, _LONG_NS),
+        iowait_fraction=time.mean(per_cpu(host.iowait), _LONG_NS),
         cpu_throttled_fraction=_throttled(host, time),
         pressure_fraction=pressures(""),
         cgroup_pressure_fraction=pressures("cgroup_"),

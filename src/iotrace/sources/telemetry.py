@@ -102,6 +102,7 @@ class Telemetry:
     ended: bool
     last_ns: int
     damage: list[str] = field(default_factory=list)
+    killed_by: str = ""  # the signal that the launcher saw end it
 
     def process_of(self, process: Process) -> SampledProcess | None:
         """What was sampled of `process`; None if nothing. A pid may have come again: its start decides."""
@@ -110,6 +111,14 @@ class Telemetry:
         began_ns = process.began_ns + _START_SLACK_NS
         same = [item for item in self.processes if item.pid == process.pid and item.start_ns <= began_ns]
         return max(same, key=lambda item: item.start_ns, default=None)
+
+    def gone_ns(self, sampled: SampledProcess) -> int | None:
+        """When a sampled process was missing first; None where it was there to the last."""
+        times = sampled.samples["time_ns"]
+        # Longer than was asked for, where there are many.
+        period_ns = int(np.median(np.diff(times))) if len(times) > 1 else 0
+        missing_ns = int(times[-1]) + max(self.sampler.interval_ns, period_ns)
+        return missing_ns if missing_ns < self.last_ns else None
 
 
 def read_telemetry(session: Path, clocks: Clocks | None = None) -> list[Telemetry]:
@@ -148,16 +157,21 @@ def _read(directory: Path, clocks: Clocks) -> Telemetry | None:
         ended=bool(by_type[SamplerEnd]),
         last_ns=max(times),
         damage=damage,
+        killed_by=_text(directory / names.KILLED).strip(),
     )
 
 
 def _failure(log: Path) -> list[str]:
     """Why the sampler ended before its time, as it wrote itself."""
-    try:
-        time_and_error = log.read_text(errors="replace").split(maxsplit=1)
-    except OSError:
-        return []
+    time_and_error = _text(log).split(maxsplit=1)
     return [f"its sampler failed: {time_and_error[1].strip()}"] if len(time_and_error) == 2 else []
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def _samples(path: Path, clock: Clock, damage: list[str]) -> npt.NDArray[Any]:
@@ -244,10 +258,9 @@ def _quotas(records: list[SystemRecord], times: Times) -> dict[str, tuple[Series
     """The account of each group that has had a quota."""
     found = {}
     for group in sorted({group for record in records for group in record.cgroup_quotas}):
-        told = np.array([group in record.cgroup_quotas for record in records])
-        counts = np.array(
-            [record.cgroup_quotas[group] for record in records if group in record.cgroup_quotas]
-        )
+        pairs = [record.cgroup_quotas.get(group) for record in records]
+        told = np.array([pair is not None for pair in pairs])
+        counts = np.array([pair for pair in pairs if pair is not None])
         if counts[-1, 0]:
             periods, held_back = counts.astype(np.float64).T
             found[group] = Series(times[told], periods), Series(times[told], held_back)

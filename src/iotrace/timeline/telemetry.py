@@ -61,8 +61,8 @@ def _process(sampled: SampledProcess, telemetry: Telemetry) -> list[Counter]:
         found.append(Counter("CPU", _rate(cpu, 1e-7), "%"))
     if memory is not None:
         found.append(_gauge("RSS", memory.time_ns, memory.value, "bytes"))
-        gone_ns = int(memory.time_ns[-1]) + telemetry.sampler.interval_ns
-        if gone_ns < telemetry.last_ns:
+        gone_ns = telemetry.gone_ns(sampled)
+        if gone_ns is not None:
             found[-1].points.append((gone_ns, 0.0))
     return found
 
