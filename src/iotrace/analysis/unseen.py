@@ -146,6 +146,11 @@ def _telemetry(session: Session) -> list[NotCaptured]:
             remedy = "see what iotrace doctor says of it on that host"
             if why:  # else it was still being looked for when the run ended
                 found.append(NotCaptured(f"gpu on {manifest.host}", why, remedy))
+    for rank in session.ranks:
+        sampled = session.telemetry_of(rank.main)
+        if sampled is not None and all(sampled.process_of(process) is None for process in rank.processes):
+            why = "none of its processes is known among those that were sampled"
+            found.append(NotCaptured(f"telemetry of the processes of rank {rank.number}", why))
     for telemetry in session.telemetry:
         found += _failed_figures(telemetry)
         found += _gaps(telemetry)

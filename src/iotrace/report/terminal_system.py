@@ -29,7 +29,7 @@ def print_system(system: System, console: Console) -> None:
         of = f" of {100 * system.cpus}" if system.cpus else ""
         parts.append(f"CPU {system.cpu_pct_mean:.0f} %{of}")
     if system.rss_peak_bytes is not None:
-        parts.append(f"RSS of its processes {_bytes(system.rss_peak_bytes)} at most")
+        parts.append(f"RSS of its processes {_bytes(system.rss_peak_bytes)} at most{_unsampled(system)}")
     host = system.host
     if host is not None:
         if host.cpu_busy_fraction is not None and host.cpu_saturated_fraction is not None:
@@ -56,6 +56,12 @@ def print_system(system: System, console: Console) -> None:
         line(console, _gpu_label(gpu), _gpu_text(gpu))
     if len(system.gpus) > _MOST_GPUS:
         line(console, "", f"{len(system.gpus) - _MOST_GPUS} more devices: --json")
+
+
+def _unsampled(system: System) -> str:
+    """How many processes ended before a sample was taken of them."""
+    missing = sum(process.rss_peak_bytes is None for process in system.processes)
+    return f", without {missing} of {len(system.processes)} that were not sampled" if missing else ""
 
 
 def _growing(processes: list[ProcessUse]) -> str:

@@ -52,12 +52,16 @@ class Series:
 
 @dataclass(frozen=True)
 class SampledProcess:
-    """A process of the command; `samples` has `SAMPLE_DTYPE`."""
+    """A process of the command; `samples` has `SAMPLE_DTYPE`. `pid` is what the process itself sees.
+
+    `switches`: context switches of its main thread so far, voluntary and involuntary.
+    """
 
     pid: int
     start_ns: int
     name: str
     samples: npt.NDArray[Any]
+    switches: tuple[Series, Series] | None = None
 
     def series(self, field: str) -> Series | None:
         """A column, None where the kernel did not tell it throughout."""
@@ -105,12 +109,18 @@ class Telemetry:
     killed_by: str = ""  # the signal that the launcher saw end it
 
     def process_of(self, process: Process) -> SampledProcess | None:
-        """What was sampled of `process`; None if nothing. A pid may have come again: its start decides."""
+        """What was sampled of `process`; None if nothing. A pid may have come again: its start decides.
+
+        Two PID namespaces may have the same pid at once: then it is not known which of the two it is.
+        """
         if process.identity.node != self.sampler.node:
             return None
         began_ns = process.began_ns + _START_SLACK_NS
         same = [item for item in self.processes if item.pid == process.pid and item.start_ns <= began_ns]
-        return max(same, key=lambda item: item.start_ns, default=None)
+        living = [item for item in same if len(item.samples) and item.samples["time_ns"][-1] > began_ns]
+        if len(living) > 1:
+            return None
+        return max(living or same, key=lambda item: item.start_ns, default=None)
 
     def gone_ns(self, sampled: SampledProcess) -> int | None:
         """When a sampled process was missing first; None where it was there to the last."""
@@ -146,10 +156,11 @@ def _read(directory: Path, clocks: Clocks) -> Telemetry | None:
     systems = by_type[SystemRecord]
     clock = clocks.of_domain[domain_of(sampler.node, sampler.host, sampler.boot_id)]
     samples = _samples(directory / names.SAMPLES, clock, damage)
+    switches = _switches(systems, clock)
     times = [clock.real_one(record.clock[0]) for record in (sampler, *systems)]
     return Telemetry(
         sampler=sampler,
-        processes=[_process(record, samples, clock) for record in by_type[ProcessRecord]],
+        processes=[_process(record, samples, switches, clock) for record in by_type[ProcessRecord]],
         devices=[_device(record, by_type[GpuRecord], clock) for record in by_type[DeviceRecord]],
         host=_host(systems, clock),
         unavailable=by_type[Unavailable],
@@ -189,10 +200,30 @@ def _samples(path: Path, clock: Clock, damage: list[str]) -> npt.NDArray[Any]:
     return samples[np.argsort(samples["process"], kind="stable")]
 
 
-def _process(record: ProcessRecord, samples: npt.NDArray[Any], clock: Clock) -> SampledProcess:
+def _switches(records: list[SystemRecord], clock: Clock) -> dict[int, tuple[Series, Series]]:
+    """Voluntary and involuntary context switches so far, by number of the process."""
+    told: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    for record in records:
+        for number, voluntary, involuntary in record.switches:
+            told[number].append((record.clock[0], voluntary, involuntary))
+    found = {}
+    for number, rows in told.items():
+        mono_ns, voluntary, involuntary = np.array(rows, dtype=np.int64).T
+        times = clock.real(mono_ns)
+        found[number] = (Series(times, voluntary.astype(float)), Series(times, involuntary.astype(float)))
+    return found
+
+
+def _process(
+    record: ProcessRecord,
+    samples: npt.NDArray[Any],
+    switches: dict[int, tuple[Series, Series]],
+    clock: Clock,
+) -> SampledProcess:
     first, last = np.searchsorted(samples["process"], [record.number, record.number + 1])
-    own = samples[first:last]
-    return SampledProcess(record.pid, clock.real_one(record.start_ns), record.name, own)
+    pid = record.pid if record.own_pid is None else record.own_pid
+    start_ns = clock.real_one(record.start_ns)
+    return SampledProcess(pid, start_ns, record.name, samples[first:last], switches.get(record.number))
 
 
 def _device(about: DeviceRecord, records: list[GpuRecord], clock: Clock) -> SampledDevice:

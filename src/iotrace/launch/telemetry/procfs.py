@@ -64,6 +64,16 @@ def parse_switches(data: bytes) -> tuple[int, int]:
     return found[0], found[1]
 
 
+def parse_ids(data: bytes) -> tuple[int, int]:
+    """/proc/PID/status: the process that a thread is of, and the pid that the process itself sees.
+
+    The latter is another one in a PID namespace of its own (NSpid, since Linux 4.1).
+    """
+    values = dict(line.split(b":", 1) for line in data.splitlines() if line.startswith((b"Tgid:", b"NSpid:")))
+    group = int(values[b"Tgid"])
+    return group, int(values[b"NSpid"].split()[-1]) if b"NSpid" in values else group
+
+
 def parse_cpus(data: bytes) -> dict[int, tuple[int, int, int]]:
     """/proc/stat: busy, iowait and idle ticks so far by CPU number. Stolen time is busy."""
     found = {}
