@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -215,7 +216,8 @@ def test_few_descriptors_hide_no_process(tmp_path: Path, descriptors: int) -> No
     assert done.returncode == 0
     told = records(tmp_path / "session")
     assert told[-1]["type"] == "end"
-    assert sum(record["type"] == "process" and record["name"] == "sleep" for record in told) == 30
+    children = Counter(record["ppid"] for record in told if record["type"] == "process")
+    assert max(children.values()) == 30
     (sampled,) = read_telemetry(tmp_path / "session")
     assert all(len(process.samples) >= 5 for process in sampled.processes)
 
@@ -328,8 +330,8 @@ def test_processes_use_what_the_program_used(known: Run) -> None:
     together = main["cpu_pct_mean"] + worker["cpu_pct_mean"]
     assert together == pytest.approx(found["cpu_pct_mean"], rel=0.15, abs=5)
     assert main["cpu_pct_mean"] > 2 * worker["cpu_pct_mean"]
-    # Of its 40 items some 37 are made in measured steps; a new process may be found a second late, which is
-    # 16 items.
+    # Of its 40 items some 37 are made in measured steps; a new process may be found late, and up to a quarter
+    # of the steps lies outside of its samples.
     assert 80 * MIB < worker["rss_growth_bytes"] < 160 * MIB
     assert worker["rss_peak_bytes"] > 150 * MIB
     assert abs(main["rss_growth_bytes"]) < 40 * MIB

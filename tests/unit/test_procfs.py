@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from iotrace.launch.telemetry.procfs import (
     ReopenedFile,
     parse_cpus,
     parse_disks,
+    parse_ids,
     parse_io,
     parse_last_pid,
     parse_memory,
@@ -26,6 +29,7 @@ from iotrace.launch.telemetry.procfs import (
     parse_switches,
 )
 from iotrace.launch.telemetry.tree import Member, Tree
+from iotrace.session import names
 from iotrace.sources.samples import SAMPLE_DTYPE
 
 STAT = (
@@ -67,6 +71,12 @@ def test_io_in_the_order_of_a_sample() -> None:
 def test_switches() -> None:
     text = b"Name:\tpython\nvoluntary_ctxt_switches:\t120\nnonvoluntary_ctxt_switches:\t7\n"
     assert parse_switches(text) == (120, 7)
+
+
+def test_ids_of_a_process_in_a_namespace_of_its_own_and_of_a_thread() -> None:
+    assert parse_ids(b"Name:\tpython\nTgid:\t400\nNgid:\t0\nPid:\t400\nNSpid:\t400\t7\t1\n") == (400, 1)
+    assert parse_ids(b"Tgid:\t400\nPid:\t401\nNStgid:\t400\nNSpid:\t401\n") == (400, 401)
+    assert parse_ids(b"Tgid:\t400\nPid:\t400\n") == (400, 400)
 
 
 def test_cpus_count_stolen_time_as_busy_and_guests_once() -> None:
@@ -180,3 +190,27 @@ def test_pids_that_begin_anew_make_foreign_ones_unknown(monkeypatch: pytest.Monk
     pids = [100, 150, 20, 30]
     monkeypatch.setattr("iotrace.launch.telemetry.tree.parse_last_pid", lambda _: pids.pop(0))
     assert [tree._pids_began_anew() for _ in range(4)] == [False, False, True, False]
+
+
+def test_the_newest_process_is_found_by_its_number_and_threads_are_none() -> None:
+    with open("/proc/self/stat", "rb") as file:
+        tree = Tree("/no/session", parse_stat(file.read()).start_ticks)
+    tree.scan()
+    settings = names.encode_settings({"session": "/no/session"})
+    child = subprocess.Popen(
+        [sys.executable, "-c", "import threading as t; t.Thread(target=input).start(); print(1); input()"],
+        env={**os.environ, names.SETTINGS_VARIABLE: settings, "PYTHONPATH": ""},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert child.stdout is not None
+    child.stdout.readline()
+    found = tree.scan_newest()
+    if not found:  # many others were made meanwhile
+        found = tree.scan()
+    assert [(record["pid"], record["own_pid"]) for record in found] == [(child.pid, child.pid)]
+    assert len(tree.sample(new_alone=True)) == names.SAMPLE_BYTES
+    assert tree.sample(new_alone=True) == b""
+    assert tree.scan_newest() == []
+    child.communicate(b"\n\n")
+    assert tree.sample() == b""

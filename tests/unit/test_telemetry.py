@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import sys
+import sysconfig
 import threading
 import time
 import types
@@ -23,10 +24,12 @@ from iotrace.analysis.system import _gpu, _throttled
 from iotrace.analysis.unseen import _gaps
 from iotrace.launch.telemetry import amd, gpus
 from iotrace.launch.telemetry.gpus import Device, Figure, FigureError, Poller, UnavailableError
-from iotrace.launch.telemetry.start import claim
+from iotrace.launch.telemetry.sidecar import Sidecar
+from iotrace.launch.telemetry.start import _import_path, claim
 from iotrace.session import names
 from iotrace.sources.samples import DeviceRecord
-from iotrace.sources.telemetry import SampledDevice, Series, read_telemetry
+from iotrace.sources.telemetry import SampledDevice, SampledProcess, Series, read_telemetry
+from iotrace.timeline.telemetry import _process
 
 SECOND = 1_000_000_000
 
@@ -464,3 +467,91 @@ def test_without_a_quota_nothing_is_told_of_it(tmp_path: Path) -> None:
     (found,) = read_telemetry(tmp_path)
     start = int(found.host.time_ns[0])
     assert _throttled(found.host, MeasuredTime(steps((start, start + SECOND)))) is None
+
+
+# --- the processes ---
+
+
+def test_a_pid_of_another_namespace_is_the_processes_own(tmp_path: Path) -> None:
+    lines = [
+        SAMPLER,
+        {"type": "process", "number": 0, "pid": 700, "own_pid": 1, "start_ns": 1},
+        {"type": "process", "number": 1, "pid": 1, "start_ns": 1},
+        {"type": "process", "number": 2, "pid": 800, "own_pid": 5, "start_ns": 1},
+    ]
+    data = sample(3 * SECOND, 0, 100) + sample(3 * SECOND, 1, 200) + sample(3 * SECOND, 2, 300)
+    _sampled(tmp_path / names.TELEMETRY / "n-1", lines, data)
+    (found,) = read_telemetry(tmp_path)
+
+    def of(pid: int, began_ns: int) -> SampledProcess | None:
+        identity = types.SimpleNamespace(node="n")
+        return found.process_of(types.SimpleNamespace(pid=pid, began_ns=began_ns, identity=identity))  # type: ignore[arg-type]
+
+    began_ns = found.processes[0].start_ns + SECOND
+    assert of(5, began_ns) is found.processes[2]
+    assert of(800, began_ns) is None
+    assert of(1, began_ns) is None  # two that live at once: which of them it is, is not known
+
+
+def test_counters_of_a_process_that_never_move_are_left_out(tmp_path: Path) -> None:
+    def counted(second: int, calls: int, read: int) -> bytes:
+        return struct.pack(
+            names.SAMPLE_FORMAT, second * SECOND, 0, 1, 0, 7, 0, read, 0, calls, calls, read, 0
+        )
+
+    told = [{**SYSTEM, "clock": [n * SECOND, 10 * SECOND, 5], "switches": [[0, 30 * n, 0]]} for n in range(3)]
+    lines = [SAMPLER, {"type": "process", "number": 0, "pid": 7, "start_ns": 0}, *told]
+    _sampled(
+        tmp_path / names.TELEMETRY / "n-1",
+        lines,
+        counted(0, 0, 0) + counted(1, 5, 3 << 20) + counted(2, 25, 3 << 20),
+    )
+    (found,) = read_telemetry(tmp_path)
+    counters = {
+        (counter.name, counter.unit): [value for _, value in counter.points]
+        for counter in _process(found.processes[0], found)
+    }
+    assert counters.pop(("CPU", "%")) == [0, 0, 0]
+    assert counters.pop(("RSS", "bytes"))[0] == 7
+    assert counters == {
+        ("storage read", "MiB/s"): pytest.approx([3, 0, 0]),
+        ("I/O calls", "/s"): pytest.approx([10, 40, 0]),
+        ("voluntary switches", "/s"): pytest.approx([30, 30, 0]),
+    }
+
+
+@pytest.mark.parametrize(
+    ("cost_ms", "at_least_ms", "at_most_ms"), [(0, 20, 400), (2, 1000, 1900), (30, 5000, 5000)]
+)
+def test_a_turn_that_costs_much_makes_the_next_one_late(
+    tmp_path: Path, cost_ms: int, at_least_ms: int, at_most_ms: int
+) -> None:
+    def sample(new_alone: bool = False) -> bytes:
+        end_ns = time.thread_time_ns() + cost_ms * 1_000_000
+        while time.thread_time_ns() < end_ns:
+            pass
+        return b""
+
+    sidecar = Sidecar(str(tmp_path), str(tmp_path), 20_000_000)
+    sidecar._tree.sample = sample  # type: ignore[method-assign]
+    sidecar._sample()
+    assert at_least_ms <= sidecar._turn_ns / 1e6 <= at_most_ms
+
+
+# --- where the sidecar imports from ---
+
+
+def test_installed_packages_are_found_from_within_their_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages = sysconfig.get_path("purelib")
+    monkeypatch.setattr(sys, "path", [packages, str(tmp_path), "relative", ""])
+    monkeypatch.chdir(packages)
+    assert {packages, str(tmp_path), f"{packages}/relative"} <= set(_import_path().split(":"))
+    monkeypatch.chdir(tmp_path)
+    assert str(tmp_path) not in _import_path().split(":")
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert _import_path().split(":")[1:] == [packages, str(tmp_path)]

@@ -15,7 +15,7 @@ from iotrace.report.terminal_system import print_system
 MIB = 1 << 20
 
 
-def process(role: str, growth: int | None, peak: int) -> ProcessUse:
+def process(role: str, growth: int | None, peak: int | None) -> ProcessUse:
     return ProcessUse(
         pid=1,
         role=role,
@@ -40,8 +40,14 @@ def shown(processes: list[ProcessUse], gpus: list[Gpu], throttled: float | None 
         memory_available_bytes_min=None,
         sampler_cpu_pct_mean=None,
     )
+    peaks = [item.rss_peak_bytes for item in processes if item.rss_peak_bytes is not None]
     system = System(
-        gpus=gpus, cpu_pct_mean=None, rss_peak_bytes=None, cpus=None, processes=processes, host=host
+        gpus=gpus,
+        cpu_pct_mean=None,
+        rss_peak_bytes=max(peaks, default=None),
+        cpus=None,
+        processes=processes,
+        host=host,
     )
     console = Console(file=io.StringIO(), width=200)
     print_system(system, console)
@@ -57,6 +63,12 @@ def test_memory_that_grew_is_named_the_most_first() -> None:
     grown = [process(f"worker {n}", n * 20 * MIB, 200 * MIB) for n in range(1, 7)]
     text = shown([steady, *grown], [])
     assert "worker 6 120.0 MiB, worker 5 100.0 MiB, worker 4 80.0 MiB, worker 3 60.0 MiB, 2 more" in text
+
+
+def test_processes_without_a_sample_are_counted() -> None:
+    seen, unseen = process("main", None, 100 * MIB), process("worker 0", None, None)
+    assert "100.0 MiB at most, without 2 of 3 that were not sampled\n" in shown([seen, unseen, unseen], [])
+    assert "100.0 MiB at most\n" in shown([seen], [])
 
 
 def test_a_quota_that_held_the_job_back_is_named() -> None:

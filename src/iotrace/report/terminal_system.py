@@ -92,9 +92,9 @@ def _gpu_text(gpu: Gpu) -> str:
     if gpu.power_w_mean is not None:
         energy = f"{gpu.power_w_mean:.0f} W{_peak(gpu.power_w_mean, gpu.power_w_peak)}"
         if gpu.energy_j_per_step is not None:
-            energy += f", {gpu.energy_j_per_step:.1f} J a step"
+            energy += f", {_joules(gpu.energy_j_per_step)} J a step"
         if gpu.energy_j_per_sample is not None:
-            energy += f", {gpu.energy_j_per_sample:.2g} J a sample"
+            energy += f", {_joules(gpu.energy_j_per_sample)} J a sample"
         parts.append(energy)
     if gpu.memory_bytes_peak is not None:
         parts.append(f"{_bytes(gpu.memory_bytes_peak)} at most")
@@ -105,6 +105,11 @@ def _gpu_text(gpu: Gpu) -> str:
     if gpu.throttled_fraction:
         parts.append(f"held back {100 * gpu.throttled_fraction:.0f} %: {', '.join(gpu.throttle_reasons)}")
     return f"{gpu.name}: {' · '.join(parts) if parts else 'unknown'}"
+
+
+def _joules(energy_j: float) -> str:
+    """Two digits at least, and a decimal place."""
+    return f"{energy_j:.1f}" if energy_j >= 1 else f"{energy_j:.2g}"
 
 
 def _peak(mean: float, peak: float | None) -> str:

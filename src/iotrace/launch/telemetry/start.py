@@ -6,8 +6,10 @@ import json
 import os
 import shutil
 import signal
+import site
 import subprocess
 import sys
+import sysconfig
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,6 +20,7 @@ DEFAULT_INTERVAL_MS = 200
 SHORTEST_INTERVAL_MS = 20
 LONGEST_INTERVAL_MS = 1000  # a run of some seconds still has samples from within its steps
 _END_SECONDS = 1.0
+_KINDS = ("stdlib", "platstdlib", "purelib", "platlib")
 # The launcher's own import path replaces the interpreter's: nothing in the command's directory, in PYTHONPATH
 # or in site-packages' .pth files runs.
 _CODE = (
@@ -128,8 +131,28 @@ def _spawn(session: Path, directory: Path, interval_ms: int) -> subprocess.Popen
 
 
 def _import_path() -> str:
-    """Where this process imports from, iotrace itself first, the current directory left out."""
+    """Where this process imports from, iotrace itself first, the current directory left out.
+
+    Not so if that is where installed packages lie. The sidecar has another current directory.
+    """
     own = str(Path(__file__).parents[3])
-    here = os.path.realpath(".")
-    others = [entry for entry in sys.path if entry and os.path.realpath(entry) != here]
+    try:
+        here = os.path.realpath(".")
+    except FileNotFoundError:  # it was deleted: nothing can be imported from it
+        here = ""
+    installed = {os.path.realpath(entry) for entry in _installed()}
+    others = []
+    for entry in sys.path:
+        if not entry or not (os.path.isabs(entry) or here):
+            continue
+        place = os.path.realpath(entry)
+        if place != here or place in installed:
+            others.append(os.path.abspath(entry))
     return os.pathsep.join(dict.fromkeys([own, *others]))
+
+
+def _installed() -> list[str]:
+    """Directories of the interpreter's own and of installed packages."""
+    user = site.getusersitepackages() if site.ENABLE_USER_SITE else None
+    found = [sysconfig.get_path(kind) for kind in _KINDS] + site.getsitepackages()
+    return [*found, user] if user else found
