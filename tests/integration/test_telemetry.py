@@ -347,7 +347,7 @@ def test_the_host_is_as_busy_as_the_program_made_it_or_more(known: Run) -> None:
     assert 0 <= host["iowait_fraction"] <= 1
     assert host["memory_available_bytes_min"] > 0
     for fraction in host["pressure_fraction"].values():
-        assert 0 <= fraction <= 1.01
+        assert 0 <= fraction <= 1
     # Measured: 0.3 % of a core with nine processes; a shared machine is noisy.
     assert 0 < host["sampler_cpu_pct_mean"] < 3
 

@@ -115,7 +115,8 @@ def _host(host: Host, time: MeasuredTime) -> HostUse:
 
     def pressures(prefix: str) -> dict[str, float]:
         found = {name: share(f"{prefix}{name}_pressure_us", 1e6) for name in ("cpu", "memory", "io")}
-        return {name: value for name, value in found.items() if value is not None}
+        # Read a little after the clock, it may seem to have grown more than time went by.
+        return {name: min(1.0, value) for name, value in found.items() if value is not None}
 
     def per_cpu(shares: Floats) -> Series | None:
         known = ~np.isnan(shares).any(axis=1)
@@ -152,7 +153,7 @@ def _throttled(host: Host, time: MeasuredTime) -> float | None:
 
 def devices_of(telemetry: Telemetry, rank: Rank) -> list[SampledDevice]:
     """The devices on which the rank's processes had memory; all of the host where none is known to."""
-    pids = {process.pid for process in rank.processes}
+    pids = _host_pids(telemetry, rank)
     used = [
         device
         for device in telemetry.devices
@@ -161,11 +162,17 @@ def devices_of(telemetry: Telemetry, rank: Rank) -> list[SampledDevice]:
     return used or telemetry.devices
 
 
+def _host_pids(telemetry: Telemetry, rank: Rank) -> set[int]:
+    """The pids by which drivers know the rank's processes: in PID namespaces of their own they see others."""
+    sampled = [(process, telemetry.process_of(process)) for process in rank.processes]
+    return {process.pid if item is None else item.host_pid for process, item in sampled}
+
+
 def _gpus(telemetry: Telemetry, rank: Rank, kept: list[Step], time: MeasuredTime) -> list[Gpu]:
     samples = [step.samples for step in kept]
     known = [count for count in samples if count is not None]
     sample_count = sum(known) if len(known) == len(samples) else None
-    pids = {process.pid for process in rank.processes}
+    pids = _host_pids(telemetry, rank)
     return [_gpu(device, pids, len(kept), sample_count, time) for device in devices_of(telemetry, rank)]
 
 

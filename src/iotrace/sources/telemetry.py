@@ -52,12 +52,14 @@ class Series:
 
 @dataclass(frozen=True)
 class SampledProcess:
-    """A process of the command; `samples` has `SAMPLE_DTYPE`. `pid` is what the process itself sees.
+    """A process of the command; `samples` has `SAMPLE_DTYPE`.
 
-    `switches`: context switches of its main thread so far, voluntary and involuntary.
+    `pid` is what the process itself sees, `host_pid` what its sampler and the drivers do. `switches`: context
+    switches of its main thread so far, voluntary and involuntary.
     """
 
     pid: int
+    host_pid: int
     start_ns: int
     name: str
     samples: npt.NDArray[Any]
@@ -223,7 +225,8 @@ def _process(
     first, last = np.searchsorted(samples["process"], [record.number, record.number + 1])
     pid = record.pid if record.own_pid is None else record.own_pid
     start_ns = clock.real_one(record.start_ns)
-    return SampledProcess(pid, start_ns, record.name, samples[first:last], switches.get(record.number))
+    own = samples[first:last]
+    return SampledProcess(pid, record.pid, start_ns, record.name, own, switches.get(record.number))
 
 
 def _device(about: DeviceRecord, records: list[GpuRecord], clock: Clock) -> SampledDevice:

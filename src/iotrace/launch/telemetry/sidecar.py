@@ -62,6 +62,7 @@ class Sidecar:
         self._tree = Tree(session, self._start_ticks)
         self._poller = Poller({"NVML": nvml.find, "amdsmi": amd.find}, self._records.append)
         self._costs = {"scan": 0, "processes": 0}
+        self._turns_cpu_ns: deque[int] = deque(maxlen=3)
         self._turn_ns = interval_ns  # until the next turn, as it costs now
         self._rested_ns = {"scan": 0, "switches": 0}  # when each may be done again
         self._released = self._deleted = False
@@ -124,8 +125,11 @@ class Sidecar:
         before_ns, cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
         self._samples.append(self._tree.sample())
         self._costs["processes"] += time.perf_counter_ns() - before_ns
-        rest_ns = min(_LONGEST_TURN_NS, _SAMPLE_REST * (time.thread_time_ns() - cpu_ns))
-        self._turn_ns = max(self._interval_ns, rest_ns)
+        self._turns_cpu_ns.append(time.thread_time_ns() - cpu_ns)
+        usual_ns = sorted(self._turns_cpu_ns)[
+            len(self._turns_cpu_ns) // 2
+        ]  # one that missed its caches is none
+        self._turn_ns = max(self._interval_ns, min(_LONGEST_TURN_NS, _SAMPLE_REST * usual_ns))
 
     def _switches(self) -> list[tuple[int, int, int]]:
         """Context switches by process; none where they were read not long ago for what they cost."""

@@ -82,9 +82,7 @@ class System:
                 if parse_quota(file.read()) is not None:  # else version 2 without its CPU controller
                     files[directory] = file
         if files:
-            self._figures.append(
-                ("cgroup_quotas", lambda: {name: parse_quota(file.read()) for name, file in files.items()})
-            )
+            self._figures.append(("cgroup_quotas", lambda: _quotas(files)))
 
     def _cpus(self, file: OpenFile) -> dict[int, tuple[int, int, int]]:
         """Busy, iowait and idle ticks since the last time, of the CPUs that the job may use."""
@@ -99,6 +97,11 @@ class System:
 
 def _pressure(file: OpenFile) -> dict[str, int]:
     return parse_pressure(file.read())
+
+
+def _quotas(files: dict[str, OpenFile]) -> dict[str, tuple[int, int]]:
+    found = {name: parse_quota(file.read()) for name, file in files.items()}
+    return {name: counts for name, counts in found.items() if counts is not None}
 
 
 def _listing(directory: str) -> list[str]:
