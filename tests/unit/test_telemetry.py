@@ -86,6 +86,9 @@ def test_half_of_the_measured_time_is_no_figure_of_it() -> None:
         assert measured.mean(gauge, average_of_ns) is None
     assert measured.extreme(gauge) is None
     assert measured.change(gauge, 0, None) is None
+    assert not measured.seen(-SECOND, 5 * SECOND)
+    assert measured.seen(-SECOND, 8 * SECOND)
+    assert MeasuredTime([]).seen(0, SECOND)
     most = series(*((n * SECOND, 8.0) for n in range(1, 9)))
     assert measured.mean(most) == measured.extreme(most) == 8
 

@@ -88,6 +88,9 @@ def test_a_device_with_peaks_and_energy() -> None:
     }
     text = shown([], [Gpu(**{**figures, **known, **power})])  # type: ignore[arg-type]
     assert "A: 40 % busy (at most 97) · 250 W (at most 310), 12.5 J a step, 0.78 J a sample" in text
+    large = power | {"energy_j_per_step": 197.7, "energy_j_per_sample": 197.7}
+    text = shown([], [Gpu(**{**figures, **known, **large})])  # type: ignore[arg-type]
+    assert "197.7 J a step, 197.7 J a sample" in text
     assert "A: 40 % busy (at most 97)\n" in shown([], [Gpu(**{**figures, **known})]).replace(" \n", "\n")  # type: ignore[arg-type]
 
 

@@ -89,6 +89,11 @@ class MeasuredTime:
             return None
         return float(gauge.value[behind - 1] - gauge.value[first])
 
+    def seen(self, begin_ns: int, end_ns: int) -> bool:
+        """Whether enough of it lies between for a largest value; so it is where no time is measured."""
+        within_ns = self._time.within(np.array([begin_ns]), np.array([end_ns]))[0]
+        return float(within_ns) >= _SEEN * self.length_ns
+
     def _seen(self, weights: Floats) -> bool:
         return bool(self.length_ns) and float(weights.sum()) >= _SEEN * self.length_ns
 

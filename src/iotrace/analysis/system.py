@@ -36,7 +36,8 @@ def system_of(session: Session, rank: Rank, kept: list[Step], cpu_percent: float
     if telemetry is not None:
         sampled = [(process, telemetry.process_of(process)) for process in rank.processes]
         seen = [item for _, item in sampled if item is not None and len(item.samples)]
-        peak_bytes = _peak_together(seen)
+        if time.seen(telemetry.first_ns, telemetry.last_ns):
+            peak_bytes = _peak_together(seen)
         processes = [_process(process, item, rank, time, telemetry) for process, item in sampled]
         if cpu_percent is None and processes and all(item.cpu_pct_mean is not None for item in processes):
             cpu_percent = sum(item.cpu_pct_mean or 0.0 for item in processes)
@@ -75,17 +76,18 @@ def _process(
         grown = [time.growth(item) for item in series]
         return None if None in grown else sum(value for value in grown if value is not None)
 
-    memory, grown_bytes = None, None
-    if sampled is not None:
-        memory = sampled.series("rss_bytes")
-        if memory is not None:
-            grown_bytes = time.change(memory, sampled.start_ns, telemetry.gone_ns(sampled))
+    peak_bytes, grown_bytes = None, None
+    memory = sampled.series("rss_bytes") if sampled is not None else None
+    if sampled is not None and memory is not None:
+        if time.seen(telemetry.first_ns, telemetry.last_ns):
+            peak_bytes = int(memory.value.max())
+        grown_bytes = time.change(memory, sampled.start_ns, telemetry.gone_ns(sampled))
     cpu_per_second = time.per_second(growth("cpu_ns"))
     return ProcessUse(
         pid=process.pid,
         role="main" if process is rank.main else f"worker {worker_number(process)}",
         cpu_pct_mean=None if cpu_per_second is None else cpu_per_second / 1e7,
-        rss_peak_bytes=None if memory is None else int(memory.value.max()),
+        rss_peak_bytes=peak_bytes,
         rss_growth_bytes=_whole(grown_bytes),
         major_faults=_whole(growth("major_faults")),
         io_calls=_whole(growth("read_calls", "write_calls")),

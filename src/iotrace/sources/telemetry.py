@@ -106,6 +106,7 @@ class Telemetry:
     unavailable: list[Unavailable]
     problems: list[Problem]
     ended: bool
+    first_ns: int
     last_ns: int
     damage: list[str] = field(default_factory=list)
     killed_by: str = ""  # the signal that the launcher saw end it
@@ -168,6 +169,7 @@ def _read(directory: Path, clocks: Clocks) -> Telemetry | None:
         unavailable=by_type[Unavailable],
         problems=by_type[Problem],
         ended=bool(by_type[SamplerEnd]),
+        first_ns=min(times),
         last_ns=max(times),
         damage=damage,
         killed_by=_text(directory / names.KILLED).strip(),
