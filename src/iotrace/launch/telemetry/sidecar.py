@@ -126,9 +126,8 @@ class Sidecar:
         self._samples.append(self._tree.sample())
         self._costs["processes"] += time.perf_counter_ns() - before_ns
         self._turns_cpu_ns.append(time.thread_time_ns() - cpu_ns)
-        usual_ns = sorted(self._turns_cpu_ns)[
-            len(self._turns_cpu_ns) // 2
-        ]  # one that missed its caches is none
+        # The median: a turn that missed its caches is not what turns cost.
+        usual_ns = sorted(self._turns_cpu_ns)[len(self._turns_cpu_ns) // 2]
         self._turn_ns = max(self._interval_ns, min(_LONGEST_TURN_NS, _SAMPLE_REST * usual_ns))
 
     def _switches(self) -> list[tuple[int, int, int]]:
