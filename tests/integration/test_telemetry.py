@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -215,7 +216,8 @@ def test_few_descriptors_hide_no_process(tmp_path: Path, descriptors: int) -> No
     assert done.returncode == 0
     told = records(tmp_path / "session")
     assert told[-1]["type"] == "end"
-    assert sum(record["type"] == "process" and record["name"] == "sleep" for record in told) == 30
+    children = Counter(record["ppid"] for record in told if record["type"] == "process")
+    assert max(children.values()) == 30
     (sampled,) = read_telemetry(tmp_path / "session")
     assert all(len(process.samples) >= 5 for process in sampled.processes)
 
@@ -235,12 +237,13 @@ def test_a_sidecar_that_fails_says_why(tmp_path: Path) -> None:
 
 
 def test_a_killed_sidecar_is_told(tmp_path: Path) -> None:
-    launched = start(tmp_path, "sleep 8")
+    launched = start(tmp_path, "sleep 2")
     os.kill(sidecar_of(tmp_path / "session"), signal.SIGKILL)
     launched.communicate(timeout=LIMIT_S)
     assert launched.returncode == 0
-    told = [missing["what"] for missing in report_of(tmp_path / "session")["not_captured"]]
-    assert f"the end of the telemetry of {os.uname().nodename}" in told
+    told = {missing["what"]: missing["why"] for missing in report_of(tmp_path / "session")["not_captured"]}
+    why = told[f"the end of the telemetry of {os.uname().nodename}"]
+    assert why.startswith("its sampler was killed by SIGKILL")
 
 
 def test_it_can_be_left_out(tmp_path: Path) -> None:
@@ -327,8 +330,8 @@ def test_processes_use_what_the_program_used(known: Run) -> None:
     together = main["cpu_pct_mean"] + worker["cpu_pct_mean"]
     assert together == pytest.approx(found["cpu_pct_mean"], rel=0.15, abs=5)
     assert main["cpu_pct_mean"] > 2 * worker["cpu_pct_mean"]
-    # Of its 40 items some 37 are made in measured steps; a new process may be found a second late, which is
-    # 16 items.
+    # Of its 40 items some 37 are made in measured steps; a new process may be found late, and up to a quarter
+    # of the steps lies outside of its samples.
     assert 80 * MIB < worker["rss_growth_bytes"] < 160 * MIB
     assert worker["rss_peak_bytes"] > 150 * MIB
     assert abs(main["rss_growth_bytes"]) < 40 * MIB
@@ -344,7 +347,7 @@ def test_the_host_is_as_busy_as_the_program_made_it_or_more(known: Run) -> None:
     assert 0 <= host["iowait_fraction"] <= 1
     assert host["memory_available_bytes_min"] > 0
     for fraction in host["pressure_fraction"].values():
-        assert 0 <= fraction <= 1.01
+        assert 0 <= fraction <= 1
     # Measured: 0.3 % of a core with nine processes; a shared machine is noisy.
     assert 0 < host["sampler_cpu_pct_mean"] < 3
 

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from iotrace.launch.telemetry.cgroups import groups_v1, groups_v2, parse_quota
 from iotrace.launch.telemetry.procfs import (
     PAGE_BYTES,
     TICKS_PER_SECOND,
     OpenFile,
     ReopenedFile,
-    cgroup_directory,
-    cgroup_directory_v1,
     parse_cpus,
     parse_disks,
+    parse_ids,
     parse_io,
     parse_last_pid,
     parse_memory,
@@ -25,9 +27,9 @@ from iotrace.launch.telemetry.procfs import (
     parse_pressure,
     parse_stat,
     parse_switches,
-    parse_throttled,
 )
 from iotrace.launch.telemetry.tree import Member, Tree
+from iotrace.session import names
 from iotrace.sources.samples import SAMPLE_DTYPE
 
 STAT = (
@@ -69,6 +71,12 @@ def test_io_in_the_order_of_a_sample() -> None:
 def test_switches() -> None:
     text = b"Name:\tpython\nvoluntary_ctxt_switches:\t120\nnonvoluntary_ctxt_switches:\t7\n"
     assert parse_switches(text) == (120, 7)
+
+
+def test_ids_of_a_process_in_a_namespace_of_its_own_and_of_a_thread() -> None:
+    assert parse_ids(b"Name:\tpython\nTgid:\t400\nNgid:\t0\nPid:\t400\nNSpid:\t400\t7\t1\n") == (400, 1)
+    assert parse_ids(b"Tgid:\t400\nPid:\t401\nNStgid:\t400\nNSpid:\t401\n") == (400, 401)
+    assert parse_ids(b"Tgid:\t400\nPid:\t400\n") == (400, 400)
 
 
 def test_cpus_count_stolen_time_as_busy_and_guests_once() -> None:
@@ -113,22 +121,22 @@ def test_net_without_the_loopback() -> None:
     assert parse_net(text) == {"eth0": (1000, 2000)}
 
 
-def test_throttled_time_of_a_cgroup() -> None:
-    assert parse_throttled(b"usage_usec 5\nnr_throttled 1\nthrottled_usec 77\n") == 77
-    assert parse_throttled(b"usage_usec 5\n") is None
+def test_periods_of_a_quota() -> None:
+    assert parse_quota(b"usage_usec 5\nnr_periods 40\nnr_throttled 1\nthrottled_usec 77\n") == (40, 1)
+    assert parse_quota(b"nr_periods 5\nnr_throttled 3\nthrottled_time 2500000\n") == (5, 3)
+    assert parse_quota(b"usage_usec 5\n") is None
 
 
-@pytest.mark.parametrize(
-    ("cgroups", "mounts", "directory"),
-    [
-        ("0::/user.slice/a\n", "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n", "/sys/fs/cgroup/user.slice/a"),
-        ("4:memory:/x\n0::/\n", "c /sys/fs/cgroup/unified cgroup2 rw 0 0\n", "/sys/fs/cgroup/unified"),
-        ("4:memory:/x\n", "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n", None),
-        ("0::/a\n", "cgroup /sys/fs/cgroup/memory cgroup rw 0 0\n", None),
-    ],
-)
-def test_the_cgroup_of_version_two(cgroups: str, mounts: str, directory: str | None) -> None:
-    assert cgroup_directory(cgroups, mounts) == directory
+def test_the_cgroups_of_version_2(tmp_path: Path) -> None:
+    (tmp_path / "slice" / "job").mkdir(parents=True)
+    mounts = f"cgroup /sys/x cgroup rw,cpu 0 0\ncgroup2 {tmp_path} cgroup2 rw 0 0\n"
+    above = [f"{tmp_path}/slice/job", f"{tmp_path}/slice", f"{tmp_path}"]
+    assert groups_v2("4:memory:/x\n0::/slice/job\n", mounts) == above
+    # A container sees the mount's root alone, and a process of another namespace is outside of it.
+    for path in ("/", "/hosts/own", "/../../etc"):
+        assert groups_v2(f"0::{path}\n", mounts) == [f"{tmp_path}"]
+    assert groups_v2("4:memory:/x\n", mounts) == []
+    assert groups_v2("0::/a\n", "cgroup /sys/fs/cgroup/memory cgroup rw 0 0\n") == []
 
 
 def test_an_open_file_is_read_anew_each_time(tmp_path: Path) -> None:
@@ -145,19 +153,16 @@ def test_an_open_file_is_read_anew_each_time(tmp_path: Path) -> None:
     assert OpenFile(str(long)).read_all() == long.read_bytes()
 
 
-def test_throttled_time_of_version_1_is_in_nanoseconds() -> None:
-    assert parse_throttled(b"nr_periods 5\nnr_throttled 3\nthrottled_time 2500000\n") == 2500
-
-
-def test_the_cgroup_of_version_1(tmp_path: Path) -> None:
-    (tmp_path / "cpu,cpuacct" / "job").mkdir(parents=True)
-    mounts = f"tmpfs /sys tmpfs rw 0 0\ncgroup {tmp_path}/cpu,cpuacct cgroup rw,nosuid,cpu,cpuacct 0 0\n"
-    inside = cgroup_directory_v1("4:memory:/x\n3:cpu,cpuacct:/job\n0::/\n", mounts, "cpu")
-    assert inside == f"{tmp_path}/cpu,cpuacct/job"
-    # In a container the path is the host's, and the mount's root is the container's own group.
-    assert cgroup_directory_v1("3:cpu,cpuacct:/docker/4f\n", mounts, "cpu") == f"{tmp_path}/cpu,cpuacct"
-    assert cgroup_directory_v1("3:cpu,cpuacct:/\n", mounts, "cpu") is None
-    assert cgroup_directory_v1("0::/job\n", mounts, "cpu") is None
+def test_the_cgroups_of_version_1(tmp_path: Path) -> None:
+    root = tmp_path / "cpu,cpuacct"
+    (root / "job" / "task0").mkdir(parents=True)
+    mounts = f"tmpfs /sys tmpfs rw 0 0\ncgroup {root} cgroup rw,nosuid,cpu,cpuacct 0 0\n"
+    inside = groups_v1("4:memory:/x\n3:cpu,cpuacct:/job/task0\n0::/\n", mounts, "cpu")
+    assert inside == [f"{root}/job/task0", f"{root}/job", f"{root}"]
+    # In a container the path is the host's, or /; the mount's root is the container's own group.
+    assert groups_v1("3:cpu,cpuacct:/docker/4f\n", mounts, "cpu") == [f"{root}"]
+    assert groups_v1("3:cpu,cpuacct:/\n", mounts, "cpu") == [f"{root}"]
+    assert groups_v1("0::/job\n", mounts, "cpu") == []
 
 
 def test_the_last_pid_and_a_file_that_is_not_kept_open() -> None:
@@ -185,3 +190,27 @@ def test_pids_that_begin_anew_make_foreign_ones_unknown(monkeypatch: pytest.Monk
     pids = [100, 150, 20, 30]
     monkeypatch.setattr("iotrace.launch.telemetry.tree.parse_last_pid", lambda _: pids.pop(0))
     assert [tree._pids_began_anew() for _ in range(4)] == [False, False, True, False]
+
+
+def test_the_newest_process_is_found_by_its_number_and_threads_are_none() -> None:
+    with open("/proc/self/stat", "rb") as file:
+        tree = Tree("/no/session", parse_stat(file.read()).start_ticks)
+    tree.scan()
+    settings = names.encode_settings({"session": "/no/session"})
+    child = subprocess.Popen(
+        [sys.executable, "-c", "import threading as t; t.Thread(target=input).start(); print(1); input()"],
+        env={**os.environ, names.SETTINGS_VARIABLE: settings, "PYTHONPATH": ""},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert child.stdout is not None
+    child.stdout.readline()
+    found = tree.scan_newest()
+    if not found:  # many others were made meanwhile
+        found = tree.scan()
+    assert [(record["pid"], record["own_pid"]) for record in found] == [(child.pid, child.pid)]
+    assert len(tree.sample(new_alone=True)) == names.SAMPLE_BYTES
+    assert tree.sample(new_alone=True) == b""
+    assert tree.scan_newest() == []
+    child.communicate(b"\n\n")
+    assert tree.sample() == b""

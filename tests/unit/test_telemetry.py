@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import sys
+import sysconfig
 import threading
 import time
 import types
@@ -19,13 +20,16 @@ from hypothesis import strategies as st
 
 from iotrace.analysis.measured import MeasuredTime
 from iotrace.analysis.steps import Step
-from iotrace.analysis.system import _gpu
+from iotrace.analysis.system import _gpu, _throttled
+from iotrace.analysis.unseen import _gaps
 from iotrace.launch.telemetry import amd, gpus
 from iotrace.launch.telemetry.gpus import Device, Figure, FigureError, Poller, UnavailableError
-from iotrace.launch.telemetry.start import claim
+from iotrace.launch.telemetry.sidecar import Sidecar
+from iotrace.launch.telemetry.start import _import_path, claim
 from iotrace.session import names
 from iotrace.sources.samples import DeviceRecord
-from iotrace.sources.telemetry import SampledDevice, Series, read_telemetry
+from iotrace.sources.telemetry import SampledDevice, SampledProcess, Series, read_telemetry
+from iotrace.timeline.telemetry import _process
 
 SECOND = 1_000_000_000
 
@@ -68,9 +72,38 @@ def test_a_sum_needs_samples_over_the_whole_measured_time() -> None:
 
 def test_a_gap_without_samples_is_not_averaged_over() -> None:
     measured = MeasuredTime(steps((0, 100 * SECOND)))
-    gauge = series((1 * SECOND, 10.0), (2 * SECOND, 10.0), (60 * SECOND, 90.0), (61 * SECOND, 90.0))
-    # 60 s stands for 2.5 s at most, not for 58.
-    assert measured.mean(gauge) == pytest.approx((2 * 10 + 3.5 * 90) / 5.5)
+    gauge = series(*((n * SECOND, 90.0 if n > 40 else 10.0) for n in (*range(1, 41), *range(55, 101))))
+    # 55 s stands for 2.5 s at most, not for 15.
+    assert measured.mean(gauge) == pytest.approx((40 * 10 + 47.5 * 90) / 87.5)
+    # An average over the time since the one before is one of all that time.
+    assert measured.mean(gauge, 100 * SECOND) == pytest.approx((40 * 10 + 60 * 90) / 100)
+
+
+def test_half_of_the_measured_time_is_no_figure_of_it() -> None:
+    measured = MeasuredTime(steps((0, 10 * SECOND)))
+    gauge = series(*((n * SECOND, 8.0) for n in range(1, 6)))  # its sampler was killed
+    for average_of_ns in (SECOND, 100 * SECOND):
+        assert measured.mean(gauge, average_of_ns) is None
+    assert measured.extreme(gauge) is None
+    assert measured.change(gauge, 0, None) is None
+    assert not measured.seen(-SECOND, 5 * SECOND)
+    assert measured.seen(-SECOND, 8 * SECOND)
+    assert MeasuredTime([]).seen(0, SECOND)
+    most = series(*((n * SECOND, 8.0) for n in range(1, 9)))
+    assert measured.mean(most) == measured.extreme(most) == 8
+
+
+def test_what_memory_grew_before_the_steps_is_not_charged_to_them() -> None:
+    measured = MeasuredTime(steps((3 * SECOND, 13 * SECOND)))
+    sparse = series((0, 17.0), (5 * SECOND, 300.0), (10 * SECOND, 300.0), (13 * SECOND, 300.0))
+    assert measured.change(sparse, 0, None) == 0
+    assert measured.change(series((0, 17.0), (5 * SECOND, 300.0), (10 * SECOND, 300.0)), 0, None) is None
+    grown = series(*((n * SECOND, 10.0 * n) for n in range(20)))
+    assert measured.change(grown, 0, None) == 100
+    # A worker that was made after the start, or had ended before the end: as far as it lived.
+    worker = series(*((n * SECOND, 10.0 * n) for n in range(6, 9)))
+    assert measured.change(worker, 6 * SECOND, 8 * SECOND) == 20
+    assert measured.change(worker, 0, 9 * SECOND) is None
 
 
 def test_without_measured_steps_nothing_is_known() -> None:
@@ -78,7 +111,7 @@ def test_without_measured_steps_nothing_is_known() -> None:
     gauge = series((0, 1.0), (10, 2.0))
     assert measured.mean(gauge) is None
     assert measured.growth(gauge) is None
-    assert measured.change(gauge) is None
+    assert measured.change(gauge, 0, None) is None
     assert measured.per_second(1.0) is None
 
 
@@ -102,7 +135,7 @@ def test_means_and_growths_agree_with_every_instant_counted(
         if stands is not None and instant >= times[0] - first_hold:
             held.append(stands)
     # Half a nanosecond of the first sample's hold is rounded away.
-    expected = float(np.mean(held)) if held else None
+    expected = float(np.mean(held)) if len(held) >= 0.75 * len(instants) else None
     mean = measured.mean(series(*points))
     if float(first_hold).is_integer():
         assert mean == (None if expected is None else pytest.approx(expected))
@@ -123,7 +156,8 @@ def device(**figures: Series) -> SampledDevice:
 
 def test_energy_is_the_counters_where_there_is_one() -> None:
     time_of_steps = MeasuredTime(steps((0, 10 * SECOND)))
-    energy, power = series((0, 1000.0), (10 * SECOND, 3000.0)), series((5 * SECOND, 50.0))
+    energy = series((0, 1000.0), (10 * SECOND, 3000.0))
+    power = series(*((n * SECOND, 50.0) for n in range(1, 11)))
     counted = _gpu(device(energy_j=energy, power_w=power), {11, 12}, 10, 40, time_of_steps)
     assert (counted.energy_j, counted.energy_source) == (pytest.approx(2000), "counter")
     assert counted.power_w_mean == pytest.approx(200)
@@ -149,7 +183,8 @@ def test_idle_and_set_clocks_hold_nothing_back() -> None:
 
 def test_buffered_utilisation_is_preferred_to_polled() -> None:
     time_of_steps = MeasuredTime(steps((0, 4 * SECOND)))
-    polled, buffered = series((2 * SECOND, 99.0)), series((SECOND, 20.0), (2 * SECOND, 60.0))
+    polled = series((2 * SECOND, 99.0), (4 * SECOND, 99.0))
+    buffered = series((2 * SECOND, 20.0), (4 * SECOND, 60.0))
     found = _gpu(device(util_pct=polled, util_samples=buffered), set(), 1, None, time_of_steps)
     assert (found.util_pct_mean, found.util_pct_peak, found.util_source) == (40, 60, "buffered")
     found = _gpu(device(util_pct=polled), set(), 1, None, time_of_steps)
@@ -360,6 +395,7 @@ def _sampled(directory: Path, lines: list[dict[str, Any]], samples: bytes) -> No
 
 
 SAMPLER = {"type": "sampler", "pid": 1, "node": "n", "clock": [0, 10 * SECOND, 5], "interval_ns": 1}
+SYSTEM = {"type": "system", "sampler_cpu_ns": 0}
 
 
 def sample(time_ns: int, number: int, rss: int) -> bytes:
@@ -388,3 +424,137 @@ def test_a_sampler_that_never_said_who_it_is_counts_for_nothing(tmp_path: Path) 
     _sampled(tmp_path / names.TELEMETRY / "n-1", [], b"")
     (tmp_path / names.TELEMETRY / "n-2").mkdir()
     assert read_telemetry(tmp_path) == []
+
+
+def test_a_gap_in_the_samples_is_told(tmp_path: Path) -> None:
+    records = [{**SYSTEM, "clock": [second * SECOND, 10 * SECOND, 5]} for second in (1, 2, 4, 7, 8)]
+    lines = [SAMPLER, {"type": "process", "number": 0, "pid": 7, "start_ns": 1}, *records]
+    _sampled(tmp_path / names.TELEMETRY / "n-1", lines, sample(5 * SECOND, 0, 1))
+    (found,) = read_telemetry(tmp_path)
+    assert _gaps(found) == []
+    records[3]["clock"][0] = 7_500_000_000
+    (tmp_path / names.TELEMETRY / "n-1" / names.RECORDS).write_text(
+        "".join(json.dumps(line) + "\n" for line in lines)
+    )
+    (found,) = read_telemetry(tmp_path)
+    assert [item.why.split(":")[0] for item in _gaps(found)] == ["a gap of 2.5 s"]
+
+
+# --- the CPU quota ---
+
+
+def _records_of_quotas(*told: dict[str, list[int]]) -> list[dict[str, Any]]:
+    return [
+        {**SYSTEM, "clock": [second * SECOND, 10 * SECOND, 5], "cgroup_quotas": quotas}
+        for second, quotas in enumerate(told)
+    ]
+
+
+def test_the_quota_that_holds_back_most_is_told_whichever_group_has_it(tmp_path: Path) -> None:
+    told = _records_of_quotas(
+        {"/job": [100, 100], "/job/task": [5, 0], "/": [0, 0]},
+        {"/job": [110, 108], "/job/task": [15, 1], "/": [0, 0]},
+        {"/job": [120, 116], "/job/task": [25, 2], "/": [0, 0]},
+    )
+    _sampled(tmp_path / names.TELEMETRY / "n-1", [SAMPLER, *told], b"")
+    (found,) = read_telemetry(tmp_path)
+    assert set(found.host.quotas) == {"/job", "/job/task"}
+    start = int(found.host.time_ns[0])
+    assert _throttled(found.host, MeasuredTime(steps((start, start + 2 * SECOND)))) == pytest.approx(0.8)
+    assert _throttled(found.host, MeasuredTime(steps((start, start + 9 * SECOND)))) is None  # not covered
+
+
+def test_without_a_quota_nothing_is_told_of_it(tmp_path: Path) -> None:
+    told = _records_of_quotas({"/": [0, 0]}, {"/": [0, 0]})
+    _sampled(tmp_path / names.TELEMETRY / "n-1", [SAMPLER, *told], b"")
+    (found,) = read_telemetry(tmp_path)
+    start = int(found.host.time_ns[0])
+    assert _throttled(found.host, MeasuredTime(steps((start, start + SECOND)))) is None
+
+
+# --- the processes ---
+
+
+def test_a_pid_of_another_namespace_is_the_processes_own(tmp_path: Path) -> None:
+    lines = [
+        SAMPLER,
+        {"type": "process", "number": 0, "pid": 700, "own_pid": 1, "start_ns": 1},
+        {"type": "process", "number": 1, "pid": 1, "start_ns": 1},
+        {"type": "process", "number": 2, "pid": 800, "own_pid": 5, "start_ns": 1},
+    ]
+    data = sample(3 * SECOND, 0, 100) + sample(3 * SECOND, 1, 200) + sample(3 * SECOND, 2, 300)
+    _sampled(tmp_path / names.TELEMETRY / "n-1", lines, data)
+    (found,) = read_telemetry(tmp_path)
+
+    def of(pid: int, began_ns: int) -> SampledProcess | None:
+        identity = types.SimpleNamespace(node="n")
+        return found.process_of(types.SimpleNamespace(pid=pid, began_ns=began_ns, identity=identity))  # type: ignore[arg-type]
+
+    began_ns = found.processes[0].start_ns + SECOND
+    assert of(5, began_ns) is found.processes[2]
+    assert of(800, began_ns) is None
+    assert of(1, began_ns) is None  # two that live at once: which of them it is, is not known
+
+
+def test_counters_of_a_process_that_never_move_are_left_out(tmp_path: Path) -> None:
+    def counted(second: int, calls: int, read: int) -> bytes:
+        return struct.pack(
+            names.SAMPLE_FORMAT, second * SECOND, 0, 1, 0, 7, 0, read, 0, calls, calls, read, 0
+        )
+
+    told = [{**SYSTEM, "clock": [n * SECOND, 10 * SECOND, 5], "switches": [[0, 30 * n, 0]]} for n in range(3)]
+    lines = [SAMPLER, {"type": "process", "number": 0, "pid": 7, "start_ns": 0}, *told]
+    _sampled(
+        tmp_path / names.TELEMETRY / "n-1",
+        lines,
+        counted(0, 0, 0) + counted(1, 5, 3 << 20) + counted(2, 25, 3 << 20),
+    )
+    (found,) = read_telemetry(tmp_path)
+    counters = {
+        (counter.name, counter.unit): [value for _, value in counter.points]
+        for counter in _process(found.processes[0], found)
+    }
+    assert counters.pop(("CPU", "%")) == [0, 0, 0]
+    assert counters.pop(("RSS", "bytes"))[0] == 7
+    assert counters == {
+        ("storage read", "MiB/s"): pytest.approx([3, 0, 0]),
+        ("I/O calls", "/s"): pytest.approx([10, 40, 0]),
+        ("voluntary switches", "/s"): pytest.approx([30, 30, 0]),
+    }
+
+
+@pytest.mark.parametrize(
+    ("cost_ms", "at_least_ms", "at_most_ms"), [(0, 20, 400), (2, 1000, 1900), (30, 5000, 5000)]
+)
+def test_a_turn_that_costs_much_makes_the_next_one_late(
+    tmp_path: Path, cost_ms: int, at_least_ms: int, at_most_ms: int
+) -> None:
+    def sample(new_alone: bool = False) -> bytes:
+        end_ns = time.thread_time_ns() + cost_ms * 1_000_000
+        while time.thread_time_ns() < end_ns:
+            pass
+        return b""
+
+    sidecar = Sidecar(str(tmp_path), str(tmp_path), 20_000_000)
+    sidecar._tree.sample = sample  # type: ignore[method-assign]
+    sidecar._sample()
+    assert at_least_ms <= sidecar._turn_ns / 1e6 <= at_most_ms
+
+
+# --- where the sidecar imports from ---
+
+
+def test_installed_packages_are_found_from_within_their_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages = sysconfig.get_path("purelib")
+    monkeypatch.setattr(sys, "path", [packages, str(tmp_path), "relative", ""])
+    monkeypatch.chdir(packages)
+    assert {packages, str(tmp_path), f"{packages}/relative"} <= set(_import_path().split(":"))
+    monkeypatch.chdir(tmp_path)
+    assert str(tmp_path) not in _import_path().split(":")
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert _import_path().split(":")[1:] == [packages, str(tmp_path)]

@@ -15,7 +15,7 @@ from iotrace.report.terminal_system import print_system
 MIB = 1 << 20
 
 
-def process(role: str, growth: int | None, peak: int) -> ProcessUse:
+def process(role: str, growth: int | None, peak: int | None) -> ProcessUse:
     return ProcessUse(
         pid=1,
         role=role,
@@ -40,8 +40,14 @@ def shown(processes: list[ProcessUse], gpus: list[Gpu], throttled: float | None 
         memory_available_bytes_min=None,
         sampler_cpu_pct_mean=None,
     )
+    peaks = [item.rss_peak_bytes for item in processes if item.rss_peak_bytes is not None]
     system = System(
-        gpus=gpus, cpu_pct_mean=None, rss_peak_bytes=None, cpus=None, processes=processes, host=host
+        gpus=gpus,
+        cpu_pct_mean=None,
+        rss_peak_bytes=max(peaks, default=None),
+        cpus=None,
+        processes=processes,
+        host=host,
     )
     console = Console(file=io.StringIO(), width=200)
     print_system(system, console)
@@ -59,8 +65,14 @@ def test_memory_that_grew_is_named_the_most_first() -> None:
     assert "worker 6 120.0 MiB, worker 5 100.0 MiB, worker 4 80.0 MiB, worker 3 60.0 MiB, 2 more" in text
 
 
+def test_processes_without_a_sample_are_counted() -> None:
+    seen, unseen = process("main", None, 100 * MIB), process("worker 0", None, None)
+    assert "100.0 MiB at most, without 2 of 3 that were not sampled\n" in shown([seen, unseen, unseen], [])
+    assert "100.0 MiB at most\n" in shown([seen], [])
+
+
 def test_a_quota_that_held_the_job_back_is_named() -> None:
-    assert "CPU quota 39 % of the time" in shown([], [], 0.39)
+    assert "CPU quota in 39 % of the quota's periods" in shown([], [], 0.39)
     assert "quota" not in shown([], [], 0.001)
     assert "quota" not in shown([], [], None)
 
@@ -76,6 +88,9 @@ def test_a_device_with_peaks_and_energy() -> None:
     }
     text = shown([], [Gpu(**{**figures, **known, **power})])  # type: ignore[arg-type]
     assert "A: 40 % busy (at most 97) · 250 W (at most 310), 12.5 J a step, 0.78 J a sample" in text
+    large = power | {"energy_j_per_step": 197.7, "energy_j_per_sample": 197.7}
+    text = shown([], [Gpu(**{**figures, **known, **large})])  # type: ignore[arg-type]
+    assert "197.7 J a step, 197.7 J a sample" in text
     assert "A: 40 % busy (at most 97)\n" in shown([], [Gpu(**{**figures, **known})]).replace(" \n", "\n")  # type: ignore[arg-type]
 
 

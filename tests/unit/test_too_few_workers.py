@@ -28,6 +28,7 @@ def test_the_wait_for_batches_that_were_not_made() -> None:
         (0.89, None, True),
         (0.95, None, False),
         (0.04, 0.3, False),  # a CPU quota far below the CPUs of the affinity
+        (0.5, 0.05, True),  # bursts
         (None, None, None),
     ],
 )

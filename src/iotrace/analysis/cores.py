@@ -6,7 +6,7 @@ from iotrace.analysis.results import System
 from iotrace.sources.session import Session
 
 _BUSY = 0.9  # of the cores: what is left is no core for another process
-_HELD_BACK = 0.01  # of the time, by the CPU quota
+_HELD_BACK = 0.1  # of the CPU quota's periods: below, bursts alone use it up
 
 
 def core_free(session: Session, system: System) -> bool | None:
@@ -22,7 +22,7 @@ def core_free(session: Session, system: System) -> bool | None:
 
 
 def has_core(busy_fraction: float | None, throttled_fraction: float | None) -> bool | None:
-    """By how busy the cores were, and how much of the time the CPU quota held the job back."""
+    """By how busy the cores were, and in how many of its periods the CPU quota held the job back."""
     if throttled_fraction is not None and throttled_fraction >= _HELD_BACK:
         return False
     return None if busy_fraction is None else busy_fraction < _BUSY

@@ -14,8 +14,8 @@ from iotrace.sources.records import (
 from iotrace.sources.session import Session
 from iotrace.sources.telemetry import Telemetry
 
-# A sampler writes once a second; a busy host may make it late.
-_SAMPLER_LATE_NS = 5_000_000_000
+# A sampler writes once a second; a busy host may make it late. Where its launcher saw it killed, that counts.
+_SAMPLER_LATE_NS = 3_000_000_000
 
 
 def losses(session: Session) -> list[NotCaptured]:
@@ -46,8 +46,13 @@ def losses(session: Session) -> list[NotCaptured]:
     for telemetry in session.telemetry:
         node = telemetry.sampler.node
         found += [NotCaptured(f"part of the telemetry of {node}", problem) for problem in telemetry.damage]
-        if not telemetry.ended and telemetry.last_ns < _last_seen_ns(session, telemetry) - _SAMPLER_LATE_NS:
-            found.append(NotCaptured(f"the end of the telemetry of {node}", "its sampler was killed"))
+        late_ns = _last_seen_ns(session, telemetry) - telemetry.last_ns
+        if not telemetry.ended and (telemetry.killed_by or late_ns > _SAMPLER_LATE_NS):
+            by = f" by {telemetry.killed_by}" if telemetry.killed_by else ""
+            lost = f", and the last {late_ns / 1e9:.1f} s are not sampled" if late_ns > 0 else ""
+            found.append(
+                NotCaptured(f"the end of the telemetry of {node}", f"its sampler was killed{by}{lost}")
+            )
     return found
 
 

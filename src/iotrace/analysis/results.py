@@ -188,7 +188,8 @@ class ProcessUse(Result, frozen=True, kw_only=True):
 class HostUse(Result, frozen=True, kw_only=True):
     """The rank's host over the measured time, of the CPUs that the job may use; shares are 0 to 1.
 
-    `pressure_fraction` is the kernel's (PSI): time in which some task waited for that resource.
+    `cpu_throttled_fraction` is a share of the CPU quota's periods. `pressure_fraction` is the kernel's (PSI):
+    time in which some task waited for that resource.
     """
 
     cpu_busy_fraction: float | None

@@ -36,9 +36,9 @@ def system_of(session: Session, rank: Rank, kept: list[Step], cpu_percent: float
     if telemetry is not None:
         sampled = [(process, telemetry.process_of(process)) for process in rank.processes]
         seen = [item for _, item in sampled if item is not None and len(item.samples)]
-        peak_bytes = _peak_together(seen)
-        last_ns = telemetry.last_ns
-        processes = [_process(process, item, rank, time, last_ns) for process, item in sampled]
+        if time.seen(telemetry.first_ns, telemetry.last_ns):
+            peak_bytes = _peak_together(seen)
+        processes = [_process(process, item, rank, time, telemetry) for process, item in sampled]
         if cpu_percent is None and processes and all(item.cpu_pct_mean is not None for item in processes):
             cpu_percent = sum(item.cpu_pct_mean or 0.0 for item in processes)
     return System(
@@ -66,22 +66,29 @@ def _peak_together(processes: list[SampledProcess]) -> int | None:
 
 
 def _process(
-    process: Process, sampled: SampledProcess | None, rank: Rank, time: MeasuredTime, last_ns: int
+    process: Process, sampled: SampledProcess | None, rank: Rank, time: MeasuredTime, telemetry: Telemetry
 ) -> ProcessUse:
     def growth(*fields: str) -> float | None:
         """Of counters; a process that was made, or ended, within the measured time stood still outside."""
-        series = [_lifelong(sampled, field, last_ns) if sampled is not None else None for field in fields]
+        series = [
+            _lifelong(sampled, field, telemetry.last_ns) if sampled is not None else None for field in fields
+        ]
         grown = [time.growth(item) for item in series]
         return None if None in grown else sum(value for value in grown if value is not None)
 
+    peak_bytes, grown_bytes = None, None
     memory = sampled.series("rss_bytes") if sampled is not None else None
+    if sampled is not None and memory is not None:
+        if time.seen(telemetry.first_ns, telemetry.last_ns):
+            peak_bytes = int(memory.value.max())
+        grown_bytes = time.change(memory, sampled.start_ns, telemetry.gone_ns(sampled))
     cpu_per_second = time.per_second(growth("cpu_ns"))
     return ProcessUse(
         pid=process.pid,
         role="main" if process is rank.main else f"worker {worker_number(process)}",
         cpu_pct_mean=None if cpu_per_second is None else cpu_per_second / 1e7,
-        rss_peak_bytes=None if memory is None else int(memory.value.max()),
-        rss_growth_bytes=_whole(time.change(memory)),
+        rss_peak_bytes=peak_bytes,
+        rss_growth_bytes=_whole(grown_bytes),
         major_faults=_whole(growth("major_faults")),
         io_calls=_whole(growth("read_calls", "write_calls")),
         storage_read_bytes=_whole(growth("read_bytes")),
@@ -110,7 +117,8 @@ def _host(host: Host, time: MeasuredTime) -> HostUse:
 
     def pressures(prefix: str) -> dict[str, float]:
         found = {name: share(f"{prefix}{name}_pressure_us", 1e6) for name in ("cpu", "memory", "io")}
-        return {name: value for name, value in found.items() if value is not None}
+        # Read a little after the clock, it may seem to have grown more than time went by.
+        return {name: min(1.0, value) for name, value in found.items() if value is not None}
 
     def per_cpu(shares: Floats) -> Series | None:
         known = ~np.isnan(shares).any(axis=1)
@@ -122,10 +130,10 @@ def _host(host: Host, time: MeasuredTime) -> HostUse:
     full = per_cpu((host.busy >= _SATURATED).all(axis=1, keepdims=True).astype(float)) if busy else None
     sampler = share("sampler_cpu_ns", 1e9)
     return HostUse(
-        cpu_busy_fraction=time.mean(busy),
-        cpu_saturated_fraction=time.mean(full),
-        iowait_fraction=time.mean(per_cpu(host.iowait)),
-        cpu_throttled_fraction=share("cgroup_throttled_us", 1e6),
+        cpu_busy_fraction=time.mean(busy, _LONG_NS),
+        cpu_saturated_fraction=time.mean(full, _LONG_NS),
+        iowait_fraction=time.mean(per_cpu(host.iowait), _LONG_NS),
+        cpu_throttled_fraction=_throttled(host, time),
         pressure_fraction=pressures(""),
         cgroup_pressure_fraction=pressures("cgroup_"),
         memory_available_bytes_min=_whole(
@@ -135,9 +143,19 @@ def _host(host: Host, time: MeasuredTime) -> HostUse:
     )
 
 
+def _throttled(host: Host, time: MeasuredTime) -> float | None:
+    """Of the group that its quota held back most: the share of its periods; None where none has a quota."""
+    shares = []
+    for periods, held_back in host.quotas.values():
+        ran, stopped = time.growth(periods), time.growth(held_back)
+        if ran is not None and stopped is not None:
+            shares.append(min(1.0, stopped / ran) if ran else 0.0)
+    return max(shares, default=None)
+
+
 def devices_of(telemetry: Telemetry, rank: Rank) -> list[SampledDevice]:
     """The devices on which the rank's processes had memory; all of the host where none is known to."""
-    pids = {process.pid for process in rank.processes}
+    pids = _host_pids(telemetry, rank)
     used = [
         device
         for device in telemetry.devices
@@ -146,11 +164,17 @@ def devices_of(telemetry: Telemetry, rank: Rank) -> list[SampledDevice]:
     return used or telemetry.devices
 
 
+def _host_pids(telemetry: Telemetry, rank: Rank) -> set[int]:
+    """The pids by which drivers know the rank's processes: in PID namespaces of their own they see others."""
+    sampled = [(process, telemetry.process_of(process)) for process in rank.processes]
+    return {process.pid if item is None else item.host_pid for process, item in sampled}
+
+
 def _gpus(telemetry: Telemetry, rank: Rank, kept: list[Step], time: MeasuredTime) -> list[Gpu]:
     samples = [step.samples for step in kept]
     known = [count for count in samples if count is not None]
     sample_count = sum(known) if len(known) == len(samples) else None
-    pids = {process.pid for process in rank.processes}
+    pids = _host_pids(telemetry, rank)
     return [_gpu(device, pids, len(kept), sample_count, time) for device in devices_of(telemetry, rank)]
 
 

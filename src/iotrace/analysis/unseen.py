@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
+import numpy as np
+
 from iotrace.analysis.batches import loaders_of
 from iotrace.analysis.losses import losses, named
 from iotrace.analysis.steps import loop_of
@@ -17,6 +19,9 @@ from iotrace.sources.records import (
 )
 from iotrace.sources.session import Session
 from iotrace.sources.telemetry import Telemetry
+
+# A host's figures are sampled once a second.
+_GAP_NS = 2_000_000_000
 
 
 def not_captured(session: Session) -> list[NotCaptured]:
@@ -141,9 +146,29 @@ def _telemetry(session: Session) -> list[NotCaptured]:
             remedy = "see what iotrace doctor says of it on that host"
             if why:  # else it was still being looked for when the run ended
                 found.append(NotCaptured(f"gpu on {manifest.host}", why, remedy))
+    for rank in session.ranks:
+        sampled = session.telemetry_of(rank.main)
+        if sampled is not None and all(sampled.process_of(process) is None for process in rank.processes):
+            why = "none of its processes is known among those that were sampled"
+            found.append(NotCaptured(f"telemetry of the processes of rank {rank.number}", why))
     for telemetry in session.telemetry:
         found += _failed_figures(telemetry)
+        found += _gaps(telemetry)
     return list(dict.fromkeys(found))
+
+
+def _gaps(telemetry: Telemetry) -> list[NotCaptured]:
+    """Times in which the sampler did not run, as it was stopped or the host too busy."""
+    times = np.unique(
+        np.concatenate([telemetry.host.time_ns, *(item.samples["time_ns"] for item in telemetry.processes)])
+    )
+    apart_ns = np.diff(times)
+    longest = apart_ns[apart_ns > _GAP_NS]
+    if not len(longest):
+        return []
+    what = f"{len(longest)} gaps, the longest of" if len(longest) > 1 else "a gap of"
+    why = f"{what} {longest.max() / 1e9:.1f} s: its sampler was stopped, or the host too busy for it"
+    return [NotCaptured(f"part of the telemetry of {telemetry.sampler.node}", why)]
 
 
 # What is known without a buffered figure.

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from iotrace.launch import capture, torchprof
-from iotrace.launch.telemetry.start import DEFAULT_INTERVAL_MS, SHORTEST_INTERVAL_MS
+from iotrace.launch.telemetry.start import DEFAULT_INTERVAL_MS, LONGEST_INTERVAL_MS, SHORTEST_INTERVAL_MS
 
 
 def run(
@@ -46,7 +46,11 @@ def run(
     telemetry_ms: Annotated[
         int,
         typer.Option(
-            "--telemetry-interval", metavar="MS", min=SHORTEST_INTERVAL_MS, help="How often, for processes."
+            "--telemetry-interval",
+            metavar="MS",
+            min=SHORTEST_INTERVAL_MS,
+            max=LONGEST_INTERVAL_MS,
+            help="How often, for processes; their host is sampled once a second.",
         ),
     ] = DEFAULT_INTERVAL_MS,
     quiet: Annotated[

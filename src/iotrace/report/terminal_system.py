@@ -29,7 +29,7 @@ def print_system(system: System, console: Console) -> None:
         of = f" of {100 * system.cpus}" if system.cpus else ""
         parts.append(f"CPU {system.cpu_pct_mean:.0f} %{of}")
     if system.rss_peak_bytes is not None:
-        parts.append(f"RSS of its processes {_bytes(system.rss_peak_bytes)} at most")
+        parts.append(f"RSS of its processes {_bytes(system.rss_peak_bytes)} at most{_unsampled(system)}")
     host = system.host
     if host is not None:
         if host.cpu_busy_fraction is not None and host.cpu_saturated_fraction is not None:
@@ -45,7 +45,8 @@ def print_system(system: System, console: Console) -> None:
         if pressures:
             parts.append(f"pressure: {', '.join(pressures)}")
         if host.cpu_throttled_fraction is not None and host.cpu_throttled_fraction >= _WORTH_NAMING:
-            parts.append(f"held back by its CPU quota {100 * host.cpu_throttled_fraction:.0f} % of the time")
+            held_back = 100 * host.cpu_throttled_fraction
+            parts.append(f"held back by its CPU quota in {held_back:.0f} % of the quota's periods")
     if parts:
         line(console, "system", " · ".join(parts))
     growing = _growing(system.processes)
@@ -55,6 +56,12 @@ def print_system(system: System, console: Console) -> None:
         line(console, _gpu_label(gpu), _gpu_text(gpu))
     if len(system.gpus) > _MOST_GPUS:
         line(console, "", f"{len(system.gpus) - _MOST_GPUS} more devices: --json")
+
+
+def _unsampled(system: System) -> str:
+    """How many processes ended before a sample was taken of them."""
+    missing = sum(process.rss_peak_bytes is None for process in system.processes)
+    return f", without {missing} of {len(system.processes)} that were not sampled" if missing else ""
 
 
 def _growing(processes: list[ProcessUse]) -> str:
@@ -85,9 +92,9 @@ def _gpu_text(gpu: Gpu) -> str:
     if gpu.power_w_mean is not None:
         energy = f"{gpu.power_w_mean:.0f} W{_peak(gpu.power_w_mean, gpu.power_w_peak)}"
         if gpu.energy_j_per_step is not None:
-            energy += f", {gpu.energy_j_per_step:.1f} J a step"
+            energy += f", {_joules(gpu.energy_j_per_step)} J a step"
         if gpu.energy_j_per_sample is not None:
-            energy += f", {gpu.energy_j_per_sample:.2g} J a sample"
+            energy += f", {_joules(gpu.energy_j_per_sample)} J a sample"
         parts.append(energy)
     if gpu.memory_bytes_peak is not None:
         parts.append(f"{_bytes(gpu.memory_bytes_peak)} at most")
@@ -98,6 +105,11 @@ def _gpu_text(gpu: Gpu) -> str:
     if gpu.throttled_fraction:
         parts.append(f"held back {100 * gpu.throttled_fraction:.0f} %: {', '.join(gpu.throttle_reasons)}")
     return f"{gpu.name}: {' · '.join(parts) if parts else 'unknown'}"
+
+
+def _joules(energy_j: float) -> str:
+    """Two digits at least, and a decimal place."""
+    return f"{energy_j:.1f}" if energy_j >= 1 else f"{energy_j:.2g}"
 
 
 def _peak(mean: float, peak: float | None) -> str:

@@ -29,6 +29,7 @@ SPANS = "spans.bin"
 LOG = "agent.log"
 TORCH_TRACES = "torch-*.json*"
 CLOSED = "closed"  # a directory in the session: it has ended before its processes
+KILLED = "killed"  # of a sampler: the name of the signal that ended it, written by its launcher
 BROKEN = "broken"  # a directory: making one needs no descriptor
 
 # Settings of the torch.profiler window: WAIT:WARMUP:ACTIVE:REPEAT or "off"; comma lists.

@@ -48,6 +48,7 @@ class ProcessRecord(msgspec.Struct, tag="process"):
     pid: Int
     start_ns: Int
     ppid: Int = 0
+    own_pid: Int | None = None
     name: str = ""
 
 
@@ -66,7 +67,8 @@ class SystemRecord(msgspec.Struct, tag="system"):
     cgroup_cpu_pressure_us: dict[str, Int] = {}
     cgroup_memory_pressure_us: dict[str, Int] = {}
     cgroup_io_pressure_us: dict[str, Int] = {}
-    cgroup_throttled_us: Int | None = None
+    switches: list[tuple[Int, Int, Int]] = []
+    cgroup_quotas: dict[str, tuple[Int, Int]] = {}
 
 
 class DeviceRecord(msgspec.Struct, tag="device"):

@@ -52,12 +52,18 @@ class Series:
 
 @dataclass(frozen=True)
 class SampledProcess:
-    """A process of the command; `samples` has `SAMPLE_DTYPE`."""
+    """A process of the command; `samples` has `SAMPLE_DTYPE`.
+
+    `pid` is what the process itself sees, `host_pid` what its sampler and the drivers do. `switches`: context
+    switches of its main thread so far, voluntary and involuntary.
+    """
 
     pid: int
+    host_pid: int
     start_ns: int
     name: str
     samples: npt.NDArray[Any]
+    switches: tuple[Series, Series] | None = None
 
     def series(self, field: str) -> Series | None:
         """A column, None where the kernel did not tell it throughout."""
@@ -85,6 +91,8 @@ class Host:
     busy: Floats  # a row for each time, a column for each of `cpus`: 0 to 1
     iowait: Floats
     figures: dict[str, Series]
+    # By control group: periods of its CPU quota in which it ran, and those that held it back.
+    quotas: dict[str, tuple[Series, Series]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -98,16 +106,32 @@ class Telemetry:
     unavailable: list[Unavailable]
     problems: list[Problem]
     ended: bool
+    first_ns: int
     last_ns: int
     damage: list[str] = field(default_factory=list)
+    killed_by: str = ""  # the signal that the launcher saw end it
 
     def process_of(self, process: Process) -> SampledProcess | None:
-        """What was sampled of `process`; None if nothing. A pid may have come again: its start decides."""
+        """What was sampled of `process`; None if nothing. A pid may have come again: its start decides.
+
+        Two PID namespaces may have the same pid at once: then it is not known which of the two it is.
+        """
         if process.identity.node != self.sampler.node:
             return None
         began_ns = process.began_ns + _START_SLACK_NS
         same = [item for item in self.processes if item.pid == process.pid and item.start_ns <= began_ns]
-        return max(same, key=lambda item: item.start_ns, default=None)
+        living = [item for item in same if len(item.samples) and item.samples["time_ns"][-1] > began_ns]
+        if len(living) > 1:
+            return None
+        return max(living or same, key=lambda item: item.start_ns, default=None)
+
+    def gone_ns(self, sampled: SampledProcess) -> int | None:
+        """When a sampled process was missing first; None where it was there to the last."""
+        times = sampled.samples["time_ns"]
+        # Longer than was asked for, where there are many.
+        period_ns = int(np.median(np.diff(times))) if len(times) > 1 else 0
+        missing_ns = int(times[-1]) + max(self.sampler.interval_ns, period_ns)
+        return missing_ns if missing_ns < self.last_ns else None
 
 
 def read_telemetry(session: Path, clocks: Clocks | None = None) -> list[Telemetry]:
@@ -135,27 +159,34 @@ def _read(directory: Path, clocks: Clocks) -> Telemetry | None:
     systems = by_type[SystemRecord]
     clock = clocks.of_domain[domain_of(sampler.node, sampler.host, sampler.boot_id)]
     samples = _samples(directory / names.SAMPLES, clock, damage)
+    switches = _switches(systems, clock)
     times = [clock.real_one(record.clock[0]) for record in (sampler, *systems)]
     return Telemetry(
         sampler=sampler,
-        processes=[_process(record, samples, clock) for record in by_type[ProcessRecord]],
+        processes=[_process(record, samples, switches, clock) for record in by_type[ProcessRecord]],
         devices=[_device(record, by_type[GpuRecord], clock) for record in by_type[DeviceRecord]],
         host=_host(systems, clock),
         unavailable=by_type[Unavailable],
         problems=by_type[Problem],
         ended=bool(by_type[SamplerEnd]),
+        first_ns=min(times),
         last_ns=max(times),
         damage=damage,
+        killed_by=_text(directory / names.KILLED).strip(),
     )
 
 
 def _failure(log: Path) -> list[str]:
     """Why the sampler ended before its time, as it wrote itself."""
-    try:
-        time_and_error = log.read_text(errors="replace").split(maxsplit=1)
-    except OSError:
-        return []
+    time_and_error = _text(log).split(maxsplit=1)
     return [f"its sampler failed: {time_and_error[1].strip()}"] if len(time_and_error) == 2 else []
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def _samples(path: Path, clock: Clock, damage: list[str]) -> npt.NDArray[Any]:
@@ -173,10 +204,31 @@ def _samples(path: Path, clock: Clock, damage: list[str]) -> npt.NDArray[Any]:
     return samples[np.argsort(samples["process"], kind="stable")]
 
 
-def _process(record: ProcessRecord, samples: npt.NDArray[Any], clock: Clock) -> SampledProcess:
+def _switches(records: list[SystemRecord], clock: Clock) -> dict[int, tuple[Series, Series]]:
+    """Voluntary and involuntary context switches so far, by number of the process."""
+    told: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    for record in records:
+        for number, voluntary, involuntary in record.switches:
+            told[number].append((record.clock[0], voluntary, involuntary))
+    found = {}
+    for number, rows in told.items():
+        mono_ns, voluntary, involuntary = np.array(rows, dtype=np.int64).T
+        times = clock.real(mono_ns)
+        found[number] = (Series(times, voluntary.astype(float)), Series(times, involuntary.astype(float)))
+    return found
+
+
+def _process(
+    record: ProcessRecord,
+    samples: npt.NDArray[Any],
+    switches: dict[int, tuple[Series, Series]],
+    clock: Clock,
+) -> SampledProcess:
     first, last = np.searchsorted(samples["process"], [record.number, record.number + 1])
+    pid = record.pid if record.own_pid is None else record.own_pid
+    start_ns = clock.real_one(record.start_ns)
     own = samples[first:last]
-    return SampledProcess(record.pid, clock.real_one(record.start_ns), record.name, own)
+    return SampledProcess(pid, record.pid, start_ns, record.name, own, switches.get(record.number))
 
 
 def _device(about: DeviceRecord, records: list[GpuRecord], clock: Clock) -> SampledDevice:
@@ -227,7 +279,6 @@ def _host(records: list[SystemRecord], clock: Clock) -> Host:
         "cgroup_cpu_pressure_us": lambda record: record.cgroup_cpu_pressure_us.get("some"),
         "cgroup_memory_pressure_us": lambda record: record.cgroup_memory_pressure_us.get("some"),
         "cgroup_io_pressure_us": lambda record: record.cgroup_io_pressure_us.get("some"),
-        "cgroup_throttled_us": lambda record: record.cgroup_throttled_us,
         "sampler_cpu_ns": lambda record: record.sampler_cpu_ns,
     }
     series = {}
@@ -236,7 +287,20 @@ def _host(records: list[SystemRecord], clock: Clock) -> Host:
         known = ~np.isnan(values)
         if known.any():
             series[name] = Series(times[known], values[known])
-    return Host(times, cpus, shares[:, :, 0], shares[:, :, 1], series)
+    return Host(times, cpus, shares[:, :, 0], shares[:, :, 1], series, _quotas(records, times))
+
+
+def _quotas(records: list[SystemRecord], times: Times) -> dict[str, tuple[Series, Series]]:
+    """The account of each group that has had a quota."""
+    found = {}
+    for group in sorted({group for record in records for group in record.cgroup_quotas}):
+        pairs = [record.cgroup_quotas.get(group) for record in records]
+        told = np.array([pair is not None for pair in pairs])
+        counts = np.array([pair for pair in pairs if pair is not None])
+        if counts[-1, 0]:
+            periods, held_back = counts.astype(np.float64).T
+            found[group] = Series(times[told], periods), Series(times[told], held_back)
+    return found
 
 
 def _or_nan(value: float | None) -> float:

@@ -22,6 +22,14 @@ _DEVICE_COUNTERS = (
     ("pcie_sent_bytes_per_s", "PCIe sent", "MiB/s", 1.0 / _MIB),
     ("pcie_received_bytes_per_s", "PCIe received", "MiB/s", 1.0 / _MIB),
 )
+# Growing figures of a process, the sum of the fields.
+_PROCESS_RATES = (
+    (("read_bytes",), "storage read", "MiB/s", 1.0 / _MIB),
+    (("write_bytes",), "storage written", "MiB/s", 1.0 / _MIB),
+    (("read_calls", "write_calls"), "I/O calls", "/s", 1.0),
+    (("major_faults",), "major faults", "/s", 1.0),
+)
+_SWITCHES = ("voluntary switches", "involuntary switches")
 # Growing figures of the host: shown as a rate per second.
 _HOST_RATES = (
     ("cpu_pressure_us", "CPU pressure", "%", 1e-4),
@@ -58,13 +66,32 @@ def _process(sampled: SampledProcess, telemetry: Telemetry) -> list[Counter]:
     cpu, memory = sampled.series("cpu_ns"), sampled.series("rss_bytes")
     found = []
     if cpu is not None:
-        found.append(Counter("CPU", _rate(cpu, 1e-7), "%"))
+        found.append(Counter("CPU", _rate(_apart(cpu, telemetry), 1e-7), "%"))
     if memory is not None:
         found.append(_gauge("RSS", memory.time_ns, memory.value, "bytes"))
-        gone_ns = int(memory.time_ns[-1]) + telemetry.sampler.interval_ns
-        if gone_ns < telemetry.last_ns:
+        gone_ns = telemetry.gone_ns(sampled)
+        if gone_ns is not None:
             found[-1].points.append((gone_ns, 0.0))
-    return found
+    rates = []
+    for fields, shown, unit, factor in _PROCESS_RATES:
+        columns = [column for column in map(sampled.series, fields) if column is not None]
+        if len(columns) == len(fields):
+            grown = Series(columns[0].time_ns, np.sum([column.value for column in columns], axis=0))
+            rates.append(Counter(shown, _rate(_apart(grown, telemetry), factor), unit))
+    for shown, counter in zip(_SWITCHES, sampled.switches or (), strict=False):
+        rates.append(Counter(shown, _rate(counter, 1.0), "/s"))
+    # Most processes do little of all this: a line at 0 says less than none.
+    return found + [counter for counter in rates if any(value for _, value in counter.points)]
+
+
+def _apart(counter: Series, telemetry: Telemetry) -> Series:
+    """Without the second sample if it came right behind the first, which is taken as a process is found."""
+    if (
+        len(counter.time_ns) < 3
+        or counter.time_ns[1] - counter.time_ns[0] >= telemetry.sampler.interval_ns / 2
+    ):
+        return counter
+    return Series(np.delete(counter.time_ns, 1), np.delete(counter.value, 1))
 
 
 def _device(title: str, device: SampledDevice) -> ProcessTracks:

@@ -1,4 +1,4 @@
-"""Texts of /proc and cgroups as numbers: pure functions, and files that are kept open.
+"""Texts of /proc as numbers: pure functions, and files that are kept open.
 
 Opening a file of /proc costs more than reading it; `os.pread` at 0 makes the kernel write it anew.
 """
@@ -64,6 +64,16 @@ def parse_switches(data: bytes) -> tuple[int, int]:
     return found[0], found[1]
 
 
+def parse_ids(data: bytes) -> tuple[int, int]:
+    """/proc/PID/status: the process that a thread is of, and the pid that the process itself sees.
+
+    The latter is another one in a PID namespace of its own (NSpid, since Linux 4.1).
+    """
+    values = dict(line.split(b":", 1) for line in data.splitlines() if line.startswith((b"Tgid:", b"NSpid:")))
+    group = int(values[b"Tgid"])
+    return group, int(values[b"NSpid"].split()[-1]) if b"NSpid" in values else group
+
+
 def parse_cpus(data: bytes) -> dict[int, tuple[int, int, int]]:
     """/proc/stat: busy, iowait and idle ticks so far by CPU number. Stolen time is busy."""
     found = {}
@@ -120,45 +130,9 @@ def parse_net(data: bytes) -> dict[str, tuple[int, int]]:
     return found
 
 
-def parse_throttled(data: bytes) -> int | None:
-    """cpu.stat of a cgroup: us so far in which its quota held it back; None without that account."""
-    for line in data.splitlines():
-        name, _, value = line.partition(b" ")
-        if name == b"throttled_usec":
-            return int(value)
-        if name == b"throttled_time":  # version 1, in ns
-            return int(value) // 1000
-    return None
-
-
 def parse_last_pid(data: bytes) -> int:
     """/proc/loadavg: the pid that was given last. It grows until pids begin anew."""
     return int(data.split()[4])
-
-
-def cgroup_directory(cgroups: str, mounts: str) -> str | None:
-    """The directory of the process's cgroup of version 2, from /proc/self/cgroup and /proc/self/mounts."""
-    paths = [line[3:] for line in cgroups.splitlines() if line.startswith("0::")]
-    roots = [line.split()[1] for line in mounts.splitlines() if line.split()[2:3] == ["cgroup2"]]
-    if not paths or not roots:
-        return None
-    return os.path.normpath(roots[0] + paths[0])
-
-
-def cgroup_directory_v1(cgroups: str, mounts: str, controller: str) -> str | None:
-    """The same of version 1's `controller`; None without one, and for its root, which is the whole host.
-
-    In a container the path may be the host's, of which only the mount's root is to be seen.
-    """
-    for line in cgroups.splitlines():
-        controllers, _, path = line.partition(":")[2].partition(":")
-        if controller in controllers.split(",") and path != "/":
-            for mount in mounts.splitlines():
-                words = mount.split()
-                if words[2:3] == ["cgroup"] and controller in words[3].split(","):
-                    directory = os.path.normpath(words[1] + path)
-                    return directory if os.path.isdir(directory) else words[1]
-    return None
 
 
 class OpenFile:

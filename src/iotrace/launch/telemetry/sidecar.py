@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -29,12 +30,23 @@ from iotrace.launch.telemetry.tree import Tree
 from iotrace.session import names
 
 _SLOW_NS = 1_000_000_000
+# How often a command without a process is looked for.
+_YOUNG_NS = 200_000_000
+# What is read of each process costs more the more there are. After that much CPU time it rests for so many
+# times as long: together 0.4 % of a core at most, and the host's figures beside it some 0.1 %.
+_SAMPLE_REST = 500
+_SWITCHES_REST = 1000
+_SCAN_REST = 1000
+_LONGEST_TURN_NS = 5_000_000_000
 _LAST_POLL_S = 0.3
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class Sidecar:
-    """Samples the processes at each turn, and everything else once a second."""
+    """Samples the processes at each turn, and everything else once a second.
+
+    Turns are `interval_ns` apart, or more where they would cost too much.
+    """
 
     def __init__(self, session: str, directory: str, interval_ns: int) -> None:
         self._session = session
@@ -50,6 +62,9 @@ class Sidecar:
         self._tree = Tree(session, self._start_ticks)
         self._poller = Poller({"NVML": nvml.find, "amdsmi": amd.find}, self._records.append)
         self._costs = {"scan": 0, "processes": 0}
+        self._turns_cpu_ns: deque[int] = deque(maxlen=3)
+        self._turn_ns = interval_ns  # until the next turn, as it costs now
+        self._rested_ns = {"scan": 0, "switches": 0}  # when each may be done again
         self._released = self._deleted = False
 
     def run(self) -> None:
@@ -59,20 +74,27 @@ class Sidecar:
         self._poller.start()
         slow_ns = turn_ns = time.monotonic_ns()
         while True:
+            now_ns = time.monotonic_ns()
+            slow, turn = now_ns >= slow_ns, now_ns >= turn_ns or self._released
             # A young command's processes are looked for at once: it may end within the second.
-            slow = turn_ns >= slow_ns
             if slow or self._released or not self._tree.members:
-                self._scan()
-            self._sample()
+                self._scan(self._tree.scan)
+            elif now_ns >= self._rested_ns["scan"]:
+                self._scan(self._tree.scan_newest, _SCAN_REST)
+            if turn:
+                self._sample()
+                turn_ns = _next(turn_ns, self._turn_ns)
+            else:
+                self._samples.append(self._tree.sample(new_alone=True))
             if slow:
                 self._slow()
-                slow_ns = turn_ns + _SLOW_NS
+                slow_ns = _next(slow_ns, _SLOW_NS)
             if self._over():
                 break
-            turn_ns += self._interval_ns
-            if turn_ns < time.monotonic_ns():  # late, on a busy machine: no turn is made up for
-                turn_ns = time.monotonic_ns() + self._interval_ns
-            self._wait_until(turn_ns)
+            wake_ns = min(turn_ns, slow_ns)
+            if not self._tree.members:
+                wake_ns = min(wake_ns, time.monotonic_ns() + _YOUNG_NS)
+            self._wait_until(wake_ns)
         self._poller.stop(_LAST_POLL_S)
         self._slow()
         self._records.append({"type": "end", "mono_ns": time.monotonic_ns()})
@@ -93,20 +115,35 @@ class Sidecar:
             "cpus": len(os.sched_getaffinity(0)),
         }
 
-    def _scan(self) -> None:
-        before_ns = time.perf_counter_ns()
-        self._records.extend(self._tree.scan())
+    def _scan(self, scan: Callable[[], list[dict[str, Any]]], rest: int = 0) -> None:
+        before_ns, cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
+        self._records.extend(scan())
         self._costs["scan"] += time.perf_counter_ns() - before_ns
+        self._rested_ns["scan"] = time.monotonic_ns() + rest * (time.thread_time_ns() - cpu_ns)
 
     def _sample(self) -> None:
-        before_ns = time.perf_counter_ns()
+        before_ns, cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
         self._samples.append(self._tree.sample())
         self._costs["processes"] += time.perf_counter_ns() - before_ns
+        self._turns_cpu_ns.append(time.thread_time_ns() - cpu_ns)
+        # The median: a turn that missed its caches is not what turns cost.
+        usual_ns = sorted(self._turns_cpu_ns)[len(self._turns_cpu_ns) // 2]
+        self._turn_ns = max(self._interval_ns, min(_LONGEST_TURN_NS, _SAMPLE_REST * usual_ns))
+
+    def _switches(self) -> list[tuple[int, int, int]]:
+        """Context switches by process; none where they were read not long ago for what they cost."""
+        if time.monotonic_ns() < self._rested_ns["switches"]:
+            return []
+        cpu_ns = time.thread_time_ns()
+        switches = self._tree.switches()
+        self._rested_ns["switches"] = time.monotonic_ns() + _SWITCHES_REST * (time.thread_time_ns() - cpu_ns)
+        return switches
 
     def _slow(self) -> None:
         """The host's figures, the clocks, the sampler's own cost; then everything is written."""
         record = {"type": "system", "clock": clock_anchor(), **self._system.read()}
-        record["switches"] = self._tree.switches()
+        record["interval_ns"] = self._turn_ns
+        record["switches"] = self._switches()
         record["cost_ns"].update(self._costs)
         record["sampler_cpu_ns"] = time.process_time_ns()
         self._records.append(record)
@@ -144,6 +181,12 @@ class Sidecar:
             time.sleep(seconds)
         elif select.select([0], [], [], seconds)[0]:
             self._released = True
+
+
+def _next(time_ns: int, step_ns: int) -> int:
+    """`time_ns` a step later; where that has passed, on a busy machine, from now: no turn is made up for."""
+    now_ns = time.monotonic_ns()
+    return time_ns + step_ns if time_ns + step_ns >= now_ns else now_ns + step_ns
 
 
 def main(arguments: list[str]) -> None:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
+import site
 import subprocess
 import sys
+import sysconfig
+from contextlib import suppress
 from pathlib import Path
 
 from iotrace.launch.telemetry.procfs import parse_stat
@@ -14,7 +18,9 @@ from iotrace.session import names
 
 DEFAULT_INTERVAL_MS = 200
 SHORTEST_INTERVAL_MS = 20
+LONGEST_INTERVAL_MS = 1000  # a run of some seconds still has samples from within its steps
 _END_SECONDS = 1.0
+_KINDS = ("stdlib", "platstdlib", "purelib", "platlib")
 # The launcher's own import path replaces the interpreter's: nothing in the command's directory, in PYTHONPATH
 # or in site-packages' .pth files runs.
 _CODE = (
@@ -29,8 +35,9 @@ _OUTER_PREFIX = "DFTRACER_"
 class Telemetry:
     """A running sidecar, or nothing where another launcher's samples this host."""
 
-    def __init__(self, process: subprocess.Popen[bytes] | None) -> None:
+    def __init__(self, process: subprocess.Popen[bytes] | None, directory: Path | None = None) -> None:
         self._process = process
+        self._directory = directory
 
     def release(self) -> None:
         """The command has ended: wait a moment for the last samples."""
@@ -38,9 +45,15 @@ class Telemetry:
             assert self._process.stdin is not None
             self._process.stdin.close()
             try:
-                self._process.wait(_END_SECONDS)
+                self._tell_killed(self._process.wait(_END_SECONDS))
             except subprocess.TimeoutExpired:  # others' processes still run, or a device does not answer
                 pass
+
+    def _tell_killed(self, code: int) -> None:
+        """By its samples alone a killed sidecar cannot be told from a late one."""
+        if code < 0 and self._directory is not None:
+            with suppress(OSError, ValueError):
+                (self._directory / names.KILLED).write_text(signal.Signals(-code).name)
 
     def kill(self) -> None:
         """Nothing was run: end it at once."""
@@ -57,7 +70,9 @@ def start(session: Path, interval_ms: int) -> Telemetry:
     directory = None
     try:
         directory = claim(session)
-        return Telemetry(_spawn(session, directory, interval_ms) if directory else None)
+        if directory is None:
+            return Telemetry(None)
+        return Telemetry(_spawn(session, directory, interval_ms), directory)
     except OSError:
         if directory is not None:
             shutil.rmtree(directory, ignore_errors=True)  # the claim is another launcher's to make
@@ -116,8 +131,28 @@ def _spawn(session: Path, directory: Path, interval_ms: int) -> subprocess.Popen
 
 
 def _import_path() -> str:
-    """Where this process imports from, iotrace itself first, the current directory left out."""
+    """Where this process imports from, iotrace itself first, the current directory left out.
+
+    Not so if that is where installed packages lie. The sidecar has another current directory.
+    """
     own = str(Path(__file__).parents[3])
-    here = os.path.realpath(".")
-    others = [entry for entry in sys.path if entry and os.path.realpath(entry) != here]
+    try:
+        here = os.path.realpath(".")
+    except FileNotFoundError:  # it was deleted: nothing can be imported from it
+        here = ""
+    installed = {os.path.realpath(entry) for entry in _installed()}
+    others = []
+    for entry in sys.path:
+        if not entry or not (os.path.isabs(entry) or here):
+            continue
+        place = os.path.realpath(entry)
+        if place != here or place in installed:
+            others.append(os.path.abspath(entry))
     return os.pathsep.join(dict.fromkeys([own, *others]))
+
+
+def _installed() -> list[str]:
+    """Directories of the interpreter's own and of installed packages."""
+    user = site.getusersitepackages() if site.ENABLE_USER_SITE else None
+    found = [sysconfig.get_path(kind) for kind in _KINDS] + site.getsitepackages()
+    return [*found, user] if user else found

@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
+from iotrace.launch.telemetry.cgroups import groups_v1, groups_v2, parse_quota
 from iotrace.launch.telemetry.procfs import (
     OpenFile,
-    cgroup_directory,
-    cgroup_directory_v1,
     parse_cpus,
     parse_disks,
     parse_memory,
     parse_net,
     parse_pressure,
-    parse_throttled,
 )
 
 _PRESSURES = ("cpu", "memory", "io")
@@ -65,20 +64,25 @@ class System:
                 groups, mounted = cgroups.read(), mounts.read()
         except (OSError, UnicodeDecodeError):
             return
-        self._add_throttled(cgroup_directory_v1(groups, mounted, "cpu"))
-        directory = cgroup_directory(groups, mounted)
+        own = groups_v2(groups, mounted)
+        self._add_quotas([*groups_v1(groups, mounted, "cpu"), *own])
         # The kernel's root group has no type: it is the whole host again.
-        if directory is None or not os.path.exists(f"{directory}/cgroup.type"):
+        if not own or not os.path.exists(f"{own[0]}/cgroup.type"):
             return
         for name in _PRESSURES:
-            self._add(f"cgroup_{name}_pressure_us", f"{directory}/{name}.pressure", _pressure)
-        self._add("cgroup_memory_bytes", f"{directory}/memory.current", lambda file: int(file.read()))
-        self._add_throttled(directory)
+            self._add(f"cgroup_{name}_pressure_us", f"{own[0]}/{name}.pressure", _pressure)
+        self._add("cgroup_memory_bytes", f"{own[0]}/memory.current", lambda file: int(file.read()))
 
-    def _add_throttled(self, directory: str | None) -> None:
-        if directory is not None:
-            path = f"{directory}/cpu.stat"
-            self._add("cgroup_throttled_us", path, lambda file: parse_throttled(file.read_all()))
+    def _add_quotas(self, directories: list[str]) -> None:
+        """A quota of any group above holds the job back, too: job managers set it on a parent."""
+        files = {}
+        for directory in directories:
+            with suppress(OSError, ValueError):
+                file = OpenFile(f"{directory}/cpu.stat")
+                if parse_quota(file.read()) is not None:  # else version 2 without its CPU controller
+                    files[directory] = file
+        if files:
+            self._figures.append(("cgroup_quotas", lambda: _quotas(files)))
 
     def _cpus(self, file: OpenFile) -> dict[int, tuple[int, int, int]]:
         """Busy, iowait and idle ticks since the last time, of the CPUs that the job may use."""
@@ -93,6 +97,11 @@ class System:
 
 def _pressure(file: OpenFile) -> dict[str, int]:
     return parse_pressure(file.read())
+
+
+def _quotas(files: dict[str, OpenFile]) -> dict[str, tuple[int, int]]:
+    found = {name: parse_quota(file.read()) for name, file in files.items()}
+    return {name: counts for name, counts in found.items() if counts is not None}
 
 
 def _listing(directory: str) -> list[str]:

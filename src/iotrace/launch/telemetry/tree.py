@@ -14,6 +14,7 @@ from iotrace.launch.telemetry.procfs import (
     OpenFile,
     ReopenedFile,
     Stat,
+    parse_ids,
     parse_io,
     parse_last_pid,
     parse_stat,
@@ -25,6 +26,8 @@ from iotrace.session import names
 _YOUNG_TICKS = TICKS_PER_SECOND
 # Another launcher that found this host claimed may have been a little quicker with its command.
 _EARLIER_TICKS = 10 * TICKS_PER_SECOND
+# Of so many new pids each is looked at by its number; of more when all are listed.
+_MOST_NEWEST = 64
 _DEAD = "ZXx"
 _FILES_OF_A_MEMBER = 3
 # Descriptors left to the host's figures, the drivers' libraries and the sidecar's own files.
@@ -105,18 +108,36 @@ class Tree:
         self._session = session
         self._earliest_ticks = own_start_ticks - _EARLIER_TICKS
         self._foreign = {os.getpid()}
-        self._last_pid = 0
+        self._last_pid = self._looked_to = 0
+        self._newest: OpenFile | None = None
         self._most_open = (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _KEPT_FREE) // _FILES_OF_A_MEMBER
         self._numbers = 0
         self.members: dict[int, Member] = {}
+        self._unsampled: list[Member] = []
 
     def scan(self) -> list[dict[str, Any]]:
         """Take in new processes; returns a ``process`` record for each."""
-        told = []
         present = {int(name) for name in os.listdir("/proc") if name.isdigit()}
         self._foreign = set() if self._pids_began_anew() else self._foreign & present
+        self._looked_to = self._last_pid
+        return self._take_in(sorted(present - self._foreign - self.members.keys()))
+
+    def scan_newest(self) -> list[dict[str, Any]]:
+        """The same by the pids that were given since the last look: cheap where few were."""
+        try:
+            newest = self._newest_pid()
+        except (OSError, ValueError, IndexError):
+            return []
+        if not 0 < newest - self._looked_to <= _MOST_NEWEST:  # else they began anew, or are too many: `scan`
+            return []
+        given = range(self._looked_to + 1, newest + 1)
+        self._looked_to = newest
+        return self._take_in([pid for pid in given if pid not in self.members])
+
+    def _take_in(self, pids: list[int]) -> list[dict[str, Any]]:
+        told = []
         now_ticks = time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_PER_SECOND
-        for pid in sorted(present - self._foreign - self.members.keys()):
+        for pid in pids:
             try:
                 stat = parse_stat(_read(f"/proc/{pid}/stat"))
                 launch = self._launch_of(pid, stat)
@@ -124,28 +145,39 @@ class Tree:
                     if now_ticks - stat.start_ticks > _YOUNG_TICKS:
                         self._foreign.add(pid)
                     continue
+                group, own_pid = parse_ids(_read(f"/proc/{pid}/status"))
+                if group != pid:  # a thread: not listed, and yet to be found by its number
+                    continue
                 room = sum(member.kept_open for member in self.members.values()) < self._most_open
                 member = Member(self._numbers, pid, stat, launch, room)
             except (OSError, ValueError, IndexError):  # it has ended meanwhile, or no descriptor is left
                 continue
             self._numbers += 1
             self.members[pid] = member
-            told.append(_describe(member, stat))
+            self._unsampled.append(member)
+            told.append(_describe(member, stat, own_pid))
         return told
 
     def _pids_began_anew(self) -> bool:
         """Whether a pid that was foreign may be a new process by now."""
         before = self._last_pid
         try:
-            self._last_pid = parse_last_pid(_read("/proc/loadavg"))
+            self._last_pid = self._newest_pid()
         except (OSError, ValueError, IndexError):
             return True
         return self._last_pid < before
 
-    def sample(self) -> bytes:
-        """A sample of each member; those that have ended leave."""
+    def _newest_pid(self) -> int:
+        if self._newest is None:
+            self._newest = OpenFile("/proc/loadavg")
+        return parse_last_pid(self._newest.read())
+
+    def sample(self, new_alone: bool = False) -> bytes:
+        """A sample of each member, or of those that have none yet; those that have ended leave."""
         parts = []
-        for member in list(self.members.values()):
+        members = self._unsampled if new_alone else list(self.members.values())
+        self._unsampled = []
+        for member in members:
             sample = member.sample()
             if sample is None:
                 member.close()
@@ -179,7 +211,7 @@ class Tree:
         return None
 
 
-def _describe(member: Member, stat: Stat) -> dict[str, Any]:
+def _describe(member: Member, stat: Stat, own_pid: int) -> dict[str, Any]:
     asleep_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
     try:
         name = _read(f"/proc/{member.pid}/comm").decode(errors="replace").strip()
@@ -189,6 +221,7 @@ def _describe(member: Member, stat: Stat) -> dict[str, Any]:
         "type": "process",
         "number": member.number,
         "pid": member.pid,
+        "own_pid": own_pid,
         "ppid": stat.ppid,
         "name": name,
         # The kernel counts from the boot, suspended time included.

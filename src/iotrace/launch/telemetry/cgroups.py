@@ -1,0 +1,53 @@
+"""The job's control groups: its own and those above it, whose limits hold for it as well."""
+
+from __future__ import annotations
+
+import os
+
+
+def groups_v2(cgroups: str, mounts: str) -> list[str]:
+    """The directories of the process's group of version 2 and of those above it, its own first.
+
+    `cgroups` and `mounts` are the texts of /proc/self/cgroup and /proc/self/mounts.
+    """
+    paths = [line[3:] for line in cgroups.splitlines() if line.startswith("0::")]
+    roots = [line.split()[1] for line in mounts.splitlines() if line.split()[2:3] == ["cgroup2"]]
+    return _upwards(roots[0], paths[0]) if paths and roots else []
+
+
+def groups_v1(cgroups: str, mounts: str, controller: str) -> list[str]:
+    """The same of version 1's `controller`."""
+    for line in cgroups.splitlines():
+        controllers, _, path = line.partition(":")[2].partition(":")
+        if controller in controllers.split(","):
+            for mount in mounts.splitlines():
+                words = mount.split()
+                if words[2:3] == ["cgroup"] and controller in words[3].split(","):
+                    return _upwards(words[1], path)
+    return []
+
+
+def _upwards(root: str, path: str) -> list[str]:
+    """`root`/`path` and what is above it, up to `root`.
+
+    In a container the path may be the host's, of which only the mount's root is to be seen: its own group.
+    """
+    directory = os.path.normpath(f"{root}/{path}")
+    found = []
+    if directory.startswith(f"{root}/") and os.path.isdir(directory):
+        while directory != root:
+            found.append(directory)
+            directory = os.path.dirname(directory)
+    return [*found, root]
+
+
+def parse_quota(data: bytes) -> tuple[int, int] | None:
+    """cpu.stat of a group: periods of its quota in which it ran, and those in which it was held back, so far.
+
+    None without that account; both are 0 where it never had a quota. The time that is told beside them is
+    summed over the CPUs' run queues, so it is no share of anything.
+    """
+    values = dict(line.split(b" ", 1) for line in data.splitlines() if b" " in line)
+    if b"nr_periods" not in values or b"nr_throttled" not in values:
+        return None
+    return int(values[b"nr_periods"]), int(values[b"nr_throttled"])
