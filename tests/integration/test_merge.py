@@ -213,6 +213,79 @@ def test_begin_and_end_events_async_and_marks_in_both_kinds(tmp_path: Path) -> N
     }
 
 
+FLOWS = "select a.name, b.name from flow join slice a on a.id = slice_out join slice b on b.id = slice_in"
+
+
+def _arrow(phase: str, at_us: float, tid: int = 77, **more: Any) -> dict[str, Any]:
+    return {
+        "ph": phase,
+        "id": 1,
+        "cat": "c",
+        "name": "n",
+        "pid": 77,
+        "tid": tid,
+        "ts": BASE_US + at_us,
+        **more,
+    }
+
+
+def test_arrows_between_begin_and_end_events_and_what_their_ends_hold(tmp_path: Path) -> None:
+    def begin(at_us: float, name: str, tid: int) -> dict[str, Any]:
+        return {"ph": "B", "pid": 77, "tid": tid, "ts": BASE_US + at_us, "name": name}
+
+    def end(at_us: float, tid: int, **more: Any) -> dict[str, Any]:
+        return {"ph": "E", "pid": 77, "tid": tid, "ts": BASE_US + at_us, **more}
+
+    events = [
+        begin(0, "outer", 77),
+        begin(10, "inner", 77),
+        _arrow("s", 15),
+        end(20, 77, args={"result": "ok"}),
+        _slice(BASE_US + 40, 5, "of the same thread"),
+        end(100, 77),
+        begin(30, "target", 78),
+        _arrow("f", 35, 78, bp="e"),
+        end(60, 78),
+        # Ends with names end theirs, in whatever order.
+        begin(200, "A", 79),
+        begin(210, "B", 79),
+        end(220, 79, name="A"),
+        end(250, 79, name="B"),
+    ]
+    summary, imported = _both(tmp_path, [_write(tmp_path / "a.json", events)])
+    assert summary.problems == []
+    assert imported["arguments"] == [[1]]
+    durations = "select name, dur from slice where name in ('A', 'B') order by name"
+    for kind in ("out.json", "out.pftrace"):
+        found = query(tmp_path / "merged" / kind, FLOWS, durations)
+        assert found == [[["inner", "target"]], [["A", 20_000], ["B", 10_000]]]
+
+
+def test_an_arrow_that_means_the_slice_that_begins_next(tmp_path: Path) -> None:
+    """Chrome's meaning of an end without `bp`; where a slice begins with it, that one, as in Kineto."""
+    events = [_slice(BASE_US, 10, "A")]
+    bound = {1: ({}, "at it"), 2: ({}, "next"), 3: ({"bp": "e"}, "loop"), 4: ({}, "loop"), 5: ({}, "begun")}
+    for number, (more, _) in bound.items():
+        tid = 100 + number
+        at_us = 20 if number == 1 else 15
+        events += [_arrow("s", 5), _arrow("f", at_us, tid, **more, args={"x": {"v": 1, "bp": "e"}})]
+        if number != 5:
+            events.append(_slice(BASE_US, 100, "loop") | {"tid": tid})
+        else:
+            events.append({"ph": "B", "pid": 77, "tid": tid, "ts": BASE_US + 16, "name": "begun"})
+            events.append({"ph": "E", "pid": 77, "tid": tid, "ts": BASE_US + 18})
+        if number != 4:
+            events.append(_slice(BASE_US + 20, 10, "at it" if number == 1 else "next") | {"tid": tid})
+        for event in events:
+            if event["ph"] in "sf" and event["id"] == 1:
+                event["id"] = 10 + number
+    summary, _ = _both(tmp_path, [_write(tmp_path / "a.json", events)])
+    assert summary.problems == []
+    for kind in ("out.json", "out.pftrace"):
+        (found,) = query(tmp_path / "merged" / kind, FLOWS)
+        assert sorted(found) == sorted(["A", name] for _, name in bound.values())
+
+
 def _two_hosts(tmp_path: Path, offset_us: float) -> list[str]:
     """Two ranks whose clocks differ by `offset_us`, with collectives that end together to within 0.2 us."""
     inputs = []

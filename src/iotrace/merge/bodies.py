@@ -56,10 +56,13 @@ class Bodies:
 
     def body(self, event: Event, extra: dict[str, Any] | None) -> bytes:
         """Name, category and arguments as fields of TrackEvent."""
+        name: Any = event.name
+        if event.ph == "E" and not name:
+            name = None  # it ends what began last
         try:
-            head = self._heads[event.name, event.cat]
+            head = self._heads[name, event.cat]
         except KeyError:
-            head = self._head(event.name, event.cat)
+            head = self._head(name, event.cat)
         pieces = [head]
         if event.args is not UNSET:
             args = decode(event.args)
@@ -82,7 +85,7 @@ class Bodies:
         return b"".join(pieces)
 
     def _head(self, name: Any, category: Any) -> bytes:
-        head = self._named(NAMES, 10, 23, "" if name is UNSET else name)
+        head = b"" if name is None else self._named(NAMES, 10, 23, "" if name is UNSET else name)
         if category is not UNSET and category:
             head += self._named(CATEGORIES, 3, 22, category)
         if len(self._heads) < MOST_INTERNED:

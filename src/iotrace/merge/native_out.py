@@ -18,10 +18,10 @@ from iotrace.merge import compiled_native
 from iotrace.merge.batch import Batch, Columns, EventBatch
 from iotrace.merge.bodies import FIELDS, Bodies, decode, legacy
 from iotrace.merge.events import Event, encode_number
-from iotrace.merge.lanes import UNBOUND, Lanes
+from iotrace.merge.lanes import NEXT, STACKED, UNBOUND, Lanes
 from iotrace.merge.packets import COUNTER, INSTANT, packet, packets_of_thread
 from iotrace.merge.protobuf import data, double, integer, text
-from iotrace.merge.spill import FLOW, MARK, SLICE, Spill
+from iotrace.merge.spill import FLOW, FLOW_NEXT, MARK, SLICE, Spill
 from iotrace.merge.stream import Progress, append, silent
 from iotrace.merge.text import TextBatch
 from iotrace.merge.tracks import Process, Tracks
@@ -88,7 +88,7 @@ class NativePart:
             if kind > MARK:
                 self._elsewhere(event, start, body)
                 continue
-            if kind == FLOW:
+            if kind in (FLOW, FLOW_NEXT):
                 body += legacy(event)
             self._bodies.write(body)
             sizes[first + place] = len(body)
@@ -143,16 +143,18 @@ class NativePart:
                 out.write(block)
             bodies = mmap.mmap(self._bodies.fileno(), 0, access=mmap.ACCESS_READ) if self._offset else b""
             for index in spill.threads():
-                lanes = Lanes()
-                tracks_of_lanes = {0: tracks.threads[index].tid}
+                thread = tracks.threads[index]
+                tracks_of_lanes = {0: thread.tid, STACKED: tracks.stacked_of(thread).tid}
                 packets = packets_of_thread(self._sequence, out)
-                for rows in spill.windows(index):
-                    placed = lanes.place(rows)
-                    for lane in sorted(set(np.unique(placed).tolist()) - {UNBOUND} - tracks_of_lanes.keys()):
-                        tracks_of_lanes[lane] = tracks.overflow(tracks.threads[index], lane).tid
+                for rows, placed in Lanes(not delete_unbound).through(spill.windows(index)):
+                    used = {lane & ~NEXT for lane in np.unique(placed).tolist() if lane != UNBOUND}
+                    for lane in sorted(used - tracks_of_lanes.keys()):
+                        tracks_of_lanes[lane] = tracks.overflow(thread, lane).tid
                     packets.write(rows, placed, tracks_of_lanes, bodies, delete_unbound)
                     moved += int(((placed > 0) & (rows["kind"] == SLICE)).sum())
-                    unbound += int((placed == UNBOUND).sum())
+                    loose = int((placed == UNBOUND).sum())
+                    unbound += loose
+                    thread.used |= loose > 0 and not delete_unbound  # they became marks
                     if isinstance(bodies, mmap.mmap):  # what was read counts as memory until it is given back
                         bodies.madvise(mmap.MADV_DONTNEED)
                     done += len(rows)

@@ -446,7 +446,7 @@ int64_t iotrace_write(const uint8_t *text, const Row *rows, int64_t count, const
             gone[ID] = 1;
             out = write_integer(WRITE(out, ",\"id\":"), id[i]);
         }
-        if (row->phase == 't' || row->phase == 'f') { /* without it Perfetto ends an arrow at the next slice */
+        if (row->phase == 't' || row->phase == 'f') { /* chrome_out.py takes it from those that mean the next slice */
             gone[BP] = 1;
             out = WRITE(out, ",\"bp\":\"e\"");
         }
