@@ -17,7 +17,7 @@ NAMES, CATEGORIES, LABELS = range(3)  # kinds of interned strings
 FIELDS = {CATEGORIES: 1, NAMES: 2, LABELS: 3}  # of InternedData
 MOST_INTERNED = 200_000  # names that come once each are written where they stand
 _LONGEST_REPEATED = 256
-_OTHER_OPAQUE = sorted(OPAQUE - {"args"})
+_OTHER_OPAQUE = sorted(OPAQUE - {"args", "id2", "bind_id", "flow_in", "flow_out"})  # what joins is `legacy`
 _others = attrgetter(*_OTHER_OPAQUE)
 _NO_OTHERS = (UNSET,) * len(_OTHER_OPAQUE)
 
@@ -122,6 +122,32 @@ def legacy(event: Event) -> bytes:
     fields = integer(2, ord(event.ph[:1] or "i"))
     if isinstance(event.id, int):
         fields += integer(6, event.id)
+    elif event.id2 is not UNSET:
+        fields += _scoped(decode(event.id2))
+    if event.ph == "b":
+        fields += _binding(event)
     if event.bp == "e":
         fields += integer(12, 1)
     return data(6, fields)
+
+
+def _scoped(own: Any) -> bytes:
+    """An id that is the process's or the whole trace's, which the rewriter made hexadecimal."""
+    for scope, field in ("local", 10), ("global", 11):
+        if isinstance(own, dict) and scope in own:
+            return integer(field, int(own[scope], 16))
+    return b""
+
+
+def bound(event: Event) -> bytes:
+    """The arrows that a slice itself begins or ends (`bind_id`): the last field of its body, if any."""
+    fields = _binding(event)
+    return data(6, fields) if fields else b""
+
+
+def _binding(event: Event) -> bytes:
+    if event.bind_id is UNSET:
+        return b""
+    ways = (1, event.flow_in), (2, event.flow_out)
+    direction = sum(way for way, value in ways if value is not UNSET and decode(value) is True)
+    return integer(8, decode(event.bind_id)) + integer(13, direction) if direction else b""

@@ -238,9 +238,13 @@ class Rewriter:
         edits: list[Edit] = []
         for row in range(len(batch)):
             value = batch.value(row, "id2")
-            if isinstance(value, dict) and "global" in value:
-                value = {**value, "global": f"0x{self._identify(value['global']):x}"}
-                edits.append((row, "id2", _encode(value)))
+            if isinstance(value, dict) and value.keys() & {"local", "global"}:
+                own = {
+                    scope: f"0x{self._identify(value[scope]):x}"
+                    for scope in ("local", "global")
+                    if scope in value
+                }
+                edits.append((row, "id2", _encode({**value, **own})))
             value = batch.value(row, "bind_id")
             if value is not UNSET:
                 edits.append((row, "bind_id", b"%d" % self._identify(value)))
