@@ -93,7 +93,7 @@ def _both(
 )
 @example([{"ph": "X", "ts": 1, "pid": 1, "tid": 1, "tts": 1.3380297463733052e16}], True, True, True)
 @example([{"ph": "X", "ts": 1, "pid": 1, "tid": 1, "own key": ["\ud800"]}], True, False, True)
-@example([{"ph": "s", "ts": 1, "pid": 1, "tid": 1, "id": 12}] * 2, True, False, False)
+@example([{"ph": ph, "ts": 5, "pid": 1, "tid": 1, "id": 2133} for ph in "Es"], True, False, False)
 @example(
     [{"ph": "X", "ts": 1, "pid": 1, "tid": 1, "args": {"a": {"b": ["x" * 200] * 100}}}], True, True, True
 )
