@@ -31,19 +31,18 @@ from iotrace.timeline.chrome import write_chrome
 _OTHERS_SECONDS = 15.0
 
 
-class _ErrorConsole(Console):
-    """Standard error, possibly of a program that goes on."""
+class _Console(Console):
+    """Standard output, or standard error, possibly of a program that goes on."""
 
     def on_broken_pipe(self) -> None:
-        """Nobody reads it. rich's own way also makes standard output, the program's, /dev/null."""
+        """Nobody reads it. rich would make standard output, maybe the program's, /dev/null, and leave."""
         self.quiet = True
         raise
 
 
 def make_console(stderr: bool) -> Console:
     """A console that obeys NO_COLOR and COLUMNS, and highlights nothing by itself."""
-    kind = _ErrorConsole if stderr else Console
-    return kind(stderr=stderr, highlight=False, soft_wrap=False)
+    return _Console(stderr=stderr, highlight=False, soft_wrap=False)
 
 
 def start_calibration(path: Path) -> Calibration | None:

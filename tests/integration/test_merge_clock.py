@@ -21,7 +21,7 @@ from iotrace.merge.inputs import identify
 from iotrace.merge.plan import Options
 from iotrace.merge.report import print_summary
 from iotrace.merge.run import merge
-from iotrace.merge.survey import survey
+from iotrace.merge.survey import Wants, survey
 from iotrace.report.terminal import print_report
 from iotrace.sources.session import open_session
 from tests.support.perfetto import ERRORS, query
@@ -182,7 +182,7 @@ def test_of_many_collectives_ranks_keep_the_same_ones(
     hosts = [_Host(0, 0, 0.0, BASE_NS), _Host(1, SECOND, 15.0, BASE_NS)]
     inputs = _job(tmp_path, hosts, steps=300)
     sources = [identify(Path(path), [], []) for path in inputs]
-    first, second = (survey(source, False, True).collectives for source in sources if source)
+    first, second = (survey(source, Wants(collectives=True)).collectives for source in sources if source)
     assert first.keys() == second.keys()
     assert 15 < len(first) <= 40
     times = sorted(first.values())

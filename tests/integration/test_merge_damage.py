@@ -91,7 +91,7 @@ def test_what_cannot_be_read_is_told_with_its_place(tmp_path: Path) -> None:
     summary, events = _merge(tmp_path, _trace(_SOUND, broken, _SOUND))
     assert len(events) == 2
     assert summary.sources[0].lost_events == 1
-    assert any("1 events could not be read, the first near byte" in line for line in summary.problems)
+    assert any("1 event could not be read, the first near byte" in line for line in summary.problems)
 
 
 def test_invalid_utf8_is_shown_as_its_bytes(tmp_path: Path) -> None:

@@ -47,13 +47,19 @@ def test_the_estimate_is_counts_times_measured_costs(run: Run) -> None:
     assert 0.5 < overhead["posix_call_us"] < 200
     assert 0.2 < overhead["span_us"] < 50
     assert 1 < overhead["process_start_ms"] < 500
-    # 102 calls a sample, two samples a step, and two spans for the samples and one for their collation.
+    # 102 calls a sample, two samples a step, and two spans for the samples and one for their collation. All
+    # calls but a sample's first follow another at once, unless the machine is busy.
     step_us = 1e3 * rank["steps"]["mean_ms"]
-    expected = 100 * (204 * overhead["posix_call_us"] + 3 * overhead["span_us"]) / step_us
-    assert overhead["consumer_pct_of_step"] == pytest.approx(expected, rel=0.05)
+    spans_us = 3 * overhead["span_us"]
+    first, following = overhead["posix_call_us"], overhead["next_posix_call_us"]
+    assert 0.5 < following < 200
+    most = 100 * (204 * first + spans_us) / step_us
+    least = 100 * (204 * min(first, following) + spans_us) / step_us
+    assert overhead["consumer_pct_of_step"] == pytest.approx(min(100, most), rel=0.05)
+    assert 0.95 * min(100, least) <= overhead["least_pct_of_step"] <= overhead["consumer_pct_of_step"]
     assert overhead["workers_pct_of_production"] is None
     assert overhead["estimated_pct_of_step"] == overhead["consumer_pct_of_step"]
-    assert "slowed the steps by up to" in run.stderr
+    assert "tracing " in run.stderr
 
 
 def test_workers_cost_at_most_the_wait(tmp_path: Path) -> None:

@@ -6,26 +6,27 @@ import os
 import stat
 import struct
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from iotrace.doctor import cgroups
 from iotrace.doctor.accelerators import judge_amd, judge_nvidia
+from iotrace.doctor.cgroups import Limited, cpu_limit, memory_limit
 from iotrace.doctor.clock import check_clock_source, check_synchronised
-from iotrace.doctor.command import check_command, interpreter_of, is_static, workers_of
+from iotrace.doctor.command import check_command, interpreter_of
 from iotrace.doctor.diagnose import consequences
-from iotrace.doctor.interpreter import check_agent, check_posix, check_python, check_start_method
+from iotrace.doctor.interpreter import check_agent, check_posix, check_python, check_start_method, judge
 from iotrace.doctor.limits import check_limits, check_shm
-from iotrace.doctor.pagecache import check_page_cache
 from iotrace.doctor.probe import READS, Probe, Told
-from iotrace.doctor.processors import check_cpus, check_memory, cpu_limit, memory_limit
+from iotrace.doctor.processors import Demand, check_cpus, check_memory
+from iotrace.doctor.program import is_static
 from iotrace.doctor.results import missing, ok, unknown, warning
-from iotrace.doctor.run import run_checks
-from iotrace.doctor.storage import check_output, data_of, mount_of
+from iotrace.doctor.storage import check_output, mount_of, output
 from iotrace.doctor.telemetry import check_telemetry
 from iotrace.doctor.torch_probe import _Told, judge_torch
 from iotrace.launch.posix import PosixCapture
+from iotrace.session import names
 
 PATH = os.environ["PATH"]
 
@@ -42,7 +43,7 @@ def test_the_tightest_quota_of_v2_holds_wherever_it_stands(tmp_path: Path) -> No
     write(tmp_path / "user/memory.max", "2147483648\n")
     write(tmp_path / "user/job/memory.max", "max\n")
     assert cpu_limit(tmp_path, "0::/user/job\n") == 1.5
-    assert memory_limit(tmp_path, "0::/user/job\n") == 2 << 30
+    assert memory_limit(tmp_path, "0::/user/job\n") == Limited(2 << 30, None)
 
 
 def test_quotas_of_v1(tmp_path: Path) -> None:
@@ -52,7 +53,27 @@ def test_quotas_of_v1(tmp_path: Path) -> None:
     write(tmp_path / "memory/memory.limit_in_bytes", "9223372036854771712\n")
     membership = "4:memory:/job\n3:cpu,cpuacct:/job\n0::/\n"
     assert cpu_limit(tmp_path, membership) == 0.5
-    assert memory_limit(tmp_path, membership) == 1 << 30
+    assert memory_limit(tmp_path, membership) == Limited(1 << 30, None)
+
+
+def test_a_kernel_without_control_groups_limits_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cgroups, "MEMBERSHIP", tmp_path / "none")
+    assert cgroups.membership() == ""
+    assert memory_limit(tmp_path, "") is cpu_limit(tmp_path, "") is None
+
+
+def test_page_cache_that_is_given_up_when_wanted_is_not_used_memory(tmp_path: Path) -> None:
+    for path, limit, usage, cache in (
+        ("v2", "memory.max", "memory.current", "inactive_file"),
+        ("v1/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        write(tmp_path / path / limit, "1000\n")
+        write(tmp_path / path / usage, "900\n")
+        write(tmp_path / path / "memory.stat", f"cache 700\n{cache} 600\n")
+    assert memory_limit(tmp_path / "v2", "0::/\n") == Limited(1000, 700)
+    assert memory_limit(tmp_path / "v1", "1:memory:/\n") == Limited(1000, 700)
 
 
 def test_no_limit_is_none(tmp_path: Path) -> None:
@@ -66,21 +87,37 @@ def test_no_limit_is_none(tmp_path: Path) -> None:
 
 
 def test_workers_on_too_few_cpus() -> None:
-    check = check_cpus(1.5, affinity=16, counted=64, workers=4)
+    check = check_cpus(1.5, affinity=16, cpus=64, demand=Demand(4))
     assert check.status == "warning"
     assert "4 workers and the training process on 1.5 CPUs" in check.what
     assert "num_workers to 1" in check.remedy
-    assert check_cpus(None, 16, 16, 4).status == "ok"
-    assert check_cpus(2.0, 16, 16, None).status == "warning"
-    assert "4 of 16" in check_cpus(None, 4, 16, None).what
+    assert check_cpus(None, 16, 16, Demand(4)).status == "ok"
+    assert check_cpus(2.0, 16, 16, Demand()).status == "warning"
+    assert "4 of 16" in check_cpus(None, 4, 16, Demand()).what
+
+
+def test_no_remedy_asks_for_what_is_so_or_cannot_be() -> None:
+    one = check_cpus(None, 1, 1, Demand(1))
+    assert (one.status, one.what) == ("warning", "1 worker and the training process on 1 CPU")
+    assert one.remedy == "ask for 2 CPUs; with num_workers 0 the training process loads by itself"
+    assert "OMP_NUM_THREADS to 1," in check_cpus(0.5, 2, 2, Demand()).remedy
+    ranks = check_cpus(None, 2, 2, Demand(1, ranks=8))
+    assert (ranks.status, ranks.what) == ("warning", "8 training processes with 1 worker each on 2 CPUs")
+    assert ranks.remedy == "ask for 16 CPUs, or start fewer training processes"
+    assert (
+        check_cpus(None, 64, 64, Demand(16, ranks=4)).remedy == "set num_workers to 15 or ask for more CPUs"
+    )
 
 
 def test_memory() -> None:
     meminfo = "MemTotal:  16777216 kB\nMemAvailable:  {} kB\n"
     assert check_memory(None, meminfo.format(12582912)).what == "12.0 GiB available of 16.0 GiB"
-    assert (
-        check_memory(4 << 30, meminfo.format(12582912)).what == "the control group allows 4.0 GiB of 16.0 GiB"
-    )
+    free = Limited(4 << 30, 3 << 30)
+    allowed = "the control group allows 4.0 GiB of 16.0 GiB"
+    assert check_memory(free, meminfo.format(12582912)).what == f"{allowed}, of which 3.0 GiB are available"
+    assert check_memory(Limited(4 << 30, None), meminfo.format(12582912)).what == allowed
+    used_up = check_memory(Limited(4 << 30, 300 << 20), meminfo.format(12582912))
+    assert (used_up.status, used_up.what) == ("warning", f"{allowed}, of which 300 MiB are available")
     assert check_memory(None, meminfo.format(1000)).status == "warning"
 
 
@@ -92,22 +129,6 @@ def test_shared_memory_and_limits(tmp_path: Path) -> None:
     assert check.what == "open files 256, processes unlimited, locked memory 64.0 KiB"
     assert check_limits({**limits, "open files": 1024}).status == "ok"
     assert "cut" in check_limits({**limits, "file size": 1 << 20}).why
-
-
-@pytest.mark.parametrize(
-    ("words", "workers"),
-    [
-        ("train.py --workers 4", 4),
-        ("train.py --num-workers=3", 3),
-        ("train.py dataloader.num_workers.training=8", 8),
-        ("train.py --data.num_workers 2", 2),
-        ("train.py --workers-dir 5", None),
-        ("train.py --coworkers=5", None),
-        ("train.py --workers", None),
-    ],
-)
-def test_workers_that_the_command_asks_for(words: str, workers: int | None) -> None:
-    assert workers_of(["python", *words.split()]) == workers
 
 
 @pytest.mark.parametrize(
@@ -153,9 +174,46 @@ def test_programs_that_no_library_can_be_preloaded_into(tmp_path: Path) -> None:
         program.chmod(0o755)
     assert "statically linked" in check_command([str(static)], PATH).what
     assert check_command([str(dynamic)], PATH).status == "ok"
-    dynamic.chmod(0o755 | stat.S_ISUID)
-    assert "setuid" in check_command([str(dynamic)], PATH).what
     assert "was not found" in check_command(["no-such-command"], PATH).what
+
+
+def test_a_program_that_changes_its_rights_and_one_that_would_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if os.statvfs(tmp_path).f_flag & os.ST_NOSUID:
+        pytest.skip(f"{tmp_path} is mounted nosuid")
+    program = tmp_path / "program"
+    program.write_bytes(elf(1, 3))
+    program.chmod(0o755 | stat.S_ISUID)
+    owner = program.stat().st_uid
+    assert check_command([str(program)], PATH).status == "ok"  # its owner's own
+    monkeypatch.setattr(os, "getuid", lambda: owner + 1)
+    assert "setuid" in check_command([str(program)], PATH).what
+
+
+@pytest.mark.parametrize(
+    ("line", "lacking", "remedy"),
+    [
+        ("#!/opt/gone/venv/bin/python3\n", "is run by /opt/gone/venv/bin/python3, which is not", "python {}"),
+        ("#!/usr/bin/env python9\n", "is run by python9, which is not", "python {}"),
+        ("#! /opt/gone/bash -e\n", "is run by /opt/gone/bash, which is not", "bash {}, or"),
+        ("#!/bin/sh\r\n", "a carriage return", "dos2unix {}"),
+    ],
+)
+def test_a_script_whose_interpreter_is_gone_cannot_run(
+    tmp_path: Path, line: str, lacking: str, remedy: str
+) -> None:
+    script, outer = tmp_path / "x", tmp_path / "y"
+    script.write_text(line)
+    outer.write_text(f"#!{script}\n")
+    for file in (script, outer):
+        file.chmod(0o755)
+    check = check_command([str(script)], PATH)
+    assert (check.status, check.why) == ("missing", "nothing can be run")
+    assert lacking in check.what
+    assert remedy.format(script) in check.remedy
+    assert check_command([str(outer)], PATH).status == "missing"
+    assert interpreter_of([str(script)], PATH) is None
 
 
 @pytest.mark.parametrize("words", ["env -i {0} x.py", "env - {0} x.py"])
@@ -195,7 +253,14 @@ def test_what_keeps_the_agent_out() -> None:
 
 def test_interpreters() -> None:
     assert check_python(told(base_prefix="/opt/conda", conda=True)).what == "cpython 3.11.7 (conda)"
-    assert check_python(told(version="3.9.2")).status == "missing"
+    for probe in (
+        Probe(None, PosixCapture(__file__), None, "it crashed", told(version="3.9.2")),
+        Probe(told(version="2.7.18", agent=False), PosixCapture(__file__), READS),
+    ):
+        old = {check.id: check for check in judge(probe, {})}
+        assert [(old[name].status, old[name].remedy) for name in ("python", "agent")] == [
+            ("missing", "run the program by Python 3.10 or newer")
+        ] * 2
     assert check_python(told(implementation="pypy")).status == "warning"
     assert "comes late" in check_start_method(told(start_method="forkserver")).why
     assert check_start_method(told(start_method=None)).status == "unknown"
@@ -311,73 +376,25 @@ def test_the_mount_of_a_path(path: str, kind: str) -> None:
     assert bool(mount.meaning) == (kind != "ext4")
 
 
+def test_a_session_can_be_made_where_run_would_make_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("empty", "session", "others"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "session" / names.MANIFEST).write_text("{}")
+    (tmp_path / "others" / "x").touch()
+    assert output(None, MOUNTS).status == "ok"  # a new directory in this one, whatever else is there
+    assert output("empty", MOUNTS).status == output("new", MOUNTS).status == "ok"
+    assert output("session", MOUNTS).what == "session already holds a session"
+    assert output("others", MOUNTS).what == "others exists and is not a session"
+    control_groups = f"33 22 0:43 / {tmp_path}/empty rw - cgroup2 none rw"
+    assert "on cgroup2, which keeps no files" in output("empty/x", MOUNTS + control_groups).what
+
+
 def test_where_sessions_go(tmp_path: Path) -> None:
     assert check_output(tmp_path / "not" / "yet", MOUNTS).what.endswith("on ext4")
     assert check_output(Path("/proc/nothing"), MOUNTS).status == "missing"
-
-
-def test_a_guess_at_the_data(tmp_path: Path) -> None:
-    (tmp_path / "train.py").touch()
-    assert data_of(["python", "train.py", "--lr", "1"], tmp_path) is None
-    (tmp_path / "data").mkdir()
-    assert data_of(["python", "train.py", "--lr", "1"], tmp_path) == Path("data")
-    (tmp_path / "set").mkdir()
-    assert data_of(["python", "train.py", "--in=set"], tmp_path) == Path("set")
-    assert data_of(["python", "train.py", "set", "data"], tmp_path) == Path("set")
-
-
-def test_the_page_cache_of_files_just_written(tmp_path: Path) -> None:
-    (tmp_path / "a.bin").write_bytes(bytes(1 << 20))
-    check = check_page_cache(tmp_path)
-    if check.status == "unknown":
-        pytest.skip(f"{tmp_path}: {check.why}")
-    assert check.what.startswith("about 100 % of 1.0 MiB")
-    assert check_page_cache(tmp_path / "none").status == "unknown"
-
-
-def resident_pages(path: Path) -> int:
-    """Pages in memory, each asked for once; read-ahead is off, so that asking for one brings no other."""
-    with path.open("rb") as file:
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
-        found = 0
-        for offset in range(0, path.stat().st_size, 4096):
-            try:
-                found += os.preadv(file.fileno(), [bytearray(1)], offset, os.RWF_NOWAIT)
-            except BlockingIOError:
-                pass
-        return found
-
-
-def test_asking_for_the_page_cache_does_not_fill_it(tmp_path: Path) -> None:
-    path = tmp_path / "cold.bin"
-    path.write_bytes(os.urandom(16 << 20))
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    check = check_page_cache(path)
-    time.sleep(0.2)
-    if check.status == "unknown" or "about 0 %" not in check.what:
-        pytest.skip(f"the file cannot be dropped from the page cache here: {check.what}")
-    # The 32 pages that were asked for may have come; their neighbours not.
-    assert resident_pages(path) <= 32
-
-
-def test_a_check_that_fails_or_hangs_is_unknown_and_the_others_count() -> None:
-    def fails() -> None:
-        raise OSError("no such thing")
-
-    def hangs() -> None:
-        time.sleep(30)
-
-    start = time.monotonic()
-    found = run_checks(
-        [("a", fails), ("b", hangs), ("c", lambda: ok("c", "fine"))],  # type: ignore[list-item]
-        seconds=0.3,
-    )
-    assert time.monotonic() - start < 2
-    assert [(check.id, check.status) for check in found] == [("a", "unknown"), ("b", "unknown"), ("c", "ok")]
-    assert "OSError: no such thing" in found[0].why
-    assert "0.3 s" in found[1].why
 
 
 def test_what_follows_from_the_checks() -> None:

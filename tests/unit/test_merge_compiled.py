@@ -15,8 +15,9 @@ from iotrace.merge import compiled
 from iotrace.merge.affine import ClockMap
 from iotrace.merge.arrows import Arrows
 from iotrace.merge.chrome import Scanner
-from iotrace.merge.chrome_out import OPENING, ChromePart
-from iotrace.merge.rewrite import Rewriter, Selection
+from iotrace.merge.chrome_out import ChromePart, opening
+from iotrace.merge.pairs import Selection
+from iotrace.merge.rewrite import Rewriter
 from iotrace.merge.spill import Spill
 from iotrace.merge.tracks import Tracks
 
@@ -62,7 +63,7 @@ def _converted(document: bytes, directory: Path, keep_text: bool) -> tuple[list[
     part = directory / "part"
     tracks = Tracks(1, 3, {})
     rewriter = Rewriter(
-        tracks, sink := ChromePart(part), spill, arrows, ClockMap(5, 20_000.0), 0, Selection()
+        tracks, sink := ChromePart(part, 0), spill, arrows, ClockMap(5, 20_000.0), 0, Selection()
     )
     blocks: Iterator[bytes] = (document[at : at + 700] for at in range(0, len(document), 700))
     for batch in scanner.batches(blocks):
@@ -71,7 +72,7 @@ def _converted(document: bytes, directory: Path, keep_text: bool) -> tuple[list[
     counted = (rewriter.read, rewriter.written, moved, arrows.backwards(), scanner.lost_events)
     spill.close()
     arrows.close()
-    lines = part.read_text().removeprefix(OPENING.decode()).removesuffix(",\n")
+    lines = part.read_text().removeprefix(opening(0).decode()).removesuffix(",\n")
     events = json.loads(f"[{lines}]")
     # Threads are numbered in the order in which batches bring them.
     threads = {

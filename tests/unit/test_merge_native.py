@@ -18,7 +18,8 @@ from iotrace.merge.arrows import Arrows
 from iotrace.merge.chrome import Scanner
 from iotrace.merge.lanes import NEXT, STACKED, UNBOUND
 from iotrace.merge.native_out import NativePart
-from iotrace.merge.rewrite import Rewriter, Selection
+from iotrace.merge.pairs import Selection
+from iotrace.merge.rewrite import Rewriter
 from iotrace.merge.spill import BEGIN, END, FLOW, FLOW_NEXT, MARK, ROW, SLICE, Spill
 from iotrace.merge.tracks import Tracks
 from tests.unit.test_merge_compiled import ids, numbers, texts, values
@@ -185,6 +186,7 @@ placed_rows = st.lists(
 
 
 @given(placed_rows, st.booleans(), st.sampled_from([170, 400, 1 << 20]))
+@example([(0, 0, FLOW, 43, UNBOUND)], False, 170)  # a body that ends like a field begins
 def test_packets_are_the_same_however_small_the_buffer(
     found: list[tuple[int, int, int, int, int]], delete_unbound: bool, buffer_bytes: int
 ) -> None:

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from iotrace.analysis.overhead import count_inside
+from iotrace.analysis.overhead import count_inside, following
 from iotrace.analysis.results import Overhead
 from iotrace.report.terminal import _print_overhead
+from iotrace.sources.dftracer import PosixCalls
 
 
 @given(
@@ -27,6 +28,24 @@ def test_times_inside_windows_are_counted(times: list[int], bounds: list[int]) -
     assert count_inside(np.array(times, dtype=np.int64), starts, ends) == expected
 
 
+def test_calls_that_follow_another_of_their_thread_at_once() -> None:
+    starts = np.array([0, 10_000, 12_000, 40_000, 41_000], dtype=np.int64)
+    tids = np.array([1, 1, 2, 1, 2], dtype=np.int64)
+    rest = dict.fromkeys(["pid", "name", "file", "result", "offset", "count", "node"], np.zeros(5, np.int64))
+    calls = PosixCalls(
+        start_ns=starts,
+        end_ns=starts + 5_000,
+        tid=tids,
+        names=[],
+        files=[],
+        nodes=[],
+        pids=frozenset(),
+        problems=[],
+        **rest,
+    )
+    assert following(calls).tolist() == [False, True, False, False, False]
+
+
 def shown(percent: float | None, calls: int | None) -> str:
     output = io.StringIO()
     overhead = Overhead(
@@ -34,12 +53,14 @@ def shown(percent: float | None, calls: int | None) -> str:
         spans=10,
         processes=1,
         posix_call_us=None if calls is None else 3.0,
+        next_posix_call_us=None if calls is None else 2.0,
         span_us=1.0,
         process_start_ms=12.0,
         measured_on="here",
         consumer_pct_of_step=percent,
         workers_pct_of_production=None,
         estimated_pct_of_step=percent,
+        least_pct_of_step=percent and percent / 2,
     )
     _print_overhead(overhead, Console(file=output, width=80))
     return " ".join(output.getvalue().split())
@@ -61,7 +82,7 @@ def test_a_short_line_where_tracing_cost_little_and_none_where_that_is_unknown(
 
 def test_a_line_with_its_remedy_where_it_may_have_cost_more() -> None:
     assert shown(7.2, 500) == (
-        "tracing may itself have slowed the steps by up to 7 %: 500 POSIX calls at 3.0 µs; "
+        "tracing may itself take 4 to 7 % of the steps: 500 POSIX calls at 2.0 to 3.0 µs; "
         "--io PATH traces fewer"
     )
-    assert shown(3.0, None) == "tracing may itself have slowed the steps by up to 3 %"
+    assert shown(3.0, None) == "tracing may itself take 2 to 3 % of the steps"

@@ -256,19 +256,21 @@ class Overhead(Result, frozen=True, kw_only=True):
     """What tracing itself may have cost: counts over the run, costs as measured on `measured_on` after it.
 
     The percentages are of the measured steps and of their batches' production; `estimated_pct_of_step` is
-    an upper bound.
+    an upper bound, as all but `least_pct_of_step` take every call to come after other work.
     """
 
     posix_calls: int | None
     spans: int
     processes: int
     posix_call_us: float | None
+    next_posix_call_us: float | None
     span_us: float | None
     process_start_ms: float | None
     measured_on: str | None
     consumer_pct_of_step: float | None
     workers_pct_of_production: float | None
     estimated_pct_of_step: float | None
+    least_pct_of_step: float | None
 
 
 class RankReport(Result, frozen=True, kw_only=True):

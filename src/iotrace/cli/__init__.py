@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from typing import Any
 
@@ -11,6 +12,7 @@ from iotrace import __version__
 from iotrace.cli.doctor import doctor
 from iotrace.cli.export import export
 from iotrace.cli.merge import merge
+from iotrace.cli.output import degrade, give_up
 from iotrace.cli.report import report
 from iotrace.cli.run import run
 from iotrace.cli.schema import schema
@@ -56,6 +58,7 @@ app.command()(schema)
 # BadParameter from UsageError.
 _UsageError: Any = typer.BadParameter.__bases__[0]
 
+_FAILED = 1
 _USAGE = 2
 _NOT_STARTED = 125
 _INTERRUPTED = 130
@@ -63,6 +66,7 @@ _INTERRUPTED = 130
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
+    degrade()
     sys.exit(_main(sys.argv[1:]))
 
 
@@ -70,6 +74,8 @@ def _main(arguments: list[str]) -> int:
     running = arguments[:1] == ["run"]
     try:
         code = app(arguments, standalone_mode=False)
+        if sys.stdout is not None:
+            sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except IotraceError as error:
         _say(str(error), error.remedy)
@@ -82,9 +88,29 @@ def _main(arguments: list[str]) -> int:
         _say("interrupted", "")
         return _INTERRUPTED
     except BrokenPipeError:  # the reader of our output has left: head, a closed pager
-        sys.stdout = None
+        give_up()
+        return 0
+    except OSError as error:
+        give_up()
+        _say(_what_failed(error), "")
+        return _NOT_STARTED if running else _FAILED
+    except SystemExit as leaving:  # click has met the broken pipe first
+        if not isinstance(leaving.__context__, BrokenPipeError):
+            raise
+        give_up()
         return 0
 
 
+def _what_failed(error: OSError) -> str:
+    if error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF):
+        return f"the output cannot be written: {error.strerror}"
+    return str(error)
+
+
 def _say(message: str, remedy: str) -> None:
-    print(f"iotrace: {message}" + (f"\n  {remedy}" if remedy else ""), file=sys.stderr)
+    try:
+        print(f"iotrace: {message}" + (f"\n  {remedy}" if remedy else ""), file=sys.stderr)
+    except OSError:  # the exit code has to say it
+        sys.stderr = None

@@ -7,11 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import typer
 
 from iotrace.analysis.compat_hta import holistic
 from iotrace.analysis.compat_tb import tensorboard
+from iotrace.cli.output import print_json
 from iotrace.sources.kineto import KinetoTrace, read_kineto
 
 
@@ -19,7 +19,7 @@ def print_compat(paths: Sequence[Path], tool: str, as_json: bool) -> None:
     """Print what `tool` (``tb`` or ``hta``) says of each trace."""
     found = {str(path): _figures(read_kineto(path), tool) for path in paths}
     if as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        print_json(found)
         return
     for path, figures in found.items():
         typer.echo(path)

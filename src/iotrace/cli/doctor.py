@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-
-from iotrace.errors import IotraceError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,11 +23,13 @@ def doctor(
         typer.Argument(metavar="[--] [CMD [ARG]...]", help="The command that is to be traced."),
     ] = None,
     data: Annotated[
-        Path | None, typer.Option("--data", metavar="PATH", help="The data that CMD reads; default: a guess.")
+        str | None, typer.Option("--data", metavar="PATH", help="The data that CMD reads; default: a guess.")
     ] = None,
     output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="DIR", help="Where sessions are to go; default: here."),
+        str | None,
+        typer.Option(
+            "-o", "--output", metavar="DIR", help="The session's directory; default: one made here."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> int:
@@ -38,15 +37,16 @@ def doctor(
 
     Exit codes: 0 nothing that matters is missing, as far as is known; 1 some is missing; 2 wrong usage.
     """
+    from iotrace.cli.interruption import ended_by_signals
     from iotrace.doctor.diagnose import diagnose
 
-    if data is not None:
-        _look_at(data)
-    diagnosis = diagnose(command or [], data, output or Path())
+    # Paths stay text: even asking whether one exists may hang, and is a check's business.
+    with ended_by_signals():
+        diagnosis = diagnose(command or [], data, output)
     if as_json:
-        import msgspec
+        from iotrace.cli.output import print_json
 
-        typer.echo(msgspec.json.format(msgspec.json.encode(diagnosis), indent=2).decode())
+        print_json(diagnosis)
     else:
         from iotrace.present import make_console
 
@@ -54,18 +54,7 @@ def doctor(
     return 1 if any(check.status == "missing" for check in diagnosis.checks) else 0
 
 
-def _look_at(data: Path) -> None:
-    try:
-        data.stat()
-    except FileNotFoundError as error:
-        raise IotraceError(
-            f"--data {data} does not exist", "name a file or a directory of the data"
-        ) from error
-    except OSError as error:
-        raise IotraceError(f"--data {data} cannot be looked at: {error.strerror}") from error
-
-
-def _print(diagnosis: Diagnosis, output: Path | None, console: Console) -> None:
+def _print(diagnosis: Diagnosis, output: str | None, console: Console) -> None:
     import shlex
 
     from rich.text import Text
@@ -91,12 +80,12 @@ def _print(diagnosis: Diagnosis, output: Path | None, console: Console) -> None:
     _print_row(console, Text("next", style="bold"), Text(_next(diagnosis, output)))
 
 
-def _next(diagnosis: Diagnosis, output: Path | None) -> str:
+def _next(diagnosis: Diagnosis, output: str | None) -> str:
     """The command to type next."""
     import shlex
 
     command = shlex.join(diagnosis.argv) if diagnosis.argv else "python train.py"
-    where = f"-o {shlex.quote(str(output))} " if output is not None else ""
+    where = f"-o {shlex.quote(output)} " if output is not None else ""
     if any(check.status == "missing" for check in diagnosis.checks):
         return f"follow the arrows (→) above, then again: iotrace doctor {where}-- {command}"
     return f"iotrace run {where}-- {command}"

@@ -38,10 +38,10 @@ def export(
         status.update(f"writing {output}")
         counts = write_dftracer(opened, output)
     if as_json:
-        import msgspec
+        from iotrace.cli.output import print_json
 
         document = {"schema_version": 1, "path": str(output), "format": format.value, "events": counts}
-        typer.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+        print_json(document)
     else:
         told = ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "no events"
         typer.echo(f"{output}: {told}")

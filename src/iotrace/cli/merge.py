@@ -65,6 +65,7 @@ def merge(
         raise typer.BadParameter("no inputs")
     if align not in ("", "start"):
         raise typer.BadParameter("--align knows one way: start")
+    from iotrace.cli.interruption import ended_by_signals
     from iotrace.merge.plan import Options
     from iotrace.merge.report import print_summary
     from iotrace.merge.run import merge as merge_files
@@ -80,12 +81,12 @@ def merge(
         strict_clocks=strict_clocks,
         processes=processes,
     )
-    with _Bar(make_console(stderr=True)) as bar:
+    with ended_by_signals(), _Bar(make_console(stderr=True)) as bar:
         summary = merge_files(given, output or Path("merged.pftrace"), options, bar.show)
     if as_json:
-        import msgspec
+        from iotrace.cli.output import print_json
 
-        typer.echo(msgspec.json.format(msgspec.json.encode(summary), indent=2).decode())
+        print_json(summary)
     else:
         print_summary(summary, make_console(stderr=False))
     return _RECOVERED if summary.problems else 0
@@ -164,7 +165,10 @@ def _ranks(text: str) -> frozenset[int] | None:
     found: set[int] = set()
     for piece in text.split(","):
         first, dash, last = piece.partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()) or int(last or 0) > 1 << 24:
+        wanted = range(0)
+        if first.isdecimal() and last.isdecimal() == bool(dash):
+            wanted = range(int(first), min(int(last or first), 1 << 24) + 1)
+        if not wanted:
             raise typer.BadParameter(f"--ranks takes numbers and ranges such as 0,2-3, not {text}")
-        found.update(range(int(first), int(last or first) + 1))
+        found.update(wanted)
     return frozenset(found)

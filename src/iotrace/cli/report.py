@@ -62,9 +62,9 @@ def report(
     else:
         _, result = load(sources[0], console, kernel_gap_us)
     if as_json:
-        import msgspec
+        from iotrace.cli.output import print_json
 
-        typer.echo(msgspec.json.format(msgspec.json.encode(result), indent=2).decode())
+        print_json(result)
     else:
         from iotrace.report.terminal import print_report
 

@@ -26,9 +26,9 @@ def schema(
     """
     import msgspec
 
-    typer.echo(
-        msgspec.json.format(msgspec.json.encode(msgspec.json.schema(_type(subject))), indent=2).decode()
-    )
+    from iotrace.cli.output import print_json
+
+    print_json(msgspec.json.schema(_type(subject)))
     return 0
 
 

@@ -102,9 +102,9 @@ def sweep(
     if csv is not None:
         write_csv(result, csv)
     if as_json:
-        import msgspec
+        from iotrace.cli.output import print_json
 
-        typer.echo(msgspec.json.format(msgspec.json.encode(result), indent=2).decode())
+        print_json(result)
     else:
         print_sweep(result, make_console(stderr=False))
     if interrupted:

@@ -6,6 +6,7 @@ import glob
 from collections.abc import Callable
 from typing import Any
 
+from iotrace.doctor.processors import counted
 from iotrace.doctor.results import Check, ok, warning
 from iotrace.launch.telemetry import amd as amd_smi
 from iotrace.launch.telemetry import nvml
@@ -54,7 +55,7 @@ def judge_nvidia(nodes: int, devices: list[str] | None, error: str, failing: dic
     if not nodes:
         return ok("nvidia", NO_NVIDIA)
     remedy = "pip install nvidia-ml-py" if "nvidia-ml-py" in error else _CONTAINER
-    what = f"{nodes} device nodes, but NVML sees none{f': {error}' if error else ''}"
+    what = f"{counted(nodes, 'device node')}, but NVML sees none{f': {error}' if error else ''}"
     return warning("nvidia", what, "no GPU telemetry", remedy)
 
 

@@ -6,17 +6,13 @@ import os
 import re
 import shlex
 import shutil
-import struct
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
+from iotrace.doctor.program import PYTHON, changes_rights, is_static, lacking_interpreter, python_of
 from iotrace.doctor.results import Check, missing, ok, unknown
 
-_PYTHON = re.compile(r"(python|pypy)[0-9.]*t?$")
 _PYTHON_OPTIONS_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
-_WORKERS = re.compile(r"(?:^|[-_.])(?:num[-_]?)?workers[\w.]*=(\d+)$")
-_WORKERS_OPTION = re.compile(r"-{1,2}(?:\w+[-_.])*(?:num[-_]?)?workers$")
 # These choose an interpreter by themselves, elsewhere than on our PATH.
 _CHOOSERS = frozenset(
     {"conda", "mamba", "micromamba", "uv", "poetry", "pipenv", "hatch", "pixi", "docker", "podman"}
@@ -24,7 +20,6 @@ _CHOOSERS = frozenset(
 )
 NOTHING_RUNS = "nothing can be run"
 NOTHING_ENTERS = "neither the agent nor the POSIX tracer gets in"
-_PT_INTERP, _ET_EXEC, _ET_DYN = 3, 2, 3
 
 
 @dataclass(frozen=True)
@@ -42,9 +37,11 @@ class Interpreter:
     def here(self) -> Interpreter:
         """The same with the program by its whole path: to be started in another directory."""
         program = os.path.abspath(self.program)
-        own = [
-            program if os.sep in word and os.path.abspath(word) == program else word for word in self.words
-        ]
+        if os.path.isabs(self.program):
+            own = list(self.words)
+        else:  # named so, or found by an entry of PATH that is
+            names = (program, os.path.abspath(os.path.basename(program)))
+            own = [program if os.path.abspath(word) in names else word for word in self.words]
         return Interpreter(tuple(own), program, self.behind)
 
 
@@ -59,29 +56,12 @@ def interpreter_of(command: list[str], path: str | None) -> Interpreter | None:
         python = python_of(program, path)
         if python is None:
             continue
-        own = (word, *_options(command[place + 1 :])) if _PYTHON.match(os.path.basename(word)) else (python,)
+        own = (word, *_options(command[place + 1 :])) if PYTHON.match(os.path.basename(word)) else (python,)
         if place == 0:
             return Interpreter(own, python)
         if os.path.basename(command[0]) == "env":
             return Interpreter((*command[:place], *own), python)
         return Interpreter(own, python, behind=os.path.basename(command[0]))
-    return None
-
-
-def python_of(program: str, path: str | None) -> str | None:
-    """`program` itself if it is a Python, else the one that its ``#!`` names."""
-    if _PYTHON.match(os.path.basename(program)):
-        return program
-    try:
-        with open(program, "rb") as file:
-            line = file.readline(512)
-    except OSError:
-        return None
-    words = [os.fsdecode(word) for word in line[2:].split()] if line.startswith(b"#!") else []
-    if words and os.path.basename(words[0]) == "env":
-        words = [shutil.which(word, path=path) or "" for word in words[1:] if not word.startswith("-")]
-    if words and _PYTHON.match(os.path.basename(words[0])):
-        return words[0]
     return None
 
 
@@ -98,38 +78,18 @@ def _options(words: list[str]) -> list[str]:
     return found
 
 
-def workers_of(command: list[str]) -> int | None:
-    """How many loader workers the command's words ask for (``--workers 4``, ``num_workers=4``)."""
-    for word, following in pairwise([*command, ""]):
-        told = _WORKERS.search(word)
-        if told:
-            return int(told[1])
-        if _WORKERS_OPTION.fullmatch(word) and following.isdigit():
-            return int(following)
-    return None
-
-
 def check_command(command: list[str], path: str | None) -> Check:
     """Whether a preloaded library can be loaded into the program that the command names."""
     program = shutil.which(command[0], path=path)
     if program is None:
         return missing("command", *_not_found(command[0]))
+    lacking = lacking_interpreter(program, path)
+    if lacking is not None:
+        return missing("command", *_not_started(program, lacking, path))
     program = python_of(program, path) or program  # told as it was found: what a venv's link leads to is not
-    status = os.stat(program)
-    if status.st_mode & 0o6000 or _has_capabilities(program):
-        return missing(
-            "command",
-            f"{program} changes its rights as it starts (setuid, setgid or file capabilities)",
-            "the kernel then ignores LD_PRELOAD: no POSIX calls",
-            "run the program without these rights",
-        )
-    if is_static(Path(program)):
-        return missing(
-            "command",
-            f"{program} is statically linked",
-            "LD_PRELOAD has no effect there: no POSIX calls of that process",
-            "use a dynamically linked build",
-        )
+    kept_out = _keeps_libraries_out(program)
+    if kept_out is not None:
+        return kept_out
     emptied = _empties_environment(command)
     if emptied:
         return missing(
@@ -150,6 +110,24 @@ def check_command(command: list[str], path: str | None) -> Check:
     return ok("command", program)
 
 
+def _keeps_libraries_out(program: str) -> Check | None:
+    if changes_rights(program):
+        return missing(
+            "command",
+            f"{program} changes its rights as it starts (setuid, setgid or file capabilities)",
+            "the kernel then ignores LD_PRELOAD: no POSIX calls",
+            "run the program without these rights",
+        )
+    if is_static(Path(program)):
+        return missing(
+            "command",
+            f"{program} is statically linked",
+            "LD_PRELOAD has no effect there: no POSIX calls of that process",
+            "use a dynamically linked build",
+        )
+    return None
+
+
 def _not_found(word: str) -> tuple[str, str, str]:
     """What is wrong with a program that cannot be run, why it matters, and the remedy."""
     shown = shlex.quote(word)
@@ -164,9 +142,23 @@ def _not_found(word: str) -> tuple[str, str, str]:
     return f"{shown} is not executable", NOTHING_RUNS, remedy
 
 
+def _not_started(script: str, interpreter: str, path: str | None) -> tuple[str, str, str]:
+    """The same of a script whose interpreter is not there: an environment was moved or removed."""
+    shown, name = shlex.quote(script), shlex.quote(interpreter.rstrip("\r"))
+    if interpreter.endswith("\r"):
+        what = f"the first line of {shown} ends with a carriage return: there is no such interpreter"
+        return what, NOTHING_RUNS, f"dos2unix {shown}"
+    what = f"{shown} is run by {name}, which is not there, or not executable"
+    base = os.path.basename(interpreter)
+    other = "python" if PYTHON.match(base) else base
+    if shutil.which(other, path=path) is None:
+        return what, NOTHING_RUNS, f"install {name}, or mend the first line of {shown}"
+    return what, NOTHING_RUNS, f"{other} {shown}, or mend its first line"
+
+
 def script_of(command: list[str]) -> str | None:
     """The script that a plain ``python ... script`` runs; None where its words name none."""
-    if not _PYTHON.match(os.path.basename(command[0])):
+    if not PYTHON.match(os.path.basename(command[0])):
         return None
     rest = command[1 + len(_options(command[1:])) :]
     return rest[0] if rest and not rest[0].startswith("-") else None
@@ -183,35 +175,6 @@ def _empties_environment(command: list[str]) -> str:
     if name == "sudo" and not {"-E", "--preserve-env"} & set(command[1:3]):
         return "sudo"
     return ""
-
-
-def _has_capabilities(program: str) -> bool:
-    try:
-        return bool(os.getxattr(program, "security.capability"))
-    except OSError:
-        return False
-
-
-def is_static(program: Path) -> bool:
-    """Whether an ELF program names no dynamic loader; False for what is no ELF program."""
-    try:
-        file = program.open("rb")
-    except PermissionError:  # one that may be run but not read
-        return False
-    with file:
-        head = file.read(64)
-        if len(head) < 64 or head[:4] != b"\x7fELF" or head[4] != 2:
-            return False
-        order = "<" if head[5] == 1 else ">"
-        kind = struct.unpack_from(f"{order}H", head, 16)[0]
-        offset = struct.unpack_from(f"{order}Q", head, 32)[0]
-        size, count = struct.unpack_from(f"{order}HH", head, 54)
-        if kind not in (_ET_EXEC, _ET_DYN):
-            return False
-        file.seek(offset)
-        table = file.read(size * count)
-    types = [struct.unpack_from(f"{order}I", table, size * row)[0] for row in range(len(table) // size)]
-    return _PT_INTERP not in types
 
 
 def check_interpreter(command: list[str], interpreter: Interpreter | None) -> Check:

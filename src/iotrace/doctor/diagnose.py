@@ -1,27 +1,18 @@
-"""The doctor's visit: which checks there are, run together, and what follows from them."""
+"""The doctor's visit: its checks run together, and what follows from them."""
 
 from __future__ import annotations
 
-import os
 import time
-from pathlib import Path
+
+import msgspec
 
 from iotrace import __version__
-from iotrace.doctor import (
-    accelerators,
-    clock,
-    command,
-    interpreter,
-    limits,
-    pagecache,
-    processors,
-    storage,
-    telemetry,
-)
-from iotrace.doctor.probe import clean_environment, default_interpreter, probe
-from iotrace.doctor.results import SCHEMA_VERSION, Check, Diagnosis, Unknown, unknown
-from iotrace.doctor.run import Named, run_checks
-from iotrace.doctor.torch_probe import BROKEN, check_torch
+from iotrace.doctor import accelerators, command
+from iotrace.doctor.probe import clean_environment
+from iotrace.doctor.results import SCHEMA_VERSION, Check, Diagnosis, Unknown
+from iotrace.doctor.run import run_checks
+from iotrace.doctor.torch_probe import BROKEN
+from iotrace.doctor.visit import Visit
 
 # What a run records, and the checks on which that rests.
 _RECORDED = {
@@ -34,60 +25,42 @@ _RECORDED = {
 _GPUS = "GPUs"
 
 
-def diagnose(words: list[str], data: Path | None, output: Path) -> Diagnosis:
-    """Look at what a run of the command `words` (may be empty: iotrace's own Python) would meet here."""
-    start = time.monotonic()
-    environment = clean_environment()
-    path = environment.get("PATH")
-    python = command.interpreter_of(words, path) if words else default_interpreter()
-    tried = python.here if python is not None else None
-    workers = command.workers_of(words)
-    data = data or storage.data_of(words, Path())
-    mountinfo = storage.mounts()
+def diagnose(words: list[str], data: str | None, output: str | None) -> Diagnosis:
+    """Look at what a run of the command `words` (may be empty: iotrace's own Python) would meet here.
 
-    checks: list[Named] = []
-    if words:
-        checks.append(("command", lambda: command.check_command(words, path)))
-        checks.append(("interpreter", lambda: command.check_interpreter(words, python)))
-    if tried is not None:
-        checks.append(("agent", lambda: interpreter.judge(probe(tried, environment), environment)))
-        checks.append(("torch-profiler", lambda: check_torch(tried, environment)))
-    checks += [
-        ("telemetry", telemetry.telemetry),
-        ("nvidia", accelerators.nvidia),
-        ("amd", accelerators.amd),
-        ("cpus", lambda: processors.processors(workers)),
-        ("memory", processors.memory),
-        ("shm", lambda: limits.shm(workers)),
-        ("limits", limits.limits),
-        ("clock", clock.clock_source),
-        ("clock-sync", clock.synchronised),
-        ("output", lambda: storage.check_output(output, mountinfo)),
-    ]
-    if data is not None:
-        checks.append(("data", lambda: storage.check_data(data, mountinfo)))
-        mount = storage.mount_of(os.path.realpath(data), mountinfo)
-        kind = mount.kind if mount is not None else ""
-        checks.append(("page-cache", lambda: pagecache.check_page_cache(data, kind)))
-    found = run_checks(checks)
+    `data` and `output` as the user gave them. UsageError where the data cannot be looked at.
+    """
+    start = time.monotonic()
+    visit = Visit(words, data, output, clean_environment())
+    try:
+        found = run_checks(visit.checks())
+    finally:  # an interruption, too
+        visit.workplace.close()
     if any(check.id == "torch" and check.status == "warning" for check in found):
         found = [check for check in found if check.id != "torch-profiler"]
-    if data is None:
-        found.append(
-            unknown("data", "no data was named", "nothing in the command looks like it", "--data PATH")
-        )
+    found = [_readable_check(check) for check in found]
     captured, not_captured, not_known = consequences(found)
     return Diagnosis(
         schema_version=SCHEMA_VERSION,
         iotrace_version=__version__,
-        argv=[os.fsencode(word).decode(errors="replace") for word in words],
-        interpreter=python.program if python is not None else None,
+        argv=[_readable(word) for word in words],
+        interpreter=_readable(visit.interpreter) if visit.interpreter is not None else None,
         captured=captured,
         not_captured=not_captured,
         unknown=not_known,
         checks=found,
         seconds=time.monotonic() - start,
     )
+
+
+def _readable(text: str) -> str:
+    """`text` as UTF-8 can hold it: names of files may be any bytes."""
+    return text.encode(errors="surrogateescape").decode(errors="replace")
+
+
+def _readable_check(check: Check) -> Check:
+    told = {name: _readable(getattr(check, name)) for name in ("what", "why", "remedy")}
+    return msgspec.structs.replace(check, **told)
 
 
 def consequences(checks: list[Check]) -> tuple[list[str], list[str], list[Unknown]]:

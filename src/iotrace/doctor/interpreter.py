@@ -9,6 +9,8 @@ from iotrace.doctor.probe import READS, Probe, Told
 from iotrace.doctor.results import Check, missing, ok, unknown, warning
 
 _OLDEST = (3, 10)
+_OLDEST_SHOWN = ".".join(map(str, _OLDEST))
+_NEWER = f"run the program by Python {_OLDEST_SHOWN} or newer"
 _READERS = ("h5py", "zarr", "numpy", "pillow", "tifffile", "pyarrow", "pandas")
 _INSTALL = "pip install iotrace-agent into that interpreter's environment"
 
@@ -16,22 +18,27 @@ _INSTALL = "pip install iotrace-agent into that interpreter's environment"
 def judge(probe: Probe, environment: dict[str, str]) -> list[Check]:
     """Every check that rests on the probe."""
     posix = check_posix(probe, environment)
+    told = probe.told or probe.bare
+    if told is None:
+        remedy = "see what is wrong with it: CMD's python -c 'print(1)'"
+        silent = unknown("agent", "the interpreter does not run a tiny program", probe.failure, remedy)
+        return [silent, posix]
+    if is_too_old(told):
+        return [check_python(told), check_agent(told), posix, *check_libraries(told)]
     if probe.told is None:
-        return [_nothing_told(probe), posix]
-    told = probe.told
-    return [check_python(told), check_agent(told), posix, check_start_method(told), *check_libraries(told)]
-
-
-def _nothing_told(probe: Probe) -> Check:
-    if probe.bare_works:
-        return missing(
+        stopped = missing(
             "agent",
             f"a tiny program does not run traced: {probe.failure}",
             "it runs without iotrace, so it is iotrace that stops it",
             "please report it, with LD_PRELOAD, PYTHONPATH and the interpreter's version",
         )
-    remedy = "see what is wrong with it: CMD's python -c 'print(1)'"
-    return unknown("agent", "the interpreter does not run a tiny program", probe.failure, remedy)
+        return [check_python(told), stopped, posix]
+    return [check_python(told), check_agent(told), posix, check_start_method(told), *check_libraries(told)]
+
+
+def is_too_old(told: Told) -> bool:
+    """Whether the agent has no support for that version."""
+    return tuple(map(int, told.version.split(".")[:2])) < _OLDEST
 
 
 def check_python(told: Told) -> Check:
@@ -40,21 +47,22 @@ def check_python(told: Told) -> Check:
     pyenv = "pyenv" if "/.pyenv/" in told.base_prefix or "/pyenv/versions/" in told.base_prefix else ""
     made = ", ".join(filter(None, [kind, pyenv, "free-threaded" if told.free_threaded else ""]))
     what = f"{told.implementation} {told.version}{f' ({made})' if made else ''}"
+    if is_too_old(told):
+        return missing("python", what, f"the agent needs Python {_OLDEST_SHOWN}", _NEWER)
     if told.implementation != "cpython":
         return warning("python", what, "iotrace is tested with CPython alone", "run the program by CPython")
-    if tuple(map(int, told.version.split(".")[:2])) < _OLDEST:
-        oldest = ".".join(map(str, _OLDEST))
-        return missing("python", what, f"the agent needs Python {oldest}", "use a newer Python")
     return ok("python", what)
 
 
 def check_agent(told: Told) -> Check:
     """Whether the agent was there before the program's first line, and if not, which option keeps it out."""
+    what = "does not get into the interpreter"
+    lost = "no steps, no data waits, no read paths"
+    if is_too_old(told):
+        return missing("agent", what, f"it needs Python {_OLDEST_SHOWN}: {lost}", _NEWER)
     if told.agent:
         way = "installed there" if told.packages.get("iotrace-agent") else "through PYTHONPATH"
         return ok("agent", f"gets into the interpreter, {way}")
-    what = "does not get into the interpreter"
-    lost = "no steps, no data waits, no read paths"
     if told.no_site:
         return missing("agent", what, f"python -S loads no site, hence no agent: {lost}", "leave out -S")
     if told.isolated or told.ignore_environment:

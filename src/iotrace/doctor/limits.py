@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 
-from iotrace.doctor.processors import gib
+from iotrace.doctor.processors import counted, gib
 from iotrace.doctor.results import Check, ok, warning
 
 SHM = "/dev/shm"
@@ -26,7 +26,7 @@ def check_shm(path: str, workers: int | None) -> Check:
         )
     total, free = status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
     what = f"{gib(free)} free of {gib(total)} in {path}"
-    for_each = f", {gib(free / workers)} for each of {workers} workers" if workers else ""
+    for_each = f", {gib(free / workers)} for each of {counted(workers, 'worker')}" if workers else ""
     if total < _SMALL_SHM_BYTES or free < _FULL_SHM_FRACTION * total:
         return warning(
             "shm",

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import signal
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from iotrace.doctor.command import Interpreter
+from iotrace.doctor.workplace import Workplace
 from iotrace.launch import posix
 from iotrace.launch.capture import own_python, traced_environment
 from iotrace.session import names
@@ -24,8 +22,8 @@ READS, READ_BYTES = 8, 512
 # For both tries together: a check that is given up leaves no child and no directory behind.
 _SECONDS = 3.6
 
-# In any Python 3: what it is, whether the agent has come, and reads for the tracer to see. dftracer deletes
-# the file of a process with fewer than five calls.
+# In any Python, 2.7 too: what it is, whether the agent has come, and reads for the tracer to see. dftracer
+# deletes the file of a process with fewer than five calls.
 _PROGRAM = """
 import json, os, sys
 bootstrap = sys.modules.get("iotrace.agent.bootstrap")
@@ -55,16 +53,21 @@ try:
     free_threaded = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 except Exception:
     free_threaded = False
+base_prefix = getattr(sys, "base_prefix", sys.prefix)
+implementation = getattr(getattr(sys, "implementation", None), "name", None)
+if implementation is None:
+    import platform
+    implementation = platform.python_implementation().lower()
 print(json.dumps({
     "agent": bootstrap is not None and getattr(bootstrap, "_recorder", None) is not None,
     "preloaded": "libdftracer" in maps,
     "asked_for": "libdftracer" in os.environ.get("LD_PRELOAD", ""),
     "version": "%d.%d.%d" % sys.version_info[:3],
-    "implementation": sys.implementation.name,
+    "implementation": implementation,
     "executable": sys.executable,
-    "prefix": sys.prefix, "base_prefix": sys.base_prefix,
-    "conda": os.path.isdir(os.path.join(sys.base_prefix, "conda-meta")),
-    "isolated": sys.flags.isolated, "no_site": sys.flags.no_site,
+    "prefix": sys.prefix, "base_prefix": base_prefix,
+    "conda": os.path.isdir(os.path.join(base_prefix, "conda-meta")),
+    "isolated": getattr(sys.flags, "isolated", 0), "no_site": sys.flags.no_site,
     "ignore_environment": sys.flags.ignore_environment,
     "free_threaded": free_threaded,
     "start_method": start,
@@ -98,74 +101,45 @@ class Told(msgspec.Struct, frozen=True):
 class Probe:
     """How the traced tiny program went. `reads_seen` of READS; None where the tracer was not loaded.
 
-    `bare_works` is whether it runs untraced, asked only where it failed traced.
+    `bare` is what it told untraced, asked only where it failed traced.
     """
 
     told: Told | None
     capture: posix.PosixCapture
     reads_seen: int | None
     failure: str = ""
-    bare_works: bool = False
-    exit_code: int = 0
+    bare: Told | None = None
 
 
-def probe(interpreter: Interpreter, environment: dict[str, str]) -> Probe:
+def probe(interpreter: Interpreter, environment: dict[str, str], workplace: Workplace) -> Probe:
     """Run the tiny program with agent and POSIX tracer, in a directory that is removed afterwards."""
     deadline = time.monotonic() + _SECONDS
-    with tempfile.TemporaryDirectory(prefix="iotrace-doctor-") as name:
-        directory = Path(name)
+
+    def attempt(variables: dict[str, str]) -> tuple[subprocess.CompletedProcess[str] | None, str]:
+        try:
+            line = [*interpreter.words, "-c", _PROGRAM]
+            return workplace.run(line, variables, max(0.1, deadline - time.monotonic()), directory), ""
+        except subprocess.TimeoutExpired:
+            return None, f"it did not end within {_SECONDS} s"
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM):
+                raise  # it is not the interpreter's fault
+            return None, str(error)
+
+    with workplace.directory() as directory:
         (directory / names.PROCESSES).mkdir()
         (directory / names.POSIX).mkdir()
         (directory / "data.bin").write_bytes(bytes(READS * READ_BYTES))
         capture = posix.plan([*posix.python_directories(interpreter.program), *own_python()], ["data.bin"])
         traced = traced_environment(environment, capture, directory, {})
-        done, failure = _run(interpreter, traced, directory, deadline)
+        done, failure = attempt(traced)
         told = _told(done)
         if told is None:
-            bare, _ = _run(interpreter, environment, directory, deadline)
-            works = _told(bare) is not None
-            return Probe(
-                None, capture, None, failure or _last_line(done), works, done.returncode if done else 0
-            )
+            bare, _ = attempt(environment)
+            return Probe(None, capture, None, failure or last_line(done), _told(bare))
         calls = read_posix(directory / names.POSIX)
         seen = sum(calls.names[number] == "read" for number in calls.name.tolist())
         return Probe(told, capture, seen if told.preloaded else None, _preload_error(done))
-
-
-def _run(
-    interpreter: Interpreter, environment: dict[str, str], directory: Path, deadline: float
-) -> tuple[subprocess.CompletedProcess[str] | None, str]:
-    try:
-        line = [*interpreter.words, "-c", _PROGRAM]
-        return run_group(line, environment, max(0.1, deadline - time.monotonic()), directory), ""
-    except subprocess.TimeoutExpired:
-        return None, f"it did not end within {_SECONDS} s"
-    except OSError as error:
-        return None, str(error)
-
-
-def run_group(
-    line: list[str], environment: dict[str, str], seconds: float, directory: Path | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Run `line` and what it starts; subprocess.TimeoutExpired, and all of it killed, after `seconds`."""
-    process = subprocess.Popen(
-        line,
-        env=environment,
-        cwd=directory,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        start_new_session=True,  # a script that starts the interpreter leaves no child behind
-    )
-    try:
-        output, errors = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, errors = process.communicate()
-        raise subprocess.TimeoutExpired(line, seconds, output, errors) from None
-    return subprocess.CompletedProcess(line, process.returncode, output, errors)
 
 
 def _told(done: subprocess.CompletedProcess[str] | None) -> Told | None:
@@ -177,7 +151,8 @@ def _told(done: subprocess.CompletedProcess[str] | None) -> Told | None:
         return None
 
 
-def _last_line(done: subprocess.CompletedProcess[str] | None) -> str:
+def last_line(done: subprocess.CompletedProcess[str] | None) -> str:
+    """What a process said last on standard error, else how it ended."""
     if done is None:
         return ""
     if done.returncode < 0:
@@ -197,6 +172,17 @@ def default_interpreter() -> Interpreter:
     return Interpreter((sys.executable,), sys.executable)
 
 
-def clean_environment() -> dict[str, Any]:
-    """This process's environment, without another session's settings."""
-    return {key: value for key, value in os.environ.items() if key != names.SETTINGS_VARIABLE}
+def clean_environment() -> dict[str, str]:
+    """This process's environment, without another session's settings, and good in any directory."""
+    found = {key: value for key, value in os.environ.items() if key != names.SETTINGS_VARIABLE}
+    if found.get("PYTHONPATH"):
+        entries = found["PYTHONPATH"].split(os.pathsep)
+        found["PYTHONPATH"] = os.pathsep.join(_absolute(entry) if entry else "" for entry in entries)
+    return found
+
+
+def _absolute(path: str) -> str:
+    try:
+        return os.path.abspath(path)
+    except FileNotFoundError:  # the current directory was deleted
+        return path

@@ -1,130 +1,103 @@
-"""CPUs and memory that the run really gets: affinity, and the limits of control groups v1 and v2."""
+"""CPUs and memory that the run really gets, against what the command asks for."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
+from iotrace.doctor.cgroups import CGROUPS, Limited, cpu_limit, membership, memory_limit
 from iotrace.doctor.results import Check, ok, warning
 
-CGROUPS = Path("/sys/fs/cgroup")
-PROC = Path("/proc")
-# v1 writes "no limit" as the largest multiple of a page that fits 63 bits.
-_NO_LIMIT = 1 << 60
+MEMINFO = Path("/proc/meminfo")
 _LOW_MEMORY_FRACTION = 0.1
 
 
-def cpu_limit(cgroups: Path, membership: str) -> float | None:
-    """The tightest CPU quota of the process's control groups, in CPUs; None without one.
+@dataclass(frozen=True)
+class Demand:
+    """What the command's words ask for: loader workers of each rank (None where not told), and ranks."""
 
-    `membership` is the text of /proc/self/cgroup.
-    """
-    limits = []
-    for directory in _groups(cgroups, membership, "cpu"):
-        quota, period = _words(directory / "cpu.max", 2)  # v2
-        if quota is None:
-            (quota,), (period,) = (
-                _words(directory / "cpu.cfs_quota_us", 1),
-                _words(directory / "cpu.cfs_period_us", 1),
-            )
-        if quota is not None and period and quota > 0:
-            limits.append(quota / period)
-    return min(limits, default=None)
+    workers: int | None = None
+    ranks: int = 1
 
+    @property
+    def processes(self) -> int:
+        """Training processes and their workers."""
+        return self.ranks * (1 + (self.workers or 0))
 
-def memory_limit(cgroups: Path, membership: str) -> int | None:
-    """The tightest memory limit of the process's control groups in bytes; None without one."""
-    limits = []
-    for directory in _groups(cgroups, membership, "memory"):
-        for name in ("memory.max", "memory.limit_in_bytes"):
-            (limit,) = _words(directory / name, 1)
-            if limit is not None and limit < _NO_LIMIT:
-                limits.append(limit)
-    return min(limits, default=None)
+    @property
+    def told(self) -> str:
+        """In words."""
+        if self.workers is None:
+            return counted(self.ranks, "training process", "training processes")
+        workers = counted(self.workers, "worker")
+        if self.ranks == 1:
+            return f"{workers} and the training process"
+        return f"{counted(self.ranks, 'training process', 'training processes')} with {workers} each"
 
 
-def _groups(cgroups: Path, membership: str, controller: str) -> list[Path]:
-    """The directories of the process's group and of those above it, as far as they are visible here.
-
-    In a container the path may be the host's, of which only the mount's root is to be seen.
-    """
-    found: dict[Path, None] = {}
-    for line in membership.splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if number == "0" and not controllers:
-            roots = [cgroups, cgroups / "unified"]
-        elif controller in controllers.split(","):
-            roots = [cgroups / controllers, cgroups / controller]
-        else:
-            continue
-        for root in roots:
-            directory = root / path.lstrip("/")
-            while directory != root and root in directory.parents:
-                found[directory] = None
-                directory = directory.parent
-            found[root] = None
-    return [directory for directory in found if directory.is_dir()]
-
-
-def _words(path: Path, count: int) -> list[int | None]:
-    """The first numbers in a file, None for each that is not one (``max``) or not there."""
-    try:
-        words = path.read_text().split()
-    except OSError:
-        words = []
-    numbers = [int(word) if word.lstrip("-").isdigit() else None for word in words[:count]]
-    return numbers + [None] * (count - len(numbers))
-
-
-def check_cpus(limit: float | None, affinity: int, counted: int | None, workers: int | None) -> Check:
-    """CPUs by quota and affinity against what programs count and the workers that the command asks for."""
+def check_cpus(limit: float | None, affinity: int, cpus: int | None, demand: Demand) -> Check:
+    """CPUs by quota and affinity against what programs count and the processes that the command asks for."""
     usable = affinity if limit is None else min(limit, float(affinity))
-    what = f"{usable:g} CPUs usable"
+    what = f"{counted(usable, 'CPU')} usable"
     hidden = []
     if limit is not None and limit < affinity:
         hidden.append(f"the control group allows {limit:g} of {affinity}")
-    if counted is not None and counted > affinity:
-        hidden.append(f"the process may run on {affinity} of {counted}")
+    if cpus is not None and cpus > affinity:
+        hidden.append(f"the process may run on {affinity} of {cpus}")
     detail = f" ({'; '.join(hidden)})" if hidden else ""
-    if workers is not None and workers + 1 > usable:
+    if demand.processes > max(1, usable):
         return warning(
             "cpus",
-            f"{workers} workers and the training process on {usable:g} CPUs{detail}",
+            f"{demand.told} on {counted(usable, 'CPU')}{detail}",
             "they take turns: a batch takes longer to make and the compute slows, too",
-            f"set num_workers to {max(1, int(usable) - 1)} or ask for more CPUs",
+            _fewer(usable, demand),
         )
     if limit is not None and limit < affinity:
         return warning(
             "cpus",
             f"{what}{detail}",
-            f"torch, and programs that ask os.cpu_count(), start threads for {counted or affinity} CPUs: the "
+            f"torch, and programs that ask os.cpu_count(), start threads for {cpus or affinity} CPUs: the "
             "kernel then stops them all until the quota's next period",
-            f"set num_workers and OMP_NUM_THREADS for {usable:g} CPUs",
+            f"set OMP_NUM_THREADS to {max(1, int(usable))}, and no more workers, or ask for more CPUs",
         )
     if hidden:
         return ok("cpus", f"{what}{detail}", "os.cpu_count() says more than that")
     return ok("cpus", what)
 
 
-def check_memory(limit_bytes: int | None, meminfo: str) -> Check:
+def _fewer(usable: float, demand: Demand) -> str:
+    """What would fit: fewer workers, as far as there are any to spare."""
+    fitting = max(1, int(usable / demand.ranks) - 1)
+    if demand.workers is not None and fitting < demand.workers:
+        return f"set num_workers to {fitting} or ask for more CPUs"
+    if demand.ranks > 1:
+        return f"ask for {counted(demand.processes, 'CPU')}, or start fewer training processes"
+    return (
+        f"ask for {counted(demand.processes, 'CPU')}; with num_workers 0 the training process loads by itself"
+    )
+
+
+def check_memory(limited: Limited | None, meminfo: str) -> Check:
     """Memory that is to be had; `meminfo` is the text of /proc/meminfo."""
     sizes = {line.partition(":")[0]: line.split()[1:2] for line in meminfo.splitlines()}
     total = int((sizes.get("MemTotal") or ["0"])[0]) * 1024
     available = int((sizes.get("MemAvailable") or ["0"])[0]) * 1024
-    limited = limit_bytes is not None and limit_bytes < total
-    usable = limit_bytes if limited and limit_bytes is not None else total
-    what = f"{gib(available)} available of {gib(total)}"
-    if limited:
+    what, usable = f"{gib(available)} available of {gib(total)}", total
+    if limited is not None and limited.bytes < total:
+        usable = limited.bytes
         what = f"the control group allows {gib(usable)} of {gib(total)}"
-    if available < _LOW_MEMORY_FRACTION * total:
+        if limited.available_bytes is not None:
+            available = min(available, limited.available_bytes)
+            what += f", of which {gib(available)} are available"
+    if available < _LOW_MEMORY_FRACTION * usable:
         return warning(
             "memory",
             what,
             "little is left for the page cache: files are read anew each epoch",
             "end what else holds memory, or ask for more",
         )
-    return ok("memory", what, "the page cache counts towards it" if limited else "")
+    return ok("memory", what, "the page cache counts towards it" if usable < total else "")
 
 
 def gib(size_bytes: float) -> str:
@@ -136,14 +109,17 @@ def gib(size_bytes: float) -> str:
     return f"{size_bytes:.0f} {unit}" if size_bytes >= 100 or unit == "B" else f"{size_bytes:.1f} {unit}"
 
 
-def processors(workers: int | None) -> Check:
+def counted(number: float, one: str, several: str = "") -> str:
+    """``1 worker``, ``2 workers``."""
+    return f"{number:g} {one if number == 1 else several or one + 's'}"
+
+
+def processors(demand: Demand) -> Check:
     """`check_cpus` of this process."""
-    membership = (PROC / "self/cgroup").read_text()
     affinity = len(os.sched_getaffinity(0))
-    return check_cpus(cpu_limit(CGROUPS, membership), affinity, os.cpu_count(), workers)
+    return check_cpus(cpu_limit(CGROUPS, membership()), affinity, os.cpu_count(), demand)
 
 
 def memory() -> Check:
     """`check_memory` of this process."""
-    membership = (PROC / "self/cgroup").read_text()
-    return check_memory(memory_limit(CGROUPS, membership), (PROC / "meminfo").read_text())
+    return check_memory(memory_limit(CGROUPS, membership()), MEMINFO.read_text())

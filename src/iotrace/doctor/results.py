@@ -46,6 +46,14 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
+class CheckError(Exception):
+    """Why a check could not be made, and what would help."""
+
+    def __init__(self, message: str, remedy: str) -> None:
+        super().__init__(message)
+        self.remedy = remedy
+
+
 def ok(identity: str, what: str, why: str = "") -> Check:
     """All is well; `why` may say what it means."""
     return Check(identity, "ok", what, why)

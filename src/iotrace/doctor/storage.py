@@ -9,10 +9,21 @@ from pathlib import Path
 
 from iotrace.doctor.processors import gib
 from iotrace.doctor.results import Check, missing, ok, unknown, warning
+from iotrace.errors import LaunchError
+from iotrace.launch.job import job_of, task_of
+from iotrace.launch.place import refuse_taken
 
 MOUNTS = Path("/proc/self/mountinfo")
 _LITTLE_BYTES = 1 << 30
 _FULL_BYTES = 64 << 20
+
+# Of the kernel: directories may be made in some, files not.
+_NO_STORAGE = frozenset(
+    {"proc", "sysfs", "cgroup", "cgroup2", "debugfs", "tracefs", "securityfs", "configfs", "bpf", "pstore"}
+    | {"devpts", "mqueue", "binfmt_misc", "efivarfs", "nsfs", "selinuxfs", "fusectl", "rpc_pipefs"}
+)
+_NOTHING = "nothing can be recorded"
+_ANOTHER = "name another: -o DIR"
 
 _NETWORK = "over the network: opening and asking for sizes costs a round trip"
 _MEANINGS = {
@@ -84,46 +95,42 @@ def check_data(path: Path, mountinfo: str) -> Check:
     return ok("data", f"{path} is on {mount.kind}", mount.meaning)
 
 
+def output(directory: str | None, mountinfo: str) -> Check:
+    """Whether `iotrace run` could make its session at `directory`, else one of its own naming here."""
+    if directory is None:
+        return check_output(Path(), mountinfo)
+    path = Path(directory)
+    if path.is_dir():
+        try:
+            refuse_taken(path, job_of(os.environ), task_of(os.environ))
+        except LaunchError as error:
+            return missing("output", str(error), _NOTHING, error.remedy)
+        except OSError as error:
+            return missing("output", f"{path} cannot be read: {error.strerror}", _NOTHING, _ANOTHER)
+    return check_output(path, mountinfo)
+
+
 def check_output(directory: Path, mountinfo: str) -> Check:
     """Whether a session can be written below `directory`, which may not exist yet."""
-    place = Path(os.path.realpath(directory))
+    try:
+        place = Path(os.path.realpath(directory))
+    except FileNotFoundError:
+        return missing("output", "the current directory was deleted", _NOTHING, "cd to one that is there")
     while not place.exists() and place != place.parent:
         place = place.parent
+    mount = mount_of(str(place), mountinfo)
+    if mount is not None and mount.kind in _NO_STORAGE:
+        what = f"{directory} is on {mount.kind}, which keeps no files"
+        return missing("output", what, _NOTHING, _ANOTHER)
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
-        return missing(
-            "output", f"{directory} cannot be written", "nothing can be recorded", "name another: -o DIR"
-        )
+        return missing("output", f"{directory} cannot be written", _NOTHING, _ANOTHER)
     status = os.statvfs(place)
     free = status.f_bavail * status.f_frsize
-    mount = mount_of(str(place), mountinfo)
     what = f"{gib(free)} free in {directory}" + (f", on {mount.kind}" if mount else "")
     if free < _FULL_BYTES or (status.f_files and not status.f_favail):
         lacking = "no inodes" if free >= _FULL_BYTES else "too little"
-        return missing(
-            "output", what, f"{lacking}: the recording would be cut", "free some, or name another: -o DIR"
-        )
+        return missing("output", what, f"{lacking}: the recording would be cut", f"free some, or {_ANOTHER}")
     if free < _LITTLE_BYTES:
-        return warning("output", what, "a traced POSIX call takes about 220 bytes", "name another: -o DIR")
+        return warning("output", what, "a traced POSIX call takes about 220 bytes", _ANOTHER)
     volatile = "in memory: it is lost at a reboot" if mount and mount.kind in ("tmpfs", "ramfs") else ""
     return ok("output", what, volatile)
-
-
-def data_of(command: list[str], directory: Path) -> Path | None:
-    """A guess at the data: the first argument, or value of ``--x=``, that exists; else ``data`` here."""
-    for word in command[1:]:
-        for text in (word.partition("=")[2], word):
-            path = directory / text
-            code = path.suffix in (".py", ".sh", ".yaml", ".yml", ".toml", ".json", ".cfg", ".ini")
-            if (
-                text
-                and not text.startswith("-")
-                and not code
-                and os.path.exists(path)
-                and not _is_program(path)
-            ):
-                return Path(text)
-    return Path("data") if (directory / "data").is_dir() else None
-
-
-def _is_program(path: Path) -> bool:
-    return path.is_file() and os.access(path, os.X_OK)

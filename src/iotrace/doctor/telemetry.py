@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import resource
 
-from iotrace.doctor.results import Check, missing, ok, warning
+from iotrace.doctor.results import Check, CheckError, missing, ok, warning
 from iotrace.launch.telemetry.procfs import parse_stat
 from iotrace.launch.telemetry.system import System
 from iotrace.launch.telemetry.tree import Member
@@ -17,12 +18,17 @@ _FIGURES = {
     "net": "network",
     "cpu_pressure_us": "pressure (PSI)",
 }
+# All checks together, each reader with a file of its own.
+_FEW_FILES = 64
 _PRESSURE = "pressure (PSI)"
 _ENERGY = "energy is that of GPUs; the CPUs' (RAPL) is not read"
 
 
 def telemetry() -> Check:
     """`check_telemetry` of this machine."""
+    few = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if 0 <= few < _FEW_FILES:  # else what cannot be opened would look as if the kernel hid it
+        raise CheckError(f"{few} files may be open at once, which is too few to look", "ulimit -n 1024")
     system = System()
     system.read()  # CPUs are told from one reading to the next
     return check_telemetry(_samples_itself(), {name for name, found in system.read().items() if found})

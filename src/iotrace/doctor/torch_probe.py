@@ -7,8 +7,10 @@ import subprocess
 import msgspec
 
 from iotrace.doctor.command import Interpreter
-from iotrace.doctor.probe import run_group
+from iotrace.doctor.probe import last_line
+from iotrace.doctor.processors import counted
 from iotrace.doctor.results import Check, missing, ok, unknown, warning
+from iotrace.doctor.workplace import Workplace
 
 _SECONDS = 3.9
 BROKEN = "torch cannot be imported"
@@ -60,12 +62,14 @@ class _Told(msgspec.Struct):
     profiler: str = ""
 
 
-def check_torch(interpreter: Interpreter, environment: dict[str, str]) -> Check:
+def check_torch(interpreter: Interpreter, environment: dict[str, str], workplace: Workplace) -> Check:
     """Whether torch.profiler records there, and the accelerators that torch can use."""
     try:
         own = {**environment, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}  # no CUDA context for a question
-        done = run_group([*interpreter.words, "-c", _PROGRAM], own, _SECONDS)
-        told, late = _merge(done.stdout), ""
+        # python -c imports from the current directory: a json.py in the user's is none of a script elsewhere.
+        with workplace.directory() as directory:
+            done = workplace.run([*interpreter.words, "-c", _PROGRAM], own, _SECONDS, directory)
+        told, late = _merge(done.stdout), f"the process that asked torch ended early: {last_line(done)}"
     except subprocess.TimeoutExpired as error:
         told = _merge(str(error.stdout or ""))
         late = f"torch was not imported within {_SECONDS} s: ask again when it lies in the page cache"
@@ -97,14 +101,13 @@ def judge_torch(told: _Told, late: str) -> Check:
     if told.profiler:
         return missing("torch-profiler", f"it does not start: {told.profiler}", lost, _LEAVE_OUT)
     if told.events is None or told.devices is None:
-        why = late or "the process that asked torch ended early"
         return unknown(
-            "torch-profiler", "no answer", why, "iotrace doctor again, or python -c 'import torch'"
+            "torch-profiler", "no answer", late, "iotrace doctor again, or python -c 'import torch'"
         )
     if told.events == 0:
         return missing("torch-profiler", "it recorded nothing of an addition", lost, _LEAVE_OUT)
     build = ", ".join(f"{name.upper()} {version}" for name, version in told.build.items()) or "CPU build"
-    counted = ", ".join(f"{count} {name.upper()} devices" for name, count in told.devices.items())
+    counted = ", ".join(counted(count, f"{name.upper()} device") for name, count in told.devices.items())
     what = f"records; {build}, {counted or 'no accelerator that torch can use'}"
     if told.build and not told.devices:
         return warning(

@@ -27,8 +27,8 @@ start_ns = time.process_time_ns()
 """
 
 # Between two calls a program decodes and computes, and the caches hold something else: a call then costs
-# twice what it does in a loop of nothing else. The least of several medians: whatever else runs only adds to
-# it. The second file's name is not traced.
+# twice what it does in a loop of nothing else, which is measured apart. The least of several medians:
+# whatever else runs only adds to it. The second file's name is not traced.
 _MEASURE = """
 import os, sys
 other = b"1" * (2 << 20)
@@ -37,28 +37,34 @@ def cold_ns(call):
     begin_ns = time.perf_counter_ns()
     call()
     return time.perf_counter_ns() - begin_ns
-def added_ns(call, bare):
+def next_ns(call):
+    begin_ns = time.perf_counter_ns()
+    for _ in range(100):
+        call()
+    return (time.perf_counter_ns() - begin_ns) / 100
+def added_ns(clock, call, bare):
     def median_ns():
-        return sorted(cold_ns(call) - cold_ns(bare) for _ in range(15))[7]
+        return sorted(clock(call) - clock(bare) for _ in range(15))[7]
     return min(median_ns() for _ in range(5))
 one, two = (os.open(name, os.O_RDONLY) for name in ("traced.bin", "other.bin"))
-call = added_ns(lambda: os.pread(one, 4096, 0), lambda: os.pread(two, 4096, 0))
+traced, other_file = lambda: os.pread(one, 4096, 0), lambda: os.pread(two, 4096, 0)
+call, next_call = added_ns(cold_ns, traced, other_file), added_ns(next_ns, traced, other_file)
 span = "null"
 recorder = getattr(sys.modules.get("iotrace.agent.bootstrap"), "_recorder", None)
 if recorder is not None:
     from iotrace.agent.spans import timed
     def nothing():
         pass
-    span = added_ns(timed(recorder, nothing, "nothing", 3), nothing)
+    span = added_ns(cold_ns, timed(recorder, nothing, "nothing", 3), nothing)
     recorder.spans.clear()
 """
 
 _MEASURE_NOTHING = """
-call = span = "null"
+call = next_call = span = "null"
 """
 
 _TELL = """
-print('{"start": %d, "call": %s, "span": %s}' % (start_ns, call, span))
+print('{"start": %d, "call": %s, "next_call": %s, "span": %s}' % (start_ns, call, next_call, span))
 """
 
 
@@ -92,6 +98,7 @@ class Calibration:
         return Costs(
             host=host,
             posix_call_ns=max(0, round(traced["call"] or 0)) if self._posix_on else None,
+            next_posix_call_ns=max(0, round(traced["next_call"] or 0)) if self._posix_on else None,
             span_ns=None if span is None else max(0, round(span)),
             process_start_ns=max(0, round((traced["start"] or 0) - (bare["start"] or 0))),
         )

@@ -24,17 +24,11 @@ def begin(directory: Path, manifest: Manifest) -> Path:
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        # The order matters: a session's manifest is there before anything else of it.
-        entries = [entry for entry in os.listdir(directory) if not entry.startswith(f".{names.MANIFEST}.")]
-        if entries and not (directory / names.MANIFEST).exists():
-            raise LaunchError(f"{directory} exists and is not a session", _CHOOSE)
+        _holds_session(directory)
         place = directory.resolve()
         if not claim(place, manifest):
             if not manifest.job or not may_join(directory, manifest.job, manifest.task):
-                raise LaunchError(
-                    f"{directory} already holds a session",
-                    f"{_CHOOSE}, or see it with: iotrace report {directory}",
-                )
+                raise _taken(directory)
             name = f"{os.uname().nodename}-{os.getpid()}-{time.monotonic_ns():x}"
             place = place / names.LAUNCHES / name
             place.mkdir(parents=True)
@@ -44,6 +38,28 @@ def begin(directory: Path, manifest: Manifest) -> Path:
     except OSError as error:
         raise not_writable(directory, error) from error
     return place
+
+
+def refuse_taken(directory: Path, job: str, task: str) -> None:
+    """LaunchError where `begin` would find that `directory`, which exists, is taken. Nothing is written."""
+    if _holds_session(directory) and not (job and may_join(directory, job, task)):
+        raise _taken(directory)
+
+
+def _holds_session(directory: Path) -> bool:
+    """Whether a session is in `directory`; LaunchError where something else is."""
+    # The order matters: a session's manifest is there before anything else of it.
+    entries = [entry for entry in os.listdir(directory) if not entry.startswith(f".{names.MANIFEST}.")]
+    session = (directory / names.MANIFEST).exists()
+    if entries and not session:
+        raise LaunchError(f"{directory} exists and is not a session", _CHOOSE)
+    return session
+
+
+def _taken(directory: Path) -> LaunchError:
+    return LaunchError(
+        f"{directory} already holds a session", f"{_CHOOSE}, or see it with: iotrace report {directory}"
+    )
 
 
 def not_writable(directory: Path, error: OSError) -> LaunchError:

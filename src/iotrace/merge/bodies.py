@@ -79,7 +79,7 @@ class Bodies:
                     pieces.append(self._annotation(key, decode(value)))
         if extra:
             for key, value in extra.items():
-                pieces.append(self._annotation(key, _plain(value)))
+                pieces.append(self._annotation(key, decode(encode_number(value))))
         if event.ph == "X" and event.id is not UNSET:
             pieces.append(self._annotation("id", event.id))
         return b"".join(pieces)
@@ -115,14 +115,6 @@ class Bodies:
         text = name.encode(errors="backslashreplace")
         number = self.interned.number(kind, text)
         return integer(number_field, number) if number else data(text_field, text)
-
-
-def _plain(value: Any) -> Any:
-    """The value with doubles for decimals; as a text where it holds half a character, which is no Unicode."""
-    try:
-        return decode(encode_number(value))
-    except (UnicodeEncodeError, msgspec.EncodeError):
-        return ascii(value)
 
 
 def legacy(event: Event) -> bytes:

@@ -26,8 +26,10 @@ from iotrace.merge.tolerant import event_of, objects
 
 _ESCAPED = {0xDC00 + byte: f"\\\\x{byte:02x}" for byte in range(0x80, 0x100)}
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
+_NEXT_DOCUMENT = re.compile(rb"\}\s*\{(?=[^{}]*$)")  # the last one before some keys
 _LARGEST_HEADER = 64 << 20
 _BETWEEN = b" \t\r\n,\0"
+_BEFORE = b"\xef\xbb\xbf" + _BETWEEN
 _ODD_BYTES = 1 << 16  # how much is decoded where the compiled scanner met an odd event
 
 
@@ -43,6 +45,7 @@ class Scanner:
         self.lost_events = 0
         self.mended: Counter[str] = Counter()
         self.bare_array = False
+        self._arrays = 0
         self._name = name
         self._compiled = keep_text and compiled.available()
         self._offset = 0  # of the buffer in the content
@@ -55,34 +58,52 @@ class Scanner:
         inside = False
         for block in blocks:
             buffer += block
-            if not inside:
-                buffer, inside = self._enter(buffer)
-                if not inside:
-                    if len(buffer) > _LARGEST_HEADER:
-                        break
-                    continue
-            buffer = yield from self._take(buffer)
-            if buffer.lstrip(_BETWEEN)[:1] == b"]":
+            while inside or self._enters(buffer):
+                buffer = yield from self._take(buffer if inside else self._entered(buffer))
+                inside = buffer.lstrip(_BETWEEN)[:1] != b"]"
+                if inside:
+                    break
+                buffer = self._left(buffer)
+            if not inside and len(buffer) > _LARGEST_HEADER:
                 break
-        if not inside:
-            self.problems.append(f"{self._name}: it holds no array of traceEvents")
-            return
-        yield from self._finish(b"".join([buffer, *blocks]))
+        buffer = b"".join([buffer, *blocks])
+        while inside or self._enters(buffer):
+            buffer = yield from self._take_all(buffer if inside else self._entered(buffer))
+            inside = False
+        self._end(buffer)
         self._summarise()
 
-    def _enter(self, buffer: bytes) -> tuple[bytes, bool]:
-        """What follows the events' ``[``, and whether it was found."""
-        stripped = buffer.lstrip(b"\xef\xbb\xbf \t\r\n\0")
+    def _enters(self, buffer: bytes) -> bool:
+        """Whether an array of events begins in the buffer. Documents may follow one another in a file."""
+        bare = buffer.lstrip(_BEFORE)[:1] == b"["
+        return (bare and (self.bare_array or not self._arrays)) or _EVENTS_KEY.search(buffer) is not None
+
+    def _entered(self, buffer: bytes) -> bytes:
+        """What follows the ``[`` of the events that begin in the buffer."""
+        self._separator = None
+        self._arrays += 1
+        stripped = buffer.lstrip(_BEFORE)
         if stripped[:1] == b"[":
             self.bare_array = True
             self._offset += len(buffer) - len(stripped) + 1
-            return stripped[1:], True
+            return stripped[1:]
         found = _EVENTS_KEY.search(buffer)
-        if found is None:
-            return buffer, False
-        self._keep(buffer[: found.start()] + b'"traceEvents":null}')
+        assert found is not None
+        before = buffer[: found.start()].lstrip(_BEFORE)
+        if self._arrays > 1:
+            end = _NEXT_DOCUMENT.search(before)
+            if end is not None:
+                self._end(before[: end.start() + 1])
+            before = b"{" + before[end.end() if end else 0 :].lstrip(_BETWEEN)
+        self._keep(before + b'"traceEvents":null}')
         self._offset += found.end()
-        return buffer[found.end() :], True
+        return buffer[found.end() :]
+
+    def _left(self, buffer: bytes) -> bytes:
+        """What follows the ``]`` that the buffer begins with."""
+        left = buffer.lstrip(_BETWEEN)[1:]
+        self._offset += len(buffer) - len(left)
+        return left
 
     def _keep(self, document: bytes) -> None:
         try:
@@ -192,28 +213,37 @@ class Scanner:
         if self._first_loss is None:
             self._first_loss = self._offset + at
 
-    def _finish(self, tail: bytes) -> Iterator[Batch]:
+    def _take_all(self, tail: bytes) -> Generator[Batch, None, bytes]:
+        """All events up to the array's end, which nothing follows that is not here; returns what does."""
         piece, cut = self._clean(tail)
         if cut:
             piece += cut.decode(errors="surrogateescape").translate(_ESCAPED).encode()
         batch, left = self._one_by_one(piece, final=True)
         if batch.events:
             yield batch
-        left = left.lstrip(b" ,\0")
-        if left[:1] != b"]":
-            # Writers leave a bare array open on purpose: only one that began as an object is cut.
-            if not self.bare_array or left:
-                self.problems.append(f"{self._name}: it breaks off before its end")
-            return
-        rest = left[1:].strip(b" ,\0")
-        if not self.bare_array and rest.strip(b"}"):
+        if left.lstrip(_BETWEEN)[:1] == b"]":
+            return self._left(left)
+        # Writers leave a bare array open on purpose: only one that began as an object is cut.
+        if not self.bare_array or left.strip(_BETWEEN):
+            self.problems.append(f"{self._name}: it breaks off before its end")
+        return b""
+
+    def _end(self, left: bytes) -> None:
+        """The keys behind the events."""
+        rest = left.strip(_BETWEEN)
+        if not self._arrays:
+            self.problems.append(f"{self._name}: it holds no array of traceEvents")
+        elif self.bare_array and rest:
+            self.problems.append(f"{self._name}: the last {len(rest)} bytes, behind its array, were left out")
+        elif rest.strip(b"}"):
             self._keep(b"{" + rest)
 
     def _summarise(self) -> None:
         if self.lost_events:
             where = f", the first near byte {self._first_loss}" if self._first_loss is not None else ""
-            self.problems.append(f"{self._name}: {self.lost_events} events could not be read{where}")
-        self.problems += [f"{self._name}: {what}: {count}" for what, count in self.mended.items()]
+            what = "1 event" if self.lost_events == 1 else f"{self.lost_events} events"
+            self.problems.append(f"{self._name}: {what} could not be read{where}")
+        self.problems += [f"{self._name}: {count} {what}" for what, count in self.mended.items()]
 
 
 def _separator_of(buffer: bytes) -> bytes | None:

@@ -16,7 +16,10 @@ from iotrace.merge.spill import BEGIN, END, SLICE, Spill
 from iotrace.merge.stream import Progress, append, silent
 from iotrace.merge.tracks import ThreadTrack, Tracks
 
-OPENING = b'{"traceEvents":[\n'
+
+def opening(base_ns: int) -> bytes:
+    """How a document begins: with what its times are relative to, before what may be nested in its end."""
+    return b'{"displayTimeUnit":"ms","baseTimeNanoseconds":%d,"traceEvents":[\n' % base_ns
 
 
 class ChromePart:
@@ -24,12 +27,13 @@ class ChromePart:
 
     needs_all_rows = False
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, base_ns: int) -> None:
+        self._opening = opening(base_ns)
         self._file: BinaryIO = path.open("w+b")
         self._path = path
         self._blocks: list[tuple[int, int, int]] = []  # first line, offset, bytes
         self._lines = 0
-        self._bytes = self._file.write(OPENING)
+        self._bytes = self._file.write(self._opening)
 
     def write(self, batch: Batch, columns: Columns) -> tuple[Any, Any]:
         """Append the events; returns their lines."""
@@ -57,7 +61,7 @@ class ChromePart:
         deletes = delete_unbound and unbound > 0
         target = self._path.with_suffix(".kept").open("wb") if deletes else None
         if target is not None:
-            target.write(OPENING)
+            target.write(self._opening)
         for block, (first, offset, size) in enumerate(self._blocks):
             last = firsts[block + 1] if block + 1 < len(firsts) else self._lines
             low, high = np.searchsorted(ordinals, [first, last])
@@ -141,11 +145,15 @@ _TO_ENCLOSING = b',"bp":"e"'
 
 
 def join(
-    parts: Iterable[Path], metadata: Iterable[dict[str, Any]], document: dict[str, Any], out: BinaryIO
+    parts: Iterable[Path],
+    metadata: Iterable[dict[str, Any]],
+    base_ns: int,
+    document: dict[str, Any],
+    out: BinaryIO,
 ) -> None:
-    """Write the rest of a document that begins with a part, or with `OPENING`: the other parts' lines, the
+    """Write the rest of a document that begins with a part, or with its opening: the other parts' lines, the
     names of processes and threads, and `document`'s keys."""
     for part in parts:
-        append(part, out, len(OPENING))
+        append(part, out, len(opening(base_ns)))
     lines = b",\n".join(encode_number(item) for item in metadata)
     out.write(lines + b"\n]," + encode_number(document)[1:] + b"\n")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from iotrace.merge.affine import ClockLink, ClockMap
 from iotrace.merge.inputs import DFTRACER, SESSION, MergeError, Source
 from iotrace.merge.survey import Survey
@@ -11,6 +13,9 @@ from iotrace.sources.clock import Clock, step_text
 # dftracer and Kineto stamp with the same clock of a host: they were measured to agree to this.
 _SAME_HOST_BOUND_NS = 6_000
 _DFTRACER_BOUND_NS = 1_000  # it writes whole us
+# Within it, the same pid is taken for the same process: a log may have no calls while a trace is recorded.
+_SAME_RUN_NS = 3_600 * 10**9
+_DAY_NS = 86_400 * 10**9
 
 
 def link(sources: list[Source], surveys: list[Survey], align_start: bool, strict: bool) -> list[ClockLink]:
@@ -33,6 +38,7 @@ def link(sources: list[Source], surveys: list[Survey], align_start: bool, strict
         _align(surveys, links)
     elif alone and unrelated and len(links) == 1:
         links[0] = ClockLink("none", why="its own clock, since the start of some machine")
+    _begin_at_zero(surveys, links)
     if strict and len(links) > 1:
         for source, item in zip(sources, links, strict=True):
             if item.kind in ("assumed", "none"):
@@ -90,8 +96,7 @@ def _same_process(sources: list[Source], surveys: list[Survey], links: list[Cloc
             continue
         if sources[place].kind in (DFTRACER, SESSION) or not surveys[place].by_kineto:
             continue
-        one, two = surveys[place].first_ns, surveys[other].first_ns
-        if one is not None and two is not None and abs(one - two) < 86_400 * 10**9:
+        if _apart_ns(surveys[place], surveys[other]) < _SAME_RUN_NS:
             shift = _shift_ns(surveys[place], surveys[other].clock)
             if shift is None:
                 item.why += f"; {sources[other].label}'s clock was set while it was recorded: it is stretched"
@@ -103,6 +108,29 @@ def _same_process(sources: list[Source], surveys: list[Survey], links: list[Cloc
                 item.kind, item.bound_ns = "exact", _SAME_HOST_BOUND_NS
             else:
                 item.why += f"; {links[other].why}"
+
+
+def _begin_at_zero(surveys: list[Survey], links: list[ClockLink]) -> None:
+    """Times below 0, of clocks that mean nothing by themselves, begin days later: Perfetto drops them."""
+    firsts = [
+        item.map.one(found.first_ns)
+        for found, item in zip(surveys, links, strict=True)
+        if found.first_ns is not None
+    ]
+    earliest = min(firsts, default=0)
+    if earliest < 0 and all(item.kind == "none" for item in links):
+        later = ClockMap(-(earliest // _DAY_NS) * _DAY_NS)
+        for item in links:
+            item.map = item.map.then(later)
+            item.why += "; moved by whole days, as it has times below 0"
+
+
+def _apart_ns(one: Survey, two: Survey) -> float:
+    """The time between what two sources recorded; negative where they overlap."""
+    if one.first_ns is None or two.first_ns is None:
+        return math.inf
+    ends = one.last_ns or one.first_ns, two.last_ns or two.first_ns
+    return max(one.first_ns, two.first_ns) - min(ends)
 
 
 def _shift_ns(found: Survey, clock: Clock | None) -> int | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import glob
 import json
+import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from iotrace.errors import IotraceError
@@ -16,11 +17,16 @@ from iotrace.session import names
 CHROME, DFTRACER, SESSION = "chrome", "dftracer", "session"
 _HEAD_BYTES = 1 << 20
 _DFTRACER = re.compile(rb'^\s*\[?\s*\{[^\n]*"(?:cat|name)"[^\n]*\}[ \t,]*$', re.MULTILINE)
+_UTF16 = (b"\xff\xfe", b"\xfe\xff", b"{\0", b"[\0", b"\0{", b"\0[")
 _TRACES = (".json", ".json.gz", ".pfw", ".pfw.gz", ".trace", ".json.1")
 
 
 class MergeError(IotraceError):
     """Inputs that cannot be merged, or an output that cannot be written."""
+
+
+class UnreadableError(MergeError):
+    """An input that may be a trace, and cannot be read."""
 
 
 @dataclass
@@ -31,7 +37,6 @@ class Source:
     kind: str
     label: str
     session_rank: str = ""
-    head: bytes = field(default=b"", repr=False)
 
 
 def expand(patterns: Iterable[str]) -> list[tuple[Path, bool]]:
@@ -39,57 +44,71 @@ def expand(patterns: Iterable[str]) -> list[tuple[Path, bool]]:
 
     What lies in a directory may be something else than a trace.
     """
-    found: list[tuple[Path, bool]] = []
+    unique: dict[str, tuple[Path, bool]] = {}
     for pattern in patterns:
-        path = Path(pattern)
-        if path.is_dir():
-            if (path / names.MANIFEST).exists():
-                found.append((path, True))
-            else:
-                inside = sorted(item for item in path.rglob("*") if _is_trace(item))
-                if not inside:
-                    raise MergeError(f"no traces in {path}", "they are called *.json, *.pfw, also with .gz")
-                found += [(item, False) for item in inside]
-        elif path.exists():
-            found.append((path, True))
-        else:
-            matches = sorted(Path(match) for match in glob.glob(pattern, recursive=True))
-            if not matches:
-                raise MergeError(f"{pattern} does not exist")
-            found += [(item, False) for item in matches]
-    unique: dict[Path, tuple[Path, bool]] = {}
-    for path, named in found:
-        unique.setdefault(path.resolve(), (path, named))
+        try:
+            for path, named in _named_by(pattern):
+                unique.setdefault(os.path.realpath(path), (path, named))
+        except OSError as error:
+            raise MergeError(f"{pattern} cannot be read: {error.strerror}") from error
     return list(unique.values())
 
 
+def _named_by(pattern: str) -> list[tuple[Path, bool]]:
+    path = Path(pattern)
+    if path.is_dir():
+        return _in_directory(path)
+    if os.path.lexists(path):
+        return [(path, True)]
+    matches = sorted(Path(match) for match in glob.glob(pattern, recursive=True))
+    if not matches:
+        raise MergeError(f"{pattern} does not exist")
+    found = []
+    for match in matches:
+        found += _in_directory(match) if match.is_dir() else [(match, False)]
+    return found
+
+
+def _in_directory(path: Path) -> list[tuple[Path, bool]]:
+    if (path / names.MANIFEST).exists():
+        return [(path, True)]
+    inside = sorted(item for item in path.rglob("*") if _is_trace(item))
+    if not inside:
+        raise MergeError(f"no traces in {path}", "they are called *.json, *.pfw, also with .gz")
+    return [(item, False) for item in inside]
+
+
 def _is_trace(path: Path) -> bool:
-    return path.is_file() and path.name.endswith(_TRACES) and not path.name.startswith(".")
+    return path.name.endswith(_TRACES) and not path.name.startswith(".") and not path.is_dir()
 
 
 def identify(path: Path, problems: list[str], notes: list[str]) -> Source | None:
     """What `path` is; None where it is empty, as one of the lists then says; MergeError if it is no trace."""
     if path.is_dir():
         return Source(path, SESSION, path.name)
-    if not path.is_file():
+    if os.path.exists(path) and not os.path.isfile(path):
         raise MergeError(f"{path} is no regular file")
     try:
         with_problems: list[str] = []
         head = next(iter(blocks(path, with_problems)), b"")[:_HEAD_BYTES]
     except OSError as error:
-        raise MergeError(f"{path} cannot be read: {error.strerror}") from error
+        raise UnreadableError(f"{path} cannot be read: {error.strerror}") from error
     if not head.strip():
         # dftracer leaves empty files behind where a process forked and executed another program.
         residue = ".pfw" in path.name and not with_problems
         (notes if residue else problems).extend(with_problems or [f"{path.name}: it is empty"])
         return None
     kind = _kind(head)
+    if kind is None and head.startswith(_UTF16):
+        raise MergeError(
+            f"{path} is text in UTF-16", "make it UTF-8 first, as traces are: iconv -f UTF-16 -t UTF-8"
+        )
     if kind is None:
         raise MergeError(
             f"{path} is no trace that iotrace merge knows",
             "it reads Chrome JSON (torch.profiler and others), dftracer's .pfw, and sessions of iotrace run",
         )
-    return Source(path, kind, path.name, head=head)
+    return Source(path, kind, path.name)
 
 
 def _kind(head: bytes) -> str | None:

@@ -16,10 +16,12 @@ from iotrace.merge.batch import Batch
 from iotrace.merge.chrome import Scanner
 from iotrace.merge.chrome_out import ChromePart
 from iotrace.merge.dftracer import LogReader
+from iotrace.merge.events import Times
 from iotrace.merge.inputs import CHROME, DFTRACER, Source
 from iotrace.merge.native_out import NativePart
+from iotrace.merge.pairs import Selection, are_in, chosen
 from iotrace.merge.recorded import batches_of, timeline_of
-from iotrace.merge.rewrite import Rewriter, Selection
+from iotrace.merge.rewrite import Rewriter
 from iotrace.merge.spill import Spill
 from iotrace.merge.stream import Progress, blocks, silent, size_of
 from iotrace.merge.tracks import Raw, Tracks
@@ -66,6 +68,7 @@ class Result:
     metadata: dict[str, Any]
     categories: set[str] = field(default_factory=set)  # those met, where some are to be left out
     problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 def convert(job: Job, progress: Progress = silent) -> Result:
@@ -87,8 +90,11 @@ def convert(job: Job, progress: Progress = silent) -> Result:
 
 def _convert(job: Job, spill: Spill, arrows: Arrows, progress: Progress) -> Result:
     tracks = Tracks(job.place, job.sources, job.shared)
-    sink: ChromePart | NativePart = NativePart(job.part, job.place) if job.native else ChromePart(job.part)
-    rewriter = Rewriter(tracks, sink, spill, arrows, job.clock, job.base_ns, job.selection)
+    sink: ChromePart | NativePart
+    sink = NativePart(job.part, job.place) if job.native else ChromePart(job.part, job.base_ns)
+    rewriter = Rewriter(
+        tracks, sink, spill, arrows, job.clock, job.base_ns, job.selection, _chosen_pairs(job)
+    )
     problems: list[str] = []
     size = size_of(job.source.path) if job.source.path.is_file() else 0
 
@@ -102,9 +108,13 @@ def _convert(job: Job, spill: Spill, arrows: Arrows, progress: Progress) -> Resu
     if unbound and not job.selection.everything:
         rewriter.written["f"] -= unbound
     elif unbound:
-        problems.append(f"{job.source.label}: {unbound} ends of arrows lie in no slice, shown as marks")
+        what = "1 end of an arrow lies in no slice, shown as a mark"
+        if unbound > 1:
+            what = f"{unbound} ends of arrows lie in no slice, shown as marks"
+        problems.append(f"{job.source.label}: {what}")
     problems += getattr(reader, "problems", [])
     problems += [f"{job.source.label}: {count} {what}" for what, count in rewriter.mended.items()]
+    notes: list[str] = []
     return Result(
         tracks=tracks,
         read=rewriter.read,
@@ -115,10 +125,19 @@ def _convert(job: Job, spill: Spill, arrows: Arrows, progress: Progress) -> Resu
         unbound=unbound,
         backwards=arrows.backwards(),
         lost_events=getattr(reader, "lost_events", 0),
-        metadata=_metadata(reader),
+        metadata=_metadata(reader, notes),
         categories=rewriter.categories,
         problems=problems,
+        notes=[f"{job.source.label}: {note}" for note in notes],
     )
+
+
+def _chosen_pairs(job: Job) -> Times | None:
+    """The begins and ends that are wanted, told in a pass of their own: an end says nothing of its begin."""
+    if job.selection.everything or job.source.kind != CHROME or not are_in(job.source.path):
+        return None
+    _, batches = _open(job, [], silent)
+    return chosen(batches, job.clock, job.selection)
 
 
 def _open(job: Job, problems: list[str], progress: Progress) -> tuple[Any, Iterator[Batch]]:
@@ -133,8 +152,8 @@ def _open(job: Job, problems: list[str], progress: Progress) -> tuple[Any, Itera
     return None, batches_of(timeline)
 
 
-def _metadata(reader: Any) -> dict[str, Any]:
-    """The keys that stood beside the events, unless they are as large as a file of their own."""
+def _metadata(reader: Any, notes: list[str]) -> dict[str, Any]:
+    """The keys that stood beside the events, unless they are as large as a file of their own, as is noted."""
     found = {}
     for key, value in getattr(reader, "metadata", {}).items():
         text = json.dumps({key: value}, ensure_ascii=False)
@@ -142,4 +161,5 @@ def _metadata(reader: Any) -> dict[str, Any]:
             found.update(json.loads(text.encode(errors="replace")))
         else:
             found[key] = "(left out: too large)"
+            notes.append(f"{key}, {len(text) / 1e6:.1f} MB beside its events, is left out")
     return found

@@ -198,9 +198,11 @@ def _number(value: Any) -> float | None:
     return float(value) if is_number and math.isfinite(value) else None
 
 
-def join(parts: list[Path], processes: list[Process], document: dict[str, Any], out: BinaryIO) -> None:
+def join(
+    parts: list[Path], processes: list[Process], base_ns: int, document: dict[str, Any], out: BinaryIO
+) -> None:
     """Write the trace: its clock, names of processes and threads, what is known of the sources, the parts."""
-    first = document["baseTimeNanoseconds"] or 1
+    first = base_ns or 1
     # Both clocks are said to be the same: the trace's times stay CLOCK_REALTIME.
     clocks = b"".join(data(1, integer(1, clock) + integer(2, first)) for clock in (_REALTIME, _BOOTTIME))
     own = integer(10, 1)

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import filecmp
+import hashlib
+import os
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from iotrace.merge.affine import ClockLink
-from iotrace.merge.inputs import DFTRACER, SESSION, MergeError, Source, expand, identify
+from iotrace.merge.inputs import DFTRACER, SESSION, MergeError, Source, UnreadableError, expand, identify
 from iotrace.merge.job import Job
+from iotrace.merge.pairs import Selection
 from iotrace.merge.recorded import foreign_traces, ranks_of
-from iotrace.merge.rewrite import Selection
 from iotrace.merge.stream import size_of
-from iotrace.merge.survey import Survey
+from iotrace.merge.survey import Survey, Wants
 from iotrace.merge.tracks import PIDS_EACH, Raw
 
 _DAY_NS = 86_400 * 10**9
+_LOOK_BYTES = 1 << 16
+_RANK_OR_OTHER = re.compile(r"rank\d+|other")  # what --per-rank adds to the output's name
 _SUFFIXES = (".json", ".json.gz", ".pftrace", ".pftrace.gz")
 
 
@@ -36,19 +40,33 @@ class Options:
     processes: int | None = None
 
 
-def sources_of(inputs: Sequence[str], output: Path, problems: list[str], notes: list[str]) -> list[Source]:
+def is_output(path: Path, output: Path, per_rank: bool) -> bool:
+    """Whether the merge would write `path`."""
+    if not per_rank:
+        return os.path.exists(output) and os.path.exists(path) and os.path.samefile(output, path)
+    suffix = suffix_of(output)
+    stem, name = output.name.removesuffix(suffix), path.name
+    if not name.startswith(f"{stem}-") or not name.endswith(suffix):
+        return False
+    is_rank = _RANK_OR_OTHER.fullmatch(name[len(stem) + 1 : len(name) - len(suffix)]) is not None
+    return is_rank and os.path.realpath(path.parent) == os.path.realpath(output.parent)
+
+
+def sources_of(
+    inputs: Sequence[str], output: Path, per_rank: bool, problems: list[str], notes: list[str]
+) -> list[Source]:
     """What `inputs` name, sessions by rank and with the traces in them; what was left out is noted."""
     sources: list[Source] = []
     for path, named in expand(inputs):
-        if not named and output.exists() and output.samefile(path):
-            notes.append(f"left out: {path}, which is the output")
+        if not named and is_output(path, output, per_rank):
+            notes.append(f"left out: {path}, an output of this merge")
             continue
         try:
             source = identify(path, problems, notes)
         except MergeError as error:
             if named:
                 raise
-            notes.append(f"left out: {error}")
+            (problems if isinstance(error, UnreadableError) else notes).append(f"left out: {error}")
             continue
         if source is None:
             continue
@@ -77,10 +95,10 @@ def sources_of(inputs: Sequence[str], output: Path, problems: list[str], notes: 
 def _each_once(sources: list[Source], notes: list[str]) -> list[Source]:
     """Without files of the same content: a session holds copies of the traces that its program exported."""
     kept: list[Source] = []
-    sizes: dict[int, list[Source]] = {}
+    looks: dict[tuple[int, bytes], list[Source]] = {}
     for source in sources:
         if source.kind != SESSION:
-            alike = sizes.setdefault(size_of(source.path), [])
+            alike = looks.setdefault(_look_of(source.path), [])
             same = next(
                 (other for other in alike if filecmp.cmp(other.path, source.path, shallow=False)), None
             )
@@ -92,6 +110,12 @@ def _each_once(sources: list[Source], notes: list[str]) -> list[Source]:
     return kept
 
 
+def _look_of(path: Path) -> tuple[int, bytes]:
+    """What files of the same content have in common, and few others."""
+    with path.open("rb") as file:
+        return size_of(path), hashlib.blake2b(file.read(_LOOK_BYTES), digest_size=16).digest()
+
+
 def suffix_of(output: Path) -> str:
     """The suffix of `output`, which says its kind."""
     for suffix in sorted(_SUFFIXES, key=len, reverse=True):
@@ -100,22 +124,29 @@ def suffix_of(output: Path) -> str:
     raise MergeError(f"{output.name}: the output's suffix says its kind", "one of " + ", ".join(_SUFFIXES))
 
 
-def check_output(output: Path, sources: list[Source]) -> None:
+def check_output(output: Path, per_rank: bool, sources: list[Source]) -> None:
     """Refuse an output that is an input, no file, or nowhere."""
-    if not output.parent.is_dir():
-        raise MergeError(f"the directory {output.parent} does not exist")
-    if output.exists():
-        if not output.is_file():
+    try:
+        if not output.parent.is_dir():
+            raise MergeError(f"the directory {output.parent} does not exist")
+        if output.exists() and not output.is_file():
             raise MergeError(f"{output} exists and is no regular file")
         for source in sources:
-            if source.kind != SESSION and output.samefile(source.path):
-                raise MergeError(f"the output {output} is one of the inputs")
+            if source.kind != SESSION and is_output(source.path, output, per_rank):
+                raise MergeError(f"the output {source.path if per_rank else output} is one of the inputs")
+    except OSError as error:
+        raise MergeError(f"{output} cannot be written: {error.strerror}") from error
 
 
-def survey_tasks(sources: list[Source], options: Options) -> list[Any]:
+def survey_tasks(sources: list[Source], options: Options) -> list[tuple[Source, Wants]]:
     """What to survey of each source."""
     foreign = [source for source in sources if source.kind not in (SESSION, DFTRACER)]
-    return [(source, options.steps is not None, len(foreign) > 1) for source in sources]
+    wants = Wants(
+        steps=options.steps is not None,
+        collectives=len(foreign) > 1,
+        extent=options.seconds is not None or options.align_start,
+    )
+    return [(source, wants) for source in sources]
 
 
 def adopt(sources: list[Source], surveys: list[Survey]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import multiprocessing
 import os
+import signal
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
@@ -18,6 +19,7 @@ from iotrace.merge.survey import survey
 
 _KEPT_BYTES = 32 << 20  # the most that glibc takes
 _INTERVAL_SECONDS = 0.1
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,19 @@ _positions: Any = None
 def _share(positions: Any) -> None:
     global _positions
     _positions = positions
+
+
+def _begin(positions: Any, parent: int) -> None:
+    """A worker's first steps: it ends with its parent, however that ends, and by the signals that end it."""
+    _share(positions)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+    except (OSError, AttributeError):  # no Linux
+        return
+    if os.getppid() != parent:  # it has ended already
+        os._exit(1)
 
 
 def _report(place: int) -> Callable[[int], None]:
@@ -61,8 +76,8 @@ def _do(task: tuple[int, Any]) -> Any:
     place, item = task
     if isinstance(item, Job):
         return convert(item, _report(place))
-    source, steps, collectives = item
-    return survey(source, steps, collectives, _report(place))
+    source, wants = item
+    return survey(source, wants, _report(place))
 
 
 def _size(item: Any) -> int:
@@ -81,7 +96,8 @@ def run_all(phase: str, items: Sequence[Any], cores: int, watch: Callable[[Watch
     context = multiprocessing.get_context("fork" if threading.active_count() == 1 else "spawn")
     positions = context.Array("q", len(items), lock=False)
     try:
-        with ProcessPoolExecutor(workers, context, _share, (positions,)) as pool:
+        others = set(multiprocessing.active_children())
+        with ProcessPoolExecutor(workers, context, _begin, (positions, os.getpid())) as pool:
             # The largest first: the last one to end is then a small one.
             order = sorted(range(len(items)), key=lambda place: -sizes[place])
             futures: dict[int, Future[Any]] = {
@@ -96,6 +112,8 @@ def run_all(phase: str, items: Sequence[Any], cores: int, watch: Callable[[Watch
                         future.result()
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
+                for worker in set(multiprocessing.active_children()) - others:
+                    worker.terminate()
                 raise
             return [futures[place].result() for place in range(len(items))]
     except BrokenProcessPool as error:

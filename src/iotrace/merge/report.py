@@ -37,7 +37,7 @@ def print_summary(summary: Summary, console: Console) -> None:
         f"{_count(summary.arrows_backwards, 'arrow')} backwards (kernels before their launch)",
     ]
     if summary.loose_arrow_ends:
-        check.append(f"{_count(summary.loose_arrow_ends, 'end')} of arrows in no slice")
+        check.append(f"{_count(summary.loose_arrow_ends, 'arrow end')} in no slice")
     _line(console, "check", "; ".join(check))
     console.print()
     console.print(_clocks(summary.sources))

@@ -15,6 +15,7 @@ from iotrace.merge.affine import ClockMap
 from iotrace.merge.arrows import Arrows
 from iotrace.merge.batch import NO_ID, OTHER_ID, Batch, Columns, Edit
 from iotrace.merge.events import ASYNC, FLOWS, NAMING, Times
+from iotrace.merge.pairs import Selection, categories
 from iotrace.merge.spill import BEGIN, ELSEWHERE, END, FLOW, FLOW_NEXT, MARK, SLICE, Spill
 from iotrace.merge.tracks import Tracks
 
@@ -33,19 +34,6 @@ _RENUMBERED = _by_letter(dict.fromkeys([*FLOWS, *ASYNC], 1), 0).astype(np.bool_)
 _EXACT_NS = 1 << 53
 _HASHED = 1 << 52
 _encode = msgspec.json.Encoder().encode
-
-
-@dataclass(frozen=True)
-class Selection:
-    """What of a source is wanted: half-open windows in ns of the merged clock, categories left out."""
-
-    windows: tuple[tuple[int, int], ...] = ()
-    dropped: frozenset[str] = frozenset()
-
-    @property
-    def everything(self) -> bool:
-        """Whether nothing is left out."""
-        return not self.windows and not self.dropped
 
 
 class Sink(Protocol):
@@ -70,12 +58,14 @@ class Rewriter:
     clock: ClockMap
     base_ns: int
     selection: Selection
+    chosen_pairs: Times | None = None  # numbers of begins and ends; None where the source has none
     read: Counter[str] = field(default_factory=Counter)
     written: Counter[str] = field(default_factory=Counter)
     mended: Counter[str] = field(default_factory=Counter)
     categories: set[str] = field(default_factory=set)  # those met, where some are to be left out
     first_ns: int | None = None
     last_ns: int | None = None
+    _seen: int = 0  # events of the source so far
 
     def take(self, batch: Batch) -> None:
         """Rewrite and pass on one batch."""
@@ -159,6 +149,7 @@ class Rewriter:
         wanted = None
         if not self.selection.everything:
             wanted = self._selected(batch, starts, durations) | is_metadata
+            self._seen += len(batch)
         if is_metadata.any():
             named = [row for row in np.flatnonzero(is_metadata).tolist() if self._name(batch, row)]
             if named:
@@ -167,18 +158,17 @@ class Rewriter:
         return wanted
 
     def _selected(self, batch: Batch, starts: Times, durations: Times) -> Any:
-        wanted = np.ones(len(batch), np.bool_)
-        if self.selection.windows:
-            ends = starts + durations
-            wanted[:] = False
-            for first, last in self.selection.windows:
-                wanted |= (starts < last) & ((ends > first) | ((starts >= first) & (durations == 0)))
+        wanted = self.selection.in_time(starts, starts + durations)
         if self.selection.dropped:
             texts = [batch.value(row, "cat") for row in range(len(batch))]
-            distinct = {text: _categories(text) for text in set(texts)}
-            self.categories.update(*distinct.values())
-            dropped = {text for text, own in distinct.items() if own & self.selection.dropped}
+            distinct = set(texts)
+            self.categories.update(*map(categories, distinct))
+            dropped = {text for text in distinct if self.selection.leaves_out(text)}
             wanted &= [text not in dropped for text in texts]
+        if self.chosen_pairs is not None:
+            paired = np.isin(batch.phases, list(b"BEbe"))
+            numbers = np.flatnonzero(paired) + self._seen
+            wanted[paired] = np.isin(numbers, self.chosen_pairs, assume_unique=True)
         return wanted
 
     def _threads(self, batch: Batch, phases: Any) -> tuple[Times, Times, Times]:
@@ -284,11 +274,6 @@ class Rewriter:
         seen = np.where(doubles == whole, whole * 1000, np.rint(doubles * 1000).astype(np.int64))
         seen += self.base_ns
         return seen, seen + (ends - starts)
-
-
-def _categories(text: Any) -> frozenset[str]:
-    """The categories that an event's `cat` names, between commas."""
-    return frozenset() if text is UNSET else frozenset(item.strip() for item in text.lower().split(","))
 
 
 def _counted(phases: Any) -> dict[str, int]:

@@ -57,8 +57,8 @@ def merge(
     suffix = suffix_of(output)
     problems: list[str] = []
     notes: list[str] = []
-    sources = sources_of(inputs, output, problems, notes)
-    check_output(output, sources)
+    sources = sources_of(inputs, output, options.per_rank, problems, notes)
+    check_output(output, options.per_rank, sources)
     cores = options.processes or len(os.sched_getaffinity(0))
     surveys = run_all("survey", survey_tasks(sources, options), cores, watch)
     adopt(sources, surveys)
@@ -71,6 +71,7 @@ def merge(
         results: list[Result] = run_all("merge", jobs, cores, watch)
         for result in results:
             problems += result.problems
+            notes += result.notes
         notes += _nowhere(options.dropped, results)
         if not any(sum(result.read.values()) for result in results):
             raise MergeError(
@@ -175,9 +176,9 @@ def _write(
         [results[place] for place in places],
     )
     parts = [jobs[place].part for place in places]
-    document = _document(jobs[places[0]].base_ns, places, sources, surveys, links, results)
+    document = _document(places, sources, surveys, links, results)
     temporary = directory / f"result-{path.name}"
-    native = jobs[places[0]].native
+    native, base_ns = jobs[places[0]].native, jobs[places[0]].base_ns
     opened: BinaryIO
     if path.name.endswith(".gz"):
         opened = _open_gzip(temporary, "wb", compresslevel=_FASTEST)
@@ -191,26 +192,23 @@ def _write(
         opened.seek(0, os.SEEK_END)
     with opened as out:
         if native:
-            native_out.join(parts, processes, document, out)
+            native_out.join(parts, processes, base_ns, document, out)
             return temporary, path
         if path.name.endswith(".gz"):
-            out.write(chrome_out.OPENING)
-        chrome_out.join(parts, chrome_metadata(processes), document, out)
+            out.write(chrome_out.opening(base_ns))
+        chrome_out.join(parts, chrome_metadata(processes), base_ns, document, out)
     return temporary, path
 
 
 def _document(
-    base_ns: int,
     places: list[int],
     sources: list[Source],
     surveys: list[Survey],
     links: list[ClockLink],
     results: list[Result],
 ) -> dict[str, Any]:
-    """What stands beside the events: where times begin, and each source's clock with its bound."""
+    """What stands behind the events: each source's clock with its bound."""
     return {
-        "displayTimeUnit": "ms",
-        "baseTimeNanoseconds": base_ns,
         "iotrace_merge": {
             "version": __version__,
             "sources": [

@@ -14,6 +14,7 @@ from isal import isal_zlib
 
 CHUNK_BYTES = 4 << 20
 _COMPRESSED_BYTES = 1 << 18
+_CAREFUL_BYTES = 1 << 14
 _GZIP = b"\x1f\x8b"
 _inflater: Any = isal_zlib.decompressobj
 
@@ -53,6 +54,7 @@ def _inflated(file: BinaryIO, path: Path, problems: list[str], progress: Progres
     held = made = 0
     inflater = _inflater(31)
     began = True  # nothing of the current member was read yet
+    member_at = member_made = 0  # where it begins in the file, and what it gave
     pending = b""
     try:
         while data := pending or file.read(_COMPRESSED_BYTES):
@@ -65,6 +67,7 @@ def _inflated(file: BinaryIO, path: Path, problems: list[str], progress: Progres
                     problems.append(f"{path.name}: what follows the gzip stream is not gzip; left out")
                     break
                 inflater = _inflater(31)
+                member_at, member_made = file.tell() - len(data), 0
             began = False
             piece = inflater.decompress(data, CHUNK_BYTES)
             while True:
@@ -72,6 +75,7 @@ def _inflated(file: BinaryIO, path: Path, problems: list[str], progress: Progres
                     pieces.append(piece)
                     held += len(piece)
                     made += len(piece)
+                    member_made += len(piece)
                 if held >= CHUNK_BYTES:
                     progress(file.tell())
                     yield b"".join(pieces)
@@ -83,13 +87,49 @@ def _inflated(file: BinaryIO, path: Path, problems: list[str], progress: Progres
             if inflater.eof:
                 pending = inflater.unused_data
     except _DAMAGED as error:
-        problems.append(f"{path.name}: the gzip stream is damaged near byte {file.tell()} ({error})")
+        rest = _up_to_damage(path, member_at, member_made)
+        pieces.append(rest)
+        problems.append(
+            f"{path.name}: the gzip stream is damaged near byte {file.tell()}, after "
+            f"{made + len(rest)} bytes of content ({error})"
+        )
     else:
         if not inflater.eof and not began:
             problems.append(f"{path.name}: the gzip stream breaks off after {made} bytes of content")
     progress(file.tell())
     if pieces:
         yield b"".join(pieces)
+
+
+def _up_to_damage(path: Path, member_at: int, made: int) -> bytes:
+    """What a damaged member gives behind its first `made` bytes: isal keeps back all of its last piece."""
+    inflater = zlib.decompressobj(31)
+    found: list[bytes] = []
+    seen = 0
+    with path.open("rb") as file:
+        file.seek(member_at)
+        while data := file.read(_CAREFUL_BYTES):
+            before = inflater.copy()
+            try:
+                piece = inflater.decompress(data)
+            except zlib.error:
+                piece = _by_bytes(before, data)
+                data = b""
+            found.append(piece[max(0, made - seen) :])
+            seen += len(piece)
+            if not data or inflater.eof:
+                break
+    return b"".join(found)
+
+
+def _by_bytes(inflater: Any, data: bytes) -> bytes:
+    found = []
+    try:
+        for place in range(len(data)):
+            found.append(inflater.decompress(data[place : place + 1]))
+    except zlib.error:
+        pass
+    return b"".join(found)
 
 
 def append(part: Path, out: BinaryIO, skipped_bytes: int = 0) -> None:

@@ -11,7 +11,10 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from iotrace.merge.dftracer import pool_of
+import numpy as np
+
+from iotrace.merge.chrome import Scanner
+from iotrace.merge.dftracer import LogReader, pool_of
 from iotrace.merge.events import us_to_ns
 from iotrace.merge.inputs import DFTRACER, SESSION, Source
 from iotrace.merge.recorded import bound_of, timeline_of
@@ -23,9 +26,11 @@ _EDGE_BYTES = 1 << 20
 _BASE = re.compile(rb'"baseTimeNanoseconds"\s*:\s*"?(-?\d{1,19})\b')
 _RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]*?"rank"\s*:\s*(\d{1,9})')
 _WORLD = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]*?"world_size"\s*:\s*(\d{1,9})')
-_TIME = re.compile(rb'"ts"\s*:\s*"?(\d[\d.]{0,30})')
+_TIME = re.compile(rb'"ts"\s*:\s*"?(-?\d[\d.]{0,30}(?:[eE][+-]?\d{1,3})?)')
 _PID = re.compile(rb'"pid"\s*:\s*"?(\d{1,10})\b')
-_NAMED_RANK = re.compile(r"rank[_-]?(\d{1,6})(?!\d)", re.IGNORECASE)
+_NAMED_RANK = re.compile(r"(?<![a-z])rank[_-]?(\d{1,6})(?!\d)", re.IGNORECASE)
+# iotrace's own timelines; what was merged may lie in them with keys of the same names.
+_OWN_OPENING = re.compile(rb'\{"displayTimeUnit":"ms","baseTimeNanoseconds":-?\d+,')
 # How unitrace calls its processes; its files say nothing else of rank and host.
 _UNITRACE = re.compile(rb'"(?:RANK (\d{1,9}) )?HOST<([^<>"]{1,256})>"')
 _HOST = re.compile(rb'"host_name"\s*:\s*"([^"\\]{1,256})"')
@@ -45,6 +50,15 @@ _YEAR_2000_US, _YEAR_2100_US = 946_684_800_000_000, 4_102_444_800_000_000
 _SMALLEST_SHARED_PID = 64
 
 
+@dataclass(frozen=True)
+class Wants:
+    """What has to be known of sources beyond what their ends tell, for which all of a file is read."""
+
+    steps: bool = False
+    collectives: bool = False
+    extent: bool = False  # the first and the last time exactly
+
+
 @dataclass
 class Survey:
     """What is known of a source before it is read. Times in ns of its own clock."""
@@ -52,6 +66,7 @@ class Survey:
     stamps_base_ns: int = 0  # what the file says has to be added to its stamps
     absolute: bool = False
     by_kineto: bool = False  # torch.profiler wrote it
+    merged: bool = False  # iotrace wrote it
     first_ns: int | None = None
     last_ns: int | None = None
     bound_ns: int | None = None  # where the source itself says how good its clock is
@@ -68,31 +83,59 @@ class Survey:
     bytes: int = 0
 
 
-def survey(source: Source, want_steps: bool, want_collectives: bool, progress: Progress = silent) -> Survey:
+def survey(source: Source, wants: Wants, progress: Progress = silent) -> Survey:
     """Look at a file; whole where that is needed, else at both ends."""
-    if source.kind == DFTRACER:
-        return _survey_log(source, progress)
     if source.kind == SESSION:
         return _survey_session(source)
+    if source.kind == DFTRACER:
+        found = _survey_log(source, progress)
+    else:
+        found = _survey_trace(source, wants, progress)
+    if (wants.extent or found.merged) and found.first_ns is not None and found.last_ns is not None:
+        # What was merged may lie days apart; elsewhere a time so far from the others is damage.
+        _measure(source, found, _FARTHEST_NS if found.merged else _DAY_NS, progress)
+    return found
+
+
+def _measure(source: Source, found: Survey, reach_ns: int, progress: Progress) -> None:
+    """The first and last time exactly, of the events near those at the file's ends."""
+    assert found.first_ns is not None
+    assert found.last_ns is not None
+    base_ns = found.stamps_base_ns
+    earliest, latest = found.first_ns - base_ns - reach_ns, found.last_ns - base_ns + reach_ns
+    reader = LogReader(source.label, {}) if source.kind == DFTRACER else Scanner(source.label, keep_text=True)
+    for batch in reader.batches(blocks(source.path, [], progress)):
+        starts = batch.start_ns
+        near = (batch.phases != ord("M")) & (starts > earliest) & (starts < latest)
+        if near.any():
+            ends = (starts + np.maximum(batch.duration_ns, 0))[near]
+            found.first_ns = min(found.first_ns, int(starts[near].min()) + base_ns)
+            found.last_ns = max(found.last_ns, int(ends.max()) + base_ns)
+
+
+def _survey_trace(source: Source, wants: Wants, progress: Progress) -> Survey:
     found = Survey(bytes=size_of(source.path))
-    whole = want_steps or want_collectives or is_compressed(source.path)
+    whole = wants.steps or wants.collectives or is_compressed(source.path)
     head, tail = b"", b""
-    finder = _Finder(found, want_steps, want_collectives)
+    finder = _Finder(found, wants.steps, wants.collectives)
     for block in _blocks(source.path, whole, progress):
         head = head or block[:_EDGE_BYTES]
         tail = (tail[-_EDGE_BYTES:] + block)[-_EDGE_BYTES:]
         finder.feed(block)
     finder.finish()
     edges = head + tail
-    base = _BASE.findall(edges)
-    rank, world = _RANK.search(edges), _WORLD.search(edges)
+    own = _OWN_OPENING.match(head)
+    found.merged = own is not None
+    keys = own[0] if own else edges
+    base = _BASE.findall(keys)
+    rank, world = _RANK.search(keys), _WORLD.search(keys)
     named = _NAMED_RANK.search(source.path.name)
     found.rank = int(rank[1]) if rank else int(named[1]) if named else None
     found.world_size = int(world[1]) if world else None
-    named_host = _HOST.search(edges)
+    named_host = _HOST.search(keys)
     found.named_host = named_host[1].decode(errors="replace") if named_host else ""
-    found.by_kineto = b'"schemaVersion"' in edges or bool(base)
-    unitrace = _UNITRACE.search(edges)
+    found.by_kineto = not own and (b'"schemaVersion"' in keys or bool(base))
+    unitrace = _UNITRACE.search(keys)
     if unitrace:
         found.rank = int(unitrace[1]) if unitrace[1] else found.rank
         found.host = unitrace[2].decode(errors="replace")
@@ -131,7 +174,7 @@ def _typical_ends(edges: bytes) -> tuple[int | None, int | None]:
             times.append(us_to_ns(match[1].decode()))
         except ValueError:
             continue
-    times = sorted(time for time in times if time > 0)
+    times = sorted(time for time in times if time)
     if not times:
         return None, None
     middle = times[len(times) // 2]
@@ -161,14 +204,16 @@ def _survey_session(source: Source) -> Survey:
 def _survey_log(source: Source, progress: Progress) -> Survey:
     found = Survey(absolute=True, bytes=size_of(source.path))
     pids: dict[int, None] = {}
-    rest = b""
+    rest = end = b""
     for block in blocks(source.path, [], progress):
         whole, newline, rest = (rest + block).rpartition(b"\n")
+        end = whole[-_EDGE_BYTES:] or end
         found.hashes.update(pool_of(whole + newline))
         if len(pids) < 64:
             pids.update(dict.fromkeys(map(int, _PID.findall(whole[:_EDGE_BYTES]))))
         if found.first_ns is None:
-            found.first_ns, found.last_ns = _typical_ends(whole[:_EDGE_BYTES])
+            found.first_ns, _ = _typical_ends(whole[:_EDGE_BYTES])
+    _, found.last_ns = _typical_ends(end)
     found.pids = list(pids)
     return found
 

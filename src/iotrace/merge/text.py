@@ -12,7 +12,7 @@ from msgspec import UNSET
 from iotrace.merge import compiled
 from iotrace.merge.batch import Columns, EventBatch, Identity
 from iotrace.merge.decode import CONTROLS, decode
-from iotrace.merge.tolerant import event_of, objects
+from iotrace.merge.tolerant import event_of, objects, plain
 
 _PLACES = {key: place for place, key in enumerate(compiled.KEYS)}
 _BINDING = [_PLACES["id2"], _PLACES["bind_id"]]
@@ -85,8 +85,10 @@ class TextBatch:
     def value(self, row: int, key: str) -> Any:
         place = _PLACES[key]
         start, stop = int(self.rows["value"][row, place]), int(self.rows["stop"][row, place])
+        if not stop:
+            return UNSET
         # Raw control characters pass the scanner, as they do in Perfetto.
-        return json.loads(self.text[start:stop], strict=False) if stop else UNSET
+        return plain(json.loads(self.text[start:stop].decode(errors="replace"), strict=False))
 
     def select(self, wanted: Any) -> TextBatch:
         return TextBatch(self.text, self.rows[wanted], self.tracks, self.may_bind)

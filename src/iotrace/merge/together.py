@@ -21,6 +21,8 @@ def relate(sources: list[Source], surveys: list[Survey], links: list[ClockLink])
     Where there is none, the rank with the most matches is the reference. Ranks that no collective joins to
     the reference are related to one of their own: their offset to the rest stays assumed, or unknown.
     """
+    if not any(found.collectives for found in surveys):
+        return
     only_each_other = all(item.kind == "none" for item in links)
     if only_each_other:  # the reference's own time is what they are merged in
         for item in links:

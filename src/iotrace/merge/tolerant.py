@@ -18,6 +18,8 @@ from iotrace.merge.events import KEYS, OPAQUE, Event, carried, encode_number, re
 # Where an event may begin again behind a damaged one.
 _START = re.compile(r'\{\s*"(?:ph|name|cat|pid|tid|ts|id)"\s*:')
 _SPACE = re.compile(r"[\s,\0]*")
+# Bytes that are no UTF-8, as Python's surrogateescape has them.
+_SHOWN = {0xDC00 + byte: f"\\x{byte:02x}" for byte in range(0x80, 0x100)}
 _INTEGER_LIMIT = 1 << 64
 
 
@@ -129,7 +131,7 @@ def event_of(value: dict[str, Any]) -> tuple[Event, int, int, dict[str, Any], li
         event.dur = 0
     for key in OPAQUE & value.keys():
         setattr(event, key, Raw(encode_number(plain(value[key]))))
-    extra = {str(key): plain(item) for key, item in value.items() if key not in KEYS}
+    extra = {_unicode(str(key)): plain(item) for key, item in value.items() if key not in KEYS}
     return event, start, duration, extra, mended
 
 
@@ -151,15 +153,24 @@ def _identity(value: Any) -> Any:
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else encode_number(plain(value)).decode()
+    return _unicode(value) if isinstance(value, str) else encode_number(plain(value)).decode()
+
+
+def _unicode(text: str) -> str:
+    """The text without halves of UTF-16 pairs, by which Python writes bytes that are no UTF-8."""
+    if text.isascii():
+        return text
+    return text.translate(_SHOWN).encode(errors="replace").decode()
 
 
 def plain(value: Any, depth: int = 0) -> Any:
     """The value as Perfetto's JSON parser can take it: a number that no double holds becomes a string."""
     if depth > 100:
         return "(nested too deeply)"
+    if isinstance(value, str):
+        return _unicode(value)
     if isinstance(value, dict):
-        return {str(key): plain(item, depth + 1) for key, item in value.items()}
+        return {_unicode(str(key)): plain(item, depth + 1) for key, item in value.items()}
     if isinstance(value, list):
         return [plain(item, depth + 1) for item in value]
     if isinstance(value, Decimal):

@@ -186,10 +186,13 @@ def _print_overhead(overhead: Overhead, console: Console) -> None:
         return
     calls = ""
     if overhead.posix_calls and overhead.posix_call_us is not None:
-        calls = (
-            f": {overhead.posix_calls} POSIX calls at {overhead.posix_call_us:.1f} µs; --io PATH traces fewer"
-        )
-    _line(console, "tracing", f"may itself have slowed the steps by up to {slowed:.0f} %{calls}")
+        each = f"{overhead.posix_call_us:.1f} µs"
+        if overhead.next_posix_call_us is not None:
+            each = f"{min(overhead.next_posix_call_us, overhead.posix_call_us):.1f} to {each}"
+        calls = f": {overhead.posix_calls} POSIX calls at {each}; --io PATH traces fewer"
+    most, least = f"{slowed:.0f}", f"{overhead.least_pct_of_step or 0:.0f}"
+    share = f"up to {most} %" if least in (most, "0") else f"{least} to {most} %"
+    _line(console, "tracing", f"may itself take {share} of the steps{calls}")
 
 
 def _loader_text(loader: LoaderResult) -> str:

@@ -13,12 +13,14 @@ from iotrace.session.manifest import write_atomically
 class Costs(msgspec.Struct, frozen=True):
     """CPU time that tracing adds, on the host `host`; None where that source was not there to be measured.
 
-    `posix_call_ns`: to a traced read of 4 KiB. `span_ns`: to a timed call. `process_start_ns`: to the start
-    of a Python process, with all sources of the run.
+    `posix_call_ns`: to a traced read of 4 KiB after other work; `next_posix_call_ns`: to one that follows
+    another. `span_ns`: to a timed call. `process_start_ns`: to the start of a Python process, with all
+    sources of the run.
     """
 
     host: str
     posix_call_ns: int | None = None
+    next_posix_call_ns: int | None = None
     span_ns: int | None = None
     process_start_ns: int | None = None
 

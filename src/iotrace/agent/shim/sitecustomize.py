@@ -1,7 +1,7 @@
 """The way in for interpreters where iotrace is not installed: found through PYTHONPATH.
 
-Starts the agent, then behaves as if it were not there: the next ``sitecustomize`` on the path runs. Any Python
-that the command starts reads this file, 2.7 too: no syntax here is newer.
+Starts the agent, then behaves as if it were not there: the next ``sitecustomize`` on the path runs.
+Any Python that the command starts reads this file, 2.7 too: no syntax here is newer.
 """
 
 import os

@@ -1,0 +1,116 @@
+"""Limits of the process's control groups, v1 and v2, as far as they are visible here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+CGROUPS = Path("/sys/fs/cgroup")
+MEMBERSHIP = Path("/proc/self/cgroup")
+# v1 writes "no limit" as the largest multiple of a page that fits 63 bits.
+_NO_LIMIT = 1 << 60
+# Limit, usage, and of memory.stat what of the usage is page cache that is given up when memory is wanted.
+_MEMORY_FILES = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+
+
+def membership() -> str:
+    """The process's control groups, as in cgroups(7); none where the kernel has none."""
+    try:
+        return MEMBERSHIP.read_text()
+    except OSError:
+        return ""
+
+
+def cpu_limit(cgroups: Path, membership: str) -> float | None:
+    """The tightest CPU quota of the process's control groups, in CPUs; None without one.
+
+    `membership` is the text of /proc/self/cgroup.
+    """
+    limits = []
+    for directory in _groups(cgroups, membership, "cpu"):
+        quota, period = _words(directory / "cpu.max", 2)  # v2
+        if quota is None:
+            (quota,), (period,) = (
+                _words(directory / "cpu.cfs_quota_us", 1),
+                _words(directory / "cpu.cfs_period_us", 1),
+            )
+        if quota is not None and period and quota > 0:
+            limits.append(quota / period)
+    return min(limits, default=None)
+
+
+@dataclass(frozen=True)
+class Limited:
+    """A control group's memory: its limit, and what it has left once file pages not in use are dropped.
+
+    `available_bytes` is None where the group does not tell what it uses.
+    """
+
+    bytes: int
+    available_bytes: int | None
+
+
+def memory_limit(cgroups: Path, membership: str) -> Limited | None:
+    """Of the process's control groups the tightest limit, and the least that is left; None without one."""
+    found = []
+    for directory in _groups(cgroups, membership, "memory"):
+        for limit_name, usage_name, cache_name in _MEMORY_FILES:
+            (limit,) = _words(directory / limit_name, 1)
+            if limit is None or limit >= _NO_LIMIT:
+                continue
+            (usage,) = _words(directory / usage_name, 1)
+            left = None
+            if usage is not None:
+                kept = max(0, usage - _figure(directory / "memory.stat", cache_name))
+                left = max(0, limit - kept)
+            found.append(Limited(limit, left))
+    if not found:
+        return None
+    told = [each.available_bytes for each in found if each.available_bytes is not None]
+    return Limited(min(each.bytes for each in found), min(told, default=None))
+
+
+def _figure(path: Path, name: str) -> int:
+    """The number behind `name` in a file of ``name number`` lines; 0 where there is none."""
+    try:
+        lines = [line.split() for line in path.read_text().splitlines()]
+    except OSError:
+        return 0
+    return next((int(words[1]) for words in lines if len(words) == 2 and words[0] == name), 0)
+
+
+def _groups(cgroups: Path, membership: str, controller: str) -> list[Path]:
+    """The directories of the process's group and of those above it, as far as they are visible here.
+
+    In a container the path may be the host's, of which only the mount's root is to be seen.
+    """
+    found: dict[Path, None] = {}
+    for line in membership.splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0" and not controllers:
+            roots = [cgroups, cgroups / "unified"]
+        elif controller in controllers.split(","):
+            roots = [cgroups / controllers, cgroups / controller]
+        else:
+            continue
+        for root in roots:
+            directory = root / path.lstrip("/")
+            while directory != root and root in directory.parents:
+                found[directory] = None
+                directory = directory.parent
+            found[root] = None
+    return [directory for directory in found if directory.is_dir()]
+
+
+def _words(path: Path, count: int) -> list[int | None]:
+    """The first numbers in a file, None for each that is not one (``max``) or not there."""
+    try:
+        words = path.read_text().split()
+    except OSError:
+        words = []
+    numbers = [int(word) if word.lstrip("-").isdigit() else None for word in words[:count]]
+    return numbers + [None] * (count - len(numbers))

@@ -1,0 +1,134 @@
+"""Processes and directories of the checks: whatever ends the visit, nothing of it stays behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from iotrace.doctor.results import CheckError
+
+# What ending everything may take: a child that was killed is gone at once, unless the kernel does not answer.
+_CLOSING_SECONDS = 1.0
+
+
+class ClosedError(Exception):
+    """The visit is over: no check may begin anything any more."""
+
+
+class Workplace:
+    """Gives checks processes and directories, from any thread, and takes them all back on `close`."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._groups: set[int] = set()
+        self._directories: set[Path] = set()
+        self._in_use = 0
+        self._closed = False
+
+    def close(self) -> None:
+        """End every process group, and wait until the checks that used them have cleaned up."""
+        deadline = time.monotonic() + _CLOSING_SECONDS
+        with self._changed:
+            self._closed = True
+            for group in self._groups:
+                _kill(group)
+            while self._in_use and time.monotonic() < deadline:
+                self._changed.wait(deadline - time.monotonic())
+            in_use = self._in_use
+        if not in_use:  # those that could not be removed, as too few files may be open: now no check has any
+            for path in list(self._directories):
+                self._remove(path)
+
+    @contextmanager
+    def directory(self) -> Iterator[Path]:
+        """A directory of one's own, empty, removed afterwards."""
+        with self._used():
+            path = Path(tempfile.mkdtemp(prefix="iotrace-doctor-", dir=_place()))
+            self._directories.add(path)
+            try:
+                yield path
+            finally:
+                self._remove(path)
+
+    def _remove(self, path: Path) -> None:
+        shutil.rmtree(path, ignore_errors=True)
+        if not path.exists():
+            self._directories.discard(path)
+
+    def run(
+        self, line: list[str], environment: dict[str, str], seconds: float, directory: Path
+    ) -> subprocess.CompletedProcess[str]:
+        """Run `line` and what it starts; subprocess.TimeoutExpired, and all of it killed, after `seconds`."""
+        with self._used():
+            process = subprocess.Popen(
+                line,
+                env=environment,
+                cwd=directory,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                start_new_session=True,  # a script that starts the interpreter leaves no child behind
+            )
+            with self._changed:
+                self._groups.add(process.pid)
+                if self._closed:
+                    _kill(process.pid)
+            try:
+                output, errors = process.communicate(timeout=seconds)
+            except subprocess.TimeoutExpired:
+                _kill(process.pid)
+                output, errors = process.communicate()
+                raise subprocess.TimeoutExpired(line, seconds, output, errors) from None
+            finally:
+                with self._changed:
+                    self._groups.discard(process.pid)
+            return subprocess.CompletedProcess(line, process.returncode, output, errors)
+
+    @contextmanager
+    def _used(self) -> Iterator[None]:
+        with self._changed:
+            if self._closed:
+                raise ClosedError("the visit is over")
+            self._in_use += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._in_use -= 1
+                self._changed.notify_all()
+
+
+def _kill(group: int) -> None:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def _place() -> str:
+    """Where directories are made. Not the current one, which is tempfile's last resort: it is the user's."""
+    asked = [os.path.abspath(path) for path in map(os.environ.get, ("TMPDIR", "TEMP", "TMP")) if path]
+    try:
+        place = tempfile.gettempdir()
+    except FileNotFoundError:
+        place = os.curdir
+    if place not in asked and place in (os.curdir, _current_directory()):
+        raise CheckError("there is no temporary directory that can be written", "set TMPDIR to one that can")
+    return place
+
+
+def _current_directory() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:  # deleted
+        return os.curdir
