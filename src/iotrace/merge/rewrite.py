@@ -164,7 +164,7 @@ class Rewriter:
             distinct = set(texts)
             self.categories.update(*map(categories, distinct))
             dropped = {text for text in distinct if self.selection.leaves_out(text)}
-            wanted &= [text not in dropped for text in texts]
+            wanted &= np.array([text not in dropped for text in texts], np.bool_)
         if self.chosen_pairs is not None:
             paired = np.isin(batch.phases, list(b"BEbe"))
             numbers = np.flatnonzero(paired) + self._seen
