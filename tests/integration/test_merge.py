@@ -213,6 +213,132 @@ def test_begin_and_end_events_async_and_marks_in_both_kinds(tmp_path: Path) -> N
     }
 
 
+FLOWS = "select a.name, b.name from flow join slice a on a.id = slice_out join slice b on b.id = slice_in"
+
+
+def _arrow(phase: str, at_us: float, tid: int = 77, **more: Any) -> dict[str, Any]:
+    return {
+        "ph": phase,
+        "id": 1,
+        "cat": "c",
+        "name": "n",
+        "pid": 77,
+        "tid": tid,
+        "ts": BASE_US + at_us,
+        **more,
+    }
+
+
+def test_arrows_between_begin_and_end_events_and_what_their_ends_hold(tmp_path: Path) -> None:
+    def begin(at_us: float, name: str, tid: int) -> dict[str, Any]:
+        return {"ph": "B", "pid": 77, "tid": tid, "ts": BASE_US + at_us, "name": name}
+
+    def end(at_us: float, tid: int, **more: Any) -> dict[str, Any]:
+        return {"ph": "E", "pid": 77, "tid": tid, "ts": BASE_US + at_us, **more}
+
+    events = [
+        begin(0, "outer", 77),
+        begin(10, "inner", 77),
+        _arrow("s", 15),
+        end(20, 77, args={"result": "ok"}),
+        _slice(BASE_US + 40, 5, "of the same thread"),
+        end(100, 77),
+        begin(30, "target", 78),
+        _arrow("f", 35, 78, bp="e"),
+        end(60, 78),
+        # Ends with names end theirs, in whatever order.
+        begin(200, "A", 79),
+        begin(210, "B", 79),
+        end(220, 79, name="A"),
+        end(250, 79, name="B"),
+    ]
+    summary, imported = _both(tmp_path, [_write(tmp_path / "a.json", events)])
+    assert summary.problems == []
+    assert imported["arguments"] == [[1]]
+    durations = "select name, dur from slice where name in ('A', 'B') order by name"
+    for kind in ("out.json", "out.pftrace"):
+        found = query(tmp_path / "merged" / kind, FLOWS, durations)
+        assert found == [[["inner", "target"]], [["A", 20_000], ["B", 10_000]]]
+
+
+def test_an_arrow_that_means_the_slice_that_begins_next(tmp_path: Path) -> None:
+    """Chrome's meaning of an end without `bp`; where a slice begins with it, that one, as in Kineto."""
+    events = [_slice(BASE_US, 10, "A")]
+    bound = {1: ({}, "at it"), 2: ({}, "next"), 3: ({"bp": "e"}, "loop"), 4: ({}, "loop"), 5: ({}, "begun")}
+    for number, (more, _) in bound.items():
+        tid = 100 + number
+        at_us = 20 if number == 1 else 15
+        events += [_arrow("s", 5), _arrow("f", at_us, tid, **more, args={"x": {"v": 1, "bp": "e"}})]
+        if number != 5:
+            events.append(_slice(BASE_US, 100, "loop") | {"tid": tid})
+        else:
+            events.append({"ph": "B", "pid": 77, "tid": tid, "ts": BASE_US + 16, "name": "begun"})
+            events.append({"ph": "E", "pid": 77, "tid": tid, "ts": BASE_US + 18})
+        if number != 4:
+            events.append(_slice(BASE_US + 20, 10, "at it" if number == 1 else "next") | {"tid": tid})
+        for event in events:
+            if event["ph"] in "sf" and event["id"] == 1:
+                event["id"] = 10 + number
+    summary, _ = _both(tmp_path, [_write(tmp_path / "a.json", events)])
+    assert summary.problems == []
+    for kind in ("out.json", "out.pftrace"):
+        (found,) = query(tmp_path / "merged" / kind, FLOWS)
+        assert sorted(found) == sorted(["A", name] for _, name in bound.values())
+
+
+def test_what_joins_by_other_ids_and_counters_in_both_kinds(tmp_path: Path) -> None:
+    local, shared = {"id2": {"local": "0x1"}}, {"id2": {"global": 9}}
+
+    def wait(phase: str, at_us: float, pid: int, name: str, **more: Any) -> dict[str, Any]:
+        return {"ph": phase, "cat": "net", "name": name, "pid": pid, "tid": 5, "ts": BASE_US + at_us, **more}
+
+    def counter(name: str, value: Any, **more: Any) -> dict[str, Any]:
+        return {"ph": "C", "name": name, "pid": 81, "ts": BASE_US, "args": {"v": value}, **more}
+
+    events = [
+        {"ph": "M", "name": "process_name", "pid": 80, "args": {"name": "only async"}},
+        {"ph": "M", "name": "process_name", "pid": 82, "args": {"name": "nothing"}},
+        wait("b", 0, 80, "request", **local),
+        wait("n", 5, 80, "first byte", **local),
+        wait("b", 10, 81, "of another process", **local),
+        wait("e", 30, 81, "of another process", **local),
+        wait("e", 50, 80, "request", **local, args={"status": 200}),
+        wait("b", 0, 80, "shared", **shared),
+        wait("e", 70, 81, "shared", **shared),
+        _slice(BASE_US, 10, "A", bind_id="0x5", flow_out=True),
+        _slice(BASE_US + 20, 10, "through", bind_id=5, flow_in=True, flow_out=True),
+        {"ph": "B", "pid": 77, "tid": 79, "ts": BASE_US + 40, "name": "B", "bind_id": "0x5", "flow_in": True},
+        {"ph": "E", "pid": 77, "tid": 79, "ts": BASE_US + 50},
+        *(counter("gauge", 2 + number, id=f"0x{number}") for number in range(2)),
+        *(counter(value, value) for value in ("17", " 1e3", "0x10", "2 GB", "nan")),
+    ]
+    statements = (
+        "select s.name, dur, depth, coalesce(p.name, '') from slice s left join process_track t "
+        "on t.id = s.track_id left join process p using (upid) where s.category = 'net' order by s.name",
+        "select t.name, value from counter c join counter_track t on t.id = c.track_id "
+        "where value is not null order by t.name",
+        FLOWS,
+        "select name from process where name is not null order by name",
+    )
+    found = []
+    for kind in ("json", "pftrace"):
+        merge([_write(tmp_path / "a.json", events)], tmp_path / f"out.{kind}", ONE)
+        found.append(query(tmp_path / f"out.{kind}", *statements))
+    assert found[0] == found[1]
+    slices, counters, flows, processes = found[0]
+    assert slices == [
+        ["first byte", 0, 1, "only async (80)"],
+        ["of another process", 20_000, 0, "process (81)"],
+        ["request", 50_000, 0, "only async (80)"],
+        ["shared", 70_000, 0, ""],
+    ]
+    assert counters == [[" 1e3 v", 1000], ["0x10 v", 16], ["17 v", 17]] + [
+        [f"gauge id: 0x{number} v", 2 + number] for number in range(2)
+    ]
+    assert flows == [["A", "through"], ["through", "B"]]
+    assert [name for (name,) in processes] == ["only async (80)", "process (77)", "process (81)"]
+
+
 def _two_hosts(tmp_path: Path, offset_us: float) -> list[str]:
     """Two ranks whose clocks differ by `offset_us`, with collectives that end together to within 0.2 us."""
     inputs = []

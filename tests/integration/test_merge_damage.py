@@ -99,6 +99,15 @@ def test_invalid_utf8_is_shown_as_its_bytes(tmp_path: Path) -> None:
     assert {event["name"] for event in events} == {"\\xff\\xfe", "sound"}
 
 
+def test_a_log_of_names_alone_and_a_category_left_out(tmp_path: Path) -> None:
+    (tmp_path / "a.pfw").write_bytes(DFTRACER.splitlines()[0])
+    (tmp_path / "b.json").write_bytes(KINETO)
+    inputs = [str(tmp_path / name) for name in ("a.pfw", "b.json")]
+    summary = merge(inputs, tmp_path / "out.json", Options(dropped=frozenset({"kernel"})))
+    assert summary.counts["slices"].written == 2
+    assert summary.problems == []
+
+
 def test_truncated_json_and_gzip_give_their_whole_events(tmp_path: Path) -> None:
     cut = KINETO[: KINETO.index(b'"ph": "C"') + 20]
     summary, events = _merge(tmp_path, cut)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iotrace.merge.lanes import UNBOUND, Lanes
-from iotrace.merge.spill import FLOW, ROW, SLICE, Spill
+from iotrace.merge.lanes import NEXT, STACKED, UNBOUND, Lanes
+from iotrace.merge.spill import BEGIN, END, FLOW, FLOW_NEXT, MARK, ROW, SLICE, Spill
 
 spans = st.lists(st.tuples(st.integers(0, 25), st.integers(0, 8), st.booleans()), max_size=14)
 
@@ -64,6 +64,70 @@ def test_slices_are_placed_as_the_obvious_way_places_them(
     assert placed == _obvious(rows)
 
 
+mixed = st.lists(
+    st.tuples(
+        st.integers(0, 25),
+        st.integers(0, 8),
+        st.sampled_from([SLICE, SLICE, FLOW, FLOW_NEXT, FLOW_NEXT, BEGIN, END, MARK]),
+    ),
+    max_size=20,
+)
+
+
+def _obvious_arrows(rows: Any, is_whole: bool) -> list[int]:
+    """Where arrows end, slice by slice: around them, or at the slice that begins next."""
+    table = rows.tolist()
+    lanes = iter(_obvious(rows[rows["kind"] == SLICE]))
+    placed = [
+        next(lanes) if kind == SLICE else STACKED if kind in (BEGIN, END) else 0 for *_, kind, _ in table
+    ]
+    opened: list[int] = []
+    for place, (time, _, _, kind, _) in enumerate(table):
+        if kind == BEGIN:
+            opened.append(time)
+        elif kind == END:
+            opened = opened[:-1]
+        elif kind in (FLOW, FLOW_NEXT):
+            holders = [
+                (table[at][0], -placed[at])
+                for at in range(place)
+                if table[at][3] == SLICE and table[at][1] >= time
+            ]
+            holders += [(start, -STACKED) for start in opened[-1:]]
+            start, lane = max(holders, default=(-1, 1))
+            placed[place] = -lane
+            later = next((at for at in range(place, len(table)) if table[at][3] in (SLICE, BEGIN)), None)
+            if kind == FLOW_NEXT and start != time:
+                if later is not None:
+                    placed[place] = placed[later] | NEXT
+                elif not is_whole:
+                    placed[place] = UNBOUND
+    return placed
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+@given(found=mixed, cuts=st.lists(st.integers(0, 20), max_size=3), is_whole=st.booleans())
+def test_arrows_end_around_or_at_the_next_slice_wherever_windows_end(
+    is_compiled: bool, found: list[tuple[int, int, int]], cuts: list[int], is_whole: bool
+) -> None:
+    table = np.array(
+        [
+            (start, start + (length if kind == SLICE else 0), place, kind, 0)
+            for place, (start, length, kind) in enumerate(found)
+        ],
+        ROW,
+    )
+    rows = table[np.lexsort((table["ordinal"], -table["end"], table["start"]))]
+    lanes = Lanes(is_whole)
+    if not is_compiled:
+        lanes._compiled = None
+    windows = [window for window in np.split(rows, sorted(cuts)) if len(window)]
+    through = list(lanes.through(iter(windows)))
+    assert [row for part, _ in through for row in part["ordinal"].tolist()] == rows["ordinal"].tolist()
+    expected = _obvious_arrows(rows, is_whole)
+    assert [lane for _, placed in through for lane in placed.tolist()] == expected
+
+
 @pytest.mark.parametrize("crossing", [True, False])
 def test_more_lanes_and_levels_than_the_compiled_loop_has_room_for(crossing: bool) -> None:
     """Seventy slices that cross one another, six hundred that nest; and an arrow into the last of each."""
@@ -73,6 +137,14 @@ def test_more_lanes_and_levels_than_the_compiled_loop_has_room_for(crossing: boo
     lanes = Lanes()
     placed = [*lanes.place(rows[:20]).tolist(), *lanes.place(rows[20:]).tolist()]
     assert placed == [*(range(count) if crossing else [0] * count), count - 1 if crossing else 0]
+    assert lanes._compiled is None
+
+
+def test_more_begin_events_than_the_compiled_loop_has_room_for() -> None:
+    rows = np.array([(at, at, at, BEGIN, 0) for at in range(600)] + [(600, 600, 600, FLOW, 0)], ROW)
+    lanes = Lanes()
+    placed = [lane for _, part in lanes.through([rows[:20], rows[20:]]) for lane in part.tolist()]
+    assert placed == [STACKED] * 601
     assert lanes._compiled is None
 
 

@@ -16,11 +16,11 @@ from iotrace.merge import bodies, compiled, compiled_native, packets
 from iotrace.merge.affine import ClockMap
 from iotrace.merge.arrows import Arrows
 from iotrace.merge.chrome import Scanner
-from iotrace.merge.lanes import UNBOUND
+from iotrace.merge.lanes import NEXT, STACKED, UNBOUND
 from iotrace.merge.native_out import NativePart
 from iotrace.merge.pairs import Selection
 from iotrace.merge.rewrite import Rewriter
-from iotrace.merge.spill import BEGIN, END, FLOW, MARK, ROW, SLICE, Spill
+from iotrace.merge.spill import BEGIN, END, FLOW, FLOW_NEXT, MARK, ROW, SLICE, Spill
 from iotrace.merge.tracks import Tracks
 from tests.unit.test_merge_compiled import ids, numbers, texts, values
 
@@ -43,6 +43,8 @@ events = st.fixed_dictionaries(
         "s": st.sampled_from(["g", "p", "t"]),
         "id2": st.sampled_from([{"global": "0x1"}, {"local": "0x2"}]),
         "bind_id": ids,
+        "flow_in": st.booleans(),
+        "flow_out": st.just(True),
         "tts": numbers,
         "args": st.dictionaries(texts, values, max_size=4) | values,
         "own key": values,
@@ -91,6 +93,8 @@ def _both(
     [{"ph": "X", "ts": 1, "pid": 1, "tid": 1, "args": {str(key): 1 for key in range(70)}}], True, True, True
 )
 @example([{"ph": "X", "ts": 1, "pid": 1, "tid": 1, "tts": 1.3380297463733052e16}], True, True, True)
+@example([{"ph": "X", "ts": 1, "pid": 1, "tid": 1, "own key": ["\ud800"]}], True, False, True)
+@example([{"ph": ph, "ts": 5, "pid": 1, "tid": 1, "id": 2133} for ph in "Es"], True, False, False)
 @example(
     [{"ph": "X", "ts": 1, "pid": 1, "tid": 1, "args": {"a": {"b": ["x" * 200] * 100}}}], True, True, True
 )
@@ -173,9 +177,9 @@ placed_rows = st.lists(
     st.tuples(
         st.integers(0, 30),
         st.integers(0, 20),
-        st.sampled_from([SLICE, SLICE, SLICE, FLOW, BEGIN, END, MARK]),
-        st.integers(0, 90),
-        st.sampled_from([UNBOUND, 0, 0, 1, 2]),
+        st.sampled_from([SLICE, SLICE, SLICE, FLOW, FLOW_NEXT, BEGIN, END, MARK]),
+        st.integers(1, 90),
+        st.sampled_from([UNBOUND, 0, 0, 1, 2, 1 | NEXT]),
     ),
     max_size=60,
 )
@@ -190,6 +194,7 @@ def test_packets_are_the_same_however_small_the_buffer(
     text = bytes(range(1, 100)) * 2
     rows = np.array([(at, at + length, 7, kind, size) for at, length, kind, size, _ in found], ROW)
     placed = np.array([lane for *_, lane in found], np.int32)
+    placed[np.isin(rows["kind"], [BEGIN, END])] = STACKED
     made = []
     room, compiled_native._OUT_BYTES = compiled_native._OUT_BYTES, buffer_bytes
     try:
@@ -198,7 +203,7 @@ def test_packets_are_the_same_however_small_the_buffer(
             writer = way(b"\x50\x02\x68\x02", out)
             half = len(rows) // 2
             for piece in (slice(0, half), slice(half, None)):
-                tracks = {0: 1 << 40, 1: 5, 2: 300}
+                tracks = {0: 1 << 40, 1: 5, 2: 300, STACKED: 6}
                 writer.write(rows[piece], placed[piece], tracks, text, delete_unbound)
             writer.close()
             made.append(out.getvalue())

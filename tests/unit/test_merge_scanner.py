@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from decimal import Decimal
@@ -99,6 +100,29 @@ def test_a_nanosecond_of_1970s_time_is_kept() -> None:
         1795226512198917123,
         1795226512198917124,
     ]
+
+
+@pytest.mark.parametrize("way", ["as text", "decoded", "digits", "patiently"])
+@given(times_ps=st.sets(st.integers(0, 10**12).filter(lambda ps: ps % 1000 != 500), min_size=2, max_size=20))
+def test_slices_that_touch_in_picoseconds_touch_in_nanoseconds(way: str, times_ps: set[int]) -> None:
+    bounds = sorted(times_ps)
+    spans = [*itertools.pairwise(bounds), (bounds[0], bounds[-1])]
+
+    def shown(ps: int) -> str:
+        return f"{ps // 10**6}.{ps % 10**6:06d}"
+
+    more = {
+        "digits": ',{"ph":"i","ts":1795226512198917.125}',
+        "patiently": ',{"ph":"i","ts":"1"}',
+    }.get(way, "")
+    found = ",".join(f'{{"ph":"X","ts":{shown(at)},"dur":{shown(end - at)}}}' for at, end in spans)
+    batches = Scanner("x", keep_text=way == "as text").batches(iter([f"[{found}{more}]".encode()]))
+    read = [
+        (start, start + duration)
+        for batch in batches
+        for start, duration in zip(batch.start_ns.tolist(), batch.duration_ns.tolist(), strict=True)
+    ]
+    assert read[: len(spans)] == [((at + 500) // 1000, (end + 500) // 1000) for at, end in spans]
 
 
 @pytest.mark.parametrize("opening", [b"", b"[\n"])

@@ -87,6 +87,10 @@ class Batch(Protocol):
     def families(self) -> Any:
         """A number for the category and name of what starts, continues or ends an arrow."""
 
+    @property
+    def to_next(self) -> Any:
+        """A mask of the arrows' ends that mean the slice that begins next: without `bp`."""
+
     def value(self, row: int, key: str) -> Any:
         """A value, decoded; UNSET where the event lacks the key."""
 
@@ -139,6 +143,10 @@ class EventBatch:
             [hash((event.cat, event.name)) if event.ph in FLOWS else 0 for event in self.events], np.int64
         )
 
+    @property
+    def to_next(self) -> Any:
+        return np.array([event.ph == "f" and event.bp != "e" for event in self.events], np.bool_)
+
     def value(self, row: int, key: str) -> Any:
         found = getattr(self.events[row], key)
         if not isinstance(found, Raw):
@@ -168,7 +176,7 @@ class EventBatch:
             if number >= 0:
                 event.id = number
             if event.ph == "t" or event.ph == "f":
-                event.bp = "e"  # without it Perfetto ends the arrow at the next slice
+                event.bp = "e"  # the sink takes it from those that mean the next slice
         for row, key, value in columns.edits:
             setattr(self.events[row], key, Raw(value))
 

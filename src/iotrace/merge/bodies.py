@@ -17,7 +17,7 @@ NAMES, CATEGORIES, LABELS = range(3)  # kinds of interned strings
 FIELDS = {CATEGORIES: 1, NAMES: 2, LABELS: 3}  # of InternedData
 MOST_INTERNED = 200_000  # names that come once each are written where they stand
 _LONGEST_REPEATED = 256
-_OTHER_OPAQUE = sorted(OPAQUE - {"args"})
+_OTHER_OPAQUE = sorted(OPAQUE - {"args", "id2", "bind_id", "flow_in", "flow_out"})  # what joins is `legacy`
 _others = attrgetter(*_OTHER_OPAQUE)
 _NO_OTHERS = (UNSET,) * len(_OTHER_OPAQUE)
 
@@ -56,10 +56,13 @@ class Bodies:
 
     def body(self, event: Event, extra: dict[str, Any] | None) -> bytes:
         """Name, category and arguments as fields of TrackEvent."""
+        name: Any = event.name
+        if event.ph == "E" and not name:
+            name = None  # it ends what began last
         try:
-            head = self._heads[event.name, event.cat]
+            head = self._heads[name, event.cat]
         except KeyError:
-            head = self._head(event.name, event.cat)
+            head = self._head(name, event.cat)
         pieces = [head]
         if event.args is not UNSET:
             args = decode(event.args)
@@ -82,7 +85,7 @@ class Bodies:
         return b"".join(pieces)
 
     def _head(self, name: Any, category: Any) -> bytes:
-        head = self._named(NAMES, 10, 23, "" if name is UNSET else name)
+        head = b"" if name is None else self._named(NAMES, 10, 23, "" if name is UNSET else name)
         if category is not UNSET and category:
             head += self._named(CATEGORIES, 3, 22, category)
         if len(self._heads) < MOST_INTERNED:
@@ -119,6 +122,32 @@ def legacy(event: Event) -> bytes:
     fields = integer(2, ord(event.ph[:1] or "i"))
     if isinstance(event.id, int):
         fields += integer(6, event.id)
+    elif event.id2 is not UNSET:
+        fields += _scoped(decode(event.id2))
+    if event.ph == "b":
+        fields += _binding(event)
     if event.bp == "e":
         fields += integer(12, 1)
     return data(6, fields)
+
+
+def _scoped(own: Any) -> bytes:
+    """An id that is the process's or the whole trace's, which the rewriter made hexadecimal."""
+    for scope, field in ("local", 10), ("global", 11):
+        if isinstance(own, dict) and scope in own:
+            return integer(field, int(own[scope], 16))
+    return b""
+
+
+def bound(event: Event) -> bytes:
+    """The arrows that a slice itself begins or ends (`bind_id`): the last field of its body, if any."""
+    fields = _binding(event)
+    return data(6, fields) if fields else b""
+
+
+def _binding(event: Event) -> bytes:
+    if event.bind_id is UNSET:
+        return b""
+    ways = (1, event.flow_in), (2, event.flow_out)
+    direction = sum(way for way, value in ways if value is not UNSET and decode(value) is True)
+    return integer(8, decode(event.bind_id)) + integer(13, direction) if direction else b""

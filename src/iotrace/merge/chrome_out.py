@@ -11,10 +11,10 @@ import numpy as np
 
 from iotrace.merge.batch import Batch, Columns
 from iotrace.merge.events import encode_number
-from iotrace.merge.lanes import UNBOUND, Lanes
-from iotrace.merge.spill import SLICE, Spill
+from iotrace.merge.lanes import NEXT, STACKED, UNBOUND, Lanes
+from iotrace.merge.spill import BEGIN, END, SLICE, Spill
 from iotrace.merge.stream import Progress, append, silent
-from iotrace.merge.tracks import Tracks
+from iotrace.merge.tracks import ThreadTrack, Tracks
 
 
 def opening(base_ns: int) -> bytes:
@@ -52,7 +52,7 @@ class ChromePart:
 
         `progress` hears how many rows of the spill are done.
         """
-        ordinals, numbers, moved = _moves(spill, tracks, progress)
+        ordinals, numbers, moved = _moves(spill, tracks, not delete_unbound, progress)
         unbound = int((numbers == UNBOUND).sum())
         order = np.argsort(ordinals)
         ordinals, numbers = ordinals[order], numbers[order]
@@ -86,37 +86,51 @@ class ChromePart:
         return moved, unbound
 
 
-def _moves(spill: Spill, tracks: Tracks, progress: Progress) -> tuple[Any, Any, int]:
-    """The lines that change, their new thread numbers or `UNBOUND`, and how many of them are slices."""
+def _moves(spill: Spill, tracks: Tracks, is_whole: bool, progress: Progress) -> tuple[Any, Any, int]:
+    """The lines that change, their new thread numbers or `UNBOUND`, and how many of them are slices.
+
+    The numbers of arrows' ends that bind what begins next are complements: negative, below `UNBOUND`.
+    """
     slices = done = 0
     ordinals: list[Any] = [np.empty(0, np.int64)]
     numbers: list[Any] = [np.empty(0, np.int64)]
     for index in spill.threads():
-        lanes = Lanes()
-        for rows in spill.windows(index):
-            placed = lanes.place(rows)
+        thread = tracks.threads[index]
+        for rows, placed in Lanes(is_whole).through(spill.windows(index)):
+            kinds = rows["kind"]
             done += len(rows)
             progress(done)
-            moved = np.flatnonzero(placed)
+            moved = np.flatnonzero((placed != 0) & (kinds != BEGIN) & (kinds != END))
             if not len(moved):
                 continue
-            slices += int((rows["kind"][moved] == SLICE).sum())
-            thread = tracks.threads[index]
-            found = {
-                lane: UNBOUND if lane == UNBOUND else tracks.overflow(thread, lane).tid
-                for lane in np.unique(placed[moved]).tolist()
-            }
+            thread.used |= is_whole and bool((placed == UNBOUND).any())  # they become marks
+            slices += int((kinds[moved] == SLICE).sum())
+            found = {lane: _number(tracks, thread, lane) for lane in np.unique(placed[moved]).tolist()}
             ordinals.append(rows["ordinal"][moved])
             numbers.append(np.array([found[lane] for lane in placed[moved].tolist()], np.int64))
     return np.concatenate(ordinals), np.concatenate(numbers), slices
 
 
+def _number(tracks: Tracks, thread: ThreadTrack, lane: int) -> int:
+    if lane == UNBOUND:
+        return UNBOUND
+    own = lane & ~NEXT
+    tid = (tracks.stacked_of(thread) if own == STACKED else tracks.overflow(thread, own)).tid
+    return ~tid if lane & NEXT else tid
+
+
 def _edit(data: bytearray, start: int, end: int, number: int, delete: bool) -> None:
     """Give the line another thread number of the same width, or make a mark of a loose arrow end.
+
+    Without `bp` an arrow ends at the slice that begins next: of such an end it is taken away again.
 
     A line that is deleted becomes zeros, newline included, for the caller to leave out: no line holds one.
     """
     if number != UNBOUND:
+        if number < 0:
+            number = ~number
+            at = data.index(_TO_ENCLOSING, start, end)
+            data[at : at + len(_TO_ENCLOSING)] = b" " * len(_TO_ENCLOSING)
         at = data.index(b',"tid":', start, end) + len(b',"tid":')
         digits = b"%d" % number
         data[at : at + len(digits)] = digits
@@ -127,6 +141,7 @@ def _edit(data: bytearray, start: int, end: int, number: int, delete: bool) -> N
 
 
 _MARK = b'{"ph":"i"'
+_TO_ENCLOSING = b',"bp":"e"'
 
 
 def join(

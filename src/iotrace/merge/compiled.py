@@ -147,10 +147,12 @@ class Lanes(ctypes.Structure):
         ("_depth", ctypes.c_int64 * 64),
         ("_starts", ctypes.c_int64 * 512 * 64),
         ("_ends", ctypes.c_int64 * 512 * 64),
+        ("_begun", ctypes.c_int64),
+        ("_begins", ctypes.c_int64 * 512),
     ]
 
     def place(self, rows: Rows) -> npt.NDArray[np.int32]:
-        """The lane of each row (of `spill`), -1 for none; of fewer rows where there is no room for more."""
+        """The lane of each row as in `lanes`; of fewer rows where there is no room for more."""
         rows = np.ascontiguousarray(rows)
         placed = np.empty(len(rows), np.int32)
         count = _library.iotrace_place(
@@ -161,9 +163,11 @@ class Lanes(ctypes.Structure):
         )
         return placed[:count]
 
-    def open(self) -> tuple[list[list[int]], list[list[int]]]:
-        """The starts and the ends of the open slices, the outermost first, by lane."""
+    def open(self) -> tuple[list[list[int]], list[list[int]], list[int]]:
+        """Starts and ends of the open slices by lane, the outermost first; starts of begin events."""
         lanes = range(self._count)
-        return [self._starts[lane][: self._depth[lane]] for lane in lanes], [
-            self._ends[lane][: self._depth[lane]] for lane in lanes
-        ]
+        return (
+            [self._starts[lane][: self._depth[lane]] for lane in lanes],
+            [self._ends[lane][: self._depth[lane]] for lane in lanes],
+            self._begins[: self._begun],
+        )

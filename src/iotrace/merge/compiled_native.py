@@ -10,6 +10,7 @@ import numpy as np
 
 from iotrace.merge import compiled
 from iotrace.merge.compiled import Rows, available
+from iotrace.merge.lanes import STACKED
 
 _OUT_BYTES = 4 << 20
 _FRAME_BYTES = 64  # more than a packet needs beside its sequence and its body
@@ -97,11 +98,11 @@ class Packets:
     def write(
         self, rows: Rows, placed: Any, tracks: dict[int, int], bodies: Any, delete_unbound: bool
     ) -> None:
-        """The rows' packets, with the ends of slices where they are due. `tracks` are those of all lanes."""
+        """The rows' packets, and ends of slices where they are due. `tracks`: of all lanes, `STACKED` too."""
         rows, placed = np.ascontiguousarray(rows), np.ascontiguousarray(placed, np.int32)
-        self._tracks = np.array(
-            [tracks.get(lane, 0) for lane in range(max(tracks, default=-1) + 1)], np.int64
-        )
+        lanes = sorted(tracks.keys() - {STACKED})
+        self._tracks = np.zeros(max(lanes, default=-1) + 1, np.int64)
+        self._tracks[lanes] = [tracks[lane] for lane in lanes]
         needed = int(rows["size"].max(initial=0)) + len(self._sequence) + _FRAME_BYTES
         if len(self._buffer) < needed:
             self._buffer = np.empty(needed, np.uint8)
@@ -115,6 +116,7 @@ class Packets:
                 ctypes.c_int64(done),
                 ctypes.c_int64(len(rows)),
                 _pointer(self._tracks),
+                ctypes.c_int64(tracks.get(STACKED, 0)),
                 _pointer(bodies),
                 self._sequence,
                 ctypes.c_int64(len(self._sequence)),

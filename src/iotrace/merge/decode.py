@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from iotrace.merge.batch import EventBatch
-from iotrace.merge.events import FARTHEST_NS, Event, Times, fits_doubles, us_to_ns
+from iotrace.merge.events import FARTHEST_NS, Event, Times, carried, fits_doubles, rests_ps, us_to_ns
 
 # Raw control characters are no JSON, and real traces hold them: Perfetto takes them, msgspec does not.
 CONTROLS = bytes([0x20] * 32) + bytes(range(32, 256))
@@ -51,7 +51,24 @@ def decode(piece: bytes) -> EventBatch | None:
         return None
     if (np.abs(starts) >= FARTHEST_NS).any() or (np.abs(durations) >= FARTHEST_NS).any():
         return None
+    durations += _carried(events, starts + durations)
     return EventBatch(events, starts, durations, may_bind=b'"id2"' in piece or b'"bind_id"' in piece)
+
+
+def _carried(events: list[Any], ends: Times) -> Any:
+    """See `events.carried`."""
+    starts = [event.ts if isinstance(event.ts, float) else _double(event.ts) for event in events]
+    starts_ps = rests_ps(np.array(starts, np.float64))
+    if not starts_ps.any():
+        return 0
+    durations = [event.dur if isinstance(event.dur, float) else 0 for event in events]
+    has_duration = np.array([event.dur is not msgspec.UNSET for event in events], np.bool_)
+    return np.where(has_duration, carried(ends, starts_ps, rests_ps(np.array(durations, np.float64))), 0)
+
+
+def _double(time: Any) -> float:
+    """A time that stayed text; 0 for integers, of which rounding takes nothing."""
+    return float(bytes(time)) if isinstance(time, msgspec.Raw) else 0.0
 
 
 def _only_metadata_lacks_time(events: list[Event]) -> bool:

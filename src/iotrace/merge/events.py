@@ -28,9 +28,9 @@ class Event(msgspec.Struct, forbid_unknown_fields=True, gc=False, kw_only=True):
     tid: int | str | UnsetType = UNSET
     ts: int | float | UnsetType = UNSET
     dur: int | float | UnsetType = UNSET
+    bp: str | UnsetType = UNSET  # before what may hold the same text: `chrome_out` looks for it
     args: _Opaque = UNSET
     id: int | str | UnsetType = UNSET
-    bp: str | UnsetType = UNSET
     s: str | UnsetType = UNSET
     id2: _Opaque = UNSET
     tts: _Opaque = UNSET
@@ -85,6 +85,26 @@ def us_to_ns(value: Any) -> int:
     if abs(exact) >= FARTHEST_NS:
         raise ValueError(f"no time: {value!r}"[:80])
     return exact
+
+
+# Up to about 18 minutes doubles of us hold ps; profilers that write them begin at zero.
+_MOST_PS_US = 1 << 30
+
+
+def rests_ps(values: npt.NDArray[np.float64]) -> Times:
+    """What is lost when times in us become whole ns; 0 where doubles do not tell."""
+    ns = values * 1000
+    rests = np.rint((ns - np.rint(ns)) * 1000)
+    return np.where(np.abs(values) < _MOST_PS_US, rests, 0).astype(np.int64)
+
+
+def carried(ends_ns: Any, starts_ps: Any, durations_ps: Any) -> Any:
+    """What durations get so that ends are rounded, not starts and durations apart: slices that nest in ps,
+    as XLA writes them, then nest in ns. `ends_ns`: sums of rounded times; the others: what rounding lost."""
+    rests = starts_ps + durations_ps
+    tie = np.abs(rests) == 500
+    found = np.sign(rests) * np.where(tie, ends_ns & 1, np.abs(rests) > 500)
+    return np.where(starts_ps == 0, 0, found)
 
 
 def fits_doubles(values: npt.NDArray[np.float64]) -> bool:

@@ -1,17 +1,19 @@
 /* The lanes of one thread's slices, as `lanes.py` explains them; it goes on where this one's room ends. */
 #include <stdint.h>
 
-enum { MOST_LANES = 64, DEEPEST = 512, SLICE = 0, FLOW = 1, UNBOUND = -1 };
+enum { SLICE, FLOW, FLOW_NEXT, BEGIN, END }; /* kinds of rows, as in spill.py */
+enum { MOST_LANES = 64, DEEPEST = 512, UNBOUND = -1, STACKED = 1 << 20, NEXT = 1 << 21 };
 
 typedef struct {
     int64_t start, end, ordinal;
     int32_t kind, size;
 } Row;
 
-/* Per lane the slices that are open, the outermost first. */
+/* Per lane the slices that are open, the outermost first; `begins` are those of begin events. */
 typedef struct {
     int64_t count, depth[MOST_LANES];
     int64_t starts[MOST_LANES][DEEPEST], ends[MOST_LANES][DEEPEST];
+    int64_t begun, begins[DEEPEST];
 } Lanes;
 
 /* The first lane where the slice is alone or within another; -1 where there is no room for it. */
@@ -31,8 +33,8 @@ static int32_t lane_of_slice(Lanes *lanes, int64_t start, int64_t end) {
     return -1;
 }
 
-/* The lane of the slice that began last of those that hold `time`, their ends included. */
-static int32_t lane_of_arrow(const Lanes *lanes, int64_t time) {
+/* The lane of the slice that began last of those that hold `time`, their ends included; and when it began. */
+static int32_t lane_of_arrow(const Lanes *lanes, int64_t time, int64_t *began) {
     int32_t best = UNBOUND;
     int64_t best_start = 0;
     for (int32_t lane = 0; lane < lanes->count; lane++) {
@@ -43,6 +45,11 @@ static int32_t lane_of_arrow(const Lanes *lanes, int64_t time) {
             best_start = lanes->starts[lane][at];
         }
     }
+    if (lanes->begun && (best == UNBOUND || lanes->begins[lanes->begun - 1] > best_start)) {
+        best = STACKED;
+        best_start = lanes->begins[lanes->begun - 1];
+    }
+    *began = best_start;
     return best;
 }
 
@@ -50,11 +57,27 @@ static int32_t lane_of_arrow(const Lanes *lanes, int64_t time) {
 int64_t iotrace_place(Lanes *lanes, const Row *rows, int64_t count, int32_t *placed) {
     for (int64_t i = 0; i < count; i++) {
         const Row *row = rows + i;
-        if (row->kind == SLICE) {
+        int64_t began;
+        placed[i] = 0;
+        switch (row->kind) {
+        case SLICE:
             placed[i] = lane_of_slice(lanes, row->start, row->end);
             if (placed[i] < 0) return i;
-        } else {
-            placed[i] = row->kind == FLOW ? lane_of_arrow(lanes, row->start) : 0;
+            break;
+        case FLOW:
+        case FLOW_NEXT:
+            placed[i] = lane_of_arrow(lanes, row->start, &began);
+            if (row->kind == FLOW_NEXT && placed[i] != UNBOUND && began != row->start) placed[i] |= NEXT;
+            break;
+        case BEGIN:
+            if (lanes->begun == DEEPEST) return i;
+            lanes->begins[lanes->begun++] = row->start;
+            placed[i] = STACKED;
+            break;
+        case END:
+            lanes->begun -= lanes->begun > 0;
+            placed[i] = STACKED;
+            break;
         }
     }
     return count;

@@ -2,36 +2,82 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from iotrace.merge import compiled
-from iotrace.merge.spill import FLOW, SLICE, Rows
+from iotrace.merge.spill import BEGIN, END, FLOW, FLOW_NEXT, SLICE, Rows
 
 UNBOUND = -1
+# The row of begin and end events, which stand apart; and what is added to the lane of an arrow's end that
+# binds the slice that begins next there, not the one around it.
+STACKED, NEXT = 1 << 20, 1 << 21
 
 
 class Lanes:
-    """Places the slices of one thread, window after window, in order of start and the longest first."""
+    """Places the rows of one thread, window after window, in order of start and the longest first.
 
-    def __init__(self) -> None:
+    `is_whole`: no event of the thread was left out.
+    """
+
+    def __init__(self, is_whole: bool = True) -> None:
+        self._is_whole = is_whole
         self._compiled = compiled.Lanes() if compiled.available() else None
         # Per lane the slices that are open, outermost first: their ends and, beside them, their starts.
         self._ends: list[list[int]] = [[]]
         self._starts: list[list[int]] = [[]]
+        self._begins: list[int] = []  # what begin events opened
+
+    def through(self, windows: Iterable[Rows]) -> Iterator[tuple[Rows, npt.NDArray[np.int32]]]:
+        """All rows of the thread with their lanes, in windows: `UNBOUND` for an arrow's end in no slice.
+
+        What waits for the slice that begins next waits for the window that holds it.
+        """
+        held: Any = None
+        for window in windows:
+            rows = window if held is None else np.concatenate([held, window])
+            kinds = rows["kind"]
+            stop = len(rows)
+            if (kinds == FLOW_NEXT).any():
+                begins = np.flatnonzero((kinds == SLICE) | (kinds == BEGIN))
+                after = int(begins[-1]) + 1 if len(begins) else 0
+                waiting = np.flatnonzero(kinds[after:] == FLOW_NEXT)
+                stop = after + int(waiting[0]) if len(waiting) else stop
+            held = rows[stop:] if stop < len(rows) else None
+            if stop:
+                yield rows[:stop], self.place(rows[:stop])
+        if held is not None:
+            yield held, self.place(held)
 
     def place(self, rows: Rows) -> npt.NDArray[np.int32]:
-        """The lane of each row; `UNBOUND` for an arrow's end that no slice holds."""
-        done: Any = np.empty(0, np.int32)
+        """The lane of each row of a window, behind which no arrow's end waits for a slice."""
+        placed: Any = np.empty(0, np.int32)
         if self._compiled is not None:
-            done = self._compiled.place(rows)
-            if len(done) == len(rows):
-                return done  # type: ignore[no-any-return]
-            self._starts, self._ends = self._compiled.open()
-            self._compiled = None
-        return np.concatenate([done, np.array(self._place(rows[len(done) :]), np.int32)])
+            placed = self._compiled.place(rows)
+        if len(placed) < len(rows):
+            if self._compiled is not None:
+                self._starts, self._ends, self._begins = self._compiled.open()
+                self._compiled = None
+            placed = np.concatenate([placed, np.array(self._place(rows[len(placed) :]), np.int32)])
+        return self._with_next(rows["kind"], placed)
+
+    def _with_next(self, kinds: Any, placed: Any) -> npt.NDArray[np.int32]:
+        """Ends of arrows that mean the slice that begins next go to its lane."""
+        if not (kinds == FLOW_NEXT).any():
+            return placed  # type: ignore[no-any-return]
+        begins = np.flatnonzero((kinds == SLICE) | (kinds == BEGIN))
+        waiting = np.flatnonzero((kinds == FLOW_NEXT) & ((placed == UNBOUND) | (placed >= NEXT)))
+        following = np.searchsorted(begins, waiting)
+        found = following < len(begins)
+        placed[waiting[found]] = placed[begins[following[found]]] | NEXT
+        # Where none begins later, the slice around it is meant, unless that one was left out.
+        alone = waiting[~found]
+        around = (placed[alone] != UNBOUND) & self._is_whole
+        placed[alone] = np.where(around, placed[alone] & ~NEXT, UNBOUND)
+        return placed  # type: ignore[no-any-return]
 
     def _place(self, rows: Rows) -> list[int]:
         found: list[int] = []
@@ -40,8 +86,16 @@ class Lanes:
         ):
             if kind == SLICE:
                 found.append(self._lane_of_slice(start, end))
-            elif kind == FLOW:
-                found.append(self._lane_of_arrow(start))
+            elif kind in (FLOW, FLOW_NEXT):
+                lane, began = self._lane_of_arrow(start)
+                is_next = kind == FLOW_NEXT and lane != UNBOUND and began != start
+                found.append(lane | NEXT if is_next else lane)
+            elif kind == BEGIN:
+                self._begins.append(start)
+                found.append(STACKED)
+            elif kind == END:
+                del self._begins[-1:]
+                found.append(STACKED)
             else:
                 found.append(0)
         return found
@@ -60,8 +114,8 @@ class Lanes:
         self._starts.append([start])
         return len(self._ends) - 1
 
-    def _lane_of_arrow(self, time: int) -> int:
-        """The lane of the slice that began last of those that hold `time`, their ends included.
+    def _lane_of_arrow(self, time: int) -> tuple[int, int]:
+        """The lane of the slice that began last of those that hold `time`, their ends included; its start.
 
         Kineto's arrows start and end where their slices begin.
         """
@@ -71,4 +125,6 @@ class Lanes:
             inner = next((i for i in range(len(ends) - 1, -1, -1) if ends[i] >= time), None)
             if inner is not None and (best == UNBOUND or starts[inner] > best_start):
                 best, best_start = lane, starts[inner]
-        return best
+        if self._begins and (best == UNBOUND or self._begins[-1] > best_start):
+            return STACKED, self._begins[-1]
+        return best, best_start

@@ -6,8 +6,8 @@
 
 #include "scan.h"
 
-enum { SLICE, FLOW, BEGIN, END, MARK }; /* kinds of rows, as in spill.py */
-enum { UNBOUND = -1 };                  /* a lane, as in lanes.py */
+enum { SLICE, FLOW, FLOW_NEXT, BEGIN, END, MARK };          /* kinds of rows, as in spill.py */
+enum { UNBOUND = -1, STACKED = 1 << 20, NEXT = 1 << 21 }; /* lanes, as in lanes.py */
 
 /* Strings that packets name by a number, one behind another; a string's number is its place, from 1. */
 typedef struct {
@@ -416,7 +416,9 @@ static uint8_t *write_legacy(uint8_t *out, const uint8_t *text, const Row *row, 
 
 static uint8_t *write_body(uint8_t *out, Interned *interned, const uint8_t *text, const Row *row, int kind, int64_t id) {
     const uint8_t *end = text + row->end;
-    out = write_name(out, interned, NAMES, row->stop[NAME] ? text + row->value[NAME] : NULL, end);
+    /* An end without a name ends what began last. */
+    if (kind != END || row->stop[NAME] - row->value[NAME] > 2)
+        out = write_name(out, interned, NAMES, row->stop[NAME] ? text + row->value[NAME] : NULL, end);
     out = write_name(out, interned, CATEGORIES, row->stop[CAT] ? text + row->value[CAT] : NULL, end);
     if (row->stop[ARGS]) {
         const uint8_t *args = text + row->value[ARGS];
@@ -427,7 +429,7 @@ static uint8_t *write_body(uint8_t *out, Interned *interned, const uint8_t *text
         out = write_own(out, interned, "id", text + row->value[ID], end);
         if (!out) return NULL;
     }
-    return kind == FLOW ? write_legacy(out, text, row, id) : out;
+    return kind == FLOW || kind == FLOW_NEXT ? write_legacy(out, text, row, id) : out;
 }
 
 /* What is inside of the TrackEvents of rows, from `first` on, one behind another; `kinds` and `ids` by row. Returns
@@ -475,6 +477,7 @@ typedef struct {
     const uint8_t *sequence;
     int64_t sequence_bytes;
     const int64_t *tracks; /* by lane */
+    int64_t stacked;       /* the track of begin and end events */
     uint8_t *out;
     const uint8_t *out_end;
 } Writer;
@@ -485,7 +488,7 @@ static int has_room(const Writer *writer, int64_t size) {
 
 /* A TracePacket with a TrackEvent; type 0 leaves the phase to the body. */
 static void write_packet(Writer *writer, int64_t time, int type, int64_t lane, const uint8_t *body, int64_t size) {
-    uint64_t track = (uint64_t)writer->tracks[lane];
+    uint64_t track = (uint64_t)(lane == STACKED ? writer->stacked : writer->tracks[lane]);
     uint64_t inner = (uint64_t)((type ? 2 : 0) + 1 + varint_size(track) + size);
     uint64_t whole = 1 + STAMP_BYTES + (uint64_t)writer->sequence_bytes + 1 + (uint64_t)varint_size(inner) + inner;
     uint8_t *out = writer->out;
@@ -558,15 +561,18 @@ void iotrace_thread_free(Thread *thread) {
  * their lanes, `tracks` the track of each lane. Returns the row that it stopped at, because of a full `out` where that
  * is not `count`, or -1 without memory. `*written` says how much of `out` was filled. */
 int64_t iotrace_packets(Thread *thread, const Placed *rows, const int32_t *placed, int64_t first, int64_t count,
-                        const int64_t *tracks, const uint8_t *bodies, const uint8_t *sequence, int64_t sequence_bytes,
-                        int delete_unbound, uint8_t *out, int64_t out_bytes, int64_t *written) {
-    Writer writer = {sequence, sequence_bytes, tracks, out, out + out_bytes};
+                        const int64_t *tracks, int64_t stacked, const uint8_t *bodies, const uint8_t *sequence,
+                        int64_t sequence_bytes, int delete_unbound, uint8_t *out, int64_t out_bytes,
+                        int64_t *written) {
+    Writer writer = {sequence, sequence_bytes, tracks, stacked, out, out + out_bytes};
+    Lane stack = {NULL, 0, 0}; /* begin and end events need none */
     int64_t i = first;
     for (; i < count; i++) {
         const Placed *row = rows + i;
         const uint8_t *body = bodies + row->ordinal;
-        int64_t number = placed[i] == UNBOUND ? 0 : placed[i];
-        Lane *lane = lane_of(thread, number);
+        int to_next = placed[i] != UNBOUND && placed[i] & NEXT;
+        int64_t number = placed[i] == UNBOUND ? 0 : placed[i] & ~NEXT;
+        Lane *lane = number == STACKED ? &stack : lane_of(thread, number);
         if (!lane) return -1;
         if (placed[i] == UNBOUND) {
             if (delete_unbound) continue;
@@ -574,25 +580,18 @@ int64_t iotrace_packets(Thread *thread, const Placed *rows, const int32_t *place
             write_packet(&writer, row->start, INSTANT, 0, body, without_legacy(body, row->size));
             continue;
         }
-        int is_slice = row->kind == SLICE, full = 0;
-        if (row->kind != END) {
-            for (; lane->depth && !full; full = !write_end(&writer, lane, number)) {
-                Open *inner = lane->open + lane->depth - 1;
-                /* Slices of no length at one instant nest, as in Perfetto's import of JSON. An arrow may end where
-                 * its slice ends: that one is still to be open. */
-                if (is_slice ? inner->end > row->start || inner->start >= row->start : inner->end >= row->start) break;
-            }
+        static const int types[] = {SLICE_BEGIN, 0, 0, SLICE_BEGIN, SLICE_END, INSTANT};
+        int is_shown = row->kind == SLICE || row->kind == MARK, full = 0;
+        for (; lane->depth && !full; full = !write_end(&writer, lane, number)) {
+            Open *inner = lane->open + lane->depth - 1;
+            /* Slices of no length at one instant nest, as in Perfetto's import of JSON. An arrow may end where
+             * its slice ends: that one is still to be open. */
+            if (is_shown ? inner->end > row->start || inner->start >= row->start : inner->end >= row->start) break;
         }
         if (full || !has_room(&writer, row->size)) break;
-        if (is_slice) {
-            if (!push(lane, row->start, row->end)) return -1;
-            write_packet(&writer, row->start, SLICE_BEGIN, number, body, row->size);
-        } else if (row->kind == END) { /* without a name: it ends what began last */
-            write_packet(&writer, row->start, SLICE_END, number, NULL, 0);
-        } else {
-            int type = row->kind == FLOW ? 0 : row->kind == BEGIN ? SLICE_BEGIN : INSTANT;
-            write_packet(&writer, row->start, type, number, body, row->size);
-        }
+        if (row->kind == SLICE && !push(lane, row->start, row->end)) return -1;
+        write_packet(&writer, row->start, types[row->kind], number, body, row->size);
+        if (to_next && row->size) writer.out[-1] = 0; /* that it binds the slice around it: written last */
     }
     *written = writer.out - out;
     return i;
@@ -601,7 +600,7 @@ int64_t iotrace_packets(Thread *thread, const Placed *rows, const int32_t *place
 /* The ends of all that is open; returns whether that is all, and not only what `out` holds. */
 int iotrace_close(Thread *thread, const int64_t *tracks, const uint8_t *sequence, int64_t sequence_bytes, uint8_t *out,
                   int64_t out_bytes, int64_t *written) {
-    Writer writer = {sequence, sequence_bytes, tracks, out, out + out_bytes};
+    Writer writer = {sequence, sequence_bytes, tracks, 0, out, out + out_bytes};
     int done = 1;
     for (int64_t number = 0; number < thread->count && done; number++)
         while (thread->lanes[number].depth && done) done = write_end(&writer, thread->lanes + number, number);

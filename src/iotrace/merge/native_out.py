@@ -6,6 +6,7 @@ are known, from rows sorted by the spill; until then the bodies of events (`bodi
 
 from __future__ import annotations
 
+import math
 import mmap
 from itertools import count
 from pathlib import Path
@@ -16,12 +17,12 @@ from msgspec import UNSET
 
 from iotrace.merge import compiled_native
 from iotrace.merge.batch import Batch, Columns, EventBatch
-from iotrace.merge.bodies import FIELDS, Bodies, decode, legacy
+from iotrace.merge.bodies import FIELDS, Bodies, bound, decode, legacy
 from iotrace.merge.events import Event, encode_number
-from iotrace.merge.lanes import UNBOUND, Lanes
+from iotrace.merge.lanes import NEXT, STACKED, UNBOUND, Lanes
 from iotrace.merge.packets import COUNTER, INSTANT, packet, packets_of_thread
 from iotrace.merge.protobuf import data, double, integer, text
-from iotrace.merge.spill import FLOW, MARK, SLICE, Spill
+from iotrace.merge.spill import BEGIN, FLOW, FLOW_NEXT, MARK, SLICE, Spill
 from iotrace.merge.stream import Progress, append, silent
 from iotrace.merge.text import TextBatch
 from iotrace.merge.tracks import Process, Tracks
@@ -88,8 +89,10 @@ class NativePart:
             if kind > MARK:
                 self._elsewhere(event, start, body)
                 continue
-            if kind == FLOW:
+            if kind in (FLOW, FLOW_NEXT):
                 body += legacy(event)
+            elif kind in (SLICE, BEGIN):
+                body += bound(event)
             self._bodies.write(body)
             sizes[first + place] = len(body)
 
@@ -101,22 +104,23 @@ class NativePart:
         if event.ph == "C":
             args = decode(event.args) if event.args is not UNSET else None
             for key, value in args.items() if isinstance(args, dict) else ():
-                if isinstance(value, int | float) and not isinstance(value, bool):
+                number = _number(value)
+                if number is not None:
                     uuid = self._counter(event, key)
-                    fields = integer(9, COUNTER) + integer(11, uuid) + double(44, float(value))
+                    fields = integer(9, COUNTER) + integer(11, uuid) + double(44, number)
                     self._direct.write(packet(stamp, self._sequence, data(11, fields)))
             return
-        pid, tid = event.pid, event.tid
-        if event.ph in "bneSTFp" and event.id is not UNSET:
-            fields = body + integer(11, int(tid)) + legacy(event)  # type: ignore[arg-type]
+        uuid = _PROCESS_UUID + int(event.pid)  # type: ignore[arg-type]
+        if event.ph in "bneSTFp" and (event.id is not UNSET or event.id2 is not UNSET):
+            fields = body + integer(11, uuid) + legacy(event)
         else:
-            uuid = _GLOBAL_UUID if event.s == "g" else _PROCESS_UUID + int(pid)  # type: ignore[arg-type]
-            fields = body + integer(9, INSTANT) + integer(11, uuid)
+            fields = body + integer(9, INSTANT) + integer(11, _GLOBAL_UUID if event.s == "g" else uuid)
         self._direct.write(packet(stamp, self._sequence, data(11, fields)))
 
     def _counter(self, event: Event, key: str) -> int:
         """The track of a counter, named as Perfetto names those of JSON."""
-        name = f"{'' if event.name is UNSET else event.name} {key}"
+        told = f" id: {event.id}" if isinstance(event.id, str) else ""  # other ids it does not look at
+        name = f"{'' if event.name is UNSET else event.name}{told} {key}"
         place = (int(event.pid), name)  # type: ignore[arg-type]
         uuid = self._counters.get(place)
         if uuid is None:
@@ -143,16 +147,18 @@ class NativePart:
                 out.write(block)
             bodies = mmap.mmap(self._bodies.fileno(), 0, access=mmap.ACCESS_READ) if self._offset else b""
             for index in spill.threads():
-                lanes = Lanes()
-                tracks_of_lanes = {0: tracks.threads[index].tid}
+                thread = tracks.threads[index]
+                tracks_of_lanes = {0: thread.tid, STACKED: tracks.stacked_of(thread).tid}
                 packets = packets_of_thread(self._sequence, out)
-                for rows in spill.windows(index):
-                    placed = lanes.place(rows)
-                    for lane in sorted(set(np.unique(placed).tolist()) - {UNBOUND} - tracks_of_lanes.keys()):
-                        tracks_of_lanes[lane] = tracks.overflow(tracks.threads[index], lane).tid
+                for rows, placed in Lanes(not delete_unbound).through(spill.windows(index)):
+                    used = {lane & ~NEXT for lane in np.unique(placed).tolist() if lane != UNBOUND}
+                    for lane in sorted(used - tracks_of_lanes.keys()):
+                        tracks_of_lanes[lane] = tracks.overflow(thread, lane).tid
                     packets.write(rows, placed, tracks_of_lanes, bodies, delete_unbound)
                     moved += int(((placed > 0) & (rows["kind"] == SLICE)).sum())
-                    unbound += int((placed == UNBOUND).sum())
+                    loose = int((placed == UNBOUND).sum())
+                    unbound += loose
+                    thread.used |= loose > 0 and not delete_unbound  # they became marks
                     if isinstance(bodies, mmap.mmap):  # what was read counts as memory until it is given back
                         bodies.madvise(mmap.MADV_DONTNEED)
                     done += len(rows)
@@ -179,6 +185,17 @@ class NativePart:
                     entries.clear()
         if entries:
             out.write(packet(sequence, integer(13, 2), data(12, b"".join(entries))))
+
+
+def _number(value: Any) -> float | None:
+    """A counter's value, as Perfetto reads it from JSON, texts included; None where it is no number."""
+    if isinstance(value, str) and "_" not in value and not value[-1:].isspace():
+        try:
+            value = float.fromhex(value) if "x" in value.lower() else float(value)
+        except (ValueError, OverflowError):
+            return None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and math.isfinite(value) else None
 
 
 def join(

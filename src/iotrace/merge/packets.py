@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import Any, BinaryIO
 
 from iotrace.merge import compiled_native
-from iotrace.merge.lanes import UNBOUND
+from iotrace.merge.lanes import NEXT, UNBOUND
 from iotrace.merge.protobuf import data, integer, timestamps, varint
-from iotrace.merge.spill import BEGIN, END, FLOW, MARK, SLICE, Rows
+from iotrace.merge.spill import BEGIN, END, FLOW, FLOW_NEXT, MARK, SLICE, Rows
 
 SLICE_BEGIN, SLICE_END, INSTANT, COUNTER = 1, 2, 3, 4  # types of a TrackEvent
-_TYPES = {FLOW: 0, BEGIN: SLICE_BEGIN, MARK: INSTANT}
+_TYPES = {FLOW: 0, FLOW_NEXT: 0, BEGIN: SLICE_BEGIN, END: SLICE_END, MARK: INSTANT}
 _FLUSHED_PACKETS = 50_000
 
 
@@ -33,7 +33,7 @@ class Packets:
     def write(
         self, rows: Rows, placed: Any, tracks: dict[int, int], bodies: Any, delete_unbound: bool
     ) -> None:
-        """The rows' packets, with the ends of slices where they are due. `tracks` are those of all lanes."""
+        """The rows' packets, and ends of slices where they are due. `tracks`: of all lanes, `STACKED` too."""
         for number in tracks.keys() - self._lanes.keys():
             self._lanes[number] = _Lane(tracks[number], self._sequence)
         packets: list[bytes] = []
@@ -53,20 +53,23 @@ class Packets:
                 if not delete_unbound:
                     packets.append(self._lanes[0].event(INSTANT, stamp, _without_legacy(body)))
                 continue
+            if number >= NEXT:
+                number -= NEXT
+                body = body[:-1] + b"\0"  # that it binds the slice around it, which `legacy` writes last
             lane = self._lanes[number]
             stack = lane.stack
-            if kind == SLICE:
+            if kind in (SLICE, MARK):
                 # Slices of no length at one instant nest, as in Perfetto's import of JSON.
                 while stack and stack[-1][0] <= start and stack[-1][2] < start:
                     packets.append(lane.end(stack.pop()[1]))
-                packets.append(lane.event(SLICE_BEGIN, stamp, body))
-                stack.append((end, end_stamp, start))
-            elif kind == END:  # without a name: it ends what began last
-                packets.append(lane.end(stamp))
             else:
                 # An arrow may end where its slice ends: that one is still to be open.
                 while stack and stack[-1][0] < start:
                     packets.append(lane.end(stack.pop()[1]))
+            if kind == SLICE:
+                packets.append(lane.event(SLICE_BEGIN, stamp, body))
+                stack.append((end, end_stamp, start))
+            else:
                 packets.append(lane.event(_TYPES[kind], stamp, body))
             if len(packets) > _FLUSHED_PACKETS:
                 self._out.write(b"".join(packets))

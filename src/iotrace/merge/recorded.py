@@ -78,7 +78,7 @@ def batches_of(timeline: Timeline) -> Iterator[EventBatch]:
         for position, (item, time_ns) in enumerate(arrow.stops):
             pid, tid = places[id(item)]
             phase = "s" if position == 0 else "f" if position == last else "t"
-            event = Event(ph=phase, pid=pid, tid=tid, name=arrow.name, cat=arrow.category, id=number)
+            event = Event(ph=phase, pid=pid, tid=tid, name=arrow.name, cat=arrow.category, id=number, bp="e")
             maker.add(event, time_ns)
         if maker.full:
             yield maker.batch()

@@ -16,7 +16,7 @@ from iotrace.merge.arrows import Arrows
 from iotrace.merge.batch import NO_ID, OTHER_ID, Batch, Columns, Edit
 from iotrace.merge.events import ASYNC, FLOWS, NAMING, Times
 from iotrace.merge.pairs import Selection, categories
-from iotrace.merge.spill import BEGIN, ELSEWHERE, END, FLOW, MARK, SLICE, Spill
+from iotrace.merge.spill import BEGIN, ELSEWHERE, END, FLOW, FLOW_NEXT, MARK, SLICE, Spill
 from iotrace.merge.tracks import Tracks
 
 
@@ -90,6 +90,7 @@ class Rewriter:
         if is_arrow.any():
             families = batch.families[is_arrow]
             self.arrows.add(ids[is_arrow], families, starts[is_arrow], phases[is_arrow] != ord("s"))
+            kinds[batch.to_next] = FLOW_NEXT
         relative = starts - self.base_ns
         if (relative < 0).any():
             # Perfetto drops what lies before its zero: such times are damage, and are drawn at the zero.
@@ -112,8 +113,7 @@ class Rewriter:
     def _pass_on(self, batch: Batch, threads: Times, durations: Times, columns: Columns) -> None:
         kinds, starts = columns.kinds, columns.start_ns
         on_rows = kinds < ELSEWHERE
-        for index in np.unique(threads[on_rows]).tolist():
-            self.tracks.threads[index].used = True
+        self._use(batch, threads, kinds)
         if on_rows.any():
             self.first_ns = _least(self.first_ns, int(starts[on_rows].min()))
             self.last_ns = max(self.last_ns or 0, int((starts + durations)[on_rows].max()))
@@ -121,8 +121,27 @@ class Rewriter:
         ends = starts + np.where(kinds == SLICE, durations, 0)
         if not self.sink.needs_all_rows:
             starts, ends = self._as_seen(starts, ends)
-        wanted = kinds <= (MARK if self.sink.needs_all_rows else FLOW)
-        self.spill.add(*(column[wanted] for column in (threads, starts, ends, ordinals, kinds, sizes)))
+        wanted = kinds <= (MARK if self.sink.needs_all_rows else END)
+        rows = self._rows(threads, kinds)
+        self.spill.add(*(column[wanted] for column in (rows, starts, ends, ordinals, kinds, sizes)))
+
+    def _use(self, batch: Batch, threads: Times, kinds: Any) -> None:
+        """Note which threads and processes show something; arrows show where the slice is that they bind."""
+        alone = (kinds == ELSEWHERE) & (batch.phases != ord("M")) & (batch.scopes != ord("g"))
+        for index in np.unique(threads[alone]).tolist():
+            self.tracks.process(self.tracks.threads[index].raw_pid).used = True
+        shown = (kinds < ELSEWHERE) & (kinds != FLOW) & (kinds != FLOW_NEXT)
+        for index in np.unique(threads[shown]).tolist():
+            self.tracks.threads[index].used = True
+
+    def _rows(self, threads: Times, kinds: Any) -> Times:
+        """The rows to place the events with: begin and end events bind arrows beside the thread's slices."""
+        if not ((kinds == BEGIN) | (kinds == END)).any():
+            return threads
+        found, places = np.unique(threads, return_inverse=True)
+        items = [self.tracks.threads[index] for index in found.tolist()]
+        own = [self.tracks.thread(item.raw_pid, item.raw_tid) if item.stacked else item for item in items]
+        return np.array([item.index for item in own], np.int64)[places]
 
     def _wanted(self, batch: Batch, starts: Times, durations: Times) -> Any:
         """A mask of what goes on, None for all. The names of processes and threads end here."""
@@ -145,7 +164,7 @@ class Rewriter:
             distinct = set(texts)
             self.categories.update(*map(categories, distinct))
             dropped = {text for text in distinct if self.selection.leaves_out(text)}
-            wanted &= [text not in dropped for text in texts]
+            wanted &= np.array([text not in dropped for text in texts], np.bool_)
         if self.chosen_pairs is not None:
             paired = np.isin(batch.phases, list(b"BEbe"))
             numbers = np.flatnonzero(paired) + self._seen
@@ -209,9 +228,13 @@ class Rewriter:
         edits: list[Edit] = []
         for row in range(len(batch)):
             value = batch.value(row, "id2")
-            if isinstance(value, dict) and "global" in value:
-                value = {**value, "global": f"0x{self._identify(value['global']):x}"}
-                edits.append((row, "id2", _encode(value)))
+            if isinstance(value, dict) and value.keys() & {"local", "global"}:
+                own = {
+                    scope: f"0x{self._identify(value[scope]):x}"
+                    for scope in ("local", "global")
+                    if scope in value
+                }
+                edits.append((row, "id2", _encode({**value, **own})))
             value = batch.value(row, "bind_id")
             if value is not UNSET:
                 edits.append((row, "bind_id", b"%d" % self._identify(value)))

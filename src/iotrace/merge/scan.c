@@ -15,6 +15,7 @@ typedef struct {
 
 typedef enum { FINE, CUT, ODD } Verdict;
 
+enum { MOST_PS_US = 1 << 30 }; /* as in events.py */
 enum { MOST_TRACKS = 4096, SLOTS = 4 * MOST_TRACKS, DEEPEST = 60, LONGEST_NUMBER = 300 };
 
 /* One character of UTF-8 beyond ASCII. */
@@ -182,8 +183,9 @@ static int key_of(const uint8_t *text, int64_t length) {
 #undef IS
 }
 
-/* A time in us, as ns, rounded half to even as Python does. ODD where it is no plain number of less than 143 years. */
-static Verdict nanoseconds(const uint8_t *p, const uint8_t *stop, int64_t *result) {
+/* A time in us, as ns, rounded half to even as Python does, and the ps that rounding took away.
+ * ODD where it is no plain number of less than 143 years. */
+static Verdict nanoseconds(const uint8_t *p, const uint8_t *stop, int64_t *result, int *rest_ps) {
     int negative = *p == '-';
     p += negative;
     int64_t whole = 0;
@@ -194,20 +196,36 @@ static Verdict nanoseconds(const uint8_t *p, const uint8_t *stop, int64_t *resul
     }
     if (p == begin || whole >= INT64_C(1) << 52) return ODD;
     int64_t ns = whole * 1000;
+    int ps = 0;
     if (p < stop && *p == '.') {
         p++;
         for (int scale = 100; scale; scale /= 10)
             if (p < stop && is_digit(*p)) ns += (*p++ - '0') * scale;
         if (p < stop && is_digit(*p)) {
             uint8_t next = *p++;
-            int beyond = 0;
-            for (; p < stop && is_digit(*p); p++) beyond |= *p != '0';
-            ns += next > '5' || (next == '5' && (beyond || (ns & 1)));
+            int beyond = 0, scale = 10;
+            ps = (next - '0') * 100;
+            for (; p < stop && is_digit(*p); p++, scale /= 10) {
+                ps += (*p - '0') * scale;
+                beyond |= *p != '0';
+            }
+            int is_up = next > '5' || (next == '5' && (beyond || (ns & 1)));
+            ns += is_up;
+            ps -= is_up * 1000;
         }
     }
     if (p != stop) return ODD; /* an exponent, or a string */
     *result = negative ? -ns : ns;
+    *rest_ps = whole < MOST_PS_US ? negative ? -ps : ps : 0;
     return FINE;
+}
+
+/* What a duration gets so that the end is rounded, not start and duration apart: see `carried` of events.py. */
+static int carried(int64_t end_ns, int start_ps, int duration_ps) {
+    int rest = start_ps + duration_ps;
+    if (!start_ps || (rest > -500 && rest < 500)) return 0;
+    if (rest == 500 || rest == -500) return end_ns & 1 ? rest / 500 : 0;
+    return rest > 0 ? 1 : -1;
 }
 
 /* Numbers as they are, texts as the hexadecimal numbers that Perfetto takes them for. */
@@ -287,14 +305,18 @@ static Verdict read_event(const uint8_t *text, const uint8_t **at, const uint8_t
     const uint8_t *phase = text + row->value[PH];
     if (row->stop[PH] - row->value[PH] != 3 || phase[0] != '"' || phase[1] <= 0x20 || phase[1] == '\\') return ODD;
     row->phase = phase[1];
+    int start_ps = 0, duration_ps = 0;
     if (row->stop[TS]) {
-        if (nanoseconds(text + row->value[TS], text + row->stop[TS], &row->start_ns) != FINE) return ODD;
+        if (nanoseconds(text + row->value[TS], text + row->stop[TS], &row->start_ns, &start_ps) != FINE) return ODD;
     } else if (row->phase != 'M') {
         return ODD;
     }
     row->has_duration = row->stop[DUR] != 0;
-    if (row->has_duration && nanoseconds(text + row->value[DUR], text + row->stop[DUR], &row->duration_ns) != FINE)
-        return ODD;
+    if (row->has_duration) {
+        const uint8_t *value = text + row->value[DUR];
+        if (nanoseconds(value, text + row->stop[DUR], &row->duration_ns, &duration_ps) != FINE) return ODD;
+        row->duration_ns += carried(row->start_ns + row->duration_ns, start_ps, duration_ps);
+    }
     for (int known = PID; known <= TID; known++)
         if (row->stop[known] && !is_name_of_track(text + row->value[known], text + row->stop[known])) return ODD;
     for (int known = BP; known <= NAME; known++)
@@ -446,7 +468,7 @@ int64_t iotrace_write(const uint8_t *text, const Row *rows, int64_t count, const
             gone[ID] = 1;
             out = write_integer(WRITE(out, ",\"id\":"), id[i]);
         }
-        if (row->phase == 't' || row->phase == 'f') { /* without it Perfetto ends an arrow at the next slice */
+        if (row->phase == 't' || row->phase == 'f') { /* chrome_out.py takes it from those that mean the next slice */
             gone[BP] = 1;
             out = WRITE(out, ",\"bp\":\"e\"");
         }

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-SLICE, FLOW, BEGIN, END, MARK, ELSEWHERE = range(6)  # ELSEWHERE: on no thread's row
+# FLOW_NEXT: an arrow's end that means the slice that begins next; ELSEWHERE: on no thread's row.
+SLICE, FLOW, FLOW_NEXT, BEGIN, END, MARK, ELSEWHERE = range(7)
 ROW = np.dtype([("start", "<i8"), ("end", "<i8"), ("ordinal", "<i8"), ("kind", "<i4"), ("size", "<i4")])
 Rows = npt.NDArray[Any]
 

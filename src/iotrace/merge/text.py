@@ -72,6 +72,16 @@ class TextBatch:
         found = [hash((self.value(row, "cat"), self.value(row, "name"))) for row in firsts.tolist()]
         return np.where(hashes == 0, 0, np.array(found, np.int64))[places]
 
+    @property
+    def to_next(self) -> Any:
+        found = self._column("phase") == ord("f")
+        rows = np.flatnonzero(found)
+        if len(rows):
+            values, stops = (self.rows[side][rows, _PLACES["bp"]] for side in ("value", "stop"))
+            letters = np.frombuffer(self.text, np.uint8)[values + 1]
+            found[rows] = (stops - values != 3) | (letters != ord("e"))
+        return found
+
     def value(self, row: int, key: str) -> Any:
         place = _PLACES[key]
         start, stop = int(self.rows["value"][row, place]), int(self.rows["stop"][row, place])

@@ -27,7 +27,7 @@ def arrange(sources: list[Source], surveys: list[Survey], results: list[Result])
         source, survey, result = sources[place], surveys[place], results[place]
         for process in result.tracks.processes.values():
             threads = _threads(source, result, process)
-            if not threads and not _has_counters(result):
+            if not threads and not process.used:
                 continue
             rank = survey.rank
             prefix = "" if rank is None else f"rank {rank} · "
@@ -60,10 +60,6 @@ def _ranks_twice(surveys: list[Survey], sources: list[Source]) -> set[int]:
                 twice.add(survey.rank)
             seen.add((survey.rank, source.kind))
     return twice
-
-
-def _has_counters(result: Result) -> bool:
-    return bool(result.written["C"])
 
 
 def _role(source: Source, process: ProcessTrack) -> int:

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 from msgspec import UNSET, Raw
 
-from iotrace.merge.events import KEYS, OPAQUE, Event, encode_number, us_to_ns
+from iotrace.merge.events import KEYS, OPAQUE, Event, carried, encode_number, rests_ps, us_to_ns
 
 # Where an event may begin again behind a damaged one.
 _START = re.compile(r'\{\s*"(?:ph|name|cat|pid|tid|ts|id)"\s*:')
@@ -109,7 +110,11 @@ def event_of(value: dict[str, Any]) -> tuple[Event, int, int, dict[str, Any], li
     duration = 0
     if value.get("dur") is not None:
         try:
-            duration = us_to_ns(_unquoted(value["dur"], mended))
+            duration_us = _unquoted(value["dur"], mended)
+            duration = us_to_ns(duration_us)
+            if not untimed:
+                rests = rests_ps(np.array([float(value["ts"]), float(duration_us)]))
+                duration += int(carried(np.int64(start + duration), rests[0], rests[1]))
         except ValueError:
             mended.append("durations that are no numbers, shown as 0")
     event = Event(

@@ -24,6 +24,7 @@ class ProcessTrack:
     name: str = ""
     labels: str = ""
     sort_index: int | None = None
+    used: bool = False  # by counters and others that stand on no thread's row
 
 
 @dataclass
@@ -106,6 +107,10 @@ class Tracks:
             found.lane, found.used = lane, True
             self._lanes[thread.index, lane] = found
         return found
+
+    def stacked_of(self, thread: ThreadTrack) -> ThreadTrack:
+        """The begin and end events of a thread; itself where it has none."""
+        return self._by_key.get((thread.raw_pid, thread.raw_tid, True), thread)
 
     def base_of(self, thread: ThreadTrack) -> ThreadTrack:
         """The thread of which `thread` is a lane, or the begin and end events: it bears the name."""
