@@ -38,6 +38,7 @@ ROW = np.dtype(
 Rows = npt.NDArray[Any]
 Int64s = npt.NDArray[np.int64]
 
+_INTERFACE = 2  # of `scan.c`: a library that was compiled before an update is not used
 _MOST_TRACKS = 4096
 _LARGEST_TEXT = 1 << 30  # offsets have 32 bits
 _USUAL_EVENT_BYTES = 64  # at least; where there are more events, the next call finds them
@@ -61,11 +62,14 @@ class Scanned:
 
 
 def available() -> bool:
-    """Whether the library was compiled and can be loaded."""
+    """Whether the library was compiled of these sources' interface and can be loaded."""
     global _library
     if _library is None:
         try:
             _library = ctypes.CDLL(str(Path(__file__).with_name(LIBRARY)))
+            _library.iotrace_interface.restype = ctypes.c_int64
+            if _library.iotrace_interface() != _INTERFACE:
+                raise AttributeError("another version's library")
             _library.iotrace_scan.restype = None
             _library.iotrace_write.restype = ctypes.c_int64
             for name in ("iotrace_place", "iotrace_bodies", "iotrace_packets"):

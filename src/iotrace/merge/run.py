@@ -265,8 +265,8 @@ def _summarise(
         )
     if read_bytes > _SLOWLY_BYTES and not compiled.available():
         notes.append(
-            "iotrace was installed without a C compiler: it merges four to eight times slower; "
-            "install a compiler, then iotrace again"
+            "iotrace was installed without a C compiler, or has changed since: it merges four to eight times "
+            "slower; with a compiler, install iotrace again"
         )
     if suffix == ".json" and largest > _BROWSER_JSON_BYTES:
         notes.append(
