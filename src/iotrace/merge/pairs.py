@@ -79,16 +79,20 @@ def chosen(batches: Iterable[Batch], clock: ClockMap, selection: Selection) -> T
     found = _Found()
     seen = 0
     for batch in batches:
-        phases = batch.phases
+        phases, tracks = batch.phases, batch.track
         starts = clock.times(batch.start_ns)
-        paired = np.isin(phases, list(_BEGINS + _ENDS))
-        for place in np.flatnonzero(paired).tolist():
-            letter = int(phases[place])
-            category = batch.value(place, "cat")
-            found.number.append(seen + place)
-            found.row.append(_row(batch, place, letter, category))
-            found.time_ns.append(int(starts[place]))
-            found.is_end.append(letter in _ENDS)
+        places = np.flatnonzero(np.isin(phases, list(_BEGINS + _ENDS)))
+        letters = phases[places]
+        found.number += (places + seen).tolist()
+        found.time_ns += starts[places].tolist()
+        found.is_end += np.isin(letters, list(_ENDS)).tolist()
+        for place, letter, track in zip(
+            places.tolist(), letters.tolist(), tracks[places].tolist(), strict=True
+        ):
+            thread = batch.tracks[track]
+            is_async = letter in b"be"
+            category = batch.value(place, "cat") if is_async or selection.dropped else UNSET
+            found.row.append(_others_of_id(batch, place, category, thread[0]) if is_async else thread)
             found.left_out.append(selection.leaves_out(category))
         seen += len(batch)
     begins, ends = _joined(found)
@@ -104,11 +108,8 @@ def chosen(batches: Iterable[Batch], clock: ClockMap, selection: Selection) -> T
     return np.sort(np.array(numbers, np.int64))
 
 
-def _row(batch: Batch, place: int, letter: int, category: Any) -> tuple[Any, ...]:
-    pid, tid = batch.tracks[int(batch.track[place])]
-    if letter in b"BE":
-        return "thread", pid, tid
-    return "id", category, pid, str(batch.value(place, "id")), str(batch.value(place, "id2"))
+def _others_of_id(batch: Batch, place: int, category: Any, pid: Any) -> tuple[Any, ...]:
+    return category, pid, str(batch.value(place, "id")), str(batch.value(place, "id2"))
 
 
 def _joined(found: _Found) -> tuple[list[int], list[int | None]]:
