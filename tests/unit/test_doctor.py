@@ -12,7 +12,7 @@ import pytest
 
 from iotrace.doctor import cgroups
 from iotrace.doctor.accelerators import judge_amd, judge_nvidia
-from iotrace.doctor.cgroups import Limited, cpu_limit, memory_limit
+from iotrace.doctor.cgroups import Groups, Limited, cpu_limit, memory_limit
 from iotrace.doctor.clock import check_clock_source, check_synchronised
 from iotrace.doctor.command import check_command, interpreter_of
 from iotrace.doctor.diagnose import consequences
@@ -36,14 +36,25 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
+def groups(directory: Path, membership: str) -> Groups:
+    """Groups in a made-up tree: of version 2 in it, of version 1 in directories by controller."""
+    v1 = "".join(
+        f"cgroup {directory}/{name} cgroup rw,{name} 0 0\n"
+        for name in ("cpu,cpuacct", "cpu", "memory")
+        if (directory / name).exists()
+    )
+    return Groups(membership, f"{v1}cgroup2 {directory} cgroup2 rw 0 0\n")
+
+
 def test_the_tightest_quota_of_v2_holds_wherever_it_stands(tmp_path: Path) -> None:
     write(tmp_path / "cpu.max", "max 100000\n")
     write(tmp_path / "user/cpu.max", "150000 100000\n")
     write(tmp_path / "user/job/cpu.max", "400000 100000\n")
     write(tmp_path / "user/memory.max", "2147483648\n")
     write(tmp_path / "user/job/memory.max", "max\n")
-    assert cpu_limit(tmp_path, "0::/user/job\n") == 1.5
-    assert memory_limit(tmp_path, "0::/user/job\n") == Limited(2 << 30, None)
+    job = groups(tmp_path, "0::/user/job\n")
+    assert cpu_limit(job) == 1.5
+    assert memory_limit(job) == Limited(2 << 30, None)
 
 
 def test_quotas_of_v1(tmp_path: Path) -> None:
@@ -51,17 +62,16 @@ def test_quotas_of_v1(tmp_path: Path) -> None:
     write(tmp_path / "cpu,cpuacct/job/cpu.cfs_period_us", "100000\n")
     write(tmp_path / "memory/job/memory.limit_in_bytes", "1073741824\n")
     write(tmp_path / "memory/memory.limit_in_bytes", "9223372036854771712\n")
-    membership = "4:memory:/job\n3:cpu,cpuacct:/job\n0::/\n"
-    assert cpu_limit(tmp_path, membership) == 0.5
-    assert memory_limit(tmp_path, membership) == Limited(1 << 30, None)
+    job = groups(tmp_path, "4:memory:/job\n3:cpu,cpuacct:/job\n0::/\n")
+    assert cpu_limit(job) == 0.5
+    assert memory_limit(job) == Limited(1 << 30, None)
 
 
 def test_a_kernel_without_control_groups_limits_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cgroups, "MEMBERSHIP", tmp_path / "none")
-    assert cgroups.membership() == ""
-    assert memory_limit(tmp_path, "") is cpu_limit(tmp_path, "") is None
+    assert memory_limit(cgroups.own()) is cpu_limit(cgroups.own()) is None
 
 
 def test_page_cache_that_is_given_up_when_wanted_is_not_used_memory(tmp_path: Path) -> None:
@@ -72,8 +82,8 @@ def test_page_cache_that_is_given_up_when_wanted_is_not_used_memory(tmp_path: Pa
         write(tmp_path / path / limit, "1000\n")
         write(tmp_path / path / usage, "900\n")
         write(tmp_path / path / "memory.stat", f"cache 700\n{cache} 600\n")
-    assert memory_limit(tmp_path / "v2", "0::/\n") == Limited(1000, 700)
-    assert memory_limit(tmp_path / "v1", "1:memory:/\n") == Limited(1000, 700)
+    assert memory_limit(groups(tmp_path / "v2", "0::/\n")) == Limited(1000, 700)
+    assert memory_limit(groups(tmp_path / "v1", "1:memory:/\n")) == Limited(1000, 700)
 
 
 def test_no_limit_is_none(tmp_path: Path) -> None:
@@ -81,9 +91,9 @@ def test_no_limit_is_none(tmp_path: Path) -> None:
     write(tmp_path / "cpu/cpu.cfs_period_us", "100000\n")
     write(tmp_path / "memory/memory.limit_in_bytes", "9223372036854771712\n")
     # In a container the path is the host's, of which the root alone is mounted.
-    membership = "2:cpu:/docker/abc\n1:memory:/docker/abc\n"
-    assert cpu_limit(tmp_path, membership) is None
-    assert memory_limit(tmp_path, membership) is None
+    container = groups(tmp_path, "2:cpu:/docker/abc\n1:memory:/docker/abc\n")
+    assert cpu_limit(container) is None
+    assert memory_limit(container) is None
 
 
 def test_workers_on_too_few_cpus() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-CGROUPS = Path("/sys/fs/cgroup")
-MEMBERSHIP = Path("/proc/self/cgroup")
+from iotrace.launch.telemetry.cgroups import groups_v1, groups_v2
+
+MEMBERSHIP, MOUNTS = Path("/proc/self/cgroup"), Path("/proc/self/mounts")
 # v1 writes "no limit" as the largest multiple of a page that fits 63 bits.
 _NO_LIMIT = 1 << 60
 # Limit, usage, and of memory.stat what of the usage is page cache that is given up when memory is wanted.
@@ -16,21 +17,34 @@ _MEMORY_FILES = (
 )
 
 
-def membership() -> str:
-    """The process's control groups, as in cgroups(7); none where the kernel has none."""
+@dataclass(frozen=True)
+class Groups:
+    """A process's control groups, and where they are mounted: /proc/self/cgroup and /proc/self/mounts."""
+
+    membership: str
+    mounts: str
+
+    def of(self, controller: str) -> list[Path]:
+        """The directories of those that may limit what `controller` governs, and of those above them."""
+        found = [
+            *groups_v2(self.membership, self.mounts),
+            *groups_v1(self.membership, self.mounts, controller),
+        ]
+        return [Path(directory) for directory in found]
+
+
+def own() -> Groups:
+    """This process's; none where the kernel has none."""
     try:
-        return MEMBERSHIP.read_text()
+        return Groups(MEMBERSHIP.read_text(), MOUNTS.read_text())
     except OSError:
-        return ""
+        return Groups("", "")
 
 
-def cpu_limit(cgroups: Path, membership: str) -> float | None:
-    """The tightest CPU quota of the process's control groups, in CPUs; None without one.
-
-    `membership` is the text of /proc/self/cgroup.
-    """
+def cpu_limit(groups: Groups) -> float | None:
+    """The tightest CPU quota of the process's control groups, in CPUs; None without one."""
     limits = []
-    for directory in _groups(cgroups, membership, "cpu"):
+    for directory in groups.of("cpu"):
         quota, period = _words(directory / "cpu.max", 2)  # v2
         if quota is None:
             (quota,), (period,) = (
@@ -53,10 +67,10 @@ class Limited:
     available_bytes: int | None
 
 
-def memory_limit(cgroups: Path, membership: str) -> Limited | None:
+def memory_limit(groups: Groups) -> Limited | None:
     """Of the process's control groups the tightest limit, and the least that is left; None without one."""
     found = []
-    for directory in _groups(cgroups, membership, "memory"):
+    for directory in groups.of("memory"):
         for limit_name, usage_name, cache_name in _MEMORY_FILES:
             (limit,) = _words(directory / limit_name, 1)
             if limit is None or limit >= _NO_LIMIT:
@@ -80,30 +94,6 @@ def _figure(path: Path, name: str) -> int:
     except OSError:
         return 0
     return next((int(words[1]) for words in lines if len(words) == 2 and words[0] == name), 0)
-
-
-def _groups(cgroups: Path, membership: str, controller: str) -> list[Path]:
-    """The directories of the process's group and of those above it, as far as they are visible here.
-
-    In a container the path may be the host's, of which only the mount's root is to be seen.
-    """
-    found: dict[Path, None] = {}
-    for line in membership.splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if number == "0" and not controllers:
-            roots = [cgroups, cgroups / "unified"]
-        elif controller in controllers.split(","):
-            roots = [cgroups / controllers, cgroups / controller]
-        else:
-            continue
-        for root in roots:
-            directory = root / path.lstrip("/")
-            while directory != root and root in directory.parents:
-                found[directory] = None
-                directory = directory.parent
-            found[root] = None
-    return [directory for directory in found if directory.is_dir()]
 
 
 def _words(path: Path, count: int) -> list[int | None]:

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from iotrace.doctor.cgroups import CGROUPS, Limited, cpu_limit, membership, memory_limit
+from iotrace.doctor.cgroups import Limited, cpu_limit, memory_limit, own
 from iotrace.doctor.results import Check, ok, warning
 
 MEMINFO = Path("/proc/meminfo")
@@ -117,9 +117,9 @@ def counted(number: float, one: str, several: str = "") -> str:
 def processors(demand: Demand) -> Check:
     """`check_cpus` of this process."""
     affinity = len(os.sched_getaffinity(0))
-    return check_cpus(cpu_limit(CGROUPS, membership()), affinity, os.cpu_count(), demand)
+    return check_cpus(cpu_limit(own()), affinity, os.cpu_count(), demand)
 
 
 def memory() -> Check:
     """`check_memory` of this process."""
-    return check_memory(memory_limit(CGROUPS, membership()), MEMINFO.read_text())
+    return check_memory(memory_limit(own()), MEMINFO.read_text())
