@@ -173,6 +173,7 @@ def train(rank):
     weight = torch.ones(4, requires_grad=True)
     for (batch,) in DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2 + 2 * rank):
         (batch * weight).sum().backward()
+    dist.barrier()  # the other one may still be connecting
     dist.destroy_process_group()
 
 if __name__ == "__main__":

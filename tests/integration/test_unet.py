@@ -48,13 +48,13 @@ def _volumes(directory: Path, spelling: str) -> str:
 @pytest.mark.parametrize(
     ("workers", "start_method", "spelling"),
     [
-        (2, "fork", "relative"),
         (2, "fork", "symlink"),
         (2, "spawn", "relative"),
-        (2, "spawn", "absolute"),
-        (0, "fork", "relative"),
         (0, "fork", "absolute"),
-        (0, "spawn", "symlink"),
+        pytest.param(2, "fork", "relative", marks=pytest.mark.slow),
+        pytest.param(2, "spawn", "absolute", marks=pytest.mark.slow),
+        pytest.param(0, "fork", "relative", marks=pytest.mark.slow),
+        pytest.param(0, "spawn", "symlink", marks=pytest.mark.slow),
     ],
 )
 def test_read_calls_equal_straces(
