@@ -73,3 +73,33 @@ def test_parts_hold_what_they_hold_of_whole_slices(
     options = Options(seconds=(first_us / 1e6, (first_us + length_us) / 1e6), dropped=dropped, processes=1)
     paired, whole = _events(walk)
     assert _merged(tmp_path, "paired", paired, options) == _merged(tmp_path, "whole", whole, options)
+
+
+def test_async_slices_are_told_by_their_ids(tmp_path: Path) -> None:
+    def half(phase: str, pid: int, at_us: int, **identity: Any) -> dict[str, Any]:
+        name = f"{identity}"
+        return {
+            "ph": phase,
+            "pid": pid,
+            "tid": 1,
+            "ts": BASE_US + at_us,
+            "name": name,
+            "cat": "x",
+            **identity,
+        }
+
+    events = [
+        half("b", 77, 1, id="0x5"),
+        half("e", 78, 9, id="0x5"),  # in another process
+        half("b", 77, 2, id2={"local": "0x5"}),
+        half("b", 78, 2, id2={"local": "0x5"}),
+        half("e", 78, 3, id2={"local": "0x5"}),
+        half("e", 77, 9, id2={"local": "0x5"}),
+    ]
+    source = tmp_path / "a.json"
+    mark = {"ph": "X", "pid": 77, "tid": 8, "ts": BASE_US, "dur": 50, "name": "mark"}
+    source.write_text(json.dumps({"traceEvents": [mark, *events]}))
+    merge([str(source)], tmp_path / "out.json", Options(seconds=(5e-6, 6e-6), processes=1))
+    merged = json.loads((tmp_path / "out.json").read_bytes())["traceEvents"]
+    kept = [(event["ph"], "id2" in event) for event in merged if event["ph"] in "be"]
+    assert sorted(kept) == [("b", False), ("b", True), ("e", False), ("e", True)]

@@ -109,7 +109,9 @@ def chosen(batches: Iterable[Batch], clock: ClockMap, selection: Selection) -> T
 
 
 def _others_of_id(batch: Batch, place: int, category: Any, pid: Any) -> tuple[Any, ...]:
-    return category, pid, str(batch.value(place, "id")), str(batch.value(place, "id2"))
+    id2 = batch.value(place, "id2")
+    is_local = isinstance(id2, dict) and "local" in id2  # else one id is one in all processes
+    return category, pid if is_local else UNSET, str(batch.value(place, "id")), str(id2)
 
 
 def _joined(found: _Found) -> tuple[list[int], list[int | None]]:
