@@ -80,7 +80,7 @@ def test_a_profiler_of_the_program(
         pytest.param("all threads", IN_WINDOW, "inside forward", marks=pytest.mark.slow),
         ("legacy", IN_WINDOW, ""),
         pytest.param("oldest", IN_WINDOW, "another thread", marks=pytest.mark.slow),
-        ("emit_itt", IN_WINDOW, ""),
+        pytest.param("emit_itt", IN_WINDOW, "", marks=pytest.mark.slow),
         pytest.param("emit_nvtx", IN_WINDOW, "", marks=pytest.mark.slow),
     ],
 )
@@ -103,7 +103,7 @@ def test_other_profilers_of_the_program(tmp_path: Path, fault: str, at: int, whe
         ("worker raises", 1, [*ENDED[:2], ("end", "epoch"), ("exported", "epoch")]),
         ("terminated", -15, ENDED[:2]),
         ("interrupted", -2, [*ENDED[:2], ("end", "exit"), ("exported", "exit")]),
-        ("left", 3, ENDED[:2]),
+        pytest.param("left", 3, ENDED[:2], marks=pytest.mark.slow),  # as little runs as after a segfault
         pytest.param(
             "sys.exit", 4, [*ENDED[:2], ("end", "exit"), ("exported", "exit")], marks=pytest.mark.slow
         ),
