@@ -19,6 +19,7 @@ from iotrace.cli.merge import _ranks
 from iotrace.errors import IotraceError
 from iotrace.merge.plan import Options
 from iotrace.merge.run import merge
+from tests.support.perfetto import query
 
 BASE_US = 1_795_000_000_000_000
 ONE = Options(processes=1)
@@ -77,6 +78,18 @@ def test_times_below_zero_keep_their_distances(tmp_path: Path) -> None:
     _, slices = _merged(tmp_path / "out.json")
     first = slices[0]["ts"]
     assert [item["ts"] - first for item in slices] == [0, 600, 1000, 1500]
+
+
+@pytest.mark.parametrize("kind", ["json", "pftrace"])
+def test_a_time_below_zero_that_was_not_foreseen_is_shown_at_the_start(tmp_path: Path, kind: str) -> None:
+    filler = {"text": "y" * 4000}
+    events = [_slice(1000 + place, args=filler) for place in range(800)]
+    events.insert(400, _slice(-5, "early"))
+    source = _write(tmp_path / "a.json", events)
+    summary = merge([source], tmp_path / f"out.{kind}", ONE)
+    assert summary.problems == ["a.json: times below 0 or a day before the others', shown at the start (1)"]
+    (first,) = query(tmp_path / f"out.{kind}", "select ts, dur, name from slice order by ts limit 1")
+    assert first == [[0, 5000, "early"]]
 
 
 def test_time_counts_from_the_first_event_wherever_it_stands(tmp_path: Path) -> None:

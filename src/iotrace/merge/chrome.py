@@ -243,7 +243,7 @@ class Scanner:
             where = f", the first near byte {self._first_loss}" if self._first_loss is not None else ""
             what = "1 event" if self.lost_events == 1 else f"{self.lost_events} events"
             self.problems.append(f"{self._name}: {what} could not be read{where}")
-        self.problems += [f"{self._name}: {count} {what}" for what, count in self.mended.items()]
+        self.problems += [f"{self._name}: {what} ({count})" for what, count in self.mended.items()]
 
 
 def _separator_of(buffer: bytes) -> bytes | None:

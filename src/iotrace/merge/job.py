@@ -113,7 +113,7 @@ def _convert(job: Job, spill: Spill, arrows: Arrows, progress: Progress) -> Resu
             what = f"{unbound} ends of arrows lie in no slice, shown as marks"
         problems.append(f"{job.source.label}: {what}")
     problems += getattr(reader, "problems", [])
-    problems += [f"{job.source.label}: {count} {what}" for what, count in rewriter.mended.items()]
+    problems += [f"{job.source.label}: {what} ({count})" for what, count in rewriter.mended.items()]
     notes: list[str] = []
     return Result(
         tracks=tracks,

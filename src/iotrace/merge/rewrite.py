@@ -96,8 +96,9 @@ class Rewriter:
             # Perfetto drops what lies before its zero: such times are damage, and are drawn at the zero.
             early = int(((relative < 0) & (phases != ord("M"))).sum())
             if early:
-                self.mended["times more than a day before the others', shown at the start"] += early
-            relative = np.maximum(relative, 0)
+                self.mended["times below 0 or a day before the others', shown at the start"] += early
+            starts = np.maximum(starts, self.base_ns)
+            relative = starts - self.base_ns
         has_duration = batch.has_duration
         is_slice = phases == ord("X")
         if not has_duration[is_slice].all():
