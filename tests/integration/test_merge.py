@@ -19,6 +19,9 @@ from hypothesis import strategies as st
 from iotrace.errors import IotraceError
 from iotrace.merge.plan import Options
 from iotrace.merge.run import merge
+from iotrace.timeline.chrome import write_chrome
+from iotrace.timeline.model import Counter as Counts
+from iotrace.timeline.model import ProcessTracks, Timeline
 from tests.support.mutate import DFTRACER, KINETO
 from tests.support.perfetto import ERRORS, query
 from tests.support.runs import Run
@@ -457,6 +460,14 @@ def test_a_session(unet_run: Run, tmp_path: Path) -> None:
     assert {"RSS bytes", "CPU %"} <= {name for name, _, _ in values}
     assert any(name.startswith("ProfilerStep") for name, *_ in merged)
     assert imported["slices"][0][0] > sum(count for _, count, _ in merged)
+
+
+def test_small_values_of_counters_are_read_as_they_are(tmp_path: Path) -> None:
+    points = [(place, 0.00019336442665323286 * place) for place in range(1, 9)]
+    timeline = Timeline(base_ns=0, processes=[ProcessTracks("p", "", counters=[Counts("c", points, "%")])])
+    write_chrome(timeline, tmp_path / "out.json")
+    (found,) = query(tmp_path / "out.json", "select value from counter order by ts")
+    assert [value for (value,) in found] == pytest.approx([value for _, value in points], abs=1e-6)
 
 
 def test_two_sessions_of_a_rank_are_told_apart(unet_run: Run, tmp_path: Path) -> None:

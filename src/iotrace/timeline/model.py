@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
+_DECIMALS = 6
+
 
 @dataclass(slots=True)
 class Slice:
@@ -32,11 +34,18 @@ class Track:
 
 @dataclass
 class Counter:
-    """A value over time: (ns, value) pairs in order. Each holds until the next."""
+    """A value over time: (ns, value) pairs in order. Each holds until the next.
+
+    Values are kept to a millionth of their unit: Perfetto misreads decimals of 20 places and more (0.00019...
+    as 0.0025), as its importer's power of ten overflows 64 bits.
+    """
 
     name: str
     points: list[tuple[int, float]]
     unit: str
+
+    def __post_init__(self) -> None:
+        self.points = [(time_ns, round(value, _DECIMALS)) for time_ns, value in self.points]
 
 
 @dataclass
