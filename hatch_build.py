@@ -11,8 +11,11 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-_SOURCES = [f"src/iotrace/merge/{name}.c" for name in ("scan", "lanes", "native")]
-_LIBRARY = "src/iotrace/merge/_compiled.so"
+_SOURCES = [
+    f"src/iotrace/{name}.c"
+    for name in ("sources/chrome/scan", "timeline/writers/lanes", "timeline/writers/native")
+]
+_LIBRARY = "src/iotrace/_compiled.so"
 
 
 class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
@@ -25,7 +28,16 @@ class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
         library = Path(self.root, _LIBRARY)
         compiler = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
         made = library.with_suffix(".made")  # a process may have the old library loaded
-        command = [*shlex.split(compiler), "-O2", "-shared", "-fPIC", "-o", str(made), *_SOURCES]
+        command = [
+            *shlex.split(compiler),
+            "-O2",
+            "-shared",
+            "-fPIC",
+            "-Isrc/iotrace/sources/chrome",
+            "-o",
+            str(made),
+            *_SOURCES,
+        ]
         try:
             subprocess.run(command, cwd=self.root, check=True, capture_output=True, text=True)
             made.replace(library)

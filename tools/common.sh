@@ -14,7 +14,7 @@ make_venv() {
         exit 1
     fi
     # Installed anew when what it was made of changes.
-    wanted=$("$python" -V; cat constraints.txt pyproject.toml hatch_build.py src/iotrace/merge/*.c; printf "%s\n" "$@")
+    wanted=$("$python" -V; cat constraints.txt pyproject.toml hatch_build.py src/iotrace/sources/chrome/*.c src/iotrace/timeline/writers/*.c; printf "%s\n" "$@")
     stamp=$directory/installed
     if [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$wanted" ]; then
         echo "installing into $directory (some minutes the first time) ..."

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from iotrace.analysis.activity import Activity
-from iotrace.analysis.batches import loaders_of
+from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.intervals import Coverage
-from iotrace.analysis.steps import Step, loop_of
+from iotrace.analysis.loop.batches import loaders_of
+from iotrace.analysis.loop.steps import Step, loop_of
 from iotrace.sources.session import Rank, Session, open_session
 
 WORKLOADS = Path(__file__).parent.parent / "workloads"

@@ -4,8 +4,8 @@ This module is imported in every traced process and by training code: what it im
 docs/api.md shows the names below in use.
 """
 
-from iotrace.agent.marks import batches, step
-from iotrace.agent.regions import region
+from iotrace.agent.public_api import batches, step
+from iotrace.agent.recording.regions import region
 from iotrace.profiling import profile
 from iotrace.sweeping import sweep
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 import os
 import sys
 
-from iotrace.agent import regions
+from iotrace.agent.recording import regions
 
 TYPE_CHECKING = False  # `typing` costs more than the rest of this module
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, TypeVar
 
-    from iotrace.launch.block import Block
+    from iotrace.launch.in_process_session import Block
 
     Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -86,9 +86,10 @@ class Profile:
         return regions.region(self._name).__enter__()
 
     def _begin_session(self) -> Block:
-        from iotrace.agent import bootstrap, identity
-        from iotrace.launch.block import Block
-        from iotrace.launch.place import not_writable
+        from iotrace.agent import bootstrap
+        from iotrace.launch.in_process_session import Block
+        from iotrace.launch.session_directory import not_writable
+        from iotrace.session import identity
 
         try:
             block = Block(self._output, _rank() if self._rank is None else self._rank)
@@ -116,14 +117,14 @@ class Profile:
         finally:
             _running.pop(os.getpid(), None)
         if self._report:
-            from iotrace.present import tell
+            from iotrace.postrun import tell
 
             tell(block.path_from_here(), in_program=True)
 
 
 def _rank() -> int | None:
     """This process's rank by the environment, None where there is but one."""
-    from iotrace.agent import identity
+    from iotrace.session import identity
 
     found = identity.ranks(os.environ)
     return found["rank"] if (found["world_size"] or 1) > 1 else None

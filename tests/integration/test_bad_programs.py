@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from iotrace.analysis.batches import LoaderRun, loaders_of
-from iotrace.analysis.waits import explain
+from iotrace.analysis.loop.batches import LoaderRun, loaders_of
+from iotrace.analysis.wait.waits import explain
 from iotrace.sources.session import Session, open_session
 from tests.support.runs import Run, run_traced
 

@@ -14,7 +14,7 @@ from iotrace.errors import IotraceError
 from iotrace.session import names
 from iotrace.sources.session import open_session
 from iotrace.timeline.build import build
-from iotrace.timeline.chrome import write_chrome
+from iotrace.timeline.writers.chrome import write_chrome
 from tests.support.runs import Run
 
 ROUNDS = 120

@@ -144,7 +144,7 @@ def test_the_wheel_is_typed_and_carries_its_way_in(tmp_path: Path, compiler: str
     done = subprocess.run(line, check=True, capture_output=True, text=True, env=environment)
     (wheel,) = tmp_path.glob("*.whl")
     contents = zipfile.ZipFile(wheel).namelist()
-    assert ("iotrace/merge/_compiled.so" in contents) == (not compiler)
+    assert ("iotrace/_compiled.so" in contents) == (not compiler)
     assert wheel.name.endswith("-py3-none-any.whl") == bool(compiler)
     assert ("`iotrace merge` will be slower" in done.stdout + done.stderr) == bool(compiler)
     assert wheel.name.startswith("iotrace_agent-")

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from iotrace.errors import IotraceError
 from iotrace.merge.plan import Options
 from iotrace.merge.run import merge
-from iotrace.timeline.chrome import write_chrome
 from iotrace.timeline.model import Counter as Counts
 from iotrace.timeline.model import ProcessTracks, Timeline
+from iotrace.timeline.writers.chrome import write_chrome
 from tests.support.mutate import DFTRACER, KINETO
 from tests.support.perfetto import ERRORS, query
 from tests.support.runs import Run

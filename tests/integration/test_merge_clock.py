@@ -19,9 +19,9 @@ from rich.console import Console
 from iotrace.analysis.report import analyse
 from iotrace.merge.inputs import identify
 from iotrace.merge.plan import Options
-from iotrace.merge.report import print_summary
 from iotrace.merge.run import merge
 from iotrace.merge.survey import Wants, survey
+from iotrace.report.merge import print_summary
 from iotrace.report.terminal import print_report
 from iotrace.sources.session import open_session
 from tests.support.perfetto import ERRORS, query

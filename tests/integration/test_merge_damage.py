@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from iotrace.errors import IotraceError
-from iotrace.merge import chrome_out
 from iotrace.merge.plan import Options
 from iotrace.merge.run import merge
+from iotrace.timeline.writers import chrome_json
 from tests.support.mutate import ARRAY, DFTRACER, KINETO, mutated
 
 
@@ -178,7 +178,7 @@ def test_no_space_leaves_no_output(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     (tmp_path / "trace.json").write_bytes(ARRAY)
-    monkeypatch.setattr(chrome_out, "join", full)
+    monkeypatch.setattr(chrome_json, "join", full)
     with pytest.raises(IotraceError, match="No space left"):
         merge([str(tmp_path / "trace.json")], tmp_path / "out.json")
     assert [item.name for item in tmp_path.iterdir()] == ["trace.json"]

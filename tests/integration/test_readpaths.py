@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from iotrace.analysis.batches import loaders_of
-from iotrace.analysis.waits import explain
+from iotrace.analysis.loop.batches import loaders_of
+from iotrace.analysis.wait.waits import explain
 from iotrace.session.names import KIND_READ_PATH
 from iotrace.sources.session import Session, open_session
 from tests.support.runs import run_script

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from iotrace.analysis.batches import loaders_of
+from iotrace.analysis.loop.batches import loaders_of
 from iotrace.sources.session import Session, open_session
 from iotrace.timeline.build import build
-from iotrace.timeline.chrome import write_chrome
+from iotrace.timeline.writers.chrome import write_chrome
 from tests.support.perfetto import ERRORS, query
 from tests.support.runs import Run, run_script
 

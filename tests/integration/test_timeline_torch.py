@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from iotrace.analysis.activity import Activity
-from iotrace.sources.kineto import KinetoTrace, read_kineto
-from iotrace.timeline.chrome import write_chrome
+from iotrace.analysis.device.activity import Activity
+from iotrace.sources.kineto.reader import KinetoTrace, read_kineto
 from iotrace.timeline.kineto import add_torch
 from iotrace.timeline.model import ProcessTracks, Timeline
+from iotrace.timeline.writers.chrome import write_chrome
 from tests.support.kineto import AUTOGRAD, MAIN, PID, annotation, event, kernel, operator, trace_of
 from tests.support.perfetto import ERRORS, query
 from tests.support.traces import SHARED, shared_trace

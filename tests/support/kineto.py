@@ -8,8 +8,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from iotrace.analysis.activity import Activity
-from iotrace.sources.kineto import KinetoTrace, read_kineto
+from iotrace.analysis.device.activity import Activity
+from iotrace.sources.kineto.reader import KinetoTrace, read_kineto
 
 MAIN, AUTOGRAD, PID = 10, 11, 10
 _correlations = count(1)

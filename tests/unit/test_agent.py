@@ -19,10 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iotrace.agent import imports, patching
-from iotrace.agent.encode import encode
-from iotrace.agent.recorder import Recorder, _pack
-from iotrace.agent.spans import timed
-from iotrace.agent.stream import Stream
+from iotrace.agent.recording.encode import encode
+from iotrace.agent.recording.recorder import Recorder, _pack
+from iotrace.agent.recording.spans import timed
+from iotrace.session.append_file import Stream
 from iotrace.session.names import KIND_ITEM, PROCESSES
 from iotrace.sources.processes import read_processes
 
@@ -230,7 +230,7 @@ def test_a_span_costs_two_microseconds_at_most(tmp_path: Path) -> None:
 
 def test_the_pin_memory_thread_is_stamped_on_both_sides() -> None:
     """A stand-in for torch's loop, which needs an accelerator: the wrapping is ours, the loop is not."""
-    from iotrace.agent.pin_memory import hook_pin_memory_loop, stamps_of
+    from iotrace.agent.dataloader.pin_memory import hook_pin_memory_loop, stamps_of
 
     def loop(in_queue: Any, out_queue: Any, device: str) -> None:
         for _ in range(2):

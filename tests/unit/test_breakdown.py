@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iotrace.analysis.breakdown import ROLES, break_down
+from iotrace.analysis.device.breakdown import ROLES, break_down
 from tests.unit.test_intervals import columns, interval, intervals
 
 

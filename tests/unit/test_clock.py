@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iotrace.sources.clock import Clock
-from iotrace.sources.stamps import Stamper, restamp, restamp_one
+from iotrace.sources.clocks.realtime_correction import Stamper, restamp, restamp_one
+from iotrace.sources.clocks.session_clock import Clock
 
 SECOND = 10**9
 EPOCH_NS = 1_795_000_000_123_456_789

@@ -7,9 +7,9 @@ from functools import cache
 
 import pytest
 
-from iotrace.analysis.compat_hta import holistic
-from iotrace.analysis.compat_tb import tensorboard
-from iotrace.sources.kineto import KinetoTrace, read_kineto
+from iotrace.analysis.compat.hta import holistic
+from iotrace.analysis.compat.tb import tensorboard
+from iotrace.sources.kineto.reader import KinetoTrace, read_kineto
 from tests.support.traces import SHARED, shared_trace
 
 _ROLES = {

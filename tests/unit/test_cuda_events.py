@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from iotrace.agent.cuda_events import CudaEvents
-from iotrace.agent.recorder import Recorder
-from iotrace.analysis.batches import Delivery
-from iotrace.analysis.exposed import ExposedWait, exposed_wait
-from iotrace.analysis.steps import Step
+from iotrace.agent.dataloader.cuda_events import CudaEvents
+from iotrace.agent.recording.recorder import Recorder
+from iotrace.analysis.loop.batches import Delivery
+from iotrace.analysis.loop.steps import Step
+from iotrace.analysis.wait.exposed import ExposedWait, exposed_wait
 
 
 class Device(types.ModuleType):

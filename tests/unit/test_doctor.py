@@ -10,21 +10,27 @@ from pathlib import Path
 
 import pytest
 
-from iotrace.doctor import cgroups
-from iotrace.doctor.accelerators import judge_amd, judge_nvidia
-from iotrace.doctor.cgroups import Groups, Limited, cpu_limit, memory_limit
-from iotrace.doctor.clock import check_clock_source, check_synchronised
+from iotrace.doctor.checks import cgroups
+from iotrace.doctor.checks.accelerators import judge_amd, judge_nvidia
+from iotrace.doctor.checks.cgroups import Groups, Limited, cpu_limit, memory_limit
+from iotrace.doctor.checks.clock import check_clock_source, check_synchronised
+from iotrace.doctor.checks.interpreter import (
+    check_agent,
+    check_posix,
+    check_python,
+    check_start_method,
+    judge,
+)
+from iotrace.doctor.checks.limits import check_limits, check_shm
+from iotrace.doctor.checks.processors import Demand, check_cpus, check_memory
+from iotrace.doctor.checks.storage import check_output, mount_of, output
+from iotrace.doctor.checks.telemetry import check_telemetry
+from iotrace.doctor.checks.torch_probe import _Told, judge_torch
 from iotrace.doctor.command import check_command, interpreter_of
 from iotrace.doctor.diagnose import consequences
-from iotrace.doctor.interpreter import check_agent, check_posix, check_python, check_start_method, judge
-from iotrace.doctor.limits import check_limits, check_shm
 from iotrace.doctor.probe import READS, Probe, Told
-from iotrace.doctor.processors import Demand, check_cpus, check_memory
 from iotrace.doctor.program import is_static
 from iotrace.doctor.results import missing, ok, unknown, warning
-from iotrace.doctor.storage import check_output, mount_of, output
-from iotrace.doctor.telemetry import check_telemetry
-from iotrace.doctor.torch_probe import _Told, judge_torch
 from iotrace.launch.posix import PosixCapture
 from iotrace.session import names
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from iotrace.doctor.pagecache import Found, check_page_cache, find
+from iotrace.doctor.checks.pagecache import Found, check_page_cache, find
 
 
 def test_the_page_cache_of_files_just_written(tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from iotrace.cli import _main
+from iotrace.doctor.checks.catalog import Visit
 from iotrace.doctor.results import CheckError, ok
 from iotrace.doctor.run import UsageError, run_checks
-from iotrace.doctor.visit import Visit
-from iotrace.doctor.workplace import ClosedError, Workplace
+from iotrace.doctor.sandbox import ClosedError, Workplace
 
 
 def test_a_check_that_fails_or_hangs_is_unknown_and_the_others_count() -> None:

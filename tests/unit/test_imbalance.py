@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from iotrace.analysis.accelerator import waits_of
-from iotrace.analysis.activity import Activity
-from iotrace.analysis.collectives import RankTrace, match
-from iotrace.analysis.imbalance import imbalance_of
-from iotrace.sources.kineto import read_kineto
+from iotrace.analysis.device.accelerator import waits_of
+from iotrace.analysis.device.activity import Activity
+from iotrace.analysis.device.collectives import RankTrace, match
+from iotrace.analysis.device.imbalance import imbalance_of
+from iotrace.sources.kineto.reader import read_kineto
 from tests.support.kineto import Event, activity_of, annotation, data_wait, event, kernel, operator, step
 
 DATA = Path(__file__).parent.parent / "data"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from iotrace.agent.identity import ranks
-from iotrace.launch import place
+from iotrace.launch import session_directory
 from iotrace.launch.job import job_of, task_of, tasks_of
+from iotrace.session.identity import ranks
 from iotrace.session.manifest import Manifest, Outcome, PosixState, claim, write_outcome
 
 SLURM = {
@@ -100,4 +100,4 @@ def test_a_session_of_an_earlier_start_is_not_joined(
     if ended_s_ago is not None:
         ended_ns = time.time_ns() - ended_s_ago * 1_000_000_000
         write_outcome(tmp_path, Outcome(exit_code=0, ended_ns=ended_ns, duration_ns=1))
-    assert place.may_join(tmp_path, manifest.job, task) is joins
+    assert session_directory.may_join(tmp_path, manifest.job, task) is joins

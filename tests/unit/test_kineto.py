@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from iotrace.errors import TraceError
-from iotrace.sources import jsonevents
-from iotrace.sources.kineto import KinetoTrace, read_kineto
-from iotrace.sources.kineto_kinds import Kind, is_collective_kernel, is_data_wait, module_of, step_of
+from iotrace.sources.chrome import json_events
+from iotrace.sources.kineto.kinds import Kind, is_collective_kernel, is_data_wait, module_of, step_of
+from iotrace.sources.kineto.reader import KinetoTrace, read_kineto
 from tests.support.traces import SHARED, shared_trace
 
 BASE_NS = 217 * 7_889_238 * 10**9
@@ -105,7 +105,7 @@ def layouts(value: Any) -> list[bytes]:
 def test_every_layout_gives_the_same_columns(
     tmp_path: Path, layout: int, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jsonevents, "_CHUNK_BYTES", chunk)
+    monkeypatch.setattr(json_events, "_CHUNK_BYTES", chunk)
     trace = read(tmp_path, layouts({**AROUND, "traceEvents": EVENTS * 5})[layout])
     assert trace.problems == []
     assert (trace.rank, trace.world_size, trace.base_ns, len(trace.devices)) == (3, 8, BASE_NS, 2)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iotrace.sources.dftracer import read_posix
-from iotrace.sources.lostcalls import missing
+from iotrace.sources.dftracer.calls import read_posix
+from iotrace.sources.dftracer.lost_calls import missing
 
 
 def log(path: Path, *events: tuple[int, int]) -> None:

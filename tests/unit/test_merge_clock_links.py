@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iotrace.errors import IotraceError
-from iotrace.merge.affine import ClockLink
-from iotrace.merge.clocks import link
+from iotrace.merge.clocks.alignment import link
+from iotrace.merge.clocks.clock_map import ClockLink
 from iotrace.merge.inputs import CHROME, DFTRACER, SESSION, Source
 from iotrace.merge.survey import Survey
 

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from iotrace.merge import compiled
-from iotrace.merge.affine import ClockMap
-from iotrace.merge.arrows import Arrows
-from iotrace.merge.chrome import Scanner
-from iotrace.merge.chrome_out import ChromePart, opening
-from iotrace.merge.pairs import Selection
+from iotrace.merge.clocks.clock_map import ClockMap
+from iotrace.merge.flow_check import Arrows
 from iotrace.merge.rewrite import Rewriter
-from iotrace.merge.spill import Spill
-from iotrace.merge.tracks import Tracks
+from iotrace.merge.selection import Selection
+from iotrace.sources.chrome import compiled
+from iotrace.sources.chrome.reader import Scanner
+from iotrace.timeline.writers.chrome_json import ChromePart, opening
+from iotrace.timeline.writers.id_map import Tracks
+from iotrace.timeline.writers.spill import Spill
 
 pytestmark = pytest.mark.skipif(not compiled.available(), reason="no C compiler when iotrace was installed")
 

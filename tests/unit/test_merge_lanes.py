@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iotrace.merge.lanes import NEXT, STACKED, UNBOUND, Lanes
-from iotrace.merge.spill import BEGIN, END, FLOW, FLOW_NEXT, MARK, ROW, SLICE, Spill
+from iotrace.timeline.writers.lanes import NEXT, STACKED, UNBOUND, Lanes
+from iotrace.timeline.writers.spill import BEGIN, END, FLOW, FLOW_NEXT, MARK, ROW, SLICE, Spill
 
 spans = st.lists(st.tuples(st.integers(0, 25), st.integers(0, 8), st.booleans()), max_size=14)
 

@@ -12,16 +12,17 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from iotrace.merge import bodies, compiled, compiled_native, packets
-from iotrace.merge.affine import ClockMap
-from iotrace.merge.arrows import Arrows
-from iotrace.merge.chrome import Scanner
-from iotrace.merge.lanes import NEXT, STACKED, UNBOUND
-from iotrace.merge.native_out import NativePart
-from iotrace.merge.pairs import Selection
+from iotrace.merge.clocks.clock_map import ClockMap
+from iotrace.merge.flow_check import Arrows
 from iotrace.merge.rewrite import Rewriter
-from iotrace.merge.spill import BEGIN, END, FLOW, FLOW_NEXT, MARK, ROW, SLICE, Spill
-from iotrace.merge.tracks import Tracks
+from iotrace.merge.selection import Selection
+from iotrace.sources.chrome import compiled
+from iotrace.sources.chrome.reader import Scanner
+from iotrace.timeline.writers import compiled_native, packets, track_event
+from iotrace.timeline.writers.id_map import Tracks
+from iotrace.timeline.writers.lanes import NEXT, STACKED, UNBOUND
+from iotrace.timeline.writers.native import NativePart
+from iotrace.timeline.writers.spill import BEGIN, END, FLOW, FLOW_NEXT, MARK, ROW, SLICE, Spill
 from tests.unit.test_merge_compiled import ids, numbers, texts, values
 
 pytestmark = pytest.mark.skipif(not compiled.available(), reason="no C compiler when iotrace was installed")
@@ -151,7 +152,7 @@ def test_a_key_that_comes_twice_holds_its_last_value(monkeypatch: pytest.MonkeyP
 
 
 def test_more_strings_than_are_interned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(bodies, "MOST_INTERNED", 3)
+    monkeypatch.setattr(track_event, "MOST_INTERNED", 3)
     found = [
         {"ph": "X", "ts": at, "pid": 1, "tid": 1, "name": f"n{at}", "cat": f"c{at}", "args": {f"a{at}": at}}
         for at in [0, 1, 2, 3, 4, 0, 5]
@@ -163,14 +164,14 @@ def test_more_strings_than_are_interned(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 @given(st.lists(st.binary(max_size=20), max_size=300))
 def test_strings_have_their_place_as_number(found: list[bytes]) -> None:
-    one, two = compiled_native.Interned(50), bodies.Interned()
-    two_most, bodies.MOST_INTERNED = bodies.MOST_INTERNED, 50
+    one, two = compiled_native.Interned(50), track_event.Interned()
+    two_most, track_event.MOST_INTERNED = track_event.MOST_INTERNED, 50
     try:
         for text in found:
-            assert one.number(bodies.LABELS, text) == two.number(bodies.LABELS, text)
+            assert one.number(track_event.LABELS, text) == two.number(track_event.LABELS, text)
     finally:
-        bodies.MOST_INTERNED = two_most
-    assert list(one.strings(bodies.LABELS)) == list(two.strings(bodies.LABELS))
+        track_event.MOST_INTERNED = two_most
+    assert list(one.strings(track_event.LABELS)) == list(two.strings(track_event.LABELS))
 
 
 placed_rows = st.lists(

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from iotrace.merge.chrome import Scanner
-from iotrace.merge.dftracer import LogReader, pool_of
+from iotrace.sources.chrome.reader import Scanner
+from iotrace.sources.dftracer.chrome_events import LogReader, pool_of
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.text(max_size=6),

@@ -11,8 +11,10 @@ import pytest
 import torch
 from torch import nn
 
-from iotrace.agent import module_parents, patching, regions
-from iotrace.agent.module_ranges import names
+from iotrace.agent import patching
+from iotrace.agent.recording import regions
+from iotrace.agent.torch_profiler import module_parents
+from iotrace.agent.torch_profiler.module_ranges import names
 from iotrace.session.names import MODULE_RANGE
 
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from iotrace.analysis.overhead import count_inside, following
+from iotrace.analysis.host.overhead import count_inside, following
 from iotrace.analysis.results import Overhead
 from iotrace.report.terminal import _print_overhead
-from iotrace.sources.dftracer import PosixCalls
+from iotrace.sources.dftracer.calls import PosixCalls
 
 
 @given(

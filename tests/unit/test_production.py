@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iotrace.analysis.production import PARTS, compose
+from iotrace.analysis.wait.production import PARTS, compose
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_READ_PATH
-from iotrace.sources.clock import Clock
-from iotrace.sources.dftracer import PosixCalls
+from iotrace.sources.clocks.session_clock import Clock
+from iotrace.sources.dftracer.calls import PosixCalls
 from iotrace.sources.paths import Paths
 from iotrace.sources.processes import SPAN_DTYPE, Process
 from iotrace.sources.records import Identity

@@ -20,14 +20,15 @@ import numpy as np
 import pytest
 
 import iotrace
-from iotrace.agent import marks, regions
-from iotrace.agent.recorder import Recorder
-from iotrace.analysis.batches import Delivery
-from iotrace.analysis.regions import regions_of
-from iotrace.analysis.steps import Step
-from iotrace.analysis.waits import CAUSES, Explained
+from iotrace.agent import public_api
+from iotrace.agent.recording import regions
+from iotrace.agent.recording.recorder import Recorder
+from iotrace.analysis.loop.batches import Delivery
+from iotrace.analysis.loop.steps import Step
+from iotrace.analysis.wait.regions import regions_of
+from iotrace.analysis.wait.waits import CAUSES, Explained
 from iotrace.session.names import KIND_REGION, PROCESSES
-from iotrace.sources.clock import Clock
+from iotrace.sources.clocks.session_clock import Clock
 from iotrace.sources.processes import SPAN_DTYPE, Process
 from iotrace.sources.records import Identity
 from iotrace.sources.session import Rank
@@ -46,10 +47,10 @@ def recorder(tmp_path: Path) -> Iterator[Recorder]:
     made = Recorder(str(tmp_path))
     made.open({"pid": os.getpid(), "ppid": 1, "role": "main"})
     regions.follow(made)
-    marks.follow(made)
+    public_api.follow(made)
     yield made
     regions.follow(None)
-    marks.follow(None)
+    public_api.follow(None)
     made.close()
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from iotrace.agent import spans
-from iotrace.agent.recorder import Recorder
+from iotrace.agent.recording import spans
+from iotrace.agent.recording.recorder import Recorder
 from iotrace.session.names import KIND_ITEM
 
 WORK_NS = 1_000_000

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from iotrace.analysis.batches import Delivery
-from iotrace.analysis.cores import has_core
-from iotrace.analysis.data_wait import unmade_fraction
-from iotrace.analysis.waits import CAUSES, Explained
+from iotrace.analysis.host.cpu_headroom import has_core
+from iotrace.analysis.loop.batches import Delivery
+from iotrace.analysis.wait.data_wait import unmade_fraction
+from iotrace.analysis.wait.waits import CAUSES, Explained
 
 
 def explained(**causes_ns: int) -> Explained:

@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from iotrace.agent.torch_profiler import _compress
-from iotrace.agent.torch_window import Plan
-from iotrace.analysis.batches import Delivery
-from iotrace.analysis.steps import Step, measured, measured_beside, with_warm_up
+from iotrace.agent.torch_profiler.profiler import _compress
+from iotrace.agent.torch_profiler.window import Plan
+from iotrace.analysis.loop.batches import Delivery
+from iotrace.analysis.loop.steps import Step, measured, measured_beside, with_warm_up
 from iotrace.errors import LaunchError
-from iotrace.launch import torchprof
+from iotrace.launch import torch_settings
 from iotrace.session.names import decode_settings, encode_settings
 
 
 def test_settings_reach_the_agent_whole() -> None:
-    found = torchprof.settings("3:2:4", "shapes,stacks", "cpu")
+    found = torch_settings.settings("3:2:4", "shapes,stacks", "cpu")
     plan = Plan(decode_settings(encode_settings(found)))
     assert (plan.on, plan.wait, plan.warmup, plan.active, plan.repeat) == (True, 3, 2, 4, 1)
     assert (plan.options, plan.activities) == ({"shapes", "stacks"}, "cpu")
-    assert not Plan(torchprof.settings("off", "", "all")).on
+    assert not Plan(torch_settings.settings("off", "", "all")).on
     assert not Plan({}).on
 
 
@@ -40,7 +40,7 @@ def test_settings_reach_the_agent_whole() -> None:
 )
 def test_a_mistake_gets_a_sentence(steps: str, options: str, activities: str, named: str) -> None:
     with pytest.raises(LaunchError, match=named) as caught:
-        torchprof.settings(steps, options, activities)
+        torch_settings.settings(steps, options, activities)
     assert caught.value.exit_code == 125
     assert caught.value.remedy
 

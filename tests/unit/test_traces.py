@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from iotrace.analysis.batches import Delivery
-from iotrace.analysis.compute import compute_of, exposure_of
-from iotrace.analysis.steps import Step
+from iotrace.analysis.device.compute import compute_of, exposure_of
+from iotrace.analysis.loop.batches import Delivery
+from iotrace.analysis.loop.steps import Step
 from iotrace.analysis.traces import analyse_traces
-from iotrace.analysis.waits import CAUSES, Explained
-from iotrace.sources.kineto import read_kineto
-from iotrace.sources.windows import read_windows
+from iotrace.analysis.wait.waits import CAUSES, Explained
+from iotrace.sources.kineto.profiler_traces import read_windows
+from iotrace.sources.kineto.reader import read_kineto
 from tests.support.kineto import data_wait, kernel, operator, step, trace_of
 from tests.support.traces import SHARED, shared_trace
 

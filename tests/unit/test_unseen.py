@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from iotrace.analysis.unseen import _failed_early, _no_process
+from iotrace.analysis.completeness.not_captured import _failed_early, _no_process
 
 
 def test_a_command_that_failed_early_is_told_so_without_a_remedy() -> None:

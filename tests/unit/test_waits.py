@@ -7,11 +7,11 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iotrace.analysis.batches import Delivery, LoaderRun, primary_of
-from iotrace.analysis.loaders import queue_depth
-from iotrace.analysis.steps import measured, steps_of
-from iotrace.analysis.verdicts import verdict
-from iotrace.analysis.waits import CAUSES, Explained, behind_ready_ns, split_wait
+from iotrace.analysis.loop.batches import Delivery, LoaderRun, primary_of
+from iotrace.analysis.loop.loaders import queue_depth
+from iotrace.analysis.loop.steps import measured, steps_of
+from iotrace.analysis.thresholds import verdict
+from iotrace.analysis.wait.waits import CAUSES, Explained, behind_ready_ns, split_wait
 from iotrace.sources.records import IteratorStart
 
 START = IteratorStart(

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tools.benchmarks.steps import Printed, step_seconds
 
-from iotrace.launch import posix, torchprof
+from iotrace.launch import posix, torch_settings
 from iotrace.launch.capture import own_python, traced_environment
 from iotrace.launch.telemetry.start import DEFAULT_INTERVAL_MS, Telemetry, start
 from iotrace.session import names
@@ -65,7 +65,7 @@ def environment_of(variant: str, session: Path) -> dict[str, str]:
     capture = posix.plan([*posix.python_directories(sys.executable), *own_python()], [])
     if capture.why_not and variant in (POSIX, BOTH):
         raise SystemExit(f"tools/bench: {capture.why_not}: {capture.remedy}")
-    torch = torchprof.settings(torchprof.DEFAULT_STEPS, "", "all") if variant == WINDOW else {}
+    torch = torch_settings.settings(torch_settings.DEFAULT_STEPS, "", "all") if variant == WINDOW else {}
     both = traced_environment(bare, capture, session, torch)
     added = {key: value for key, value in both.items() if bare.get(key) != value}
     of_dftracer = {key for key in added if key.startswith("DFTRACER") or key == "LD_PRELOAD"}

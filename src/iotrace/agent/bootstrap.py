@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 import sys
 
-from iotrace.agent import descriptors, identity, imports, marks, patching, regions
-from iotrace.agent.recorder import Recorder
-from iotrace.session import names
+from iotrace.agent import imports, patching, public_api
+from iotrace.agent.dftracer_compat import keep_log_open
+from iotrace.agent.recording import regions
+from iotrace.agent.recording.recorder import Recorder
+from iotrace.session import identity, names
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
@@ -38,6 +40,9 @@ READ_PATH_MODULES = {
 LIGHTNING_PROFILERS = ("pytorch_lightning.profilers.pytorch", "lightning.pytorch.profilers.pytorch")
 TRAINER_MODULES = ("pytorch_lightning.trainer.trainer", "lightning.pytorch.trainer.trainer")
 
+_FOREIGN = "torch_profiler.foreign_profilers"
+_PROGRAM_DFTRACER = "dftracer_compat.program_dftracer"
+
 # The process that has been started; a fork makes it differ. (A venv runs .pth files twice.)
 _started_in = 0
 _recorder: Recorder | None = None
@@ -58,8 +63,8 @@ def start() -> None:
         recorder = begin(session, process_role)
     except OSError:  # no directory to report to: the program runs as if we were not here
         return
-    descriptors.protect(f"{session}/{names.POSIX}")
-    descriptors.close_before_exec(recorder)
+    keep_log_open.protect(f"{session}/{names.POSIX}")
+    keep_log_open.close_before_exec(recorder)
 
 
 def _settings() -> dict[str, str]:
@@ -86,7 +91,7 @@ def _install(recorder: Recorder, session: str, settings: dict[str, str]) -> None
 
     patching.on_undo(imports.install(_hooks(recorder, session, settings), recorder.log))
     regions.follow(recorder)
-    marks.follow(recorder)
+    public_api.follow(recorder)
     # Registered first, so it runs last: after the program's own handlers and multiprocessing's.
     atexit.register(recorder.close)
     patching.on_undo(lambda: atexit.unregister(recorder.close))
@@ -98,21 +103,27 @@ def _hooks(recorder: Recorder, session: str, settings: dict[str, str]) -> dict[s
     hooks = {
         "multiprocessing.util": lambda module: _close_with_processes(module, recorder),
         "torch.utils.data.dataloader": lambda module: _hook_loaders(module, recorder, settings),
-        "torch.autograd": _hook("training", "hook_autograd"),
+        "torch.autograd": _hook("dataloader.training", "hook_autograd"),
         "torch.compiler": lambda module: regions.ask_compiler(getattr(module, "is_compiling", None)),
         "torch.distributed.distributed_c10d": _hook("distributed", "hook_distributed", recorder),
-        "torch.profiler": _hook("takeover", "hook_torch", recorder),
-        "dftracer.python.env": _hook("own_dftracer", "hook_settings", settings.get("dftracer") == "on"),
-        "dftracer.python.common": _hook("own_dftracer", "hook_events", recorder, session),
-        **dict.fromkeys(LIGHTNING_PROFILERS, _hook("takeover", "hook_lightning", recorder)),
+        "torch.profiler": _hook(_FOREIGN, "hook_torch", recorder),
+        "dftracer.python.env": _hook(
+            "dftracer_compat.program_dftracer", "hook_settings", settings.get("dftracer") == "on"
+        ),
+        "dftracer.python.common": _hook(_PROGRAM_DFTRACER, "hook_events", recorder, session),
+        **dict.fromkeys(
+            LIGHTNING_PROFILERS, _hook("torch_profiler.foreign_profilers", "hook_lightning", recorder)
+        ),
         **dict.fromkeys(TRAINER_MODULES, _hook("lightning", "hook_trainer", recorder)),
         **{name: _read_path_hook(name, recorder) for name in READ_PATH_MODULES},
     }
     if settings.get(names.TORCH_STEPS, names.OFF) != names.OFF:
-        hooks["torch.nn.modules.module"] = _hook("module_parents", "hook_modules")
+        hooks["torch.nn.modules.module"] = _hook("torch_profiler.module_parents", "hook_modules")
     log_directory = f"{session}/{names.POSIX}"
     if _traced_into(log_directory):
-        hooks["_posixsubprocess"] = _hook("fork_exec", "hook_fork_exec", recorder, log_directory)
+        hooks["_posixsubprocess"] = _hook(
+            "dftracer_compat.fork_exec", "hook_fork_exec", recorder, log_directory
+        )
     return hooks
 
 
@@ -129,14 +140,14 @@ def _hook(ours: str, function: str, *arguments: Any) -> imports.Hook:
 def _hook_loaders(module: Any, recorder: Recorder, settings: dict[str, str]) -> None:
     asked = os.environ.get(names.POINT_VARIABLE, "")
     if asked:  # below the recording, which then sees what the point makes of the loader
-        from iotrace.agent.point import Point, hook_point
+        from iotrace.agent.sweep_override import Point, hook_point
 
         hook_point(module, recorder, Point(names.decode_settings(asked)))
-    from iotrace.agent import torch_window
-    from iotrace.agent.loader import hook_loader
+    from iotrace.agent.dataloader.consumer import hook_loader
+    from iotrace.agent.torch_profiler import window
 
     hook_loader(module, recorder)
-    torch_window.install(recorder, settings)
+    window.install(recorder, settings)
 
 
 def _close_with_processes(module: Any, recorder: Recorder) -> None:
@@ -203,7 +214,7 @@ def _after_fork_in_child() -> None:
     _started_in = os.getpid()
     if _recorder is None:
         return
-    spans = sys.modules.get("iotrace.agent.spans")
+    spans = sys.modules.get("iotrace.agent.recording.spans")
     if spans is not None:
         spans.forget_threads()
     try:
@@ -220,7 +231,7 @@ def stop() -> None:
     global _recorder
     recorder, _recorder = _recorder, None
     regions.follow(None)
-    marks.follow(None)
+    public_api.follow(None)
     patching.undo_all()
     if recorder is not None:
         recorder.over = recorder.unsettled = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from iotrace.agent.patching import hide_frame, patch
-from iotrace.agent.recorder import Recorder
+from iotrace.agent.recording.recorder import Recorder
 
 
 def hook_distributed(module: Any, recorder: Recorder) -> None:

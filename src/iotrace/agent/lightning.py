@@ -6,9 +6,9 @@ from time import monotonic_ns
 from typing import Any
 from weakref import ref
 
-from iotrace.agent import phases
+from iotrace.agent.dataloader import phases
 from iotrace.agent.patching import hide_frame, patch
-from iotrace.agent.recorder import Recorder
+from iotrace.agent.recording.recorder import Recorder
 
 NAMESPACES = ("pytorch_lightning", "lightning.pytorch")
 

@@ -5,16 +5,24 @@ from __future__ import annotations
 import numpy as np
 
 from iotrace.analysis.advice import recommend
-from iotrace.analysis.batches import loaders_of
-from iotrace.analysis.compute import Compute, compare, compute_of, exposure_of
-from iotrace.analysis.cores import core_free
-from iotrace.analysis.data_wait import data_wait
-from iotrace.analysis.idle import KERNEL_GAP_US
-from iotrace.analysis.io import io_of
-from iotrace.analysis.loaders import loader_result
-from iotrace.analysis.losses import losses
-from iotrace.analysis.overhead import overhead_of
-from iotrace.analysis.regions import regions_of
+from iotrace.analysis.completeness.data_loss import losses
+from iotrace.analysis.completeness.not_captured import not_captured
+from iotrace.analysis.device.compute import Compute, compare, compute_of, exposure_of
+from iotrace.analysis.device.idle import KERNEL_GAP_US
+from iotrace.analysis.host.cpu_headroom import core_free
+from iotrace.analysis.host.io import io_of
+from iotrace.analysis.host.overhead import overhead_of
+from iotrace.analysis.host.system import system_of
+from iotrace.analysis.loop.batches import loaders_of
+from iotrace.analysis.loop.loaders import loader_result
+from iotrace.analysis.loop.steps import (
+    Step,
+    loop_of,
+    measured_beside,
+    profiled_intervals,
+    program_intervals,
+    summarise,
+)
 from iotrace.analysis.results import (
     SCHEMA_VERSION,
     ClockInfo,
@@ -24,17 +32,9 @@ from iotrace.analysis.results import (
     Report,
     SessionInfo,
 )
-from iotrace.analysis.steps import (
-    Step,
-    loop_of,
-    measured_beside,
-    profiled_intervals,
-    program_intervals,
-    summarise,
-)
-from iotrace.analysis.system import system_of
-from iotrace.analysis.unseen import not_captured
-from iotrace.analysis.waits import explain
+from iotrace.analysis.wait.data_wait import data_wait
+from iotrace.analysis.wait.regions import regions_of
+from iotrace.analysis.wait.waits import explain
 from iotrace.sources.processes import Process
 from iotrace.sources.records import Tick
 from iotrace.sources.session import Rank, Session, rank_of

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from iotrace.analysis.compute import Compute, compare, compute_of
-from iotrace.analysis.idle import KERNEL_GAP_US
+from iotrace.analysis.device.compute import Compute, compare, compute_of
+from iotrace.analysis.device.idle import KERNEL_GAP_US
 from iotrace.analysis.intervals import Coverage
 from iotrace.analysis.results import (
     SCHEMA_VERSION,
@@ -23,9 +23,9 @@ from iotrace.analysis.results import (
     Steps,
     System,
 )
-from iotrace.analysis.verdicts import verdict
+from iotrace.analysis.thresholds import verdict
 from iotrace.session.manifest import NotCaptured
-from iotrace.sources.kineto_trace import KinetoTrace
+from iotrace.sources.kineto.trace import KinetoTrace
 
 _KNOWN_OF_DEVICES = frozenset({"index", "uuid", "name", "memory_total_bytes", "throttle_reasons"})
 

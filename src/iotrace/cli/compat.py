@@ -9,10 +9,10 @@ from typing import Any
 
 import typer
 
-from iotrace.analysis.compat_hta import holistic
-from iotrace.analysis.compat_tb import tensorboard
+from iotrace.analysis.compat.hta import holistic
+from iotrace.analysis.compat.tb import tensorboard
 from iotrace.cli.output import print_json
-from iotrace.sources.kineto import KinetoTrace, read_kineto
+from iotrace.sources.kineto.reader import KinetoTrace, read_kineto
 
 
 def print_compat(paths: Sequence[Path], tool: str, as_json: bool) -> None:

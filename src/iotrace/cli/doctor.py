@@ -48,7 +48,7 @@ def doctor(
 
         print_json(diagnosis)
     else:
-        from iotrace.present import make_console
+        from iotrace.postrun import make_console
 
         _print(diagnosis, output, make_console(stderr=False))
     return 1 if any(check.status == "missing" for check in diagnosis.checks) else 0

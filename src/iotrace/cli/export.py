@@ -30,7 +30,7 @@ def export(
     Exit codes: 0 written, 1 SESSION cannot be read or FILE not be written, 2 wrong usage.
     """
     from iotrace.export.dftracer import write_dftracer
-    from iotrace.present import make_console
+    from iotrace.postrun import make_console
     from iotrace.sources.session import open_session
 
     with make_console(stderr=True).status("reading the session") as status:

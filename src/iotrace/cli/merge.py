@@ -67,9 +67,9 @@ def merge(
         raise typer.BadParameter("--align knows one way: start")
     from iotrace.cli.interruption import ended_by_signals
     from iotrace.merge.plan import Options
-    from iotrace.merge.report import print_summary
     from iotrace.merge.run import merge as merge_files
-    from iotrace.present import make_console
+    from iotrace.postrun import make_console
+    from iotrace.report.merge import print_summary
 
     options = Options(
         steps=_steps(steps),

@@ -44,7 +44,7 @@ def report(
 
     Exit codes: 0 printed, 1 SESSION or TRACE cannot be read, 2 wrong usage.
     """
-    from iotrace.present import load, load_traces, make_console
+    from iotrace.postrun import load, load_traces, make_console
 
     bare = all(path.is_file() for path in sources)
     if not bare and len(sources) > 1:

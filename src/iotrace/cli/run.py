@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from iotrace.launch import capture, torchprof
+from iotrace.launch import capture, torch_settings
 from iotrace.launch.telemetry.start import DEFAULT_INTERVAL_MS, LONGEST_INTERVAL_MS, SHORTEST_INTERVAL_MS
 
 
@@ -31,7 +31,7 @@ def run(
             metavar="WAIT:WARMUP:ACTIVE[:REPEAT]",
             help="When torch.profiler runs, in steps of the training loader; or: off.",
         ),
-    ] = torchprof.DEFAULT_STEPS,
+    ] = torch_settings.DEFAULT_STEPS,
     torch_options: Annotated[
         str,
         typer.Option("--torch-options", metavar="LIST", help="Of: shapes,stacks,memory,flops."),
@@ -63,7 +63,7 @@ def run(
     own, 128+N if signal N ended it, 127 not found, 126 not executable, 125 if iotrace could not start it.
     """
     directory = output or capture.default_directory()
-    torch = torchprof.settings(torch_steps, torch_options, torch_activities)
+    torch = torch_settings.settings(torch_steps, torch_options, torch_activities)
     run = capture.run(command or [], directory, io or [], torch, telemetry_ms if telemetry else None)
     if run.first and not quiet:  # one report for all launchers of a job
         _report(directory)
@@ -73,7 +73,7 @@ def run(
 def _report(directory: Path) -> None:
     """Whatever happens here, the command has had its run, and its exit code counts."""
     try:
-        from iotrace.present import tell
+        from iotrace.postrun import tell
 
         tell(directory)
     except Exception as error:  # a broken installation

@@ -68,7 +68,7 @@ def sweep(
     codes: 0 advice was given, 1 no point gave figures, 2 wrong usage, 130 interrupted (what there is, is
     printed and kept).
     """
-    from iotrace.present import make_console
+    from iotrace.postrun import make_console
     from iotrace.report.sweep import print_sweep, write_csv
     from iotrace.report.sweep_live import Watcher
     from iotrace.sweeps.execute import execute

@@ -7,12 +7,13 @@ import time
 import msgspec
 
 from iotrace import __version__
-from iotrace.doctor import accelerators, command
+from iotrace.doctor import command
+from iotrace.doctor.checks import accelerators
+from iotrace.doctor.checks.catalog import Visit
+from iotrace.doctor.checks.torch_probe import BROKEN
 from iotrace.doctor.probe import clean_environment
 from iotrace.doctor.results import SCHEMA_VERSION, Check, Diagnosis, Unknown
 from iotrace.doctor.run import run_checks
-from iotrace.doctor.torch_probe import BROKEN
-from iotrace.doctor.visit import Visit
 
 # What a run records, and the checks on which that rests.
 _RECORDED = {

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import msgspec
 
 from iotrace.doctor.command import Interpreter
-from iotrace.doctor.workplace import Workplace
+from iotrace.doctor.sandbox import Workplace
 from iotrace.launch import posix
 from iotrace.launch.capture import own_python, traced_environment
 from iotrace.session import names
-from iotrace.sources.dftracer import read_posix
+from iotrace.sources.dftracer.calls import read_posix
 
 READS, READ_BYTES = 8, 512
 # For both tries together: a check that is given up leaves no child and no directory behind.

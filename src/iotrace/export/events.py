@@ -6,8 +6,8 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from iotrace.analysis.batches import Delivery, loaders_of
-from iotrace.analysis.steps import loop_of
+from iotrace.analysis.loop.batches import Delivery, loaders_of
+from iotrace.analysis.loop.steps import loop_of
 from iotrace.session.names import (
     KIND_COLLATE,
     KIND_DFTRACER,

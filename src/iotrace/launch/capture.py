@@ -15,7 +15,7 @@ from iotrace import __version__
 from iotrace.errors import LaunchError
 from iotrace.launch import child, posix
 from iotrace.launch.job import job_of, task_of
-from iotrace.launch.place import begin, may_join
+from iotrace.launch.session_directory import begin, may_join
 from iotrace.launch.telemetry.start import Telemetry, start
 from iotrace.session import names
 from iotrace.session.manifest import Manifest, NotCaptured, Outcome, PosixState, write_outcome

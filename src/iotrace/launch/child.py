@@ -8,7 +8,7 @@ import shutil
 import signal
 
 from iotrace.errors import LaunchError
-from iotrace.launch.witness import Witness
+from iotrace.launch.signal_monitor import Witness
 
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from iotrace.agent.identity import ranks
 from iotrace.session import names
+from iotrace.session.identity import ranks
 
 # Variables that together are the same for every task of one start of a parallel program, and for no other
 # start. A batch job's number alone is not enough: a job may start several programs.

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from iotrace.errors import IotraceError
-from iotrace.merge.stream import blocks
 from iotrace.session import names
+from iotrace.sources.byte_stream import blocks
 
 CHROME, DFTRACER, SESSION = "chrome", "dftracer", "session"
 _HEAD_BYTES = 1 << 20

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from iotrace.merge.affine import ClockLink
+from iotrace.merge.clocks.clock_map import ClockLink
+from iotrace.merge.convert import Job
 from iotrace.merge.inputs import DFTRACER, SESSION, MergeError, Source, UnreadableError, expand, identify
-from iotrace.merge.job import Job
-from iotrace.merge.pairs import Selection
-from iotrace.merge.recorded import foreign_traces, ranks_of
-from iotrace.merge.stream import size_of
+from iotrace.merge.selection import Selection
+from iotrace.merge.session_input import foreign_traces, ranks_of
 from iotrace.merge.survey import Survey, Wants
-from iotrace.merge.tracks import PIDS_EACH, Raw
+from iotrace.sources.byte_stream import size_of
+from iotrace.timeline.writers.id_map import PIDS_EACH, Raw
 
 _DAY_NS = 86_400 * 10**9
 _LOOK_BYTES = 1 << 16

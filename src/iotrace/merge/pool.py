@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from iotrace.errors import IotraceError
-from iotrace.merge.job import Job, convert
+from iotrace.merge.convert import Job, convert
 from iotrace.merge.survey import survey
 
 _KEPT_BYTES = 32 << 20  # the most that glibc takes

@@ -11,13 +11,13 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
-from iotrace.merge.affine import ClockMap
-from iotrace.merge.arrows import Arrows
-from iotrace.merge.batch import NO_ID, OTHER_ID, Batch, Columns, Edit
-from iotrace.merge.events import ASYNC, FLOWS, NAMING, Times
-from iotrace.merge.pairs import Selection, categories
-from iotrace.merge.spill import BEGIN, ELSEWHERE, END, FLOW, FLOW_NEXT, MARK, SLICE, Spill
-from iotrace.merge.tracks import Tracks
+from iotrace.merge.clocks.clock_map import ClockMap
+from iotrace.merge.flow_check import Arrows
+from iotrace.merge.selection import Selection, categories
+from iotrace.sources.chrome.batch import NO_ID, OTHER_ID, Batch, Columns, Edit
+from iotrace.sources.chrome.event import ASYNC, FLOWS, NAMING, Times
+from iotrace.timeline.writers.id_map import Tracks
+from iotrace.timeline.writers.spill import BEGIN, ELSEWHERE, END, FLOW, FLOW_NEXT, MARK, SLICE, Spill
 
 
 def _by_letter(kinds: dict[str, int], default: int) -> Any:

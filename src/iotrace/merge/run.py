@@ -15,12 +15,10 @@ from typing import Any, BinaryIO
 from isal import igzip
 
 from iotrace import __version__
-from iotrace.merge import chrome_out, compiled, native_out
-from iotrace.merge.affine import ClockLink
-from iotrace.merge.clocks import clocks_set, link
-from iotrace.merge.events import KINDS
+from iotrace.merge.clocks.alignment import clocks_set, link
+from iotrace.merge.clocks.clock_map import ClockLink
+from iotrace.merge.convert import Job, Result
 from iotrace.merge.inputs import MergeError, Source
-from iotrace.merge.job import Job, Result
 from iotrace.merge.plan import (
     Options,
     adopt,
@@ -35,7 +33,10 @@ from iotrace.merge.plan import (
 from iotrace.merge.pool import Watch, run_all
 from iotrace.merge.summary import SCHEMA_VERSION, KindCount, SourceSummary, Summary
 from iotrace.merge.survey import Survey
-from iotrace.merge.titles import arrange, chrome_metadata
+from iotrace.merge.track_names import arrange, chrome_metadata
+from iotrace.sources.chrome import compiled
+from iotrace.sources.chrome.event import KINDS
+from iotrace.timeline.writers import chrome_json, native
 
 _DAY_NS = 86_400 * 10**9
 _EXACT_SPAN_NS = 100 * _DAY_NS
@@ -178,11 +179,11 @@ def _write(
     parts = [jobs[place].part for place in places]
     document = _document(places, sources, surveys, links, results)
     temporary = directory / f"result-{path.name}"
-    native, base_ns = jobs[places[0]].native, jobs[places[0]].base_ns
+    is_native, base_ns = jobs[places[0]].native, jobs[places[0]].base_ns
     opened: BinaryIO
     if path.name.endswith(".gz"):
         opened = _open_gzip(temporary, "wb", compresslevel=_FASTEST)
-    elif native:
+    elif is_native:
         opened = temporary.open("wb")
     else:  # the largest part grows to the result: the others alone are copied
         largest = max(parts, key=lambda part: part.stat().st_size)
@@ -191,12 +192,12 @@ def _write(
         opened = temporary.open("r+b")
         opened.seek(0, os.SEEK_END)
     with opened as out:
-        if native:
-            native_out.join(parts, processes, base_ns, document, out)
+        if is_native:
+            native.join(parts, processes, base_ns, document, out)
             return temporary, path
         if path.name.endswith(".gz"):
-            out.write(chrome_out.opening(base_ns))
-        chrome_out.join(parts, chrome_metadata(processes), base_ns, document, out)
+            out.write(chrome_json.opening(base_ns))
+        chrome_json.join(parts, chrome_metadata(processes), base_ns, document, out)
     return temporary, path
 
 

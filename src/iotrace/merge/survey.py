@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from iotrace.merge.chrome import Scanner
-from iotrace.merge.dftracer import LogReader, pool_of
-from iotrace.merge.events import us_to_ns
 from iotrace.merge.inputs import DFTRACER, SESSION, Source
-from iotrace.merge.recorded import bound_of, timeline_of
-from iotrace.merge.stream import Progress, blocks, is_compressed, silent, size_of
-from iotrace.sources.clock import Clock
+from iotrace.merge.session_input import bound_of, timeline_of
+from iotrace.sources.byte_stream import Progress, blocks, is_compressed, silent, size_of
+from iotrace.sources.chrome.event import us_to_ns
+from iotrace.sources.chrome.reader import Scanner
+from iotrace.sources.clocks.session_clock import Clock
+from iotrace.sources.dftracer.chrome_events import LogReader, pool_of
 from iotrace.sources.session import open_session
 
 _EDGE_BYTES = 1 << 20

@@ -22,7 +22,7 @@ from iotrace.report.layout import command as _command
 from iotrace.report.layout import line as _line
 from iotrace.report.terminal_compute import print_compute, print_imbalance
 from iotrace.report.terminal_system import print_io, print_system
-from iotrace.sources.clock import step_text
+from iotrace.sources.clocks.session_clock import step_text
 
 _MOST_CAUSES = 5
 _MOST_REGIONS = 6

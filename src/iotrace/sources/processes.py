@@ -13,9 +13,10 @@ import numpy.typing as npt
 
 from iotrace.session import names
 from iotrace.session.manifest import launches
-from iotrace.sources.clock import Clock
-from iotrace.sources.clocks import Clocks, Recorder, clocks_of, domain_of, sidecars
-from iotrace.sources.lines import read_lines
+from iotrace.sources.clocks.anchors import Clocks, Recorder, clocks_of, domain_of, sidecars
+from iotrace.sources.clocks.session_clock import Clock
+from iotrace.sources.json_lines import read_lines
+from iotrace.sources.kineto.profiler_traces import Recording, Windows, read_windows
 from iotrace.sources.records import (
     End,
     Identity,
@@ -26,7 +27,6 @@ from iotrace.sources.records import (
     TorchProgramTrace,
     TorchWindow,
 )
-from iotrace.sources.windows import Recording, Windows, read_windows
 
 SPAN_DTYPE = np.dtype(
     [

@@ -12,8 +12,8 @@ import numpy as np
 from iotrace.session import names
 from iotrace.session.costs import Costs, read_costs
 from iotrace.session.manifest import Manifest, Outcome, launches, read_manifest, read_outcome
-from iotrace.sources.clocks import Clocks
-from iotrace.sources.dftracer import OwnLogs, PosixCalls, read_posix
+from iotrace.sources.clocks.anchors import Clocks
+from iotrace.sources.dftracer.calls import OwnLogs, PosixCalls, read_posix
 from iotrace.sources.paths import Paths, is_code
 from iotrace.sources.processes import Process, read_recorders
 from iotrace.sources.records import Distributed, IteratorStart, Mark, OwnLog, Worker

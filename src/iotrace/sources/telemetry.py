@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from iotrace.session import names
-from iotrace.sources.clock import Clock, Times
-from iotrace.sources.clocks import Clocks, clocks_of, domain_of, sidecars
-from iotrace.sources.lines import read_lines
+from iotrace.sources.clocks.anchors import Clocks, clocks_of, domain_of, sidecars
+from iotrace.sources.clocks.realtime_correction import restamp_one
+from iotrace.sources.clocks.session_clock import Clock, Times
+from iotrace.sources.json_lines import read_lines
 from iotrace.sources.processes import Process
 from iotrace.sources.samples import (
     SAMPLE_DTYPE,
@@ -29,7 +30,6 @@ from iotrace.sources.samples import (
     SystemRecord,
     Unavailable,
 )
-from iotrace.sources.stamps import restamp_one
 
 Floats = npt.NDArray[np.float64]
 # The kernel tells a process's start in ticks of 10 ms; the agent's first clock reading follows it.

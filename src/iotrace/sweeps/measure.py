@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from iotrace.analysis.batches import loaders_of, primary_of
+from iotrace.analysis.loop.batches import loaders_of, primary_of
+from iotrace.analysis.loop.steps import Step, measured, steps_of
 from iotrace.analysis.report import analyse
 from iotrace.analysis.results import LoaderResult, RankReport
-from iotrace.analysis.steps import Step, measured, steps_of
 from iotrace.errors import IotraceError
 from iotrace.sources.records import Ended
 from iotrace.sources.session import Rank, open_session

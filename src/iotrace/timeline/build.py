@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from iotrace.analysis.activity import Activity
-from iotrace.analysis.batches import Delivery, LoaderRun, loaders_of, worker_number
-from iotrace.analysis.phases import phases_of
-from iotrace.analysis.steps import Loop, loop_of
-from iotrace.analysis.waits import CAUSES, Explained, explain
+from iotrace.analysis.device.activity import Activity
+from iotrace.analysis.loop.batches import Delivery, LoaderRun, loaders_of, worker_number
+from iotrace.analysis.loop.phases import phases_of
+from iotrace.analysis.loop.steps import Loop, loop_of
+from iotrace.analysis.wait.waits import CAUSES, Explained, explain
 from iotrace.sources.processes import Process
 from iotrace.sources.records import Produced
 from iotrace.sources.session import Rank, Session
-from iotrace.timeline.arrows import batch_arrows
 from iotrace.timeline.calls import call_tracks, span_tracks
-from iotrace.timeline.chunks import chunk_arrows
+from iotrace.timeline.chunk_flows import chunk_arrows
+from iotrace.timeline.flows import batch_arrows
 from iotrace.timeline.kineto import add_torch
 from iotrace.timeline.model import Counter, ProcessTracks, Slice, Timeline, Track, first_ns
 from iotrace.timeline.telemetry import add_telemetry

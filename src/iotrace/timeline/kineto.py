@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from iotrace.analysis.activity import Activity
-from iotrace.analysis.modules import backward_ranges
-from iotrace.sources.kineto_kinds import FORWARD_BACKWARD, Kind
-from iotrace.sources.kineto_trace import Column
+from iotrace.analysis.device.activity import Activity
+from iotrace.analysis.device.modules import backward_ranges
+from iotrace.sources.kineto.kinds import FORWARD_BACKWARD, Kind
+from iotrace.sources.kineto.trace import Column
 from iotrace.timeline.model import Arrow, ProcessTracks, Slice, Timeline, Track
 
 _CATEGORIES = {

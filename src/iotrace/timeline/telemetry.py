@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from iotrace.analysis.system import devices_of
-from iotrace.sources.clock import Times
+from iotrace.analysis.host.system import devices_of
+from iotrace.sources.clocks.session_clock import Times
 from iotrace.sources.session import Rank, Session
 from iotrace.sources.telemetry import Floats, Host, SampledDevice, SampledProcess, Series, Telemetry
 from iotrace.timeline.model import Counter, ProcessTracks, Timeline

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from iotrace.agent.readpaths.mapped import hook_memory_maps
+from iotrace.agent.readpaths.memory_maps import hook_memory_maps
 from iotrace.agent.readpaths.record import ReadPaths, path_of, result_of, size_of
 
 TYPE_CHECKING = False

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 from iotrace.agent.patching import hide_frame, patch
-from iotrace.agent.recorder import Recorder
-from iotrace.agent.spans import timed
+from iotrace.agent.recording.recorder import Recorder
+from iotrace.agent.recording.spans import timed
 from iotrace.session.names import KIND_READ_PATH
 
 TYPE_CHECKING = False

@@ -1,0 +1,308 @@
+"""The consumer's side of a DataLoader: each batch from index sent to delivered.
+
+The iterator classes are patched, never the user's loader; what is known of an iterator hangs on the
+iterator itself and dies with it.
+"""
+
+from __future__ import annotations
+
+from time import monotonic_ns
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from iotrace.agent.dataloader import fetch, numbers, phases, training
+from iotrace.agent.dataloader.cuda_events import CudaEvents
+from iotrace.agent.dataloader.pin_memory import hook_pin_memory_loop, stamps_of
+from iotrace.agent.dataloader.worker import hook_worker_loop
+from iotrace.agent.patching import hide_frame, patch
+from iotrace.agent.recording.recorder import Recorder
+from iotrace.agent.recording.spans import thread_id
+from iotrace.agent.torch_profiler import window
+
+_STATE = "_iotrace_state"
+
+_loaders: WeakKeyDictionary[Any, _Loader] = WeakKeyDictionary()
+
+
+class _Loader:
+    """A DataLoader object's number, how often it has been iterated, and what the torch window knows of it."""
+
+    def __init__(self) -> None:
+        self.number = numbers.next_loader()
+        self.epochs = 0
+        self.delivered = 0
+        self.backward_count = -1
+        self.trains = False
+
+
+class _Iterator:
+    """What is known of one pass over a loader."""
+
+    def __init__(self, iterator: Any, loader: Any, recorder: Recorder) -> None:
+        self.number = numbers.next_iterator()
+        self.recorder = recorder
+        self.generation = 0
+        self.delivered = 0
+        self.last_received = -1
+        self.sent: dict[int, tuple[int, int]] = {}
+        self.received: dict[int, int] = {}
+        self.pinned: dict[int, tuple[int, int]] = {}
+        try:
+            if loader not in _loaders:
+                _loaders[loader] = _Loader()
+            self.loader = _loaders[loader]
+        except TypeError:  # a subclass that cannot be hashed: each pass is a loader of its own
+            self.loader = _Loader()
+        self.epoch = self.loader.epochs
+        self.loader.epochs += 1
+        self.description = {
+            "type": "iterator",
+            "iterator": self.number,
+            "loader": self.loader.number,
+            "dataset": type(loader.dataset).__name__,
+            "iterable": iterator._dataset_kind == 1,
+            "workers": iterator._num_workers,
+            "batch_size": loader.batch_size,
+            "prefetch_factor": loader.prefetch_factor,
+            "persistent_workers": bool(loader.persistent_workers),
+            "pin_memory": bool(iterator._pin_memory),
+            "in_order": bool(getattr(loader, "in_order", True)),
+        }
+        self.tell()
+
+    def tell(self, workers: Any = ()) -> None:
+        """Record that an epoch begins; once more when its workers have pids."""
+        self.recorder.records.append(
+            {
+                **self.description,
+                "epoch": self.epoch,
+                "generation": self.generation,
+                "pids": [worker.pid for worker in workers],
+                "start_method": _start_method(workers),
+                "phase": phases.current()[0],
+                "mono_ns": monotonic_ns(),
+            }
+        )
+
+    def next_epoch(self) -> None:
+        """Persistent workers: the same iterator starts over, and batch indices begin at 0 again."""
+        self.generation += 1
+        self.epoch = self.loader.epochs
+        self.loader.epochs += 1
+        self.delivered = 0
+        self.sent.clear()
+        self.received.clear()
+
+    def deliver(self, iterator: Any, wait_start_ns: int, delivered_ns: int, grad: bool) -> int:
+        """Record the batch that ``__next__`` has just returned, and return its index."""
+        phase, ahead = phases.current()
+        record: dict[str, Any] = {
+            "type": "batch",
+            "iterator": self.number,
+            "epoch": self.epoch,
+            "generation": self.generation,
+            "tid": thread_id(),
+            "wait_start_ns": wait_start_ns,
+            "delivered_ns": delivered_ns,
+            "grad": grad,
+            "backward_count": training.backward_count,
+            "phase": phase,
+            "ahead": ahead,
+        }
+        if iterator._num_workers:
+            # In order, the batch is the one before the next awaited; else the one received last.
+            in_order = getattr(iterator, "_in_order", True)
+            index = iterator._rcvd_idx - 1 if in_order else self.last_received
+            sent_ns, worker = self.sent.pop(index, (None, None))
+            received_ns, pinned_ns = self.pinned.pop(index, (self.received.get(index), None))
+            self.received.pop(index, None)
+            record.update(
+                index=index,
+                worker=worker,
+                pid=None if worker is None else iterator._workers[worker].pid,
+                sent_ns=sent_ns,
+                received_ns=received_ns,
+                pinned_ns=pinned_ns,
+            )
+        else:
+            start_ns, end_ns, samples = fetch.latest.ended
+            # A program's own iterator may have the batch from elsewhere: from another thread, from memory.
+            fetched = start_ns >= wait_start_ns
+            record.update(
+                index=self.delivered,
+                worker=None,
+                fetch_start_ns=start_ns if fetched else None,
+                fetch_end_ns=end_ns if fetched else None,
+                samples=samples if fetched else None,
+            )
+        self.delivered += 1
+        self.recorder.records.append(record)
+        window.delivered(self, grad)
+        delivered: int = record["index"]
+        return delivered
+
+    def end(self, outcome: str, wait_start_ns: int) -> None:
+        """Record that ``__next__`` returned no batch: ``exhausted``, or the name of what it raised."""
+        self.recorder.records.append(
+            {
+                "type": "iterator_end",
+                "iterator": self.number,
+                "epoch": self.epoch,
+                "outcome": outcome,
+                "wait_start_ns": wait_start_ns,
+                "mono_ns": monotonic_ns(),
+                "backward_count": training.backward_count,
+            }
+        )
+        window.epoch_ended(self)
+
+
+def _start_method(workers: Any) -> str | None:
+    """``fork``, ``spawn`` or ``forkserver``, as multiprocessing names the workers' class."""
+    if not workers:
+        return None
+    method = getattr(workers[0], "_start_method", None)
+    if method is None:  # the default context's own class
+        import multiprocessing
+
+        method = multiprocessing.get_start_method(allow_none=True)
+    return method
+
+
+def hook_loader(module: Any, recorder: Recorder) -> None:
+    """Patch ``torch.utils.data.dataloader`` and the parts of ``_utils`` that it uses."""
+    fetch.hook_fetchers(module._utils.fetch, recorder)
+    hook_worker_loop(module._utils.worker, recorder)
+    hook_pin_memory_loop(module._utils.pin_memory)
+    _hook_iterator(module._BaseDataLoaderIter, recorder, module.torch.is_grad_enabled)
+    _hook_multiprocessing(module._MultiProcessingDataLoaderIter, recorder)
+
+
+def _state_of(iterator: Any, recorder: Recorder) -> _Iterator | None:
+    """What is known of the iterator; None of one made before the session, or in an earlier one."""
+    state: _Iterator | None = iterator.__dict__.get(_STATE)
+    return state if state is not None and state.recorder is recorder else None
+
+
+def _hook_iterator(base: Any, recorder: Recorder, is_grad_enabled: Any) -> None:
+    events = CudaEvents(recorder)
+    recorder.before_close.append(events.close)
+
+    def make_init(original: Any) -> Any:
+        def __init__(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            try:
+                original(self, loader, *args, **kwargs)
+            except BaseException as error:
+                hide_frame(error)
+                raise
+            try:
+                setattr(self, _STATE, _Iterator(self, loader, recorder))
+                recorder.start()
+            except Exception as error:
+                recorder.log(f"loader is not recorded: {error!r}")
+
+        return __init__
+
+    def make_next(original: Any) -> Any:
+        def __next__(self: Any) -> Any:  # noqa: N807
+            state = _state_of(self, recorder)
+            event = events.begin()
+            wait_start_ns = monotonic_ns()
+            try:
+                data = original(self)
+            except BaseException as error:
+                hide_frame(error)
+                if state is not None:
+                    exhausted = isinstance(error, StopIteration)
+                    state.end("exhausted" if exhausted else type(error).__name__, wait_start_ns)
+                raise
+            delivered_ns = monotonic_ns()
+            pair = events.end(event) if event is not None else None
+            if state is not None:
+                try:
+                    index = state.deliver(self, wait_start_ns, delivered_ns, is_grad_enabled())
+                    if pair is not None:
+                        events.keep(pair, state.number, state.epoch, index)
+                except Exception as error:
+                    recorder.log(f"batch is not recorded: {error!r}")
+            return data
+
+        return __next__
+
+    patch(base, "__init__", make_init)
+    patch(base, "__next__", make_next)
+
+
+def _hook_multiprocessing(iterator_class: Any, recorder: Recorder) -> None:
+    def make_init(original: Any) -> Any:
+        def __init__(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            try:
+                original(self, loader, *args, **kwargs)
+            except BaseException as error:
+                hide_frame(error)
+                raise
+            state = _state_of(self, recorder)
+            if state is not None:
+                if self._pin_memory:  # the thread may have come first, or not yet
+                    state.pinned = stamps_of(self._worker_result_queue)
+                state.tell(self._workers)
+
+        return __init__
+
+    def make_reset(original: Any) -> Any:
+        def _reset(self: Any, loader: Any, first_iter: bool = False) -> None:
+            state = _state_of(self, recorder)
+            if not first_iter:
+                try:
+                    if state is None:  # persistent workers of before the session
+                        state = _Iterator(self, loader, recorder)
+                        setattr(self, _STATE, state)
+                        recorder.start()
+                    else:
+                        state.next_epoch()
+                    state.tell(self._workers)
+                except Exception as error:
+                    recorder.log(f"loader is not recorded: {error!r}")
+            try:
+                original(self, loader, first_iter)
+            except BaseException as error:
+                hide_frame(error)
+                raise
+
+        return _reset
+
+    def make_put_index(original: Any) -> Any:
+        def _try_put_index(self: Any) -> None:
+            index = self._send_idx
+            try:
+                original(self)
+            except BaseException as error:
+                hide_frame(error)
+                raise
+            state = _state_of(self, recorder)
+            if state is not None and self._send_idx != index:
+                state.sent[index] = (monotonic_ns(), self._task_info[index][0])
+
+        return _try_put_index
+
+    def make_get_data(original: Any) -> Any:
+        def _try_get_data(self: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                result = original(self, *args, **kwargs)
+            except BaseException as error:
+                hide_frame(error)
+                raise
+            state = _state_of(self, recorder)
+            if state is not None and result[0]:
+                index = result[1][0]
+                if isinstance(index, int):
+                    state.received[index] = monotonic_ns()
+                    state.last_received = index
+            return result
+
+        return _try_get_data
+
+    patch(iterator_class, "__init__", make_init)
+    patch(iterator_class, "_reset", make_reset)
+    patch(iterator_class, "_try_put_index", make_put_index)
+    patch(iterator_class, "_try_get_data", make_get_data)

@@ -1,0 +1,101 @@
+"""The exposed wait of every batch: how long the device stood idle because of it, on CUDA and HIP.
+
+An event is recorded on the current stream when the loader is asked and another when it delivers. Nothing is
+enqueued between them, so the time between the two on the device is idle time due to this wait; work that was
+still running hides the rest. The pairs are read later, when the device has passed them; nothing ever waits
+for the device.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import deque
+from typing import Any
+
+from iotrace.agent.recording.recorder import Recorder
+
+# A device that is further behind than this has its oldest waits left unknown.
+_MOST_PENDING = 64
+_READ_AT_ONCE = 4
+
+
+class CudaEvents:
+    """The pairs of events of this process; switched off for good by the first error of the device."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._pid = os.getpid()
+        self._failed = False
+        self._pending: deque[tuple[Any, Any, tuple[int, int, int]]] = deque()
+        self._free: list[Any] = []
+
+    def begin(self) -> Any:
+        """Record the start of a wait; None where there is no device to ask."""
+        cuda: Any = sys.modules.get("torch.cuda")
+        if cuda is None or self._failed:
+            return None
+        try:
+            # A forked child must not touch its parent's events, not even to free them: they are kept.
+            if self._pid != os.getpid() or not cuda.is_initialized():
+                return None
+            return self._record(cuda)
+        except Exception as error:
+            self._fail(error)
+            return None
+
+    def end(self, start: Any) -> tuple[Any, Any] | None:
+        """Record the end of the wait that `start` began; the pair of both, None where that failed."""
+        try:
+            event = self._record(sys.modules["torch.cuda"])
+            return None if event is None else (start, event)
+        except Exception as error:
+            self._fail(error)
+            return None
+
+    def keep(self, pair: tuple[Any, Any], iterator: int, epoch: int, index: int) -> None:
+        """Remember `pair` for the batch that it awaited, and read those that the device has passed."""
+        try:
+            self._pending.append((*pair, (iterator, epoch, index)))
+            if len(self._pending) > _MOST_PENDING:
+                self._free.extend(self._pending.popleft()[:2])
+            self.read(_READ_AT_ONCE)
+        except Exception as error:
+            self._fail(error)
+
+    def read(self, most: int) -> None:
+        """Tell the waits that the device has passed, `most` of them, in their order."""
+        while self._pending and most and self._pending[0][1].query():
+            most -= 1
+            start, event, (iterator, epoch, index) = self._pending.popleft()
+            self._recorder.records.append(
+                {
+                    "type": "exposed",
+                    "iterator": iterator,
+                    "epoch": epoch,
+                    "index": index,
+                    "exposed_ns": round(start.elapsed_time(event) * 1e6),  # torch gives ms
+                }
+            )
+            self._free += (start, event)
+
+    def close(self) -> None:
+        """Read what can be read without waiting; the rest stays unknown."""
+        if self._failed or self._pid != os.getpid() or not self._pending:
+            return
+        try:
+            if not sys.modules["torch.cuda"].is_current_stream_capturing():
+                self.read(_MOST_PENDING)
+        except Exception as error:
+            self._fail(error)
+
+    def _record(self, cuda: Any) -> Any:
+        if cuda.is_current_stream_capturing():  # the event would become a part of the graph
+            return None
+        event = self._free.pop() if self._free else cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def _fail(self, error: Exception) -> None:
+        self._failed = True
+        self._recorder.log(f"exposed wait is no longer recorded: {error!r}")

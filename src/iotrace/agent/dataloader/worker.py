@@ -1,0 +1,136 @@
+"""A DataLoader worker: when each index was taken, and when its batch was prepared."""
+
+from __future__ import annotations
+
+import inspect
+from time import monotonic_ns
+from typing import Any
+
+from iotrace.agent.dataloader import fetch
+from iotrace.agent.patching import hide_frame, patch
+from iotrace.agent.recording.recorder import Recorder
+
+
+def hook_worker_loop(module: Any, recorder: Recorder) -> None:
+    """Patch ``_worker_loop``, the target of every worker process, found by name under every start method."""
+
+    def make(original: Any) -> Any:
+        parameters = list(inspect.signature(original).parameters)
+        index_at = parameters.index("index_queue")
+        data_at = parameters.index("data_queue")
+        worker_at = parameters.index("worker_id")
+        count_at = parameters.index("num_workers")
+
+        def _worker_loop(*args: Any, **kwargs: Any) -> Any:
+            arguments = list(args)
+            try:
+                worker = _Worker(recorder, module, arguments[worker_at], arguments[count_at])
+                arguments[index_at] = _IndexQueue(arguments[index_at], worker)
+                arguments[data_at] = _DataQueue(arguments[data_at], worker)
+            except Exception as error:
+                recorder.log(f"worker is not recorded: {error!r}")
+                arguments = list(args)
+            try:
+                return original(*arguments, **kwargs)
+            except BaseException as error:
+                hide_frame(error)
+                raise
+            finally:
+                recorder.close()
+
+        return _worker_loop
+
+    patch(module, "_worker_loop", make)
+
+
+class _Worker:
+    """The state of this process's one worker loop."""
+
+    def __init__(self, recorder: Recorder, module: Any, number: int, count: int) -> None:
+        self.resume = module._ResumeIteration
+        self.stop = module._IterableDatasetStopIteration
+        self.recorder = recorder
+        self.append = recorder.records.append
+        self.flush = recorder.flush
+        self.flush_soon = recorder.flush_soon
+        self.generation = 0  # epochs of one iterator with persistent workers
+        self.taken_ns = 0
+        self.up = False
+        self.append({"type": "worker", "worker": number, "count": count, "mono_ns": monotonic_ns()})
+        recorder.start()
+        recorder.flush()
+
+    def produced(self, index: int, data: Any, prepared_ns: int) -> None:
+        if self.recorder.over:
+            return
+        start_ns, end_ns, samples = fetch.latest.ended
+        outcome = "batch"
+        if isinstance(data, self.stop):
+            outcome = "stop"
+        elif type(data).__name__ == "ExceptionWrapper":
+            outcome = "error"
+        fetched = start_ns >= self.taken_ns
+        self.append(
+            {
+                "type": "produced",
+                "generation": self.generation,
+                "index": index,
+                "outcome": outcome,
+                "taken_ns": self.taken_ns,
+                "fetch_start_ns": start_ns if fetched else None,
+                "fetch_end_ns": end_ns if fetched else None,
+                "prepared_ns": prepared_ns,
+                "samples": samples if fetched else None,
+            }
+        )
+
+
+class _IndexQueue:
+    """The queue that this worker takes its batch indices from."""
+
+    def __init__(self, queue: Any, worker: _Worker) -> None:
+        self._queue = queue
+        self._worker = worker
+
+    def get(self, *args: Any, **kwargs: Any) -> Any:
+        worker = self._worker
+        if not worker.up:
+            worker.up = True
+            worker.append({"type": "worker_up", "mono_ns": monotonic_ns()})
+        # A worker with nothing to do may be ended at any moment, as its program leaves: nothing is held back.
+        if self._empty():
+            worker.append({"type": "idle", "mono_ns": monotonic_ns()})
+            worker.flush()
+        task = self._queue.get(*args, **kwargs)
+        worker.taken_ns = monotonic_ns()
+        if isinstance(task, worker.resume):
+            worker.generation += 1
+        return task
+
+    def _empty(self) -> bool:
+        try:
+            return bool(self._queue.empty())
+        except Exception:
+            return False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
+
+
+class _DataQueue:
+    """The queue that this worker puts its batches into; a thread of it pickles them afterwards."""
+
+    def __init__(self, queue: Any, worker: _Worker) -> None:
+        self._queue = queue
+        self._worker = worker
+
+    def put(self, item: Any, *args: Any, **kwargs: Any) -> None:
+        prepared_ns = monotonic_ns()
+        index, data = item
+        if not isinstance(index, self._worker.resume):
+            self._worker.produced(index, data, prepared_ns)
+        self._queue.put(item, *args, **kwargs)
+        self._worker.flush_soon()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)

@@ -1,0 +1,304 @@
+"""This process's part of the session: one directory, append-only streams, nothing shared.
+
+Records and spans are appended to lists (no lock, no I/O in the program's path) and written twice a
+second, so that SIGKILL loses less than one second. docs/session-format.md describes the files.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import time
+from itertools import count
+from struct import Struct
+
+from iotrace.agent.recording.encode import encode
+from iotrace.session import names
+from iotrace.session.append_file import Stream
+
+TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+FLUSH_SECONDS = 0.5
+# How often the end of the writer's thread is looked for before a fork, 20 us apart.
+_LOOKS_FOR_END = 500
+# A worker may be ended at any moment after its batch (SIGTERM as its program leaves): what it made is
+# written sooner than the background writer would.
+_EAGER_FLUSH_NS = 100_000_000
+_pack = Struct(names.SPAN_FORMAT).pack
+
+
+class _Records(list):  # type: ignore[type-arg]
+    """Records, rare beside spans: one that comes after a fork starts the writer again."""
+
+    __slots__ = ("recorder",)
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def append(self, record: dict[str, Any]) -> None:
+        super().append(record)
+        if self.recorder.asleep:
+            self.recorder.wake()
+
+
+class Recorder:
+    """Collects what one process records. `spans` and `records` are appended to from any thread.
+
+    The two lists are never replaced, so that hooks may keep a bound ``append``.
+    """
+
+    def __init__(self, session: str) -> None:
+        self._session = session
+        self.spans: list[tuple[int, ...]] = []
+        self.records: list[dict[str, Any]] = _Records(self)
+        self._texts: dict[str, int] = {}
+        self._next_text = count().__next__
+        self._lock = _thread.allocate_lock()
+        self._stop: Any = None
+        self._stopped: Any = None
+        self._closed = False
+        self._flushed_ns = 0
+        self.directory = ""
+        # What has to end while the process is still whole, and may record its end.
+        self.before_close: list[Callable[[], None]] = []
+        self.over = False  # the session has ended, this process has not: nothing is recorded any more
+        self.asleep = False  # the writer was ended for a fork, and starts again with what is next recorded
+        self.unsettled = False  # `over` or `asleep`: one look for what records often
+        self._writer_id = 0
+
+    def open(self, identity: dict[str, Any]) -> None:
+        """Make this process's directory and say who it is."""
+        # Two slashes: dftracer compares paths as the program spelled them, and no prefix of ours
+        # starts so, hence the agent's own files are never traced.
+        root = "//" + self._session.lstrip("/")
+        # Processes of several hosts may share the session: pids and clocks alone do not tell them apart.
+        name = f"{os.getpid()}-{time.monotonic_ns():x}-{os.uname().nodename}"
+        self.directory = f"{root}/{names.PROCESSES}/{name}"
+        os.mkdir(self.directory)
+        self._records_stream = Stream(f"{self.directory}/{names.RECORDS}")
+        self._spans_stream = Stream(f"{self.directory}/{names.SPANS}")
+        path = f"{self.directory}/{names.PROCESS}"
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            document = {"format": names.FORMAT_VERSION, **identity, "clock": clock_anchor()}
+            os.write(descriptor, (encode(document) + "\n").encode())
+        finally:
+            os.close(descriptor)
+
+    def text(self, value: str) -> int:
+        """The number that stands for `value` in this process's spans.
+
+        Two threads that meet a new value at once give it two numbers, both told.
+        """
+        number = self._texts.get(value)
+        if number is None:
+            number = self._texts[value] = self._next_text()
+            self.records.append({"type": "text", "id": number, "text": value})
+        return number
+
+    def start(self) -> None:
+        """Begin writing in the background; called when there is something to write."""
+        if self._stop is not None or self._closed or self.over:
+            return
+        self.asleep, self.unsettled = False, self.over
+        self.tick()
+        self._stop = _thread.allocate_lock()
+        self._stop.acquire()
+        self._stopped = _thread.allocate_lock()
+        self._stopped.acquire()
+        # Not threading.Thread: programs count, list and join those.
+        try:
+            _thread.start_new_thread(self._run, (self._stop, self._stopped))
+        except RuntimeError as error:  # the limit of threads: `close` will write
+            self._stop = None
+            self.log(f"no writer: {error!r}")
+
+    def wake(self) -> None:
+        """Start the writer again that was ended for a fork, if it was."""
+        if self.asleep:
+            self.asleep, self.unsettled = False, self.over
+            self.start()
+
+    def _run(self, stop: Any, stopped: Any) -> None:
+        self._writer_id = _thread.get_native_id()
+        try:
+            beats = 0
+            while not stop.acquire(True, FLUSH_SECONDS):
+                beats += 1
+                if self.session_over():
+                    self._stop = None  # else `close` would wait for this thread
+                    self.finish()
+                    return
+                if beats % 2 == 0:
+                    self.tick()
+                self.flush()
+        except BaseException as error:
+            self.log(f"writer stopped: {error!r}")
+        finally:
+            stopped.release()
+
+    def pause(self) -> bool:
+        """Stop the background writer; True if one was running (so that a fork copies no thread of ours)."""
+        stop, self._stop = self._stop, None
+        if stop is None:
+            return False
+        stop.release()
+        self._stopped.acquire(True, 1.0)
+        self._await_thread()
+        return True
+
+    def _await_thread(self) -> None:
+        """Until the kernel has forgotten the writer's thread, which outlasts its last line a little.
+
+        Python 3.12 counts the process's threads at a fork, and warns of more than one.
+        """
+        try:
+            for _ in range(_LOOKS_FOR_END):
+                os.stat(f"//proc/self/task/{self._writer_id}")
+                time.sleep(0.000_02)
+        except OSError:
+            pass
+
+    def tick(self) -> None:
+        """Note the clocks and the kernel's own account of this process."""
+        record = {"type": "tick", "clock": clock_anchor(), "cpu_ns": time.process_time_ns()}
+        try:
+            # Opened anew each second: a number that is kept may become a file of the program's.
+            descriptor = os.open("/proc/self/io", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                for line in os.read(descriptor, 512).decode().splitlines():
+                    key, _, value = line.partition(": ")
+                    record[key] = int(value)
+            finally:
+                os.close(descriptor)
+        except (OSError, ValueError):
+            pass
+        self.records.append(record)
+
+    def flush_soon(self) -> None:
+        """Write what has been collected, unless that was done a moment ago."""
+        if time.monotonic_ns() - self._flushed_ns > _EAGER_FLUSH_NS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what has been collected."""
+        with self._lock:
+            self._flushed_ns = time.monotonic_ns()
+            # Spans are taken before records and written after them: no span is without its texts.
+            spans = self.spans[:]
+            del self.spans[: len(spans)]
+            records = self.records[:]
+            del self.records[: len(records)]
+            if records:
+                lines = "\n".join([encode(record) for record in records])
+                self._records_stream.write((lines + "\n").encode())
+            if spans:
+                self._spans_stream.write(b"".join([_pack(*span) for span in spans]))
+            if self._records_stream.broken or self._spans_stream.broken:
+                self._tell_broken()
+
+    def _tell_broken(self) -> None:
+        try:
+            os.mkdir(f"{self.directory}/{names.BROKEN}")
+        except OSError:  # told already, or the session is gone
+            pass
+
+    def close(self) -> None:
+        """Write the rest and say that this was the end: without it, readers tell of a loss."""
+        if self._closed:
+            return
+        for action in self.before_close:
+            action()
+        self._closed = True
+        self.pause()
+        if self.records or self.spans or self._flushed_ns:
+            self.tick()
+        self.flush()
+        broken = self._records_stream.broken or self._spans_stream.broken
+        self.records.append({"type": "end", "mono_ns": time.monotonic_ns(), "broken": broken})
+        self.flush()
+
+    def session_over(self) -> bool:
+        """Whether the session was closed while its processes go on: the block of an `iotrace.profile`."""
+        return os.path.isdir(f"{self._session}/{names.CLOSED}")
+
+    def finish(self) -> None:
+        """Close, and record no more in this process."""
+        self.over = self.unsettled = True
+        self.close()
+        self.spans.clear()
+        self.records.clear()
+
+    def before_fork(self) -> None:
+        # Paused before the lock is taken, which the writer may be waiting for; noted under the lock, as
+        # two threads may fork at once.
+        was_running = self.pause()
+        if was_running:
+            self._flush_guarded()
+        self._lock.acquire()
+        self._was_running = was_running
+
+    def after_fork_in_parent(self) -> None:
+        # Not started at once: Python 3.13 counts threads behind this hook, and would warn of the writer.
+        if self._was_running:
+            self.asleep = self.unsettled = True
+        self._lock.release()
+
+    def _flush_guarded(self) -> None:
+        try:
+            self.flush()
+        except Exception as error:
+            self.log(f"not written before a fork: {error!r}")
+
+    def reopen(self) -> None:
+        """Go on after `close`: the exec that it was closed for has failed."""
+        self._closed = False
+        self.start()
+
+    def after_fork_in_child(self, identity: dict[str, Any]) -> None:
+        """Become the child's recorder: what the parent had not written yet stays the parent's."""
+        self._lock = _thread.allocate_lock()
+        self._stop = None
+        self._closed = False
+        self.asleep, self.unsettled = False, self.over
+        for stream in (self._records_stream, self._spans_stream):
+            stream.forget()
+            stream.broken = "the parent's"  # nothing is written to it, also where `open` fails below
+        self.spans.clear()
+        self.records.clear()
+        self.before_close.clear()
+        # The child's spans use the parent's numbers; they are told again in its own records.
+        texts = list(self._texts.items())
+        self.open(identity)
+        self.records.extend({"type": "text", "id": number, "text": value} for value, number in texts)
+
+    def log(self, message: str) -> None:
+        """Append a line to this process's log; nowhere else, and never an error."""
+        try:
+            path = f"{self.directory}/{names.LOG}"
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            try:
+                os.write(descriptor, f"{time.time():.3f} {message}\n".encode(errors="replace"))
+            finally:
+                os.close(descriptor)
+        except OSError:
+            pass
+
+
+def clock_anchor() -> list[int]:
+    """``[mono_ns, real_ns, bound_ns]``: CLOCK_MONOTONIC and CLOCK_REALTIME at one instant, ± the bound.
+
+    The best of five readings of REALTIME between two of MONOTONIC.
+    """
+    best = (1 << 62, 0, 0)
+    for _ in range(5):
+        before = time.monotonic_ns()
+        real = time.time_ns()
+        after = time.monotonic_ns()
+        best = min(best, (after - before, (before + after) // 2, real))
+    width, mono, real = best
+    return [mono, real, width // 2 + 1]

@@ -1,0 +1,210 @@
+"""``iotrace.region``: parts of the program that its author named.
+
+Training code imports this module, also where nothing is recorded: a use outside a run is a look-up and two
+empty calls.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # `typing` costs more than the rest of this module
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, TypeVar
+
+    from iotrace.agent.recording.recorder import Recorder
+
+    Decorated = TypeVar("Decorated")
+
+_GENERATOR, _COROUTINE, _ASYNC_GENERATOR = 0x20, 0x80, 0x200  # flags of a code object
+_MOST_NAMES = 4096
+_COPIED = ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__", "__type_params__")
+
+_recorder: Recorder | None = None
+_spans: Any = None
+# Whether torch.compile reads the calling function now, instead of running it; torch's own, once imported.
+_compiling: Callable[[], bool] | None = None
+
+
+def follow(recorder: Recorder | None) -> None:
+    """Record regions with `recorder` from now on; with None no more."""
+    global _recorder
+    _recorder = recorder
+    if recorder is None:
+        for known in _regions.values():
+            known.forget()  # one that is open now would end in the next run, if there is one
+
+
+def ask_compiler(compiling: Callable[[], bool] | None) -> None:
+    """Have regions in code that is being compiled be none: nothing in it may be timed."""
+    global _compiling
+    _compiling = compiling
+
+
+def compiling() -> bool:
+    """Whether torch.compile reads the caller now. It can follow this question, and little else of ours."""
+    return _compiling is not None and _compiling()
+
+
+class Region:
+    """A named part of the program: ``with`` it, or decorate a function with it. Reusable, by all threads."""
+
+    __slots__ = ("_open", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._open: dict[int, list[Any]] = {}  # by thread: nobody else touches a thread's own
+
+    def __enter__(self) -> Region:
+        recorder = _recorder
+        if recorder is not None and not compiling():
+            self._begin(recorder)
+        return self
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        recorder = _recorder
+        if recorder is not None and not compiling():
+            self._end(recorder)
+
+    def _begin(self, recorder: Recorder) -> None:
+        global _spans
+        try:
+            if _spans is None:
+                from iotrace.agent.recording import spans
+
+                _spans = spans
+            recorder.start()
+            begun = _spans.begin()
+            self._open.setdefault(begun[0].tid, []).append(begun)
+        except Exception as problem:
+            recorder.log(f"region {self.name!r} is not recorded: {problem!r}")
+
+    def _end(self, recorder: Recorder) -> None:
+        # Entered before the run began, or on another thread (a generator that wandered): no span.
+        try:
+            if self._open:
+                tid = _spans.thread_id()
+                begun = self._open.get(tid)
+                if begun:
+                    _spans.end_region(recorder, begun.pop(), str(self.name))
+                    if not begun:
+                        self._open.pop(tid, None)
+        except Exception as problem:
+            recorder.log(f"region {self.name!r} is not recorded: {problem!r}")
+
+    def forget(self) -> None:
+        """Nobody records any more: what is open stays without a span."""
+        self._open.clear()
+
+    def __call__(self, call: Decorated) -> Decorated:
+        """`call`, each of its calls a region; a generator function's each resumption."""
+        function: Any = call
+        if isinstance(function, staticmethod | classmethod):
+            wrapped: Any = type(function)(self(function.__func__))
+            return wrapped  # type: ignore[no-any-return]
+        flags = getattr(getattr(function, "__code__", None), "co_flags", 0)
+        if isinstance(function, type) or not callable(function) or flags & (_COROUTINE | _ASYNC_GENERATOR):
+            raise TypeError(
+                f"iotrace.region({self.name!r}) decorates functions, methods and generator functions, not "
+                f"{function!r}: name a part of it with a `with` statement instead"
+            )
+        made = self._generator_function(function) if flags & _GENERATOR else self._function(function)
+        return take_over(made, function)  # type: ignore[no-any-return]
+
+    def _function(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def in_region(*args: Any, **kwargs: Any) -> Any:
+            try:
+                if _recorder is None or compiling():
+                    return call(*args, **kwargs)
+                with self:
+                    return call(*args, **kwargs)
+            except BaseException as error:
+                hide_frame(error)
+                raise
+
+        return in_region
+
+    def _generator_function(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def in_region(*args: Any, **kwargs: Any) -> Any:
+            generator = call(*args, **kwargs)
+            try:
+                if _recorder is None:
+                    return (yield from generator)
+                try:
+                    return (yield from _Resumed(generator, self))
+                except BaseException as error:
+                    hide_frame(error)  # the method of `_Resumed`; this one's own goes below
+                    raise
+            except BaseException as error:
+                hide_frame(error)
+                raise
+
+        return in_region
+
+
+def hide_frame(error: BaseException) -> None:
+    """`patching.hide_frame`, imported when it is needed."""
+    from iotrace.agent import patching
+
+    patching.hide_frame(error)
+
+
+def take_over(replacement: Any, function: Any) -> Any:
+    """Give `replacement` the name, the place and the looks of `function`, as functools.wraps would."""
+    for name in _COPIED:
+        if hasattr(function, name):
+            setattr(replacement, name, getattr(function, name))
+    replacement.__dict__.update(getattr(function, "__dict__", {}))
+    replacement.__wrapped__ = function
+    return replacement
+
+
+class _Resumed:
+    """A generator whose resumptions are regions: the time between them is its consumer's."""
+
+    def __init__(self, generator: Any, region: Region) -> None:
+        self._generator = generator
+        self._region = region
+
+    def __iter__(self) -> _Resumed:
+        return self
+
+    def _resume(self, how: Callable[..., Any], *what: Any) -> Any:
+        try:
+            with self._region:
+                return how(*what)
+        except BaseException as error:
+            hide_frame(error)
+            raise
+
+    def __next__(self) -> Any:
+        return self._resume(self._generator.__next__)
+
+    def send(self, value: Any) -> Any:
+        return self._resume(self._generator.send, value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._resume(self._generator.throw, *error)
+
+    def close(self) -> None:
+        self._resume(self._generator.close)
+
+
+class _Regions(dict[str, Region]):
+    """Regions by name. Making one anew at each use would cost more than the use."""
+
+    def __missing__(self, name: str) -> Region:
+        made = Region(name)
+        if len(self) < _MOST_NAMES:  # names that count up shall not fill the memory
+            self[name] = made
+        return made
+
+
+_regions = _Regions()
+
+
+def region(name: str) -> Region:
+    """A part of the program, shown by `name`: ``with iotrace.region("decode"):`` or a decorator.
+
+    Outside a traced run it does nothing, in less than 0.2 us.
+    """
+    return _regions[name]

@@ -1,0 +1,199 @@
+"""Timed calls: wall time, thread CPU time and page faults, for under 2 us.
+
+``getrusage(RUSAGE_THREAD)`` gives faults and context switches at once, but its CPU time moves in ticks
+of 4 ms, and the exact clock (`time.thread_time_ns`) costs a system call more. A thread that was not
+switched since the exact clock was last read has been on its CPU ever since, so that call is made only
+after a switch. The thread may be switched between any two of these readings: the wall clock is read first,
+so that a switch behind it is counted, and after one the exact clock is the answer itself. How long the thread
+was ready to run but had no CPU changes at switches alone, and is read with the exact clock.
+"""
+
+from __future__ import annotations
+
+from _thread import _local, get_native_id
+from os import O_CLOEXEC, O_RDONLY
+from posix import close, open, read
+from resource import getrusage
+from time import monotonic_ns, process_time_ns, thread_time_ns
+
+from iotrace.agent.patching import hide_frame
+from iotrace.agent.recording.recorder import Recorder
+from iotrace.session.names import KIND_REGION
+
+TYPE_CHECKING = False  # `typing` costs as much as the rest of the agent
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    # A thread, its `getrusage`; its wall time, CPU time and run delay, in ns.
+    Begun = tuple["_Thread", Any, int, int, int]
+
+RUSAGE_THREAD = 1
+_UNKNOWN = (-1, "")
+
+
+class _Thread:
+    """A thread's id, and what its CPU clock and the scheduler said when they were last read."""
+
+    __slots__ = ("offset_ns", "run_delay_ns", "switches", "tid")
+
+    def __init__(self) -> None:
+        self.tid = get_native_id()
+        self.switches = -1
+        # Both are valid while the thread is not switched.
+        self.offset_ns = 0  # CPU time less CLOCK_MONOTONIC
+        self.run_delay_ns = -1  # so far, ready to run but without a CPU; -1 where the kernel does not say
+
+
+class _Current(_local):
+    """The calling thread's `_Thread`; one look-up a span, as thread-locals are slow to read."""
+
+    def __init__(self) -> None:
+        self.thread = _Thread()
+
+
+_current = _Current()
+
+
+def thread_id() -> int:
+    """The kernel's id of this thread."""
+    return _current.thread.tid
+
+
+def forget_threads() -> None:
+    """In a forked child: its only thread has a new id and a clock of its own."""
+    _current.thread = _Thread()
+
+
+def _after_switch(thread: _Thread, switches: int) -> int:
+    """The thread's CPU time now; `switches` are those that it has had by now."""
+    thread.switches = switches
+    now_ns = monotonic_ns()
+    cpu_ns = thread_time_ns()
+    thread.offset_ns = cpu_ns - now_ns
+    thread.run_delay_ns = _run_delay_ns()
+    return cpu_ns
+
+
+def _run_delay_ns() -> int:
+    """How long this thread has waited for a CPU since its start; -1 where the kernel does not say."""
+    try:
+        # Opened anew each time: a number that is kept may become a file of the program's.
+        descriptor = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC)
+        try:
+            return int(read(descriptor, 64).split()[1])
+        finally:
+            close(descriptor)
+    except (OSError, ValueError, IndexError):
+        return -1
+
+
+def _cpu_ns(thread: _Thread, wall_ns: int, usage: Any) -> int:
+    """The thread's CPU time at `wall_ns`, which was read just before `usage`."""
+    switches = usage[14] + usage[15]
+    return wall_ns + thread.offset_ns if switches == thread.switches else _after_switch(thread, switches)
+
+
+def begin() -> Begun:
+    """What `end_region` needs of its beginning."""
+    thread = _current.thread
+    start_ns = monotonic_ns()
+    before = getrusage(RUSAGE_THREAD)
+    cpu_ns = _cpu_ns(thread, start_ns, before)
+    return thread, before, start_ns, cpu_ns, thread.run_delay_ns
+
+
+def end_region(recorder: Recorder, begun: Begun, name: str) -> None:
+    """Record the region that `begin` began on this thread."""
+    thread, before, start_ns, start_cpu_ns, start_delay_ns = begun
+    end_ns = monotonic_ns()
+    after = getrusage(RUSAGE_THREAD)
+    cpu_ns = _cpu_ns(thread, end_ns, after) - start_cpu_ns
+    faults_and_switches = [after[field] - before[field] for field in (6, 7, 14, 15)]
+    what = (-1, thread.tid, recorder.text(name), -1, KIND_REGION)
+    delay_ns = thread.run_delay_ns - start_delay_ns if start_delay_ns >= 0 else -1
+    recorder.spans.append((start_ns, end_ns - start_ns, cpu_ns, *what, *faults_and_switches, delay_ns))
+    recorder.wake()
+
+
+def timed(
+    recorder: Recorder,
+    call: Callable[..., Any],
+    name: str,
+    kind: int,
+    describe: Callable[[Any, tuple[Any, ...], dict[str, Any]], tuple[int, str] | None] | None = None,
+    own_threads: bool = False,
+) -> Callable[..., Any]:
+    """`call`, recording a span for each call that it makes, also one that raises.
+
+    ``describe(result, args, kwargs)`` gives the bytes (-1: unknown) and the file (empty: unknown) of a
+    call, or None for one not worth a span; it runs after the span's end. What it raises is not passed on.
+    With `own_threads` the call works on threads of its own: its CPU time is the process's, at most its
+    length, and how long they waited for a CPU is not known.
+    """
+    append = recorder.spans.append
+    text = recorder.text
+    name_id = text(name)
+
+    def timed_call(*args: Any, **kwargs: Any) -> Any:
+        if recorder.unsettled:
+            if recorder.over:  # an object of the program's may outlive the part that was recorded
+                try:
+                    return call(*args, **kwargs)
+                except BaseException as error:
+                    hide_frame(error)
+                    raise
+            recorder.wake()
+        thread = _current.thread
+        start_ns = monotonic_ns()
+        before = getrusage(RUSAGE_THREAD)
+        switches = before[14] + before[15]  # `_cpu_ns`, without the call
+        same = switches == thread.switches
+        start_cpu_ns = start_ns + thread.offset_ns if same else _after_switch(thread, switches)
+        start_delay_ns = thread.run_delay_ns
+        process_ns = process_time_ns() if own_threads else 0
+        returned = False
+        try:
+            result = call(*args, **kwargs)
+            returned = True
+            return result
+        except BaseException as error:
+            hide_frame(error)
+            raise
+        finally:
+            end_ns = monotonic_ns()
+            after = getrusage(RUSAGE_THREAD)
+            switches = after[14] + after[15]
+            same = switches == thread.switches
+            end_cpu_ns = end_ns + thread.offset_ns if same else _after_switch(thread, switches)
+            cpu_ns = end_cpu_ns - start_cpu_ns
+            delay_ns = thread.run_delay_ns - start_delay_ns if start_delay_ns >= 0 else -1
+            if own_threads:
+                delay_ns = -1  # the other threads' is not known
+                cpu_ns = min(max(cpu_ns, process_time_ns() - process_ns), end_ns - start_ns)
+            known: tuple[int, str] | None = _UNKNOWN
+            if describe is not None and returned:
+                try:
+                    known = describe(result, args, kwargs)
+                except Exception:
+                    pass
+            if known is not None:
+                append(
+                    (
+                        start_ns,
+                        end_ns - start_ns,
+                        cpu_ns,
+                        known[0],
+                        thread.tid,
+                        name_id,
+                        text(known[1]) if known[1] else -1,
+                        kind,
+                        after[6] - before[6],
+                        after[7] - before[7],
+                        after[14] - before[14],
+                        after[15] - before[15],
+                        delay_ns,
+                    )
+                )
+
+    return timed_call

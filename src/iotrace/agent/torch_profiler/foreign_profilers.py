@@ -1,0 +1,144 @@
+"""The program's own profilers: ours has ended before any of them starts, and their traces are kept.
+
+Two profilers in one process are a crash, not an exception. All of torch's begin by one of the C functions
+patched here, whatever class, subclass or thread they come from; that a profiler is merely made is enough for
+ours to end, since a program that profiles itself wants its own trace undisturbed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from _thread import _local
+from time import monotonic_ns
+from typing import Any
+
+from iotrace.agent.patching import hide_frame, patch
+from iotrace.agent.recording.recorder import Recorder
+from iotrace.agent.torch_profiler import window
+from iotrace.agent.torch_profiler.profiler import is_own_call
+from iotrace.session import names
+
+# The same C function under each name that a caller may have imported it by.
+_STARTS = ("_prepare_profiler", "_enable_profiler", "_enable_profiler_legacy")
+_HOLDERS = (
+    "torch._C._autograd",
+    "torch.autograd",
+    "torch.autograd.profiler",
+    "torch.autograd.profiler_legacy",
+)
+_MOST_BYTES = 1 << 30
+_GZIP = b"\x1f\x8b"
+
+
+def hook_torch(module: Any, recorder: Recorder) -> None:
+    """Patch the starts and exports of torch's profilers; `module` is torch.profiler."""
+    kineto = module.profiler._KinetoProfile
+    _before(kineto, "__init__", recorder, "torch.profiler")
+    for holder in filter(None, map(sys.modules.get, _HOLDERS)):
+        for name in _STARTS:
+            _before(holder, name, recorder, f"torch's profiler ({name})")
+    keep = _Keeper(recorder)
+    profile = sys.modules["torch.autograd.profiler"].profile
+    for owner in (kineto, profile, sys.modules["torch.autograd.profiler_util"].EventList):
+        patch(owner, "export_chrome_trace", keep.make)
+    window.guarded = True
+
+
+def hook_lightning(module: Any, recorder: Recorder) -> None:
+    """Patch Lightning's ``PyTorchProfiler``, which makes torch's profiler much later."""
+    _before(module.PyTorchProfiler, "__init__", recorder, "Lightning's PyTorchProfiler")
+
+
+def _before(owner: Any, name: str, recorder: Recorder, what: str) -> None:
+    def make(original: Any) -> Any:
+        def start(*args: Any, **kwargs: Any) -> Any:
+            if not is_own_call():
+                try:
+                    window.give_way(recorder, what, name in _STARTS)
+                except Exception as error:
+                    recorder.log(f"profiler of the program: {error!r}")
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                hide_frame(error)
+                raise
+
+        return start
+
+    patch(owner, name, make)
+
+
+class _Depth(_local):
+    depth = 0
+
+
+class _Keeper:
+    """Copies each trace that the program exports into the session, after the export has returned."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._number = 0
+        self._open = _Depth()
+
+    def make(self, original: Any) -> Any:
+        """A replacement of ``export_chrome_trace``; one export may call another for its work."""
+
+        def export_chrome_trace(exporter: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
+            self._open.depth += 1
+            try:
+                result = original(exporter, path, *args, **kwargs)
+            except BaseException as error:
+                hide_frame(error)
+                raise
+            finally:
+                self._open.depth -= 1
+            if not self._open.depth:
+                try:
+                    self._keep(path)
+                except Exception as error:
+                    self._recorder.log(f"trace {path} of the program is not kept: {error!r}")
+            return result
+
+        return export_chrome_trace
+
+    def _keep(self, path: Any) -> None:
+        start_ns = monotonic_ns()
+        # Two slashes, so that dftracer does not count our reading as the program's.
+        source = "/" + os.path.abspath(os.fsdecode(path))
+        name, why = "", ""
+        try:
+            size_bytes = os.stat(source).st_size
+            if size_bytes > _MOST_BYTES:
+                why = f"larger than {_MOST_BYTES >> 20} MiB"
+            else:
+                name = self._copy(source)
+        except OSError as error:
+            size_bytes, why = None, error.strerror or str(error)
+        self._recorder.records.append(
+            {
+                "type": "torch_program_trace",
+                "path": name,
+                "source": source[1:],
+                "bytes": size_bytes,
+                "mono_ns": start_ns,
+                "duration_ns": monotonic_ns() - start_ns,
+                "why": why,
+            }
+        )
+
+    def _copy(self, source: str) -> str:
+        with open(source, "rb") as file:
+            packed = file.read(2) == _GZIP
+        name = names.PROGRAM_TRACE.format(self._number) + (".gz" if packed else "")
+        self._number += 1
+        hidden = f"{self._recorder.directory}/.{name}"
+        try:
+            shutil.copyfile(source, hidden)
+            os.rename(hidden, f"{self._recorder.directory}/{name}")
+        except OSError:
+            if os.path.exists(hidden):
+                os.unlink(hidden)
+            raise
+        return name

@@ -1,0 +1,101 @@
+"""Named ranges for the forward of every nn.Module, while a window of the torch profiler is open.
+
+``Module._call_impl`` is replaced on the class, which all calls look up: no hook is registered, so torch's
+own fast path stays, and no module is touched. Backward has no ranges: a full backward hook would insert
+functions into the autograd graph, and breaks modules that work in place. Its operators carry the sequence
+number of their forward operator, which readers join.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from iotrace.agent.patching import hide_frame, patch
+from iotrace.agent.torch_profiler import module_parents
+from iotrace.session.names import MODULE_RANGE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# They hold the model as their child `module`, and its names would all begin so.
+_WRAPPERS = (
+    "DistributedDataParallel",
+    "DataParallel",
+    "FullyShardedDataParallel",
+    "_LightningModuleWrapperBase",
+)
+
+
+def install() -> Callable[[], None]:
+    """Emit a range for each module's call from here on; returns what ends that.
+
+    Does nothing where torch.compile is in use: a compiled program guards on what is patched here, and would
+    compile anew.
+    """
+    torch: Any = sys.modules["torch"]
+    if _compiles():
+        return lambda: None
+    base = torch.nn.Module
+    record_range = torch._C._profiler._RecordFunctionFast
+    named = names(base, module_parents.alive())
+    on = True
+
+    def make(original: Any) -> Any:
+        def _call_impl(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if not on:
+                return original(self, *args, **kwargs)
+            # An id may have passed to another module since; its class then mostly differs.
+            kind, name = named.get(id(self), (None, ""))
+            called = record_range(name if kind is type(self) else f"{MODULE_RANGE}{type(self).__name__}")
+            called.__enter__()
+            try:
+                return original(self, *args, **kwargs)
+            except BaseException as error:
+                hide_frame(error)
+                raise
+            finally:
+                called.__exit__(None, None, None)
+
+        return _call_impl
+
+    undo = patch(base, "_call_impl", make)
+
+    def remove() -> None:
+        nonlocal on
+        on = False  # somebody may have patched on top of ours, and calls it still
+        undo()
+
+    return remove
+
+
+def names(base: Any, parents: list[Any]) -> dict[int, tuple[Any, str]]:
+    """Each module's class and the name of its range, by the module's id; `parents` hold all that have names.
+
+    Roots are modules that no other module holds; Lightning calls its modules' children, never the root.
+    A module is named as in its root; a root goes by its class. Where there are several kinds of roots,
+    all but the largest put their class before the names.
+    """
+    held = {id(child) for module in parents for child in module.__dict__.get("_modules", {}).values()}
+    roots = []
+    for module in parents:
+        if id(module) not in held:
+            while type(module).__name__ in _WRAPPERS and "module" in module._modules:
+                module = module._modules["module"]
+            roots.append((module, dict(base.named_modules(module))))
+    roots.sort(key=lambda root: -len(root[1]))
+    found: dict[int, tuple[Any, str]] = {}
+    for root, inside in roots:
+        kind = type(root).__name__
+        before = "" if type(root) is type(roots[0][0]) else f"{kind}."
+        for name, module in inside.items():
+            shown = f"{before}{name}" if name else kind
+            found.setdefault(id(module), (type(module), f"{MODULE_RANGE}{shown}"))
+    return found
+
+
+def _compiles() -> bool:
+    eval_frame: Any = sys.modules.get("torch._dynamo.eval_frame")
+    backends = getattr(eval_frame, "cached_backends", {})
+    return any(callable(backend) for backend in backends.values())

@@ -1,0 +1,1 @@
+"""The figures of other tools, computed as they compute them."""

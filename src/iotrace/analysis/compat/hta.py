@@ -1,0 +1,151 @@
+"""Idle and busy time as HolisticTraceAnalysis 0.5.0 computes them, quirks included.
+
+For proof alone, as `compat_tb`. What it does otherwise: it takes what was launched before the start of the
+last step, rounds times of ns resolution to whole us (starts up, ends down, so that short kernels get
+negative lengths), knows NCCL's kernels alone, and counts a kernel whose name holds ``Sync`` or ``Memcpy``
+as no computation.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from iotrace.analysis.device.activity import Intervals, Mask
+from iotrace.analysis.intervals import intersect, length
+from iotrace.sources.kineto.kinds import Kind
+from iotrace.sources.kineto.trace import Column, KinetoTrace
+
+_COLLECTIVE = re.compile(r"^nccl.*Kernel")
+_MEMORY = re.compile(r"^Memcpy|^Memset|^dma")
+_NO_COMPUTATION = re.compile(r"(^nccl.*Kernel)|(.*(Memcpy)|(Memset))|(.*Sync)")
+_GAP_US = 30
+_DEVICE_KINDS = (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
+
+
+@dataclass(frozen=True)
+class Holistic:
+    """Whole us of the device, and per stream the us of gaps by class."""
+
+    span_us: int
+    busy_us: int
+    compute_us: int
+    comm_comp_overlap_pct: float | None
+    host_wait_us: dict[int, int]
+    kernel_wait_us: dict[int, int]
+    other_us: dict[int, int]
+
+    @property
+    def idle_us(self) -> int:
+        return self.span_us - self.busy_us
+
+    @property
+    def non_compute_us(self) -> int:
+        return self.busy_us - self.compute_us
+
+    @property
+    def idle_pct(self) -> float:
+        return round(100 * self.idle_us / self.span_us, 2)
+
+
+def holistic(trace: KinetoTrace) -> Holistic | None:
+    """What HTA says of `trace`; None without device activity."""
+    events = trace.events
+    starts, ends = _rounded(trace)
+    spans = np.array([category == "Trace" for category in trace.categories] or [False])[events.category]
+    told = ~events.instant & ~spans
+    on_device = told & (
+        ((events.stream >= 0) & (events.correlation >= 0))
+        | trace.named(lambda name: name in ("Event Sync", "Context Sync"))
+    )
+    on_host = told & ~on_device
+    rows = _taken(trace, starts, on_device, on_host)
+    rows = rows[events.stream[rows] >= 0]
+    if not len(rows):
+        return None
+    names = events.name[rows]
+    compute = rows[~_matches(trace, _NO_COMPUTATION)[names] & ~_matches(trace, _MEMORY)[names]]
+    collective = rows[_matches(trace, _COLLECTIVE)[names]]
+    busy = _merged(starts[rows], ends[rows])
+    computing = _merged(starts[compute], ends[compute])
+    communicating = _merged(starts[collective], ends[collective])
+    overlap = None
+    if len(collective):
+        overlap = round(100 * length(intersect(communicating, computing)) / length(communicating), 2)
+    waits = _waits(trace, rows[np.isin(trace.kinds[rows], _DEVICE_KINDS)], starts, ends, on_host)
+    return Holistic(
+        span_us=int(busy[1][-1] - busy[0][0]),
+        busy_us=length(busy),
+        compute_us=length(computing),
+        comm_comp_overlap_pct=overlap,
+        host_wait_us=waits[0],
+        kernel_wait_us=waits[1],
+        other_us=waits[2],
+    )
+
+
+def _rounded(trace: KinetoTrace) -> Intervals:
+    """Starts and ends in whole us. Times with fractions pass through float64, as in HTA's data frame."""
+    events = trace.events
+    since_ns = events.start_ns - (trace.base_ns or 0)
+    if not (since_ns % 1000).any():
+        return since_ns // 1000, since_ns // 1000 + events.duration_ns // 1000
+    start_us, duration_us = since_ns / 1000, events.duration_ns / 1000
+    return np.ceil(start_us).astype(np.int64), np.floor(start_us + duration_us).astype(np.int64)
+
+
+def _matches(trace: KinetoTrace, pattern: re.Pattern[str]) -> Mask:
+    """Per name of the trace whether it begins as `pattern`."""
+    return np.array([pattern.match(name) is not None for name in trace.names] or [False], dtype=np.bool_)
+
+
+def _taken(trace: KinetoTrace, starts: Column, on_device: Mask, on_host: Mask) -> npt.NDArray[np.int64]:
+    """The rows that HTA keeps: all, or with several steps those launched before the last one."""
+    steps = trace.named(lambda name: "ProfilerStep" in name) & on_host
+    if len(np.unique(trace.events.name[steps])) < 2:
+        return np.flatnonzero(on_device | on_host)
+    kept_host = on_host & (starts < starts[steps].max())
+    correlations, counts = np.unique(trace.events.correlation[kept_host], return_counts=True)
+    device = np.flatnonzero(on_device)
+    wanted = trace.events.correlation[device]
+    place = np.minimum(np.searchsorted(correlations, wanted), len(correlations) - 1)
+    times = np.where(correlations[place] == wanted, counts[place], 0)
+    return np.concatenate((np.repeat(device, times), np.flatnonzero(kept_host)))
+
+
+def _merged(starts: Column, ends: Column) -> Intervals:
+    """HTA's union: intervals of negative length count, where they lie apart."""
+    if not len(starts):
+        return starts, ends
+    order = np.argsort(starts, kind="stable")
+    starts, highest = starts[order], np.maximum.accumulate(ends[order])
+    first = np.concatenate(([True], starts[1:] > highest[:-1]))
+    groups = np.flatnonzero(first)
+    return starts[groups], np.maximum.reduceat(ends[order], groups)
+
+
+def _waits(
+    trace: KinetoTrace, rows: Column, starts: Column, ends: Column, on_host: Mask
+) -> tuple[dict[int, int], dict[int, int], dict[int, int]]:
+    """Per stream the gaps before kernels launched too late, short gaps, and the others; overlaps count."""
+    events = trace.events
+    calls = np.flatnonzero(on_host & (events.correlation >= 0))
+    launched = dict(zip(events.correlation[calls].tolist(), starts[calls].tolist(), strict=True))
+    result: tuple[dict[int, int], dict[int, int], dict[int, int]] = ({}, {}, {})
+    for stream in np.unique(events.stream[rows]).tolist():
+        own = rows[events.stream[rows] == stream]
+        own = own[np.argsort(starts[own], kind="stable")]
+        previous = ends[own][:-1]
+        gaps = starts[own][1:] - previous
+        # Without a launch HTA finds the trace's first row in its place, which began before everything.
+        launch = np.array(
+            [launched.get(key, -1) for key in events.correlation[own][1:].tolist()], dtype=np.int64
+        )
+        host = launch > previous
+        short = ~host & (gaps < _GAP_US)
+        for found, mask in zip(result, (host, short, ~host & ~short), strict=True):
+            found[stream] = int(gaps[mask].sum())
+    return result

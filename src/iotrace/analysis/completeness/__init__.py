@@ -1,0 +1,1 @@
+"""What a session does not hold, and what it lost."""

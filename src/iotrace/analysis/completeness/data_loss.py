@@ -1,0 +1,86 @@
+"""What a session has lost: parts of what was recorded that are cut, unreadable or were never written."""
+
+from __future__ import annotations
+
+from iotrace.session.manifest import NotCaptured
+from iotrace.sources.clocks.session_clock import Clock
+from iotrace.sources.processes import Process
+from iotrace.sources.records import (
+    PosixEnded,
+    Produced,
+    Tick,
+    Worker,
+)
+from iotrace.sources.session import Session
+from iotrace.sources.telemetry import Telemetry
+
+# A sampler writes once a second; a busy host may make it late. Where its launcher saw it killed, that counts.
+_SAMPLER_LATE_NS = 3_000_000_000
+
+
+def losses(session: Session) -> list[NotCaptured]:
+    """What was captured in part only, by process."""
+    found = []
+    for process in session.processes:
+        name = named(process)
+        if not process.ended and len(process.records) and _recorded_data(process):
+            lost = "up to 1 s of its records is lost"
+            if process.idle:  # dftracer holds calls back in a buffer of 4 KiB
+                lost = "it had nothing to do, so only some 19 of its POSIX calls may be lost"
+            if not process.idle or session.posix_on:
+                why = f"it was killed, or left without its exit handlers: {lost}"
+                found.append(NotCaptured(f"the end of {name}", why))
+        found += [NotCaptured(f"part of {name}", problem) for problem in process.problems]
+        if process.of_type(PosixEnded):
+            found.append(
+                NotCaptured(
+                    f"POSIX calls of {name} after it failed to start a program",
+                    "dftracer ends in a process whose child cannot run its program",
+                    "find out which program it is, by the error that subprocess raises",
+                )
+            )
+    for rank in session.ranks:
+        what = f"part of the torch.profiler traces of rank {rank.number}"
+        found += [NotCaptured(what, problem) for problem in rank.main.windows.problems]
+    found += [NotCaptured("part of posix", problem) for problem in session.calls.problems]
+    for telemetry in session.telemetry:
+        node = telemetry.sampler.node
+        found += [NotCaptured(f"part of the telemetry of {node}", problem) for problem in telemetry.damage]
+        late_ns = _last_seen_ns(session, telemetry) - telemetry.last_ns
+        if not telemetry.ended and (telemetry.killed_by or late_ns > _SAMPLER_LATE_NS):
+            by = f" by {telemetry.killed_by}" if telemetry.killed_by else ""
+            lost = f", and the last {late_ns / 1e9:.1f} s are not sampled" if late_ns > 0 else ""
+            found.append(
+                NotCaptured(f"the end of the telemetry of {node}", f"its sampler was killed{by}{lost}")
+            )
+    return found
+
+
+def _last_seen_ns(session: Session, telemetry: Telemetry) -> int:
+    """The latest time at which something of the run is known to have gone on, on the host of `telemetry`."""
+    sampler = telemetry.sampler
+    clock = session.clocks.of(sampler.node)
+    ends = [
+        launch.outcome.ended_ns + _shift_ns(clock, launch.outcome.ended_ns)
+        for launch in session.launches
+        if launch.outcome is not None and launch.manifest.host == sampler.host
+    ]
+    own = [process for process in session.processes if process.identity.node == sampler.node]
+    ticks = [process.clock.real_one(tick.clock[0]) for process in own for tick in process.of_type(Tick)]
+    return max([*ends, *ticks], default=0)
+
+
+def _shift_ns(clock: Clock | None, stamp_ns: int) -> int:
+    """What brings a stamp of CLOCK_REALTIME to the session's time."""
+    return (clock.of_one_piece(stamp_ns, stamp_ns) if clock is not None else None) or 0
+
+
+def _recorded_data(process: Process) -> bool:
+    return bool(len(process.spans) or process.of_type(Tick) or process.of_type(Produced))
+
+
+def named(process: Process) -> str:
+    """How people are told of a process."""
+    worker = next(iter(process.of_type(Worker)), None)
+    role = f"worker {worker.worker}" if worker else process.identity.role
+    return f"{role} (pid {process.pid})"

@@ -1,0 +1,219 @@
+"""What a session does not hold, why, and what would help: told, never passed over."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+import numpy as np
+
+from iotrace.analysis.completeness.data_loss import losses, named
+from iotrace.analysis.loop.batches import loaders_of
+from iotrace.analysis.loop.steps import loop_of
+from iotrace.session import names
+from iotrace.session.manifest import NotCaptured
+from iotrace.sources.records import (
+    OwnLog,
+    TorchProgram,
+    TorchProgramTrace,
+    TorchWindow,
+)
+from iotrace.sources.session import Session
+from iotrace.sources.telemetry import Telemetry
+
+# A host's figures are sampled once a second.
+_GAP_NS = 2_000_000_000
+
+
+def not_captured(session: Session) -> list[NotCaptured]:
+    """Everything that a reader might expect and not find, losses included."""
+    found = list(dict.fromkeys(item for launch in session.launches for item in launch.manifest.not_captured))
+    if not session.processes:
+        found.append(_no_process(session.manifest.argv, session.exit_code))
+    found += _unseen_loops(session)
+    if session.posix_on and not session.calls.pids:
+        found.append(NotCaptured("posix", "no process of the command left a file of dftracer's"))
+    found += _after_own_logs(session)
+    found += _unseen_workers(session)
+    found += _untraced_compute(session)
+    found += _telemetry(session)
+    for launch in session.launches:
+        if launch.outcome is None:
+            whose = (
+                f" of task {launch.manifest.task} on {launch.manifest.host}" if launch.manifest.task else ""
+            )
+            why = "the launcher did not see the end of the command, or it still runs"
+            found.append(NotCaptured(f"the exit code{whose}", why))
+    return found + losses(session)
+
+
+def _no_process(argv: list[str], exit_code: int | None) -> NotCaptured:
+    """Nothing tells of processes without the agent: the command's name says whether Python surely ran."""
+    what = "the program's processes"
+    remedy = "run it by a Python >= 3.10 started without -S and without env -i"
+    if argv and PurePath(argv[0]).name.startswith(("python", "pypy", "torchrun", "accelerate")):
+        return NotCaptured(what, "no Python process of the command could load the agent", remedy)
+    if exit_code:
+        return NotCaptured(
+            what,
+            f"no Python process was started, or none that loads the agent, before the command failed "
+            f"(exit code {exit_code})",
+        )
+    return NotCaptured(what, "no Python process was started, or none that loads the agent", f"else {remedy}")
+
+
+def _after_own_logs(session: Session) -> list[NotCaptured]:
+    """Processes that used dftracer themselves, and ended it: it traces no call after that."""
+    return [
+        NotCaptured(
+            f"POSIX calls of {named(process)} after it ended its own dftracer log",
+            "dftracer traces nothing more in a process that has called finalize()",
+            "call finalize() at the end of the program",
+        )
+        for process in session.processes
+        if session.posix_on and any(log.ended for log in process.of_type(OwnLog))
+    ]
+
+
+def _untraced_compute(session: Session) -> list[NotCaptured]:
+    """Ranks without a trace of torch's profiler, and why; windows that were cut short or lost."""
+    if session.manifest.torch.get(names.TORCH_STEPS, names.OFF) == names.OFF:
+        return [NotCaptured("compute", "torch.profiler was switched off", "leave --torch-steps off away")]
+    found = []
+    for rank in session.ranks:
+        windows = rank.main.of_type(TorchWindow)
+        programs = rank.main.of_type(TorchProgram)
+        kept = [trace for trace in rank.main.of_type(TorchProgramTrace) if trace.path]
+        what = f"compute of rank {rank.number}"
+        if any(window.event == "exported" for window in windows) or kept:
+            continue
+        errors = [window.why for window in windows if window.event == "error"]
+        if programs:
+            why = f"the program profiles itself ({programs[0].what}) and exported no trace that could be kept"
+            found.append(NotCaptured(what, why, "have it call export_chrome_trace"))
+        elif errors:
+            found.append(NotCaptured(what, f"torch's profiler failed: {errors[0]}"))
+        elif any(window.event == "active" for window in windows):
+            found.append(NotCaptured(what, "the program died while torch's profiler recorded"))
+        elif loaders_of(rank):
+            why = "the training loader delivered too few batches for a window of torch.profiler"
+            found.append(NotCaptured(what, why, "begin it sooner, as in --torch-steps 1:1:3"))
+    return found
+
+
+_WRAP = "for batch in iotrace.batches(source)"
+
+
+def _unseen_loops(session: Session) -> list[NotCaptured]:
+    """Loops of which neither a DataLoader nor the program tells enough."""
+    loops = [loop_of(rank, loaders_of(rank)) for rank in session.ranks]
+    delivered = any(loop.marked or (loop.primary and loop.primary.deliveries) for loop in loops)
+    if loops and not delivered and session.exit_code:
+        return [_failed_early(session.exit_code)]
+    if loops and not any(loop.marked or loop.primary for loop in loops):
+        why = "no torch.utils.data.DataLoader was iterated"
+        return [NotCaptured("steps and data wait", why, f"wrap the loop's source: {_WRAP}")]
+    return [
+        NotCaptured(
+            f"data wait of rank {rank.number}",
+            "its steps are marked by iotrace.step, and nothing tells what its loop takes batches from",
+            f"wrap the loop's source: {_WRAP}",
+        )
+        for rank, loop in zip(session.ranks, loops, strict=True)
+        if loop.marked and loop.primary is None
+    ]
+
+
+def _failed_early(exit_code: int) -> NotCaptured:
+    """Of a command that failed before any loop could be seen: its failure is what to mend."""
+    why = f"the command failed (exit code {exit_code}) before a batch was delivered"
+    return NotCaptured("steps and data wait", why)
+
+
+def _telemetry(session: Session) -> list[NotCaptured]:
+    """Hosts that were not sampled, accelerators without a library that reads them, figures that fail."""
+    found = []
+    for launch in session.launches:
+        manifest = launch.manifest
+        there = [item for item in session.telemetry if item.sampler.host == manifest.host]
+        nodes = {process.identity.node for process in session.processes if process.host == manifest.host}
+        there += [item for item in session.telemetry if item.sampler.node in nodes and item not in there]
+        if manifest.telemetry_ms is None:
+            found.append(NotCaptured("telemetry", "it was switched off", "leave out --no-telemetry"))
+        elif not there:
+            found.append(NotCaptured(f"telemetry of {manifest.host}", "its sampler did not start"))
+        elif manifest.accelerators and not any(item.devices or item.problems for item in there):
+            why = "; ".join(dict.fromkeys(told.why for item in there for told in item.unavailable))
+            remedy = "see what iotrace doctor says of it on that host"
+            if why:  # else it was still being looked for when the run ended
+                found.append(NotCaptured(f"gpu on {manifest.host}", why, remedy))
+    for rank in session.ranks:
+        sampled = session.telemetry_of(rank.main)
+        if sampled is not None and all(sampled.process_of(process) is None for process in rank.processes):
+            why = "none of its processes is known among those that were sampled"
+            found.append(NotCaptured(f"telemetry of the processes of rank {rank.number}", why))
+    for telemetry in session.telemetry:
+        found += _failed_figures(telemetry)
+        found += _gaps(telemetry)
+    return list(dict.fromkeys(found))
+
+
+def _gaps(telemetry: Telemetry) -> list[NotCaptured]:
+    """Times in which the sampler did not run, as it was stopped or the host too busy."""
+    times = np.unique(
+        np.concatenate([telemetry.host.time_ns, *(item.samples["time_ns"] for item in telemetry.processes)])
+    )
+    apart_ns = np.diff(times)
+    longest = apart_ns[apart_ns > _GAP_NS]
+    if not len(longest):
+        return []
+    what = f"{len(longest)} gaps, the longest of" if len(longest) > 1 else "a gap of"
+    why = f"{what} {longest.max() / 1e9:.1f} s: its sampler was stopped, or the host too busy for it"
+    return [NotCaptured(f"part of the telemetry of {telemetry.sampler.node}", why)]
+
+
+# What is known without a buffered figure.
+_INSTEAD = {
+    "utilisation samples": "util_pct",
+    "memory utilisation samples": "memory_util_pct",
+    "power samples": "power_w",
+}
+
+
+def _failed_figures(telemetry: Telemetry) -> list[NotCaptured]:
+    """One line for each device: its figures by what the driver says of them."""
+    by_device: dict[str, dict[str, list[str]]] = {}
+    names = {device.about.device: device.about for device in telemetry.devices}
+    series = {device.about.device: device.series for device in telemetry.devices}
+    for problem in telemetry.problems:
+        about = names.get(problem.device) if problem.device is not None else None
+        instead = _INSTEAD.get(problem.figure, "")
+        if about is not None and instead in series[about.device]:  # the driver only keeps no buffer of it
+            continue
+        what = "gpu" if about is None else f"gpu {about.index}"
+        if about is not None and about.instance is not None:
+            what += f" instance {about.instance}"
+        by_device.setdefault(what, {}).setdefault(problem.why, []).append(problem.figure)
+    return [
+        NotCaptured(
+            f"part of {what} on {telemetry.sampler.node}",
+            "; ".join(f"{', '.join(figures)}: {why}" for why, figures in reasons.items()),
+        )
+        for what, reasons in by_device.items()
+    ]
+
+
+def _unseen_workers(session: Session) -> list[NotCaptured]:
+    found = []
+    for rank in session.ranks:
+        seen = {process.pid for process in session.processes}
+        told = {delivery.pid for loader in loaders_of(rank) for delivery in loader.deliveries if delivery.pid}
+        if told - seen:
+            pids = ", ".join(map(str, sorted(told - seen)))
+            found.append(
+                NotCaptured(
+                    f"loader workers of rank {rank.number} (pid {pids})",
+                    "their processes could not load the agent, or were there before the recording began",
+                    "start workers with an interpreter that has iotrace-agent installed",
+                )
+            )
+    return found

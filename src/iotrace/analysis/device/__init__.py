@@ -1,0 +1,1 @@
+"""What the accelerator and the host threads did, from traces of torch.profiler."""

@@ -1,0 +1,173 @@
+"""What the accelerator did in a trace: busy and idle time, communication, and who ended each idle time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from iotrace.analysis.device.activity import Activity
+from iotrace.analysis.device.idle import CLASSES, KERNEL_GAP_US, Gaps, classify, gaps_of
+from iotrace.analysis.device.modules import PHASES, places_of
+from iotrace.analysis.intervals import Coverage, intersect, length, pieces, union
+from iotrace.analysis.results import Accelerator, IdleByModule, StreamIdle
+from iotrace.sources.kineto.trace import Column
+
+
+@dataclass(frozen=True)
+class DataWaits:
+    """Raw data waits, disjoint and in order; per wait its causes in ns where they are known."""
+
+    starts_ns: Column
+    ends_ns: Column
+    causes: Sequence[dict[str, int]] = field(default_factory=list)
+
+
+def waits_of(activity: Activity) -> DataWaits:
+    """The data waits that the trace itself holds: torch's ranges around ``DataLoader.__next__``."""
+    return DataWaits(*union(*activity.intervals(activity.data_waits)))
+
+
+@dataclass
+class _Totals:
+    """Sums over windows, in ns; `modules` and `streams` by (module, phase) and (device, stream)."""
+
+    span: int = 0
+    busy: int = 0
+    compute: int = 0
+    communication: int = 0
+    memory: int = 0
+    overlap: int = 0
+    classes: Column = field(default_factory=lambda: np.zeros(len(CLASSES), dtype=np.int64))
+    causes: dict[str, float] | None = None
+    modules: dict[tuple[str | None, str], list[float]] = field(default_factory=dict)
+    streams: dict[tuple[int, int], _Stream] = field(default_factory=dict)
+
+    def add(self, activity: Activity, waits: DataWaits, kernel_gap_ns: int) -> None:
+        """Take in one window."""
+        events = activity.trace.events
+        rows = np.flatnonzero(activity.device)
+        waiting = Coverage(waits.starts_ns, waits.ends_ns)
+        busy = activity.busy()
+        kernels = activity.compute_kernels | activity.collective_kernels
+        compute = union(*activity.intervals(activity.compute_kernels))
+        communication = union(*activity.intervals(activity.collective_kernels))
+        self.span += int(busy[1][-1] - busy[0][0])
+        self.busy += length(busy)
+        self.compute += length(compute)
+        self.communication += length(communication)
+        self.memory += length(union(*activity.intervals(activity.device & ~kernels)))
+        self.overlap += length(intersect(compute, communication))
+        gaps = gaps_of(activity, rows)
+        classes = classify(activity, gaps, waiting, kernel_gap_ns)
+        self.classes += classes.sum(axis=0)
+        if waits.causes:
+            self.causes = self.causes or {}
+            _add_causes(self.causes, waits, gaps, classes)
+        _add_modules(self.modules, activity, gaps)
+        keys = np.stack((events.device[rows], events.stream[rows]), axis=1)
+        for device, stream in np.unique(keys, axis=0).tolist():
+            own = rows[(events.device[rows] == device) & (events.stream[rows] == stream)]
+            total = self.streams.setdefault((device, stream), _Stream())
+            total.events += len(own)
+            total.busy += length(union(events.start_ns[own], events.end_ns[own]))
+            total.classes += classify(activity, gaps_of(activity, own), waiting, kernel_gap_ns).sum(axis=0)
+
+
+@dataclass
+class _Stream:
+    events: int = 0
+    busy: int = 0
+    classes: Column = field(default_factory=lambda: np.zeros(len(CLASSES), dtype=np.int64))
+
+
+def accelerator_of(
+    windows: Sequence[Activity],
+    waits: Sequence[DataWaits] | None = None,
+    kernel_gap_us: float = KERNEL_GAP_US,
+) -> Accelerator | None:
+    """The accelerator's figures, summed over a rank's traces; None where none holds device activity.
+
+    `waits` are the raw data waits of each; without them, those that the trace itself holds.
+    """
+    totals = _Totals()
+    for number, activity in enumerate(windows):
+        if activity.device.any():
+            own = waits[number] if waits is not None else waits_of(activity)
+            totals.add(activity, own, round(kernel_gap_us * 1000))
+    if not totals.busy:
+        return None
+    return Accelerator(
+        span_us=totals.span / 1e3,
+        busy_us=totals.busy / 1e3,
+        idle_us=(totals.span - totals.busy) / 1e3,
+        compute_us=totals.compute / 1e3,
+        non_compute_us=(totals.busy - totals.compute) / 1e3,
+        comm_us=totals.communication / 1e3,
+        memory_us=totals.memory / 1e3,
+        comm_comp_overlap_us=totals.overlap / 1e3,
+        comm_comp_overlap_pct=_percent(totals.overlap, totals.communication),
+        overlap_of_compute_pct=_percent(totals.overlap, totals.compute),
+        overlap_of_span_pct=_percent(totals.overlap, totals.span),
+        kernel_gap_us=kernel_gap_us,
+        idle_by_class_us=_by_class(totals.classes),
+        data_wait_by_cause_us=totals.causes,
+        idle_by_module=sorted(
+            (
+                IdleByModule(module=module, phase=phase, idle_us=idle / 1e3, comm_us=communication / 1e3)
+                for (module, phase), (idle, communication) in totals.modules.items()
+            ),
+            key=lambda one: (-one.idle_us, -one.comm_us),
+        ),
+        streams=[
+            StreamIdle(
+                device=None if device < 0 else device,
+                stream=None if stream < 0 else stream,
+                events=total.events,
+                busy_us=total.busy / 1e3,
+                idle_by_class_us=_by_class(total.classes),
+            )
+            for (device, stream), total in sorted(totals.streams.items())
+        ],
+    )
+
+
+def _percent(part_ns: int, whole_ns: int) -> float | None:
+    return 100 * part_ns / whole_ns if whole_ns else None
+
+
+def _by_class(classes: Column) -> dict[str, float]:
+    return dict(zip(CLASSES, (classes / 1e3).tolist(), strict=True))
+
+
+def _add_causes(totals: dict[str, float], waits: DataWaits, gaps: Gaps, classes: Column) -> None:
+    """The class data_wait in us by the causes of the waits: a part of a wait has the causes of the whole."""
+    waited = classes[:, CLASSES.index("data_wait")] > 0
+    parts = pieces(gaps.start_ns[waited], gaps.end_ns[waited], waits.starts_ns, waits.ends_ns)
+    for part_ns, number in zip((parts[1] - parts[0]).tolist(), parts[3].tolist(), strict=True):
+        causes = waits.causes[number]
+        whole = sum(causes.values())
+        for cause, cost_ns in causes.items():
+            totals[cause] = totals.get(cause, 0.0) + (part_ns * cost_ns / whole / 1e3 if whole else 0.0)
+
+
+def _add_modules(totals: dict[tuple[str | None, str], list[float]], activity: Activity, gaps: Gaps) -> None:
+    """Idle time by the place of the kernel that ended it, communication by the place of its launch."""
+    places = places_of(activity)
+    collectives = np.flatnonzero(activity.collective_kernels)
+    keys = (places.module + 1) * len(PHASES) + places.phase
+    size = (len(places.modules) + 1) * len(PHASES)
+
+    def total(rows: Column, weights: Column) -> npt.NDArray[np.float64]:
+        # A float64 holds 104 days in ns.
+        return np.bincount(keys[rows], weights=weights, minlength=size).astype(np.float64)
+
+    idle = total(gaps.ended_by, gaps.end_ns - gaps.start_ns)
+    communication = total(collectives, activity.trace.events.duration_ns[collectives])
+    for key in np.flatnonzero((idle > 0) | (communication > 0)).tolist():
+        module, phase = divmod(key, len(PHASES))
+        sums = totals.setdefault((places.modules[module - 1] if module else None, PHASES[phase]), [0.0, 0.0])
+        sums[0] += float(idle[key])
+        sums[1] += float(communication[key])

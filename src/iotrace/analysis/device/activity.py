@@ -1,0 +1,117 @@
+"""What a torch.profiler trace says that the device and the host did, as columns for the figures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from iotrace.analysis.intervals import union
+from iotrace.sources.kineto.kinds import (
+    Kind,
+    is_collective_kernel,
+    is_collective_range,
+    is_data_wait,
+    module_of,
+    step_of,
+)
+from iotrace.sources.kineto.trace import Column, KinetoTrace
+
+Mask = npt.NDArray[np.bool_]
+Intervals = tuple[Column, Column]
+
+_NONE = -1
+
+
+def _mask(value: Any) -> Mask:
+    return np.asarray(value, dtype=np.bool_)
+
+
+@dataclass(frozen=True)
+class Activity:
+    """A trace with what its events are. Masks and columns have one entry per event."""
+
+    trace: KinetoTrace
+
+    @cached_property
+    def kinds(self) -> Column:
+        kinds: Column = self.trace.kinds.copy()
+        kinds[self.trace.events.instant] = Kind.OTHER
+        return kinds
+
+    @cached_property
+    def device(self) -> Mask:
+        """What occupied the device: kernels and memory operations."""
+        return _mask(np.isin(self.kinds, (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)))
+
+    @cached_property
+    def collective_kernels(self) -> Mask:
+        return _mask((self.kinds == Kind.KERNEL) & self.trace.named(is_collective_kernel))
+
+    @cached_property
+    def compute_kernels(self) -> Mask:
+        return _mask((self.kinds == Kind.KERNEL) & ~self.collective_kernels)
+
+    @cached_property
+    def _host_ranges(self) -> Mask:
+        # Before torch 1.12 ranges had the category of operators.
+        return _mask((self.kinds == Kind.ANNOTATION) | (self.kinds == Kind.CPU_OP))
+
+    @cached_property
+    def collective_ranges(self) -> Mask:
+        """Collectives on the host: gloo's own work, or the launch of a kernel of NCCL's."""
+        return self._host_ranges & self.trace.named(is_collective_range)
+
+    @cached_property
+    def data_waits(self) -> Mask:
+        return self._host_ranges & self.trace.named(is_data_wait)
+
+    @cached_property
+    def steps(self) -> Mask:
+        return self._host_ranges & self.trace.named(lambda name: step_of(name) is not None)
+
+    @cached_property
+    def modules(self) -> Mask:
+        """The forwards of modules."""
+        ranges = self._host_ranges | (self.kinds == Kind.PYTHON)
+        return _mask(ranges & self.trace.named(lambda name: module_of(name) is not None))
+
+    @cached_property
+    def operators(self) -> Mask:
+        others = self.collective_ranges | self.data_waits | self.steps | self.modules
+        return _mask((self.kinds == Kind.CPU_OP) & ~others)
+
+    def intervals(self, mask: Mask) -> Intervals:
+        """Starts and ends of the events of `mask`."""
+        events = self.trace.events
+        return events.start_ns[mask], events.end_ns[mask]
+
+    def busy(self) -> Intervals:
+        """When the device did anything, as disjoint intervals."""
+        return union(*self.intervals(self.device))
+
+    def step_spans(self) -> tuple[Intervals, list[int]]:
+        """The profiler's steps in order of time, and their numbers."""
+        rows = np.flatnonzero(self.steps)
+        rows = rows[np.argsort(self.trace.events.start_ns[rows], kind="stable")]
+        numbers = [step_of(self.trace.names[name]) or 0 for name in self.trace.events.name[rows].tolist()]
+        return (self.trace.events.start_ns[rows], self.trace.events.end_ns[rows]), numbers
+
+    @cached_property
+    def launch(self) -> Column:
+        """Per event the row of the runtime call with its correlation that launched it, -1 where unknown."""
+        events = self.trace.events
+        found = np.full(len(events), _NONE, dtype=np.int64)
+        calls = np.flatnonzero((self.kinds == Kind.RUNTIME) & (events.correlation >= 0))
+        if not len(calls):
+            return found
+        calls = calls[np.argsort(events.correlation[calls], kind="stable")]
+        known = events.correlation[calls]
+        wanted = np.flatnonzero(self.device & (events.correlation >= 0))
+        place = np.minimum(np.searchsorted(known, events.correlation[wanted]), len(known) - 1)
+        hit = known[place] == events.correlation[wanted]
+        found[wanted[hit]] = calls[place[hit]]
+        return found

@@ -1,0 +1,133 @@
+"""A rank's windows of torch.profiler: breakdown, accelerator, and how much of the data wait was exposed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from iotrace.analysis.device.accelerator import DataWaits, accelerator_of, waits_of
+from iotrace.analysis.device.activity import Activity
+from iotrace.analysis.device.breakdown import ROLES, break_down, roles_of
+from iotrace.analysis.device.collectives import RankTrace
+from iotrace.analysis.device.idle import KERNEL_GAP_US
+from iotrace.analysis.device.imbalance import imbalance_of
+from iotrace.analysis.intervals import Coverage
+from iotrace.analysis.loop.steps import Step
+from iotrace.analysis.results import Accelerator, Imbalance
+from iotrace.analysis.wait.waits import Explained
+from iotrace.sources.kineto.trace import KinetoTrace
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """Waits and steps inside the windows, in ns: the part of the waits in which the device was idle."""
+
+    steps: int
+    exposed_ns: int
+    duration_ns: int
+
+
+@dataclass(frozen=True)
+class Compute:
+    """What a rank's traces say; everything None or empty where it left none."""
+
+    windows: list[Activity]
+    waits: list[DataWaits]
+    breakdown_ms: dict[str, float] | None
+    breakdown_raw_ms: dict[str, float] | None
+    breakdown_steps: int | None
+    accelerator: Accelerator | None
+
+    @property
+    def has_device(self) -> bool:
+        """Whether the traces show what a device did."""
+        return any(window.device.any() for window in self.windows)
+
+
+def compute_of(
+    traces: Sequence[KinetoTrace],
+    explained: Sequence[Explained] = (),
+    steps: Sequence[Step] = (),
+    kernel_gap_us: float = KERNEL_GAP_US,
+) -> Compute:
+    """Everything of a rank's traces; `explained` are the waits that the agent recorded, in order of time.
+
+    A trace without the profiler's steps is broken down by the agent's `steps`.
+    """
+    windows = [Activity(trace) for trace in traces]
+    waits = [_waits(window, explained) for window in windows]
+    exclusive, raw = [], []
+    for window in windows:
+        (starts, ends), _ = window.step_spans()
+        if not len(starts):
+            inside = _inside(window, steps)
+            starts = np.array([step.start_ns for step in inside], dtype=np.int64)
+            ends = np.array([step.end_ns for step in inside], dtype=np.int64)
+        if len(starts):
+            found = break_down(roles_of(window), starts, ends)
+            exclusive.append(found.exclusive_ns)
+            raw.append(found.raw_ns)
+    means = [np.concatenate(tables).mean(axis=0) / 1e6 for tables in (exclusive, raw) if tables]
+    named: list[dict[str, float] | None] = [
+        dict(zip(ROLES, mean.tolist(), strict=True)) for mean in means
+    ] or [None, None]
+    return Compute(
+        windows=windows,
+        waits=waits,
+        breakdown_ms=named[0],
+        breakdown_raw_ms=named[1],
+        breakdown_steps=sum(map(len, exclusive)) if exclusive else None,
+        accelerator=accelerator_of(windows, waits, kernel_gap_us),
+    )
+
+
+def _waits(window: Activity, explained: Sequence[Explained]) -> DataWaits:
+    """The agent's waits, which have causes, else those of the trace."""
+    span = window.trace.span_ns()
+    if not explained or span is None:
+        return waits_of(window)
+    starts, ends, causes = [], [], []
+    last_ns = 0
+    for item in explained:
+        start_ns = max(item.delivery.wait_start_ns, last_ns)  # two loaders' waits may overlap
+        end_ns = item.delivery.delivered_ns
+        if start_ns < end_ns and start_ns < span[1]:
+            starts.append(start_ns)
+            ends.append(end_ns)
+            causes.append(item.causes)
+            last_ns = end_ns
+    return DataWaits(np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64), causes)
+
+
+def _inside(window: Activity, steps: Sequence[Step]) -> list[Step]:
+    """The steps that lie wholly inside the window."""
+    span = window.trace.span_ns()
+    if span is None:
+        return []
+    return [step for step in steps if span[0] <= step.start_ns and step.end_ns <= span[1]]
+
+
+def exposure_of(compute: Compute, steps: Sequence[Step]) -> Exposure | None:
+    """The exposed wait of the steps that lie wholly inside a window; None without one or without a device."""
+    exposed_ns = duration_ns = count = 0
+    for window in compute.windows:
+        if not window.device.any():
+            continue
+        busy = Coverage(*window.busy())
+        for step in _inside(window, steps):
+            count += 1
+            duration_ns += step.duration_ns
+            starts = np.array([awaited.wait_start_ns for awaited in step.awaited], dtype=np.int64)
+            ends = np.array([awaited.delivered_ns for awaited in step.awaited], dtype=np.int64)
+            exposed_ns += step.wait_ns - int(busy.within(starts, ends).sum())
+    return Exposure(count, exposed_ns, duration_ns) if count else None
+
+
+def compare(ranks: Sequence[tuple[int, Compute]], world_size: int | None) -> Imbalance | None:
+    """The imbalance between the ranks in each one's first window; None where fewer than two left one."""
+    traced = [
+        RankTrace(rank, compute.windows[0], compute.waits[0]) for rank, compute in ranks if compute.windows
+    ]
+    return imbalance_of(traced, world_size)

@@ -1,0 +1,176 @@
+"""Which rank the others wait for, and whether its data made it late."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from iotrace.analysis.device.activity import Intervals
+from iotrace.analysis.device.breakdown import break_down
+from iotrace.analysis.device.collectives import Matched, RankTrace, match
+from iotrace.analysis.intervals import Coverage, length, subtract, union
+from iotrace.analysis.results import Collectives, Imbalance, LateCollective, RankBalance, Straggler
+
+_WARNING_PCT, _CRITICAL_PCT = 10.0, 20.0
+_WORST = 5
+_PARTS = ("compute_ms", "communication_wait_ms", "data_wait_ms", "other_ms")
+
+
+def imbalance_of(ranks: Sequence[RankTrace], world_size: int | None = None) -> Imbalance | None:
+    """How evenly the ranks work, from their traces; None with fewer than two."""
+    if len(ranks) < 2:
+        return None
+    matched, unmatched = match(ranks)
+    waits = {rank.rank: _waits(rank, matched) for rank in ranks}
+    balances = [_balance(rank, waits[rank.rank]) for rank in ranks]
+    skews_ns = [max(one.durations_ns.values()) - one.real_ns for one in matched]
+    late = _late(ranks, matched)
+    return Imbalance(
+        ranks_seen=len(ranks),
+        world_size=world_size,
+        ranks=balances,
+        spread={
+            part.removesuffix("_ms"): _spread([getattr(one, part) for one in balances]) for part in _PARTS
+        },
+        collectives=Collectives(
+            matched=len(matched),
+            unmatched=unmatched,
+            skew_ms_mean=float(np.mean(skews_ns)) / 1e6 if skews_ns else None,
+            skew_ms_max=max(skews_ns) / 1e6 if skews_ns else None,
+        ),
+        stragglers=_stragglers(ranks, matched, waits, late) if matched else [],
+        worst=sorted(late, key=lambda one: -one.skew_ms)[:_WORST],
+    )
+
+
+def _compute(rank: RankTrace) -> Intervals:
+    """When the rank computed: its device; without one, the operators of its process."""
+    activity = rank.activity
+    mask = activity.compute_kernels if activity.device.any() else activity.operators
+    return union(*activity.intervals(mask))
+
+
+def _waits(rank: RankTrace, matched: list[Matched]) -> dict[int, Intervals]:
+    """Per rank that arrived last the time in which `rank` waited for it and did not compute.
+
+    A rank that arrived early waits at the beginning of its collective.
+    """
+    starts: dict[int, list[int]] = defaultdict(list)
+    ends: dict[int, list[int]] = defaultdict(list)
+    for one in matched:
+        if rank.rank in one.durations_ns and one.last != rank.rank:
+            start = one.starts_ns[rank.rank]
+            starts[one.last].append(start)
+            ends[one.last].append(start + one.wait_ns(rank.rank))
+    compute = _compute(rank)
+    return {
+        last: subtract(union(np.array(starts[last], np.int64), np.array(ends[last], np.int64)), compute)
+        for last in starts
+    }
+
+
+def _balance(rank: RankTrace, waits: dict[int, Intervals]) -> RankBalance:
+    starts, ends, _ = rank.steps()
+    waiting = union(
+        *(np.concatenate([side[place] for side in waits.values()] or [starts[:0]]) for place in (0, 1))
+    )
+    roles = [_compute(rank), waiting, (rank.waits.starts_ns, rank.waits.ends_ns)]
+    parts = break_down(roles, starts, ends).exclusive_ns.mean(axis=0) / 1e6
+    return RankBalance(
+        rank=rank.rank,
+        steps=len(starts),
+        step_ms=float((ends - starts).mean()) / 1e6,
+        **dict(zip(_PARTS, parts.tolist(), strict=True)),
+    )
+
+
+def _spread(values: list[float]) -> float | None:
+    """(max - mean) / mean; None where the mean is 0."""
+    mean = sum(values) / len(values)
+    return (max(values) - mean) / mean if mean else None
+
+
+def _late(ranks: Sequence[RankTrace], matched: list[Matched]) -> list[LateCollective]:
+    """Every matched collective, with how much longer than the others the last rank had waited for data.
+
+    Counted is the data wait since the rank's collective before this one.
+    """
+    coverage = {rank.rank: Coverage(rank.waits.starts_ns, rank.waits.ends_ns) for rank in ranks}
+    since = {rank.rank: _since(rank, matched) for rank in ranks}
+    found = []
+    for one in matched:
+        waited = {
+            rank: int(coverage[rank].within(np.array([since[rank][id(one)]]), np.array([start]))[0])
+            for rank, start in one.starts_ns.items()
+        }
+        skew_ns = max(one.durations_ns.values()) - one.real_ns
+        others_ns = min(ns for rank, ns in waited.items() if rank != one.last)
+        found.append(
+            LateCollective(
+                name=one.name,
+                elements=one.elements,
+                step=one.step,
+                last_rank=one.last,
+                skew_ms=skew_ns / 1e6,
+                data_wait_ms=waited[one.last] / 1e6,
+                late_by_data_ms=min(skew_ns, max(waited[one.last] - others_ns, 0)) / 1e6,
+            )
+        )
+    return found
+
+
+def _since(rank: RankTrace, matched: list[Matched]) -> dict[int, int]:
+    """Per collective (by id) that the rank took part in, from when on its data waits made it late.
+
+    That is since its collective before this one. A step may begin at the delivery of its batch, so that the
+    wait for it lies in the step before; before the first collective, the last wait counts whole.
+    """
+    own = [one for one in matched if rank.rank in one.starts_ns]
+    previous: int | None = None
+    since = {}
+    for one in sorted(own, key=lambda one: one.starts_ns[rank.rank]):
+        start = one.starts_ns[rank.rank]
+        if previous is None:
+            place = int(np.searchsorted(rank.waits.ends_ns, start, side="right")) - 1
+            previous = int(rank.waits.starts_ns[place]) if place >= 0 else start
+        since[id(one)] = previous
+        previous = start
+    return since
+
+
+def _stragglers(
+    ranks: Sequence[RankTrace],
+    matched: list[Matched],
+    waits: dict[int, dict[int, Intervals]],
+    late: list[LateCollective],
+) -> list[Straggler]:
+    found = []
+    for rank in ranks:
+        waited_ns = sum(length(own[rank.rank]) for own in waits.values() if rank.rank in own)
+        others_ns = 0
+        for other in ranks:
+            if other is not rank:
+                starts, ends, _ = other.steps()
+                others_ns += int((ends - starts).sum())
+        impact_pct = 100 * waited_ns / others_ns if others_ns else None
+        own_late = [one for one in late if one.last_rank == rank.rank]
+        skew_ms = sum(one.skew_ms for one in own_late)
+        found.append(
+            Straggler(
+                rank=rank.rank,
+                last_to_arrive=len(own_late),
+                waited_for_ms=waited_ns / 1e6,
+                impact_pct=impact_pct,
+                severity=_severity(impact_pct),
+                by_data_pct=100 * sum(one.late_by_data_ms for one in own_late) / skew_ms if skew_ms else None,
+            )
+        )
+    return sorted(found, key=lambda one: -one.waited_for_ms)
+
+
+def _severity(impact_pct: float | None) -> str | None:
+    if impact_pct is None or impact_pct < _WARNING_PCT:
+        return None
+    return "critical" if impact_pct >= _CRITICAL_PCT else "warning"

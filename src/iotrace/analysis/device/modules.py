@@ -1,0 +1,194 @@
+"""Which module and phase each kernel belongs to: by where on the host it was launched."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from iotrace.analysis.device.activity import Activity, Mask
+from iotrace.analysis.device.nesting import innermost
+from iotrace.sources.kineto.kinds import Kind, module_of
+from iotrace.sources.kineto.trace import Column
+
+PHASES = ("forward", "backward", "optimizer", "other")
+_FORWARD, _BACKWARD, _OPTIMIZER, _OTHER = range(4)
+
+_BACKWARD_NAME = re.compile(r"autograd::engine::|torch::autograd::AccumulateGrad|\w+Backward\d*$")
+# Ranges that torch itself puts around the forward pass.
+_FORWARD_RANGE = re.compile(r"(?:\w+::)?\w*DataParallel\.forward$")
+_UNKNOWN = -1
+
+
+@dataclass(frozen=True)
+class Places:
+    """Per event of the device its module (index of `modules`, -1 unknown) and phase (index of `PHASES`).
+
+    The phase is `other` where the launch is unknown or in none of the three. Entries of other events have no
+    meaning.
+    """
+
+    modules: list[str]
+    module: Column
+    phase: Column
+
+
+@dataclass
+class BackwardRange:
+    """The backward pass of a module on a thread (index of the trace's threads); ns of CLOCK_REALTIME."""
+
+    thread: int
+    start_ns: int
+    end_ns: int
+    name: str
+
+
+def places_of(activity: Activity) -> Places:
+    """The places of every event of the device.
+
+    A backward operator belongs to the module of the forward operator with its sequence number; what an
+    operator of the backward pass launches is `backward`, what is launched in a range ``Optimizer.step#…`` is
+    `optimizer`, in a module's or DataParallel's range or an operator that autograd counts, `forward`.
+    """
+    trace, events = activity.trace, activity.trace.events
+    count = len(events)
+    module, phase = np.full(count, _UNKNOWN, dtype=np.int64), np.full(count, _OTHER, dtype=np.int64)
+    device = np.flatnonzero(activity.device & (activity.launch >= 0))
+    ranges = np.isin(activity.kinds, (Kind.ANNOTATION, Kind.PYTHON, Kind.CPU_OP))
+    in_module = _Enclosing(activity, activity.modules)
+    in_forward = _Enclosing(activity, ranges & trace.named(_is_forward_range))
+    in_optimizer = _Enclosing(activity, ranges & trace.named(lambda name: name.startswith("Optimizer.")))
+    operators = activity.operators
+    backward = operators & ((events.forward_thread > 0) | trace.named(_is_backward))
+    in_backward = _Enclosing(activity, backward)
+    counted = operators & ~backward & (events.sequence >= 0)
+    in_counted = _Enclosing(activity, counted)
+
+    calls = activity.launch[device]
+    around_module = in_module.rows(calls)
+    around_backward = in_backward.rows(calls)
+    phase[device[in_counted.rows(calls) >= 0]] = _FORWARD
+    phase[device[in_forward.rows(calls) >= 0]] = _FORWARD
+    phase[device[around_module >= 0]] = _FORWARD
+    phase[device[in_optimizer.rows(calls) >= 0]] = _OPTIMIZER
+    phase[device[around_backward >= 0]] = _BACKWARD
+
+    forward = _forward_operators(activity, in_backward.rows_of_linked(calls), counted)
+    from_forward = np.where(forward >= 0, in_module.rows(np.maximum(forward, 0)), _UNKNOWN)
+    around = np.where((around_backward >= 0) & (from_forward >= 0), from_forward, around_module)
+    names: dict[str, int] = {}
+    told = [module_of(name) for name in trace.names]
+    numbers = np.array(
+        [_UNKNOWN if name is None else names.setdefault(name, len(names)) for name in told] or [_UNKNOWN],
+        dtype=np.int64,
+    )
+    module[device] = np.where(around >= 0, numbers[events.name[np.maximum(around, 0)]], _UNKNOWN)
+    return Places(list(names), module, phase)
+
+
+def backward_ranges(activity: Activity) -> list[BackwardRange]:
+    """When the backward pass of each module ran, those of its children inside; in order of time.
+
+    Neighbouring operators of one module make one range. What joins them to a module is their sequence number:
+    no hook is on the graph.
+    """
+    trace, events = activity.trace, activity.trace.events
+    operators = activity.operators
+    linked = np.flatnonzero(operators & (events.forward_thread > 0) & (events.sequence >= 0))
+    counted = operators & (events.forward_thread <= 0) & (events.sequence >= 0)
+    forward = _forward_operators(activity, linked, counted)
+    in_module = _Enclosing(activity, activity.modules)
+    module = np.where(forward >= 0, in_module.rows(np.maximum(forward, 0)), _UNKNOWN)
+    known = module >= 0
+    linked, module = linked[known], module[known]
+    order = np.lexsort((-events.end_ns[linked], events.start_ns[linked], events.thread[linked]))
+    found: list[BackwardRange] = []
+    open_ranges: list[BackwardRange] = []
+    for row, range_row in zip(linked[order].tolist(), module[order].tolist(), strict=True):
+        thread, start_ns, end_ns = (
+            int(events.thread[row]), int(events.start_ns[row]), int(events.end_ns[row])
+        )  # fmt: skip
+        path = (module_of(trace.names[events.name[range_row]]) or "?").split(".")
+        names = [".".join(path[: depth + 1]) for depth in range(len(path))]
+        same = 0
+        while (
+            same < min(len(names), len(open_ranges))
+            and open_ranges[same].name == names[same]
+            and open_ranges[same].thread == thread
+        ):
+            same += 1
+        del open_ranges[same:]
+        for name in names[same:]:
+            opened = BackwardRange(thread, start_ns, end_ns, name)
+            open_ranges.append(opened)
+            found.append(opened)
+        for opened in open_ranges:
+            opened.end_ns = max(opened.end_ns, end_ns)
+    return sorted(found, key=lambda one: one.start_ns)
+
+
+def _is_backward(name: str) -> bool:
+    return _BACKWARD_NAME.match(name) is not None
+
+
+def _is_forward_range(name: str) -> bool:
+    return _FORWARD_RANGE.match(name) is not None
+
+
+class _Enclosing:
+    """Finds the innermost of some events around the start of others, on the same thread."""
+
+    def __init__(self, activity: Activity, mask: Mask) -> None:
+        self._events = activity.trace.events
+        self._rows = np.flatnonzero(mask)
+        self._threads = self._events.thread[self._rows]
+
+    def rows(self, inner: Column, among: Mask | None = None) -> Column:
+        """Per row of `inner` the row around it, -1 where there is none."""
+        found = np.full(len(inner), _UNKNOWN, dtype=np.int64)
+        events = self._events
+        for thread in np.unique(events.thread[inner]).tolist():
+            outer = self._rows[self._threads == thread]
+            if among is not None:
+                outer = outer[among[outer]]
+            if not len(outer):
+                continue
+            own = np.flatnonzero(events.thread[inner] == thread)
+            index = innermost(events.start_ns[outer], events.end_ns[outer], events.start_ns[inner[own]])
+            found[own] = np.where(index >= 0, outer[np.maximum(index, 0)], _UNKNOWN)
+        return found
+
+    def rows_of_linked(self, inner: Column) -> Column:
+        """`rows`, among operators that have a sequence number alone."""
+        return self.rows(inner, self._events.sequence >= 0)
+
+
+def _forward_operators(activity: Activity, backward: Column, counted: Mask) -> Column:
+    """Per backward operator (row, -1: none) the row of its forward operator, -1 where that is not recorded.
+
+    Sequence numbers are counted per thread, and the trace names forward threads by numbers of torch's own:
+    each is taken for the thread with most of its sequence numbers. Of nested operators with one sequence
+    number the innermost made the node of the graph.
+    """
+    events = activity.trace.events
+    found = np.full(len(backward), _UNKNOWN, dtype=np.int64)
+    known = np.flatnonzero(backward >= 0)
+    candidates = np.flatnonzero(counted)
+    if not len(known) or not len(candidates):
+        return found
+    candidates = candidates[np.lexsort((events.start_ns[candidates], events.sequence[candidates]))]
+    for number in np.unique(events.forward_thread[backward[known]]).tolist():
+        own = known[events.forward_thread[backward[known]] == number]
+        wanted = events.sequence[backward[own]]
+        threads, matches = np.unique(
+            events.thread[candidates[np.isin(events.sequence[candidates], wanted)]], return_counts=True
+        )
+        if not len(threads):
+            continue
+        forward = candidates[events.thread[candidates] == threads[matches.argmax()]]
+        sequences = events.sequence[forward]
+        place = np.searchsorted(sequences, wanted, side="right") - 1
+        hit = (place >= 0) & (sequences[np.maximum(place, 0)] == wanted)
+        found[own[hit]] = forward[place[hit]]
+    return found

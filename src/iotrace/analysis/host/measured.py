@@ -1,0 +1,102 @@
+"""Figures sampled over time, brought to the measured time: what the measured steps cover."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from iotrace.analysis.intervals import Coverage
+from iotrace.analysis.loop.steps import Step
+from iotrace.sources.clocks.session_clock import Times
+from iotrace.sources.telemetry import Floats, Series
+
+# A sample stands for the time since the one before, but for no longer than that: NVML averages its
+# utilisation over 1/6 to 1 s, and what lies before a gap is not known.
+_LONGEST_HOLD_NS = 2_500_000_000
+# How much of the measured time samples have to cover, for a sum over it to be told.
+_COVERED = 0.99
+# The same for a mean, an extreme and a change of a gauge: of half a run they are no figures of the run.
+_SEEN = 0.75
+
+
+class MeasuredTime:
+    """The union of the measured steps."""
+
+    def __init__(self, steps: list[Step]) -> None:
+        self._time = Coverage(
+            np.array([step.start_ns for step in steps], dtype=np.int64),
+            np.array([step.end_ns for step in steps], dtype=np.int64),
+        )
+        self.length_ns = int((self._time.ends - self._time.starts).sum())
+
+    def weights(self, time_ns: Times, longest_ns: int = _LONGEST_HOLD_NS) -> Floats:
+        """How many ns of the measured time each sample stands for."""
+        if not len(time_ns) or not self.length_ns:
+            return np.zeros(len(time_ns))
+        held = np.diff(time_ns, prepend=time_ns[0] - _LONGEST_HOLD_NS)
+        if len(time_ns) > 1:  # the first stands for as long as the others do
+            held[0] = np.median(held[1:])
+        held = np.clip(held, 0, longest_ns)
+        return self._time.within(time_ns - held, time_ns).astype(np.float64)
+
+    def mean(self, series: Series | None, longest_ns: int = _LONGEST_HOLD_NS) -> float | None:
+        """The mean of a gauge, by the time that each sample stands for; None where too much is not seen.
+
+        `longest_ns`: a sample that is itself an average since the one before stands for all of that time.
+        """
+        if series is None:
+            return None
+        weights = self.weights(series.time_ns, longest_ns)
+        if not self._seen(weights):
+            return None
+        return float((series.value * weights).sum() / weights.sum())
+
+    def extreme(self, series: Series | None, largest: bool = True) -> float | None:
+        """The largest or smallest value of a gauge; None where too much is not seen."""
+        if series is None:
+            return None
+        weights = self.weights(series.time_ns)
+        if not self._seen(weights):
+            return None
+        inside = series.value[weights > 0]
+        return float(inside.max() if largest else inside.min())
+
+    def growth(self, counter: Series | None) -> float | None:
+        """How much a counter grew, interpolated; None unless its samples cover the measured time."""
+        if counter is None or len(counter.time_ns) < 2 or not self.length_ns:
+            return None
+        covered = self._time.within(counter.time_ns[:1], counter.time_ns[-1:])[0]
+        if covered < _COVERED * self.length_ns:
+            return None
+        origin = counter.time_ns[0]
+        times = (counter.time_ns - origin).astype(np.float64)
+        at_end = np.interp((self._time.ends - origin).astype(np.float64), times, counter.value)
+        at_start = np.interp((self._time.starts - origin).astype(np.float64), times, counter.value)
+        return float((at_end - at_start).sum())
+
+    def change(self, gauge: Series | None, born_ns: int, gone_ns: int | None) -> float | None:
+        """A gauge's last sample within the measured time less its first, of what lived from `born_ns` on.
+
+        No line is drawn to samples outside: what start-up took would be charged to the steps. None where
+        the two are not far enough apart to tell of the time that it lived.
+        """
+        if gauge is None or not self.length_ns:
+            return None
+        begin, end = max(int(self._time.starts[0]), born_ns), int(self._time.ends[-1])
+        if gone_ns is not None:
+            end = min(end, gone_ns)
+        first, behind = np.searchsorted(gauge.time_ns, [begin, end + 1])
+        if behind - first < 2 or gauge.time_ns[behind - 1] - gauge.time_ns[first] < _SEEN * (end - begin):
+            return None
+        return float(gauge.value[behind - 1] - gauge.value[first])
+
+    def seen(self, begin_ns: int, end_ns: int) -> bool:
+        """Whether enough of it lies between for a largest value; so it is where no time is measured."""
+        within_ns = self._time.within(np.array([begin_ns]), np.array([end_ns]))[0]
+        return float(within_ns) >= _SEEN * self.length_ns
+
+    def _seen(self, weights: Floats) -> bool:
+        return bool(self.length_ns) and float(weights.sum()) >= _SEEN * self.length_ns
+
+    def per_second(self, amount: float | None) -> float | None:
+        """`amount` over the measured time, per second."""
+        return None if amount is None or not self.length_ns else amount / (self.length_ns / 1e9)

@@ -1,0 +1,257 @@
+"""What the rank's processes, its host and its accelerators did over the measured steps."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from iotrace.analysis.host.measured import MeasuredTime
+from iotrace.analysis.loop.batches import worker_number
+from iotrace.analysis.loop.steps import Step
+from iotrace.analysis.results import Gpu, HostUse, ProcessUse, System
+from iotrace.sources.processes import Process
+from iotrace.sources.session import Rank, Session
+from iotrace.sources.telemetry import Floats, Host, SampledDevice, SampledProcess, Series, Telemetry
+
+# Clock event reasons that hold the device back (NVML); idleness and clocks that someone set do not.
+THROTTLE_REASONS = {
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x20: "thermal (driver)",
+    0x40: "thermal (hardware)",
+    0x80: "power brake",
+    0x200: "board limit",
+    0x400: "reliability",
+}
+_THROTTLES = sum(THROTTLE_REASONS)
+_LONG_NS = 10**15  # longer than any run
+_SATURATED = 0.95  # of each second, of all CPUs
+
+
+def system_of(session: Session, rank: Rank, kept: list[Step], cpu_percent: float | None) -> System:
+    """The rank's `system`; `cpu_percent` is by its processes' own exact account, where they have one."""
+    telemetry = session.telemetry_of(rank.main)
+    time = MeasuredTime(kept)
+    processes: list[ProcessUse] = []
+    peak_bytes = None
+    if telemetry is not None:
+        sampled = [(process, telemetry.process_of(process)) for process in rank.processes]
+        seen = [item for _, item in sampled if item is not None and len(item.samples)]
+        if time.seen(telemetry.first_ns, telemetry.last_ns):
+            peak_bytes = _peak_together(seen)
+        processes = [_process(process, item, rank, time, telemetry) for process, item in sampled]
+        if cpu_percent is None and processes and all(item.cpu_pct_mean is not None for item in processes):
+            cpu_percent = sum(item.cpu_pct_mean or 0.0 for item in processes)
+    return System(
+        gpus=[] if telemetry is None else _gpus(telemetry, rank, kept, time),
+        cpu_pct_mean=cpu_percent,
+        rss_peak_bytes=peak_bytes,
+        cpus=rank.main.identity.cpus,
+        processes=processes,
+        host=None if telemetry is None else _host(telemetry.host, time),
+    )
+
+
+def _peak_together(processes: list[SampledProcess]) -> int | None:
+    """The largest sum of the processes' resident memory at an instant; shared pages count in each."""
+    if not processes:
+        return None
+    times = np.unique(np.concatenate([item.samples["time_ns"] for item in processes]))
+    total = np.zeros(len(times), dtype=np.int64)
+    for item in processes:
+        own = item.samples["time_ns"]
+        place = np.searchsorted(own, times, side="right")
+        alive = (place > 0) & (times <= own[-1])
+        total[alive] += item.samples["rss_bytes"][place[alive] - 1]
+    return int(total.max())
+
+
+def _process(
+    process: Process, sampled: SampledProcess | None, rank: Rank, time: MeasuredTime, telemetry: Telemetry
+) -> ProcessUse:
+    def growth(*fields: str) -> float | None:
+        """Of counters; a process that was made, or ended, within the measured time stood still outside."""
+        series = [
+            _lifelong(sampled, field, telemetry.last_ns) if sampled is not None else None for field in fields
+        ]
+        grown = [time.growth(item) for item in series]
+        return None if None in grown else sum(value for value in grown if value is not None)
+
+    peak_bytes, grown_bytes = None, None
+    memory = sampled.series("rss_bytes") if sampled is not None else None
+    if sampled is not None and memory is not None:
+        if time.seen(telemetry.first_ns, telemetry.last_ns):
+            peak_bytes = int(memory.value.max())
+        grown_bytes = time.change(memory, sampled.start_ns, telemetry.gone_ns(sampled))
+    cpu_per_second = time.per_second(growth("cpu_ns"))
+    return ProcessUse(
+        pid=process.pid,
+        role="main" if process is rank.main else f"worker {worker_number(process)}",
+        cpu_pct_mean=None if cpu_per_second is None else cpu_per_second / 1e7,
+        rss_peak_bytes=peak_bytes,
+        rss_growth_bytes=_whole(grown_bytes),
+        major_faults=_whole(growth("major_faults")),
+        io_calls=_whole(growth("read_calls", "write_calls")),
+        storage_read_bytes=_whole(growth("read_bytes")),
+        storage_write_bytes=_whole(growth("write_bytes")),
+    )
+
+
+def _lifelong(sampled: SampledProcess, field: str, last_ns: int) -> Series | None:
+    """A counter from before the run to `last_ns`, the last sampling: 0 first, its last value at the end."""
+    known = sampled.series(field)
+    if known is None:
+        return None
+    begin = min(sampled.start_ns, int(known.time_ns[0]))
+    end = max(last_ns, int(known.time_ns[-1]))
+    return Series(
+        np.concatenate(([begin - _LONG_NS, begin], known.time_ns, [end])),
+        np.concatenate(([0.0, 0.0], known.value, known.value[-1:])),
+    )
+
+
+def _host(host: Host, time: MeasuredTime) -> HostUse:
+    def share(name: str, units_per_second: float) -> float | None:
+        """The growth of a counter of time, as a share of the measured time."""
+        grown = time.per_second(time.growth(host.figures.get(name)))
+        return None if grown is None else grown / units_per_second
+
+    def pressures(prefix: str) -> dict[str, float]:
+        found = {name: share(f"{prefix}{name}_pressure_us", 1e6) for name in ("cpu", "memory", "io")}
+        # Read a little after the clock, it may seem to have grown more than time went by.
+        return {name: min(1.0, value) for name, value in found.items() if value is not None}
+
+    def per_cpu(shares: Floats) -> Series | None:
+        known = ~np.isnan(shares).any(axis=1)
+        if not shares.shape[1] or not known.any():
+            return None
+        return Series(host.time_ns[known], shares[known].mean(axis=1))
+
+    busy = per_cpu(host.busy)
+    full = per_cpu((host.busy >= _SATURATED).all(axis=1, keepdims=True).astype(float)) if busy else None
+    sampler = share("sampler_cpu_ns", 1e9)
+    return HostUse(
+        cpu_busy_fraction=time.mean(busy, _LONG_NS),
+        cpu_saturated_fraction=time.mean(full, _LONG_NS),
+        iowait_fraction=time.mean(per_cpu(host.iowait), _LONG_NS),
+        cpu_throttled_fraction=_throttled(host, time),
+        pressure_fraction=pressures(""),
+        cgroup_pressure_fraction=pressures("cgroup_"),
+        memory_available_bytes_min=_whole(
+            time.extreme(host.figures.get("memory_available_bytes"), largest=False)
+        ),
+        sampler_cpu_pct_mean=None if sampler is None else 100 * sampler,
+    )
+
+
+def _throttled(host: Host, time: MeasuredTime) -> float | None:
+    """Of the group that its quota held back most: the share of its periods; None where none has a quota."""
+    shares = []
+    for periods, held_back in host.quotas.values():
+        ran, stopped = time.growth(periods), time.growth(held_back)
+        if ran is not None and stopped is not None:
+            shares.append(min(1.0, stopped / ran) if ran else 0.0)
+    return max(shares, default=None)
+
+
+def devices_of(telemetry: Telemetry, rank: Rank) -> list[SampledDevice]:
+    """The devices on which the rank's processes had memory; all of the host where none is known to."""
+    pids = _host_pids(telemetry, rank)
+    used = [
+        device
+        for device in telemetry.devices
+        if device.users and any(pid in pids for _, pid, _ in device.users)
+    ]
+    return used or telemetry.devices
+
+
+def _host_pids(telemetry: Telemetry, rank: Rank) -> set[int]:
+    """The pids by which drivers know the rank's processes: in PID namespaces of their own they see others."""
+    sampled = [(process, telemetry.process_of(process)) for process in rank.processes]
+    return {process.pid if item is None else item.host_pid for process, item in sampled}
+
+
+def _gpus(telemetry: Telemetry, rank: Rank, kept: list[Step], time: MeasuredTime) -> list[Gpu]:
+    samples = [step.samples for step in kept]
+    known = [count for count in samples if count is not None]
+    sample_count = sum(known) if len(known) == len(samples) else None
+    pids = _host_pids(telemetry, rank)
+    return [_gpu(device, pids, len(kept), sample_count, time) for device in devices_of(telemetry, rank)]
+
+
+def _gpu(device: SampledDevice, pids: set[int], steps: int, samples: int | None, time: MeasuredTime) -> Gpu:
+    series, about = device.series, device.about
+    # The driver's buffer holds every period once; a polled value may be the same period's again.
+    buffered = time.mean(series.get("util_samples"))
+    util = series.get("util_pct" if buffered is None else "util_samples")
+    util_mean = time.mean(util)
+    memory_util = time.mean(series.get("memory_util_samples"))
+    power_w, energy_j, source = _power(device, time)
+    throttled, reasons = _throttling(series.get("clock_reasons"), time)
+    return Gpu(
+        index=about.index,
+        instance=about.instance,
+        uuid=about.uuid,
+        name=about.name,
+        memory_total_bytes=about.memory_total_bytes,
+        memory_bytes_peak=_whole(time.extreme(series.get("memory_bytes"))),
+        rank_memory_bytes_peak=_users_peak(device, pids),
+        util_pct_mean=util_mean,
+        util_pct_peak=time.extreme(util),
+        util_source=None if util_mean is None else "polled" if buffered is None else "buffered",
+        memory_util_pct_mean=time.mean(series.get("memory_util_pct")) if memory_util is None else memory_util,
+        power_w_mean=power_w,
+        power_w_peak=time.extreme(series.get("power_samples", series.get("power_w"))),
+        energy_j=energy_j,
+        energy_source=source,
+        energy_j_per_step=energy_j / steps if energy_j is not None and steps else None,
+        energy_j_per_sample=energy_j / samples if energy_j is not None and samples else None,
+        sm_clock_mhz_mean=time.mean(series.get("sm_clock_mhz")),
+        memory_clock_mhz_mean=time.mean(series.get("memory_clock_mhz")),
+        temperature_c_max=time.extreme(series.get("temperature_c")),
+        pcie_sent_bytes_per_s_mean=time.mean(series.get("pcie_sent_bytes_per_s")),
+        pcie_received_bytes_per_s_mean=time.mean(series.get("pcie_received_bytes_per_s")),
+        throttled_fraction=throttled,
+        throttle_reasons=reasons,
+    )
+
+
+def _power(device: SampledDevice, time: MeasuredTime) -> tuple[float | None, float | None, str | None]:
+    """Mean power, energy, and where they are from: the device's own counter of energy, else its power."""
+    energy_j = time.growth(device.series.get("energy_j"))
+    if energy_j is not None:
+        return time.per_second(energy_j), energy_j, "counter"
+    buffered_w = time.mean(device.series.get("power_samples"))
+    power_w = time.mean(device.series.get("power_w")) if buffered_w is None else buffered_w
+    if power_w is None:
+        return None, None, None
+    return power_w, power_w * time.length_ns / 1e9, "power"
+
+
+def _throttling(reasons: Series | None, time: MeasuredTime) -> tuple[float | None, dict[str, float]]:
+    """The share of the time in which something held the device back, and that of each reason."""
+    if reasons is None:
+        return None, {}
+    bits = reasons.value.astype(np.int64)
+
+    def share(mask: int) -> float | None:
+        return time.mean(Series(reasons.time_ns, ((bits & mask) != 0).astype(np.float64)))
+
+    shares = {name: share(bit) for bit, name in THROTTLE_REASONS.items()}
+    return share(_THROTTLES), {name: value for name, value in shares.items() if value}
+
+
+def _users_peak(device: SampledDevice, pids: set[int]) -> int | None:
+    """The most that the rank's processes held together at one poll; None where the driver does not tell."""
+    if device.users is None:
+        return None
+    totals: dict[int, int] = {}
+    for time_ns, pid, size in device.users:
+        if pid in pids:
+            if size is None:
+                return None
+            totals[time_ns] = totals.get(time_ns, 0) + size
+    return max(totals.values(), default=None)
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else round(value)

@@ -1,0 +1,60 @@
+"""The figures of each loader: its batches' waits, delays, production and queue."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from iotrace.analysis.loop.batches import Delivery, LoaderRun
+from iotrace.analysis.results import LoaderResult
+
+
+def loader_result(loader: LoaderRun, primary: bool) -> LoaderResult:
+    """All figures of `loader`, means per batch."""
+    deliveries = loader.deliveries
+    # The first batch of the run waits for the workers' start: told apart, not averaged in.
+    later = deliveries[1:]
+    delays = [delay for delay in map(delay_ms, later) if delay is not None]
+    return LoaderResult(
+        id=loader.number,
+        kind=loader.kind,
+        primary=primary,
+        dataset=loader.description.dataset,
+        wrapped=loader.description.wrapped,
+        workers=loader.description.workers,
+        batches=len(deliveries),
+        phases=loader.phases,
+        raw_ms=sum(delivery.wait_ns for delivery in later) / len(later) / 1e6 if later else None,
+        delay_ms=sum(delays) / len(delays) if delays else None,
+        production_ms=production_ms(deliveries),
+        queue_depth_mean=queue_depth(later) if loader.description.workers else None,
+        epochs=loader.epochs,
+        start_method=loader.description.start_method,
+        first_batch_ms=deliveries[0].wait_ns / 1e6 if deliveries else None,
+        failures=loader.failures,
+    )
+
+
+def queue_depth(deliveries: list[Delivery]) -> float | None:
+    """How many batches lay ready when the consumer asked, on average over its asking."""
+    ready = np.sort([delivery.prepared_ns for delivery in deliveries if delivery.prepared_ns is not None])
+    asked = np.array([delivery.wait_start_ns for delivery in deliveries])
+    if not len(asked) or len(ready) < len(asked):
+        return None
+    return float((np.searchsorted(ready, asked, side="right") - np.arange(len(asked))).mean())
+
+
+def delay_ms(delivery: Delivery) -> float | None:
+    """How long the batch lay ready; None where the consumer made it itself."""
+    if delivery.worker is None or delivery.prepared_ns is None:
+        return None
+    return (delivery.delivered_ns - delivery.prepared_ns) / 1e6
+
+
+def production_ms(deliveries: list[Delivery]) -> float | None:
+    """How long a batch took to make, on average over those of which that is known."""
+    made = [
+        delivery.prepared_ns - delivery.taken_ns
+        for delivery in deliveries
+        if delivery.prepared_ns is not None and delivery.taken_ns is not None
+    ]
+    return sum(made) / len(made) / 1e6 if made else None

@@ -1,0 +1,52 @@
+"""Lightning's phases in time: sanity check, training, validation, test, predict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from iotrace.analysis.loop.batches import PHASES
+from iotrace.sources.records import Batch, IteratorStart, TrainerRun
+from iotrace.sources.session import Rank
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of one phase: ns of CLOCK_REALTIME, half-open."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+
+
+def phases_of(rank: Rank) -> list[Phase]:
+    """The phases of a rank, in order; empty where no trainer told them.
+
+    A phase begins where a loader is first asked in it. It ends where the next one begins, or with the
+    trainer's run, or, where the end of that was not seen, with its last batch.
+    """
+    real = rank.main.clock.real_one
+    asked: list[tuple[int, int, str]] = []
+    for record in rank.main.records:
+        if isinstance(record, IteratorStart) and record.phase:
+            asked.append((record.mono_ns, record.mono_ns, record.phase))
+        elif isinstance(record, Batch) and record.phase:
+            asked.append((record.wait_start_ns, record.delivered_ns, record.phase))
+    run_ends = sorted(run.end_ns for run in rank.main.of_type(TrainerRun))
+    found: list[Phase] = []
+    start_ns = last_ns = 0
+    name: str | None = None
+    for mono_ns, end_ns, phase in sorted(asked):
+        run_end = next((end for end in run_ends if name is not None and last_ns <= end <= mono_ns), None)
+        if phase != name or run_end is not None:
+            if name is not None:
+                found.append(_phase(name, real(start_ns), real(mono_ns if run_end is None else run_end)))
+            start_ns, name = mono_ns, phase
+        last_ns = end_ns
+    if name is not None:
+        run_end = next((end for end in run_ends if end >= last_ns), last_ns)
+        found.append(_phase(name, real(start_ns), real(run_end)))
+    return found
+
+
+def _phase(name: str, start_ns: int, end_ns: int) -> Phase:
+    return Phase(PHASES.get(name, name), start_ns, end_ns)

@@ -1,0 +1,225 @@
+"""Steps of the training loop: which are measured, how long they took, how much of them was wait.
+
+They are the primary loader's; where there is no training loader, those that `iotrace.step` marks.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from iotrace.analysis.loop.batches import Delivery, LoaderRun, primary_of
+from iotrace.analysis.results import Excluded, Steps
+from iotrace.sources.processes import Process
+from iotrace.sources.records import Mark, TorchProgram, TorchProgramTrace, TorchWindow
+from iotrace.sources.session import Rank
+
+_PREPARES = "_prepare_profiler"  # what torch's profilers call to begin their warm-up
+
+
+@dataclass(frozen=True)
+class Step:
+    """From one delivery, or mark, to the next one; at the end of an epoch it awaits nothing.
+
+    `delivery` is the batch that opens it, None of a marked step. `awaited` are the deliveries whose waits
+    lie in it: the next batch's; of a marked step as many as the loop took.
+    """
+
+    delivery: Delivery | None
+    start_ns: int
+    end_ns: int
+    awaited: tuple[Delivery, ...] = ()
+
+    @property
+    def duration_ns(self) -> int:
+        return self.end_ns - self.start_ns
+
+    @property
+    def wait_ns(self) -> int:
+        """The raw data wait in this step."""
+        return sum(delivery.wait_ns for delivery in self.awaited)
+
+    @property
+    def exposed_ns(self) -> int | None:
+        """The part of the wait in which the accelerator stood idle; None where it is not known."""
+        total_ns = 0
+        for delivery in self.awaited:
+            if delivery.exposed_ns is None:
+                return None
+            # The events enclose the wait, and the time to record them.
+            total_ns += max(0, min(delivery.exposed_ns, delivery.wait_ns))
+        return total_ns
+
+    @property
+    def samples(self) -> int | None:
+        """Samples of its batch; of a marked step, of those that it took; None where one is unknown."""
+        batches = [self.delivery] if self.delivery is not None else self.awaited
+        known = [batch.samples for batch in batches if batch.samples is not None]
+        return sum(known) if batches and len(known) == len(batches) else None
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A rank's training loop: the loader that it waits for, if that is known, and all its closed steps.
+
+    `marked`: the steps are between marks of the program's.
+    """
+
+    primary: LoaderRun | None
+    steps: list[Step]
+    marked: bool = False
+
+
+def loop_of(rank: Rank, loaders: list[LoaderRun]) -> Loop:
+    """The training loop of a rank whose loaders are `loaders`."""
+    primary = primary_of(loaders)
+    marks = [rank.main.clock.real_one(mark.mono_ns) for mark in rank.main.of_type(Mark)]
+    if not marks or (primary is not None and primary.training):
+        return Loop(primary, steps_of(primary) if primary else [])
+    # A loader that evaluates is no source of the marked loop.
+    source = primary_of([loader for loader in loaders if loader.kind == "other"])
+    return Loop(source, marked_steps(marks, source.deliveries if source else []), marked=True)
+
+
+def steps_of(loader: LoaderRun) -> list[Step]:
+    """All closed steps, in order; a step whose loop was left has no end and is none."""
+    return [
+        Step(
+            delivery,
+            delivery.step_start_ns,
+            delivery.step_end_ns,
+            () if delivery.next is None else (delivery.next,),
+        )
+        for delivery in loader.deliveries
+        if delivery.step_start_ns is not None and delivery.step_end_ns is not None
+    ]
+
+
+def marked_steps(marks: list[int], deliveries: list[Delivery]) -> list[Step]:
+    """From each mark to the next; the last one opens none. A wait is that of the step that holds its end."""
+    delivered = [delivery.delivered_ns for delivery in deliveries]
+    steps = []
+    for start_ns, end_ns in pairwise(marks):
+        awaited = deliveries[bisect_left(delivered, start_ns) : bisect_left(delivered, end_ns)]
+        steps.append(Step(None, start_ns, end_ns, tuple(awaited)))
+    return steps
+
+
+def measured(
+    steps: list[Step], workers: int, profiled_ns: Sequence[tuple[int, int | None]] = ()
+) -> tuple[list[Step], Excluded]:
+    """The steps that figures are made of, and what was left out.
+
+    Left out are the very first step, those that await a worker's first batch of the run, and those that
+    the intervals `profiled_ns` touch (an end of None: to the end of the run).
+    """
+    kept: list[Step] = []
+    warmup = profiled = 0
+    for step in steps[1:]:
+        opening = steps[0].delivery or next(iter(steps[0].awaited), None)
+        if opening is not None and any(
+            awaited.epoch == opening.epoch and awaited.index < workers for awaited in step.awaited
+        ):
+            warmup += 1
+        elif any(
+            start_ns < step.end_ns and (end_ns is None or step.start_ns < end_ns)
+            for start_ns, end_ns in profiled_ns
+        ):
+            profiled += 1
+        else:
+            kept.append(step)
+    return kept, Excluded(first=min(1, len(steps)), warmup=warmup, profiled=profiled)
+
+
+def profiled_intervals(process: Process) -> list[tuple[int, int | None]]:
+    """When a window of the torch profiler was open or being written; None where its end is not known.
+
+    Profiling slows every step that it touches, so none of them is measured.
+    """
+    intervals: dict[int, tuple[int, int | None]] = {}
+    for record in process.of_type(TorchWindow):
+        start_ns = process.clock.real_one(record.mono_ns)
+        end_ns = process.clock.real_one(record.mono_ns + record.duration_ns)
+        first_ns = intervals[record.window][0] if record.window in intervals else start_ns
+        # A warm-up that a fork ended may begin again: open once more.
+        is_open = record.event in ("warmup", "active")
+        intervals[record.window] = (first_ns, None if is_open else end_ns)
+    return list(intervals.values())
+
+
+def measured_beside(
+    steps: list[Step],
+    workers: int,
+    own_ns: Sequence[tuple[int, int | None]],
+    program_ns: Sequence[tuple[int, int | None]],
+) -> tuple[list[Step], Excluded]:
+    """`measured` without the steps that iotrace's windows or the program's own profiler touched.
+
+    A program that profiles its whole loop always runs so: where no step is left otherwise, its are measured.
+    """
+    kept, excluded = measured(steps, workers, [*own_ns, *program_ns])
+    return (kept, excluded) if kept else measured(steps, workers, own_ns)
+
+
+def program_intervals(process: Process) -> list[tuple[int, int | None]]:
+    """When the program's own torch profiler warmed up and recorded, by its traces, and when exports ended."""
+    records = [record for record in process.of_type(TorchProgramTrace) if record.path]
+    copied = {record.path for record in records}
+    spans = [
+        span
+        for trace in (process.windows.traces if copied else [])
+        if trace.path.name in copied and trace.base_ns is not None and (span := trace.span_ns()) is not None
+    ]
+    prepared = [
+        process.clock.real_one(record.mono_ns)
+        for record in process.of_type(TorchProgram)
+        if _PREPARES in record.what
+    ]
+    intervals: list[tuple[int, int | None]] = list(with_warm_up(spans, prepared))
+    for record in process.of_type(TorchProgramTrace):
+        # The copy is made at the end of the export, in the same step.
+        start_ns = process.clock.real_one(record.mono_ns)
+        intervals.append((start_ns, start_ns + record.duration_ns))
+    return intervals
+
+
+def with_warm_up(spans: list[tuple[int, int]], prepared: list[int]) -> list[tuple[int, int]]:
+    """Recorded `spans` in order of time, each from the last preparation before it that is its own."""
+    found: list[tuple[int, int]] = []
+    free_ns = 0
+    for start_ns, end_ns in spans:
+        own = [time_ns for time_ns in prepared if free_ns < time_ns <= start_ns]
+        found.append((max(own, default=start_ns), end_ns))
+        free_ns = end_ns
+    return found
+
+
+def summarise(kept: list[Step], excluded: Excluded) -> Steps:
+    """The steps' figures; all None where no step is measured."""
+    if not kept:
+        return Steps(
+            count=0,
+            excluded=excluded,
+            mean_ms=None,
+            p50_ms=None,
+            p95_ms=None,
+            per_second=None,
+            samples_per_second=None,
+        )
+    durations_ms = np.array([step.duration_ns for step in kept]) / 1e6
+    seconds = float(durations_ms.sum()) / 1e3
+    samples = [step.samples for step in kept]
+    known = [count for count in samples if count is not None]
+    return Steps(
+        count=len(kept),
+        excluded=excluded,
+        mean_ms=float(durations_ms.mean()),
+        p50_ms=float(np.percentile(durations_ms, 50)),
+        p95_ms=float(np.percentile(durations_ms, 95)),
+        per_second=len(kept) / seconds if seconds else None,
+        samples_per_second=sum(known) / seconds if seconds and len(known) == len(samples) else None,
+    )

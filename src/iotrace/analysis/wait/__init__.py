@@ -1,0 +1,1 @@
+"""The data wait: how long, why, and for which files."""

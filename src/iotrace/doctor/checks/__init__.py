@@ -1,0 +1,1 @@
+"""The checks of `iotrace doctor`, a subject a module."""

@@ -1,0 +1,82 @@
+"""Accelerators: their device nodes, and what the sidecar's own readers get of them."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Callable
+from typing import Any
+
+from iotrace.doctor.checks.processors import counted
+from iotrace.doctor.results import Check, ok, warning
+from iotrace.launch.telemetry import amd as amd_smi
+from iotrace.launch.telemetry import nvml
+from iotrace.launch.telemetry.gpus import Device, Emit, FigureError, UnavailableError
+
+_NVIDIA_NODES = "/dev/nvidia[0-9]*"
+_AMD_NODE = "/dev/kfd"
+NO_NVIDIA, NO_AMD = "no NVIDIA device", "no AMD device"
+_CONTAINER = "in a container: --gpus all, with NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+
+
+def nvidia() -> Check:
+    """NVML, its devices, and the figures that they give."""
+    return judge_nvidia(len(glob.glob(_NVIDIA_NODES)), *_ask(nvml.find))
+
+
+def amd() -> Check:
+    """The same of AMD's, by amdsmi; not asked where there is no device, as it loads a lot."""
+    if not glob.glob(_AMD_NODE):
+        return judge_amd(False, None, "", {})
+    return judge_amd(True, *_ask(amd_smi.find))
+
+
+def _ask(find: Callable[[Emit], list[Device]]) -> tuple[list[str] | None, str, dict[str, str]]:
+    """Names of the devices (None without the library), what went wrong, and why figures are not told."""
+    told: list[dict[str, Any]] = []
+    try:
+        devices = find(told.append)
+    except UnavailableError as error:
+        return None, str(error), {}
+    failing = {}
+    for device in devices:
+        for figure in device.figures:
+            try:
+                figure.read()
+            except FigureError as error:
+                failing[figure.name] = str(error)
+    problems = "; ".join(f"{problem['figure']}: {problem['why']}" for problem in told)
+    return [device.about["name"] or "a device without a name" for device in devices], problems, failing
+
+
+def judge_nvidia(nodes: int, devices: list[str] | None, error: str, failing: dict[str, str]) -> Check:
+    """`nodes`: device nodes found; `devices`: NVML's names, None where NVML did not load."""
+    if devices:
+        return _seen("nvidia", "NVML", devices, error, failing)
+    if not nodes:
+        return ok("nvidia", NO_NVIDIA)
+    remedy = "pip install nvidia-ml-py" if "nvidia-ml-py" in error else _CONTAINER
+    what = f"{counted(nodes, 'device node')}, but NVML sees none{f': {error}' if error else ''}"
+    return warning("nvidia", what, "no GPU telemetry", remedy)
+
+
+def judge_amd(node: bool, devices: list[str] | None, error: str, failing: dict[str, str]) -> Check:
+    """`node`: whether the driver's device node is there; the rest as in `judge_nvidia`."""
+    if devices:
+        return _seen("amd", "amdsmi", devices, error, failing)
+    if not node:
+        return ok("amd", NO_AMD)
+    what = f"an AMD device, but amdsmi sees none{f': {error}' if error else ''}"
+    return warning(
+        "amd", what, "no GPU telemetry", "pip install amdsmi, of the version of this host's ROCm (/opt/rocm)"
+    )
+
+
+def _seen(identity: str, library: str, devices: list[str], error: str, failing: dict[str, str]) -> Check:
+    counted = ", ".join(f"{devices.count(name)} x {name}" for name in dict.fromkeys(devices))
+    untold = [error] if error else []
+    if failing:
+        by_reason: dict[str, list[str]] = {}
+        for figure, why in failing.items():
+            by_reason.setdefault(why, []).append(figure)
+        untold += [f"{', '.join(figures)}: {why}" for why, figures in by_reason.items()]
+    return ok(identity, f"{library} sees {counted}", f"not told: {'; '.join(untold)}" if untold else "")

@@ -1,0 +1,106 @@
+"""A session of a part of the running program, for `iotrace.profile`: no launcher, no POSIX calls."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import ClassVar
+
+from iotrace.launch import capture
+from iotrace.launch.session_directory import begin
+from iotrace.session import names
+from iotrace.session.manifest import NotCaptured, Outcome, PosixState, write_outcome
+
+# The writers of other processes look twice a second whether the session is over.
+_LONGEST_WAIT_S = 2.0
+_NO_POSIX = NotCaptured(
+    "posix",
+    "iotrace.profile begins inside the program, and POSIX calls are traced from a process's start",
+    "iotrace run -- CMD",
+)
+
+
+class Block:
+    """The session of one block: made by the constructor, which raises LaunchError where it cannot be.
+
+    Of several ranks each makes a session of its own, named by `rank`: nothing tells them of one another's.
+    """
+
+    # Outputs of this process's earlier blocks: the next one of the same name gets a number.
+    _made: ClassVar[set[Path]] = set()
+
+    def __init__(self, output: str | None, rank: int | None) -> None:
+        suffix = "" if rank is None else f"-rank{rank}"
+        named = self._free(Path(output + suffix)) if output is not None else None
+        directory = named or capture.default_directory(suffix)
+        command = list(getattr(sys, "orig_argv", [])) or list(sys.argv)
+        manifest = capture.describe(command, PosixState(on=False), [_NO_POSIX], {}, in_job=False)
+        self.session = begin(directory, manifest)
+        self.shown = directory
+        self._made.add(self.session)
+        self._started_ns = time.monotonic_ns()
+        self._before: dict[str, tuple[str | None, str]] = {}
+
+    def _free(self, output: Path) -> Path:
+        candidate, number = output, 1
+        while candidate.resolve() in self._made:
+            number += 1
+            candidate = output.with_name(f"{output.name}-{number}")
+        return candidate
+
+    def path_from_here(self) -> Path:
+        """The session, as told where the block began unless the program has gone elsewhere."""
+        try:
+            return self.shown if self.shown.resolve() == self.session else self.session
+        except OSError:  # the current directory is gone
+            return self.session
+
+    def enter_environment(self) -> None:
+        """Have processes that are started anew, such as spawned workers, record into the session."""
+        variables = capture.agent_environment(self.session, os.environ.get("PYTHONPATH", ""), {})
+        for name, value in variables.items():
+            self._before[name] = (os.environ.get(name), value)
+            os.environ[name] = value
+
+    def leave_environment(self) -> None:
+        """Put the variables back as they were, but for one that the program has set meanwhile."""
+        for name, (before, ours) in self._before.items():
+            if os.environ.get(name) != ours:
+                continue
+            if before is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = before
+
+    def close(self) -> None:
+        """End the session, in the block's other processes too, and note its end."""
+        try:
+            (self.session / names.CLOSED).mkdir()
+            deadline = time.monotonic() + _LONGEST_WAIT_S
+            while any(map(_writing, self._others())) and time.monotonic() < deadline:
+                time.sleep(0.02)
+        except OSError:
+            pass  # deleted meanwhile: nothing is left to be closed
+        duration_ns = time.monotonic_ns() - self._started_ns
+        write_outcome(self.session, Outcome(exit_code=None, ended_ns=time.time_ns(), duration_ns=duration_ns))
+
+    def _others(self) -> list[Path]:
+        own = f"{os.getpid()}-"
+        directories = (self.session / names.PROCESSES).iterdir()
+        return [directory for directory in directories if not directory.name.startswith(own)]
+
+
+def _writing(process: Path) -> bool:
+    """Whether the process lives and has not closed its records; one that wrote none yet has no writer."""
+    try:
+        pid = process.name.partition("-")[0]
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        if state == "Z":
+            return False
+        with (process / names.RECORDS).open("rb") as records:
+            records.seek(max(0, records.seek(0, os.SEEK_END) - 256))
+            return b'"type":"end"' not in records.read()
+    except OSError:
+        return False

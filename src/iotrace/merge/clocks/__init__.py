@@ -1,0 +1,1 @@
+"""How the clocks of a merge's inputs relate to each other."""

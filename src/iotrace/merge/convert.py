@@ -1,0 +1,165 @@
+"""One source to one part of the result: what a process of its own does."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from iotrace.merge.clocks.clock_map import ClockMap
+from iotrace.merge.flow_check import Arrows
+from iotrace.merge.inputs import CHROME, DFTRACER, Source
+from iotrace.merge.rewrite import Rewriter
+from iotrace.merge.selection import Selection, are_in, chosen
+from iotrace.merge.session_input import batches_of, timeline_of
+from iotrace.sources.byte_stream import Progress, blocks, silent, size_of
+from iotrace.sources.chrome.batch import Batch
+from iotrace.sources.chrome.event import Times
+from iotrace.sources.chrome.reader import Scanner
+from iotrace.sources.dftracer.chrome_events import LogReader
+from iotrace.sources.session import open_session
+from iotrace.timeline.writers.chrome_json import ChromePart
+from iotrace.timeline.writers.id_map import Raw, Tracks
+from iotrace.timeline.writers.native import NativePart
+from iotrace.timeline.writers.spill import Spill
+
+_LARGEST_METADATA = 1 << 20
+_READING_SHARE = 0.85  # of the time for a source; lanes and the order of packets take the rest
+
+
+@dataclass
+class Job:
+    """Everything that a process needs to know to convert one source."""
+
+    source: Source
+    place: int
+    sources: int
+    shared: dict[Raw, int]
+    clock: ClockMap  # from the source's stamps to the merged clock
+    base_ns: int
+    selection: Selection
+    pool: dict[str, str]
+    directory: Path
+    native: bool
+
+    @property
+    def part(self) -> Path:
+        """Where the part of the result is written."""
+        return self.directory / f"part-{self.place}"
+
+
+@dataclass
+class Result:
+    """What became of one source."""
+
+    tracks: Tracks
+    read: Counter[str]
+    written: Counter[str]
+    first_ns: int | None
+    last_ns: int | None
+    moved: int
+    unbound: int
+    backwards: int
+    lost_events: int
+    metadata: dict[str, Any]
+    categories: set[str] = field(default_factory=set)  # those met, where some are to be left out
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def convert(job: Job, progress: Progress = silent) -> Result:
+    """Read the source, write its part. `progress` hears how far that has come, in bytes of the file."""
+    collecting = gc.isenabled()
+    gc.disable()  # events are not cyclic, and collecting costs more than all else together
+    spill = Spill(job.directory / f"rows-{job.place}")
+    arrows = Arrows(job.directory / f"arrows-{job.place}")
+    try:
+        return _convert(job, spill, arrows, progress)
+    finally:
+        spill.close()
+        arrows.close()
+        for name in ("rows", "arrows"):
+            (job.directory / f"{name}-{job.place}").unlink(missing_ok=True)
+        if collecting:
+            gc.enable()
+
+
+def _convert(job: Job, spill: Spill, arrows: Arrows, progress: Progress) -> Result:
+    tracks = Tracks(job.place, job.sources, job.shared)
+    sink: ChromePart | NativePart
+    sink = NativePart(job.part, job.place) if job.native else ChromePart(job.part, job.base_ns)
+    rewriter = Rewriter(
+        tracks, sink, spill, arrows, job.clock, job.base_ns, job.selection, _chosen_pairs(job)
+    )
+    problems: list[str] = []
+    size = size_of(job.source.path) if job.source.path.is_file() else 0
+
+    def ordered(rows: int) -> None:
+        progress(int(size * (_READING_SHARE + (1 - _READING_SHARE) * rows / spill.rows)))
+
+    reader, batches = _open(job, problems, lambda position: progress(int(_READING_SHARE * position)))
+    for batch in batches:
+        rewriter.take(batch)
+    moved, unbound = sink.finish(spill, tracks, not job.selection.everything, ordered)
+    if unbound and not job.selection.everything:
+        rewriter.written["f"] -= unbound
+    elif unbound:
+        what = "1 end of an arrow lies in no slice, shown as a mark"
+        if unbound > 1:
+            what = f"{unbound} ends of arrows lie in no slice, shown as marks"
+        problems.append(f"{job.source.label}: {what}")
+    problems += getattr(reader, "problems", [])
+    problems += [f"{job.source.label}: {what} ({count})" for what, count in rewriter.mended.items()]
+    notes: list[str] = []
+    return Result(
+        tracks=tracks,
+        read=rewriter.read,
+        written=rewriter.written,
+        first_ns=rewriter.first_ns,
+        last_ns=rewriter.last_ns,
+        moved=moved,
+        unbound=unbound,
+        backwards=arrows.backwards(),
+        lost_events=getattr(reader, "lost_events", 0),
+        metadata=_metadata(reader, notes),
+        categories=rewriter.categories,
+        problems=problems,
+        notes=[f"{job.source.label}: {note}" for note in notes],
+    )
+
+
+def _chosen_pairs(job: Job) -> Times | None:
+    """The begins and ends that are wanted, told in a pass of their own: an end says nothing of its begin."""
+    if job.selection.everything or job.source.kind != CHROME or not are_in(job.source.path):
+        return None
+    _, batches = _open(job, [], silent)
+    return chosen(batches, job.clock, job.selection)
+
+
+def _open(job: Job, problems: list[str], progress: Progress) -> tuple[Any, Iterator[Batch]]:
+    source = job.source
+    if source.kind == CHROME:
+        scanner = Scanner(source.label, keep_text=True)
+        return scanner, scanner.batches(blocks(source.path, problems, progress))
+    if source.kind == DFTRACER:
+        reader = LogReader(source.label, job.pool)
+        return reader, reader.batches(blocks(source.path, problems, progress))
+    timeline, _ = timeline_of(open_session(source.path), source.session_rank)
+    return None, batches_of(timeline)
+
+
+def _metadata(reader: Any, notes: list[str]) -> dict[str, Any]:
+    """The keys that stood beside the events, unless they are as large as a file of their own, as is noted."""
+    found = {}
+    for key, value in getattr(reader, "metadata", {}).items():
+        text = json.dumps({key: value}, ensure_ascii=False)
+        if len(text) < _LARGEST_METADATA:  # half a character of UTF-16 is JSON, and no Unicode
+            found.update(json.loads(text.encode(errors="replace")))
+        else:
+            found[key] = "(left out: too large)"
+            notes.append(f"{key}, {len(text) / 1e6:.1f} MB beside its events, is left out")
+    return found

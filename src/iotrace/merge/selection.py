@@ -1,0 +1,131 @@
+"""Slices that two events tell, a begin and an end: both are chosen, or neither is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import UNSET
+
+from iotrace.merge.clocks.clock_map import ClockMap
+from iotrace.sources.byte_stream import blocks
+from iotrace.sources.chrome.batch import Batch
+from iotrace.sources.chrome.event import Times
+
+_BEGINS, _ENDS = b"Bb", b"Ee"
+_PAIRED = re.compile(rb'"ph"\s*:\s*"[BEbe]"')
+_OVERLAP_BYTES = 64
+_ENDLESS_NS = 2**62
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What of a source is wanted: half-open windows in ns of the merged clock, categories left out."""
+
+    windows: tuple[tuple[int, int], ...] = ()
+    dropped: frozenset[str] = frozenset()
+
+    @property
+    def everything(self) -> bool:
+        """Whether nothing is left out."""
+        return not self.windows and not self.dropped
+
+    def in_time(self, starts: Times, ends: Times) -> npt.NDArray[np.bool_]:
+        """Which of the spans lie in a window, a part at least."""
+        wanted = np.full(len(starts), not self.windows)
+        for first, last in self.windows:
+            wanted |= (starts < last) & ((ends > first) | ((starts >= first) & (starts == ends)))
+        return wanted
+
+    def leaves_out(self, category: Any) -> bool:
+        """Whether one of an event's categories is left out."""
+        return bool(categories(category) & self.dropped)
+
+
+def categories(text: Any) -> frozenset[str]:
+    """The categories that an event's `cat` names, between commas."""
+    return frozenset() if text is UNSET else frozenset(item.strip() for item in text.lower().split(","))
+
+
+def are_in(path: Path) -> bool:
+    """Whether a trace holds such events."""
+    rest = b""
+    for block in blocks(path, []):
+        data = rest + block
+        if _PAIRED.search(data):
+            return True
+        rest = data[-_OVERLAP_BYTES:]
+    return False
+
+
+@dataclass
+class _Found:
+    """The begins and ends of some batches, as columns."""
+
+    number: list[int] = field(default_factory=list)  # of the event in its source
+    row: list[Any] = field(default_factory=list)  # what it is nested in: a thread, or the others of its id
+    time_ns: list[int] = field(default_factory=list)
+    is_end: list[bool] = field(default_factory=list)
+    left_out: list[bool] = field(default_factory=list)
+
+
+def chosen(batches: Iterable[Batch], clock: ClockMap, selection: Selection) -> Times:
+    """The numbers, in the order of the source, of the begins and ends that `selection` holds."""
+    found = _Found()
+    seen = 0
+    for batch in batches:
+        phases, tracks = batch.phases, batch.track
+        starts = clock.times(batch.start_ns)
+        places = np.flatnonzero(np.isin(phases, list(_BEGINS + _ENDS)))
+        letters = phases[places]
+        found.number += (places + seen).tolist()
+        found.time_ns += starts[places].tolist()
+        found.is_end += np.isin(letters, list(_ENDS)).tolist()
+        for place, letter, track in zip(
+            places.tolist(), letters.tolist(), tracks[places].tolist(), strict=True
+        ):
+            thread = batch.tracks[track]
+            is_async = letter in b"be"
+            category = batch.value(place, "cat") if is_async or selection.dropped else UNSET
+            found.row.append(_others_of_id(batch, place, category, thread[0]) if is_async else thread)
+            found.left_out.append(selection.leaves_out(category))
+        seen += len(batch)
+    begins, ends = _joined(found)
+    span_starts = np.array([found.time_ns[place] for place in begins], np.int64)
+    span_ends = np.array([_ENDLESS_NS if end is None else found.time_ns[end] for end in ends], np.int64)
+    wanted = selection.in_time(span_starts, span_ends)
+    numbers = []
+    for begin, end, keeps in zip(begins, ends, wanted.tolist(), strict=True):
+        if keeps and not found.left_out[begin]:
+            numbers.append(found.number[begin])
+            if end is not None:
+                numbers.append(found.number[end])
+    return np.sort(np.array(numbers, np.int64))
+
+
+def _others_of_id(batch: Batch, place: int, category: Any, pid: Any) -> tuple[Any, ...]:
+    id2 = batch.value(place, "id2")
+    is_local = isinstance(id2, dict) and "local" in id2  # else one id is one in all processes
+    return category, pid if is_local else UNSET, str(batch.value(place, "id")), str(id2)
+
+
+def _joined(found: _Found) -> tuple[list[int], list[int | None]]:
+    """Each begin's place, and its end's; an end that no begin has ends nothing."""
+    order = sorted(range(len(found.number)), key=lambda place: (found.time_ns[place], found.number[place]))
+    open_begins: dict[Any, list[int]] = {}
+    begins: list[int] = []
+    ends: list[int | None] = []
+    for place in order:
+        stack = open_begins.setdefault(found.row[place], [])
+        if not found.is_end[place]:
+            stack.append(len(begins))
+            begins.append(place)
+            ends.append(None)
+        elif stack:
+            ends[stack.pop()] = place
+    return begins, ends

@@ -1,0 +1,162 @@
+"""What processes and threads are called in the merged timeline, and in which order they stand."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from iotrace.merge.convert import Result
+from iotrace.merge.inputs import DFTRACER, SESSION, Source
+from iotrace.merge.survey import Survey
+from iotrace.timeline.writers.id_map import Process, ProcessTrack, Thread, ThreadTrack
+
+# The order within a rank.
+_MAIN, _DEVICE, _WORKER, _NOTES = range(4)
+_NO_RANK = 1 << 30
+# unitrace's names of processes and devices.
+_UNITRACE = re.compile(r"(?:RANK \d+ )?(HOST|DEVICE)<([^<>]*)>(.*)")
+
+
+def arrange(sources: list[Source], surveys: list[Survey], results: list[Result]) -> list[Process]:
+    """All processes with their threads, in the order: rank, main, devices with their streams, workers."""
+    found: dict[int, Process] = {}
+    alone = len(sources) == 1
+    twice = _ranks_twice(surveys, sources)
+    for place in sorted(range(len(sources)), key=lambda place: (sources[place].kind == DFTRACER, place)):
+        source, survey, result = sources[place], surveys[place], results[place]
+        for process in result.tracks.processes.values():
+            threads = _threads(source, result, process)
+            if not threads and not process.used:
+                continue
+            rank = survey.rank
+            prefix = "" if rank is None else f"rank {rank} · "
+            if (rank is None and not alone and source.kind != DFTRACER) or rank in twice:
+                prefix = f"{prefix}{source.label} · "
+            if source.kind == SESSION:  # its own titles hold the rank
+                prefix = f"{source.label} · " if rank in twice else ""
+            made = found.get(process.pid)
+            if made is None:
+                name = prefix + _process_name(source, process)
+                key = (_NO_RANK if rank is None else rank, _role(source, process), place, _order(process))
+                made = Process(process.pid, name, _labels(process), key, place=place)
+                found[process.pid] = made
+            made.threads += threads
+    ordered = sorted(found.values(), key=lambda item: item.key)
+    for number, item in enumerate(ordered, start=1):
+        item.order = number
+        for order, thread in enumerate(item.threads, start=1):
+            thread.order = order
+    return ordered
+
+
+def _ranks_twice(surveys: list[Survey], sources: list[Source]) -> set[int]:
+    """Ranks that several files of the same kind claim: their files tell them apart."""
+    seen: set[tuple[int, str]] = set()
+    twice = set()
+    for survey, source in zip(surveys, sources, strict=True):
+        if survey.rank is not None:
+            if (survey.rank, source.kind) in seen:
+                twice.add(survey.rank)
+            seen.add((survey.rank, source.kind))
+    return twice
+
+
+def _role(source: Source, process: ProcessTrack) -> int:
+    if isinstance(process.raw, str):
+        return _MAIN if source.kind == SESSION else _NOTES
+    if process.labels.startswith("GPU") or _device_of(process):
+        return _DEVICE
+    if source.kind == DFTRACER:
+        return _WORKER
+    return _MAIN
+
+
+def _order(process: ProcessTrack) -> tuple[Any, ...]:
+    index = process.sort_index if process.sort_index is not None else 1 << 40
+    return (index, isinstance(process.raw, str), str(process.raw).zfill(20))
+
+
+def _process_name(source: Source, process: ProcessTrack) -> str:
+    if source.kind == SESSION and process.name:
+        return process.name
+    if process.labels.startswith("GPU"):
+        return process.labels
+    if isinstance(process.raw, str):
+        known = {"Spans": "profiler's spans", "Traces": "profiler's marks"}
+        return known.get(process.raw) or process.name or _shown(process.raw)
+    if source.kind == DFTRACER and not process.name:
+        return f"process {process.raw} · POSIX calls"
+    named = _UNITRACE.fullmatch(process.name)
+    if named:
+        device = _device_of(process)
+        return f"GPU {device} of {named[2]}" if device else f"process {process.raw} of {named[2]}"
+    return f"{process.name or 'process'} ({process.raw})"
+
+
+def _device_of(process: ProcessTrack) -> str:
+    """The device that unitrace means, as the address of its slot and its number; else nothing."""
+    named = _UNITRACE.fullmatch(process.name)
+    return named[3].strip() if named and named[1] == "DEVICE" else ""
+
+
+def _labels(process: ProcessTrack) -> str:
+    is_process = isinstance(process.raw, int) and not process.labels.startswith("GPU")
+    pid = f"pid {process.raw}" if is_process and not _device_of(process) else ""
+    return ", ".join(item for item in (process.labels, pid) if item)
+
+
+def _threads(source: Source, result: Result, process: ProcessTrack) -> list[Thread]:
+    tracks = result.tracks
+    own = [item for item in tracks.threads if item.raw_pid == process.raw and item.used]
+    own.sort(key=lambda item: (_thread_key(item, tracks.base_of(item)), item.stacked, item.lane))
+    plain = {item.raw_tid for item in own if not item.stacked and item.lane == 0}
+    found = []
+    for item in own:
+        name = _thread_name(source, process, tracks.base_of(item))
+        if item.stacked and item.raw_tid in plain:
+            name += " · begin and end events"
+        if item.lane:
+            name += f" +{item.lane}"
+        found.append(Thread(item.pid, item.tid, name, place=tracks.place))
+    return found
+
+
+def _thread_key(item: ThreadTrack, base: ThreadTrack) -> tuple[Any, ...]:
+    main = item.raw_tid != item.raw_pid
+    index = base.sort_index if base.sort_index is not None else 1 << 40
+    return (main, index, isinstance(item.raw_tid, str), str(item.raw_tid).zfill(20))
+
+
+def _thread_name(source: Source, process: ProcessTrack, base: ThreadTrack) -> str:
+    if source.kind == DFTRACER:
+        return "POSIX" if base.raw_tid == base.raw_pid else f"POSIX · thread {base.raw_tid}"
+    if base.name:
+        return f"main · {base.name}" if base.raw_tid == base.raw_pid else base.name
+    if isinstance(base.raw_tid, str):
+        return _shown(base.raw_tid)
+    if process.labels.startswith("GPU"):
+        return f"stream {base.raw_tid}"
+    return "main thread" if base.raw_tid == base.raw_pid else f"thread {base.raw_tid}"
+
+
+def _shown(raw: int | str) -> str:
+    """Perfetto takes no empty name."""
+    return str(raw).strip() or "(no name)"
+
+
+def chrome_metadata(processes: list[Process]) -> Iterator[dict[str, Any]]:
+    """The names and the order as Chrome's metadata events."""
+
+    def event(name: str, pid: int, tid: int, args: dict[str, Any]) -> dict[str, Any]:
+        return {"ph": "M", "name": name, "pid": pid, "tid": tid, "args": args}
+
+    for process in processes:
+        yield event("process_name", process.pid, 0, {"name": process.name})
+        if process.labels:
+            yield event("process_labels", process.pid, 0, {"labels": process.labels})
+        yield event("process_sort_index", process.pid, 0, {"sort_index": process.order})
+        for thread in process.threads:
+            yield event("thread_name", thread.pid, thread.tid, {"name": thread.name})
+            yield event("thread_sort_index", thread.pid, thread.tid, {"sort_index": thread.order})
+    yield event("iotrace_merge", 0, 0, {})

@@ -1,0 +1,1 @@
+"""Chrome trace JSON, of any layout and in any state."""

@@ -1,0 +1,128 @@
+"""A batch whose events stay text: `compiled` finds where their keys lie, and writes them anew."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from msgspec import UNSET
+
+from iotrace.sources.chrome import compiled
+from iotrace.sources.chrome.batch import Columns, EventBatch, Identity
+from iotrace.sources.chrome.decoder import CONTROLS, decode
+from iotrace.sources.chrome.lenient_decoder import event_of, objects, plain
+
+_PLACES = {key: place for place, key in enumerate(compiled.KEYS)}
+_BINDING = [_PLACES["id2"], _PLACES["bind_id"]]
+
+
+@dataclass
+class TextBatch:
+    """Rows of `text`."""
+
+    text: bytes
+    rows: compiled.Rows
+    tracks: list[tuple[Identity, Identity]]
+    may_bind: bool
+
+    @classmethod
+    def of(cls, text: bytes, found: compiled.Scanned) -> TextBatch:
+        """The batch of what was found in `text`."""
+        batch = cls(text, found.rows, [], bool(found.rows["stop"][:, _BINDING].any()))
+        batch.tracks = [(batch.value(row, "pid"), batch.value(row, "tid")) for row in found.firsts]
+        return batch
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def start_ns(self) -> Any:
+        return self._column("start_ns")
+
+    @property
+    def duration_ns(self) -> Any:
+        return self._column("duration_ns")
+
+    @property
+    def phases(self) -> Any:
+        return self._column("phase")
+
+    @property
+    def scopes(self) -> Any:
+        return self._column("scope")
+
+    @property
+    def has_duration(self) -> Any:
+        return self._column("has_duration").astype(np.bool_)
+
+    @property
+    def track(self) -> Any:
+        return self._column("track")
+
+    @property
+    def ids(self) -> Any:
+        return self._column("id")
+
+    @property
+    def families(self) -> Any:
+        hashes, firsts, places = np.unique(self.rows["family"], return_index=True, return_inverse=True)
+        # The same numbers as for events that had to be decoded.
+        found = [hash((self.value(row, "cat"), self.value(row, "name"))) for row in firsts.tolist()]
+        return np.where(hashes == 0, 0, np.array(found, np.int64))[places]
+
+    @property
+    def to_next(self) -> Any:
+        found = self._column("phase") == ord("f")
+        rows = np.flatnonzero(found)
+        if len(rows):
+            values, stops = (self.rows[side][rows, _PLACES["bp"]] for side in ("value", "stop"))
+            letters = np.frombuffer(self.text, np.uint8)[values + 1]
+            found[rows] = (stops - values != 3) | (letters != ord("e"))
+        return found
+
+    def value(self, row: int, key: str) -> Any:
+        place = _PLACES[key]
+        start, stop = int(self.rows["value"][row, place]), int(self.rows["stop"][row, place])
+        if not stop:
+            return UNSET
+        # Raw control characters pass the scanner, as they do in Perfetto.
+        return plain(json.loads(self.text[start:stop].decode(errors="replace"), strict=False))
+
+    def select(self, wanted: Any) -> TextBatch:
+        return TextBatch(self.text, self.rows[wanted], self.tracks, self.may_bind)
+
+    def decoded(self, first: int, last: int) -> EventBatch:
+        """Some of the events, from row `first` up to `last`, decoded."""
+        bounds = zip(
+            self.rows["begin"][first:last].tolist(), self.rows["end"][first:last].tolist(), strict=True
+        )
+        piece = b",".join([self.text[begin:end] for begin, end in bounds]).translate(CONTROLS)
+        batch = decode(piece)
+        if batch is not None:
+            return batch
+        found = [
+            event_of(item.value) for item in objects(piece.decode(), 0, final=True) if item.value is not None
+        ]
+        return EventBatch(
+            [event for event, *_ in found],
+            np.array([start for _, start, *_ in found], np.int64),
+            np.array([duration for _, _, duration, *_ in found], np.int64),
+            {place: unknown for place, (_, _, _, unknown, _) in enumerate(found) if unknown},
+        )
+
+    def lines(self, columns: Columns) -> memoryview:
+        return compiled.write(
+            self.text,
+            self.rows,
+            columns.relative_ns,
+            columns.duration_ns,
+            columns.pids,
+            columns.tids,
+            columns.ids,
+            columns.edits,
+        )
+
+    def _column(self, name: str) -> Any:
+        return np.ascontiguousarray(self.rows[name])

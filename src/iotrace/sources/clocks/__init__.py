@@ -1,0 +1,1 @@
+"""Clocks of a session, and times brought from one to another."""

@@ -1,0 +1,114 @@
+"""The clocks of a session: one for each boot of a host, by the anchors of all who recorded there."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from iotrace.session import names
+from iotrace.sources.clocks.session_clock import FOREVER_NS, Clock
+from iotrace.sources.records import Int
+
+Anchor = tuple[int, int, int]
+_AGENT_LATE_NS = 500_000_000  # how long after dftracer the agent begins in a process, at most
+_AGENT_EARLY_NS = 500_000_000  # how long before its process the agent ends, at most
+_UNSEEN_NS = 1_500_000_000  # how long a process without an end lived after its last anchor, at most
+
+
+class _Line(msgspec.Struct):
+    clock: tuple[Int, Int, Int]
+    node: str = ""
+    host: str = ""
+    boot_id: str = ""
+
+
+@dataclass(frozen=True)
+class Recorder:
+    """Who recorded anchors: a process by its agent, or a sidecar (`pid` None)."""
+
+    node: str
+    host: str
+    boot_id: str
+    anchors: list[Anchor]
+    pid: int | None = None
+    ended: bool = False
+
+    @property
+    def domain(self) -> str:
+        return domain_of(self.node, self.host, self.boot_id)
+
+
+def domain_of(node: str, host: str, boot_id: str) -> str:
+    """Who is of one domain shares clocks: those of one boot of a kernel.
+
+    A host's name that the user gave stands for a machine of its own.
+    """
+    return host if host != node else boot_id or node
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """Each boot's clock by its domain, and who has which."""
+
+    of_domain: dict[str, Clock] = field(default_factory=dict)
+    hosts: dict[str, str] = field(default_factory=dict)  # of each domain, for people
+    _domains: dict[tuple[str, int | None], str] = field(default_factory=dict)
+    _lives_ns: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+
+    def of(self, node: str, pid: int | None = None) -> Clock | None:
+        """The clock of a process, or else of its host; None where neither has recorded an anchor."""
+        domain = self._domains.get((node, pid), self._domains.get((node, None)))
+        return None if domain is None else self.of_domain[domain]
+
+    def life(self, node: str, pid: int) -> tuple[int, int]:
+        """Times of CLOCK_MONOTONIC between which the process lived."""
+        began_ns, ended_ns = self._lives_ns.get((node, pid), (-FOREVER_NS, FOREVER_NS))
+        return began_ns - _AGENT_LATE_NS, ended_ns
+
+
+def clocks_of(recorders: Iterable[Recorder]) -> Clocks:
+    """One clock for all that recorded in one domain."""
+    anchors: dict[str, list[Anchor]] = defaultdict(list)
+    hosts: dict[str, str] = {}
+    domains: dict[tuple[str, int | None], str] = {}
+    lives_ns: dict[tuple[str, int], tuple[int, int]] = {}
+    for recorder in recorders:
+        domain = recorder.domain
+        anchors[domain] += recorder.anchors
+        hosts.setdefault(domain, recorder.host or recorder.node)
+        domains[recorder.node, recorder.pid] = domain
+        domains.setdefault((recorder.node, None), domain)
+        if recorder.pid is not None:  # a process goes on under its number after an exec
+            began_ns = min(mono_ns for mono_ns, _, _ in recorder.anchors)
+            ended_ns = max(mono_ns for mono_ns, _, _ in recorder.anchors)
+            ended_ns += _AGENT_EARLY_NS if recorder.ended else _UNSEEN_NS
+            key = recorder.node, recorder.pid
+            first, last = lives_ns.get(key, (began_ns, ended_ns))
+            lives_ns[key] = min(began_ns, first), max(ended_ns, last)
+    return Clocks({domain: Clock(rows) for domain, rows in anchors.items()}, hosts, domains, lives_ns)
+
+
+def sidecars(session: Path) -> list[Recorder]:
+    """The anchors of the session's sidecars."""
+    found = []
+    decoder = msgspec.json.Decoder(_Line)
+    for path in sorted((session / names.TELEMETRY).glob(f"*/{names.RECORDS}")):
+        lines = []
+        try:
+            data = path.read_bytes()
+        except OSError:
+            continue
+        for line in data.split(b"\n"):
+            if b'"clock":' in line:
+                try:
+                    lines.append(decoder.decode(line))
+                except (msgspec.DecodeError, UnicodeDecodeError):
+                    continue  # counted where the samples are read
+        first = next((line for line in lines if line.node), None)
+        if first is not None:
+            found.append(Recorder(first.node, first.host, first.boot_id, [line.clock for line in lines]))
+    return found

@@ -1,0 +1,1 @@
+"""dftracer's logs."""

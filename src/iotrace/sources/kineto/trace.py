@@ -1,0 +1,98 @@
+"""A trace of torch.profiler as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from iotrace.sources.kineto.events import Collective
+from iotrace.sources.kineto.kinds import Kind, kind_of
+
+Column = npt.NDArray[np.int64]
+Thread = tuple[int | str, int | str]
+
+
+@dataclass(frozen=True)
+class Events:
+    """Events that lasted (``ph`` X) and instants (duration 0), in the order of the file.
+
+    `thread`, `category` and `name` index `threads`, `categories` and `names` of the trace. Of the others, -1
+    is unknown; `collective` indexes `collectives`.
+    """
+
+    start_ns: Column
+    duration_ns: Column
+    instant: npt.NDArray[np.bool_]
+    thread: Column
+    category: Column
+    name: Column
+    correlation: Column
+    stream: Column
+    device: Column
+    external_id: Column
+    sequence: Column
+    forward_thread: Column
+    bytes: Column
+    collective: Column
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    @property
+    def end_ns(self) -> Column:
+        return self.start_ns + self.duration_ns
+
+
+@dataclass(frozen=True)
+class Flows:
+    """Ends of arrows: `phase` is the character code of s, t or f; `flow` numbers the arrows of the trace."""
+
+    time_ns: Column
+    thread: Column
+    category: Column
+    flow: Column
+    phase: Column
+
+
+@dataclass(frozen=True)
+class KinetoTrace:
+    """One process's trace. `base_ns` is what its times were counted from, None where they have no epoch."""
+
+    path: Path
+    events: Events
+    flows: Flows
+    names: list[str]
+    categories: list[str]
+    flow_categories: list[str]
+    threads: list[Thread]
+    collectives: list[Collective]
+    base_ns: int | None
+    rank: int | None
+    world_size: int | None
+    devices: list[dict[str, Any]]
+    process_names: dict[int | str, str]
+    thread_names: dict[Thread, str]
+    document: dict[str, Any]
+    problems: list[str]
+
+    @property
+    def kinds(self) -> npt.NDArray[np.int64]:
+        """The `Kind` of every event."""
+        table = np.array([kind_of(category) for category in self.categories] or [Kind.OTHER], dtype=np.int64)
+        return table[self.events.category]
+
+    def named(self, test: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
+        """Which events have a name for which `test` holds; each name is asked for once."""
+        table = np.array([test(name) for name in self.names] or [False], dtype=np.bool_)
+        return table[self.events.name]
+
+    def span_ns(self) -> tuple[int, int] | None:
+        """From the first start to the last end of all events; None without any."""
+        if not len(self.events):
+            return None
+        return int(self.events.start_ns.min()), int(self.events.end_ns.max())

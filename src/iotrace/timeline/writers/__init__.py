@@ -1,0 +1,1 @@
+"""Writers of timelines: Chrome JSON and native Perfetto."""
