@@ -1,0 +1,1 @@
+"""Run the commands of two checkouts on the same inputs and compare what they write."""

@@ -1,0 +1,95 @@
+"""Run the cases in a checkout and write their results in normal form.
+
+A result is a file: what the command printed and its exit code (`CASE.txt`), and one for each file that it made:
+events of Chrome JSON as text, native traces as they are, both compressed where they are large.
+"""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tools.golden_cases import normal
+from tools.golden_cases.cases import Case
+from tools.golden_cases.checkout import Checkout, Server
+from tools.golden_cases.recording import Recorded
+
+_LARGE = 1 << 16
+
+
+def write(
+    checkout: Checkout,
+    recorded: Recorded,
+    chosen: Iterable[Case],
+    out: Path,
+    jobs: int,
+    say: Callable[[str], None],
+) -> None:
+    """Run the `chosen` cases with `checkout`, `jobs` at a time, and write the results below `out`."""
+    cases = list(chosen)
+
+    def share(first: int) -> None:
+        with tempfile.TemporaryDirectory(prefix="golden-") as name, Server(checkout) as server:
+            _preload(server, cases, Path(name).resolve())
+            for number in range(first, len(cases), jobs):
+                say(f"{number + 1} of {len(cases)}: {cases[number].name}")
+                _write_case(server, checkout, recorded, cases[number], out, Path(name).resolve())
+
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(share, range(jobs)))
+
+
+def _preload(server: Server, cases: list[Case], scratch: Path) -> None:
+    """Let the server import what the cases need: the modules of one case of each command and kind of input."""
+    kinds = {(case.arguments[0], case.name.partition("/")[0]): case for case in reversed(cases)}
+    for case in kinds.values():
+        with tempfile.TemporaryDirectory(dir=scratch) as work:
+            server.run(case.arguments, Path(work), scratch / "stdout", scratch / "stderr", preload=True)
+
+
+def _write_case(
+    server: Server, checkout: Checkout, recorded: Recorded, case: Case, out: Path, scratch: Path
+) -> None:
+    work = scratch / "work"
+    work.mkdir()
+    code = server.run(case.arguments, work, scratch / "stdout", scratch / "stderr")
+    masks = normal.Masks({"checkout": checkout.path, "recorded": recorded.path, "work": work})
+    shown = [masks.paths(" ".join(["$ iotrace", *case.arguments])), f"exit code {code}"]
+    for name in ("stdout", "stderr"):
+        data = (scratch / name).read_bytes()
+        if data:
+            text = data.decode(errors="backslashreplace")
+            timed = case.arguments[0] in ("merge", "sweep")
+            shown += [f"--- {name}", masks.text(text) if timed else masks.paths(text)]
+    target = out / case.name
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    _keep(target / "printed.txt", ("\n".join(shown) + "\n").encode())
+    for path in sorted({found for pattern in case.kept for found in work.glob(pattern) if found.is_file()}):
+        _keep_file(target, path, path.relative_to(work), masks)
+    shutil.rmtree(work)
+
+
+def _keep_file(target: Path, path: Path, relative: Path, masks: normal.Masks) -> None:
+    """Keep a file that the command made, in its normal form."""
+    name = str(relative).replace("/", ".")
+    data = path.read_bytes()
+    if ".pftrace" in name:
+        _keep(target / name.removesuffix(".gz"), gzip.decompress(data) if name.endswith(".gz") else data)
+        return
+    try:
+        text = normal.events(data)
+    except ValueError:
+        text = data.decode(errors="backslashreplace")
+    _keep(target / f"{name.removesuffix('.gz')}.txt", masks.paths(text).encode())
+
+
+def _keep(path: Path, data: bytes) -> None:
+    if len(data) > _LARGE:
+        path = path.with_name(path.name + ".gz")
+        data = gzip.compress(data, 1, mtime=0)
+    path.write_bytes(data)
