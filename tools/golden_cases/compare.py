@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tools.golden_cases.write import MARKER
+
 _SHOWN = 12  # differences of a file
 
 
@@ -30,7 +32,9 @@ def compare(first: Path, second: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _results(directory: Path) -> dict[str, Path]:
-    found = (path for path in directory.rglob("*") if path.is_file())
+    if not (directory / MARKER).exists():
+        raise SystemExit(f"golden: {directory} holds no results of tools/golden write")
+    found = (path for path in directory.rglob("*") if path.is_file() and path.name != MARKER)
     return {str(path.relative_to(directory)).removesuffix(".gz"): path for path in found}
 
 

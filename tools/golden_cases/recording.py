@@ -46,7 +46,7 @@ def record(recorded: Recorded, checkout: Checkout, say: Callable[[str], None]) -
 
 
 def _sessions() -> dict[str, Callable[[Recorded, Checkout, str], None]]:
-    return {name: _workload for name in WORKLOADS}
+    return dict.fromkeys(WORKLOADS, _workload)
 
 
 def _workload(recorded: Recorded, checkout: Checkout, name: str) -> None:

@@ -1,7 +1,7 @@
 """Run commands of one checkout, each in a fork of a process that has imported what they need.
 
-The checkout's interpreter runs this file. Standard input holds one JSON object a line: `arguments` of iotrace,
-`cwd`, and the files `stdout` and `stderr`. Standard output gets the exit status of each.
+The checkout's interpreter runs this file. Standard input holds one JSON object a line: `arguments` of
+iotrace, `cwd`, and the files `stdout` and `stderr`. Standard output gets the exit status of each.
 
 A start of iotrace takes a second, mostly imports; a fork takes 20 ms. The first command's modules are the
 ones that the server imports: it names none of iotrace's.
@@ -21,7 +21,7 @@ LIMIT_SECONDS = 300
 
 
 def _run(request: dict[str, Any], modules: int | None = None) -> None:
-    """Become ``iotrace ARGUMENTS``; never returns. The names of its modules go to the descriptor `modules`."""
+    """Become ``iotrace ARGUMENTS``; never returns. The descriptor `modules` gets the names of its modules."""
     os.chdir(request["cwd"])
     for number, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(request[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), number)

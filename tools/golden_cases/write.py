@@ -1,7 +1,8 @@
 """Run the cases in a checkout and write their results in normal form.
 
-A result is a file: what the command printed and its exit code (`CASE.txt`), and one for each file that it made:
-events of Chrome JSON as text, native traces as they are, both compressed where they are large.
+Each case has a directory: `printed.txt` holds its exit code and what it printed, and there is a file for each
+that the command made: the events of Chrome JSON as text, native traces as they are. Large ones are
+compressed.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from tools.golden_cases.cases import Case
 from tools.golden_cases.checkout import Checkout, Server
 from tools.golden_cases.recording import Recorded
 
+MARKER = ".golden-results"
 _LARGE = 1 << 16
 
 
@@ -31,6 +33,8 @@ def write(
 ) -> None:
     """Run the `chosen` cases with `checkout`, `jobs` at a time, and write the results below `out`."""
     cases = list(chosen)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / MARKER).write_text("Results of tools/golden\n")
 
     def share(first: int) -> None:
         with tempfile.TemporaryDirectory(prefix="golden-") as name, Server(checkout) as server:
@@ -44,7 +48,7 @@ def write(
 
 
 def _preload(server: Server, cases: list[Case], scratch: Path) -> None:
-    """Let the server import what the cases need: the modules of one case of each command and kind of input."""
+    """Let the server import what the cases need, as one case of each command and kind of input shows it."""
     kinds = {(case.arguments[0], case.name.partition("/")[0]): case for case in reversed(cases)}
     for case in kinds.values():
         with tempfile.TemporaryDirectory(dir=scratch) as work:
