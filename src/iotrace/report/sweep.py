@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from iotrace.errors import IotraceError
+from iotrace.report.units import milliseconds, percent
 from iotrace.sweeps.results import PointResult, SweepResult
 
 
@@ -17,8 +18,9 @@ def print_sweep(result: SweepResult, console: Console) -> None:
     """Print the table, what no loader can beat, the advice and the warnings."""
     console.print(sweep_table(result))
     if result.ceiling is not None:
+        step = milliseconds(result.ceiling.step_ms)
         console.print(
-            f"ceiling: {result.ceiling.per_second:.3g} steps/s ({result.ceiling.step_ms:.1f} ms a step), "
+            f"ceiling: {result.ceiling.per_second:.3g} steps/s ({step} a step), "
             "trained on batches from memory"
         )
     for row in result.points:
@@ -54,7 +56,7 @@ def _cells(row: PointResult, advised: bool) -> list[str]:
         f"{row.per_second:.2f}{'*' if advised else ' '}",
         "" if half is None else f"{half:.2f}{'~' if row.noisy else ''}",
         "" if row.predicted_per_second is None else f"{row.predicted_per_second:.2f}",
-        "" if row.raw_wait_fraction is None else f"{100 * row.raw_wait_fraction:.0f} %",
+        "" if row.raw_wait_fraction is None else percent(row.raw_wait_fraction),
         _ms(row.compute_ms) + (f" ({row.contention_ms:+.1f})" if row.contention_ms is not None else ""),
         _ms(row.production_ms),
         "" if row.cpu_pct_mean is None else f"{row.cpu_pct_mean:.0f} %",

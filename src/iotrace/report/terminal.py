@@ -22,6 +22,7 @@ from iotrace.report.layout import command as _command
 from iotrace.report.layout import line as _line
 from iotrace.report.terminal_compute import print_compute, print_imbalance
 from iotrace.report.terminal_system import print_io, print_system
+from iotrace.report.units import milliseconds, percent
 from iotrace.sources.clocks.session_clock import step_text
 
 _MOST_CAUSES = 5
@@ -90,7 +91,7 @@ def _print_rank(rank: RankReport, console: Console, several: bool) -> None:
         _line(
             console,
             "steps",
-            f"{steps.count} measured ({left_out} left out): {steps.mean_ms:.1f} ms each "
+            f"{steps.count} measured ({left_out} left out): {milliseconds(steps.mean_ms)} each "
             f"(p95 {steps.p95_ms:.1f}) · {steps.per_second:.1f} steps/s{samples}",
         )
         _print_wait(wait, steps.mean_ms, console)
@@ -116,9 +117,9 @@ def _print_regions(regions: list[RegionResult], console: Console) -> None:
         table.add_row(
             region.name,
             str(region.count),
-            f"{region.ms_total:.1f} ms",
-            f"{region.cpu_ms_total:.1f} ms",
-            "" if region.wait_ms is None else f"{region.wait_ms:.1f} ms",
+            milliseconds(region.ms_total),
+            milliseconds(region.cpu_ms_total),
+            "" if region.wait_ms is None else milliseconds(region.wait_ms),
         )
     console.print(table)
     if len(regions) > _MOST_REGIONS:
@@ -133,13 +134,12 @@ def _print_wait(wait: DataWait, step_ms: float, console: Console) -> None:
     if wait.exposed_ms is None:
         exposed = " (how much of it idled the accelerator is unknown)"
     elif wait.exposed_source != "cpu":
-        exposed = (
-            f"; {wait.exposed_ms:.1f} ms with the accelerator idle (profiled steps: {wait.exposed_steps})"
-        )
+        idle = milliseconds(wait.exposed_ms)
+        exposed = f"; {idle} with the accelerator idle (profiled steps: {wait.exposed_steps})"
     high = wait.raw_wait_fraction > 0.2
     text = Text.assemble(
-        f"{wait.raw_ms:.1f} ms a step, ",
-        (f"{100 * wait.raw_wait_fraction:.0f} % of it: {wait.verdict}", "bold red" if high else "bold"),
+        f"{milliseconds(wait.raw_ms)} a step, ",
+        (f"{percent(wait.raw_wait_fraction)} of it: {wait.verdict}", "bold red" if high else "bold"),
         exposed,
     )
     _line(console, "data wait", text)
@@ -151,9 +151,9 @@ def _print_wait(wait: DataWait, step_ms: float, console: Console) -> None:
             "costly file",
             Text.assemble(
                 (costly.path, "bold"),
-                f": {costly.ms:.1f} ms a step "
+                f": {milliseconds(costly.ms)} a step "
                 f"(decode {costly.decode_ms:.1f}, read {costly.read_ms:.1f}), "
-                f"{100 * costly.ms / step_ms:.0f} % of the step",
+                f"{percent(costly.ms / step_ms)} of the step",
             ),
         )
 
@@ -168,10 +168,11 @@ def _print_causes(wait: DataWait, console: Console) -> None:
         table.add_column(width=width, justify=justify, no_wrap=True)  # type: ignore[arg-type]
     for row, (cause, cost_ms) in enumerate(shown):
         bar = "█" * max(1, round(_BAR_CELLS * cost_ms / shown[0][1]))
-        percent = f"{100 * cost_ms / wait.raw_ms:.0f} %"
         label = Text("cause" if row == 0 else "", style="bold")
         style = "red" if row == 0 else "dim"
-        table.add_row(label, cause, f"{cost_ms:.1f} ms", percent, Text(bar, style=style))
+        table.add_row(
+            label, cause, milliseconds(cost_ms), percent(cost_ms / wait.raw_ms), Text(bar, style=style)
+        )
     console.print(table)
 
 
@@ -203,7 +204,7 @@ def _loader_text(loader: LoaderResult) -> str:
     if len(loader.phases) > 1:
         parts.append(", ".join(f"{count} in {phase}" for phase, count in loader.phases.items()))
     if loader.production_ms is not None:
-        parts.append(f"{loader.production_ms:.1f} ms to make one")
+        parts.append(f"{milliseconds(loader.production_ms)} to make one")
     if loader.queue_depth_mean is not None:
         parts.append(f"{loader.queue_depth_mean:.1f} ready when asked")
     if loader.first_batch_ms is not None:

@@ -7,6 +7,7 @@ from rich.text import Text
 
 from iotrace.analysis.results import Accelerator, Imbalance, RankReport, Straggler
 from iotrace.report.layout import line
+from iotrace.report.units import milliseconds, percent
 
 _WORTH_SHOWING = 0.005  # of the step
 _MOST_MODULES = 3
@@ -29,14 +30,14 @@ def print_compute(rank: RankReport, console: Console) -> None:
             if ms >= _WORTH_SHOWING * step_ms
         ]
         steps = f"{rank.breakdown_steps} profiled step{'s' if rank.breakdown_steps != 1 else ''}"
-        line(console, "breakdown", f"{' · '.join(parts)} = {step_ms:.1f} ms a step ({steps})")
+        line(console, "breakdown", f"{' · '.join(parts)} = {milliseconds(step_ms)} a step ({steps})")
     if rank.accelerator is not None:
         _print_accelerator(rank.accelerator, console)
 
 
 def _print_accelerator(found: Accelerator, console: Console) -> None:
-    busy_pct = 100 * found.busy_us / found.span_us
-    text = f"busy {busy_pct:.0f} % of {found.span_us / 1e3:.1f} ms: compute {found.compute_us / 1e3:.1f}"
+    busy = percent(found.busy_us / found.span_us)
+    text = f"busy {busy} of {milliseconds(found.span_us / 1e3)}: compute {found.compute_us / 1e3:.1f}"
     if found.comm_us:
         text += f", communication {found.comm_us / 1e3:.1f}"
         if found.comm_comp_overlap_pct is not None:
@@ -49,7 +50,7 @@ def _print_accelerator(found: Accelerator, console: Console) -> None:
     classes = [
         f"{_CLASS_NAMES[name]} {us / 1e3:.1f}" for name, us in found.idle_by_class_us.items() if us > 0
     ]
-    line(console, "idle", f"{found.idle_us / 1e3:.1f} ms: {' · '.join(classes)}")
+    line(console, "idle", f"{milliseconds(found.idle_us / 1e3)}: {' · '.join(classes)}")
     ended = [
         f"{one.module or 'no module'}, {one.phase} {one.idle_us / 1e3:.1f}"
         for one in found.idle_by_module[:_MOST_MODULES]
@@ -66,16 +67,16 @@ def print_imbalance(found: Imbalance, console: Console) -> None:
         line(
             console,
             f"rank {one.rank}",
-            f"{one.step_ms:.1f} ms a step: compute {one.compute_ms:.1f} · communication wait "
+            f"{milliseconds(one.step_ms)} a step: compute {one.compute_ms:.1f} · communication wait "
             f"{one.communication_wait_ms:.1f} · data wait {one.data_wait_ms:.1f} · other {one.other_ms:.1f}",
         )
     collectives = found.collectives
-    if collectives.skew_ms_mean is not None:
+    if collectives.skew_ms_mean is not None and collectives.skew_ms_max is not None:
         unmatched = f", {collectives.unmatched} not matched" if collectives.unmatched else ""
         line(
             console,
             "skew",
-            f"{collectives.skew_ms_mean:.1f} ms mean, {collectives.skew_ms_max:.1f} ms worst, "
+            f"{milliseconds(collectives.skew_ms_mean)} mean, {milliseconds(collectives.skew_ms_max)} worst, "
             f"over {collectives.matched} collectives{unmatched}",
         )
     if found.world_size is not None and found.ranks_seen < found.world_size:

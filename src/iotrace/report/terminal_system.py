@@ -8,6 +8,7 @@ from rich.text import Text
 
 from iotrace.analysis.results import Gpu, Io, ProcessUse, System
 from iotrace.report.layout import line
+from iotrace.report.units import milliseconds, percent, size
 
 _MOST_FILES = 6
 _MOST_GPUS = 8
@@ -29,24 +30,24 @@ def print_system(system: System, console: Console) -> None:
         of = f" of {100 * system.cpus}" if system.cpus else ""
         parts.append(f"CPU {system.cpu_pct_mean:.0f} %{of}")
     if system.rss_peak_bytes is not None:
-        parts.append(f"RSS of its processes {_bytes(system.rss_peak_bytes)} at most{_unsampled(system)}")
+        parts.append(f"RSS of its processes {size(system.rss_peak_bytes)} at most{_unsampled(system)}")
     host = system.host
     if host is not None:
         if host.cpu_busy_fraction is not None and host.cpu_saturated_fraction is not None:
-            busy, full = 100 * host.cpu_busy_fraction, 100 * host.cpu_saturated_fraction
-            parts.append(f"host {busy:.0f} % busy, all cores {full:.0f} % of the time")
+            busy, full = percent(host.cpu_busy_fraction), percent(host.cpu_saturated_fraction)
+            parts.append(f"host {busy} busy, all cores {full} of the time")
         if host.iowait_fraction is not None and host.iowait_fraction >= _WORTH_NAMING:
-            parts.append(f"iowait {100 * host.iowait_fraction:.0f} %")
+            parts.append(f"iowait {percent(host.iowait_fraction)}")
         pressures = [
-            f"{name} {100 * fraction:.0f} %"
+            f"{name} {percent(fraction)}"
             for name, fraction in host.pressure_fraction.items()
             if fraction >= _WORTH_NAMING
         ]
         if pressures:
             parts.append(f"pressure: {', '.join(pressures)}")
         if host.cpu_throttled_fraction is not None and host.cpu_throttled_fraction >= _WORTH_NAMING:
-            held_back = 100 * host.cpu_throttled_fraction
-            parts.append(f"held back by its CPU quota in {held_back:.0f} % of the quota's periods")
+            held_back = percent(host.cpu_throttled_fraction)
+            parts.append(f"held back by its CPU quota in {held_back} of the quota's periods")
     if parts:
         line(console, "system", " · ".join(parts))
     growing = _growing(system.processes)
@@ -76,7 +77,7 @@ def _growing(processes: list[ProcessUse]) -> str:
     if not grown:
         return ""
     grown.sort(key=lambda pair: -pair[0])
-    named = ", ".join(f"{role} {_bytes(size)}" for size, role in grown[:_MOST_GROWN])
+    named = ", ".join(f"{role} {size(grown_bytes)}" for grown_bytes, role in grown[:_MOST_GROWN])
     more = f", {len(grown) - _MOST_GROWN} more" if len(grown) > _MOST_GROWN else ""
     return f"grew over the measured steps: {named}{more}"
 
@@ -97,13 +98,13 @@ def _gpu_text(gpu: Gpu) -> str:
             energy += f", {_joules(gpu.energy_j_per_sample)} J a sample"
         parts.append(energy)
     if gpu.memory_bytes_peak is not None:
-        parts.append(f"{_bytes(gpu.memory_bytes_peak)} at most")
+        parts.append(f"{size(gpu.memory_bytes_peak)} at most")
     if gpu.sm_clock_mhz_mean is not None:
         parts.append(f"{gpu.sm_clock_mhz_mean:.0f} MHz")
     if gpu.temperature_c_max is not None:
         parts.append(f"{gpu.temperature_c_max:.0f} °C at most")
     if gpu.throttled_fraction:
-        parts.append(f"held back {100 * gpu.throttled_fraction:.0f} %: {', '.join(gpu.throttle_reasons)}")
+        parts.append(f"held back {percent(gpu.throttled_fraction)}: {', '.join(gpu.throttle_reasons)}")
     return f"{gpu.name}: {' · '.join(parts) if parts else 'unknown'}"
 
 
@@ -132,10 +133,10 @@ def print_io(io: Io, console: Console) -> None:
             _shorten(file.path, path_width),
             str(file.opens),
             str(file.reads),
-            at_least + _bytes(file.read_bytes),
-            f"{file.read_ms_total:.1f} ms",
-            f"{file.metadata_ms_total:.1f} ms",
-            _bytes(file.write_bytes),
+            at_least + size(file.read_bytes),
+            milliseconds(file.read_ms_total),
+            milliseconds(file.metadata_ms_total),
+            size(file.write_bytes),
         )
     console.print(table)
     more = len(io.files) - min(len(moved), _MOST_FILES)
@@ -145,23 +146,14 @@ def print_io(io: Io, console: Console) -> None:
         line(
             console,
             "not seen",
-            f"{100 * (1 - (io.coverage or 0.0)):.0f} % of the bytes that the kernel counted as read: "
+            f"{percent(1 - (io.coverage or 0.0))} of the bytes that the kernel counted as read: "
             "dftracer does not see numpy.load, numpy.fromfile and other duplicated descriptors; nor are "
             "code, pipes and what --io leaves out traced",
         )
         return
-    seen = "unknown" if io.coverage is None else f"{100 * io.coverage:.0f} %"
+    seen = "unknown" if io.coverage is None else percent(io.coverage)
     console.print(Text(f"{rest}{io.calls} calls, coverage of the kernel's own account: {seen}", style="dim"))
 
 
 def _shorten(path: str, width: int) -> str:
     return path if len(path) <= width else "…" + path[-(width - 1) :]
-
-
-def _bytes(count: int) -> str:
-    value = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024 or unit == "GiB":
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return ""

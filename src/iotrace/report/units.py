@@ -1,0 +1,47 @@
+"""Sizes, rates, times, shares and counts as text: one unit system in every command's output.
+
+Sizes are binary (1 KiB is 1024 bytes), as memory and file systems report them; rates follow sizes.
+"""
+
+from __future__ import annotations
+
+_SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
+_TIMES = (("s", 10**9), ("ms", 10**6), ("µs", 10**3))
+
+
+def size(count: float) -> str:
+    """Format `count` bytes with one decimal: ``512 B``, ``1.5 MiB``."""
+    value = float(count)
+    for unit in _SIZES[:-1]:
+        if abs(value) < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} {_SIZES[-1]}"
+
+
+def rate(count: float, seconds: float) -> str:
+    """Format `count` bytes in `seconds` as bytes per second; empty where no time passed."""
+    return f"{size(count / seconds)}/s" if seconds > 0 else ""
+
+
+def duration(time_ns: float) -> str:
+    """Format a time in ns with three digits, in the largest unit that it reaches: ``1.25 ms``."""
+    for unit, length_ns in _TIMES:
+        if abs(time_ns) >= length_ns:
+            return f"{time_ns / length_ns:.3g} {unit}"
+    return f"{time_ns:.3g} ns"
+
+
+def milliseconds(time_ms: float) -> str:
+    """Format a time in ms with one decimal: figures of a step stay comparable in one unit."""
+    return f"{time_ms:.1f} ms"
+
+
+def percent(fraction: float) -> str:
+    """Format a share of 1 in whole percent: ``12 %``."""
+    return f"{100 * fraction:.0f} %"
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """Format a count with its noun: ``1 slice``, ``2 slices``; `plural` where it is irregular."""
+    return f"{count} {noun if count == 1 else plural or noun + 's'}"

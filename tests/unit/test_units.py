@@ -1,0 +1,44 @@
+"""One formatter for sizes, rates, times, shares and counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from iotrace.report import units
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (1536 << 10, "1.5 MiB"),
+        (-(3 << 20), "-3.0 MiB"),
+        (5 << 30, "5.0 GiB"),
+        (7 << 40, "7.0 TiB"),
+        (7 << 50, "7168.0 TiB"),
+    ],
+)
+def test_sizes_are_binary(count: int, text: str) -> None:
+    assert units.size(count) == text
+
+
+def test_rates_are_sizes_per_second() -> None:
+    assert units.rate(10 << 20, 2.0) == "5.0 MiB/s"
+    assert units.rate(10, 0.0) == ""
+
+
+@pytest.mark.parametrize(
+    ("time_ns", "text"),
+    [(0, "0 ns"), (999, "999 ns"), (1_500, "1.5 µs"), (-2_345_678, "-2.35 ms"), (12 * 10**9, "12 s")],
+)
+def test_times_are_in_the_largest_unit_that_they_reach(time_ns: int, text: str) -> None:
+    assert units.duration(time_ns) == text
+
+
+def test_shares_and_counts() -> None:
+    assert units.milliseconds(12.34) == "12.3 ms"
+    assert units.percent(0.126) == "13 %"
+    assert [units.counted(number, "slice") for number in (0, 1, 2)] == ["0 slices", "1 slice", "2 slices"]
+    assert units.counted(2, "process", "processes") == "2 processes"
