@@ -41,7 +41,8 @@ print(json.dumps({
 
 _SPAN = """
 import json, time
-from iotrace.agent import bootstrap, spans
+from iotrace.agent import bootstrap
+from iotrace.agent.recording import spans
 def nothing():
     pass
 recorder = bootstrap._recorder

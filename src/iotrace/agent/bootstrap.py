@@ -10,8 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
-from iotrace.agent import imports, patching, public_api
-from iotrace.agent.dftracer_compat import keep_log_open
+from iotrace.agent import imports, keep_log_open, patching, public_api
 from iotrace.agent.recording import regions
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.session import identity, names

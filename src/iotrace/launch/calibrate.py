@@ -52,7 +52,7 @@ call, next_call = added_ns(cold_ns, traced, other_file), added_ns(next_ns, trace
 span = "null"
 recorder = getattr(sys.modules.get("iotrace.agent.bootstrap"), "_recorder", None)
 if recorder is not None:
-    from iotrace.agent.spans import timed
+    from iotrace.agent.recording.spans import timed
     def nothing():
         pass
     span = added_ns(cold_ns, timed(recorder, nothing, "nothing", 3), nothing)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import _thread
 import os
 import time
+from _struct import Struct  # `struct` is one file more to read in each process
 from itertools import count
-from struct import Struct
 
 from iotrace.agent.recording.encode import encode
 from iotrace.session import names
 from iotrace.session.append_file import Stream
+from iotrace.session.clock_anchor import clock_anchor
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
@@ -287,18 +288,3 @@ class Recorder:
                 os.close(descriptor)
         except OSError:
             pass
-
-
-def clock_anchor() -> list[int]:
-    """``[mono_ns, real_ns, bound_ns]``: CLOCK_MONOTONIC and CLOCK_REALTIME at one instant, ± the bound.
-
-    The best of five readings of REALTIME between two of MONOTONIC.
-    """
-    best = (1 << 62, 0, 0)
-    for _ in range(5):
-        before = time.monotonic_ns()
-        real = time.time_ns()
-        after = time.monotonic_ns()
-        best = min(best, (after - before, (before + after) // 2, real))
-    width, mono, real = best
-    return [mono, real, width // 2 + 1]

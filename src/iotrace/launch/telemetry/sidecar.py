@@ -19,7 +19,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from iotrace.agent.recording.recorder import clock_anchor
 from iotrace.launch.telemetry import amd, nvml
 from iotrace.launch.telemetry.gpus import Poller
 from iotrace.launch.telemetry.procfs import TICKS_PER_SECOND, parse_stat
@@ -27,6 +26,7 @@ from iotrace.launch.telemetry.system import System
 from iotrace.launch.telemetry.tree import Tree
 from iotrace.session import names
 from iotrace.session.append_file import Stream
+from iotrace.session.clock_anchor import clock_anchor
 from iotrace.session.identity import boot_id
 
 _SLOW_NS = 1_000_000_000
