@@ -6,7 +6,8 @@ from __future__ import annotations
 class IotraceError(Exception):
     """What went wrong, and what to do about it.
 
-    `exit_code` is iotrace's own: 1 for a failed command, 125 where the program was not started.
+    `exit_code` is iotrace's own: 1 for a failed command, 2 for wrong usage (`UsageError`), 125 where the
+    program was not started (`LaunchError`).
     """
 
     exit_code = 1
@@ -14,6 +15,12 @@ class IotraceError(Exception):
     def __init__(self, message: str, remedy: str = "") -> None:
         super().__init__(message)
         self.remedy = remedy
+
+
+class UsageError(IotraceError):
+    """The command line asks for something that cannot be done: nothing was started, the exit code is 2."""
+
+    exit_code = 2
 
 
 class SessionError(IotraceError):

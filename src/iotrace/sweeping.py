@@ -39,6 +39,7 @@ def sweep(
 
     from iotrace.sweeps import grid, schedule
     from iotrace.sweeps.execute import execute
+    from iotrace.sweeps.plan import plan_of
 
     axes: dict[str, list[str]] = {}
     for name, listed in (("workers", workers), ("prefetch", prefetch)):
@@ -47,9 +48,7 @@ def sweep(
             axes[name] = grid.numbers(name, ",".join(asked))
     for name, others in (values or {}).items():
         _, axes[name] = grid.placeholder(f"{name}={','.join(str(value) for value in others)}")
-    plan = schedule.plan_of(
-        list(command), axes, repeat=repeat, steps=steps, cache=cache, ceiling=ceiling, io=list(io)
-    )
+    plan = plan_of(list(command), axes, repeat=repeat, steps=steps, cache=cache, ceiling=ceiling, io=list(io))
     directory = (
         Path(output) if output is not None else Path(f"iotrace-sweep-{time.strftime('%Y%m%d-%H%M%S')}")
     )

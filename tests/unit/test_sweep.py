@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from iotrace.errors import UsageError
 from iotrace.sweeps import cache
 from iotrace.sweeps.execute import Request
 from iotrace.sweeps.grid import (
-    UsageError,
     check_placeholders,
     fill,
     numbers,
@@ -20,14 +20,15 @@ from iotrace.sweeps.grid import (
     warnings_of,
 )
 from iotrace.sweeps.model import Model
-from iotrace.sweeps.results import Run
-from iotrace.sweeps.schedule import NoStepsError, Plan, Sweep, begin, resume
+from iotrace.sweeps.plan import SweepPlan
+from iotrace.sweeps.results import SweepRun
+from iotrace.sweeps.schedule import NoStepsError, Sweep, begin, resume
 from iotrace.sweeps.statistics import interval95, rate_interval
 
 COMMAND = ["python", "train.py"]
 
 
-def plan(**changes: object) -> Plan:
+def plan(**changes: object) -> SweepPlan:
     """A sweep over 1, 2, 4 and 7 workers."""
     asked: dict[str, object] = {
         "command": COMMAND,
@@ -37,7 +38,7 @@ def plan(**changes: object) -> Plan:
         "cache": "asis",
         "ceiling": True,
     }
-    return Plan(**{**asked, **changes})  # type: ignore[arg-type]
+    return SweepPlan(**{**asked, **changes})  # type: ignore[arg-type]
 
 
 class Machine:
@@ -49,13 +50,14 @@ class Machine:
         self.fail: dict[str, str] = {}
         self.stop_after: int | None = None
         self.cpu_percent = 50.0
+        self.fetch_ms = 25.0
 
-    def __call__(self, request: Request) -> Run:
+    def __call__(self, request: Request) -> SweepRun:
         if self.stop_after is not None and len(self.asked) >= self.stop_after:
             raise KeyboardInterrupt
         workers = int(request.params["workers"])
         self.asked.append((request.kind, request.params["workers"], request.repeat))
-        run = Run(
+        run = SweepRun(
             params=request.params,
             kind=request.kind,
             repeat=request.repeat,
@@ -71,6 +73,8 @@ class Machine:
         if request.kind != "ceiling":
             compute_ms *= 1 + self.contention * workers
             step_ms = max(compute_ms, self.make_ms / workers)
+        if request.kind == "cold":
+            step_ms += self.fetch_ms
         wait = (step_ms - compute_ms) / step_ms
         return msgspec.structs.replace(
             run,
@@ -89,7 +93,7 @@ class Machine:
         )
 
 
-def run_sweep(directory: Path, machine: Machine, asked: Plan | None = None) -> Sweep:
+def run_sweep(directory: Path, machine: Machine, asked: SweepPlan | None = None) -> Sweep:
     sweep = begin(asked or plan(), directory, cores=8)
     sweep.run(machine)
     return sweep
@@ -239,6 +243,67 @@ def test_intervals_are_students() -> None:
     low, high = interval95([9.0, 10.0, 11.0])  # type: ignore[misc]
     assert (low, high) == pytest.approx((10 - 4.303 / 3**0.5, 10 + 4.303 / 3**0.5))
     assert rate_interval([100.0, 100.0]) == pytest.approx([10, 10])
+
+
+@pytest.fixture
+def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """What the page cache holds of the sweep's data file after drop and after fill: 0 to 1."""
+    data = tmp_path / "data.bin"
+    data.write_bytes(bytes(4096))
+    answers = {"drop": 0.0, "fill": 1.0}
+    asked = {"drop": cache.drop, "fill": cache.fill}
+
+    def answering(name: str, files: list[str]) -> list[str]:
+        with monkeypatch.context() as context:
+            context.setattr(cache, "_cached", lambda _: answers[name])
+            return asked[name](files)
+
+    monkeypatch.setattr(cache, "data_files", lambda _: [str(data)])
+    monkeypatch.setattr(cache, "drop", lambda files: answering("drop", files))
+    monkeypatch.setattr(cache, "fill", lambda files: answering("fill", files))
+    return answers
+
+
+COLD = {"cache": "cold", "axes": {"workers": ["1", "4"]}}
+
+
+def test_a_cold_sweep_runs_each_point_cold_and_warm(tmp_path: Path, kernel: dict[str, float]) -> None:
+    machine = Machine()
+    result = run_sweep(tmp_path / "s", machine, plan(**COLD)).result()
+    assert [kind for kind, _, _ in machine.asked] == ["scout", "ceiling", "cold", "point", "cold", "point"]
+    assert [row.fetch_stall_ms for row in result.points] == pytest.approx([25, 25])
+    assert [row.prep_stall_ms for row in result.points] == pytest.approx([70, 0])
+    assert [row.reason for row in result.points] == ["", ""]
+    assert result.warnings == []
+
+
+def test_a_cold_point_that_was_not_cold_has_no_fetch_stall(tmp_path: Path, kernel: dict[str, float]) -> None:
+    kernel["drop"] = 0.5
+    sweep = run_sweep(tmp_path / "s", Machine(), plan(**COLD))
+    result = sweep.result()
+    assert {run.cache for run in sweep.runs if run.kind == "cold"} == {"cannot be cold"}
+    assert [row.fetch_stall_ms for row in result.points] == [None, None]
+    assert [row.prep_stall_ms for row in result.points] == pytest.approx([70, 0])
+    assert all("stayed in the page cache" in row.reason for row in result.points)
+    assert f"1 of 1 data files stay in the page cache, such as {tmp_path / 'data.bin'}" in result.warnings
+    assert "workers=1: fetch_stall_ms is unknown: the data files stayed in the page cache" in result.warnings
+    resumed = resume(plan(**COLD), tmp_path / "s", cores=8)
+    assert resumed.result() == result
+
+
+def test_a_warm_point_that_was_not_warm_has_no_stalls(tmp_path: Path, kernel: dict[str, float]) -> None:
+    kernel["fill"] = 0.5
+    result = run_sweep(tmp_path / "s", Machine(), plan(**COLD)).result()
+    for row in result.points:
+        assert (row.prep_stall_ms, row.fetch_stall_ms) == (None, None)
+        assert "not in the page cache" in row.reason
+
+
+def test_without_known_data_files_no_run_is_cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "data_files", lambda _: [])
+    result = run_sweep(tmp_path / "s", Machine(), plan(**COLD)).result()
+    assert [row.fetch_stall_ms for row in result.points] == [None, None]
+    assert any("the data files are unknown" in warning for warning in result.warnings)
 
 
 def test_files_are_dropped_from_the_page_cache_and_read_into_it(tmp_path: Path) -> None:

@@ -72,7 +72,8 @@ def sweep(
     from iotrace.report.sweep import print_sweep, write_csv
     from iotrace.report.sweep_live import Watcher
     from iotrace.sweeps.execute import execute
-    from iotrace.sweeps.schedule import begin, plan_of
+    from iotrace.sweeps.plan import plan_of
+    from iotrace.sweeps.schedule import begin
     from iotrace.sweeps.schedule import resume as resume_sweep
 
     plan = plan_of(
@@ -86,7 +87,7 @@ def sweep(
     )
     cores = len(os.sched_getaffinity(0))
     if resume and output is None:
-        from iotrace.sweeps.grid import UsageError
+        from iotrace.errors import UsageError
 
         raise UsageError("--resume needs the sweep's directory", "iotrace sweep --resume -o DIR ...")
     directory = output or Path(f"iotrace-sweep-{time.strftime('%Y%m%d-%H%M%S')}")
@@ -116,6 +117,7 @@ def sweep(
 
 
 def _axes(workers: str | None, prefetch: str | None, other: list[str]) -> dict[str, list[str]]:
+    from iotrace.errors import UsageError
     from iotrace.sweeps import grid
 
     axes: dict[str, list[str]] = {}
@@ -126,6 +128,6 @@ def _axes(workers: str | None, prefetch: str | None, other: list[str]) -> dict[s
     for text in other:
         name, values = grid.placeholder(text)
         if name in axes:
-            raise grid.UsageError(f"--set {name} is given twice", "name each placeholder once")
+            raise UsageError(f"--set {name} is given twice", "name each placeholder once")
         axes[name] = values
     return axes

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from iotrace.report.sweep import sweep_table
 from iotrace.sweeps.execute import Request
-from iotrace.sweeps.results import Run
+from iotrace.sweeps.results import SweepRun
 from iotrace.sweeps.schedule import Sweep
 
 
@@ -45,7 +45,7 @@ class Watcher:
         if not self._console.is_terminal:
             self._console.print(f"{self._under_way}{self._left()}")
 
-    def after(self, run: Run) -> None:
+    def after(self, run: SweepRun) -> None:
         """A run ended."""
         if not self._console.is_terminal:
             figure = f"{1e3 / run.step_ms:.3g} steps/s" if run.ok and run.step_ms else run.status

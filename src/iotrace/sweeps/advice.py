@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from iotrace.sweeps.results import Advice, Ceiling, PointResult, Run
+from iotrace.sweeps.results import Advice, Ceiling, PointResult, SweepRun
 
 _AS_GOOD_PERCENT = 2.0
 # Wide intervals of short runs hold anything: what is further below the best is not taken for as good.
@@ -12,7 +12,7 @@ _NOISE_PERCENT = 10.0
 _MOSTLY = 0.5
 
 
-def advise(rows: Sequence[PointResult], ceiling: Ceiling | None, runs: Sequence[Run]) -> Advice | None:
+def advise(rows: Sequence[PointResult], ceiling: Ceiling | None, runs: Sequence[SweepRun]) -> Advice | None:
     """The fewest workers within 2 %, or within the noise, of the best; None without a point to choose."""
     usable = [row for row in rows if row.status == "ok" and row.per_second and row.workers is not None]
     if not usable:
@@ -70,7 +70,7 @@ def _what(chosen: PointResult, best: PointResult, count: int, ceiling: Ceiling |
     return ", ".join(parts)
 
 
-def _why_not_more(chosen: PointResult, usable: list[PointResult], runs: Sequence[Run]) -> str:
+def _why_not_more(chosen: PointResult, usable: list[PointResult], runs: Sequence[SweepRun]) -> str:
     if chosen.raw_wait_fraction is None or chosen.stopped_by is None:
         return ""
     waits = f"{100 * chosen.raw_wait_fraction:.0f} % of the step"
@@ -96,7 +96,7 @@ def _contention(chosen: PointResult, more: list[PointResult]) -> str:
     return f"{row.workers} were no faster"
 
 
-def _wait_left(chosen: PointResult, waits: str, runs: Sequence[Run]) -> str:
+def _wait_left(chosen: PointResult, waits: str, runs: Sequence[SweepRun]) -> str:
     waited_ms = sum(chosen.causes_ms.values())
     if not waited_ms:
         return f"it waits {waits}"

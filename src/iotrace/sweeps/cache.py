@@ -1,20 +1,25 @@
-"""The page cache before a run: data files dropped from it, or read into it; what cannot be done is said."""
+"""The page cache before a run: data files are dropped from it, or read into it, and what stays is checked."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from iotrace.sources.session import open_session
 
+# What state the page cache was in before a run.
+AS_IS, COLD, WARM = "asis", "cold", "warm"
+NOT_COLD, NOT_WARM = "cannot be cold", "cannot be warm"
+
+_UNKNOWN_FILES = "the data files are unknown: iotrace saw the command read none"
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _PROBES = 16
 _CHUNK_BYTES = 4 << 20
 
 
 def data_files(session: Path) -> list[str]:
-    """The files that the run of `session` read, which are there still."""
+    """The files that the run of `session` read and that still exist, sorted."""
     opened = open_session(session)
     read = {opened.paths.absolute(file) for file in opened.calls.files}
     read |= {
@@ -32,8 +37,30 @@ def data_files(session: Path) -> list[str]:
     return sorted(found)
 
 
+def make_cold(files: Sequence[str]) -> tuple[str, str]:
+    """Drop `files` from the page cache: COLD, or NOT_COLD and the reason."""
+    if not files:
+        return NOT_COLD, _UNKNOWN_FILES
+    kept = drop(files)
+    if not kept:
+        return COLD, ""
+    return NOT_COLD, f"{len(kept)} of {len(files)} data files stay in the page cache, such as {kept[0]}"
+
+
+def make_warm(files: Sequence[str]) -> tuple[str, str]:
+    """Read `files` into the page cache: WARM, or NOT_WARM and the reason."""
+    if not files:
+        return NOT_WARM, _UNKNOWN_FILES
+    missing = fill(files)
+    if not missing:
+        return WARM, ""
+    return NOT_WARM, (
+        f"{len(missing)} of {len(files)} data files do not fit the page cache, such as {missing[0]}"
+    )
+
+
 def drop(files: Iterable[str]) -> list[str]:
-    """Drop each file from the page cache; returns those that are still in it, in part at least.
+    """Drop each file from the page cache; returns those of which at least a part stays in it.
 
     POSIX_FADV_DONTNEED leaves dirty and mapped pages alone, and works for files of other users.
     """
@@ -41,7 +68,10 @@ def drop(files: Iterable[str]) -> list[str]:
     for path in files:
         try:
             descriptor = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            continue
         except OSError:
+            kept.append(path)
             continue
         try:
             try:
@@ -51,7 +81,7 @@ def drop(files: Iterable[str]) -> list[str]:
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             if _cached(descriptor) > 0:
                 kept.append(path)
-            # Asking has started read-ahead around each page that was not there.
+            # The check started read-ahead around each page that was not cached.
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(descriptor)
@@ -64,7 +94,10 @@ def fill(files: Iterable[str]) -> list[str]:
     for path in files:
         try:
             descriptor = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            continue
         except OSError:
+            missing.append(path)
             continue
         try:
             while os.read(descriptor, _CHUNK_BYTES):
@@ -79,9 +112,9 @@ def fill(files: Iterable[str]) -> list[str]:
 
 
 def _cached(descriptor: int) -> float:
-    """The share of some pages, spread over the file, that a read finds without waiting.
+    """The share, 0 to 1, of some pages spread over the file that a read finds without waiting.
 
-    mincore answers 100 % for files that are not cached at all; RWF_NOWAIT tells the truth.
+    mincore answers 100 % for files that are not cached at all; RWF_NOWAIT does not.
     """
     size = os.fstat(descriptor).st_size
     if not size:

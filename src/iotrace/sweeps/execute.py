@@ -14,7 +14,7 @@ from pathlib import Path
 from iotrace.session import names
 from iotrace.sweeps.grid import asked_of_agent, fill
 from iotrace.sweeps.measure import measure
-from iotrace.sweeps.results import Run
+from iotrace.sweeps.results import SweepRun
 
 OUTPUT = "output.log"
 
@@ -33,10 +33,10 @@ class Request:
     options: tuple[str, ...] = ()
 
 
-Executor = Callable[[Request], Run]
+Executor = Callable[[Request], SweepRun]
 
 
-def execute(request: Request) -> Run:
+def execute(request: Request) -> SweepRun:
     """Run the request's command traced to its end and measure it.
 
     KeyboardInterrupt passes, once the command, which the key reached too, has ended.
@@ -63,7 +63,7 @@ def execute(request: Request) -> Run:
             process.wait()
             raise
     seconds = time.monotonic() - started
-    run = Run(
+    run = SweepRun(
         params=request.params,
         kind=request.kind,
         repeat=request.repeat,
@@ -87,7 +87,7 @@ def _variables(request: Request) -> dict[str, str]:
     return {names.POINT_VARIABLE: names.encode_settings(settings)} if settings else {}
 
 
-def tail(run: Run, lines: int = 5) -> str:
+def tail(run: SweepRun, lines: int = 5) -> str:
     """The last lines that the run's command printed."""
     try:
         text = (Path(run.session).parent / OUTPUT).read_text(errors="replace")

@@ -6,16 +6,10 @@ import itertools
 import os
 from collections.abc import Mapping, Sequence
 
-from iotrace.errors import IotraceError
+from iotrace.errors import UsageError
 
 WORKERS = "workers"
 PREFETCH = "prefetch"
-
-
-class UsageError(IotraceError):
-    """The sweep cannot be run as asked."""
-
-    exit_code = 2
 
 
 def numbers(option: str, text: str) -> list[str]:

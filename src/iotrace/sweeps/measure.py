@@ -14,12 +14,12 @@ from iotrace.analysis.results import LoaderResult, RankReport
 from iotrace.errors import IotraceError
 from iotrace.sources.records import Ended
 from iotrace.sources.session import Rank, open_session
-from iotrace.sweeps.results import Run
+from iotrace.sweeps.results import SweepRun
 
 _BLOCKS = 10
 
 
-def measure(run: Run) -> Run:
+def measure(run: SweepRun) -> SweepRun:
     """`run` with the figures of its session, or with the reason why there are none."""
 
     if run.exit_code:

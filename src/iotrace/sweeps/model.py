@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from iotrace.sweeps.results import Run
+from iotrace.sweeps.results import SweepRun
 
 _NOT_INPUT_BOUND = 0.05  # XProf's bound, as a share of the step
 _CORES_BUSY = 0.9
@@ -36,7 +36,7 @@ class Model:
         return min(bounds)
 
 
-def model_of(runs: list[Run], cores: int) -> Model | None:
+def model_of(runs: list[SweepRun], cores: int) -> Model | None:
     """The model from the run with the fewest workers, at least one if any has; None without figures."""
     usable = [
         run for run in runs if run.ok and run.compute_ms and run.production_ms and run.workers is not None
@@ -53,7 +53,7 @@ def model_of(runs: list[Run], cores: int) -> Model | None:
     return Model(source.compute_ms, source.production_ms, cpu_ms, cores, source.workers)
 
 
-def stopped_by(run: Run, model: Model) -> str | None:
+def stopped_by(run: SweepRun, model: Model) -> str | None:
     """What keeps the point from being faster: ``compute``, ``cores``, ``storage`` or ``workers``."""
     if run.raw_wait_fraction is None:
         return None

@@ -10,13 +10,14 @@ import msgspec
 SCHEMA_VERSION = 1
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class SweepRun(msgspec.Struct, frozen=True, kw_only=True):
     """One run of the command at one point of the grid.
 
     `status` is ``ok`` or says why there is no figure: ``failed`` (its exit code), ``no steps`` (no training
     loader gave any), ``not applied`` (the loader had other workers than asked). `block_ms` are the mean step
     times of ten blocks of the run, one after another. `others_pct` is the CPU that everything else on the
-    machine used meanwhile; 100 is one core.
+    machine used meanwhile; 100 is one core. `cache` is the state of the page cache before the run: ``asis``,
+    ``cold``, ``warm``, or ``cannot be`` one of them.
     """
 
     params: dict[str, str]
@@ -51,7 +52,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PointResult(msgspec.Struct, frozen=True, kw_only=True):
-    """All repeats of one point. `stopped_by` is ``compute``, ``workers``, ``cores`` or ``storage``."""
+    """All repeats of one point. `stopped_by` is ``compute``, ``workers``, ``cores`` or ``storage``.
+
+    `reason` says why `status` is not ``ok``, or else why a stall is unknown though it was asked for.
+    """
 
     params: dict[str, str]
     workers: int | None

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from iotrace.sweeps.cache import COLD, WARM
 from iotrace.sweeps.grid import WORKERS
 from iotrace.sweeps.model import Model, model_of, stopped_by
-from iotrace.sweeps.results import Ceiling, PointResult, Run
+from iotrace.sweeps.results import Ceiling, PointResult, SweepRun
 from iotrace.sweeps.statistics import rate_interval
 
 _NOISY_SPREAD = 0.1  # of the repeats' mean
 _NOISY_OTHERS_PERCENT = 20.0  # of one core, used by everything else on the machine
 
 
-def rows(runs: Sequence[Run], points: Sequence[dict[str, str]], cores: int) -> list[PointResult]:
+def rows(runs: Sequence[SweepRun], points: Sequence[dict[str, str]], cores: int) -> list[PointResult]:
     """One result a point, in the grid's order; a point without a run is ``not run``."""
     ceiling = ceiling_of(runs)
     model = model_of([run for run in runs if run.kind == "point"], cores)
@@ -21,7 +23,7 @@ def rows(runs: Sequence[Run], points: Sequence[dict[str, str]], cores: int) -> l
         _row(
             params,
             [run for run in runs if run.kind == "point" and run.params == params],
-            [run for run in runs if run.kind == "cold" and run.params == params and run.ok],
+            [run for run in runs if run.kind == "cold" and run.params == params],
             model,
             ceiling,
         )
@@ -30,15 +32,19 @@ def rows(runs: Sequence[Run], points: Sequence[dict[str, str]], cores: int) -> l
 
 
 def _row(
-    params: dict[str, str], runs: list[Run], cold: list[Run], model: Model | None, ceiling: Ceiling | None
+    params: dict[str, str],
+    runs: list[SweepRun],
+    cold: list[SweepRun],
+    model: Model | None,
+    ceiling: Ceiling | None,
 ) -> PointResult:
     good = [run for run in runs if run.ok]
+    t1_ms = ceiling.step_ms if ceiling else None
     step_ms = _mean([run.step_ms for run in good])
     compute_ms = _mean([run.compute_ms for run in good])
-    cold_ms = _mean([run.step_ms for run in cold])
+    stalls = _stalls(good, cold, t1_ms)
     failed = next((run for run in runs if not run.ok), None)
     workers = good[0].workers if good else _asked(params)
-    t1_ms = ceiling.step_ms if ceiling else None
     status = "ok" if good else failed.status if failed else "not run"
     return PointResult(
         params=params,
@@ -57,17 +63,47 @@ def _row(
         rss_peak_bytes=max((run.rss_peak_bytes for run in good if run.rss_peak_bytes), default=None),
         predicted_per_second=model.per_second(workers) if model and workers is not None else None,
         stopped_by=stopped_by(good[0], model) if good and model else None,
-        prep_stall_ms=step_ms - t1_ms if step_ms and t1_ms and cold else None,
-        fetch_stall_ms=cold_ms - step_ms if cold_ms and step_ms else None,
+        prep_stall_ms=stalls.prep_ms,
+        fetch_stall_ms=stalls.fetch_ms,
         noisy=_noisy(good),
         ended=any(run.ended for run in good),
         status=status,
-        reason=failed.reason if failed else "",
+        reason=failed.reason if failed else stalls.why,
         sessions=[run.session for run in runs],
     )
 
 
-def ceiling_of(runs: Sequence[Run]) -> Ceiling | None:
+@dataclass(frozen=True)
+class _Stalls:
+    """What preparing and fetching cost a step, in ms; None where unknown, for the reason `why`."""
+
+    prep_ms: float | None = None
+    fetch_ms: float | None = None
+    why: str = ""
+
+
+def _stalls(points: list[SweepRun], cold: list[SweepRun], t1_ms: float | None) -> _Stalls:
+    """T3 - T1 and T2 - T3 of DS-Analyzer, from runs whose page cache was as asked.
+
+    T1 trains from memory, T2 (`cold`) reads from storage, T3 (`points`) from the page cache.
+    """
+    if not cold or not points:
+        return _Stalls()
+    t2_ms = _mean([run.step_ms for run in cold if run.ok and run.cache == COLD])
+    t3_ms = _mean([run.step_ms for run in points if run.cache == WARM])
+    if t3_ms is None:
+        return _Stalls(
+            why="prep_stall_ms and fetch_stall_ms are unknown: the data files were not in the page cache"
+        )
+    prep_ms = None if t1_ms is None else t3_ms - t1_ms
+    if t2_ms is not None:
+        return _Stalls(prep_ms, t2_ms - t3_ms)
+    failed = next((run for run in cold if not run.ok), None)
+    why = "the data files stayed in the page cache" if failed is None else f"cold run: {failed.reason}"
+    return _Stalls(prep_ms, None, f"fetch_stall_ms is unknown: {why}")
+
+
+def ceiling_of(runs: Sequence[SweepRun]) -> Ceiling | None:
     """T1: the step without its wait, which in this run is the copying of batches from memory."""
     found = [run for run in runs if run.kind == "ceiling" and run.ok and run.compute_ms]
     t1_ms = _mean([run.compute_ms for run in found])
@@ -77,21 +113,21 @@ def ceiling_of(runs: Sequence[Run]) -> Ceiling | None:
     return Ceiling(per_second=1e3 / t1_ms, step_ms=t1_ms, ci95=interval, session=found[0].session)
 
 
-def _interval(runs: list[Run]) -> list[float] | None:
+def _interval(runs: list[SweepRun]) -> list[float] | None:
     """Over the repeats; of a single run over its blocks of steps."""
     if len(runs) == 1:
         return rate_interval(runs[0].block_ms)
     return rate_interval([run.step_ms for run in runs if run.step_ms])
 
 
-def _noisy(runs: list[Run]) -> bool:
+def _noisy(runs: list[SweepRun]) -> bool:
     if any((run.others_pct or 0.0) > _NOISY_OTHERS_PERCENT for run in runs):
         return True
     times = [run.step_ms for run in runs if run.step_ms]
     return len(times) > 1 and (max(times) - min(times)) > _NOISY_SPREAD * sum(times) / len(times)
 
 
-def _mean_causes(runs: list[Run]) -> dict[str, float]:
+def _mean_causes(runs: list[SweepRun]) -> dict[str, float]:
     names = dict.fromkeys(name for run in runs for name in run.causes_ms)
     return {name: sum(run.causes_ms.get(name, 0.0) for run in runs) / len(runs) for name in names}
 
