@@ -190,6 +190,10 @@ function playWorker() {
   }
   if (error) throw new Error(error);
   call(METHOD.finalize);
-  for (const sql of queries) console.log(JSON.stringify(query(sql)));
+  // Written at once: process.exit does not wait for what console.log still has to pass to a pipe.
+  for (const sql of queries) {
+    let line = Buffer.from(JSON.stringify(query(sql)) + '\n');
+    while (line.length) line = line.subarray(fs.writeSync(1, line));
+  }
   process.exit(0);
 })().catch((error) => { console.error(String(error)); process.exit(1); });

@@ -33,7 +33,7 @@ def main() -> int:
     """Run the command line; returns the exit code."""
     given = _arguments()
     if given.command == "compare":
-        return _compare(given.first, given.second, given.only)
+        return _compare(given.first, given.second, given)
     recorded = Recorded(given.recorded.resolve())
     if given.command == "record":
         record(recorded, Checkout.at(given.checkout, given.python), _say)
@@ -49,7 +49,7 @@ def main() -> int:
         for side, checkout in (("a", given.first), ("b", given.second)):
             shutil.rmtree(out / side, ignore_errors=True)
             write(Checkout.at(checkout, given.python), recorded, chosen, out / side, given.jobs, _say)
-        return _compare(out / "a", out / "b", given.only)
+        return _compare(out / "a", out / "b", given)
 
 
 def _say(text: str) -> None:
@@ -64,11 +64,9 @@ def _matches(name: str, patterns: list[str]) -> bool:
     return not patterns or any(fnmatch.fnmatch(name, f"*{pattern}*") for pattern in patterns)
 
 
-def _compare(first: Path, second: Path, patterns: list[str]) -> int:
+def _compare(first: Path, second: Path, given: argparse.Namespace) -> int:
     found = 0
-    for name, lines in compare(first, second):
-        if not _matches(name, patterns):
-            continue
+    for name, lines in compare(first, second, lambda name: _matches(name, given.only), not given.figures):
         found += 1
         print(name)
         for line in lines:
@@ -87,6 +85,8 @@ def _arguments() -> argparse.Namespace:
     shared.add_argument("--python", help="runs the checkouts; default: the .venv-test of each")
     filtered = argparse.ArgumentParser(add_help=False)
     filtered.add_argument("--only", action="append", default=[], metavar="PATTERN", help="cases by name")
+    compared = argparse.ArgumentParser(add_help=False)
+    compared.add_argument("--figures", action="store_true", help="compare sentences by the numbers in them")
     running = argparse.ArgumentParser(add_help=False, parents=[shared, filtered])
     running.add_argument("-j", "--jobs", type=int, default=1, metavar="N", help="cases at a time (1)")
 
@@ -95,11 +95,11 @@ def _arguments() -> argparse.Namespace:
     one = commands.add_parser("write", parents=[running], help="write a checkout's results")
     one.add_argument("--checkout", type=Path, default=Path("."), metavar="DIR")
     one.add_argument("--out", type=Path, required=True, metavar="DIR")
-    one = commands.add_parser("compare", parents=[filtered], help="compare two folders of results")
+    one = commands.add_parser("compare", parents=[filtered, compared], help="compare two folders of results")
     one.add_argument("first", type=Path, metavar="DIR")
     one.add_argument("second", type=Path, metavar="DIR")
     one = commands.add_parser(
-        "diff", parents=[running], help="write and compare the results of two checkouts"
+        "diff", parents=[running, compared], help="write and compare the results of two checkouts"
     )
     one.add_argument("first", type=Path, metavar="CHECKOUT")
     one.add_argument("second", type=Path, metavar="CHECKOUT")

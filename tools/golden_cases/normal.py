@@ -10,7 +10,7 @@ from typing import Any
 
 MASKED = """\
 Masked, and nothing else:
-  paths       the checkout, the recorded inputs and the working directory, wherever their paths stand
+  paths       of the working directory and the recorded inputs everywhere, of the checkout on standard error
   seconds     how long the command took: "seconds" and "others_pct" in --json of merge and sweep,
               and "in 0.1 s (23 MB/s)" in the text of merge
 """
@@ -41,6 +41,12 @@ class Masks:
         return text
 
 
+def _number(text: str) -> float | int:
+    """27.0 and 27 are one number."""
+    value = float(text)
+    return int(value) if value.is_integer() and abs(value) < 1 << 53 else value
+
+
 def events(data: bytes) -> str:
     """A file of Chrome JSON: what stands beside the events, then the events, sorted, one a line.
 
@@ -48,8 +54,8 @@ def events(data: bytes) -> str:
     """
     if data[:2] == b"\x1f\x8b":
         data = gzip.decompress(data)
-    document: Any = json.loads(data)
-    found = [] if not isinstance(document, dict) else document.pop("traceEvents", [])
+    document: Any = json.loads(data, parse_float=_number)
+    found = document.pop("traceEvents", []) if isinstance(document, dict) else []
     encode = json.JSONEncoder(sort_keys=True, ensure_ascii=False).encode
     lines = sorted(map(encode, found))
     return "\n".join([json.dumps(document, sort_keys=True, indent=1, ensure_ascii=False), *lines]) + "\n"

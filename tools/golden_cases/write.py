@@ -61,14 +61,16 @@ def _write_case(
     work = scratch / "work"
     work.mkdir()
     code = server.run(case.arguments, work, scratch / "stdout", scratch / "stderr")
-    masks = normal.Masks({"checkout": checkout.path, "recorded": recorded.path, "work": work})
+    masks = normal.Masks({"recorded": recorded.path, "work": work})
+    on_error = normal.Masks({"checkout": checkout.path, "recorded": recorded.path, "work": work})
     shown = [masks.paths(" ".join(["$ iotrace", *case.arguments])), f"exit code {code}"]
     for name in ("stdout", "stderr"):
         data = (scratch / name).read_bytes()
         if data:
             text = data.decode(errors="backslashreplace")
+            own = on_error if name == "stderr" else masks
             timed = case.arguments[0] in ("merge", "sweep")
-            shown += [f"--- {name}", masks.text(text) if timed else masks.paths(text)]
+            shown += [f"--- {name}", own.text(text) if timed else own.paths(text)]
     target = out / case.name
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
