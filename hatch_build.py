@@ -13,7 +13,12 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 _SOURCES = [
     f"src/iotrace/{name}.c"
-    for name in ("sources/chrome/scan", "timeline/writers/lanes", "timeline/writers/native")
+    for name in (
+        "sources/chrome/scan",
+        "timeline/writers/chrome_json",
+        "timeline/writers/lanes",
+        "timeline/writers/native",
+    )
 ]
 _LIBRARY = "src/iotrace/_compiled.so"
 

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from iotrace import compiled
 from iotrace.merge.clocks.clock_map import ClockMap
 from iotrace.merge.flow_check import Arrows
 from iotrace.merge.rewrite import Rewriter
 from iotrace.merge.selection import Selection
-from iotrace.sources.chrome import compiled
+from iotrace.sources.chrome import compiled_scan
 from iotrace.sources.chrome.reader import Scanner
 from iotrace.timeline.writers.chrome_json import ChromePart, opening
 from iotrace.timeline.writers.id_map import Tracks
@@ -135,18 +136,18 @@ def test_text_and_decoded_events_become_the_same(
 )
 def test_what_it_refuses(event: bytes) -> None:
     sound = b'{"ph":"X","ts":1}'
-    found = compiled.scan(sound + b",\n " + event + b"," + sound)
-    assert (len(found.rows), found.status) == (1, compiled.ODD)
+    found = compiled_scan.scan(sound + b",\n " + event + b"," + sound)
+    assert (len(found.rows), found.status) == (1, compiled_scan.ODD)
     assert found.consumed == len(sound) + 3
 
 
 def test_what_is_cut_waits_for_more() -> None:
     event = '{"ph":"X","ts":1.5,"dur":2,"args":{"a":[1,true,null,-2.5e-3],"é\\u00e9\\n":""}}'.encode()
     for end in range(1, len(event)):
-        found = compiled.scan(event[:end])
-        assert (len(found.rows), found.consumed, found.status) == (0, 0, compiled.MORE), event[:end]
-    found = compiled.scan(event + b" ]")
-    assert (len(found.rows), found.consumed, found.status) == (1, len(event) + 1, compiled.END)
+        found = compiled_scan.scan(event[:end])
+        assert (len(found.rows), found.consumed, found.status) == (0, 0, compiled_scan.MORE), event[:end]
+    found = compiled_scan.scan(event + b" ]")
+    assert (len(found.rows), found.consumed, found.status) == (1, len(event) + 1, compiled_scan.END)
     assert found.rows["start_ns"].tolist() == [1500]
     assert found.rows["duration_ns"].tolist() == [2000]
 
@@ -156,7 +157,7 @@ def test_what_is_cut_waits_for_more() -> None:
     [("0.0005", 0), ("0.0015", 2), ("0.00151", 2), ("0.0004999", 0), ("-1.2345", -1234), ("7", 7000)],
 )
 def test_times_are_rounded_as_pythons_decimals_are(written: str, ns: int) -> None:
-    found = compiled.scan(b'{"ph":"X","ts":%s}' % written.encode())
+    found = compiled_scan.scan(b'{"ph":"X","ts":%s}' % written.encode())
     assert found.rows["start_ns"].tolist() == [ns]
 
 

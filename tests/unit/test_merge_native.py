@@ -12,11 +12,12 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from iotrace import compiled
 from iotrace.merge.clocks.clock_map import ClockMap
 from iotrace.merge.flow_check import Arrows
 from iotrace.merge.rewrite import Rewriter
 from iotrace.merge.selection import Selection
-from iotrace.sources.chrome import compiled
+from iotrace.sources.chrome import compiled_scan
 from iotrace.sources.chrome.reader import Scanner
 from iotrace.timeline.writers import compiled_native, packets, track_event
 from iotrace.timeline.writers.id_map import Tracks
@@ -76,7 +77,7 @@ def _both(
 ) -> list[Any]:
     found = [_part(document, directory, delete_unbound)]
     with monkeypatch.context() as patch:
-        patch.setattr(compiled, "_library", False)
+        patch.setattr(compiled, "library", lambda: None)
         found.append(_part(document, directory, delete_unbound))
     return found
 
@@ -138,7 +139,7 @@ def test_numbers_are_read_as_python_reads_them(
 ) -> None:
     data = b'[{"ph":"X","ts":1,"pid":1,"tid":1,"args":{"a":%s,"b":[%s]}}]' % (2 * (number.encode(),))
     encoder = compiled_native.Interned(10)
-    rows = compiled.scan(data[1:]).rows
+    rows = compiled_scan.scan(data[1:]).rows
     columns = np.zeros(1, np.int32), np.zeros(1, np.int64), np.zeros(1, np.int32)
     assert encoder.bodies(data[1:], rows, 0, *columns, encoder.room_for(rows))[0] == 1  # not refused
     compiled_way, python = _both(monkeypatch, data, tmp_path, False)

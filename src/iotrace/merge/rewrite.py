@@ -14,8 +14,9 @@ from msgspec import UNSET
 from iotrace.merge.clocks.clock_map import ClockMap
 from iotrace.merge.flow_check import Arrows
 from iotrace.merge.selection import Selection, categories
-from iotrace.sources.chrome.batch import NO_ID, OTHER_ID, Batch, Columns, Edit
+from iotrace.sources.chrome.batch import NO_ID, OTHER_ID, Batch
 from iotrace.sources.chrome.event import ASYNC, FLOWS, NAMING, Times
+from iotrace.timeline.writers.columns import Columns, Edit
 from iotrace.timeline.writers.id_map import Tracks
 from iotrace.timeline.writers.spill import BEGIN, ELSEWHERE, END, FLOW, FLOW_NEXT, MARK, SLICE, Spill
 

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from isal import igzip
 
-from iotrace import __version__
+from iotrace import __version__, compiled
 from iotrace.merge.clocks.alignment import clocks_set, link
 from iotrace.merge.clocks.clock_map import ClockLink
 from iotrace.merge.convert import Job, Result
@@ -34,7 +34,6 @@ from iotrace.merge.pool import Watch, run_all
 from iotrace.merge.summary import SCHEMA_VERSION, KindCount, SourceSummary, Summary
 from iotrace.merge.survey import Survey
 from iotrace.merge.track_names import arrange, chrome_metadata
-from iotrace.sources.chrome import compiled
 from iotrace.sources.chrome.event import KINDS
 from iotrace.timeline.writers import chrome_json, native
 

@@ -1,4 +1,4 @@
-"""A batch whose events stay text: `compiled` finds where their keys lie, and writes them anew."""
+"""A batch whose events stay text: `compiled_scan` finds where their keys lie."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from msgspec import UNSET
 
-from iotrace.sources.chrome import compiled
-from iotrace.sources.chrome.batch import Columns, EventBatch, Identity
+from iotrace.sources.chrome import compiled_scan
+from iotrace.sources.chrome.batch import EventBatch, Identity
 from iotrace.sources.chrome.decoder import CONTROLS, decode
 from iotrace.sources.chrome.lenient_decoder import event_of, objects, plain
 
-_PLACES = {key: place for place, key in enumerate(compiled.KEYS)}
+_PLACES = {key: place for place, key in enumerate(compiled_scan.KEYS)}
 _BINDING = [_PLACES["id2"], _PLACES["bind_id"]]
 
 
@@ -23,12 +23,12 @@ class TextBatch:
     """Rows of `text`."""
 
     text: bytes
-    rows: compiled.Rows
+    rows: compiled_scan.Rows
     tracks: list[tuple[Identity, Identity]]
     may_bind: bool
 
     @classmethod
-    def of(cls, text: bytes, found: compiled.Scanned) -> TextBatch:
+    def of(cls, text: bytes, found: compiled_scan.Scanned) -> TextBatch:
         """The batch of what was found in `text`."""
         batch = cls(text, found.rows, [], bool(found.rows["stop"][:, _BINDING].any()))
         batch.tracks = [(batch.value(row, "pid"), batch.value(row, "tid")) for row in found.firsts]
@@ -110,18 +110,6 @@ class TextBatch:
             np.array([start for _, start, *_ in found], np.int64),
             np.array([duration for _, _, duration, *_ in found], np.int64),
             {place: unknown for place, (_, _, _, unknown, _) in enumerate(found) if unknown},
-        )
-
-    def lines(self, columns: Columns) -> memoryview:
-        return compiled.write(
-            self.text,
-            self.rows,
-            columns.relative_ns,
-            columns.duration_ns,
-            columns.pids,
-            columns.tids,
-            columns.ids,
-            columns.edits,
         )
 
     def _column(self, name: str) -> Any:

@@ -17,7 +17,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from iotrace.sources.chrome import compiled
+from iotrace import compiled
+from iotrace.sources.chrome import compiled_scan
 from iotrace.sources.chrome.batch import Batch, EventBatch
 from iotrace.sources.chrome.decoder import CONTROLS, decode
 from iotrace.sources.chrome.event import Event
@@ -118,14 +119,14 @@ class Scanner:
     def _take(self, buffer: bytes) -> Generator[Batch, None, bytes]:
         """The whole events at the buffer's front; returns what is left of it."""
         while self._compiled:
-            found = compiled.scan(buffer)
+            found = compiled_scan.scan(buffer)
             if len(found.rows):
                 yield TextBatch.of(buffer, found)
             self._offset += found.consumed
             buffer = buffer[found.consumed :]
-            if found.status in (compiled.MORE, compiled.END):
+            if found.status in (compiled_scan.MORE, compiled_scan.END):
                 return buffer
-            if found.status == compiled.ODD:
+            if found.status == compiled_scan.ODD:
                 size = _ODD_BYTES
                 while True:
                     batch, left = self._decoded(buffer[:size])

@@ -1,4 +1,4 @@
-/* Rows of events in JSON, and steps through its text: what `scan.c` and `native.c` share. */
+/* Rows of events in JSON, and steps through its text: what `scan.c` shares with the writers. */
 #ifndef IOTRACE_SCAN_H
 #define IOTRACE_SCAN_H
 #include <stdint.h>
@@ -7,7 +7,7 @@
 #include <emmintrin.h>
 #endif
 
-/* In the order of `compiled.py`. The first ones are written anew, the others are only found. */
+/* In the order of `compiled_scan.py`. The first ones are written anew, the others are only found. */
 enum { PH, PID, TID, TS, DUR, ID, BP, ID2, BIND_ID, CAT, NAME, ARGS, SCOPE, KEYS };
 enum { REWRITTEN = BIND_ID + 1 };
 

@@ -10,8 +10,10 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from iotrace.sources.byte_stream import Progress, append, silent
-from iotrace.sources.chrome.batch import Batch, Columns
+from iotrace.sources.chrome.batch import Batch
 from iotrace.sources.chrome.event import encode_number
+from iotrace.timeline.writers.chrome_lines import lines_of
+from iotrace.timeline.writers.columns import Columns
 from iotrace.timeline.writers.id_map import ThreadTrack, Tracks
 from iotrace.timeline.writers.lanes import NEXT, STACKED, UNBOUND, Lanes
 from iotrace.timeline.writers.spill import BEGIN, END, SLICE, Spill
@@ -37,7 +39,7 @@ class ChromePart:
 
     def write(self, batch: Batch, columns: Columns) -> tuple[Any, Any]:
         """Append the events; returns their lines."""
-        data = batch.lines(columns)
+        data = lines_of(batch, columns)
         self._blocks.append((self._lines, self._bytes, len(data)))
         self._file.write(data)
         self._lines += len(batch)

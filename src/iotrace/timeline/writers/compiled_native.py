@@ -8,15 +8,22 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from iotrace.sources.chrome import compiled
-from iotrace.sources.chrome.compiled import Rows, available
+from iotrace import compiled
+from iotrace.sources.chrome.compiled_scan import Rows
 from iotrace.timeline.writers.lanes import STACKED
 
 _OUT_BYTES = 4 << 20
 _FRAME_BYTES = 64  # more than a packet needs beside its sequence and its body
 _BODY_FACTOR, _BODY_BYTES = 6, 96  # a body, by the text of its event
 
-__all__ = ["Interned", "Packets", "available"]
+
+def _library() -> ctypes.CDLL:
+    found = compiled.loaded()
+    for name in ("iotrace_bodies", "iotrace_packets"):
+        getattr(found, name).restype = ctypes.c_int64
+    for name in ("iotrace_interned", "iotrace_thread", "iotrace_string"):
+        getattr(found, name).restype = ctypes.c_void_p
+    return found
 
 
 def _pointer(array: Any) -> ctypes.c_void_p:
@@ -27,7 +34,7 @@ class Interned:
     """Strings that packets name by a number, from 1, by kind: as `bodies.Interned`."""
 
     def __init__(self, most: int) -> None:
-        self._library = compiled.library()
+        self._library = _library()
         self._handle = ctypes.c_void_p(self._library.iotrace_interned(most))
         if not self._handle:
             raise MemoryError
@@ -82,7 +89,7 @@ class Packets:
     """Writes a thread's packets, as `packets.Packets`."""
 
     def __init__(self, sequence: bytes, out: BinaryIO) -> None:
-        self._library = compiled.library()
+        self._library = _library()
         self._handle = ctypes.c_void_p(self._library.iotrace_thread())
         if not self._handle:
             raise MemoryError

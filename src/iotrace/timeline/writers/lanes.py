@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from iotrace.sources.chrome import compiled
+from iotrace import compiled
+from iotrace.timeline.writers import compiled_lanes
 from iotrace.timeline.writers.spill import BEGIN, END, FLOW, FLOW_NEXT, SLICE, Rows
 
 UNBOUND = -1
@@ -25,7 +26,7 @@ class Lanes:
 
     def __init__(self, is_whole: bool = True) -> None:
         self._is_whole = is_whole
-        self._compiled = compiled.Lanes() if compiled.available() else None
+        self._compiled = compiled_lanes.Lanes() if compiled.available() else None
         # Per lane the slices that are open, outermost first: their ends and, beside them, their starts.
         self._ends: list[list[int]] = [[]]
         self._starts: list[list[int]] = [[]]

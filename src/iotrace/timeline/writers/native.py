@@ -16,10 +16,11 @@ import numpy as np
 from msgspec import UNSET
 
 from iotrace.sources.byte_stream import Progress, append, silent
-from iotrace.sources.chrome.batch import Batch, Columns, EventBatch
+from iotrace.sources.chrome.batch import Batch, EventBatch
 from iotrace.sources.chrome.event import Event, encode_number
 from iotrace.sources.chrome.raw_batch import TextBatch
 from iotrace.timeline.writers import compiled_native
+from iotrace.timeline.writers.columns import Columns, renumber
 from iotrace.timeline.writers.id_map import Process, Tracks
 from iotrace.timeline.writers.lanes import NEXT, STACKED, UNBOUND, Lanes
 from iotrace.timeline.writers.packets import COUNTER, INSTANT, packet, packets_of_thread
@@ -81,7 +82,7 @@ class NativePart:
             self._write_events(batch.decoded(stop, first), columns.between(stop, first), sizes, stop)
 
     def _write_events(self, batch: EventBatch, columns: Columns, sizes: Any, first: int) -> None:
-        batch.number(columns)
+        renumber(batch, columns)
         for place, (event, start, kind) in enumerate(
             zip(batch.events, columns.start_ns.tolist(), columns.kinds.tolist(), strict=True)
         ):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, BinaryIO
 
+from iotrace import compiled
 from iotrace.timeline.writers import compiled_native
 from iotrace.timeline.writers.lanes import NEXT, UNBOUND
 from iotrace.timeline.writers.protobuf import data, integer, timestamps, varint
@@ -116,7 +117,7 @@ class _Lane:
 
 def packets_of_thread(sequence: bytes, out: BinaryIO) -> Packets | compiled_native.Packets:
     """The compiled way, where there is one."""
-    return (compiled_native.Packets if compiled_native.available() else Packets)(sequence, out)
+    return (compiled_native.Packets if compiled.available() else Packets)(sequence, out)
 
 
 def _without_legacy(body: bytes) -> bytes:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from iotrace import compiled
 from iotrace.sources.chrome.event import OPAQUE, Event, encode_number
 from iotrace.timeline.writers import compiled_native
 from iotrace.timeline.writers.protobuf import annotation, data, integer
@@ -48,7 +49,7 @@ class Bodies:
 
     def __init__(self) -> None:
         self.interned: Interned | compiled_native.Interned = (
-            compiled_native.Interned(MOST_INTERNED) if compiled_native.available() else Interned()
+            compiled_native.Interned(MOST_INTERNED) if compiled.available() else Interned()
         )
         self._heads: dict[tuple[Any, Any], bytes] = {}
         self._labels: dict[str, bytes] = {}

@@ -1,0 +1,73 @@
+"""`scan.c`, where it was compiled when iotrace was installed: finds the events in a text."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from iotrace import compiled
+
+KEYS = ("ph", "pid", "tid", "ts", "dur", "id", "bp", "id2", "bind_id", "cat", "name", "args", "s")
+MORE, END, ODD, FULL = range(4)
+ROW = np.dtype(
+    [
+        ("start_ns", "<i8"),
+        ("duration_ns", "<i8"),
+        ("id", "<i8"),
+        ("begin", "<i4"),
+        ("end", "<i4"),
+        ("track", "<i4"),
+        ("family", "<i4"),
+        ("phase", "u1"),
+        ("scope", "u1"),
+        ("has_duration", "u1"),
+        ("others", "u1"),
+        ("key", "<i4", len(KEYS)),
+        ("value", "<i4", len(KEYS)),
+        ("stop", "<i4", len(KEYS)),
+    ],
+    align=True,
+)
+Rows = npt.NDArray[Any]
+
+_MOST_TRACKS = 4096
+_LARGEST_TEXT = 1 << 30  # offsets have 32 bits
+_USUAL_EVENT_BYTES = 64  # at least; where there are more events, the next call finds them
+
+
+class _Found(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_int64) for name in ("rows", "consumed", "status", "tracks")]
+
+
+@dataclass
+class Scanned:
+    """The whole events at the front of a text, and why there are no more: `MORE` has to come, the array's
+    `END`, an `ODD` event at `consumed`, or that one call's rows are `FULL`."""
+
+    rows: Rows
+    consumed: int
+    status: int
+    firsts: list[int]  # by track: the row that it was met in first
+
+
+def scan(text: bytes) -> Scanned:
+    """Find the events at the front of `text`; `compiled.available()` has to be true."""
+    if len(text) > _LARGEST_TEXT:
+        return Scanned(np.empty(0, ROW), 0, ODD, [])
+    capacity = len(text) // _USUAL_EVENT_BYTES + 1000
+    rows = np.empty(capacity, ROW)
+    firsts = np.empty(_MOST_TRACKS, np.int32)
+    found = _Found()
+    compiled.loaded().iotrace_scan(
+        text,
+        ctypes.c_int64(len(text)),
+        ctypes.c_void_p(rows.ctypes.data),
+        ctypes.c_int64(capacity),
+        ctypes.c_void_p(firsts.ctypes.data),
+        ctypes.byref(found),
+    )
+    return Scanned(rows[: found.rows], found.consumed, found.status, firsts[: found.tracks].tolist())
