@@ -18,8 +18,7 @@ import numpy as np
 
 from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.intervals import Coverage
-from iotrace.analysis.loop.batches import loaders_of
-from iotrace.analysis.loop.steps import Step, loop_of
+from iotrace.analysis.rank import RankAnalysis
 from iotrace.sources.session import Rank, Session, open_session
 
 WORKLOADS = Path(__file__).parent.parent / "workloads"
@@ -109,7 +108,7 @@ def check(directory: Path, command: list[str]) -> dict[str, Any]:
 
 def side_by_side(session: Session, rank: Rank, windows: list[Activity]) -> dict[str, Any] | None:
     """The exposed wait of the same steps, those inside the window, by events and by kernels."""
-    steps: list[Step] = loop_of(rank, loaders_of(rank)).steps
+    steps = RankAnalysis(session, rank).loop.steps
     raw, by_events, by_kernels = [], [], []
     for window in windows:
         span = window.trace.span_ns()

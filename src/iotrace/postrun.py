@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from iotrace.analysis.device.idle import KERNEL_GAP_US
+from iotrace.analysis.rank import SessionAnalysis
 from iotrace.analysis.report import analyse
 from iotrace.analysis.results import Report
 from iotrace.analysis.traces import analyse_traces
@@ -23,7 +24,7 @@ from iotrace.session import names
 from iotrace.session.costs import write_costs
 from iotrace.session.manifest import read_manifest
 from iotrace.sources.kineto.reader import read_kineto
-from iotrace.sources.session import Session, open_session
+from iotrace.sources.session import open_session
 from iotrace.timeline.build import build
 from iotrace.timeline.writers.chrome import write_chrome
 
@@ -58,7 +59,7 @@ def load(
     console: Console,
     kernel_gap_us: float = KERNEL_GAP_US,
     calibration: Calibration | None = None,
-) -> tuple[Session, Report]:
+) -> tuple[SessionAnalysis, Report]:
     """Open and analyse the session at `path`, saying what takes time where a person watches.
 
     What `calibration` measured meanwhile is kept in the session.
@@ -70,7 +71,8 @@ def load(
             write_costs(path, costs)
             session = replace(session, costs=costs)
         status.update("finding the causes")
-        return session, analyse(session, kernel_gap_us)
+        analysis = SessionAnalysis(session, kernel_gap_us)
+        return analysis, analyse(analysis)
 
 
 def load_traces(paths: Sequence[Path], console: Console, kernel_gap_us: float) -> Report:
@@ -84,14 +86,14 @@ def load_traces(paths: Sequence[Path], console: Console, kernel_gap_us: float) -
         return analyse_traces(traces, kernel_gap_us)
 
 
-def write_timelines(session: Session, console: Console) -> list[Path]:
+def write_timelines(analysis: SessionAnalysis, console: Console) -> list[Path]:
     """Write ``out/rankN.json.gz`` for every rank; returns the paths."""
     written = []
-    for rank in session.ranks:
-        path = session.path / names.OUT / f"{rank.name}.json.gz"
+    for rank in analysis.ranks:
+        path = analysis.session.path / names.OUT / f"{rank.rank.name}.json.gz"
         with console.status(f"writing {path}"):
             path.parent.mkdir(exist_ok=True)
-            write_chrome(build(session, rank), path)
+            write_chrome(build(rank), path)
         written.append(path)
     return written
 
@@ -132,7 +134,7 @@ def _print_all(directory: Path) -> None:
             running = await_others(directory, tasks_of(os.environ), _OTHERS_SECONDS)
     if running:
         _try_to_say(f"iotrace: {running} more launchers of the job have not begun, or not ended; so far:")
-    session, result = load(directory, console, calibration=calibration)
-    timelines = write_timelines(session, console)
+    analysis, result = load(directory, console, calibration=calibration)
+    timelines = write_timelines(analysis, console)
     print_report(result, console)
     print_next(result, timelines, console)

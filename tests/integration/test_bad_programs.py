@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from iotrace.analysis.loop.batches import LoaderRun, loaders_of
-from iotrace.analysis.wait.waits import explain
+from iotrace.analysis.loop.deliveries import LoaderRun
+from iotrace.analysis.loop.join import loaders_of
+from iotrace.analysis.rank import RankAnalysis
 from iotrace.sources.session import Session, open_session
 from tests.support.runs import Run, run_traced
 
@@ -79,7 +80,7 @@ def assert_consistent(session: Session, loader: LoaderRun) -> None:
     """
     (rank,) = session.ranks
     cut = {process.pid for process in rank.workers if not process.ended}
-    for item in explain(session, rank, loader.deliveries):
+    for item in RankAnalysis(session, rank).explained(loader):
         delivery = item.delivery
         assert sum(item.causes.values()) == delivery.wait_ns
         if delivery.pid in cut and delivery.taken_ns is None:

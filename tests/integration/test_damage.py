@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from iotrace.analysis.rank import SessionAnalysis
 from iotrace.analysis.report import analyse
 from iotrace.errors import IotraceError
 from iotrace.session import names
@@ -54,10 +55,10 @@ def test_no_damage_ends_in_a_traceback(unet_run: Run, tmp_path: Path, part: int)
         victim = chance.choice(sorted(files))
         victim.write_bytes(_mutate(victim.read_bytes(), chance))
         try:
-            opened = open_session(session)
-            report = analyse(opened)
-            for rank in opened.ranks:
-                write_chrome(build(opened, rank), session / names.OUT / f"rank{rank.number}.json.gz")
+            analysis = SessionAnalysis(open_session(session))
+            report = analyse(analysis)
+            for rank in analysis.ranks:
+                write_chrome(build(rank), session / names.OUT / f"{rank.rank.name}.json.gz")
         except IotraceError as error:
             sentences.append(str(error))
             continue

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from iotrace.analysis.rank import SessionAnalysis
 from iotrace.analysis.report import analyse
 from iotrace.merge.inputs import identify
 from iotrace.merge.plan import Options
@@ -306,7 +307,7 @@ def test_figures_do_not_change_where_the_clock_was(long_run: Run, tmp_path: Path
     session = open_session(plain)
     middle = _between_calls(session.calls.start_ns, session.calls.end_ns)
     _set_clock(set_, lambda real_ns: real_ns + by_ns * (middle < real_ns))
-    before, after = analyse(session), analyse(open_session(set_))
+    before, after = (analyse(SessionAnalysis(one)) for one in (session, open_session(set_)))
     for one, two in zip(before.ranks, after.ranks, strict=True):
         assert one.steps == two.steps
         assert one.data_wait.raw_ms == two.data_wait.raw_ms

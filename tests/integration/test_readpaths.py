@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from iotrace.analysis.loop.batches import loaders_of
-from iotrace.analysis.wait.waits import explain
+from iotrace.analysis.rank import RankAnalysis
 from iotrace.session.names import KIND_READ_PATH
 from iotrace.sources.session import Session, open_session
 from tests.support.runs import run_script
@@ -298,8 +297,9 @@ def _seen(session: Session) -> Seen:
             spans[file].append((process.texts[int(span["name"])], int(span["bytes"])))
     charged: dict[str, tuple[float, float]] = {}
     (rank,) = session.ranks
-    for loader in loaders_of(rank):
-        for item in explain(session, rank, loader.deliveries):
+    analysis = RankAnalysis(session, rank)
+    for loader in analysis.loaders:
+        for item in analysis.explained(loader):
             for path, (read, decode) in item.files.items():
                 before = charged.get(path.split("/")[0], (0.0, 0.0))
                 charged[path.split("/")[0]] = (before[0] + read, before[1] + decode)

@@ -13,9 +13,9 @@ DATA = Path(__file__).parent.parent / "data"
 RANKS = [str(DATA / f"gloo_rank{number}.json.gz") for number in (0, 1)]
 
 
-def report(*arguments: str) -> subprocess.CompletedProcess[str]:
+def report(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "iotrace", "report", *arguments], capture_output=True, text=True
+        [sys.executable, "-m", "iotrace", "report", *arguments], capture_output=True, text=True, cwd=cwd
     )
 
 
@@ -30,6 +30,14 @@ def test_two_ranks_are_compared() -> None:
     screen = report(*RANKS).stdout
     assert "rank 1 is waited for" in screen
     assert "breakdown" in screen
+
+
+def test_relative_paths_are_below_the_directory_that_they_share() -> None:
+    names = [Path(path).name for path in RANKS]
+    for traces in (names, [names[0], RANKS[1]], [names[0], f"../data/{names[1]}"]):
+        done = report(*traces, "--json", cwd=DATA)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert json.loads(done.stdout)["session"]["path"] == str(DATA)
 
 
 def test_figures_of_other_tools() -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from iotrace.analysis.loop.batches import loaders_of
+from iotrace.analysis.loop.join import loaders_of
+from iotrace.analysis.rank import RankAnalysis
 from iotrace.sources.session import Session, open_session
 from iotrace.timeline.build import build
 from iotrace.timeline.writers.chrome import write_chrome
@@ -86,7 +87,7 @@ def test_the_clocks_of_both_agree(session: Session) -> None:
 
 def test_the_timeline_has_the_operators(session: Session, tmp_path: Path) -> None:
     path = tmp_path / "rank0.json.gz"
-    count = write_chrome(build(session, session.ranks[0]), path)
+    count = write_chrome(build(RankAnalysis(session, session.ranks[0])), path)
     errors, slices, tracks = query(
         path,
         ERRORS,

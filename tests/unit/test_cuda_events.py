@@ -18,8 +18,7 @@ import pytest
 
 from iotrace.agent.dataloader.cuda_events import CudaEvents
 from iotrace.agent.recording.recorder import Recorder
-from iotrace.analysis.loop.batches import Delivery
-from iotrace.analysis.loop.steps import Step
+from iotrace.analysis.loop.deliveries import Delivery, Step
 from iotrace.analysis.wait.exposed import ExposedWait, exposed_wait
 
 
@@ -159,8 +158,8 @@ def test_it_costs_twenty_microseconds_at_most(device: Device, recorder: Recorder
 
 
 def _step(wait_ns: int, exposed_ns: int | None, awaits: bool = True) -> Step:
-    opened = Delivery(0, 0, 0, 0, 0, 0, True, 0)
-    awaited = Delivery(0, 0, 0, 1, 100 - wait_ns, 100, True, 0, exposed_ns=exposed_ns)
+    opened = Delivery(0, 0, 0, 0, 0, 0, 0)
+    awaited = Delivery(0, 1, 0, 0, 1, 100 - wait_ns, 100, exposed_ns=exposed_ns)
     return Step(opened, 0, 100, (awaited,) if awaits else ())
 
 

@@ -23,8 +23,7 @@ import iotrace
 from iotrace.agent import public_api
 from iotrace.agent.recording import regions
 from iotrace.agent.recording.recorder import Recorder
-from iotrace.analysis.loop.batches import Delivery
-from iotrace.analysis.loop.steps import Step
+from iotrace.analysis.loop.deliveries import Delivery, Step
 from iotrace.analysis.wait.regions import regions_of
 from iotrace.analysis.wait.waits import CAUSES, Explained
 from iotrace.session.names import KIND_REGION, PROCESSES
@@ -335,14 +334,15 @@ def process(*rows: dict[str, int]) -> Process:
     return Process(identity, Clock([[0, 0, 1]]), [], table, {0: "load", 1: "train"})
 
 
-def waited(taken_ns: int, prepared_ns: int, wait_start_ns: int) -> Explained:
-    delivery = Delivery(0, 0, 0, 0, wait_start_ns, prepared_ns, True, 0)
-    delivery.taken_ns, delivery.prepared_ns = taken_ns, prepared_ns
+def waited(number: int, taken_ns: int, prepared_ns: int, wait_start_ns: int) -> Explained:
+    delivery = Delivery(
+        0, number, 0, 0, number, wait_start_ns, prepared_ns, taken_ns=taken_ns, prepared_ns=prepared_ns
+    )
     return Explained(delivery, dict.fromkeys(CAUSES, 0))
 
 
 def test_a_wait_is_charged_by_the_share_of_production() -> None:
-    one, two = waited(1000, 1100, 1050), waited(2000, 2100, 2000)
+    one, two = waited(0, 1000, 1100, 1050), waited(1, 2000, 2100, 2000)
     steps = [Step(None, 0, 1500, (one.delivery,)), Step(None, 1500, 3000, (two.delivery,))]
     main = process(
         {"start_ns": 1000, "duration_ns": 60, "name": 0},

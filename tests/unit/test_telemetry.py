@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from iotrace.analysis.completeness.not_captured import _gaps
 from iotrace.analysis.host.measured import MeasuredTime
 from iotrace.analysis.host.system import _gpu, _throttled
-from iotrace.analysis.loop.steps import Step
+from iotrace.analysis.loop.deliveries import Step
 from iotrace.launch.telemetry import amd, gpus
 from iotrace.launch.telemetry.gpus import Device, Figure, FigureError, Poller, UnavailableError
 from iotrace.launch.telemetry.sidecar import Sidecar

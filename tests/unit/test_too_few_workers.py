@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from iotrace.analysis.host.cpu_headroom import has_core
-from iotrace.analysis.loop.batches import Delivery
+from iotrace.analysis.loop.deliveries import Delivery
 from iotrace.analysis.wait.data_wait import unmade_fraction
 from iotrace.analysis.wait.waits import CAUSES, Explained
 
 
 def explained(**causes_ns: int) -> Explained:
-    delivery = Delivery(0, 0, 0, 1, 0, sum(causes_ns.values()), True, 0)
+    delivery = Delivery(0, 1, 0, 0, 1, 0, sum(causes_ns.values()))
     return Explained(delivery, {**dict.fromkeys(CAUSES, 0), **causes_ns})
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from iotrace.agent.torch_profiler.profiler import _compress
 from iotrace.agent.torch_profiler.window import Plan
-from iotrace.analysis.loop.batches import Delivery
-from iotrace.analysis.loop.steps import Step, measured, measured_beside, with_warm_up
+from iotrace.analysis.loop.deliveries import Delivery, Step
+from iotrace.analysis.loop.steps import measured, with_warm_up
 from iotrace.errors import LaunchError
 from iotrace.launch import torch_settings
 from iotrace.session.names import decode_settings, encode_settings
@@ -46,7 +46,7 @@ def test_a_mistake_gets_a_sentence(steps: str, options: str, activities: str, na
 
 
 def _steps(count: int) -> list[Step]:
-    made = [Delivery(0, 0, 0, index, 0, 10 * index, True, 0) for index in range(count)]
+    made = [Delivery(0, index, 0, 0, index, 0, 10 * index) for index in range(count)]
     return [Step(each, each.delivered_ns, each.delivered_ns + 10) for each in made]
 
 
@@ -63,10 +63,10 @@ def test_profiled_steps_are_left_out_and_counted() -> None:
 
 def test_steps_that_the_program_profiled_are_left_out_unless_these_are_all() -> None:
     steps = _steps(10)
-    kept, excluded = measured_beside(steps, 0, [(21, 25)], [(41, 60), (65, 66)])
+    kept, excluded = measured(steps, 0, [(21, 25)], [(41, 60), (65, 66)])
     assert [step.delivery.index for step in kept] == [1, 3, 7, 8, 9]
     assert (excluded.first, excluded.profiled) == (1, 4)
-    kept, excluded = measured_beside(steps, 0, [(21, 25)], [(0, 200)])
+    kept, excluded = measured(steps, 0, [(21, 25)], [(0, 200)])
     assert [step.delivery.index for step in kept] == [1, 3, 4, 5, 6, 7, 8, 9]
     assert excluded.profiled == 1
 

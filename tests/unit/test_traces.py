@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.compute import compute_of, exposure_of
-from iotrace.analysis.loop.batches import Delivery
-from iotrace.analysis.loop.steps import Step
+from iotrace.analysis.loop.deliveries import Delivery, Step
 from iotrace.analysis.traces import analyse_traces
 from iotrace.analysis.wait.waits import CAUSES, Explained
 from iotrace.sources.kineto.profiler_traces import read_windows
@@ -24,13 +24,12 @@ GPU = {"deviceProperties": [{"id": 0, "name": "A100"}]}
 def delivery(wait_start_us: int, delivered_us: int) -> Delivery:
     return Delivery(
         loader=0,
+        number=0,
         iterator=0,
         epoch=0,
         index=0,
         wait_start_ns=1000 * wait_start_us,
         delivered_ns=1000 * delivered_us,
-        grad=True,
-        backward_count=0,
     )
 
 
@@ -97,7 +96,7 @@ def test_the_sessions_waits_give_causes_to_the_idle_time_and_exposure_to_steps()
     trace = trace_of(kernel(0, 100, -1), kernel(400, 500, 390), kernel(800, 1000, 790))
     waits = [delivery(50, 350), delivery(550, 650)]
     explained = [Explained(one, {**dict.fromkeys(CAUSES, 0), "decode": one.wait_ns}) for one in waits]
-    compute = compute_of([trace], explained)
+    compute = compute_of([Activity(trace)], explained)
     assert compute.accelerator is not None
     assert compute.accelerator.idle_by_class_us["data_wait"] == 250 + 100
     assert compute.accelerator.data_wait_by_cause_us is not None

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from dataclasses import replace
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iotrace.analysis.loop.batches import Delivery, LoaderRun, primary_of
+from iotrace.analysis.loop.deliveries import Delivery, LoaderRun, primary_of
+from iotrace.analysis.loop.join import loaders_of
 from iotrace.analysis.loop.loaders import queue_depth
-from iotrace.analysis.loop.steps import measured, steps_of
+from iotrace.analysis.loop.steps import measured
 from iotrace.analysis.thresholds import verdict
 from iotrace.analysis.wait.waits import CAUSES, Explained, behind_ready_ns, split_wait
-from iotrace.sources.records import IteratorStart
+from iotrace.sources.clocks.session_clock import Clock
+from iotrace.sources.processes import SPAN_DTYPE, Process
+from iotrace.sources.records import Batch, Identity, IteratorStart
+from iotrace.sources.session import Rank
 
 START = IteratorStart(
     iterator=0, loader=0, dataset="D", iterable=False, workers=2, epoch=0, generation=0, mono_ns=0
@@ -22,13 +27,12 @@ START = IteratorStart(
 def delivery(index: int, wait_start_ns: int, delivered_ns: int, **stages: int) -> Delivery:
     return Delivery(
         loader=0,
+        number=index,
         iterator=0,
         epoch=0,
         index=index,
         wait_start_ns=wait_start_ns,
         delivered_ns=delivered_ns,
-        grad=True,
-        backward_count=index,
         **stages,  # type: ignore[arg-type]
     )
 
@@ -40,8 +44,7 @@ stage = st.none() | st.integers(0, 200)
 def test_a_wait_is_split_without_a_rest(
     start: int, length: int, up: int | None, taken: int | None, prepared: int | None
 ) -> None:
-    one = delivery(0, start, start + length)
-    one.up_ns, one.taken_ns, one.prepared_ns = up, taken, prepared
+    one = replace(delivery(0, start, start + length), up_ns=up, taken_ns=taken, prepared_ns=prepared)
     parts = split_wait(one)
     assert sum(parts) == length
     assert min(parts) >= 0
@@ -56,29 +59,45 @@ def test_a_batch_ready_before_it_was_asked_for_is_all_transport() -> None:
     assert split_wait(delivery(3, 100, 103, up_ns=1, taken_ns=2, prepared_ns=90)) == (0, 0, 0, 3)
 
 
-def linked(count: int) -> list[Delivery]:
-    found = [delivery(i, 100 * i - 40, 100 * i) for i in range(count)]
-    for before, after in pairwise(found):
-        before.step_end_ns, before.next = after.delivered_ns, after
-    return found
+def loader_of(count: int, *, backward: bool = False) -> LoaderRun:
+    """A loader that delivered `count` batches, 40 ns after it was asked, and was left."""
+    batches = [
+        Batch(
+            iterator=0,
+            epoch=0,
+            generation=0,
+            index=number,
+            tid=1,
+            wait_start_ns=1000 + 100 * number - 40,
+            delivered_ns=1000 + 100 * number,
+            grad=True,
+            backward_count=number if backward else 0,
+        )
+        for number in range(count)
+    ]
+    identity = Identity(format=1, pid=1, ppid=0, role="main", clock=(0, 0, 1))
+    spans = np.zeros(0, dtype=SPAN_DTYPE)
+    main = Process(identity, Clock([[0, 0, 1]]), [START, *batches], spans, {})
+    (loader,) = loaders_of(Rank(0, None, 0, main, []))
+    return loader
 
 
 def test_the_first_step_and_those_awaiting_a_workers_first_batch_are_left_out() -> None:
-    loader = LoaderRun(0, START, linked(10))
-    kept, excluded = measured(steps_of(loader), workers=4)
+    kept, excluded = measured(loader_of(10).steps, workers=4)
     # Steps 0 to 8 are closed; step 0 is the first, steps 1 and 2 await batches 2 and 3.
     assert (excluded.first, excluded.warmup, len(kept)) == (1, 2, 6)
     assert [step.wait_ns for step in kept] == [40] * 6
 
 
 def test_a_loop_that_was_left_has_no_last_step() -> None:
-    assert len(steps_of(LoaderRun(0, START, linked(5)))) == 4
+    steps = loader_of(5).steps
+    assert [(step.start_ns, step.end_ns) for step in steps] == [
+        (1000 + 100 * number, 1100 + 100 * number) for number in range(4)
+    ]
 
 
 def test_the_training_loader_is_primary_even_with_fewer_batches() -> None:
-    training, evaluation = LoaderRun(0, START, linked(3)), LoaderRun(1, START, linked(9))
-    for one in training.deliveries[:2]:
-        one.followed_by_backward = True
+    training, evaluation = loader_of(3, backward=True), loader_of(9)
     assert primary_of([training, evaluation]) is training
     assert primary_of([]) is None
 

@@ -5,24 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from iotrace.analysis.advice import recommend
-from iotrace.analysis.completeness.data_loss import losses
 from iotrace.analysis.completeness.not_captured import not_captured
-from iotrace.analysis.device.compute import Compute, compare, compute_of, exposure_of
-from iotrace.analysis.device.idle import KERNEL_GAP_US
+from iotrace.analysis.device.compute import compare
 from iotrace.analysis.host.cpu_headroom import core_free
 from iotrace.analysis.host.io import io_of
 from iotrace.analysis.host.overhead import overhead_of
 from iotrace.analysis.host.system import system_of
-from iotrace.analysis.loop.batches import loaders_of
+from iotrace.analysis.loop.deliveries import Step
 from iotrace.analysis.loop.loaders import loader_result
-from iotrace.analysis.loop.steps import (
-    Step,
-    loop_of,
-    measured_beside,
-    profiled_intervals,
-    program_intervals,
-    summarise,
-)
+from iotrace.analysis.loop.steps import summarise
+from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
 from iotrace.analysis.results import (
     SCHEMA_VERSION,
     ClockInfo,
@@ -34,20 +26,19 @@ from iotrace.analysis.results import (
 )
 from iotrace.analysis.wait.data_wait import data_wait
 from iotrace.analysis.wait.regions import regions_of
-from iotrace.analysis.wait.waits import explain
 from iotrace.sources.processes import Process
 from iotrace.sources.records import Tick
 from iotrace.sources.session import Rank, Session, rank_of
 
 
-def analyse(session: Session, kernel_gap_us: float = KERNEL_GAP_US) -> Report:
-    """Everything that `iotrace report` says of `session`."""
-    found = [_rank(session, rank, kernel_gap_us) for rank in session.ranks]
-    ranks = [rank for rank, _ in found]
+def analyse(analysis: SessionAnalysis) -> Report:
+    """Make everything that `iotrace report` says of a session."""
+    session = analysis.session
+    ranks = [_rank(one) for one in analysis.ranks]
     recommendations = [item for rank in ranks for item in recommend(rank)]
     # Of a restarted job the ranks of its last start are compared.
-    last = max((rank.incarnation for rank, compute in found if compute.windows), default=0)
-    compared = [(rank.rank, compute) for rank, compute in found if rank.incarnation == last]
+    last = max((one.rank.incarnation for one in analysis.ranks if one.activities), default=0)
+    compared = [(one.rank.number, one.compute) for one in analysis.ranks if one.rank.incarnation == last]
     return Report(
         schema_version=SCHEMA_VERSION,
         session=SessionInfo(
@@ -55,14 +46,14 @@ def analyse(session: Session, kernel_gap_us: float = KERNEL_GAP_US) -> Report:
             argv=session.manifest.argv,
             exit_code=session.exit_code,
             ended=session.ended,
-            complete=session.ended and not losses(session),
+            complete=session.ended and not analysis.data_loss,
             iotrace_version=session.manifest.iotrace_version,
         ),
         ranks=ranks,
         processes=[_process(session, process) for process in session.processes],
         imbalance=compare(compared, ranks[0].world_size if ranks else None),
         recommendations=recommendations,
-        not_captured=not_captured(session),
+        not_captured=not_captured(analysis),
         clocks=_clocks(session),
     )
 
@@ -82,39 +73,27 @@ def _process(session: Session, process: Process) -> ProcessInfo:
     )
 
 
-def _rank(session: Session, rank: Rank, kernel_gap_us: float) -> tuple[RankReport, Compute]:
-    loaders = loaders_of(rank)
-    loop = loop_of(rank, loaders)
-    primary = loop.primary
-    workers = primary.description.workers if primary else 0
-    kept, excluded = measured_beside(
-        loop.steps, workers, profiled_intervals(rank.main), program_intervals(rank.main)
-    )
-    explained = explain(session, rank, primary.deliveries) if primary else []
-    steps = summarise(kept, excluded)
-    system = system_of(session, rank, kept, _cpu_percent(rank, kept))
-    compute = compute_of(rank.main.windows.traces, explained, loop.steps, kernel_gap_us)
-    exposure = exposure_of(compute, loop.steps)
-    core_is_free = core_free(session, system)
-    report = RankReport(
+def _rank(analysis: RankAnalysis) -> RankReport:
+    rank, compute = analysis.rank, analysis.compute
+    system = system_of(analysis.session, rank, analysis.kept, _cpu_percent(rank, analysis.kept))
+    return RankReport(
         rank=rank.number,
         host=rank.main.host,
         local_rank=rank.main.identity.local_rank,
         world_size=rank.world_size,
         incarnation=rank.incarnation,
-        steps=steps,
-        data_wait=data_wait(session, primary, kept, explained, core_is_free, exposure),
-        loaders=[loader_result(loader, loader is primary) for loader in loaders],
-        regions=regions_of(rank, kept, explained),
+        steps=summarise(analysis.kept, analysis.excluded),
+        data_wait=data_wait(analysis, core_free(analysis.session, system)),
+        loaders=[loader_result(loader, loader is analysis.primary) for loader in analysis.loaders],
+        regions=regions_of(rank, analysis.kept, analysis.waits),
         breakdown_ms=compute.breakdown_ms,
         breakdown_raw_ms=compute.breakdown_raw_ms,
         breakdown_steps=compute.breakdown_steps,
         accelerator=compute.accelerator,
-        io=io_of(session, rank),
+        io=io_of(analysis.session, rank),
         system=system,
-        overhead=overhead_of(session, rank, primary, kept),
+        overhead=overhead_of(analysis),
     )
-    return report, compute
 
 
 def _cpu_percent(rank: Rank, kept: list[Step]) -> float | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.compute import Compute, compare, compute_of
 from iotrace.analysis.device.idle import KERNEL_GAP_US
 from iotrace.analysis.intervals import Coverage
@@ -33,7 +34,7 @@ _KNOWN_OF_DEVICES = frozenset({"index", "uuid", "name", "memory_total_bytes", "t
 def analyse_traces(traces: Sequence[KinetoTrace], kernel_gap_us: float = KERNEL_GAP_US) -> Report:
     """The report of `traces`; steps are their ProfilerStep ranges, all of them measured."""
     found = [
-        (number, trace, compute_of([trace], kernel_gap_us=kernel_gap_us))
+        (number, trace, compute_of([Activity(trace)], kernel_gap_us=kernel_gap_us))
         for number, trace in zip(_numbers(traces), traces, strict=True)
     ]
     found.sort(key=lambda one: one[0])
@@ -42,9 +43,7 @@ def analyse_traces(traces: Sequence[KinetoTrace], kernel_gap_us: float = KERNEL_
     return Report(
         schema_version=SCHEMA_VERSION,
         session=SessionInfo(
-            path=paths[0]
-            if len(paths) == 1
-            else os.path.commonpath([os.path.dirname(path) for path in paths]),
+            path=paths[0] if len(paths) == 1 else _directory_of(paths),
             argv=[],
             exit_code=None,
             ended=True,
@@ -73,8 +72,8 @@ def analyse_traces(traces: Sequence[KinetoTrace], kernel_gap_us: float = KERNEL_
     )
 
 
-def _common(paths: Sequence[str]) -> str:
-    """The directory that all the paths lie below."""
+def _directory_of(paths: Sequence[str]) -> str:
+    """Find the directory that all of `paths`, relative or absolute, lie below."""
     return os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in paths])
 
 
@@ -91,7 +90,7 @@ def _host(trace: KinetoTrace) -> str | None:
 
 
 def _rank(number: int, trace: KinetoTrace, compute: Compute) -> RankReport:
-    (window,) = compute.windows
+    (window,) = compute.activities
     (starts, ends), _ = window.step_spans()
     return RankReport(
         rank=number,
@@ -151,7 +150,7 @@ def _steps(durations_ns: np.ndarray) -> Steps:
 
 
 def _data_wait(compute: Compute, trace: KinetoTrace) -> DataWait:
-    (window,), (waits,) = compute.windows, compute.waits
+    (window,), (waits,) = compute.activities, compute.waits
     (starts, ends), _ = window.step_spans()
     count, total_ns = len(starts), int((ends - starts).sum())
     # A trace without any such range may be of a program with another loader.
@@ -179,7 +178,7 @@ def _data_wait(compute: Compute, trace: KinetoTrace) -> DataWait:
 
 def _exposed(compute: Compute, trace: KinetoTrace, raw_ns: int) -> tuple[int | None, str]:
     """The wait in steps during which the device did nothing; unknown where the device was not recorded."""
-    (window,), (waits,) = compute.windows, compute.waits
+    (window,), (waits,) = compute.activities, compute.waits
     (starts, ends), _ = window.step_spans()
     if compute.has_device:
         busy_starts, busy_ends = window.busy()

@@ -29,6 +29,7 @@ def export(
 
     Exit codes: 0 written, 1 SESSION cannot be read or FILE not be written, 2 wrong usage.
     """
+    from iotrace.analysis.rank import SessionAnalysis
     from iotrace.export.dftracer import write_dftracer
     from iotrace.postrun import make_console
     from iotrace.sources.session import open_session
@@ -36,7 +37,7 @@ def export(
     with make_console(stderr=True).status("reading the session") as status:
         opened = open_session(session, lambda what: status.update(what))
         status.update(f"writing {output}")
-        counts = write_dftracer(opened, output)
+        counts = write_dftracer(SessionAnalysis(opened), output)
     if as_json:
         from iotrace.cli.output import print_json
 

@@ -16,9 +16,9 @@ from typing import Any
 import msgspec
 from isal import igzip
 
+from iotrace.analysis.rank import SessionAnalysis
 from iotrace.errors import IotraceError
 from iotrace.export.events import BATCH, STEP, WAIT, Event, events_of
-from iotrace.sources.session import Session
 
 # As dftracer's logging of AI programs names them, where it has a name.
 _CATEGORIES = {
@@ -42,7 +42,7 @@ class ExportError(IotraceError):
     """The file cannot be written."""
 
 
-def write_dftracer(session: Session, path: Path) -> dict[str, int]:
+def write_dftracer(analysis: SessionAnalysis, path: Path) -> dict[str, int]:
     """Write `path` whole or not at all, compressed if it ends in ``.gz``; returns events by kind."""
     if path.exists() and not path.is_file():
         raise ExportError(f"{path} is no regular file", "name a file with -o FILE.pfw.gz")
@@ -54,7 +54,7 @@ def write_dftracer(session: Session, path: Path) -> dict[str, int]:
             with (
                 _open(temporary, "wb", compresslevel=_FASTEST) if compressed else temporary.open("wb")
             ) as file:
-                for line in _lines(session, counts):
+                for line in _lines(analysis, counts):
                     file.write(line + b"\n")
             temporary.replace(path)
         finally:
@@ -64,10 +64,10 @@ def write_dftracer(session: Session, path: Path) -> dict[str, int]:
     return dict(counts)
 
 
-def _lines(session: Session, counts: Counter[str]) -> Iterator[bytes]:
+def _lines(analysis: SessionAnalysis, counts: Counter[str]) -> Iterator[bytes]:
     told: set[tuple[str, str]] = set()
     settings: set[int] = set()
-    for number, event in enumerate(events_of(session), start=1):
+    for number, event in enumerate(events_of(analysis), start=1):
         host = _hash(event.node)
         place = {"pid": event.pid, "tid": event.tid}
         if ("HH", host) not in told:

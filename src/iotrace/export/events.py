@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from iotrace.analysis.loop.batches import Delivery, loaders_of
-from iotrace.analysis.loop.steps import loop_of
+from iotrace.analysis.loop.deliveries import Delivery
+from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
 from iotrace.session.names import (
     KIND_COLLATE,
     KIND_DFTRACER,
@@ -17,8 +18,9 @@ from iotrace.session.names import (
     KIND_REGION,
 )
 from iotrace.sources.processes import Process
-from iotrace.sources.session import Rank, Session
+from iotrace.sources.session import Session
 
+_Key = tuple[str, int, int]  # of a process: host, pid, start
 STEP, WAIT, BATCH = "step", "wait", "batch"
 SPAN_KINDS = {
     KIND_ITEM: "item",
@@ -48,14 +50,21 @@ class Event:
     size_bytes: int | None = None
 
 
-def events_of(session: Session) -> Iterator[Event]:
+def events_of(analysis: SessionAnalysis) -> Iterator[Event]:
     """Every rank's steps, waits and batches; then every process's spans."""
-    windows: dict[int, list[Delivery]] = {}
-    for rank in session.ranks:
-        yield from _rank_events(session, rank, windows)
+    session = analysis.session
+    produced: dict[_Key, list[Delivery]] = defaultdict(list)
+    for rank in analysis.ranks:
+        yield from _rank_events(rank)
+        for process in rank.rank.processes:
+            produced[_key(process)] += rank.produced[process.pid]
     for process in session.processes:
-        made = sorted(windows.get(id(process), []), key=lambda delivery: delivery.taken_ns or 0)
+        made = sorted(produced[_key(process)], key=lambda delivery: delivery.taken_ns or 0)
         yield from _span_events(session, process, made)
+
+
+def _key(process: Process) -> _Key:
+    return process.identity.node, process.pid, process.began_ns
 
 
 def _node(session: Session, process: Process) -> str:
@@ -63,16 +72,14 @@ def _node(session: Session, process: Process) -> str:
     return process.identity.node or session.launches[0].manifest.host
 
 
-def _rank_events(session: Session, rank: Rank, windows: dict[int, list[Delivery]]) -> Iterator[Event]:
-    """The rank's own events; notes in `windows` which process made which batch."""
-    loaders = loaders_of(rank)
-    node, pid = _node(session, rank.main), rank.main.pid
-    by_pid = {process.pid: process for process in rank.processes}
-    for number, step in enumerate(loop_of(rank, loaders).steps):
+def _rank_events(analysis: RankAnalysis) -> Iterator[Event]:
+    main = analysis.rank.main
+    node, pid = _node(analysis.session, main), main.pid
+    for number, step in enumerate(analysis.loop.steps):
         opened = step.delivery
         place = (opened.epoch, opened.index) if opened is not None else (None, number)
         yield Event(STEP, "step", node, pid, pid, step.start_ns, step.end_ns, *place)
-    for loader in loaders:
+    for loader in analysis.loaders:
         for item in loader.deliveries:
             yield Event(
                 WAIT, "fetch", node, pid, pid, item.wait_start_ns, item.delivered_ns, item.epoch, item.index
@@ -83,8 +90,6 @@ def _rank_events(session: Session, rank: Rank, windows: dict[int, list[Delivery]
             yield Event(
                 BATCH, "batch", node, maker, maker, item.taken_ns, item.prepared_ns, item.epoch, item.index
             )
-            if maker in by_pid:
-                windows.setdefault(id(by_pid[maker]), []).append(item)
 
 
 def _span_events(session: Session, process: Process, made: list[Delivery]) -> Iterator[Event]:

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, Raw
 
+from iotrace.analysis.rank import RankAnalysis
 from iotrace.session import names
 from iotrace.sources.chrome.batch import EventBatch
 from iotrace.sources.chrome.event import Event
@@ -49,7 +50,7 @@ def bound_of(session: Session, rank: Rank) -> int:
 def timeline_of(session: Session, name: str) -> tuple[Timeline, Rank]:
     """The timeline of the rank called `name`, without torch.profiler's traces: these are merged whole."""
     rank = next(rank for rank in session.ranks if rank.name == name)
-    return build(session, rank, with_torch=False), rank
+    return build(RankAnalysis(session, rank), with_torch=False), rank
 
 
 def batches_of(timeline: Timeline) -> Iterator[EventBatch]:

@@ -93,12 +93,18 @@ class Session:
 
     def calls_of(self, process: Process) -> PosixCalls:
         """The POSIX calls of one process."""
-        calls = self.calls
-        own = calls.pid == process.pid
-        if len(calls.nodes) > 1:  # a pid means something on its own host alone
-            nodes = [number for number, node in enumerate(calls.nodes) if node == process.identity.node]
-            own &= np.isin(calls.node, nodes)
-        return calls.where(own)
+        nodes = self.calls.nodes
+        # A pid means something on its own host alone; calls of one host need not name it.
+        node = process.identity.node if len(nodes) > 1 else next(iter(nodes), "")
+        return self._calls_by_process.get((node, process.pid), self._no_calls)
+
+    @cached_property
+    def _calls_by_process(self) -> dict[tuple[str, int], PosixCalls]:
+        return self.calls.by_process()
+
+    @cached_property
+    def _no_calls(self) -> PosixCalls:
+        return self.calls.where(np.zeros(len(self.calls), dtype=np.bool_))
 
     def telemetry_of(self, process: Process) -> Telemetry | None:
         """What was sampled on the host of `process`, by the sidecar that saw it if one did."""

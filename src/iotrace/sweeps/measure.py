@@ -7,13 +7,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from iotrace.analysis.loop.batches import loaders_of, primary_of
-from iotrace.analysis.loop.steps import Step, measured, steps_of
+from iotrace.analysis.loop.deliveries import Step
+from iotrace.analysis.rank import SessionAnalysis
 from iotrace.analysis.report import analyse
 from iotrace.analysis.results import LoaderResult, RankReport
 from iotrace.errors import IotraceError
 from iotrace.sources.records import Ended
-from iotrace.sources.session import Rank, open_session
+from iotrace.sources.session import open_session
 from iotrace.sweeps.results import SweepRun
 
 _BLOCKS = 10
@@ -28,10 +28,11 @@ def measure(run: SweepRun) -> SweepRun:
         session = open_session(Path(run.session))
     except IotraceError as error:
         return msgspec.structs.replace(run, status="failed", reason=str(error))
-    report = analyse(session)
+    analysis = SessionAnalysis(session)
+    report = analyse(analysis)
     trained = [
         (rank, found)
-        for rank, found in zip(session.ranks, report.ranks, strict=True)
+        for rank, found in zip(analysis.ranks, report.ranks, strict=True)
         if found.steps.count and _primary(found) is not None
     ]
     if not trained:
@@ -42,7 +43,7 @@ def measure(run: SweepRun) -> SweepRun:
     rank, slowest = max(trained, key=lambda pair: pair[1].data_wait.raw_wait_fraction or 0.0)
     wait, loader = slowest.data_wait, _primary(slowest)
     assert loader is not None
-    steps = _steps(rank)
+    steps = rank.kept
     status, reason = "ok", ""
     asked = run.params.get("workers")
     if run.kind != "ceiling" and asked is not None and loader.workers != int(asked):
@@ -81,13 +82,6 @@ def _primary(rank: RankReport) -> LoaderResult | None:
 def _sum(values: list[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) if len(known) == len(values) else None
-
-
-def _steps(rank: Rank) -> list[Step]:
-    primary = primary_of(loaders_of(rank))
-    assert primary is not None
-    kept, _ = measured(steps_of(primary), primary.description.workers)
-    return kept
 
 
 def _blocks(steps: list[Step]) -> list[float]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from iotrace.analysis.device.activity import Activity
-from iotrace.analysis.loop.batches import Delivery, LoaderRun, loaders_of, worker_number
+from iotrace.analysis.loop.deliveries import Delivery, LoaderRun
+from iotrace.analysis.loop.join import worker_number
 from iotrace.analysis.loop.phases import phases_of
-from iotrace.analysis.loop.steps import Loop, loop_of
-from iotrace.analysis.wait.waits import CAUSES, Explained, explain
+from iotrace.analysis.loop.steps import Loop
+from iotrace.analysis.rank import RankAnalysis
+from iotrace.analysis.wait.waits import CAUSES, Explained
 from iotrace.sources.processes import Process
 from iotrace.sources.records import Produced
-from iotrace.sources.session import Rank, Session
+from iotrace.sources.session import Rank
 from iotrace.timeline.calls import call_tracks, span_tracks
 from iotrace.timeline.chunk_flows import chunk_arrows
 from iotrace.timeline.flows import batch_arrows
@@ -20,35 +21,33 @@ from iotrace.timeline.model import Counter, ProcessTracks, Slice, Timeline, Trac
 from iotrace.timeline.telemetry import add_telemetry
 
 
-def build(session: Session, rank: Rank, with_torch: bool = True) -> Timeline:
-    """Everything recorded of `rank`, as tracks; its traces of torch.profiler `with_torch` alone."""
+def build(analysis: RankAnalysis, with_torch: bool = True) -> Timeline:
+    """Make tracks of everything recorded of a rank; its traces of torch.profiler `with_torch` alone."""
+    session, rank = analysis.session, analysis.rank
     timeline = Timeline(base_ns=session.manifest.started_ns)
-    loaders = loaders_of(rank)
-    loop = loop_of(rank, loaders)
-    primary = loop.primary
+    loaders, loop = analysis.loaders, analysis.loop
     main = ProcessTracks(f"{_title(rank)} · main ({rank.main.host})", f"pid {rank.main.pid}")
     timeline.processes.append(main)
     phases = [Slice(item.start_ns, item.end_ns, item.name, "phase") for item in phases_of(rank)]
     if phases:
         main.tracks.append(Track("phase", phases))
-    steps = {} if loop.marked or primary is None else _steps(primary)
-    main.tracks.append(Track("steps", _marked(loop) if loop.marked else list(steps.values())))
+    steps = _steps(loop)
+    main.tracks.append(Track("steps", list(steps.values())))
     for loader in loaders:
-        suffix = "" if loader is primary else f" (loader {loader.number}, {loader.kind})"
-        explained = explain(session, rank, loader.deliveries)
-        main.tracks.append(Track(f"data wait{suffix}", [_wait(item) for item in explained]))
+        suffix = "" if loader is analysis.primary else f" (loader {loader.number}, {loader.kind})"
+        waits = [_wait(item) for item in analysis.explained(loader)]
+        main.tracks.append(Track(f"data wait{suffix}", waits))
         if loader.description.workers:
             main.counters.append(Counter(f"ready{suffix}", _ready(loader.deliveries), "batches"))
-    ready: dict[int, Slice] = {}  # by id of the delivery
+    ready: dict[tuple[int, int], Slice] = {}  # by loader and number of the delivery
     for process in rank.processes:
-        _add_process(session, rank, process, loaders, main, timeline, ready)
-    timeline.arrows = batch_arrows(rank, loaders, steps, ready, timeline)
+        _add_process(analysis, process, main, timeline, ready)
+    timeline.arrows = batch_arrows(analysis, steps, ready, timeline)
     add_telemetry(session, rank, timeline)
     for tracks in timeline.processes:
         timeline.arrows += chunk_arrows(tracks)
     if with_torch:
-        windows = [Activity(trace) for trace in rank.main.windows.traces]
-        add_torch(timeline, main, _title(rank), rank.main.pid, windows)
+        add_torch(timeline, main, _title(rank), rank.main.pid, analysis.activities)
     # The sidecar's first samples come before the command.
     timeline.base_ns = min(timeline.base_ns, first_ns(timeline))
     return timeline
@@ -59,21 +58,17 @@ def _title(rank: Rank) -> str:
     return f"rank {rank.number}{restart}"
 
 
-def _steps(primary: LoaderRun) -> dict[int, Slice]:
+def _steps(loop: Loop) -> dict[int, Slice]:
+    """Make a slice of each step, by the number of the delivery that opens it, of a marked one by its own."""
     found = {}
-    for number, delivery in enumerate(primary.deliveries):
-        if delivery.step_start_ns is not None and delivery.step_end_ns is not None:
-            args = {"epoch": delivery.epoch, "batch": delivery.index, "samples": delivery.samples}
-            found[id(delivery)] = Slice(
-                delivery.step_start_ns, delivery.step_end_ns, f"step {number}", "step", args
-            )
+    for position, step in enumerate(loop.steps):
+        number, args = position, None
+        if step.delivery is not None:
+            opened = step.delivery
+            number = opened.number
+            args = {"epoch": opened.epoch, "batch": opened.index, "samples": opened.samples}
+        found[number] = Slice(step.start_ns, step.end_ns, f"step {number}", "step", args)
     return found
-
-
-def _marked(loop: Loop) -> list[Slice]:
-    return [
-        Slice(step.start_ns, step.end_ns, f"step {number}", "step") for number, step in enumerate(loop.steps)
-    ]
 
 
 def _wait(item: Explained) -> Slice:
@@ -103,15 +98,14 @@ def _ready(deliveries: list[Delivery]) -> list[tuple[int, float]]:
 
 
 def _add_process(
-    session: Session,
-    rank: Rank,
+    analysis: RankAnalysis,
     process: Process,
-    loaders: list[LoaderRun],
     main: ProcessTracks,
     timeline: Timeline,
-    ready: dict[int, Slice],
+    ready: dict[tuple[int, int], Slice],
 ) -> None:
-    """The process's batches, Python spans and POSIX calls; the training process's go to `main`."""
+    """Add the process's batches, Python spans and POSIX calls; the training process's go to `main`."""
+    session, rank, loaders = analysis.session, analysis.rank, analysis.loaders
     if process is rank.main:
         tracks = main
         made = _inline_batches(loaders)
@@ -129,7 +123,7 @@ def _add_process(
 
 
 def _ready_slices(
-    rank: Rank, process: Process, loaders: list[LoaderRun], ready: dict[int, Slice]
+    rank: Rank, process: Process, loaders: list[LoaderRun], ready: dict[tuple[int, int], Slice]
 ) -> list[Slice]:
     """Each batch of the process from prepared to delivered.
 
@@ -143,7 +137,7 @@ def _ready_slices(
             own = (delivery.pid or rank.main.pid) == process.pid
             if own and prepared_ns is not None and prepared_ns < delivery.delivered_ns:
                 item = Slice(prepared_ns, delivery.delivered_ns, f"batch {delivery.index}", "ready")
-                ready[id(delivery)] = item
+                ready[loader.number, delivery.number] = item
                 found.append(item)
     return found
 

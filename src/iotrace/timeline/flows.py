@@ -4,28 +4,30 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from iotrace.analysis.loop.batches import Delivery, LoaderRun
+from iotrace.analysis.loop.deliveries import Delivery
+from iotrace.analysis.rank import RankAnalysis
 from iotrace.sources.session import Rank
 from iotrace.timeline.model import Arrow, Slice, Timeline
 
 
 def batch_arrows(
-    rank: Rank,
-    loaders: list[LoaderRun],
+    analysis: RankAnalysis,
     steps: dict[int, Slice],
-    ready: dict[int, Slice],
+    ready: dict[tuple[int, int], Slice],
     timeline: Timeline,
 ) -> list[Arrow]:
     """Per delivered batch: its costliest read, the ready batch, the step that trained on it."""
+    rank = analysis.rank
     reads = _reads_by_process(rank, timeline)
     arrows = []
-    for loader in loaders:
+    for loader in analysis.loaders:
         for delivery in loader.deliveries:
-            batch = ready.get(id(delivery))
+            batch = ready.get((loader.number, delivery.number))
             if batch is None:
                 continue
             read = _costliest(reads.get(delivery.pid or rank.main.pid, []), delivery)
-            step = steps.get(id(delivery))
+            opens = loader is analysis.primary and not analysis.loop.marked
+            step = steps.get(delivery.number) if opens else None
             stops = [item for item in (read, batch, step) if item is not None and item.end_ns > item.start_ns]
             if len(stops) > 1:
                 arrows.append(Arrow(f"batch {delivery.index}", [(item, item.start_ns) for item in stops]))

@@ -18,7 +18,7 @@ from iotrace.sources.telemetry import Telemetry
 _SAMPLER_LATE_NS = 3_000_000_000
 
 
-def losses(session: Session) -> list[NotCaptured]:
+def data_loss(session: Session) -> list[NotCaptured]:
     """What was captured in part only, by process."""
     found = []
     for process in session.processes:

@@ -6,9 +6,8 @@ from pathlib import PurePath
 
 import numpy as np
 
-from iotrace.analysis.completeness.data_loss import losses, named
-from iotrace.analysis.loop.batches import loaders_of
-from iotrace.analysis.loop.steps import loop_of
+from iotrace.analysis.completeness.data_loss import named
+from iotrace.analysis.rank import SessionAnalysis
 from iotrace.session import names
 from iotrace.session.manifest import NotCaptured
 from iotrace.sources.records import (
@@ -24,17 +23,18 @@ from iotrace.sources.telemetry import Telemetry
 _GAP_NS = 2_000_000_000
 
 
-def not_captured(session: Session) -> list[NotCaptured]:
-    """Everything that a reader might expect and not find, losses included."""
+def not_captured(analysis: SessionAnalysis) -> list[NotCaptured]:
+    """List everything that a reader might expect and not find, losses included."""
+    session = analysis.session
     found = list(dict.fromkeys(item for launch in session.launches for item in launch.manifest.not_captured))
     if not session.processes:
         found.append(_no_process(session.manifest.argv, session.exit_code))
-    found += _unseen_loops(session)
+    found += _unseen_loops(analysis)
     if session.posix_on and not session.calls.pids:
         found.append(NotCaptured("posix", "no process of the command left a file of dftracer's"))
     found += _after_own_logs(session)
-    found += _unseen_workers(session)
-    found += _untraced_compute(session)
+    found += _unseen_workers(analysis)
+    found += _untraced_compute(analysis)
     found += _telemetry(session)
     for launch in session.launches:
         if launch.outcome is None:
@@ -43,7 +43,7 @@ def not_captured(session: Session) -> list[NotCaptured]:
             )
             why = "the launcher did not see the end of the command, or it still runs"
             found.append(NotCaptured(f"the exit code{whose}", why))
-    return found + losses(session)
+    return found + analysis.data_loss
 
 
 def _no_process(argv: list[str], exit_code: int | None) -> NotCaptured:
@@ -74,12 +74,13 @@ def _after_own_logs(session: Session) -> list[NotCaptured]:
     ]
 
 
-def _untraced_compute(session: Session) -> list[NotCaptured]:
+def _untraced_compute(analysis: SessionAnalysis) -> list[NotCaptured]:
     """Ranks without a trace of torch's profiler, and why; windows that were cut short or lost."""
-    if session.manifest.torch.get(names.TORCH_STEPS, names.OFF) == names.OFF:
+    if analysis.session.manifest.torch.get(names.TORCH_STEPS, names.OFF) == names.OFF:
         return [NotCaptured("compute", "torch.profiler was switched off", "leave --torch-steps off away")]
     found = []
-    for rank in session.ranks:
+    for one in analysis.ranks:
+        rank = one.rank
         windows = rank.main.of_type(TorchWindow)
         programs = rank.main.of_type(TorchProgram)
         kept = [trace for trace in rank.main.of_type(TorchProgramTrace) if trace.path]
@@ -94,7 +95,7 @@ def _untraced_compute(session: Session) -> list[NotCaptured]:
             found.append(NotCaptured(what, f"torch's profiler failed: {errors[0]}"))
         elif any(window.event == "active" for window in windows):
             found.append(NotCaptured(what, "the program died while torch's profiler recorded"))
-        elif loaders_of(rank):
+        elif one.loaders:
             why = "the training loader delivered too few batches for a window of torch.profiler"
             found.append(NotCaptured(what, why, "begin it sooner, as in --torch-steps 1:1:3"))
     return found
@@ -103,9 +104,9 @@ def _untraced_compute(session: Session) -> list[NotCaptured]:
 _WRAP = "for batch in iotrace.batches(source)"
 
 
-def _unseen_loops(session: Session) -> list[NotCaptured]:
+def _unseen_loops(analysis: SessionAnalysis) -> list[NotCaptured]:
     """Loops of which neither a DataLoader nor the program tells enough."""
-    loops = [loop_of(rank, loaders_of(rank)) for rank in session.ranks]
+    session, loops = analysis.session, [one.loop for one in analysis.ranks]
     delivered = any(loop.marked or (loop.primary and loop.primary.deliveries) for loop in loops)
     if loops and not delivered and session.exit_code:
         return [_failed_early(session.exit_code)]
@@ -202,16 +203,16 @@ def _failed_figures(telemetry: Telemetry) -> list[NotCaptured]:
     ]
 
 
-def _unseen_workers(session: Session) -> list[NotCaptured]:
+def _unseen_workers(analysis: SessionAnalysis) -> list[NotCaptured]:
     found = []
-    for rank in session.ranks:
-        seen = {process.pid for process in session.processes}
-        told = {delivery.pid for loader in loaders_of(rank) for delivery in loader.deliveries if delivery.pid}
-        if told - seen:
-            pids = ", ".join(map(str, sorted(told - seen)))
+    seen = {process.pid for process in analysis.session.processes}
+    for one in analysis.ranks:
+        workers = {delivery.pid for loader in one.loaders for delivery in loader.deliveries if delivery.pid}
+        if workers - seen:
+            pids = ", ".join(map(str, sorted(workers - seen)))
             found.append(
                 NotCaptured(
-                    f"loader workers of rank {rank.number} (pid {pids})",
+                    f"loader workers of rank {one.rank.number} (pid {pids})",
                     "their processes could not load the agent, or were there before the recording began",
                     "start workers with an interpreter that has iotrace-agent installed",
                 )

@@ -14,10 +14,9 @@ from iotrace.analysis.device.collectives import RankTrace
 from iotrace.analysis.device.idle import KERNEL_GAP_US
 from iotrace.analysis.device.imbalance import imbalance_of
 from iotrace.analysis.intervals import Coverage
-from iotrace.analysis.loop.steps import Step
+from iotrace.analysis.loop.deliveries import Step
 from iotrace.analysis.results import Accelerator, Imbalance
 from iotrace.analysis.wait.waits import Explained
-from iotrace.sources.kineto.trace import KinetoTrace
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class Exposure:
 class Compute:
     """What a rank's traces say; everything None or empty where it left none."""
 
-    windows: list[Activity]
+    activities: list[Activity]
     waits: list[DataWaits]
     breakdown_ms: dict[str, float] | None
     breakdown_raw_ms: dict[str, float] | None
@@ -43,11 +42,11 @@ class Compute:
     @property
     def has_device(self) -> bool:
         """Whether the traces show what a device did."""
-        return any(window.device.any() for window in self.windows)
+        return any(activity.device.any() for activity in self.activities)
 
 
 def compute_of(
-    traces: Sequence[KinetoTrace],
+    activities: Sequence[Activity],
     explained: Sequence[Explained] = (),
     steps: Sequence[Step] = (),
     kernel_gap_us: float = KERNEL_GAP_US,
@@ -56,17 +55,16 @@ def compute_of(
 
     A trace without the profiler's steps is broken down by the agent's `steps`.
     """
-    windows = [Activity(trace) for trace in traces]
-    waits = [_waits(window, explained) for window in windows]
+    waits = [_waits(activity, explained) for activity in activities]
     exclusive, raw = [], []
-    for window in windows:
-        (starts, ends), _ = window.step_spans()
+    for activity in activities:
+        (starts, ends), _ = activity.step_spans()
         if not len(starts):
-            inside = _inside(window, steps)
+            inside = _inside(activity, steps)
             starts = np.array([step.start_ns for step in inside], dtype=np.int64)
             ends = np.array([step.end_ns for step in inside], dtype=np.int64)
         if len(starts):
-            found = break_down(roles_of(window), starts, ends)
+            found = break_down(roles_of(activity), starts, ends)
             exclusive.append(found.exclusive_ns)
             raw.append(found.raw_ns)
     means = [np.concatenate(tables).mean(axis=0) / 1e6 for tables in (exclusive, raw) if tables]
@@ -74,20 +72,20 @@ def compute_of(
         dict(zip(ROLES, mean.tolist(), strict=True)) for mean in means
     ] or [None, None]
     return Compute(
-        windows=windows,
+        activities=list(activities),
         waits=waits,
         breakdown_ms=named[0],
         breakdown_raw_ms=named[1],
         breakdown_steps=sum(map(len, exclusive)) if exclusive else None,
-        accelerator=accelerator_of(windows, waits, kernel_gap_us),
+        accelerator=accelerator_of(activities, waits, kernel_gap_us),
     )
 
 
-def _waits(window: Activity, explained: Sequence[Explained]) -> DataWaits:
+def _waits(activity: Activity, explained: Sequence[Explained]) -> DataWaits:
     """The agent's waits, which have causes, else those of the trace."""
-    span = window.trace.span_ns()
+    span = activity.trace.span_ns()
     if not explained or span is None:
-        return waits_of(window)
+        return waits_of(activity)
     starts, ends, causes = [], [], []
     last_ns = 0
     for item in explained:
@@ -101,9 +99,9 @@ def _waits(window: Activity, explained: Sequence[Explained]) -> DataWaits:
     return DataWaits(np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64), causes)
 
 
-def _inside(window: Activity, steps: Sequence[Step]) -> list[Step]:
-    """The steps that lie wholly inside the window."""
-    span = window.trace.span_ns()
+def _inside(activity: Activity, steps: Sequence[Step]) -> list[Step]:
+    """The steps that lie wholly inside the trace."""
+    span = activity.trace.span_ns()
     if span is None:
         return []
     return [step for step in steps if span[0] <= step.start_ns and step.end_ns <= span[1]]
@@ -112,11 +110,11 @@ def _inside(window: Activity, steps: Sequence[Step]) -> list[Step]:
 def exposure_of(compute: Compute, steps: Sequence[Step]) -> Exposure | None:
     """The exposed wait of the steps that lie wholly inside a window; None without one or without a device."""
     exposed_ns = duration_ns = count = 0
-    for window in compute.windows:
-        if not window.device.any():
+    for activity in compute.activities:
+        if not activity.device.any():
             continue
-        busy = Coverage(*window.busy())
-        for step in _inside(window, steps):
+        busy = Coverage(*activity.busy())
+        for step in _inside(activity, steps):
             count += 1
             duration_ns += step.duration_ns
             starts = np.array([awaited.wait_start_ns for awaited in step.awaited], dtype=np.int64)
@@ -128,6 +126,8 @@ def exposure_of(compute: Compute, steps: Sequence[Step]) -> Exposure | None:
 def compare(ranks: Sequence[tuple[int, Compute]], world_size: int | None) -> Imbalance | None:
     """The imbalance between the ranks in each one's first window; None where fewer than two left one."""
     traced = [
-        RankTrace(rank, compute.windows[0], compute.waits[0]) for rank, compute in ranks if compute.windows
+        RankTrace(rank, compute.activities[0], compute.waits[0])
+        for rank, compute in ranks
+        if compute.activities
     ]
     return imbalance_of(traced, world_size)

@@ -100,9 +100,9 @@ def _late(ranks: Sequence[RankTrace], matched: list[Matched]) -> list[LateCollec
     coverage = {rank.rank: Coverage(rank.waits.starts_ns, rank.waits.ends_ns) for rank in ranks}
     since = {rank.rank: _since(rank, matched) for rank in ranks}
     found = []
-    for one in matched:
+    for number, one in enumerate(matched):
         waited = {
-            rank: int(coverage[rank].within(np.array([since[rank][id(one)]]), np.array([start]))[0])
+            rank: int(coverage[rank].within(np.array([since[rank][number]]), np.array([start]))[0])
             for rank, start in one.starts_ns.items()
         }
         skew_ns = max(one.durations_ns.values()) - one.real_ns
@@ -122,20 +122,21 @@ def _late(ranks: Sequence[RankTrace], matched: list[Matched]) -> list[LateCollec
 
 
 def _since(rank: RankTrace, matched: list[Matched]) -> dict[int, int]:
-    """Per collective (by id) that the rank took part in, from when on its data waits made it late.
+    """Per index of a collective that the rank took part in, since when its data waits made it late.
 
     That is since its collective before this one. A step may begin at the delivery of its batch, so that the
     wait for it lies in the step before; before the first collective, the last wait counts whole.
     """
-    own = [one for one in matched if rank.rank in one.starts_ns]
+    own = [
+        (one.starts_ns[rank.rank], number) for number, one in enumerate(matched) if rank.rank in one.starts_ns
+    ]
     previous: int | None = None
     since = {}
-    for one in sorted(own, key=lambda one: one.starts_ns[rank.rank]):
-        start = one.starts_ns[rank.rank]
+    for start, number in sorted(own):
         if previous is None:
             place = int(np.searchsorted(rank.waits.ends_ns, start, side="right")) - 1
             previous = int(rank.waits.starts_ns[place]) if place >= 0 else start
-        since[id(one)] = previous
+        since[number] = previous
         previous = start
     return since
 

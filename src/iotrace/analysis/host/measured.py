@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from iotrace.analysis.intervals import Coverage
-from iotrace.analysis.loop.steps import Step
+from iotrace.analysis.loop.deliveries import Step
 from iotrace.sources.clocks.session_clock import Times
 from iotrace.sources.telemetry import Floats, Series
 

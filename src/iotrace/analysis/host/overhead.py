@@ -7,27 +7,27 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from iotrace.analysis.loop.batches import LoaderRun
-from iotrace.analysis.loop.steps import Step
+from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import Overhead
 from iotrace.sources.dftracer.calls import PosixCalls
 from iotrace.sources.records import Batch
-from iotrace.sources.session import Rank, Session
+from iotrace.sources.session import Session
 
 Times = npt.NDArray[np.int64]
 _AT_ONCE_NS = 20_000  # from call to call, within which caches still hold what tracing needs
 
 
-def overhead_of(session: Session, rank: Rank, primary: LoaderRun | None, kept: list[Step]) -> Overhead:
-    """The rank's overhead; what rests on a cost that was not measured is None."""
+def overhead_of(analysis: RankAnalysis) -> Overhead:
+    """Estimate the rank's overhead; what rests on a cost that was not measured is None."""
+    session, rank = analysis.session, analysis.rank
     costs = session.costs
     posix = _PosixCosts.of(session)
     calls = sum(len(session.calls_of(process)) for process in rank.processes) if session.posix_on else None
     span_ns = costs.span_ns if costs else None
     shares = least = None
-    if primary is not None and kept and span_ns is not None and posix is not None:
-        shares = _shares(session, rank, primary, kept, posix, span_ns)
-        least = _shares(session, rank, primary, kept, replace(posix, all_after_work=False), span_ns)
+    if analysis.primary is not None and analysis.kept and span_ns is not None and posix is not None:
+        shares = _shares(analysis, posix, span_ns)
+        least = _shares(analysis, replace(posix, all_after_work=False), span_ns)
     return Overhead(
         posix_calls=calls,
         spans=sum(len(process.spans) for process in rank.processes),
@@ -53,11 +53,10 @@ class _Shares:
     step: float
 
 
-def _shares(
-    session: Session, rank: Rank, primary: LoaderRun, kept: list[Step], posix: _PosixCosts, span_ns: int
-) -> _Shares:
-    consumer = _of_consumer(session, rank, kept, posix, span_ns)
-    workers = _of_workers(session, rank, primary, kept, posix, span_ns) if rank.workers else None
+def _shares(analysis: RankAnalysis, posix: _PosixCosts, span_ns: int) -> _Shares:
+    kept = analysis.kept
+    consumer = _of_consumer(analysis, posix, span_ns)
+    workers = _of_workers(analysis, posix, span_ns) if analysis.rank.workers else None
     # Faster workers shorten a step by its wait at most.
     wait = sum(step.wait_ns for step in kept) / sum(step.duration_ns for step in kept)
     return _Shares(consumer, workers, consumer + min(workers or 0.0, wait))
@@ -117,35 +116,28 @@ def _ms(duration_ns: int | None) -> float | None:
     return None if duration_ns is None else duration_ns / 1e6
 
 
-def _of_consumer(session: Session, rank: Rank, kept: list[Step], posix: _PosixCosts, span_ns: int) -> float:
-    """The share of the measured steps that the consumer's own threads spent on being traced."""
-    tids = sorted({batch.tid for batch in rank.main.of_type(Batch)})
-    starts = np.array([step.start_ns for step in kept], dtype=np.int64)
-    ends = np.array([step.end_ns for step in kept], dtype=np.int64)
-    calls, spans = session.calls_of(rank.main), rank.main.spans
+def _of_consumer(analysis: RankAnalysis, posix: _PosixCosts, span_ns: int) -> float:
+    """Estimate the share of the measured steps that the consumer's own threads spent on being traced."""
+    main = analysis.rank.main
+    tids = sorted({batch.tid for batch in main.of_type(Batch)})
+    starts = np.array([step.start_ns for step in analysis.kept], dtype=np.int64)
+    ends = np.array([step.end_ns for step in analysis.kept], dtype=np.int64)
+    calls, spans = analysis.session.calls_of(main), main.spans
     own_calls = calls.where(np.isin(calls.tid, tids))
     own_spans = np.asarray(spans["start_ns"][np.isin(spans["tid"], tids)], dtype=np.int64)
     cost_ns = posix.added_ns(own_calls, starts, ends) + span_ns * count_inside(own_spans, starts, ends)
     return cost_ns / int((ends - starts).sum())
 
 
-def _of_workers(
-    session: Session,
-    rank: Rank,
-    primary: LoaderRun,
-    kept: list[Step],
-    posix: _PosixCosts,
-    span_ns: int,
-) -> float | None:
-    """The share of the productions of the measured steps' batches that workers spent on being traced."""
-    awaited = {id(delivery) for step in kept for delivery in step.awaited}
+def _of_workers(analysis: RankAnalysis, posix: _PosixCosts, span_ns: int) -> float | None:
+    """Estimate the share of the measured batches' productions that workers spent on being traced."""
+    awaited = [wait.delivery for wait in analysis.measured_waits]
     cost_ns = made_ns = 0
-    for process in rank.workers:
+    for process in analysis.rank.workers:
         productions = sorted(
             (delivery.taken_ns, delivery.prepared_ns)
-            for delivery in primary.deliveries
+            for delivery in awaited
             if delivery.pid == process.pid
-            and id(delivery) in awaited
             and delivery.taken_ns is not None
             and delivery.prepared_ns is not None
         )
@@ -153,7 +145,7 @@ def _of_workers(
             continue
         starts, ends = np.array(productions, dtype=np.int64).T
         span_starts = np.asarray(process.spans["start_ns"], dtype=np.int64)
-        cost_ns += posix.added_ns(session.calls_of(process), starts, ends)
+        cost_ns += posix.added_ns(analysis.session.calls_of(process), starts, ends)
         cost_ns += span_ns * count_inside(span_starts, starts, ends)
         made_ns += int((ends - starts).sum())
     return cost_ns / made_ns if made_ns else None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from iotrace.analysis.host.measured import MeasuredTime
-from iotrace.analysis.loop.batches import worker_number
-from iotrace.analysis.loop.steps import Step
+from iotrace.analysis.loop.deliveries import Step
+from iotrace.analysis.loop.join import worker_number
 from iotrace.analysis.results import Gpu, HostUse, ProcessUse, System
 from iotrace.sources.processes import Process
 from iotrace.sources.session import Rank, Session

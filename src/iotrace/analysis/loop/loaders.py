@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from iotrace.analysis.loop.batches import Delivery, LoaderRun
+from iotrace.analysis.loop.deliveries import Delivery, LoaderRun
 from iotrace.analysis.results import LoaderResult
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from iotrace.analysis.loop.batches import PHASES
+from iotrace.analysis.loop.deliveries import PHASES
 from iotrace.sources.records import Batch, IteratorStart, TrainerRun
 from iotrace.sources.session import Rank
 

@@ -12,54 +12,14 @@ from itertools import pairwise
 
 import numpy as np
 
-from iotrace.analysis.loop.batches import Delivery, LoaderRun, primary_of
+from iotrace.analysis.loop.deliveries import Delivery, LoaderRun, Step, primary_of
 from iotrace.analysis.results import Excluded, Steps
 from iotrace.sources.processes import Process
 from iotrace.sources.records import Mark, TorchProgram, TorchProgramTrace, TorchWindow
 from iotrace.sources.session import Rank
 
+Interval = tuple[int, int | None]  # ns; an end of None: to the end of the run
 _PREPARES = "_prepare_profiler"  # what torch's profilers call to begin their warm-up
-
-
-@dataclass(frozen=True)
-class Step:
-    """From one delivery, or mark, to the next one; at the end of an epoch it awaits nothing.
-
-    `delivery` is the batch that opens it, None of a marked step. `awaited` are the deliveries whose waits
-    lie in it: the next batch's; of a marked step as many as the loop took.
-    """
-
-    delivery: Delivery | None
-    start_ns: int
-    end_ns: int
-    awaited: tuple[Delivery, ...] = ()
-
-    @property
-    def duration_ns(self) -> int:
-        return self.end_ns - self.start_ns
-
-    @property
-    def wait_ns(self) -> int:
-        """The raw data wait in this step."""
-        return sum(delivery.wait_ns for delivery in self.awaited)
-
-    @property
-    def exposed_ns(self) -> int | None:
-        """The part of the wait in which the accelerator stood idle; None where it is not known."""
-        total_ns = 0
-        for delivery in self.awaited:
-            if delivery.exposed_ns is None:
-                return None
-            # The events enclose the wait, and the time to record them.
-            total_ns += max(0, min(delivery.exposed_ns, delivery.wait_ns))
-        return total_ns
-
-    @property
-    def samples(self) -> int | None:
-        """Samples of its batch; of a marked step, of those that it took; None where one is unknown."""
-        batches = [self.delivery] if self.delivery is not None else self.awaited
-        known = [batch.samples for batch in batches if batch.samples is not None]
-        return sum(known) if batches and len(known) == len(batches) else None
 
 
 @dataclass(frozen=True)
@@ -79,24 +39,10 @@ def loop_of(rank: Rank, loaders: list[LoaderRun]) -> Loop:
     primary = primary_of(loaders)
     marks = [rank.main.clock.real_one(mark.mono_ns) for mark in rank.main.of_type(Mark)]
     if not marks or (primary is not None and primary.training):
-        return Loop(primary, steps_of(primary) if primary else [])
+        return Loop(primary, primary.steps if primary else [])
     # A loader that evaluates is no source of the marked loop.
     source = primary_of([loader for loader in loaders if loader.kind == "other"])
     return Loop(source, marked_steps(marks, source.deliveries if source else []), marked=True)
-
-
-def steps_of(loader: LoaderRun) -> list[Step]:
-    """All closed steps, in order; a step whose loop was left has no end and is none."""
-    return [
-        Step(
-            delivery,
-            delivery.step_start_ns,
-            delivery.step_end_ns,
-            () if delivery.next is None else (delivery.next,),
-        )
-        for delivery in loader.deliveries
-        if delivery.step_start_ns is not None and delivery.step_end_ns is not None
-    ]
 
 
 def marked_steps(marks: list[int], deliveries: list[Delivery]) -> list[Step]:
@@ -110,13 +56,24 @@ def marked_steps(marks: list[int], deliveries: list[Delivery]) -> list[Step]:
 
 
 def measured(
-    steps: list[Step], workers: int, profiled_ns: Sequence[tuple[int, int | None]] = ()
+    steps: list[Step],
+    workers: int,
+    windows_ns: Sequence[Interval] = (),
+    program_ns: Sequence[Interval] = (),
 ) -> tuple[list[Step], Excluded]:
-    """The steps that figures are made of, and what was left out.
+    """Choose the steps that figures are made of, and count what is left out.
 
-    Left out are the very first step, those that await a worker's first batch of the run, and those that
-    the intervals `profiled_ns` touch (an end of None: to the end of the run).
+    Left out are the very first step, those that await a worker's first batch of the run, and those that a
+    profiler touched: iotrace's, in `windows_ns`, or the program's own, in `program_ns`. A program that
+    profiles its whole loop always runs so: where no step is left otherwise, the latter are measured.
     """
+    kept, excluded = _untouched(steps, workers, [*windows_ns, *program_ns])
+    return (kept, excluded) if kept else _untouched(steps, workers, windows_ns)
+
+
+def _untouched(
+    steps: list[Step], workers: int, profiled_ns: Sequence[Interval]
+) -> tuple[list[Step], Excluded]:
     kept: list[Step] = []
     warmup = profiled = 0
     for step in steps[1:]:
@@ -135,12 +92,12 @@ def measured(
     return kept, Excluded(first=min(1, len(steps)), warmup=warmup, profiled=profiled)
 
 
-def profiled_intervals(process: Process) -> list[tuple[int, int | None]]:
+def profiled_intervals(process: Process) -> list[Interval]:
     """When a window of the torch profiler was open or being written; None where its end is not known.
 
     Profiling slows every step that it touches, so none of them is measured.
     """
-    intervals: dict[int, tuple[int, int | None]] = {}
+    intervals: dict[int, Interval] = {}
     for record in process.of_type(TorchWindow):
         start_ns = process.clock.real_one(record.mono_ns)
         end_ns = process.clock.real_one(record.mono_ns + record.duration_ns)
@@ -151,21 +108,7 @@ def profiled_intervals(process: Process) -> list[tuple[int, int | None]]:
     return list(intervals.values())
 
 
-def measured_beside(
-    steps: list[Step],
-    workers: int,
-    own_ns: Sequence[tuple[int, int | None]],
-    program_ns: Sequence[tuple[int, int | None]],
-) -> tuple[list[Step], Excluded]:
-    """`measured` without the steps that iotrace's windows or the program's own profiler touched.
-
-    A program that profiles its whole loop always runs so: where no step is left otherwise, its are measured.
-    """
-    kept, excluded = measured(steps, workers, [*own_ns, *program_ns])
-    return (kept, excluded) if kept else measured(steps, workers, own_ns)
-
-
-def program_intervals(process: Process) -> list[tuple[int, int | None]]:
+def program_intervals(process: Process) -> list[Interval]:
     """When the program's own torch profiler warmed up and recorded, by its traces, and when exports ended."""
     records = [record for record in process.of_type(TorchProgramTrace) if record.path]
     copied = {record.path for record in records}
@@ -179,7 +122,7 @@ def program_intervals(process: Process) -> list[tuple[int, int | None]]:
         for record in process.of_type(TorchProgram)
         if _PREPARES in record.what
     ]
-    intervals: list[tuple[int, int | None]] = list(with_warm_up(spans, prepared))
+    intervals: list[Interval] = list(with_warm_up(spans, prepared))
     for record in process.of_type(TorchProgramTrace):
         # The copy is made at the end of the export, in the same step.
         start_ns = process.clock.real_one(record.mono_ns)

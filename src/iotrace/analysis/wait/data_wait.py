@@ -4,30 +4,23 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from iotrace.analysis.device.compute import Exposure
-from iotrace.analysis.loop.batches import LoaderRun
+from iotrace.analysis.device.compute import exposure_of
+from iotrace.analysis.loop.deliveries import LoaderRun, Step
 from iotrace.analysis.loop.loaders import delay_ms, production_ms
-from iotrace.analysis.loop.steps import Step
+from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import DataWait, FileCost, WorstBatch
 from iotrace.analysis.thresholds import MODERATELY_PERCENT, verdict
 from iotrace.analysis.wait.exposed import exposed_wait
 from iotrace.analysis.wait.waits import CAUSES, Explained, behind_ready_ns
-from iotrace.sources.session import Session
 
 _WORST_BATCHES = 5
 # Of the wait: with less of it for batches that were not made yet, workers are not what is missing.
 _UNMADE = 0.25
 
 
-def data_wait(
-    session: Session,
-    primary: LoaderRun | None,
-    kept: list[Step],
-    explained: list[Explained],
-    core_is_free: bool | None,
-    exposure: Exposure | None,
-) -> DataWait:
-    """The data wait of the `kept` steps; `explained` are the waits of all of the primary loader's batches."""
+def data_wait(analysis: RankAnalysis, core_is_free: bool | None) -> DataWait:
+    """Sum up the data wait of the measured steps; all None or empty without any."""
+    primary, kept = analysis.primary, analysis.kept
     total_ns = sum(step.duration_ns for step in kept)
     if primary is None or not total_ns:
         return DataWait(
@@ -44,11 +37,12 @@ def data_wait(
             files=[],
             worst_batches=[],
         )
-    awaited = {id(delivery) for step in kept for delivery in step.awaited}
-    waits = [item for item in explained if id(item.delivery) in awaited]
+    waits = analysis.measured_waits
     raw_ms = sum(step.wait_ns for step in kept) / len(kept) / 1e6
     fraction = sum(step.wait_ns for step in kept) / total_ns
-    exposed = exposed_wait(kept, bool(session.accelerators), exposure)
+    exposed = exposed_wait(
+        kept, bool(analysis.session.accelerators), exposure_of(analysis.compute, analysis.loop.steps)
+    )
     return DataWait(
         raw_ms=raw_ms,
         exposed_ms=exposed.ms,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from iotrace.analysis.device.compute import Exposure
-from iotrace.analysis.loop.steps import Step
+from iotrace.analysis.loop.deliveries import Step
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iotrace.analysis.intervals import Coverage
-from iotrace.analysis.loop.steps import Step
+from iotrace.analysis.loop.deliveries import Step
 from iotrace.analysis.results import RegionResult
 from iotrace.analysis.wait.production import outermost
 from iotrace.analysis.wait.waits import Explained, split_wait
@@ -28,11 +28,11 @@ class _Region:
 
 
 def regions_of(rank: Rank, kept: list[Step], explained: list[Explained]) -> list[RegionResult]:
-    """The regions of a rank's processes, longest first.
+    """Sum up the regions of a rank's processes, longest first.
 
     `explained` are the primary loader's waits, `kept` the measured steps.
     """
-    measured = {id(delivery) for step in kept for delivery in step.awaited}
+    measured = {delivery.number for step in kept for delivery in step.awaited}
     made_by: dict[int, list[Explained]] = defaultdict(list)
     for item in explained:
         if item.delivery.taken_ns and item.delivery.prepared_ns:
@@ -71,7 +71,7 @@ def _add(process: Process, made: list[Explained], measured: set[int], found: dic
             region.wait_ns += sum(
                 share * split_wait(item.delivery)[2]
                 for share, item in zip(shares.tolist(), made, strict=True)
-                if id(item.delivery) in measured
+                if item.delivery.number in measured
             )
 
 

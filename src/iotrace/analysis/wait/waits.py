@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from iotrace.analysis.intervals import split_exactly
-from iotrace.analysis.loop.batches import Delivery
+from iotrace.analysis.loop.deliveries import Delivery
 from iotrace.analysis.wait.production import PARTS, compose, compose_inline
 from iotrace.sources.processes import Process
 from iotrace.sources.session import Rank, Session
@@ -21,7 +21,10 @@ _FARTHEST = 256
 _MAPS = frozenset({"mmap", "mmap64"})
 
 
-@dataclass
+_Composed = tuple[list[float], dict[str, list[float]]]  # what a production was made of: parts, files
+
+
+@dataclass(frozen=True)
 class Explained:
     """A delivery's wait by cause (ns, sums to the wait) and by file (``{path: [read, decode]}``, ns)."""
 
@@ -37,28 +40,26 @@ class Explained:
 
 def explain(session: Session, rank: Rank, deliveries: list[Delivery]) -> list[Explained]:
     """Explain every delivery's wait, in the order given."""
-    weights: dict[int, list[float]] = {}
-    files: dict[int, dict[str, list[float]]] = {}
+    compositions: list[_Composed | None] = [None] * len(deliveries)
     by_pid = {process.pid: process for process in rank.processes}
-    made_by: dict[tuple[int, int | None], list[Delivery]] = defaultdict(list)
-    for delivery in deliveries:
+    made_by: dict[tuple[int, int | None], list[int]] = defaultdict(list)
+    for number, delivery in enumerate(deliveries):
         if delivery.taken_ns and delivery.prepared_ns:
-            made_by[(delivery.pid or rank.main.pid, delivery.inline_tid)].append(delivery)
+            made_by[(delivery.pid or rank.main.pid, delivery.inline_tid)].append(number)
     for (pid, tid), own in made_by.items():
         process = by_pid[pid]
-        own.sort(key=lambda delivery: delivery.taken_ns or 0)
-        starts = np.array([delivery.taken_ns for delivery in own], dtype=np.int64)
-        ends = np.array([delivery.prepared_ns for delivery in own], dtype=np.int64)
+        own.sort(key=lambda number: deliveries[number].taken_ns or 0)
+        starts = np.array([deliveries[number].taken_ns for number in own], dtype=np.int64)
+        ends = np.array([deliveries[number].prepared_ns for number in own], dtype=np.int64)
         calls = session.calls_of(process)
         if tid is None:
             mapped_files = _mapped_files(session, process)
             made = compose(process, calls, session.paths, starts, ends, mapped_files)
         else:
             made = compose_inline(process, calls, session.paths, starts, ends, tid)
-        for row, delivery in enumerate(own):
-            weights[id(delivery)] = made.parts[row].tolist()
-            files[id(delivery)] = made.files[row]
-    return [_explain(delivery, weights, files) for delivery in deliveries]
+        for number, parts, files in zip(own, made.parts.tolist(), made.files, strict=True):
+            compositions[number] = parts, files
+    return [_explain(*pair) for pair in zip(deliveries, compositions, strict=True)]
 
 
 def _mapped_files(session: Session, process: Process) -> list[str]:
@@ -77,23 +78,21 @@ def _mapped_files(session: Session, process: Process) -> list[str]:
     return sorted(files)
 
 
-def _explain(
-    delivery: Delivery, weights: dict[int, list[float]], files: dict[int, dict[str, list[float]]]
-) -> Explained:
+def _explain(delivery: Delivery, composed: _Composed | None) -> Explained:
     causes = dict.fromkeys(CAUSES, 0)
-    if delivery.taken_ns is None or delivery.prepared_ns is None:
+    if composed is None:
         causes["unknown"] = delivery.wait_ns
         return Explained(delivery, causes)
+    composition, files = composed
     startup, queued, production, transport = split_wait(delivery)
     causes.update(startup=startup, queued=queued, transport=transport)
-    composition = weights[id(delivery)]
     split = split_exactly(production, composition)
     for name, part in zip(PARTS, split, strict=True):
         causes[name] += part
     causes["unknown"] += production - sum(split)
     whole = sum(composition)
     scale = production / whole if whole > 0 else 0.0
-    by_file = {path: [read * scale, decode * scale] for path, (read, decode) in files[id(delivery)].items()}
+    by_file = {path: [read * scale, decode * scale] for path, (read, decode) in files.items()}
     return Explained(delivery, causes, by_file)
 
 
@@ -114,11 +113,10 @@ def behind_ready_ns(deliveries: list[Delivery], waits: list[Explained]) -> int:
 
     `deliveries` are the loader's, in the order of delivery. With ``in_order=False`` none of it is left.
     """
-    place = {id(delivery): number for number, delivery in enumerate(deliveries)}
     total_ns = 0
     for item in waits:
         awaited = item.delivery
-        for later in deliveries[place[id(awaited)] + 1 :][:_FARTHEST]:
+        for later in deliveries[awaited.number + 1 : awaited.number + 1 + _FARTHEST]:
             same_epoch = (later.iterator, later.epoch) == (awaited.iterator, awaited.epoch)
             if not same_epoch or later.prepared_ns is None:
                 break

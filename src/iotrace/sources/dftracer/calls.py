@@ -10,6 +10,7 @@ import gc
 import glob
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -84,6 +85,20 @@ class PosixCalls:
     def where(self, keep: npt.NDArray[np.bool_]) -> PosixCalls:
         """The rows for which `keep` (one bool a row) holds."""
         return replace(self, **{name: getattr(self, name)[keep] for name in _COLUMNS})
+
+    def by_process(self) -> dict[tuple[str, int], PosixCalls]:
+        """Split the table by host and pid; each part is sorted by start, and a view of one copy."""
+        hosts = np.array([self.nodes.index(node) for node in self.nodes] or [0], dtype=np.int64)[self.node]
+        order = np.lexsort((self.pid, hosts))  # stable: the order of starts stays
+        hosts, pids = hosts[order], self.pid[order]
+        whole = {name: getattr(self, name)[order] for name in _COLUMNS}
+        first = np.flatnonzero((np.diff(hosts, prepend=-1) != 0) | (np.diff(pids, prepend=0) != 0))
+        return {
+            (self.nodes[int(hosts[begin])], int(pids[begin])): replace(
+                self, **{name: column[begin:end] for name, column in whole.items()}
+            )
+            for begin, end in pairwise([*first.tolist(), len(order)])
+        }
 
 
 _COLUMNS = ("start_ns", "end_ns", "pid", "tid", "name", "file", "result", "offset", "count", "node")

@@ -1,0 +1,264 @@
+"""Join the consumer's and the workers' records of each batch into loaders, deliveries and steps."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+
+from iotrace.analysis.loop.deliveries import PHASES, Delivery, LoaderRun, Step
+from iotrace.sources.processes import Process
+from iotrace.sources.records import Batch, Exposed, IteratorEnd, IteratorStart, Produced, Worker, WorkerUp
+from iotrace.sources.session import Rank
+
+_NO_STEPS_OF_THEIRS = frozenset({"evaluation", *PHASES.values()} - {"training"})
+
+_Pass = tuple[int, int]  # iterator and epoch
+
+
+@dataclass
+class _Draft:
+    """A delivery of which records that follow say more; `number` is its index in its loader.
+
+    Its step is ``[step_start_ns, step_end_ns)`` and awaits the delivery `awaited`. It starts with its own
+    delivery; later where Lightning takes batches in advance, None where it was taken so and never worked
+    on. It ends with the next delivery, the end of the epoch or the beginning of a validation; None where the
+    loop was left.
+    """
+
+    number: int
+    record: Batch
+    wrapped: bool
+    step_start_ns: int | None
+    step_end_ns: int | None = None
+    awaited: _Draft | None = None
+    followed_by_backward: bool = False
+
+    @property
+    def of_pass(self) -> _Pass:
+        return self.record.iterator, self.record.epoch
+
+
+@dataclass
+class _LoaderDraft:
+    """A loader while its records are read; `asked_ns` are the times at which it was asked for something."""
+
+    number: int
+    description: IteratorStart
+    drafts: list[_Draft] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    passes: set[_Pass] = field(default_factory=set)
+    asked_ns: list[int] = field(default_factory=list)
+
+
+def loaders_of(rank: Rank) -> list[LoaderRun]:
+    """Read the rank's loaders in the order they were first iterated, with their steps."""
+    drafts = _Records(rank.main)
+    produced = _productions(rank.workers)
+    exposed = {
+        (record.iterator, record.epoch, record.index): record.exposed_ns
+        for record in rank.main.of_type(Exposed)
+    }
+    found = [
+        LoaderRun(
+            loader.number,
+            loader.description,
+            [_delivery(loader, draft, rank.main, produced, exposed) for draft in loader.drafts],
+            failures=loader.failures,
+            epochs=len(loader.passes),
+        )
+        for loader in drafts.loaders.values()
+    ]
+    drafts.shift_steps_taken_ahead()
+    _end_steps_at_validation(list(zip(found, drafts.loaders.values(), strict=True)))
+    return [
+        replace(run, steps=_steps(run, loader))
+        for run, loader in zip(found, drafts.loaders.values(), strict=True)
+    ]
+
+
+def _steps(run: LoaderRun, loader: _LoaderDraft) -> list[Step]:
+    """All closed steps, in order; a step whose loop was left has no end and is none."""
+    return [
+        Step(
+            run.deliveries[draft.number],
+            draft.step_start_ns,
+            draft.step_end_ns,
+            () if draft.awaited is None else (run.deliveries[draft.awaited.number],),
+        )
+        for draft in loader.drafts
+        if draft.step_start_ns is not None and draft.step_end_ns is not None
+    ]
+
+
+class _Records:
+    """The loaders of a consumer, from its records in their order."""
+
+    def __init__(self, main: Process) -> None:
+        self.loaders: dict[int, _LoaderDraft] = {}
+        self._clock = main.clock
+        self._starts: dict[int, IteratorStart] = {}
+        self._last: dict[_Pass, _Draft] = {}
+        self._ahead: dict[_Pass, int] = {}
+        self._exhausted_ns: dict[_Pass, int] = {}
+        for record in main.records:
+            if isinstance(record, IteratorStart):
+                self._start(record)
+            elif isinstance(record, Batch) and record.iterator in self._starts:
+                self._batch(record)
+            elif isinstance(record, IteratorEnd) and record.iterator in self._starts:
+                self._end(record)
+
+    def _loader(self, iterator: int) -> _LoaderDraft:
+        return self.loaders[self._starts[iterator].loader]
+
+    def _start(self, record: IteratorStart) -> None:
+        self._starts[record.iterator] = record
+        loader = self.loaders.setdefault(record.loader, _LoaderDraft(record.loader, record))
+        # An epoch's number counts from the program's start, which may be before the session's.
+        loader.passes.add((record.iterator, record.epoch))
+        loader.description = record
+        loader.asked_ns.append(self._clock.real_one(record.mono_ns))
+
+    def _batch(self, record: Batch) -> None:
+        loader = self._loader(record.iterator)
+        delivered_ns = self._clock.real_one(record.delivered_ns)
+        draft = _Draft(len(loader.drafts), record, self._starts[record.iterator].wrapped, delivered_ns)
+        loader.drafts.append(draft)
+        loader.asked_ns.append(self._clock.real_one(record.wait_start_ns))
+        self._ahead[draft.of_pass] = record.ahead
+        before = self._last.get(draft.of_pass)
+        if before is not None:
+            before.step_end_ns, before.awaited = delivered_ns, draft
+            before.followed_by_backward = record.backward_count > before.record.backward_count
+        self._last[draft.of_pass] = draft
+
+    def _end(self, record: IteratorEnd) -> None:
+        of_pass = record.iterator, record.epoch
+        last = self._last.get(of_pass)
+        if last is not None:
+            last.followed_by_backward = record.backward_count > last.record.backward_count
+            if record.outcome == "exhausted" and last.step_end_ns is None:
+                # The last call shuts the workers down; that belongs to no step.
+                last.step_end_ns = self._clock.real_one(record.wait_start_ns)
+        if record.outcome == "exhausted":
+            self._exhausted_ns[of_pass] = self._clock.real_one(record.mono_ns)
+        else:
+            self._loader(record.iterator).failures.append(record.outcome)
+
+    def shift_steps_taken_ahead(self) -> None:
+        """Let each batch of a pass open the step that the batch `ahead` positions later was taken for.
+
+        Lightning's loop works on a batch when it has taken the following ones. The last ones' steps begin
+        when the loader has said that there is no more.
+        """
+        for loader in self.loaders.values():
+            by_pass: dict[_Pass, list[_Draft]] = defaultdict(list)
+            for draft in loader.drafts:
+                by_pass[draft.of_pass].append(draft)
+            for of_pass, drafts in by_pass.items():
+                if self._ahead[of_pass] > 0:
+                    _shift(drafts, self._ahead[of_pass], self._exhausted_ns.get(of_pass))
+
+
+def _shift(drafts: list[_Draft], ahead: int, exhausted_ns: int | None) -> None:
+    steps = [(draft.step_start_ns, draft.step_end_ns, draft.awaited) for draft in drafts[ahead:]]
+    steps.append((exhausted_ns, None, None))
+    for number, draft in enumerate(drafts):
+        step = steps[number] if number < len(steps) else (None, None, None)
+        draft.step_start_ns, draft.step_end_ns, draft.awaited = step
+
+
+def _end_steps_at_validation(loaders: list[tuple[LoaderRun, _LoaderDraft]]) -> None:
+    """End a training step where a loader of no training is first asked: what follows is no part of it.
+
+    Lightning leaves an epoch without asking for the batch that is not there: its last step ends so, too.
+    """
+    with_steps = [loader for run, loader in loaders if run.kind not in _NO_STEPS_OF_THEIRS]
+    asked = sorted(
+        time_ns for run, loader in loaders if run.kind in _NO_STEPS_OF_THEIRS for time_ns in loader.asked_ns
+    )
+    for loader in with_steps:
+        for number, draft in enumerate(loader.drafts):
+            if draft.step_start_ns is None:
+                continue
+            found = bisect_right(asked, draft.step_start_ns)
+            if found == len(asked):
+                break
+            end_ns = draft.step_end_ns
+            if end_ns is None:
+                if draft.record.phase is None:
+                    continue  # a loop that was left: nobody knows when
+                later = (item.step_start_ns for item in loader.drafts[number + 1 :])
+                end_ns = next((start_ns for start_ns in later if start_ns is not None), None)
+            if end_ns is None or asked[found] < end_ns:
+                draft.step_end_ns, draft.awaited = asked[found], None
+
+
+@dataclass(frozen=True)
+class _Production:
+    """A batch as its worker recorded it; `up_ns` is when the worker first asked for work."""
+
+    process: Process
+    up_ns: int | None
+    record: Produced
+
+
+_Productions = dict[tuple[int, int, int], _Production]
+
+
+def _productions(workers: list[Process]) -> _Productions:
+    """Every production, by its worker's pid, the loader's generation and the batch's index."""
+    found = {}
+    for process in workers:
+        up = next(iter(process.of_type(WorkerUp)), None)
+        up_ns = process.clock.real_one(up.mono_ns) if up is not None else None
+        for record in process.of_type(Produced):
+            found[(process.pid, record.generation, record.index)] = _Production(process, up_ns, record)
+    return found
+
+
+def _delivery(
+    loader: _LoaderDraft,
+    draft: _Draft,
+    main: Process,
+    produced: _Productions,
+    exposed: dict[tuple[int, int, int], int],
+) -> Delivery:
+    record, real = draft.record, main.clock.real_one
+    wait_start_ns, samples = real(record.wait_start_ns), record.samples
+    up_ns = taken_ns = prepared_ns = None
+    if record.worker is None and record.fetch_end_ns:
+        taken_ns, prepared_ns = wait_start_ns, real(record.fetch_end_ns)
+    key = (record.pid, record.generation, record.index) if record.pid is not None else None
+    production = produced.get(key) if key is not None else None
+    if production is not None:
+        clock, made = production.process.clock, production.record
+        up_ns, samples = production.up_ns, made.samples
+        taken_ns, prepared_ns = clock.real_one(made.taken_ns), clock.real_one(made.prepared_ns)
+    return Delivery(
+        loader=loader.number,
+        number=draft.number,
+        iterator=record.iterator,
+        epoch=record.epoch,
+        index=record.index,
+        wait_start_ns=wait_start_ns,
+        delivered_ns=real(record.delivered_ns),
+        grad=record.grad,
+        followed_by_backward=draft.followed_by_backward,
+        phase=record.phase,
+        worker=record.worker,
+        pid=record.pid,
+        up_ns=up_ns,
+        taken_ns=taken_ns,
+        prepared_ns=prepared_ns,
+        samples=samples,
+        exposed_ns=exposed.get((record.iterator, record.epoch, record.index)),
+        inline_tid=record.tid if draft.wrapped else None,
+    )
+
+
+def worker_number(process: Process) -> int | None:
+    """Look up the worker's number within its loader; None of a process that is no worker."""
+    record = next(iter(process.of_type(Worker)), None)
+    return record.worker if record is not None else None
