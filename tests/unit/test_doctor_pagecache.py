@@ -6,58 +6,33 @@ import os
 import time
 from pathlib import Path
 
-import pytest
-
 from iotrace.doctor.checks.pagecache import Found, check_page_cache, find
+from tests.support.pagecache import drop, resident_pages
 
 
 def test_the_page_cache_of_files_just_written(tmp_path: Path) -> None:
     (tmp_path / "a.bin").write_bytes(bytes(1 << 20))
+    assert resident_pages(tmp_path / "a.bin") == 256
     check = check_page_cache(tmp_path)
-    if check.status == "unknown":
-        pytest.skip(f"{tmp_path}: {check.why}")
+    assert check.status == "ok"
     assert check.what.startswith("about 100 % of 1.0 MiB")
     assert check_page_cache(tmp_path / "none").status == "unknown"
-
-
-def resident_pages(path: Path) -> int:
-    """Pages in memory, each asked for once; read-ahead is off, so that asking for one brings no other."""
-    with path.open("rb") as file:
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
-        found = 0
-        for offset in range(0, path.stat().st_size, 4096):
-            try:
-                found += os.preadv(file.fileno(), [bytearray(1)], offset, os.RWF_NOWAIT)
-            except BlockingIOError:
-                pass
-        return found
 
 
 def test_asking_for_the_page_cache_does_not_fill_it(tmp_path: Path) -> None:
     path = tmp_path / "cold.bin"
     path.write_bytes(os.urandom(16 << 20))
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    check = check_page_cache(path)
-    time.sleep(0.2)
-    if check.status == "unknown" or "about 0 %" not in check.what:
-        pytest.skip(f"the file cannot be dropped from the page cache here: {check.what}")
-    # The 256 pages that were asked for may have come, and a few were there; with their neighbours it would
-    # be nearly all 4096.
+    drop(path)
+    assert "about 0 %" in check_page_cache(path).what
+    # The 256 pages that were asked for may come; with their neighbours it would be nearly all 4096.
     assert resident_pages(path) <= 400
 
 
 def test_one_large_file_is_judged_by_all_its_pages_that_are_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "half.bin"
     path.write_bytes(os.urandom(16 << 20))
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 8 << 20, 0, os.POSIX_FADV_DONTNEED)
-    check = check_page_cache(path)
-    if check.status == "unknown" or resident_pages(path) > 3000:
-        pytest.skip(f"half the file cannot be dropped from the page cache here: {check.what}")
-    percent = int(check.what.split()[1])
+    drop(path, offset=8 << 20)
+    percent = int(check_page_cache(path).what.split()[1])
     assert 34 <= percent <= 66  # 256 pages by chance: five standard deviations are 16 %
 
 
