@@ -81,7 +81,7 @@ def drop(files: Iterable[str]) -> list[str]:
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             if _cached(descriptor) > 0:
                 kept.append(path)
-            # The check started read-ahead around each page that was not cached.
+            # The check asked for the pages that it found missing.
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(descriptor)
@@ -121,6 +121,8 @@ def _cached(descriptor: int) -> float:
         return 0.0
     pages = (size + _PAGE - 1) // _PAGE
     probes = sorted({page * (pages - 1) // max(1, _PROBES - 1) for page in range(_PROBES)})
+    # Without read-ahead, a page that is missed brings none of its neighbours in.
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
     buffer = bytearray(1)
     found = 0
     for page in probes:
