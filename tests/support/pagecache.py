@@ -1,4 +1,4 @@
-"""What lies in the page cache, asked of the kernel by cachestat(2): independent of iotrace, without effect."""
+"""What lies in the page cache, by cachestat(2): independent of iotrace, and without effect on it."""
 
 from __future__ import annotations
 

@@ -21,31 +21,37 @@ from iotrace.doctor.sandbox import ClosedError, Workplace
 
 
 def test_a_check_that_fails_or_hangs_is_unknown_and_the_others_count() -> None:
+    told = threading.Event()
+
     def fails() -> None:
         raise OSError("no such thing")
 
     def hangs() -> None:
-        time.sleep(30)
+        told.wait()
 
-    start = time.monotonic()
     found = run_checks(
         [("a", fails), ("b", hangs), ("c", lambda: ok("c", "fine"))],  # type: ignore[list-item]
-        seconds=0.3,
+        seconds=2,
     )
-    assert time.monotonic() - start < 2
+    told.set()
     assert [(check.id, check.status) for check in found] == [("a", "unknown"), ("b", "unknown"), ("c", "ok")]
     assert "OSError: no such thing" in found[0].why
-    assert "0.3 s" in found[1].why
+    assert "2.0 s" in found[1].why
 
 
 def test_a_wrong_use_is_told_at_once() -> None:
+    """The other check still hangs then."""
+    told = threading.Event()
+
+    def hangs() -> None:
+        told.wait()
+
     def refuses() -> None:
         raise UsageError("no such data")
 
-    start = time.monotonic()
     with pytest.raises(UsageError):
-        run_checks([("a", lambda: time.sleep(30)), ("b", refuses)], seconds=20)  # type: ignore[list-item]
-    assert time.monotonic() - start < 5
+        run_checks([("a", hangs), ("b", refuses)], seconds=200)  # type: ignore[list-item]
+    told.set()
 
 
 def test_without_threads_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,13 +156,13 @@ def test_an_interrupted_visit_leaves_nothing(number: signal.Signals, tmp_path: P
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
     )
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     pids: list[str] = []
     while len(pids) < 2 and time.monotonic() < deadline:
         time.sleep(0.02)
         pids = (tmp_path / "pids").read_text().split() if (tmp_path / "pids").exists() else []
     visit.send_signal(number)
-    _, errors = visit.communicate(timeout=20)
+    _, errors = visit.communicate(timeout=120)
     assert visit.returncode == (130 if number == signal.SIGINT else -number)
     assert b"Traceback" not in errors
     assert len(pids) == 2

@@ -5,14 +5,12 @@ from __future__ import annotations
 import inspect
 import os
 import pickle
-import statistics
 import subprocess
 import sys
 import threading
 import time
-import timeit
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +29,7 @@ from iotrace.sources.clocks.session_clock import Clock
 from iotrace.sources.processes import SPAN_DTYPE, Process
 from iotrace.sources.records import Identity
 from iotrace.sources.session import Rank
+from tests.support.counting import instructions
 
 
 @iotrace.region("decorated")
@@ -275,16 +274,8 @@ def test_marks_and_batches_are_recorded(recorder: Recorder) -> None:
     assert len({record["loader"] for record in records if record["type"] == "iterator"}) == 1
 
 
-def best_ns(call: Callable[[], object], number: int = 20_000) -> tuple[float, float]:
-    """Best and median CPU time of ``call()`` in ns, the call itself included."""
-    rounds = timeit.repeat(call, timer=time.thread_time, number=number, repeat=25)
-    costs = [cost / number * 1e9 for cost in rounds]
-    return min(costs), statistics.median(costs)
-
-
-@pytest.mark.alone
-def test_an_idle_use_costs_a_fifth_of_a_microsecond() -> None:
-    """The bounds are for a busy machine: alone, each is below 200 ns."""
+def test_an_idle_use_is_a_few_instructions() -> None:
+    """What they cost is measured by ``tools/bench agent``: below 200 ns each."""
 
     def block() -> None:
         with iotrace.region("idle"):
@@ -293,33 +284,26 @@ def test_an_idle_use_costs_a_fifth_of_a_microsecond() -> None:
     def bare() -> int:
         return decorated.__wrapped__(1)  # type: ignore[attr-defined, no-any-return]
 
-    nothing = best_ns(lambda: None)[0]
     found = {
-        "with": best_ns(block)[0] - nothing,
-        "decorator": best_ns(lambda: decorated(1))[0] - best_ns(bare)[0],
-        "step": best_ns(iotrace.step)[0],
+        "with": instructions(block),
+        "decorator": instructions(lambda: decorated(1)) - instructions(bare),
+        "step": instructions(iotrace.step),
     }
-    print({name: f"{cost:.0f} ns" for name, cost in found.items()})
-    assert all(cost < 400 for cost in found.values()), found
+    assert all(0 < count < 90 for count in found.values()), found
 
 
-def test_importing_iotrace_brings_nothing_in(tmp_path: Path) -> None:
+def test_importing_iotrace_brings_nothing_in() -> None:
     script = """
-import sys, time
+import sys
 before = set(sys.modules)
-start = time.thread_time_ns()
 import iotrace
-print(time.thread_time_ns() - start, *sorted(set(sys.modules) - before))
+print(*sorted(set(sys.modules) - before))
 """
-    environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path)}  # compiled once, then loaded
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    costs_ms = []
-    for _ in range(6):
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
-        cost_ns, *modules = done.stdout.split()
-        costs_ms.append(int(cost_ns) / 1e6)
-        assert {module.partition(".")[0] for module in modules} <= {"iotrace", "__future__"}
-    assert min(costs_ms) < 5
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    modules = done.stdout.split()
+    assert {module.partition(".")[0] for module in modules} <= {"iotrace", "__future__"}
+    assert "iotrace" in modules
+    assert len(modules) <= 12, modules
 
 
 PID = 7
