@@ -1,4 +1,7 @@
-"""Compiles the inner loops of `iotrace merge` when iotrace is built; without a C compiler it does without."""
+"""Compile the inner loops of report and merge into the wheel; without a C compiler they run in Python.
+
+`tools/wheels` sets IOTRACE_WHEEL_PLATFORM to the platform tag of the wheel, and CC to a compiler for it.
+"""
 
 from __future__ import annotations
 
@@ -11,48 +14,48 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-_SOURCES = [
-    f"src/iotrace/{name}.c"
-    for name in (
-        "sources/chrome/scan",
-        "timeline/writers/chrome_json",
-        "timeline/writers/lanes",
-        "timeline/writers/native",
-    )
-]
 _LIBRARY = "src/iotrace/_compiled.so"
 
 
 class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
-    """Adds the library to a wheel, or puts it beside its source for an editable install."""
+    """Adds the library to a wheel, or puts it into the source tree for an editable install."""
 
     PLUGIN_NAME = "compile"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Called before a wheel is put together."""
-        library = Path(self.root, _LIBRARY)
-        compiler = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
-        made = library.with_suffix(".made")  # a process may have the old library loaded
-        command = [
-            *shlex.split(compiler),
-            "-O2",
-            "-shared",
-            "-fPIC",
-            "-Isrc/iotrace/sources/chrome",
-            "-o",
-            str(made),
-            *_SOURCES,
-        ]
+        """Compile, and tag the wheel. Hatchling calls this before it puts a wheel together.
+
+        Raises:
+            RuntimeError: a platform was asked for, and its compiler failed.
+        """
+        asked = os.environ.get("IOTRACE_WHEEL_PLATFORM", "")
         try:
-            subprocess.run(command, cwd=self.root, check=True, capture_output=True, text=True)
-            made.replace(library)
+            self._compile()
         except (OSError, subprocess.CalledProcessError) as error:
-            library.unlink(missing_ok=True)
             why = getattr(error, "stderr", None) or error
-            self.app.display_warning(f"no C compiler ({why}): `iotrace merge` will be slower")
+            if asked:
+                raise RuntimeError(f"no library for {asked}: {why}") from error
+            Path(self.root, _LIBRARY).unlink(missing_ok=True)
+            self.app.display_warning(f"no C compiler ({why}): iotrace reads and merges traces more slowly")
             return
         build_data["artifacts"].append(_LIBRARY)
-        # The library knows nothing of Python: any version of it on this platform can load it.
-        platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        # The library does not use Python's C API: any version of Python on this platform can load it.
         build_data["pure_python"] = False
-        build_data["tag"] = f"py3-none-{platform}"
+        build_data["tag"] = f"py3-none-{asked or _own_platform()}"
+
+    def _compile(self) -> None:
+        root = Path(self.root)
+        sources = sorted(str(path.relative_to(root)) for path in root.glob("src/iotrace/**/*.c"))
+        rooms = sorted({os.path.dirname(source) for source in sources})
+        library = root / _LIBRARY
+        made = library.with_suffix(".made")  # a process may have the old library loaded
+        compiler = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
+        command = [*shlex.split(compiler), "-O2", "-shared", "-fPIC", *(f"-I{room}" for room in rooms)]
+        subprocess.run(
+            [*command, "-o", str(made), *sources], cwd=root, check=True, capture_output=True, text=True
+        )
+        made.replace(library)
+
+
+def _own_platform() -> str:
+    return sysconfig.get_platform().replace("-", "_").replace(".", "_")

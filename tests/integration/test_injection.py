@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
 import time
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -126,32 +124,6 @@ def test_start_up_costs_fifteen_milliseconds_at_most(tmp_path: Path) -> None:
     assert list((tmp_path / names.PROCESSES).iterdir())
     print(f"agent start-up: median {statistics.median(differences_ms):.1f} ms")
     assert statistics.median(differences_ms) <= 15
-
-
-@pytest.mark.parametrize("compiler", ["", "/no/such/compiler"])
-def test_the_wheel_is_typed_and_carries_its_way_in(tmp_path: Path, compiler: str) -> None:
-    """Built from a copy, as a build compiles beside the sources; any Python can load the library."""
-    project = tmp_path / "project"
-    ignored = shutil.ignore_patterns("__pycache__", "_compiled.*")
-    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
-        project.mkdir(exist_ok=True)
-        shutil.copy(PROJECT / name, project)
-    shutil.copytree(PROJECT / "src", project / "src", ignore=ignored)
-    line = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", str(tmp_path), str(project)]
-    if not compiler and shutil.which("cc") is None:
-        pytest.skip("no C compiler here")
-    environment = {**os.environ, "CC": compiler or "cc"}
-    done = subprocess.run(line, check=True, capture_output=True, text=True, env=environment)
-    (wheel,) = tmp_path.glob("*.whl")
-    contents = zipfile.ZipFile(wheel).namelist()
-    assert ("iotrace/_compiled.so" in contents) == (not compiler)
-    assert wheel.name.endswith("-py3-none-any.whl") == bool(compiler)
-    assert ("`iotrace merge` will be slower" in done.stdout + done.stderr) == bool(compiler)
-    assert wheel.name.startswith("iotrace_agent-")
-    assert "iotrace_agent.pth" in contents
-    assert "iotrace/py.typed" in contents
-    assert "iotrace/agent/shim/sitecustomize.py" in contents
-    assert not [name for name in contents if name.startswith(("tests/", "workloads/"))]
 
 
 def test_the_way_in_is_installed_here_too() -> None:
