@@ -93,10 +93,7 @@ def install_and_load(wheel: Path, directory: Path) -> None:
     (site,) = (directory / "venv" / "lib").glob("python*/site-packages")
     # A directory that a .pth names has its own .pth files left alone: our editable install is not found.
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
-    code = (
-        "import iotrace, iotrace.sources.chrome.compiled as compiled;"
-        "print(iotrace.__file__, compiled.available())"
-    )
+    code = "import iotrace, iotrace.compiled as c; print(iotrace.__file__, c.library() is not None)"
     shown = subprocess.check_output([str(python), "-c", code], text=True, cwd=directory)
     assert shown.split() == [str(site / "iotrace" / "__init__.py"), "True"]
     assert subprocess.run([str(python), "-m", "iotrace", "--version"], cwd=directory).returncode == 0
