@@ -123,7 +123,7 @@ def test_truncated_json_and_gzip_give_their_whole_events(tmp_path: Path) -> None
 def test_a_dftracer_log_cut_in_a_line_tells_the_line(tmp_path: Path) -> None:
     summary, events = _merge(tmp_path, DFTRACER[:-30], "trace.pfw")
     assert [event["name"] for event in events] == ["pread64"]
-    assert summary.problems == ["trace.pfw: 1 lines could not be read, the first is line 4"]
+    assert summary.problems == ["trace.pfw: 1 line could not be read, the first is line 4"]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from iotrace.sources.chrome.reader import Scanner
-from iotrace.sources.dftracer.chrome_events import LogReader, pool_of
+from iotrace.sources.dftracer.chrome_events import LogReader
+from iotrace.sources.dftracer.lines import pool_of
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.text(max_size=6),

@@ -52,4 +52,4 @@ def test_calls_of_the_sessions_processes_since_the_log_began_count(tmp_path: Pat
 def test_a_log_that_is_gone_is_a_problem(tmp_path: Path) -> None:
     own = OwnLogs({str(tmp_path / "trace"): SINCE_NS}, frozenset({1}))
     (problem,) = read_posix(tmp_path, own_logs=own).problems
-    assert "is not there" in problem
+    assert "is missing" in problem

@@ -19,7 +19,8 @@ from iotrace.sources.byte_stream import Progress, blocks, is_compressed, silent,
 from iotrace.sources.chrome.event import us_to_ns
 from iotrace.sources.chrome.reader import Scanner
 from iotrace.sources.clocks.session_clock import Clock
-from iotrace.sources.dftracer.chrome_events import LogReader, pool_of
+from iotrace.sources.dftracer.chrome_events import LogReader
+from iotrace.sources.dftracer.lines import pool_of
 from iotrace.sources.session import open_session
 
 _EDGE_BYTES = 1 << 20

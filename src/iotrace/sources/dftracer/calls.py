@@ -1,7 +1,7 @@
-"""dftracer 2.x: POSIX calls as JSON lines, into columns.
+"""dftracer's POSIX calls as columns, over all logs of a session.
 
-Hashes of file names are written once, by the first process that met a name: they are pooled over all
-files of a run. Lines cut by a signal or a full disk are counted and left out.
+dftracer writes the hash of a file's name once, in the first process that meets the name: the hashes are
+pooled over all files.
 """
 
 from __future__ import annotations
@@ -12,45 +12,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import UNSET
 
+from iotrace.sources.byte_stream import blocks
 from iotrace.sources.clocks.anchors import Clocks
 from iotrace.sources.clocks.realtime_correction import Stamper, restamp
 from iotrace.sources.clocks.session_clock import Clock, Times
+from iotrace.sources.dftracer.lines import LineBatch, LineReader, hashes_of
 from iotrace.sources.dftracer.lost_calls import Numbers
 
-_CHUNK_BYTES = 8 << 20
-_ESCAPED = {0xDC00 + byte: f"\\\\x{byte:02x}" for byte in range(0x80, 0x100)}
-
-# Whatever a damaged line holds, its numbers fit a column of int64, times in ns included.
-_Int = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
-_Us = Annotated[int, msgspec.Meta(ge=0, le=2**52)]
-
-
-class _Arguments(msgspec.Struct):
-    ret: _Int | None = None
-    offset: _Int | None = None
-    count: _Int | None = None
-    fhash: str | None = None
-    hhash: str | None = None
-    name: str | None = None
-    value: str | None = None
-
-
-class _Line(msgspec.Struct):
-    name: str
-    cat: str
-    pid: _Int
-    tid: _Int
-    ph: _Int
-    ts: _Us = 0
-    dur: _Us = 0
-    id: _Int | None = None
-    args: _Arguments | None = None
+_LARGEST = 2**62  # of the numbers that a column of int64 holds, sums of two of them included
 
 
 @dataclass(frozen=True)
@@ -113,10 +88,10 @@ def concatenate(parts: Sequence[PosixCalls]) -> PosixCalls:
     return replace(parts[0], **{name: column[order] for name, column in columns.items()})
 
 
-class _Index(dict[str, int]):
-    """Numbers strings in the order they come."""
+class _Index(dict[Any, int]):
+    """Numbers strings in the order in which they come."""
 
-    def __missing__(self, key: str) -> int:
+    def __missing__(self, key: Any) -> int:
         self[key] = number = len(self)
         return number
 
@@ -137,73 +112,122 @@ _NONE = OwnLogs({}, frozenset())
 
 
 def read_posix(*directories: Path, own_logs: OwnLogs = _NONE, clocks: Clocks | None = None) -> PosixCalls:
-    """All calls in the ``.pfw`` files of `directories`, hashes resolved; times in ns (resolution 1 us).
+    """Read all calls in the ``.pfw`` and ``.pfw.gz`` files of `directories`, and those in `own_logs`.
 
-    Also those in `own_logs`. `clocks` bring their times to the session's.
+    Times are in ns with a resolution of 1 us; with `clocks` they are the session's, else CLOCK_REALTIME.
     """
-    rows: list[tuple[int, ...]] = []
-    logs: list[int] = []  # how many rows there are up to the end of each log
-    names, hashes, hosts = _Index(), _Index(), _Index()
-    spelled: dict[str, str] = {}
-    nodes: dict[str, str] = {}
-    pids: set[int] = set()
-    problems: list[str] = []
+    table = _Table(own_logs.pids)
     collecting = gc.isenabled()
     gc.disable()  # nothing here is cyclic, and collecting halves the speed
     try:
+        problems: list[str] = []
         for path, since_ns in _files(directories, own_logs, problems):
-            numbers = Numbers()
-            for line in _lines(path, problems):
-                if line.id is not None:
-                    numbers.add(line.pid, line.id)
-                arguments = line.args
-                if arguments is None:
-                    continue
-                foreign = since_ns is not None and line.ph == 1
-                if foreign and (line.pid not in own_logs.pids or line.ts * 1000 < (since_ns or 0)):
-                    continue
-                if line.ph == 4:
-                    if line.name == "HH" and arguments.value is not None and arguments.name is not None:
-                        nodes[arguments.value] = arguments.name
-                    elif line.name == "FH" and arguments.value is not None and arguments.name is not None:
-                        spelled[arguments.value] = arguments.name
-                elif line.ph == 1:
-                    pids.add(line.pid)
-                    if line.cat != "dftracer" and arguments.fhash is not None:
-                        rows.append(
-                            (
-                                line.ts * 1000,
-                                (line.ts + line.dur) * 1000,
-                                line.pid,
-                                line.tid,
-                                names[line.name],
-                                hashes[arguments.fhash],
-                                -1 if arguments.ret is None else arguments.ret,
-                                -1 if arguments.offset is None else arguments.offset,
-                                -1 if arguments.count is None else arguments.count,
-                                hosts[arguments.hhash or ""],
-                            )
-                        )
-            logs.append(len(rows))
-            if since_ns is None:  # a program's own log may hold an earlier run
-                problems += numbers.problems()
+            reader = LineReader(path.name)
+            for batch in reader.read(blocks(path, problems)):
+                table.take(batch, since_ns)
+            problems += reader.problems
+            problems += table.end_of_log(whole=since_ns is None)
     finally:
         if collecting:
             gc.enable()
-    table = np.array(rows, dtype=np.int64).reshape(-1, len(_COLUMNS))
-    host_names = [nodes.get(key, "") for key in hosts]
-    unsure_ns = _steady(table, logs, host_names, clocks) if clocks is not None else 0
-    table = table[np.argsort(table[:, 0], kind="stable")]
-    columns = {name: np.ascontiguousarray(table[:, place]) for place, name in enumerate(_COLUMNS)}
-    return PosixCalls(
-        **columns,
-        names=list(names),
-        files=[spelled.get(key, f"(file {key}, name lost)") for key in hashes],
-        nodes=host_names,
-        pids=frozenset(pids),
-        problems=problems,
-        unsure_ns=unsure_ns,
-    )
+    return table.calls(problems, clocks)
+
+
+class _Table:
+    """Collects the calls of one log after another."""
+
+    def __init__(self, own_pids: frozenset[int]) -> None:
+        self._own_pids = own_pids
+        self._tables: list[Times] = []
+        self._count = 0
+        self._logs: list[int] = []  # how many rows there are up to the end of each log
+        self._names, self._hashes, self._hosts = _Index(), _Index(), _Index()
+        self._pool: dict[str, str] = {}
+        self._pids: set[int] = set()
+        self._numbers = Numbers()
+
+    def take(self, batch: LineBatch, since_ns: int | None) -> None:
+        """Add the calls of `batch`; of a program's own log those of our processes since `since_ns`."""
+        self._pool |= hashes_of(batch.lines)
+        names, hashes, hosts, pids = self._names, self._hashes, self._hosts, self._pids
+        add_number = self._numbers.add
+        rows: list[tuple[Any, ...]] = []
+        starts = batch.start_ns.tolist()
+        ends = (batch.start_ns + np.maximum(batch.duration_ns, 0)).tolist()
+        for line, start_ns, end_ns in zip(batch.lines, starts, ends, strict=True):
+            pid, args = line.pid, line.args
+            if type(pid) is not int:
+                pid = _integer(pid)
+            if line.id is not UNSET:
+                add_number(pid, line.id if type(line.id) is int else _integer(line.id))
+            if args is UNSET or (line.ph != 1 and line.ph != "X"):  # 2.x writes numbers, 1.x letters
+                continue
+            if since_ns is not None and (pid not in self._own_pids or start_ns < since_ns):
+                continue
+            pids.add(pid)
+            file = args.get("fhash")
+            if file is None or line.cat == "dftracer":
+                continue
+            get = args.get
+            host = get("hhash", "")
+            rows.append(
+                (
+                    start_ns,
+                    end_ns,
+                    pid,
+                    line.tid,
+                    names[line.name],
+                    hashes[file if type(file) is str else str(file)],
+                    get("ret", -1),
+                    get("offset", -1),
+                    get("count", -1),
+                    hosts[host if type(host) is str else str(host)],
+                )
+            )
+        if rows:
+            self._tables.append(_table(rows))
+            self._count += len(rows)
+
+    def end_of_log(self, whole: bool) -> list[str]:
+        """Begin another log; returns what dftracer lost of this one, if it is the `whole` of a process's."""
+        self._logs.append(self._count)
+        lost = self._numbers.problems() if whole else []
+        self._numbers = Numbers()
+        return lost
+
+    def calls(self, problems: list[str], clocks: Clocks | None) -> PosixCalls:
+        """All calls, sorted by start."""
+        table = np.concatenate([np.empty((0, len(_COLUMNS)), np.int64), *self._tables])
+        nodes = [self._pool.get(key, "") for key in self._hosts]
+        unsure_ns = _steady(table, self._logs, nodes, clocks) if clocks is not None else 0
+        table = table[np.argsort(table[:, 0], kind="stable")]
+        columns = {name: np.ascontiguousarray(table[:, index]) for index, name in enumerate(_COLUMNS)}
+        return PosixCalls(
+            **columns,
+            names=list(map(str, self._names)),
+            files=[self._pool.get(key, f"(file {key}, name lost)") for key in self._hashes],
+            nodes=nodes,
+            pids=frozenset(self._pids),
+            problems=problems,
+            unsure_ns=unsure_ns,
+        )
+
+
+def _table(rows: list[tuple[Any, ...]]) -> Times:
+    """The rows as int64, values of other kinds replaced as `_integer` says."""
+    table: npt.NDArray[Any] = np.array(rows)
+    if table.dtype == np.int64 and not (np.abs(table) > _LARGEST).any():
+        return table
+    return np.array([[_integer(value) for value in row] for row in rows], dtype=np.int64)
+
+
+def _integer(value: Any) -> int:
+    """The value where it is a number that fits a column; else -1, which dftracer uses for unknown."""
+    if type(value) is int:
+        return value if -_LARGEST <= value <= _LARGEST else -1
+    if isinstance(value, str) and value.isdecimal() and len(value) < 19:
+        return int(value)
+    return -1
 
 
 def _steady(table: Times, logs: Sequence[int], nodes: Sequence[str], clocks: Clocks) -> int:
@@ -240,52 +264,20 @@ def _steady(table: Times, logs: Sequence[int], nodes: Sequence[str], clocks: Clo
 def _files(
     directories: Sequence[Path], own_logs: OwnLogs, problems: list[str]
 ) -> list[tuple[Path, int | None]]:
-    """The files to read, and since when their calls count where they are a program's own."""
-    paths = sorted(path for directory in directories for path in directory.glob("*.pfw"))
+    """The files to read, and since when (ns) their calls count where they are a program's own."""
+    paths = sorted(path for directory in directories for path in _logs_in(directory, ""))
     found: list[tuple[Path, int | None]] = [(path, None) for path in paths]
     for prefix, since_ns in own_logs.since_ns.items():
-        place = Path(prefix)
-        logs = sorted(place.parent.glob(glob.escape(place.name) + "-*.pfw"))
+        log = Path(prefix)
+        logs = sorted(_logs_in(log.parent, glob.escape(log.name) + "-"))
         if not logs:
             problems.append(
-                f"{prefix}-*.pfw, the program's own log of dftracer's, is not there: "
-                "it had the calls made since it was begun"
+                f"{prefix}-*.pfw, the dftracer log that the program began, is missing: "
+                "it holds the calls made since then"
             )
         found += [(path, since_ns) for path in logs]
     return found
 
 
-def _lines(path: Path, problems: list[str]) -> Any:
-    decoder = msgspec.json.Decoder(_Line)
-    lost = 0
-    with path.open("rb") as file:
-        rest = b""
-        while chunk := file.read(_CHUNK_BYTES):
-            whole, newline, rest = (rest + chunk).rpartition(b"\n")
-            try:
-                yield from decoder.decode_lines(whole + newline)
-            except (msgspec.DecodeError, UnicodeDecodeError):
-                for line in whole.split(b"\n"):
-                    decoded = _decode_one(line, decoder)
-                    if decoded is not None:
-                        yield decoded
-                    else:
-                        lost += bool(line.strip())
-        if rest.strip():
-            decoded = _decode_one(rest, decoder)
-            if decoded is not None:
-                yield decoded
-            else:
-                lost += 1
-    if lost:
-        problems.append(f"{lost} unreadable lines in {path.name}")
-
-
-def _decode_one(line: bytes, decoder: msgspec.json.Decoder[_Line]) -> _Line | None:
-    # Names of files are raw bytes: those that are no UTF-8 become \\xNN, as in the agent's records.
-    for candidate in (line, line.decode(errors="surrogateescape").translate(_ESCAPED).encode()):
-        try:
-            return decoder.decode(candidate)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            continue
-    return None
+def _logs_in(directory: Path, start: str) -> list[Path]:
+    return [path for suffix in (".pfw", ".pfw.gz") for path in directory.glob(f"{start}*{suffix}")]

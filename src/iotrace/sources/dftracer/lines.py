@@ -1,0 +1,207 @@
+"""The one reader of dftracer's logs, 1.x and 2.x: from bytes to lines with times in ns.
+
+A log is one JSON object a line. 1.x begins with ``[``, writes phases as letters and may put numbers in
+quotes; 2.x writes phases as numbers. What stops a program may cut a log anywhere: every line that can be
+read is read, the others are counted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec import UNSET, UnsetType
+
+from iotrace.sources.chrome.event import KEYS, Times
+from iotrace.sources.chrome.lenient_decoder import event_of, objects, plain
+
+# The phases of 2.x; 3 is a sum over calls, with a start and a duration.
+PHASES = {1: "X", 2: "C", 3: "X", 4: "M"}
+_POOLED = frozenset(("FH", "HH", "SH", "PH"))
+_HASHES = re.compile(rb'"name"\s*:\s*"(?:FH|HH|SH|PH)"')
+# Bytes that are no UTF-8 become \xNN, as in the agent's records.
+_ESCAPED = {0xDC00 + byte: f"\\\\x{byte:02x}" for byte in range(0x80, 0x100)}
+_CONTROLS = bytes(0x20 if byte < 32 and byte != 10 else byte for byte in range(256))
+_BETWEEN = " ,\0"
+_FARTHEST_US = 2**52
+
+
+class Line(msgspec.Struct, forbid_unknown_fields=True, gc=False, kw_only=True):
+    """One event as the log has it. `ts` and `dur` in us; a `LineBatch` has them in ns."""
+
+    ph: int | str
+    name: str | UnsetType = UNSET
+    cat: str | UnsetType = UNSET
+    pid: int | str | UnsetType = UNSET
+    tid: int | str | UnsetType = UNSET
+    ts: int | UnsetType = UNSET
+    dur: int | UnsetType = UNSET
+    id: int | str | UnsetType = UNSET
+    type: int | UnsetType = UNSET
+    args: dict[str, Any] | UnsetType = UNSET
+
+
+_OWN_KEYS = frozenset(Line.__struct_fields__)
+_decoder = msgspec.json.Decoder(Line)
+
+
+@dataclass
+class LineBatch:
+    """Consecutive lines; one start and one duration in ns for each (0 where the line has none).
+
+    `extra` holds, by index, the keys that `Line` does not have.
+    """
+
+    lines: list[Line]
+    start_ns: Times
+    duration_ns: Times
+    extra: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+
+class LineReader:
+    """Reads one log. `name` is what its problems call it."""
+
+    def __init__(self, name: str) -> None:
+        self.problems: list[str] = []
+        self.lost_events = 0
+        self._name = name
+        self._line = 0
+        self._first_loss: int | None = None
+
+    def read(self, blocks: Iterable[bytes]) -> Iterator[LineBatch]:
+        """Yield the lines of the log in order; afterwards `problems` says what was lost."""
+        rest = b""
+        for block in blocks:
+            whole, newline, rest = (rest + block.translate(_CONTROLS)).rpartition(b"\n")
+            yield self._batch(whole + newline)
+        if rest.strip(b" \0]"):
+            yield self._batch(rest)
+        if self.lost_events:
+            lines = "1 line" if self.lost_events == 1 else f"{self.lost_events} lines"
+            self.problems.append(
+                f"{self._name}: {lines} could not be read, the first is line {self._first_loss}"
+            )
+
+    def _batch(self, piece: bytes) -> LineBatch:
+        try:
+            lines = _decoder.decode_lines(piece)
+            starts = np.array([0 if line.ts is UNSET else line.ts for line in lines], np.int64)
+            durations = np.array([0 if line.dur is UNSET else line.dur for line in lines], np.int64)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError):
+            return self._one_by_one(piece)
+        if ((starts < 0) | (starts >= _FARTHEST_US) | (np.abs(durations) >= _FARTHEST_US)).any():
+            return self._one_by_one(piece)
+        self._line += piece.count(b"\n")
+        return LineBatch(lines, starts * 1000, durations * 1000)
+
+    def _one_by_one(self, piece: bytes) -> LineBatch:
+        lines: list[Line] = []
+        starts: list[int] = []
+        durations: list[int] = []
+        extra: dict[int, dict[str, Any]] = {}
+        for raw in piece.split(b"\n"):
+            self._line += 1
+            text = raw.decode(errors="surrogateescape").translate(_ESCAPED).strip(_BETWEEN)
+            text = text.removeprefix("[").lstrip(_BETWEEN)
+            if text in ("", "]"):
+                continue
+            sound = _sound(text)
+            if sound is not None:
+                lines.append(sound)
+                starts.append(0 if sound.ts is UNSET else sound.ts * 1000)
+                durations.append(0 if sound.dur is UNSET else sound.dur * 1000)
+                continue
+            for found in objects(text, 0, final=True):  # a torn line may hold the next one
+                try:
+                    if found.value is None:
+                        raise ValueError("damaged")
+                    line, start_ns, duration_ns, unknown = _mended(found.value)
+                except (ValueError, msgspec.MsgspecError, RecursionError, TypeError, OverflowError):
+                    self.lost_events += 1
+                    self._first_loss = self._first_loss or self._line
+                    continue
+                if unknown:
+                    extra[len(lines)] = unknown
+                lines.append(line)
+                starts.append(start_ns)
+                durations.append(duration_ns)
+        return LineBatch(lines, np.array(starts, np.int64), np.array(durations, np.int64), extra)
+
+
+def _sound(text: str) -> Line | None:
+    """The line, where all its values have the types and the size that dftracer writes."""
+    try:
+        line = _decoder.decode(text)
+    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
+        return None
+    start = 0 if line.ts is UNSET else line.ts
+    duration = 0 if line.dur is UNSET else line.dur
+    return line if 0 <= start < _FARTHEST_US and abs(duration) < _FARTHEST_US else None
+
+
+def _mended(value: dict[str, Any]) -> tuple[Line, int, int, dict[str, Any]]:
+    """A line whose values have odd types, its start and duration in ns, and the keys that it adds.
+
+    Raises:
+        ValueError: it has no time that can be read.
+    """
+    phase = value["ph"]
+    event, start_ns, duration_ns, unknown, _ = event_of(
+        {**value, "ph": PHASES.get(phase, str(phase)) if isinstance(phase, int) else phase}
+    )
+    args = value.get("args", UNSET)
+    line = Line(
+        ph=event.ph,
+        name=event.name,
+        cat=event.cat,
+        pid=event.pid,
+        tid=event.tid,
+        dur=UNSET if event.dur is UNSET else 0,
+        id=event.id,
+        args=args if args is UNSET else plain(args if isinstance(args, dict) else {"args": args}),
+    )
+    unknown.pop("type", None)
+    if isinstance(value.get("type"), int):
+        line.type = value["type"]
+    unknown |= {key: plain(value[key]) for key in (KEYS - _OWN_KEYS) & value.keys()}
+    return line, start_ns, duration_ns, unknown
+
+
+def hashes_of(lines: Iterable[Line]) -> dict[str, str]:
+    """Collect the names of files, hosts and strings that `lines` introduce, by their hashes."""
+    found = {}
+    for line in lines:
+        if line.name in _POOLED and line.args is not UNSET:
+            value, name = line.args.get("value"), line.args.get("name")
+            if isinstance(value, str) and name is not None:
+                found[value] = str(name)
+    return found
+
+
+def pool_of(block: bytes) -> dict[str, str]:
+    """The hashes that a piece of a log, of whole lines, introduces; the other lines are not decoded."""
+    wanted = [line for line in block.split(b"\n") if _HASHES.search(line)]
+    batches = LineReader("").read([b"\n".join(wanted)])
+    return {key: name for batch in batches for key, name in hashes_of(batch.lines).items()}
+
+
+def phase_of(line: Line) -> str:
+    """The phase as Chrome's format has it: a letter."""
+    return line.ph if isinstance(line.ph, str) else PHASES.get(line.ph, str(line.ph))
+
+
+def spelled_out(args: Mapping[str, Any], pool: Mapping[str, str]) -> dict[str, Any]:
+    """`args` with the names behind their hashes in front: ``fhash`` as ``file``, ``hhash`` as ``host``."""
+    known = {
+        _SPELLED.get(key, key.removesuffix("_hash").removesuffix("hash") or key): pool[value]
+        for key, value in args.items()
+        if key.endswith("hash") and isinstance(value, str) and value in pool
+    }
+    return {**known, **args}
+
+
+_SPELLED = {"fhash": "file", "hhash": "host"}
