@@ -6,168 +6,12 @@
  */
 #include "scan.h"
 
-enum { STATUS_MORE, STATUS_END, STATUS_ODD, STATUS_FULL };
-enum { ID_ABSENT = -1, ID_OTHER = -2 };
-
 typedef struct {
     int64_t rows, consumed, status, tracks;
 } Found;
 
-typedef enum { FINE, CUT, ODD } Verdict;
-
 enum { MOST_PS_US = 1 << 30 }; /* as in events.py */
-enum { MOST_TRACKS = 4096, SLOTS = 4 * MOST_TRACKS, DEEPEST = 60, LONGEST_NUMBER = 300 };
-
-/* One character of UTF-8 beyond ASCII. */
-static Verdict skip_character(const uint8_t **at, const uint8_t *end) {
-    const uint8_t *p = *at;
-    uint8_t first = *p;
-    int more = first >= 0xC2 && first < 0xE0 ? 1 : (first & 0xF0) == 0xE0 ? 2 : first >= 0xF0 && first < 0xF5 ? 3 : 0;
-    if (!more) return ODD;
-    if (end - p <= more) return CUT;
-    for (int i = 1; i <= more; i++)
-        if ((p[i] & 0xC0) != 0x80) return ODD;
-    if ((first == 0xE0 && p[1] < 0xA0) || (first == 0xED && p[1] > 0x9F) || (first == 0xF0 && p[1] < 0x90) ||
-        (first == 0xF4 && p[1] > 0x8F))
-        return ODD; /* longer than needed, half of a UTF-16 pair, beyond Unicode */
-    *at = p + more + 1;
-    return FINE;
-}
-
-/* From behind the opening quote to behind the closing one. Raw control characters, which real traces hold, pass:
- * `write_text` makes spaces of them. */
-static Verdict skip_string(const uint8_t **at, const uint8_t *end) {
-    const uint8_t *p = *at;
-    for (;;) {
-        p = skip_plain(p, end);
-        if (p >= end) return CUT;
-        if (*p == '"') {
-            *at = p + 1;
-            return FINE;
-        }
-        if (*p == '\\') {
-            if (end - p < 2) return CUT;
-            if (p[1] == 'u') {
-                if (end - p < 6) return CUT;
-                int code = 0;
-                for (int i = 2; i < 6; i++) {
-                    int digit = hex_digit(p[i]);
-                    if (digit < 0) return ODD;
-                    code = code * 16 + digit;
-                }
-                if (code >= 0xD800 && code < 0xE000) return ODD; /* it may be half a pair */
-                p += 6;
-            } else if (strchr("\"\\/bfnrt", p[1]) && p[1]) {
-                p += 2;
-            } else {
-                return ODD;
-            }
-        } else if (*p < 0x20) {
-            p++;
-        } else {
-            Verdict verdict = skip_character(&p, end);
-            if (verdict != FINE) return verdict;
-        }
-    }
-}
-
-/* Exponents of three digits may be numbers that no double holds: Perfetto refuses a whole file for one. */
-static Verdict skip_number(const uint8_t **at, const uint8_t *end) {
-    const uint8_t *p = *at, *begin = p;
-    if (p < end && *p == '-') p++;
-    if (p >= end) return CUT;
-    if (!is_digit(*p)) return ODD;
-    if (*p == '0' && p + 1 < end && is_digit(p[1])) return ODD;
-    while (p < end && is_digit(*p)) p++;
-    if (p < end && *p == '.') {
-        p++;
-        if (p < end && !is_digit(*p)) return ODD;
-        while (p < end && is_digit(*p)) p++;
-    }
-    if (p < end && (*p | 0x20) == 'e') {
-        p++;
-        if (p < end && (*p == '+' || *p == '-')) p++;
-        const uint8_t *exponent = p;
-        while (p < end && is_digit(*p)) p++;
-        if (p < end && (p == exponent || p - exponent > 2)) return ODD;
-    }
-    if (p >= end) return CUT;
-    if (p - begin > LONGEST_NUMBER) return ODD;
-    *at = p;
-    return FINE;
-}
-
-static Verdict skip_word(const uint8_t **at, const uint8_t *end, const char *word, int length) {
-    if (end - *at < length) return CUT;
-    if (memcmp(*at, word, (size_t)length)) return ODD;
-    *at += length;
-    return FINE;
-}
-
-/* One value of any kind; `*at` is at its first byte. */
-static Verdict skip_value(const uint8_t **at, const uint8_t *end) {
-    const uint8_t *p = *at;
-    uint64_t objects = 0; /* a bit for each level: 1 within an object, 0 within an array */
-    int depth = 0;
-    Verdict verdict;
-value:
-    if (p >= end) return CUT;
-    switch (*p) {
-    case '"':
-        p++;
-        if ((verdict = skip_string(&p, end)) != FINE) return verdict;
-        break;
-    case '{':
-        if (depth == DEEPEST) return ODD;
-        objects = objects << 1 | 1, depth++;
-        p = skip_space(p + 1, end);
-        if (p < end && *p == '}') goto close;
-        goto key;
-    case '[':
-        if (depth == DEEPEST) return ODD;
-        objects <<= 1, depth++;
-        p = skip_space(p + 1, end);
-        if (p < end && *p == ']') goto close;
-        goto value;
-    case 't':
-        if ((verdict = skip_word(&p, end, "true", 4)) != FINE) return verdict;
-        break;
-    case 'f':
-        if ((verdict = skip_word(&p, end, "false", 5)) != FINE) return verdict;
-        break;
-    case 'n':
-        if ((verdict = skip_word(&p, end, "null", 4)) != FINE) return verdict;
-        break;
-    default:
-        if ((verdict = skip_number(&p, end)) != FINE) return verdict;
-    }
-after:
-    if (!depth) {
-        *at = p;
-        return FINE;
-    }
-    p = skip_space(p, end);
-    if (p >= end) return CUT;
-    if (*p == ',') {
-        p = skip_space(p + 1, end);
-        if (objects & 1) goto key;
-        goto value;
-    }
-    if (*p != (objects & 1 ? '}' : ']')) return ODD;
-close:
-    p++, depth--, objects >>= 1;
-    goto after;
-key:
-    if (p >= end) return CUT;
-    if (*p != '"') return ODD;
-    p++;
-    if ((verdict = skip_string(&p, end)) != FINE) return verdict;
-    p = skip_space(p, end);
-    if (p >= end) return CUT;
-    if (*p != ':') return ODD;
-    p = skip_space(p + 1, end);
-    goto value;
-}
+enum { MOST_TRACKS = 4096, SLOTS = 4 * MOST_TRACKS };
 
 static int key_of(const uint8_t *text, int64_t length) {
 #define IS(word, key) \
@@ -265,8 +109,7 @@ static uint32_t hash_of(const uint8_t *text, const Row *row, int one, int two) {
     return hash ^ hash >> 15;
 }
 
-/* One event, from its brace. */
-static Verdict read_event(const uint8_t *text, const uint8_t **at, const uint8_t *end, Row *row) {
+Verdict iotrace_read_event(const uint8_t *text, const uint8_t **at, const uint8_t *end, Row *row, Arguments *arguments) {
     const uint8_t *p = *at;
     Verdict verdict;
     memset(row, 0, sizeof *row);
@@ -285,7 +128,8 @@ static Verdict read_event(const uint8_t *text, const uint8_t **at, const uint8_t
         if (*p != ':') return ODD;
         p = skip_space(p + 1, end);
         const uint8_t *value = p;
-        if ((verdict = skip_value(&p, end)) != FINE) return verdict;
+        verdict = known == ARGS && arguments ? iotrace_read_arguments(&p, end, arguments) : skip_value(&p, end);
+        if (verdict != FINE) return verdict;
         row->others |= known < 0 || known == ID2 || known == BIND_ID;
         if (known >= 0) {
             if (row->stop[known]) return ODD; /* twice: which one holds is the patient reader's to say */
@@ -357,7 +201,7 @@ void iotrace_scan(const uint8_t *text, int64_t length, Row *rows, int64_t capaci
     int64_t count = 0, tracks = 0;
     found->status = STATUS_FULL;
     while (count < capacity && tracks < MOST_TRACKS) {
-        while (p < end && (is_space(*p) || *p == ',' || *p == 0)) p++;
+        p = skip_between(p, end);
         found->status = STATUS_MORE;
         if (p >= end) break;
         if (*p == ']') {
@@ -366,7 +210,7 @@ void iotrace_scan(const uint8_t *text, int64_t length, Row *rows, int64_t capaci
         }
         Row *row = rows + count;
         const uint8_t *after = p;
-        Verdict verdict = read_event(text, &after, end, row);
+        Verdict verdict = iotrace_read_event(text, &after, end, row, 0);
         if (verdict != FINE) {
             found->status = verdict == CUT ? STATUS_MORE : STATUS_ODD;
             break;

@@ -1,0 +1,240 @@
+/* The columns of Kineto's events, straight from their text: times, numbers of strings, and the integers among the
+ * arguments. `sources/kineto/compiled_columns.py` calls it; `sources/kineto/decoded_columns.py` does the same with
+ * decoded events, and is what its meaning is measured by.
+ */
+#include "numbered_strings.h"
+#include "scan.h"
+
+enum { NAMES, CATEGORIES, THREADS, FLOW_CATEGORIES, TABLES };
+enum { LONGEST_THREAD = 256, MOST_STRINGS = INT32_MAX - 1 };
+enum { STATUS_NO_MEMORY = STATUS_FULL + 1 };
+
+/* An event that lasted, an instant, or a begin or end. Numbers of strings count from 0; offsets are in the text. */
+typedef struct {
+    int64_t start_ns, duration_ns, integers[INTEGERS];
+    int32_t thread, category, name, arguments, arguments_stop;
+    uint8_t phase, is_collective;
+} Event;
+
+/* One end of a flow. `id` is a number, or a negative hash of what stands there instead. */
+typedef struct {
+    int64_t time_ns, id;
+    int32_t thread, category;
+    uint8_t phase;
+} FlowEnd;
+
+typedef struct {
+    int32_t begin, end;
+} Bounds;
+
+typedef struct {
+    Strings tables[TABLES];
+} Tables;
+
+typedef struct {
+    int64_t events, flow_ends, metadata, consumed, status;
+} Counts;
+
+/* The integer of an argument, also one in quotes; fractions are cut off. What is no integer, or not below 2^62,
+ * leaves -1. */
+static Verdict read_integer(const uint8_t **at, const uint8_t *end, int64_t *value) {
+    const uint8_t *p = *at;
+    *value = -1;
+    if (p >= end) return CUT;
+    int is_quoted = *p == '"';
+    Verdict verdict = skip_value(at, end);
+    if (verdict != FINE) return verdict;
+    const uint8_t *stop = *at - is_quoted;
+    p += is_quoted;
+    int is_negative = p < stop && *p == '-';
+    p += is_negative;
+    const uint8_t *digits = p;
+    uint64_t number = 0;
+    for (; p < stop && is_digit(*p) && p - digits < 19; p++) number = number * 10 + (uint64_t)(*p - '0');
+    if (p == digits || number >= UINT64_C(1) << 62) return FINE;
+    if (p < stop && *p == '.' && !is_quoted)
+        for (p++; p < stop && is_digit(*p);) p++;
+    if (p == stop) *value = is_negative ? -(int64_t)number : (int64_t)number;
+    return FINE;
+}
+
+static int integer_of(const uint8_t *key, int64_t length) {
+#define IS(word, number) \
+    if (!memcmp(key, word, sizeof word - 1)) return number
+    switch (length) {
+    case 5: IS("bytes", BYTES); break;
+    case 6: IS("stream", STREAM); IS("device", DEVICE); break;
+    case 11: IS("External id", EXTERNAL_ID); IS("correlation", CORRELATION); IS("external id", OLD_EXTERNAL_ID); break;
+    case 13: IS("Fwd thread id", FORWARD_THREAD); break;
+    case 15: IS("Sequence number", SEQUENCE); break;
+    }
+    return -1;
+#undef IS
+}
+
+static int is_collective_name(const uint8_t *key, int64_t length) {
+    return length == 15 && !memcmp(key, "Collective name", 15);
+}
+
+Verdict iotrace_read_arguments(const uint8_t **at, const uint8_t *end, Arguments *arguments) {
+    const uint8_t *p = *at;
+    Verdict verdict;
+    if (p < end && *p != '{') return skip_value(at, end);
+    p = skip_space(p + 1, end);
+    if (p < end && *p == '}') {
+        *at = p + 1;
+        return FINE;
+    }
+    for (;;) {
+        if (p >= end) return CUT;
+        if (*p != '"') return ODD;
+        const uint8_t *key = ++p;
+        if ((verdict = skip_string(&p, end)) != FINE) return verdict;
+        int64_t length = p - 1 - key;
+        p = skip_space(p, end);
+        if (p >= end) return CUT;
+        if (*p != ':') return ODD;
+        p = skip_space(p + 1, end);
+        int known = integer_of(key, length);
+        const uint8_t *value = p;
+        verdict = known < 0 ? skip_value(&p, end) : read_integer(&p, end, &arguments->integers[known]);
+        if (verdict != FINE) return verdict;
+        if (is_collective_name(key, length)) arguments->is_collective = *value != 'n'; /* null */
+        p = skip_space(p, end);
+        if (p >= end) return CUT;
+        if (*p == '}') break;
+        if (*p != ',') return ODD;
+        p = skip_space(p + 1, end);
+    }
+    *at = p + 1;
+    return FINE;
+}
+
+/* The number of a string, from 0; -1 without memory. What came last often comes again. */
+static int32_t number(Strings *strings, int32_t last, const uint8_t *text, int64_t length) {
+    if (last < strings->count) {
+        int64_t known_length;
+        const uint8_t *known = string_of(strings, last + 1, &known_length);
+        if (known_length == length && !memcmp(known, text, (size_t)length)) return last;
+    }
+    return number_of(strings, MOST_STRINGS, text, length) - 1;
+}
+
+/* The number of a key's value as it is written, which is nothing where the event lacks the key. */
+static int32_t number_of_value(Strings *strings, int32_t last, const uint8_t *text, const Row *row, int key) {
+    return number(strings, last, text + row->value[key], row->stop[key] - row->value[key]);
+}
+
+/* A thread is known by its pid and tid, as they are written. */
+static int32_t number_of_thread(Strings *strings, int32_t last, const uint8_t *text, const Row *row) {
+    uint8_t key[LONGEST_THREAD];
+    int64_t pid = row->stop[PID] - row->value[PID], tid = row->stop[TID] - row->value[TID];
+    memcpy(key, text + row->value[PID], (size_t)pid);
+    key[pid] = 0xFF; /* in no string that the scanner takes */
+    memcpy(key + pid + 1, text + row->value[TID], (size_t)tid);
+    return number(strings, last, key, pid + 1 + tid);
+}
+
+static int thread_fits(const Row *row) {
+    return (int64_t)(row->stop[PID] - row->value[PID]) + (row->stop[TID] - row->value[TID]) < LONGEST_THREAD;
+}
+
+/* FNV-1a, as `negative_hash` of decoded_columns.py. */
+static int64_t negative_hash(const uint8_t *p, const uint8_t *stop) {
+    uint64_t hash = UINT64_C(0xCBF29CE484222325);
+    for (; p < stop; p++) hash = (hash ^ *p) * UINT64_C(0x100000001B3);
+    return -1 - (int64_t)(hash >> 2);
+}
+
+Tables *iotrace_tables(void) { return calloc(1, sizeof(Tables)); }
+
+void iotrace_tables_free(Tables *tables) {
+    for (int table = 0; table < TABLES; table++) free_strings(&tables->tables[table]);
+    free(tables);
+}
+
+/* How many strings a table holds; the strings themselves, and where each one ends in `bytes`. */
+int64_t iotrace_table(const Tables *tables, int table, const uint8_t **bytes, const int64_t **stops) {
+    *bytes = tables->tables[table].bytes;
+    *stops = tables->tables[table].stops;
+    return tables->tables[table].count;
+}
+
+/* The columns of the whole events at the front of `text`. There is room for `capacity` of each of the three kinds;
+ * all others are only counted as consumed. */
+void iotrace_columns(Tables *tables, const uint8_t *text, int64_t length, int64_t capacity, Event *events,
+                     FlowEnd *flow_ends, Bounds *metadata, Counts *counts) {
+    Strings *names = &tables->tables[NAMES], *categories = &tables->tables[CATEGORIES];
+    Strings *threads = &tables->tables[THREADS], *flow_categories = &tables->tables[FLOW_CATEGORIES];
+    const uint8_t *p = text, *end = text + length;
+    int32_t thread = 0, category = 0, name = 0, flow_category = 0;
+    memset(counts, 0, sizeof *counts);
+    for (;;) {
+        if (counts->events == capacity || counts->flow_ends == capacity || counts->metadata == capacity) {
+            counts->status = STATUS_FULL;
+            break;
+        }
+        p = skip_between(p, end);
+        if (p >= end || *p == ']') {
+            counts->status = p >= end ? STATUS_MORE : STATUS_END;
+            break;
+        }
+        Row row;
+        Arguments arguments;
+        memset(arguments.integers, 0xFF, sizeof arguments.integers);
+        arguments.is_collective = 0;
+        const uint8_t *after = p;
+        Verdict verdict = iotrace_read_event(text, &after, end, &row, &arguments);
+        if (verdict == FINE && !thread_fits(&row)) verdict = ODD;
+        if (verdict != FINE) {
+            counts->status = verdict == CUT ? STATUS_MORE : STATUS_ODD;
+            break;
+        }
+        int is_made = 1;
+        switch (row.phase) {
+        case 'X': case 'i': case 'I': case 'B': case 'E': {
+            Event *event = events + counts->events;
+            thread = number_of_thread(threads, thread, text, &row);
+            category = number_of_value(categories, category, text, &row, CAT);
+            name = number_of_value(names, name, text, &row, NAME);
+            if (!(is_made = thread >= 0 && category >= 0 && name >= 0)) break;
+            event->start_ns = row.start_ns;
+            event->duration_ns = row.duration_ns;
+            memcpy(event->integers, arguments.integers, sizeof event->integers);
+            event->thread = thread;
+            event->category = category;
+            event->name = name;
+            event->arguments = row.value[ARGS];
+            event->arguments_stop = row.stop[ARGS];
+            event->phase = row.phase;
+            event->is_collective = arguments.is_collective;
+            counts->events++;
+            break;
+        }
+        case 's': case 't': case 'f': {
+            FlowEnd *flow_end = flow_ends + counts->flow_ends;
+            thread = number_of_thread(threads, thread, text, &row);
+            flow_category = number_of_value(flow_categories, flow_category, text, &row, CAT);
+            if (!(is_made = thread >= 0 && flow_category >= 0)) break;
+            flow_end->id = row.id >= 0 ? row.id : negative_hash(text + row.value[ID], text + row.stop[ID]);
+            flow_end->time_ns = row.start_ns;
+            flow_end->thread = thread;
+            flow_end->category = flow_category;
+            flow_end->phase = row.phase;
+            counts->flow_ends++;
+            break;
+        }
+        case 'M':
+            metadata[counts->metadata].begin = row.begin;
+            metadata[counts->metadata].end = row.end;
+            counts->metadata++;
+            break;
+        }
+        if (!is_made) {
+            counts->status = STATUS_NO_MEMORY;
+            break;
+        }
+        p = after;
+    }
+    counts->consumed = p - text;
+}

@@ -1,0 +1,89 @@
+"""The columns of some events: what the compiled and the patient reader both make of a piece of a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+# The integers among an event's arguments, in the order of columns.c. Two spellings of the external id are torch's.
+INTEGERS = {
+    "correlation": "correlation",
+    "stream": "stream",
+    "device": "device",
+    "External id": "external_id",
+    "Sequence number": "sequence",
+    "Fwd thread id": "forward_thread",
+    "bytes": "bytes",
+    "external id": "old_external_id",
+}
+COLLECTIVE_NAME = "Collective name"
+UNKNOWN = -1
+
+# `Event` and `FlowEnd` of columns.c.
+EVENT = np.dtype(
+    [
+        ("start_ns", "<i8"),
+        ("duration_ns", "<i8"),
+        *((name, "<i8") for name in INTEGERS.values()),
+        ("thread", "<i4"),
+        ("category", "<i4"),
+        ("name", "<i4"),
+        ("arguments", "<i4"),
+        ("arguments_stop", "<i4"),
+        ("phase", "u1"),
+        ("is_collective", "u1"),
+    ],
+    align=True,
+)
+FLOW_END = np.dtype(
+    [("time_ns", "<i8"), ("id", "<i8"), ("thread", "<i4"), ("category", "<i4"), ("phase", "u1")], align=True
+)
+EVENT_PHASES = "XiIBE"
+FLOW_PHASES = "stf"
+
+Thread = tuple[int | str, int | str]
+Rows = npt.NDArray[Any]
+
+
+@dataclass
+class Strings:
+    """What the numbers in columns stand for; the lists grow while a trace is read."""
+
+    names: list[str] = field(default_factory=list)
+    categories: list[str] = field(default_factory=list)
+    threads: list[Thread] = field(default_factory=list)
+    flow_categories: list[str] = field(default_factory=list)
+
+
+class Metadata(NamedTuple):
+    """A metadata event; `args` is JSON, empty where it has none."""
+
+    name: str
+    pid: int | str | None
+    tid: int | str | None
+    args: bytes
+
+
+@dataclass
+class ColumnBatch:
+    """Events and flow ends as rows of `EVENT` and `FLOW_END`; numbers of strings index `strings`.
+
+    The rows are valid until the next batch is made. `arguments` gives the JSON of an event's arguments, by row.
+    """
+
+    events: Rows
+    flow_ends: Rows
+    metadata: list[Metadata]
+    strings: Strings
+    arguments: Callable[[int], bytes]
+
+
+def number_or_text(value: int | str | None) -> int | str:
+    """A pid or tid: an integer also where it is written in a string; 0 where there is none."""
+    if isinstance(value, str):
+        return int(value) if value.isdecimal() and value.isascii() else value
+    return 0 if value is None else value

@@ -1,0 +1,137 @@
+"""The columns of decoded events: of odd ones, and of all where no library was compiled."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec import UNSET, Raw
+
+from iotrace.sources.chrome.batch import EventBatch
+from iotrace.sources.chrome.event import Event
+from iotrace.sources.kineto.column_batch import (
+    COLLECTIVE_NAME,
+    EVENT,
+    EVENT_PHASES,
+    FLOW_END,
+    FLOW_PHASES,
+    INTEGERS,
+    UNKNOWN,
+    ColumnBatch,
+    Metadata,
+    Strings,
+    Thread,
+    number_or_text,
+)
+
+_INTEGER = re.compile(rb'(-?\d{1,19})(?:\.\d+)?|"(-?\d{1,19})"')
+_HEXADECIMAL = re.compile(r"(?:0[xX](?=.))?([0-9a-fA-F]{1,13})")
+_LONGEST_ID = 13
+_LEAST_BEYOND = 1 << 62
+_arguments = msgspec.json.Decoder(dict[str, Raw]).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class DecodedColumns:
+    """Makes the columns of batches of one trace; equal strings have equal numbers in all of them."""
+
+    def __init__(self) -> None:
+        self.strings = Strings()
+        self._numbers: dict[int, dict[Any, int]] = {}
+
+    def batch(self, found: EventBatch) -> ColumnBatch:
+        """The columns of decoded events."""
+        events: list[tuple[Any, ...]] = []
+        flow_ends: list[tuple[Any, ...]] = []
+        metadata: list[Metadata] = []
+        arguments: list[bytes] = []
+        for event, start_ns, duration_ns in zip(
+            found.events, found.start_ns.tolist(), found.duration_ns.tolist(), strict=True
+        ):
+            if len(event.ph) != 1:
+                continue
+            if event.ph in EVENT_PHASES:
+                args = b"" if event.args is UNSET else bytes(event.args)
+                events.append((start_ns, duration_ns, *self._event(event, args)))
+                arguments.append(args)
+            elif event.ph in FLOW_PHASES:
+                category = self._number(self.strings.flow_categories, _text(event.cat))
+                flow_ends.append((start_ns, _id(event.id), self._thread(event), category, ord(event.ph)))
+            elif event.ph == "M":
+                args = b"" if event.args is UNSET else bytes(event.args)
+                metadata.append(Metadata(_text(event.name), _or_none(event.pid), _or_none(event.tid), args))
+        return ColumnBatch(
+            np.array(events, EVENT),
+            np.array(flow_ends, FLOW_END),
+            metadata,
+            self.strings,
+            arguments.__getitem__,
+        )
+
+    def _event(self, event: Event, args: bytes) -> tuple[int, ...]:
+        told = decode_arguments(args)
+        integers = [_integer(told.get(key)) for key in INTEGERS]
+        return (
+            *integers,
+            self._thread(event),
+            self._number(self.strings.categories, _text(event.cat)),
+            self._number(self.strings.names, _text(event.name)),
+            0,
+            0,
+            ord(event.ph),
+            bytes(told.get(COLLECTIVE_NAME, b"null"))[:1] != b"n",
+        )
+
+    def _thread(self, event: Event) -> int:
+        thread: Thread = number_or_text(_or_none(event.pid)), number_or_text(_or_none(event.tid))
+        return self._number(self.strings.threads, thread)
+
+    def _number(self, known: list[Any], value: Any) -> int:
+        numbers = self._numbers.setdefault(id(known), {})
+        number = numbers.setdefault(value, len(numbers))
+        if number == len(known):
+            known.append(value)
+        return number
+
+
+def decode_arguments(args: bytes) -> dict[str, Raw]:
+    """The arguments by their keys, as they are written; none where they are no object."""
+    try:
+        return _arguments(args) if args else {}
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+
+
+def _integer(raw: Raw | None) -> int:
+    """As `read_integer` of columns.c."""
+    found = None if raw is None else _INTEGER.fullmatch(bytes(raw))
+    if found is None:
+        return UNKNOWN
+    number = int(found[1] or found[2])
+    return number if abs(number) < _LEAST_BEYOND else UNKNOWN
+
+
+def _id(value: Any) -> int:
+    """As `identity` of scan.c, and a hash of what it takes for no number."""
+    if type(value) is int and 0 <= value < 10**_LONGEST_ID:
+        return value
+    found = _HEXADECIMAL.fullmatch(value) if isinstance(value, str) else None
+    return int(found[1], 16) if found else negative_hash(b"" if value is UNSET else _encode(value))
+
+
+def negative_hash(text: bytes) -> int:
+    """A negative number for a text (FNV-1a), as in columns.c."""
+    found = 0xCBF29CE484222325
+    for byte in text:
+        found = (found ^ byte) * 0x100000001B3 % (1 << 64)
+    return -1 - (found >> 2)
+
+
+def _text(value: Any) -> str:
+    return "" if value is UNSET else value
+
+
+def _or_none(value: Any) -> Any:
+    return None if value is UNSET else value
