@@ -48,7 +48,7 @@ def by_report(path: Path) -> Seen:
 def by_merge(path: Path) -> Seen:
     problems: list[str] = []
     whole = b"".join(blocks(path, []))
-    reader = LogReader(path.name, pool_of(whole))
+    reader = LogReader(pool_of(whole))
     found = []
     for batch in reader.batches(blocks(path, problems)):
         for row, event in enumerate(batch.events):

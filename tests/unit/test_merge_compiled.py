@@ -17,6 +17,7 @@ from iotrace.merge.flow_check import Arrows
 from iotrace.merge.rewrite import Rewriter
 from iotrace.merge.selection import Selection
 from iotrace.sources.chrome import compiled_scan
+from iotrace.sources.chrome.raw_batch import text_scan
 from iotrace.sources.chrome.reader import Scanner
 from iotrace.timeline.writers.chrome_json import ChromePart, opening
 from iotrace.timeline.writers.id_map import Tracks
@@ -59,7 +60,7 @@ events = st.fixed_dictionaries(
 
 def _converted(document: bytes, directory: Path, keep_text: bool) -> tuple[list[Any], Any]:
     """The events of the part that is made of `document`, and what was counted."""
-    scanner = Scanner("x", keep_text)
+    scanner = Scanner(text_scan() if keep_text else None)
     spill, arrows = Spill(directory / "rows"), Arrows(directory / "arrows")
     part = directory / "part"
     tracks = Tracks(1, 3, {})
@@ -136,20 +137,24 @@ def test_text_and_decoded_events_become_the_same(
 )
 def test_what_it_refuses(event: bytes) -> None:
     sound = b'{"ph":"X","ts":1}'
-    found = compiled_scan.scan(sound + b",\n " + event + b"," + sound)
-    assert (len(found.rows), found.status) == (1, compiled_scan.ODD)
+    found = compiled_scan.scan_rows(sound + b",\n " + event + b"," + sound)
+    assert (_count(found), found.status) == (1, compiled_scan.ODD)
     assert found.consumed == len(sound) + 3
+
+
+def _count(found: Any) -> int:
+    return 0 if found.events is None else len(found.events.rows)
 
 
 def test_what_is_cut_waits_for_more() -> None:
     event = '{"ph":"X","ts":1.5,"dur":2,"args":{"a":[1,true,null,-2.5e-3],"é\\u00e9\\n":""}}'.encode()
     for end in range(1, len(event)):
-        found = compiled_scan.scan(event[:end])
-        assert (len(found.rows), found.consumed, found.status) == (0, 0, compiled_scan.MORE), event[:end]
-    found = compiled_scan.scan(event + b" ]")
-    assert (len(found.rows), found.consumed, found.status) == (1, len(event) + 1, compiled_scan.END)
-    assert found.rows["start_ns"].tolist() == [1500]
-    assert found.rows["duration_ns"].tolist() == [2000]
+        found = compiled_scan.scan_rows(event[:end])
+        assert (_count(found), found.consumed, found.status) == (0, 0, compiled_scan.MORE), event[:end]
+    found = compiled_scan.scan_rows(event + b" ]")
+    assert (_count(found), found.consumed, found.status) == (1, len(event) + 1, compiled_scan.END)
+    assert found.events.rows["start_ns"].tolist() == [1500]
+    assert found.events.rows["duration_ns"].tolist() == [2000]
 
 
 @pytest.mark.parametrize(
@@ -157,11 +162,11 @@ def test_what_is_cut_waits_for_more() -> None:
     [("0.0005", 0), ("0.0015", 2), ("0.00151", 2), ("0.0004999", 0), ("-1.2345", -1234), ("7", 7000)],
 )
 def test_times_are_rounded_as_pythons_decimals_are(written: str, ns: int) -> None:
-    found = compiled_scan.scan(b'{"ph":"X","ts":%s}' % written.encode())
-    assert found.rows["start_ns"].tolist() == [ns]
+    found = compiled_scan.scan_rows(b'{"ph":"X","ts":%s}' % written.encode())
+    assert found.events.rows["start_ns"].tolist() == [ns]
 
 
 def test_more_tracks_than_one_call_knows() -> None:
     document = b"[" + b",".join(b'{"ph":"X","ts":1,"dur":1,"pid":%d}' % pid for pid in range(9000)) + b"]"
-    batches = list(Scanner("x", keep_text=True).batches(iter([document])))
+    batches = list(Scanner(text_scan()).batches(iter([document])))
     assert [pid for batch in batches for pid, _ in batch.tracks] == list(range(9000))

@@ -18,6 +18,7 @@ from iotrace.merge.flow_check import Arrows
 from iotrace.merge.rewrite import Rewriter
 from iotrace.merge.selection import Selection
 from iotrace.sources.chrome import compiled_scan
+from iotrace.sources.chrome.raw_batch import text_scan
 from iotrace.sources.chrome.reader import Scanner
 from iotrace.timeline.writers import compiled_native, packets, track_event
 from iotrace.timeline.writers.id_map import Tracks
@@ -59,7 +60,7 @@ FIRST = [
 
 
 def _part(document: bytes, directory: Path, delete_unbound: bool) -> tuple[bytes, Any]:
-    scanner = Scanner("x", keep_text=True)
+    scanner = Scanner(text_scan())
     spill, arrows = Spill(directory / "rows"), Arrows(directory / "arrows")
     tracks = Tracks(1, 3, {})
     sink = NativePart(directory / "part", 1)
@@ -139,7 +140,7 @@ def test_numbers_are_read_as_python_reads_them(
 ) -> None:
     data = b'[{"ph":"X","ts":1,"pid":1,"tid":1,"args":{"a":%s,"b":[%s]}}]' % (2 * (number.encode(),))
     encoder = compiled_native.Interned(10)
-    rows = compiled_scan.scan(data[1:]).rows
+    rows = compiled_scan.scan_rows(data[1:]).events.rows
     columns = np.zeros(1, np.int32), np.zeros(1, np.int64), np.zeros(1, np.int32)
     assert encoder.bodies(data[1:], rows, 0, *columns, encoder.room_for(rows))[0] == 1  # not refused
     compiled_way, python = _both(monkeypatch, data, tmp_path, False)

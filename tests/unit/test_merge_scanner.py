@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from iotrace.sources.chrome.raw_batch import text_scan
 from iotrace.sources.chrome.reader import Scanner
 from iotrace.sources.dftracer.chrome_events import LogReader
 from iotrace.sources.dftracer.lines import pool_of
@@ -70,7 +71,7 @@ def _document(found: list[dict[str, Any]], layout: dict[str, Any], bare: bool) -
 def test_every_layout_gives_the_same_events(
     found: list[dict[str, Any]], layout: dict[str, Any], bare: bool, size: int
 ) -> None:
-    scanner = Scanner("x")
+    scanner = Scanner()
     batches = list(scanner.batches(_blocks(_document(found, layout, bare), size)))
     read = [event for batch in batches for event in batch.events]
     starts = [time for batch in batches for time in batch.start_ns.tolist()]
@@ -96,7 +97,7 @@ def test_a_nanosecond_of_1970s_time_is_kept() -> None:
     document = (
         b'[{"ph":"X","ts":1795226512198917.123,"dur":0.001},{"ph":"X","ts":1795226512198917.124,"dur":0.001}]'
     )
-    batches = Scanner("x").batches(iter([document]))
+    batches = Scanner().batches(iter([document]))
     assert [time for batch in batches for time in batch.start_ns.tolist()] == [
         1795226512198917123,
         1795226512198917124,
@@ -117,7 +118,7 @@ def test_slices_that_touch_in_picoseconds_touch_in_nanoseconds(way: str, times_p
         "patiently": ',{"ph":"i","ts":"1"}',
     }.get(way, "")
     found = ",".join(f'{{"ph":"X","ts":{shown(at)},"dur":{shown(end - at)}}}' for at, end in spans)
-    batches = Scanner("x", keep_text=way == "as text").batches(iter([f"[{found}{more}]".encode()]))
+    batches = Scanner(text_scan() if way == "as text" else None).batches(iter([f"[{found}{more}]".encode()]))
     read = [
         (start, start + duration)
         for batch in batches
@@ -133,7 +134,7 @@ def test_dftracers_log_with_hashes_spelled_out(opening: bytes) -> None:
         b'{"id":1,"name":"read","cat":"POSIX","type":3,"pid":7,"tid":8,"ts":12,"dur":3,'
         b'"ph":1,"args":{"fhash":"f6"}}\n'
     )
-    reader = LogReader("x", pool_of(log))
+    reader = LogReader(pool_of(log))
     read = [event for batch in reader.batches(iter([log])) for event in batch.events]
     assert [(event.ph, event.name) for event in read] == [("M", "FH"), ("X", "read")]
     assert json.loads(bytes(read[1].args)) == {"file": "d.h5", "id": 1, "type": 3, "fhash": "f6"}  # type: ignore[arg-type]
@@ -145,7 +146,7 @@ def test_dftracer_1_with_commas_and_letters() -> None:
         b'[\n{"id":"0","name":"open64","cat":"POSIX","pid":"7","tid":"7",'
         b'"ts":"12","dur":"3","ph":"X","args":{}}\n]\n'
     )
-    reader = LogReader("x", {})
+    reader = LogReader({})
     (batch,) = [batch for batch in reader.batches(iter([log])) if batch.events]
     assert batch.start_ns.tolist() == [12_000]
     assert reader.lost_events == 0

@@ -19,6 +19,7 @@ from iotrace.merge.session_input import batches_of, timeline_of
 from iotrace.sources.byte_stream import Progress, blocks, silent, size_of
 from iotrace.sources.chrome.batch import Batch
 from iotrace.sources.chrome.event import Times
+from iotrace.sources.chrome.raw_batch import text_scan
 from iotrace.sources.chrome.reader import Scanner
 from iotrace.sources.dftracer.chrome_events import LogReader
 from iotrace.sources.session import open_session
@@ -111,9 +112,9 @@ def _convert(job: Job, spill: Spill, arrows: Arrows, progress: Progress) -> Resu
         what = "1 end of an arrow lies in no slice, shown as a mark"
         if unbound > 1:
             what = f"{unbound} ends of arrows lie in no slice, shown as marks"
-        problems.append(f"{job.source.label}: {what}")
+        problems.append(what)
     problems += getattr(reader, "problems", [])
-    problems += [f"{job.source.label}: {what} ({count})" for what, count in rewriter.mended.items()]
+    problems += [f"{what} ({count})" for what, count in rewriter.mended.items()]
     notes: list[str] = []
     return Result(
         tracks=tracks,
@@ -127,7 +128,7 @@ def _convert(job: Job, spill: Spill, arrows: Arrows, progress: Progress) -> Resu
         lost_events=getattr(reader, "lost_events", 0),
         metadata=_metadata(reader, notes),
         categories=rewriter.categories,
-        problems=problems,
+        problems=[f"{job.source.label}: {problem}" for problem in problems],
         notes=[f"{job.source.label}: {note}" for note in notes],
     )
 
@@ -143,10 +144,10 @@ def _chosen_pairs(job: Job) -> Times | None:
 def _open(job: Job, problems: list[str], progress: Progress) -> tuple[Any, Iterator[Batch]]:
     source = job.source
     if source.kind == CHROME:
-        scanner = Scanner(source.label, keep_text=True)
+        scanner = Scanner(text_scan())
         return scanner, scanner.batches(blocks(source.path, problems, progress))
     if source.kind == DFTRACER:
-        reader = LogReader(source.label, job.pool)
+        reader = LogReader(job.pool)
         return reader, reader.batches(blocks(source.path, problems, progress))
     timeline, _ = timeline_of(open_session(source.path), source.session_rank)
     return None, batches_of(timeline)

@@ -96,7 +96,8 @@ def identify(path: Path, problems: list[str], notes: list[str]) -> Source | None
     if not head.strip():
         # dftracer leaves empty files behind where a process forked and executed another program.
         residue = ".pfw" in path.name and not with_problems
-        (notes if residue else problems).extend(with_problems or [f"{path.name}: it is empty"])
+        what = with_problems or ["it is empty"]
+        (notes if residue else problems).extend(f"{path.name}: {problem}" for problem in what)
         return None
     kind = _kind(head)
     if kind is None and head.startswith(_UTF16):

@@ -17,6 +17,7 @@ from iotrace.merge.inputs import DFTRACER, SESSION, Source
 from iotrace.merge.session_input import bound_of, timeline_of
 from iotrace.sources.byte_stream import Progress, blocks, is_compressed, silent, size_of
 from iotrace.sources.chrome.event import us_to_ns
+from iotrace.sources.chrome.raw_batch import text_scan
 from iotrace.sources.chrome.reader import Scanner
 from iotrace.sources.clocks.session_clock import Clock
 from iotrace.sources.dftracer.chrome_events import LogReader
@@ -104,7 +105,7 @@ def _measure(source: Source, found: Survey, reach_ns: int, progress: Progress) -
     assert found.last_ns is not None
     base_ns = found.stamps_base_ns
     earliest, latest = found.first_ns - base_ns - reach_ns, found.last_ns - base_ns + reach_ns
-    reader = LogReader(source.label, {}) if source.kind == DFTRACER else Scanner(source.label, keep_text=True)
+    reader = LogReader({}) if source.kind == DFTRACER else Scanner(text_scan())
     for batch in reader.batches(blocks(source.path, [], progress)):
         starts = batch.start_ns
         near = (batch.phases != ord("M")) & (starts > earliest) & (starts < latest)

@@ -64,7 +64,7 @@ def _inflated(file: BinaryIO, path: Path, problems: list[str], progress: Progres
                     began = True
                     continue
                 if not data.startswith(_GZIP[: len(data)]):
-                    problems.append(f"{path.name}: what follows the gzip stream is not gzip; left out")
+                    problems.append("what follows the gzip stream is not gzip; left out")
                     break
                 inflater = _inflater(31)
                 member_at, member_made = file.tell() - len(data), 0
@@ -90,12 +90,12 @@ def _inflated(file: BinaryIO, path: Path, problems: list[str], progress: Progres
         rest = _up_to_damage(path, member_at, member_made)
         pieces.append(rest)
         problems.append(
-            f"{path.name}: the gzip stream is damaged near byte {file.tell()}, after "
+            f"the gzip stream is damaged near byte {file.tell()}, after "
             f"{made + len(rest)} bytes of content ({error})"
         )
     else:
         if not inflater.eof and not began:
-            problems.append(f"{path.name}: the gzip stream breaks off after {made} bytes of content")
+            problems.append(f"the gzip stream breaks off after {made} bytes of content")
     progress(file.tell())
     if pieces:
         yield b"".join(pieces)

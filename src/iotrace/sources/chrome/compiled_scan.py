@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +36,7 @@ ROW = np.dtype(
 Rows = npt.NDArray[Any]
 
 _MOST_TRACKS = 4096
-_LARGEST_TEXT = 1 << 30  # offsets have 32 bits
+LARGEST_TEXT = 1 << 30  # offsets have 32 bits
 _USUAL_EVENT_BYTES = 64  # at least; where there are more events, the next call finds them
 
 
@@ -43,21 +44,37 @@ class _Found(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int64) for name in ("rows", "consumed", "status", "tracks")]
 
 
-@dataclass
-class Scanned:
-    """The whole events at the front of a text, and why there are no more: `MORE` has to come, the array's
-    `END`, an `ODD` event at `consumed`, or that one call's rows are `FULL`."""
+Events = TypeVar("Events")
 
-    rows: Rows
+
+@dataclass
+class Scanned(Generic[Events]):
+    """The whole events at the front of a text (None without any), and why there are no more.
+
+    `status` is MORE (text has to come), END (of the array), ODD (the event at `consumed` is) or FULL (of what
+    one call finds).
+    """
+
+    events: Events | None
     consumed: int
     status: int
-    firsts: list[int]  # by track: the row that it was met in first
 
 
-def scan(text: bytes) -> Scanned:
+Scan = Callable[[bytes], Scanned[Events]]
+
+
+@dataclass
+class FoundRows:
+    """Rows of events, and by track the row that it was met in first."""
+
+    rows: Rows
+    firsts: list[int]
+
+
+def scan_rows(text: bytes) -> Scanned[FoundRows]:
     """Find the events at the front of `text`; `compiled.available()` has to be true."""
-    if len(text) > _LARGEST_TEXT:
-        return Scanned(np.empty(0, ROW), 0, ODD, [])
+    if len(text) > LARGEST_TEXT:
+        return Scanned(None, 0, ODD)
     capacity = len(text) // _USUAL_EVENT_BYTES + 1000
     rows = np.empty(capacity, ROW)
     firsts = np.empty(_MOST_TRACKS, np.int32)
@@ -70,4 +87,5 @@ def scan(text: bytes) -> Scanned:
         ctypes.c_void_p(firsts.ctypes.data),
         ctypes.byref(found),
     )
-    return Scanned(rows[: found.rows], found.consumed, found.status, firsts[: found.tracks].tolist())
+    events = FoundRows(rows[: found.rows], firsts[: found.tracks].tolist()) if found.rows else None
+    return Scanned(events, found.consumed, found.status)

@@ -11,8 +11,6 @@ import numpy as np
 from iotrace.sources.chrome.batch import EventBatch
 from iotrace.sources.chrome.event import FARTHEST_NS, Event, Times, carried, fits_doubles, rests_ps, us_to_ns
 
-# Raw control characters are no JSON, and real traces hold them: Perfetto takes them, msgspec does not.
-CONTROLS = bytes([0x20] * 32) + bytes(range(32, 256))
 _EXPONENT = re.compile(rb"[eE]\+?\d{3,}\s*[,}\]]")
 _NUMBER_BEFORE = re.compile(rb"[:,\[ ]-?[\d.]+$")
 _FARTHEST_US = 2.0**52

@@ -14,12 +14,11 @@ import numpy as np
 from msgspec import UNSET, Raw
 
 from iotrace.sources.chrome.event import KEYS, OPAQUE, Event, carried, encode_number, rests_ps, us_to_ns
+from iotrace.sources.chrome.json_text import show
 
 # Where an event may begin again behind a damaged one.
 _START = re.compile(r'\{\s*"(?:ph|name|cat|pid|tid|ts|id)"\s*:')
 _SPACE = re.compile(r"[\s,\0]*")
-# Bytes that are no UTF-8, as Python's surrogateescape has them.
-_SHOWN = {0xDC00 + byte: f"\\x{byte:02x}" for byte in range(0x80, 0x100)}
 _INTEGER_LIMIT = 1 << 64
 
 
@@ -131,12 +130,13 @@ def event_of(value: dict[str, Any]) -> tuple[Event, int, int, dict[str, Any], li
         event.dur = 0
     for key in OPAQUE & value.keys():
         setattr(event, key, Raw(encode_number(plain(value[key]))))
-    extra = {_unicode(str(key)): plain(item) for key, item in value.items() if key not in KEYS}
+    extra = {show(str(key)): plain(item) for key, item in value.items() if key not in KEYS}
     return event, start, duration, extra, mended
 
 
 def _unquoted(value: Any, mended: list[str]) -> Any:
     if isinstance(value, str):
+        us_to_ns(value.strip())
         mended.append("numbers that were strings")
         return value.strip()
     if isinstance(value, bool) or value is None:
@@ -153,14 +153,7 @@ def _identity(value: Any) -> Any:
 
 
 def _text(value: Any) -> str:
-    return _unicode(value) if isinstance(value, str) else encode_number(plain(value)).decode()
-
-
-def _unicode(text: str) -> str:
-    """The text without halves of UTF-16 pairs, by which Python writes bytes that are no UTF-8."""
-    if text.isascii():
-        return text
-    return text.translate(_SHOWN).encode(errors="replace").decode()
+    return show(value) if isinstance(value, str) else encode_number(plain(value)).decode()
 
 
 def plain(value: Any, depth: int = 0) -> Any:
@@ -168,9 +161,9 @@ def plain(value: Any, depth: int = 0) -> Any:
     if depth > 100:
         return "(nested too deeply)"
     if isinstance(value, str):
-        return _unicode(value)
+        return show(value)
     if isinstance(value, dict):
-        return {_unicode(str(key)): plain(item, depth + 1) for key, item in value.items()}
+        return {show(str(key)): plain(item, depth + 1) for key, item in value.items()}
     if isinstance(value, list):
         return [plain(item, depth + 1) for item in value]
     if isinstance(value, Decimal):

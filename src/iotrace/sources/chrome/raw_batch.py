@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 from msgspec import UNSET
 
-from iotrace.sources.chrome import compiled_scan
+from iotrace import compiled
 from iotrace.sources.chrome.batch import EventBatch, Identity
-from iotrace.sources.chrome.decoder import CONTROLS, decode
+from iotrace.sources.chrome.compiled_scan import KEYS, Rows, Scan, Scanned, scan_rows
+from iotrace.sources.chrome.decoder import decode
+from iotrace.sources.chrome.json_text import CONTROLS
 from iotrace.sources.chrome.lenient_decoder import event_of, objects, plain
 
-_PLACES = {key: place for place, key in enumerate(compiled_scan.KEYS)}
+_PLACES = {key: place for place, key in enumerate(KEYS)}
 _BINDING = [_PLACES["id2"], _PLACES["bind_id"]]
 
 
@@ -23,16 +25,9 @@ class TextBatch:
     """Rows of `text`."""
 
     text: bytes
-    rows: compiled_scan.Rows
+    rows: Rows
     tracks: list[tuple[Identity, Identity]]
     may_bind: bool
-
-    @classmethod
-    def of(cls, text: bytes, found: compiled_scan.Scanned) -> TextBatch:
-        """The batch of what was found in `text`."""
-        batch = cls(text, found.rows, [], bool(found.rows["stop"][:, _BINDING].any()))
-        batch.tracks = [(batch.value(row, "pid"), batch.value(row, "tid")) for row in found.firsts]
-        return batch
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -114,3 +109,18 @@ class TextBatch:
 
     def _column(self, name: str) -> Any:
         return np.ascontiguousarray(self.rows[name])
+
+
+def text_scan() -> Scan[TextBatch] | None:
+    """Return the scan that keeps events as text; None where no library was compiled."""
+    return _scan if compiled.available() else None
+
+
+def _scan(text: bytes) -> Scanned[TextBatch]:
+    found = scan_rows(text)
+    if found.events is None:
+        return Scanned(None, found.consumed, found.status)
+    rows = found.events.rows
+    batch = TextBatch(text, rows, [], bool(rows["stop"][:, _BINDING].any()))
+    batch.tracks = [(batch.value(row, "pid"), batch.value(row, "tid")) for row in found.events.firsts]
+    return Scanned(batch, found.consumed, found.status)

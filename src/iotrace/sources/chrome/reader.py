@@ -1,59 +1,66 @@
 """Chrome trace JSON of any layout, as batches of events: fast where it is sound, tolerant where it is not.
 
-This is the scanner, and it can be replaced as one piece: bytes in, `Batch`es and the document's other keys
-out. Where text is kept and `scan.c` was compiled, events stay text, and what it refuses is decoded; else all
-are. A piece that ends between two events is decoded at once by msgspec; one that msgspec refuses is read
-object by object.
+The only reader of such files: bytes in, batches of events and the document's other keys out. A compiled scan
+takes the sound events of a piece; which one, and what it makes of them, is the caller's choice (`TextBatch`
+of a merge, the columns of a report). What it refuses, and everything where no library was compiled, is
+decoded: a piece that ends between two events at once by msgspec, one that msgspec refuses object by object.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Generator, Iterator
-from typing import Any
+from typing import Any, Generic
 
 import msgspec
 import numpy as np
 
-from iotrace import compiled
-from iotrace.sources.chrome import compiled_scan
-from iotrace.sources.chrome.batch import Batch, EventBatch
-from iotrace.sources.chrome.decoder import CONTROLS, decode
+from iotrace.sources.chrome import json_text
+from iotrace.sources.chrome.batch import EventBatch
+from iotrace.sources.chrome.compiled_scan import END, MORE, ODD, Events, Scan
+from iotrace.sources.chrome.decoder import decode
 from iotrace.sources.chrome.event import Event
-from iotrace.sources.chrome.lenient_decoder import event_of, objects
-from iotrace.sources.chrome.raw_batch import TextBatch
+from iotrace.sources.chrome.lenient_decoder import event_of, objects, plain
 
-_ESCAPED = {0xDC00 + byte: f"\\\\x{byte:02x}" for byte in range(0x80, 0x100)}
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _NEXT_DOCUMENT = re.compile(rb"\}\s*\{(?=[^{}]*$)")  # the last one before some keys
 _LARGEST_HEADER = 64 << 20
 _BETWEEN = b" \t\r\n,\0"
 _BEFORE = b"\xef\xbb\xbf" + _BETWEEN
-_ODD_BYTES = 1 << 16  # how much is decoded where the compiled scanner met an odd event
+_ODD_BYTES = 1 << 16  # how much is decoded where the compiled scan met an odd event
 
 
-class Scanner:
-    """Reads one document. `metadata` holds the keys beside the events once `batches` has ended.
+def _finite(number: str) -> float | str:
+    return value if math.isfinite(value := float(number)) else number
 
-    `keep_text` says that batches may be text (`TextBatch`).
+
+_document = json.JSONDecoder(strict=False, parse_float=_finite, parse_constant=str)
+
+
+class Scanner(Generic[Events]):
+    """Reads one file.
+
+    Once `batches` has ended, `metadata` holds the keys beside the events and `problems` says what was lost or
+    mended, a sentence each.
     """
 
-    def __init__(self, name: str, keep_text: bool = False) -> None:
+    def __init__(self, scan: Scan[Events] | None = None) -> None:
+        """`scan` makes batches of sound text; without it all events are decoded."""
         self.metadata: dict[str, Any] = {}
         self.problems: list[str] = []
         self.lost_events = 0
-        self.mended: Counter[str] = Counter()
-        self.bare_array = False
-        self._arrays = 0
-        self._name = name
-        self._compiled = keep_text and compiled.available()
+        self.arrays = 0  # of events; 0 where the file is no trace
+        self._mended: Counter[str] = Counter()
+        self._is_bare = False  # the events stand in an array without an object around it
+        self._scan = scan
         self._offset = 0  # of the buffer in the content
         self._separator: bytes | None = None
         self._first_loss: int | None = None
 
-    def batches(self, blocks: Iterator[bytes]) -> Iterator[Batch]:
+    def batches(self, blocks: Iterator[bytes]) -> Iterator[Events | EventBatch]:
         """The events of the document, in order."""
         buffer = b""
         inside = False
@@ -67,7 +74,6 @@ class Scanner:
                 buffer = self._left(buffer)
             if not inside and len(buffer) > _LARGEST_HEADER:
                 break
-        buffer = b"".join([buffer, *blocks])
         while inside or self._enters(buffer):
             buffer = yield from self._take_all(buffer if inside else self._entered(buffer))
             inside = False
@@ -77,21 +83,21 @@ class Scanner:
     def _enters(self, buffer: bytes) -> bool:
         """Whether an array of events begins in the buffer. Documents may follow one another in a file."""
         bare = buffer.lstrip(_BEFORE)[:1] == b"["
-        return (bare and (self.bare_array or not self._arrays)) or _EVENTS_KEY.search(buffer) is not None
+        return (bare and (self._is_bare or not self.arrays)) or _EVENTS_KEY.search(buffer) is not None
 
     def _entered(self, buffer: bytes) -> bytes:
         """What follows the ``[`` of the events that begin in the buffer."""
         self._separator = None
-        self._arrays += 1
+        self.arrays += 1
         stripped = buffer.lstrip(_BEFORE)
         if stripped[:1] == b"[":
-            self.bare_array = True
+            self._is_bare = True
             self._offset += len(buffer) - len(stripped) + 1
             return stripped[1:]
         found = _EVENTS_KEY.search(buffer)
         assert found is not None
         before = buffer[: found.start()].lstrip(_BEFORE)
-        if self._arrays > 1:
+        if self.arrays > 1:
             end = _NEXT_DOCUMENT.search(before)
             if end is not None:
                 self._end(before[: end.start() + 1])
@@ -108,40 +114,48 @@ class Scanner:
 
     def _keep(self, document: bytes) -> None:
         try:
-            found = json.loads(document.decode(errors="replace"), strict=False)
-            self.metadata.update((key, value) for key, value in found.items() if key != "traceEvents")
+            found, _ = _document.raw_decode(json_text.quote_words(json_text.decode(document)))
+            self.metadata.update((key, plain(value)) for key, value in found.items() if key != "traceEvents")
         except (ValueError, RecursionError, AttributeError):
-            self.problems.append(f"{self._name}: the keys beside traceEvents could not all be read")
+            self.problems.append("the keys beside traceEvents could not all be read")
             base = re.search(rb'"baseTimeNanoseconds"\s*:\s*(\d{1,19})\b', document)
             if base:
                 self.metadata["baseTimeNanoseconds"] = int(base[1])
 
-    def _take(self, buffer: bytes) -> Generator[Batch, None, bytes]:
-        """The whole events at the buffer's front; returns what is left of it."""
-        while self._compiled:
-            found = compiled_scan.scan(buffer)
-            if len(found.rows):
-                yield TextBatch.of(buffer, found)
+    def _take(self, buffer: bytes) -> Generator[Events | EventBatch, None, bytes]:
+        """Yield the whole events at the buffer's front; return what is left of it."""
+        while self._scan is not None:
+            found = self._scan(buffer)
+            if found.events is not None:
+                yield found.events
             self._offset += found.consumed
             buffer = buffer[found.consumed :]
-            if found.status in (compiled_scan.MORE, compiled_scan.END):
+            if found.status in (MORE, END):
                 return buffer
-            if found.status == compiled_scan.ODD:
-                size = _ODD_BYTES
-                while True:
-                    batch, left = self._decoded(buffer[:size])
-                    if batch is not None or len(left) < min(size, len(buffer)):
-                        break
-                    if size >= len(buffer):
-                        return buffer  # the odd event goes on in the next block
-                    size *= 8
+            if found.status == ODD:
+                batch, left = self._take_odd(buffer)
                 if batch is not None:
                     yield batch
-                buffer = left + buffer[size:]
+                if left is None:
+                    return buffer  # the odd event goes on in the next block
+                buffer = left
         batch, buffer = self._decoded(buffer)
         if batch is not None:
             yield batch
         return buffer
+
+    def _take_odd(self, buffer: bytes) -> tuple[EventBatch | None, bytes | None]:
+        """Decode as much as the odd event at the front needs; what is left is None if the event is cut."""
+        size = _ODD_BYTES
+        while True:
+            mended, offset = self._mended.copy(), self._offset
+            batch, left = self._decoded(buffer[:size])
+            if batch is not None or self._offset > offset:
+                return batch, left + buffer[size:]
+            self._mended = mended
+            if size >= len(buffer):
+                return None, None
+            size *= 8
 
     def _decoded(self, piece: bytes) -> tuple[EventBatch | None, bytes]:
         """The whole events at the piece's front, and what is left of it."""
@@ -161,28 +175,30 @@ class Scanner:
                 if self._separator.startswith(b"},  "):
                     break  # the layout tells events from what is nested in them: the piece itself is odd
                 end = piece.rfind(self._separator, 0, end)
-        elif not self._compiled:
+        elif self._scan is None:
             return None, piece + cut
         batch, left = self._one_by_one(piece, final=False)
         return (batch if batch.events else None), left + cut
 
     def _clean(self, piece: bytes) -> tuple[bytes, bytes]:
-        """The piece without what msgspec refuses, and a character apart that its end cuts."""
-        piece = piece.translate(CONTROLS)
+        """Return the piece without what msgspec refuses, and a character apart that its end cuts."""
+        piece = piece.translate(json_text.CONTROLS)
         if piece.isascii():
             return piece, b""
         try:
             piece.decode()
         except UnicodeDecodeError as error:
-            cut = b""
             if error.reason == "unexpected end of data" and error.end == len(piece):
                 return piece[: error.start], piece[error.start :]
-            self.mended["pieces with invalid UTF-8, shown as \\xNN"] += 1
-            return piece.decode(errors="surrogateescape").translate(_ESCAPED).encode(), cut
+            return self._shown(piece), b""
         return piece, b""
 
+    def _shown(self, piece: bytes) -> bytes:
+        self._mended["bytes that are no UTF-8, shown as \\xNN"] += json_text.count_invalid(piece)
+        return json_text.decode(piece).encode()
+
     def _one_by_one(self, piece: bytes, final: bool) -> tuple[EventBatch, bytes]:
-        text = piece.decode()
+        text = json_text.quote_words(piece.decode())
         events: list[Event] = []
         starts: list[int] = []
         durations: list[int] = []
@@ -195,7 +211,7 @@ class Scanner:
                 except (ValueError, msgspec.MsgspecError, RecursionError, TypeError, OverflowError):
                     self._lose(found.start)
                 else:
-                    self.mended.update(mended)
+                    self._mended.update(mended)
                     if unknown:
                         extra[len(events)] = unknown
                     events.append(event)
@@ -214,28 +230,28 @@ class Scanner:
         if self._first_loss is None:
             self._first_loss = self._offset + at
 
-    def _take_all(self, tail: bytes) -> Generator[Batch, None, bytes]:
+    def _take_all(self, tail: bytes) -> Generator[EventBatch, None, bytes]:
         """All events up to the array's end, which nothing follows that is not here; returns what does."""
         piece, cut = self._clean(tail)
         if cut:
-            piece += cut.decode(errors="surrogateescape").translate(_ESCAPED).encode()
+            piece += self._shown(cut)
         batch, left = self._one_by_one(piece, final=True)
         if batch.events:
             yield batch
         if left.lstrip(_BETWEEN)[:1] == b"]":
             return self._left(left)
         # Writers leave a bare array open on purpose: only one that began as an object is cut.
-        if not self.bare_array or left.strip(_BETWEEN):
-            self.problems.append(f"{self._name}: it breaks off before its end")
+        if not self._is_bare or left.strip(_BETWEEN):
+            self.problems.append("it breaks off before its end")
         return b""
 
     def _end(self, left: bytes) -> None:
         """The keys behind the events."""
         rest = left.strip(_BETWEEN)
-        if not self._arrays:
-            self.problems.append(f"{self._name}: it holds no array of traceEvents")
-        elif self.bare_array and rest:
-            self.problems.append(f"{self._name}: the last {len(rest)} bytes, behind its array, were left out")
+        if not self.arrays:
+            self.problems.append("it holds no array of traceEvents")
+        elif self._is_bare and rest:
+            self.problems.append(f"the last {len(rest)} bytes, behind its array, were left out")
         elif rest.strip(b"}"):
             self._keep(b"{" + rest)
 
@@ -243,8 +259,8 @@ class Scanner:
         if self.lost_events:
             where = f", the first near byte {self._first_loss}" if self._first_loss is not None else ""
             what = "1 event" if self.lost_events == 1 else f"{self.lost_events} events"
-            self.problems.append(f"{self._name}: {what} could not be read{where}")
-        self.problems += [f"{self._name}: {what} ({count})" for what, count in self.mended.items()]
+            self.problems.append(f"{what} could not be read{where}")
+        self.problems += [f"{what} ({count})" for what, count in self._mended.items()]
 
 
 def _separator_of(buffer: bytes) -> bytes | None:

@@ -190,7 +190,7 @@ static inline int same_track(const uint8_t *text, const Row *one, const Row *two
 }
 
 /* What Python asks before it trusts the rest: raised with every change of what the two sides share. */
-int64_t iotrace_interface(void) { return 3; }
+int64_t iotrace_interface(void) { return 4; }
 
 /* Rows for the whole events at the front of `text`, up to `capacity` of them. `firsts` gets the row that a track
  * (a pid and a tid, as they are written) was first met in; there is room for MOST_TRACKS. */

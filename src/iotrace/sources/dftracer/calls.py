@@ -122,10 +122,10 @@ def read_posix(*directories: Path, own_logs: OwnLogs = _NONE, clocks: Clocks | N
     try:
         problems: list[str] = []
         for path, since_ns in _files(directories, own_logs, problems):
-            reader = LineReader(path.name)
-            for batch in reader.read(blocks(path, problems)):
+            reader, losses = LineReader(), list[str]()
+            for batch in reader.read(blocks(path, losses)):
                 table.take(batch, since_ns)
-            problems += reader.problems
+            problems += [f"{path.name}: {loss}" for loss in losses + reader.problems]
             problems += table.end_of_log(whole=since_ns is None)
     finally:
         if collecting:

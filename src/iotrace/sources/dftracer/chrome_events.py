@@ -15,8 +15,8 @@ from iotrace.sources.dftracer.lines import Line, LineBatch, LineReader, phase_of
 class LogReader:
     """Reads one log; `pool` holds the names behind the hashes."""
 
-    def __init__(self, name: str, pool: Mapping[str, str]) -> None:
-        self._reader = LineReader(name)
+    def __init__(self, pool: Mapping[str, str]) -> None:
+        self._reader = LineReader()
         self._pool = pool
 
     @property

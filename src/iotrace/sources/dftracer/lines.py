@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
 
+from iotrace.sources.chrome import json_text
 from iotrace.sources.chrome.event import KEYS, Times
 from iotrace.sources.chrome.lenient_decoder import event_of, objects, plain
 
@@ -23,8 +24,6 @@ from iotrace.sources.chrome.lenient_decoder import event_of, objects, plain
 PHASES = {1: "X", 2: "C", 3: "X", 4: "M"}
 _POOLED = frozenset(("FH", "HH", "SH", "PH"))
 _HASHES = re.compile(rb'"name"\s*:\s*"(?:FH|HH|SH|PH)"')
-# Bytes that are no UTF-8 become \xNN, as in the agent's records.
-_ESCAPED = {0xDC00 + byte: f"\\\\x{byte:02x}" for byte in range(0x80, 0x100)}
 _CONTROLS = bytes(0x20 if byte < 32 and byte != 10 else byte for byte in range(256))
 _BETWEEN = " ,\0"
 _FARTHEST_US = 2**52
@@ -63,12 +62,11 @@ class LineBatch:
 
 
 class LineReader:
-    """Reads one log. `name` is what its problems call it."""
+    """Reads one log; its problems do not name the file."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self) -> None:
         self.problems: list[str] = []
         self.lost_events = 0
-        self._name = name
         self._line = 0
         self._first_loss: int | None = None
 
@@ -82,9 +80,7 @@ class LineReader:
             yield self._batch(rest)
         if self.lost_events:
             lines = "1 line" if self.lost_events == 1 else f"{self.lost_events} lines"
-            self.problems.append(
-                f"{self._name}: {lines} could not be read, the first is line {self._first_loss}"
-            )
+            self.problems.append(f"{lines} could not be read, the first is line {self._first_loss}")
 
     def _batch(self, piece: bytes) -> LineBatch:
         try:
@@ -105,7 +101,7 @@ class LineReader:
         extra: dict[int, dict[str, Any]] = {}
         for raw in piece.split(b"\n"):
             self._line += 1
-            text = raw.decode(errors="surrogateescape").translate(_ESCAPED).strip(_BETWEEN)
+            text = json_text.decode(raw).strip(_BETWEEN)
             text = text.removeprefix("[").lstrip(_BETWEEN)
             if text in ("", "]"):
                 continue
@@ -185,7 +181,7 @@ def hashes_of(lines: Iterable[Line]) -> dict[str, str]:
 def pool_of(block: bytes) -> dict[str, str]:
     """The hashes that a piece of a log, of whole lines, introduces; the other lines are not decoded."""
     wanted = [line for line in block.split(b"\n") if _HASHES.search(line)]
-    batches = LineReader("").read([b"\n".join(wanted)])
+    batches = LineReader().read([b"\n".join(wanted)])
     return {key: name for batch in batches for key, name in hashes_of(batch.lines).items()}
 
 

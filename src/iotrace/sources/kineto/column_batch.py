@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-# The integers among an event's arguments, in the order of columns.c. Two spellings of the external id are torch's.
+# The integers among an event's arguments, in the order of columns.c; torch spells the external id twice.
 INTEGERS = {
     "correlation": "correlation",
     "stream": "stream",
@@ -72,7 +72,7 @@ class Metadata(NamedTuple):
 class ColumnBatch:
     """Events and flow ends as rows of `EVENT` and `FLOW_END`; numbers of strings index `strings`.
 
-    The rows are valid until the next batch is made. `arguments` gives the JSON of an event's arguments, by row.
+    The rows are valid until the next batch is made. `arguments` gives the JSON of an event's `args`, by row.
     """
 
     events: Rows

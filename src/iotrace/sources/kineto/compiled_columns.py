@@ -10,7 +10,7 @@ import numpy as np
 
 from iotrace import compiled
 from iotrace.sources.chrome.compiled_scan import LARGEST_TEXT, ODD, Scanned
-from iotrace.sources.chrome.decoder import CONTROLS
+from iotrace.sources.chrome.json_text import CONTROLS
 from iotrace.sources.kineto.column_batch import (
     EVENT,
     FLOW_END,
@@ -42,9 +42,7 @@ _decode_metadata = msgspec.json.Decoder(_MetadataEvent).decode
 
 
 class _Counts(ctypes.Structure):
-    _fields_ = [
-        (name, ctypes.c_int64) for name in ("events", "flow_ends", "metadata", "consumed", "status")
-    ]
+    _fields_ = [(name, ctypes.c_int64) for name in ("events", "flow_ends", "metadata", "consumed", "status")]
 
 
 class ColumnScan:
