@@ -58,7 +58,7 @@ def by_merge(path: Path) -> Seen:
                 times = int(batch.start_ns[row]), max(0, int(batch.duration_ns[row]))
                 file = args.get("file", f"(file {args['fhash']}, name lost)")
                 found.append((*times, tid, str(event.name), str(file)))
-    return sorted(found), problems + reader.problems
+    return sorted(found), [f"{path.name}: {problem}" for problem in problems + reader.problems]
 
 
 LETTERS = LOG.replace(b'"ph": 1', b'"ph": "X"').replace(b'"ph": 4', b'"ph": "M"')
