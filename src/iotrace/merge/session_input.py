@@ -54,9 +54,9 @@ def timeline_of(session: Session, name: str) -> tuple[Timeline, Rank]:
 
 
 def batches_of(timeline: Timeline) -> Iterator[EventBatch]:
-    """The timeline's processes, slices, counters and arrows; times in ns of CLOCK_REALTIME."""
+    """The timeline's processes, slices, counters and flows; times in ns of CLOCK_REALTIME."""
     maker = _Maker()
-    places: dict[int, tuple[Any, str]] = {}
+    threads: dict[Slice, tuple[Any, str]] = {}
     for number, process in enumerate(timeline.processes):
         pid = _pid(process, number)
         maker.metadata(pid, "process_name", {"name": process.name}, UNSET)
@@ -64,7 +64,7 @@ def batches_of(timeline: Timeline) -> Iterator[EventBatch]:
         for order, track in enumerate(process.tracks):
             maker.metadata(pid, "thread_sort_index", {"sort_index": order}, track.name)
             for item in track.slices:
-                places[id(item)] = (pid, track.name)
+                threads[item] = (pid, track.name)
                 maker.slice(pid, track.name, item)
                 if maker.full:
                     yield maker.batch()
@@ -74,12 +74,12 @@ def batches_of(timeline: Timeline) -> Iterator[EventBatch]:
                 maker.add(Event(ph="C", pid=pid, name=counter.name, args=args), time_ns)
             if maker.full:
                 yield maker.batch()
-    for number, arrow in enumerate(timeline.arrows):
-        last = len(arrow.stops) - 1
-        for position, (item, time_ns) in enumerate(arrow.stops):
-            pid, tid = places[id(item)]
+    for number, flow in enumerate(timeline.flows):
+        last = len(flow.stops) - 1
+        for position, (item, time_ns) in enumerate(flow.stops):
+            pid, tid = threads[item]
             phase = "s" if position == 0 else "f" if position == last else "t"
-            event = Event(ph=phase, pid=pid, tid=tid, name=arrow.name, cat=arrow.category, id=number, bp="e")
+            event = Event(ph=phase, pid=pid, tid=tid, name=flow.name, cat=flow.category, id=number, bp="e")
             maker.add(event, time_ns)
         if maker.full:
             yield maker.batch()

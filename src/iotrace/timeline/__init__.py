@@ -1,1 +1,1 @@
-"""Columns to pictures: tracks, lanes, arrows, and the writers."""
+"""Columns to pictures: tracks, lanes, flows, and the writers."""

@@ -1,8 +1,6 @@
-"""One rank's timeline: its steps and waits, its workers' batches, read paths and POSIX calls, and arrows."""
+"""One rank's timeline: its steps and waits, its workers' batches, read paths and POSIX calls."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from iotrace.analysis.loop.deliveries import Delivery, LoaderRun
 from iotrace.analysis.loop.join import worker_number
@@ -14,10 +12,9 @@ from iotrace.sources.processes import Process
 from iotrace.sources.records import Produced
 from iotrace.sources.session import Rank
 from iotrace.timeline.calls import call_tracks, span_tracks
-from iotrace.timeline.chunk_flows import chunk_arrows
-from iotrace.timeline.flows import batch_arrows
+from iotrace.timeline.flows import DeliveryKey, batch_flows, chunk_flows
 from iotrace.timeline.kineto import add_torch
-from iotrace.timeline.model import Counter, ProcessTracks, Slice, Timeline, Track, first_ns
+from iotrace.timeline.model import Args, Counter, ProcessTracks, Slice, Timeline, Track, first_ns
 from iotrace.timeline.telemetry import add_telemetry
 
 
@@ -39,13 +36,13 @@ def build(analysis: RankAnalysis, with_torch: bool = True) -> Timeline:
         main.tracks.append(Track(f"data wait{suffix}", waits))
         if loader.description.workers:
             main.counters.append(Counter(f"ready{suffix}", _ready(loader.deliveries), "batches"))
-    ready: dict[tuple[int, int], Slice] = {}  # by loader and number of the delivery
+    ready: dict[DeliveryKey, Slice] = {}
     for process in rank.processes:
         _add_process(analysis, process, main, timeline, ready)
-    timeline.arrows = batch_arrows(analysis, steps, ready, timeline)
+    timeline.flows = batch_flows(analysis, steps, ready, timeline)
     add_telemetry(session, rank, timeline)
     for tracks in timeline.processes:
-        timeline.arrows += chunk_arrows(tracks)
+        timeline.flows += chunk_flows(tracks)
     if with_torch:
         add_torch(timeline, main, _title(rank), rank.main.pid, analysis.activities)
     # The sidecar's first samples come before the command.
@@ -62,9 +59,9 @@ def _steps(loop: Loop) -> dict[int, Slice]:
     """Make a slice of each step, by the number of the delivery that opens it, of a marked one by its own."""
     found = {}
     for position, step in enumerate(loop.steps):
-        number, args = position, None
-        if step.delivery is not None:
-            opened = step.delivery
+        number, opened = position, step.delivery
+        args: Args | None = None
+        if opened is not None:
             number = opened.number
             args = {"epoch": opened.epoch, "batch": opened.index, "samples": opened.samples}
         found[number] = Slice(step.start_ns, step.end_ns, f"step {number}", "step", args)
@@ -73,7 +70,7 @@ def _steps(loop: Loop) -> dict[int, Slice]:
 
 def _wait(item: Explained) -> Slice:
     delivery = item.delivery
-    args: dict[str, Any] = {"epoch": delivery.epoch, "batch": delivery.index, "cause": item.cause}
+    args: Args = {"epoch": delivery.epoch, "batch": delivery.index, "cause": item.cause}
     if delivery.worker is not None:
         args.update(worker=delivery.worker, worker_pid=delivery.pid)
     args.update({f"{cause}_ms": item.causes[cause] / 1e6 for cause in CAUSES if item.causes[cause]})
@@ -82,7 +79,7 @@ def _wait(item: Explained) -> Slice:
 
 
 def _ready(deliveries: list[Delivery]) -> list[tuple[int, float]]:
-    """How many batches were prepared and not yet delivered, at every change."""
+    """Count the batches that are prepared and not yet delivered, at every change."""
     changes: list[tuple[int, int]] = []
     for delivery in deliveries:
         if delivery.prepared_ns is not None:
@@ -102,7 +99,7 @@ def _add_process(
     process: Process,
     main: ProcessTracks,
     timeline: Timeline,
-    ready: dict[tuple[int, int], Slice],
+    ready: dict[DeliveryKey, Slice],
 ) -> None:
     """Add the process's batches, Python spans and POSIX calls; the training process's go to `main`."""
     session, rank, loaders = analysis.session, analysis.rank, analysis.loaders
@@ -123,11 +120,11 @@ def _add_process(
 
 
 def _ready_slices(
-    rank: Rank, process: Process, loaders: list[LoaderRun], ready: dict[tuple[int, int], Slice]
+    rank: Rank, process: Process, loaders: list[LoaderRun], ready: dict[DeliveryKey, Slice]
 ) -> list[Slice]:
-    """Each batch of the process from prepared to delivered.
+    """Show each batch of the process from prepared to delivered.
 
-    These carry the arrows: Perfetto turns an arrow round whose target began before its source, as a
+    The flows pass through these slices: Perfetto reverses a flow whose target began before its source, as a
     batch's production began before its reads.
     """
     found = []
@@ -155,7 +152,7 @@ def _inline_batches(loaders: list[LoaderRun]) -> list[Slice]:
 
 
 def _worker_batches(process: Process, loaders: list[LoaderRun]) -> list[Slice]:
-    """All batches that the worker made, also those that nobody took."""
+    """Show all batches that the worker made, also those that nobody took."""
     delivered = {
         delivery.taken_ns: delivery
         for loader in loaders
@@ -178,6 +175,6 @@ def _worker_batches(process: Process, loaders: list[LoaderRun]) -> list[Slice]:
 
 
 def _batch(index: int, epoch: int | None, samples: int | None, start_ns: int, end_ns: int) -> Slice:
-    args = {"epoch": epoch, "samples": samples}
-    known = {key: value for key, value in args.items() if value is not None}
+    batch = {"epoch": epoch, "samples": samples}
+    known: Args = {key: value for key, value in batch.items() if value is not None}
     return Slice(start_ns, end_ns, f"batch {index}", "batch", known)

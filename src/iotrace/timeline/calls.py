@@ -1,9 +1,8 @@
-"""What a process's threads did: its Python spans and its POSIX calls, a track for each thread."""
+"""Tracks of a process's threads: its Python spans and its POSIX calls."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from iotrace.session.names import (
 )
 from iotrace.sources.processes import Process
 from iotrace.sources.session import Session
-from iotrace.timeline.model import Slice, Track
+from iotrace.timeline.model import Args, Slice, Track
 
 _CATEGORIES = {
     KIND_ITEM: "dataset",
@@ -30,7 +29,7 @@ _CATEGORIES = {
 
 
 def span_tracks(session: Session, process: Process) -> list[Track]:
-    """The process's spans."""
+    """Make a track of spans for each thread of the process."""
     spans = process.spans
     files = {
         number: session.paths.shown(process.texts[number])
@@ -40,7 +39,7 @@ def span_tracks(session: Session, process: Process) -> list[Track]:
     by_thread: dict[int, list[Slice]] = defaultdict(list)
     for row in spans.tolist():
         start, duration, cpu, size, tid, name, file, kind, minor, major, voluntary, involuntary, delay = row
-        args: dict[str, Any] = {"cpu_ms": cpu / 1e6} if cpu >= 0 else {}
+        args: Args = {"cpu_ms": cpu / 1e6} if cpu >= 0 else {}
         if file in files:
             args["file"] = files[file]
         if size >= 0:
@@ -60,7 +59,7 @@ def span_tracks(session: Session, process: Process) -> list[Track]:
 
 
 def call_tracks(session: Session, process: Process) -> list[Track]:
-    """The process's POSIX calls on data."""
+    """Make a track of POSIX calls on data for each thread of the process."""
     calls = session.calls_of(process)
     shown = [session.paths.shown(file) for file in calls.files]
     by_thread: dict[int, list[Slice]] = defaultdict(list)
@@ -74,7 +73,7 @@ def call_tracks(session: Session, process: Process) -> list[Track]:
         calls.offset.tolist(),
         strict=True,
     ):
-        args: dict[str, Any] = {"file": shown[file]}
+        args: Args = {"file": shown[file]}
         if result >= 0:
             args["ret"] = result
         if offset >= 0:

@@ -1,4 +1,4 @@
-"""The arrows of each delivered batch: from its costliest read over the ready batch to its step."""
+"""Flows of a timeline: each batch from its costliest read to its step, accesses of zarr to their chunks."""
 
 from __future__ import annotations
 
@@ -6,38 +6,43 @@ from bisect import bisect_left
 
 from iotrace.analysis.loop.deliveries import Delivery
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.sources.session import Rank
-from iotrace.timeline.model import Arrow, Slice, Timeline
+from iotrace.timeline.model import Flow, ProcessTracks, Slice, Timeline
+
+DeliveryKey = tuple[int, int]  # loader, and number of the delivery
+
+_ZARR_ACCESS = "zarr.Array.__getitem__"
 
 
-def batch_arrows(
+def batch_flows(
     analysis: RankAnalysis,
     steps: dict[int, Slice],
-    ready: dict[tuple[int, int], Slice],
+    ready: dict[DeliveryKey, Slice],
     timeline: Timeline,
-) -> list[Arrow]:
-    """Per delivered batch: its costliest read, the ready batch, the step that trained on it."""
-    rank = analysis.rank
-    reads = _reads_by_process(rank, timeline)
-    arrows = []
+) -> list[Flow]:
+    """Make a flow per delivered batch: its costliest read, the ready batch, the step that trained on it.
+
+    `steps` has the slice of each step by the number of the delivery that opens it.
+    """
+    reads = _reads_by_process(analysis, timeline)
+    flows = []
     for loader in analysis.loaders:
+        opens_steps = loader is analysis.primary and not analysis.loop.marked
         for delivery in loader.deliveries:
             batch = ready.get((loader.number, delivery.number))
             if batch is None:
                 continue
-            read = _costliest(reads.get(delivery.pid or rank.main.pid, []), delivery)
-            opens = loader is analysis.primary and not analysis.loop.marked
-            step = steps.get(delivery.number) if opens else None
+            read = _costliest(reads.get(delivery.pid or analysis.rank.main.pid, []), delivery)
+            step = steps.get(delivery.number) if opens_steps else None
             stops = [item for item in (read, batch, step) if item is not None and item.end_ns > item.start_ns]
             if len(stops) > 1:
-                arrows.append(Arrow(f"batch {delivery.index}", [(item, item.start_ns) for item in stops]))
-    return arrows
+                flows.append(Flow(f"batch {delivery.index}", [(item, item.start_ns) for item in stops]))
+    return flows
 
 
-def _reads_by_process(rank: Rank, timeline: Timeline) -> dict[int, list[Slice]]:
-    """Per pid the slices that read, in order of time: POSIX reads and read paths."""
+def _reads_by_process(analysis: RankAnalysis, timeline: Timeline) -> dict[int, list[Slice]]:
+    """Find per pid the slices that read, in order of time: POSIX reads and read paths."""
     found = {}
-    for process, tracks in zip(rank.processes, timeline.processes, strict=True):
+    for process, tracks in zip(analysis.rank.processes, timeline.processes, strict=True):
         slices = [
             item
             for track in tracks.tracks
@@ -50,9 +55,57 @@ def _reads_by_process(rank: Rank, timeline: Timeline) -> dict[int, list[Slice]]:
 
 
 def _costliest(reads: list[Slice], delivery: Delivery) -> Slice | None:
-    """The longest read inside the batch's production: a read path, which holds its calls, if there is one."""
+    """Find the longest read inside the batch's production: a read path, which holds its calls, if any."""
     if delivery.taken_ns is None or delivery.prepared_ns is None:
         return None
     first = bisect_left(reads, delivery.taken_ns, key=lambda item: item.start_ns)
     last = bisect_left(reads, delivery.prepared_ns, key=lambda item: item.start_ns)
     return max(reads[first:last], key=lambda item: item.end_ns - item.start_ns, default=None)
+
+
+def chunk_flows(process: ProcessTracks) -> list[Flow]:
+    """Make a flow from each access of a zarr array to each chunk: zarr 3 reads them on threads of its own.
+
+    It ends at the first read (else the open) of the chunk's file by another thread, within the access.
+    """
+    accesses = [
+        (item, track.tid)
+        for track in process.tracks
+        for item in track.slices
+        if item.name == _ZARR_ACCESS and item.args is not None and "file" in item.args
+    ]
+    if not accesses:
+        return []
+    # Perfetto binds no flow to a slice without length.
+    calls = sorted(
+        (
+            (item, track.tid)
+            for track in process.tracks
+            for item in track.slices
+            if item.category == "POSIX" and item.end_ns > item.start_ns and _preference(item) is not None
+        ),
+        key=lambda call: call[0].start_ns,
+    )
+    flows = []
+    for access, tid in accesses:
+        first = bisect_left(calls, access.start_ns, key=lambda call: call[0].start_ns)
+        last = bisect_left(calls, access.end_ns, key=lambda call: call[0].start_ns)
+        below = f"{(access.args or {})['file']}/"
+        chosen: dict[str, Slice] = {}
+        for call, call_tid in calls[first:last]:
+            file = str((call.args or {})["file"])
+            if call_tid != tid and file.startswith(below):
+                best = chosen.get(file)
+                if best is None or (_preference(call) or 0) < (_preference(best) or 0):
+                    chosen[file] = call
+        flows += [
+            Flow("chunk", [(access, access.start_ns), (call, call.start_ns)]) for call in chosen.values()
+        ]
+    return flows
+
+
+def _preference(call: Slice) -> int | None:
+    """Rank the calls at which a flow may end: a read before an open; nothing else is an end."""
+    if "read" in call.name:
+        return 0
+    return 1 if "open" in call.name else None

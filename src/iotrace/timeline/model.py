@@ -1,30 +1,31 @@
-"""A timeline as data: processes with tracks of slices, counters, arrows."""
+"""A timeline as data: processes with tracks of slices, counters, flows."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
 
+Args = dict[str, str | int | float | bool | None]
 _DECIMALS = 6
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Slice:
-    """Something that lasted: ``[start_ns, end_ns)`` of CLOCK_REALTIME."""
+    """Something that lasted: ``[start_ns, end_ns)`` of the session's time. Two slices are never equal."""
 
     start_ns: int
     end_ns: int
     name: str
     category: str
-    args: dict[str, Any] | None = None
+    args: Args | None = None
 
 
 @dataclass
 class Track:
-    """A row of the timeline. Slices that overlap without nesting spread over several lanes of it.
+    """A track of the timeline. Slices that overlap without nesting spread over several lanes of it.
 
-    `tid` is the kernel's id of the thread that it shows, None where it shows no thread.
+    `tid` is the kernel's id of the thread whose events it shows, None where it shows those of no thread.
     """
 
     name: str
@@ -50,7 +51,7 @@ class Counter:
 
 @dataclass
 class ProcessTracks:
-    """A process of the timeline, named for people."""
+    """A process of the timeline with its name, as Perfetto shows it."""
 
     name: str
     labels: str
@@ -59,8 +60,8 @@ class ProcessTracks:
 
 
 @dataclass
-class Arrow:
-    """Through slices in the order of time: each stop is a slice and an instant inside it."""
+class Flow:
+    """A flow through slices in the order of time: each stop is a slice and an instant inside it."""
 
     name: str
     stops: list[tuple[Slice, int]]
@@ -69,15 +70,15 @@ class Arrow:
 
 @dataclass
 class Timeline:
-    """All that one rank's file shows."""
+    """All that the file of one rank shows."""
 
-    base_ns: int  # time 0, which nothing may lie before: Perfetto drops what does
+    base_ns: int  # time 0: Perfetto drops what lies before it
     processes: list[ProcessTracks] = field(default_factory=list)
-    arrows: list[Arrow] = field(default_factory=list)
+    flows: list[Flow] = field(default_factory=list)
 
 
 def first_ns(timeline: Timeline) -> int:
-    """The earliest instant that the timeline shows; its `base_ns` where it shows nothing."""
+    """Find the earliest instant that the timeline shows; its `base_ns` where it shows nothing."""
     starts = [
         item.start_ns for process in timeline.processes for track in process.tracks for item in track.slices
     ]
@@ -112,6 +113,6 @@ def lanes(slices: list[Slice]) -> list[list[Slice]]:
     return found
 
 
-def identifiers() -> Any:
-    """Dense thread numbers, above those of the processes, so that no thread is taken for a main one."""
+def identifiers() -> Iterator[int]:
+    """Count dense thread numbers, above those of the processes: no thread is taken for a main one."""
     return count(1001)

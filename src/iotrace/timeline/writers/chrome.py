@@ -1,7 +1,7 @@
 """Chrome JSON, as Perfetto imports it without loss.
 
 Times are us with three decimals since `base_ns`: small numbers, so that a double holds every ns.
-Processes and threads get dense numbers; arrows ids of their own; arrows end on the enclosing slice.
+Processes and threads get dense numbers, flows ids; flows end on the enclosing slice.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from isal import igzip
 
-from iotrace.timeline.model import Arrow, Timeline, identifiers, lanes
+from iotrace.timeline.model import Flow, Slice, Timeline, identifiers, lanes
 
 _open: Any = igzip.open  # isal has no annotations
 _encode = msgspec.json.Encoder().encode
@@ -47,7 +47,7 @@ def write_chrome(timeline: Timeline, path: Path) -> int:
 
 def _events(timeline: Timeline) -> Iterator[bytes]:
     thread_ids = identifiers()
-    places: dict[int, tuple[int, int]] = {}  # id of a slice -> (pid, tid)
+    threads: dict[Slice, tuple[int, int]] = {}  # pid and tid
     for pid, process in enumerate(timeline.processes, start=1):
         yield _metadata("process_name", pid, 0, {"name": process.name})
         yield _metadata("process_labels", pid, 0, {"labels": process.labels})
@@ -59,7 +59,7 @@ def _events(timeline: Timeline) -> Iterator[bytes]:
                 yield _metadata("thread_name", pid, tid, {"name": name})
                 yield _metadata("thread_sort_index", pid, tid, {"sort_index": tid})
                 for item in lane:
-                    places[id(item)] = (pid, tid)
+                    threads[item] = (pid, tid)
                     args = b',"args":' + _encode(item.args) if item.args else b""
                     yield (
                         b'{"ph":"X","pid":%d,"tid":%d,"ts":%b,"dur":%b,"name":%b,"cat":%b%b}'
@@ -84,14 +84,14 @@ def _events(timeline: Timeline) -> Iterator[bytes]:
                         "args": {counter.unit: value},
                     }
                 )
-    for number, arrow in enumerate(timeline.arrows, start=1):
-        yield from _arrow(number, arrow, timeline.base_ns, places)
+    for number, flow in enumerate(timeline.flows, start=1):
+        yield from _flow(number, flow, timeline.base_ns, threads)
 
 
-def _arrow(number: int, arrow: Arrow, base_ns: int, places: dict[int, tuple[int, int]]) -> Iterator[bytes]:
-    last = len(arrow.stops) - 1
-    for position, (item, time_ns) in enumerate(arrow.stops):
-        pid, tid = places[id(item)]
+def _flow(number: int, flow: Flow, base_ns: int, threads: dict[Slice, tuple[int, int]]) -> Iterator[bytes]:
+    last = len(flow.stops) - 1
+    for position, (item, time_ns) in enumerate(flow.stops):
+        pid, tid = threads[item]
         phase = "s" if position == 0 else "f" if position == last else "t"
         yield _encode(
             {
@@ -100,8 +100,8 @@ def _arrow(number: int, arrow: Arrow, base_ns: int, places: dict[int, tuple[int,
                 "pid": pid,
                 "tid": tid,
                 "ts": msgspec.Raw(_us(time_ns - base_ns)),
-                "name": arrow.name,
-                "cat": arrow.category,
+                "name": flow.name,
+                "cat": flow.category,
                 "bp": "e",
             }
         )
