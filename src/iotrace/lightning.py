@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any
 
-from iotrace.agent.lightning import NAMESPACES, follow
+from iotrace.agent.lightning import NAMESPACES, attach, detach
 from iotrace.profiling import Profile
 
 
@@ -42,7 +42,7 @@ class IotraceCallback:
         begun = Profile(self._output, self._report, rank=rank)
         begun.__enter__()
         self._profile = begun
-        follow(trainer)  # its run has begun: the agent's hook comes too late for it
+        attach(trainer)  # its run has begun: the agent's hook comes too late for it
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """End the session."""
@@ -55,7 +55,7 @@ class IotraceCallback:
     def _end(self) -> None:
         profile, self._profile = self._profile, None
         if profile is not None:
-            follow(None)
+            detach()
             profile.__exit__(None, None, None)
 
 

@@ -69,7 +69,7 @@ class Profile:
                 raise
 
         self._name = getattr(call, "__qualname__", "profile")
-        return regions.take_over(profiled, call)  # type: ignore[no-any-return]
+        return regions.update_wrapper(profiled, call)  # type: ignore[no-any-return]
 
     def __enter__(self) -> Profile:
         self._entered.append(self._begin_session() if _claim_process() else self._begin_region())

@@ -6,6 +6,7 @@ import copy
 import gc
 import pickle
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,8 +14,8 @@ from torch import nn
 
 from iotrace.agent import patching
 from iotrace.agent.recording import regions
-from iotrace.agent.torch_profiler import module_parents
-from iotrace.agent.torch_profiler.module_ranges import names
+from iotrace.agent.recording.recorder import Recorder
+from iotrace.agent.torch_profiler.module_ranges import hook_modules, names, parents_alive
 from iotrace.session.names import MODULE_RANGE
 
 
@@ -38,8 +39,8 @@ class Unreadable(Block):
 
 
 @pytest.fixture(autouse=True)
-def hooked() -> Iterator[None]:
-    module_parents.hook_modules(nn.modules.module)
+def hooked(tmp_path: Path) -> Iterator[None]:
+    hook_modules(nn.modules.module, Recorder(str(tmp_path)))
     regions.ask_compiler(torch.compiler.is_compiling)
     yield
     regions.ask_compiler(None)
@@ -47,12 +48,12 @@ def hooked() -> Iterator[None]:
     assert not nn.modules.module._global_module_registration_hooks
     assert not hasattr(nn.Module.__setstate__, patching.MARKER)
     gc.collect()
-    assert module_parents.alive() == []
+    assert parents_alive() == []
 
 
 def named(module: nn.Module) -> dict[str, str]:
     """What the ranges of `module`'s own modules are called, by torch's name for them."""
-    found = names(nn.Module, module_parents.alive())
+    found = names(nn.Module, parents_alive())
     return {name: found[id(each)][1].removeprefix(MODULE_RANGE) for name, each in module.named_modules()}
 
 
@@ -98,20 +99,20 @@ def test_a_wrapper_has_no_name() -> None:
 
 def test_modules_that_are_gone_are_forgotten() -> None:
     network = Network()
-    assert len(module_parents.alive()) == 6
+    assert len(parents_alive()) == 6
     del network
     gc.collect()
-    assert module_parents.alive() == []
+    assert parents_alive() == []
 
 
 def test_an_error_of_the_program_shows_no_frame_of_ours() -> None:
     state = Block().__dict__
     with pytest.raises(ValueError, match="not mine") as caught:
         Unreadable.__new__(Unreadable).__setstate__(state)
-    assert "module_parents" not in str(caught.traceback)
+    assert all("/iotrace/agent/" not in str(entry.path) for entry in caught.traceback)
     with pytest.raises(TypeError) as raised:
         torch.nn.Module.__new__(nn.Linear).__setstate__(None)
-    assert all("module_parents" not in str(entry.path) for entry in raised.traceback)
+    assert all("/iotrace/agent/" not in str(entry.path) for entry in raised.traceback)
 
 
 def test_a_function_that_is_compiled_whole_may_put_modules_together() -> None:

@@ -40,15 +40,15 @@ def decorated(value: int, *, factor: int = 2) -> int:
 
 @pytest.fixture
 def recorder(tmp_path: Path) -> Iterator[Recorder]:
-    """A recorder that regions and marks are told to use."""
+    """A recorder that regions and steps are attached to."""
     (tmp_path / PROCESSES).mkdir()
     made = Recorder(str(tmp_path))
     made.open({"pid": os.getpid(), "ppid": 1, "role": "main"})
-    regions.follow(made)
-    public_api.follow(made)
+    regions.attach(made)
+    public_api.attach(made)
     yield made
-    regions.follow(None)
-    public_api.follow(None)
+    regions.detach()
+    public_api.detach()
     made.close()
 
 
@@ -235,12 +235,12 @@ def test_threads_have_spans_of_their_own(recorder: Recorder) -> None:
 
 def test_a_run_that_begins_or_ends_inside_a_region(recorder: Recorder) -> None:
     region = iotrace.region("crossing")
-    regions.follow(None)
+    regions.detach()
     with region:
-        regions.follow(recorder)
+        regions.attach(recorder)
     with region:
-        regions.follow(None)
-    regions.follow(recorder)
+        regions.detach()
+    regions.attach(recorder)
     with region:
         pass
     assert names_of(recorder) == ["crossing"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from iotrace.agent.torch_profiler.profiler import _compress
-from iotrace.agent.torch_profiler.window import Plan
+from iotrace.agent.torch_profiler.window import WindowSchedule
 from iotrace.analysis.loop.deliveries import Delivery, Step
 from iotrace.analysis.loop.steps import measured, with_warm_up
 from iotrace.errors import LaunchError
@@ -18,11 +18,17 @@ from iotrace.session.names import decode_settings, encode_settings
 
 def test_settings_reach_the_agent_whole() -> None:
     found = torch_settings.settings("3:2:4", "shapes,stacks", "cpu")
-    plan = Plan(decode_settings(encode_settings(found)))
-    assert (plan.on, plan.wait, plan.warmup, plan.active, plan.repeat) == (True, 3, 2, 4, 1)
-    assert (plan.options, plan.activities) == ({"shapes", "stacks"}, "cpu")
-    assert not Plan(torch_settings.settings("off", "", "all")).on
-    assert not Plan({}).on
+    schedule = WindowSchedule(decode_settings(encode_settings(found)))
+    assert (schedule.on, schedule.wait, schedule.warmup, schedule.active, schedule.repeat) == (
+        True,
+        3,
+        2,
+        4,
+        1,
+    )
+    assert (schedule.options, schedule.activities) == ({"shapes", "stacks"}, "cpu")
+    assert not WindowSchedule(torch_settings.settings("off", "", "all")).on
+    assert not WindowSchedule({}).on
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
-"""The agent's start in a traced process; called by the ``.pth`` file or by the ``sitecustomize`` shim.
+"""Start the agent in a traced process; called by the ``.pth`` file or by the ``sitecustomize`` shim.
 
-Runs before the program's first line, in every Python process of the command. It must be quick, must
-never raise, and must do nothing in a process that loads no data. `iotrace.profile` starts it later, for a
-part of the program.
+`start` runs before the program's first line, in every Python process of the command. It must be quick, must
+never raise, and must do nothing in a process that loads no data. `iotrace.profile` begins later, for a part
+of the program.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
     from typing import Any
 
-# The modules in which libraries define what reads, by the module of `agent.readpaths` that hooks them.
+# The modules in which libraries define their readers: the module of `agent.readpaths` that hooks each.
 READ_PATH_MODULES = {
     **dict.fromkeys(("h5py", "zarr.core", "zarr.core.array", "numpy", "torch"), "arrays"),
     **dict.fromkeys(("PIL.Image", "PIL.ImageFile", "tifffile.tifffile"), "images"),
@@ -39,13 +39,13 @@ READ_PATH_MODULES = {
 LIGHTNING_PROFILERS = ("pytorch_lightning.profilers.pytorch", "lightning.pytorch.profilers.pytorch")
 TRAINER_MODULES = ("pytorch_lightning.trainer.trainer", "lightning.pytorch.trainer.trainer")
 
-_FOREIGN = "torch_profiler.foreign_profilers"
+_FOREIGN_PROFILERS = "torch_profiler.foreign_profilers"
 _PROGRAM_DFTRACER = "dftracer_compat.program_dftracer"
 
 # The process that has been started; a fork makes it differ. (A venv runs .pth files twice.)
 _started_in = 0
 _recorder: Recorder | None = None
-_follows_forks = False
+_fork_hooks_registered = False
 
 
 def start() -> None:
@@ -62,7 +62,7 @@ def start() -> None:
         recorder = begin(session, process_role)
     except OSError:  # no directory to report to: the program runs as if we were not here
         return
-    keep_log_open.protect(f"{session}/{names.POSIX}")
+    keep_log_open.protect(f"{session}/{names.POSIX}", recorder)
     keep_log_open.close_before_exec(recorder)
 
 
@@ -71,7 +71,7 @@ def _settings() -> dict[str, str]:
 
 
 def recording() -> bool:
-    """Whether this process records into a session."""
+    """Return whether this process records into a session."""
     return _recorder is not None
 
 
@@ -88,36 +88,32 @@ def begin(session: str, process_role: str) -> Recorder:
 def _install(recorder: Recorder, session: str, settings: dict[str, str]) -> None:
     import atexit
 
-    patching.on_undo(imports.install(_hooks(recorder, session, settings), recorder.log))
-    regions.follow(recorder)
-    public_api.follow(recorder)
+    patching.on_undo(imports.install(_hooks(recorder, session, settings), recorder.absorb))
+    regions.attach(recorder)
+    public_api.attach(recorder)
     # Registered first, so it runs last: after the program's own handlers and multiprocessing's.
     atexit.register(recorder.close)
     patching.on_undo(lambda: atexit.unregister(recorder.close))
-    _follow_forks()
+    _hook_forks()
 
 
 def _hooks(recorder: Recorder, session: str, settings: dict[str, str]) -> dict[str, imports.Hook]:
-    """What is to be done when a module has been imported, by the module's name."""
+    """Return what to do when a module has been imported, by the module's name."""
     hooks = {
         "multiprocessing.util": lambda module: _close_with_processes(module, recorder),
         "torch.utils.data.dataloader": lambda module: _hook_loaders(module, recorder, settings),
-        "torch.autograd": _hook("dataloader.training", "hook_autograd"),
+        "torch.autograd": _hook("training", "hook_autograd", recorder),
         "torch.compiler": lambda module: regions.ask_compiler(getattr(module, "is_compiling", None)),
-        "torch.distributed.distributed_c10d": _hook("distributed", "hook_distributed", recorder),
-        "torch.profiler": _hook(_FOREIGN, "hook_torch", recorder),
-        "dftracer.python.env": _hook(
-            "dftracer_compat.program_dftracer", "hook_settings", settings.get("dftracer") == "on"
-        ),
+        "torch.distributed.distributed_c10d": _hook("training", "hook_distributed", recorder),
+        "torch.profiler": _hook(_FOREIGN_PROFILERS, "hook_torch", recorder),
+        "dftracer.python.env": _hook(_PROGRAM_DFTRACER, "hook_settings", settings.get("dftracer") == "on"),
         "dftracer.python.common": _hook(_PROGRAM_DFTRACER, "hook_events", recorder, session),
-        **dict.fromkeys(
-            LIGHTNING_PROFILERS, _hook("torch_profiler.foreign_profilers", "hook_lightning", recorder)
-        ),
+        **dict.fromkeys(LIGHTNING_PROFILERS, _hook(_FOREIGN_PROFILERS, "hook_lightning", recorder)),
         **dict.fromkeys(TRAINER_MODULES, _hook("lightning", "hook_trainer", recorder)),
         **{name: _read_path_hook(name, recorder) for name in READ_PATH_MODULES},
     }
     if settings.get(names.TORCH_STEPS, names.OFF) != names.OFF:
-        hooks["torch.nn.modules.module"] = _hook("torch_profiler.module_parents", "hook_modules")
+        hooks["torch.nn.modules.module"] = _hook("torch_profiler.module_ranges", "hook_modules", recorder)
     log_directory = f"{session}/{names.POSIX}"
     if _traced_into(log_directory):
         hooks["_posixsubprocess"] = _hook(
@@ -127,7 +123,7 @@ def _hooks(recorder: Recorder, session: str, settings: dict[str, str]) -> dict[s
 
 
 def _hook(ours: str, function: str, *arguments: Any) -> imports.Hook:
-    """A function of a module of the agent, which is imported when it is called, not at every start."""
+    """Make a hook of a function in the module `ours` of the agent, which the hook imports when it runs."""
 
     def imported(module: Any) -> None:
         __import__(f"iotrace.agent.{ours}")
@@ -138,10 +134,10 @@ def _hook(ours: str, function: str, *arguments: Any) -> imports.Hook:
 
 def _hook_loaders(module: Any, recorder: Recorder, settings: dict[str, str]) -> None:
     asked = os.environ.get(names.POINT_VARIABLE, "")
-    if asked:  # below the recording, which then sees what the point makes of the loader
-        from iotrace.agent.sweep_override import Point, hook_point
+    if asked:  # below the recording, which then sees what becomes of the loader
+        from iotrace.agent.sweep_override import Override, hook_override
 
-        hook_point(module, recorder, Point(names.decode_settings(asked)))
+        hook_override(module, recorder, Override(names.decode_settings(asked)))
     from iotrace.agent.dataloader.consumer import hook_loader
     from iotrace.agent.torch_profiler import window
 
@@ -150,9 +146,9 @@ def _hook_loaders(module: Any, recorder: Recorder, settings: dict[str, str]) -> 
 
 
 def _close_with_processes(module: Any, recorder: Recorder) -> None:
-    """A process of multiprocessing leaves by os._exit: atexit does not run, its finalizers do.
+    """Close where a process of multiprocessing ends: by os._exit, which runs its finalizers, not atexit.
 
-    They are cleared after the fork, hence registered by what runs after that.
+    Finalizers are cleared after the fork, hence ours is registered by what runs after that.
     """
 
     def register(own: Recorder) -> None:
@@ -162,16 +158,16 @@ def _close_with_processes(module: Any, recorder: Recorder) -> None:
 
 
 def _traced_into(log_directory: str) -> bool:
-    """Whether dftracer was preloaded into this process, with its log below `log_directory`."""
+    """Return whether dftracer was preloaded into this process, with its log below `log_directory`."""
     log = os.environ.get("DFTRACER_LOG_FILE", "")
     return os.environ.get("DFTRACER_INIT") == "PRELOAD" and log.startswith(f"{log_directory}/")
 
 
-def _follow_forks() -> None:
-    """Once in a process: what is registered here cannot be taken back."""
-    global _follows_forks
-    if not _follows_forks:
-        _follows_forks = True
+def _hook_forks() -> None:
+    """Register for forks, once in a process: that cannot be taken back."""
+    global _fork_hooks_registered
+    if not _fork_hooks_registered:
+        _fork_hooks_registered = True
         os.register_at_fork(
             before=_before_fork,
             after_in_parent=_after_fork_in_parent,
@@ -180,7 +176,7 @@ def _follow_forks() -> None:
 
 
 def _read_path_hook(name: str, recorder: Recorder) -> imports.Hook:
-    """The hook of one library; what it needs is imported with the library, not at every start."""
+    """Make the hook of one library, which imports the module of its family when it runs."""
 
     def imported(module: Any) -> None:
         family = f"iotrace.agent.readpaths.{READ_PATH_MODULES[name]}"
@@ -229,8 +225,8 @@ def stop() -> None:
     """Take every patch back and record no more."""
     global _recorder
     recorder, _recorder = _recorder, None
-    regions.follow(None)
-    public_api.follow(None)
+    regions.detach()
+    public_api.detach()
     patching.undo_all()
     if recorder is not None:
         recorder.over = recorder.unsettled = True

@@ -13,14 +13,15 @@ if TYPE_CHECKING:
     from typing import Any
 
     Hook = Callable[[Any], None]
+    Absorb = Callable[[Exception, str], None]  # `Recorder.absorb`
 
 
 class _Finder:
-    """First on `sys.meta_path`; lets the others find, and follows the loader of a module with hooks."""
+    """First on `sys.meta_path`: lets the others find, and attaches to the loader of a module with a hook."""
 
-    def __init__(self, hooks: dict[str, Hook], log: Callable[[str], None]) -> None:
+    def __init__(self, hooks: dict[str, Hook], absorb: Absorb) -> None:
         self._hooks = hooks
-        self._log = log
+        self._absorb = absorb
         self._busy: set[str] = set()
         self._kinds: dict[type, type] = {}
 
@@ -36,23 +37,23 @@ class _Finder:
                 spec = find_spec(name, path, target)
                 if spec is not None:
                     if hasattr(spec.loader, "exec_module"):
-                        self._follow(spec)
+                        self._attach(spec)
                     return spec
         finally:
             self._busy.discard(name)
         return None
 
-    def _follow(self, spec: Any) -> None:
+    def _attach(self, spec: Any) -> None:
         """Have `loaded` called when the loader of `spec` has run its module.
 
-        The loader stays what it is, as programs look at it (``find_spec(name).loader``): its class alone
-        becomes one of the same name below its own, until it has run the module. What bears no such change
+        The loader stays the same object, as programs look at it (``find_spec(name).loader``). Only its class
+        becomes a subclass of the same name, until it has run the module. A loader that allows no such change
         (a class that is its own loader, or one in C) gets a stand-in.
         """
         kind = type(spec.loader)
         try:
             if kind not in self._kinds:
-                self._kinds[kind] = _followed(kind, self)
+                self._kinds[kind] = _hooked_class(kind, self)
                 self._kinds[self._kinds[kind]] = self._kinds[kind]  # a loader of several modules (a zip)
             spec.loader.__class__ = self._kinds[kind]
         except Exception:
@@ -61,21 +62,21 @@ class _Finder:
     def loaded(self, module: Any) -> None:
         hook = self._hooks.get(module.__name__)  # kept: a module may be reloaded
         if hook is not None:
-            run_hook(hook, module, self._log)
+            run_hook(hook, module, self._absorb)
 
 
-def _followed(kind: type, finder: _Finder) -> type:
-    """A class like `kind` that tells `finder` of the modules that it has run."""
+def _hooked_class(kind: type, finder: _Finder) -> type:
+    """Make a subclass of `kind` that calls `finder.loaded` with each module that it has run."""
     run: Any = kind.exec_module  # type: ignore[attr-defined]
 
     def exec_module(self: Any, module: Any) -> None:
-        if getattr(self, "name", None) == module.__name__:  # a loader of this module alone
+        if getattr(self, "name", None) == module.__name__:  # the loader of only this module
             self.__class__ = kind
         run(self, module)
         finder.loaded(module)
 
     def reduce(self: Any, protocol: Any) -> Any:
-        """Copies are of the loader's own class."""
+        """Make copies of the loader's own class."""
         return object.__new__, (kind,), self.__dict__
 
     _hide(exec_module)
@@ -84,7 +85,7 @@ def _followed(kind: type, finder: _Finder) -> type:
 
 
 class _Loader:
-    """Stands in for a module's loader during its import and then puts the real one back."""
+    """Stands in for a module's loader during its import, and then puts the real one back."""
 
     def __init__(self, loader: Any, finder: _Finder) -> None:
         self._loader = loader
@@ -115,21 +116,21 @@ def _hide(function: Any) -> None:
 _hide(_Loader.exec_module)
 
 
-def run_hook(hook: Hook, module: Any, log: Callable[[str], None]) -> None:
-    """Run one hook; what it raises is logged and never reaches the program."""
+def run_hook(hook: Hook, module: Any, absorb: Absorb) -> None:
+    """Run one hook; what it raises goes to `absorb` and never reaches the program."""
     try:
         hook(module)
     except Exception as error:
-        log(f"hook for {module.__name__} failed: {error!r}")
+        absorb(error, f"the hook of {module.__name__}")
 
 
-def install(hooks: dict[str, Hook], log: Callable[[str], None]) -> Callable[[], None]:
-    """Arm `hooks`, by module name; those already imported run now. Returns what takes it back."""
+def install(hooks: dict[str, Hook], absorb: Absorb) -> Callable[[], None]:
+    """Arm `hooks`, by module name, and run those of modules already imported; return what takes it back."""
     for name, hook in hooks.items():
         module = sys.modules.get(name)
         if module is not None:
-            run_hook(hook, module, log)
-    finder: Any = _Finder(hooks, log)
+            run_hook(hook, module, absorb)
+    finder: Any = _Finder(hooks, absorb)
     sys.meta_path.insert(0, finder)
 
     def remove() -> None:

@@ -1,8 +1,7 @@
-"""Keeping the program's descriptors and dftracer's apart, and the records across an exec.
+"""Keep dftracer's log open whatever the program closes, and write the records before an exec.
 
-dftracer writes to the number of its log without asking whether it still means that file. A program that
-closes all descriptors, as daemons do, would get dftracer's lines into the file that it opens next: the log
-alone stays open, whatever the program closes.
+dftracer writes to the descriptor of its log without a check that it is still that file. A program that
+closes all descriptors, as daemons do, would get dftracer's lines into the file that it opens next.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import os
 from fcntl import F_GETFL, fcntl
 from stat import S_ISREG
 
-from iotrace.agent.patching import hide_frame, patch
+from iotrace.agent.patching import hide_frame, observe, patch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from iotrace.agent.recording.recorder import Recorder
 
 
-def protect(log_directory: str) -> None:
+def protect(log_directory: str, recorder: Recorder) -> None:
     """Patch ``os.close`` and ``os.closerange`` to leave files below `log_directory` open."""
     prefix = log_directory.rstrip("/") + "/"
     elsewhere = _shared_memory_device(log_directory)
@@ -28,8 +27,8 @@ def protect(log_directory: str) -> None:
 
     def is_log(descriptor: Any) -> bool:
         try:
-            # readlink in /proc costs 10 us, these questions 1: data files are read only, torch closes one
-            # piece of shared memory for each tensor of a batch, all else are mostly pipes and sockets.
+            # readlink in /proc costs 10 us, these calls 1: data files are read only, torch closes one
+            # piece of shared memory for each tensor of a batch, the rest are mostly pipes and sockets.
             if fcntl(descriptor, F_GETFL) & access == read_only:
                 return False
             status = fstat(descriptor)
@@ -51,30 +50,22 @@ def protect(log_directory: str) -> None:
 
         return close
 
-    def make_closerange(original: Any) -> Any:
-        def closerange(fd_low: Any, fd_high: Any, /) -> None:
-            try:
-                logs = sorted(number for number in map(int, os.listdir("/proc/self/fd")) if is_log(number))
-            except OSError:
-                logs = []
-            try:
-                for log in logs:
-                    if fd_low <= log < fd_high:
-                        original(fd_low, log)
-                        fd_low = log + 1
-                original(fd_low, fd_high)
-            except BaseException as error:
-                hide_frame(error)
-                raise
+    closerange = os.closerange
 
-        return closerange
+    def sparing(args: list[Any], _: dict[str, Any]) -> None:
+        low, high = args
+        for log in sorted(number for number in map(int, os.listdir("/proc/self/fd")) if is_log(number)):
+            if low <= log < high:
+                closerange(low, log)
+                low = log + 1
+        args[0] = low
 
     patch(os, "close", make_close)
-    patch(os, "closerange", make_closerange)
+    observe(os, "closerange", recorder, "sparing dftracer's log", before=sparing)
 
 
 def _shared_memory_device(log_directory: str) -> int:
-    """The device on which no log can be; -1 where the logs themselves lie in shared memory."""
+    """Return the device of shared memory, where no log is; -1 where the logs themselves are there."""
     try:
         device = os.stat("/dev/shm").st_dev
         return -1 if os.stat(log_directory).st_dev == device else device
@@ -83,19 +74,13 @@ def _shared_memory_device(log_directory: str) -> int:
 
 
 def close_before_exec(recorder: Recorder) -> None:
-    """Patch ``os.execv`` and ``os.execve``, which all of its kind use: what was recorded is written first."""
+    """Patch ``os.execv`` and ``os.execve``, which all others use: write what was recorded before."""
 
-    def make(original: Any) -> Any:
-        def execute(*args: Any, **kwargs: Any) -> Any:
-            recorder.close()
-            try:
-                return original(*args, **kwargs)
-            except BaseException as error:
-                recorder.reopen()
-                hide_frame(error)
-                raise
+    def leaving(*_: Any) -> None:
+        recorder.close()
 
-        return execute
+    def still_here(*_: Any) -> None:
+        recorder.reopen()
 
-    patch(os, "execv", make)
-    patch(os, "execve", make)
+    for name in ("execv", "execve"):
+        observe(os, name, recorder, "writing before an exec", before=leaving, ended=still_here)

@@ -1,4 +1,4 @@
-"""Lightning's trainer: which of its stages each batch belongs to. No Callback is added to it."""
+"""Record which stage of Lightning's trainer each batch belongs to. No Callback is added to the trainer."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from time import monotonic_ns
 from typing import Any
 from weakref import ref
 
-from iotrace.agent.dataloader import phases
-from iotrace.agent.patching import hide_frame, patch
+from iotrace.agent import training
+from iotrace.agent.patching import observe
 from iotrace.agent.recording.recorder import Recorder
 
 NAMESPACES = ("pytorch_lightning", "lightning.pytorch")
 
 # The trainer that runs. Weak: a trainer holds the model, which must not live on through us.
-_trainer: Any = None
+_trainer: ref[Any] | None = None
 
 
 def hook_trainer(module: Any, recorder: Recorder) -> None:
@@ -23,30 +23,37 @@ def hook_trainer(module: Any, recorder: Recorder) -> None:
     that spawn their processes call ``fit`` in another one.
     """
 
-    def make(original: Any) -> Any:
-        def _run(self: Any, *args: Any, **kwargs: Any) -> Any:
-            outer = _trainer
-            follow(self)
-            start_ns = monotonic_ns()
-            try:
-                return original(self, *args, **kwargs)
-            except BaseException as error:
-                hide_frame(error)
-                raise
-            finally:
-                _ended(self, start_ns, recorder)
-                follow(outer() if outer is not None else None)
+    def starting(args: list[Any], _: dict[str, Any]) -> tuple[ref[Any] | None, int]:
+        outer = _trainer
+        attach(args[0])
+        return outer, monotonic_ns()
 
-        return _run
+    def ended(seen: tuple[ref[Any] | None, int], args: list[Any], _: dict[str, Any]) -> None:
+        outer, start_ns = seen
+        try:
+            _record_run(args[0], start_ns, recorder)
+        finally:
+            trainer = outer() if outer is not None else None
+            if trainer is not None:
+                attach(trainer)
+            else:
+                detach()
 
-    patch(module.Trainer, "_run", make)
+    observe(module.Trainer, "_run", recorder, "recording the trainer's run", before=starting, ended=ended)
 
 
-def follow(trainer: Any) -> None:
-    """Take the phase from `trainer`, with None from nowhere."""
+def attach(trainer: Any) -> None:
+    """Take the phase of each batch from `trainer`."""
     global _trainer
-    _trainer = ref(trainer) if trainer is not None else None
-    phases.tell_by(None if trainer is None else _phase)
+    _trainer = ref(trainer)
+    training.set_phase_source(_phase)
+
+
+def detach() -> None:
+    """Take the phase from no trainer."""
+    global _trainer
+    _trainer = None
+    training.set_phase_source(None)
 
 
 def _phase() -> tuple[str | None, int]:
@@ -55,23 +62,20 @@ def _phase() -> tuple[str | None, int]:
     value = getattr(stage, "value", None)
     if not isinstance(value, str):
         return None, 0
-    # Of a loader without a length, Lightning takes batches in advance, to know which one is the last.
+    # Lightning takes batches of a loader without a length ahead, to know which one is the last.
     loop = getattr(trainer, "fit_loop", None) if value == "train" else None
     fetcher = getattr(loop, "_data_fetcher", None)
     ahead = getattr(fetcher, "prefetch_batches", 0) if getattr(fetcher, "length", 0) is None else 0
     return value, ahead
 
 
-def _ended(trainer: Any, start_ns: int, recorder: Recorder) -> None:
-    try:
-        function = getattr(trainer.state.fn, "value", None)
-        recorder.records.append(
-            {
-                "type": "trainer",
-                "function": str(function),
-                "start_ns": start_ns,
-                "end_ns": monotonic_ns(),
-            }
-        )
-    except Exception as error:
-        recorder.log(f"the trainer's run is not recorded: {error!r}")
+def _record_run(trainer: Any, start_ns: int, recorder: Recorder) -> None:
+    function = getattr(trainer.state.fn, "value", None)
+    recorder.records.append(
+        {
+            "type": "trainer",
+            "function": str(function),
+            "start_ns": start_ns,
+            "end_ns": monotonic_ns(),
+        }
+    )

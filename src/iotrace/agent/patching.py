@@ -1,4 +1,8 @@
-"""Replacing functions of other libraries: marked, never twice, and undoable."""
+"""Replace functions of other libraries: marked, never twice, and undoable.
+
+`observe` is the usual way: it guards what we do before and after a call. What is called for each span, batch
+or module is written out where it stands, as `observe` would add two calls to each.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,14 @@ TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
+
+    from iotrace.agent.recording.recorder import Recorder
+
+    Keywords = dict[str, Any]
+    # Called with the arguments, which it may change; what it returns is passed on to the other two.
+    Before = Callable[[list[Any], Keywords], Any]
+    Ended = Callable[[Any, list[Any], Keywords], None]
+    After = Callable[[Any, Any, list[Any], Keywords], None]
 
 
 MARKER = "__iotrace_original__"
@@ -22,9 +34,9 @@ class _Builtin(staticmethod):  # type: ignore[type-arg]
 
 
 def patch(owner: Any, name: str, make: Callable[[Any], Any], layer: str = "record") -> Callable[[], None]:
-    """Replace ``owner.name`` by ``make(original)``; no-op where it is missing or `layer` is there already.
+    """Replace ``owner.name`` by ``make(original)``; do nothing where it is missing or has `layer` already.
 
-    Returns what takes this patch back.
+    Return what takes this patch back.
 
     The replacement takes over the original's name, so that pickling by reference (spawned workers'
     targets) and tracebacks see what they saw before.
@@ -56,6 +68,56 @@ def patch(owner: Any, name: str, make: Callable[[Any], Any], layer: str = "recor
 
     _undo.append(undo)
     return undo
+
+
+def observe(
+    owner: Any,
+    name: str,
+    recorder: Recorder,
+    what: str,
+    *,
+    before: Before | None = None,
+    ended: Ended | None = None,
+    after: After | None = None,
+    layer: str = "record",
+) -> Callable[[], None]:
+    """Patch ``owner.name`` to call ``before(args, kwargs)``, the original, then the other two.
+
+    ``ended(seen, args, kwargs)`` follows every call, ``after(seen, result, args, kwargs)`` one that returned;
+    `seen` is what `before` returned, None without one or where it failed. `args` is a list: what `before`
+    changes in it, also before it fails, is passed to the original. What the three raise is logged with
+    `what`, and never reaches the program. Return what takes this patch back.
+    """
+
+    def make(original: Any) -> Any:
+        def observed(*args: Any, **kwargs: Any) -> Any:
+            passed, seen = list(args), None
+            if before is not None:
+                try:
+                    seen = before(passed, kwargs)
+                except Exception as error:
+                    recorder.absorb(error, what)
+            try:
+                result = original(*passed, **kwargs)
+            except BaseException as error:
+                hide_frame(error)
+                raise
+            finally:
+                if ended is not None:
+                    try:
+                        ended(seen, passed, kwargs)
+                    except Exception as error:
+                        recorder.absorb(error, what)
+            if after is not None:
+                try:
+                    after(seen, result, passed, kwargs)
+                except Exception as error:
+                    recorder.absorb(error, what)
+            return result
+
+        return observed
+
+    return patch(owner, name, make, layer)
 
 
 def _has_layer(function: Any, layer: str) -> bool:

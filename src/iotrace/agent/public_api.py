@@ -1,4 +1,4 @@
-"""``iotrace.step`` and ``iotrace.batches``: for loops whose data comes from no torch DataLoader."""
+"""Record ``iotrace.step`` and ``iotrace.batches``, for loops whose data comes from no torch DataLoader."""
 
 from __future__ import annotations
 
@@ -14,20 +14,26 @@ if TYPE_CHECKING:
 _recorder: Recorder | None = None
 
 
-def follow(recorder: Recorder | None) -> None:
-    """Record marks and batches with `recorder` from now on; with None no more."""
+def attach(recorder: Recorder) -> None:
+    """Record steps and batches with `recorder` from now on."""
     global _recorder
     _recorder = recorder
 
 
+def detach() -> None:
+    """Record no steps and batches from now on."""
+    global _recorder
+    _recorder = None
+
+
 def step() -> None:
-    """Mark the start of the loop's next step. Outside a traced run it does nothing, in less than 0.2 us."""
+    """Begin the loop's next step. Outside a traced run it does nothing, in less than 0.2 us."""
     recorder = _recorder
     if recorder is not None:
-        _mark(recorder)
+        _begin_step(recorder)
 
 
-def _mark(recorder: Recorder) -> None:
+def _begin_step(recorder: Recorder) -> None:
     from time import monotonic_ns
 
     mono_ns = monotonic_ns()
@@ -35,13 +41,13 @@ def _mark(recorder: Recorder) -> None:
         recorder.start()
         recorder.records.append({"type": "mark", "mono_ns": mono_ns})
     except Exception as error:
-        recorder.log(f"a step is not marked: {error!r}")
+        recorder.absorb(error, "recording a step")
 
 
 def batches(iterable: Iterable[Item]) -> Iterator[Item]:
-    """``iter(iterable)``, each of whose items is recorded as a batch that the loop waited for.
+    """Return ``iter(iterable)``, with each item recorded as a batch that the loop waited for.
 
-    Outside a traced run, and of a torch DataLoader, which is recorded anyway, it is ``iter(iterable)``.
+    It is plain ``iter(iterable)`` outside a traced run, and for a torch DataLoader, which is recorded anyway.
     """
     recorder = _recorder
     iterator = iter(iterable)
@@ -53,5 +59,5 @@ def batches(iterable: Iterable[Item]) -> Iterator[Item]:
         wrapped: Iterator[Item] = recorded(iterable, iterator, recorder)
         return wrapped
     except Exception as error:
-        recorder.log(f"iotrace.batches({type(iterable).__name__}) is not recorded: {error!r}")
+        recorder.absorb(error, f"recording iotrace.batches({type(iterable).__name__})")
         return iterator

@@ -1,34 +1,37 @@
-"""The consumer's side of a DataLoader: each batch from index sent to delivered.
+"""Record the consumer's side of a DataLoader: each batch from index sent to delivered.
 
-The iterator classes are patched, never the user's loader; what is known of an iterator hangs on the
-iterator itself and dies with it.
+The iterator classes are patched, never the user's loader. What is known of an iterator is an attribute of
+the iterator itself and dies with it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from time import monotonic_ns
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from iotrace.agent.dataloader import fetch, numbers, phases, training
+from iotrace.agent import training
+from iotrace.agent.dataloader import fetch
 from iotrace.agent.dataloader.cuda_events import CudaEvents
 from iotrace.agent.dataloader.pin_memory import hook_pin_memory_loop, stamps_of
 from iotrace.agent.dataloader.worker import hook_worker_loop
-from iotrace.agent.patching import hide_frame, patch
+from iotrace.agent.patching import hide_frame, observe, patch
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.spans import thread_id
 from iotrace.agent.torch_profiler import window
 
 _STATE = "_iotrace_state"
+_RECORDING_LOADER = "recording a loader"
 
 _loaders: WeakKeyDictionary[Any, _Loader] = WeakKeyDictionary()
 
 
 class _Loader:
-    """A DataLoader object's number, how often it has been iterated, and what the torch window knows of it."""
+    """A DataLoader object's number, its epochs so far, and what the torch window knows of it."""
 
     def __init__(self) -> None:
-        self.number = numbers.next_loader()
+        self.number = training.next_loader()
         self.epochs = 0
         self.delivered = 0
         self.backward_count = -1
@@ -39,14 +42,16 @@ class _Iterator:
     """What is known of one pass over a loader."""
 
     def __init__(self, iterator: Any, loader: Any, recorder: Recorder) -> None:
-        self.number = numbers.next_iterator()
+        self.number = training.next_iterator()
         self.recorder = recorder
         self.generation = 0
         self.delivered = 0
         self.last_received = -1
+        # By the batch's index, in ns: when it was sent, with its worker; received; received and pinned.
         self.sent: dict[int, tuple[int, int]] = {}
         self.received: dict[int, int] = {}
         self.pinned: dict[int, tuple[int, int]] = {}
+        self.next_sent = 0
         try:
             if loader not in _loaders:
                 _loaders[loader] = _Loader()
@@ -68,10 +73,10 @@ class _Iterator:
             "pin_memory": bool(iterator._pin_memory),
             "in_order": bool(getattr(loader, "in_order", True)),
         }
-        self.tell()
+        self.record_epoch()
 
-    def tell(self, workers: Any = ()) -> None:
-        """Record that an epoch begins; once more when its workers have pids."""
+    def record_epoch(self, workers: Sequence[Any] = ()) -> None:
+        """Record that an epoch begins; once more when its `workers` have pids."""
         self.recorder.records.append(
             {
                 **self.description,
@@ -79,23 +84,24 @@ class _Iterator:
                 "generation": self.generation,
                 "pids": [worker.pid for worker in workers],
                 "start_method": _start_method(workers),
-                "phase": phases.current()[0],
+                "phase": training.current_phase()[0],
                 "mono_ns": monotonic_ns(),
             }
         )
 
     def next_epoch(self) -> None:
-        """Persistent workers: the same iterator starts over, and batch indices begin at 0 again."""
+        """Begin a further epoch of the same iterator (persistent workers): its indices start at 0 again."""
         self.generation += 1
         self.epoch = self.loader.epochs
         self.loader.epochs += 1
         self.delivered = 0
+        self.next_sent = 0
         self.sent.clear()
         self.received.clear()
 
     def deliver(self, iterator: Any, wait_start_ns: int, delivered_ns: int, grad: bool) -> int:
         """Record the batch that ``__next__`` has just returned, and return its index."""
-        phase, ahead = phases.current()
+        phase, ahead = training.current_phase()
         record: dict[str, Any] = {
             "type": "batch",
             "iterator": self.number,
@@ -126,7 +132,7 @@ class _Iterator:
             )
         else:
             start_ns, end_ns, samples = fetch.latest.ended
-            # A program's own iterator may have the batch from elsewhere: from another thread, from memory.
+            # A program's own iterator may take the batch from another thread, or from memory.
             fetched = start_ns >= wait_start_ns
             record.update(
                 index=self.delivered,
@@ -157,8 +163,8 @@ class _Iterator:
         window.epoch_ended(self)
 
 
-def _start_method(workers: Any) -> str | None:
-    """``fork``, ``spawn`` or ``forkserver``, as multiprocessing names the workers' class."""
+def _start_method(workers: Sequence[Any]) -> str | None:
+    """Return ``fork``, ``spawn`` or ``forkserver``, by the workers' class; None without workers."""
     if not workers:
         return None
     method = getattr(workers[0], "_start_method", None)
@@ -173,35 +179,25 @@ def hook_loader(module: Any, recorder: Recorder) -> None:
     """Patch ``torch.utils.data.dataloader`` and the parts of ``_utils`` that it uses."""
     fetch.hook_fetchers(module._utils.fetch, recorder)
     hook_worker_loop(module._utils.worker, recorder)
-    hook_pin_memory_loop(module._utils.pin_memory)
+    hook_pin_memory_loop(module._utils.pin_memory, recorder)
     _hook_iterator(module._BaseDataLoaderIter, recorder, module.torch.is_grad_enabled)
     _hook_multiprocessing(module._MultiProcessingDataLoaderIter, recorder)
 
 
 def _state_of(iterator: Any, recorder: Recorder) -> _Iterator | None:
-    """What is known of the iterator; None of one made before the session, or in an earlier one."""
+    """Return what is known of `iterator`; None where it was made before this session."""
     state: _Iterator | None = iterator.__dict__.get(_STATE)
     return state if state is not None and state.recorder is recorder else None
 
 
-def _hook_iterator(base: Any, recorder: Recorder, is_grad_enabled: Any) -> None:
+def _hook_iterator(base: Any, recorder: Recorder, is_grad_enabled: Callable[[], bool]) -> None:
     events = CudaEvents(recorder)
     recorder.before_close.append(events.close)
 
-    def make_init(original: Any) -> Any:
-        def __init__(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-            try:
-                original(self, loader, *args, **kwargs)
-            except BaseException as error:
-                hide_frame(error)
-                raise
-            try:
-                setattr(self, _STATE, _Iterator(self, loader, recorder))
-                recorder.start()
-            except Exception as error:
-                recorder.log(f"loader is not recorded: {error!r}")
-
-        return __init__
+    def made(_: Any, __: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+        loader = args[1] if len(args) > 1 else kwargs["loader"]
+        setattr(args[0], _STATE, _Iterator(args[0], loader, recorder))
+        recorder.start()
 
     def make_next(original: Any) -> Any:
         def __next__(self: Any) -> Any:  # noqa: N807
@@ -224,85 +220,56 @@ def _hook_iterator(base: Any, recorder: Recorder, is_grad_enabled: Any) -> None:
                     if pair is not None:
                         events.keep(pair, state.number, state.epoch, index)
                 except Exception as error:
-                    recorder.log(f"batch is not recorded: {error!r}")
+                    recorder.absorb(error, "recording a batch")
             return data
 
         return __next__
 
-    patch(base, "__init__", make_init)
+    observe(base, "__init__", recorder, _RECORDING_LOADER, after=made)
     patch(base, "__next__", make_next)
 
 
 def _hook_multiprocessing(iterator_class: Any, recorder: Recorder) -> None:
-    def make_init(original: Any) -> Any:
-        def __init__(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-            try:
-                original(self, loader, *args, **kwargs)
-            except BaseException as error:
-                hide_frame(error)
-                raise
-            state = _state_of(self, recorder)
-            if state is not None:
-                if self._pin_memory:  # the thread may have come first, or not yet
-                    state.pinned = stamps_of(self._worker_result_queue)
-                state.tell(self._workers)
+    def made(_: Any, __: Any, args: list[Any], ___: dict[str, Any]) -> None:
+        iterator = args[0]
+        state = _state_of(iterator, recorder)
+        if state is not None:
+            if iterator._pin_memory:  # the thread may have come first, or not yet
+                state.pinned = stamps_of(iterator._worker_result_queue)
+            state.record_epoch(iterator._workers)
 
-        return __init__
+    def resetting(args: list[Any], kwargs: dict[str, Any]) -> None:
+        if args[2] if len(args) > 2 else kwargs.get("first_iter", False):
+            return
+        iterator, loader = args[0], args[1] if len(args) > 1 else kwargs["loader"]
+        state = _state_of(iterator, recorder)
+        if state is None:  # persistent workers of before the session
+            state = _Iterator(iterator, loader, recorder)
+            setattr(iterator, _STATE, state)
+            recorder.start()
+        else:
+            state.next_epoch()
+        state.record_epoch(iterator._workers)
 
-    def make_reset(original: Any) -> Any:
-        def _reset(self: Any, loader: Any, first_iter: bool = False) -> None:
-            state = _state_of(self, recorder)
-            if not first_iter:
-                try:
-                    if state is None:  # persistent workers of before the session
-                        state = _Iterator(self, loader, recorder)
-                        setattr(self, _STATE, state)
-                        recorder.start()
-                    else:
-                        state.next_epoch()
-                    state.tell(self._workers)
-                except Exception as error:
-                    recorder.log(f"loader is not recorded: {error!r}")
-            try:
-                original(self, loader, first_iter)
-            except BaseException as error:
-                hide_frame(error)
-                raise
+    def asked_to_send(_: Any, __: Any, args: list[Any], ___: dict[str, Any]) -> None:
+        iterator = args[0]
+        state: _Iterator | None = iterator.__dict__.get(_STATE)
+        if state is None or state.recorder is not recorder:
+            return
+        sent = iterator._send_idx
+        if sent != state.next_sent:  # else no index is left, or no worker takes one
+            state.next_sent = sent
+            state.sent[sent - 1] = (monotonic_ns(), iterator._task_info[sent - 1][0])
 
-        return _reset
+    def looked_for_data(_: Any, result: Any, args: list[Any], __: dict[str, Any]) -> None:
+        state: _Iterator | None = args[0].__dict__.get(_STATE)
+        if result[0] and state is not None and state.recorder is recorder:
+            index = result[1][0]
+            if isinstance(index, int):
+                state.received[index] = monotonic_ns()
+                state.last_received = index
 
-    def make_put_index(original: Any) -> Any:
-        def _try_put_index(self: Any) -> None:
-            index = self._send_idx
-            try:
-                original(self)
-            except BaseException as error:
-                hide_frame(error)
-                raise
-            state = _state_of(self, recorder)
-            if state is not None and self._send_idx != index:
-                state.sent[index] = (monotonic_ns(), self._task_info[index][0])
-
-        return _try_put_index
-
-    def make_get_data(original: Any) -> Any:
-        def _try_get_data(self: Any, *args: Any, **kwargs: Any) -> Any:
-            try:
-                result = original(self, *args, **kwargs)
-            except BaseException as error:
-                hide_frame(error)
-                raise
-            state = _state_of(self, recorder)
-            if state is not None and result[0]:
-                index = result[1][0]
-                if isinstance(index, int):
-                    state.received[index] = monotonic_ns()
-                    state.last_received = index
-            return result
-
-        return _try_get_data
-
-    patch(iterator_class, "__init__", make_init)
-    patch(iterator_class, "_reset", make_reset)
-    patch(iterator_class, "_try_put_index", make_put_index)
-    patch(iterator_class, "_try_get_data", make_get_data)
+    observe(iterator_class, "__init__", recorder, _RECORDING_LOADER, after=made)
+    observe(iterator_class, "_reset", recorder, _RECORDING_LOADER, before=resetting)
+    observe(iterator_class, "_try_put_index", recorder, "recording an index", after=asked_to_send)
+    observe(iterator_class, "_try_get_data", recorder, "recording a batch", after=looked_for_data)

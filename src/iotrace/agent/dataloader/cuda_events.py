@@ -1,4 +1,4 @@
-"""The exposed wait of every batch: how long the device stood idle because of it, on CUDA and HIP.
+"""Record the exposed wait of every batch: how long the device was idle because of it, on CUDA and HIP.
 
 An event is recorded on the current stream when the loader is asked and another when it delivers. Nothing is
 enqueued between them, so the time between the two on the device is idle time due to this wait; work that was
@@ -21,7 +21,7 @@ _READ_AT_ONCE = 4
 
 
 class CudaEvents:
-    """The pairs of events of this process; switched off for good by the first error of the device."""
+    """The pairs of events of this process; the first error of the device ends them for good."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -31,7 +31,7 @@ class CudaEvents:
         self._free: list[Any] = []
 
     def begin(self) -> Any:
-        """Record the start of a wait; None where there is no device to ask."""
+        """Record the start of a wait; return None where no device is in use."""
         cuda: Any = sys.modules.get("torch.cuda")
         if cuda is None or self._failed:
             return None
@@ -45,7 +45,7 @@ class CudaEvents:
             return None
 
     def end(self, start: Any) -> tuple[Any, Any] | None:
-        """Record the end of the wait that `start` began; the pair of both, None where that failed."""
+        """Record the end of the wait that `start` began; return both events, None where that failed."""
         try:
             event = self._record(sys.modules["torch.cuda"])
             return None if event is None else (start, event)
@@ -64,7 +64,7 @@ class CudaEvents:
             self._fail(error)
 
     def read(self, most: int) -> None:
-        """Tell the waits that the device has passed, `most` of them, in their order."""
+        """Record the waits that the device has passed, in their order, at most `most` of them."""
         while self._pending and most and self._pending[0][1].query():
             most -= 1
             start, event, (iterator, epoch, index) = self._pending.popleft()
@@ -98,4 +98,4 @@ class CudaEvents:
 
     def _fail(self, error: Exception) -> None:
         self._failed = True
-        self._recorder.log(f"exposed wait is no longer recorded: {error!r}")
+        self._recorder.absorb(error, "recording the exposed wait")

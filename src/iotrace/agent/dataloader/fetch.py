@@ -1,4 +1,4 @@
-"""What a batch's production is made of: the fetch, each ``__getitem__`` or ``__next__``, the collate.
+"""Record what a batch's production consists of: the fetch, each ``__getitem__`` or ``__next__``, the collate.
 
 The fetchers run in the worker, or in the training process with ``num_workers=0``; both are hooked here.
 """
@@ -6,20 +6,20 @@ The fetchers run in the worker, or in the training process with ``num_workers=0`
 from __future__ import annotations
 
 from _thread import _local
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic_ns
 from typing import Any
 
-from iotrace.agent.patching import hide_frame, patch
+from iotrace.agent.patching import hide_frame, observe, patch
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.spans import timed
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM
 
 
 class Fetches(_local):
-    """This thread's fetches: samples made so far in the open one, and the last one that ended.
+    """This thread's fetches: the samples made so far in the open one, and the last one that ended.
 
-    A dataset may iterate a loader of its own: fetches nest.
+    Fetches nest, as a dataset may iterate a loader of its own.
     """
 
     samples = 0
@@ -47,22 +47,11 @@ def hook_fetchers(module: Any, recorder: Recorder) -> None:
 
         return fetch
 
-    def make_init(original: Any) -> Any:
-        def __init__(self: Any, dataset: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-            try:
-                original(self, dataset, *args, **kwargs)
-            except BaseException as error:  # an IterableDataset whose __iter__ raises
-                hide_frame(error)
-                raise
-            try:
-                _time_parts(self, recorder)
-            except Exception as error:
-                recorder.log(f"fetcher of {type(dataset).__name__} is not timed: {error!r}")
-
-        return __init__
+    def made(_: Any, __: Any, args: list[Any], ___: dict[str, Any]) -> None:
+        _time_parts(args[0], recorder)
 
     for fetcher in (module._MapDatasetFetcher, module._IterableDatasetFetcher):
-        patch(fetcher, "__init__", make_init)
+        observe(fetcher, "__init__", recorder, "timing a fetcher", after=made)
         patch(fetcher, "fetch", make_fetch)
 
 
@@ -86,7 +75,7 @@ class _TimedDataset:
         if many:  # the fetcher asks whether it is there
             timed_many = timed(recorder, many, f"{name}.__getitems__", KIND_ITEM)
 
-            def getitems(indices: Any) -> Any:
+            def getitems(indices: Sequence[Any]) -> Any:
                 latest.samples += len(indices)
                 return timed_many(indices)
 

@@ -1,42 +1,41 @@
-"""The pin-memory thread between workers and consumer: when it received each batch and had it pinned."""
+"""Record the pin-memory thread between workers and consumer: when each batch came in and was pinned."""
 
 from __future__ import annotations
 
 from time import monotonic_ns
 from typing import Any
 
-from iotrace.agent.patching import hide_frame, patch
+from iotrace.agent.patching import observe
+from iotrace.agent.recording.recorder import Recorder
 
-# By the thread's input queue's id: batch index -> (received, pinned).
+# By the id of the thread's input queue: batch index -> (received_ns, pinned_ns).
 _pin_stamps: dict[int, dict[int, tuple[int, int]]] = {}
 
 
 def stamps_of(queue: Any) -> dict[int, tuple[int, int]]:
-    """The stamps of the thread that reads `queue`, which may not have begun yet."""
+    """Return the stamps of the thread that reads `queue`, which may not have begun yet."""
     return _pin_stamps.setdefault(id(queue), {})
 
 
-def hook_pin_memory_loop(module: Any) -> None:
-    """Patch ``_pin_memory_loop`` of ``torch.utils.data._utils.pin_memory``."""
-    patch(module, "_pin_memory_loop", _make_loop)
+def hook_pin_memory_loop(module: Any, recorder: Recorder) -> None:
+    """Patch ``_pin_memory_loop`` of ``torch.utils.data._utils.pin_memory``, the thread's target."""
 
+    def starting(args: list[Any], _: dict[str, Any]) -> int:
+        queue, stamps = args[0], stamps_of(args[0])
+        args[0], args[1] = _PinSource(queue, stamps), _PinTarget(args[1], stamps)
+        return id(queue)
 
-def _make_loop(original: Any) -> Any:
-    def _pin_memory_loop(in_queue: Any, out_queue: Any, *args: Any, **kwargs: Any) -> Any:
-        stamps = stamps_of(in_queue)
-        try:
-            return original(_PinSource(in_queue, stamps), _PinTarget(out_queue, stamps), *args, **kwargs)
-        except BaseException as error:
-            hide_frame(error)
-            raise
-        finally:
-            _pin_stamps.pop(id(in_queue), None)
+    def ended(queue: int | None, *_: Any) -> None:
+        if queue is not None:
+            _pin_stamps.pop(queue, None)
 
-    return _pin_memory_loop
+    observe(
+        module, "_pin_memory_loop", recorder, "recording the pin-memory thread", before=starting, ended=ended
+    )
 
 
 class _PinSource:
-    """The workers' queue, as the pin-memory thread reads it."""
+    """Stands for the workers' queue, as the pin-memory thread reads it."""
 
     def __init__(self, queue: Any, stamps: dict[int, tuple[int, int]]) -> None:
         self._queue = queue
@@ -53,7 +52,7 @@ class _PinSource:
 
 
 class _PinTarget:
-    """The queue of pinned batches, as the pin-memory thread fills it."""
+    """Stands for the queue of pinned batches, as the pin-memory thread fills it."""
 
     def __init__(self, queue: Any, stamps: dict[int, tuple[int, int]]) -> None:
         self._queue = queue

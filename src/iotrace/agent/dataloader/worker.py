@@ -1,4 +1,4 @@
-"""A DataLoader worker: when each index was taken, and when its batch was prepared."""
+"""Record a DataLoader worker: when it took each index, and when the batch was prepared."""
 
 from __future__ import annotations
 
@@ -7,44 +7,31 @@ from time import monotonic_ns
 from typing import Any
 
 from iotrace.agent.dataloader import fetch
-from iotrace.agent.patching import hide_frame, patch
+from iotrace.agent.patching import observe
 from iotrace.agent.recording.recorder import Recorder
 
 
 def hook_worker_loop(module: Any, recorder: Recorder) -> None:
     """Patch ``_worker_loop``, the target of every worker process, found by name under every start method."""
+    parameters = list(inspect.signature(module._worker_loop).parameters)
+    index_at = parameters.index("index_queue")
+    data_at = parameters.index("data_queue")
+    worker_at = parameters.index("worker_id")
+    count_at = parameters.index("num_workers")
 
-    def make(original: Any) -> Any:
-        parameters = list(inspect.signature(original).parameters)
-        index_at = parameters.index("index_queue")
-        data_at = parameters.index("data_queue")
-        worker_at = parameters.index("worker_id")
-        count_at = parameters.index("num_workers")
+    def starting(args: list[Any], _: dict[str, Any]) -> None:
+        worker = _Worker(recorder, module, args[worker_at], args[count_at])
+        queues = _IndexQueue(args[index_at], worker), _DataQueue(args[data_at], worker)
+        args[index_at], args[data_at] = queues
 
-        def _worker_loop(*args: Any, **kwargs: Any) -> Any:
-            arguments = list(args)
-            try:
-                worker = _Worker(recorder, module, arguments[worker_at], arguments[count_at])
-                arguments[index_at] = _IndexQueue(arguments[index_at], worker)
-                arguments[data_at] = _DataQueue(arguments[data_at], worker)
-            except Exception as error:
-                recorder.log(f"worker is not recorded: {error!r}")
-                arguments = list(args)
-            try:
-                return original(*arguments, **kwargs)
-            except BaseException as error:
-                hide_frame(error)
-                raise
-            finally:
-                recorder.close()
+    def ended(*_: Any) -> None:
+        recorder.close()
 
-        return _worker_loop
-
-    patch(module, "_worker_loop", make)
+    observe(module, "_worker_loop", recorder, "recording a worker", before=starting, ended=ended)
 
 
 class _Worker:
-    """The state of this process's one worker loop."""
+    """The state of this process's only worker loop."""
 
     def __init__(self, recorder: Recorder, module: Any, number: int, count: int) -> None:
         self.resume = module._ResumeIteration
@@ -61,6 +48,7 @@ class _Worker:
         recorder.flush()
 
     def produced(self, index: int, data: Any, prepared_ns: int) -> None:
+        """Record the batch `index`, which is `data`: a batch, the end of an iterable, or an exception."""
         if self.recorder.over:
             return
         start_ns, end_ns, samples = fetch.latest.ended
@@ -86,7 +74,7 @@ class _Worker:
 
 
 class _IndexQueue:
-    """The queue that this worker takes its batch indices from."""
+    """Stands for the queue that this worker takes its batch indices from."""
 
     def __init__(self, queue: Any, worker: _Worker) -> None:
         self._queue = queue
@@ -97,7 +85,7 @@ class _IndexQueue:
         if not worker.up:
             worker.up = True
             worker.append({"type": "worker_up", "mono_ns": monotonic_ns()})
-        # A worker with nothing to do may be ended at any moment, as its program leaves: nothing is held back.
+        # A worker with nothing to do may be ended at any moment, as its program leaves: all is written now.
         if self._empty():
             worker.append({"type": "idle", "mono_ns": monotonic_ns()})
             worker.flush()
@@ -118,7 +106,7 @@ class _IndexQueue:
 
 
 class _DataQueue:
-    """The queue that this worker puts its batches into; a thread of it pickles them afterwards."""
+    """Stands for the queue that this worker puts its batches into; a thread of it pickles them afterwards."""
 
     def __init__(self, queue: Any, worker: _Worker) -> None:
         self._queue = queue

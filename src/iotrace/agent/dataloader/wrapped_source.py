@@ -1,6 +1,6 @@
-"""A loop's source that is no torch DataLoader, wrapped by ``iotrace.batches``.
+"""Record a source that is no torch DataLoader, wrapped by ``iotrace.batches``.
 
-It is recorded as a DataLoader with ``num_workers=0`` would be: the consumer's thread makes the batch.
+Its records are those of a DataLoader with ``num_workers=0``: the consumer's thread makes the batch.
 """
 
 from __future__ import annotations
@@ -10,27 +10,29 @@ from time import monotonic_ns
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from iotrace.agent.dataloader import numbers, phases, training
+from iotrace.agent import training
 from iotrace.agent.patching import hide_frame
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.spans import thread_id, timed
 from iotrace.session.names import KIND_ITEM
+
+Caller = tuple[str, int, str]  # a file, a line of it, the source's name
 
 
 class _Source:
     """A source's number, and how often it has been iterated."""
 
     def __init__(self) -> None:
-        self.number = numbers.next_loader()
+        self.number = training.next_loader()
         self.epochs = 0
 
 
 _by_object: WeakKeyDictionary[Any, _Source] = WeakKeyDictionary()
-_by_place: dict[tuple[str, int, str], _Source] = {}
+_by_caller: dict[Caller, _Source] = {}
 
 
 def recorded(iterable: Any, iterator: Any, recorder: Recorder) -> Any:
-    """`iterator`, which ``iter(iterable)`` has made, with every item recorded; called by `batches`."""
+    """Wrap `iterator`, made by ``iter(iterable)``, so that each item is recorded; called by `batches`."""
     torch_loader = sys.modules.get("torch.utils.data.dataloader")
     if torch_loader is not None and isinstance(iterable, torch_loader.DataLoader):
         return iterator
@@ -40,8 +42,8 @@ def recorded(iterable: Any, iterator: Any, recorder: Recorder) -> Any:
     return _Batches(iterator, source, name, recorder)
 
 
-def _source_of(iterable: Any, iterator: Any, place: tuple[str, int, str]) -> _Source:
-    # A generator made anew for each epoch is the same source: what tells it is where it is iterated.
+def _source_of(iterable: Any, iterator: Any, caller: Caller) -> _Source:
+    # A generator made anew for each epoch is the same source: it is known by the line that iterates it.
     if iterator is not iterable:
         try:
             if iterable not in _by_object:
@@ -49,7 +51,7 @@ def _source_of(iterable: Any, iterator: Any, place: tuple[str, int, str]) -> _So
             return _by_object[iterable]
         except TypeError:  # cannot be hashed, or be referred to weakly
             pass
-    return _by_place.setdefault(place, _Source())
+    return _by_caller.setdefault(caller, _Source())
 
 
 class _Batches:
@@ -60,7 +62,7 @@ class _Batches:
         self._recorder = recorder
         self._append = recorder.records.append
         self._next = timed(recorder, iterator.__next__, f"{name}.__next__", KIND_ITEM)
-        self._number = numbers.next_iterator()
+        self._number = training.next_iterator()
         self._epoch = source.epochs
         self._delivered = 0
         source.epochs += 1
@@ -75,7 +77,7 @@ class _Batches:
                 "wrapped": True,
                 "epoch": self._epoch,
                 "generation": 0,
-                "phase": phases.current()[0],
+                "phase": training.current_phase()[0],
                 "mono_ns": monotonic_ns(),
             }
         )
@@ -100,7 +102,7 @@ class _Batches:
 
     def _deliver(self, wait_start_ns: int, delivered_ns: int) -> None:
         torch = sys.modules.get("torch")
-        phase, ahead = phases.current()
+        phase, ahead = training.current_phase()
         grad_enabled = getattr(torch, "is_grad_enabled", None)  # absent while torch is being imported
         self._append(
             {

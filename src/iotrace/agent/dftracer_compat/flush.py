@@ -1,26 +1,26 @@
-"""Having the preloaded dftracer write the calls that it holds back.
+"""Have the preloaded dftracer write the calls in its buffer.
 
-It writes when its buffer of 4 KiB is full, and has no function for it that we could call: the buffer is
-filled.
+It writes when its buffer of 4 KiB is full, and has no function that we could call to flush it. Hence we fill
+the buffer with calls that readers drop.
 """
 
 from __future__ import annotations
 
 import os
 
-# waitpid for ourselves fails at once, as nobody is his own child: no file system is asked, dftracer traces it
-# whatever paths it traces, and readers leave it out, because it has no file.
+# waitpid for this process itself fails at once, without a file system: dftracer traces it whatever paths it
+# traces, and readers drop it, because it has no file.
 from os import WNOHANG, fstat, getpid, waitpid
 
-# The buffer holds some 26 of them. More are of no use: tracing is off, or the log is somewhere else.
+# The buffer holds some 26 calls. More do not help: tracing is off, or the log is somewhere else.
 _MOST_CALLS = 40
 
-# The process that looked for its log, the log's descriptor (-1: it has none), its device and inode.
+# The process that searched for its log, the log's descriptor (-1: none), its device and inode.
 _found = (0, -1, 0, 0)
 
 
-def write_out(directory: str) -> bool:
-    """Fill dftracer's buffer until its log below `directory` grows; False where it does not."""
+def flush(directory: str) -> bool:
+    """Fill dftracer's buffer until its log below `directory` grows; return whether it did."""
     log = find_log(directory)
     if log < 0:
         return False
@@ -36,14 +36,14 @@ def write_out(directory: str) -> bool:
 
 
 def find_log(directory: str) -> int:
-    """The descriptor of this process's log below `directory`, -1 where there is none.
+    """Return the descriptor of this process's log below `directory`, -1 where there is none.
 
-    It is looked for once in a process: a fork begins another log.
+    Each process searches for it once; a fork begins another log.
     """
     global _found
     process, descriptor, device, inode = _found
     if process != getpid():
-        descriptor, device, inode = _look(os.path.realpath(directory) + "/")
+        descriptor, device, inode = _search(os.path.realpath(directory) + "/")
         _found = (getpid(), descriptor, device, inode)
     elif descriptor >= 0:
         try:
@@ -55,7 +55,7 @@ def find_log(directory: str) -> int:
     return descriptor
 
 
-def _look(prefix: str) -> tuple[int, int, int]:
+def _search(prefix: str) -> tuple[int, int, int]:
     for name in os.listdir("/proc/self/fd"):
         try:
             if os.readlink(f"/proc/self/fd/{name}").startswith(prefix):

@@ -1,9 +1,9 @@
-"""A program's own use of dftracer's Python module, beside the preloaded dftracer that records POSIX calls.
+"""Serve programs that use dftracer's Python module, beside the preloaded dftracer that records POSIX calls.
 
 iotrace switches dftracer on in the environment, which the module reads. Where the user had not switched it
 on, the program must see it off: no signal handlers, no log. Where the user had, the module starts a log of
-the program's own, which takes over the POSIX calls of the process from the session's: readers are told where
-it is. In both cases the functions and blocks that the program marked become spans.
+the program, and the process's POSIX calls go there instead of the session: a record says where it is. In both
+cases the functions and blocks that the program decorates for dftracer become spans.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 from time import monotonic_ns, time_ns
 
-from iotrace.agent.dftracer_compat.flush import write_out
-from iotrace.agent.patching import hide_frame, patch
+from iotrace.agent.dftracer_compat.flush import flush
+from iotrace.agent.patching import observe, patch
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.spans import thread_id, timed
 from iotrace.session.names import KIND_DFTRACER, POSIX
@@ -30,99 +30,78 @@ def hook_settings(module: Any, enabled: bool) -> None:
 
 
 def hook_events(module: Any, recorder: Recorder, session: str) -> None:
-    """Record what the program marks by ``dftracer.python.common``, and where its own log goes."""
+    """Record the functions and blocks of ``dftracer.python.common``, and the path of the program's log."""
     if module.DFTRACER_ENABLE:
         _hook_log_event(module, recorder)
-        _hook_own_log(module, recorder, session)
+        _hook_program_log(module, recorder, session)
     else:
-        _hook_marks(module, recorder)
+        _hook_decorators(module, recorder)
 
 
 def _hook_log_event(module: Any, recorder: Recorder) -> None:
-    """All events of the module's pass ``log_event``, with times of CLOCK_REALTIME in a unit that is set."""
+    """Record all events of the module: ``log_event`` takes times of CLOCK_REALTIME in a unit that is set."""
     unit_ns = _UNIT_NS.get(os.environ.get("DFTRACER_TIME_METRIC", "US"), 1_000)
 
-    def make(original: Any) -> Any:
-        def log_event(
-            self: Any, name: Any, cat: Any, start_time: Any, duration: Any, *args: Any, **kwargs: Any
-        ) -> Any:
-            try:
-                start_ns = start_time * unit_ns - (time_ns() - monotonic_ns())
-                _note(recorder, str(name), start_ns, duration * unit_ns)
-            except Exception as error:
-                recorder.log(f"an event of dftracer's is not recorded: {error!r}")
-            try:
-                return original(self, name, cat, start_time, duration, *args, **kwargs)
-            except BaseException as error:
-                hide_frame(error)
-                raise
+    def record(_: Any, name: Any, cat: Any, start_time: int, duration: int, *__: Any, **___: Any) -> None:
+        start_ns = start_time * unit_ns - (time_ns() - monotonic_ns())
+        _record_span(recorder, str(name), start_ns, duration * unit_ns)
 
-        return log_event
+    def logging(args: list[Any], kwargs: dict[str, Any]) -> None:
+        record(*args, **kwargs)
 
-    patch(module.dftracer, "log_event", make)
+    observe(module.dftracer, "log_event", recorder, "recording an event of dftracer's", before=logging)
 
 
-def _note(recorder: Recorder, name: str, start_ns: int, duration_ns: int) -> None:
+def _record_span(recorder: Recorder, name: str, start_ns: int, duration_ns: int) -> None:
     recorder.start()
     what = (-1, thread_id(), recorder.text(name), -1, KIND_DFTRACER)
     recorder.spans.append((start_ns, duration_ns, -1, *what, -1, -1, -1, -1, -1))
 
 
-def _hook_own_log(module: Any, recorder: Recorder, session: str) -> None:
-    """Note the path of the program's own log, and when it ends: no POSIX call is traced after that."""
+def _hook_program_log(module: Any, recorder: Recorder, session: str) -> None:
+    """Record the path of the program's own log, and when it ends: no POSIX call is traced after that."""
 
-    def make_initialize(original: Any) -> Any:
-        def initialize_log(*args: Any, **kwargs: Any) -> Any:
-            if args and isinstance(args[0], module.dftracer):  # a static method, replaced by a plain one
-                args = args[1:]
-            logfile = args[0] if args else kwargs.get("logfile")
-            if logfile:
-                _write_out(session, recorder)
-                _tell(recorder, os.path.abspath(os.fsdecode(logfile)), ended=False)
-            try:
-                return original(*args, **kwargs)
-            except BaseException as error:
-                hide_frame(error)
-                raise
+    def initializing(args: list[Any], kwargs: dict[str, Any]) -> None:
+        if args and isinstance(args[0], module.dftracer):  # a static method, replaced by a plain one
+            del args[0]
+        logfile = args[0] if args else kwargs.get("logfile")
+        if logfile:
+            _flush(session, recorder)
+            _record_log(recorder, os.path.abspath(os.fsdecode(logfile)), ended=False)
 
-        return initialize_log
+    def finalized(*_: Any) -> None:
+        _record_log(recorder, "", ended=True)
 
-    def make_finalize(original: Any) -> Any:
-        def finalize(self: Any) -> None:
-            original(self)
-            _tell(recorder, "", ended=True)
-
-        return finalize
-
-    patch(module.dftracer, "initialize_log", make_initialize)
-    patch(module.dftracer, "finalize", make_finalize)
+    what = "recording the program's dftracer"
+    observe(module.dftracer, "initialize_log", recorder, what, before=initializing)
+    observe(module.dftracer, "finalize", recorder, what, after=finalized)
 
 
-def _tell(recorder: Recorder, prefix: str, ended: bool) -> None:
+def _record_log(recorder: Recorder, prefix: str, ended: bool) -> None:
     recorder.records.append({"type": "own_log", "prefix": prefix, "mono_ns": monotonic_ns(), "ended": ended})
     recorder.start()
 
 
-def _write_out(session: str, recorder: Recorder) -> None:
-    """Have the preloaded dftracer write the calls that it holds back: its buffer is dropped at the switch."""
+def _flush(session: str, recorder: Recorder) -> None:
+    """Have the preloaded dftracer write its buffer, which it drops when the program's log begins."""
     try:
-        write_out(f"{session}/{POSIX}")
+        flush(f"{session}/{POSIX}")
     except OSError as error:
-        recorder.log(f"dftracer's buffer is not written before the program's own log: {error!r}")
+        recorder.absorb(error, "writing dftracer's buffer")
 
 
-def _hook_marks(module: Any, recorder: Recorder) -> None:
-    """dftracer is off: its decorators and blocks do nothing, and are timed by us.
+def _hook_decorators(module: Any, recorder: Recorder) -> None:
+    """Time dftracer's decorators and blocks, which do nothing while dftracer is off.
 
     Its own code stays off, which would read the arguments of the program's functions and may fail on them.
     """
     from functools import wraps
 
-    def decorated(result: Any, name: Any, function: Any) -> Any:
-        shown = name or getattr(function, "__qualname__", repr(function))
-        return wraps(result)(timed(recorder, result, shown, KIND_DFTRACER, _started))
+    def decorated(result: Any, name: str | None, function: Any) -> Any:
+        shown = name or str(getattr(function, "__qualname__", repr(function)))
+        return wraps(result)(timed(recorder, result, shown, KIND_DFTRACER, started))
 
-    def _started(*_: Any) -> tuple[int, str]:
+    def started(*_: Any) -> tuple[int, str]:
         recorder.start()
         return -1, ""
 
@@ -135,23 +114,17 @@ def _hook_marks(module: Any, recorder: Recorder) -> None:
 
         return log
 
-    def make_enter(original: Any) -> Any:
-        def __enter__(self: Any) -> Any:  # noqa: N807
-            self._iotrace_start_ns = monotonic_ns()
-            return original(self)
+    def entering(args: list[Any], _: dict[str, Any]) -> None:
+        args[0]._iotrace_start_ns = monotonic_ns()
 
-        return __enter__
+    def leaving(args: list[Any], _: dict[str, Any]) -> None:
+        block = args[0]
+        start_ns = block.__dict__.pop("_iotrace_start_ns", None)
+        if start_ns is not None:
+            _record_span(recorder, block._name, start_ns, monotonic_ns() - start_ns)
 
-    def make_exit(original: Any) -> Any:
-        def __exit__(self: Any, *error: Any) -> Any:  # noqa: N807
-            start_ns = self.__dict__.pop("_iotrace_start_ns", None)
-            if start_ns is not None:
-                _note(recorder, self._name, start_ns, monotonic_ns() - start_ns)
-            return original(self, *error)
-
-        return __exit__
-
+    what = "recording a block of dftracer's"
     for name in ("log", "log_init", "log_static"):
         patch(module.dft_fn, name, make_decorator)
-    patch(module.dft_fn, "__enter__", make_enter)
-    patch(module.dft_fn, "__exit__", make_exit)
+    observe(module.dft_fn, "__enter__", recorder, what, before=entering)
+    observe(module.dft_fn, "__exit__", recorder, what, before=leaving)

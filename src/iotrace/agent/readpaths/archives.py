@@ -1,4 +1,4 @@
-"""Archives: the standard library's ``tarfile``, and what reads through it, such as webdataset."""
+"""Hook archives: the standard library's ``tarfile``, and what reads through it, such as webdataset."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def _tarfile(read_paths: ReadPaths, module: Any) -> None:
-    """``TarFile.next``, which passes over the last member to the next header, and reads of members.
+    """Hook ``TarFile.next``, which passes over the last member to the next header, and reads of members.
 
     Members are read through a buffer; hooking what fills it makes a span per fill, not per call.
     """

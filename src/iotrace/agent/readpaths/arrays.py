@@ -1,4 +1,4 @@
-"""Arrays in files: h5py, zarr 2 and 3, numpy, torch."""
+"""Hook readers of arrays: h5py, zarr 2 and 3, numpy, torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def _h5py(read_paths: ReadPaths, module: Any) -> None:
-    """``Dataset.__getitem__`` and ``read_direct``: HDF5's reads, with its filters' decompression."""
+    """Hook ``Dataset.__getitem__`` and ``read_direct``: HDF5's reads, with its filters' decompression."""
 
     def file_of(dataset: Any) -> str:
         # `dataset.file.filename` makes two objects and costs eight times as much.
@@ -33,13 +33,13 @@ def _h5py(read_paths: ReadPaths, module: Any) -> None:
 
 
 def _zarr_2(read_paths: ReadPaths, module: Any) -> None:
-    """``zarr.core`` is a module with the class Array in zarr 2, a package in zarr 3."""
+    """Hook ``zarr.core``: a module with the class Array in zarr 2, a package in zarr 3."""
     if hasattr(module, "Array"):
         _zarr(read_paths, module.Array, lambda array: array.store.path)
 
 
 def _zarr_3(read_paths: ReadPaths, module: Any) -> None:
-    """Its reads run on threads of its own; the POSIX calls there belong to the same process."""
+    """Hook zarr 3, whose reads run on threads of its own, in the same process."""
     _zarr(read_paths, module.Array, lambda array: array.store_path.store.root)
 
 
@@ -57,11 +57,11 @@ def _zarr(read_paths: ReadPaths, array_class: Any, root_of: Callable[[Any], Any]
 
 
 def _numpy(read_paths: ReadPaths, module: Any) -> None:
-    """``load`` and ``fromfile``, whose reads dftracer sees in part; members of ``.npz``; memory maps."""
+    """Hook ``load`` and ``fromfile``, whose reads dftracer sees in part; members of ``.npz``; memory maps."""
 
     def loaded(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, str]:
         size_bytes, path = result_of("file")(result, args, kwargs)
-        # Of a file that was mapped nothing but the header has been read.
+        # Only the header of a mapped file has been read.
         return -1 if isinstance(result, module.memmap) else size_bytes, path
 
     read_paths.patch(module, "load", "numpy.load", loaded)
@@ -76,7 +76,7 @@ def _numpy(read_paths: ReadPaths, module: Any) -> None:
 
 
 def _torch(read_paths: ReadPaths, module: Any) -> None:
-    """``torch.load``, whose result has no size of its own."""
+    """Hook ``torch.load``, whose result has no size of its own."""
     describe = result_of("f")
     read_paths.patch(
         module, "load", "torch.load", lambda _, args, kwargs: (-1, describe(None, args, kwargs)[1])

@@ -1,4 +1,4 @@
-"""Images: PIL and tifffile."""
+"""Hook readers of images: PIL and tifffile."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 
 def _pillow(read_paths: ReadPaths, module: Any) -> None:
-    """``Image.open`` reads the header alone."""
+    """Hook ``Image.open``, which reads the header alone."""
     read_paths.patch(module, "open", "PIL.Image.open", result_of("fp"))
 
 
 def _pillow_file(read_paths: ReadPaths, module: Any) -> None:
-    """``ImageFile.load`` reads and decodes the pixels, when they are first needed."""
+    """Hook ``ImageFile.load``, which reads and decodes the pixels, when they are first needed."""
     read_paths.patch(
         module.ImageFile,
         "load",
@@ -26,7 +26,7 @@ def _pillow_file(read_paths: ReadPaths, module: Any) -> None:
 
 
 def _tifffile(read_paths: ReadPaths, module: Any) -> None:
-    """``imread``, and ``asarray`` of a file, a series or a page. Segments may be decoded by a thread pool."""
+    """Hook ``imread``, and ``asarray`` of a file, a series or a page; a thread pool may decode segments."""
     read_paths.patch(module, "imread", "tifffile.imread", result_of("files"), own_threads=True)
     for owner in (module.TiffPageSeries, module.TiffPage, module.TiffFrame):
         _tifffile_array(read_paths, owner, lambda part: part.parent.filehandle.path)

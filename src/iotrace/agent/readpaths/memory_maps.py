@@ -1,7 +1,7 @@
-"""Memory maps: ``numpy.memmap``, also as ``numpy.load(mmap_mode=)`` returns it.
+"""Hook memory maps: ``numpy.memmap``, also as ``numpy.load(mmap_mode=)`` returns it.
 
 No system call reads the pages of a map: they come by page faults when they are touched, which is often
-after ``__getitem__`` has returned a view. What is recorded is which file was accessed, and how much of it.
+after ``__getitem__`` has returned a view. Hence the spans hold the file of each access and its bytes.
 """
 
 from __future__ import annotations
@@ -49,14 +49,10 @@ def hook_memory_maps(recorder: Recorder, numpy: Any) -> None:
 
         def __getitem__(self: Any, index: Any) -> Any:  # noqa: N807
             kind = type(index)
-            if kind not in basic and not (kind is tuple and basic.issuperset(map(type, index))):
-                try:
-                    return copy(self, index)  # by a list or an array: reads every page that it names
-                except BaseException as error:
-                    hide_frame(error)
-                    raise
-            start_ns = monotonic_ns()
             try:
+                if kind not in basic and not (kind is tuple and basic.issuperset(map(type, index))):
+                    return copy(self, index)  # by a list or an array: reads every page that it names
+                start_ns = monotonic_ns()
                 result = original(self, index)
             except BaseException as error:
                 hide_frame(error)
@@ -64,8 +60,8 @@ def hook_memory_maps(recorder: Recorder, numpy: Any) -> None:
             try:
                 if result.nbytes >= SMALLEST_BYTES:
                     note_view(self, result, start_ns)
-            except Exception:
-                pass
+            except Exception as error:
+                recorder.absorb(error, "recording a memory map")
             return result
 
         return __getitem__

@@ -1,4 +1,8 @@
-"""What the read paths of all libraries share: patching a call, and telling its bytes and file."""
+"""Hook one call of a library inside which files are read and decoded, and describe its bytes and file.
+
+A library is hooked once the program has imported it, never before. Each family of libraries has a module
+here, imported with the first library of it; its ``HOOKS`` map the name of a library's module to its hook.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ if TYPE_CHECKING:
 
     Arguments = tuple[Any, ...]
     Keywords = dict[str, Any]
-    # What a call read, told after its end: (result, args, kwargs) -> (bytes, file).
+    # Describes what a call has read, after its end: (result, args, kwargs) -> (bytes, file).
     Describe = Callable[[Any, Arguments, Keywords], tuple[int, str]]
     FileOf = Callable[[Arguments, Keywords], str]
 
@@ -24,7 +28,7 @@ _MOST_WRAPPERS = 8
 
 
 class ReadPaths:
-    """Patches the calls of one library so that each records a span."""
+    """Patch the calls of one library so that each records a span."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
@@ -35,7 +39,7 @@ class ReadPaths:
         """Have ``owner.name`` record a span called `shown`.
 
         With `own_threads` the library decodes on threads of its own, while the caller sleeps: the span then
-        tells the CPU time of the whole process.
+        holds the CPU time of the whole process.
         """
 
         def make(original: Any) -> Any:
@@ -49,8 +53,8 @@ class ReadPaths:
 
         original = getattr(owner, name, None)
         patch(owner, name, make)
-        # Packages that took the function over before it was patched: they were imported before the agent
-        # started, by a program that is recorded in part.
+        # Packages may hold the function under the same name: they were imported before the agent started, by
+        # a program that is recorded in part.
         for package in _packages_of(owner):
             if original is not None and getattr(package, name, None) is original:
                 patch(package, name, lambda _: getattr(owner, name))
@@ -86,14 +90,14 @@ class ReadPaths:
 
 
 def _packages_of(owner: Any) -> list[Any]:
-    """The packages that hold a module; none for a class."""
+    """Return the packages that contain a module; none for a class."""
     parts = [] if isinstance(owner, type) else owner.__name__.split(".")[:-1]
     found = [sys.modules.get(".".join(parts[:length])) for length in range(1, len(parts) + 1)]
     return [package for package in found if package is not None]
 
 
 def _items(advance: Callable[[], Any]) -> Iterator[Any]:
-    """A generator, as the library's own iterator is one."""
+    """Return a generator, as the library's own iterator is one."""
     while True:
         try:
             item = advance()
@@ -105,22 +109,17 @@ def _items(advance: Callable[[], Any]) -> Iterator[Any]:
         yield item
 
 
-def result_of(name: str, place: int = 0) -> Describe:
-    """Describe a function by its result and by the file that its argument `name` (at `place`) tells."""
+def result_of(name: str) -> Describe:
+    """Describe a function by its result and by the file in its argument `name`, the first one."""
 
     def describe(result: Any, args: Arguments, kwargs: Keywords) -> tuple[int, str]:
-        return size_of(result), path_of(argument(args, kwargs, place, name))
+        return size_of(result), path_of(args[0] if args else kwargs.get(name))
 
     return describe
 
 
-def argument(args: Arguments, kwargs: Keywords, place: int, name: str) -> Any:
-    """An argument that may be given by place or by name; None where it is not given."""
-    return args[place] if len(args) > place else kwargs.get(name)
-
-
 def size_of(result: Any) -> int:
-    """The bytes that `result` holds; -1 where it does not say."""
+    """Return the bytes that `result` holds; -1 where that is unknown."""
     if type(result) is bytes:
         return len(result)
     size = getattr(result, "nbytes", -1)
@@ -128,7 +127,7 @@ def size_of(result: Any) -> int:
 
 
 def path_of(file: Any) -> str:
-    """A path, or the path of an open file, as text; empty for what has none, such as a buffer.
+    """Return a path, or the path of an open file, as text; empty where there is none, as of a buffer.
 
     Readers of archives and streams wrap the file that they read in others (``fileobj``).
     """

@@ -1,8 +1,8 @@
-"""Tables: pyarrow and pandas. Both may decode on threads of pyarrow's."""
+"""Hook readers of tables: pyarrow and pandas. Both may decode on threads of pyarrow's."""
 
 from __future__ import annotations
 
-from iotrace.agent.patching import hide_frame, patch
+from iotrace.agent.patching import observe
 from iotrace.agent.readpaths.record import ReadPaths, path_of, result_of, size_of
 
 TYPE_CHECKING = False
@@ -10,15 +10,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from iotrace.agent.readpaths.record import Describe
+    from iotrace.agent.recording.recorder import Recorder
+
     Hook = Callable[[ReadPaths, Any], None]
 
 
 def _pyarrow_parquet(read_paths: ReadPaths, module: Any) -> None:
-    """Reads of ``ParquetFile`` and ``ParquetDataset``, and ``read_table``, which uses the latter."""
+    """Hook reads of ``ParquetFile`` and ``ParquetDataset``, and ``read_table``, which uses the latter."""
     read_paths.patch(
         module, "read_table", "pyarrow.parquet.read_table", result_of("source"), own_threads=True
     )
-    file_of = _remember_source(module.ParquetFile, "source")
+    file_of = _remember_source(read_paths.recorder, module.ParquetFile, "source")
     for name in ("read", "read_row_group", "read_row_groups"):
         _patch_method(read_paths, module.ParquetFile, name, "pyarrow.parquet.ParquetFile", file_of)
     read_paths.patch_iterator(
@@ -27,45 +30,34 @@ def _pyarrow_parquet(read_paths: ReadPaths, module: Any) -> None:
         "pyarrow.parquet.ParquetFile.iter_batches",
         lambda args, _: file_of(args[0]),
     )
-    dataset_of = _remember_source(module.ParquetDataset, "path_or_paths")
+    dataset_of = _remember_source(read_paths.recorder, module.ParquetDataset, "path_or_paths")
     _patch_method(read_paths, module.ParquetDataset, "read", "pyarrow.parquet.ParquetDataset", dataset_of)
 
 
 def _pyarrow_ipc(read_paths: ReadPaths, module: Any) -> None:
-    """Record batches of an IPC file or stream; with a memory map they are read later, by page faults."""
+    """Hook the record batches of IPC files and streams; a memory map's are read later, by page faults."""
     for owner, names in (
         (module.RecordBatchFileReader, ("read_all", "get_batch", "get_record_batch")),
         (module.RecordBatchStreamReader, ("read_all", "read_next_batch", "__next__")),
     ):
-        file_of = _remember_source(owner, "source")
+        file_of = _remember_source(read_paths.recorder, owner, "source")
         for name in names:
             _patch_method(read_paths, owner, name, f"pyarrow.ipc.{owner.__name__}", file_of)
 
 
-def _remember_source(owner: Any, parameter: str) -> Callable[[Any], str]:
-    """Note the source that each object of class `owner` is made with; returns what tells its path."""
+def _remember_source(recorder: Recorder, owner: Any, parameter: str) -> Callable[[Any], str]:
+    """Note the source that each object of class `owner` is made with; return what gives an object's path."""
     from weakref import ref  # pyarrow has imported it
 
     # By id: some compare by value and have no hash, which a WeakKeyDictionary would need.
     sources: dict[int, tuple[Any, str]] = {}
 
-    def make(original: Any) -> Any:
-        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-            try:
-                original(self, *args, **kwargs)
-            except BaseException as error:
-                hide_frame(error)
-                raise
-            try:
-                key = id(self)
-                forget = ref(self, lambda _: sources.pop(key, None))
-                sources[key] = forget, path_of(args[0] if args else kwargs[parameter])
-            except Exception:  # a span without a file
-                pass
+    def made(_: Any, __: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+        key = id(args[0])
+        forget = ref(args[0], lambda _: sources.pop(key, None))
+        sources[key] = forget, path_of(args[1] if len(args) > 1 else kwargs[parameter])
 
-        return __init__
-
-    patch(owner, "__init__", make)
+    observe(owner, "__init__", recorder, f"noting the file of a {owner.__name__}", after=made)
     return lambda reader: sources.get(id(reader), (None, ""))[1]
 
 
@@ -82,7 +74,7 @@ def _patch_method(
 
 
 def _functions(library: str, parameters: dict[str, str]) -> Hook:
-    """A hook for functions that read the file that one parameter names, by the functions' names."""
+    """Make a hook for functions that read one file each; `parameters`: which holds it, by function's name."""
 
     def hook(read_paths: ReadPaths, module: Any) -> None:
         for name, parameter in parameters.items():
@@ -91,7 +83,7 @@ def _functions(library: str, parameters: dict[str, str]) -> Hook:
     return hook
 
 
-def _described(parameter: str) -> Any:
+def _described(parameter: str) -> Describe:
     describe = result_of(parameter)
 
     def described(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, str]:
@@ -102,7 +94,7 @@ def _described(parameter: str) -> Any:
 
 
 def _frame_bytes(frame: Any) -> int:
-    """What a pandas object's columns hold. ``memory_usage`` tells the same in a thousand times the time."""
+    """Return the bytes of a pandas object's columns; ``memory_usage`` takes a thousand times as long."""
     blocks = getattr(getattr(frame, "_mgr", None), "blocks", None)
     if blocks is None:
         return -1
@@ -110,7 +102,7 @@ def _frame_bytes(frame: Any) -> int:
 
 
 def _pandas_text(read_paths: ReadPaths, module: Any) -> None:
-    """``read_csv`` and the like, and the chunks of the reader that they return with ``chunksize``."""
+    """Hook ``read_csv`` and the like, and the chunks of the reader that they return with ``chunksize``."""
     _functions("pandas", dict.fromkeys(("read_csv", "read_table", "read_fwf"), "filepath_or_buffer"))(
         read_paths, module
     )

@@ -1,4 +1,4 @@
-"""JSON for the records of a traced process.
+"""Encode the records of a traced process as JSON.
 
 `import json` costs about 9 ms in every process (it brings `re`); the C string encoder costs nothing.
 """
@@ -42,7 +42,7 @@ def encode(value: Any) -> str:
 
 
 def readable(text: str) -> str:
-    """`text` as JSON can hold it: bytes that are no UTF-8, in names of files, become ``\\xNN``."""
+    """Return `text` as JSON can hold it: bytes that are no UTF-8, in names of files, become ``\\xNN``."""
     if text.isascii():
         return text
     try:

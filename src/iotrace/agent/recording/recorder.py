@@ -1,4 +1,4 @@
-"""This process's part of the session: one directory, append-only streams, nothing shared.
+"""Write this process's part of the session: one directory, append-only streams, nothing shared.
 
 Records and spans are appended to lists (no lock, no I/O in the program's path) and written twice a
 second, so that SIGKILL loses less than one second. docs/session-format.md describes the files.
@@ -22,17 +22,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    Record = dict[str, Any]
+    Span = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]  # names.SPAN_FIELDS
+
 FLUSH_SECONDS = 0.5
-# How often the end of the writer's thread is looked for before a fork, 20 us apart.
-_LOOKS_FOR_END = 500
-# A worker may be ended at any moment after its batch (SIGTERM as its program leaves): what it made is
+# The end of the writer's thread is polled for before a fork, 20 us apart, so many times at most.
+_POLLS_FOR_END = 500
+# A worker may be ended at any moment after its batch (SIGTERM as its program leaves): its records are
 # written sooner than the background writer would.
 _EAGER_FLUSH_NS = 100_000_000
+_MOST_ABSORBED = 100
 _pack = Struct(names.SPAN_FORMAT).pack
 
 
 class _Records(list):  # type: ignore[type-arg]
-    """Records, rare beside spans: one that comes after a fork starts the writer again."""
+    """The records, rare beside spans; one that is appended after a fork starts the writer again."""
 
     __slots__ = ("recorder",)
 
@@ -40,22 +44,22 @@ class _Records(list):  # type: ignore[type-arg]
         super().__init__()
         self.recorder = recorder
 
-    def append(self, record: dict[str, Any]) -> None:
+    def append(self, record: Record) -> None:
         super().append(record)
         if self.recorder.asleep:
             self.recorder.wake()
 
 
 class Recorder:
-    """Collects what one process records. `spans` and `records` are appended to from any thread.
+    """Collect what one process records. `spans` and `records` are appended to from any thread.
 
     The two lists are never replaced, so that hooks may keep a bound ``append``.
     """
 
     def __init__(self, session: str) -> None:
         self._session = session
-        self.spans: list[tuple[int, ...]] = []
-        self.records: list[dict[str, Any]] = _Records(self)
+        self.spans: list[Span] = []
+        self.records: list[Record] = _Records(self)
         self._texts: dict[str, int] = {}
         self._next_text = count().__next__
         self._lock = _thread.allocate_lock()
@@ -64,15 +68,16 @@ class Recorder:
         self._closed = False
         self._flushed_ns = 0
         self.directory = ""
-        # What has to end while the process is still whole, and may record its end.
+        # Called first by `close`: what has to end while the process is still whole, and may record its end.
         self.before_close: list[Callable[[], None]] = []
-        self.over = False  # the session has ended, this process has not: nothing is recorded any more
-        self.asleep = False  # the writer was ended for a fork, and starts again with what is next recorded
-        self.unsettled = False  # `over` or `asleep`: one look for what records often
+        self.over = False  # the session has ended, this process has not: it records no more
+        self.asleep = False  # the writer was ended for a fork, and starts again with the next record
+        self.unsettled = False  # `over` or `asleep`: one check for what records often
         self._writer_id = 0
+        self._absorbed = 0
 
     def open(self, identity: dict[str, Any]) -> None:
-        """Make this process's directory and say who it is."""
+        """Make this process's directory and write `identity` into it; OSError where that fails."""
         # Two slashes: dftracer compares paths as the program spelled them, and no prefix of ours
         # starts so, hence the agent's own files are never traced.
         root = "//" + self._session.lstrip("/")
@@ -91,9 +96,9 @@ class Recorder:
             os.close(descriptor)
 
     def text(self, value: str) -> int:
-        """The number that stands for `value` in this process's spans.
+        """Return the number that stands for `value` in this process's spans.
 
-        Two threads that meet a new value at once give it two numbers, both told.
+        Two threads that meet a new value at once give it two numbers; both are recorded.
         """
         number = self._texts.get(value)
         if number is None:
@@ -102,7 +107,7 @@ class Recorder:
         return number
 
     def start(self) -> None:
-        """Begin writing in the background; called when there is something to write."""
+        """Start the background writer, unless it runs; called when there is something to write."""
         if self._stop is not None or self._closed or self.over:
             return
         self.asleep, self.unsettled = False, self.over
@@ -143,7 +148,7 @@ class Recorder:
             stopped.release()
 
     def pause(self) -> bool:
-        """Stop the background writer; True if one was running (so that a fork copies no thread of ours)."""
+        """Stop the background writer, so that a fork copies no thread of ours; return whether one ran."""
         stop, self._stop = self._stop, None
         if stop is None:
             return False
@@ -153,20 +158,20 @@ class Recorder:
         return True
 
     def _await_thread(self) -> None:
-        """Until the kernel has forgotten the writer's thread, which outlasts its last line a little.
+        """Wait until the kernel has removed the writer's thread, which outlasts its last line a little.
 
         Python 3.12 counts the process's threads at a fork, and warns of more than one.
         """
         try:
-            for _ in range(_LOOKS_FOR_END):
+            for _ in range(_POLLS_FOR_END):
                 os.stat(f"//proc/self/task/{self._writer_id}")
                 time.sleep(0.000_02)
         except OSError:
             pass
 
     def tick(self) -> None:
-        """Note the clocks and the kernel's own account of this process."""
-        record = {"type": "tick", "clock": clock_anchor(), "cpu_ns": time.process_time_ns()}
+        """Record the clocks and the kernel's own account of this process."""
+        record: Record = {"type": "tick", "clock": clock_anchor(), "cpu_ns": time.process_time_ns()}
         try:
             # Opened anew each second: a number that is kept may become a file of the program's.
             descriptor = os.open("/proc/self/io", os.O_RDONLY | os.O_CLOEXEC)
@@ -181,7 +186,7 @@ class Recorder:
         self.records.append(record)
 
     def flush_soon(self) -> None:
-        """Write what has been collected, unless that was done a moment ago."""
+        """Write what has been collected, unless that was done less than 0.1 s ago."""
         if time.monotonic_ns() - self._flushed_ns > _EAGER_FLUSH_NS:
             self.flush()
 
@@ -200,16 +205,16 @@ class Recorder:
             if spans:
                 self._spans_stream.write(b"".join([_pack(*span) for span in spans]))
             if self._records_stream.broken or self._spans_stream.broken:
-                self._tell_broken()
+                self._note_broken()
 
-    def _tell_broken(self) -> None:
+    def _note_broken(self) -> None:
         try:
             os.mkdir(f"{self.directory}/{names.BROKEN}")
-        except OSError:  # told already, or the session is gone
+        except OSError:  # noted already, or the session is gone
             pass
 
     def close(self) -> None:
-        """Write the rest and say that this was the end: without it, readers tell of a loss."""
+        """Write the rest and the record ``end``: without that, readers report a loss."""
         if self._closed:
             return
         for action in self.before_close:
@@ -224,7 +229,7 @@ class Recorder:
         self.flush()
 
     def session_over(self) -> bool:
-        """Whether the session was closed while its processes go on: the block of an `iotrace.profile`."""
+        """Return whether the session has ended before its processes, as that of `iotrace.profile` does."""
         return os.path.isdir(f"{self._session}/{names.CLOSED}")
 
     def finish(self) -> None:
@@ -235,7 +240,8 @@ class Recorder:
         self.records.clear()
 
     def before_fork(self) -> None:
-        # Paused before the lock is taken, which the writer may be waiting for; noted under the lock, as
+        """Stop the writer and hold the lock until after the fork."""
+        # Paused before the lock is taken, which the writer may be waiting for; set under the lock, as
         # two threads may fork at once.
         was_running = self.pause()
         if was_running:
@@ -244,6 +250,7 @@ class Recorder:
         self._was_running = was_running
 
     def after_fork_in_parent(self) -> None:
+        """Release the lock; the next record starts the writer again."""
         # Not started at once: Python 3.13 counts threads behind this hook, and would warn of the writer.
         if self._was_running:
             self.asleep = self.unsettled = True
@@ -253,15 +260,15 @@ class Recorder:
         try:
             self.flush()
         except Exception as error:
-            self.log(f"not written before a fork: {error!r}")
+            self.absorb(error, "writing before a fork")
 
     def reopen(self) -> None:
-        """Go on after `close`: the exec that it was closed for has failed."""
+        """Record again after `close`: the exec that it was closed for has failed."""
         self._closed = False
         self.start()
 
     def after_fork_in_child(self, identity: dict[str, Any]) -> None:
-        """Become the child's recorder: what the parent had not written yet stays the parent's."""
+        """Become the child's recorder; what the parent had not written yet stays the parent's."""
         self._lock = _thread.allocate_lock()
         self._stop = None
         self._closed = False
@@ -272,13 +279,22 @@ class Recorder:
         self.spans.clear()
         self.records.clear()
         self.before_close.clear()
-        # The child's spans use the parent's numbers; they are told again in its own records.
+        # The child's spans use the parent's numbers, which its own records repeat.
         texts = list(self._texts.items())
         self.open(identity)
         self.records.extend({"type": "text", "id": number, "text": value} for value, number in texts)
 
+    def absorb(self, error: Exception, what: str) -> None:
+        """Keep `error`, which our own code raised, from the program: log it with `what` has failed.
+
+        Every guard of the agent ends here, in its ``except`` block.
+        """
+        self._absorbed += 1
+        if self._absorbed <= _MOST_ABSORBED:  # what fails at each call shall not fill the disk
+            self.log(f"{what} failed: {error!r}")
+
     def log(self, message: str) -> None:
-        """Append a line to this process's log; nowhere else, and never an error."""
+        """Append a line to this process's log; raise nothing."""
         try:
             path = f"{self.directory}/{names.LOG}"
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)

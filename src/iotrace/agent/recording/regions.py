@@ -1,7 +1,7 @@
-"""``iotrace.region``: parts of the program that its author named.
+"""Record ``iotrace.region``: parts of the program that its author named.
 
-Training code imports this module, also where nothing is recorded: a use outside a run is a look-up and two
-empty calls.
+Training code imports this module, also where nothing is recorded: a use outside a run is a dictionary access
+and two empty calls.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 TYPE_CHECKING = False  # `typing` costs more than the rest of this module
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import ModuleType
     from typing import Any, TypeVar
 
     from iotrace.agent.recording.recorder import Recorder
+    from iotrace.agent.recording.spans import Begun
 
     Decorated = TypeVar("Decorated")
 
@@ -20,28 +22,33 @@ _MOST_NAMES = 4096
 _COPIED = ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__", "__type_params__")
 
 _recorder: Recorder | None = None
-_spans: Any = None
-# Whether torch.compile reads the calling function now, instead of running it; torch's own, once imported.
+_spans: ModuleType | None = None  # imported when the first region begins
+# torch.compiler.is_compiling, once imported: whether torch.compile traces the calling function now.
 _compiling: Callable[[], bool] | None = None
 
 
-def follow(recorder: Recorder | None) -> None:
-    """Record regions with `recorder` from now on; with None no more."""
+def attach(recorder: Recorder) -> None:
+    """Record regions with `recorder` from now on."""
     global _recorder
     _recorder = recorder
-    if recorder is None:
-        for known in _regions.values():
-            known.forget()  # one that is open now would end in the next run, if there is one
+
+
+def detach() -> None:
+    """Record no regions from now on."""
+    global _recorder
+    _recorder = None
+    for known in _regions.values():
+        known.forget()  # a region that is open now would end in the next run, if there is one
 
 
 def ask_compiler(compiling: Callable[[], bool] | None) -> None:
-    """Have regions in code that is being compiled be none: nothing in it may be timed."""
+    """Ask `compiling` before each region: nothing may be timed in code that is being compiled."""
     global _compiling
     _compiling = compiling
 
 
 def compiling() -> bool:
-    """Whether torch.compile reads the caller now. It can follow this question, and little else of ours."""
+    """Return whether torch.compile traces the caller now; it can trace this function, and few others here."""
     return _compiling is not None and _compiling()
 
 
@@ -52,7 +59,7 @@ class Region:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._open: dict[int, list[Any]] = {}  # by thread: nobody else touches a thread's own
+        self._open: dict[int, list[Begun]] = {}  # by thread, each of which touches its own list alone
 
     def __enter__(self) -> Region:
         recorder = _recorder
@@ -76,12 +83,12 @@ class Region:
             begun = _spans.begin()
             self._open.setdefault(begun[0].tid, []).append(begun)
         except Exception as problem:
-            recorder.log(f"region {self.name!r} is not recorded: {problem!r}")
+            recorder.absorb(problem, f"recording the region {self.name!r}")
 
     def _end(self, recorder: Recorder) -> None:
         # Entered before the run began, or on another thread (a generator that wandered): no span.
         try:
-            if self._open:
+            if self._open and _spans is not None:
                 tid = _spans.thread_id()
                 begun = self._open.get(tid)
                 if begun:
@@ -89,14 +96,14 @@ class Region:
                     if not begun:
                         self._open.pop(tid, None)
         except Exception as problem:
-            recorder.log(f"region {self.name!r} is not recorded: {problem!r}")
+            recorder.absorb(problem, f"recording the region {self.name!r}")
 
     def forget(self) -> None:
-        """Nobody records any more: what is open stays without a span."""
+        """Drop what is open: it gets no span."""
         self._open.clear()
 
     def __call__(self, call: Decorated) -> Decorated:
-        """`call`, each of its calls a region; a generator function's each resumption."""
+        """Decorate a function: each of its calls is a region, of a generator function each resumption."""
         function: Any = call
         if isinstance(function, staticmethod | classmethod):
             wrapped: Any = type(function)(self(function.__func__))
@@ -108,7 +115,7 @@ class Region:
                 f"{function!r}: name a part of it with a `with` statement instead"
             )
         made = self._generator_function(function) if flags & _GENERATOR else self._function(function)
-        return take_over(made, function)  # type: ignore[no-any-return]
+        return update_wrapper(made, function)  # type: ignore[no-any-return]
 
     def _function(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def in_region(*args: Any, **kwargs: Any) -> Any:
@@ -126,15 +133,12 @@ class Region:
     def _generator_function(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def in_region(*args: Any, **kwargs: Any) -> Any:
             generator = call(*args, **kwargs)
+            resumed = generator if _recorder is None else _Resumed(generator, self)
             try:
-                if _recorder is None:
-                    return (yield from generator)
-                try:
-                    return (yield from _Resumed(generator, self))
-                except BaseException as error:
-                    hide_frame(error)  # the method of `_Resumed`; this one's own goes below
-                    raise
+                return (yield from resumed)
             except BaseException as error:
+                if resumed is not generator:
+                    hide_frame(error)  # the method of `_Resumed`
                 hide_frame(error)
                 raise
 
@@ -148,8 +152,8 @@ def hide_frame(error: BaseException) -> None:
     patching.hide_frame(error)
 
 
-def take_over(replacement: Any, function: Any) -> Any:
-    """Give `replacement` the name, the place and the looks of `function`, as functools.wraps would."""
+def update_wrapper(replacement: Any, function: Any) -> Any:
+    """Copy the names and attributes of `function` to `replacement`, as `functools.update_wrapper` does."""
     for name in _COPIED:
         if hasattr(function, name):
             setattr(replacement, name, getattr(function, name))
@@ -203,7 +207,7 @@ _regions = _Regions()
 
 
 def region(name: str) -> Region:
-    """A part of the program, shown by `name`: ``with iotrace.region("decode"):`` or a decorator.
+    """Return the part of the program called `name`: ``with iotrace.region("decode"):``, or a decorator.
 
     Outside a traced run it does nothing, in less than 0.2 us.
     """

@@ -1,4 +1,4 @@
-"""Timed calls: wall time, thread CPU time and page faults, for under 2 us.
+"""Time calls: wall time, thread CPU time and page faults, for under 2 us.
 
 ``getrusage(RUSAGE_THREAD)`` gives faults and context switches at once, but its CPU time moves in ticks
 of 4 ms, and the exact clock (`time.thread_time_ns`) costs a system call more. A thread that was not
@@ -23,10 +23,14 @@ from iotrace.session.names import KIND_REGION
 TYPE_CHECKING = False  # `typing` costs as much as the rest of the agent
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from resource import struct_rusage
     from typing import Any
 
     # A thread, its `getrusage`; its wall time, CPU time and run delay, in ns.
-    Begun = tuple["_Thread", Any, int, int, int]
+    Begun = tuple["_Thread", struct_rusage, int, int, int]
+    # Called with the result and the arguments of a call: returns its bytes (-1: unknown) and its file (empty:
+    # unknown), or None for a call that is not worth a span.
+    Describe = Callable[[Any, tuple[Any, ...], dict[str, Any]], tuple[int, str] | None]
 
 RUSAGE_THREAD = 1
 _UNKNOWN = (-1, "")
@@ -56,17 +60,17 @@ _current = _Current()
 
 
 def thread_id() -> int:
-    """The kernel's id of this thread."""
+    """Return the kernel's id of this thread."""
     return _current.thread.tid
 
 
 def forget_threads() -> None:
-    """In a forked child: its only thread has a new id and a clock of its own."""
+    """Start over in a forked child: its only thread has a new id and a clock of its own."""
     _current.thread = _Thread()
 
 
 def _after_switch(thread: _Thread, switches: int) -> int:
-    """The thread's CPU time now; `switches` are those that it has had by now."""
+    """Read the thread's CPU time, in ns, and keep what follows from it; `switches`: its switches so far."""
     thread.switches = switches
     now_ns = monotonic_ns()
     cpu_ns = thread_time_ns()
@@ -76,7 +80,7 @@ def _after_switch(thread: _Thread, switches: int) -> int:
 
 
 def _run_delay_ns() -> int:
-    """How long this thread has waited for a CPU since its start; -1 where the kernel does not say."""
+    """Return how long this thread has waited for a CPU since its start; -1 where the kernel does not say."""
     try:
         # Opened anew each time: a number that is kept may become a file of the program's.
         descriptor = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC)
@@ -88,14 +92,14 @@ def _run_delay_ns() -> int:
         return -1
 
 
-def _cpu_ns(thread: _Thread, wall_ns: int, usage: Any) -> int:
-    """The thread's CPU time at `wall_ns`, which was read just before `usage`."""
+def _cpu_ns(thread: _Thread, wall_ns: int, usage: struct_rusage) -> int:
+    """Return the thread's CPU time at `wall_ns`, which was read just before `usage`."""
     switches = usage[14] + usage[15]
     return wall_ns + thread.offset_ns if switches == thread.switches else _after_switch(thread, switches)
 
 
 def begin() -> Begun:
-    """What `end_region` needs of its beginning."""
+    """Begin a region: return what `end_region` needs."""
     thread = _current.thread
     start_ns = monotonic_ns()
     before = getrusage(RUSAGE_THREAD)
@@ -104,15 +108,16 @@ def begin() -> Begun:
 
 
 def end_region(recorder: Recorder, begun: Begun, name: str) -> None:
-    """Record the region that `begin` began on this thread."""
+    """Record the region `name` that `begin` began on this thread."""
     thread, before, start_ns, start_cpu_ns, start_delay_ns = begun
     end_ns = monotonic_ns()
     after = getrusage(RUSAGE_THREAD)
     cpu_ns = _cpu_ns(thread, end_ns, after) - start_cpu_ns
-    faults_and_switches = [after[field] - before[field] for field in (6, 7, 14, 15)]
     what = (-1, thread.tid, recorder.text(name), -1, KIND_REGION)
+    faults = (after[6] - before[6], after[7] - before[7])
+    switches = (after[14] - before[14], after[15] - before[15])
     delay_ns = thread.run_delay_ns - start_delay_ns if start_delay_ns >= 0 else -1
-    recorder.spans.append((start_ns, end_ns - start_ns, cpu_ns, *what, *faults_and_switches, delay_ns))
+    recorder.spans.append((start_ns, end_ns - start_ns, cpu_ns, *what, *faults, *switches, delay_ns))
     recorder.wake()
 
 
@@ -121,15 +126,13 @@ def timed(
     call: Callable[..., Any],
     name: str,
     kind: int,
-    describe: Callable[[Any, tuple[Any, ...], dict[str, Any]], tuple[int, str] | None] | None = None,
+    describe: Describe | None = None,
     own_threads: bool = False,
 ) -> Callable[..., Any]:
-    """`call`, recording a span for each call that it makes, also one that raises.
+    """Wrap `call` so that each call records a span, also one that raises.
 
-    ``describe(result, args, kwargs)`` gives the bytes (-1: unknown) and the file (empty: unknown) of a
-    call, or None for one not worth a span; it runs after the span's end. What it raises is not passed on.
-    With `own_threads` the call works on threads of its own: its CPU time is the process's, at most its
-    length, and how long they waited for a CPU is not known.
+    `describe` runs after the span's end; what it raises is not passed on. With `own_threads` the call works
+    on threads of its own: its CPU time is the process's, at most its length, and its run delay is unknown.
     """
     append = recorder.spans.append
     text = recorder.text
@@ -137,7 +140,7 @@ def timed(
 
     def timed_call(*args: Any, **kwargs: Any) -> Any:
         if recorder.unsettled:
-            if recorder.over:  # an object of the program's may outlive the part that was recorded
+            if recorder.over:  # an object of the program may outlive the part that was recorded
                 try:
                     return call(*args, **kwargs)
                 except BaseException as error:
@@ -169,14 +172,14 @@ def timed(
             cpu_ns = end_cpu_ns - start_cpu_ns
             delay_ns = thread.run_delay_ns - start_delay_ns if start_delay_ns >= 0 else -1
             if own_threads:
-                delay_ns = -1  # the other threads' is not known
+                delay_ns = -1  # that of the other threads is unknown
                 cpu_ns = min(max(cpu_ns, process_time_ns() - process_ns), end_ns - start_ns)
             known: tuple[int, str] | None = _UNKNOWN
             if describe is not None and returned:
                 try:
                     known = describe(result, args, kwargs)
-                except Exception:
-                    pass
+                except Exception as error:
+                    recorder.absorb(error, "describing a call")
             if known is not None:
                 append(
                     (

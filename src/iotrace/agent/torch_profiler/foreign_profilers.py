@@ -1,8 +1,8 @@
-"""The program's own profilers: ours has ended before any of them starts, and their traces are kept.
+"""End iotrace's profiler before one of the program's starts, and keep the program's traces.
 
 Two profilers in one process are a crash, not an exception. All of torch's begin by one of the C functions
-patched here, whatever class, subclass or thread they come from; that a profiler is merely made is enough for
-ours to end, since a program that profiles itself wants its own trace undisturbed.
+patched here, whatever class, subclass or thread they come from. Ours ends as soon as the program makes a
+profiler: a program that profiles itself wants its trace undisturbed.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from _thread import _local
 from time import monotonic_ns
 from typing import Any
 
-from iotrace.agent.patching import hide_frame, patch
+from iotrace.agent.patching import observe
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.torch_profiler import window
 from iotrace.agent.torch_profiler.profiler import is_own_call
 from iotrace.session import names
 
-# The same C function under each name that a caller may have imported it by.
+# The C functions, and the modules that hold them: a caller may have imported them from any.
 _STARTS = ("_prepare_profiler", "_enable_profiler", "_enable_profiler_legacy")
 _HOLDERS = (
     "torch._C._autograd",
@@ -42,7 +42,7 @@ def hook_torch(module: Any, recorder: Recorder) -> None:
     keep = _Keeper(recorder)
     profile = sys.modules["torch.autograd.profiler"].profile
     for owner in (kineto, profile, sys.modules["torch.autograd.profiler_util"].EventList):
-        patch(owner, "export_chrome_trace", keep.make)
+        keep.observe(owner)
     window.guarded = True
 
 
@@ -52,22 +52,11 @@ def hook_lightning(module: Any, recorder: Recorder) -> None:
 
 
 def _before(owner: Any, name: str, recorder: Recorder, what: str) -> None:
-    def make(original: Any) -> Any:
-        def start(*args: Any, **kwargs: Any) -> Any:
-            if not is_own_call():
-                try:
-                    window.give_way(recorder, what, name in _STARTS)
-                except Exception as error:
-                    recorder.log(f"profiler of the program: {error!r}")
-            try:
-                return original(*args, **kwargs)
-            except BaseException as error:
-                hide_frame(error)
-                raise
+    def starting(*_: Any) -> None:
+        if not is_own_call():
+            window.give_way(recorder, what, name in _STARTS)
 
-        return start
-
-    patch(owner, name, make)
+    observe(owner, name, recorder, "giving way to the program's profiler", before=starting)
 
 
 class _Depth(_local):
@@ -82,26 +71,27 @@ class _Keeper:
         self._number = 0
         self._open = _Depth()
 
-    def make(self, original: Any) -> Any:
-        """A replacement of ``export_chrome_trace``; one export may call another for its work."""
+    def observe(self, owner: Any) -> None:
+        """Patch ``owner.export_chrome_trace``; one export may call another for its work."""
+        observe(
+            owner,
+            "export_chrome_trace",
+            self._recorder,
+            "keeping the program's trace",
+            before=self._exporting,
+            ended=self._ended,
+            after=self._exported,
+        )
 
-        def export_chrome_trace(exporter: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
-            self._open.depth += 1
-            try:
-                result = original(exporter, path, *args, **kwargs)
-            except BaseException as error:
-                hide_frame(error)
-                raise
-            finally:
-                self._open.depth -= 1
-            if not self._open.depth:
-                try:
-                    self._keep(path)
-                except Exception as error:
-                    self._recorder.log(f"trace {path} of the program is not kept: {error!r}")
-            return result
+    def _exporting(self, *_: Any) -> None:
+        self._open.depth += 1
 
-        return export_chrome_trace
+    def _ended(self, *_: Any) -> None:
+        self._open.depth -= 1
+
+    def _exported(self, _: Any, __: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+        if not self._open.depth:
+            self._keep(args[1] if len(args) > 1 else kwargs["path"])
 
     def _keep(self, path: Any) -> None:
         start_ns = monotonic_ns()

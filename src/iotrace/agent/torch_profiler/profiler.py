@@ -1,4 +1,4 @@
-"""iotrace's own torch profiler: made, started, stopped and saved so that it can end at any moment.
+"""Make, start, stop and save iotrace's own torch profiler, so that it can end at any moment.
 
 It is `torch.autograd.profiler.profile`, one level below `torch.profiler.profile`: that one imports
 torch._inductor when it starts (a second, and modules that the program never asked for).
@@ -16,14 +16,14 @@ from typing import Any
 _SILENT = "99"
 _LEVEL = "KINETO_LOG_LEVEL"
 _CHUNK_BYTES = 1 << 20
-# A program needs what room is left more than we do.
+# The program needs the rest of the disk more than we do.
 _LEAST_FREE_BYTES = 256 << 20
 
 _calling_thread = 0
 
 
 def is_own_call() -> bool:
-    """Whether this thread is inside a call of our own profiler's."""
+    """Return whether this thread is inside a call of our own profiler."""
     return _calling_thread == get_ident()
 
 
@@ -54,7 +54,7 @@ class TorchProfiler:
         )
 
     def prepare(self) -> None:
-        """Warm up: buffers are made, the device's tracing is switched on, nothing is recorded yet."""
+        """Warm up: allocate buffers and switch the device's tracing on, without recording yet."""
         silenced = _LEVEL not in os.environ
         if silenced:  # read once, at the first use of Kineto
             os.environ[_LEVEL] = _SILENT
@@ -75,19 +75,19 @@ class TorchProfiler:
         self._call(self._profile.__exit__, None, None, None)
 
     def discard(self) -> None:
-        """End a warm-up; Kineto knows no other way than to start and stop."""
+        """End a warm-up; Kineto has no other way than to start and stop."""
         self._call(self._profile._start_trace)
         self.stop()
 
     def save(self, path: str) -> int:
-        """Write the trace to `path` by way of hidden files beside it; its size in bytes, compressed.
+        """Write the trace to `path`, by hidden files beside it, and return its compressed size in bytes.
 
         Raises OSError where the disk is full, or nearly so, and where the directory is gone.
         """
         directory, name = os.path.split(path)
-        room = os.statvfs(directory)
-        if room.f_bavail * room.f_frsize < _LEAST_FREE_BYTES:
-            raise OSError("too little room is left on the disk for a trace")
+        disk = os.statvfs(directory)
+        if disk.f_bavail * disk.f_frsize < _LEAST_FREE_BYTES:
+            raise OSError("too little space is left on the disk for a trace")
         plain, packed = f"{directory}/.{name}.plain", f"{directory}/.{name}"
         try:
             self._profile.kineto_results.save(plain)
@@ -111,7 +111,7 @@ class TorchProfiler:
 
 
 def _device(torch: Any) -> str | None:
-    """The accelerator that the program uses; one that it has not touched is left alone."""
+    """Return the accelerator that the program uses; one that it has not touched is left alone."""
     supported = {str(activity).rpartition(".")[2] for activity in torch.autograd._supported_activities()}
     for activity, device in (("CUDA", "cuda"), ("XPU", "xpu")):
         module = sys.modules.get(f"torch.{device}")
@@ -121,7 +121,7 @@ def _device(torch: Any) -> str | None:
 
 
 def _metadata() -> list[tuple[str, str]]:
-    """What readers of Kineto's traces look for; torch.profiler adds the same."""
+    """Return the metadata that readers of Kineto's traces look for, as torch.profiler adds it."""
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return []

@@ -1,8 +1,8 @@
-"""When torch's profiler runs: a window of steps of the training loader, in each process that trains.
+"""Run torch's profiler for a window of steps of the training loader, in each process that trains.
 
 A window waits, warms up, records and ends, always at a delivery of the training loader or at the end of its
-epoch, and gives way to whatever else profiles or forks. Each change is a record ``torch_window``: the steps
-that it touched are left out of every figure that profiling would spoil.
+epoch. It gives way to whatever else profiles or forks. Each change is a record ``torch_window``: readers
+leave the steps that it touched out of every figure that profiling would spoil.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from _thread import RLock
 from time import monotonic_ns
 from typing import Any
 
-from iotrace.agent.dataloader import training
+from iotrace.agent import training
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.torch_profiler import module_ranges
 from iotrace.agent.torch_profiler.profiler import TorchProfiler
@@ -23,8 +23,8 @@ from iotrace.session import names
 WAITING, WARMUP, ACTIVE, OVER = "waiting", "warmup", "active", "over"
 
 
-class Plan:
-    """What the launcher's settings ask for; numbers of steps."""
+class WindowSchedule:
+    """What the launcher's settings ask for: steps to wait, to warm up and to record, and how often."""
 
     def __init__(self, settings: dict[str, str]) -> None:
         steps = settings.get(names.TORCH_STEPS, names.OFF)
@@ -36,14 +36,14 @@ class Plan:
 
 
 class Window:
-    """The windows of this process, one after another; at most one profiler exists at any time."""
+    """Run the windows of this process, one after another; at most one profiler exists at any time."""
 
-    def __init__(self, recorder: Recorder, plan: Plan) -> None:
+    def __init__(self, recorder: Recorder, schedule: WindowSchedule) -> None:
         self._recorder = recorder
-        self._plan = plan
+        self._schedule = schedule
         # A thread that starts a profiler of its own ends ours, while the training thread steps it.
         self._lock = RLock()
-        self.phase = WAITING if plan.on else OVER
+        self.phase = WAITING if schedule.on else OVER
         self._number = 0
         self._cycle_step = 0  # the loader's step at which this cycle began to wait
         self._phase_step = 0  # ... and this phase
@@ -56,7 +56,7 @@ class Window:
         self._registered = False
 
     def delivered(self, iterator: Any, grad: bool) -> None:
-        """A loader has delivered a batch: a step of it begins."""
+        """Begin a step of the loader, which has delivered a batch."""
         if self.phase is OVER:
             return
         loader = iterator.loader
@@ -80,30 +80,30 @@ class Window:
         if self.phase is ACTIVE:
             if identity != self._iterator:  # the epoch was left by `break`
                 self._finish("epoch")
-            elif step - self._phase_step >= self._plan.active:
+            elif step - self._phase_step >= self._schedule.active:
                 self._finish("")
         self._iterator = identity
         if self.phase is WAITING and self._is_due(loader, grad, step):
             self._loader = loader
             self._phase_step = step
             self.phase = WARMUP
-            if self._plan.warmup:
-                self._tell(WARMUP, self._prepare)
-        if self.phase is WARMUP and step - self._phase_step >= self._plan.warmup:
+            if self._schedule.warmup:
+                self._timed(WARMUP, self._prepare)
+        if self.phase is WARMUP and step - self._phase_step >= self._schedule.warmup:
             self._phase_step = step
-            self._tell(ACTIVE, self._start)
+            self._timed(ACTIVE, self._start)
             self.phase = ACTIVE
         if self.phase is ACTIVE:
             self._mark_step()
 
     def _is_due(self, loader: Any, grad: bool, step: int) -> bool:
-        if not grad or step - self._cycle_step < self._plan.wait:
+        if not grad or step - self._cycle_step < self._schedule.wait:
             return False
         # Without a step to wait for, nothing is known but that grad mode is on.
-        return (loader.trains or self._plan.wait == 0) and not _in_worker()
+        return (loader.trains or self._schedule.wait == 0) and not _in_worker()
 
     def epoch_ended(self, iterator: Any) -> None:
-        """The loader has no further batch. What follows, such as validation, belongs to no step."""
+        """End the window where the loader has no further batch: what follows belongs to no step."""
         if self.phase is not ACTIVE or iterator.loader is not self._loader:
             return
         with self._lock:
@@ -114,7 +114,7 @@ class Window:
                 self._fail(error)
 
     def end(self, why: str) -> None:
-        """End the window now, whatever thread this is; no other will follow."""
+        """End the window now, on whatever thread; no other will follow."""
         with self._lock:
             try:
                 self._interrupt(why)
@@ -123,7 +123,7 @@ class Window:
             self.phase = OVER
 
     def before_fork(self) -> None:
-        """A child must not inherit a running profiler: stop. The lock is held until after the fork."""
+        """Stop, as a child must not inherit a running profiler; hold the lock until after the fork."""
         self._lock.acquire()
         try:
             self._interrupt("fork")
@@ -131,10 +131,11 @@ class Window:
             self._fail(error)
 
     def after_fork_in_parent(self) -> None:
+        """Release the lock."""
         self._lock.release()
 
     def after_fork_in_child(self) -> None:
-        """A child of a process that has profiled never does: Kineto's threads are not there any more."""
+        """Profile no more in a child of a process that has: Kineto's threads are missing there."""
         self._lock = RLock()
         self._registered = False
         if self._profiler is not None or self._number or self._loader is not None:
@@ -147,7 +148,7 @@ class Window:
         elif self.phase is WARMUP and self._profiler is not None:
             profiler, self._profiler = self._profiler, None
             self._remove_ranges()
-            self._tell("end", profiler.discard, why=why)
+            self._timed("end", profiler.discard, why=why)
 
     def _prepare(self) -> None:
         if not self._registered:
@@ -156,11 +157,11 @@ class Window:
             atexit.register(self.end, "exit")
             self._recorder.before_close.append(lambda: self.end("exit"))
         if not guarded:
-            raise RuntimeError("the program's own profilers cannot be seen, hence none of ours is safe")
+            raise RuntimeError("the program's profilers are not patched, hence ours is not safe")
         if not os.path.isdir(self._recorder.directory):
             raise OSError("the session is gone")
         self._remove_ranges = module_ranges.install()
-        self._profiler = TorchProfiler(self._plan.options, self._plan.activities)
+        self._profiler = TorchProfiler(self._schedule.options, self._schedule.activities)
         self._profiler.prepare()
 
     def _start(self) -> None:
@@ -181,7 +182,7 @@ class Window:
             left.__exit__(None, None, None)
 
     def _finish(self, why: str) -> None:
-        """Stop, write the trace, and wait for the next cycle if there is one."""
+        """Stop, write the trace, and wait for the next cycle, if one is left."""
         self.phase = WAITING
         profiler, self._profiler = self._profiler, None
         assert profiler is not None
@@ -193,16 +194,16 @@ class Window:
             profiler.stop()
             self._remove_ranges()
 
-        self._tell("end", stop, why=why)
-        self._tell("exported", lambda: profiler.save(path), path=name, why=why)
+        self._timed("end", stop, why=why)
+        self._timed("exported", lambda: profiler.save(path), path=name, why=why)
         self._number += 1
         self._cycle_step = self._step
         self._loader = None
-        if self._number >= self._plan.repeat:
+        if self._number >= self._schedule.repeat:
             self.phase = OVER
 
-    def _tell(self, event: str, act: Any, **fields: Any) -> None:
-        """Do `act` and record it with the time that it took from the program."""
+    def _timed(self, event: str, act: Any, **fields: Any) -> None:
+        """Call `act` and record it with the time that it took from the program."""
         start_ns = monotonic_ns()
         result = act()
         if isinstance(result, int):
@@ -227,7 +228,7 @@ class Window:
         """Profile no more in this process; the program goes on."""
         self.phase = OVER
         profiler, self._profiler = self._profiler, None
-        self._recorder.log(f"torch profiler: {error!r}")
+        self._recorder.absorb(error, "the window of the torch profiler")
         self._record("error", monotonic_ns(), why=str(error) or repr(error))
         try:
             if self._remove_ranges is not None:
@@ -235,32 +236,32 @@ class Window:
             if profiler is not None:
                 profiler.stop()
         except Exception as another:
-            self._recorder.log(f"torch profiler could not be stopped: {another!r}")
+            self._recorder.absorb(another, "stopping the torch profiler")
 
 
 def _in_worker() -> bool:
-    """Whether this process makes batches for another one; its dataset may iterate a loader of its own."""
+    """Return whether this process is a worker, whose dataset may iterate a loader of its own."""
     worker: Any = sys.modules.get("torch.utils.data._utils.worker")
     return worker is not None and getattr(worker, "_worker_info", None) is not None
 
 
 _window: Window | None = None
-# Whether the starts of the program's profilers are patched.
+# Whether the starts of the program's profilers are patched; set by `foreign_profilers`.
 guarded = False
-# What the program profiles with; a process that profiles itself is never profiled by us.
+# What the program profiles with; the window stays shut in a process that profiles itself.
 _program_profiler = ""
 
 
 def install(recorder: Recorder, settings: dict[str, str]) -> None:
     """Make this process's window, if the settings ask for one."""
     global _window
-    plan = Plan(settings)
-    if not plan.on or _window is not None:
+    schedule = WindowSchedule(settings)
+    if not schedule.on or _window is not None:
         return
     if "KINETO_USE_DAEMON" in os.environ:  # a profiler outside this process may start at any moment
         give_way(recorder, "the daemon of Kineto (KINETO_USE_DAEMON)")
         return
-    _window = Window(recorder, plan)
+    _window = Window(recorder, schedule)
     if _program_profiler:
         _window.phase = OVER
     os.register_at_fork(
@@ -271,21 +272,22 @@ def install(recorder: Recorder, settings: dict[str, str]) -> None:
 
 
 def delivered(iterator: Any, grad: bool) -> None:
-    """Tell the window of a delivery."""
+    """Advance the window, if there is one, by a delivery."""
     if _window is not None:
         _window.delivered(iterator, grad)
 
 
 def epoch_ended(iterator: Any) -> None:
-    """Tell the window that a loader is exhausted."""
+    """End the window, if there is one, with its loader's epoch."""
     if _window is not None:
         _window.epoch_ended(iterator)
 
 
 def give_way(recorder: Recorder, what: str, starts: bool = False) -> None:
-    """The program is about to profile itself, with `what`: end our window, for good.
+    """End our window for good, as the program is about to profile itself with `what`.
 
-    Told once, and each time that a profiler `starts`, to know from when on its steps are slowed.
+    The first such event is recorded, and each one that `starts` a profiler: readers need to know from when on
+    the steps are slowed.
     """
     global _program_profiler
     if starts or not _program_profiler:

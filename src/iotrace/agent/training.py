@@ -1,0 +1,63 @@
+"""What is known of the training loop: numbers of its loaders, backward passes, phase, rank."""
+
+from __future__ import annotations
+
+from itertools import count
+
+from iotrace.agent.patching import observe
+
+TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from iotrace.agent.recording.recorder import Recorder
+
+    # Returns the phase, and how many batches the loop takes ahead of the one that it works on.
+    AskPhase = Callable[[], tuple[str | None, int]]
+
+# Loaders and passes over them are numbered together, whether torch or the program made them.
+next_loader = count().__next__
+next_iterator = count().__next__
+
+# A loader whose batches are followed by a backward pass is a training loader.
+backward_count = 0
+
+_ask_phase: AskPhase | None = None
+
+
+def set_phase_source(ask: AskPhase | None) -> None:
+    """Have `current_phase` call `ask`; with None the phase is unknown."""
+    global _ask_phase
+    _ask_phase = ask
+
+
+def current_phase() -> tuple[str | None, int]:
+    """Return the phase, by its name in Lightning's RunningStage (None: unknown), and the batches ahead."""
+    return _ask_phase() if _ask_phase is not None else (None, 0)
+
+
+def hook_autograd(module: Any, recorder: Recorder) -> None:
+    """Count the calls of ``torch.autograd.backward``, which ``Tensor.backward`` uses."""
+
+    def count_backward(args: list[Any], kwargs: dict[str, Any]) -> None:
+        global backward_count
+        backward_count += 1
+
+    observe(module, "backward", recorder, "the backward pass", before=count_backward)
+
+
+def hook_distributed(module: Any, recorder: Recorder) -> None:
+    """Record the rank that ``torch.distributed`` gives: it holds whatever the environment says."""
+
+    def record_rank(*_: Any) -> None:
+        recorder.records.append(
+            {
+                "type": "distributed",
+                "rank": module.get_rank(),
+                "world_size": module.get_world_size(),
+                "backend": str(module.get_backend()),
+            }
+        )
+
+    observe(module, "init_process_group", recorder, "the rank of the process group", after=record_rank)
