@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from iotrace.analysis.device.idle import KERNEL_GAP_US
+from iotrace.analysis.device.accelerator import KERNEL_GAP_US
 from iotrace.analysis.rank import SessionAnalysis
 from iotrace.analysis.report import analyse
 from iotrace.analysis.results import Report

@@ -9,12 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iotrace.analysis.device.accelerator import DataWaits, accelerator_of
+from iotrace.analysis.device.accelerator import CLASSES, DataWaits, accelerator_of, classify, gaps_of
 from iotrace.analysis.device.activity import Activity
-from iotrace.analysis.device.idle import CLASSES, classify, gaps_of
 from iotrace.analysis.device.modules import PHASES, backward_ranges, places_of
-from iotrace.analysis.device.nesting import innermost
-from iotrace.analysis.intervals import Coverage
+from iotrace.analysis.intervals import Coverage, innermost
 from iotrace.sources.kineto.reader import read_kineto
 from tests.support.kineto import AUTOGRAD, activity_of, annotation, data_wait, kernel, operator, trace_of
 from tests.support.traces import SHARED, shared_trace

@@ -17,7 +17,7 @@ import pytest
 from iotrace.agent.dataloader.cuda_events import CudaEvents
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.analysis.loop.deliveries import Delivery, Step
-from iotrace.analysis.wait.exposed import ExposedWait, exposed_wait
+from iotrace.analysis.wait.data_wait import ExposedWait, exposed_wait
 from tests.support.counting import instructions
 
 

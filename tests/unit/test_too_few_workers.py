@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from iotrace.analysis.host.cpu_headroom import has_core
 from iotrace.analysis.loop.deliveries import Delivery
-from iotrace.analysis.wait.data_wait import unmade_fraction
+from iotrace.analysis.wait.data_wait import has_core, unmade_fraction
 from iotrace.analysis.wait.waits import CAUSES, Explained
 
 

@@ -12,7 +12,7 @@ from iotrace.analysis.loop.deliveries import Delivery, LoaderRun, primary_of
 from iotrace.analysis.loop.join import loaders_of
 from iotrace.analysis.loop.loaders import queue_depth
 from iotrace.analysis.loop.steps import measured
-from iotrace.analysis.thresholds import verdict
+from iotrace.analysis.wait.data_wait import verdict
 from iotrace.analysis.wait.waits import CAUSES, Explained, behind_ready_ns, split_wait
 from iotrace.sources.clocks.session_clock import Clock
 from iotrace.sources.processes import SPAN_DTYPE, Process

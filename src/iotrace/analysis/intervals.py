@@ -6,9 +6,11 @@ import numpy as np
 import numpy.typing as npt
 
 Times = npt.NDArray[np.int64]
+Intervals = tuple[Times, Times]  # starts and ends
+_NO_RANGE = -1
 
 
-def union(starts: Times, ends: Times) -> tuple[Times, Times]:
+def union(starts: Times, ends: Times) -> Intervals:
     """The sorted, disjoint, non-touching intervals that cover the same instants. Empty ones vanish."""
     keep = ends > starts
     starts, ends = starts[keep], ends[keep]
@@ -21,13 +23,13 @@ def union(starts: Times, ends: Times) -> tuple[Times, Times]:
     return starts[first], ends[last]
 
 
-def intersect(first: tuple[Times, Times], second: tuple[Times, Times]) -> tuple[Times, Times]:
+def intersect(first: Intervals, second: Intervals) -> Intervals:
     """What two sets of sorted, disjoint intervals both cover."""
     starts, ends, _, _ = pieces(*first, *second)
     return starts, ends
 
 
-def subtract(first: tuple[Times, Times], second: tuple[Times, Times]) -> tuple[Times, Times]:
+def subtract(first: Intervals, second: Intervals) -> Intervals:
     """What of the first set of sorted, disjoint intervals the second one does not cover."""
     if not len(first[0]) or not len(second[0]):
         return first
@@ -36,7 +38,7 @@ def subtract(first: tuple[Times, Times], second: tuple[Times, Times]) -> tuple[T
     return intersect(first, (np.concatenate(([low], second[1])), np.concatenate((second[0], [high]))))
 
 
-def length(intervals: tuple[Times, Times]) -> int:
+def length(intervals: Intervals) -> int:
     """The length of disjoint intervals together."""
     starts, ends = intervals
     return int((ends - starts).sum())
@@ -130,3 +132,37 @@ def split_exactly(total: int, weights: list[float]) -> list[int]:
     for i in by_remainder[:missing]:
         parts[i] += 1
     return parts
+
+
+def innermost(starts: Times, ends: Times, times: Times) -> Times:
+    """Per time the index of the innermost range ``[start, end)`` that holds it, -1 where none does.
+
+    Of ranges that overlap without nesting the later one counts, to its end.
+    """
+    if not len(starts):
+        return np.full(len(times), _NO_RANGE, dtype=np.int64)
+    order = np.lexsort((-ends, starts)).tolist()
+    begun, over = starts.tolist(), ends.tolist()
+    changes: list[int] = []
+    owners: list[int] = []
+    stack: list[int] = []
+
+    def close_until(time: int | None) -> None:
+        while stack and (time is None or over[stack[-1]] <= time):
+            end = over[stack.pop()]
+            while stack and over[stack[-1]] <= end:
+                stack.pop()
+            changes.append(end)
+            owners.append(stack[-1] if stack else _NO_RANGE)
+
+    for index in order:
+        if over[index] <= begun[index]:
+            continue
+        close_until(begun[index])
+        stack.append(index)
+        changes.append(begun[index])
+        owners.append(index)
+    close_until(None)
+    place = np.searchsorted(np.array(changes, dtype=np.int64), times, side="right") - 1
+    found = np.array(owners or [_NO_RANGE], dtype=np.int64)
+    return np.where(place >= 0, found[np.maximum(place, 0)], _NO_RANGE)

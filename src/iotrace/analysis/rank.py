@@ -9,17 +9,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from iotrace.analysis.completeness.data_loss import data_loss
+from iotrace.analysis.device.accelerator import KERNEL_GAP_US
 from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.compute import Compute, compute_of
-from iotrace.analysis.device.idle import KERNEL_GAP_US
 from iotrace.analysis.loop.deliveries import Delivery, LoaderRun, Step
 from iotrace.analysis.loop.join import loaders_of
 from iotrace.analysis.loop.steps import Loop, loop_of, measured, profiled_intervals, program_intervals
 from iotrace.analysis.results import Excluded
 from iotrace.analysis.wait.waits import Explained, explain
 from iotrace.session.manifest import NotCaptured
-from iotrace.sources.dftracer.calls import PosixCalls
-from iotrace.sources.processes import Process
 from iotrace.sources.session import Rank, Session
 
 
@@ -100,10 +98,6 @@ class RankAnalysis:
     def compute(self) -> Compute:
         """What those traces say of the steps and of the accelerator."""
         return compute_of(self.activities, self.waits, self.loop.steps, self.kernel_gap_us)
-
-    def calls_of(self, process: Process) -> PosixCalls:
-        """The POSIX calls of one of the rank's processes."""
-        return self.session.calls_of(process)
 
 
 @dataclass(frozen=True)

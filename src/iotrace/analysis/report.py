@@ -7,7 +7,6 @@ import numpy as np
 from iotrace.analysis.advice import recommend
 from iotrace.analysis.completeness.not_captured import not_captured
 from iotrace.analysis.device.compute import compare
-from iotrace.analysis.host.cpu_headroom import core_free
 from iotrace.analysis.host.io import io_of
 from iotrace.analysis.host.overhead import overhead_of
 from iotrace.analysis.host.system import system_of
@@ -82,8 +81,12 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         local_rank=rank.main.identity.local_rank,
         world_size=rank.world_size,
         incarnation=rank.incarnation,
-        steps=summarise(analysis.kept, analysis.excluded),
-        data_wait=data_wait(analysis, core_free(analysis.session, system)),
+        steps=summarise(
+            [step.duration_ns for step in analysis.kept],
+            [step.samples for step in analysis.kept],
+            analysis.excluded,
+        ),
+        data_wait=data_wait(analysis, system),
         loaders=[loader_result(loader, loader is analysis.primary) for loader in analysis.loaders],
         regions=regions_of(rank, analysis.kept, analysis.waits),
         breakdown_ms=compute.breakdown_ms,

@@ -6,6 +6,8 @@ None is unknown, never 0.
 
 from __future__ import annotations
 
+from typing import Any, TypeVar
+
 import msgspec
 
 from iotrace.session.manifest import NotCaptured
@@ -15,6 +17,14 @@ SCHEMA_VERSION = 1
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """Base of every result: immutable, encoded with all fields."""
+
+
+_Made = TypeVar("_Made", bound=Result)
+
+
+def unknown(kind: type[_Made], **known: Any) -> _Made:
+    """Make a result of which nothing but `known` is known: every other field is None."""
+    return kind(**{**dict.fromkeys(kind.__struct_fields__), **known})
 
 
 class SessionInfo(Result, frozen=True, kw_only=True):

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from iotrace.analysis.device.activity import Intervals, Mask
-from iotrace.analysis.intervals import intersect, length
+from iotrace.analysis.device.activity import Mask
+from iotrace.analysis.intervals import Intervals, intersect, length
 from iotrace.sources.kineto.kinds import Kind
 from iotrace.sources.kineto.trace import Column, KinetoTrace
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from iotrace.analysis.device.activity import Intervals, Mask
+from iotrace.analysis.device.activity import Mask
 from iotrace.analysis.device.breakdown import ROLES
-from iotrace.analysis.intervals import Coverage, intersect, subtract, union
+from iotrace.analysis.intervals import Coverage, Intervals, intersect, subtract, union
 from iotrace.sources.kineto.kinds import Kind, is_data_wait, step_of
 from iotrace.sources.kineto.trace import KinetoTrace
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from iotrace.analysis.intervals import union
+from iotrace.analysis.intervals import Intervals, union
 from iotrace.sources.kineto.kinds import (
     Kind,
     is_collective_kernel,
@@ -21,7 +21,6 @@ from iotrace.sources.kineto.kinds import (
 from iotrace.sources.kineto.trace import Column, KinetoTrace
 
 Mask = npt.NDArray[np.bool_]
-Intervals = tuple[Column, Column]
 
 _NONE = -1
 

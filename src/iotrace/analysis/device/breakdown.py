@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from iotrace.analysis.device.activity import Activity, Intervals
-from iotrace.analysis.intervals import Coverage
+from iotrace.analysis.device.activity import Activity
+from iotrace.analysis.intervals import Coverage, Intervals
 from iotrace.sources.kineto.kinds import Kind
 from iotrace.sources.kineto.trace import Column
 

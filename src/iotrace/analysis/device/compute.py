@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from iotrace.analysis.device.accelerator import DataWaits, accelerator_of, waits_of
+from iotrace.analysis.device.accelerator import KERNEL_GAP_US, DataWaits, accelerator_of, waits_of
 from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.breakdown import ROLES, break_down, roles_of
 from iotrace.analysis.device.collectives import RankTrace
-from iotrace.analysis.device.idle import KERNEL_GAP_US
 from iotrace.analysis.device.imbalance import imbalance_of
 from iotrace.analysis.intervals import Coverage
 from iotrace.analysis.loop.deliveries import Step

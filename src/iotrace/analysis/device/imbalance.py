@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from iotrace.analysis.device.activity import Intervals
 from iotrace.analysis.device.breakdown import break_down
 from iotrace.analysis.device.collectives import Matched, RankTrace, match
-from iotrace.analysis.intervals import Coverage, length, subtract, union
+from iotrace.analysis.intervals import Coverage, Intervals, length, subtract, union
 from iotrace.analysis.results import Collectives, Imbalance, LateCollective, RankBalance, Straggler
 
 _WARNING_PCT, _CRITICAL_PCT = 10.0, 20.0

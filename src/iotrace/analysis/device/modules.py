@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from iotrace.analysis.device.activity import Activity, Mask
-from iotrace.analysis.device.nesting import innermost
+from iotrace.analysis.intervals import innermost
 from iotrace.sources.kineto.kinds import Kind, module_of
 from iotrace.sources.kineto.trace import Column
 

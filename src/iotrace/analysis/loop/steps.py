@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from iotrace.analysis.loop.deliveries import Delivery, LoaderRun, Step, primary_of
-from iotrace.analysis.results import Excluded, Steps
+from iotrace.analysis.results import Excluded, Steps, unknown
 from iotrace.sources.processes import Process
 from iotrace.sources.records import Mark, TorchProgram, TorchProgramTrace, TorchWindow
 from iotrace.sources.session import Rank
@@ -141,28 +141,19 @@ def with_warm_up(spans: list[tuple[int, int]], prepared: list[int]) -> list[tupl
     return found
 
 
-def summarise(kept: list[Step], excluded: Excluded) -> Steps:
-    """The steps' figures; all None where no step is measured."""
-    if not kept:
-        return Steps(
-            count=0,
-            excluded=excluded,
-            mean_ms=None,
-            p50_ms=None,
-            p95_ms=None,
-            per_second=None,
-            samples_per_second=None,
-        )
-    durations_ms = np.array([step.duration_ns for step in kept]) / 1e6
+def summarise(durations_ns: Sequence[int], samples: Sequence[int | None], excluded: Excluded) -> Steps:
+    """Sum up measured steps by their lengths and samples; all None where no step is measured."""
+    if not len(durations_ns):
+        return unknown(Steps, count=0, excluded=excluded)
+    durations_ms = np.array(durations_ns) / 1e6
     seconds = float(durations_ms.sum()) / 1e3
-    samples = [step.samples for step in kept]
     known = [count for count in samples if count is not None]
     return Steps(
-        count=len(kept),
+        count=len(durations_ms),
         excluded=excluded,
         mean_ms=float(durations_ms.mean()),
         p50_ms=float(np.percentile(durations_ms, 50)),
         p95_ms=float(np.percentile(durations_ms, 95)),
-        per_second=len(kept) / seconds if seconds else None,
-        samples_per_second=sum(known) / seconds if seconds and len(known) == len(samples) else None,
+        per_second=len(durations_ms) / seconds if seconds else None,
+        samples_per_second=sum(known) / seconds if seconds and len(known) == len(durations_ms) else None,
     )

@@ -3,71 +3,101 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 
-from iotrace.analysis.device.compute import exposure_of
-from iotrace.analysis.loop.deliveries import LoaderRun, Step
+from iotrace.analysis.device.compute import Exposure, exposure_of
+from iotrace.analysis.loop.deliveries import Step
 from iotrace.analysis.loop.loaders import delay_ms, production_ms
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import DataWait, FileCost, WorstBatch
-from iotrace.analysis.thresholds import MODERATELY_PERCENT, verdict
-from iotrace.analysis.wait.exposed import exposed_wait
+from iotrace.analysis.results import DataWait, FileCost, System, WorstBatch, unknown
 from iotrace.analysis.wait.waits import CAUSES, Explained, behind_ready_ns
 
+# XProf's bounds of the share of a step that waits for input.
+MODERATELY_PERCENT, _HIGHLY_PERCENT = 5.0, 20.0
 _WORST_BATCHES = 5
 # Of the wait: with less of it for batches that were not made yet, workers are not what is missing.
 _UNMADE = 0.25
+_BUSY = 0.9  # of the cores: what is left is no core for another process
+_HELD_BACK = 0.1  # of the CPU quota's periods: below, bursts alone use it up
 
 
-def data_wait(analysis: RankAnalysis, core_is_free: bool | None) -> DataWait:
+def data_wait(analysis: RankAnalysis, system: System) -> DataWait:
     """Sum up the data wait of the measured steps; all None or empty without any."""
     primary, kept = analysis.primary, analysis.kept
     total_ns = sum(step.duration_ns for step in kept)
     if primary is None or not total_ns:
-        return DataWait(
-            raw_ms=None,
-            exposed_ms=None,
-            exposed_source=None,
-            exposed_steps=None,
-            raw_wait_fraction=None,
-            stall_fraction=None,
-            verdict=None,
-            causes_ms={},
-            too_few_workers=None,
-            behind_ready_ms=None,
-            files=[],
-            worst_batches=[],
-        )
+        return unknown(DataWait, causes_ms={}, files=[], worst_batches=[])
     waits = analysis.measured_waits
-    raw_ms = sum(step.wait_ns for step in kept) / len(kept) / 1e6
-    fraction = sum(step.wait_ns for step in kept) / total_ns
-    exposed = exposed_wait(
-        kept, bool(analysis.session.accelerators), exposure_of(analysis.compute, analysis.loop.steps)
-    )
+    raw_ns = sum(step.wait_ns for step in kept)
+    by_kernels = exposure_of(analysis.compute, analysis.loop.steps)
+    exposed = exposed_wait(kept, bool(analysis.session.accelerators), by_kernels)
     return DataWait(
-        raw_ms=raw_ms,
+        raw_ms=raw_ns / len(kept) / 1e6,
         exposed_ms=exposed.ms,
         exposed_source=exposed.source,
         exposed_steps=exposed.steps,
-        raw_wait_fraction=fraction,
+        raw_wait_fraction=raw_ns / total_ns,
         stall_fraction=exposed.fraction,
-        verdict=verdict(fraction),
+        verdict=verdict(raw_ns / total_ns),
         causes_ms={cause: sum(item.causes[cause] for item in waits) / len(kept) / 1e6 for cause in CAUSES},
-        too_few_workers=_too_few_workers(primary, kept, waits, fraction, core_is_free),
+        too_few_workers=_too_few_workers(analysis, raw_ns / total_ns, system),
         behind_ready_ms=behind_ready_ns(primary.deliveries, waits) / len(kept) / 1e6,
         files=_file_costs(waits, len(kept)),
         worst_batches=_worst(waits),
     )
 
 
-def _too_few_workers(
-    primary: LoaderRun, kept: list[Step], waits: list[Explained], fraction: float, core_is_free: bool | None
-) -> bool | None:
-    """More production than the workers manage within the compute time, waited for, and a core to spare."""
-    if primary.description.wrapped:
+def verdict(wait_fraction: float) -> str:
+    """Name, in XProf's words, the share of the step that waits for input: below 5 %, to 20 %, above."""
+    percent = 100 * wait_fraction
+    if percent < MODERATELY_PERCENT:
+        return "not input-bound"
+    return "moderately input-bound" if percent <= _HIGHLY_PERCENT else "highly input-bound"
+
+
+@dataclass(frozen=True)
+class ExposedWait:
+    """Mean per step in ms, share of the step, how it is known, and over how many steps; None: unknown."""
+
+    ms: float | None = None
+    fraction: float | None = None
+    source: str | None = None
+    steps: int | None = None
+
+
+def exposed_wait(kept: list[Step], accelerated: bool, by_kernels: Exposure | None = None) -> ExposedWait:
+    """Find the part of the data wait in which the accelerator had nothing to do; all of it without one.
+
+    With an accelerator it is known by the events of every step, else by the gaps between kernels:
+    `by_kernels` is of the steps inside the torch window, which `kept` leaves out.
+    """
+    if not accelerated:
+        return _mean([(step.wait_ns, step.duration_ns) for step in kept], "cpu")
+    # An epoch's last step awaits nothing: on its own it says nothing of the device.
+    if any(step.awaited and step.exposed_ns is not None for step in kept):
+        timed = [(step.exposed_ns, step.duration_ns) for step in kept if step.exposed_ns is not None]
+        return _mean(timed, "cuda_events")
+    if by_kernels is not None:
+        exposed_ns, duration_ns, steps = by_kernels.exposed_ns, by_kernels.duration_ns, by_kernels.steps
+        return ExposedWait(exposed_ns / steps / 1e6, exposed_ns / duration_ns, "kernels", steps)
+    return ExposedWait()
+
+
+def _mean(timed: list[tuple[int, int]], source: str) -> ExposedWait:
+    exposed_ns = sum(exposed_ns for exposed_ns, _ in timed)
+    duration_ns = sum(duration_ns for _, duration_ns in timed)
+    return ExposedWait(exposed_ns / len(timed) / 1e6, exposed_ns / duration_ns, source, len(timed))
+
+
+def _too_few_workers(analysis: RankAnalysis, fraction: float, system: System) -> bool | None:
+    """Find more production than workers manage within the compute time, waited for, and a spare core."""
+    primary, kept = analysis.primary, analysis.kept
+    if primary is None or primary.description.wrapped:
         return None  # who makes its batches, and with how many hands, is not known
+    core_is_free = _core_free(analysis, system)
     if 100 * fraction < MODERATELY_PERCENT:
         return False
-    if unmade_fraction(waits) < _UNMADE or core_is_free is False:
+    if unmade_fraction(analysis.measured_waits) < _UNMADE or core_is_free is False:
         return False
     made_in_ms = production_ms(primary.deliveries)
     if made_in_ms is None or core_is_free is None:
@@ -77,8 +107,27 @@ def _too_few_workers(
     return workers == 0 or made_in_ms / workers > compute_ms
 
 
+def _core_free(analysis: RankAnalysis, system: System) -> bool | None:
+    """Say whether the cores were not all busy while the job ran; None where that is not known.
+
+    Workers that sleep in reads need none: their number says nothing of it.
+    """
+    host = system.host
+    busy = host.cpu_busy_fraction if host is not None else None
+    if busy is None and system.cpu_pct_mean is not None:
+        busy = system.cpu_pct_mean / 100 / analysis.session.manifest.cpus
+    return has_core(busy, host.cpu_throttled_fraction if host is not None else None)
+
+
+def has_core(busy_fraction: float | None, throttled_fraction: float | None) -> bool | None:
+    """Judge by how busy the cores were, and in how many of its periods the CPU quota held the job back."""
+    if throttled_fraction is not None and throttled_fraction >= _HELD_BACK:
+        return False
+    return None if busy_fraction is None else busy_fraction < _BUSY
+
+
 def unmade_fraction(waits: list[Explained]) -> float:
-    """The share of the waits for batches not made yet, by workers that were up: more of them shorten it."""
+    """Find the share of the waits that more workers shorten: batches were not made, workers were up."""
     total_ns = sum(item.delivery.wait_ns for item in waits)
     other_ns = sum(item.causes["startup"] + item.causes["transport"] for item in waits)
     return 1 - other_ns / total_ns if total_ns else 0.0
