@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from iotrace.analysis.device.activity import Activity
-from iotrace.sources.kineto.reader import KinetoTrace, read_kineto
+from iotrace.sources.kineto.reader import read_kineto
+from iotrace.sources.kineto.trace import KinetoTrace
 from iotrace.timeline.kineto import add_torch
 from iotrace.timeline.model import ProcessTracks, Timeline
 from iotrace.timeline.writers.chrome import write_chrome

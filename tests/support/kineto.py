@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from iotrace.analysis.device.activity import Activity
-from iotrace.sources.kineto.reader import KinetoTrace, read_kineto
+from iotrace.sources.kineto.reader import read_kineto
+from iotrace.sources.kineto.trace import KinetoTrace
 
 MAIN, AUTOGRAD, PID = 10, 11, 10
 _correlations = count(1)

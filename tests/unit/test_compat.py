@@ -9,7 +9,8 @@ import pytest
 
 from iotrace.analysis.compat.hta import holistic
 from iotrace.analysis.compat.tb import tensorboard
-from iotrace.sources.kineto.reader import KinetoTrace, read_kineto
+from iotrace.sources.kineto.reader import read_kineto
+from iotrace.sources.kineto.trace import KinetoTrace
 from tests.support.traces import SHARED, shared_trace
 
 _ROLES = {

@@ -12,7 +12,8 @@ import typer
 from iotrace.analysis.compat.hta import holistic
 from iotrace.analysis.compat.tb import tensorboard
 from iotrace.cli.output import print_json
-from iotrace.sources.kineto.reader import KinetoTrace, read_kineto
+from iotrace.sources.kineto.reader import read_kineto
+from iotrace.sources.kineto.trace import KinetoTrace
 
 
 def print_compat(paths: Sequence[Path], tool: str, as_json: bool) -> None:

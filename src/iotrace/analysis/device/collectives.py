@@ -11,7 +11,7 @@ import numpy as np
 
 from iotrace.analysis.device.accelerator import DataWaits
 from iotrace.analysis.device.activity import Activity
-from iotrace.sources.kineto.events import Collective
+from iotrace.sources.kineto.collectives import Collective
 from iotrace.sources.kineto.trace import Column
 
 # Backends that communicate on the host; the ranges of others (nccl:…) are mere launches.

@@ -43,8 +43,8 @@ _KINDS = {
 
 LAUNCH = "ac2g"
 FORWARD_BACKWARD = "fwdbwd"
-# Arrows that mean the same: launch to kernel, forward to backward operator.
-FLOWS = {
+# Categories of flows that mean the same: launch to kernel, forward to backward operator.
+_FLOWS = {
     "ac2g": LAUNCH,
     "async_cpu_to_gpu": LAUNCH,
     "async": LAUNCH,
@@ -67,6 +67,11 @@ _COLLECTIVE_RANGE = re.compile(r"(?:nccl|rccl|gloo|mpi|ucc|xccl|ccl|oneccl|hccl)
 def kind_of(category: str) -> Kind:
     """The kind of events of a category, matched without case."""
     return _KINDS.get(category.lower(), Kind.OTHER)
+
+
+def flow_category(category: str) -> str:
+    """The name of a category of flows that is one for all writers."""
+    return _FLOWS.get(category.lower(), category)
 
 
 def step_of(name: str) -> int | None:

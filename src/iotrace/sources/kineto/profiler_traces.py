@@ -8,7 +8,8 @@ from pathlib import Path
 
 from iotrace.errors import TraceError
 from iotrace.sources.clocks.session_clock import FOREVER_NS, Clock
-from iotrace.sources.kineto.reader import KinetoTrace, read_kineto
+from iotrace.sources.kineto.reader import read_kineto
+from iotrace.sources.kineto.trace import KinetoTrace
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ def read_windows(
         except TraceError as error:
             problems.append(str(error))
             continue
-        problems += [f"{path.name} {problem}" for problem in trace.problems]
+        problems += [f"{path.name}: {problem}" for problem in trace.problems]
         if not len(trace.events):
             continue
         if clock is not None and not clock.follows:

@@ -8,36 +8,110 @@ from __future__ import annotations
 
 import gc
 from pathlib import Path
+from typing import Any
 
-from iotrace.sources.chrome.json_events import EventReader
+import numpy as np
+
+from iotrace.errors import TraceError
+from iotrace.sources.byte_stream import blocks
+from iotrace.sources.chrome.reader import Scanner
 from iotrace.sources.kineto.columns import Columns
-from iotrace.sources.kineto.events import ExactLine, Line
-from iotrace.sources.kineto.trace import Events, Flows, KinetoTrace
+from iotrace.sources.kineto.trace import Column, KinetoTrace
 
-__all__ = ["Events", "Flows", "KinetoTrace", "read_kineto"]
+# Kineto counts its times from a multiple of three months since the epoch (libkineto's ChromeTraceBaseTime).
+_BASE_QUANTUM_NS = 7_889_238 * 10**9
+_YEAR_2000_NS = 946_684_800 * 10**9
+_FARTHEST_NS = 1 << 62
 
 
 def read_kineto(path: Path, near_ns: int | None = None) -> KinetoTrace:
-    """Read the trace at `path` (``.json`` or ``.json.gz``); TraceError where it holds none.
+    """Read the trace at `path` (``.json`` or ``.json.gz``).
 
     `near_ns`, any time within six weeks of the recording, restores the base time of a trace whose end was
     cut off together with it.
+
+    Raises:
+        TraceError: the file cannot be read, or holds no trace.
     """
     collecting = gc.isenabled()
-    gc.disable()  # nothing here is cyclic, and collecting halves the speed
+    gc.disable()  # decoded events are not cyclic, and collecting halves the speed
     try:
-        found = Columns()
-        reader = EventReader(path, Line)
-        for lines in reader.chunks():
-            if not found.add(lines):
-                break
-        else:
-            return found.trace(reader, near_ns)
-        found = Columns(exact=True)
-        exact = EventReader(path, ExactLine)
-        for exact_lines in exact.chunks():
-            found.add(exact_lines)
-        return found.trace(exact, near_ns)
+        return _read(path, near_ns)
+    except OSError as error:
+        raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
     finally:
         if collecting:
             gc.enable()
+
+
+def _read(path: Path, near_ns: int | None) -> KinetoTrace:
+    columns = Columns()
+    scanner = Scanner(columns.scan)
+    problems: list[str] = []
+    for batch in scanner.batches(blocks(path, problems)):
+        columns.add(batch)
+    if not scanner.arrays:
+        raise TraceError(
+            f"{path} is no trace in Chrome's JSON format: it holds no traceEvents",
+            "give a file that torch.profiler's export_chrome_trace or tensorboard_trace_handler wrote",
+        )
+    return _trace(path, columns, scanner.metadata, problems + scanner.problems, near_ns)
+
+
+def _trace(
+    path: Path, columns: Columns, document: dict[str, Any], problems: list[str], near_ns: int | None
+) -> KinetoTrace:
+    threads, categories, names = map(columns.joined, ("threads", "categories", "names"))
+    events, endless = columns.events(threads, categories, names)
+    flows, flow_categories = columns.flows(threads)
+    if endless:
+        begins = "1 begin event" if endless == 1 else f"{endless} begin events"
+        problems.append(f"{begins} without an end {'was' if endless == 1 else 'were'} left out")
+    base_ns = _base(document, events.start_ns, near_ns, problems)
+    events.start_ns[:] += base_ns or 0
+    flows.time_ns[:] += base_ns or 0
+    distributed = document.get("distributedInfo")
+    distributed = distributed if isinstance(distributed, dict) else {}
+    devices = document.get("deviceProperties")
+    return KinetoTrace(
+        path=path,
+        events=events,
+        flows=flows,
+        names=names.values,
+        categories=categories.values,
+        flow_categories=flow_categories,
+        threads=threads.values,
+        collectives=columns.collectives,
+        base_ns=base_ns,
+        rank=_whole_number(distributed.get("rank")),
+        world_size=_whole_number(distributed.get("world_size")),
+        devices=[one for one in devices if isinstance(one, dict)] if isinstance(devices, list) else [],
+        process_names=columns.process_names,
+        thread_names=columns.thread_names,
+        document=document,
+        problems=problems,
+    )
+
+
+def _base(document: dict[str, Any], start_ns: Column, near_ns: int | None, problems: list[str]) -> int | None:
+    """What the times are counted from; 0 where they are absolute, None where that is not known."""
+    base_ns = _whole_number(document.get("baseTimeNanoseconds"))
+    if base_ns is not None:
+        return base_ns
+    if not len(start_ns) or int(np.median(start_ns)) > _YEAR_2000_NS:
+        return 0
+    if near_ns is None:
+        problems.append("does not say what its times are counted from: they have no date")
+        return None
+    first_ns = int(start_ns.min())
+    periods = round((near_ns - first_ns) / _BASE_QUANTUM_NS)
+    problems.append("its base time was cut off with its end, and inferred from Kineto's counting in quarters")
+    return periods * _BASE_QUANTUM_NS
+
+
+def _whole_number(value: Any) -> int | None:
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if abs(number) < _FARTHEST_NS else None

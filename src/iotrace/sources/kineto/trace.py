@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from iotrace.sources.kineto.events import Collective
+from iotrace.sources.kineto.collectives import Collective
+from iotrace.sources.kineto.column_batch import Thread
 from iotrace.sources.kineto.kinds import Kind, kind_of
 
 Column = npt.NDArray[np.int64]
-Thread = tuple[int | str, int | str]
+Numbers = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)
 class Events:
-    """Events that lasted (``ph`` X) and instants (duration 0), in the order of the file.
+    """Events that lasted (``ph`` X, or B with its E) and instants (duration 0), in the order of the file.
 
     `thread`, `category` and `name` index `threads`, `categories` and `names` of the trace. Of the others, -1
     is unknown; `collective` indexes `collectives`.
@@ -28,9 +29,9 @@ class Events:
     start_ns: Column
     duration_ns: Column
     instant: npt.NDArray[np.bool_]
-    thread: Column
-    category: Column
-    name: Column
+    thread: Numbers
+    category: Numbers
+    name: Numbers
     correlation: Column
     stream: Column
     device: Column
@@ -38,7 +39,7 @@ class Events:
     sequence: Column
     forward_thread: Column
     bytes: Column
-    collective: Column
+    collective: Numbers
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -47,16 +48,20 @@ class Events:
     def end_ns(self) -> Column:
         return self.start_ns + self.duration_ns
 
+    def select(self, kept: npt.NDArray[np.bool_]) -> Events:
+        """The events of a mask."""
+        return Events(**{field.name: getattr(self, field.name)[kept] for field in fields(self)})
+
 
 @dataclass(frozen=True)
 class Flows:
-    """Ends of arrows: `phase` is the character code of s, t or f; `flow` numbers the arrows of the trace."""
+    """Ends of flows: `phase` is the character code of s, t or f; `flow` is the same for all of one flow."""
 
     time_ns: Column
-    thread: Column
-    category: Column
+    thread: Numbers
+    category: Numbers
     flow: Column
-    phase: Column
+    phase: npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)

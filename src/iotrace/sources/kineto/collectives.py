@@ -1,0 +1,88 @@
+"""What a trace says of a collective: NCCL's kernels in their arguments, ranges on the host in their name."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import msgspec
+
+from iotrace.sources.kineto.column_batch import COLLECTIVE_NAME
+
+
+class Collective(msgspec.Struct, frozen=True):
+    """What a trace says of one collective; None where it does not.
+
+    `elements` is the larger of what went in and came out, per rank; `ranks` are global numbers.
+    """
+
+    name: str
+    elements: int | None = None
+    dtype: str | None = None
+    group: str | None = None
+    group_size: int | None = None
+    ranks: tuple[int, ...] | None = None
+    sequence: int | None = None
+
+
+def collective_of(name: str, arguments: bytes) -> Collective:
+    """Read the collective from an event's arguments (JSON), else from the name of its range (``gloo:…``)."""
+    args = _decoded(arguments)
+    args = args if isinstance(args, dict) else {}
+    if args.get(COLLECTIVE_NAME) is not None:
+        sizes = [_int(args.get("In msg nelems")), _int(args.get("Out msg nelems"))]
+        return Collective(
+            name=str(args[COLLECTIVE_NAME]),
+            elements=max((size for size in sizes if size is not None), default=None),
+            dtype=_text(args.get("dtype")),
+            group=_text(args.get("Process Group Name")),
+            group_size=_int(args.get("Group size")),
+            ranks=_ranks(_list(args.get("Process Group Ranks"))),
+            sequence=_int(args.get("Seq")),
+        )
+    types = _list(args.get("Input type"))
+    return Collective(
+        name=name.partition(":")[2],
+        elements=_elements(_list(args.get("Input Dims"))),
+        dtype=str(types[0]) if isinstance(types, list) and types else None,
+    )
+
+
+def _decoded(text: bytes | str) -> Any:
+    try:
+        return json.loads(text) if text else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def _list(value: Any) -> Any:
+    """A list; torch writes some as strings of lists."""
+    return _decoded(value) if isinstance(value, str) else value
+
+
+def _elements(dims: Any) -> int | None:
+    """The number of elements of all tensors, from a list of their shapes (or a list of such lists)."""
+    if not isinstance(dims, list):
+        return None
+    if dims and all(isinstance(size, int) for size in dims):
+        return math.prod(dims)
+    counts = [count for count in map(_elements, dims) if count is not None]
+    return sum(counts) if counts else None
+
+
+def _ranks(found: Any) -> tuple[int, ...] | None:
+    if isinstance(found, list) and found and all(isinstance(rank, int) for rank in found):
+        return tuple(found)
+    return None  # torch shortens long lists with dots
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _int(value: Any) -> int | None:
+    try:
+        return int(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
