@@ -48,7 +48,7 @@ class Arrows:
 def _backwards(rows: Any) -> int:
     if not len(rows):
         return 0
-    keys, times, is_end = rows[np.argsort(rows[:, 0], kind="stable")].T
+    keys, times, is_end = rows[np.argsort(rows[:, 0])].T
     first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
     starts = np.add.reduceat(1 - is_end, first)
     earliest = np.minimum.reduceat(np.where(is_end == 1, times, _NEVER), first)

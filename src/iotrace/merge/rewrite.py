@@ -32,6 +32,8 @@ _KINDS = _by_letter(
     {"X": SLICE, **dict.fromkeys(FLOWS, FLOW), "B": BEGIN, "E": END, **dict.fromkeys("iIR", MARK)}, ELSEWHERE
 )
 _RENUMBERED = _by_letter(dict.fromkeys([*FLOWS, *ASYNC], 1), 0).astype(np.bool_)
+_IS_WIDE = _by_letter({"g": 1, "p": 1}, 0).astype(np.bool_)  # scopes of instants on no thread's track
+_IS_STACKED = _by_letter({"B": 1, "E": 1}, 0).astype(np.bool_)
 _EXACT_NS = 1 << 53
 _HASHED = 1 << 52
 _encode = msgspec.json.Encoder().encode
@@ -85,7 +87,7 @@ class Rewriter:
         phases = batch.phases
         self.written.update(_counted(phases))
         kinds = _KINDS[phases]
-        kinds[(kinds == MARK) & np.isin(batch.scopes, [ord("g"), ord("p")])] = ELSEWHERE
+        kinds[(kinds == MARK) & _IS_WIDE[batch.scopes]] = ELSEWHERE
         ids = self._ids(batch, phases)
         is_arrow = kinds == FLOW
         if is_arrow.any():
@@ -129,11 +131,13 @@ class Rewriter:
 
     def _use(self, batch: Batch, threads: Times, kinds: Any) -> None:
         """Note which threads and processes show something; arrows show where the slice is that they bind."""
-        alone = (kinds == ELSEWHERE) & (batch.phases != ord("M")) & (batch.scopes != ord("g"))
-        for index in np.unique(threads[alone]).tolist():
-            self.tracks.process(self.tracks.threads[index].raw_pid).used = True
+        elsewhere = kinds == ELSEWHERE
+        if elsewhere.any():
+            alone = elsewhere & (batch.phases != ord("M")) & (batch.scopes != ord("g"))
+            for index in _distinct(threads[alone]):
+                self.tracks.process(self.tracks.threads[index].raw_pid).used = True
         shown = (kinds < ELSEWHERE) & (kinds != FLOW) & (kinds != FLOW_NEXT)
-        for index in np.unique(threads[shown]).tolist():
+        for index in _distinct(threads[shown]):
             self.tracks.threads[index].used = True
 
     def _rows(self, threads: Times, kinds: Any) -> Times:
@@ -176,25 +180,20 @@ class Rewriter:
     def _threads(self, batch: Batch, phases: Any) -> tuple[Times, Times, Times]:
         """The thread of each event, and its numbers in the result. Begin and end events have their own."""
         track = batch.track
-        threads = np.empty(len(batch), np.int64)
-        stacked = (phases == ord("B")) | (phases == ord("E"))
-        for is_stacked in (False, True) if stacked.any() else (False,):
-            places = np.flatnonzero(stacked == is_stacked)
-            table = np.zeros(len(batch.tracks), np.int64)
-            for number in np.unique(track[places]).tolist():
-                pid, tid = batch.tracks[number]
-                table[number] = self.tracks.thread(pid, tid, is_stacked).index
-            threads[places] = table[track[places]]
-        numbers = {index: self.tracks.threads[index] for index in np.unique(threads).tolist()}
-        known = np.array(list(numbers), np.int64)
-        at = np.searchsorted(known, threads)
-        pids = np.array([thread.pid for thread in numbers.values()], np.int64)
-        tids = np.array([thread.tid for thread in numbers.values()], np.int64)
-        return threads, pids[at], tids[at]
+        stacked = _IS_STACKED[phases]
+        # A row of the table for each of the batch's tracks, and a second one for its begin and end events.
+        kinds = track + len(batch.tracks) * stacked if stacked.any() else track
+        table = np.zeros((2 * len(batch.tracks), 3), np.int64)
+        for number in _distinct(kinds):
+            is_stacked, place = divmod(number, len(batch.tracks))
+            thread = self.tracks.thread(*batch.tracks[place], bool(is_stacked))
+            table[number] = thread.index, thread.pid, thread.tid
+        found: list[Times] = [table[kinds, column] for column in range(3)]
+        return found[0], found[1], found[2]
 
     def _ids(self, batch: Batch, phases: Any) -> Times:
         """Numbers of this source's own for what joins events; NO_ID where the event keeps what it has."""
-        ids = batch.ids
+        ids: Times = batch.ids.copy()
         renumbered = _RENUMBERED[phases]
         # An arrow without an id is told from others by its source alone; async events may use `id2`.
         ids[_KINDS[phases] == FLOW] = np.where(ids == NO_ID, 0, ids)[_KINDS[phases] == FLOW]
@@ -282,6 +281,12 @@ def _counted(phases: Any) -> dict[str, int]:
     """How often each letter occurs; what is no letter of Chrome's counts as `?`."""
     counts = np.bincount(phases, minlength=256)
     return {chr(letter) if letter else "?": int(counts[letter]) for letter in np.flatnonzero(counts)}
+
+
+def _distinct(numbers: Any) -> list[int]:
+    """The distinct ones of small numbers, in order."""
+    found: list[int] = np.flatnonzero(np.bincount(numbers)).tolist()
+    return found
 
 
 def _least(one: int | None, other: int) -> int:

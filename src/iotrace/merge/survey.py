@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import zlib
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from iotrace.sources.dftracer.lines import pool_of
 from iotrace.sources.session import open_session
 
 _EDGE_BYTES = 1 << 20
+_ROUGH_US = 1.0  # by which a double of us since 1970 may be off
 _BASE = re.compile(rb'"baseTimeNanoseconds"\s*:\s*"?(-?\d{1,19})\b')
 _RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]*?"rank"\s*:\s*(\d{1,9})')
 _WORLD = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]*?"world_size"\s*:\s*(\d{1,9})')
@@ -170,18 +172,28 @@ def _blocks(path: Path, whole: bool, progress: Progress) -> Iterator[bytes]:
 
 def _typical_ends(edges: bytes) -> tuple[int | None, int | None]:
     """The first and last time in the text, in ns, of those within a day of most; zeros are of metadata."""
-    times = []
-    for match in _TIME.finditer(edges):
-        try:
-            times.append(us_to_ns(match[1].decode()))
-        except ValueError:
-            continue
-    times = sorted(time for time in times if time)
-    if not times:
+    texts = _TIME.findall(edges)
+    rough = np.array([_microseconds(text) for text in texts])
+    known = np.flatnonzero(np.isfinite(rough) & (rough != 0))
+    if not len(known):
         return None, None
-    middle = times[len(times) // 2]
-    near = [time for time in times if abs(middle - time) < _DAY_NS]
-    return near[0], near[-1]
+    known = known[np.argsort(rough[known])]
+    middle = rough[known[len(known) // 2]]
+    near = known[np.abs(rough[known] - middle) < _DAY_NS / 1000]
+    ends = rough[near[0]], rough[near[-1]]
+    # Doubles are too coarse for times since 1970: what is closest to either end is read exactly.
+    exact = [
+        [us_to_ns(texts[place].decode()) for place in np.flatnonzero(np.abs(rough - end) < _ROUGH_US)]
+        for end in ends
+    ]
+    return min(exact[0]), max(exact[1])
+
+
+def _microseconds(text: bytes) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def _survey_session(source: Source) -> Survey:

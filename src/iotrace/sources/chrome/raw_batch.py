@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ class TextBatch:
     rows: Rows
     tracks: list[tuple[Identity, Identity]]
     may_bind: bool
+    _columns: dict[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -62,10 +63,15 @@ class TextBatch:
 
     @property
     def families(self) -> Any:
-        hashes, firsts, places = np.unique(self.rows["family"], return_index=True, return_inverse=True)
-        # The same numbers as for events that had to be decoded.
-        found = [hash((self.value(row, "cat"), self.value(row, "name"))) for row in firsts.tolist()]
-        return np.where(hashes == 0, 0, np.array(found, np.int64))[places]
+        hashes = self._column("family")
+        found = np.zeros(len(hashes), np.int64)
+        rows = np.flatnonzero(hashes)
+        while len(rows):  # families are few
+            of_one = hashes[rows] == hashes[rows[0]]
+            # The same numbers as for events that had to be decoded.
+            found[rows[of_one]] = hash((self.value(rows[0], "cat"), self.value(rows[0], "name")))
+            rows = rows[~of_one]
+        return found
 
     @property
     def to_next(self) -> Any:
@@ -108,7 +114,10 @@ class TextBatch:
         )
 
     def _column(self, name: str) -> Any:
-        return np.ascontiguousarray(self.rows[name])
+        found = self._columns.get(name)
+        if found is None:
+            found = self._columns[name] = np.ascontiguousarray(self.rows[name])
+        return found
 
 
 def text_scan() -> Scan[TextBatch] | None:
@@ -121,6 +130,6 @@ def _scan(text: bytes) -> Scanned[TextBatch]:
     if found.events is None:
         return Scanned(None, found.consumed, found.status)
     rows = found.events.rows
-    batch = TextBatch(text, rows, [], bool(rows["stop"][:, _BINDING].any()))
+    batch = TextBatch(text, rows, [], bool(rows["others"].any() and rows["stop"][:, _BINDING].any()))
     batch.tracks = [(batch.value(row, "pid"), batch.value(row, "tid")) for row in found.events.firsts]
     return Scanned(batch, found.consumed, found.status)

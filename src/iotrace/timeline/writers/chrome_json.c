@@ -8,12 +8,16 @@ static inline uint8_t *write_bytes(uint8_t *out, const char *text, size_t length
 #define WRITE(out, text) write_bytes(out, text, sizeof text - 1)
 
 static uint8_t *write_integer(uint8_t *out, int64_t number) {
-    uint8_t digits[20];
-    int count = 0;
-    do digits[count++] = (uint8_t)('0' + number % 10);
-    while (number /= 10);
-    while (count) *out++ = digits[--count];
-    return out;
+    static const char pairs[] = "00010203040506070809101112131415161718192021222324252627282930313233343536373839404142434445464748"
+                                "495051525354555657585960616263646566676869707172737475767778798081828384858687888990919293949596"
+                                "979899";
+    char digits[20];
+    int at = sizeof digits;
+    uint64_t rest = (uint64_t)number;
+    for (; rest >= 100; rest /= 100) memcpy(digits + (at -= 2), pairs + 2 * (rest % 100), 2);
+    memcpy(digits + (at -= 2), pairs + 2 * rest, 2);
+    at += rest < 10;
+    return write_bytes(out, digits + at, sizeof digits - (size_t)at);
 }
 
 /* ns as us, with no more decimals than it has. */
@@ -29,28 +33,41 @@ static uint8_t *write_time(uint8_t *out, int64_t ns) {
     return out;
 }
 
+/* Copies a string from behind its opening quote to behind the closing one; raw control characters become spaces.
+ * Up to 16 bytes behind it may be overwritten. */
+static inline uint8_t *write_string(uint8_t *out, const uint8_t **at, const uint8_t *text_end) {
+    const uint8_t *p = *at;
+    for (;;) {
+#ifdef __SSE2__
+        const __m128i quote = _mm_set1_epi8('"'), slash = _mm_set1_epi8('\\'), last = _mm_set1_epi8(0x1F);
+        while (text_end - p >= 16) {
+            __m128i block = _mm_loadu_si128((const __m128i *)p);
+            _mm_storeu_si128((__m128i *)out, block);
+            __m128i stops = _mm_or_si128(_mm_cmpeq_epi8(block, quote), _mm_cmpeq_epi8(block, slash));
+            int mask = _mm_movemask_epi8(_mm_or_si128(stops, _mm_cmpeq_epi8(_mm_min_epu8(block, last), block)));
+            int plain = mask ? __builtin_ctz((unsigned)mask) : 16;
+            p += plain, out += plain;
+            if (mask) break;
+        }
+#endif
+        while (*p >= 0x20 && *p != '"' && *p != '\\') *out++ = *p++;
+        if (*p == '"') break;
+        if (*p == '\\') *out++ = *p++, *out++ = *p++;
+        else *out++ = ' ', p++;
+    }
+    *out++ = '"';
+    *at = p + 1;
+    return out;
+}
+
 /* Copies JSON, without the space between its tokens. */
-static uint8_t *write_text(uint8_t *out, const uint8_t *p, const uint8_t *end) {
+static uint8_t *write_text(uint8_t *out, const uint8_t *p, const uint8_t *end, const uint8_t *text_end) {
+    static const uint8_t is_left_out[256] = {[' '] = 1, ['\n'] = 1, ['\r'] = 1, ['\t'] = 1};
     while (p < end) {
-        if (*p != '"') {
-            if (!is_space(*p)) *out++ = *p;
-            p++;
-            continue;
-        }
-        const uint8_t *begin = p++;
-        int has_control = 0;
-        for (;;) {
-            p = skip_plain(p, end);
-            if (*p == '"') break;
-            has_control |= *p < 0x20;
-            p += *p == '\\' ? 2 : 1;
-        }
-        p++;
-        memcpy(out, begin, (size_t)(p - begin));
-        if (has_control)
-            for (int64_t i = 0; i < p - begin; i++)
-                if (out[i] < 0x20) out[i] = ' ';
-        out += p - begin;
+        uint8_t byte = *p++;
+        *out = byte;
+        out += 1 - is_left_out[byte];
+        if (byte == '"') out = write_string(out, &p, text_end);
     }
     return out;
 }
@@ -59,14 +76,18 @@ static uint8_t *write_text(uint8_t *out, const uint8_t *p, const uint8_t *end) {
  *
  * `start` and `duration` are ns since the result's base, `duration` and `id` negative where the row has none that
  * changes. `edits` holds (row, key, from, to) in order of rows: another value for a key, a piece of `values`.
- * `out` has to hold the text of the rows, `values`, and 192 bytes for each row. Returns the bytes written. */
+ * `out` has to hold the text of the rows, `values`, and 224 bytes for each row; `sizes` gets the bytes of each line. Returns
+ * the bytes written. */
 int64_t iotrace_write(const uint8_t *text, const Row *rows, int64_t count, const int64_t *start,
                       const int64_t *duration, const int64_t *pid, const int64_t *tid, const int64_t *id,
-                      const int64_t (*edits)[4], int64_t edit_count, const uint8_t *values, uint8_t *out) {
+                      const int64_t (*edits)[4], int64_t edit_count, const uint8_t *values,
+                      uint8_t *out, int32_t *sizes) {
     static const char *const names[REWRITTEN] = {[ID2] = ",\"id2\":", [BIND_ID] = ",\"bind_id\":"};
     uint8_t *begin = out;
+    const uint8_t *text_end = count ? text + rows[count - 1].end : text;
     for (int64_t i = 0; i < count; i++) {
         const Row *row = rows + i;
+        uint8_t *line = out;
         int gone[REWRITTEN] = {[PH] = 1, [PID] = 1, [TID] = 1, [TS] = 1};
         out = WRITE(out, "{\"ph\":\"");
         *out++ = row->phase;
@@ -95,13 +116,13 @@ int64_t iotrace_write(const uint8_t *text, const Row *rows, int64_t count, const
         int pieces = 0;
         for (int key = 0; key < REWRITTEN; key++) {
             if (!gone[key] || !row->stop[key]) continue;
-            int place = pieces++;
-            for (; place && from[place - 1] > row->key[key]; place--) {
-                from[place] = from[place - 1];
-                to[place] = to[place - 1];
+            int at = pieces++;
+            for (; at && from[at - 1] > row->key[key]; at--) {
+                from[at] = from[at - 1];
+                to[at] = to[at - 1];
             }
-            from[place] = row->key[key];
-            to[place] = row->stop[key];
+            from[at] = row->key[key];
+            to[at] = row->stop[key];
         }
         int32_t at = row->begin + 1;
         for (int piece = 0; piece <= pieces; piece++) {
@@ -110,11 +131,12 @@ int64_t iotrace_write(const uint8_t *text, const Row *rows, int64_t count, const
             while (left < right && (is_space(right[-1]) || right[-1] == ',')) right--;
             if (left < right) {
                 *out++ = ',';
-                out = write_text(out, left, right);
+                out = write_text(out, left, right, text_end);
             }
             if (piece < pieces) at = to[piece];
         }
         out = WRITE(out, "},\n");
+        sizes[i] = (int32_t)(out - line);
     }
     return out - begin;
 }

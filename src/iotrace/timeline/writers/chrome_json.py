@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from iotrace.sources.byte_stream import Progress, append, silent
+from iotrace.sources.byte_stream import CHUNK_BYTES, Progress, append, silent
 from iotrace.sources.chrome.batch import Batch
 from iotrace.sources.chrome.event import encode_number
 from iotrace.timeline.writers.chrome_lines import lines_of
@@ -17,6 +17,9 @@ from iotrace.timeline.writers.columns import Columns
 from iotrace.timeline.writers.id_map import ThreadTrack, Tracks
 from iotrace.timeline.writers.lanes import NEXT, STACKED, UNBOUND, Lanes
 from iotrace.timeline.writers.spill import BEGIN, END, SLICE, Spill
+
+_NEAR_BYTES = 1 << 16
+_LINE = np.dtype([("offset", "<i8"), ("number", "<i8"), ("size", "<i4")])
 
 
 def opening(base_ns: int) -> bytes:
@@ -33,84 +36,93 @@ class ChromePart:
         self._opening = opening(base_ns)
         self._file: BinaryIO = path.open("w+b")
         self._path = path
-        self._blocks: list[tuple[int, int, int]] = []  # first line, offset, bytes
-        self._lines = 0
         self._bytes = self._file.write(self._opening)
 
     def write(self, batch: Batch, columns: Columns) -> tuple[Any, Any]:
-        """Append the events; returns their lines."""
-        data = lines_of(batch, columns)
-        self._blocks.append((self._lines, self._bytes, len(data)))
+        """Append the events; return where their lines begin, and their sizes in bytes."""
+        data, sizes = lines_of(batch, columns)
         self._file.write(data)
-        self._lines += len(batch)
+        ends = self._bytes + np.cumsum(sizes, dtype=np.int64)
         self._bytes += len(data)
-        lines = np.arange(self._lines - len(batch), self._lines, dtype=np.int64)
-        return lines, np.zeros(len(batch), np.int32)
+        return ends - sizes, sizes
 
     def finish(
         self, spill: Spill, tracks: Tracks, delete_unbound: bool, progress: Progress = silent
     ) -> tuple[int, int]:
-        """Move what overlaps into lanes of its own, in place; returns slices moved and arrow ends unbound.
+        """Move what overlaps into lanes of its own, in place; return slices moved and flow ends unbound.
 
         `progress` hears how many rows of the spill are done.
         """
-        ordinals, numbers, moved = _moves(spill, tracks, not delete_unbound, progress)
-        unbound = int((numbers == UNBOUND).sum())
-        order = np.argsort(ordinals)
-        ordinals, numbers = ordinals[order], numbers[order]
         self._file.flush()
-        firsts = [first for first, _, _ in self._blocks]
-        deletes = delete_unbound and unbound > 0
-        target = self._path.with_suffix(".kept").open("wb") if deletes else None
-        if target is not None:
-            target.write(self._opening)
-        for block, (first, offset, size) in enumerate(self._blocks):
-            last = firsts[block + 1] if block + 1 < len(firsts) else self._lines
-            low, high = np.searchsorted(ordinals, [first, last])
-            if low == high and target is None:
-                continue
-            self._file.seek(offset)
-            data = bytearray(self._file.read(size))
-            ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
-            for place, number in zip(
-                (ordinals[low:high] - first).tolist(), numbers[low:high].tolist(), strict=True
-            ):
-                _edit(data, int(ends[place - 1]) + 1 if place else 0, int(ends[place]), number, deletes)
-            if target is not None:
-                target.write(data.replace(b"\0", b""))
-            else:
-                self._file.seek(offset)
-                self._file.write(data)
+        lines, moved = _moves(spill, tracks, not delete_unbound, progress)
+        lines = lines[np.argsort(lines["offset"])]
+        is_unbound = lines["number"] == UNBOUND
+        deleted = lines[is_unbound] if delete_unbound else lines[:0]
+        self._edit(lines[~is_unbound] if delete_unbound else lines)
+        if len(deleted):
+            self._delete(deleted)
         self._file.close()
-        if target is not None:
-            target.close()
-            os.replace(target.name, self._path)
-        return moved, unbound
+        return moved, int(is_unbound.sum())
+
+    def _edit(self, lines: Any) -> None:
+        """Write other thread numbers into lines, those near each other at once."""
+        ends = lines["offset"] + lines["size"]
+        gaps = np.flatnonzero(lines["offset"][1:] - ends[:-1] > _NEAR_BYTES) + 1
+        for near in np.split(np.arange(len(lines)), gaps) if len(lines) else ():
+            for piece in np.array_split(
+                near, 1 + int(ends[near[-1]] - lines["offset"][near[0]]) // CHUNK_BYTES
+            ):
+                self._edit_near(lines[piece])
+
+    def _edit_near(self, lines: Any) -> None:
+        begin, end = int(lines["offset"][0]), int(lines["offset"][-1] + lines["size"][-1])
+        self._file.seek(begin)
+        data = bytearray(self._file.read(end - begin))
+        for offset, size, number in zip(
+            (lines["offset"] - begin).tolist(), lines["size"].tolist(), lines["number"].tolist(), strict=True
+        ):
+            _edit_line(data, offset, offset + size, number)
+        self._file.seek(begin)
+        self._file.write(data)
+
+    def _delete(self, lines: Any) -> None:
+        """Leave lines out: of the rest a new file is made."""
+        kept = self._path.with_suffix(".kept")
+        begins = [0, *(lines["offset"] + lines["size"]).tolist()]
+        with kept.open("wb") as out:
+            for begin, end in zip(begins, [*lines["offset"].tolist(), self._bytes], strict=True):
+                self._file.seek(begin)
+                for at in range(begin, end, CHUNK_BYTES):
+                    out.write(self._file.read(min(CHUNK_BYTES, end - at)))
+        os.replace(kept, self._path)
 
 
-def _moves(spill: Spill, tracks: Tracks, is_whole: bool, progress: Progress) -> tuple[Any, Any, int]:
-    """The lines that change, their new thread numbers or `UNBOUND`, and how many of them are slices.
+def _moves(spill: Spill, tracks: Tracks, is_whole: bool, progress: Progress) -> tuple[Any, int]:
+    """Return the lines that change, with new thread numbers or `UNBOUND`, and how many of them are slices.
 
-    The numbers of arrows' ends that bind what begins next are complements: negative, below `UNBOUND`.
+    The numbers of flow ends that bind what begins next are complements: negative, below `UNBOUND`.
     """
     slices = done = 0
-    ordinals: list[Any] = [np.empty(0, np.int64)]
-    numbers: list[Any] = [np.empty(0, np.int64)]
+    found = [np.empty(0, _LINE)]
     for index in spill.threads():
         thread = tracks.threads[index]
         for rows, placed in Lanes(is_whole).through(spill.windows(index)):
-            kinds = rows["kind"]
             done += len(rows)
             progress(done)
-            moved = np.flatnonzero((placed != 0) & (kinds != BEGIN) & (kinds != END))
+            moved = np.flatnonzero(placed)
+            kinds = rows["kind"][moved]
+            is_stacked = (kinds == BEGIN) | (kinds == END)
+            moved, kinds = moved[~is_stacked], kinds[~is_stacked]
             if not len(moved):
                 continue
-            thread.used |= is_whole and bool((placed == UNBOUND).any())  # they become marks
-            slices += int((kinds[moved] == SLICE).sum())
-            found = {lane: _number(tracks, thread, lane) for lane in np.unique(placed[moved]).tolist()}
-            ordinals.append(rows["ordinal"][moved])
-            numbers.append(np.array([found[lane] for lane in placed[moved].tolist()], np.int64))
-    return np.concatenate(ordinals), np.concatenate(numbers), slices
+            thread.used |= is_whole and bool((placed == UNBOUND).any())  # they become instants
+            slices += int((kinds == SLICE).sum())
+            lanes, of_lane = np.unique(placed[moved], return_inverse=True)
+            lines = np.empty(len(moved), _LINE)
+            lines["offset"], lines["size"] = rows["ordinal"][moved], rows["size"][moved]
+            lines["number"] = np.array([_number(tracks, thread, lane) for lane in lanes.tolist()])[of_lane]
+            found.append(lines)
+    return np.concatenate(found), slices
 
 
 def _number(tracks: Tracks, thread: ThreadTrack, lane: int) -> int:
@@ -121,28 +133,24 @@ def _number(tracks: Tracks, thread: ThreadTrack, lane: int) -> int:
     return ~tid if lane & NEXT else tid
 
 
-def _edit(data: bytearray, start: int, end: int, number: int, delete: bool) -> None:
-    """Give the line another thread number of the same width, or make a mark of a loose arrow end.
+def _edit_line(data: bytearray, start: int, end: int, number: int) -> None:
+    """Give the line another thread number of the same width, or make an instant of a loose flow end.
 
-    Without `bp` an arrow ends at the slice that begins next: of such an end it is taken away again.
-
-    A line that is deleted becomes zeros, newline included, for the caller to leave out: no line holds one.
+    Without `bp` a flow ends at the slice that begins next: of such an end it is taken away again.
     """
-    if number != UNBOUND:
-        if number < 0:
-            number = ~number
-            at = data.index(_TO_ENCLOSING, start, end)
-            data[at : at + len(_TO_ENCLOSING)] = b" " * len(_TO_ENCLOSING)
-        at = data.index(b',"tid":', start, end) + len(b',"tid":')
-        digits = b"%d" % number
-        data[at : at + len(digits)] = digits
-    elif delete:
-        data[start : end + 1] = bytes(end + 1 - start)
-    else:
-        data[start : start + len(_MARK)] = _MARK
+    if number == UNBOUND:
+        data[start : start + len(_INSTANT)] = _INSTANT
+        return
+    if number < 0:
+        number = ~number
+        at = data.index(_TO_ENCLOSING, start, end)
+        data[at : at + len(_TO_ENCLOSING)] = b" " * len(_TO_ENCLOSING)
+    at = data.index(b',"tid":', start, end) + len(b',"tid":')
+    digits = b"%d" % number
+    data[at : at + len(digits)] = digits
 
 
-_MARK = b'{"ph":"i"'
+_INSTANT = b'{"ph":"i"'
 _TO_ENCLOSING = b',"bp":"e"'
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 from msgspec import Raw
 
 from iotrace import compiled
@@ -17,12 +18,14 @@ from iotrace.sources.chrome.raw_batch import TextBatch
 from iotrace.timeline.writers.columns import Columns, Edit, renumber
 
 _EXACT_NS = 1 << 53
-_REWRITTEN_BYTES = 192  # of a line, at most, beside what its event holds
+Sizes = npt.NDArray[np.int32]  # of lines, in bytes with their newlines
+
+_REWRITTEN_BYTES = 224  # of a line, at most, beside what its event holds
 _encoder = msgspec.json.Encoder(decimal_format="number")
 
 
-def lines_of(batch: Batch, columns: Columns) -> bytes | memoryview:
-    """The events as lines that end in a comma, with what the columns say."""
+def lines_of(batch: Batch, columns: Columns) -> tuple[bytes | memoryview, Sizes]:
+    """Return the events with what the columns say as lines that end in a comma, and the lines' sizes."""
     if isinstance(batch, TextBatch):
         return _write_rows(
             batch.text,
@@ -35,7 +38,9 @@ def lines_of(batch: Batch, columns: Columns) -> bytes | memoryview:
             columns.edits,
         )
     assert isinstance(batch, EventBatch)
-    return _lines_of_events(batch, columns)
+    data = _lines_of_events(batch, columns)
+    ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
+    return data, np.diff(ends, prepend=-1).astype(np.int32)
 
 
 def _write_rows(
@@ -47,7 +52,7 @@ def _write_rows(
     tids: Times,
     ids: Times,
     edits: list[Edit],
-) -> memoryview:
+) -> tuple[memoryview, Sizes]:
     """A line for each row of `text`, each with a comma at its end.
 
     `duration_ns` and `ids` are negative where they stay as they are. `edits` give a row's `id2` or `bind_id`
@@ -63,6 +68,7 @@ def _write_rows(
     rows = np.ascontiguousarray(rows)
     columns = [np.ascontiguousarray(column, np.int64) for column in (start_ns, duration_ns, pids, tids, ids)]
     out = np.empty(int((rows["end"] - rows["begin"]).sum()) + at + _REWRITTEN_BYTES * len(rows), np.uint8)
+    sizes = np.empty(len(rows), np.int32)
     write = compiled.loaded().iotrace_write
     write.restype = ctypes.c_int64
     size: int = write(
@@ -74,8 +80,9 @@ def _write_rows(
         ctypes.c_int64(len(edit_table)),
         values,
         ctypes.c_void_p(out.ctypes.data),
+        ctypes.c_void_p(sizes.ctypes.data),
     )
-    return memoryview(out.data)[:size]
+    return memoryview(out.data)[:size], sizes
 
 
 def _lines_of_events(batch: EventBatch, columns: Columns) -> bytes:

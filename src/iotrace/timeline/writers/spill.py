@@ -29,18 +29,24 @@ class Spill:
         self._rows = 0
 
     def add(self, thread: Any, start: Any, end: Any, ordinal: Any, kind: Any, size: Any) -> None:
-        """Rows as columns: times in ns, `ordinal` and `size` as the sink gave them."""
+        """Rows as columns: times in ns, `ordinal` (it grows) and `size` as the writer gave them."""
         if not len(thread):
             return
         rows = np.empty(len(thread), ROW)
-        order = np.lexsort((ordinal, -end, start, thread))
+        # By radix, of so few bits: threads are numbered by source, from 0.
+        order = np.argsort(
+            thread.astype(np.uint16 if int(thread.max()) < 1 << 16 else np.int64), kind="stable"
+        )
         for name, column in zip(ROW.names or (), (start, end, ordinal, kind, size), strict=True):
             rows[name] = column[order]
         threads = thread[order]
-        bounds = np.flatnonzero(np.diff(threads, prepend=-1))
-        for first, last in zip(bounds.tolist(), [*bounds[1:].tolist(), len(rows)], strict=True):
-            extent = (int(rows["start"][first]), self._rows + first, last - first)
-            self._extents[int(threads[first])].append(extent)
+        bounds = np.flatnonzero(np.diff(threads, prepend=-1, append=-1))
+        for at in np.unique(np.searchsorted(bounds, _unordered(rows, threads), side="right")).tolist():
+            piece = rows[bounds[at - 1] : bounds[at]]
+            piece[:] = _ordered(piece)
+        starts = rows["start"][bounds[:-1]].tolist()
+        for first, last, start_ns in zip(bounds[:-1].tolist(), bounds[1:].tolist(), starts, strict=True):
+            self._extents[int(threads[first])].append((start_ns, self._rows + first, last - first))
         self._file.write(rows.data)
         self._rows += len(rows)
 
@@ -61,17 +67,35 @@ class Spill:
             split = int(np.searchsorted(pending["start"], first_start, side="left"))
             if split > len(pending) // 2:
                 yield pending[:split]
-                pending = pending[split:]
+                pending, split = pending[split:], 0
             self._file.seek(offset * ROW.itemsize)
             piece = np.frombuffer(self._file.read(count * ROW.itemsize), ROW)
-            later = not len(pending) or pending["start"][-1] < first_start
-            pending = np.concatenate([pending, piece])
-            if not later:
-                order = np.lexsort((pending["ordinal"], -pending["end"], pending["start"]))
-                pending = pending[order]
+            if split == len(pending):
+                pending = np.concatenate([pending, piece])
+                continue
+            overlap = int(np.searchsorted(piece["start"], pending["start"][-1], side="right"))
+            both = _ordered(np.concatenate([pending[split:], piece[:overlap]]))
+            pending = np.concatenate([pending[:split], both, piece[overlap:]])
         if len(pending):
             yield pending
 
     def close(self) -> None:
         """Give the disk space back (the file has to be removed by its owner)."""
         self._file.close()
+
+
+def _ordered(rows: Rows) -> Rows:
+    """By start, the longest first, then as they came."""
+    rows = rows[np.argsort(rows["start"], kind="stable")]  # nearly in order, mostly: all that is needed
+    start, end, ordinal = (np.ascontiguousarray(rows[name]) for name in ("start", "end", "ordinal"))
+    later = (end[1:] > end[:-1]) | ((end[1:] == end[:-1]) & (ordinal[1:] < ordinal[:-1]))
+    if (later & (start[1:] == start[:-1])).any():
+        return rows[np.lexsort((ordinal, -end, start))]
+    return rows
+
+
+def _unordered(rows: Rows, threads: Any) -> Any:
+    """The rows behind which one of the same thread comes too late."""
+    start, end = np.ascontiguousarray(rows["start"]), np.ascontiguousarray(rows["end"])
+    late = (start[1:] < start[:-1]) | ((start[1:] == start[:-1]) & (end[1:] > end[:-1]))
+    return np.flatnonzero(late & (threads[1:] == threads[:-1]))
