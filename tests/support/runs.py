@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import itertools
 import json
 import os
@@ -10,6 +12,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from iotrace.cli import _main
 
 PROJECT = Path(__file__).parent.parent.parent
 UNET = str(PROJECT / "workloads" / "unet3d_hdf5.py")
@@ -31,14 +35,25 @@ class Run:
         return report_of(self.session)
 
 
+def in_process(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """What ``iotrace WORDS`` prints and returns, without an interpreter of its own.
+
+    For commands that read what was recorded: they start in a fifth of the time.
+    """
+    stdout, stderr, before = io.StringIO(), io.StringIO(), os.getcwd()
+    with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
+        os.chdir(cwd or before)
+        try:
+            code = _main(list(words))
+        finally:
+            os.chdir(before)
+    return subprocess.CompletedProcess(list(words), code, stdout.getvalue(), stderr.getvalue())
+
+
 def report_of(session: Path) -> dict[str, Any]:
     """What ``iotrace report --json`` prints."""
-    done = subprocess.run(
-        [sys.executable, "-m", "iotrace", "report", str(session), "--json"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = in_process("report", str(session), "--json")
+    assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
@@ -54,7 +69,7 @@ def run_traced(directory: Path, command: list[str], options: list[str] | None = 
     """Run ``python COMMAND`` traced in `directory`."""
     line, session = launcher(directory, command, options)
     done = subprocess.run(
-        line, cwd=directory, capture_output=True, text=True, env={**os.environ, **env}, timeout=240
+        line, cwd=directory, capture_output=True, text=True, env={**os.environ, **env}, timeout=280
     )
     return Run(done.returncode, done.stdout, done.stderr, session)
 
