@@ -40,14 +40,19 @@ def in_process(*words: str, cwd: Path | None = None) -> subprocess.CompletedProc
 
     For commands that read what was recorded: they start in a fifth of the time.
     """
-    stdout, stderr, before = io.StringIO(), io.StringIO(), os.getcwd()
+    before = os.getcwd()
+    stdout, stderr = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
     with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
         os.chdir(cwd or before)
         try:
             code = _main(list(words))
         finally:
             os.chdir(before)
-    return subprocess.CompletedProcess(list(words), code, stdout.getvalue(), stderr.getvalue())
+    shown = []
+    for stream in (stdout, stderr):
+        stream.seek(0)
+        shown.append(stream.read())
+    return subprocess.CompletedProcess(list(words), code, *shown)
 
 
 def report_of(session: Path) -> dict[str, Any]:
