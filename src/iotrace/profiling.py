@@ -117,9 +117,9 @@ class Profile:
         finally:
             _running.pop(os.getpid(), None)
         if self._report:
-            from iotrace.postrun import tell
+            from iotrace.postrun import finish
 
-            tell(block.path_from_here(), in_program=True)
+            finish(block.path_from_here(), in_program=True)
 
 
 def _rank() -> int | None:

@@ -1,62 +1,23 @@
-"""The command ``iotrace``. The single place that turns an error into a sentence and an exit code."""
+"""The command ``iotrace``. The single module that turns an error into a sentence and an exit code.
+
+A command's module is imported when the command is called: `iotrace report` pays for no other.
+"""
 
 from __future__ import annotations
 
 import errno
+import os
 import sys
-from typing import Any
+from importlib import import_module
 
-import typer
+import click
 
-from iotrace import __version__
-from iotrace.cli.doctor import doctor
-from iotrace.cli.export import export
-from iotrace.cli.merge import merge
 from iotrace.cli.output import degrade, give_up
-from iotrace.cli.report import report
-from iotrace.cli.run import run
-from iotrace.cli.schema import schema
-from iotrace.cli.sweep import sweep
 from iotrace.errors import IotraceError
 
-app = typer.Typer(
-    name="iotrace",
-    help="Why did the accelerator wait? File, decode step, worker, rank and step, from one run.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"iotrace {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    version: bool = typer.Option(
-        False, "--version", callback=_version, is_eager=True, help="Print the version and leave."
-    ),
-) -> None:
-    pass
-
-
-# Everything behind the first word that is no option of ours belongs to the command.
-_before_a_command = {"allow_interspersed_args": False, "ignore_unknown_options": False}
-app.command(context_settings=_before_a_command)(run)
-app.command()(report)
-app.command(context_settings=_before_a_command)(sweep)
-app.command(context_settings=_before_a_command)(doctor)
-app.command()(merge)
-app.command()(export)
-app.command()(schema)
-
-# typer brings click, as a dependency in older releases and inside itself in newer ones: both derive
-# BadParameter from UsageError.
-_UsageError: Any = typer.BadParameter.__bases__[0]
+_NAME = "iotrace"
+COMPLETION_VARIABLE = "_IOTRACE_COMPLETE"  # set by the shell when it asks for completions
+_COMMANDS = ("run", "report", "sweep", "doctor", "merge", "export", "schema")
 
 _FAILED = 1
 _USAGE = 2
@@ -64,27 +25,103 @@ _NOT_STARTED = 125
 _INTERRUPTED = 130
 
 
+class _Commands(click.Group):
+    """Each command is the function of the module that has its name."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        found: click.Command = getattr(import_module(f"iotrace.cli.{cmd_name}"), cmd_name)
+        return found
+
+
+def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        from iotrace import __version__
+
+        click.echo(f"iotrace {__version__}")
+        context.exit()
+
+
+def _completion(context: click.Context, option: click.Parameter, shell: str | None) -> None:
+    if shell is None or context.resilient_parsing:
+        return
+    from iotrace.cli import completion
+
+    shown = option.name == "show_completion"
+    click.echo((completion.script_of if shown else completion.install)(context.command, shell))
+    context.exit()
+
+
+def _eager_option(name: str, text: str) -> click.Option:
+    """An option that takes a shell's name, or none: then it is the user's own shell."""
+    return click.Option(
+        [name],
+        metavar="[SHELL]",
+        is_flag=False,
+        flag_value="by $SHELL",
+        callback=_completion,
+        is_eager=True,
+        expose_value=False,
+        help=text,
+    )
+
+
+app = _Commands(
+    name=_NAME,
+    help="Why did the accelerator wait? File, decode step, worker, rank and step, from one run.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    params=[
+        click.Option(
+            ["--version"],
+            is_flag=True,
+            callback=_version,
+            is_eager=True,
+            expose_value=False,
+            help="Print the version and exit.",
+        ),
+        _eager_option("--install-completion", "Install shell completion (bash, zsh, fish)."),
+        _eager_option("--show-completion", "Print the script of shell completion."),
+    ],
+)
+
+
 def main() -> None:
-    """Run the command line and leave with its exit code."""
+    """Run the command line and exit with its exit code."""
     degrade()
     sys.exit(_main(sys.argv[1:]))
 
 
 def _main(arguments: list[str]) -> int:
+    asked = os.environ.get(COMPLETION_VARIABLE)
+    if asked:
+        from click.shell_completion import shell_complete
+
+        return shell_complete(app, {}, _NAME, COMPLETION_VARIABLE, asked)
     running = arguments[:1] == ["run"]
     try:
-        code = app(arguments, standalone_mode=False)
+        if not arguments:
+            with app.make_context(_NAME, [], resilient_parsing=True) as context:
+                print(app.get_help(context), file=sys.stderr)
+            return _USAGE
+        with app.make_context(_NAME, arguments) as context:
+            code = app.invoke(context)
         if sys.stdout is not None:
             sys.stdout.flush()
         return code if isinstance(code, int) else 0
+    except click.exceptions.Exit as leaving:
+        return leaving.exit_code
     except IotraceError as error:
         _say(str(error), error.remedy)
         return error.exit_code
-    except _UsageError as error:
-        command = error.ctx.command_path if error.ctx is not None else "iotrace"
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx is not None else _NAME
         _say(error.format_message().rstrip("."), f"see: {command} --help")
         return _NOT_STARTED if running else _USAGE
-    except (typer.Abort, KeyboardInterrupt):
+    except (click.Abort, KeyboardInterrupt):
         _say("interrupted", "")
         return _INTERRUPTED
     except BrokenPipeError:  # the reader of our output has left: head, a closed pager
@@ -94,11 +131,6 @@ def _main(arguments: list[str]) -> int:
         give_up()
         _say(_what_failed(error), "")
         return _NOT_STARTED if running else _FAILED
-    except SystemExit as leaving:  # click has met the broken pipe first
-        if not isinstance(leaving.__context__, BrokenPipeError):
-            raise
-        give_up()
-        return 0
 
 
 def _what_failed(error: OSError) -> str:

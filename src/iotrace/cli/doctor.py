@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
+
+from iotrace.cli.parameters import BEFORE_A_COMMAND, json_option
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,22 +19,17 @@ _STATUS_WIDTH, _ID_WIDTH = 7, 14
 _LABEL_WIDTH = _STATUS_WIDTH + 1 + _ID_WIDTH + 1
 
 
-def doctor(
-    command: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[--] [CMD [ARG]...]", help="The command that is to be traced."),
-    ] = None,
-    data: Annotated[
-        str | None, typer.Option("--data", metavar="PATH", help="The data that CMD reads; default: a guess.")
-    ] = None,
-    output: Annotated[
-        str | None,
-        typer.Option(
-            "-o", "--output", metavar="DIR", help="The session's directory; default: one made here."
-        ),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
-) -> int:
+@click.command(context_settings=BEFORE_A_COMMAND)
+@click.argument("command", metavar="[--] [CMD [ARG]...]", nargs=-1, type=click.UNPROCESSED)
+@click.option("--data", metavar="PATH", help="The data that CMD reads; default: a guess.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="DIR",
+    help="The directory that the session would have; default: one made here.",
+)
+@json_option("the findings")
+def doctor(command: tuple[str, ...], data: str | None, output: str | None, as_json: bool) -> int:
     """Say what iotrace run will capture of CMD here, what not, and why. CMD itself is not run.
 
     Exit codes: 0 nothing that matters is missing, as far as is known; 1 some is missing; 2 wrong usage.
@@ -42,13 +39,13 @@ def doctor(
 
     # Paths stay text: even asking whether one exists may hang, and is a check's business.
     with ended_by_signals():
-        diagnosis = diagnose(command or [], data, output)
+        diagnosis = diagnose(list(command), data, output)
     if as_json:
         from iotrace.cli.output import print_json
 
         print_json(diagnosis)
     else:
-        from iotrace.postrun import make_console
+        from iotrace.report.console import make_console
 
         _print(diagnosis, output, make_console(stderr=False))
     return 1 if any(check.status == "missing" for check in diagnosis.checks) else 0

@@ -4,78 +4,87 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
+
+from iotrace.cli.parameters import PATH, json_option
 
 _RECOVERED = 3
 _INTERVAL_SECONDS = 0.1
 
 
+@click.command()
+@click.argument("inputs", metavar="[INPUT]...", nargs=-1)
+@click.option("--inputs", "more", metavar="INPUT", multiple=True, help="An input; more may follow it.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=PATH,
+    help="FILE.json, .json.gz, .pftrace or .pftrace.gz; default: merged.pftrace.",
+)
+@click.option("--per-rank", is_flag=True, help="Write FILE-rankN for every rank.")
+@click.option("--steps", metavar="A:B", default="", help="Only steps A up to, not including, B.")
+@click.option(
+    "--time",
+    "seconds",
+    metavar="A:B",
+    default="",
+    help="Only the seconds A to B since the merged start.",
+)
+@click.option("--ranks", metavar="LIST", default="", help="Only these ranks: 0,2-3.")
+@click.option("--drop", metavar="CATEGORY", multiple=True, help="Leave a category out; repeatable.")
+@click.option(
+    "--align", metavar="start", default="", help="Align the starts of inputs whose clocks are unknown."
+)
+@click.option("--strict-clocks", is_flag=True, help="Refuse inputs whose clock is only assumed.")
+@click.option(
+    "--processes",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Use at most N processes at a time; default: one for each core.",
+)
+@json_option("the summary")
 def merge(
-    inputs: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[INPUT]...", help="Traces, directories of them, patterns, sessions."),
-    ] = None,
-    more: Annotated[
-        list[str] | None, typer.Option("--inputs", metavar="INPUT", help="An input; more may follow it.")
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="FILE.json, .json.gz, .pftrace or .pftrace.gz; default: merged.pftrace.",
-        ),
-    ] = None,
-    per_rank: Annotated[bool, typer.Option("--per-rank", help="Write FILE-rankN for every rank.")] = False,
-    steps: Annotated[
-        str, typer.Option("--steps", metavar="A:B", help="Only steps A up to, not including, B.")
-    ] = "",
-    seconds: Annotated[
-        str, typer.Option("--time", metavar="A:B", help="Only the seconds A to B since the merged start.")
-    ] = "",
-    ranks: Annotated[str, typer.Option("--ranks", metavar="LIST", help="Only these ranks: 0,2-3.")] = "",
-    drop: Annotated[
-        list[str] | None,
-        typer.Option("--drop", metavar="CATEGORY", help="Leave a category out; may be repeated."),
-    ] = None,
-    align: Annotated[
-        str, typer.Option("--align", metavar="start", help="Put starts together where clocks tell nothing.")
-    ] = "",
-    strict_clocks: Annotated[
-        bool, typer.Option("--strict-clocks", help="Refuse inputs whose clock is only assumed.")
-    ] = False,
-    processes: Annotated[
-        int | None,
-        typer.Option("--processes", metavar="N", min=1, help="At most N at a time; default: the cores."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    inputs: tuple[str, ...],
+    more: tuple[str, ...],
+    output: Path | None,
+    per_rank: bool,
+    steps: str,
+    seconds: str,
+    ranks: str,
+    drop: tuple[str, ...],
+    align: str,
+    strict_clocks: bool,
+    processes: int | None,
+    as_json: bool,
 ) -> int:
     """Merge traces of torch.profiler, dftracer, iotrace and others into one timeline for Perfetto.
+
+    INPUT is a trace, a directory of traces, a pattern or a session.
 
     What an input is, its content tells. All times become CLOCK_REALTIME; how sure each input's clock is, is
     printed and stored. Nothing is dropped: slices that overlap get rows of their own.
 
     Exit codes: 0 merged, 1 not merged, 2 wrong usage, 3 merged, but some of an input could not be read.
     """
-    given = [*(inputs or []), *(more or [])]
+    given = [*inputs, *more]
     if not given:
-        raise typer.BadParameter("no inputs")
+        raise click.BadParameter("no inputs")
     if align not in ("", "start"):
-        raise typer.BadParameter("--align knows one way: start")
+        raise click.BadParameter("--align must be 'start'")
     from iotrace.cli.interruption import ended_by_signals
     from iotrace.merge.plan import Options
     from iotrace.merge.run import merge as merge_files
-    from iotrace.postrun import make_console
+    from iotrace.report.console import make_console
     from iotrace.report.merge import print_summary
 
     options = Options(
         steps=_steps(steps),
         seconds=_seconds(seconds),
         ranks=_ranks(ranks),
-        dropped=frozenset(item.lower() for item in drop or []),
+        dropped=frozenset(item.lower() for item in drop),
         per_rank=per_rank,
         align_start=align == "start",
         strict_clocks=strict_clocks,
@@ -155,7 +164,7 @@ def _range(text: str, number: Any, option: str, example: str) -> tuple[Any, Any]
     except ValueError:
         found = (1, 0)
     if not colon or not 0 <= found[0] < found[1] <= 2**40:
-        raise typer.BadParameter(f"{option} takes two numbers, the first below the second, such as {example}")
+        raise click.BadParameter(f"{option} takes two numbers, the first below the second, such as {example}")
     return found
 
 
@@ -169,6 +178,6 @@ def _ranks(text: str) -> frozenset[int] | None:
         if first.isdecimal() and last.isdecimal() == bool(dash):
             wanted = range(int(first), min(int(last or first), 1 << 24) + 1)
         if not wanted:
-            raise typer.BadParameter(f"--ranks takes numbers and ranges such as 0,2-3, not {text}")
+            raise click.BadParameter(f"--ranks takes numbers and ranges such as 0,2-3, not {text}")
         found.update(wanted)
     return frozenset(found)

@@ -6,7 +6,7 @@ import io
 import sys
 from typing import Any
 
-import typer
+import click
 
 
 def degrade() -> None:
@@ -25,4 +25,4 @@ def print_json(document: Any) -> None:
     """Print `document` indented; JSON is UTF-8 whatever the terminal's encoding."""
     import msgspec
 
-    typer.echo(msgspec.json.format(msgspec.json.encode(document), indent=2))
+    click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2))

@@ -1,72 +1,99 @@
-"""``iotrace report``: a session's causes, again; or what bare traces of torch.profiler hold."""
+"""``iotrace report``: a session's causes, or what bare traces of torch.profiler hold."""
 
 from __future__ import annotations
 
-from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
+from iotrace.cli.parameters import PATH, json_option
 
-class Compat(str, Enum):
-    """Tools whose figures can be reproduced, quirks included."""
-
-    tb = "tb"
-    hta = "hta"
+if TYPE_CHECKING:
+    from iotrace.analysis.results import Report
 
 
-def report(
-    sources: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="SESSION | TRACE...",
-            help="A directory made by iotrace run, or a trace (.json, .json.gz) of torch.profiler per rank.",
-        ),
-    ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
-    kernel_gap_us: Annotated[
-        float,
-        typer.Option(
-            metavar="US",
-            min=0.0,
-            help="Idle gaps shorter than this are kernel_wait, if the host was in time.",
-        ),
-    ] = 30.0,
-    compat: Annotated[
-        Compat | None,
-        typer.Option(
-            help="Print what torch-tb-profiler 0.4.3 (tb) or HolisticTraceAnalysis 0.5.0 (hta) says of TRACE."
-        ),
-    ] = None,
-) -> int:
-    """Print why the run of SESSION waited for data, or what the steps of TRACE consist of.
+@click.command()
+@click.argument("sources", metavar="SESSION | TRACE...", type=PATH, nargs=-1, required=True)
+@json_option("the figures")
+@click.option(
+    "--kernel-gap-us",
+    metavar="US",
+    type=click.FloatRange(min=0.0),
+    default=30.0,
+    show_default=True,
+    help="Count an idle gap shorter than this as kernel_wait if the host was in time.",
+)
+@click.option(
+    "--compat",
+    type=click.Choice(["tb", "hta"]),
+    help="Print the figures of torch-tb-profiler 0.4.3 (tb) or HolisticTraceAnalysis 0.5.0 (hta).",
+)
+def report(sources: tuple[Path, ...], as_json: bool, kernel_gap_us: float, compat: str | None) -> int:
+    """Print why a run waited for data, or what the steps of bare traces consist of.
+
+    SESSION is a directory made by iotrace run. TRACE is a trace of torch.profiler (.json or .json.gz);
+    give one for each rank.
 
     Exit codes: 0 printed, 1 SESSION or TRACE cannot be read, 2 wrong usage.
     """
-    from iotrace.postrun import load, load_traces, make_console
-
     bare = all(path.is_file() for path in sources)
     if not bare and len(sources) > 1:
-        raise typer.BadParameter("give one session, or traces of torch.profiler alone")
+        raise click.BadParameter("give one session, or only traces of torch.profiler")
     if compat is not None:
         if not bare:
-            raise typer.BadParameter("--compat takes traces of torch.profiler, not a session")
-        from iotrace.cli.compat import print_compat
-
-        print_compat(sources, compat.value, as_json)
+            raise click.BadParameter("--compat takes traces of torch.profiler, not a session")
+        _compat(sources, compat, as_json)
         return 0
-    console = make_console(stderr=True)
-    if bare:
-        result = load_traces(sources, console, kernel_gap_us)
-    else:
-        _, result = load(sources[0], console, kernel_gap_us)
+    result = _of_traces(sources, kernel_gap_us) if bare else _of_session(sources[0], kernel_gap_us)
     if as_json:
         from iotrace.cli.output import print_json
 
         print_json(result)
     else:
+        from iotrace.report.console import make_console
         from iotrace.report.terminal import print_report
 
         print_report(result, make_console(stderr=False))
     return 0
+
+
+def _of_session(path: Path, kernel_gap_us: float) -> Report:
+    from iotrace.analysis.rank import SessionAnalysis
+    from iotrace.analysis.report import analyse
+    from iotrace.report.progress import watched
+    from iotrace.sources.session import open_session
+
+    with watched() as progress:
+        session = open_session(path, progress)
+        progress("finding the causes")
+        return analyse(SessionAnalysis(session, kernel_gap_us))
+
+
+def _of_traces(paths: tuple[Path, ...], kernel_gap_us: float) -> Report:
+    from iotrace.analysis.traces import analyse_traces
+    from iotrace.report.progress import watched
+    from iotrace.sources.kineto.reader import read_kineto
+
+    traces = []
+    with watched() as progress:
+        for path in paths:
+            progress(f"reading {path}")
+            traces.append(read_kineto(path))
+        progress("finding out what the accelerator did")
+        return analyse_traces(traces, kernel_gap_us)
+
+
+def _compat(paths: tuple[Path, ...], tool: str, as_json: bool) -> None:
+    from iotrace.analysis.compat.figures import figures_of
+    from iotrace.sources.kineto.reader import read_kineto
+
+    found = {str(path): figures_of(read_kineto(path), tool) for path in paths}
+    if as_json:
+        from iotrace.cli.output import print_json
+
+        print_json(found)
+    else:
+        from iotrace.report.compat import print_compat
+
+        print_compat(found)

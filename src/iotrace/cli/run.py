@@ -4,78 +4,87 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
+from iotrace.cli.parameters import BEFORE_A_COMMAND, PATH, io_option
 from iotrace.launch import capture, torch_settings
 from iotrace.launch.telemetry.start import DEFAULT_INTERVAL_MS, LONGEST_INTERVAL_MS, SHORTEST_INTERVAL_MS
 
 
+@click.command(context_settings=BEFORE_A_COMMAND)
+@click.argument("command", metavar="[--] CMD [ARG]...", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "-o",
+    "--output",
+    metavar="DIR",
+    type=PATH,
+    help="The directory of the session; default: iotrace-<date>-<time>.",
+)
+@io_option
+@click.option(
+    "--torch-steps",
+    metavar="WAIT:WARMUP:ACTIVE[:REPEAT]",
+    default=torch_settings.DEFAULT_STEPS,
+    show_default=True,
+    help="The steps of the training loader that torch.profiler records, or: off.",
+)
+@click.option("--torch-options", metavar="LIST", default="", help="What to add: shapes,stacks,memory,flops.")
+@click.option(
+    "--torch-activities",
+    metavar="cpu|all",
+    default="all",
+    show_default=True,
+    help="What torch.profiler records.",
+)
+@click.option(
+    "--telemetry/--no-telemetry",
+    default=True,
+    show_default=True,
+    help="Sample processes, host and GPUs from a process beside the command.",
+)
+@click.option(
+    "--telemetry-interval",
+    "telemetry_ms",
+    metavar="MS",
+    type=click.IntRange(SHORTEST_INTERVAL_MS, LONGEST_INTERVAL_MS),
+    default=DEFAULT_INTERVAL_MS,
+    show_default=True,
+    help="The time between two samples of the processes; the host is sampled once a second.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="Print no report and write no timeline at the end.")
 def run(
-    command: Annotated[
-        list[str] | None, typer.Argument(metavar="[--] CMD [ARG]...", help="The command to run, unchanged.")
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="DIR", help="The session's directory; default: by time."),
-    ] = None,
-    io: Annotated[
-        list[str] | None,
-        typer.Option("--io", metavar="PATH", help="Trace POSIX calls below PATH alone; may be repeated."),
-    ] = None,
-    torch_steps: Annotated[
-        str,
-        typer.Option(
-            "--torch-steps",
-            metavar="WAIT:WARMUP:ACTIVE[:REPEAT]",
-            help="When torch.profiler runs, in steps of the training loader; or: off.",
-        ),
-    ] = torch_settings.DEFAULT_STEPS,
-    torch_options: Annotated[
-        str,
-        typer.Option("--torch-options", metavar="LIST", help="Of: shapes,stacks,memory,flops."),
-    ] = "",
-    torch_activities: Annotated[
-        str,
-        typer.Option("--torch-activities", metavar="cpu|all", help="What torch.profiler records."),
-    ] = "all",
-    telemetry: Annotated[
-        bool, typer.Option("--telemetry/--no-telemetry", help="Sample processes, host and GPUs from beside.")
-    ] = True,
-    telemetry_ms: Annotated[
-        int,
-        typer.Option(
-            "--telemetry-interval",
-            metavar="MS",
-            min=SHORTEST_INTERVAL_MS,
-            max=LONGEST_INTERVAL_MS,
-            help="How often, for processes; their host is sampled once a second.",
-        ),
-    ] = DEFAULT_INTERVAL_MS,
-    quiet: Annotated[
-        bool, typer.Option("-q", "--quiet", help="No report at the end, no timeline: the session alone.")
-    ] = False,
+    command: tuple[str, ...],
+    output: Path | None,
+    io: tuple[str, ...],
+    torch_steps: str,
+    torch_options: str,
+    torch_activities: str,
+    telemetry: bool,
+    telemetry_ms: int,
+    quiet: bool,
 ) -> int:
     """Run CMD traced and report why it waited for data.
 
-    CMD's output, signals and exit code are its own; the report goes to standard error. Exit codes: CMD's
-    own, 128+N if signal N ended it, 127 not found, 126 not executable, 125 if iotrace could not start it.
+    CMD keeps its output, signals and exit code; the report goes to standard error.
+
+    Exit codes: CMD's own, 128+N if signal N ended it, 127 not found, 126 not executable, 125 if iotrace
+    could not start it.
     """
     directory = output or capture.default_directory()
     torch = torch_settings.settings(torch_steps, torch_options, torch_activities)
-    run = capture.run(command or [], directory, io or [], torch, telemetry_ms if telemetry else None)
-    if run.first and not quiet:  # one report for all launchers of a job
+    done = capture.run(list(command), directory, list(io), torch, telemetry_ms if telemetry else None)
+    if done.first and not quiet:  # one report for all launchers of a job
         _report(directory)
-    return run.exit_code
+    return done.exit_code
 
 
 def _report(directory: Path) -> None:
-    """Whatever happens here, the command has had its run, and its exit code counts."""
+    """Print the report. Whatever happens here, CMD has had its run, and its exit code counts."""
     try:
-        from iotrace.postrun import tell
+        from iotrace.postrun import finish
 
-        tell(directory)
+        finish(directory)
     except Exception as error:  # a broken installation
         print(f"iotrace: no report: {error!r}", file=sys.stderr)
     try:

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-
-class Subject(str, Enum):
-    """A command whose ``--json`` has a schema."""
-
-    report = "report"
-    sweep = "sweep"
-    merge = "merge"
-    doctor = "doctor"
+import click
 
 
-def schema(
-    subject: Annotated[Subject, typer.Argument(help="The command whose --json is meant.")],
-) -> int:
-    """Print the JSON Schema of what a command's --json prints.
+@click.command()
+@click.argument("subject", type=click.Choice(["report", "sweep", "merge", "doctor"]))
+def schema(subject: str) -> int:
+    """Print the JSON Schema of what a command prints with --json.
 
     Exit codes: 0 printed, 2 wrong usage.
     """
@@ -32,16 +22,16 @@ def schema(
     return 0
 
 
-def _type(subject: Subject) -> Any:
-    if subject is Subject.report:
+def _type(subject: str) -> Any:
+    if subject == "report":
         from iotrace.analysis.results import Report
 
         return Report
-    if subject is Subject.sweep:
+    if subject == "sweep":
         from iotrace.sweeps.results import SweepResult
 
         return SweepResult
-    if subject is Subject.doctor:
+    if subject == "doctor":
         from iotrace.doctor.results import Diagnosis
 
         return Diagnosis

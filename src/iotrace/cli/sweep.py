@@ -4,71 +4,83 @@ from __future__ import annotations
 
 import os
 import time
-from enum import Enum
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
-
-class CacheState(str, Enum):
-    """How data files stand in the page cache before each run."""
-
-    asis = "asis"
-    warm = "warm"
-    cold = "cold"
+from iotrace.cli.parameters import BEFORE_A_COMMAND, PATH, io_option, json_option
 
 
+@click.command(context_settings=BEFORE_A_COMMAND)
+@click.argument("command", metavar="[--] CMD [ARG]...", nargs=-1, type=click.UNPROCESSED)
+@click.option("--workers", metavar="N,N...", help="Numbers of workers to compare.")
+@click.option("--prefetch", metavar="N,N...", help="Prefetch factors to compare.")
+@click.option(
+    "--set",
+    "other",
+    metavar="NAME=A,B...",
+    multiple=True,
+    help="Values for {NAME} in the command; repeatable.",
+)
+@click.option(
+    "--repeat",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Runs of each point, interleaved.",
+)
+@click.option("--steps", metavar="N", type=click.IntRange(min=2), help="End each run after N measured steps.")
+@click.option(
+    "--cache",
+    type=click.Choice(["asis", "warm", "cold"]),
+    default="asis",
+    show_default=True,
+    help="The state of the page cache before each run.",
+)
+@click.option(
+    "--ceiling/--no-ceiling",
+    default=True,
+    show_default=True,
+    help="Also train on batches from memory: no loader can be faster.",
+)
+@click.option(
+    "-o",
+    "--output",
+    metavar="DIR",
+    type=PATH,
+    help="The directory of the sweep; default: iotrace-sweep-<date>-<time>.",
+)
+@click.option("--resume", is_flag=True, help="Continue the sweep in DIR: run only what is missing.")
+@json_option("the result")
+@click.option("--csv", metavar="FILE", type=PATH, help="Also write the table as CSV.")
+@io_option
 def sweep(
-    command: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[--] CMD [ARG]...", help="The command; {workers} in it is filled in."),
-    ] = None,
-    workers: Annotated[
-        str | None, typer.Option("--workers", metavar="N,N...", help="Worker counts to compare.")
-    ] = None,
-    prefetch: Annotated[
-        str | None, typer.Option("--prefetch", metavar="N,N...", help="Prefetch factors to compare.")
-    ] = None,
-    other: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=A,B...", help="Values for {NAME} in the command; repeatable."),
-    ] = None,
-    repeat: Annotated[
-        int, typer.Option("--repeat", metavar="N", min=1, help="Runs of each point, interleaved.")
-    ] = 1,
-    steps: Annotated[
-        int | None,
-        typer.Option("--steps", metavar="N", min=2, help="End each run after this many measured steps."),
-    ] = None,
-    cache: Annotated[
-        CacheState, typer.Option("--cache", help="The page cache before each run.")
-    ] = CacheState.asis,
-    ceiling: Annotated[
-        bool, typer.Option(help="Also train on batches from memory: what no loader can beat.")
-    ] = True,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="DIR", help="Where it goes; default: by time.")
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the sweep in DIR: only what is missing.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-    csv: Annotated[
-        Path | None, typer.Option("--csv", metavar="FILE", help="Write the table as CSV, too.")
-    ] = None,
-    io: Annotated[
-        list[str] | None,
-        typer.Option("--io", metavar="PATH", help="Trace POSIX calls below PATH alone; may be repeated."),
-    ] = None,
+    command: tuple[str, ...],
+    workers: str | None,
+    prefetch: str | None,
+    other: tuple[str, ...],
+    repeat: int,
+    steps: int | None,
+    cache: str,
+    ceiling: bool,
+    output: Path | None,
+    resume: bool,
+    as_json: bool,
+    csv: Path | None,
+    io: tuple[str, ...],
 ) -> int:
-    """Run CMD with every number of workers and say which is enough, and why not more.
+    """Run CMD with every number of workers, and say which is enough and why more do not help.
 
-    Without {workers} in CMD, num_workers of the training DataLoader is set as it is first iterated. Exit
-    codes: 0 advice was given, 1 no point gave figures, 2 wrong usage, 130 interrupted (what there is, is
-    printed and kept).
+    iotrace fills in {workers} in CMD. Without it, iotrace sets num_workers of the training DataLoader
+    when the program first iterates it.
+
+    Exit codes: 0 there is advice, 1 no point has figures, 2 wrong usage, 130 interrupted (the results so far
+    are printed and kept).
     """
-    from iotrace.postrun import make_console
+    from iotrace.errors import UsageError
+    from iotrace.report.console import make_console
     from iotrace.report.sweep import print_sweep, write_csv
     from iotrace.report.sweep_live import Watcher
     from iotrace.sweeps.execute import execute
@@ -77,18 +89,16 @@ def sweep(
     from iotrace.sweeps.schedule import resume as resume_sweep
 
     plan = plan_of(
-        command or [],
-        _axes(workers, prefetch, other or []),
+        list(command),
+        _axes(workers, prefetch, other),
         repeat=repeat,
         steps=steps,
-        cache=cache.value,
+        cache=cache,
         ceiling=ceiling,
-        io=io or [],
+        io=list(io),
     )
     cores = len(os.sched_getaffinity(0))
     if resume and output is None:
-        from iotrace.errors import UsageError
-
         raise UsageError("--resume needs the sweep's directory", "iotrace sweep --resume -o DIR ...")
     directory = output or Path(f"iotrace-sweep-{time.strftime('%Y%m%d-%H%M%S')}")
     running = resume_sweep(plan, directory, cores) if resume else begin(plan, directory, cores)
@@ -110,13 +120,13 @@ def sweep(
         print_sweep(result, make_console(stderr=False))
     if interrupted:
         console.print(
-            f"interrupted; go on with: iotrace sweep --resume -o {directory} ... (the same command)"
+            f"interrupted; continue with: iotrace sweep --resume -o {directory} ... (the same command)"
         )
         return 130
     return 0 if result.advice is not None else 1
 
 
-def _axes(workers: str | None, prefetch: str | None, other: list[str]) -> dict[str, list[str]]:
+def _axes(workers: str | None, prefetch: str | None, other: Sequence[str]) -> dict[str, list[str]]:
     from iotrace.errors import UsageError
     from iotrace.sweeps import grid
 

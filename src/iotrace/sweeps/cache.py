@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -15,6 +16,7 @@ NOT_COLD, NOT_WARM = "cannot be cold", "cannot be warm"
 _UNKNOWN_FILES = "the data files are unknown: iotrace saw the command read none"
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _PROBES = 16
+_ATTEMPTS, _PAUSE_SECONDS = 20, 0.02
 _CHUNK_BYTES = 4 << 20
 
 
@@ -62,30 +64,36 @@ def make_warm(files: Sequence[str]) -> tuple[str, str]:
 def drop(files: Iterable[str]) -> list[str]:
     """Drop each file from the page cache; returns those of which at least a part stays in it.
 
-    POSIX_FADV_DONTNEED leaves dirty and mapped pages alone, and works for files of other users.
+    POSIX_FADV_DONTNEED leaves dirty and mapped pages alone, and works for files of other users. A page that
+    another core is still handling stays at first, so the advice is repeated.
     """
-    kept = []
-    for path in files:
-        try:
-            descriptor = os.open(path, os.O_RDONLY)
-        except FileNotFoundError:
-            continue
-        except OSError:
-            kept.append(path)
-            continue
-        try:
-            try:
-                os.fsync(descriptor)
-            except OSError:
-                pass
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            if _cached(descriptor) > 0:
-                kept.append(path)
-            # The check asked for the pages that it found missing.
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(descriptor)
+    kept = list(files)
+    for attempt in range(_ATTEMPTS):
+        if attempt:
+            time.sleep(_PAUSE_SECONDS)
+        kept = [path for path in kept if not _dropped(path)]
+        if not kept:
+            break
     return kept
+
+
+def _dropped(path: str) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        return isinstance(error, FileNotFoundError)
+    try:
+        try:
+            os.fsync(descriptor)
+        except OSError:
+            pass
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        gone = _cached(descriptor) == 0
+        # The check started read-ahead around each page that was not cached.
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        return gone
+    finally:
+        os.close(descriptor)
 
 
 def fill(files: Iterable[str]) -> list[str]:

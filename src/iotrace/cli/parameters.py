@@ -1,0 +1,24 @@
+"""Types and options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+# A path is passed on as it is: the command itself says what is wrong with it.
+PATH = click.Path(path_type=Path, readable=False)
+
+# Everything behind the first word that is no option of ours belongs to the traced command.
+BEFORE_A_COMMAND = {"allow_interspersed_args": False, "ignore_unknown_options": False}
+
+io_option = click.option(
+    "--io", metavar="PATH", multiple=True, help="Trace only POSIX calls on files below PATH; repeatable."
+)
+
+
+def json_option(what: str) -> Callable[[Any], Any]:
+    """``--json``, which prints `what` as JSON."""
+    return click.option("--json", "as_json", is_flag=True, help=f"Print {what} as JSON.")
