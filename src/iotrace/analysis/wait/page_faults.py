@@ -9,7 +9,6 @@ faults is their share among its voluntary context switches: each such sleep is a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +16,12 @@ import numpy.typing as npt
 from iotrace.analysis.intervals import Coverage, Times
 from iotrace.session.names import KIND_MAPPED
 
-Spans = npt.NDArray[Any]
+Spans = npt.NDArray[np.void]  # of `SPAN_DTYPE`
 Fractions = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Faulted:
+class PageFaults:
     """Of each item, the fraction of its own time that was read by page faults, and of which files.
 
     An item's own time is what lies outside calls and read paths. `files` gives, per item, the number of
@@ -33,8 +32,8 @@ class Faulted:
     files: list[dict[int, float]]
 
 
-def faulted(spans: Spans, items: Spans, read_paths: Spans, posix: Coverage) -> Faulted:
-    """What each of `items` read by page faults.
+def page_faults(spans: Spans, items: Spans, read_paths: Spans, posix: Coverage) -> PageFaults:
+    """Find what each of `items` read by page faults.
 
     `items` are disjoint on each thread, and so are `read_paths`; `spans` are all spans of the process.
     """
@@ -53,7 +52,7 @@ def faulted(spans: Spans, items: Spans, read_paths: Spans, posix: Coverage) -> F
         np.clip(own["major_faults"], 0, switches), switches, out=np.zeros(len(items)), where=switches > 0
     )
     fraction = np.divide(blocked * by_faults, outside, out=np.zeros(len(items)), where=outside > 0)
-    return Faulted(fraction, _touched(spans, items))
+    return PageFaults(fraction, _touched(spans, items))
 
 
 def _in_calls(spans: Spans, posix: Coverage) -> Times:
@@ -76,10 +75,10 @@ def _holder(items: Spans, spans: Spans) -> Times:
         rows = rows[np.argsort(items["start_ns"][rows])]
         own = np.flatnonzero(spans["tid"] == tid)
         starts = spans["start_ns"][own]
-        place = np.searchsorted(items["start_ns"][rows], starts, side="right") - 1
-        row = rows[np.maximum(place, 0)]
+        before = np.searchsorted(items["start_ns"][rows], starts, side="right") - 1
+        row = rows[np.maximum(before, 0)]
         ends = items["start_ns"][row] + items["duration_ns"][row]
-        found[own] = np.where((place >= 0) & (starts < ends), row, -1)
+        found[own] = np.where((before >= 0) & (starts < ends), row, -1)
     return found
 
 

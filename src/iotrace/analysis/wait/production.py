@@ -4,38 +4,53 @@ An instant belongs to the first that holds it: a POSIX call (`read`), a read pat
 (`decode`), the dataset's ``__getitem__`` or ``__next__`` (`transform`), the collate function. Where the
 POSIX tracer sees less than the thread was blocked, inside a read path, the rest of the blocked time is
 `read` too: page faults of memory maps, reads through duplicated descriptors, remote stores. Page faults
-outside read paths are `analysis.mapped`'s.
+outside read paths are those of `page_faults`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from iotrace.analysis.intervals import Coverage, Shares, Times, pieces
-from iotrace.analysis.wait.page_faults import faulted
+from iotrace.analysis.intervals import Coverage, Intervals, Shares, Times, pieces
+from iotrace.analysis.wait.page_faults import Fractions, Spans, page_faults
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_MAPPED, KIND_READ_PATH
 from iotrace.sources.dftracer.calls import PosixCalls
 from iotrace.sources.paths import Paths
 from iotrace.sources.processes import Process
 
 PARTS = ("read", "decode", "transform", "collate", "unknown")
+_READ, _DECODE, _TRANSFORM, _COLLATE, _UNKNOWN = range(len(PARTS))
+
+Files = dict[str, list[float]]  # path -> ns of [read, decode]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Composition:
-    """Of each production window of one process, in the order given; all in ns.
+    """What the production windows ``[starts[i], ends[i])`` of one process were made of, in ns.
 
-    `parts` has one row per window and one column per name in `PARTS`; the rows sum to the windows'
-    lengths. `files` gives, per window, ``{path: [read, decode]}``.
+    `parts` has the shape (windows, `PARTS`): each row sums to the length of its window. `files` has the
+    files of each window.
     """
 
+    starts: Times
+    ends: Times
     parts: npt.NDArray[np.float64]
-    files: list[dict[str, list[float]]]
+    files: list[Files]
+
+    def move_to_read(self, part: int, windows: Times, costs_ns: Fractions) -> None:
+        """Move `costs_ns`, one in each of `windows` (repeated or not), from `part` to `read`."""
+        np.add.at(self.parts[:, _READ], windows, costs_ns)
+        np.subtract.at(self.parts[:, part], windows, costs_ns)
+
+    def charge(self, window: int, path: str, read_ns: float, decode_ns: float = 0.0) -> None:
+        """Add to what the file at `path` cost in one window."""
+        costs = self.files[window].setdefault(path, [0.0, 0.0])
+        costs[0] += read_ns
+        costs[1] += decode_ns
 
 
 def compose(
@@ -51,34 +66,33 @@ def compose(
     `calls` are the process's own POSIX calls, `mapped_files` the files of its memory maps.
     """
     spans = process.spans
-    span_starts = spans["start_ns"]
-    span_ends = span_starts + spans["duration_ns"]
-    kind = spans["kind"]
     posix = Coverage(calls.start_ns, calls.end_ns)
     # A copy out of a memory map (by a list of indices) reads inside the access: a read path of its own.
-    outer = outermost(spans, (kind == KIND_READ_PATH) | (kind == KIND_MAPPED))
+    is_read_path = (spans["kind"] == KIND_READ_PATH) | (spans["kind"] == KIND_MAPPED)
+    read_paths = spans[outermost(spans, is_read_path)]
     layers = [posix]
-    covered_starts, covered_ends = posix.starts, posix.ends
-    items = kind == KIND_ITEM
-    for layer_starts, layer_ends in (
-        (span_starts[outer], span_ends[outer]),
-        _first_to_last(span_starts[items], span_ends[items], starts, ends),
-        (span_starts[kind == KIND_COLLATE], span_ends[kind == KIND_COLLATE]),
+    for layer in (
+        _bounds(read_paths),
+        _first_to_last(*_bounds(spans[spans["kind"] == KIND_ITEM]), starts, ends),
+        _bounds(spans[spans["kind"] == KIND_COLLATE]),
     ):
-        covered_starts = np.concatenate((covered_starts, layer_starts))
-        covered_ends = np.concatenate((covered_ends, layer_ends))
-        layers.append(Coverage(covered_starts, covered_ends))
+        covered = layers[-1]
+        layers.append(
+            Coverage(np.concatenate((covered.starts, layer[0])), np.concatenate((covered.ends, layer[1])))
+        )
     cumulative = np.stack([layer.within(starts, ends) for layer in layers], axis=1)
-    parts = np.zeros((len(starts), len(PARTS)))
-    parts[:, 0] = cumulative[:, 0]
-    parts[:, 1:4] = np.diff(cumulative, axis=1)
-    parts[:, 4] = (ends - starts) - cumulative[:, 3]
-
-    files: list[dict[str, list[float]]] = [{} for _ in range(len(starts))]
-    _share_reads(calls, paths, starts, ends, files)
-    _share_decoding(process, paths, outer, posix, starts, ends, files, parts)
-    _share_faults(process, paths, outer, layers, starts, ends, files, parts, mapped_files)
-    return Composition(parts, files)
+    parts = np.diff(cumulative, axis=1, prepend=0, append=(ends - starts)[:, None]).astype(np.float64)
+    made = Composition(starts, ends, parts, [{} for _ in range(len(starts))])
+    shown = {
+        number: paths.shown(process.texts[number])
+        for number in np.unique(spans["file"]).tolist()
+        if number in process.texts
+    }
+    _share_reads(made, calls, paths)
+    _share_decoding(made, read_paths, posix, shown)
+    only = paths.shown(mapped_files[0]) if len(mapped_files) == 1 else None
+    _share_faults(made, spans, read_paths, layers, shown, only)
+    return made
 
 
 def compose_inline(
@@ -86,27 +100,29 @@ def compose_inline(
 ) -> Composition:
     """`compose` for batches that the consumer's thread `tid` took from a wrapped source.
 
-    Other threads' calls are none of theirs. What made the source wait, its prefetcher or another process,
+    Calls of other threads do not count. What made the source wait, its prefetcher or another process,
     cannot be seen: blocked time that neither calls nor read paths explain is `unknown`.
     """
     spans = process.spans[process.spans["tid"] == tid]
     made = compose(replace(process, spans=spans), calls.where(calls.tid == tid), paths, starts, ends)
     items = spans[outermost(spans, spans["kind"] == KIND_ITEM)]
-    item_starts, item_ends = items["start_ns"], items["start_ns"] + items["duration_ns"]
-    piece_starts, piece_ends, item, window = pieces(item_starts, item_ends, starts, ends)
+    piece_starts, piece_ends, item, window = pieces(*_bounds(items), starts, ends)
     on_cpu = items["cpu_ns"] + np.maximum(items["run_delay_ns"], 0)
     off_cpu = np.where(items["voluntary_switches"] > 0, items["duration_ns"] - on_cpu, 0)
     share = (piece_ends - piece_starts) / np.maximum(items["duration_ns"][item], 1)
     blocked = np.zeros(len(starts))
     np.add.at(blocked, window, off_cpu[item] * share)
-    read, transform, unknown = (PARTS.index(part) for part in ("read", "transform", "unknown"))
-    unexplained = np.clip(blocked - made.parts[:, read], 0, made.parts[:, transform])
-    made.parts[:, transform] -= unexplained
-    made.parts[:, unknown] += unexplained
+    unexplained = np.clip(blocked - made.parts[:, _READ], 0, made.parts[:, _TRANSFORM])
+    made.parts[:, _TRANSFORM] -= unexplained
+    made.parts[:, _UNKNOWN] += unexplained
     return made
 
 
-def _first_to_last(item_starts: Times, item_ends: Times, starts: Times, ends: Times) -> tuple[Times, Times]:
+def _bounds(spans: Spans) -> Intervals:
+    return spans["start_ns"], spans["start_ns"] + spans["duration_ns"]
+
+
+def _first_to_last(item_starts: Times, item_ends: Times, starts: Times, ends: Times) -> Intervals:
     """Per window that makes samples, from the start of its first to the end of its last.
 
     What lies between two samples is the fetcher's loop, which iterates the dataset, and the recording of the
@@ -120,8 +136,8 @@ def _first_to_last(item_starts: Times, item_ends: Times, starts: Times, ends: Ti
     return first[made], last[made]
 
 
-def outermost(spans: npt.NDArray[Any], chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Of the chosen spans, those not inside another chosen one of the same thread."""
+def outermost(spans: Spans, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Mark the chosen spans that are not inside another chosen one of the same thread."""
     rows = np.flatnonzero(chosen)
     rows = rows[np.lexsort((-spans["duration_ns"][rows], spans["start_ns"][rows], spans["tid"][rows]))]
     keep = np.zeros(len(spans), dtype=np.bool_)
@@ -139,91 +155,61 @@ def outermost(spans: npt.NDArray[Any], chosen: npt.NDArray[np.bool_]) -> npt.NDA
     return keep
 
 
-def _share_reads(
-    calls: PosixCalls, paths: Paths, starts: Times, ends: Times, files: list[dict[str, list[float]]]
-) -> None:
-    piece_starts, piece_ends, call, window = pieces(calls.start_ns, calls.end_ns, starts, ends)
+def _share_reads(made: Composition, calls: PosixCalls, paths: Paths) -> None:
+    piece_starts, piece_ends, call, window = pieces(calls.start_ns, calls.end_ns, made.starts, made.ends)
     shares = Shares(calls.start_ns, calls.end_ns).of(piece_starts, piece_ends)
-    names = [paths.shown(file) for file in calls.files]
+    shown = [paths.shown(file) for file in calls.files]
     for index, file, share in zip(window.tolist(), calls.file[call].tolist(), shares.tolist(), strict=True):
-        files[index].setdefault(names[file], [0.0, 0.0])[0] += share
+        made.charge(index, shown[file], share)
 
 
-def _share_decoding(
-    process: Process,
-    paths: Paths,
-    outer: npt.NDArray[np.bool_],
-    posix: Coverage,
-    starts: Times,
-    ends: Times,
-    files: list[dict[str, list[float]]],
-    parts: npt.NDArray[np.float64],
-) -> None:
+def _share_decoding(made: Composition, read_paths: Spans, posix: Coverage, shown: dict[int, str]) -> None:
     """Divide what is in read paths but in no POSIX call; move its blocked part from decode to read."""
-    spans = process.spans[outer]
-    span_starts, span_ends = spans["start_ns"], spans["start_ns"] + spans["duration_ns"]
-    blocked = _blocked_fraction(spans, posix.within(span_starts, span_ends))
-    piece_starts, piece_ends, span, window = pieces(span_starts, span_ends, starts, ends)
-    shares = Shares(span_starts, span_ends, mask=posix).of(piece_starts, piece_ends)
+    bounds = _bounds(read_paths)
+    blocked = _blocked_fraction(read_paths, posix.within(*bounds))
+    piece_starts, piece_ends, span, window = pieces(*bounds, made.starts, made.ends)
+    shares = Shares(*bounds, mask=posix).of(piece_starts, piece_ends)
     read = shares * blocked[span]
-    np.add.at(parts[:, 0], window, read)
-    np.subtract.at(parts[:, 1], window, read)
-    shown = _shown(process, paths, spans["file"])
+    made.move_to_read(_DECODE, window, read)
     for index, file, share, read_share in zip(
-        window.tolist(), spans["file"][span].tolist(), shares.tolist(), read.tolist(), strict=True
+        window.tolist(), read_paths["file"][span].tolist(), shares.tolist(), read.tolist(), strict=True
     ):
-        name = shown.get(file)
-        if name is not None:
-            entry = files[index].setdefault(name, [0.0, 0.0])
-            entry[0] += read_share
-            entry[1] += share - read_share
+        if file in shown:
+            made.charge(index, shown[file], read_share, share - read_share)
 
 
 def _share_faults(
-    process: Process,
-    paths: Paths,
-    outer: npt.NDArray[np.bool_],
+    made: Composition,
+    spans: Spans,
+    read_paths: Spans,
     layers: list[Coverage],
-    starts: Times,
-    ends: Times,
-    files: list[dict[str, list[float]]],
-    parts: npt.NDArray[np.float64],
-    mapped_files: Sequence[str],
+    shown: dict[int, str],
+    only: str | None,
 ) -> None:
-    """Move what the items read by page faults, outside calls and read paths, from transform to read."""
-    items = process.spans[outermost(process.spans, process.spans["kind"] == KIND_ITEM)]
-    found = faulted(process.spans, items, process.spans[outer], layers[0])
-    reading = np.flatnonzero(found.fraction > 0)
+    """Move what the items read by page faults, outside calls and read paths, from transform to read.
+
+    `only` is the one mapped file of the process, if it has just one: faults in no known file are its.
+    """
+    items = spans[outermost(spans, spans["kind"] == KIND_ITEM)]
+    faults = page_faults(spans, items, read_paths, layers[0])
+    reading = np.flatnonzero(faults.fraction > 0)
     if not len(reading):
         return
-    item_starts, item_ends = items["start_ns"], items["start_ns"] + items["duration_ns"]
-    shared = Shares(item_starts, item_ends, mask=layers[1])
-    piece_starts, piece_ends, item, window = pieces(item_starts[reading], item_ends[reading], starts, ends)
+    starts, ends = _bounds(items)
+    piece_starts, piece_ends, item, window = pieces(starts[reading], ends[reading], made.starts, made.ends)
     item = reading[item]
-    read = shared.of(piece_starts, piece_ends) * found.fraction[item]
-    np.add.at(parts[:, 0], window, read)
-    np.subtract.at(parts[:, 2], window, read)
-    shown = _shown(process, paths, process.spans["file"])
-    only = paths.shown(mapped_files[0]) if len(mapped_files) == 1 else None
+    read = Shares(starts, ends, mask=layers[1]).of(piece_starts, piece_ends) * faults.fraction[item]
+    made.move_to_read(_TRANSFORM, window, read)
     for index, row, read_share in zip(window.tolist(), item.tolist(), read.tolist(), strict=True):
-        touched = {shown[file]: part for file, part in found.files[row].items() if file in shown}
+        touched = {shown[file]: part for file, part in faults.files[row].items() if file in shown}
         if not touched and only is not None:
             touched = {only: 1.0}
-        for name, part in touched.items():
-            files[index].setdefault(name, [0.0, 0.0])[0] += read_share * part
+        for path, part in touched.items():
+            made.charge(index, path, read_share * part)
 
 
-def _shown(process: Process, paths: Paths, files: npt.NDArray[Any]) -> dict[int, str]:
-    """How reports name the files of a process, by number."""
-    return {
-        number: paths.shown(process.texts[number])
-        for number in np.unique(files).tolist()
-        if number in process.texts
-    }
-
-
-def _blocked_fraction(spans: npt.NDArray[Any], in_calls: Times) -> npt.NDArray[np.float64]:
-    """Of each span's time outside POSIX calls, the fraction in which its thread was blocked.
+def _blocked_fraction(spans: Spans, in_calls: Times) -> Fractions:
+    """Find the fraction of each span's time outside POSIX calls in which its thread was blocked.
 
     Off-CPU time beyond that of the calls, where the thread gave up the CPU by itself, less what it waited for
     a CPU; a thread that was only preempted was decoding. Where that wait is unknown (a library's own threads)
