@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from iotrace.analysis.device.accelerator import CLASSES, DataWaits, accelerator_of, classify, gaps_of
 from iotrace.analysis.device.activity import Activity
-from iotrace.analysis.device.modules import PHASES, backward_ranges, places_of
+from iotrace.analysis.device.modules import PHASES, backward_ranges, origins_of
 from iotrace.analysis.intervals import Coverage, innermost
 from iotrace.sources.kineto.reader import read_kineto
 from tests.support.kineto import AUTOGRAD, activity_of, annotation, data_wait, kernel, operator, trace_of
@@ -177,7 +177,7 @@ def test_equal_sequence_numbers_of_two_threads_are_told_apart() -> None:
         kernel(105, 106, 101, tid=AUTOGRAD),
         kernel(125, 126, 121, tid=AUTOGRAD),
     )
-    places = places_of(activity)
+    places = origins_of(activity)
     device = np.flatnonzero(activity.device)
     assert [places.modules[number] for number in places.module[device]] == ["right", "right"]
     assert [PHASES[number] for number in places.phase[device]] == ["backward", "backward"]

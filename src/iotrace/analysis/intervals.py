@@ -163,6 +163,6 @@ def innermost(starts: Times, ends: Times, times: Times) -> Times:
         changes.append(begun[index])
         owners.append(index)
     close_until(None)
-    place = np.searchsorted(np.array(changes, dtype=np.int64), times, side="right") - 1
+    last = np.searchsorted(np.array(changes, dtype=np.int64), times, side="right") - 1
     found = np.array(owners or [_NO_RANGE], dtype=np.int64)
-    return np.where(place >= 0, found[np.maximum(place, 0)], _NO_RANGE)
+    return np.where(last >= 0, found[np.maximum(last, 0)], _NO_RANGE)

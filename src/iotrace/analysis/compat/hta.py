@@ -56,12 +56,12 @@ def holistic(trace: KinetoTrace) -> Holistic | None:
     events = trace.events
     starts, ends = _rounded(trace)
     spans = np.array([category == "Trace" for category in trace.categories] or [False])[events.category]
-    told = ~events.instant & ~spans
-    on_device = told & (
+    timed = ~events.instant & ~spans
+    on_device = timed & (
         ((events.stream >= 0) & (events.correlation >= 0))
         | trace.named(lambda name: name in ("Event Sync", "Context Sync"))
     )
-    on_host = told & ~on_device
+    on_host = timed & ~on_device
     rows = _taken(trace, starts, on_device, on_host)
     rows = rows[events.stream[rows] >= 0]
     if not len(rows):
@@ -111,8 +111,8 @@ def _taken(trace: KinetoTrace, starts: Column, on_device: Mask, on_host: Mask) -
     correlations, counts = np.unique(trace.events.correlation[kept_host], return_counts=True)
     device = np.flatnonzero(on_device)
     wanted = trace.events.correlation[device]
-    place = np.minimum(np.searchsorted(correlations, wanted), len(correlations) - 1)
-    times = np.where(correlations[place] == wanted, counts[place], 0)
+    index = np.minimum(np.searchsorted(correlations, wanted), len(correlations) - 1)
+    times = np.where(correlations[index] == wanted, counts[index], 0)
     return np.concatenate((np.repeat(device, times), np.flatnonzero(kept_host)))
 
 
@@ -140,7 +140,7 @@ def _waits(
         own = own[np.argsort(starts[own], kind="stable")]
         previous = ends[own][:-1]
         gaps = starts[own][1:] - previous
-        # Without a launch HTA finds the trace's first row in its place, which began before everything.
+        # Without a launch HTA finds the trace's first row instead, which began before everything.
         launch = np.array(
             [launched.get(key, -1) for key in events.correlation[own][1:].tolist()], dtype=np.int64
         )

@@ -46,13 +46,13 @@ def tensorboard(trace: KinetoTrace) -> TensorBoard:
     data_waits = operators & trace.named(is_data_wait)
     kernels = kinds == Kind.KERNEL
     # A kernel communicates if a collective's range has its external id.
-    told = kernels & np.isin(events.external_id, events.external_id[collectives])
+    communicating = kernels & np.isin(events.external_id, events.external_id[collectives])
     runtime = (kinds == Kind.RUNTIME) & _category_is(trace, "runtime")
     masks = (
-        kernels & ~told,
+        kernels & ~communicating,
         kinds == Kind.MEMCPY,
         kinds == Kind.MEMSET,
-        collectives | told,
+        collectives | communicating,
         runtime,
         data_waits,
         operators & ~(steps | data_waits | collectives),

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iotrace.analysis.device.activity import Activity
-from iotrace.analysis.device.modules import PHASES, places_of
+from iotrace.analysis.device.modules import PHASES, origins_of
 from iotrace.analysis.intervals import Coverage, intersect, length, pieces, union
 from iotrace.analysis.results import Accelerator, IdleByModule, StreamIdle
 from iotrace.sources.kineto.trace import Column
@@ -30,7 +30,7 @@ class DataWaits:
 
 
 def waits_of(activity: Activity) -> DataWaits:
-    """The data waits that the trace itself holds: torch's ranges around ``DataLoader.__next__``."""
+    """Find the data waits that the trace itself holds: torch's ranges around ``DataLoader.__next__``."""
     return DataWaits(*union(*activity.intervals(activity.data_waits)))
 
 
@@ -50,7 +50,7 @@ class _Totals:
     streams: dict[tuple[int, int], _Stream] = field(default_factory=dict)
 
     def add(self, activity: Activity, waits: DataWaits, kernel_gap_ns: int) -> None:
-        """Take in one window."""
+        """Add one trace."""
         events = activity.trace.events
         rows = np.flatnonzero(activity.device)
         waiting = Coverage(waits.starts_ns, waits.ends_ns)
@@ -92,7 +92,7 @@ def accelerator_of(
     waits: Sequence[DataWaits] | None = None,
     kernel_gap_us: float = KERNEL_GAP_US,
 ) -> Accelerator | None:
-    """The accelerator's figures, summed over a rank's traces; None where none holds device activity.
+    """Sum up the accelerator's figures over a rank's traces; None where none holds device activity.
 
     `waits` are the raw data waits of each; without them, those that the trace itself holds.
     """
@@ -147,7 +147,7 @@ def _by_class(classes: Column) -> dict[str, float]:
 
 
 def _add_causes(totals: dict[str, float], waits: DataWaits, gaps: Gaps, classes: Column) -> None:
-    """The class data_wait in us by the causes of the waits: a part of a wait has the causes of the whole."""
+    """Add the class data_wait in us by the causes of the waits: a part of a wait has those of the whole."""
     waited = classes[:, CLASSES.index("data_wait")] > 0
     parts = pieces(gaps.start_ns[waited], gaps.end_ns[waited], waits.starts_ns, waits.ends_ns)
     for part_ns, number in zip((parts[1] - parts[0]).tolist(), parts[3].tolist(), strict=True):
@@ -158,11 +158,11 @@ def _add_causes(totals: dict[str, float], waits: DataWaits, gaps: Gaps, classes:
 
 
 def _add_modules(totals: dict[tuple[str | None, str], list[float]], activity: Activity, gaps: Gaps) -> None:
-    """Idle time by the place of the kernel that ended it, communication by the place of its launch."""
-    places = places_of(activity)
+    """Add idle time by the origin of the kernel that ended it, communication by that of its launch."""
+    origins = origins_of(activity)
     collectives = np.flatnonzero(activity.collective_kernels)
-    keys = (places.module + 1) * len(PHASES) + places.phase
-    size = (len(places.modules) + 1) * len(PHASES)
+    keys = (origins.module + 1) * len(PHASES) + origins.phase
+    size = (len(origins.modules) + 1) * len(PHASES)
 
     def total(rows: Column, weights: Column) -> npt.NDArray[np.float64]:
         # A float64 holds 104 days in ns.
@@ -172,7 +172,7 @@ def _add_modules(totals: dict[tuple[str | None, str], list[float]], activity: Ac
     communication = total(collectives, activity.trace.events.duration_ns[collectives])
     for key in np.flatnonzero((idle > 0) | (communication > 0)).tolist():
         module, phase = divmod(key, len(PHASES))
-        sums = totals.setdefault((places.modules[module - 1] if module else None, PHASES[phase]), [0.0, 0.0])
+        sums = totals.setdefault((origins.modules[module - 1] if module else None, PHASES[phase]), [0.0, 0.0])
         sums[0] += float(idle[key])
         sums[1] += float(communication[key])
 
@@ -190,7 +190,7 @@ class Gaps:
 
 
 def gaps_of(activity: Activity, rows: Column) -> Gaps:
-    """The gaps between the given events of the device (a stream's, or all)."""
+    """Find the gaps between the given events of the device (a stream's, or all)."""
     events = activity.trace.events
     rows = rows[np.lexsort((-events.end_ns[rows], events.start_ns[rows]))]
     starts, ends = events.start_ns[rows], np.maximum.accumulate(events.end_ns[rows])
@@ -199,7 +199,7 @@ def gaps_of(activity: Activity, rows: Column) -> Gaps:
 
 
 def classify(activity: Activity, gaps: Gaps, waits: Coverage, kernel_gap_ns: int) -> Column:
-    """Per gap (row) and class (column) ns; a row sums to its gap.
+    """Divide each gap among the classes; returns ns in the shape (gaps, `CLASSES`), a row sums to its gap.
 
     `host_wait`: the kernel was launched after the gap had begun; `data_wait` is its part inside the raw data
     waits. Else `kernel_wait` where the gap is shorter than `kernel_gap_ns`, or `other`.

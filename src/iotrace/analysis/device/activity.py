@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +21,8 @@ from iotrace.sources.kineto.trace import Column, KinetoTrace
 
 Mask = npt.NDArray[np.bool_]
 
-_NONE = -1
 
-
-def _mask(value: Any) -> Mask:
+def _mask(value: npt.ArrayLike) -> Mask:
     return np.asarray(value, dtype=np.bool_)
 
 
@@ -101,16 +98,16 @@ class Activity:
 
     @cached_property
     def launch(self) -> Column:
-        """Per event the row of the runtime call with its correlation that launched it, -1 where unknown."""
+        """Find per event the row of the runtime call that launched it, by correlation; -1 where unknown."""
         events = self.trace.events
-        found = np.full(len(events), _NONE, dtype=np.int64)
+        found = np.full(len(events), -1, dtype=np.int64)
         calls = np.flatnonzero((self.kinds == Kind.RUNTIME) & (events.correlation >= 0))
         if not len(calls):
             return found
         calls = calls[np.argsort(events.correlation[calls], kind="stable")]
         known = events.correlation[calls]
         wanted = np.flatnonzero(self.device & (events.correlation >= 0))
-        place = np.minimum(np.searchsorted(known, events.correlation[wanted]), len(known) - 1)
-        hit = known[place] == events.correlation[wanted]
-        found[wanted[hit]] = calls[place[hit]]
+        index = np.minimum(np.searchsorted(known, events.correlation[wanted]), len(known) - 1)
+        hit = known[index] == events.correlation[wanted]
+        found[wanted[hit]] = calls[index[hit]]
         return found

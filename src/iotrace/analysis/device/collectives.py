@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from iotrace.sources.kineto.trace import Column
 _HOST_BACKEND = re.compile(r"(?:gloo|mpi|ucc):")
 _POINT_TO_POINT = frozenset({"send", "recv", "isend", "irecv"})
 _NO_STEP = -1
+_Row = tuple[int, int]  # of a trace, and the step that it lies in
 
 
 @dataclass(frozen=True)
@@ -28,14 +30,19 @@ class RankTrace:
     activity: Activity
     waits: DataWaits
 
+    @cached_property
     def steps(self) -> tuple[Column, Column, list[int]]:
         """Starts, ends and numbers of its steps; without profiler steps one step numbered -1, all of it."""
         (starts, ends), numbers = self.activity.step_spans()
         if len(starts):
             return starts, ends, numbers
-        span = self.activity.trace.span_ns()
-        first, last = span if span is not None else (0, 0)
+        first, last = self.activity.trace.span_ns() or (0, 0)
         return np.array([first]), np.array([last]), [_NO_STEP]
+
+    def collective(self, row: int) -> Collective | None:
+        """Look up what the trace says of the collective in one row; None where it says nothing."""
+        number = int(self.activity.trace.events.collective[row])
+        return self.activity.trace.collectives[number] if number >= 0 else None
 
 
 @dataclass(frozen=True)
@@ -63,30 +70,32 @@ class Matched:
 
 
 def match(ranks: Sequence[RankTrace]) -> tuple[list[Matched], int]:
-    """The collectives that every taking part rank's trace holds, in order; how many were not matched."""
-    found: dict[Hashable, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    """Match the collectives that the trace of every rank taking part holds, in order; count the others."""
+    found: dict[Hashable, dict[int, list[_Row]]] = defaultdict(lambda: defaultdict(list))
     for rank in ranks:
-        for row, key in _keys(rank):
-            found[key][rank.rank].append(row)
+        for row, step, key in _keys(rank):
+            found[key][rank.rank].append((row, step))
     by_number = {rank.rank: rank for rank in ranks}
     matched = []
     unmatched = 0
     for rows in found.values():
         first = next(iter(rows))
-        told = _told(by_number[first].activity, rows[first][0])
-        taking_part = set(told.ranks) & set(by_number) if told and told.ranks else set(by_number)
+        collective = by_number[first].collective(rows[first][0][0])
+        taking_part = set(by_number)
+        if collective and collective.ranks:
+            taking_part &= set(collective.ranks)
         counts = {len(own) for own in rows.values()}
         if set(rows) != taking_part or len(counts) != 1 or len(rows) < 2:
             unmatched += max(counts)
             continue
-        for place in range(counts.pop()):
-            matched.append(_matched(by_number, {rank: own[place] for rank, own in rows.items()}))
+        for number in range(counts.pop()):
+            matched.append(_matched(by_number, {rank: own[number] for rank, own in rows.items()}))
     order = min(by_number)
     return sorted(matched, key=lambda one: one.starts_ns.get(order, min(one.starts_ns.values()))), unmatched
 
 
-def _keys(rank: RankTrace) -> list[tuple[int, Hashable]]:
-    """The rank's collectives in order of start, each with what it has in common with the other ranks'."""
+def _keys(rank: RankTrace) -> Iterator[tuple[int, int, Hashable]]:
+    """Yield the rank's collectives in order of start: row, step, and what it shares with the other ranks'."""
     activity, events = rank.activity, rank.activity.trace.events
     on_host = activity.collective_ranges & activity.trace.named(
         lambda name: _HOST_BACKEND.match(name) is not None
@@ -95,56 +104,31 @@ def _keys(rank: RankTrace) -> list[tuple[int, Hashable]]:
     rows = rows[np.argsort(events.start_ns[rows], kind="stable")]
     call = activity.launch[rows]
     begun = np.where(call >= 0, events.start_ns[np.maximum(call, 0)], events.start_ns[rows])
-    starts, ends, numbers = rank.steps()
-    place = np.searchsorted(starts, begun, side="right") - 1
-    keys: list[tuple[int, Hashable]] = []
-    for row, at, time in zip(rows.tolist(), place.tolist(), begun.tolist(), strict=True):
-        told = _told(activity, row)
-        name = activity.trace.names[events.name[row]]
-        if told is None:
-            key: Hashable = (_step(numbers, ends, at, time), name)
-        elif told.name in _POINT_TO_POINT:
+    starts, ends, numbers = rank.steps
+    index = np.searchsorted(starts, begun, side="right") - 1
+    steps = np.where((index >= 0) & (begun < ends[index]), np.array(numbers)[index], _NO_STEP)
+    for row, step in zip(rows.tolist(), steps.tolist(), strict=True):
+        one = rank.collective(row)
+        if one is None:
+            yield row, step, (step, activity.trace.names[events.name[row]])
+        elif one.name in _POINT_TO_POINT:
             continue
-        elif told.sequence is not None:
-            key = (told.group, told.ranks, told.sequence, told.name)
+        elif one.sequence is not None:
+            yield row, step, (one.group, one.ranks, one.sequence, one.name)
         else:
-            key = (
-                _step(numbers, ends, at, time),
-                told.group,
-                told.ranks,
-                told.name,
-                told.dtype,
-                told.elements,
-            )
-        keys.append((row, key))
-    return keys
+            yield row, step, (step, one.group, one.ranks, one.name, one.dtype, one.elements)
 
 
-def _step(numbers: list[int], ends: Column, place: int, time: int) -> int:
-    return numbers[place] if place >= 0 and time < ends[place] else _NO_STEP
-
-
-def _told(activity: Activity, row: int) -> Collective | None:
-    number = int(activity.trace.events.collective[row])
-    return activity.trace.collectives[number] if number >= 0 else None
-
-
-def _matched(ranks: dict[int, RankTrace], rows: dict[int, int]) -> Matched:
+def _matched(ranks: dict[int, RankTrace], rows: dict[int, _Row]) -> Matched:
     first = min(rows)
-    activity = ranks[first].activity
-    told = _told(activity, rows[first])
-    starts, ends, numbers = ranks[first].steps()
-    events = activity.trace.events
-    row = rows[first]
-    call = int(activity.launch[row])
-    time = int(events.start_ns[call if call >= 0 else row])
-    step = _step(numbers, ends, int(np.searchsorted(starts, time, side="right")) - 1, time)
+    row, step = rows[first]
+    collective = ranks[first].collective(row)
+    events = {rank: ranks[rank].activity.trace.events for rank in rows}
+    names = ranks[first].activity.trace.names
     return Matched(
-        name=told.name if told else activity.trace.names[events.name[row]],
-        elements=told.elements if told else None,
+        name=collective.name if collective else names[events[first].name[row]],
+        elements=collective.elements if collective else None,
         step=None if step == _NO_STEP else step,
-        starts_ns={rank: int(ranks[rank].activity.trace.events.start_ns[own]) for rank, own in rows.items()},
-        durations_ns={
-            rank: int(ranks[rank].activity.trace.events.duration_ns[own]) for rank, own in rows.items()
-        },
+        starts_ns={rank: int(events[rank].start_ns[own]) for rank, (own, _) in rows.items()},
+        durations_ns={rank: int(events[rank].duration_ns[own]) for rank, (own, _) in rows.items()},
     )

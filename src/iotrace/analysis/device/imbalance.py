@@ -18,7 +18,7 @@ _PARTS = ("compute_ms", "communication_wait_ms", "data_wait_ms", "other_ms")
 
 
 def imbalance_of(ranks: Sequence[RankTrace], world_size: int | None = None) -> Imbalance | None:
-    """How evenly the ranks work, from their traces; None with fewer than two."""
+    """Compare how evenly the ranks work, from their traces; None with fewer than two."""
     if len(ranks) < 2:
         return None
     matched, unmatched = match(ranks)
@@ -45,14 +45,14 @@ def imbalance_of(ranks: Sequence[RankTrace], world_size: int | None = None) -> I
 
 
 def _compute(rank: RankTrace) -> Intervals:
-    """When the rank computed: its device; without one, the operators of its process."""
+    """Find when the rank computed: its device; without one, the operators of its process."""
     activity = rank.activity
     mask = activity.compute_kernels if activity.device.any() else activity.operators
     return union(*activity.intervals(mask))
 
 
 def _waits(rank: RankTrace, matched: list[Matched]) -> dict[int, Intervals]:
-    """Per rank that arrived last the time in which `rank` waited for it and did not compute.
+    """Find, per rank that arrived last, the time in which `rank` waited for it and did not compute.
 
     A rank that arrived early waits at the beginning of its collective.
     """
@@ -71,9 +71,9 @@ def _waits(rank: RankTrace, matched: list[Matched]) -> dict[int, Intervals]:
 
 
 def _balance(rank: RankTrace, waits: dict[int, Intervals]) -> RankBalance:
-    starts, ends, _ = rank.steps()
+    starts, ends, _ = rank.steps
     waiting = union(
-        *(np.concatenate([side[place] for side in waits.values()] or [starts[:0]]) for place in (0, 1))
+        *(np.concatenate([side[bound] for side in waits.values()] or [starts[:0]]) for bound in (0, 1))
     )
     roles = [_compute(rank), waiting, (rank.waits.starts_ns, rank.waits.ends_ns)]
     parts = break_down(roles, starts, ends).exclusive_ns.mean(axis=0) / 1e6
@@ -92,7 +92,7 @@ def _spread(values: list[float]) -> float | None:
 
 
 def _late(ranks: Sequence[RankTrace], matched: list[Matched]) -> list[LateCollective]:
-    """Every matched collective, with how much longer than the others the last rank had waited for data.
+    """List every matched collective, with how much longer than the others the last rank had waited for data.
 
     Counted is the data wait since the rank's collective before this one.
     """
@@ -121,7 +121,7 @@ def _late(ranks: Sequence[RankTrace], matched: list[Matched]) -> list[LateCollec
 
 
 def _since(rank: RankTrace, matched: list[Matched]) -> dict[int, int]:
-    """Per index of a collective that the rank took part in, since when its data waits made it late.
+    """Find, per index of a collective that the rank took part in, since when its data waits made it late.
 
     That is since its collective before this one. A step may begin at the delivery of its batch, so that the
     wait for it lies in the step before; before the first collective, the last wait counts whole.
@@ -133,8 +133,8 @@ def _since(rank: RankTrace, matched: list[Matched]) -> dict[int, int]:
     since = {}
     for start, number in sorted(own):
         if previous is None:
-            place = int(np.searchsorted(rank.waits.ends_ns, start, side="right")) - 1
-            previous = int(rank.waits.starts_ns[place]) if place >= 0 else start
+            last = int(np.searchsorted(rank.waits.ends_ns, start, side="right")) - 1
+            previous = int(rank.waits.starts_ns[last]) if last >= 0 else start
         since[number] = previous
         previous = start
     return since
@@ -152,7 +152,7 @@ def _stragglers(
         others_ns = 0
         for other in ranks:
             if other is not rank:
-                starts, ends, _ = other.steps()
+                starts, ends, _ = other.steps
                 others_ns += int((ends - starts).sum())
         impact_pct = 100 * waited_ns / others_ns if others_ns else None
         own_late = [one for one in late if one.last_rank == rank.rank]

@@ -22,7 +22,7 @@ _UNKNOWN = -1
 
 
 @dataclass(frozen=True)
-class Places:
+class Origins:
     """Per event of the device its module (index of `modules`, -1 unknown) and phase (index of `PHASES`).
 
     The phase is `other` where the launch is unknown or in none of the three. Entries of other events have no
@@ -36,7 +36,7 @@ class Places:
 
 @dataclass
 class BackwardRange:
-    """The backward pass of a module on a thread (index of the trace's threads); ns of CLOCK_REALTIME."""
+    """The backward pass of a module on a thread (index of the trace's threads); ns of the session's time."""
 
     thread: int
     start_ns: int
@@ -44,8 +44,8 @@ class BackwardRange:
     name: str
 
 
-def places_of(activity: Activity) -> Places:
-    """The places of every event of the device.
+def origins_of(activity: Activity) -> Origins:
+    """Find the module and phase of every event of the device.
 
     A backward operator belongs to the module of the forward operator with its sequence number; what an
     operator of the backward pass launches is `backward`, what is launched in a range ``Optimizer.step#…`` is
@@ -74,21 +74,21 @@ def places_of(activity: Activity) -> Places:
     phase[device[in_optimizer.rows(calls) >= 0]] = _OPTIMIZER
     phase[device[around_backward >= 0]] = _BACKWARD
 
-    forward = _forward_operators(activity, in_backward.rows_of_linked(calls), counted)
+    forward = _forward_operators(activity, in_backward.rows(calls, events.sequence >= 0), counted)
     from_forward = np.where(forward >= 0, in_module.rows(np.maximum(forward, 0)), _UNKNOWN)
     around = np.where((around_backward >= 0) & (from_forward >= 0), from_forward, around_module)
     names: dict[str, int] = {}
-    told = [module_of(name) for name in trace.names]
+    paths = [module_of(name) for name in trace.names]
     numbers = np.array(
-        [_UNKNOWN if name is None else names.setdefault(name, len(names)) for name in told] or [_UNKNOWN],
+        [_UNKNOWN if path is None else names.setdefault(path, len(names)) for path in paths] or [_UNKNOWN],
         dtype=np.int64,
     )
     module[device] = np.where(around >= 0, numbers[events.name[np.maximum(around, 0)]], _UNKNOWN)
-    return Places(list(names), module, phase)
+    return Origins(list(names), module, phase)
 
 
 def backward_ranges(activity: Activity) -> list[BackwardRange]:
-    """When the backward pass of each module ran, those of its children inside; in order of time.
+    """Find when the backward pass of each module ran, those of its children inside; in order of time.
 
     Neighbouring operators of one module make one range. What joins them to a module is their sequence number:
     no hook is on the graph.
@@ -145,7 +145,7 @@ class _Enclosing:
         self._threads = self._events.thread[self._rows]
 
     def rows(self, inner: Column, among: Mask | None = None) -> Column:
-        """Per row of `inner` the row around it, -1 where there is none."""
+        """Find per row of `inner` the row around it (of those in `among`), -1 where there is none."""
         found = np.full(len(inner), _UNKNOWN, dtype=np.int64)
         events = self._events
         for thread in np.unique(events.thread[inner]).tolist():
@@ -159,13 +159,9 @@ class _Enclosing:
             found[own] = np.where(index >= 0, outer[np.maximum(index, 0)], _UNKNOWN)
         return found
 
-    def rows_of_linked(self, inner: Column) -> Column:
-        """`rows`, among operators that have a sequence number alone."""
-        return self.rows(inner, self._events.sequence >= 0)
-
 
 def _forward_operators(activity: Activity, backward: Column, counted: Mask) -> Column:
-    """Per backward operator (row, -1: none) the row of its forward operator, -1 where that is not recorded.
+    """Find per backward operator (row, -1: none) the row of its forward operator, -1 if not recorded.
 
     Sequence numbers are counted per thread, and the trace names forward threads by numbers of torch's own:
     each is taken for the thread with most of its sequence numbers. Of nested operators with one sequence
@@ -188,7 +184,7 @@ def _forward_operators(activity: Activity, backward: Column, counted: Mask) -> C
             continue
         forward = candidates[events.thread[candidates] == threads[matches.argmax()]]
         sequences = events.sequence[forward]
-        place = np.searchsorted(sequences, wanted, side="right") - 1
-        hit = (place >= 0) & (sequences[np.maximum(place, 0)] == wanted)
-        found[own[hit]] = forward[place[hit]]
+        last = np.searchsorted(sequences, wanted, side="right") - 1
+        hit = (last >= 0) & (sequences[np.maximum(last, 0)] == wanted)
+        found[own[hit]] = forward[last[hit]]
     return found
