@@ -14,6 +14,7 @@ from iotrace.doctor.checks import cgroups
 from iotrace.doctor.checks.accelerators import judge_amd, judge_nvidia
 from iotrace.doctor.checks.cgroups import Groups, Limited, cpu_limit, memory_limit
 from iotrace.doctor.checks.clock import check_clock_source, check_synchronised
+from iotrace.doctor.checks.command import _is_static, check_command
 from iotrace.doctor.checks.interpreter import (
     check_agent,
     check_posix,
@@ -23,13 +24,12 @@ from iotrace.doctor.checks.interpreter import (
 )
 from iotrace.doctor.checks.limits import check_limits, check_shm
 from iotrace.doctor.checks.processors import Demand, check_cpus, check_memory
-from iotrace.doctor.checks.storage import check_output, mount_of, output
+from iotrace.doctor.checks.storage import Mount, check_output, mount_of, mounts, output
 from iotrace.doctor.checks.telemetry import check_telemetry
-from iotrace.doctor.checks.torch_probe import _Told, judge_torch
-from iotrace.doctor.command import check_command, interpreter_of
+from iotrace.doctor.checks.torch_probe import TorchFacts, judge_torch
+from iotrace.doctor.command import interpreter_of
 from iotrace.doctor.diagnose import consequences
-from iotrace.doctor.probe import READS, Probe, Told
-from iotrace.doctor.program import is_static
+from iotrace.doctor.probe import READS, InterpreterFacts, Probe
 from iotrace.doctor.results import missing, ok, unknown, warning
 from iotrace.launch.posix import PosixCapture
 from iotrace.session import names
@@ -126,15 +126,15 @@ def test_no_remedy_asks_for_what_is_so_or_cannot_be() -> None:
 
 
 def test_memory() -> None:
-    meminfo = "MemTotal:  16777216 kB\nMemAvailable:  {} kB\n"
-    assert check_memory(None, meminfo.format(12582912)).what == "12.0 GiB available of 16.0 GiB"
+    total, available = 16 << 30, 12 << 30
+    assert check_memory(None, total, available).what == "12.0 GiB available of 16.0 GiB"
     free = Limited(4 << 30, 3 << 30)
     allowed = "the control group allows 4.0 GiB of 16.0 GiB"
-    assert check_memory(free, meminfo.format(12582912)).what == f"{allowed}, of which 3.0 GiB are available"
-    assert check_memory(Limited(4 << 30, None), meminfo.format(12582912)).what == allowed
-    used_up = check_memory(Limited(4 << 30, 300 << 20), meminfo.format(12582912))
-    assert (used_up.status, used_up.what) == ("warning", f"{allowed}, of which 300 MiB are available")
-    assert check_memory(None, meminfo.format(1000)).status == "warning"
+    assert check_memory(free, total, available).what == f"{allowed}, of which 3.0 GiB are available"
+    assert check_memory(Limited(4 << 30, None), total, available).what == allowed
+    used_up = check_memory(Limited(4 << 30, 300 << 20), total, available)
+    assert (used_up.status, used_up.what) == ("warning", f"{allowed}, of which 300.0 MiB are available")
+    assert check_memory(None, total, 1000 << 10).status == "warning"
 
 
 def test_shared_memory_and_limits(tmp_path: Path) -> None:
@@ -183,9 +183,9 @@ def test_programs_that_no_library_can_be_preloaded_into(tmp_path: Path) -> None:
     static, dynamic = tmp_path / "static", tmp_path / "dynamic"
     static.write_bytes(elf(1, 2))
     dynamic.write_bytes(elf(1, 3))
-    assert is_static(static)
-    assert not is_static(dynamic)
-    assert not is_static(Path(__file__))
+    assert _is_static(str(static))
+    assert not _is_static(str(dynamic))
+    assert not _is_static(__file__)
     for program in (static, dynamic):
         program.chmod(0o755)
     assert "statically linked" in check_command([str(static)], PATH).what
@@ -233,12 +233,12 @@ def test_a_script_whose_interpreter_is_gone_cannot_run(
 
 
 @pytest.mark.parametrize("words", ["env -i {0} x.py", "env - {0} x.py"])
-def test_an_emptied_environment_is_told(words: str) -> None:
+def test_an_emptied_environment_is_found(words: str) -> None:
     assert "empties" in check_command(words.format(sys.executable).split(), PATH).what
     assert check_command(["env", "A=b", sys.executable, "-i"], PATH).status == "ok"
 
 
-def told(**changes: object) -> Told:
+def facts(**changes: object) -> InterpreterFacts:
     values: dict[str, object] = {
         "agent": True,
         "preloaded": True,
@@ -256,56 +256,56 @@ def told(**changes: object) -> Told:
         "start_method": "fork",
         "packages": {"torch": "2.8.0"},
     }
-    return Told(**{**values, **changes})  # type: ignore[arg-type]
+    return InterpreterFacts(**{**values, **changes})  # type: ignore[arg-type]
 
 
 def test_what_keeps_the_agent_out() -> None:
-    assert check_agent(told()).status == "ok"
-    assert check_agent(told(agent=False, no_site=1)).remedy == "leave out -S"
-    assert "-I" in check_agent(told(agent=False, isolated=1, ignore_environment=1)).why
-    assert "-E" in check_agent(told(agent=False, ignore_environment=1)).why
-    assert check_agent(told(agent=False)).status == "missing"
+    assert check_agent(facts()).status == "ok"
+    assert check_agent(facts(agent=False, no_site=1)).remedy == "leave out -S"
+    assert "-I" in check_agent(facts(agent=False, isolated=1, ignore_environment=1)).why
+    assert "-E" in check_agent(facts(agent=False, ignore_environment=1)).why
+    assert check_agent(facts(agent=False)).status == "missing"
 
 
 def test_interpreters() -> None:
-    assert check_python(told(base_prefix="/opt/conda", conda=True)).what == "cpython 3.11.7 (conda)"
+    assert check_python(facts(base_prefix="/opt/conda", conda=True)).what == "cpython 3.11.7 (conda)"
     for probe in (
-        Probe(None, PosixCapture(__file__), None, "it crashed", told(version="3.9.2")),
-        Probe(told(version="2.7.18", agent=False), PosixCapture(__file__), READS),
+        Probe(None, PosixCapture(__file__), None, "it crashed", facts(version="3.9.2")),
+        Probe(facts(version="2.7.18", agent=False), PosixCapture(__file__), READS),
     ):
         old = {check.id: check for check in judge(probe, {})}
         assert [(old[name].status, old[name].remedy) for name in ("python", "agent")] == [
             ("missing", "run the program by Python 3.10 or newer")
         ] * 2
-    assert check_python(told(implementation="pypy")).status == "warning"
-    assert "comes late" in check_start_method(told(start_method="forkserver")).why
-    assert check_start_method(told(start_method=None)).status == "unknown"
+    assert check_python(facts(implementation="pypy")).status == "warning"
+    assert "comes late" in check_start_method(facts(start_method="forkserver")).why
+    assert check_start_method(facts(start_method=None)).status == "unknown"
 
 
 def test_the_posix_tracer() -> None:
     capture = PosixCapture(__file__)
-    assert check_posix(Probe(told(), capture, READS), {}).status == "ok"
-    assert "before libx.so" in check_posix(Probe(told(), capture, READS), {"LD_PRELOAD": "libx.so"}).what
-    assert "saw 3 of 8" in check_posix(Probe(told(), capture, 3), {}).what
-    assert "glibc" in check_posix(Probe(told(preloaded=False), capture, None), {}).remedy
-    assert "env -i" in check_posix(Probe(told(asked_for=False), capture, None), {}).remedy
+    assert check_posix(Probe(facts(), capture, READS), {}).status == "ok"
+    assert "before libx.so" in check_posix(Probe(facts(), capture, READS), {"LD_PRELOAD": "libx.so"}).what
+    assert "saw 3 of 8" in check_posix(Probe(facts(), capture, 3), {}).what
+    assert "glibc" in check_posix(Probe(facts(preloaded=False), capture, None), {}).remedy
+    assert "env -i" in check_posix(Probe(facts(asked_for=False), capture, None), {}).remedy
     absent = PosixCapture("", (), "dftracer is not installed", "pip install it")
-    assert check_posix(Probe(told(), absent, None), {}).remedy == "pip install it"
+    assert check_posix(Probe(facts(), absent, None), {}).remedy == "pip install it"
 
 
 def test_torch_and_its_profiler() -> None:
     cpu = {"version": "2.8.0", "devices": {}, "kineto": True}
-    assert judge_torch(_Told(**cpu, events=3), "").status == "ok"  # type: ignore[arg-type]
-    assert judge_torch(_Told(**cpu, events=0), "").status == "missing"  # type: ignore[arg-type]
-    assert judge_torch(_Told(**cpu, events=3, build={"cuda": "12.8"}), "").status == "warning"  # type: ignore[arg-type]
-    assert judge_torch(_Told(version="2.8.0"), "too slow").why == "too slow"
-    assert judge_torch(_Told(broken="OSError: libcudart"), "").status == "missing"
+    assert judge_torch(TorchFacts(**cpu, events=3), "").status == "ok"  # type: ignore[arg-type]
+    assert judge_torch(TorchFacts(**cpu, events=0), "").status == "missing"  # type: ignore[arg-type]
+    assert judge_torch(TorchFacts(**cpu, events=3, build={"cuda": "12.8"}), "").status == "warning"  # type: ignore[arg-type]
+    assert judge_torch(TorchFacts(version="2.8.0"), "too slow").why == "too slow"
+    assert judge_torch(TorchFacts(broken="OSError: libcudart"), "").status == "missing"
 
 
 def test_accelerators() -> None:
     assert judge_nvidia(2, ["H100", "H100"], "", {}).what == "NVML sees 2 x H100"
     untold = judge_nvidia(1, ["H100"], "", {"power": "Timeout", "energy": "Timeout"})
-    assert (untold.status, untold.why) == ("ok", "not told: power, energy: Timeout")
+    assert (untold.status, untold.why) == ("ok", "not available: power, energy: Timeout")
     assert judge_nvidia(2, None, "not found", {}).status == "warning"
     assert judge_nvidia(2, None, "nvidia-ml-py is not installed", {}).remedy == "pip install nvidia-ml-py"
     assert judge_nvidia(0, None, "not found", {}).status == "ok"
@@ -355,8 +355,8 @@ def test_an_interpreter_named_by_a_relative_path_is_found_from_elsewhere(
     for words in (["venv/bin/python", "-u", "x.py"], ["env", "-i", "./venv/bin/python", "x.py"]):
         found = interpreter_of(words, PATH)
         assert found is not None
-        assert str(python) in found.here.words  # not what the link leads to: that is another environment
-        assert found.here.program == str(python)
+        assert str(python) in found.absolute.words  # not what the link leads to: that is another environment
+        assert found.absolute.program == str(python)
 
 
 def test_clocks(tmp_path: Path) -> None:
@@ -367,12 +367,13 @@ def test_clocks(tmp_path: Path) -> None:
     assert check_synchronised(0, 0x2001, 2500).what.endswith("to within 2.5 ms")
 
 
-MOUNTS = """\
-22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
-30 22 0:40 / /data rw - nfs4 server:/export rw
-31 30 0:41 / /data/my\\040set rw - tmpfs none rw
-32 22 0:42 / /datasets ro shared:4 master:1 - fuse.sshfs me@there ro
-"""
+MOUNTS = [
+    Mount("rootfs", "/"),
+    Mount("ext4", "/"),
+    Mount("nfs4", "/data"),
+    Mount("tmpfs", "/data/my set"),
+    Mount("fuse.sshfs", "/datasets"),
+]
 
 
 @pytest.mark.parametrize(
@@ -392,6 +393,12 @@ def test_the_mount_of_a_path(path: str, kind: str) -> None:
     assert bool(mount.meaning) == (kind != "ext4")
 
 
+def test_mounts_are_those_of_the_kernel() -> None:
+    shown = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    escaped = [(words[2], words[1].replace("\\040", " ")) for words in shown]
+    assert [(mount.kind, mount.point) for mount in mounts()] == escaped
+
+
 def test_a_session_can_be_made_where_run_would_make_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -404,8 +411,8 @@ def test_a_session_can_be_made_where_run_would_make_it(
     assert output("empty", MOUNTS).status == output("new", MOUNTS).status == "ok"
     assert output("session", MOUNTS).what == "session already holds a session"
     assert output("others", MOUNTS).what == "others exists and is not a session"
-    control_groups = f"33 22 0:43 / {tmp_path}/empty rw - cgroup2 none rw"
-    assert "on cgroup2, which keeps no files" in output("empty/x", MOUNTS + control_groups).what
+    control_groups = Mount("cgroup2", f"{tmp_path}/empty")
+    assert "on cgroup2, which keeps no files" in output("empty/x", [*MOUNTS, control_groups]).what
 
 
 def test_where_sessions_go(tmp_path: Path) -> None:
@@ -422,7 +429,7 @@ def test_what_follows_from_the_checks() -> None:
     assert consequences([unknown("agent", "", ""), ok("posix", "")])[0] == ["POSIX calls"]
     no_torch = consequences([ok("agent", ""), ok("posix", ""), warning("torch", "", "")])
     assert no_torch[1] == ["steps, data waits and their causes", "operators and kernels (torch.profiler)"]
-    broken = judge_torch(_Told(broken="OSError: libcudart"), "")
+    broken = judge_torch(TorchFacts(broken="OSError: libcudart"), "")
     assert "steps, data waits and their causes" in consequences([*good, broken])[1]
     assert consequences([ok("nvidia", "NVML sees 1 x A")])[0] == ["GPUs"]
     assert consequences([warning("nvidia", "2 device nodes", "")])[1] == ["GPUs"]

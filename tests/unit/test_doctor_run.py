@@ -14,44 +14,44 @@ from pathlib import Path
 import pytest
 
 from iotrace.cli import _main
-from iotrace.doctor.checks.catalog import Visit
+from iotrace.doctor.checks.catalog import Catalog
 from iotrace.doctor.results import CheckError, ok
-from iotrace.doctor.run import UsageError, run_checks
-from iotrace.doctor.sandbox import ClosedError, Workplace
+from iotrace.doctor.run import BadDataError, run_checks
+from iotrace.doctor.sandbox import ClosedError, Sandbox
 
 
 def test_a_check_that_fails_or_hangs_is_unknown_and_the_others_count() -> None:
-    told = threading.Event()
+    release = threading.Event()
 
     def fails() -> None:
         raise OSError("no such thing")
 
     def hangs() -> None:
-        told.wait()
+        release.wait()
 
     found = run_checks(
         [("a", fails), ("b", hangs), ("c", lambda: ok("c", "fine"))],  # type: ignore[list-item]
         seconds=2,
     )
-    told.set()
+    release.set()
     assert [(check.id, check.status) for check in found] == [("a", "unknown"), ("b", "unknown"), ("c", "ok")]
     assert "OSError: no such thing" in found[0].why
     assert "2.0 s" in found[1].why
 
 
-def test_a_wrong_use_is_told_at_once() -> None:
+def test_a_wrong_use_ends_all_checks_at_once() -> None:
     """The other check still hangs then."""
-    told = threading.Event()
+    release = threading.Event()
 
     def hangs() -> None:
-        told.wait()
+        release.wait()
 
     def refuses() -> None:
-        raise UsageError("no such data")
+        raise BadDataError("no such data")
 
-    with pytest.raises(UsageError):
+    with pytest.raises(BadDataError):
         run_checks([("a", hangs), ("b", refuses)], seconds=200)  # type: ignore[list-item]
-    told.set()
+    release.set()
 
 
 def test_without_threads_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,37 +63,37 @@ def test_without_threads_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> No
     assert [(check.status, check.why) for check in found] == [("unknown", "can't start new thread")]
 
 
-def test_a_closed_workplace_has_ended_its_processes_and_removed_its_directories(
+def test_a_closed_sandbox_has_ended_its_processes_and_removed_its_directories(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    workplace, codes = Workplace(), []
+    sandbox, codes = Sandbox(), []
 
     def work() -> None:
-        with workplace.directory() as directory:
+        with sandbox.directory() as directory:
             line = [sys.executable, "-c", "import time; time.sleep(60)"]
-            codes.append(workplace.run(line, dict(os.environ), 50, directory).returncode)
+            codes.append(sandbox.run(line, dict(os.environ), 50, directory).returncode)
 
     thread = threading.Thread(target=work)
     thread.start()
-    while not workplace._groups:
+    while not sandbox._groups:
         time.sleep(0.01)
     assert len(list(tmp_path.iterdir())) == 1
-    workplace.close()
+    sandbox.close()
     thread.join()
     assert codes == [-9]
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(ClosedError), workplace.directory():
+    with pytest.raises(ClosedError), sandbox.directory():
         pass
 
 
 def test_nothing_is_made_in_the_users_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # as where neither TMPDIR nor /tmp can be written
-    with pytest.raises(CheckError, match="no temporary directory"), Workplace().directory():
+    with pytest.raises(CheckError, match="no temporary directory"), Sandbox().directory():
         pass
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    with Workplace().directory() as directory:
+    with Sandbox().directory() as directory:
         assert directory.parent == tmp_path
 
 
@@ -101,10 +101,10 @@ def test_the_reason_and_the_remedy_are_those_of_the_operating_system() -> None:
     def many_files() -> None:
         raise OSError(24, "Too many open files", "/tmp/x")
 
-    def no_place() -> None:
+    def no_directory() -> None:
         raise CheckError("no directory", "set TMPDIR")
 
-    found = run_checks([("a", many_files), ("b", no_place)])  # type: ignore[list-item]
+    found = run_checks([("a", many_files), ("b", no_directory)])  # type: ignore[list-item]
     assert [(check.status, check.why, check.remedy) for check in found] == [
         ("unknown", "Too many open files", "ulimit -n 1024"),
         ("unknown", "no directory", "set TMPDIR"),
@@ -113,20 +113,20 @@ def test_the_reason_and_the_remedy_are_those_of_the_operating_system() -> None:
 
 def test_nothing_is_asked_of_a_path_outside_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
-    told: list[object] = []
+    names: list[object] = []
 
     def hangs(path: object, *_: object, **__: object) -> None:
         asked.append(path)
 
-    def told_of(words: list[str], data: str, output: str) -> None:
+    def list_checks(words: list[str], data: str, output: str) -> None:
         for module, name in ((os, "stat"), (os, "lstat"), (os.path, "exists"), (shutil, "which")):
             monkeypatch.setattr(module, name, hangs)
-        found = Visit(words, data, output, {"PATH": "/dead"}).checks()
+        found = Catalog(words, data, output, {"PATH": "/dead"}).checks()
         monkeypatch.undo()
-        told.extend(identity for identity, _ in found)
-        raise UsageError("enough")
+        names.extend(identity for identity, _ in found)
+        raise BadDataError("enough")
 
-    monkeypatch.setattr("iotrace.doctor.diagnose.diagnose", told_of)
+    monkeypatch.setattr("iotrace.doctor.diagnose.diagnose", list_checks)
     words = [
         "doctor",
         "--data",
@@ -140,17 +140,17 @@ def test_nothing_is_asked_of_a_path_outside_a_check(monkeypatch: pytest.MonkeyPa
     ]
     assert _main(words) == 1
     assert asked == []
-    assert {"command", "agent", "output", "data", "page-cache"} <= set(told)
+    assert {"command", "agent", "output", "data", "page-cache"} <= set(names)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_visit_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
+def test_an_interrupted_doctor_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
     slow = tmp_path / "python3.99"
     slow.write_text(f"#!/bin/sh\necho $$ >> {tmp_path}/pids; exec sleep 60\n")
     slow.chmod(0o755)
     (tmp_path / "tmp").mkdir()
     line = [sys.executable, "-m", "iotrace", "doctor", "--", str(slow)]
-    visit = subprocess.Popen(
+    doctor = subprocess.Popen(
         line,
         env={**os.environ, "TMPDIR": str(tmp_path / "tmp")},
         stdout=subprocess.DEVNULL,
@@ -161,9 +161,9 @@ def test_an_interrupted_visit_leaves_nothing(number: signal.Signals, tmp_path: P
     while len(pids) < 2 and time.monotonic() < deadline:
         time.sleep(0.02)
         pids = (tmp_path / "pids").read_text().split() if (tmp_path / "pids").exists() else []
-    visit.send_signal(number)
-    _, errors = visit.communicate(timeout=120)
-    assert visit.returncode == (130 if number == signal.SIGINT else -number)
+    doctor.send_signal(number)
+    _, errors = doctor.communicate(timeout=120)
+    assert doctor.returncode == (130 if number == signal.SIGINT else -number)
     assert b"Traceback" not in errors
     assert len(pids) == 2
     assert not [pid for pid in pids if Path(f"/proc/{pid}/exe").exists()]

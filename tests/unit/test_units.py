@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from iotrace.report import units
+from iotrace import units
 
 
 @pytest.mark.parametrize(

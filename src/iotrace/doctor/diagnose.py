@@ -1,4 +1,4 @@
-"""The doctor's visit: its checks run together, and what follows from them."""
+"""Run the checks, and say what follows from them for a run."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import time
 import msgspec
 
 from iotrace import __version__
-from iotrace.doctor import command
-from iotrace.doctor.checks import accelerators
-from iotrace.doctor.checks.catalog import Visit
+from iotrace.doctor.checks import accelerators, command
+from iotrace.doctor.checks.catalog import Catalog
 from iotrace.doctor.checks.torch_probe import BROKEN
 from iotrace.doctor.probe import clean_environment
 from iotrace.doctor.results import SCHEMA_VERSION, Check, Diagnosis, Unknown
@@ -27,16 +26,19 @@ _GPUS = "GPUs"
 
 
 def diagnose(words: list[str], data: str | None, output: str | None) -> Diagnosis:
-    """Look at what a run of the command `words` (may be empty: iotrace's own Python) would meet here.
+    """Check what a run of the command `words` would capture here; without words, of iotrace's own Python.
 
-    `data` and `output` as the user gave them. UsageError where the data cannot be looked at.
+    `data` and `output` are as the user gave them.
+
+    Raises:
+        BadDataError: `data` cannot be looked at.
     """
     start = time.monotonic()
-    visit = Visit(words, data, output, clean_environment())
+    catalog = Catalog(words, data, output, clean_environment())
     try:
-        found = run_checks(visit.checks())
+        found = run_checks(catalog.checks())
     finally:  # an interruption, too
-        visit.workplace.close()
+        catalog.sandbox.close()
     if any(check.id == "torch" and check.status == "warning" for check in found):
         found = [check for check in found if check.id != "torch-profiler"]
     found = [_readable_check(check) for check in found]
@@ -45,7 +47,7 @@ def diagnose(words: list[str], data: str | None, output: str | None) -> Diagnosi
         schema_version=SCHEMA_VERSION,
         iotrace_version=__version__,
         argv=[_readable(word) for word in words],
-        interpreter=_readable(visit.interpreter) if visit.interpreter is not None else None,
+        interpreter=_readable(catalog.interpreter) if catalog.interpreter is not None else None,
         captured=captured,
         not_captured=not_captured,
         unknown=not_known,
@@ -55,17 +57,17 @@ def diagnose(words: list[str], data: str | None, output: str | None) -> Diagnosi
 
 
 def _readable(text: str) -> str:
-    """`text` as UTF-8 can hold it: names of files may be any bytes."""
+    """Return `text` as UTF-8 can hold it: names of files may be any bytes."""
     return text.encode(errors="surrogateescape").decode(errors="replace")
 
 
 def _readable_check(check: Check) -> Check:
-    told = {name: _readable(getattr(check, name)) for name in ("what", "why", "remedy")}
-    return msgspec.structs.replace(check, **told)
+    readable = {name: _readable(getattr(check, name)) for name in ("what", "why", "remedy")}
+    return msgspec.structs.replace(check, **readable)
 
 
 def consequences(checks: list[Check]) -> tuple[list[str], list[str], list[Unknown]]:
-    """What will be recorded, what will not, and of what it is not known, with the reason."""
+    """Return the parts that will be recorded, those that will not, and those of which it is not known."""
     status = {check.id: check.status for check in checks}
     if any(check.what.startswith(BROKEN) for check in checks):
         status["torch"] = "missing"
@@ -83,24 +85,24 @@ def consequences(checks: list[Check]) -> tuple[list[str], list[str], list[Unknow
             not_known.append(Unknown(part, _why_unknown(needed, checks)))
         else:
             captured.append(part)
-    nowhere = (accelerators.NO_NVIDIA, accelerators.NO_AMD)
-    gpus = [check for check in checks if check.id in ("nvidia", "amd") and check.what not in nowhere]
-    there = [check.status for check in gpus]
-    if "ok" in there and not lost_all:
+    absent = (accelerators.NO_NVIDIA, accelerators.NO_AMD)
+    gpus = [check for check in checks if check.id in ("nvidia", "amd") and check.what not in absent]
+    states = [check.status for check in gpus]
+    if "ok" in states and not lost_all:
         captured.append(_GPUS)
-    elif "unknown" in there and not lost_all:
+    elif "unknown" in states and not lost_all:
         not_known.append(Unknown(_GPUS, _why_unknown(("nvidia", "amd"), gpus)))
-    elif there:
+    elif states:
         not_captured.append(_GPUS)
     return captured, not_captured, not_known
 
 
 def _why_unknown(needed: tuple[str, ...], checks: list[Check]) -> str:
-    """The first unknown check of `needed`, else the one for want of which they were not made; its reason."""
+    """Return the reason of the first unknown check of `needed`, else of the one that these need."""
     unanswered = {check.id: check for check in checks if check.status == "unknown"}
     for name in (*needed, "agent", "interpreter"):
         if name in unanswered:
             check = unanswered[name]
-            # Where there is no interpreter to try, the finding is the reason.
+            # Without an interpreter to try, the finding is the reason.
             return f"{name}: {check.what if name == 'interpreter' else check.why}"
-    return f"{', '.join(needed)}: not looked at"
+    return f"{', '.join(needed)}: not checked"

@@ -1,4 +1,4 @@
-"""What the command's words say, as far as they can be read without running it: workers, ranks, data."""
+"""Guess from the command's words, without running it: workers, ranks and data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 _DATA = frozenset(
     {"data", "dataset", "datasets", "dataroot", "datadir", "traindir", "train", "input", "inputs"}
 )
-_PLACE = frozenset({"dir", "path", "root", "file", "files", "folder", "directory"})
+_DIRECTORY = frozenset({"dir", "path", "root", "file", "files", "folder", "directory"})
 _NO_DATA = frozenset(
     {"log", "logs", "logdir", "logging", "out", "output", "outputs", "save", "checkpoint", "checkpoints"}
     | {"ckpt", "cache", "tmp", "temp", "run", "runs", "result", "results", "resume", "config", "venv"}
@@ -27,13 +27,13 @@ _NUMBER = re.compile(r"\d{1,9}")
 
 
 def workers_of(command: list[str]) -> int | None:
-    """How many loader workers the command's words ask for (``--workers 4``, ``num_workers=4``)."""
+    """Return how many loader workers the words ask for (``--workers 4``, ``num_workers=4``), if any."""
     less_clear = None
     for name, value in _settings(command):
-        told = _WORKERS.fullmatch(name)
-        if told is None or not _NUMBER.fullmatch(value):
+        match = _WORKERS.fullmatch(name)
+        if match is None or not _NUMBER.fullmatch(value):
             continue
-        before = _parts(told[1])[-1:]
+        before = _parts(match[1])[-1:]
         if before == ["num"]:
             return int(value)
         if less_clear is None and before != ["persistent"]:
@@ -42,7 +42,7 @@ def workers_of(command: list[str]) -> int | None:
 
 
 def ranks_of(command: list[str]) -> int:
-    """How many training processes the command starts on this host, as torchrun is told."""
+    """Return how many training processes the command starts on this host, by torchrun's option."""
     for name, value in _settings(command):
         if _RANKS.fullmatch(name) and _NUMBER.fullmatch(value):
             return max(1, int(value))
@@ -50,51 +50,51 @@ def ranks_of(command: list[str]) -> int:
 
 
 def data_of(command: list[str], directory: Path) -> Path | None:
-    """A guess at the data: what an option that is called so names, if that exists; else the first argument,
-    or value of another option, that does; else ``data`` here.
+    """Guess the data: the existing path that an option named like data has as its value; else the first
+    argument or other option's value that exists; else ``data`` in this directory.
     """
     settings = list(_settings(_arguments(command)))
     named = [value for name, value in settings if _names_data(name)]
     others = [value for name, value in settings if not _NO_DATA & set(_parts(name))]
     for text in (*named, *others):
         path = directory / text
-        if text and not text.startswith("-") and path.suffix not in _CODE and _is_there(path):
+        if text and not text.startswith("-") and path.suffix not in _CODE and _is_data(path):
             return Path(text)
     return Path("data") if (directory / "data").is_dir() else None
 
 
 def _settings(command: list[str]) -> Iterator[tuple[str, str]]:
-    """Pairs of an option's name and its value; a plain word is a value without a name.
+    """Yield pairs of an option's name and its value; a plain word is a value without a name.
 
-    What follows an ``--option`` is taken as its value, although the option may be a flag.
+    What follows an ``--option`` counts as its value, although the option may be a flag.
     """
-    behind_option = False
+    after_option = False
     for word, following in pairwise([*command[1:], ""]):
         name, equals, value = word.partition("=")
         if equals and (word.startswith("-") or "/" not in name):
             yield name, value
         elif word.startswith("-"):
             yield word, following
-            behind_option = not following.startswith("-")
+            after_option = not following.startswith("-")
             continue
-        elif not behind_option:
+        elif not after_option:
             yield "", word
-        behind_option = False
+        after_option = False
 
 
 def _arguments(command: list[str]) -> list[str]:
-    """`command` without the assignments of env, and without the name of a module that Python runs."""
+    """Return `command` without the assignments of env, and without the name of a module that Python runs."""
     rest = list(command)
     if rest and os.path.basename(rest[0]) == "env":
         while len(rest) > 1 and _ASSIGNMENT.match(rest[1]):
             del rest[1]
-    module = next((place for place, word in enumerate(rest) if _MODULE.fullmatch(word)), len(rest))
+    module = next((index for index, word in enumerate(rest) if _MODULE.fullmatch(word)), len(rest))
     return [*rest[:module], *rest[module + 2 :]]
 
 
 def _names_data(name: str) -> bool:
     parts = _parts(name)
-    while parts and parts[-1] in _PLACE:
+    while parts and parts[-1] in _DIRECTORY:
         parts.pop()
     return bool(parts) and parts[-1] in _DATA
 
@@ -103,6 +103,6 @@ def _parts(name: str) -> list[str]:
     return [part for part in re.split(r"[-_.]+", name.lower()) if part]
 
 
-def _is_there(path: Path) -> bool:
-    """Whether it exists and is no program."""
+def _is_data(path: Path) -> bool:
+    """Say whether `path` exists and is not a program."""
     return os.path.exists(path) and not (path.is_file() and os.access(path, os.X_OK))

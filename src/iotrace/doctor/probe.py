@@ -1,4 +1,4 @@
-"""A tiny program, run by the command's own interpreter as `iotrace run` would run it."""
+"""Run a tiny program by the command's interpreter, traced as `iotrace run` would trace it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from dataclasses import dataclass
 import msgspec
 
 from iotrace.doctor.command import Interpreter
-from iotrace.doctor.sandbox import Workplace
+from iotrace.doctor.sandbox import Sandbox
 from iotrace.launch import posix
 from iotrace.launch.capture import own_python, traced_environment
 from iotrace.session import names
 from iotrace.sources.dftracer.calls import read_posix
 
 READS, READ_BYTES = 8, 512
-# For both tries together: a check that is given up leaves no child and no directory behind.
+# For both runs together: they end before the check is given up.
 _SECONDS = 3.6
 
-# In any Python, 2.7 too: what it is, whether the agent has come, and reads for the tracer to see. dftracer
-# deletes the file of a process with fewer than five calls.
+# Runs in any Python, 2.7 too: prints what it is and whether the agent is there, and reads a file for the
+# tracer to see. dftracer deletes the file of a process with fewer than five calls.
 _PROGRAM = """
 import json, os, sys
 bootstrap = sys.modules.get("iotrace.agent.bootstrap")
@@ -77,8 +77,8 @@ print(json.dumps({
 """
 
 
-class Told(msgspec.Struct, frozen=True):
-    """What the tiny program said of its interpreter."""
+class InterpreterFacts(msgspec.Struct, frozen=True):
+    """What the tiny program prints of its interpreter."""
 
     agent: bool
     preloaded: bool
@@ -99,60 +99,64 @@ class Told(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Probe:
-    """How the traced tiny program went. `reads_seen` of READS; None where the tracer was not loaded.
+    """The result of the traced tiny program. `reads_seen` of READS; None where the tracer was not loaded.
 
-    `bare` is what it told untraced, asked only where it failed traced.
+    `facts` is None where it failed; `untraced` holds the facts of a run without iotrace, made only then.
     """
 
-    told: Told | None
+    facts: InterpreterFacts | None
     capture: posix.PosixCapture
     reads_seen: int | None
     failure: str = ""
-    bare: Told | None = None
+    untraced: InterpreterFacts | None = None
 
 
-def probe(interpreter: Interpreter, environment: dict[str, str], workplace: Workplace) -> Probe:
-    """Run the tiny program with agent and POSIX tracer, in a directory that is removed afterwards."""
+def probe(interpreter: Interpreter, environment: dict[str, str], sandbox: Sandbox) -> Probe:
+    """Run the tiny program with agent and POSIX tracer, in a directory that is removed afterwards.
+
+    Raises:
+        OSError: files, processes or memory have run out, which is not the interpreter's fault.
+    """
     deadline = time.monotonic() + _SECONDS
 
     def attempt(variables: dict[str, str]) -> tuple[subprocess.CompletedProcess[str] | None, str]:
         try:
             line = [*interpreter.words, "-c", _PROGRAM]
-            return workplace.run(line, variables, max(0.1, deadline - time.monotonic()), directory), ""
+            return sandbox.run(line, variables, max(0.1, deadline - time.monotonic()), directory), ""
         except subprocess.TimeoutExpired:
             return None, f"it did not end within {_SECONDS} s"
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM):
-                raise  # it is not the interpreter's fault
+                raise
             return None, str(error)
 
-    with workplace.directory() as directory:
+    with sandbox.directory() as directory:
         (directory / names.PROCESSES).mkdir()
         (directory / names.POSIX).mkdir()
         (directory / "data.bin").write_bytes(bytes(READS * READ_BYTES))
         capture = posix.plan([*posix.python_directories(interpreter.program), *own_python()], ["data.bin"])
         traced = traced_environment(environment, capture, directory, {})
         done, failure = attempt(traced)
-        told = _told(done)
-        if told is None:
-            bare, _ = attempt(environment)
-            return Probe(None, capture, None, failure or last_line(done), _told(bare))
+        facts = _facts_in(done)
+        if facts is None:
+            untraced, _ = attempt(environment)
+            return Probe(None, capture, None, failure or last_line(done), _facts_in(untraced))
         calls = read_posix(directory / names.POSIX)
         seen = sum(calls.names[number] == "read" for number in calls.name.tolist())
-        return Probe(told, capture, seen if told.preloaded else None, _preload_error(done))
+        return Probe(facts, capture, seen if facts.preloaded else None, _preload_error(done))
 
 
-def _told(done: subprocess.CompletedProcess[str] | None) -> Told | None:
+def _facts_in(done: subprocess.CompletedProcess[str] | None) -> InterpreterFacts | None:
     if done is None or done.returncode or not done.stdout.strip():
         return None
     try:
-        return msgspec.json.decode(done.stdout.strip().splitlines()[-1], type=Told)
+        return msgspec.json.decode(done.stdout.strip().splitlines()[-1], type=InterpreterFacts)
     except msgspec.DecodeError:
         return None
 
 
 def last_line(done: subprocess.CompletedProcess[str] | None) -> str:
-    """What a process said last on standard error, else how it ended."""
+    """Return the last line of a process's standard error, else how it ended."""
     if done is None:
         return ""
     if done.returncode < 0:
@@ -162,18 +166,18 @@ def last_line(done: subprocess.CompletedProcess[str] | None) -> str:
 
 
 def _preload_error(done: subprocess.CompletedProcess[str] | None) -> str:
-    """What the dynamic loader said where it could not preload."""
+    """Return the dynamic loader's message where it could not preload."""
     lines = done.stderr.splitlines() if done else []
     return next((line for line in lines if "LD_PRELOAD" in line and "dftracer" in line), "")
 
 
 def default_interpreter() -> Interpreter:
-    """iotrace's own, where no command was given."""
+    """Return iotrace's interpreter, for use without a command."""
     return Interpreter((sys.executable,), sys.executable)
 
 
 def clean_environment() -> dict[str, str]:
-    """This process's environment, without another session's settings, and good in any directory."""
+    """Return this process's environment without another session's settings, its paths absolute."""
     found = {key: value for key, value in os.environ.items() if key != names.SETTINGS_VARIABLE}
     if found.get("PYTHONPATH"):
         entries = found["PYTHONPATH"].split(os.pathsep)

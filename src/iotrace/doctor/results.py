@@ -1,4 +1,4 @@
-"""What the doctor says, as plain data: its JSON is documented in docs/doctor.md."""
+"""The doctor's findings as plain data. docs/doctor.md documents their JSON."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Status = Literal["ok", "warning", "missing", "unknown"]
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One thing looked at. `what` is the finding; `why` it matters; `remedy` what would help.
+    """The result of one check. `what` is the finding, `why` it matters, `remedy` what would help.
 
     ``missing``: a part of the recording will not be there. ``warning``: it will, but something makes the
-    run slow or a figure hard to read. ``unknown``: it could not be looked at, for the reason in `why`.
+    run slow or a figure hard to read. ``unknown``: the check could not be made, for the reason in `why`.
     """
 
     id: str
@@ -26,14 +26,14 @@ class Check(msgspec.Struct, frozen=True):
 
 
 class Unknown(msgspec.Struct, frozen=True):
-    """A part of the recording of which it is not known whether it will be there; `why` names the check."""
+    """A part of the recording that may or may not be there; `why` names the check that could not be made."""
 
     part: str
     why: str
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """Every check, and what follows for a run. `interpreter` is null where CMD starts none that was found."""
+    """Every check, and what follows for a run. `interpreter` is null where none was found in CMD."""
 
     schema_version: int
     iotrace_version: str
@@ -47,7 +47,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckError(Exception):
-    """Why a check could not be made, and what would help."""
+    """A check could not be made. `remedy` is what would help."""
 
     def __init__(self, message: str, remedy: str) -> None:
         super().__init__(message)
@@ -55,20 +55,20 @@ class CheckError(Exception):
 
 
 def ok(identity: str, what: str, why: str = "") -> Check:
-    """All is well; `why` may say what it means."""
+    """Make a finding that all is well; `why` may say what it means."""
     return Check(identity, "ok", what, why)
 
 
 def warning(identity: str, what: str, why: str, remedy: str = "") -> Check:
-    """Recorded all the same, but worth knowing."""
+    """Make a finding that is worth knowing; the recording is complete all the same."""
     return Check(identity, "warning", what, why, remedy)
 
 
 def missing(identity: str, what: str, why: str, remedy: str = "") -> Check:
-    """A part of the recording will not be there."""
+    """Make a finding that a part of the recording will not be there."""
     return Check(identity, "missing", what, why, remedy)
 
 
 def unknown(identity: str, what: str, why: str, remedy: str = "") -> Check:
-    """It could not be looked at."""
+    """Make a finding of a check that could not be made."""
     return Check(identity, "unknown", what, why, remedy)

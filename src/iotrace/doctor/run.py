@@ -1,4 +1,4 @@
-"""All checks at once, each in a thread of its own: one that hangs (a dead mount) is told, not waited for."""
+"""Run all checks at once, a thread each: one that hangs (a dead mount) is unknown, not waited for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from iotrace.doctor.results import Check, CheckError, unknown
 from iotrace.errors import IotraceError
 
-# What one look may take; `iotrace doctor` is to answer within 5 s.
+# For all checks together; `iotrace doctor` is to answer within 5 s.
 PATIENCE_SECONDS = 4.2
 
 _NOT_LOOKED_AT = "it could not be looked at"
@@ -31,54 +31,57 @@ _NO_THREAD = "ulimit -u and -v unlimited, or a larger pids.max of the control gr
 Named = tuple[str, Callable[[], "Check | list[Check]"]]
 
 
-class UsageError(IotraceError):
-    """What the user named cannot be looked at: raised by a check, it ends the visit at once."""
+class BadDataError(IotraceError):
+    """The data that the user named cannot be looked at: raised by a check, it ends all checks at once."""
 
 
 def run_checks(checks: Sequence[Named], seconds: float = PATIENCE_SECONDS) -> list[Check]:
-    """The results of `checks`, in their order, within about `seconds`.
+    """Return the results of `checks`, in their order, within about `seconds`.
 
-    A check that raises or does not return in time is ``unknown``, with the reason. UsageError is passed on.
+    A check that raises or does not return in time is ``unknown``, with the reason.
+
+    Raises:
+        BadDataError: a check raised it.
     """
     deadline = time.monotonic() + seconds
     found: dict[int, list[Check]] = {}
-    ended: queue.SimpleQueue[tuple[int, list[Check] | UsageError]] = queue.SimpleQueue()
+    ended: queue.SimpleQueue[tuple[int, list[Check] | BadDataError]] = queue.SimpleQueue()
 
-    def one(place: int, identity: str, check: Callable[[], Check | list[Check]]) -> None:
+    def run(index: int, identity: str, check: Callable[[], Check | list[Check]]) -> None:
         try:
             result = check()
-            ended.put((place, result if isinstance(result, list) else [result]))
-        except UsageError as error:
-            ended.put((place, error))
-        except Exception as error:  # whatever is odd about this machine, the other checks count
-            ended.put((place, [_failed(identity, error)]))
+            ended.put((index, result if isinstance(result, list) else [result]))
+        except BadDataError as error:
+            ended.put((index, error))
+        except Exception as error:  # whatever is odd about this machine, the other checks go on
+            ended.put((index, [_failed(identity, error)]))
 
     started = 0
-    for place, (identity, check) in enumerate(checks):
+    for index, (identity, check) in enumerate(checks):
         try:
             # Daemons: a thread that is stuck in the kernel must not keep the command from ending.
-            threading.Thread(target=one, args=(place, identity, check), daemon=True).start()
+            threading.Thread(target=run, args=(index, identity, check), daemon=True).start()
             started += 1
         except RuntimeError as error:  # processes or memory are limited
-            found[place] = [unknown(identity, _NOT_LOOKED_AT, str(error), _NO_THREAD)]
+            found[index] = [unknown(identity, _NOT_LOOKED_AT, str(error), _NO_THREAD)]
     for _ in range(started):
         try:
-            place, result = ended.get(timeout=max(0.0, deadline - time.monotonic()))
+            index, result = ended.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:
             break
-        if isinstance(result, UsageError):
+        if isinstance(result, BadDataError):
             raise result
-        found[place] = result
+        found[index] = result
     late = f"it did not end within {seconds:.1f} s"
     return [
         result
-        for place, (identity, _) in enumerate(checks)
-        for result in found.get(place, [unknown(identity, "no answer", late, _ASK_BY_HAND)])
+        for index, (identity, _) in enumerate(checks)
+        for result in found.get(index, [unknown(identity, "no answer", late, _ASK_BY_HAND)])
     ]
 
 
 def _failed(identity: str, error: Exception) -> Check:
-    """``unknown``; the remedy is that of the operating system's reason, where there is one."""
+    """Make an ``unknown`` of `error`, with the remedy for the system's reason where one is known."""
     if isinstance(error, CheckError):
         return unknown(identity, _NOT_LOOKED_AT, str(error), error.remedy)
     if isinstance(error, FileNotFoundError) and not error.filename and _is_deleted(os.curdir):
@@ -92,7 +95,7 @@ def _failed(identity: str, error: Exception) -> Check:
 
 
 def _is_deleted(directory: str) -> bool:
-    """Whether it has no name any more; it can still be looked at then."""
+    """Say whether `directory` has no name any more: it can still be examined then."""
     try:
         return os.stat(directory).st_nlink == 0
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Processes and directories of the checks: whatever ends the visit, nothing of it stays behind."""
+"""Processes and temporary directories of the checks. Nothing of them is left, however the doctor ends."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from pathlib import Path
 
 from iotrace.doctor.results import CheckError
 
-# What ending everything may take: a child that was killed is gone at once, unless the kernel does not answer.
+# For all processes to end: one that was killed is gone at once, unless the kernel does not answer.
 _CLOSING_SECONDS = 1.0
 
 
 class ClosedError(Exception):
-    """The visit is over: no check may begin anything any more."""
+    """The sandbox is closed: a check that is late may start nothing more."""
 
 
-class Workplace:
+class Sandbox:
     """Gives checks processes and directories, from any thread, and takes them all back on `close`."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Workplace:
         self._closed = False
 
     def close(self) -> None:
-        """End every process group, and wait until the checks that used them have cleaned up."""
+        """Kill every process group, and wait until the checks that used them have cleaned up."""
         deadline = time.monotonic() + _CLOSING_SECONDS
         with self._changed:
             self._closed = True
@@ -43,15 +43,20 @@ class Workplace:
             while self._in_use and time.monotonic() < deadline:
                 self._changed.wait(deadline - time.monotonic())
             in_use = self._in_use
-        if not in_use:  # those that could not be removed, as too few files may be open: now no check has any
+        if not in_use:  # what could not be removed for want of open files can be now: no check has any
             for path in list(self._directories):
                 self._remove(path)
 
     @contextmanager
     def directory(self) -> Iterator[Path]:
-        """A directory of one's own, empty, removed afterwards."""
+        """Make an empty directory, removed afterwards.
+
+        Raises:
+            CheckError: there is no temporary directory that can be written.
+            ClosedError: the sandbox is closed.
+        """
         with self._used():
-            path = Path(tempfile.mkdtemp(prefix="iotrace-doctor-", dir=_place()))
+            path = Path(tempfile.mkdtemp(prefix="iotrace-doctor-", dir=_temporary_directory()))
             self._directories.add(path)
             try:
                 yield path
@@ -66,7 +71,12 @@ class Workplace:
     def run(
         self, line: list[str], environment: dict[str, str], seconds: float, directory: Path
     ) -> subprocess.CompletedProcess[str]:
-        """Run `line` and what it starts; subprocess.TimeoutExpired, and all of it killed, after `seconds`."""
+        """Run the command `line` in `directory`, and return how it ended.
+
+        Raises:
+            subprocess.TimeoutExpired: after `seconds`; it and all that it started are killed.
+            ClosedError: the sandbox is closed.
+        """
         with self._used():
             process = subprocess.Popen(
                 line,
@@ -98,7 +108,7 @@ class Workplace:
     def _used(self) -> Iterator[None]:
         with self._changed:
             if self._closed:
-                raise ClosedError("the visit is over")
+                raise ClosedError("the sandbox is closed")
             self._in_use += 1
         try:
             yield
@@ -115,20 +125,14 @@ def _kill(group: int) -> None:
         pass
 
 
-def _place() -> str:
-    """Where directories are made. Not the current one, which is tempfile's last resort: it is the user's."""
+def _temporary_directory() -> str:
+    """Return tempfile's directory, but not its last resort: the current directory is the user's."""
     asked = [os.path.abspath(path) for path in map(os.environ.get, ("TMPDIR", "TEMP", "TMP")) if path]
     try:
-        place = tempfile.gettempdir()
-    except FileNotFoundError:
-        place = os.curdir
-    if place not in asked and place in (os.curdir, _current_directory()):
+        directory = tempfile.gettempdir()
+        current = os.getcwd()
+    except FileNotFoundError:  # none can be written, or the current directory was deleted
+        directory = current = os.curdir
+    if directory == current and directory not in asked:
         raise CheckError("there is no temporary directory that can be written", "set TMPDIR to one that can")
-    return place
-
-
-def _current_directory() -> str:
-    try:
-        return os.getcwd()
-    except FileNotFoundError:  # deleted
-        return os.curdir
+    return directory

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from iotrace.errors import IotraceError
-from iotrace.report.units import milliseconds, percent
 from iotrace.sweeps.results import PointResult, SweepResult
+from iotrace.units import milliseconds, percent
 
 
 def print_sweep(result: SweepResult, console: Console) -> None:

@@ -22,8 +22,8 @@ from iotrace.report.layout import command as _command
 from iotrace.report.layout import line as _line
 from iotrace.report.terminal_compute import print_compute, print_imbalance
 from iotrace.report.terminal_system import print_io, print_system
-from iotrace.report.units import milliseconds, percent
 from iotrace.sources.clocks.session_clock import step_text
+from iotrace.units import milliseconds, percent
 
 _MOST_CAUSES = 5
 _MOST_REGIONS = 6

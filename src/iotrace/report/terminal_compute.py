@@ -7,7 +7,7 @@ from rich.text import Text
 
 from iotrace.analysis.results import Accelerator, Imbalance, RankReport, Straggler
 from iotrace.report.layout import line
-from iotrace.report.units import milliseconds, percent
+from iotrace.units import milliseconds, percent
 
 _WORTH_SHOWING = 0.005  # of the step
 _MOST_MODULES = 3

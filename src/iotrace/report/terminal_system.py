@@ -8,7 +8,7 @@ from rich.text import Text
 
 from iotrace.analysis.results import Gpu, Io, ProcessUse, System
 from iotrace.report.layout import line
-from iotrace.report.units import milliseconds, percent, size
+from iotrace.units import milliseconds, percent, size
 
 _MOST_FILES = 6
 _MOST_GPUS = 8

@@ -1,16 +1,15 @@
-"""Accelerators: their device nodes, and what the sidecar's own readers get of them."""
+"""Check the accelerators: their device nodes, and what the sidecar's readers get of them."""
 
 from __future__ import annotations
 
 import glob
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
 
-from iotrace.doctor.checks.processors import counted
 from iotrace.doctor.results import Check, ok, warning
 from iotrace.launch.telemetry import amd as amd_smi
 from iotrace.launch.telemetry import nvml
 from iotrace.launch.telemetry.gpus import Device, Emit, FigureError, UnavailableError
+from iotrace.units import counted
 
 _NVIDIA_NODES = "/dev/nvidia[0-9]*"
 _AMD_NODE = "/dev/kfd"
@@ -19,22 +18,22 @@ _CONTAINER = "in a container: --gpus all, with NVIDIA_DRIVER_CAPABILITIES=comput
 
 
 def nvidia() -> Check:
-    """NVML, its devices, and the figures that they give."""
+    """Check NVML, its devices, and the figures that they give."""
     return judge_nvidia(len(glob.glob(_NVIDIA_NODES)), *_ask(nvml.find))
 
 
 def amd() -> Check:
-    """The same of AMD's, by amdsmi; not asked where there is no device, as it loads a lot."""
+    """Check amdsmi in the same way; without a device it is not loaded, which takes long."""
     if not glob.glob(_AMD_NODE):
         return judge_amd(False, None, "", {})
     return judge_amd(True, *_ask(amd_smi.find))
 
 
 def _ask(find: Callable[[Emit], list[Device]]) -> tuple[list[str] | None, str, dict[str, str]]:
-    """Names of the devices (None without the library), what went wrong, and why figures are not told."""
-    told: list[dict[str, Any]] = []
+    """Return the devices' names (None without the library), the problems, and why each figure failed."""
+    emitted: list[Mapping[str, object]] = []
     try:
-        devices = find(told.append)
+        devices = find(emitted.append)
     except UnavailableError as error:
         return None, str(error), {}
     failing = {}
@@ -44,12 +43,12 @@ def _ask(find: Callable[[Emit], list[Device]]) -> tuple[list[str] | None, str, d
                 figure.read()
             except FigureError as error:
                 failing[figure.name] = str(error)
-    problems = "; ".join(f"{problem['figure']}: {problem['why']}" for problem in told)
-    return [device.about["name"] or "a device without a name" for device in devices], problems, failing
+    problems = "; ".join(f"{problem['figure']}: {problem['why']}" for problem in emitted)
+    return [str(device.about["name"] or "a device without a name") for device in devices], problems, failing
 
 
 def judge_nvidia(nodes: int, devices: list[str] | None, error: str, failing: dict[str, str]) -> Check:
-    """`nodes`: device nodes found; `devices`: NVML's names, None where NVML did not load."""
+    """Judge the number of device nodes, and the names that NVML gives (None: it did not load)."""
     if devices:
         return _seen("nvidia", "NVML", devices, error, failing)
     if not nodes:
@@ -60,7 +59,7 @@ def judge_nvidia(nodes: int, devices: list[str] | None, error: str, failing: dic
 
 
 def judge_amd(node: bool, devices: list[str] | None, error: str, failing: dict[str, str]) -> Check:
-    """`node`: whether the driver's device node is there; the rest as in `judge_nvidia`."""
+    """Judge whether the driver's device node exists; the rest as in `judge_nvidia`."""
     if devices:
         return _seen("amd", "amdsmi", devices, error, failing)
     if not node:
@@ -72,11 +71,11 @@ def judge_amd(node: bool, devices: list[str] | None, error: str, failing: dict[s
 
 
 def _seen(identity: str, library: str, devices: list[str], error: str, failing: dict[str, str]) -> Check:
-    counted = ", ".join(f"{devices.count(name)} x {name}" for name in dict.fromkeys(devices))
-    untold = [error] if error else []
+    names = ", ".join(f"{devices.count(name)} x {name}" for name in dict.fromkeys(devices))
+    unread = [error] if error else []
     if failing:
         by_reason: dict[str, list[str]] = {}
         for figure, why in failing.items():
             by_reason.setdefault(why, []).append(figure)
-        untold += [f"{', '.join(figures)}: {why}" for why, figures in by_reason.items()]
-    return ok(identity, f"{library} sees {counted}", f"not told: {'; '.join(untold)}" if untold else "")
+        unread += [f"{', '.join(figures)}: {why}" for why, figures in by_reason.items()]
+    return ok(identity, f"{library} sees {names}", f"not available: {'; '.join(unread)}" if unread else "")

@@ -1,4 +1,4 @@
-"""Which checks there are. All that may hang, if only to ask whether a file is there, is within a check."""
+"""List the checks. Whatever may hang, even a look whether a file exists, happens within a check."""
 
 from __future__ import annotations
 
@@ -6,27 +6,28 @@ import os
 from functools import cached_property
 from pathlib import Path
 
-from iotrace.doctor import command
 from iotrace.doctor.checks import (
     accelerators,
     clock,
+    command,
     interpreter,
     limits,
-    pagecache,
+    page_cache,
     processors,
     storage,
     telemetry,
 )
 from iotrace.doctor.checks.torch_probe import check_torch
+from iotrace.doctor.command import Interpreter, interpreter_of
 from iotrace.doctor.guess import data_of, ranks_of, workers_of
 from iotrace.doctor.probe import default_interpreter, probe
 from iotrace.doctor.results import Check, unknown
-from iotrace.doctor.run import Named, UsageError
-from iotrace.doctor.sandbox import Workplace
+from iotrace.doctor.run import BadDataError, Named
+from iotrace.doctor.sandbox import Sandbox
 
 
-class Visit:
-    """One look at the command `words` (may be empty), at `data` and `output` as the user named them."""
+class Catalog:
+    """The checks for the command `words` (may be empty), with `data` and `output` as the user named them."""
 
     def __init__(
         self, words: list[str], data: str | None, output: str | None, environment: dict[str, str]
@@ -34,15 +35,14 @@ class Visit:
         self.words = words
         self.output = output
         self.environment = environment
-        self.workplace = Workplace()
-        # The Python that was tried, once that is known.
+        self.sandbox = Sandbox()
+        # The Python that is tried, once it is known.
         self.interpreter: str | None = None if words else default_interpreter().program
         self._path = environment.get("PATH")
-        self._named = data
-        self._mountinfo = storage.mounts()
+        self._named_data = data
 
     def checks(self) -> list[Named]:
-        """Every check with its name, in the order in which they are told."""
+        """Return every check with its name, in the order of the findings."""
         demand = processors.Demand(workers_of(self.words), ranks_of(self.words))
         about_command: list[Named] = [
             ("command", lambda: command.check_command(self.words, self._path)),
@@ -61,53 +61,61 @@ class Visit:
             ("limits", limits.limits),
             ("clock", clock.clock_source),
             ("clock-sync", clock.synchronised),
-            ("output", lambda: storage.output(self.output, self._mountinfo)),
+            ("output", lambda: storage.output(self.output, self._mounts)),
             ("data", self._storage),
             ("page-cache", self._page_cache),
         ]
 
     @cached_property
-    def _python(self) -> command.Interpreter | None:
-        """The Python that the command starts, found on its PATH."""
-        found = command.interpreter_of(self.words, self._path) if self.words else default_interpreter()
+    def _python(self) -> Interpreter | None:
+        found = interpreter_of(self.words, self._path) if self.words else default_interpreter()
         if found is not None:
             self.interpreter = found.program
         return found
 
+    @cached_property
+    def _mounts(self) -> list[storage.Mount]:
+        return storage.mounts()
+
     def _agent(self) -> list[Check]:
         if self._python is None:
             return []
-        return interpreter.judge(probe(self._python.here, self.environment, self.workplace), self.environment)
+        found = probe(self._python.absolute, self.environment, self.sandbox)
+        return interpreter.judge(found, self.environment)
 
     def _torch(self) -> list[Check]:
         if self._python is None:
             return []
-        return [check_torch(self._python.here, self.environment, self.workplace)]
+        return [check_torch(self._python.absolute, self.environment, self.sandbox)]
 
     @cached_property
     def _data(self) -> Path | None:
-        """The data that the user named, else a guess."""
-        return look_at(self._named) if self._named is not None else data_of(self.words, Path())
+        return existing(self._named_data) if self._named_data is not None else data_of(self.words, Path())
 
     def _storage(self) -> Check:
         if self._data is None:
             return unknown("data", "no data was named", "nothing in the command looks like it", "--data PATH")
-        return storage.check_data(self._data, self._mountinfo)
+        return storage.check_data(self._data, self._mounts)
 
     def _page_cache(self) -> list[Check]:
         if self._data is None:
             return []
-        mount = storage.mount_of(os.path.realpath(self._data), self._mountinfo)
-        return [pagecache.check_page_cache(self._data, mount.kind if mount is not None else "")]
+        mount = storage.mount_of(os.path.realpath(self._data), self._mounts)
+        return [page_cache.check_page_cache(self._data, mount.kind if mount is not None else "")]
 
 
-def look_at(data: str) -> Path:
-    """`data`, if it is there; UsageError if not."""
+def existing(data: str) -> Path:
+    """Return `data` as a path.
+
+    Raises:
+        BadDataError: it does not exist, or cannot be looked at.
+    """
     try:
         os.stat(data)
     except FileNotFoundError as error:
-        raise UsageError(f"--data {data} does not exist", "name a file or a directory of the data") from error
+        remedy = "name a file or a directory of the data"
+        raise BadDataError(f"--data {data} does not exist", remedy) from error
     except (OSError, ValueError) as error:  # ValueError: a null byte
         why = error.strerror if isinstance(error, OSError) else str(error)
-        raise UsageError(f"--data {data} cannot be looked at: {why}") from error
+        raise BadDataError(f"--data {data} cannot be looked at: {why}") from error
     return Path(data)

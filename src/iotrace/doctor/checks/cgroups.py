@@ -1,4 +1,4 @@
-"""Limits of the process's control groups, v1 and v2, as far as they are visible here."""
+"""Read the limits of the process's control groups, v1 and v2, as far as they are visible here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from iotrace.launch.telemetry.cgroups import groups_v1, groups_v2
 MEMBERSHIP, MOUNTS = Path("/proc/self/cgroup"), Path("/proc/self/mounts")
 # v1 writes "no limit" as the largest multiple of a page that fits 63 bits.
 _NO_LIMIT = 1 << 60
-# Limit, usage, and of memory.stat what of the usage is page cache that is given up when memory is wanted.
+# Limit, usage, and the field of memory.stat with the page cache in the usage that the kernel can free.
 _MEMORY_FILES = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -19,13 +19,13 @@ _MEMORY_FILES = (
 
 @dataclass(frozen=True)
 class Groups:
-    """A process's control groups, and where they are mounted: /proc/self/cgroup and /proc/self/mounts."""
+    """A process's control groups and their mounts: the texts of /proc/self/cgroup and /proc/self/mounts."""
 
     membership: str
     mounts: str
 
     def of(self, controller: str) -> list[Path]:
-        """The directories of those that may limit what `controller` governs, and of those above them."""
+        """Return the directories of the groups of `controller`, and of those above them."""
         found = [
             *groups_v2(self.membership, self.mounts),
             *groups_v1(self.membership, self.mounts, controller),
@@ -34,7 +34,7 @@ class Groups:
 
 
 def own() -> Groups:
-    """This process's; none where the kernel has none."""
+    """Read this process's groups; none where the kernel has none."""
     try:
         return Groups(MEMBERSHIP.read_text(), MOUNTS.read_text())
     except OSError:
@@ -42,7 +42,7 @@ def own() -> Groups:
 
 
 def cpu_limit(groups: Groups) -> float | None:
-    """The tightest CPU quota of the process's control groups, in CPUs; None without one."""
+    """Return the tightest CPU quota of `groups`, in CPUs; None without one."""
     limits = []
     for directory in groups.of("cpu"):
         quota, period = _words(directory / "cpu.max", 2)  # v2
@@ -58,9 +58,9 @@ def cpu_limit(groups: Groups) -> float | None:
 
 @dataclass(frozen=True)
 class Limited:
-    """A control group's memory: its limit, and what it has left once file pages not in use are dropped.
+    """A control group's memory: its limit, and what is left once unused file pages are dropped.
 
-    `available_bytes` is None where the group does not tell what it uses.
+    `available_bytes` is None where the group does not show what it uses.
     """
 
     bytes: int
@@ -68,7 +68,7 @@ class Limited:
 
 
 def memory_limit(groups: Groups) -> Limited | None:
-    """Of the process's control groups the tightest limit, and the least that is left; None without one."""
+    """Return the tightest memory limit of `groups`, and the least that is left; None without a limit."""
     found = []
     for directory in groups.of("memory"):
         for limit_name, usage_name, cache_name in _MEMORY_FILES:
@@ -76,19 +76,19 @@ def memory_limit(groups: Groups) -> Limited | None:
             if limit is None or limit >= _NO_LIMIT:
                 continue
             (usage,) = _words(directory / usage_name, 1)
-            left = None
+            available = None
             if usage is not None:
                 kept = max(0, usage - _figure(directory / "memory.stat", cache_name))
-                left = max(0, limit - kept)
-            found.append(Limited(limit, left))
+                available = max(0, limit - kept)
+            found.append(Limited(limit, available))
     if not found:
         return None
-    told = [each.available_bytes for each in found if each.available_bytes is not None]
-    return Limited(min(each.bytes for each in found), min(told, default=None))
+    left = [group.available_bytes for group in found if group.available_bytes is not None]
+    return Limited(min(group.bytes for group in found), min(left, default=None))
 
 
 def _figure(path: Path, name: str) -> int:
-    """The number behind `name` in a file of ``name number`` lines; 0 where there is none."""
+    """Return the number after `name` in a file of ``name number`` lines; 0 where there is none."""
     try:
         lines = [line.split() for line in path.read_text().splitlines()]
     except OSError:
@@ -97,7 +97,7 @@ def _figure(path: Path, name: str) -> int:
 
 
 def _words(path: Path, count: int) -> list[int | None]:
-    """The first numbers in a file, None for each that is not one (``max``) or not there."""
+    """Return the first `count` numbers of a file; None for each that is absent or no number (``max``)."""
     try:
         words = path.read_text().split()
     except OSError:

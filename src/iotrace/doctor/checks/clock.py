@@ -1,4 +1,4 @@
-"""The clocks: what reading one costs, and whether CLOCK_REALTIME follows a reference."""
+"""Check the clocks: what a reading costs, and whether CLOCK_REALTIME is synchronised."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from iotrace.doctor.results import Check, ok, unknown, warning
 
 SOURCE = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
 _READS = 20_000
-_DEAR_NS = 300.0
+_SLOW_NS = 300.0
 _TIME_ERROR, _STA_UNSYNC = 5, 0x40
 
 
@@ -30,7 +30,7 @@ class _Timex(ctypes.Structure):
 
 
 def read_cost_ns() -> float:
-    """What one reading of CLOCK_MONOTONIC costs, the best of five rounds."""
+    """Measure the ns that one reading of CLOCK_MONOTONIC takes, in the best of five rounds."""
     best = float("inf")
     for _ in range(5):
         start = time.perf_counter_ns()
@@ -41,13 +41,13 @@ def read_cost_ns() -> float:
 
 
 def check_clock_source(source: Path, cost_ns: float) -> Check:
-    """Where the kernel takes time from: ``tsc`` is read without a system call, ``hpet`` is not."""
+    """Judge where the kernel takes time from: reading ``tsc`` needs no system call, reading ``hpet`` does."""
     try:
         name = source.read_text().strip()
     except OSError:
         name = "unknown source"
     what = f"{name}, {cost_ns:.0f} ns a reading"
-    if cost_ns > _DEAR_NS:
+    if cost_ns > _SLOW_NS:
         return warning(
             "clock",
             what,
@@ -58,7 +58,7 @@ def check_clock_source(source: Path, cost_ns: float) -> Check:
 
 
 def check_synchronised(state: int, status: int, max_error_us: int) -> Check:
-    """`state`, `status` and `max_error_us` as adjtimex gives them."""
+    """Judge `state`, `status` and `max_error_us` as adjtimex gives them."""
     if state == _TIME_ERROR or status & _STA_UNSYNC:
         return warning(
             "clock-sync",
@@ -70,12 +70,12 @@ def check_synchronised(state: int, status: int, max_error_us: int) -> Check:
 
 
 def clock_source() -> Check:
-    """`check_clock_source` of this machine."""
+    """Check this machine's clock source."""
     return check_clock_source(SOURCE, read_cost_ns())
 
 
 def synchronised() -> Check:
-    """`check_synchronised` of this machine."""
+    """Check this machine's CLOCK_REALTIME."""
     timex = _Timex()  # modes 0: nothing is set
     state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(timex))
     if state < 0:

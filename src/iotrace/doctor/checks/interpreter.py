@@ -1,11 +1,11 @@
-"""What the tiny program's run says: the agent, the POSIX tracer, the interpreter and its libraries."""
+"""Judge the tiny program's run: the agent, the POSIX tracer, the interpreter and its libraries."""
 
 from __future__ import annotations
 
 import os
 import platform
 
-from iotrace.doctor.probe import READS, Probe, Told
+from iotrace.doctor.probe import READS, InterpreterFacts, Probe
 from iotrace.doctor.results import Check, missing, ok, unknown, warning
 
 _OLDEST = (3, 10)
@@ -16,57 +16,63 @@ _INSTALL = "pip install iotrace-agent into that interpreter's environment"
 
 
 def judge(probe: Probe, environment: dict[str, str]) -> list[Check]:
-    """Every check that rests on the probe."""
+    """Return the findings of every check that rests on the probe."""
     posix = check_posix(probe, environment)
-    told = probe.told or probe.bare
-    if told is None:
+    facts = probe.facts or probe.untraced
+    if facts is None:
         remedy = "see what is wrong with it: CMD's python -c 'print(1)'"
         silent = unknown("agent", "the interpreter does not run a tiny program", probe.failure, remedy)
         return [silent, posix]
-    if is_too_old(told):
-        return [check_python(told), check_agent(told), posix, *check_libraries(told)]
-    if probe.told is None:
+    if is_too_old(facts):
+        return [check_python(facts), check_agent(facts), posix, *check_libraries(facts)]
+    if probe.facts is None:
         stopped = missing(
             "agent",
             f"a tiny program does not run traced: {probe.failure}",
             "it runs without iotrace, so it is iotrace that stops it",
             "please report it, with LD_PRELOAD, PYTHONPATH and the interpreter's version",
         )
-        return [check_python(told), stopped, posix]
-    return [check_python(told), check_agent(told), posix, check_start_method(told), *check_libraries(told)]
+        return [check_python(facts), stopped, posix]
+    return [
+        check_python(facts),
+        check_agent(facts),
+        posix,
+        check_start_method(facts),
+        *check_libraries(facts),
+    ]
 
 
-def is_too_old(told: Told) -> bool:
-    """Whether the agent has no support for that version."""
-    return tuple(map(int, told.version.split(".")[:2])) < _OLDEST
+def is_too_old(facts: InterpreterFacts) -> bool:
+    """Say whether the agent does not support that version."""
+    return tuple(map(int, facts.version.split(".")[:2])) < _OLDEST
 
 
-def check_python(told: Told) -> Check:
-    """The interpreter's version, and who made its environment."""
-    kind = "conda" if told.conda else "virtual environment" if told.prefix != told.base_prefix else ""
-    pyenv = "pyenv" if "/.pyenv/" in told.base_prefix or "/pyenv/versions/" in told.base_prefix else ""
-    made = ", ".join(filter(None, [kind, pyenv, "free-threaded" if told.free_threaded else ""]))
-    what = f"{told.implementation} {told.version}{f' ({made})' if made else ''}"
-    if is_too_old(told):
+def check_python(facts: InterpreterFacts) -> Check:
+    """Check the interpreter's version; the finding names who made its environment."""
+    kind = "conda" if facts.conda else "virtual environment" if facts.prefix != facts.base_prefix else ""
+    pyenv = "pyenv" if "/.pyenv/" in facts.base_prefix or "/pyenv/versions/" in facts.base_prefix else ""
+    made = ", ".join(filter(None, [kind, pyenv, "free-threaded" if facts.free_threaded else ""]))
+    what = f"{facts.implementation} {facts.version}{f' ({made})' if made else ''}"
+    if is_too_old(facts):
         return missing("python", what, f"the agent needs Python {_OLDEST_SHOWN}", _NEWER)
-    if told.implementation != "cpython":
+    if facts.implementation != "cpython":
         return warning("python", what, "iotrace is tested with CPython alone", "run the program by CPython")
     return ok("python", what)
 
 
-def check_agent(told: Told) -> Check:
-    """Whether the agent was there before the program's first line, and if not, which option keeps it out."""
+def check_agent(facts: InterpreterFacts) -> Check:
+    """Check that the agent was there before the program's first line; else find what keeps it out."""
     what = "does not get into the interpreter"
     lost = "no steps, no data waits, no read paths"
-    if is_too_old(told):
+    if is_too_old(facts):
         return missing("agent", what, f"it needs Python {_OLDEST_SHOWN}: {lost}", _NEWER)
-    if told.agent:
-        way = "installed there" if told.packages.get("iotrace-agent") else "through PYTHONPATH"
+    if facts.agent:
+        way = "installed there" if facts.packages.get("iotrace-agent") else "through PYTHONPATH"
         return ok("agent", f"gets into the interpreter, {way}")
-    if told.no_site:
+    if facts.no_site:
         return missing("agent", what, f"python -S loads no site, hence no agent: {lost}", "leave out -S")
-    if told.isolated or told.ignore_environment:
-        option = "-I" if told.isolated else "-E"
+    if facts.isolated or facts.ignore_environment:
+        option = "-I" if facts.isolated else "-E"
         return missing(
             "agent",
             what,
@@ -77,17 +83,17 @@ def check_agent(told: Told) -> Check:
 
 
 def check_posix(probe: Probe, environment: dict[str, str]) -> Check:
-    """Whether dftracer is there, loads, and saw the tiny program's reads."""
+    """Check that dftracer is installed, loads, and saw the tiny program's reads."""
     capture, lost = probe.capture, "no POSIX calls: reading and decoding cannot be charged to files"
     if capture.why_not:
         return missing("posix", capture.why_not, lost, capture.remedy)
-    if probe.told is None:
+    if probe.facts is None:
         return unknown(
             "posix", "the preloaded tracer could not be tried", "the tiny program did not run", "see agent"
         )
     if probe.reads_seen is None:
         what = "dftracer is not loaded into the interpreter"
-        if not probe.told.asked_for:
+        if not probe.facts.asked_for:
             why = f"what starts it takes LD_PRELOAD out of its environment: {lost}"
             return missing("posix", what, why, "start it without env -i, or put that before iotrace")
         return missing("posix", what, probe.failure or lost, _remedy(probe))
@@ -113,22 +119,22 @@ def _remedy(probe: Probe) -> str:
     return f"the interpreter must be dynamically linked with glibc ({libc} here)"
 
 
-def check_start_method(told: Told) -> Check:
-    """How this Python starts loader workers unless the program says otherwise."""
-    if told.start_method is None:
+def check_start_method(facts: InterpreterFacts) -> Check:
+    """Find how this Python starts loader workers unless the program says otherwise."""
+    if facts.start_method is None:
         why = "multiprocessing was not importable"
         return unknown(
             "start-method", "multiprocessing does not say", why, "python -c 'import multiprocessing'"
         )
-    what = f"loader workers start by {told.start_method}"
-    if told.start_method == "fork":
+    what = f"loader workers start by {facts.start_method}"
+    if facts.start_method == "fork":
         return ok("start-method", what)
     return ok("start-method", what, "each worker imports the program anew: the first batch comes late")
 
 
-def check_libraries(told: Told) -> list[Check]:
-    """torch, without which there are no steps, and the libraries whose calls iotrace tells apart."""
-    versions = {name: version for name, version in told.packages.items() if version}
+def check_libraries(facts: InterpreterFacts) -> list[Check]:
+    """Check for torch, without which there are no steps, and list the libraries that iotrace hooks."""
+    versions = {name: version for name, version in facts.packages.items() if version}
     readers = [f"{name} {versions[name]}" for name in _READERS if name in versions]
     libraries = ok("libraries", ", ".join(readers) or f"none of {', '.join(_READERS)} there")
     if "torch" in versions:

@@ -1,33 +1,34 @@
-"""CPUs and memory that the run really gets, against what the command asks for."""
+"""Check the CPUs and the memory that a run gets, against what the command asks for."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
+
+import psutil
 
 from iotrace.doctor.checks.cgroups import Limited, cpu_limit, memory_limit, own
 from iotrace.doctor.results import Check, ok, warning
+from iotrace.units import counted, size
 
-MEMINFO = Path("/proc/meminfo")
 _LOW_MEMORY_FRACTION = 0.1
 
 
 @dataclass(frozen=True)
 class Demand:
-    """What the command's words ask for: loader workers of each rank (None where not told), and ranks."""
+    """What the command's words ask for: loader workers of each rank (None: not known), and ranks."""
 
     workers: int | None = None
     ranks: int = 1
 
     @property
     def processes(self) -> int:
-        """Training processes and their workers."""
+        """Return the number of training processes and workers together."""
         return self.ranks * (1 + (self.workers or 0))
 
     @property
-    def told(self) -> str:
-        """In words."""
+    def in_words(self) -> str:
+        """Describe the training processes and workers."""
         if self.workers is None:
             return counted(self.ranks, "training process", "training processes")
         workers = counted(self.workers, "worker")
@@ -37,20 +38,20 @@ class Demand:
 
 
 def check_cpus(limit: float | None, affinity: int, cpus: int | None, demand: Demand) -> Check:
-    """CPUs by quota and affinity against what programs count and the processes that the command asks for."""
+    """Judge the CPUs by quota (`limit`) and affinity, against os.cpu_count() (`cpus`) and the demand."""
     usable = affinity if limit is None else min(limit, float(affinity))
-    what = f"{counted(usable, 'CPU')} usable"
-    hidden = []
+    what = f"{_cpus(usable)} usable"
+    limits = []
     if limit is not None and limit < affinity:
-        hidden.append(f"the control group allows {limit:g} of {affinity}")
+        limits.append(f"the control group allows {limit:g} of {affinity}")
     if cpus is not None and cpus > affinity:
-        hidden.append(f"the process may run on {affinity} of {cpus}")
-    detail = f" ({'; '.join(hidden)})" if hidden else ""
+        limits.append(f"the process may run on {affinity} of {cpus}")
+    detail = f" ({'; '.join(limits)})" if limits else ""
     if demand.processes > max(1, usable):
         return warning(
             "cpus",
-            f"{demand.told} on {counted(usable, 'CPU')}{detail}",
-            "they take turns: a batch takes longer to make and the compute slows, too",
+            f"{demand.in_words} on {_cpus(usable)}{detail}",
+            "they take turns: batches take longer to make, and the compute slows down, too",
             _fewer(usable, demand),
         )
     if limit is not None and limit < affinity:
@@ -61,13 +62,13 @@ def check_cpus(limit: float | None, affinity: int, cpus: int | None, demand: Dem
             "kernel then stops them all until the quota's next period",
             f"set OMP_NUM_THREADS to {max(1, int(usable))}, and no more workers, or ask for more CPUs",
         )
-    if hidden:
+    if limits:
         return ok("cpus", f"{what}{detail}", "os.cpu_count() says more than that")
     return ok("cpus", what)
 
 
 def _fewer(usable: float, demand: Demand) -> str:
-    """What would fit: fewer workers, as far as there are any to spare."""
+    """Return the remedy for too many processes: fewer workers, as long as one is left."""
     fitting = max(1, int(usable / demand.ranks) - 1)
     if demand.workers is not None and fitting < demand.workers:
         return f"set num_workers to {fitting} or ask for more CPUs"
@@ -78,48 +79,36 @@ def _fewer(usable: float, demand: Demand) -> str:
     )
 
 
-def check_memory(limited: Limited | None, meminfo: str) -> Check:
-    """Memory that is to be had; `meminfo` is the text of /proc/meminfo."""
-    sizes = {line.partition(":")[0]: line.split()[1:2] for line in meminfo.splitlines()}
-    total = int((sizes.get("MemTotal") or ["0"])[0]) * 1024
-    available = int((sizes.get("MemAvailable") or ["0"])[0]) * 1024
-    what, usable = f"{gib(available)} available of {gib(total)}", total
+def check_memory(limited: Limited | None, total: int, available: int) -> Check:
+    """Judge the host's memory, `available` of `total` bytes, and the control group's."""
+    what, usable = f"{size(available)} available of {size(total)}", total
     if limited is not None and limited.bytes < total:
         usable = limited.bytes
-        what = f"the control group allows {gib(usable)} of {gib(total)}"
+        what = f"the control group allows {size(usable)} of {size(total)}"
         if limited.available_bytes is not None:
             available = min(available, limited.available_bytes)
-            what += f", of which {gib(available)} are available"
+            what += f", of which {size(available)} are available"
     if available < _LOW_MEMORY_FRACTION * usable:
         return warning(
             "memory",
             what,
-            "little is left for the page cache: files are read anew each epoch",
+            "little is left for the page cache: files are read again in each epoch",
             "end what else holds memory, or ask for more",
         )
     return ok("memory", what, "the page cache counts towards it" if usable < total else "")
 
 
-def gib(size_bytes: float) -> str:
-    """A size for people."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size_bytes < 1024 or unit == "GiB":
-            break
-        size_bytes /= 1024
-    return f"{size_bytes:.0f} {unit}" if size_bytes >= 100 or unit == "B" else f"{size_bytes:.1f} {unit}"
-
-
-def counted(number: float, one: str, several: str = "") -> str:
-    """``1 worker``, ``2 workers``."""
-    return f"{number:g} {one if number == 1 else several or one + 's'}"
+def _cpus(number: float) -> str:
+    return f"{number:g} {'CPU' if number == 1 else 'CPUs'}"
 
 
 def processors(demand: Demand) -> Check:
-    """`check_cpus` of this process."""
+    """Check the CPUs of this process."""
     affinity = len(os.sched_getaffinity(0))
     return check_cpus(cpu_limit(own()), affinity, os.cpu_count(), demand)
 
 
 def memory() -> Check:
-    """`check_memory` of this process."""
-    return check_memory(memory_limit(own()), MEMINFO.read_text())
+    """Check the memory of this process."""
+    host = psutil.virtual_memory()
+    return check_memory(memory_limit(own()), host.total, host.available)

@@ -1,19 +1,19 @@
-"""File systems of the data and of the sessions: what kind, what that means, how much is free."""
+"""Check the file systems of data and sessions: type, what it means, free space."""
 
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from iotrace.doctor.checks.processors import gib
+import psutil
+
 from iotrace.doctor.results import Check, missing, ok, unknown, warning
 from iotrace.errors import LaunchError
 from iotrace.launch.job import job_of, task_of
 from iotrace.launch.session_directory import refuse_taken
+from iotrace.units import size
 
-MOUNTS = Path("/proc/self/mountinfo")
 _LITTLE_BYTES = 1 << 30
 _FULL_BYTES = 64 << 20
 
@@ -47,58 +47,46 @@ _FUSE = "a user-space daemon answers every call"
 
 @dataclass(frozen=True)
 class Mount:
-    """Where a path is mounted: file system type, mount point and options."""
+    """A mounted file system: its type, and where."""
 
     kind: str
     point: str
-    options: str
 
     @property
     def meaning(self) -> str:
-        """What this type means for a loader; empty for an ordinary local one."""
+        """Say what this type means for a loader; empty for an ordinary local one."""
         return _FUSE if self.kind.startswith("fuse") else _MEANINGS.get(self.kind, "")
 
 
-def mounts() -> str:
-    """This process's mounts; none where there is no /proc."""
+def mounts() -> list[Mount]:
+    """Return this process's mounts; none where there is no /proc."""
     try:
-        return MOUNTS.read_text(errors="surrogateescape")
+        return [Mount(found.fstype, found.mountpoint) for found in psutil.disk_partitions(all=True)]
     except OSError:
-        return ""
+        return []
 
 
-def mount_of(path: str, mountinfo: str) -> Mount | None:
-    """The mount that holds the absolute, link-free `path`; `mountinfo` as in proc(5), the last one wins."""
-    best: Mount | None = None
-    for line in mountinfo.splitlines():
-        left, _, right = line.partition(" - ")
-        fields, kinds = left.split(), right.split()
-        if len(fields) < 6 or not kinds:
-            continue
-        point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields[4])
-        inside = path == point or path.startswith(point.rstrip("/") + "/")
-        if inside and (best is None or len(point) >= len(best.point)):
-            best = Mount(kinds[0], point, fields[5])
-    return best
+def mount_of(path: str, mounts: list[Mount]) -> Mount | None:
+    """Return the mount that holds the absolute, link-free `path`: of those at one point, the last."""
+    holding = [
+        mount for mount in mounts if path == mount.point or path.startswith(mount.point.rstrip("/") + "/")
+    ]
+    return max(reversed(holding), key=lambda mount: len(mount.point), default=None)
 
 
-def check_data(path: Path, mountinfo: str) -> Check:
-    """The file system that the data lies on."""
-    mount = mount_of(os.path.realpath(path), mountinfo)
+def check_data(path: Path, mounts: list[Mount]) -> Check:
+    """Judge the file system that the data lies on."""
+    mount = mount_of(os.path.realpath(path), mounts)
     if mount is None:
-        return unknown(
-            "data",
-            f"{path}: the file system is not known",
-            "no mount in /proc holds it",
-            "df -T DIR may know it",
-        )
+        why = "no mount in /proc holds it"
+        return unknown("data", f"{path}: the file system is not known", why, "try df -T DIR")
     return ok("data", f"{path} is on {mount.kind}", mount.meaning)
 
 
-def output(directory: str | None, mountinfo: str) -> Check:
-    """Whether `iotrace run` could make its session at `directory`, else one of its own naming here."""
+def output(directory: str | None, mounts: list[Mount]) -> Check:
+    """Check that `iotrace run` can make its session at `directory`; None: where it chooses itself."""
     if directory is None:
-        return check_output(Path(), mountinfo)
+        return check_output(Path(), mounts)
     path = Path(directory)
     if path.is_dir():
         try:
@@ -107,26 +95,26 @@ def output(directory: str | None, mountinfo: str) -> Check:
             return missing("output", str(error), _NOTHING, error.remedy)
         except OSError as error:
             return missing("output", f"{path} cannot be read: {error.strerror}", _NOTHING, _ANOTHER)
-    return check_output(path, mountinfo)
+    return check_output(path, mounts)
 
 
-def check_output(directory: Path, mountinfo: str) -> Check:
-    """Whether a session can be written below `directory`, which may not exist yet."""
+def check_output(directory: Path, mounts: list[Mount]) -> Check:
+    """Check that a session can be written below `directory`, which may not exist yet."""
     try:
-        place = Path(os.path.realpath(directory))
+        existing = Path(os.path.realpath(directory))
     except FileNotFoundError:
         return missing("output", "the current directory was deleted", _NOTHING, "cd to one that is there")
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    mount = mount_of(str(place), mountinfo)
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    mount = mount_of(str(existing), mounts)
     if mount is not None and mount.kind in _NO_STORAGE:
         what = f"{directory} is on {mount.kind}, which keeps no files"
         return missing("output", what, _NOTHING, _ANOTHER)
-    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         return missing("output", f"{directory} cannot be written", _NOTHING, _ANOTHER)
-    status = os.statvfs(place)
+    status = os.statvfs(existing)
     free = status.f_bavail * status.f_frsize
-    what = f"{gib(free)} free in {directory}" + (f", on {mount.kind}" if mount else "")
+    what = f"{size(free)} free in {directory}" + (f", on {mount.kind}" if mount else "")
     if free < _FULL_BYTES or (status.f_files and not status.f_favail):
         lacking = "no inodes" if free >= _FULL_BYTES else "too little"
         return missing("output", what, f"{lacking}: the recording would be cut", f"free some, or {_ANOTHER}")

@@ -1,4 +1,4 @@
-"""What the sidecar will be able to sample of processes and host: asked of its own readers."""
+"""Check what the sidecar can sample of processes and host, by its own readers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from iotrace.launch.telemetry.procfs import parse_stat
 from iotrace.launch.telemetry.system import System
 from iotrace.launch.telemetry.tree import Member
 
-# The sidecar's figures by what people call them.
+# The sidecar's figures, and the names that people use.
 _FIGURES = {
     "cpus": "CPUs",
     "memory": "memory",
@@ -18,19 +18,23 @@ _FIGURES = {
     "net": "network",
     "cpu_pressure_us": "pressure (PSI)",
 }
-# All checks together, each reader with a file of its own.
+# Enough for all checks together: each reader keeps a file open.
 _FEW_FILES = 64
 _PRESSURE = "pressure (PSI)"
 _ENERGY = "energy is that of GPUs; the CPUs' (RAPL) is not read"
 
 
 def telemetry() -> Check:
-    """`check_telemetry` of this machine."""
-    few = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if 0 <= few < _FEW_FILES:  # else what cannot be opened would look as if the kernel hid it
-        raise CheckError(f"{few} files may be open at once, which is too few to look", "ulimit -n 1024")
+    """Check this machine's figures.
+
+    Raises:
+        CheckError: too few files may be open.
+    """
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if 0 <= files < _FEW_FILES:  # what cannot be opened would seem to be hidden by the kernel
+        raise CheckError(f"{files} files may be open at once, which is too few to check", "ulimit -n 1024")
     system = System()
-    system.read()  # CPUs are told from one reading to the next
+    system.read()  # CPUs are figures between two readings
     return check_telemetry(_samples_itself(), {name for name, found in system.read().items() if found})
 
 
@@ -47,13 +51,13 @@ def _samples_itself() -> bool:
 
 
 def check_telemetry(processes: bool, figures: set[str]) -> Check:
-    """`processes`: whether one could be sampled; `figures`: those of the host that were told."""
+    """Judge whether a process could be sampled, and which `figures` of the host were there."""
     if not processes:
-        return missing("telemetry", "/proc tells nothing of processes", "no telemetry", "mount /proc")
-    there = [shown for name, shown in _FIGURES.items() if name in figures]
+        return missing("telemetry", "/proc shows no processes", "no telemetry", "mount /proc")
+    found = [shown for name, shown in _FIGURES.items() if name in figures]
     lacking = [shown for name, shown in _FIGURES.items() if name not in figures]
-    what = ", ".join(["processes", *there])
+    what = ", ".join(["processes", *found])
     if not lacking:
         return ok("telemetry", what, _ENERGY)
     remedy = "boot with psi=1" if lacking == [_PRESSURE] else "a container may show /proc and /sys in part"
-    return warning("telemetry", what, f"not told here: {', '.join(lacking)}; {_ENERGY}", remedy)
+    return warning("telemetry", what, f"not available here: {', '.join(lacking)}; {_ENERGY}", remedy)

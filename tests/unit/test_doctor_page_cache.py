@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from iotrace.doctor.checks.pagecache import Found, check_page_cache, find
+from iotrace.doctor.checks.page_cache import Found, check_page_cache, find
 from tests.support.pagecache import drop, resident_pages
 
 

@@ -1,4 +1,4 @@
-"""How much of the data lies in the page cache: whether a run reads from memory or from storage.
+"""Estimate how much of the data is in the page cache: whether a run reads from memory or from storage.
 
 Asked by ``preadv2(RWF_NOWAIT)``, which fails where a page would have to be waited for. mincore answers
 "all of it" for files that the caller does not own or that were just dropped.
@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISREG
 
-from iotrace.doctor.checks.processors import gib
 from iotrace.doctor.results import Check, ok, unknown
+from iotrace.units import size
 
 _MOST_FILES = 4000
 _MOST_PAGES = 512
-# Of one file, or a sixteenth of it if that is more: a page that was asked for may come in, and a second visit
+# Of one file, or a sixteenth of it if that is more: a page that was asked for may come in, and the next look
 # would find it.
 _PAGES_OF_A_FILE, _PART_OF_A_FILE = 32, 16
 _WALK_SECONDS, _ASK_SECONDS = 1.0, 1.0
@@ -39,7 +39,7 @@ class Found:
 
 
 def check_page_cache(path: Path, kind: str = "") -> Check:
-    """The share of randomly chosen pages of the files below `path` that are in memory now.
+    """Find the share of randomly chosen pages of the files below `path` that are in memory.
 
     `kind` is the type of its file system, where that is known.
     """
@@ -50,12 +50,12 @@ def check_page_cache(path: Path, kind: str = "") -> Check:
     try:
         percent = _resident_percent(found.files, time.monotonic() + _ASK_SECONDS)
     except OSError:
-        return _not_to_be_seen(path, kind)
+        return _cannot_be_asked(path, kind)
     if percent is None:
         return _nothing_seen(path, "none of its files could be read in time")
     least = "" if found.all else "at least "
-    size = gib(sum(found.files.values()))
-    what = f"about {percent:.0f} % of {least}{size} in {path} are in memory"
+    total = size(sum(found.files.values()))
+    what = f"about {percent:.0f} % of {least}{total} in {path} are in memory"
     if percent >= 90:
         return ok("page-cache", what, "a run now reads from memory: it says nothing of the storage")
     if percent <= 10:
@@ -64,8 +64,12 @@ def check_page_cache(path: Path, kind: str = "") -> Check:
 
 
 def _resident_percent(sizes: dict[Path, int], deadline: float) -> float | None:
-    """Of pages chosen by chance; None where none could be asked for. OSError where that cannot be asked."""
-    chosen = random.Random()  # other pages each time: those that were asked for may have come in
+    """Return the share in memory of pages chosen by chance, in percent; None where none could be asked for.
+
+    Raises:
+        OSError: the kernel or the file system cannot answer.
+    """
+    chosen = random.Random()  # other pages each time: those asked for last time may have come in
     shares = Counter(chosen.choices(list(sizes), list(sizes.values()), k=_MOST_PAGES))
     resident, looked_at = 0.0, 0
     for file, share in shares.items():
@@ -85,20 +89,20 @@ def _nothing_seen(path: Path, why: str) -> Check:
     return unknown("page-cache", f"{path}: no data to look at", why, "name others: --data PATH")
 
 
-def _not_to_be_seen(path: Path, kind: str) -> Check:
+def _cannot_be_asked(path: Path, kind: str) -> Check:
     if kind in ("tmpfs", "ramfs"):
-        why = "a run reads from memory, always: it says nothing of a storage"
+        why = "a run reads from memory, always: it says nothing of the storage"
         return ok("page-cache", f"all of {path} is in memory, on {kind}", why)
-    why = f"{kind or 'its file system'} or this kernel does not know RWF_NOWAIT"
-    return unknown("page-cache", f"{path}: not to be seen", why, "compare a first run with a second one")
+    why = f"{kind or 'its file system'} or this kernel does not support RWF_NOWAIT"
+    return unknown("page-cache", f"{path}: cannot be asked", why, "compare a first run with a second one")
 
 
 def find(path: Path, deadline: float) -> Found:
-    """The files of `path`, itself or below it: the first thousands, until `deadline`."""
+    """Find files, `path` itself or below it: the first thousands, until `deadline`."""
     if not path.is_dir():
         status = path.stat() if path.exists() else None
-        there = status is not None and S_ISREG(status.st_mode) and status.st_size
-        return Found({path: status.st_size} if there and status else {}, all=True)
+        holds_data = status is not None and S_ISREG(status.st_mode) and status.st_size
+        return Found({path: status.st_size} if holds_data and status else {}, all=True)
     files: dict[Path, int] = {}
     count = 0
     for entry in _entries(str(path)):
@@ -118,7 +122,7 @@ def find(path: Path, deadline: float) -> Found:
 
 
 def _entries(directory: str) -> Iterator[os.DirEntry[str]]:
-    """All below `directory`; links to directories are not followed."""
+    """Yield all below `directory`; links to directories are not followed."""
     waiting = [directory]
     while waiting:
         try:
@@ -131,8 +135,10 @@ def _entries(directory: str) -> Iterator[os.DirEntry[str]]:
             continue
 
 
-def _sample(file: Path, size: int, count: int, chosen: random.Random, deadline: float) -> tuple[int, int]:
-    """How many of at most `count` pages of the file are resident, and how many were asked for in time."""
+def _sample(
+    file: Path, file_bytes: int, count: int, chosen: random.Random, deadline: float
+) -> tuple[int, int]:
+    """Ask for at most `count` pages; return how many are in memory, and how many were asked for."""
     descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     try:
         # A page that is missed starts its own read-ahead, NOWAIT or not: without this one page would bring
@@ -140,7 +146,7 @@ def _sample(file: Path, size: int, count: int, chosen: random.Random, deadline: 
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         buffer = bytearray(1)
         hits = looked_at = 0
-        pages = -(-size // _PAGE)
+        pages = -(-file_bytes // _PAGE)
         count = min(count, pages, max(_PAGES_OF_A_FILE, pages // _PART_OF_A_FILE))
         for page in chosen.sample(range(pages), count):
             if time.monotonic() > deadline:

@@ -1,0 +1,66 @@
+"""Print the doctor's findings: each check, what a run would capture, and the command to type next."""
+
+from __future__ import annotations
+
+import shlex
+
+from rich.console import Console
+from rich.text import Text
+
+from iotrace.doctor.results import Check, Diagnosis
+
+_STYLES = {"ok": "green", "warning": "yellow", "missing": "bold red", "unknown": "magenta"}
+_STATUS_WIDTH, _ID_WIDTH = 7, 14
+_LABEL_WIDTH = _STATUS_WIDTH + 1 + _ID_WIDTH + 1
+
+
+def print_diagnosis(diagnosis: Diagnosis, output: str | None, console: Console) -> None:
+    """Print every check and what follows; `output` is the user's ``-o``, for the command to type next."""
+    subject = shlex.join(diagnosis.argv) or f"no command given: {diagnosis.interpreter}"
+    console.print(Text.assemble(("iotrace doctor ", "bold"), subject))
+    console.print()
+    for check in diagnosis.checks:
+        _print_check(check, console)
+    count = {status: sum(check.status == status for check in diagnosis.checks) for status in _STYLES}
+    summary = ", ".join(f"{number} {status}" for status, number in count.items() if number)
+    console.print(Text(f"{summary}; {diagnosis.seconds:.1f} s", style="dim"))
+    console.print()
+    for label, parts in (("captured", diagnosis.captured), ("not captured", diagnosis.not_captured)):
+        if parts:
+            _print_labelled(console, Text(label, style="bold"), Text(" · ".join(parts)))
+    reasons: dict[str, list[str]] = {}
+    for unknown in diagnosis.unknown:
+        reasons.setdefault(unknown.why, []).append(unknown.part)
+    for why, parts in reasons.items():
+        text = Text(" · ".join(parts)).append(f"\n{why}", style="dim")
+        _print_labelled(console, Text("not known", style="bold"), text)
+    _print_labelled(console, Text("next", style="bold"), Text(_next(diagnosis, output)))
+
+
+def _next(diagnosis: Diagnosis, output: str | None) -> str:
+    """Return the command to type next."""
+    command = shlex.join(diagnosis.argv) if diagnosis.argv else "python train.py"
+    where = f"-o {shlex.quote(output)} " if output is not None else ""
+    if any(check.status == "missing" for check in diagnosis.checks):
+        return f"follow the arrows (→) above, then again: iotrace doctor {where}-- {command}"
+    return f"iotrace run {where}-- {command}"
+
+
+def _print_check(check: Check, console: Console) -> None:
+    label = Text.assemble((check.status.ljust(_STATUS_WIDTH + 1), _STYLES[check.status]), (check.id, "bold"))
+    text = Text(check.what)
+    if check.why:
+        text.append(f"\n{check.why}", style="dim")
+    if check.remedy:
+        text.append(f"\n→ {check.remedy}")
+    _print_labelled(console, label, text)
+
+
+def _print_labelled(console: Console, label: Text, text: Text) -> None:
+    """Print `text` folded right of `label`. No table: rich pads its lines with blanks."""
+    width = max(1, console.width - _LABEL_WIDTH)
+    for number, line in enumerate(text.wrap(console, width, overflow="fold")):
+        line.rstrip()
+        start = Text().append_text(label if number == 0 else Text())
+        start.pad_right(_LABEL_WIDTH - start.cell_len)
+        console.print(start.append_text(line), soft_wrap=True)
