@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from time import monotonic_ns
 from typing import Any
 from weakref import ref
@@ -28,7 +29,7 @@ def hook_trainer(module: Any, recorder: Recorder) -> None:
         attach(args[0])
         return outer, monotonic_ns()
 
-    def ended(seen: tuple[ref[Any] | None, int], args: list[Any], _: dict[str, Any]) -> None:
+    def ended(seen: tuple[ref[Any] | None, int], args: Sequence[Any], _: dict[str, Any]) -> None:
         outer, start_ns = seen
         try:
             _record_run(args[0], start_ns, recorder)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from iotrace.agent.recording.recorder import Recorder
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     Keywords = dict[str, Any]
     # Called with the arguments, which it may change; what it returns is passed on to the other two.
     Before = Callable[[list[Any], Keywords], Any]
-    Ended = Callable[[Any, list[Any], Keywords], None]
-    After = Callable[[Any, Any, list[Any], Keywords], None]
+    Ended = Callable[[Any, Sequence[Any], Keywords], None]
+    After = Callable[[Any, Any, Sequence[Any], Keywords], None]
 
 
 MARKER = "__iotrace_original__"
@@ -84,8 +84,8 @@ def observe(
     """Patch ``owner.name`` to call ``before(args, kwargs)``, the original, then the other two.
 
     ``ended(seen, args, kwargs)`` follows every call, ``after(seen, result, args, kwargs)`` one that returned;
-    `seen` is what `before` returned, None without one or where it failed. `args` is a list: what `before`
-    changes in it, also before it fails, is passed to the original. What the three raise is logged with
+    `seen` is what `before` returned, None without one or where it failed. What `before` changes in the list
+    `args`, also before it fails, is passed to the original. What the three raise is logged with
     `what`, and never reaches the program. Return what takes this patch back.
     """
 
@@ -117,7 +117,25 @@ def observe(
 
         return observed
 
-    return patch(owner, name, make, layer)
+    def make_lean(original: Any) -> Any:  # what is called for each batch has nothing else
+        assert after is not None
+
+        def observed(*args: Any, **kwargs: Any) -> Any:
+            try:
+                result = original(*args, **kwargs)
+            except BaseException as error:
+                hide_frame(error)
+                raise
+            try:
+                after(None, result, args, kwargs)
+            except Exception as error:
+                recorder.absorb(error, what)
+            return result
+
+        return observed
+
+    lean = before is None and ended is None
+    return patch(owner, name, make_lean if lean else make, layer)
 
 
 def _has_layer(function: Any, layer: str) -> bool:

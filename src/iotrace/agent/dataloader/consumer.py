@@ -120,8 +120,7 @@ class _Iterator:
             in_order = getattr(iterator, "_in_order", True)
             index = iterator._rcvd_idx - 1 if in_order else self.last_received
             sent_ns, worker = self.sent.pop(index, (None, None))
-            received_ns, pinned_ns = self.pinned.pop(index, (self.received.get(index), None))
-            self.received.pop(index, None)
+            received_ns, pinned_ns = self.pinned.pop(index, (self.received.pop(index, None), None))
             record.update(
                 index=index,
                 worker=worker,
@@ -194,14 +193,16 @@ def _hook_iterator(base: Any, recorder: Recorder, is_grad_enabled: Callable[[], 
     events = CudaEvents(recorder)
     recorder.before_close.append(events.close)
 
-    def made(_: Any, __: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    def made(_: Any, __: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         loader = args[1] if len(args) > 1 else kwargs["loader"]
         setattr(args[0], _STATE, _Iterator(args[0], loader, recorder))
         recorder.start()
 
     def make_next(original: Any) -> Any:
         def __next__(self: Any) -> Any:  # noqa: N807
-            state = _state_of(self, recorder)
+            state: _Iterator | None = self.__dict__.get(_STATE)  # `_state_of`, without the call
+            if state is not None and state.recorder is not recorder:
+                state = None
             event = events.begin()
             wait_start_ns = monotonic_ns()
             try:
@@ -230,7 +231,7 @@ def _hook_iterator(base: Any, recorder: Recorder, is_grad_enabled: Callable[[], 
 
 
 def _hook_multiprocessing(iterator_class: Any, recorder: Recorder) -> None:
-    def made(_: Any, __: Any, args: list[Any], ___: dict[str, Any]) -> None:
+    def made(_: Any, __: Any, args: Sequence[Any], ___: dict[str, Any]) -> None:
         iterator = args[0]
         state = _state_of(iterator, recorder)
         if state is not None:
@@ -251,7 +252,7 @@ def _hook_multiprocessing(iterator_class: Any, recorder: Recorder) -> None:
             state.next_epoch()
         state.record_epoch(iterator._workers)
 
-    def asked_to_send(_: Any, __: Any, args: list[Any], ___: dict[str, Any]) -> None:
+    def asked_to_send(_: Any, __: Any, args: Sequence[Any], ___: dict[str, Any]) -> None:
         iterator = args[0]
         state: _Iterator | None = iterator.__dict__.get(_STATE)
         if state is None or state.recorder is not recorder:
@@ -261,7 +262,7 @@ def _hook_multiprocessing(iterator_class: Any, recorder: Recorder) -> None:
             state.next_sent = sent
             state.sent[sent - 1] = (monotonic_ns(), iterator._task_info[sent - 1][0])
 
-    def looked_for_data(_: Any, result: Any, args: list[Any], __: dict[str, Any]) -> None:
+    def looked_for_data(_: Any, result: Any, args: Sequence[Any], __: dict[str, Any]) -> None:
         state: _Iterator | None = args[0].__dict__.get(_STATE)
         if result[0] and state is not None and state.recorder is recorder:
             index = result[1][0]

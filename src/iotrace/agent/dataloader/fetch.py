@@ -47,7 +47,7 @@ def hook_fetchers(module: Any, recorder: Recorder) -> None:
 
         return fetch
 
-    def made(_: Any, __: Any, args: list[Any], ___: dict[str, Any]) -> None:
+    def made(_: Any, __: Any, args: Sequence[Any], ___: dict[str, Any]) -> None:
         _time_parts(args[0], recorder)
 
     for fetcher in (module._MapDatasetFetcher, module._IterableDatasetFetcher):

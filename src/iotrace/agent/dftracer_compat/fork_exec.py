@@ -26,6 +26,7 @@ from iotrace.agent.patching import observe, patch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
     from iotrace.agent.recording.recorder import Recorder
@@ -52,7 +53,7 @@ def hook_fork_exec(module: Any, recorder: Recorder, log_directory: str) -> None:
         flush(log_directory)
         return not _prepare(args)
 
-    def started(traced: bool | None, _: Any, args: list[Any], __: dict[str, Any]) -> None:
+    def started(traced: bool | None, _: Any, args: Sequence[Any], __: dict[str, Any]) -> None:
         if traced and _has_failed(args) and not flush(log_directory):
             recorder.records.append({"type": "posix_ended", "mono_ns": monotonic_ns()})
             recorder.start()
@@ -103,6 +104,6 @@ def _error_of(path: bytes) -> int:
     return EACCES if isdir(path) or (getuid() == geteuid() and not access(path, X_OK)) else 0
 
 
-def _has_failed(args: list[Any]) -> bool:
+def _has_failed(args: Sequence[Any]) -> bool:
     """Return whether the child has reported an error, which nobody has read yet."""
     return any(ioctl(args[_ERRORS], _FIONREAD, b"\0\0\0\0"))

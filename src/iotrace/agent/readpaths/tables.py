@@ -7,7 +7,7 @@ from iotrace.agent.readpaths.record import ReadPaths, path_of, result_of, size_o
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from iotrace.agent.readpaths.record import Describe
@@ -52,7 +52,7 @@ def _remember_source(recorder: Recorder, owner: Any, parameter: str) -> Callable
     # By id: some compare by value and have no hash, which a WeakKeyDictionary would need.
     sources: dict[int, tuple[Any, str]] = {}
 
-    def made(_: Any, __: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    def made(_: Any, __: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         key = id(args[0])
         forget = ref(args[0], lambda _: sources.pop(key, None))
         sources[key] = forget, path_of(args[1] if len(args) > 1 else kwargs[parameter])

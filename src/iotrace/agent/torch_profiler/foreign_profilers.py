@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 from _thread import _local
+from collections.abc import Sequence
 from time import monotonic_ns
 from typing import Any
 
@@ -89,7 +90,7 @@ class _Keeper:
     def _ended(self, *_: Any) -> None:
         self._open.depth -= 1
 
-    def _exported(self, _: Any, __: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    def _exported(self, _: Any, __: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         if not self._open.depth:
             self._keep(args[1] if len(args) > 1 else kwargs["path"])
 

@@ -24,7 +24,7 @@ from iotrace.session.names import MODULE_RANGE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 # They hold the model as their child `module`, and its names would all begin so.
 _WRAPPERS = (
@@ -48,7 +48,7 @@ def hook_modules(module: Any, recorder: Recorder) -> None:
     """Patch ``torch.nn.modules.module`` to note what is put together, copied or read from a file."""
     on_undo(module.register_module_module_registration_hook(_registered).remove)
 
-    def restored(_: Any, __: Any, args: list[Any], ___: dict[str, Any]) -> None:
+    def restored(_: Any, __: Any, args: Sequence[Any], ___: dict[str, Any]) -> None:
         _note(args[0])
 
     observe(module.Module, "__setstate__", recorder, "noting a module", after=restored)
