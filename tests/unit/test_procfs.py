@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 import sys
 import time
@@ -209,7 +210,7 @@ def test_the_newest_process_is_found_by_its_number_and_threads_are_none() -> Non
     if not found:  # many others were made meanwhile
         found = tree.scan()
     assert [(record["pid"], record["own_pid"]) for record in found] == [(child.pid, child.pid)]
-    assert len(tree.sample(new_alone=True)) == names.SAMPLE_BYTES
+    assert len(tree.sample(new_alone=True)) == struct.calcsize(names.SAMPLE_FORMAT)
     assert tree.sample(new_alone=True) == b""
     assert tree.scan_newest() == []
     child.communicate(b"\n\n")

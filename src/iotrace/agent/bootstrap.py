@@ -133,7 +133,7 @@ def _hook(ours: str, function: str, *arguments: Any) -> imports.Hook:
 
 
 def _hook_loaders(module: Any, recorder: Recorder, settings: dict[str, str]) -> None:
-    asked = os.environ.get(names.POINT_VARIABLE, "")
+    asked = os.environ.get(names.OVERRIDE_VARIABLE, "")
     if asked:  # below the recording, which then sees what becomes of the loader
         from iotrace.agent.sweep_override import Override, hook_override
 

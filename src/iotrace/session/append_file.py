@@ -1,4 +1,4 @@
-"""Append-only files of the agent, safe beside a program that does as it likes with descriptors."""
+"""Append to a file in a process whose program may close or reuse any descriptor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _LOWEST_DESCRIPTOR = 200
 
 
 class Stream:
-    """An append-only file that survives what programs do to descriptors."""
+    """An append-only file. `broken` holds the error after which it takes no more data; empty before."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -25,7 +25,7 @@ class Stream:
         try:
             descriptor = self._open()
         except OSError as error:
-            # Nothing of ours is open: the number that we knew may be the program's file by now.
+            # Nothing of ours is open: the descriptor that we had may be the program's file by now.
             self.broken = str(error)
             return
         try:
@@ -41,8 +41,8 @@ class Stream:
                 pass
 
     def _open(self) -> int:
-        # The program may have closed our descriptor (a daemon closes all) and its number may now be
-        # the program's own file: write only where the number still means our file.
+        # The program may have closed our descriptor (a daemon closes all), which may now be a file of the
+        # program: write only where it is still our file.
         if self._descriptor >= 0:
             try:
                 status = os.fstat(self._descriptor)
@@ -58,7 +58,7 @@ class Stream:
         return self._descriptor
 
     def forget(self) -> None:
-        """In a forked child: close the parent's file, if the number still means it."""
+        """Close the parent's file in a forked child, if the descriptor is still that file."""
         if self._descriptor >= 0:
             try:
                 status = os.fstat(self._descriptor)
@@ -70,9 +70,9 @@ class Stream:
 
 
 def out_of_the_way(descriptor: int) -> int:
-    """`descriptor` under a high number, so that the program finds the low ones that it counts on.
+    """Move `descriptor` to a high number, as programs count on low ones; return the new one.
 
-    Returns it unchanged where the limit of open files lies below.
+    Return it unchanged where the limit of open files is lower.
     """
     try:
         high = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _LOWEST_DESCRIPTOR)

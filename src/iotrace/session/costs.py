@@ -1,4 +1,4 @@
-"""What tracing costs on the machine of a run: measured after it, kept beside it."""
+"""Keep what tracing costs on the machine of a run, as measured after it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from iotrace.session.manifest import write_atomically
 
 
 class Costs(msgspec.Struct, frozen=True):
-    """CPU time that tracing adds, on the host `host`; None where that source was not there to be measured.
+    """CPU time that tracing adds, on `host`; None where a source was off and could not be measured.
 
     `posix_call_ns`: to a traced read of 4 KiB after other work; `next_posix_call_ns`: to one that follows
     another. `span_ns`: to a timed call. `process_start_ns`: to the start of a Python process, with all
@@ -26,7 +26,7 @@ class Costs(msgspec.Struct, frozen=True):
 
 
 def write_costs(session: Path, costs: Costs) -> None:
-    """Keep `costs`; a session that cannot be written any more has none."""
+    """Write `costs` into the session, if it can still be written."""
     try:
         write_atomically(
             session / names.COSTS, msgspec.json.format(msgspec.json.encode(costs), indent=2) + b"\n"
@@ -36,7 +36,7 @@ def write_costs(session: Path, costs: Costs) -> None:
 
 
 def read_costs(session: Path) -> Costs | None:
-    """The costs of the session's first launcher; None where they were not measured or are damaged."""
+    """Read the costs of the session's first launcher; None where they were not measured or are damaged."""
     try:
         return msgspec.json.decode((session / names.COSTS).read_bytes(), type=Costs)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):

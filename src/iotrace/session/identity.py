@@ -1,4 +1,4 @@
-"""Who this process is: role, rank, host. Read once at its start, from the environment and /proc."""
+"""Find who this process is (role, rank, host) at its start, from the environment and /proc."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 # Helpers of multiprocessing run Python too; they load no data and get no recorder.
-_HELPER_MARKS = ("multiprocessing.resource_tracker", "multiprocessing.semaphore_tracker")
-_FORKSERVER_MARK = "multiprocessing.forkserver"
-_SPAWN_MARK = "multiprocessing.spawn"
+_HELPER_MODULES = ("multiprocessing.resource_tracker", "multiprocessing.semaphore_tracker")
+_FORKSERVER_MODULE = "multiprocessing.forkserver"
+_SPAWN_MODULE = "multiprocessing.spawn"
 
 # torchrun, Open MPI, PALS and PMI (MPICH, Intel MPI, Cray), Slurm: the innermost launcher first.
 _RANK_VARIABLES = {
@@ -33,19 +33,19 @@ _RANK_VARIABLES = {
 
 
 def role(arguments: list[str]) -> str:
-    """``helper``, ``forkserver``, ``spawned`` or ``main``, told from the command line (`sys.orig_argv`)."""
+    """Return ``helper``, ``forkserver``, ``spawned`` or ``main``, by the command line (`sys.orig_argv`)."""
     code = arguments[arguments.index("-c") + 1 :][:1] if "-c" in arguments else []
-    if any(mark in text for text in code for mark in _HELPER_MARKS):
+    if any(module in text for text in code for module in _HELPER_MODULES):
         return "helper"
-    if any(_FORKSERVER_MARK in text for text in code):
+    if any(_FORKSERVER_MODULE in text for text in code):
         return "forkserver"
-    if any(_SPAWN_MARK in text for text in code):
+    if any(_SPAWN_MODULE in text for text in code):
         return "spawned"
     return "main"
 
 
 def ranks(environment: Mapping[str, str]) -> dict[str, int | None]:
-    """Rank, local rank and world size from the launcher's variables; None where none says."""
+    """Return rank, local rank and world size by the launcher's variables; None where they are not set."""
     found: dict[str, int | None] = {}
     for name, variables in _RANK_VARIABLES.items():
         found[name] = None
@@ -58,7 +58,7 @@ def ranks(environment: Mapping[str, str]) -> dict[str, int | None]:
 
 
 def boot_id() -> str:
-    """What tells this boot of this kernel from every other; processes that share it share its clocks."""
+    """Return the id of this boot of the kernel, empty if unknown; processes of one boot share its clocks."""
     try:
         descriptor = os.open("/proc/sys/kernel/random/boot_id", os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -70,7 +70,7 @@ def boot_id() -> str:
 
 
 def describe(process_role: str) -> dict[str, Any]:
-    """What process.json says of this process, apart from its clock."""
+    """Return the content of process.json for this process, apart from its clock."""
     node = os.uname().nodename
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
     return {

@@ -1,4 +1,4 @@
-"""What a session says of itself: written by the launcher, read by everything else."""
+"""Write and read a session's manifest and outcome: how its run began and how it ended."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Manifest(msgspec.Struct, frozen=True):
     """How the run began. Times in ns of CLOCK_REALTIME; `accelerators` are device nodes found.
 
     `telemetry_ms` is how often processes are sampled, None where they are not.
-    `job` is the scheduler's job and step, `task` the launcher's place in it; empty where there is none.
-    `torch` holds the settings of the torch profiler, by the names that the agent reads them by.
+    `job` is the scheduler's job and step, `task` the launcher's task of it; empty where there is none.
+    `torch` holds the settings of the torch profiler, under the agent's names for them.
     """
 
     format: int
@@ -74,9 +74,9 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def claim(session: Path, manifest: Manifest) -> bool:
-    """Write the manifest unless there is one; False where another launcher was first.
+    """Write the manifest unless there is one; return False where another launcher was first.
 
-    A hard link is made once, whole, without a lock, on network file systems, too.
+    A hard link is made once and whole, without a lock, on network file systems, too.
     """
     path = session / names.MANIFEST
     temporary = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
@@ -96,7 +96,7 @@ def claim(session: Path, manifest: Manifest) -> bool:
 
 
 def write_outcome(session: Path, outcome: Outcome) -> None:
-    """Note how the run ended; a session deleted meanwhile is nobody's error."""
+    """Write how the run ended; ignore a session that was deleted meanwhile."""
     try:
         write_atomically(session / names.OUTCOME, _pretty(outcome))
     except OSError:
@@ -104,7 +104,7 @@ def write_outcome(session: Path, outcome: Outcome) -> None:
 
 
 def read_manifest(session: Path) -> Manifest:
-    """The manifest of the session at `session`; SessionError where there is none to read."""
+    """Read the manifest of the session at `session`; SessionError where there is none, or it is damaged."""
     path = session / names.MANIFEST
     try:
         data = path.read_bytes()
@@ -125,13 +125,13 @@ def read_manifest(session: Path) -> Manifest:
 
 
 def launches(session: Path) -> list[Path]:
-    """The directories of the further launchers of the session's job, by name."""
+    """Return the directories of the further launchers of the session's job, sorted by name."""
     found = (session / names.LAUNCHES).glob("*")
     return sorted(path for path in found if (path / names.MANIFEST).exists())
 
 
 def read_outcome(session: Path) -> Outcome | None:
-    """How the run ended, None where that is not known."""
+    """Read how the run ended; None where that is unknown."""
     try:
         return msgspec.json.decode((session / names.OUTCOME).read_bytes(), type=Outcome)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):

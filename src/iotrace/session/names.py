@@ -1,7 +1,6 @@
 """Names and formats of session version 1, shared by those who write it and those who read it.
 
-Used inside traced processes: the standard library's cheapest parts alone. docs/session-format.md
-describes every field.
+It is used inside traced processes, hence it imports nothing. docs/session-format.md describes every field.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ FORMAT_VERSION = 1
 SETTINGS_VARIABLE = "IOTRACE_AGENT"
 HOST_VARIABLE = "IOTRACE_HOST"
 JOB_VARIABLE = "IOTRACE_JOB"
-POINT_VARIABLE = "IOTRACE_POINT"  # what a sweep asks of a run
+OVERRIDE_VARIABLE = "IOTRACE_POINT"  # what a sweep asks of a run
 
 MANIFEST = "manifest.json"
 OUTCOME = "outcome.json"
@@ -45,19 +44,42 @@ PROGRAM_TRACE = "torch-program-{}.json"
 MODULE_RANGE = "module:"
 STEP_RANGE = "ProfilerStep#"
 
-# A span: start_ns, duration_ns, cpu_ns, bytes (CLOCK_MONOTONIC; bytes -1 where unknown), tid, name, file
-# (indices of `text` records; file -1 where unknown), kind, minor faults, major faults, voluntary and
-# involuntary context switches, time spent ready but without a CPU (ns, -1 where unknown). Little-endian, no
-# padding.
-SPAN_FORMAT = "<qqqqiiiiiiiiq"
-SPAN_BYTES = 72
+# A span, little-endian without padding: its fields in order, with their codes of `struct`. Times are those of
+# CLOCK_MONOTONIC; -1 where a value is unknown.
+SPAN_FIELDS = {
+    "start_ns": "q",
+    "duration_ns": "q",
+    "cpu_ns": "q",
+    "bytes": "q",
+    "tid": "i",
+    "name": "i",  # the id of a `text` record, and so is `file`
+    "file": "i",
+    "kind": "i",
+    "minor_faults": "i",
+    "major_faults": "i",
+    "voluntary_switches": "i",
+    "involuntary_switches": "i",
+    "run_delay_ns": "q",  # ready to run, but without a CPU
+}
+SPAN_FORMAT = "<" + "".join(SPAN_FIELDS.values())
 
-# A telemetry sample of a process: CLOCK_MONOTONIC in ns, number of the process, threads; then so far: CPU ns,
-# resident bytes (now), major faults, bytes passed to read and to write calls, numbers of those calls, bytes
-# read from and written to storage. -1 where unknown. Little-endian, no padding.
+# A telemetry sample of a process, likewise. All but the first three and `rss_bytes` are sums so far.
 SAMPLES = "processes.bin"
-SAMPLE_FORMAT = "<qiiqqqqqqqqq"
-SAMPLE_BYTES = 88
+SAMPLE_FIELDS = {
+    "time_ns": "q",
+    "process": "i",
+    "threads": "i",
+    "cpu_ns": "q",
+    "rss_bytes": "q",
+    "major_faults": "q",
+    "rchar": "q",  # bytes passed to read calls, and to write calls
+    "wchar": "q",
+    "read_calls": "q",
+    "write_calls": "q",
+    "read_bytes": "q",  # from storage, and to it
+    "write_bytes": "q",
+}
+SAMPLE_FORMAT = "<" + "".join(SAMPLE_FIELDS.values())
 
 KIND_ITEM = 1  # Dataset.__getitem__, __getitems__ or the iterator's __next__
 KIND_COLLATE = 2
@@ -68,7 +90,7 @@ KIND_DFTRACER = 6  # a function or block that the program marked for dftracer
 
 
 def encode_settings(settings: dict[str, str]) -> str:
-    """Serialise settings into one environment variable. JSON would cost each process 9 ms of import."""
+    """Encode settings for one environment variable. JSON would cost each process 9 ms of import."""
     return ";".join(f"{key}={_escape(value)}" for key, value in settings.items())
 
 

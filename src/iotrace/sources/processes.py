@@ -28,24 +28,7 @@ from iotrace.sources.records import (
     TorchWindow,
 )
 
-SPAN_DTYPE = np.dtype(
-    [
-        ("start_ns", "<i8"),
-        ("duration_ns", "<i8"),
-        ("cpu_ns", "<i8"),
-        ("bytes", "<i8"),
-        ("tid", "<i4"),
-        ("name", "<i4"),
-        ("file", "<i4"),
-        ("kind", "<i4"),
-        ("minor_faults", "<i4"),
-        ("major_faults", "<i4"),
-        ("voluntary_switches", "<i4"),
-        ("involuntary_switches", "<i4"),
-        ("run_delay_ns", "<i8"),
-    ]
-)
-assert SPAN_DTYPE.itemsize == names.SPAN_BYTES
+SPAN_DTYPE = np.dtype([(name, f"<{code}") for name, code in names.SPAN_FIELDS.items()])
 
 
 @dataclass(frozen=True)

@@ -10,23 +10,7 @@ import numpy as np
 from iotrace.session import names
 from iotrace.sources.records import Int
 
-SAMPLE_DTYPE = np.dtype(
-    [
-        ("time_ns", "<i8"),
-        ("process", "<i4"),
-        ("threads", "<i4"),
-        ("cpu_ns", "<i8"),
-        ("rss_bytes", "<i8"),
-        ("major_faults", "<i8"),
-        ("rchar", "<i8"),
-        ("wchar", "<i8"),
-        ("read_calls", "<i8"),
-        ("write_calls", "<i8"),
-        ("read_bytes", "<i8"),
-        ("write_bytes", "<i8"),
-    ]
-)
-assert SAMPLE_DTYPE.itemsize == names.SAMPLE_BYTES
+SAMPLE_DTYPE = np.dtype([(name, f"<{code}") for name, code in names.SAMPLE_FIELDS.items()])
 
 # Whatever a damaged line holds, its figures are finite.
 Float = Annotated[float, msgspec.Meta(ge=-1e18, le=1e18)]

@@ -84,7 +84,7 @@ def _variables(request: Request) -> dict[str, str]:
         # Batches from memory need no worker, which would only disturb the training.
         settings.update(replay=str(request.replay), workers="0")
         settings.pop("prefetch", None)
-    return {names.POINT_VARIABLE: names.encode_settings(settings)} if settings else {}
+    return {names.OVERRIDE_VARIABLE: names.encode_settings(settings)} if settings else {}
 
 
 def tail(run: SweepRun, lines: int = 5) -> str:
