@@ -139,30 +139,38 @@ def innermost(starts: Times, ends: Times, times: Times) -> Times:
 
     Of ranges that overlap without nesting the later one counts, to its end.
     """
-    if not len(starts):
-        return np.full(len(times), _NO_RANGE, dtype=np.int64)
-    order = np.lexsort((-ends, starts)).tolist()
-    begun, over = starts.tolist(), ends.tolist()
-    changes: list[int] = []
-    owners: list[int] = []
-    stack: list[int] = []
+    order = np.lexsort((-ends, starts))
+    begun = np.searchsorted(starts[order], times, side="right") - 1
+    found = _last_above(ends[order], begun, times)
+    return np.where(found >= 0, np.append(order, _NO_RANGE)[found], _NO_RANGE)
 
-    def close_until(time: int | None) -> None:
-        while stack and (time is None or over[stack[-1]] <= time):
-            end = over[stack.pop()]
-            while stack and over[stack[-1]] <= end:
-                stack.pop()
-            changes.append(end)
-            owners.append(stack[-1] if stack else _NO_RANGE)
 
-    for index in order:
-        if over[index] <= begun[index]:
-            continue
-        close_until(begun[index])
-        stack.append(index)
-        changes.append(begun[index])
-        owners.append(index)
-    close_until(None)
-    last = np.searchsorted(np.array(changes, dtype=np.int64), times, side="right") - 1
-    found = np.array(owners or [_NO_RANGE], dtype=np.int64)
-    return np.where(last >= 0, found[np.maximum(last, 0)], _NO_RANGE)
+def _last_above(values: Times, last: Times, bounds: Times) -> Times:
+    """Per bound the last index, of those up to `last`, whose value is above the bound; -1 where none is."""
+    found = np.where(last >= 0, last, _NO_RANGE)
+    rows = np.flatnonzero(found >= 0)
+    rows = rows[values[found[rows]] <= bounds[rows]]
+    if not len(rows):
+        return found
+    # Up a tree of maxima while all to the left of a node are too small, then down along the right children.
+    maxima = [values]
+    while len(maxima[-1]) > 1:
+        pairs = np.append(maxima[-1], np.iinfo(np.int64).min) if len(maxima[-1]) % 2 else maxima[-1]
+        maxima.append(pairs.reshape(-1, 2).max(axis=1))
+    node, bound = found[rows], bounds[rows]
+    height = np.full(len(rows), _NO_RANGE)
+    climbing = np.arange(len(rows))
+    for level, largest in enumerate(maxima):
+        at = node[climbing]
+        is_above = (at % 2 == 1) & (largest[np.maximum(at - 1, 0)] > bound[climbing])
+        node[climbing] = np.where(is_above, at - 1, at // 2)
+        height[climbing[is_above]] = level
+        climbing = climbing[~is_above]
+    for level in range(len(maxima) - 1, 0, -1):
+        falling = np.flatnonzero(height >= level)
+        right = 2 * node[falling] + 1
+        below = maxima[level - 1]
+        is_above = (right < len(below)) & (below[np.minimum(right, len(below) - 1)] > bound[falling])
+        node[falling] = np.where(is_above, right, right - 1)
+    found[rows] = np.where(height >= 0, node, _NO_RANGE)
+    return found
