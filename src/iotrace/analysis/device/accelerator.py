@@ -71,13 +71,15 @@ class _Totals:
             self.causes = self.causes or {}
             _add_causes(self.causes, waits, gaps, classes)
         _add_modules(self.modules, activity, gaps)
-        keys = np.stack((events.device[rows], events.stream[rows]), axis=1)
-        for device, stream in np.unique(keys, axis=0).tolist():
-            own = rows[(events.device[rows] == device) & (events.stream[rows] == stream)]
-            total = self.streams.setdefault((device, stream), _Stream())
-            total.events += len(own)
-            total.busy += length(union(events.start_ns[own], events.end_ns[own]))
-            total.classes += classify(activity, gaps_of(activity, own), waiting, kernel_gap_ns).sum(axis=0)
+        for device in np.unique(events.device[rows]).tolist():
+            of_device = rows[events.device[rows] == device]
+            for stream in np.unique(events.stream[of_device]).tolist():
+                own = of_device[events.stream[of_device] == stream]
+                total = self.streams.setdefault((device, stream), _Stream())
+                total.events += len(own)
+                total.busy += length(union(events.start_ns[own], events.end_ns[own]))
+                classes = classify(activity, gaps_of(activity, own), waiting, kernel_gap_ns)
+                total.classes += classes.sum(axis=0)
 
 
 @dataclass
