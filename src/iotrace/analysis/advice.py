@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from iotrace.analysis.results import DataWait, LoaderResult, RankReport, Recommendation
-
-# Below this share of the step the wait is not worth a change (XProf's bound of "not input-bound").
-_WORTH_PERCENT = 5.0
+from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT
 
 _REMEDIES = {
     "read": "keep the data on faster or local storage, read larger pieces, or let more workers read at once",
@@ -19,26 +17,26 @@ _REMEDIES = {
 
 
 def recommend(rank: RankReport) -> list[Recommendation]:
-    """The rank's recommendations, largest gain first; none where the wait is below 5 % of the step."""
+    """Recommend changes, largest gain first; none where the wait is below 5 % of the step."""
     wait = rank.data_wait
     step_ms = rank.steps.mean_ms
-    if not wait.raw_ms or not step_ms or 100 * wait.raw_ms / step_ms < _WORTH_PERCENT:
+    if not wait.raw_ms or not step_ms or 100 * wait.raw_ms / step_ms < MODERATELY_PERCENT:
         return []
     found = []
     for cause, cause_ms in wait.causes_ms.items():
-        if cause in _REMEDIES and 100 * cause_ms / step_ms >= _WORTH_PERCENT:
+        if cause in _REMEDIES and 100 * cause_ms / step_ms >= MODERATELY_PERCENT:
             found.append(_for_cause(cause, cause_ms, step_ms, wait))
     found.sort(key=lambda item: -(item.gain_ms_per_step or 0.0))
     primary = next(loader for loader in rank.loaders if loader.primary)
     if wait.too_few_workers:
         found.insert(0, _more_workers(primary, wait, step_ms))
-    if 100 * (wait.behind_ready_ms or 0.0) / step_ms >= _WORTH_PERCENT:
+    if 100 * (wait.behind_ready_ms or 0.0) / step_ms >= MODERATELY_PERCENT:
         found.append(_out_of_order(wait.behind_ready_ms or 0.0))
     return found
 
 
 def _out_of_order(behind_ready_ms: float) -> Recommendation:
-    """The consumer waits for the next batch in order while later ones lie ready."""
+    """Advise where the consumer waits for the next batch in order while later ones lie ready."""
     return Recommendation(
         id="waiting-in-order",
         severity="medium",
@@ -52,16 +50,16 @@ def _out_of_order(behind_ready_ms: float) -> Recommendation:
 
 
 def _for_cause(cause: str, cause_ms: float, step_ms: float, wait: DataWait) -> Recommendation:
-    place = ""
+    share = ""
     if cause in ("read", "decode") and wait.files:
         costly = max(wait.files, key=lambda file: file.read_ms if cause == "read" else file.decode_ms)
         file_ms = costly.read_ms if cause == "read" else costly.decode_ms
-        place = f" ({file_ms:.1f} ms of it in {costly.path})"
+        share = f" ({file_ms:.1f} ms of it in {costly.path})"
     percent = 100 * cause_ms / step_ms
     return Recommendation(
         id=f"{cause}-bound",
         severity="high" if percent > 20 else "medium",
-        text=f"{cause} costs {cause_ms:.1f} ms of wait a step{place}: {_REMEDIES[cause]}",
+        text=f"{cause} costs {cause_ms:.1f} ms of wait a step{share}: {_REMEDIES[cause]}",
         evidence={f"{cause}_ms": cause_ms},
         gain_ms_per_step=cause_ms,
     )

@@ -1,6 +1,6 @@
 """dftracer 2.x's format: one JSON object a line, for dftracer's own analysers.
 
-Times are whole us of CLOCK_REALTIME. Names of hosts and files are told once, by lines with their hashes.
+Times are whole us of CLOCK_REALTIME. Lines with their hashes give the names of hosts and files, once.
 The POSIX calls are not written: they are in dftracer's own files, in the session's ``posix`` directory.
 """
 
@@ -65,23 +65,23 @@ def write_dftracer(analysis: SessionAnalysis, path: Path) -> dict[str, int]:
 
 
 def _lines(analysis: SessionAnalysis, counts: Counter[str]) -> Iterator[bytes]:
-    told: set[tuple[str, str]] = set()
+    named: set[tuple[str, str]] = set()
     settings: set[int] = set()
     for number, event in enumerate(events_of(analysis), start=1):
         host = _hash(event.node)
-        place = {"pid": event.pid, "tid": event.tid}
-        if ("HH", host) not in told:
-            told.add(("HH", host))
-            yield _metadata("HH", place, host, event.node, host)
+        thread = {"pid": event.pid, "tid": event.tid}
+        if ("HH", host) not in named:
+            named.add(("HH", host))
+            yield _metadata("HH", thread, host, event.node, host)
         if event.pid not in settings:
             settings.add(event.pid)
-            yield _metadata("CM", place, host, "time_metric", "US")
+            yield _metadata("CM", thread, host, "time_metric", "US")
         args: dict[str, Any] = {"hhash": host}
         if event.file:
             args["fhash"] = _hash(event.file)
-            if ("FH", args["fhash"]) not in told:
-                told.add(("FH", args["fhash"]))
-                yield _metadata("FH", place, host, event.file, args["fhash"])
+            if ("FH", args["fhash"]) not in named:
+                named.add(("FH", args["fhash"]))
+                yield _metadata("FH", thread, host, event.file, args["fhash"])
         known = {"epoch": event.epoch, "step": event.step, "size": event.size_bytes}
         args.update({key: value for key, value in known.items() if value is not None})
         counts[event.kind] += 1
@@ -104,9 +104,11 @@ def _line(number: int, event: Event, args: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _metadata(kind: str, place: dict[str, int], host: str, name: str, value: str) -> bytes:
+def _metadata(kind: str, thread: dict[str, int], host: str, name: str, value: str) -> bytes:
     args = {"hhash": host, "name": name, "value": value}
-    return _encode({"name": kind, "cat": "dftracer", "type": _TRACER, **place, "ph": _METADATA, "args": args})
+    return _encode(
+        {"name": kind, "cat": "dftracer", "type": _TRACER, **thread, "ph": _METADATA, "args": args}
+    )
 
 
 def _hash(text: str) -> str:

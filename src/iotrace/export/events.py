@@ -34,7 +34,7 @@ SPAN_KINDS = {
 
 @dataclass(slots=True)
 class Event:
-    """``[start_ns, end_ns)`` of CLOCK_REALTIME on a thread; None and empty where unknown."""
+    """``[start_ns, end_ns)`` of the session's time on a thread; None and empty where unknown."""
 
     kind: str
     name: str
@@ -51,7 +51,7 @@ class Event:
 
 
 def events_of(analysis: SessionAnalysis) -> Iterator[Event]:
-    """Every rank's steps, waits and batches; then every process's spans."""
+    """Yield every rank's steps, waits and batches; then every process's spans."""
     session = analysis.session
     produced: dict[_Key, list[Delivery]] = defaultdict(list)
     for rank in analysis.ranks:
@@ -77,8 +77,8 @@ def _rank_events(analysis: RankAnalysis) -> Iterator[Event]:
     node, pid = _node(analysis.session, main), main.pid
     for number, step in enumerate(analysis.loop.steps):
         opened = step.delivery
-        place = (opened.epoch, opened.index) if opened is not None else (None, number)
-        yield Event(STEP, "step", node, pid, pid, step.start_ns, step.end_ns, *place)
+        batch = (opened.epoch, opened.index) if opened is not None else (None, number)
+        yield Event(STEP, "step", node, pid, pid, step.start_ns, step.end_ns, *batch)
     for loader in analysis.loaders:
         for item in loader.deliveries:
             yield Event(
@@ -96,8 +96,8 @@ def _span_events(session: Session, process: Process, made: list[Delivery]) -> It
     starts = [delivery.taken_ns or 0 for delivery in made]
     for row in process.spans.tolist():
         start, duration, _, size_bytes, tid, name, file, kind, *_ = row
-        place = bisect_right(starts, start) - 1
-        within = made[place] if place >= 0 and start < (made[place].prepared_ns or 0) else None
+        last = bisect_right(starts, start) - 1
+        within = made[last] if last >= 0 and start < (made[last].prepared_ns or 0) else None
         yield Event(
             SPAN_KINDS.get(kind, "span"),
             process.texts.get(name, "?"),

@@ -26,6 +26,7 @@ from iotrace.sources.records import (
     Tick,
     TorchProgramTrace,
     TorchWindow,
+    Worker,
 )
 
 SPAN_DTYPE = np.dtype([(name, f"<{code}") for name, code in names.SPAN_FIELDS.items()])
@@ -95,6 +96,12 @@ class Process:
         """Whether it is a worker that had nothing to do when last heard of: its records are all written."""
         last = next((record for record in reversed(self.records) if not isinstance(record, Tick)), None)
         return isinstance(last, Idle)
+
+    @property
+    def worker(self) -> int | None:
+        """Its number within its loader; None where it is no loader worker."""
+        record = next(iter(self.of_type(Worker)), None)
+        return record.worker if record is not None else None
 
     def of_type(self, kind: type[Any]) -> list[Any]:
         """The records of one type, in the order they were made."""

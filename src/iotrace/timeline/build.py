@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from iotrace.analysis.loop.deliveries import Delivery, LoaderRun
-from iotrace.analysis.loop.join import worker_number
 from iotrace.analysis.loop.phases import phases_of
 from iotrace.analysis.loop.steps import Loop
 from iotrace.analysis.rank import RankAnalysis
@@ -108,7 +107,7 @@ def _add_process(
         made = _inline_batches(loaders)
     else:
         digits = len(str(len(rank.workers)))
-        name = f"{_title(rank)} · worker {worker_number(process):0{digits}} ({process.host})"
+        name = f"{_title(rank)} · worker {process.worker:0{digits}} ({process.host})"
         tracks = ProcessTracks(name, f"pid {process.pid}")
         timeline.processes.append(tracks)
         made = _worker_batches(process, loaders)

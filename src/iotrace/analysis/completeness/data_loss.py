@@ -5,12 +5,7 @@ from __future__ import annotations
 from iotrace.session.manifest import NotCaptured
 from iotrace.sources.clocks.session_clock import Clock
 from iotrace.sources.processes import Process
-from iotrace.sources.records import (
-    PosixEnded,
-    Produced,
-    Tick,
-    Worker,
-)
+from iotrace.sources.records import PosixEnded, Produced, Tick
 from iotrace.sources.session import Session
 from iotrace.sources.telemetry import Telemetry
 
@@ -19,7 +14,7 @@ _SAMPLER_LATE_NS = 3_000_000_000
 
 
 def data_loss(session: Session) -> list[NotCaptured]:
-    """What was captured in part only, by process."""
+    """List what was captured in part only, by process."""
     found = []
     for process in session.processes:
         name = named(process)
@@ -57,7 +52,7 @@ def data_loss(session: Session) -> list[NotCaptured]:
 
 
 def _last_seen_ns(session: Session, telemetry: Telemetry) -> int:
-    """The latest time at which something of the run is known to have gone on, on the host of `telemetry`."""
+    """Find the latest time at which something of the run is known to have gone on, on one host."""
     sampler = telemetry.sampler
     clock = session.clocks.of(sampler.node)
     ends = [
@@ -71,7 +66,7 @@ def _last_seen_ns(session: Session, telemetry: Telemetry) -> int:
 
 
 def _shift_ns(clock: Clock | None, stamp_ns: int) -> int:
-    """What brings a stamp of CLOCK_REALTIME to the session's time."""
+    """Find what brings a time of CLOCK_REALTIME to the session's time."""
     return (clock.of_one_piece(stamp_ns, stamp_ns) if clock is not None else None) or 0
 
 
@@ -80,7 +75,6 @@ def _recorded_data(process: Process) -> bool:
 
 
 def named(process: Process) -> str:
-    """How people are told of a process."""
-    worker = next(iter(process.of_type(Worker)), None)
-    role = f"worker {worker.worker}" if worker else process.identity.role
+    """Name a process as reports do: its role and its pid."""
+    role = process.identity.role if process.worker is None else f"worker {process.worker}"
     return f"{role} (pid {process.pid})"

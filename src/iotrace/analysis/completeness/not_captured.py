@@ -1,4 +1,4 @@
-"""What a session does not hold, why, and what would help: told, never passed over."""
+"""What a session does not hold, why, and what would help."""
 
 from __future__ import annotations
 
@@ -10,12 +10,7 @@ from iotrace.analysis.completeness.data_loss import named
 from iotrace.analysis.rank import SessionAnalysis
 from iotrace.session import names
 from iotrace.session.manifest import NotCaptured
-from iotrace.sources.records import (
-    OwnLog,
-    TorchProgram,
-    TorchProgramTrace,
-    TorchWindow,
-)
+from iotrace.sources.records import OwnLog, TorchProgram, TorchProgramTrace, TorchWindow
 from iotrace.sources.session import Session
 from iotrace.sources.telemetry import Telemetry
 
@@ -47,7 +42,7 @@ def not_captured(analysis: SessionAnalysis) -> list[NotCaptured]:
 
 
 def _no_process(argv: list[str], exit_code: int | None) -> NotCaptured:
-    """Nothing tells of processes without the agent: the command's name says whether Python surely ran."""
+    """Explain a session without processes: the command's name says whether Python surely ran."""
     what = "the program's processes"
     remedy = "run it by a Python >= 3.10 started without -S and without env -i"
     if argv and PurePath(argv[0]).name.startswith(("python", "pypy", "torchrun", "accelerate")):
@@ -62,7 +57,7 @@ def _no_process(argv: list[str], exit_code: int | None) -> NotCaptured:
 
 
 def _after_own_logs(session: Session) -> list[NotCaptured]:
-    """Processes that used dftracer themselves, and ended it: it traces no call after that."""
+    """Find processes that used dftracer themselves, and ended it: it traces no call after that."""
     return [
         NotCaptured(
             f"POSIX calls of {named(process)} after it ended its own dftracer log",
@@ -75,7 +70,7 @@ def _after_own_logs(session: Session) -> list[NotCaptured]:
 
 
 def _untraced_compute(analysis: SessionAnalysis) -> list[NotCaptured]:
-    """Ranks without a trace of torch's profiler, and why; windows that were cut short or lost."""
+    """Find ranks without a trace of torch's profiler, and why; windows that were cut short or lost."""
     if analysis.session.manifest.torch.get(names.TORCH_STEPS, names.OFF) == names.OFF:
         return [NotCaptured("compute", "torch.profiler was switched off", "leave --torch-steps off away")]
     found = []
@@ -105,7 +100,7 @@ _WRAP = "for batch in iotrace.batches(source)"
 
 
 def _unseen_loops(analysis: SessionAnalysis) -> list[NotCaptured]:
-    """Loops of which neither a DataLoader nor the program tells enough."""
+    """Find loops of which neither a DataLoader nor the program says enough."""
     session, loops = analysis.session, [one.loop for one in analysis.ranks]
     delivered = any(loop.marked or (loop.primary and loop.primary.deliveries) for loop in loops)
     if loops and not delivered and session.exit_code:
@@ -125,13 +120,13 @@ def _unseen_loops(analysis: SessionAnalysis) -> list[NotCaptured]:
 
 
 def _failed_early(exit_code: int) -> NotCaptured:
-    """Of a command that failed before any loop could be seen: its failure is what to mend."""
+    """Explain a command that failed before any loop could be seen: its failure is what to mend."""
     why = f"the command failed (exit code {exit_code}) before a batch was delivered"
     return NotCaptured("steps and data wait", why)
 
 
 def _telemetry(session: Session) -> list[NotCaptured]:
-    """Hosts that were not sampled, accelerators without a library that reads them, figures that fail."""
+    """Find hosts that were not sampled, accelerators that no library reads, figures that fail."""
     found = []
     for launch in session.launches:
         manifest = launch.manifest
@@ -143,7 +138,7 @@ def _telemetry(session: Session) -> list[NotCaptured]:
         elif not there:
             found.append(NotCaptured(f"telemetry of {manifest.host}", "its sampler did not start"))
         elif manifest.accelerators and not any(item.devices or item.problems for item in there):
-            why = "; ".join(dict.fromkeys(told.why for item in there for told in item.unavailable))
+            why = "; ".join(dict.fromkeys(library.why for item in there for library in item.unavailable))
             remedy = "see what iotrace doctor says of it on that host"
             if why:  # else it was still being looked for when the run ended
                 found.append(NotCaptured(f"gpu on {manifest.host}", why, remedy))
@@ -159,7 +154,7 @@ def _telemetry(session: Session) -> list[NotCaptured]:
 
 
 def _gaps(telemetry: Telemetry) -> list[NotCaptured]:
-    """Times in which the sampler did not run, as it was stopped or the host too busy."""
+    """Find times in which the sampler did not run, as it was stopped or the host too busy."""
     times = np.unique(
         np.concatenate([telemetry.host.time_ns, *(item.samples["time_ns"] for item in telemetry.processes)])
     )
@@ -181,7 +176,7 @@ _INSTEAD = {
 
 
 def _failed_figures(telemetry: Telemetry) -> list[NotCaptured]:
-    """One line for each device: its figures by what the driver says of them."""
+    """List for each device the figures that failed, by what the driver says of them."""
     by_device: dict[str, dict[str, list[str]]] = {}
     names = {device.about.device: device.about for device in telemetry.devices}
     series = {device.about.device: device.series for device in telemetry.devices}

@@ -12,7 +12,7 @@ from iotrace.sources.telemetry import Floats, Series
 # A sample stands for the time since the one before, but for no longer than that: NVML averages its
 # utilisation over 1/6 to 1 s, and what lies before a gap is not known.
 _LONGEST_HOLD_NS = 2_500_000_000
-# How much of the measured time samples have to cover, for a sum over it to be told.
+# How much of the measured time samples have to cover, for a sum over it to be known.
 _COVERED = 0.99
 # The same for a mean, an extreme and a change of a gauge: of half a run they are no figures of the run.
 _SEEN = 0.75
@@ -77,7 +77,7 @@ class MeasuredTime:
         """A gauge's last sample within the measured time less its first, of what lived from `born_ns` on.
 
         No line is drawn to samples outside: what start-up took would be charged to the steps. None where
-        the two are not far enough apart to tell of the time that it lived.
+        the two are not far enough apart to stand for the time that it lived.
         """
         if gauge is None or not self.length_ns:
             return None

@@ -6,7 +6,6 @@ import numpy as np
 
 from iotrace.analysis.host.measured import MeasuredTime
 from iotrace.analysis.loop.deliveries import Step
-from iotrace.analysis.loop.join import worker_number
 from iotrace.analysis.results import Gpu, HostUse, ProcessUse, System
 from iotrace.sources.processes import Process
 from iotrace.sources.session import Rank, Session
@@ -28,7 +27,7 @@ _SATURATED = 0.95  # of each second, of all CPUs
 
 
 def system_of(session: Session, rank: Rank, kept: list[Step], cpu_percent: float | None) -> System:
-    """The rank's `system`; `cpu_percent` is by its processes' own exact account, where they have one."""
+    """Sum up the rank's `system`; `cpu_percent` is by its processes' exact account, where they have one."""
     telemetry = session.telemetry_of(rank.main)
     time = MeasuredTime(kept)
     processes: list[ProcessUse] = []
@@ -52,16 +51,16 @@ def system_of(session: Session, rank: Rank, kept: list[Step], cpu_percent: float
 
 
 def _peak_together(processes: list[SampledProcess]) -> int | None:
-    """The largest sum of the processes' resident memory at an instant; shared pages count in each."""
+    """Find the largest sum of the processes' resident memory at an instant; shared pages count in each."""
     if not processes:
         return None
     times = np.unique(np.concatenate([item.samples["time_ns"] for item in processes]))
     total = np.zeros(len(times), dtype=np.int64)
     for item in processes:
         own = item.samples["time_ns"]
-        place = np.searchsorted(own, times, side="right")
-        alive = (place > 0) & (times <= own[-1])
-        total[alive] += item.samples["rss_bytes"][place[alive] - 1]
+        index = np.searchsorted(own, times, side="right")
+        alive = (index > 0) & (times <= own[-1])
+        total[alive] += item.samples["rss_bytes"][index[alive] - 1]
     return int(total.max())
 
 
@@ -85,7 +84,7 @@ def _process(
     cpu_per_second = time.per_second(growth("cpu_ns"))
     return ProcessUse(
         pid=process.pid,
-        role="main" if process is rank.main else f"worker {worker_number(process)}",
+        role="main" if process is rank.main else f"worker {process.worker}",
         cpu_pct_mean=None if cpu_per_second is None else cpu_per_second / 1e7,
         rss_peak_bytes=peak_bytes,
         rss_growth_bytes=_whole(grown_bytes),
@@ -154,7 +153,7 @@ def _throttled(host: Host, time: MeasuredTime) -> float | None:
 
 
 def devices_of(telemetry: Telemetry, rank: Rank) -> list[SampledDevice]:
-    """The devices on which the rank's processes had memory; all of the host where none is known to."""
+    """Choose the devices on which the rank's processes had memory; all of the host where none is known to."""
     pids = _host_pids(telemetry, rank)
     used = [
         device
@@ -165,7 +164,7 @@ def devices_of(telemetry: Telemetry, rank: Rank) -> list[SampledDevice]:
 
 
 def _host_pids(telemetry: Telemetry, rank: Rank) -> set[int]:
-    """The pids by which drivers know the rank's processes: in PID namespaces of their own they see others."""
+    """Find the pids by which drivers know the rank's processes: in PID namespaces others than their own."""
     sampled = [(process, telemetry.process_of(process)) for process in rank.processes]
     return {process.pid if item is None else item.host_pid for process, item in sampled}
 
@@ -228,7 +227,7 @@ def _power(device: SampledDevice, time: MeasuredTime) -> tuple[float | None, flo
 
 
 def _throttling(reasons: Series | None, time: MeasuredTime) -> tuple[float | None, dict[str, float]]:
-    """The share of the time in which something held the device back, and that of each reason."""
+    """Find the share of the time in which something held the device back, and that of each reason."""
     if reasons is None:
         return None, {}
     bits = reasons.value.astype(np.int64)
@@ -241,7 +240,7 @@ def _throttling(reasons: Series | None, time: MeasuredTime) -> tuple[float | Non
 
 
 def _users_peak(device: SampledDevice, pids: set[int]) -> int | None:
-    """The most that the rank's processes held together at one poll; None where the driver does not tell."""
+    """Find the most that the rank's processes held together at one poll; None where the driver hides it."""
     if device.users is None:
         return None
     totals: dict[int, int] = {}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from iotrace.sources.records import IteratorStart
 
-# The values of Lightning's RunningStage, as people say them; a loader of several is named by the first.
+# The values of Lightning's RunningStage, and their names here; a loader of several is named by the first.
 PHASES = {
     "train": "training",
     "validate": "validation",

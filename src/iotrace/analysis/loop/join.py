@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from iotrace.analysis.loop.deliveries import PHASES, Delivery, LoaderRun, Step
 from iotrace.sources.processes import Process
-from iotrace.sources.records import Batch, Exposed, IteratorEnd, IteratorStart, Produced, Worker, WorkerUp
+from iotrace.sources.records import Batch, Exposed, IteratorEnd, IteratorStart, Produced, WorkerUp
 from iotrace.sources.session import Rank
 
 _NO_STEPS_OF_THEIRS = frozenset({"evaluation", *PHASES.values()} - {"training"})
@@ -53,32 +53,24 @@ class _LoaderDraft:
 
 def loaders_of(rank: Rank) -> list[LoaderRun]:
     """Read the rank's loaders in the order they were first iterated, with their steps."""
-    drafts = _Records(rank.main)
+    records = _Records(rank.main)
     produced = _productions(rank.workers)
     exposed = {
         (record.iterator, record.epoch, record.index): record.exposed_ns
         for record in rank.main.of_type(Exposed)
     }
-    found = [
-        LoaderRun(
-            loader.number,
-            loader.description,
-            [_delivery(loader, draft, rank.main, produced, exposed) for draft in loader.drafts],
-            failures=loader.failures,
-            epochs=len(loader.passes),
-        )
-        for loader in drafts.loaders.values()
-    ]
-    drafts.shift_steps_taken_ahead()
-    _end_steps_at_validation(list(zip(found, drafts.loaders.values(), strict=True)))
-    return [
-        replace(run, steps=_steps(run, loader))
-        for run, loader in zip(found, drafts.loaders.values(), strict=True)
-    ]
+    found = []
+    for draft in records.loaders.values():
+        deliveries = [_delivery(draft, each, rank.main, produced, exposed) for each in draft.drafts]
+        run = LoaderRun(draft.number, draft.description, deliveries, [], draft.failures, len(draft.passes))
+        found.append((run, draft))
+    records.shift_steps_taken_ahead()
+    _end_steps_at_validation(found)
+    return [replace(run, steps=_steps(run, draft)) for run, draft in found]
 
 
 def _steps(run: LoaderRun, loader: _LoaderDraft) -> list[Step]:
-    """All closed steps, in order; a step whose loop was left has no end and is none."""
+    """List the closed steps, in order; a step whose loop was left has no end and is none."""
     return [
         Step(
             run.deliveries[draft.number],
@@ -230,8 +222,9 @@ def _delivery(
     up_ns = taken_ns = prepared_ns = None
     if record.worker is None and record.fetch_end_ns:
         taken_ns, prepared_ns = wait_start_ns, real(record.fetch_end_ns)
-    key = (record.pid, record.generation, record.index) if record.pid is not None else None
-    production = produced.get(key) if key is not None else None
+    production = None
+    if record.pid is not None:
+        production = produced.get((record.pid, record.generation, record.index))
     if production is not None:
         clock, made = production.process.clock, production.record
         up_ns, samples = production.up_ns, made.samples
@@ -256,9 +249,3 @@ def _delivery(
         exposed_ns=exposed.get((record.iterator, record.epoch, record.index)),
         inline_tid=record.tid if draft.wrapped else None,
     )
-
-
-def worker_number(process: Process) -> int | None:
-    """Look up the worker's number within its loader; None of a process that is no worker."""
-    record = next(iter(process.of_type(Worker)), None)
-    return record.worker if record is not None else None

@@ -9,9 +9,9 @@ from iotrace.analysis.results import LoaderResult
 
 
 def loader_result(loader: LoaderRun, primary: bool) -> LoaderResult:
-    """All figures of `loader`, means per batch."""
+    """Compute all figures of `loader`, means per batch."""
     deliveries = loader.deliveries
-    # The first batch of the run waits for the workers' start: told apart, not averaged in.
+    # The first batch of the run waits for the workers' start: a figure of its own, in no mean.
     later = deliveries[1:]
     delays = [delay for delay in map(delay_ms, later) if delay is not None]
     return LoaderResult(
@@ -35,7 +35,7 @@ def loader_result(loader: LoaderRun, primary: bool) -> LoaderResult:
 
 
 def queue_depth(deliveries: list[Delivery]) -> float | None:
-    """How many batches lay ready when the consumer asked, on average over its asking."""
+    """Count the batches that lay ready when the consumer asked, on average."""
     ready = np.sort([delivery.prepared_ns for delivery in deliveries if delivery.prepared_ns is not None])
     asked = np.array([delivery.wait_start_ns for delivery in deliveries])
     if not len(asked) or len(ready) < len(asked):
@@ -44,14 +44,14 @@ def queue_depth(deliveries: list[Delivery]) -> float | None:
 
 
 def delay_ms(delivery: Delivery) -> float | None:
-    """How long the batch lay ready; None where the consumer made it itself."""
+    """Compute how long the batch lay ready; None where the consumer made it itself."""
     if delivery.worker is None or delivery.prepared_ns is None:
         return None
     return (delivery.delivered_ns - delivery.prepared_ns) / 1e6
 
 
 def production_ms(deliveries: list[Delivery]) -> float | None:
-    """How long a batch took to make, on average over those of which that is known."""
+    """Compute how long a batch took to make, on average over those of which that is known."""
     made = [
         delivery.prepared_ns - delivery.taken_ns
         for delivery in deliveries

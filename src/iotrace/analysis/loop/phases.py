@@ -11,7 +11,7 @@ from iotrace.sources.session import Rank
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of one phase: ns of CLOCK_REALTIME, half-open."""
+    """A stretch ``[start_ns, end_ns)`` of one phase, in the session's time."""
 
     name: str
     start_ns: int
@@ -19,7 +19,7 @@ class Phase:
 
 
 def phases_of(rank: Rank) -> list[Phase]:
-    """The phases of a rank, in order; empty where no trainer told them.
+    """Find the phases of a rank, in order; empty where no trainer names them.
 
     A phase begins where a loader is first asked in it. It ends where the next one begins, or with the
     trainer's run, or, where the end of that was not seen, with its last batch.

@@ -35,7 +35,7 @@ class Loop:
 
 
 def loop_of(rank: Rank, loaders: list[LoaderRun]) -> Loop:
-    """The training loop of a rank whose loaders are `loaders`."""
+    """Find the training loop of a rank whose loaders are `loaders`."""
     primary = primary_of(loaders)
     marks = [rank.main.clock.real_one(mark.mono_ns) for mark in rank.main.of_type(Mark)]
     if not marks or (primary is not None and primary.training):
@@ -46,7 +46,7 @@ def loop_of(rank: Rank, loaders: list[LoaderRun]) -> Loop:
 
 
 def marked_steps(marks: list[int], deliveries: list[Delivery]) -> list[Step]:
-    """From each mark to the next; the last one opens none. A wait is that of the step that holds its end."""
+    """Make a step from each mark to the next. A wait is that of the step that holds its end."""
     delivered = [delivery.delivered_ns for delivery in deliveries]
     steps = []
     for start_ns, end_ns in pairwise(marks):
@@ -93,7 +93,7 @@ def _untouched(
 
 
 def profiled_intervals(process: Process) -> list[Interval]:
-    """When a window of the torch profiler was open or being written; None where its end is not known.
+    """Find when a window of the torch profiler was open or being written; None where its end is not known.
 
     Profiling slows every step that it touches, so none of them is measured.
     """
@@ -109,7 +109,7 @@ def profiled_intervals(process: Process) -> list[Interval]:
 
 
 def program_intervals(process: Process) -> list[Interval]:
-    """When the program's own torch profiler warmed up and recorded, by its traces, and when exports ended."""
+    """Find when the program's own torch profiler warmed up and recorded, and when exports ended."""
     records = [record for record in process.of_type(TorchProgramTrace) if record.path]
     copied = {record.path for record in records}
     spans = [
@@ -131,7 +131,7 @@ def program_intervals(process: Process) -> list[Interval]:
 
 
 def with_warm_up(spans: list[tuple[int, int]], prepared: list[int]) -> list[tuple[int, int]]:
-    """Recorded `spans` in order of time, each from the last preparation before it that is its own."""
+    """Extend recorded `spans`, in order of time, to the last preparation before each that is its own."""
     found: list[tuple[int, int]] = []
     free_ns = 0
     for start_ns, end_ns in spans:

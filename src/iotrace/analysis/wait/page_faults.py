@@ -68,7 +68,7 @@ def _sums(holder: Times, values: Times, count: int) -> Times:
 
 
 def _holder(items: Spans, spans: Spans) -> Times:
-    """The row of the item inside which each span began, on the same thread; -1 where there is none."""
+    """Find the row of the item inside which each span began, on the same thread; -1 where there is none."""
     found = np.full(len(spans), -1, dtype=np.int64)
     for tid in np.unique(items["tid"]):
         rows = np.flatnonzero(items["tid"] == tid)
@@ -83,7 +83,7 @@ def _holder(items: Spans, spans: Spans) -> Times:
 
 
 def _touched(spans: Spans, items: Spans) -> list[dict[int, float]]:
-    """The mapped files that each item accessed, by bytes."""
+    """Find the mapped files that each item accessed, by their share of the bytes."""
     mapped = spans[(spans["kind"] == KIND_MAPPED) & (spans["file"] >= 0) & (spans["bytes"] > 0)]
     touched: list[dict[int, float]] = [{} for _ in range(len(items))]
     for row, file, size_bytes in zip(

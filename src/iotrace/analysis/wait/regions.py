@@ -76,7 +76,7 @@ def _add(process: Process, made: list[Explained], measured: set[int], found: dic
 
 
 def _shares(spans: npt.NDArray[np.void], made: list[Explained]) -> npt.NDArray[np.float64]:
-    """Of each batch's production, the share inside any of the spans."""
+    """Find the share of each batch's production that lies inside any of the spans."""
     starts = np.array([item.delivery.taken_ns for item in made], dtype=np.int64)
     ends = np.array([item.delivery.prepared_ns for item in made], dtype=np.int64)
     covered = Coverage(spans["start_ns"], spans["start_ns"] + spans["duration_ns"]).within(starts, ends)
