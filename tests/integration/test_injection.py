@@ -48,7 +48,7 @@ def test_every_way_to_a_python_process(tmp_path: Path) -> None:
     assert run.code == 0, run.stderr
     pids = json.loads(run.stdout)
     found: dict[int, list[Process]] = {}
-    for process in read_processes(run.session):
+    for process in read_processes(run.session)[0]:
         found.setdefault(process.pid, []).append(process)
     for name, pid in pids.items():
         assert len(found.get(pid, [])) == 1, name
@@ -101,7 +101,7 @@ def test_an_interpreter_without_iotrace_is_reached_through_pythonpath(tmp_path: 
     )
     assert done.returncode == 0, done.stderr
     pid = int(done.stdout.split()[0])
-    (process,) = read_processes(tmp_path / "session")
+    (process,) = read_processes(tmp_path / "session")[0]
     assert process.pid == pid
     assert process.ended
     assert str(PROJECT) not in done.stdout

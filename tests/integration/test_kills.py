@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from iotrace.sources.processes import Process, read_processes
-from iotrace.sources.records import Batch, Produced, Worker
+from iotrace.sources.records import BatchRecord, Produced, Worker
 from tests.support.runs import Run, launcher
 
 PROGRAM = """
@@ -47,11 +47,11 @@ def _started(directory: Path) -> tuple[subprocess.Popen[str], Path, int]:
 
 
 def _workers(session: Path) -> list[Process]:
-    return [process for process in read_processes(session) if process.of_type(Worker)]
+    return [process for process in read_processes(session)[0] if process.of_type(Worker)]
 
 
 def _last_record_ns(process: Process) -> int:
-    return max(process.clock.real_one(record.prepared_ns) for record in process.of_type(Produced))
+    return max(process.clock.to_session_ns(record.prepared_ns) for record in process.of_type(Produced))
 
 
 def _gone(pid: int) -> None:
@@ -95,8 +95,8 @@ def test_a_killed_program(tmp_path: Path) -> None:
     assert report["session"]["complete"] is False
     assert any(f"main (pid {pid})" in missing["what"] for missing in report["not_captured"])
     assert report["ranks"][0]["steps"]["count"] > 50
-    main = next(process for process in read_processes(session) if process.pid == pid)
-    last_ns = max(main.clock.real_one(batch.delivered_ns) for batch in main.of_type(Batch))
+    main = next(process for process in read_processes(session)[0] if process.pid == pid)
+    last_ns = max(main.clock.to_session_ns(batch.delivered_ns) for batch in main.of_type(BatchRecord))
     assert killed_ns - last_ns <= 1_000_000_000
     assert (session / "out" / "rank0.json.gz").exists()
 

@@ -64,7 +64,7 @@ def test_page_faults_are_read_and_charged_to_the_mapped_file(tmp_path: Path, way
     run = run_script(tmp_path, PROGRAM, way, str(workers))
     assert run.code == 0, run.stderr
     assert not list(run.session.glob("processes/*/agent.log"))
-    process = max(read_processes(run.session), key=lambda process: len(process.spans))
+    process = max(read_processes(run.session)[0], key=lambda process: len(process.spans))
     items = process.spans[process.spans["kind"] == KIND_ITEM]
     mapped = process.spans[process.spans["kind"] == KIND_MAPPED]
     assert {process.texts[name] for name in mapped["name"].tolist()} == {"numpy.memmap.__getitem__"}
@@ -102,5 +102,5 @@ print(sum(mapped[i] for i in range(100)), mapped[[1, 2]].sum(), mapped[:10].sum(
 """
     run = run_script(tmp_path, program)
     assert run.stdout == "4950.0 3.0 45.0 4096\n", run.stderr
-    (process,) = read_processes(run.session)
+    (process,) = read_processes(run.session)[0]
     assert process.spans["kind"].tolist().count(KIND_MAPPED) == 1

@@ -105,7 +105,7 @@ def test_a_program_that_uses_dftracer_runs_as_without(pair: Pair) -> None:
 
 
 def test_what_it_marked_is_on_the_timeline_and_no_call(pair: Pair) -> None:
-    (process,) = read_processes(pair.run.session)
+    (process,) = read_processes(pair.run.session)[0]
     marks = process.spans[process.spans["kind"] == KIND_DFTRACER]
     assert sorted(process.texts[name] for name in marks["name"].tolist()) == sorted(MARKS)
     assert set(marks["tid"].tolist()) == {process.pid}

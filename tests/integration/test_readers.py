@@ -34,7 +34,7 @@ def spans_of(run: Run) -> list[tuple[str, str, int]]:
     assert not list(run.session.glob("processes/*/agent.log"))
     return [
         (process.texts[span["name"]], Path(process.texts.get(span["file"], "")).name, int(span["bytes"]))
-        for process in read_processes(run.session)
+        for process in read_processes(run.session)[0]
         for span in process.spans
         if span["kind"] == KIND_READ_PATH
     ]

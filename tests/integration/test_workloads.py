@@ -15,7 +15,7 @@ import pytest
 
 from iotrace.session.names import KIND_ITEM, KIND_READ_PATH
 from iotrace.sources.processes import read_processes
-from iotrace.sources.records import Batch, Produced
+from iotrace.sources.records import BatchRecord, Produced
 from tests.support import strace
 from tests.support.runs import Run
 from tests.support.workloads import STEPS, WORKLOADS, Traced, make_data, run_workload
@@ -114,7 +114,7 @@ def check_mapped_reads(traced: Traced, expected: Counter[tuple[str, str]]) -> No
     assert strace.read_bytes(traced.logs, traced.data)[index] >= os.path.getsize(index)
     spans = [
         int(span["bytes"])
-        for process in read_processes(traced.run.session)
+        for process in read_processes(traced.run.session)[0]
         for span in process.spans
         if span["kind"] == KIND_READ_PATH and process.texts[span["name"]] == "numpy.load"
     ]
@@ -223,8 +223,8 @@ def test_the_slow_rank_is_told_from_the_one_that_waits_for_it(traced: Callable[[
 
 def test_one_worker_streams_the_tail_alone(traced: Callable[[str], Traced]) -> None:
     run = traced("stream_iterable")
-    processes = read_processes(run.run.session)
-    made_by = [batch.worker for process in processes for batch in process.of_type(Batch)]
+    processes = read_processes(run.run.session)[0]
+    made_by = [batch.worker for process in processes for batch in process.of_type(BatchRecord)]
     by_worker = Counter(made_by)
     assert by_worker[0] >= 2 * by_worker[1] > 0  # worker 0 has the shards with eight times the records
     assert set(made_by[-3:]) == {0}
@@ -246,7 +246,7 @@ def test_cold_tokens_are_read_by_page_faults(directory: Path) -> None:
     check_causes(run)
     items = [
         span
-        for process in read_processes(run.run.session)
+        for process in read_processes(run.run.session)[0]
         for span in process.spans
         if span["kind"] == KIND_ITEM
     ]

@@ -192,7 +192,7 @@ class Both:
     @property
     def main(self) -> Process:
         """The training process, as the session knows it."""
-        return next(each for each in read_processes(self.session) if each.identity.role == "main")
+        return next(each for each in read_processes(self.session)[0] if each.identity.role == "main")
 
     @property
     def window(self) -> list[tuple[str, str]]:

@@ -211,7 +211,7 @@ def test_what_is_recorded_is_read_back(tmp_path: Path) -> None:
     measure = timed(recorder, time.sleep, "sleep", KIND_ITEM)
     measure(0.05)
     recorder.close()
-    (process,) = read_processes(tmp_path)
+    (process,) = read_processes(tmp_path)[0]
     assert process.ended
     assert not process.problems
     (span,) = process.spans
@@ -242,7 +242,7 @@ def test_a_failed_write_keeps_whole_records_and_says_so(tmp_path: Path) -> None:
     recorder._spans_stream = full
     timed(recorder, int, "int", KIND_ITEM)()
     recorder.close()
-    (process,) = read_processes(tmp_path)
+    (process,) = read_processes(tmp_path)[0]
     assert "No space left" in full.broken
     assert process.texts[99] == "kept"
     assert any("No space left" in problem for problem in process.problems)

@@ -18,7 +18,7 @@ EPOCH_NS = 1_795_000_000_123_456_789
 @given(st.integers(0, 10**15))
 def test_one_offset_is_applied_to_the_nanosecond(mono_ns: int) -> None:
     clock = Clock([[0, EPOCH_NS, 80], [10**9, EPOCH_NS + 10**9, 80]])
-    assert clock.real_one(mono_ns) == EPOCH_NS + mono_ns
+    assert clock.to_session_ns(mono_ns) == EPOCH_NS + mono_ns
 
 
 def test_a_step_of_the_clock_changes_nothing_between_two_times() -> None:
@@ -26,7 +26,7 @@ def test_a_step_of_the_clock_changes_nothing_between_two_times() -> None:
     anchors = [[i * second, EPOCH_NS + i * second + (step if i >= 5 else 0), 80] for i in range(10)]
     clock = Clock(anchors)
     for mono_ns in (2 * second + 7, 4 * second + second // 2, 7 * second + 7):
-        assert clock.real_one(mono_ns) == EPOCH_NS + mono_ns
+        assert clock.to_session_ns(mono_ns) == EPOCH_NS + mono_ns
     (found,) = clock.steps
     assert (found.by_ns, found.after_ns, found.before_ns) == (step, 4 * second, 5 * second)
     assert clock.bound_ns == 80
@@ -35,18 +35,18 @@ def test_a_step_of_the_clock_changes_nothing_between_two_times() -> None:
 def test_a_slew_is_no_step_and_shows_in_the_bound() -> None:
     clock = Clock([[i * 10**9, EPOCH_NS + i * (10**9 + 500_000), 80] for i in range(11)])
     assert clock.steps == []
-    assert not clock.follows
-    assert clock.real([5, 10**10]).tolist() == [EPOCH_NS + 5, EPOCH_NS + 10**10]
+    assert not clock.matches_realtime
+    assert clock.times_to_session_ns([5, 10**10]).tolist() == [EPOCH_NS + 5, EPOCH_NS + 10**10]
     assert clock.bound_ns == 10 * 500_000 + 80
 
 
 @given(st.lists(st.integers(-200, 200), min_size=2, max_size=50))
 def test_noise_of_the_readings_is_not_followed(noise: list[int]) -> None:
     clock = Clock([[i * 10**9, EPOCH_NS + i * 10**9 + error, 200] for i, error in enumerate(noise)])
-    assert clock.follows
+    assert clock.matches_realtime
     stamps = np.arange(EPOCH_NS, EPOCH_NS + 5 * 10**9, 10**8 + 7)
     assert (restamp_one(clock, stamps) == stamps).all()
-    assert abs(clock.real_one(0) - EPOCH_NS) <= 200
+    assert abs(clock.to_session_ns(0) - EPOCH_NS) <= 200
     assert 200 <= clock.bound_ns <= 600
 
 
@@ -83,8 +83,8 @@ def test_stamps_around_steps_lie_within_the_bound(data: st.DataObject) -> None:
     stamp = np.vectorize(lambda mono_ns: told(mono_ns) // 1000 * 1000, otypes=[np.int64])
     found = restamp(clock, stamp(start), stamp(end), stampers)
     allowed = found.unsure_ns + clock.bound_ns + 1_000
-    assert np.abs(found.start_ns - clock.real(start)).max() <= allowed
-    assert np.abs(found.end_ns - clock.real(end)).max() <= allowed
+    assert np.abs(found.start_ns - clock.times_to_session_ns(start)).max() <= allowed
+    assert np.abs(found.end_ns - clock.times_to_session_ns(end)).max() <= allowed
     for stamper in stampers if not found.unsure_ns else []:
         ends, starts = found.end_ns[stamper.rows], found.start_ns[stamper.rows]
         assert (starts[1:] - ends[:-1] >= -2 * (1_000 + clock.bound_ns)).all()
@@ -105,8 +105,8 @@ def test_a_busy_process_tells_when_its_clock_was_set() -> None:
         stamp = np.vectorize(told, otypes=[np.int64])
         found = restamp(clock, stamp(start), stamp(end), [Stamper(np.arange(len(start)))])
         assert found.unsure_ns == 0
-        assert (found.start_ns == clock.real(start)).all()
-        assert (found.end_ns == clock.real(end)).all()
+        assert (found.start_ns == clock.times_to_session_ns(start)).all()
+        assert (found.end_ns == clock.times_to_session_ns(end)).all()
 
 
 def test_the_bound_is_the_worst_anchor() -> None:
@@ -120,12 +120,14 @@ def test_what_one_recording_stamped_is_moved_as_a_whole() -> None:
         clock = Clock(anchors)
         before = EPOCH_NS + 2 * SECOND
         behind = EPOCH_NS + 30 * SECOND + by_ns
-        assert clock.of_one_piece(before, before + SECOND) == 0
-        assert clock.of_one_piece(behind, behind + SECOND) == -by_ns
+        assert clock.offset_if_single_segment(before, before + SECOND) == 0
+        assert clock.offset_if_single_segment(behind, behind + SECOND) == -by_ns
         # Where stamps alone do not tell, the time of the recording does.
         stamp = EPOCH_NS + 24 * SECOND + by_ns
-        assert clock.of_one_piece(stamp, stamp + SECOND, 22 * SECOND, 26 * SECOND) == -by_ns
+        assert clock.offset_if_single_segment(stamp, stamp + SECOND, 22 * SECOND, 26 * SECOND) == -by_ns
         stamp = EPOCH_NS + 17 * SECOND
-        assert clock.of_one_piece(stamp, stamp + SECOND, 16 * SECOND, 18 * SECOND + SECOND // 2) == 0
-        assert clock.of_one_piece(before, before + 5 * SECOND, 15 * SECOND, 21 * SECOND) is None
+        assert (
+            clock.offset_if_single_segment(stamp, stamp + SECOND, 16 * SECOND, 18 * SECOND + SECOND // 2) == 0
+        )
+        assert clock.offset_if_single_segment(before, before + 5 * SECOND, 15 * SECOND, 21 * SECOND) is None
         assert clock.lowest_stamp(10 * SECOND) == EPOCH_NS + 10 * SECOND + min(0, by_ns + 9 * SECOND)

@@ -10,7 +10,7 @@ import pytest
 from iotrace.session import names
 from iotrace.session.manifest import Manifest, Outcome, PosixState
 from iotrace.sources.records import (
-    Batch,
+    BatchRecord,
     End,
     Identity,
     IteratorEnd,
@@ -31,7 +31,7 @@ def records() -> list[Record]:
     now_ms = 100
     for number in range(STEPS):
         now_ms += WAIT_MS
-        batch = Batch(0, 0, 0, number, 1, (now_ms - WAIT_MS) * MS, now_ms * MS, True, number)
+        batch = BatchRecord(0, 0, 0, number, 1, (now_ms - WAIT_MS) * MS, now_ms * MS, True, number)
         found.append(batch)
         length_ms = (PROFILED_MS if number in (7, 8) else STEP_MS) - WAIT_MS
         if number == 7:

@@ -16,7 +16,7 @@ from iotrace.analysis.wait.data_wait import verdict
 from iotrace.analysis.wait.waits import CAUSES, Explained, behind_ready_ns, split_wait
 from iotrace.sources.clocks.session_clock import Clock
 from iotrace.sources.processes import SPAN_DTYPE, Process
-from iotrace.sources.records import Batch, Identity, IteratorStart
+from iotrace.sources.records import BatchRecord, Identity, IteratorStart
 from iotrace.sources.session import Rank
 
 START = IteratorStart(
@@ -62,7 +62,7 @@ def test_a_batch_ready_before_it_was_asked_for_is_all_transport() -> None:
 def loader_of(count: int, *, backward: bool = False) -> LoaderRun:
     """A loader that delivered `count` batches, 40 ns after it was asked, and was left."""
     batches = [
-        Batch(
+        BatchRecord(
             iterator=0,
             epoch=0,
             generation=0,

@@ -109,7 +109,7 @@ def _cpu_percent(rank: Rank, kept: list[Step]) -> float | None:
         ticks = process.of_type(Tick)
         if len(ticks) < 2:
             return None
-        times = process.clock.real([tick.clock[0] for tick in ticks]) - start
+        times = process.clock.times_to_session_ns([tick.clock[0] for tick in ticks]) - start
         cpu = np.array([tick.cpu_ns for tick in ticks])
         used += float(np.interp(end - start, times, cpu) - np.interp(0, times, cpu))
     return 100 * used / (end - start)

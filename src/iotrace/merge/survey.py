@@ -202,7 +202,7 @@ def _survey_session(source: Source) -> Survey:
     found = Survey(absolute=True, rank=rank.number, world_size=rank.world_size, host=rank.main.host)
     found.clock_domain = rank.main.clock_domain
     found.bound_ns = bound_of(session, rank)
-    found.clock = None if rank.main.clock.follows else rank.main.clock
+    found.clock = None if rank.main.clock.matches_realtime else rank.main.clock
     found.bytes = sum(item.stat().st_size for item in source.path.rglob("*") if item.is_file())
     found.bytes //= len(session.ranks)
     found.pids = [process.pid for process in rank.processes]

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from iotrace.session import names
 from iotrace.session.manifest import launches
-from iotrace.sources.clocks.anchors import Clocks, Recorder, clocks_of, domain_of, sidecars
+from iotrace.sources.clocks.anchors import AnchorSource, Clocks, clocks_of, domain_of, sidecars
 from iotrace.sources.clocks.session_clock import Clock
 from iotrace.sources.json_lines import read_lines
 from iotrace.sources.kineto.profiler_traces import Recording, Windows, read_windows
@@ -69,8 +69,8 @@ class Process:
 
     @property
     def began_ns(self) -> int:
-        """When its agent began, in the session's time."""
-        return self.clock.real_one(self.identity.clock[0])
+        """When its agent began, in the session's time (ns)."""
+        return self.clock.to_session_ns(self.identity.clock[0])
 
     @property
     def pid(self) -> int:
@@ -108,21 +108,19 @@ class Process:
         return [record for record in self.records if isinstance(record, kind)]
 
 
-def read_processes(session: Path) -> list[Process]:
-    """All processes of a session, by start. A damaged one is read as far as it goes, and says so."""
-    return read_recorders(session)[0]
+def read_processes(session: Path) -> tuple[list[Process], Clocks]:
+    """Read the processes of a session, by start, and the clocks that they and the sidecars recorded.
 
-
-def read_recorders(session: Path) -> tuple[list[Process], Clocks]:
-    """The processes, and the clocks that they and the sidecars tell."""
+    A damaged process is read as far as it can be; its `problems` say what is missing.
+    """
     found = []
-    for place in [session, *launches(session)]:
-        for directory in sorted((place / names.PROCESSES).glob("*")):
+    for launch in [session, *launches(session)]:
+        for directory in sorted((launch / names.PROCESSES).glob("*")):
             process = _read_records(directory)
             if process is not None:
                 found.append(process)
-    clocks = clocks_of([*(item.recorder for item in found), *sidecars(session)])
-    processes = [_process(item, clocks.of_domain[item.recorder.domain]) for item in found]
+    clocks = clocks_of([*(item.anchors for item in found), *sidecars(session)])
+    processes = [_process(item, clocks.of_domain[item.anchors.domain]) for item in found]
     return sorted(processes, key=lambda process: process.began_ns), clocks
 
 
@@ -134,11 +132,11 @@ class _Recorded:
     problems: list[str]
 
     @cached_property
-    def recorder(self) -> Recorder:
-        one = self.identity
-        anchors = [one.clock, *(record.clock for record in self.records if isinstance(record, Tick))]
+    def anchors(self) -> AnchorSource:
+        who = self.identity
+        anchors = [who.clock, *(record.clock for record in self.records if isinstance(record, Tick))]
         ended = any(isinstance(record, End) for record in self.records)
-        return Recorder(one.node, one.host, one.boot_id, anchors, one.pid, ended)
+        return AnchorSource(who.node, who.host, who.boot_id, anchors, who.pid, ended)
 
 
 def _read_records(directory: Path) -> _Recorded | None:
@@ -156,7 +154,7 @@ def _process(recorded: _Recorded, clock: Clock) -> Process:
     problems = recorded.problems
     spans = _read_spans(directory / names.SPANS, problems)
     if len(spans):
-        spans["start_ns"] = clock.real(spans["start_ns"])
+        spans["start_ns"] = clock.times_to_session_ns(spans["start_ns"])
     texts = {record.id: record.text for record in records if isinstance(record, Text)}
     if (directory / names.BROKEN).exists():
         problems.append("could not write all it recorded")

@@ -76,7 +76,7 @@ class IteratorStart(msgspec.Struct, tag="iterator"):
     wrapped: bool = False
 
 
-class Batch(msgspec.Struct, tag="batch"):
+class BatchRecord(msgspec.Struct, tag="batch"):
     """A batch that the consumer got. Times in ns of CLOCK_MONOTONIC, None where there was no such stage.
 
     `phase` is the value of Lightning's RunningStage, None without its trainer; `ahead` is how many batches
@@ -113,7 +113,7 @@ class IteratorEnd(msgspec.Struct, tag="iterator_end"):
     backward_count: Int
 
 
-class Mark(msgspec.Struct, tag="mark"):
+class StepMark(msgspec.Struct, tag="mark"):
     """The program said by `iotrace.step` that its next step begins."""
 
     mono_ns: Int
@@ -241,9 +241,9 @@ Record = (
     | Text
     | Tick
     | IteratorStart
-    | Batch
+    | BatchRecord
     | IteratorEnd
-    | Mark
+    | StepMark
     | TrainerRun
     | Worker
     | WorkerUp

@@ -15,8 +15,8 @@ from iotrace.session.manifest import Manifest, Outcome, launches, read_manifest,
 from iotrace.sources.clocks.anchors import Clocks
 from iotrace.sources.dftracer.calls import OwnLogs, PosixCalls, read_posix
 from iotrace.sources.paths import Paths, is_code
-from iotrace.sources.processes import Process, read_recorders
-from iotrace.sources.records import Distributed, IteratorStart, Mark, OwnLog, Worker
+from iotrace.sources.processes import Process, read_processes
+from iotrace.sources.records import Distributed, IteratorStart, OwnLog, StepMark, Worker
 from iotrace.sources.telemetry import Telemetry, read_telemetry
 
 
@@ -119,7 +119,7 @@ class Session:
         trainers = [
             process
             for process in self.processes
-            if (process.of_type(IteratorStart) or process.of_type(Mark)) and not process.of_type(Worker)
+            if (process.of_type(IteratorStart) or process.of_type(StepMark)) and not process.of_type(Worker)
         ]
         if not trainers:
             trainers = self.processes[:1]
@@ -141,7 +141,7 @@ class Session:
             return "loader worker"
         mains = [rank.main for rank in self.ranks]
         if any(process is main for main in mains):
-            return "rank" if process.of_type(IteratorStart) or process.of_type(Mark) else "main"
+            return "rank" if process.of_type(IteratorStart) or process.of_type(StepMark) else "main"
         started = [(main.identity.ppid, main.identity.node) for main in mains]
         if (process.pid, process.identity.node) in started:
             return "launcher"
@@ -172,7 +172,7 @@ def open_session(path: Path, progress: Callable[[str], None] = lambda _: None) -
     places = [path, *launches(path)]
     found = [Launch(place, read_manifest(place), read_outcome(place)) for place in places]
     progress("reading the records of the processes")
-    processes, clocks = read_recorders(path)
+    processes, clocks = read_processes(path)
     progress("reading the POSIX calls")
     posix = [place / names.POSIX for place in places]
     calls = read_posix(*posix, own_logs=_own_logs(processes), clocks=clocks)

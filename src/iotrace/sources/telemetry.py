@@ -160,7 +160,7 @@ def _read(directory: Path, clocks: Clocks) -> Telemetry | None:
     clock = clocks.of_domain[domain_of(sampler.node, sampler.host, sampler.boot_id)]
     samples = _samples(directory / names.SAMPLES, clock, damage)
     switches = _switches(systems, clock)
-    times = [clock.real_one(record.clock[0]) for record in (sampler, *systems)]
+    times = [clock.to_session_ns(record.clock[0]) for record in (sampler, *systems)]
     return Telemetry(
         sampler=sampler,
         processes=[_process(record, samples, switches, clock) for record in by_type[ProcessRecord]],
@@ -199,7 +199,7 @@ def _samples(path: Path, clock: Clock, damage: list[str]) -> npt.NDArray[Any]:
     count = len(data) // SAMPLE_DTYPE.itemsize
     samples: npt.NDArray[Any] = np.frombuffer(data, dtype=SAMPLE_DTYPE, count=count).copy()
     if count:
-        samples["time_ns"] = clock.real(samples["time_ns"])
+        samples["time_ns"] = clock.times_to_session_ns(samples["time_ns"])
     # By process, in order of time within each.
     return samples[np.argsort(samples["process"], kind="stable")]
 
@@ -213,7 +213,7 @@ def _switches(records: list[SystemRecord], clock: Clock) -> dict[int, tuple[Seri
     found = {}
     for number, rows in told.items():
         mono_ns, voluntary, involuntary = np.array(rows, dtype=np.int64).T
-        times = clock.real(mono_ns)
+        times = clock.times_to_session_ns(mono_ns)
         found[number] = (Series(times, voluntary.astype(float)), Series(times, involuntary.astype(float)))
     return found
 
@@ -226,14 +226,14 @@ def _process(
 ) -> SampledProcess:
     first, last = np.searchsorted(samples["process"], [record.number, record.number + 1])
     pid = record.pid if record.own_pid is None else record.own_pid
-    start_ns = clock.real_one(record.start_ns)
+    start_ns = clock.to_session_ns(record.start_ns)
     own = samples[first:last]
     return SampledProcess(pid, record.pid, start_ns, record.name, own, switches.get(record.number))
 
 
 def _device(about: DeviceRecord, records: list[GpuRecord], clock: Clock) -> SampledDevice:
     own = [record for record in records if record.device == about.device]
-    times = clock.real([record.mono_ns for record in own])
+    times = clock.times_to_session_ns([record.mono_ns for record in own])
     series = {}
     for name in _GAUGES:
         values = np.array([_or_nan(getattr(record, name)) for record in own], dtype=np.float64)
@@ -257,7 +257,7 @@ def _device(about: DeviceRecord, records: list[GpuRecord], clock: Clock) -> Samp
 
 
 def _host(records: list[SystemRecord], clock: Clock) -> Host:
-    times = clock.real([record.clock[0] for record in records])
+    times = clock.times_to_session_ns([record.clock[0] for record in records])
     cpus = sorted({int(cpu) for record in records for cpu in record.cpus if cpu.isdecimal()})
     ticks = np.full((len(records), len(cpus), 3), np.nan)
     for row, record in enumerate(records):

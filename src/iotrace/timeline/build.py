@@ -162,8 +162,8 @@ def _worker_batches(process: Process, loaders: list[LoaderRun]) -> list[Slice]:
     for record in process.of_type(Produced):
         if record.outcome == "stop":
             continue
-        taken_ns = process.clock.real_one(record.taken_ns)
-        prepared_ns = process.clock.real_one(record.prepared_ns)
+        taken_ns = process.clock.to_session_ns(record.taken_ns)
+        prepared_ns = process.clock.to_session_ns(record.prepared_ns)
         delivery = delivered.get(taken_ns)
         epoch = delivery.epoch if delivery else None
         item = _batch(record.index, epoch, record.samples, taken_ns, prepared_ns)

@@ -61,13 +61,13 @@ def _last_seen_ns(session: Session, telemetry: Telemetry) -> int:
         if launch.outcome is not None and launch.manifest.host == sampler.host
     ]
     own = [process for process in session.processes if process.identity.node == sampler.node]
-    ticks = [process.clock.real_one(tick.clock[0]) for process in own for tick in process.of_type(Tick)]
+    ticks = [process.clock.to_session_ns(tick.clock[0]) for process in own for tick in process.of_type(Tick)]
     return max([*ends, *ticks], default=0)
 
 
 def _shift_ns(clock: Clock | None, stamp_ns: int) -> int:
     """Find what brings a time of CLOCK_REALTIME to the session's time."""
-    return (clock.of_one_piece(stamp_ns, stamp_ns) if clock is not None else None) or 0
+    return (clock.offset_if_single_segment(stamp_ns, stamp_ns) if clock is not None else None) or 0
 
 
 def _recorded_data(process: Process) -> bool:

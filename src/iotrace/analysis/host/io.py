@@ -138,7 +138,7 @@ def _coverage(process: Process, calls: PosixCalls, everyone: list[Process]) -> P
     kernel_bytes = int(last.rchar or 0) - int(first.rchar or 0)
     kernel_bytes -= _reaped_bytes(process, first, last, everyone)
     is_read = np.isin(calls.name, [i for i, name in enumerate(calls.names) if name in READS])
-    begin_ns, end_ns = (process.clock.real_one(tick.clock[0]) for tick in (first, last))
+    begin_ns, end_ns = (process.clock.to_session_ns(tick.clock[0]) for tick in (first, last))
     inside = is_read & (calls.result > 0) & (calls.start_ns >= begin_ns) & (calls.end_ns <= end_ns)
     traced_bytes = int(calls.result[inside].sum())
     coverage = traced_bytes / kernel_bytes if kernel_bytes > 0 else None

@@ -12,7 +12,7 @@ from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import Overhead
 from iotrace.sources.dftracer.calls import PosixCalls
 from iotrace.sources.processes import Process
-from iotrace.sources.records import Batch
+from iotrace.sources.records import BatchRecord
 from iotrace.sources.session import Session
 
 _AT_ONCE_NS = 20_000  # from call to call, within which caches still hold what tracing needs
@@ -100,7 +100,7 @@ def _shares(analysis: RankAnalysis, costs: _Costs) -> _Shares:
 def _consumer_ns(analysis: RankAnalysis, costs: _Costs) -> int:
     """What tracing added to the measured steps on the consumer's own threads."""
     main = analysis.rank.main
-    tids = sorted({batch.tid for batch in main.of_type(Batch)})
+    tids = sorted({batch.tid for batch in main.of_type(BatchRecord)})
     starts = np.array([step.start_ns for step in analysis.kept], dtype=np.int64)
     ends = np.array([step.end_ns for step in analysis.kept], dtype=np.int64)
     calls, spans = analysis.session.calls_of(main), main.spans

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from iotrace.analysis.loop.deliveries import PHASES, Delivery, LoaderRun, Step
 from iotrace.sources.processes import Process
-from iotrace.sources.records import Batch, Exposed, IteratorEnd, IteratorStart, Produced, WorkerUp
+from iotrace.sources.records import BatchRecord, Exposed, IteratorEnd, IteratorStart, Produced, WorkerUp
 from iotrace.sources.session import Rank
 
 _NO_STEPS_OF_THEIRS = frozenset({"evaluation", *PHASES.values()} - {"training"})
@@ -27,7 +27,7 @@ class _Draft:
     """
 
     number: int
-    record: Batch
+    record: BatchRecord
     wrapped: bool
     step_start_ns: int | None
     step_end_ns: int | None = None
@@ -96,7 +96,7 @@ class _Records:
         for record in main.records:
             if isinstance(record, IteratorStart):
                 self._start(record)
-            elif isinstance(record, Batch) and record.iterator in self._starts:
+            elif isinstance(record, BatchRecord) and record.iterator in self._starts:
                 self._batch(record)
             elif isinstance(record, IteratorEnd) and record.iterator in self._starts:
                 self._end(record)
@@ -110,14 +110,14 @@ class _Records:
         # An epoch's number counts from the program's start, which may be before the session's.
         loader.passes.add((record.iterator, record.epoch))
         loader.description = record
-        loader.asked_ns.append(self._clock.real_one(record.mono_ns))
+        loader.asked_ns.append(self._clock.to_session_ns(record.mono_ns))
 
-    def _batch(self, record: Batch) -> None:
+    def _batch(self, record: BatchRecord) -> None:
         loader = self._loader(record.iterator)
-        delivered_ns = self._clock.real_one(record.delivered_ns)
+        delivered_ns = self._clock.to_session_ns(record.delivered_ns)
         draft = _Draft(len(loader.drafts), record, self._starts[record.iterator].wrapped, delivered_ns)
         loader.drafts.append(draft)
-        loader.asked_ns.append(self._clock.real_one(record.wait_start_ns))
+        loader.asked_ns.append(self._clock.to_session_ns(record.wait_start_ns))
         self._ahead[draft.of_pass] = record.ahead
         before = self._last.get(draft.of_pass)
         if before is not None:
@@ -132,9 +132,9 @@ class _Records:
             last.followed_by_backward = record.backward_count > last.record.backward_count
             if record.outcome == "exhausted" and last.step_end_ns is None:
                 # The last call shuts the workers down; that belongs to no step.
-                last.step_end_ns = self._clock.real_one(record.wait_start_ns)
+                last.step_end_ns = self._clock.to_session_ns(record.wait_start_ns)
         if record.outcome == "exhausted":
-            self._exhausted_ns[of_pass] = self._clock.real_one(record.mono_ns)
+            self._exhausted_ns[of_pass] = self._clock.to_session_ns(record.mono_ns)
         else:
             self._loader(record.iterator).failures.append(record.outcome)
 
@@ -204,7 +204,7 @@ def _productions(workers: list[Process]) -> _Productions:
     found = {}
     for process in workers:
         up = next(iter(process.of_type(WorkerUp)), None)
-        up_ns = process.clock.real_one(up.mono_ns) if up is not None else None
+        up_ns = process.clock.to_session_ns(up.mono_ns) if up is not None else None
         for record in process.of_type(Produced):
             found[(process.pid, record.generation, record.index)] = _Production(process, up_ns, record)
     return found
@@ -217,7 +217,7 @@ def _delivery(
     produced: _Productions,
     exposed: dict[tuple[int, int, int], int],
 ) -> Delivery:
-    record, real = draft.record, main.clock.real_one
+    record, real = draft.record, main.clock.to_session_ns
     wait_start_ns, samples = real(record.wait_start_ns), record.samples
     up_ns = taken_ns = prepared_ns = None
     if record.worker is None and record.fetch_end_ns:
@@ -228,7 +228,7 @@ def _delivery(
     if production is not None:
         clock, made = production.process.clock, production.record
         up_ns, samples = production.up_ns, made.samples
-        taken_ns, prepared_ns = clock.real_one(made.taken_ns), clock.real_one(made.prepared_ns)
+        taken_ns, prepared_ns = clock.to_session_ns(made.taken_ns), clock.to_session_ns(made.prepared_ns)
     return Delivery(
         loader=loader.number,
         number=draft.number,

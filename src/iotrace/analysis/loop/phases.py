@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from iotrace.analysis.loop.deliveries import PHASES
-from iotrace.sources.records import Batch, IteratorStart, TrainerRun
+from iotrace.sources.records import BatchRecord, IteratorStart, TrainerRun
 from iotrace.sources.session import Rank
 
 
@@ -24,12 +24,12 @@ def phases_of(rank: Rank) -> list[Phase]:
     A phase begins where a loader is first asked in it. It ends where the next one begins, or with the
     trainer's run, or, where the end of that was not seen, with its last batch.
     """
-    real = rank.main.clock.real_one
+    real = rank.main.clock.to_session_ns
     asked: list[tuple[int, int, str]] = []
     for record in rank.main.records:
         if isinstance(record, IteratorStart) and record.phase:
             asked.append((record.mono_ns, record.mono_ns, record.phase))
-        elif isinstance(record, Batch) and record.phase:
+        elif isinstance(record, BatchRecord) and record.phase:
             asked.append((record.wait_start_ns, record.delivered_ns, record.phase))
     run_ends = sorted(run.end_ns for run in rank.main.of_type(TrainerRun))
     found: list[Phase] = []

@@ -15,7 +15,7 @@ import numpy as np
 from iotrace.analysis.loop.deliveries import Delivery, LoaderRun, Step, primary_of
 from iotrace.analysis.results import Excluded, Steps, unknown
 from iotrace.sources.processes import Process
-from iotrace.sources.records import Mark, TorchProgram, TorchProgramTrace, TorchWindow
+from iotrace.sources.records import StepMark, TorchProgram, TorchProgramTrace, TorchWindow
 from iotrace.sources.session import Rank
 
 Interval = tuple[int, int | None]  # ns; an end of None: to the end of the run
@@ -37,7 +37,7 @@ class Loop:
 def loop_of(rank: Rank, loaders: list[LoaderRun]) -> Loop:
     """Find the training loop of a rank whose loaders are `loaders`."""
     primary = primary_of(loaders)
-    marks = [rank.main.clock.real_one(mark.mono_ns) for mark in rank.main.of_type(Mark)]
+    marks = [rank.main.clock.to_session_ns(mark.mono_ns) for mark in rank.main.of_type(StepMark)]
     if not marks or (primary is not None and primary.training):
         return Loop(primary, primary.steps if primary else [])
     # A loader that evaluates is no source of the marked loop.
@@ -99,8 +99,8 @@ def profiled_intervals(process: Process) -> list[Interval]:
     """
     intervals: dict[int, Interval] = {}
     for record in process.of_type(TorchWindow):
-        start_ns = process.clock.real_one(record.mono_ns)
-        end_ns = process.clock.real_one(record.mono_ns + record.duration_ns)
+        start_ns = process.clock.to_session_ns(record.mono_ns)
+        end_ns = process.clock.to_session_ns(record.mono_ns + record.duration_ns)
         first_ns = intervals[record.window][0] if record.window in intervals else start_ns
         # A warm-up that a fork ended may begin again: open once more.
         is_open = record.event in ("warmup", "active")
@@ -118,14 +118,14 @@ def program_intervals(process: Process) -> list[Interval]:
         if trace.path.name in copied and trace.base_ns is not None and (span := trace.span_ns()) is not None
     ]
     prepared = [
-        process.clock.real_one(record.mono_ns)
+        process.clock.to_session_ns(record.mono_ns)
         for record in process.of_type(TorchProgram)
         if _PREPARES in record.what
     ]
     intervals: list[Interval] = list(with_warm_up(spans, prepared))
     for record in process.of_type(TorchProgramTrace):
         # The copy is made at the end of the export, in the same step.
-        start_ns = process.clock.real_one(record.mono_ns)
+        start_ns = process.clock.to_session_ns(record.mono_ns)
         intervals.append((start_ns, start_ns + record.duration_ns))
     return intervals
 

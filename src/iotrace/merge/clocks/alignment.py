@@ -137,7 +137,7 @@ def _shift_ns(found: Survey, clock: Clock | None) -> int | None:
     """What brings the stamps of a trace of torch.profiler to the time of its session."""
     if clock is None or found.first_ns is None or found.last_ns is None:
         return 0
-    return clock.of_one_piece(found.first_ns, found.last_ns)
+    return clock.offset_if_single_segment(found.first_ns, found.last_ns)
 
 
 def clocks_set(surveys: list[Survey]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The clocks of a session: one for each boot of a host, by the anchors of all who recorded there."""
+"""The clocks of a session: one for each boot of a host, from the anchors of its processes and sidecars."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class _Line(msgspec.Struct):
 
 
 @dataclass(frozen=True)
-class Recorder:
-    """Who recorded anchors: a process by its agent, or a sidecar (`pid` None)."""
+class AnchorSource:
+    """A process or a sidecar (`pid` None) that recorded anchors of its clock."""
 
     node: str
     host: str
@@ -43,57 +43,57 @@ class Recorder:
 
 
 def domain_of(node: str, host: str, boot_id: str) -> str:
-    """Who is of one domain shares clocks: those of one boot of a kernel.
+    """Name what shares one clock: one boot of a kernel.
 
-    A host's name that the user gave stands for a machine of its own.
+    A host name that the user set (`host` is not `node`) stands for a separate machine.
     """
     return host if host != node else boot_id or node
 
 
 @dataclass(frozen=True)
 class Clocks:
-    """Each boot's clock by its domain, and who has which."""
+    """The clock of each domain, and the domain of each process."""
 
     of_domain: dict[str, Clock] = field(default_factory=dict)
-    hosts: dict[str, str] = field(default_factory=dict)  # of each domain, for people
+    hosts: dict[str, str] = field(default_factory=dict)  # by domain: the name that people read
     _domains: dict[tuple[str, int | None], str] = field(default_factory=dict)
     _lives_ns: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
 
     def of(self, node: str, pid: int | None = None) -> Clock | None:
-        """The clock of a process, or else of its host; None where neither has recorded an anchor."""
+        """The clock of a process, or else of its host; None where neither recorded an anchor."""
         domain = self._domains.get((node, pid), self._domains.get((node, None)))
         return None if domain is None else self.of_domain[domain]
 
     def life(self, node: str, pid: int) -> tuple[int, int]:
-        """Times of CLOCK_MONOTONIC between which the process lived."""
+        """Bounds of the process's life: its first and last time, in ns of CLOCK_MONOTONIC."""
         began_ns, ended_ns = self._lives_ns.get((node, pid), (-FOREVER_NS, FOREVER_NS))
         return began_ns - _AGENT_LATE_NS, ended_ns
 
 
-def clocks_of(recorders: Iterable[Recorder]) -> Clocks:
-    """One clock for all that recorded in one domain."""
+def clocks_of(sources: Iterable[AnchorSource]) -> Clocks:
+    """Make one clock from all anchors of a domain."""
     anchors: dict[str, list[Anchor]] = defaultdict(list)
     hosts: dict[str, str] = {}
     domains: dict[tuple[str, int | None], str] = {}
     lives_ns: dict[tuple[str, int], tuple[int, int]] = {}
-    for recorder in recorders:
-        domain = recorder.domain
-        anchors[domain] += recorder.anchors
-        hosts.setdefault(domain, recorder.host or recorder.node)
-        domains[recorder.node, recorder.pid] = domain
-        domains.setdefault((recorder.node, None), domain)
-        if recorder.pid is not None:  # a process goes on under its number after an exec
-            began_ns = min(mono_ns for mono_ns, _, _ in recorder.anchors)
-            ended_ns = max(mono_ns for mono_ns, _, _ in recorder.anchors)
-            ended_ns += _AGENT_EARLY_NS if recorder.ended else _UNSEEN_NS
-            key = recorder.node, recorder.pid
+    for source in sources:
+        domain = source.domain
+        anchors[domain] += source.anchors
+        hosts.setdefault(domain, source.host or source.node)
+        domains[source.node, source.pid] = domain
+        domains.setdefault((source.node, None), domain)
+        if source.pid is not None:  # a process goes on under its number after an exec
+            began_ns = min(mono_ns for mono_ns, _, _ in source.anchors)
+            ended_ns = max(mono_ns for mono_ns, _, _ in source.anchors)
+            ended_ns += _AGENT_EARLY_NS if source.ended else _UNSEEN_NS
+            key = source.node, source.pid
             first, last = lives_ns.get(key, (began_ns, ended_ns))
             lives_ns[key] = min(began_ns, first), max(ended_ns, last)
     return Clocks({domain: Clock(rows) for domain, rows in anchors.items()}, hosts, domains, lives_ns)
 
 
-def sidecars(session: Path) -> list[Recorder]:
-    """The anchors of the session's sidecars."""
+def sidecars(session: Path) -> list[AnchorSource]:
+    """Read the anchors of the session's sidecars; a damaged line is left out here."""
     found = []
     decoder = msgspec.json.Decoder(_Line)
     for path in sorted((session / names.TELEMETRY).glob(f"*/{names.RECORDS}")):
@@ -110,5 +110,5 @@ def sidecars(session: Path) -> list[Recorder]:
                     continue  # counted where the samples are read
         first = next((line for line in lines if line.node), None)
         if first is not None:
-            found.append(Recorder(first.node, first.host, first.boot_id, [line.clock for line in lines]))
+            found.append(AnchorSource(first.node, first.host, first.boot_id, [line.clock for line in lines]))
     return found

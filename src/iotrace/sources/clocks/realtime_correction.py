@@ -1,6 +1,6 @@
 """Stamps of CLOCK_REALTIME onto a session's clock, where that clock was set meanwhile.
 
-After it was set back, CLOCK_REALTIME shows the same times again: a stamp alone then does not tell when it was
+After it was set back, CLOCK_REALTIME shows the same times again: a stamp alone then does not say when it was
 made. What one thread stamped, in the order in which it did, does: time never runs backwards for it.
 """
 
@@ -57,43 +57,43 @@ class _Cut:
 def restamp(clock: Clock, start_ns: Times, end_ns: Times, stampers: Sequence[Stamper]) -> Stamped:
     """Calls of one boot, each of them a row of one of `stampers`."""
     if not clock.steps:
-        starts = clock.pieces[0].mono(start_ns) + clock.offset_ns
+        starts = clock.segments[0].to_mono_ns(start_ns) + clock.offset_ns
         return Stamped(starts, starts + (end_ns - start_ns), 0)
     steps = clock.steps
     cuts: list[list[_Cut]] = []
     logs: dict[int, list[tuple[int, int]]] = {}
     for _ in range(2):  # what one thread knows of when the clock was set, holds for all
         cuts = [_cuts(clock, steps, start_ns, end_ns, one, logs.get(one.log)) for one in stampers]
-        steps = [_narrowed(step, [found[place] for found in cuts]) for place, step in enumerate(steps)]
-        logs = _places(steps, stampers, cuts)
+        steps = [_narrowed(step, [found[index] for found in cuts]) for index, step in enumerate(steps)]
+        logs = _sure_rows(steps, stampers, cuts)
     starts, ends = start_ns.copy(), end_ns.copy()
     unsure_ns = 0
     for stamper, found in zip(stampers, cuts, strict=True):
         rows = stamper.rows
-        place = np.zeros(len(rows), dtype=np.int64)
+        segments = np.zeros(len(rows), dtype=np.int64)
         for cut in found:
-            place[cut.first :] += 1
-        if any(cut.least < cut.most for cut in found):  # one step's place depends on that of the others
+            segments[cut.first :] += 1
+        if any(cut.least < cut.most for cut in found):  # where one step was depends on the others
             unsure_ns = max(unsure_ns, sum(abs(step.by_ns) for step in steps))
-        starts[rows] = _placed(clock, start_ns[rows], place)
+        starts[rows] = _mapped(clock, start_ns[rows], segments)
         ends[rows] = starts[rows] + (end_ns[rows] - start_ns[rows])
         for first in {cut.first for cut in found if cut.first < len(rows)}:
             row = rows[first]
-            ends[row] = _placed(clock, end_ns[row : row + 1], place[first : first + 1])[0]
-            begins = _begins(clock, steps, rows, first, place, start_ns, ends)
+            ends[row] = _mapped(clock, end_ns[row : row + 1], segments[first : first + 1])[0]
+            begins = _begins(clock, steps, rows, first, segments, start_ns, ends)
             starts[row] = begins[0]
             unsure_ns = max(unsure_ns, max(begins) - min(begins))
-        if not _plausible(clock, ends[rows], starts[rows], place):
+        if not _plausible(clock, ends[rows], starts[rows], segments):
             unsure_ns = max(unsure_ns, sum(abs(step.by_ns) for step in steps))
     return Stamped(starts, ends, unsure_ns)
 
 
-def _plausible(clock: Clock, ends: Times, starts: Times, place: Times) -> bool:
-    """Whether a thread's calls follow each other, each in the time between the steps that it was given."""
+def _plausible(clock: Clock, ends: Times, starts: Times, segments: Times) -> bool:
+    """Whether a thread's calls come one after another, each in the segment that it was given."""
     slack_ns = 2 * (_RESOLUTION_NS + clock.bound_ns)
-    first = np.array([-FOREVER_NS, *(clock.real_one(step.after_ns) for step in clock.steps)])
-    last = np.array([*(clock.real_one(step.before_ns) for step in clock.steps), FOREVER_NS])
-    inside = (first[place] <= ends + slack_ns) & (ends - slack_ns <= last[place])
+    first = np.array([-FOREVER_NS, *(clock.to_session_ns(step.after_ns) for step in clock.steps)])
+    last = np.array([*(clock.to_session_ns(step.before_ns) for step in clock.steps), FOREVER_NS])
+    inside = (first[segments] <= ends + slack_ns) & (ends - slack_ns <= last[segments])
     ordered = bool((starts <= ends + slack_ns).all() and (ends[:-1] <= starts[1:] + slack_ns).all())
     return ordered and bool(inside.all())
 
@@ -103,11 +103,11 @@ def restamp_one(clock: Clock, stamps_ns: Times) -> Times:
     return restamp(clock, stamps_ns, stamps_ns, [Stamper(np.arange(len(stamps_ns)))]).end_ns
 
 
-def _placed(clock: Clock, stamps: Times, place: Times) -> Times:
+def _mapped(clock: Clock, stamps: Times, segments: Times) -> Times:
     found = np.empty(len(stamps), dtype=np.int64)
-    for number, piece in enumerate(clock.pieces):
-        own = place == number
-        found[own] = piece.mono(stamps[own]) + clock.offset_ns
+    for number, segment in enumerate(clock.segments):
+        own = segments == number
+        found[own] = segment.to_mono_ns(stamps[own]) + clock.offset_ns
     return found
 
 
@@ -142,7 +142,7 @@ def _cut(
 ) -> _Cut:
     slack_ns = _RESOLUTION_NS + clock.bound_ns
     count = len(stamps)
-    before, after = clock.pieces[number].mono(stamps), clock.pieces[number + 1].mono(stamps)
+    before, after = clock.segments[number].to_mono_ns(stamps), clock.segments[number + 1].to_mono_ns(stamps)
     # It has happened where a stamp is too late, or too early, for the time before it.
     over = (before > step.before_ns + slack_ns) | (before < stamper.since_ns - slack_ns)
     over |= stamper.rows > known[1] + _DISORDER
@@ -166,15 +166,15 @@ def _cut(
     firsts = np.arange(least, most + 1)
     last = np.where(firsts > begin, np.append(before, 0)[firsts - 1], step.after_ns)
     # A thread that slept may have passed the next steps, too.
-    later = clock.pieces[number + 1 :]
-    latest = np.max([piece.mono(stamps) for piece in later], axis=0)
-    begun = np.array([piece.mono(starts) for piece in later])
+    later = clock.segments[number + 1 :]
+    latest = np.max([segment.to_mono_ns(stamps) for segment in later], axis=0)
+    begun = np.array([segment.to_mono_ns(starts) for segment in later])
     next_ = np.where(firsts < count, np.append(latest, 0)[firsts], step.before_ns)
     possible = (next_ >= last - slack_ns) & (last <= step.before_ns + slack_ns)
     # Nor did that one begin before the last call had ended, neither before the step nor behind it.
     fits = np.append(begun.max(axis=0), 0)[firsts] >= last - slack_ns
     fits &= np.append(begun.min(axis=0), 0)[firsts] <= next_ + slack_ns
-    begun_before = np.append(clock.pieces[number].mono(starts), 0)[firsts]
+    begun_before = np.append(clock.segments[number].to_mono_ns(starts), 0)[firsts]
     fits |= begun_before <= np.minimum(next_, step.before_ns) + slack_ns
     possible &= fits | (firsts == count)
     if possible.any():
@@ -199,20 +199,20 @@ def _narrowed(step: ClockStep, cuts: list[_Cut]) -> ClockStep:
     return replace(step, after_ns=after, before_ns=before) if after <= before else step
 
 
-def _places(
+def _sure_rows(
     steps: Sequence[ClockStep], stampers: Sequence[Stamper], cuts: list[list[_Cut]]
 ) -> dict[int, list[tuple[int, int]]]:
     """For each log and step: the last row known to be before it, the first one known to be behind it."""
     found: dict[int, list[tuple[int, int]]] = {}
     for stamper, own in zip(stampers, cuts, strict=True):
-        places = found.setdefault(stamper.log, [(-1, FOREVER_NS)] * len(steps))
+        rows = found.setdefault(stamper.log, [(-1, FOREVER_NS)] * len(steps))
         for number, cut in enumerate(own):
-            last, first = places[number]
+            last, first = rows[number]
             if cut.least > 0:
                 last = max(last, int(stamper.rows[cut.least - 1]))
             if cut.most < len(stamper.rows):
                 first = min(first, int(stamper.rows[cut.most]))
-            places[number] = last, first
+            rows[number] = last, first
     return found
 
 
@@ -221,7 +221,7 @@ def _begins(
     steps: Sequence[ClockStep],
     rows: Times,
     first: int,
-    place: Times,
+    segments: Times,
     stamps: Times,
     ends: Times,
 ) -> list[int]:
@@ -230,10 +230,10 @@ def _begins(
     stamp, end = int(stamps[rows[first]]), int(ends[rows[first]])
     earliest = int(ends[rows[first - 1]]) if first else -FOREVER_NS
     found = []
-    for number in range(int(place[first]), int(place[first - 1]) - 1 if first else -1, -1):
-        start = int(clock.pieces[number].mono(stamp)) + clock.offset_ns
-        after = clock.real_one(steps[number - 1].after_ns) if number else -FOREVER_NS
-        before = clock.real_one(steps[number].before_ns) if number < len(steps) else FOREVER_NS
+    for number in range(int(segments[first]), int(segments[first - 1]) - 1 if first else -1, -1):
+        start = int(clock.segments[number].to_mono_ns(stamp)) + clock.offset_ns
+        after = clock.to_session_ns(steps[number - 1].after_ns) if number else -FOREVER_NS
+        before = clock.to_session_ns(steps[number].before_ns) if number < len(steps) else FOREVER_NS
         if max(after, earliest) - slack_ns <= start <= min(before, end) + slack_ns:
             found.append(start)
-    return found or [int(clock.pieces[int(place[first])].mono(stamp)) + clock.offset_ns]
+    return found or [int(clock.segments[int(segments[first])].to_mono_ns(stamp)) + clock.offset_ns]

@@ -13,7 +13,7 @@ import numpy.typing as npt
 Times = npt.NDArray[np.int64]
 
 # Linux slews CLOCK_MONOTONIC and CLOCK_REALTIME together, by 500 ppm at most: what parts them is a step. A
-# change that a slew could have made is followed as one, so that no relation of the two is mistaken for steps.
+# change that a slew could have made counts as one, so that no drift of the two is mistaken for steps.
 _STEEPEST_SLEW = 600e-6
 FOREVER_NS = 1 << 62
 _READING_NS = 10_000  # to which other profilers' readings of CLOCK_REALTIME agree with the anchors
@@ -29,7 +29,7 @@ class ClockStep:
 
 
 @dataclass(frozen=True)
-class Piece:
+class Segment:
     """Anchors between two steps. `offset_ns` leads from CLOCK_MONOTONIC to CLOCK_REALTIME."""
 
     mono_ns: Times
@@ -38,8 +38,8 @@ class Piece:
     bound_ns: int
     slewed: bool
 
-    def mono(self, real_ns: Any) -> Times:
-        """CLOCK_MONOTONIC for stamps of CLOCK_REALTIME, if they were made in this piece."""
+    def to_mono_ns(self, real_ns: Any) -> Times:
+        """CLOCK_MONOTONIC for stamps of CLOCK_REALTIME that were made in this segment; both in ns."""
         real = np.asarray(real_ns, dtype=np.int64)
         if not self.slewed:
             return np.asarray(real - self.offset_ns, dtype=np.int64)
@@ -66,73 +66,76 @@ class Clock:
         mono, offsets, bounds = rows[:, 0], rows[:, 1] - rows[:, 0], rows[:, 2]
         room = bounds[1:] + bounds[:-1] + (np.diff(mono) * _STEEPEST_SLEW).astype(np.int64)
         cuts = np.flatnonzero(np.abs(np.diff(offsets)) > room) + 1
-        self.pieces = [_piece(part) for part in np.split(rows, cuts)]
+        self.segments = [_segment(part) for part in np.split(rows, cuts)]
         self.steps = [
             ClockStep(after.offset_ns - before.offset_ns, int(before.mono_ns[-1]), int(after.mono_ns[0]))
-            for before, after in zip(self.pieces, self.pieces[1:], strict=False)
+            for before, after in zip(self.segments, self.segments[1:], strict=False)
         ]
-        self.offset_ns = self.pieces[0].offset_ns
-        self.bound_ns = max(piece.bound_ns for piece in self.pieces)
+        self.offset_ns = self.segments[0].offset_ns
+        self.bound_ns = max(segment.bound_ns for segment in self.segments)
 
-    def real(self, mono_ns: Any) -> Times:
-        """The session's time, in ns, for times of CLOCK_MONOTONIC in ns, of the same shape."""
+    def times_to_session_ns(self, mono_ns: Any) -> Times:
+        """The session's times for times of CLOCK_MONOTONIC: both in ns, of one shape."""
         return np.asarray(np.asarray(mono_ns, dtype=np.int64) + self.offset_ns, dtype=np.int64)
 
-    def real_one(self, mono_ns: int) -> int:
-        """`real` for one time."""
+    def to_session_ns(self, mono_ns: int) -> int:
+        """The session's time, in ns, for one time of CLOCK_MONOTONIC in ns."""
         return mono_ns + self.offset_ns
 
     @property
-    def follows(self) -> bool:
-        """Whether stamps of CLOCK_REALTIME are this clock's times as they are."""
-        return not self.steps and not self.pieces[0].slewed
+    def matches_realtime(self) -> bool:
+        """Whether stamps of CLOCK_REALTIME need no correction: they are this clock's times."""
+        return not self.steps and not self.segments[0].slewed
 
     def lowest_stamp(self, mono_ns: int) -> int:
         """The lowest that CLOCK_REALTIME showed from `mono_ns` on."""
         found = []
         ends = [*(step.before_ns for step in self.steps), FOREVER_NS]
-        for piece, begin_ns, end_ns in zip(self.pieces, self._begins(), ends, strict=True):
+        for segment, begin_ns, end_ns in zip(self.segments, self._begins(), ends, strict=True):
             if end_ns > mono_ns:
-                found.append(max(mono_ns, begin_ns) + piece.offset_ns)
+                found.append(max(mono_ns, begin_ns) + segment.offset_ns)
         return min(found)
 
-    def of_one_piece(
+    def offset_if_single_segment(
         self, first_ns: int, last_ns: int, since_ns: int | None = None, until_ns: int = FOREVER_NS
     ) -> int | None:
-        """What to add to stamps from `first_ns` to `last_ns` that one piece made; None if none can have.
+        """What to add to stamps from `first_ns` to `last_ns` if one segment made them all, else None.
 
-        They were made between `since_ns` and `until_ns` of CLOCK_MONOTONIC. Of several pieces the last holds.
+        They were made between `since_ns` and `until_ns` of CLOCK_MONOTONIC. Of several possible segments the
+        last one counts.
         """
         slack_ns = _READING_NS + self.bound_ns
         ends = [*(step.before_ns for step in self.steps), FOREVER_NS]
-        for piece, begin_ns, end_ns in reversed(list(zip(self.pieces, self._begins(), ends, strict=True))):
+        for segment, begin_ns, end_ns in reversed(
+            list(zip(self.segments, self._begins(), ends, strict=True))
+        ):
             if since_ns is not None and (since_ns < begin_ns or end_ns < until_ns):
                 continue
-            first, last = piece.mono([first_ns, last_ns]).tolist()
+            first, last = segment.to_mono_ns([first_ns, last_ns]).tolist()
             if begin_ns - slack_ns <= first and last <= min(end_ns, until_ns) + slack_ns:
                 return int(first + self.offset_ns - first_ns)
         return None
 
     def at_ns(self, step: ClockStep) -> int:
         """When `step` was, at the earliest, in the session's time."""
-        return self.real_one(step.after_ns)
+        return self.to_session_ns(step.after_ns)
 
     def _begins(self) -> list[int]:
         return [-FOREVER_NS, *(step.after_ns for step in self.steps)]
 
 
-def _piece(rows: Times) -> Piece:
+def _segment(rows: Times) -> Segment:
     mono, real, bounds = rows[:, 0], rows[:, 1], rows[:, 2]
     offsets = real - mono
     tightest = int(np.argmin(bounds))
     offset = int(offsets[tightest])
     spread = int(np.abs(offsets - offset).max()) + int(bounds[tightest])
     slewed = bool((offsets - bounds).max() > (offsets + bounds).min())
-    return Piece(mono, real, offset, max(spread if len(rows) > 1 else 0, int(bounds.max())), slewed)
+    return Segment(mono, real, offset, max(spread if len(rows) > 1 else 0, int(bounds.max())), slewed)
 
 
 def step_text(host: str, by_ns: int, at_ns: int) -> str:
-    """A sentence for people: the clock of `host` was set, by how much, and when (`at_ns` since 1970)."""
+    """Say that the clock of `host` was set by `by_ns`, at `at_ns` since 1970."""
     when = time.strftime("%H:%M:%S", time.gmtime(at_ns // 10**9))
     seconds = by_ns / 1e9
     size = f"{seconds:+.1f} s" if abs(seconds) >= 1 else f"{seconds * 1000:+.3g} ms"

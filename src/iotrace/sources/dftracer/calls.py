@@ -232,7 +232,7 @@ def _integer(value: Any) -> int:
 
 def _steady(table: Times, logs: Sequence[int], nodes: Sequence[str], clocks: Clocks) -> int:
     """Bring the times of the rows, in the order of their logs, to the session's; how far they may be off."""
-    if all(clock.follows for clock in clocks.of_domain.values()):
+    if all(clock.matches_realtime for clock in clocks.of_domain.values()):
         return 0
     pid, tid, node = (_COLUMNS.index(name) for name in ("pid", "tid", "node"))
     log = np.searchsorted(np.array(logs), np.arange(len(table)), side="right")

@@ -51,7 +51,7 @@ def read_windows(
         problems += [f"{path.name}: {problem}" for problem in trace.problems]
         if not len(trace.events):
             continue
-        if clock is not None and not clock.follows:
+        if clock is not None and not clock.matches_realtime:
             moved = _steadied(trace, clock, (recordings or {}).get(path.name))
             if moved is None:
                 problems.append(
@@ -85,7 +85,7 @@ def _steadied(trace: KinetoTrace, clock: Clock, recording: Recording | None) -> 
     if span is None or trace.base_ns is None:
         return trace
     since_ns, until_ns = (recording.since_ns, recording.until_ns) if recording else (None, FOREVER_NS)
-    shift_ns = clock.of_one_piece(*span, since_ns, until_ns)
+    shift_ns = clock.offset_if_single_segment(*span, since_ns, until_ns)
     if shift_ns is None:
         return None
     events = replace(trace.events, start_ns=trace.events.start_ns + shift_ns)
