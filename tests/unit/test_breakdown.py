@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iotrace.analysis.device.breakdown import ROLES, break_down
+from iotrace.analysis.device.breakdown import break_down
 from tests.unit.test_intervals import columns, interval, intervals
 
 
@@ -15,7 +14,7 @@ from tests.unit.test_intervals import columns, interval, intervals
 def test_each_instant_belongs_to_the_first_role_that_covers_it(
     roles: list[list[tuple[int, int]]], steps: list[tuple[int, int]]
 ) -> None:
-    found = break_down([columns(role) for role in roles], *columns(steps))
+    exclusive_ns, raw_ns = break_down([columns(role) for role in roles], *columns(steps))
     for row, (start, end) in enumerate(steps):
         exclusive = [0] * 8
         raw = [0] * 8
@@ -23,15 +22,6 @@ def test_each_instant_belongs_to_the_first_role_that_covers_it(
             covers = [any(left <= instant < right for left, right in role) for role in roles]
             exclusive[covers.index(True) if any(covers) else 7] += 1
             raw = [length + cover for length, cover in zip(raw, [*covers, not any(covers)], strict=True)]
-        assert found.exclusive_ns[row].tolist() == exclusive
-        assert found.raw_ns[row].tolist() == raw
-        assert found.exclusive_ns[row].sum() == end - start
-
-
-def test_means_are_named_by_role() -> None:
-    empty = np.empty(0, dtype=np.int64)
-    kernels = columns([(0, 3_000_000), (10_000_000, 12_000_000)])
-    found = break_down([kernels, *[(empty, empty)] * 6], *columns([(0, 8_000_000), (8_000_000, 20_000_000)]))
-    means = found.mean_ms(found.exclusive_ns)
-    assert tuple(means) == ROLES
-    assert (means["kernel"], means["other"]) == (2.5, 7.5)
+        assert exclusive_ns[row].tolist() == exclusive
+        assert raw_ns[row].tolist() == raw
+        assert exclusive_ns[row].sum() == end - start

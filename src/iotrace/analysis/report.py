@@ -100,7 +100,7 @@ def _rank(analysis: RankAnalysis) -> RankReport:
 
 
 def _cpu_percent(rank: Rank, kept: list[Step]) -> float | None:
-    """CPU of the rank's processes between the first and the last measured step; 100 is one core."""
+    """Compute the CPU of the rank's processes over the measured steps, in percent of one core."""
     if not kept:
         return None
     start, end = kept[0].start_ns, kept[-1].end_ns
@@ -116,26 +116,25 @@ def _cpu_percent(rank: Rank, kept: list[Step]) -> float | None:
 
 
 def _clocks(session: Session) -> list[ClockInfo]:
-    """What is known of each host's clock; that of the first process is the reference."""
+    """List what is known of each host's clock; that of the first process is the reference."""
     clocks = []
     reference = session.processes[0].clock_domain if session.processes else ""
     for host in dict.fromkeys(process.host for process in session.processes):
         own = [process for process in session.processes if process.host == host]
         exact = all(process.clock_domain == reference for process in own)
-        bound_ns = max(process.clock.bound_ns for process in own)
         clock = own[0].clock
-        steps = [ClockSet(at_ns=clock.at_ns(step), by_ns=step.by_ns) for step in clock.steps]
-        # dftracer's times are whole microseconds.
-        for source, bound in (("agent", bound_ns), ("dftracer", 1000 + session.calls.unsure_ns)):
-            if source == "agent" or any(len(session.calls_of(process)) for process in own):
-                clocks.append(
-                    ClockInfo(
-                        source=source,
-                        host=host,
-                        kind="exact" if exact else "assumed",
-                        offset_ns=0,
-                        bound_ns=bound if exact else None,
-                        set=steps,
-                    )
-                )
+        bounds_ns = {"agent": max(process.clock.bound_ns for process in own)}
+        if any(len(session.calls_of(process)) for process in own):
+            bounds_ns["dftracer"] = 1000 + session.calls.unsure_ns  # its times are whole microseconds
+        clocks += [
+            ClockInfo(
+                source=source,
+                host=host,
+                kind="exact" if exact else "assumed",
+                offset_ns=0,
+                bound_ns=bound_ns if exact else None,
+                set=[ClockSet(at_ns=clock.at_ns(step), by_ns=step.by_ns) for step in clock.steps],
+            )
+            for source, bound_ns in bounds_ns.items()
+        ]
     return clocks

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,25 +15,8 @@ from iotrace.sources.kineto.trace import Column
 ROLES = ("kernel", "memcpy", "memset", "communication", "runtime", "dataloader", "cpu_op", "other")
 
 
-@dataclass(frozen=True)
-class Breakdown:
-    """Per step (row) and role (column) ns: `exclusive` sums to the step, `raw` is each role's own length.
-
-    The raw length of `other` is its exclusive one.
-    """
-
-    starts_ns: Column
-    ends_ns: Column
-    exclusive_ns: Column
-    raw_ns: Column
-
-    def mean_ms(self, table_ns: Column) -> dict[str, float]:
-        """The mean over the steps of `exclusive_ns` or `raw_ns`, by role, in ms."""
-        return dict(zip(ROLES, (table_ns.mean(axis=0) / 1e6).tolist(), strict=True))
-
-
 def roles_of(activity: Activity) -> list[Intervals]:
-    """The intervals of every role but `other`.
+    """Find the intervals of every role but `other`.
 
     Collectives are communication, as kernels by their name, on the host by their range.
     """
@@ -51,8 +33,12 @@ def roles_of(activity: Activity) -> list[Intervals]:
     return [activity.intervals(mask) for mask in masks]
 
 
-def break_down(roles: Sequence[Intervals], starts_ns: Column, ends_ns: Column) -> Breakdown:
-    """Divide each step ``[starts_ns[i], ends_ns[i])`` among `roles`, the first of which is served first."""
+def break_down(roles: Sequence[Intervals], starts_ns: Column, ends_ns: Column) -> tuple[Column, Column]:
+    """Divide each step ``[starts_ns[i], ends_ns[i])`` among `roles`, the first of which is served first.
+
+    Returns two tables of ns in the shape (steps, `ROLES`): rows of the first sum to their steps, the second
+    has each role's own length. What no role covers is `other` in both.
+    """
     covered_before = np.zeros(len(starts_ns), dtype=np.int64)
     covered_starts = covered_ends = np.empty(0, dtype=np.int64)
     exclusive, raw = [], []
@@ -67,4 +53,4 @@ def break_down(roles: Sequence[Intervals], starts_ns: Column, ends_ns: Column) -
         exclusive.append(covered - covered_before)
         covered_before = covered
     rest = np.maximum(ends_ns - starts_ns, 0) - covered_before
-    return Breakdown(starts_ns, ends_ns, np.stack([*exclusive, rest], axis=1), np.stack([*raw, rest], axis=1))
+    return np.stack([*exclusive, rest], axis=1), np.stack([*raw, rest], axis=1)

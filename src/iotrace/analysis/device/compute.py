@@ -1,4 +1,4 @@
-"""A rank's windows of torch.profiler: breakdown, accelerator, and how much of the data wait was exposed."""
+"""What a rank's traces of torch.profiler say: breakdown, accelerator, how much data wait was exposed."""
 
 from __future__ import annotations
 
@@ -16,15 +16,7 @@ from iotrace.analysis.intervals import Coverage
 from iotrace.analysis.loop.deliveries import Step
 from iotrace.analysis.results import Accelerator, Imbalance
 from iotrace.analysis.wait.waits import Explained
-
-
-@dataclass(frozen=True)
-class Exposure:
-    """Waits and steps inside the windows, in ns: the part of the waits in which the device was idle."""
-
-    steps: int
-    exposed_ns: int
-    duration_ns: int
+from iotrace.sources.kineto.trace import Column
 
 
 @dataclass(frozen=True)
@@ -50,7 +42,7 @@ def compute_of(
     steps: Sequence[Step] = (),
     kernel_gap_us: float = KERNEL_GAP_US,
 ) -> Compute:
-    """Everything of a rank's traces; `explained` are the waits that the agent recorded, in order of time.
+    """Derive the figures of a rank's traces; `explained` are the waits that the agent recorded, in order.
 
     A trace without the profiler's steps is broken down by the agent's `steps`.
     """
@@ -63,25 +55,28 @@ def compute_of(
             starts = np.array([step.start_ns for step in inside], dtype=np.int64)
             ends = np.array([step.end_ns for step in inside], dtype=np.int64)
         if len(starts):
-            found = break_down(roles_of(activity), starts, ends)
-            exclusive.append(found.exclusive_ns)
-            raw.append(found.raw_ns)
-    means = [np.concatenate(tables).mean(axis=0) / 1e6 for tables in (exclusive, raw) if tables]
-    named: list[dict[str, float] | None] = [
-        dict(zip(ROLES, mean.tolist(), strict=True)) for mean in means
-    ] or [None, None]
+            tables = break_down(roles_of(activity), starts, ends)
+            exclusive.append(tables[0])
+            raw.append(tables[1])
     return Compute(
         activities=list(activities),
         waits=waits,
-        breakdown_ms=named[0],
-        breakdown_raw_ms=named[1],
+        breakdown_ms=_mean_ms(exclusive),
+        breakdown_raw_ms=_mean_ms(raw),
         breakdown_steps=sum(map(len, exclusive)) if exclusive else None,
         accelerator=accelerator_of(activities, waits, kernel_gap_us),
     )
 
 
+def _mean_ms(tables_ns: list[Column]) -> dict[str, float] | None:
+    """Compute the mean over all steps by role; None without any step."""
+    if not tables_ns:
+        return None
+    return dict(zip(ROLES, (np.concatenate(tables_ns).mean(axis=0) / 1e6).tolist(), strict=True))
+
+
 def _waits(activity: Activity, explained: Sequence[Explained]) -> DataWaits:
-    """The agent's waits, which have causes, else those of the trace."""
+    """Take the agent's waits, which have causes, else those of the trace."""
     span = activity.trace.span_ns()
     if not explained or span is None:
         return waits_of(activity)
@@ -99,31 +94,29 @@ def _waits(activity: Activity, explained: Sequence[Explained]) -> DataWaits:
 
 
 def _inside(activity: Activity, steps: Sequence[Step]) -> list[Step]:
-    """The steps that lie wholly inside the trace."""
+    """Choose the steps that lie wholly inside the trace."""
     span = activity.trace.span_ns()
     if span is None:
         return []
     return [step for step in steps if span[0] <= step.start_ns and step.end_ns <= span[1]]
 
 
-def exposure_of(compute: Compute, steps: Sequence[Step]) -> Exposure | None:
-    """The exposed wait of the steps that lie wholly inside a window; None without one or without a device."""
-    exposed_ns = duration_ns = count = 0
+def exposed_by_kernels(compute: Compute, steps: Sequence[Step]) -> list[tuple[int, int]]:
+    """Find, per step that lies wholly inside a trace of a device, its exposed wait and its length; ns."""
+    found = []
     for activity in compute.activities:
         if not activity.device.any():
             continue
         busy = Coverage(*activity.busy())
         for step in _inside(activity, steps):
-            count += 1
-            duration_ns += step.duration_ns
             starts = np.array([awaited.wait_start_ns for awaited in step.awaited], dtype=np.int64)
             ends = np.array([awaited.delivered_ns for awaited in step.awaited], dtype=np.int64)
-            exposed_ns += step.wait_ns - int(busy.within(starts, ends).sum())
-    return Exposure(count, exposed_ns, duration_ns) if count else None
+            found.append((step.wait_ns - int(busy.within(starts, ends).sum()), step.duration_ns))
+    return found
 
 
 def compare(ranks: Sequence[tuple[int, Compute]], world_size: int | None) -> Imbalance | None:
-    """The imbalance between the ranks in each one's first window; None where fewer than two left one."""
+    """Compare the ranks in the first trace of each; None where fewer than two left one."""
     traced = [
         RankTrace(rank, compute.activities[0], compute.waits[0])
         for rank, compute in ranks

@@ -76,7 +76,7 @@ def _balance(rank: RankTrace, waits: dict[int, Intervals]) -> RankBalance:
         *(np.concatenate([side[bound] for side in waits.values()] or [starts[:0]]) for bound in (0, 1))
     )
     roles = [_compute(rank), waiting, (rank.waits.starts_ns, rank.waits.ends_ns)]
-    parts = break_down(roles, starts, ends).exclusive_ns.mean(axis=0) / 1e6
+    parts = break_down(roles, starts, ends)[0].mean(axis=0) / 1e6
     return RankBalance(
         rank=rank.rank,
         steps=len(starts),

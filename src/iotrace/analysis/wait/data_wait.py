@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from iotrace.analysis.device.compute import Exposure, exposure_of
+from iotrace.analysis.device.compute import exposed_by_kernels
 from iotrace.analysis.loop.deliveries import Step
 from iotrace.analysis.loop.loaders import delay_ms, production_ms
 from iotrace.analysis.rank import RankAnalysis
@@ -29,7 +30,7 @@ def data_wait(analysis: RankAnalysis, system: System) -> DataWait:
         return unknown(DataWait, causes_ms={}, files=[], worst_batches=[])
     waits = analysis.measured_waits
     raw_ns = sum(step.wait_ns for step in kept)
-    by_kernels = exposure_of(analysis.compute, analysis.loop.steps)
+    by_kernels = exposed_by_kernels(analysis.compute, analysis.loop.steps)
     exposed = exposed_wait(kept, bool(analysis.session.accelerators), by_kernels)
     return DataWait(
         raw_ms=raw_ns / len(kept) / 1e6,
@@ -65,11 +66,13 @@ class ExposedWait:
     steps: int | None = None
 
 
-def exposed_wait(kept: list[Step], accelerated: bool, by_kernels: Exposure | None = None) -> ExposedWait:
+def exposed_wait(
+    kept: list[Step], accelerated: bool, by_kernels: Sequence[tuple[int, int]] = ()
+) -> ExposedWait:
     """Find the part of the data wait in which the accelerator had nothing to do; all of it without one.
 
     With an accelerator it is known by the events of every step, else by the gaps between kernels:
-    `by_kernels` is of the steps inside the torch window, which `kept` leaves out.
+    `by_kernels` has (exposed wait, length) of the steps inside a trace, which `kept` leaves out.
     """
     if not accelerated:
         return _mean([(step.wait_ns, step.duration_ns) for step in kept], "cpu")
@@ -77,13 +80,10 @@ def exposed_wait(kept: list[Step], accelerated: bool, by_kernels: Exposure | Non
     if any(step.awaited and step.exposed_ns is not None for step in kept):
         timed = [(step.exposed_ns, step.duration_ns) for step in kept if step.exposed_ns is not None]
         return _mean(timed, "cuda_events")
-    if by_kernels is not None:
-        exposed_ns, duration_ns, steps = by_kernels.exposed_ns, by_kernels.duration_ns, by_kernels.steps
-        return ExposedWait(exposed_ns / steps / 1e6, exposed_ns / duration_ns, "kernels", steps)
-    return ExposedWait()
+    return _mean(by_kernels, "kernels") if by_kernels else ExposedWait()
 
 
-def _mean(timed: list[tuple[int, int]], source: str) -> ExposedWait:
+def _mean(timed: Sequence[tuple[int, int]], source: str) -> ExposedWait:
     exposed_ns = sum(exposed_ns for exposed_ns, _ in timed)
     duration_ns = sum(duration_ns for _, duration_ns in timed)
     return ExposedWait(exposed_ns / len(timed) / 1e6, exposed_ns / duration_ns, source, len(timed))
