@@ -7,6 +7,7 @@
 
 enum { NAMES, CATEGORIES, THREADS, FLOW_CATEGORIES, TABLES };
 enum { LONGEST_THREAD = 256, MOST_STRINGS = INT32_MAX - 1 };
+enum { MOST_DIGITS = 18 }; /* of any number below 2^62 */
 enum { STATUS_NO_MEMORY = STATUS_FULL + 1 };
 
 /* An event that lasted, an instant, or a begin or end. Numbers of strings count from 0; offsets are in the text. */
@@ -41,6 +42,16 @@ static Verdict read_integer(const uint8_t **at, const uint8_t *end, int64_t *val
     const uint8_t *p = *at;
     *value = -1;
     if (p >= end) return CUT;
+    if (is_digit(*p) && *p != '0' && end - p > MOST_DIGITS) { /* most are nothing but digits */
+        int64_t plain = 0;
+        for (; is_digit(*p) && p - *at < MOST_DIGITS; p++) plain = plain * 10 + (*p - '0');
+        if (!is_digit(*p) && *p != '.' && (*p | 0x20) != 'e') {
+            *value = plain;
+            *at = p;
+            return FINE;
+        }
+        p = *at;
+    }
     int is_quoted = *p == '"';
     Verdict verdict = skip_value(at, end);
     if (verdict != FINE) return verdict;

@@ -15,7 +15,20 @@ enum { DEEPEST = 60, LONGEST_NUMBER = 300 };
 static inline int is_space(uint8_t c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 static inline int is_digit(uint8_t c) { return (uint8_t)(c - '0') < 10; }
 
+/* Most tokens have no space or one before them, or stand on a line of their own. */
 static inline const uint8_t *skip_space(const uint8_t *p, const uint8_t *end) {
+    if (p < end && *p > ' ') return p;
+#ifdef __SSE2__
+    if (end - p >= 17) {
+        if (p[1] > ' ') return p + is_space(*p);
+        __m128i block = _mm_loadu_si128((const __m128i *)p);
+        __m128i line = _mm_or_si128(_mm_cmpeq_epi8(block, _mm_set1_epi8('\n')), _mm_cmpeq_epi8(block, _mm_set1_epi8('\r')));
+        __m128i blank = _mm_or_si128(_mm_cmpeq_epi8(block, _mm_set1_epi8(' ')), _mm_cmpeq_epi8(block, _mm_set1_epi8('\t')));
+        unsigned others = (unsigned)_mm_movemask_epi8(_mm_or_si128(line, blank)) ^ 0xFFFF;
+        if (others) return p + __builtin_ctz(others);
+        p += 16;
+    }
+#endif
     while (p < end && is_space(*p)) p++;
     return p;
 }
@@ -61,7 +74,7 @@ static inline Verdict skip_character(const uint8_t **at, const uint8_t *end) {
 
 /* From behind the opening quote to behind the closing one. Raw control characters, which real traces hold, pass:
  * `write_text` makes spaces of them. */
-static inline Verdict skip_string(const uint8_t **at, const uint8_t *end) {
+static __attribute__((noinline, unused)) Verdict skip_string_with_escapes(const uint8_t **at, const uint8_t *end) {
     const uint8_t *p = *at;
     for (;;) {
         p = skip_plain(p, end);
@@ -94,6 +107,13 @@ static inline Verdict skip_string(const uint8_t **at, const uint8_t *end) {
             if (verdict != FINE) return verdict;
         }
     }
+}
+
+static inline Verdict skip_string(const uint8_t **at, const uint8_t *end) {
+    const uint8_t *p = skip_plain(*at, end);
+    if (p >= end || *p != '"') return skip_string_with_escapes(at, end);
+    *at = p + 1;
+    return FINE;
 }
 
 /* Exponents of three digits may be numbers that no double holds: Perfetto refuses a whole file for one. */
@@ -130,7 +150,7 @@ static inline Verdict skip_word(const uint8_t **at, const uint8_t *end, const ch
 }
 
 /* One value of any kind; `*at` is at its first byte. */
-static inline Verdict skip_value(const uint8_t **at, const uint8_t *end) {
+static __attribute__((noinline, unused)) Verdict skip_any_value(const uint8_t **at, const uint8_t *end) {
     const uint8_t *p = *at;
     uint64_t objects = 0; /* a bit for each level: 1 within an object, 0 within an array */
     int depth = 0;
@@ -192,6 +212,18 @@ key:
     if (*p != ':') return ODD;
     p = skip_space(p + 1, end);
     goto value;
+}
+
+static inline Verdict skip_value(const uint8_t **at, const uint8_t *end) {
+    const uint8_t *p = *at;
+    if (p < end && *p == '"') {
+        p++;
+        if (skip_string(&p, end) == FINE) {
+            *at = p;
+            return FINE;
+        }
+    }
+    return p < end && is_digit(*p) ? skip_number(at, end) : skip_any_value(at, end);
 }
 
 #endif

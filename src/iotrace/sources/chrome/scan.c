@@ -13,19 +13,41 @@ typedef struct {
 enum { MOST_PS_US = 1 << 30 }; /* as in events.py */
 enum { MOST_TRACKS = 4096, SLOTS = 4 * MOST_TRACKS };
 
-static int key_of(const uint8_t *text, int64_t length) {
-#define IS(word, key) \
-    if (!memcmp(text, word, sizeof word - 1)) return key
-    switch (length) {
-    case 1: IS("s", SCOPE); break;
-    case 2: IS("ts", TS); IS("ph", PH); IS("id", ID); IS("bp", BP); break;
-    case 3: IS("pid", PID); IS("tid", TID); IS("dur", DUR); IS("cat", CAT); IS("id2", ID2); break;
-    case 4: IS("name", NAME); IS("args", ARGS); break;
-    case 7: IS("bind_id", BIND_ID); break;
+/* The bytes of a short key as memory has them. */
+#if defined __BYTE_ORDER__ && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+#error "compiled_scan.py describes rows in the order of little-endian machines"
+#endif
+#define BYTES(a, b, c, d, e, f, g)                                                                       \
+    ((uint64_t)(a) | (uint64_t)(b) << 8 | (uint64_t)(c) << 16 | (uint64_t)(d) << 24 | (uint64_t)(e) << 32 | \
+     (uint64_t)(f) << 40 | (uint64_t)(g) << 48)
+
+static inline int key_of(const uint8_t *text, int64_t length, const uint8_t *end) {
+    uint64_t bytes = 0;
+    if (length > 7) return -1;
+    if (end - text >= 8) {
+        memcpy(&bytes, text, 8);
+        bytes &= (UINT64_C(1) << 8 * length) - 1;
+    } else {
+        memcpy(&bytes, text, (size_t)length);
+    }
+    switch (bytes) {
+    case BYTES('p', 'h', 0, 0, 0, 0, 0): return PH;
+    case BYTES('p', 'i', 'd', 0, 0, 0, 0): return PID;
+    case BYTES('t', 'i', 'd', 0, 0, 0, 0): return TID;
+    case BYTES('t', 's', 0, 0, 0, 0, 0): return TS;
+    case BYTES('d', 'u', 'r', 0, 0, 0, 0): return DUR;
+    case BYTES('i', 'd', 0, 0, 0, 0, 0): return ID;
+    case BYTES('b', 'p', 0, 0, 0, 0, 0): return BP;
+    case BYTES('i', 'd', '2', 0, 0, 0, 0): return ID2;
+    case BYTES('b', 'i', 'n', 'd', '_', 'i', 'd'): return BIND_ID;
+    case BYTES('c', 'a', 't', 0, 0, 0, 0): return CAT;
+    case BYTES('n', 'a', 'm', 'e', 0, 0, 0): return NAME;
+    case BYTES('a', 'r', 'g', 's', 0, 0, 0): return ARGS;
+    case BYTES('s', 0, 0, 0, 0, 0, 0): return SCOPE;
     }
     return -1;
-#undef IS
 }
+#undef BYTES
 
 /* A time in us, as ns, rounded half to even as Python does, and the ps that rounding took away.
  * ODD where it is no plain number of less than 143 years. */
@@ -43,8 +65,13 @@ static Verdict nanoseconds(const uint8_t *p, const uint8_t *stop, int64_t *resul
     int ps = 0;
     if (p < stop && *p == '.') {
         p++;
-        for (int scale = 100; scale; scale /= 10)
-            if (p < stop && is_digit(*p)) ns += (*p++ - '0') * scale;
+        if (stop - p >= 3) {
+            if (!is_digit(p[0]) || !is_digit(p[1]) || !is_digit(p[2])) return ODD;
+            ns += (p[0] - '0') * 100 + (p[1] - '0') * 10 + (p[2] - '0');
+            p += 3;
+        } else {
+            for (int scale = 100; p < stop && is_digit(*p); scale /= 10) ns += (*p++ - '0') * scale;
+        }
         if (p < stop && is_digit(*p)) {
             uint8_t next = *p++;
             int beyond = 0, scale = 10;
@@ -62,6 +89,24 @@ static Verdict nanoseconds(const uint8_t *p, const uint8_t *stop, int64_t *resul
     *result = negative ? -ns : ns;
     *rest_ps = whole < MOST_PS_US ? negative ? -ps : ps : 0;
     return FINE;
+}
+
+/* A time as torch writes it, with no or three decimals: `*at` is then behind it. Other numbers are left alone. */
+static inline int read_usual_time(const uint8_t **at, const uint8_t *end, int64_t *ns) {
+    const uint8_t *p = *at, *begin = p;
+    int64_t whole = 0;
+    if (end - p < 24 || *p == '0') return 0;
+    for (; is_digit(*p) && p - begin < 16; p++) whole = whole * 10 + (*p - '0');
+    if (p == begin || whole >= INT64_C(1) << 52) return 0;
+    *ns = whole * 1000;
+    if (*p == '.') {
+        if (!is_digit(p[1]) || !is_digit(p[2]) || !is_digit(p[3])) return 0;
+        *ns += (p[1] - '0') * 100 + (p[2] - '0') * 10 + (p[3] - '0');
+        p += 4;
+    }
+    if (is_digit(*p) || *p == '.' || (*p | 0x20) == 'e') return 0;
+    *at = p;
+    return 1;
 }
 
 /* What a duration gets so that the end is rounded, not start and duration apart: see `carried` of events.py. */
@@ -112,6 +157,7 @@ static uint32_t hash_of(const uint8_t *text, const Row *row, int one, int two) {
 Verdict iotrace_read_event(const uint8_t *text, const uint8_t **at, const uint8_t *end, Row *row, Arguments *arguments) {
     const uint8_t *p = *at;
     Verdict verdict;
+    int has_start = 0, has_duration = 0; /* read in passing */
     memset(row, 0, sizeof *row);
     row->begin = (int32_t)(p - text);
     if (*p != '{') return ODD;
@@ -121,14 +167,20 @@ Verdict iotrace_read_event(const uint8_t *text, const uint8_t **at, const uint8_
         if (*p != '"') return ODD;
         const uint8_t *key = p++;
         if ((verdict = skip_string(&p, end)) != FINE) return verdict;
-        int known = key_of(key + 1, p - key - 2);
+        int known = key_of(key + 1, p - key - 2, end);
         if (known < 0 && memchr(key, '\\', (size_t)(p - key))) return ODD; /* it may spell a known one */
         p = skip_space(p, end);
         if (p >= end) return CUT;
         if (*p != ':') return ODD;
         p = skip_space(p + 1, end);
         const uint8_t *value = p;
-        verdict = known == ARGS && arguments ? iotrace_read_arguments(&p, end, arguments) : skip_value(&p, end);
+        if (known == TS || known == DUR) {
+            int *is_read = known == TS ? &has_start : &has_duration;
+            *is_read = read_usual_time(&p, end, known == TS ? &row->start_ns : &row->duration_ns);
+            verdict = *is_read ? FINE : skip_value(&p, end);
+        } else {
+            verdict = known == ARGS && arguments ? iotrace_read_arguments(&p, end, arguments) : skip_value(&p, end);
+        }
         if (verdict != FINE) return verdict;
         row->others |= known < 0 || known == ID2 || known == BIND_ID;
         if (known >= 0) {
@@ -151,14 +203,16 @@ Verdict iotrace_read_event(const uint8_t *text, const uint8_t **at, const uint8_
     row->phase = phase[1];
     int start_ps = 0, duration_ps = 0;
     if (row->stop[TS]) {
-        if (nanoseconds(text + row->value[TS], text + row->stop[TS], &row->start_ns, &start_ps) != FINE) return ODD;
+        const uint8_t *value = text + row->value[TS];
+        if (!has_start && nanoseconds(value, text + row->stop[TS], &row->start_ns, &start_ps) != FINE) return ODD;
     } else if (row->phase != 'M') {
         return ODD;
     }
     row->has_duration = row->stop[DUR] != 0;
     if (row->has_duration) {
         const uint8_t *value = text + row->value[DUR];
-        if (nanoseconds(value, text + row->stop[DUR], &row->duration_ns, &duration_ps) != FINE) return ODD;
+        const uint8_t *stop = text + row->stop[DUR];
+        if (!has_duration && nanoseconds(value, stop, &row->duration_ns, &duration_ps) != FINE) return ODD;
         row->duration_ns += carried(row->start_ns + row->duration_ns, start_ps, duration_ps);
     }
     for (int known = PID; known <= TID; known++)
