@@ -7,14 +7,21 @@ import fnmatch
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from tools.golden_cases import normal
-from tools.golden_cases.cases import Case, cases
+from tools.golden_cases.agent import write_agent
+from tools.golden_cases.cases import cases
 from tools.golden_cases.checkout import Checkout
 from tools.golden_cases.compare import compare
-from tools.golden_cases.recording import Recorded, record
+from tools.golden_cases.damaged import damaged
+from tools.golden_cases.damaged_sessions import damaged_sessions
+from tools.golden_cases.options import options
+from tools.golden_cases.recording import Recorded, Recorder, record_all
+from tools.golden_cases.sessions import sessions, sweeps
+from tools.golden_cases.sweep_states import sweep_states
+from tools.golden_cases.traces import traces
 from tools.golden_cases.write import write
 
 _ABOUT = f"""\
@@ -34,21 +41,39 @@ def main() -> int:
     given = _arguments()
     if given.command == "compare":
         return _compare(given.first, given.second, given)
+    if given.command == "agent":
+        return _both(given, lambda checkout, out: write_agent(checkout, out, _wanted(given), _say))
     recorded = Recorded(given.recorded.resolve())
     if given.command == "record":
-        record(recorded, Checkout.at(given.checkout, given.python), _say)
+        recorder = Recorder(recorded, Checkout.at(given.checkout, given.python))
+        makers = {
+            "sessions": sessions(),
+            "sweeps": sweeps(),
+            "sweep_states": sweep_states(),
+            "traces": traces(),
+            "damaged": damaged(),
+            "damaged_sessions": damaged_sessions(),
+        }
+        for kind, made in makers.items():
+            record_all(recorder, kind, made, _say)
         return 0
     if not recorded.of("sessions"):
         raise SystemExit(f"golden: nothing is recorded in {recorded.path}: tools/golden record")
-    chosen = list(_chosen(recorded, given.only))
+    wanted = _wanted(given)
+    chosen = [case for case in (*cases(recorded), *options(recorded)) if wanted(case.name)]
     if given.command == "write":
         write(Checkout.at(given.checkout, given.python), recorded, chosen, given.out, given.jobs, _say)
         return 0
+    return _both(given, lambda checkout, out: write(checkout, recorded, chosen, out, given.jobs, _say))
+
+
+def _both(given: argparse.Namespace, write_results: Callable[[Checkout, Path], None]) -> int:
+    """Write the results of both checkouts and compare them."""
     with tempfile.TemporaryDirectory(prefix="golden-results-") as name:
         out = given.out or Path(name)
-        for side, checkout in (("a", given.first), ("b", given.second)):
+        for side, path in (("a", given.first), ("b", given.second)):
             shutil.rmtree(out / side, ignore_errors=True)
-            write(Checkout.at(checkout, given.python), recorded, chosen, out / side, given.jobs, _say)
+            write_results(Checkout.at(path, given.python), out / side)
         return _compare(out / "a", out / "b", given)
 
 
@@ -56,17 +81,15 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _chosen(recorded: Recorded, patterns: list[str]) -> Iterator[Case]:
-    return (case for case in cases(recorded) if _matches(case.name, patterns))
-
-
-def _matches(name: str, patterns: list[str]) -> bool:
-    return not patterns or any(fnmatch.fnmatch(name, f"*{pattern}*") for pattern in patterns)
+def _wanted(given: argparse.Namespace) -> Callable[[str], bool]:
+    """Whether a name is chosen by --only."""
+    patterns = given.only
+    return lambda name: not patterns or any(fnmatch.fnmatch(name, f"*{pattern}*") for pattern in patterns)
 
 
 def _compare(first: Path, second: Path, given: argparse.Namespace) -> int:
     found = 0
-    for name, lines in compare(first, second, lambda name: _matches(name, given.only), not given.figures):
+    for name, lines in compare(first, second, _wanted(given), not given.figures):
         found += 1
         print(name)
         for line in lines:
@@ -104,6 +127,11 @@ def _arguments() -> argparse.Namespace:
     one.add_argument("first", type=Path, metavar="CHECKOUT")
     one.add_argument("second", type=Path, metavar="CHECKOUT")
     one.add_argument("--out", type=Path, metavar="DIR", help="where results are kept; default: nowhere")
+    one = commands.add_parser("agent", parents=[filtered, compared], help="compare what two agents record")
+    one.add_argument("first", type=Path, metavar="CHECKOUT")
+    one.add_argument("second", type=Path, metavar="CHECKOUT")
+    one.add_argument("--out", type=Path, metavar="DIR", help="where results are kept; default: nowhere")
+    one.add_argument("--python", help="runs the checkouts; default: the .venv-test of each")
     return parser.parse_args()
 
 

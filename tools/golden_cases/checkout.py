@@ -49,6 +49,18 @@ class Checkout:
         """The command line of ``iotrace ARGUMENTS``."""
         return [self.python, "-m", "iotrace", *arguments]
 
+    def run(self, arguments: Sequence[str], cwd: Path, stdout: Path, stderr: Path) -> int:
+        """Run ``iotrace ARGUMENTS`` by an interpreter of its own; returns its exit code."""
+        with stdout.open("wb") as output, stderr.open("wb") as errors:
+            return subprocess.run(
+                self.command(*arguments),
+                cwd=cwd,
+                env=self.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+            ).returncode
+
 
 class Server:
     """Runs commands of a checkout one after another, each in a fork (see server.py)."""

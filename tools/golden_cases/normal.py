@@ -5,17 +5,23 @@ from __future__ import annotations
 import gzip
 import json
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 MASKED = """\
 Masked, and nothing else:
+  frames      of tracebacks (their last line stays)
   paths       of the working directory and the recorded inputs everywhere, of the checkout on standard error
   seconds     how long the command took: "seconds" and "others_pct" in --json of merge and sweep,
               and "in 0.1 s (23 MB/s)" in the text of merge
 """
+_FRAMES = re.compile(r"^(Traceback \(most recent call last\):\n)(?:[ ].*\n)+", re.MULTILINE)
 _SECONDS = [
-    (re.compile(r'("(?:seconds|others_pct)": )[0-9.e+-]+'), r"\1<seconds>"),
+    (re.compile(r'("(?:seconds|others_pct)": ?)[0-9.e+-]+'), r"\1<seconds>"),
     (re.compile(r" in [0-9.]+ s \([0-9.,]+ MB/s\)"), " in <seconds>"),
 ]
 
@@ -28,7 +34,8 @@ class Masks:
         self._directories.sort(key=lambda item: -len(item[0]))
 
     def paths(self, text: str) -> str:
-        """`text` without the directories."""
+        """`text` without the directories and without the frames of tracebacks."""
+        text = _FRAMES.sub(r"\1", text)
         for path, name in self._directories:
             text = text.replace(path, name)
         return text
@@ -41,21 +48,28 @@ class Masks:
         return text
 
 
-def _number(text: str) -> float | int:
-    """27.0 and 27 are one number."""
-    value = float(text)
-    return int(value) if value.is_integer() and abs(value) < 1 << 53 else value
-
-
 def events(data: bytes) -> str:
     """A file of Chrome JSON: what stands beside the events, then the events, sorted, one a line.
 
-    Raises ValueError where it is no JSON.
+    27.0 and 27 are one number. Raises ValueError where it is no JSON.
     """
     if data[:2] == b"\x1f\x8b":
         data = gzip.decompress(data)
-    document: Any = json.loads(data, parse_float=_number)
+    try:
+        text = _lines(msgspec.json.decode(data), partial(msgspec.json.encode, order="sorted"))
+    except (msgspec.DecodeError, OverflowError):  # NaN, numbers above 64 bits, lone surrogates
+        text = _lines(json.loads(data), _encode)
+    for end in (b",", b"}", b"]"):
+        text = text.replace(b".0" + end, end)
+    return text.decode()
+
+
+def _lines(document: Any, encode: Callable[[Any], bytes]) -> bytes:
     found = document.pop("traceEvents", []) if isinstance(document, dict) else []
-    encode = json.JSONEncoder(sort_keys=True, ensure_ascii=False).encode
-    lines = sorted(map(encode, found))
-    return "\n".join([json.dumps(document, sort_keys=True, indent=1, ensure_ascii=False), *lines]) + "\n"
+    beside = document.items() if isinstance(document, dict) else [("", document)]
+    lines = [encode({key: value}) for key, value in sorted(beside)]
+    return b"\n".join([*lines, *sorted(map(encode, found)), b""])
+
+
+def _encode(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()

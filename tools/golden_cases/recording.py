@@ -1,26 +1,22 @@
-"""Record what both checkouts read: sessions of every workload, and the traces at hand."""
+"""Record what both checkouts read: sessions, sweeps and traces, and damaged copies of them."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.workloads import WORKLOADS, make_data
 from tools.golden_cases.checkout import Checkout
-from tools.make_trace import write as make_trace
 
-_ROOT = Path(__file__).parent.parent.parent
-_LIMIT_SECONDS = 180
-_STEPS = "24"  # ten of them before and in the window of torch.profiler
+PROGRAMS = Path(__file__).parent / "programs"
+_LIMIT_SECONDS = 240
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """The folder of all inputs. Sessions and traces that are there are kept."""
+    """The folder of all inputs. What is there is kept."""
 
     path: Path
 
@@ -31,64 +27,67 @@ class Recorded:
 
     def of(self, kind: str) -> list[Path]:
         """The inputs of a `kind` (``sessions``, ``traces`` and so on), by name."""
-        return sorted((self.path / kind).iterdir()) if (self.path / kind).is_dir() else []
+        directory = self.path / kind
+        return sorted(directory.iterdir()) if directory.is_dir() else []
 
 
-def record(recorded: Recorded, checkout: Checkout, say: Callable[[str], None]) -> None:
-    """Record with `checkout` what is not there yet."""
-    for name in ("work", "sessions", "traces", "logs"):
-        (recorded.path / name).mkdir(parents=True, exist_ok=True)
-    for name, make in _sessions().items():
-        if not (recorded.path / "sessions" / name).exists():
-            say(f"recording the session {name}")
-            make(recorded, checkout, name)
-    _traces(recorded)
+@dataclass(frozen=True)
+class Recorder:
+    """Runs programs under `checkout`, in the working directory of `recorded`."""
 
+    recorded: Recorded
+    checkout: Checkout
 
-def _sessions() -> dict[str, Callable[[Recorded, Checkout, str], None]]:
-    return dict.fromkeys(WORKLOADS, _workload)
+    def run(self, name: str, line: Sequence[str], code: int = 0, **variables: str) -> None:
+        """Run a command line to its end; SystemExit where its exit code is not `code`."""
+        process = self.start(name, line, **variables)
+        self.expect(name, process.wait(_LIMIT_SECONDS), code)
 
+    def start(self, name: str, line: Sequence[str], **variables: str) -> subprocess.Popen[bytes]:
+        """Start a command line; what it prints goes to the log of `name`."""
+        with self._log(name).open("ab") as output:
+            return subprocess.Popen(
+                line,
+                cwd=self.recorded.work,
+                env=self.checkout.environment(**variables),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
 
-def _workload(recorded: Recorded, checkout: Checkout, name: str) -> None:
-    workload = WORKLOADS[name]
-    make_data(workload, recorded.work)
-    command = workload.command()
-    command[command.index("--steps") + 1] = _STEPS
-    _run(recorded, checkout, name, command)
+    def expect(self, name: str, code: int, expected: int) -> None:
+        """SystemExit where `code` is not as expected."""
+        if code != expected:
+            raise SystemExit(f"golden: recording {name} failed with exit code {code}: {self._log(name)}")
 
+    def _log(self, name: str) -> Path:
+        return self.recorded.path / "logs" / f"{name}.log"
 
-def _run(
-    recorded: Recorded, checkout: Checkout, name: str, command: Sequence[str], options: Sequence[str] = ()
-) -> None:
-    """Run ``python COMMAND`` traced into the session `name`; it is kept only if the command succeeded."""
-    session = recorded.path / "sessions" / name
-    log = recorded.path / "logs" / f"{name}.log"
-    line = checkout.command("run", "-o", str(session), *options, "--", checkout.python, *command)
-    with log.open("wb") as output:
-        done = subprocess.run(
-            line,
-            cwd=recorded.work,
-            env=checkout.environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            timeout=_LIMIT_SECONDS,
+    def traced(self, session: Path, *command: str, options: Sequence[str] = ()) -> list[str]:
+        """The command line that runs ``python COMMAND`` traced into `session`."""
+        return self.checkout.command(
+            "run", "-o", str(session), *options, "--", self.checkout.python, *map(str, command)
         )
-    if done.returncode:
-        shutil.rmtree(session, ignore_errors=True)
-        raise SystemExit(f"golden: recording {name} failed with {done.returncode}: {log}")
 
 
-def _traces(recorded: Recorded) -> None:
-    """Copy the traces at hand, and make some."""
-    target = recorded.path / "traces"
-    shared = _ROOT.parent / "shared" / "traces"
-    for path in [*sorted(shared.glob("*.json.gz")), *sorted((_ROOT / "tests" / "data").glob("*.json.gz"))]:
-        if not (target / path.name).exists():
-            shutil.copyfile(path, target / path.name)
-    for rank in range(2):
-        made = target / f"made_rank{rank}.json"
-        if not made.exists():
-            partial = made.with_suffix(f".{os.getpid()}")
-            make_trace(partial, 4, rank)
-            partial.rename(made)
+Make = Callable[[Recorder, Path], None]
+
+
+def record_all(recorder: Recorder, kind: str, makers: dict[str, Make], say: Callable[[str], None]) -> None:
+    """Make the inputs of a `kind` that are not there; one whose making fails is removed."""
+    directory = recorder.recorded.path / kind
+    for path in (directory, recorder.recorded.work, recorder.recorded.path / "logs"):
+        path.mkdir(parents=True, exist_ok=True)
+    for name, make in makers.items():
+        path = directory / name
+        if path.exists():
+            continue
+        say(f"recording {kind}/{name}")
+        try:
+            make(recorder, path)
+        except BaseException:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+            raise

@@ -9,6 +9,7 @@ ones that the server imports: it names none of iotrace's.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -79,6 +80,7 @@ def main() -> None:
         code = 0
         if request.get("preload"):
             _preload(request)
+            gc.freeze()  # a collection in a fork would copy all that is here
         else:
             child = os.fork()
             if child == 0:

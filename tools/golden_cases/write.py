@@ -7,6 +7,7 @@ compressed.
 
 from __future__ import annotations
 
+import gc
 import gzip
 import shutil
 import tempfile
@@ -33,6 +34,7 @@ def write(
 ) -> None:
     """Run the `chosen` cases with `checkout`, `jobs` at a time, and write the results below `out`."""
     cases = list(chosen)
+    gc.disable()  # a collection for every part of a trace that is read
     out.mkdir(parents=True, exist_ok=True)
     (out / MARKER).write_text("Results of tools/golden\n")
 
@@ -49,28 +51,31 @@ def write(
 
 def _preload(server: Server, cases: list[Case], scratch: Path) -> None:
     """Let the server import what the cases need, as one case of each command and kind of input shows it."""
-    kinds = {(case.arguments[0], case.name.partition("/")[0]): case for case in reversed(cases)}
+    kinds = {(case.arguments[:1], case.name.partition("/")[0]): case for case in reversed(cases)}
     for case in kinds.values():
-        with tempfile.TemporaryDirectory(dir=scratch) as work:
-            server.run(case.arguments, Path(work), scratch / "stdout", scratch / "stderr", preload=True)
+        _prepare(scratch / "work", case)
+        server.run(case.arguments, scratch / "work", scratch / "stdout", scratch / "stderr", preload=True)
+        shutil.rmtree(scratch / "work")
 
 
 def _write_case(
     server: Server, checkout: Checkout, recorded: Recorded, case: Case, out: Path, scratch: Path
 ) -> None:
     work = scratch / "work"
-    work.mkdir()
-    code = server.run(case.arguments, work, scratch / "stdout", scratch / "stderr")
+    _prepare(work, case)
+    files = scratch / "stdout", scratch / "stderr"
+    code = (
+        checkout.run(case.arguments, work, *files) if case.fresh else server.run(case.arguments, work, *files)
+    )
     masks = normal.Masks({"recorded": recorded.path, "work": work})
     on_error = normal.Masks({"checkout": checkout.path, "recorded": recorded.path, "work": work})
     shown = [masks.paths(" ".join(["$ iotrace", *case.arguments])), f"exit code {code}"]
-    for name in ("stdout", "stderr"):
-        data = (scratch / name).read_bytes()
-        if data:
+    for path, own in zip(files, (masks, on_error), strict=True):
+        data = path.read_bytes()
+        if data and case.printed:
             text = data.decode(errors="backslashreplace")
-            own = on_error if name == "stderr" else masks
-            timed = case.arguments[0] in ("merge", "sweep")
-            shown += [f"--- {name}", own.text(text) if timed else own.paths(text)]
+            timed = case.arguments[:1] in (("merge",), ("sweep",))
+            shown += [f"--- {path.name}", own.text(text) if timed else own.paths(text)]
     target = out / case.name
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
@@ -80,6 +85,17 @@ def _write_case(
     shutil.rmtree(work)
 
 
+def _prepare(work: Path, case: Case) -> None:
+    """Make the case's working directory, with what is given."""
+    work.mkdir()
+    for source, name in case.given:
+        (work / name).parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, work / name)
+        else:
+            shutil.copyfile(source, work / name)
+
+
 def _keep_file(target: Path, path: Path, relative: Path, masks: normal.Masks) -> None:
     """Keep a file that the command made, in its normal form."""
     name = str(relative).replace("/", ".")
@@ -87,11 +103,14 @@ def _keep_file(target: Path, path: Path, relative: Path, masks: normal.Masks) ->
     if ".pftrace" in name:
         _keep(target / name.removesuffix(".gz"), gzip.decompress(data) if name.endswith(".gz") else data)
         return
+    if name.endswith(".pfw"):
+        data = b"".join(sorted(data.splitlines(keepends=True)))
     try:
         text = normal.events(data)
     except ValueError:
         text = data.decode(errors="backslashreplace")
-    _keep(target / f"{name.removesuffix('.gz')}.txt", masks.paths(text).encode())
+    text = masks.text(text) if name.endswith("sweep.json") else masks.paths(text)
+    _keep(target / f"{name.removesuffix('.gz')}.txt", text.encode())
 
 
 def _keep(path: Path, data: bytes) -> None:

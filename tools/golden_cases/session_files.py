@@ -1,0 +1,131 @@
+"""A session's files as lines that two runs of a deterministic program share: times, pids and ids are masked.
+
+Read as docs/session-format.md describes them, without iotrace.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+_SPAN = struct.Struct("<qqqqiiiiiiiiq")
+# How often these are written depends on how long the program ran.
+_BY_TIME = frozenset({"tick", "idle"})
+_MASKED = re.compile(
+    r"(_ns|pids?|tid|clock|rchar|wchar|syscr|syscw|read_bytes|write_bytes|cancelled_write_bytes|id|boot_id"
+    r"|bytes|path|source|prefix|why|python|executable|prefixes|cpus|argv|cwd|node|host|iotrace_version)$"
+)
+_NUMBERS = re.compile(r"[0-9a-f]{6,}|\d+")
+
+
+def lines_of(session: Path, mask: Callable[[str], str]) -> list[str]:
+    """How often each file, field, record and span occurs, sorted; `mask` hides directories in texts."""
+    counted: Counter[str] = Counter()
+    by_time: set[str] = set()
+    for name in ("manifest.json", "outcome.json"):
+        counted[f"{name} {mask(_masked(json.loads((session / name).read_bytes())))}"] += 1
+    counted.update(_tree(session))
+    counted.update(f"posix: {line}" for line in _calls(session, mask))
+    for directory in sorted(session.glob("**/processes/*")):
+        process = json.loads((directory / "process.json").read_bytes())
+        records = [json.loads(line) for line in _lines(directory / "records.jsonl")]
+        label = _label(process, records)
+        counted[f"{label}: process.json {_masked(process)}"] += 1
+        for record in records:
+            line = f"{label}: {mask(_masked(record))}"
+            if record["type"] in _BY_TIME:
+                by_time.add(line)
+            elif record["type"] != "text":
+                counted[line] += 1
+        counted.update(f"{label}: {mask(line)}" for line in _spans(directory, records))
+        counted.update(f"{label}: {line}" for line in _ranges(directory))
+        counted.update(f"{label}: agent.log {mask(line)}" for line in _lines(directory / "agent.log"))
+    for path in session.glob("**/telemetry/*/records.jsonl"):
+        by_time.update(f"telemetry: {_fields(json.loads(line))}" for line in _lines(path))
+    found = [f"{count} x {line}" for line, count in counted.items()]
+    return sorted([*found, *(f"some x {line}" for line in by_time)])
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def _tree(session: Path) -> Iterator[str]:
+    """Every file, numbers masked, but dftracer's: each process that it meets has one."""
+    for path in session.rglob("*"):
+        relative = str(path.relative_to(session))
+        if path.is_file() and not relative.startswith("posix/"):
+            yield f"file {_NUMBERS.sub('#', relative)}"
+
+
+def _calls(session: Path, mask: Callable[[str], str]) -> Iterator[str]:
+    """Each POSIX call on a file below the program's directory."""
+    events = []
+    for path in session.glob("**/posix/*.pfw"):
+        for line in _lines(path):
+            try:
+                events.append(json.loads(line.rstrip(",")))
+            except ValueError:  # the brackets, a line that was cut
+                pass
+    files = {event["args"]["value"]: event["args"]["name"] for event in events if event.get("name") == "FH"}
+    for event in events:
+        file = mask(files.get(event.get("args", {}).get("fhash"), ""))
+        if event.get("cat") in ("POSIX", "STDIO") and file.startswith(("<work>/", "data/")):
+            yield f"{event['name']} of {_NUMBERS.sub('#', file)}"
+
+
+def _label(process: dict[str, Any], records: list[dict[str, Any]]) -> str:
+    """What the process is, in words that two runs share."""
+    workers = [str(record["worker"]) for record in records if record["type"] == "worker"]
+    rank = "" if process["rank"] is None else f" of rank {process['rank']}"
+    restart = f" restart {process['incarnation']}" if process["incarnation"] else ""
+    return " ".join([process["role"], *(f"worker {number}" for number in workers)]) + rank + restart
+
+
+def _masked(record: dict[str, Any]) -> str:
+    """A record with the kinds of what changes from run to run, and the values of all else."""
+    shown = {key: _kind(value) if _MASKED.search(key) else value for key, value in record.items()}
+    return json.dumps(shown)
+
+
+def _fields(record: dict[str, Any]) -> str:
+    return json.dumps({key: record[key] if key == "type" else _kind(record[key]) for key in record})
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, list):
+        return "list"
+    return "empty" if value == "" else "null" if value is None else type(value).__name__
+
+
+def _spans(directory: Path, records: list[dict[str, Any]]) -> Iterator[str]:
+    """Kind, name, file and bytes of each span, and which of its figures are unknown."""
+    path = directory / "spans.bin"
+    data = path.read_bytes() if path.exists() else b""
+    if len(data) % _SPAN.size:
+        yield "spans.bin is cut"
+    texts = {record["id"]: record["text"] for record in records if record["type"] == "text"}
+    for span in _SPAN.iter_unpack(data[: len(data) // _SPAN.size * _SPAN.size]):
+        _, _, cpu, size, _, name, file, kind, minor, _, _, _, delay = span
+        unknown = [text for text, value in (("cpu", cpu), ("faults", minor), ("delay", delay)) if value < 0]
+        yield (
+            f"span kind {kind} {texts.get(name)} file {texts.get(file)} bytes {size} "
+            f"unknown {' '.join(unknown) or 'nothing'}"
+        )
+
+
+def _ranges(directory: Path) -> Iterator[str]:
+    """The steps and modules in traces of torch.profiler."""
+    for path in sorted(directory.glob("torch-*.json*")):
+        data = path.read_bytes()
+        document = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
+        for event in document["traceEvents"]:
+            name = str(event.get("name"))
+            if name.startswith(("module:", "ProfilerStep#")):
+                yield f"{path.name} {name}"
