@@ -555,7 +555,7 @@ def test_steps_that_are_nowhere_and_inputs_without_steps(tmp_path: Path) -> None
     with pytest.raises(IotraceError, match="no input has a step from 500 up to 600") as raised:
         merge([stepped], out, Options(steps=(500, 600)))
     assert "7 to 7" in str(raised.value.remedy)
-    with pytest.raises(IotraceError, match="nothing of the inputs is in what was chosen"):
+    with pytest.raises(IotraceError, match="the selection matches no events"):
         merge([stepped], out, Options(seconds=(100, 200)))
     assert not out.exists()
     summary = merge([stepped, other], out, Options(steps=(7, 8)))

@@ -170,7 +170,7 @@ def test_a_map_keeps_order_and_nesting(shift_ns: int, drift_ppb: float, spans: l
 def test_maps_behind_each_other(one: tuple[int, float], two: tuple[int, float], distance_ns: int) -> None:
     first, second = ClockMap(*one, EPOCH_NS), ClockMap(*two, EPOCH_NS + 10**12)
     time_ns = EPOCH_NS + distance_ns
-    both = first.then(second)
-    assert abs(both.one(time_ns) - second.one(first.one(time_ns))) <= 4
-    assert abs(both.moved_to(time_ns).one(EPOCH_NS) - both.one(EPOCH_NS)) <= 4
-    assert first.behind(EPOCH_NS).one(distance_ns) == first.one(time_ns)
+    both = first.compose(second)
+    assert abs(both.map_one(time_ns) - second.map_one(first.map_one(time_ns))) <= 4
+    assert abs(both.moved_to(time_ns).map_one(EPOCH_NS) - both.map_one(EPOCH_NS)) <= 4
+    assert first.with_base(EPOCH_NS).map_one(distance_ns) == first.map_one(time_ns)

@@ -14,6 +14,7 @@ from iotrace.errors import IotraceError
 from iotrace.merge.clocks.alignment import link
 from iotrace.merge.clocks.clock_map import ClockLink
 from iotrace.merge.inputs import CHROME, DFTRACER, SESSION, Source
+from iotrace.merge.record import Input
 from iotrace.merge.survey import Survey
 
 EPOCH_NS = 1_795_000_000_123_456_789
@@ -50,8 +51,12 @@ def _rank(
 
 def _link(*surveys: Survey, kinds: tuple[str, ...] = (), **options: bool) -> list[ClockLink]:
     kinds = kinds or (CHROME,) * len(surveys)
-    sources = [Source(Path(f"{place}.json"), kind, f"{place}.json") for place, kind in enumerate(kinds)]
-    return link(sources, list(surveys), options.get("align_start", False), options.get("strict", False))
+    inputs = [
+        Input(Source(Path(f"{index}.json"), kind, f"{index}.json"), survey)
+        for index, (kind, survey) in enumerate(zip(kinds, surveys, strict=True))
+    ]
+    link(inputs, options.get("align_start", False), options.get("strict", False))
+    return [item.link for item in inputs]
 
 
 def _kinds(links: list[ClockLink]) -> list[str]:
@@ -114,7 +119,10 @@ def test_drifts_add_up_along_the_way(clocks: list[tuple[int, float]], jitter_ns:
     assert sum(item.bound_ns == 0 for item in links) == 1
     for place in range(4):  # what neighbours ended together is together on the merged clock
         off = [
-            abs(links[place].map.one(end) - links[place + 1].map.one(ranks[place + 1].collectives[key]))
+            abs(
+                links[place].map.map_one(end)
+                - links[place + 1].map.map_one(ranks[place + 1].collectives[key])
+            )
             for key, end in ranks[place].collectives.items()
             if key in ranks[place + 1].collectives
         ]
@@ -196,6 +204,6 @@ def test_clocks_since_boot_are_related_by_collectives_to_each_other_and_by_reque
     links = _link(boot, later, dated, align_start=True)
     assert _kinds(links) == ["none", "none", "assumed"]
     for survey, item in zip((boot, later), links, strict=False):
-        assert [item.map.one(end) for end in survey.collectives.values()] == list(
+        assert [item.map.map_one(end) for end in survey.collectives.values()] == list(
             _rank({"all": 40}).collectives.values()
         )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from iotrace import compiled
 from iotrace.merge.clocks.clock_map import ClockMap
-from iotrace.merge.flow_check import Arrows
+from iotrace.merge.flow_check import FlowCheck
 from iotrace.merge.rewrite import Rewriter
 from iotrace.merge.selection import Selection
 from iotrace.sources.chrome import compiled_scan
@@ -61,19 +61,19 @@ events = st.fixed_dictionaries(
 def _converted(document: bytes, directory: Path, keep_text: bool) -> tuple[list[Any], Any]:
     """The events of the part that is made of `document`, and what was counted."""
     scanner = Scanner(text_scan() if keep_text else None)
-    spill, arrows = Spill(directory / "rows"), Arrows(directory / "arrows")
+    spill, flows = Spill(directory / "rows"), FlowCheck(directory / "flows")
     part = directory / "part"
     tracks = Tracks(1, 3, {})
     rewriter = Rewriter(
-        tracks, sink := ChromePart(part, 0), spill, arrows, ClockMap(5, 20_000.0), 0, Selection()
+        tracks, sink := ChromePart(part, 0), spill, flows, ClockMap(5, 20_000.0), 0, Selection()
     )
     blocks: Iterator[bytes] = (document[at : at + 700] for at in range(0, len(document), 700))
     for batch in scanner.batches(blocks):
         rewriter.take(batch)
     moved = sink.finish(spill, tracks, delete_unbound=False)
-    counted = (rewriter.read, rewriter.written, moved, arrows.backwards(), scanner.lost_events)
+    counted = (rewriter.read, rewriter.written, moved, flows.backwards(), scanner.lost_events)
     spill.close()
-    arrows.close()
+    flows.close()
     lines = part.read_text().removeprefix(opening(0).decode()).removesuffix(",\n")
     events = json.loads(f"[{lines}]")
     # Threads are numbered in the order in which batches bring them.

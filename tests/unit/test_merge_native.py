@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from iotrace import compiled
 from iotrace.merge.clocks.clock_map import ClockMap
-from iotrace.merge.flow_check import Arrows
+from iotrace.merge.flow_check import FlowCheck
 from iotrace.merge.rewrite import Rewriter
 from iotrace.merge.selection import Selection
 from iotrace.sources.chrome import compiled_scan
@@ -61,15 +61,15 @@ FIRST = [
 
 def _part(document: bytes, directory: Path, delete_unbound: bool) -> tuple[bytes, Any]:
     scanner = Scanner(text_scan())
-    spill, arrows = Spill(directory / "rows"), Arrows(directory / "arrows")
+    spill, flows = Spill(directory / "rows"), FlowCheck(directory / "flows")
     tracks = Tracks(1, 3, {})
     sink = NativePart(directory / "part", 1)
-    rewriter = Rewriter(tracks, sink, spill, arrows, ClockMap(5, 20_000.0), 0, Selection())
+    rewriter = Rewriter(tracks, sink, spill, flows, ClockMap(5, 20_000.0), 0, Selection())
     for batch in scanner.batches(iter([document])):
         rewriter.take(batch)
     moved = sink.finish(spill, tracks, delete_unbound)
     spill.close()
-    arrows.close()
+    flows.close()
     return (directory / "part").read_bytes(), (moved, rewriter.read, rewriter.written, rewriter.mended)
 
 

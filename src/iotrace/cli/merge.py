@@ -64,8 +64,8 @@ def merge(
 
     INPUT is a trace, a directory of traces, a pattern or a session.
 
-    What an input is, its content tells. All times become CLOCK_REALTIME; how sure each input's clock is, is
-    printed and stored. Nothing is dropped: slices that overlap get rows of their own.
+    iotrace recognizes each input by its content. All times become CLOCK_REALTIME. How sure the clock of each
+    input is, is printed and stored. Nothing is dropped: slices that overlap get tracks of their own.
 
     Exit codes: 0 merged, 1 not merged, 2 wrong usage, 3 merged, but some of an input could not be read.
     """

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from iotrace.merge.clocks.clock_map import ClockMap
-from iotrace.merge.flow_check import Arrows
+from iotrace.merge.flow_check import FlowCheck
 from iotrace.merge.inputs import CHROME, DFTRACER, Source
 from iotrace.merge.rewrite import Rewriter
 from iotrace.merge.selection import Selection, are_in, chosen
@@ -37,7 +37,7 @@ class Job:
     """Everything that a process needs to know to convert one source."""
 
     source: Source
-    place: int
+    index: int
     sources: int
     shared: dict[Raw, int]
     clock: ClockMap  # from the source's stamps to the merged clock
@@ -50,7 +50,7 @@ class Job:
     @property
     def part(self) -> Path:
         """Where the part of the result is written."""
-        return self.directory / f"part-{self.place}"
+        return self.directory / f"part-{self.index}"
 
 
 @dataclass
@@ -76,26 +76,24 @@ def convert(job: Job, progress: Progress = silent) -> Result:
     """Read the source, write its part. `progress` hears how far that has come, in bytes of the file."""
     collecting = gc.isenabled()
     gc.disable()  # events are not cyclic, and collecting costs more than all else together
-    spill = Spill(job.directory / f"rows-{job.place}")
-    arrows = Arrows(job.directory / f"arrows-{job.place}")
+    spill = Spill(job.directory / f"rows-{job.index}")
+    flows = FlowCheck(job.directory / f"flows-{job.index}")
     try:
-        return _convert(job, spill, arrows, progress)
+        return _convert(job, spill, flows, progress)
     finally:
         spill.close()
-        arrows.close()
-        for name in ("rows", "arrows"):
-            (job.directory / f"{name}-{job.place}").unlink(missing_ok=True)
+        flows.close()
+        for name in ("rows", "flows"):
+            (job.directory / f"{name}-{job.index}").unlink(missing_ok=True)
         if collecting:
             gc.enable()
 
 
-def _convert(job: Job, spill: Spill, arrows: Arrows, progress: Progress) -> Result:
-    tracks = Tracks(job.place, job.sources, job.shared)
+def _convert(job: Job, spill: Spill, flows: FlowCheck, progress: Progress) -> Result:
+    tracks = Tracks(job.index, job.sources, job.shared)
     sink: ChromePart | NativePart
-    sink = NativePart(job.part, job.place) if job.native else ChromePart(job.part, job.base_ns)
-    rewriter = Rewriter(
-        tracks, sink, spill, arrows, job.clock, job.base_ns, job.selection, _chosen_pairs(job)
-    )
+    sink = NativePart(job.part, job.index) if job.native else ChromePart(job.part, job.base_ns)
+    rewriter = Rewriter(tracks, sink, spill, flows, job.clock, job.base_ns, job.selection, _chosen_pairs(job))
     problems: list[str] = []
     size = size_of(job.source.path) if job.source.path.is_file() else 0
 
@@ -109,10 +107,10 @@ def _convert(job: Job, spill: Spill, arrows: Arrows, progress: Progress) -> Resu
     if unbound and not job.selection.everything:
         rewriter.written["f"] -= unbound
     elif unbound:
-        what = "1 end of an arrow lies in no slice, shown as a mark"
+        what = "flow end lies in no slice, shown as an instant"
         if unbound > 1:
-            what = f"{unbound} ends of arrows lie in no slice, shown as marks"
-        problems.append(what)
+            what = "flow ends lie in no slice, shown as instants"
+        problems.append(f"{unbound} {what}")
     problems += getattr(reader, "problems", [])
     problems += [f"{what} ({count})" for what, count in rewriter.mended.items()]
     notes: list[str] = []
@@ -124,7 +122,7 @@ def _convert(job: Job, spill: Spill, arrows: Arrows, progress: Progress) -> Resu
         last_ns=rewriter.last_ns,
         moved=moved,
         unbound=unbound,
-        backwards=arrows.backwards(),
+        backwards=flows.backwards(),
         lost_events=getattr(reader, "lost_events", 0),
         metadata=_metadata(reader, notes),
         categories=rewriter.categories,
@@ -134,7 +132,7 @@ def _convert(job: Job, spill: Spill, arrows: Arrows, progress: Progress) -> Resu
 
 
 def _chosen_pairs(job: Job) -> Times | None:
-    """The begins and ends that are wanted, told in a pass of their own: an end says nothing of its begin."""
+    """The begins and ends that are wanted, found in a pass of their own: an end says nothing of its begin."""
     if job.selection.everything or job.source.kind != CHROME or not are_in(job.source.path):
         return None
     _, batches = _open(job, [], silent)

@@ -1,4 +1,4 @@
-"""Both ends of every arrow, on disk: how many end before they start."""
+"""Both ends of every flow, on disk: how many end before they start."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ _ODD = 0x9E3779B97F4A7C1  # spreads the numbers, as a family's hash may be small
 _NEVER = np.iinfo(np.int64).max
 
 
-class Arrows:
-    """Collects (id, time) of starts and ends. A kernel's arrow starts at its launch."""
+class FlowCheck:
+    """Collects (id, time) of starts and ends. A kernel's flow starts at its launch."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("w+b")
         self._count = 0
 
     def add(self, numbers: Any, families: Any, times_ns: Any, are_ends: Any) -> None:
-        """Starts of arrows, and their stops and ends; an arrow is told by its number and its family."""
+        """Add starts of flows, and their stops and ends; its number and its family identify a flow."""
         keys = numbers * _ODD ^ families
         rows = np.column_stack([keys, times_ns, are_ends.astype(np.int64)])
         self._count += len(rows)
         self._file.write(np.ascontiguousarray(rows, np.int64).data)
 
     def backwards(self) -> int:
-        """How many arrows have an end before their start; of those whose id is used once."""
+        """How many flows have an end before their start; of those whose id is used once."""
         buckets = 1 + self._count // _AT_ONCE
         return sum(_backwards(self._rows_of(bucket, buckets)) for bucket in range(buckets))
 

@@ -1,4 +1,4 @@
-"""What a file is, told by its content, and what has to be known of it before it is merged."""
+"""What a file is, by its content, and what has to be known of it before it is merged."""
 
 from __future__ import annotations
 

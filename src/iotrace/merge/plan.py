@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from iotrace.merge.clocks.clock_map import ClockLink
 from iotrace.merge.convert import Job
 from iotrace.merge.inputs import DFTRACER, SESSION, MergeError, Source, UnreadableError, expand, identify
+from iotrace.merge.record import Input
 from iotrace.merge.selection import Selection
 from iotrace.merge.session_input import foreign_traces, ranks_of
-from iotrace.merge.survey import Survey, Wants
+from iotrace.merge.survey import Wants
 from iotrace.sources.byte_stream import size_of
 from iotrace.timeline.writers.id_map import PIDS_EACH, Raw
 
@@ -140,148 +140,126 @@ def check_output(output: Path, per_rank: bool, sources: list[Source]) -> None:
 
 def survey_tasks(sources: list[Source], options: Options) -> list[tuple[Source, Wants]]:
     """What to survey of each source."""
-    foreign = [source for source in sources if source.kind not in (SESSION, DFTRACER)]
+    traces = [source for source in sources if source.kind not in (SESSION, DFTRACER)]
     wants = Wants(
         steps=options.steps is not None,
-        collectives=len(foreign) > 1,
+        collectives=len(traces) > 1,
         extent=options.seconds is not None or options.align_start,
     )
     return [(source, wants) for source in sources]
 
 
-def adopt(sources: list[Source], surveys: list[Survey]) -> None:
-    """A trace that names no rank has that of the session whose process it recorded."""
+def adopt_ranks(inputs: list[Input]) -> None:
+    """Give a trace that names no rank that of the session whose process it recorded."""
     ranks = {
-        pid: found.rank
-        for source, found in zip(sources, surveys, strict=True)
-        if source.kind == SESSION
-        for pid in found.pids
+        pid: item.survey.rank for item in inputs if item.source.kind == SESSION for pid in item.survey.pids
     }
-    for source, found in zip(sources, surveys, strict=True):
-        if source.kind not in (SESSION, DFTRACER) and found.rank is None and found.pids:
-            found.rank = ranks.get(found.pids[0])
+    for item in inputs:
+        if item.is_trace and item.survey.rank is None and item.survey.pids:
+            item.survey.rank = ranks.get(item.survey.pids[0])
 
 
-def wanted(
-    sources: list[Source], surveys: list[Survey], options: Options
-) -> tuple[list[Source], list[Survey]]:
-    """The sources of the wanted ranks; a log without a rank stays if it is a wanted process's."""
-    if options.ranks is None:
-        return sources, surveys
-    ranks = options.ranks
-    pids = {pid for found in surveys if found.rank in ranks for pid in found.pids}
+def of_ranks(inputs: list[Input], ranks: frozenset[int] | None) -> list[Input]:
+    """The inputs of `ranks` (None: all); a log without a rank stays if it is a wanted process's."""
+    if ranks is None:
+        return inputs
+    pids = {pid for item in inputs if item.survey.rank in ranks for pid in item.survey.pids}
     kept = [
-        place
-        for place, found in enumerate(surveys)
-        if found.rank in ranks or (found.rank is None and pids.intersection(found.pids))
+        item
+        for item in inputs
+        if item.survey.rank in ranks or (item.survey.rank is None and pids.intersection(item.survey.pids))
     ]
     if not kept:
-        known = sorted({found.rank for found in surveys if found.rank is not None})
-        told = ", ".join(map(str, known)) if known else "none that is known"
+        known = sorted({item.survey.rank for item in inputs if item.survey.rank is not None})
         raise MergeError(
-            f"no input is of rank {', '.join(map(str, sorted(ranks)))}", f"ranks of the inputs: {told}"
+            f"no input is of rank {', '.join(map(str, sorted(ranks)))}",
+            f"ranks of the inputs: {', '.join(map(str, known)) or 'none that is known'}",
         )
-    return [sources[place] for place in kept], [surveys[place] for place in kept]
+    return kept
 
 
-def check_steps(sources: list[Source], surveys: list[Survey], options: Options, notes: list[str]) -> None:
-    """Say which inputs have no steps to choose from; MergeError where none has one of those wanted."""
-    if options.steps is None:
+def check_steps(inputs: list[Input], steps: tuple[int, int] | None, notes: list[str]) -> None:
+    """Note which inputs have no steps to choose from; MergeError where none has one of those wanted."""
+    if steps is None:
         return
-    known = sorted({step for found in surveys for step in found.steps})
-    if not any(options.steps[0] <= step < options.steps[1] for step in known):
-        told = f"{known[0]} to {known[-1]}" if known else "none"
+    known = sorted({step for item in inputs for step in item.survey.steps})
+    if not any(steps[0] <= step < steps[1] for step in known):
+        held = f"{known[0]} to {known[-1]}" if known else "none"
         raise MergeError(
-            f"no input has a step from {options.steps[0]} up to {options.steps[1]}",
-            f"steps of the inputs: {told}; --time A:B chooses by seconds",
+            f"no input has a step from {steps[0]} up to {steps[1]}",
+            f"steps of the inputs: {held}; --time A:B chooses by seconds",
         )
-    for source, found in zip(sources, surveys, strict=True):
-        if not found.steps:
-            notes.append(f"{source.label} has no steps of its own: all of it is kept (see --time)")
-
-
-def jobs_of(
-    sources: list[Source],
-    surveys: list[Survey],
-    links: list[ClockLink],
-    options: Options,
-    directory: Path,
-    native: bool,
-) -> list[Job]:
-    """What each source's process has to do."""
-    starts = [
-        item.map.one(found.first_ns)
-        for found, item in zip(surveys, links, strict=True)
-        if found.first_ns is not None
+    notes += [
+        f"{item.source.label} has no steps of its own: all of it is kept (see --time)"
+        for item in inputs
+        if not item.survey.steps
     ]
-    first = min(starts, default=0)
+
+
+def plan_jobs(inputs: list[Input], options: Options, directory: Path, native: bool) -> None:
+    """Give each input its job."""
+    first = min((item.first_ns for item in inputs if item.first_ns is not None), default=0)
     # Small numbers that a double holds to the ns; a day of room before, as Perfetto drops negative times.
     base = max(0, first - first % _DAY_NS - _DAY_NS)
-    pool = {key: value for found in surveys for key, value in found.hashes.items()}
-    shared = _shared(sources, surveys)
-    return [
-        Job(
-            source=source,
-            place=place,
-            sources=len(sources) + 1,  # the last block of numbers is for the shared processes
-            shared=shared[place],
-            clock=links[place].map.behind(surveys[place].stamps_base_ns),
+    pool = {key: value for item in inputs for key, value in item.survey.hashes.items()}
+    for index, (item, shared) in enumerate(zip(inputs, _shared(inputs), strict=True)):
+        item.job = Job(
+            source=item.source,
+            index=index,
+            sources=len(inputs) + 1,  # the last block of numbers is for the shared processes
+            shared=shared,
+            clock=item.link.map.with_base(item.survey.stamps_base_ns),
             base_ns=base,
-            selection=_selection(surveys[place], links[place], first, options, source),
-            pool=pool if source.kind == DFTRACER else {},
+            selection=_selection(item, first, options),
+            pool=pool if item.source.kind == DFTRACER else {},
             directory=directory,
             native=native,
         )
-        for place, source in enumerate(sources)
-    ]
 
 
-def _shared(sources: list[Source], surveys: list[Survey]) -> list[dict[Raw, int]]:
+def _shared(inputs: list[Input]) -> list[dict[Raw, int]]:
     """Processes that several inputs speak of get one number: those of logs, and the one of each trace.
 
     A number that two traces of different ranks call their own means nothing.
     """
-    claims = Counter(
-        pid
-        for source, found in zip(sources, surveys, strict=True)
-        if source.kind != DFTRACER
-        for pid in found.pids
-    )
+    claims = Counter(pid for item in inputs if item.source.kind != DFTRACER for pid in item.survey.pids)
     numbers: dict[int, int] = {}
     shared: list[dict[Raw, int]] = []
-    for source, found in zip(sources, surveys, strict=True):
+    for item in inputs:
         mine: dict[Raw, int] = {}
-        for pid in found.pids:
-            ambiguous = claims[pid] > 1 and not _is_one(sources, surveys, pid)
-            if not ambiguous and (claims[pid] or source.kind == DFTRACER):
-                mine[pid] = numbers.setdefault(pid, _shared_pid(len(numbers), len(sources)))
+        for pid in item.survey.pids:
+            ambiguous = claims[pid] > 1 and not _is_one(inputs, pid)
+            if not ambiguous and (claims[pid] or item.source.kind == DFTRACER):
+                mine[pid] = numbers.setdefault(pid, _shared_pid(len(numbers), len(inputs)))
         shared.append(mine)
     return shared
 
 
-def _is_one(sources: list[Source], surveys: list[Survey], pid: int) -> bool:
+def _is_one(inputs: list[Input], pid: int) -> bool:
     """Whether those that claim the process are a session's record with traces of one rank, or one trace."""
-    claimants = [item for item in zip(sources, surveys, strict=True) if pid in item[1].pids]
-    sessions = [source for source, _ in claimants if source.kind == SESSION]
-    traces = [found.rank for source, found in claimants if source.kind not in (SESSION, DFTRACER)]
-    return len(sessions) <= 1 and len(traces if not sessions else set(traces)) <= 1
+    claimants = [item for item in inputs if pid in item.survey.pids]
+    sessions = [item for item in claimants if item.source.kind == SESSION]
+    ranks = [item.survey.rank for item in claimants if item.is_trace]
+    return len(sessions) <= 1 and len(ranks if not sessions else set(ranks)) <= 1
 
 
-def _shared_pid(number: int, place: int) -> int:
+def _shared_pid(number: int, sources: int) -> int:
     block, offset = divmod(number, PIDS_EACH)
-    return 1 + (block * (place + 1) + place) * PIDS_EACH + offset
+    return 1 + (block * (sources + 1) + sources) * PIDS_EACH + offset
 
 
-def _selection(found: Survey, item: ClockLink, first_ns: int, options: Options, source: Source) -> Selection:
+def _selection(item: Input, first_ns: int, options: Options) -> Selection:
+    """What is wanted of an input; `first_ns` is the merged start."""
     windows: tuple[tuple[int, int], ...] = ()
     if options.seconds is not None:
-        windows = (tuple(first_ns + round(second * 1e9) for second in options.seconds),)  # type: ignore[assignment]
-    if options.steps is not None and found.steps:
-        wanted = [span for step, span in found.steps.items() if options.steps[0] <= step < options.steps[1]]
+        begin, end = options.seconds
+        windows = ((first_ns + round(begin * 1e9), first_ns + round(end * 1e9)),)
+    if options.steps is not None and item.survey.steps:
+        first, last = options.steps
+        wanted = [span for step, span in item.survey.steps.items() if first <= step < last]
+        windows = ((0, 0),)
         if wanted:
-            clock = item.map.behind(found.stamps_base_ns)
-            first, last = min(span[0] for span in wanted), max(span[1] for span in wanted)
-            windows = ((clock.one(first), clock.one(last)),)
-        else:
-            windows = ((0, 0),)
+            clock = item.link.map.with_base(item.survey.stamps_base_ns)
+            begins, ends = zip(*wanted, strict=True)
+            windows = ((clock.map_one(min(begins)), clock.map_one(max(ends))),)
     return Selection(windows, options.dropped)

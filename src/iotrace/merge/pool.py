@@ -52,9 +52,9 @@ def _begin(positions: Any, parent: int) -> None:
         os._exit(1)
 
 
-def _report(place: int) -> Callable[[int], None]:
+def _report(index: int) -> Callable[[int], None]:
     def report(position: int) -> None:
-        _positions[place] = position
+        _positions[index] = position
 
     return report
 
@@ -73,11 +73,11 @@ def _keep_pages() -> None:
 
 def _do(task: tuple[int, Any]) -> Any:
     _keep_pages()
-    place, item = task
+    index, item = task
     if isinstance(item, Job):
-        return convert(item, _report(place))
+        return convert(item, _report(index))
     source, wants = item
-    return survey(source, wants, _report(place))
+    return survey(source, wants, _report(index))
 
 
 def _size(item: Any) -> int:
@@ -87,11 +87,11 @@ def _size(item: Any) -> int:
 
 def run_all(phase: str, items: Sequence[Any], cores: int, watch: Callable[[Watch], None] | None) -> list[Any]:
     """Do all items, in their order; a single one, or on a single core, in this process."""
-    tell = watch or (lambda _: None)
+    report = watch or (lambda _: None)
     sizes = [_size(item) for item in items]
     workers = min(cores, len(items))
     if workers <= 1 or sum(sizes) < 1 << 20:  # starting processes takes longer than a megabyte
-        return [_do_here(task, phase, sizes, tell) for task in enumerate(items)]
+        return [_do_here(task, phase, sizes, report) for task in enumerate(items)]
     # A fork starts at once; where other threads run it could copy a lock that one of them holds.
     context = multiprocessing.get_context("fork" if threading.active_count() == 1 else "spawn")
     positions = context.Array("q", len(items), lock=False)
@@ -99,15 +99,15 @@ def run_all(phase: str, items: Sequence[Any], cores: int, watch: Callable[[Watch
         others = set(multiprocessing.active_children())
         with ProcessPoolExecutor(workers, context, _begin, (positions, os.getpid())) as pool:
             # The largest first: the last one to end is then a small one.
-            order = sorted(range(len(items)), key=lambda place: -sizes[place])
+            order = sorted(range(len(items)), key=lambda index: -sizes[index])
             futures: dict[int, Future[Any]] = {
-                place: pool.submit(_do, (place, items[place])) for place in order
+                index: pool.submit(_do, (index, items[index])) for index in order
             }
             pending = set(futures.values())
             try:
                 while pending:
                     done, pending = wait(pending, timeout=_INTERVAL_SECONDS, return_when="FIRST_EXCEPTION")
-                    tell(Watch(phase, min(sum(positions), sum(sizes)), sum(sizes)))
+                    report(Watch(phase, min(sum(positions), sum(sizes)), sum(sizes)))
                     for future in done:
                         future.result()
             except BaseException:
@@ -115,20 +115,19 @@ def run_all(phase: str, items: Sequence[Any], cores: int, watch: Callable[[Watch
                 for worker in set(multiprocessing.active_children()) - others:
                     worker.terminate()
                 raise
-            return [futures[place].result() for place in range(len(items))]
+            return [futures[index].result() for index in range(len(items))]
     except BrokenProcessPool as error:
         raise IotraceError(
             "a process of the merge was killed, by lack of memory perhaps", "--processes 1 needs the least"
         ) from error
 
 
-def _do_here(task: tuple[int, Any], phase: str, sizes: list[int], tell: Callable[[Watch], None]) -> Any:
-    place, total = task[0], sum(sizes)
-    before = sum(sizes[:place])
+def _do_here(task: tuple[int, Any], phase: str, sizes: list[int], report: Callable[[Watch], None]) -> Any:
+    total, before = sum(sizes), sum(sizes[: task[0]])
 
     class Positions:
         def __setitem__(self, _: int, position: int) -> None:
-            tell(Watch(phase, min(before + position, total), total))
+            report(Watch(phase, min(before + position, total), total))
 
     _share(Positions())
     return _do(task)

@@ -1,4 +1,4 @@
-"""Batches of one source on their way into the result: numbers, times, arrows; and rows for the lanes."""
+"""Batches of one source on their way into the result: numbers, times, flows; and rows for the lanes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import UNSET
 
 from iotrace.merge.clocks.clock_map import ClockMap
-from iotrace.merge.flow_check import Arrows
+from iotrace.merge.flow_check import FlowCheck
 from iotrace.merge.selection import Selection, categories
 from iotrace.sources.chrome.batch import NO_ID, OTHER_ID, Batch
 from iotrace.sources.chrome.event import ASYNC, FLOWS, NAMING, Times
@@ -40,7 +40,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Sink(Protocol):
-    """Takes events with their final numbers, and says where it put each: growing numbers, and sizes."""
+    """Takes events with their final numbers, and returns where it put each: growing numbers, and sizes."""
 
     needs_all_rows: bool
 
@@ -57,7 +57,7 @@ class Rewriter:
     tracks: Tracks
     sink: Sink
     spill: Spill
-    arrows: Arrows
+    flows: FlowCheck
     clock: ClockMap
     base_ns: int
     selection: Selection
@@ -89,10 +89,10 @@ class Rewriter:
         kinds = _KINDS[phases]
         kinds[(kinds == MARK) & _IS_WIDE[batch.scopes]] = ELSEWHERE
         ids = self._ids(batch, phases)
-        is_arrow = kinds == FLOW
-        if is_arrow.any():
-            families = batch.families[is_arrow]
-            self.arrows.add(ids[is_arrow], families, starts[is_arrow], phases[is_arrow] != ord("s"))
+        is_flow = kinds == FLOW
+        if is_flow.any():
+            families = batch.families[is_flow]
+            self.flows.add(ids[is_flow], families, starts[is_flow], phases[is_flow] != ord("s"))
             kinds[batch.to_next] = FLOW_NEXT
         relative = starts - self.base_ns
         if (relative < 0).any():
@@ -130,7 +130,7 @@ class Rewriter:
         self.spill.add(*(column[wanted] for column in (rows, starts, ends, ordinals, kinds, sizes)))
 
     def _use(self, batch: Batch, threads: Times, kinds: Any) -> None:
-        """Note which threads and processes show something; arrows show where the slice is that they bind."""
+        """Note which threads and processes show something; flows show where the slice is that they bind."""
         elsewhere = kinds == ELSEWHERE
         if elsewhere.any():
             alone = elsewhere & (batch.phases != ord("M")) & (batch.scopes != ord("g"))
@@ -141,13 +141,13 @@ class Rewriter:
             self.tracks.threads[index].used = True
 
     def _rows(self, threads: Times, kinds: Any) -> Times:
-        """The rows to place the events with: begin and end events bind arrows beside the thread's slices."""
+        """The threads to pack the events with: begin and end events bind flows like slices."""
         if not ((kinds == BEGIN) | (kinds == END)).any():
             return threads
-        found, places = np.unique(threads, return_inverse=True)
+        found, at = np.unique(threads, return_inverse=True)
         items = [self.tracks.threads[index] for index in found.tolist()]
         own = [self.tracks.thread(item.raw_pid, item.raw_tid) if item.stacked else item for item in items]
-        return np.array([item.index for item in own], np.int64)[places]
+        return np.array([item.index for item in own], np.int64)[at]
 
     def _wanted(self, batch: Batch, starts: Times, durations: Times) -> Any:
         """A mask of what goes on, None for all. The names of processes and threads end here."""
@@ -185,8 +185,8 @@ class Rewriter:
         kinds = track + len(batch.tracks) * stacked if stacked.any() else track
         table = np.zeros((2 * len(batch.tracks), 3), np.int64)
         for number in _distinct(kinds):
-            is_stacked, place = divmod(number, len(batch.tracks))
-            thread = self.tracks.thread(*batch.tracks[place], bool(is_stacked))
+            is_stacked, track_index = divmod(number, len(batch.tracks))
+            thread = self.tracks.thread(*batch.tracks[track_index], bool(is_stacked))
             table[number] = thread.index, thread.pid, thread.tid
         found: list[Times] = [table[kinds, column] for column in range(3)]
         return found[0], found[1], found[2]
@@ -195,12 +195,12 @@ class Rewriter:
         """Numbers of this source's own for what joins events; NO_ID where the event keeps what it has."""
         ids: Times = batch.ids.copy()
         renumbered = _RENUMBERED[phases]
-        # An arrow without an id is told from others by its source alone; async events may use `id2`.
+        # A flow without an id is the only one of its source; async events may use `id2`.
         ids[_KINDS[phases] == FLOW] = np.where(ids == NO_ID, 0, ids)[_KINDS[phases] == FLOW]
         plain = renumbered & (ids >= 0) & (ids < self._arithmetic)
         odd = renumbered & ~plain & (ids != NO_ID)
         ids[~renumbered] = NO_ID
-        ids[plain] = ids[plain] * self.tracks.sources + self.tracks.place
+        ids[plain] = ids[plain] * self.tracks.sources + self.tracks.index
         for row in np.flatnonzero(odd).tolist():
             ids[row] = self._identify(batch.value(row, "id"))
         return ids
@@ -214,8 +214,8 @@ class Rewriter:
             except ValueError:
                 number = OTHER_ID
         if isinstance(number, int) and 0 <= number < self._arithmetic:
-            return number * self.tracks.sources + self.tracks.place
-        text = f"{self.tracks.place}:{raw}"
+            return number * self.tracks.sources + self.tracks.index
+        text = f"{self.tracks.index}:{raw}"
         digest = blake2b(text.encode(errors="replace"), digest_size=6).digest()
         return _HASHED + int.from_bytes(digest, "big")
 
@@ -242,7 +242,7 @@ class Rewriter:
         return edits
 
     def _name(self, batch: Batch, row: int) -> bool:
-        """Take the name of a process or a thread; whether the event is one that tells such."""
+        """Take the name of a process or a thread; return whether the event holds one."""
         kind = batch.value(row, "name")
         if kind not in NAMING:
             return False

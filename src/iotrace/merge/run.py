@@ -17,20 +17,21 @@ from isal import igzip
 from iotrace import __version__, compiled
 from iotrace.merge.clocks.alignment import clocks_set, link
 from iotrace.merge.clocks.clock_map import ClockLink
-from iotrace.merge.convert import Job, Result
-from iotrace.merge.inputs import MergeError, Source
+from iotrace.merge.convert import Result
+from iotrace.merge.inputs import MergeError
 from iotrace.merge.plan import (
     Options,
-    adopt,
+    adopt_ranks,
     check_output,
     check_steps,
-    jobs_of,
+    of_ranks,
+    plan_jobs,
     sources_of,
     suffix_of,
     survey_tasks,
-    wanted,
 )
 from iotrace.merge.pool import Watch, run_all
+from iotrace.merge.record import Input
 from iotrace.merge.summary import SCHEMA_VERSION, KindCount, SourceSummary, Summary
 from iotrace.merge.survey import Survey
 from iotrace.merge.track_names import arrange, chrome_metadata
@@ -39,7 +40,6 @@ from iotrace.timeline.writers import chrome_json, native
 
 _DAY_NS = 86_400 * 10**9
 _EXACT_SPAN_NS = 100 * _DAY_NS
-_SLOWLY_BYTES = 100_000_000
 _BROWSER_JSON_BYTES = 1_200_000_000
 _open_gzip: Any = igzip.open
 _FASTEST = 0
@@ -51,7 +51,11 @@ def merge(
     options: Options | None = None,
     watch: Callable[[Watch], None] | None = None,
 ) -> Summary:
-    """Merge `inputs` into `output`; MergeError where nothing can be made of them."""
+    """Merge `inputs` into `output`.
+
+    Raises:
+        MergeError: Nothing can be made of the inputs, or the output cannot be written.
+    """
     options = options or Options()
     began = time.monotonic()
     suffix = suffix_of(output)
@@ -60,16 +64,18 @@ def merge(
     sources = sources_of(inputs, output, options.per_rank, problems, notes)
     check_output(output, options.per_rank, sources)
     cores = options.processes or len(os.sched_getaffinity(0))
-    surveys = run_all("survey", survey_tasks(sources, options), cores, watch)
-    adopt(sources, surveys)
-    sources, surveys = wanted(sources, surveys, options)
-    check_steps(sources, surveys, options, notes)
-    notes += clocks_set(surveys)
-    links = link(sources, surveys, options.align_start, options.strict_clocks)
-    with _workplace(output) as directory:
-        jobs = jobs_of(sources, surveys, links, options, directory, native=".pftrace" in suffix)
-        results: list[Result] = run_all("merge", jobs, cores, watch)
-        for result in results:
+    surveys: list[Survey] = run_all("survey", survey_tasks(sources, options), cores, watch)
+    found = [Input(source, survey) for source, survey in zip(sources, surveys, strict=True)]
+    adopt_ranks(found)
+    found = of_ranks(found, options.ranks)
+    check_steps(found, options.steps, notes)
+    notes += clocks_set(found)
+    link(found, options.align_start, options.strict_clocks)
+    with _workspace(output) as directory:
+        plan_jobs(found, options, directory, native=".pftrace" in suffix)
+        results: list[Result] = run_all("merge", [item.job for item in found], cores, watch)
+        for item, result in zip(found, results, strict=True):
+            item.result = result
             problems += result.problems
             notes += result.notes
         notes += _nowhere(options.dropped, results)
@@ -79,25 +85,15 @@ def merge(
             )
         if not any(sum(result.written.values()) for result in results):
             raise MergeError(
-                "nothing of the inputs is in what was chosen",
-                f"they last {_seconds(surveys, links)} s from the merged start; see --steps, --time, --drop",
+                "the selection matches no events",
+                f"the inputs last {_seconds(found)} s from the merged start; see --steps, --time, --drop",
             )
-        written = []
-        for path, places in _groups(output, suffix, surveys, options.per_rank):
-            written.append(_write(path, places, jobs, sources, surveys, links, results, directory))
-        for temporary, path in written:
+        groups = _groups(output, suffix, found, options.per_rank)
+        written = [(path, _write(path, members, directory)) for path, members in groups]
+        for path, temporary in written:
             temporary.replace(path)
-    return _summarise(
-        [path for _, path in written],
-        sources,
-        surveys,
-        links,
-        results,
-        problems,
-        notes,
-        time.monotonic() - began,
-        suffix,
-    )
+    paths = [path for path, _ in written]
+    return _summarise(paths, found, problems, notes, time.monotonic() - began, suffix)
 
 
 def _nowhere(dropped: frozenset[str], results: list[Result]) -> list[str]:
@@ -112,21 +108,16 @@ def _nowhere(dropped: frozenset[str], results: list[Result]) -> list[str]:
     ]
 
 
-def _seconds(surveys: list[Survey], links: list[ClockLink]) -> str:
+def _seconds(inputs: list[Input]) -> str:
     """How long the inputs last on the merged clock."""
-    ends = [
-        (item.map.one(found.first_ns), item.map.one(found.last_ns))
-        for found, item in zip(surveys, links, strict=True)
-        if found.first_ns is not None and found.last_ns is not None
-    ]
-    return (
-        f"{(max(last for _, last in ends) - min(first for first, _ in ends)) / 1e9:.3g}" if ends else "some"
-    )
+    firsts = [item.first_ns for item in inputs if item.first_ns is not None]
+    lasts = [item.last_ns for item in inputs if item.last_ns is not None]
+    return f"{(max(lasts) - min(firsts)) / 1e9:.3g}" if firsts and lasts else "some"
 
 
 @contextmanager
-def _workplace(output: Path) -> Iterator[Path]:
-    """A directory beside the output, so that the result is renamed into place; removed whatever happens."""
+def _workspace(output: Path) -> Iterator[Path]:
+    """A directory beside the output, so that the result is renamed there; removed whatever happens."""
     try:
         directory = Path(tempfile.mkdtemp(prefix=f".{output.name}.", suffix=".partial", dir=output.parent))
     except OSError as error:
@@ -142,43 +133,32 @@ def _workplace(output: Path) -> Iterator[Path]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _groups(output: Path, suffix: str, surveys: list[Survey], per_rank: bool) -> list[tuple[Path, list[int]]]:
-    """The files to write, and the places of the sources in each."""
+def _groups(output: Path, suffix: str, inputs: list[Input], per_rank: bool) -> list[tuple[Path, list[Input]]]:
+    """The files to write, and the inputs in each."""
     if not per_rank:
-        return [(output, list(range(len(surveys))))]
+        return [(output, inputs)]
     stem = output.name.removesuffix(suffix)
-    owner = {pid: found.rank for found in surveys if found.rank is not None for pid in found.pids}
-    groups: dict[str, list[int]] = {}
-    for place, found in enumerate(surveys):
-        rank = found.rank
+    owner = {
+        pid: item.survey.rank for item in inputs if item.survey.rank is not None for pid in item.survey.pids
+    }
+    groups: dict[str, list[Input]] = {}
+    for item in inputs:
+        rank = item.survey.rank
         if rank is None:
-            rank = next((owner[pid] for pid in found.pids if pid in owner), None)
-        groups.setdefault("other" if rank is None else f"rank{rank}", []).append(place)
-    return [(output.with_name(f"{stem}-{name}{suffix}"), places) for name, places in sorted(groups.items())]
+            rank = next((owner[pid] for pid in item.survey.pids if pid in owner), None)
+        groups.setdefault("other" if rank is None else f"rank{rank}", []).append(item)
+    return [(output.with_name(f"{stem}-{name}{suffix}"), group) for name, group in sorted(groups.items())]
 
 
-def _write(
-    path: Path,
-    places: list[int],
-    jobs: list[Job],
-    sources: list[Source],
-    surveys: list[Survey],
-    links: list[ClockLink],
-    results: list[Result],
-    directory: Path,
-) -> tuple[Path, Path]:
-    """One output from the parts of `places`, under a temporary name; returns that and the final one."""
+def _write(path: Path, inputs: list[Input], directory: Path) -> Path:
+    """Make one output of the parts of `inputs`; return its temporary name."""
     if path.exists() and not path.is_file():
         raise MergeError(f"{path} exists and is no regular file")
-    processes = arrange(
-        [sources[place] for place in places],
-        [surveys[place] for place in places],
-        [results[place] for place in places],
-    )
-    parts = [jobs[place].part for place in places]
-    document = _document(places, sources, surveys, links, results)
+    processes = arrange(inputs)
+    parts = [item.job.part for item in inputs]
+    document = {"iotrace_merge": {"version": __version__, "sources": [_described(item) for item in inputs]}}
     temporary = directory / f"result-{path.name}"
-    is_native, base_ns = jobs[places[0]].native, jobs[places[0]].base_ns
+    is_native, base_ns = inputs[0].job.native, inputs[0].job.base_ns
     opened: BinaryIO
     if path.name.endswith(".gz"):
         opened = _open_gzip(temporary, "wb", compresslevel=_FASTEST)
@@ -193,54 +173,44 @@ def _write(
     with opened as out:
         if is_native:
             native.join(parts, processes, base_ns, document, out)
-            return temporary, path
+            return temporary
         if path.name.endswith(".gz"):
             out.write(chrome_json.opening(base_ns))
         chrome_json.join(parts, chrome_metadata(processes), base_ns, document, out)
-    return temporary, path
+    return temporary
 
 
-def _document(
-    places: list[int],
-    sources: list[Source],
-    surveys: list[Survey],
-    links: list[ClockLink],
-    results: list[Result],
-) -> dict[str, Any]:
-    """What stands behind the events: each source's clock with its bound."""
+def _described(item: Input) -> dict[str, Any]:
+    """What stands behind the events of an input: its clock with the bound, its metadata."""
     return {
-        "iotrace_merge": {
-            "version": __version__,
-            "sources": [
-                {
-                    "file": sources[place].label,
-                    "kind": sources[place].kind,
-                    "rank": surveys[place].rank,
-                    "clock": links[place].kind,
-                    "clock_shift_ns": links[place].map.shift_ns,
-                    "clock_shift_at_ns": links[place].shift_at_ns,
-                    "clock_drift_ppb": links[place].drift_ppb,
-                    "clock_bound_ns": links[place].bound_ns,
-                    "clock_why": links[place].why,
-                    "metadata": results[place].metadata,
-                }
-                for place in places
-            ],
-        },
+        "file": item.source.label,
+        "kind": item.source.kind,
+        "rank": item.survey.rank,
+        **_clock(item.link),
+        "metadata": item.result.metadata,
+    }
+
+
+def _clock(link: ClockLink) -> dict[str, Any]:
+    return {
+        "clock": link.kind,
+        "clock_shift_ns": link.map.shift_ns,
+        "clock_shift_at_ns": link.shift_at_ns,
+        "clock_drift_ppb": link.drift_ppb,
+        "clock_bound_ns": link.bound_ns,
+        "clock_why": link.why,
     }
 
 
 def _summarise(
     paths: list[Path],
-    sources: list[Source],
-    surveys: list[Survey],
-    links: list[ClockLink],
-    results: list[Result],
+    inputs: list[Input],
     problems: list[str],
     notes: list[str],
     seconds: float,
     suffix: str,
 ) -> Summary:
+    results = [item.result for item in inputs]
     read, written = Counter[str](), Counter[str]()
     for result in results:
         for phase, count in result.read.items():
@@ -248,36 +218,31 @@ def _summarise(
         for phase, count in result.written.items():
             written[KINDS.get(phase, "other")] += count
     kinds = [kind for kind in (*dict.fromkeys(KINDS.values()), "other") if read[kind] and kind != "metadata"]
-    size = sum(path.stat().st_size for path in paths)
-    read_bytes = sum(found.bytes for found in surveys)
-    largest = max(path.stat().st_size for path in paths)
+    sizes = [path.stat().st_size for path in paths]
+    read_bytes = sum(item.survey.bytes for item in inputs)
     first = min((result.first_ns for result in results if result.first_ns is not None), default=None)
     last = max((result.last_ns for result in results if result.last_ns is not None), default=None)
-    if (
-        suffix.startswith(".json")
-        and first is not None
-        and last is not None
-        and last - first > _EXACT_SPAN_NS
-    ):
+    span_ns = 0 if first is None or last is None else last - first
+    if suffix.startswith(".json") and span_ns > _EXACT_SPAN_NS:
         notes.append(
-            f"the inputs lie {(last - first) / _DAY_NS:.0f} days apart: Perfetto rounds times of JSON beyond "
+            f"the inputs lie {span_ns / _DAY_NS:.0f} days apart: Perfetto rounds times of JSON beyond "
             "100 days; .pftrace keeps every ns"
         )
-    if read_bytes > _SLOWLY_BYTES and not compiled.available():
+    if not compiled.available():
         notes.append(
-            "iotrace was installed without a C compiler, or has changed since: it merges four to eight times "
-            "slower; with a compiler, install iotrace again"
+            "the compiled library of iotrace is missing: merging gives the same result four to eight times "
+            "slower; with a C compiler, install iotrace again"
         )
-    if suffix == ".json" and largest > _BROWSER_JSON_BYTES:
+    if suffix == ".json" and max(sizes) > _BROWSER_JSON_BYTES:
         notes.append(
-            f"{largest / 1e9:.1f} GB of JSON is more than a browser opens: write .pftrace, "
+            f"{max(sizes) / 2**30:.1f} GiB of JSON is more than a browser opens: write .pftrace, "
             "or a part (--steps, --time, --drop)"
         )
     return Summary(
         schema_version=SCHEMA_VERSION,
         outputs=[str(path) for path in paths],
         bytes_read=read_bytes,
-        bytes_written=size,
+        bytes_written=sum(sizes),
         seconds=seconds,
         first_ns=first,
         last_ns=last,
@@ -289,21 +254,16 @@ def _summarise(
         arrows_backwards=sum(result.backwards for result in results),
         sources=[
             SourceSummary(
-                path=str(source.path),
-                kind=source.kind,
-                rank=found.rank,
-                clock=item.kind,
-                clock_shift_ns=item.map.shift_ns,
-                clock_shift_at_ns=item.shift_at_ns,
-                clock_drift_ppb=item.drift_ppb,
-                clock_bound_ns=item.bound_ns,
-                clock_why=item.why,
-                events=sum(result.read.values()),
-                lost_events=result.lost_events,
-                lanes_moved=result.moved,
-                arrows_backwards=result.backwards,
+                path=str(item.source.path),
+                kind=item.source.kind,
+                rank=item.survey.rank,
+                **_clock(item.link),
+                events=sum(item.result.read.values()),
+                lost_events=item.result.lost_events,
+                lanes_moved=item.result.moved,
+                arrows_backwards=item.result.backwards,
             )
-            for source, found, item, result in zip(sources, surveys, links, results, strict=True)
+            for item in inputs
         ],
         problems=problems,
         notes=notes,

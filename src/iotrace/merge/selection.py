@@ -1,4 +1,4 @@
-"""Slices that two events tell, a begin and an end: both are chosen, or neither is."""
+"""What of a source is wanted; of slices that are a begin and an end event, both or neither."""
 
 from __future__ import annotations
 
@@ -81,22 +81,22 @@ def chosen(batches: Iterable[Batch], clock: ClockMap, selection: Selection) -> T
     for batch in batches:
         phases, tracks = batch.phases, batch.track
         starts = clock.times(batch.start_ns)
-        places = np.flatnonzero(np.isin(phases, list(_BEGINS + _ENDS)))
-        letters = phases[places]
-        found.number += (places + seen).tolist()
-        found.time_ns += starts[places].tolist()
+        found_at = np.flatnonzero(np.isin(phases, list(_BEGINS + _ENDS)))
+        letters = phases[found_at]
+        found.number += (found_at + seen).tolist()
+        found.time_ns += starts[found_at].tolist()
         found.is_end += np.isin(letters, list(_ENDS)).tolist()
-        for place, letter, track in zip(
-            places.tolist(), letters.tolist(), tracks[places].tolist(), strict=True
+        for row, letter, track in zip(
+            found_at.tolist(), letters.tolist(), tracks[found_at].tolist(), strict=True
         ):
             thread = batch.tracks[track]
             is_async = letter in b"be"
-            category = batch.value(place, "cat") if is_async or selection.dropped else UNSET
-            found.row.append(_others_of_id(batch, place, category, thread[0]) if is_async else thread)
+            category = batch.value(row, "cat") if is_async or selection.dropped else UNSET
+            found.row.append(_others_of_id(batch, row, category, thread[0]) if is_async else thread)
             found.left_out.append(selection.leaves_out(category))
         seen += len(batch)
     begins, ends = _joined(found)
-    span_starts = np.array([found.time_ns[place] for place in begins], np.int64)
+    span_starts = np.array([found.time_ns[index] for index in begins], np.int64)
     span_ends = np.array([_ENDLESS_NS if end is None else found.time_ns[end] for end in ends], np.int64)
     wanted = selection.in_time(span_starts, span_ends)
     numbers = []
@@ -108,24 +108,24 @@ def chosen(batches: Iterable[Batch], clock: ClockMap, selection: Selection) -> T
     return np.sort(np.array(numbers, np.int64))
 
 
-def _others_of_id(batch: Batch, place: int, category: Any, pid: Any) -> tuple[Any, ...]:
-    id2 = batch.value(place, "id2")
+def _others_of_id(batch: Batch, index: int, category: Any, pid: Any) -> tuple[Any, ...]:
+    id2 = batch.value(index, "id2")
     is_local = isinstance(id2, dict) and "local" in id2  # else one id is one in all processes
-    return category, pid if is_local else UNSET, str(batch.value(place, "id")), str(id2)
+    return category, pid if is_local else UNSET, str(batch.value(index, "id")), str(id2)
 
 
 def _joined(found: _Found) -> tuple[list[int], list[int | None]]:
-    """Each begin's place, and its end's; an end that no begin has ends nothing."""
-    order = sorted(range(len(found.number)), key=lambda place: (found.time_ns[place], found.number[place]))
+    """Each begin's index, and its end's; an end that no begin has ends nothing."""
+    order = sorted(range(len(found.number)), key=lambda index: (found.time_ns[index], found.number[index]))
     open_begins: dict[Any, list[int]] = {}
     begins: list[int] = []
     ends: list[int | None] = []
-    for place in order:
-        stack = open_begins.setdefault(found.row[place], [])
-        if not found.is_end[place]:
+    for index in order:
+        stack = open_begins.setdefault(found.row[index], [])
+        if not found.is_end[index]:
             stack.append(len(begins))
-            begins.append(place)
+            begins.append(index)
             ends.append(None)
         elif stack:
-            ends[stack.pop()] = place
+            ends[stack.pop()] = index
     return begins, ends

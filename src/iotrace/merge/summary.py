@@ -10,9 +10,9 @@ SCHEMA_VERSION = 1
 class SourceSummary(msgspec.Struct, frozen=True):
     """One input. `clock` is exact, inferred, assumed or none; `clock_bound_ns` null where it is not known.
 
-    `clock_shift_ns` was added to its times. Where a drift was told from noise and undone, `clock_drift_ppb`
-    is what the shift grows by in ns a second, from the source's own time `clock_shift_at_ns` on; else both
-    are null. `lanes_moved` and `arrows_backwards` as in the whole.
+    `clock_shift_ns` was added to its times. Where a drift was found and undone, `clock_drift_ppb` is what the
+    shift grows by in ns a second, from the source's own time `clock_shift_at_ns` on; else both are null.
+    `lanes_moved` and `arrows_backwards` as in the whole.
     """
 
     path: str
@@ -39,11 +39,11 @@ class KindCount(msgspec.Struct, frozen=True):
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """`lanes_moved`: slices that begin inside another of their row and end after it (children outside their
-    parents), and were given a row beside it.
+    """`lanes_moved`: slices that begin inside another of their track and end after it (children outside their
+    parents), and were given a track beside it.
 
-    `arrows_backwards`: arrows that end before they start, such as kernels before their launch.
-    `loose_arrow_ends`: ends of arrows that no slice holds, shown as marks.
+    `arrows_backwards`: flows that end before they start, such as kernels before their launch.
+    `loose_arrow_ends`: ends of flows that no slice holds, shown as instants.
     `first_ns` and `last_ns` are CLOCK_REALTIME.
     """
 

@@ -56,7 +56,7 @@ _SMALLEST_SHARED_PID = 64
 
 @dataclass(frozen=True)
 class Wants:
-    """What has to be known of sources beyond what their ends tell, for which all of a file is read."""
+    """What has to be known of sources beyond what their ends hold, for which all of a file is read."""
 
     steps: bool = False
     collectives: bool = False
@@ -183,7 +183,7 @@ def _typical_ends(edges: bytes) -> tuple[int | None, int | None]:
     ends = rough[near[0]], rough[near[-1]]
     # Doubles are too coarse for times since 1970: what is closest to either end is read exactly.
     exact = [
-        [us_to_ns(texts[place].decode()) for place in np.flatnonzero(np.abs(rough - end) < _ROUGH_US)]
+        [us_to_ns(texts[index].decode()) for index in np.flatnonzero(np.abs(rough - end) < _ROUGH_US)]
         for end in ends
     ]
     return min(exact[0]), max(exact[1])
@@ -307,9 +307,9 @@ class _Finder:
         sequence = args.get("Seq")
         order = self._orders.get(key, 0)
         self._orders[key] = order + 1
-        place = (*key, f"{BY_ORDER}{order}" if sequence is None else str(sequence))
-        if self._keeps(place):
-            self._found.collectives[place] = end
+        match = (*key, f"{BY_ORDER}{order}" if sequence is None else str(sequence))
+        if self._keeps(match):
+            self._found.collectives[match] = end
             while len(self._found.collectives) > _MOST_COLLECTIVES:
                 self._thin()
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 from iotrace.merge.convert import Result
 from iotrace.merge.inputs import DFTRACER, SESSION, Source
-from iotrace.merge.survey import Survey
+from iotrace.merge.record import Input
 from iotrace.timeline.writers.id_map import Process, ProcessTrack, Thread, ThreadTrack
 
 # The order within a rank.
@@ -18,48 +19,44 @@ _NO_RANK = 1 << 30
 _UNITRACE = re.compile(r"(?:RANK \d+ )?(HOST|DEVICE)<([^<>]*)>(.*)")
 
 
-def arrange(sources: list[Source], surveys: list[Survey], results: list[Result]) -> list[Process]:
+def arrange(inputs: list[Input]) -> list[Process]:
     """All processes with their threads, in the order: rank, main, devices with their streams, workers."""
     found: dict[int, Process] = {}
-    alone = len(sources) == 1
-    twice = _ranks_twice(surveys, sources)
-    for place in sorted(range(len(sources)), key=lambda place: (sources[place].kind == DFTRACER, place)):
-        source, survey, result = sources[place], surveys[place], results[place]
-        for process in result.tracks.processes.values():
-            threads = _threads(source, result, process)
+    twice = _ranks_twice(inputs)
+    for item in sorted(inputs, key=lambda item: item.source.kind == DFTRACER):
+        source, rank = item.source, item.survey.rank
+        prefix = "" if rank is None else f"rank {rank} · "
+        if (rank is None and len(inputs) > 1 and source.kind != DFTRACER) or rank in twice:
+            prefix = f"{prefix}{source.label} · "
+        if source.kind == SESSION:  # its own names hold the rank
+            prefix = f"{source.label} · " if rank in twice else ""
+        for process in item.result.tracks.processes.values():
+            threads = _threads(source, item.result, process)
             if not threads and not process.used:
                 continue
-            rank = survey.rank
-            prefix = "" if rank is None else f"rank {rank} · "
-            if (rank is None and not alone and source.kind != DFTRACER) or rank in twice:
-                prefix = f"{prefix}{source.label} · "
-            if source.kind == SESSION:  # its own titles hold the rank
-                prefix = f"{source.label} · " if rank in twice else ""
             made = found.get(process.pid)
             if made is None:
                 name = prefix + _process_name(source, process)
-                key = (_NO_RANK if rank is None else rank, _role(source, process), place, _order(process))
-                made = Process(process.pid, name, _labels(process), key, place=place)
-                found[process.pid] = made
+                key = (
+                    _NO_RANK if rank is None else rank,
+                    _role(source, process),
+                    item.job.index,
+                    _order(process),
+                )
+                made = found[process.pid] = Process(process.pid, name, _labels(process), key)
             made.threads += threads
-    ordered = sorted(found.values(), key=lambda item: item.key)
-    for number, item in enumerate(ordered, start=1):
-        item.order = number
-        for order, thread in enumerate(item.threads, start=1):
+    ordered = sorted(found.values(), key=lambda made: made.key)
+    for number, made in enumerate(ordered, start=1):
+        made.order = number
+        for order, thread in enumerate(made.threads, start=1):
             thread.order = order
     return ordered
 
 
-def _ranks_twice(surveys: list[Survey], sources: list[Source]) -> set[int]:
+def _ranks_twice(inputs: list[Input]) -> set[int]:
     """Ranks that several files of the same kind claim: their files tell them apart."""
-    seen: set[tuple[int, str]] = set()
-    twice = set()
-    for survey, source in zip(surveys, sources, strict=True):
-        if survey.rank is not None:
-            if (survey.rank, source.kind) in seen:
-                twice.add(survey.rank)
-            seen.add((survey.rank, source.kind))
-    return twice
+    claims = Counter((item.survey.rank, item.source.kind) for item in inputs)
+    return {rank for (rank, _), count in claims.items() if rank is not None and count > 1}
 
 
 def _role(source: Source, process: ProcessTrack) -> int:
@@ -118,7 +115,7 @@ def _threads(source: Source, result: Result, process: ProcessTrack) -> list[Thre
             name += " · begin and end events"
         if item.lane:
             name += f" +{item.lane}"
-        found.append(Thread(item.pid, item.tid, name, place=tracks.place))
+        found.append(Thread(item.pid, item.tid, name))
     return found
 
 

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from iotrace.merge.inputs import SESSION
 from iotrace.merge.summary import SourceSummary, Summary
+from iotrace.units import counted, duration, rate, size
 
 _SHOWN = 12
 
@@ -16,28 +17,27 @@ def print_summary(summary: Summary, console: Console) -> None:
     """Counts in and out, clocks with their bounds, what the check after the alignment saw, what was lost."""
     for path in summary.outputs:
         console.print(Text(f"merged       {path}"), soft_wrap=True)
-    rate = summary.bytes_read / 1e6 / summary.seconds if summary.seconds else 0.0
     _line(
         console,
         "size",
-        f"{_size(summary.bytes_read)} read, {_size(summary.bytes_written)} written "
-        f"in {summary.seconds:.1f} s ({rate:.0f} MB/s)",
+        f"{size(summary.bytes_read)} read, {size(summary.bytes_written)} written "
+        f"in {summary.seconds:.1f} s ({rate(summary.bytes_read, summary.seconds)})",
     )
     selected = any(count.selected_away for count in summary.counts.values())
-    for place, (kind, count) in enumerate(summary.counts.items()):
+    for index, (kind, count) in enumerate(summary.counts.items()):
         text = f"{kind:10} {count.read} in, {count.written} out"
         if selected:
             text += f", {count.selected_away} left out on request"
-        _line(console, "counts" if place == 0 else "", text)
+        _line(console, "counts" if index == 0 else "", text)
     # Batches that are ready at once overlap by their nature: a session's slices say nothing of clocks.
     moved = sum(source.lanes_moved for source in summary.sources if source.kind != SESSION)
     check = [
-        f"{_count(moved, 'slice')} outside the slice that they begin in (children outside their parents)"
-        + (", on a row beside it" if moved else ""),
-        f"{_count(summary.arrows_backwards, 'arrow')} backwards (kernels before their launch)",
+        f"{counted(moved, 'slice')} outside the slice that they begin in (children outside their parents)"
+        + (", on a track beside it" if moved else ""),
+        f"{counted(summary.arrows_backwards, 'flow')} backwards (kernels before their launch)",
     ]
     if summary.loose_arrow_ends:
-        check.append(f"{_count(summary.loose_arrow_ends, 'arrow end')} in no slice")
+        check.append(f"{counted(summary.loose_arrow_ends, 'flow end')} in no slice")
     _line(console, "check", "; ".join(check))
     console.print()
     console.print(_clocks(summary.sources))
@@ -58,10 +58,6 @@ def print_summary(summary: Summary, console: Console) -> None:
         _line(console, "damage", f"{len(summary.problems) - _SHOWN} more: --json lists them")
     console.print()
     _line(console, "open", "https://ui.perfetto.dev")
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _line(console: Console, label: str, text: str) -> None:
@@ -90,24 +86,8 @@ def _clocks(sources: list[SourceSummary]) -> Table:
             "" if source.rank is None else str(source.rank),
             str(source.events),
             source.clock,
-            "unknown" if source.clock_bound_ns is None else f"± {_time(source.clock_bound_ns)}",
-            _time(source.clock_shift_ns) if source.clock_shift_ns else "",
+            "unknown" if source.clock_bound_ns is None else f"± {duration(source.clock_bound_ns)}",
+            duration(source.clock_shift_ns) if source.clock_shift_ns else "",
             *([f"{abs(drift) / 1e3:.3g} ppm" if drift else ""] if drifted else []),
         )
     return table
-
-
-def _time(time_ns: int) -> str:
-    for unit, size in (("s", 10**9), ("ms", 10**6), ("µs", 10**3)):
-        if abs(time_ns) >= size:
-            return f"{time_ns / size:.3g} {unit}"
-    return f"{time_ns} ns"
-
-
-def _size(count: int) -> str:
-    size = float(count)
-    for unit in ("B", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.2f} GB"

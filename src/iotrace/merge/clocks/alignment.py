@@ -7,6 +7,7 @@ import math
 from iotrace.merge.clocks.clock_map import ClockLink, ClockMap
 from iotrace.merge.clocks.sync_by_collectives import relate
 from iotrace.merge.inputs import DFTRACER, SESSION, MergeError, Source
+from iotrace.merge.record import Input
 from iotrace.merge.survey import Survey
 from iotrace.sources.clocks.session_clock import Clock, step_text
 
@@ -18,35 +19,37 @@ _SAME_RUN_NS = 3_600 * 10**9
 _DAY_NS = 86_400 * 10**9
 
 
-def link(sources: list[Source], surveys: list[Survey], align_start: bool, strict: bool) -> list[ClockLink]:
-    """A link for each source; MergeError where there is none and nothing was asked for instead."""
-    links = [_first(source, found) for source, found in zip(sources, surveys, strict=True)]
-    for place, item in enumerate(links):
-        item.island = place
-    _other_hosts(surveys, links)
-    _same_process(sources, surveys, links)
-    relate(sources, surveys, links)
-    unrelated = [place for place, item in enumerate(links) if item.kind == "none"]
-    alone = len({item.island for item in links}) == 1
+def link(inputs: list[Input], align_start: bool, strict: bool) -> None:
+    """Give each input its link.
+
+    Raises:
+        MergeError: An input has none, and nothing was asked for instead.
+    """
+    for index, item in enumerate(inputs):
+        item.link = _first(item.source, item.survey)
+        item.link.island = index
+    _other_hosts(inputs)
+    _same_process(inputs)
+    relate(inputs)
+    unrelated = [item for item in inputs if item.link.kind == "none"]
+    alone = len({item.link.island for item in inputs}) == 1
     if unrelated and not alone and not align_start:
         raise MergeError(
-            f"{sources[unrelated[0]].label} counts its time from the start of some machine: "
+            f"{unrelated[0].source.label} counts its time from the start of some machine: "
             "nothing relates it to the others",
             "--align start puts the starts of such files together",
         )
     if align_start:
-        _align(surveys, links)
-    elif alone and unrelated and len(links) == 1:
-        links[0] = ClockLink("none", why="its own clock, since the start of some machine")
-    _begin_at_zero(surveys, links)
-    if strict and len(links) > 1:
-        for source, item in zip(sources, links, strict=True):
-            if item.kind in ("assumed", "none"):
-                raise MergeError(
-                    f"the clock of {source.label} is {item.kind}: {item.why}",
-                    "leave --strict-clocks out to merge it with that note",
-                )
-    return links
+        _align(inputs)
+    elif alone and unrelated and len(inputs) == 1:
+        inputs[0].link = ClockLink("none", why="its own clock, since the start of some machine")
+    _begin_at_zero(inputs)
+    for item in inputs if strict and len(inputs) > 1 else ():
+        if item.link.kind in ("assumed", "none"):
+            raise MergeError(
+                f"the clock of {item.source.label} is {item.link.kind}: {item.link.why}",
+                "leave --strict-clocks out to merge it with that note",
+            )
 
 
 def _first(source: Source, found: Survey) -> ClockLink:
@@ -66,63 +69,50 @@ def _first(source: Source, found: Survey) -> ClockLink:
     return ClockLink("none", why="it does not say when its time begins")
 
 
-def _other_hosts(surveys: list[Survey], links: list[ClockLink]) -> None:
-    """The first host's clock is the merged one; nothing was measured between two machines."""
-    first = next((place for place, found in enumerate(surveys) if found.host), None)
-    if first is None:
-        return
-    for found, item in zip(surveys, links, strict=True):
-        if found.host and item.domain != links[first].domain:
-            item.kind, item.bound_ns = "assumed", None
-            item.why = f"the clock of {found.host}, beside that of {surveys[first].host}"
+def _other_hosts(inputs: list[Input]) -> None:
+    """Only assume the clocks of other hosts than the first: nothing was measured between two machines."""
+    named = [item for item in inputs if item.survey.host]
+    for item in named:
+        if item.link.domain != named[0].link.domain:
+            item.link.kind, item.link.bound_ns = "assumed", None
+            item.link.why = f"the clock of {item.survey.host}, beside that of {named[0].survey.host}"
 
 
-def _same_process(sources: list[Source], surveys: list[Survey], links: list[ClockLink]) -> None:
-    """A process that a session or a log knows, too, shares its clock; measured of torch.profiler alone."""
-    known = {
-        pid: place
-        for place, source in enumerate(sources)
-        if source.kind in (DFTRACER, SESSION)
-        for pid in surveys[place].pids
-    }
+def _same_process(inputs: list[Input]) -> None:
+    """Share a clock with the session or log that knows the process, too; measured of torch.profiler alone."""
+    known = {pid: item for item in inputs if not item.is_trace for pid in item.survey.pids}
+    claiming = [item for item in inputs if item.is_trace and item.link.kind == "assumed" and item.survey.pids]
     ranks: dict[int, set[int | None]] = {}  # of the traces that claim a process: several are several hosts'
-    for place, item in enumerate(links):
-        if sources[place].kind not in (DFTRACER, SESSION) and item.kind == "assumed" and surveys[place].pids:
-            ranks.setdefault(surveys[place].pids[0], set()).add(surveys[place].rank)
-    for place, item in enumerate(links):
-        pids = surveys[place].pids
-        other = known.get(pids[0]) if pids else None
-        if item.kind != "assumed" or other is None or len(ranks.get(pids[0], ())) != 1:
+    for item in claiming:
+        ranks.setdefault(item.survey.pids[0], set()).add(item.survey.rank)
+    for item in claiming:
+        pid, link = item.survey.pids[0], item.link
+        other = known.get(pid)
+        if other is None or len(ranks[pid]) != 1 or not item.survey.by_kineto:
             continue
-        if sources[place].kind in (DFTRACER, SESSION) or not surveys[place].by_kineto:
+        if _apart_ns(item.survey, other.survey) >= _SAME_RUN_NS:
             continue
-        if _apart_ns(surveys[place], surveys[other]) < _SAME_RUN_NS:
-            shift = _shift_ns(surveys[place], surveys[other].clock)
-            if shift is None:
-                item.why += f"; {sources[other].label}'s clock was set while it was recorded: it is stretched"
-                continue
-            item.map = ClockMap(shift)
-            item.domain, item.own_bound_ns = links[other].domain, _SAME_HOST_BOUND_NS
-            item.why = f"process {pids[0]} is the one of {sources[other].label}"
-            if links[other].kind == "exact":
-                item.kind, item.bound_ns = "exact", _SAME_HOST_BOUND_NS
-            else:
-                item.why += f"; {links[other].why}"
+        shift = _shift_ns(item.survey, other.survey.clock)
+        if shift is None:
+            link.why += f"; {other.source.label}'s clock was set while it was recorded: it is stretched"
+            continue
+        link.map = ClockMap(shift)
+        link.domain, link.own_bound_ns = other.link.domain, _SAME_HOST_BOUND_NS
+        link.why = f"process {pid} is the one of {other.source.label}"
+        if other.link.kind == "exact":
+            link.kind, link.bound_ns = "exact", _SAME_HOST_BOUND_NS
+        else:
+            link.why += f"; {other.link.why}"
 
 
-def _begin_at_zero(surveys: list[Survey], links: list[ClockLink]) -> None:
-    """Times below 0, of clocks that mean nothing by themselves, begin days later: Perfetto drops them."""
-    firsts = [
-        item.map.one(found.first_ns)
-        for found, item in zip(surveys, links, strict=True)
-        if found.first_ns is not None
-    ]
-    earliest = min(firsts, default=0)
-    if earliest < 0 and all(item.kind == "none" for item in links):
+def _begin_at_zero(inputs: list[Input]) -> None:
+    """Move times below 0, of clocks that mean nothing by themselves, by days: Perfetto drops them."""
+    earliest = min((item.first_ns for item in inputs if item.first_ns is not None), default=0)
+    if earliest < 0 and all(item.link.kind == "none" for item in inputs):
         later = ClockMap(-(earliest // _DAY_NS) * _DAY_NS)
-        for item in links:
-            item.map = item.map.then(later)
-            item.why += "; moved by whole days, as it has times below 0"
+        for item in inputs:
+            item.link.map = item.link.map.compose(later)
+            item.link.why += "; moved by whole days, as it has times below 0"
 
 
 def _apart_ns(one: Survey, two: Survey) -> float:
@@ -140,30 +130,28 @@ def _shift_ns(found: Survey, clock: Clock | None) -> int | None:
     return clock.offset_if_single_segment(found.first_ns, found.last_ns)
 
 
-def clocks_set(surveys: list[Survey]) -> list[str]:
-    """A sentence for each time that a host's clock was set during a session."""
+def clocks_set(inputs: list[Input]) -> list[str]:
+    """Describe each time that a host's clock was set during a session."""
     found = {
-        step_text(item.host, step.by_ns, item.clock.at_ns(step)): None
-        for item in surveys
-        if item.clock is not None
-        for step in item.clock.steps
+        step_text(item.survey.host, step.by_ns, item.survey.clock.at_ns(step)): None
+        for item in inputs
+        if item.survey.clock is not None
+        for step in item.survey.clock.steps
     }
     return list(found)
 
 
-def _align(surveys: list[Survey], links: list[ClockLink]) -> None:
+def _align(inputs: list[Input]) -> None:
     """Put the first event of each group that nothing relates where the first of the others is."""
     firsts: dict[tuple[bool, int], int] = {}
-    for found, item in zip(surveys, links, strict=True):
-        if found.first_ns is not None:
-            key = item.kind == "none", item.island
-            first = item.map.one(found.first_ns)
-            firsts[key] = min(firsts.get(key, first), first)
-    related = [first for (unrelated, _), first in firsts.items() if not unrelated]
+    for item in inputs:
+        if item.first_ns is not None:
+            key = item.link.kind == "none", item.link.island
+            firsts[key] = min(firsts.get(key, item.first_ns), item.first_ns)
     if not firsts:
         return
-    target = min(related or firsts.values())
-    for found, item in zip(surveys, links, strict=True):
-        if item.kind == "none" and found.first_ns is not None:
-            item.map = item.map.then(ClockMap(target - firsts[True, item.island]))
-            item.bound_ns, item.why = None, "starts put together (--align start)"
+    target = min([first for (unrelated, _), first in firsts.items() if not unrelated] or firsts.values())
+    for item in inputs:
+        if item.link.kind == "none" and item.first_ns is not None:
+            item.link.map = item.link.map.compose(ClockMap(target - firsts[True, item.link.island]))
+            item.link.bound_ns, item.link.why = None, "starts put together (--align start)"

@@ -40,7 +40,7 @@ class ClockMap:
         changed = durations_ns + (self._drifted(since + durations_ns) - self._drifted(since))
         return np.asarray(np.maximum(changed, 0), np.int64)
 
-    def one(self, time_ns: int) -> int:
+    def map_one(self, time_ns: int) -> int:
         """`times` for one time."""
         return time_ns + self.shift_at(time_ns)
 
@@ -49,18 +49,18 @@ class ClockMap:
         return self.shift_ns + (int(self._drifted(time_ns - self.at_ns)) if self.drift_ppb else 0)
 
     def moved_to(self, at_ns: int) -> ClockMap:
-        """The same map, to within a rounded ns, told by its shift at another time."""
+        """The same map, to within a rounded ns, given by its shift at another time."""
         return replace(self, shift_ns=self.shift_at(at_ns), at_ns=at_ns)
 
-    def behind(self, base_ns: int) -> ClockMap:
+    def with_base(self, base_ns: int) -> ClockMap:
         """The map for stamps to which `base_ns` has to be added first."""
         return replace(self, shift_ns=self.shift_ns + base_ns, at_ns=self.at_ns - base_ns)
 
-    def then(self, other: ClockMap) -> ClockMap:
+    def compose(self, other: ClockMap) -> ClockMap:
         """First this map, then `other`."""
         ours, others = self.drift_ppb / _GIGA, other.drift_ppb / _GIGA
         return ClockMap(
-            self.shift_ns + other.shift_at(self.one(self.at_ns)),
+            self.shift_ns + other.shift_at(self.map_one(self.at_ns)),
             (ours + others + ours * others) * _GIGA,
             self.at_ns,
         )
@@ -89,7 +89,7 @@ class ClockLink:
 
     @property
     def drift_ppb(self) -> float | None:
-        """The drift that is undone; None where none was told."""
+        """The drift that is undone; None where none was seen."""
         return self.map.drift_ppb or None
 
     @property

@@ -27,7 +27,7 @@ _COARSEST_NS = 1_000  # writers round to us
 class Fit:
     """`map` leads from the other clock to the reference's, to within `bound_ns` over the whole trace.
 
-    `drift_ppb` is 0 where none was told from noise; `refused_ppm` is a slope that is too steep for a clock.
+    `drift_ppb` is 0 where none stood out of the noise; `refused_ppm` is a slope too steep for a clock.
     `beyond_ns` is how much of the trace lies before the first match or after the last one.
     """
 
@@ -61,7 +61,7 @@ def fit(
 
     level = float(np.median(values))
     flat = np.abs(values - level)
-    sure_of = 2 * (1 + 5 / count)  # standard errors: few matches tell little of their own noise
+    sure_of = 2 * (1 + 5 / count)  # standard errors: few matches say little of their own noise
     slope, refused = 0.0, None
     steepest = _MOST_PPM / 1e6
     slope_error = steepest  # nothing known: as bad as clocks are

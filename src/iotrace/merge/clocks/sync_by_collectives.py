@@ -1,4 +1,4 @@
-"""Clocks of several hosts, told from collectives that their ranks ended together: from rank to rank."""
+"""Clocks of several hosts, from collectives that their ranks ended together: from rank to rank."""
 
 from __future__ import annotations
 
@@ -7,139 +7,134 @@ from collections import Counter
 import numpy as np
 import numpy.typing as npt
 
-from iotrace.merge.clocks.clock_map import ClockLink, ClockMap
+from iotrace.merge.clocks.clock_map import ClockMap
 from iotrace.merge.clocks.drift import Fit, fit
-from iotrace.merge.inputs import Source
-from iotrace.merge.survey import BY_ORDER, Survey
+from iotrace.merge.record import Input
+from iotrace.merge.survey import BY_ORDER
 
 _FEWEST_MATCHES = 3
 
 
-def relate(sources: list[Source], surveys: list[Survey], links: list[ClockLink]) -> None:
-    """Follow the strongest links: a spanning tree by matches, from the clocks that are exact.
+def relate(inputs: list[Input]) -> None:
+    """Attach inputs to each other by the strongest links: a spanning tree, from the clocks that are exact.
 
     Where there is none, the rank with the most matches is the reference. Ranks that no collective joins to
     the reference are related to one of their own: their offset to the rest stays assumed, or unknown.
     """
-    if not any(found.collectives for found in surveys):
+    if not any(item.survey.collectives for item in inputs):
         return
-    only_each_other = all(item.kind == "none" for item in links)
+    only_each_other = all(item.link.kind == "none" for item in inputs)
     if only_each_other:  # the reference's own time is what they are merged in
-        for item in links:
-            item.kind = "assumed"
-    _Tree(sources, surveys, links).grow()
-    if only_each_other and any(item.kind == "assumed" for item in links):
-        for item in links:
-            item.kind, item.bound_ns = "none", None
+        for item in inputs:
+            item.link.kind = "assumed"
+    _Tree(inputs).grow()
+    if only_each_other and any(item.link.kind == "assumed" for item in inputs):
+        for item in inputs:
+            item.link.kind, item.link.bound_ns = "none", None
 
 
 class _Tree:
-    """Grows from rank to rank; sources that share a clock come with the first of them."""
+    """Grows from rank to rank; inputs that share a clock come with the first of them."""
 
-    def __init__(self, sources: list[Source], surveys: list[Survey], links: list[ClockLink]) -> None:
-        self._sources, self._surveys, self._links = sources, surveys, links
-        self._matches = _matches(surveys)
-        self._waiting = set(range(len(links)))
-        self._depth = [0] * len(links)
-        # Of each source that waits, the strongest link to the tree: its strength, and to whom.
+    def __init__(self, inputs: list[Input]) -> None:
+        self._inputs = inputs
+        self._matches = _matches(inputs)
+        self._waiting = set(range(len(inputs)))
+        self._depth = [0] * len(inputs)
+        # Of each input that waits, the strongest link to the tree: its strength, and to which.
         self._best: dict[int, tuple[tuple[int, int, int], int]] = {}
 
     def grow(self) -> None:
         """Relate all that can be."""
         if not self._matches.any():
             return
-        exact = [place for place, item in enumerate(self._links) if item.kind == "exact"]
-        for place in exact:
-            self._links[place].island = exact[0]
-            self._place(place)
-        self._follow()
-        while root := self._next_root():
-            alone = len(self._waiting) == len(self._links)
-            self._begin(root[0], alone)
-            self._follow()
+        exact = [index for index, item in enumerate(self._inputs) if item.link.kind == "exact"]
+        for index in exact:
+            self._inputs[index].link.island = exact[0]
+            self._add(index)
+        self._attach_all()
+        while (root := self._next_root()) is not None:
+            self._begin(root, is_reference=len(self._waiting) == len(self._inputs))
+            self._attach_all()
 
-    def _follow(self) -> None:
+    def _attach_all(self) -> None:
         while self._best:
-            place = max(self._best, key=lambda place: (self._best[place][0], -place))
-            self._attach(place, self._best[place][1])
+            index = max(self._best, key=lambda index: (self._best[index][0], -index))
+            self._attach(index, self._best[index][1])
 
-    def _next_root(self) -> tuple[int, ...]:
-        """The source with the most matches of those that are left, as a tuple of none or one."""
-        left = [place for place in sorted(self._waiting) if self._matches[place].any()]
+    def _next_root(self) -> int | None:
+        """The input with the most matches of those that are left."""
+        left = [index for index in sorted(self._waiting) if self._matches[index].any()]
         kinds = ("none", "assumed")
-        order = sorted(
+        return max(
             left,
-            key=lambda place: (kinds.index(self._links[place].kind), int(self._matches[place].sum())),
-            reverse=True,
+            key=lambda index: (kinds.index(self._inputs[index].link.kind), int(self._matches[index].sum())),
+            default=None,
         )
-        return tuple(order[:1])
 
     def _begin(self, root: int, is_reference: bool) -> None:
-        """A tree from `root`; only the first one tells the merged clock, where no clock is exact."""
-        for place in self._sharing(root):
-            item = self._links[place]
-            item.island = root
-            if is_reference and item.kind == "assumed":
-                item.kind, item.bound_ns = "inferred", item.own_bound_ns
-                item.why = "the others are told from its collectives"
-            self._place(place)
+        """A tree from `root`; only the first one gives the merged clock, where no clock is exact."""
+        for index in self._sharing(root):
+            link = self._inputs[index].link
+            link.island = root
+            if is_reference and link.kind == "assumed":
+                link.kind, link.bound_ns = "inferred", link.own_bound_ns
+                link.why = "the other clocks follow from its collectives"
+            self._add(index)
 
-    def _attach(self, place: int, parent: int) -> None:
-        found = self._fit(place, parent)
-        above = self._links[parent]
+    def _attach(self, index: int, parent: int) -> None:
+        found = self._fit(index, parent)
+        link, above = self._inputs[index].link, self._inputs[parent].link
         step, bound = found.map, found.bound_ns
-        if not step.drift_ppb and abs(step.shift_ns) <= bound and self._links[place].kind == "assumed":
+        if not step.drift_ppb and abs(step.shift_ns) <= bound and link.kind == "assumed":
             step, bound = ClockMap(), bound + abs(step.shift_ns)  # the stamps agree already
-        path = step.then(above.map)
-        why = self._told(found, place, parent, moved=step != ClockMap())
-        for other in self._sharing(place):
-            item, survey = self._links[other], self._surveys[other]
-            item.map = path if not path.drift_ppb else path.moved_to(survey.first_ns or path.at_ns)
+        path = step.compose(above.map)
+        why = self._why(found, index, parent, moved=step != ClockMap())
+        for other in self._sharing(index):
+            item = self._inputs[other].link
+            first_ns = self._inputs[other].survey.first_ns
+            item.map = path if not path.drift_ppb else path.moved_to(first_ns or path.at_ns)
             item.island, item.why = above.island, why
-            own = 0 if other == place else item.own_bound_ns + self._links[place].own_bound_ns
+            own = 0 if other == index else item.own_bound_ns + link.own_bound_ns
             if above.bound_ns is None:
                 item.kind, item.bound_ns = above.kind, None
                 item.why += f", whose own clock is {above.kind}"
             else:
                 item.kind, item.bound_ns = "inferred", above.bound_ns + bound + own
-            self._place(other, self._depth[parent] + 1)
+            self._add(other, self._depth[parent] + 1)
 
-    def _place(self, place: int, depth: int = 0) -> None:
-        self._waiting.discard(place)
-        self._best.pop(place, None)
-        self._depth[place] = depth
-        for other in np.flatnonzero(self._matches[place]).tolist():
+    def _add(self, index: int, depth: int = 0) -> None:
+        self._waiting.discard(index)
+        self._best.pop(index, None)
+        self._depth[index] = depth
+        for other in np.flatnonzero(self._matches[index]).tolist():
             if other in self._waiting:
-                count = int(self._matches[place, other])
+                count = int(self._matches[index, other])
                 # Links within a factor of two are alike: the shorter path has the smaller bound.
-                link = (count.bit_length(), -depth, count), place
+                link = (count.bit_length(), -depth, count), index
                 self._best[other] = max(self._best.get(other, link), link, key=lambda item: item[0])
 
-    def _sharing(self, place: int) -> list[int]:
-        domain = self._links[place].domain
-        others = [other for other in sorted(self._waiting) if domain and self._links[other].domain == domain]
-        return [place, *(other for other in others if other != place)]
+    def _sharing(self, index: int) -> list[int]:
+        domain = self._inputs[index].link.domain
+        waiting = sorted(self._waiting - {index}) if domain else []
+        return [index, *(other for other in waiting if self._inputs[other].link.domain == domain)]
 
-    def _fit(self, place: int, parent: int) -> Fit:
-        ours, theirs = self._surveys[place].collectives, self._surveys[parent].collectives
+    def _fit(self, index: int, parent: int) -> Fit:
+        survey = self._inputs[index].survey
+        ours, theirs = survey.collectives, self._inputs[parent].survey.collectives
         keys = [key for key in ours if key in theirs]
         other = np.array([ours[key] for key in keys], np.int64)
         reference = np.array([theirs[key] for key in keys], np.int64)
-        first, last = self._surveys[place].first_ns, self._surveys[place].last_ns
-        ends = ours.values()
-        return fit(
-            reference,
-            other,
-            min(ends) if first is None else min(first, *ends),
-            max(ends) if last is None else max(last, *ends),
-        )
+        firsts = [time for time in (survey.first_ns, *ours.values()) if time is not None]
+        lasts = [time for time in (survey.last_ns, *ours.values()) if time is not None]
+        return fit(reference, other, min(firsts), max(lasts))
 
-    def _told(self, found: Fit, place: int, parent: int, moved: bool) -> str:
-        ours, theirs = self._surveys[place].collectives, self._surveys[parent].collectives
+    def _why(self, found: Fit, index: int, parent: int, moved: bool) -> str:
+        ours, theirs = self._inputs[index].survey.collectives, self._inputs[parent].survey.collectives
         by_order = any(key[-1].startswith(BY_ORDER) for key in ours if key in theirs)
         text = f"{found.matches} collectives matched{' by their order' if by_order else ''}"
-        if self._depth[parent] or self._links[parent].bound_ns is None:
-            text += f" with {self._sources[parent].label}"
+        if self._depth[parent] or self._inputs[parent].link.bound_ns is None:
+            text += f" with {self._inputs[parent].source.label}"
         if found.map.drift_ppb:
             text += f", a drift of {abs(found.map.drift_ppb) / 1e3:.3g} ppm undone"
         elif not moved:
@@ -151,13 +146,13 @@ class _Tree:
         return text
 
 
-def _matches(surveys: list[Survey]) -> npt.NDArray[np.int64]:
-    """How many collectives each two sources have in common; 0 for fewer than three."""
+def _matches(inputs: list[Input]) -> npt.NDArray[np.int64]:
+    """How many collectives each two inputs have in common; 0 for fewer than three."""
     holders: dict[tuple[str, ...], list[int]] = {}
-    for place, found in enumerate(surveys):
-        for key in found.collectives:
-            holders.setdefault(key, []).append(place)
-    counts = np.zeros((len(surveys), len(surveys)), np.int64)
+    for index, item in enumerate(inputs):
+        for key in item.survey.collectives:
+            holders.setdefault(key, []).append(index)
+    counts = np.zeros((len(inputs), len(inputs)), np.int64)
     # A process group's ranks hold the same collectives: a few sets of holders stand for all.
     for group, count in Counter(map(tuple, holders.values())).items():
         counts[np.ix_(group, group)] += count

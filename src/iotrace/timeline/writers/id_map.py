@@ -24,12 +24,12 @@ class ProcessTrack:
     name: str = ""
     labels: str = ""
     sort_index: int | None = None
-    used: bool = False  # by counters and others that stand on no thread's row
+    used: bool = False  # by counters and others that stand on no thread's track
 
 
 @dataclass
 class ThreadTrack:
-    """A row of slices. `stacked` ones hold begin and end events; lanes above 0 hold overlapping slices."""
+    """A track of slices. `stacked` ones hold begin and end events; lanes above 0 hold overlapping slices."""
 
     index: int
     pid: int
@@ -45,13 +45,12 @@ class ThreadTrack:
 
 @dataclass
 class Thread:
-    """A row of the result."""
+    """A track of the result."""
 
     pid: int
     tid: int
     name: str
     order: int = 0
-    place: int = 0  # of its source
 
 
 @dataclass
@@ -63,15 +62,14 @@ class Process:
     labels: str
     key: tuple[Any, ...]
     order: int = 0
-    place: int = 0  # of the source that names it
     threads: list[Thread] = field(default_factory=list)
 
 
 @dataclass
 class Tracks:
-    """Numbers given to the source `place` of `sources`; those in `shared` are several sources' processes."""
+    """Numbers given to the source `index` of `sources`; those in `shared` are several sources' processes."""
 
-    place: int
+    index: int
     sources: int
     shared: dict[Raw, int] = field(default_factory=dict)
     processes: dict[Raw, ProcessTrack] = field(default_factory=dict)
@@ -123,7 +121,7 @@ class Tracks:
             raise IotraceError(
                 f"more than {each} threads in one of {self.sources} inputs", "merge fewer inputs at a time"
             )
-        tid = FIRST_TID + self.place * each + index
+        tid = FIRST_TID + self.index * each + index
         thread = ThreadTrack(index, pid, tid, raw_pid, raw_tid, stacked)
         self.threads.append(thread)
         return thread
@@ -131,7 +129,7 @@ class Tracks:
     def _next_pid(self) -> int:
         block, offset = divmod(self._own, PIDS_EACH)
         self._own += 1
-        return 1 + (block * self.sources + self.place) * PIDS_EACH + offset
+        return 1 + (block * self.sources + self.index) * PIDS_EACH + offset
 
 
 def normal(raw: Any, missing: str) -> Raw:

@@ -39,7 +39,7 @@ class NativePart:
 
     needs_all_rows = True
 
-    def __init__(self, path: Path, place: int) -> None:
+    def __init__(self, path: Path, index: int) -> None:
         self._path = path
         self._bodies_path = path.with_suffix(".bodies")
         self._direct_path = path.with_suffix(".direct")
@@ -48,10 +48,10 @@ class NativePart:
         self._offset = 0
         self._encoder = Bodies()
         self._counters: dict[tuple[int, str], int] = {}
-        self._uuid = _COUNTER_UUID * (place + 1)
+        self._uuid = _COUNTER_UUID * (index + 1)
         # Sequences of interned strings: one per source, 1 is the file's own.
-        self._sequence = integer(10, place + 2) + integer(13, 2)
-        self._place = place
+        self._sequence = integer(10, index + 2) + integer(13, 2)
+        self._index = index
 
     def write(self, batch: Batch, columns: Columns) -> tuple[Any, Any]:
         """Encode the events; where their bodies lie, and their sizes."""
@@ -83,10 +83,10 @@ class NativePart:
 
     def _write_events(self, batch: EventBatch, columns: Columns, sizes: Any, first: int) -> None:
         renumber(batch, columns)
-        for place, (event, start, kind) in enumerate(
+        for row, (event, start, kind) in enumerate(
             zip(batch.events, columns.start_ns.tolist(), columns.kinds.tolist(), strict=True)
         ):
-            body = self._encoder.body(event, batch.extra.get(place))
+            body = self._encoder.body(event, batch.extra.get(row))
             if kind > MARK:
                 self._elsewhere(event, start, body)
                 continue
@@ -95,10 +95,10 @@ class NativePart:
             elif kind in (SLICE, BEGIN):
                 body += bound(event)
             self._bodies.write(body)
-            sizes[first + place] = len(body)
+            sizes[first + row] = len(body)
 
     def _elsewhere(self, event: Event, start: int, body: bytes) -> None:
-        """What stands on no thread's row is written at once."""
+        """What stands on no thread's track is written at once."""
         if event.ph == "M":  # names are written anew; Perfetto reads no other metadata
             return
         stamp = integer(8, start)
@@ -120,21 +120,21 @@ class NativePart:
 
     def _counter(self, event: Event, key: str) -> int:
         """The track of a counter, named as Perfetto names those of JSON."""
-        told = f" id: {event.id}" if isinstance(event.id, str) else ""  # other ids it does not look at
-        name = f"{'' if event.name is UNSET else event.name}{told} {key}"
-        place = (int(event.pid), name)  # type: ignore[arg-type]
-        uuid = self._counters.get(place)
+        suffix = f" id: {event.id}" if isinstance(event.id, str) else ""  # other ids it does not look at
+        name = f"{'' if event.name is UNSET else event.name}{suffix} {key}"
+        counter = (int(event.pid), name)  # type: ignore[arg-type]
+        uuid = self._counters.get(counter)
         if uuid is None:
-            uuid = self._counters[place] = self._uuid
+            uuid = self._counters[counter] = self._uuid
             self._uuid += 1
-            track = integer(1, uuid) + integer(5, _PROCESS_UUID + place[0]) + text(2, name) + data(8, b"")
+            track = integer(1, uuid) + integer(5, _PROCESS_UUID + counter[0]) + text(2, name) + data(8, b"")
             self._direct.write(packet(self._sequence, data(60, track)))
         return uuid
 
     def finish(
         self, spill: Spill, tracks: Tracks, delete_unbound: bool, progress: Progress = silent
     ) -> tuple[int, int]:
-        """Write the part; returns slices moved to lanes of their own and arrow ends that nothing holds.
+        """Write the part; returns slices moved to lanes of their own and flow ends that nothing holds.
 
         `progress` hears how many rows of the spill are done.
         """
@@ -159,7 +159,7 @@ class NativePart:
                     moved += int(((placed > 0) & (rows["kind"] == SLICE)).sum())
                     loose = int((placed == UNBOUND).sum())
                     unbound += loose
-                    thread.used |= loose > 0 and not delete_unbound  # they became marks
+                    thread.used |= loose > 0 and not delete_unbound  # they became instants
                     if isinstance(bodies, mmap.mmap):  # what was read counts as memory until it is given back
                         bodies.madvise(mmap.MADV_DONTNEED)
                     done += len(rows)
@@ -175,7 +175,7 @@ class NativePart:
 
     def _write_strings(self, out: BinaryIO) -> None:
         defaults = data(59, integer(58, _REALTIME))
-        sequence = integer(10, self._place + 2)
+        sequence = integer(10, self._index + 2)
         out.write(packet(sequence, integer(13, 1), defaults))
         entries: list[bytes] = []
         for kind, field in FIELDS.items():
@@ -222,7 +222,7 @@ def join(
             track = integer(1, thread.tid) + data(4, fields + integer(3, thread.order))
             out.write(packet(own, data(60, track)))
     out.write(packet(own, data(60, integer(1, _GLOBAL_UUID) + text(2, "whole trace"))))
-    told = encode_number(document["iotrace_merge"]).decode()
-    out.write(packet(own, integer(8, first), data(5, data(2, text(1, "iotrace_merge") + text(2, told)))))
+    described = encode_number(document["iotrace_merge"]).decode()
+    out.write(packet(own, integer(8, first), data(5, data(2, text(1, "iotrace_merge") + text(2, described)))))
     for part in parts:
         append(part, out)
