@@ -1,15 +1,16 @@
-"""Causes by construction: what is put into read, decode, transform, collate and transport comes out there."""
+"""Causes by construction: what is put into read, decode, transform, collate and transport comes out there.
+
+The program stamps its own stages; each cause agrees with what the program itself says of the same waits.
+"""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.runs import run_script
-
-pytestmark = pytest.mark.alone
 
 # A module in h5py's place: its reads block without a POSIX call, as a remote store's would; then it
 # decompresses. (A sleep of 0 s would block, too.)
@@ -26,104 +27,136 @@ class h5f:
 class Dataset:
     id = None
     def __getitem__(self, index):
-        if READ_S:
+        with STAGE(index, "read"):
             time.sleep(READ_S)
-        end = time.monotonic() + DECODE_S
-        while time.monotonic() < end:
-            zlib.decompress(PACKED)
+        with STAGE(index, "decode"):
+            for _ in range(DECODED):
+                zlib.decompress(PACKED)
         return index
 """
 
 PROGRAM = """
-import sys, time
+import os, sys, time
+from contextlib import contextmanager
 import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 sys.path.insert(0, {modules!r})
 import h5py
-h5py.READ_S, h5py.DECODE_S = {read}, {decode}
+
+READ, DECODED, TRANSFORM, COLLATE, TRANSPORT, WORKERS = map(float, sys.argv[1:])
+
+def waited_for_a_core():
+    try:
+        with open("/proc/thread-self/schedstat") as file:
+            return int(file.read().split()[1])
+    except OSError:
+        return 0
+
+def tell(*words):
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+
+@contextmanager
+def stage(index, name):
+    begin, before = time.monotonic_ns(), waited_for_a_core()
+    yield
+    tell("stage", index, name, begin, time.monotonic_ns(), waited_for_a_core() - before)
+
+h5py.STAGE, h5py.READ_S, h5py.DECODED = stage, READ, int(DECODED)
 
 class Slow(Dataset):
     def __len__(self):
-        return {count}
+        return 16
     def __getitem__(self, index):
-        if {read} or {decode}:
-            h5py.Dataset()[index]
-        time.sleep({transform})
-        return torch.ones(4)
+        h5py.Dataset()[index]
+        with stage(index, "transform"):
+            time.sleep(TRANSFORM)
+        return torch.full((4,), float(index))
 
 class Heavy:
     def __init__(self, data):
         self.data = data
     def __reduce__(self):
-        time.sleep({transport})
+        time.sleep(TRANSPORT)
         return Heavy, (self.data,)
 
 def collate(items):
-    time.sleep({collate})
-    data = default_collate(items)
-    return Heavy(data) if {transport} else data
+    with stage(int(items[0][0]), "collate"):
+        time.sleep(COLLATE)
+        return Heavy(default_collate(items))
 
 weight = torch.ones(4, requires_grad=True)
-batches = 0
-for batch in DataLoader(Slow(), batch_size=None if {plain} else 1, num_workers={workers}, collate_fn=collate):
-    data = batch.data if {transport} else batch
-    (data * weight).sum().backward()
+batches = iter(DataLoader(Slow(), batch_size=1, num_workers=int(WORKERS), collate_fn=collate))
+while True:
+    begin = time.monotonic_ns()
+    batch = next(batches, None)
+    if batch is None:
+        break
+    tell("wait", int(batch.data[0][0]), begin, time.monotonic_ns())
+    (batch.data * weight).sum().backward()
     time.sleep(0.005)
-    batches += 1
-print("batches", batches)
 """
 
+STAGES = ("read", "decode", "transform", "collate")
 
-def causes(directory: Path, workers: int, count: int, **sleeps: float) -> tuple[dict[str, float], dict]:
-    modules = directory / "modules"
-    modules.mkdir(exist_ok=True)
-    (modules / "h5py.py").write_text(H5PY)
-    parts = {"read": 0.0, "decode": 0.0, "transform": 0.0, "collate": 0.0, "transport": 0.0, **sleeps}
-    run = run_script(
-        directory,
-        PROGRAM.format(modules=str(modules), workers=workers, count=count, plain=False, **parts),
-    )
+
+def own_causes(output: str) -> dict[str, float]:
+    """Each cause's part of the waits for the third batch and all later ones, by the program's stamps."""
+    stages: dict[int, dict[str, tuple[int, int, int]]] = {}
+    waits: dict[int, tuple[int, int]] = {}
+    for line in output.splitlines():
+        kind, index, *rest = line.split()
+        if kind == "wait":
+            waits[int(index)] = (int(rest[0]), int(rest[1]))
+        else:
+            stages.setdefault(int(index), {})[rest[0]] = (int(rest[1]), int(rest[2]), int(rest[3]))
+    assert list(waits) == sorted(stages) == list(range(16))
+    causes = dict.fromkeys((*STAGES, "transport"), 0.0)
+    for index in range(2, 16):
+        begin, end = waits[index]
+        made_begin = stages[index]["read"][0]
+        made_end = stages[index]["collate"][1]
+        waited_ns = max(0, min(end, made_end) - max(begin, made_begin))
+        parts = {name: stages[index][name][1] - stages[index][name][0] for name in STAGES}
+        delayed_ns = min(parts["read"], stages[index]["read"][2])
+        parts["read"] -= delayed_ns  # it waited for a core, not for the disk
+        parts["decode"] += delayed_ns
+        for name, part in parts.items():
+            causes[name] += waited_ns * part / (made_end - made_begin)
+        causes["transport"] += end - max(begin, made_end)
+    whole = sum(waits[index][1] - waits[index][0] for index in range(2, 16))
+    return {name: cause / whole for name, cause in causes.items()}
+
+
+@pytest.mark.parametrize(
+    ("workers", "sleeps"),
+    [
+        (0, {"read": 0.02, "transform": 0.03, "decode": 10}),
+        (1, {"read": 0.06, "transform": 0.04}),
+        (1, {"read": 0.01, "decode": 40, "transform": 0.01, "collate": 0.03}),
+        (2, {"read": 0.01, "transform": 0.02, "transport": 0.1}),
+    ],
+)
+def test_each_cause_agrees_with_the_programs_own_stamps(
+    tmp_path: Path, workers: int, sleeps: dict[str, float]
+) -> None:
+    (tmp_path / "h5py.py").write_text(H5PY)
+    asked = [sleeps.get(name, 0) for name in (*STAGES, "transport")]
+    run = run_script(tmp_path, PROGRAM.format(modules=str(tmp_path)), *map(str, [*asked, workers]))
     assert run.code == 0, run.stderr
-    report = run.report()
-    rank = report["ranks"][0]
-    assert run.stdout == f"batches {count}\n"
-    assert rank["loaders"][0]["batches"] == count
+    rank: dict[str, Any] = run.report()["ranks"][0]
+    (loader,) = rank["loaders"]
+    assert loader["batches"] == 16
     wait = rank["data_wait"]
     assert sum(wait["causes_ms"].values()) == pytest.approx(wait["raw_ms"], abs=1e-6)
-    return wait["causes_ms"], rank
-
-
-@pytest.mark.parametrize(("workers", "count"), [(1, 24), (4, 60)])
-def test_read_and_transform_are_split_sixty_to_forty(tmp_path: Path, workers: int, count: int) -> None:
-    found, rank = causes(tmp_path, workers, count, read=0.06, transform=0.04)
-    share = found["read"] / (found["read"] + found["transform"])
-    assert 0.57 <= share <= 0.63
-    assert found["read"] + found["transform"] >= 0.9 * rank["data_wait"]["raw_ms"]
-    file = rank["data_wait"]["files"][0]
-    assert file["path"] == "data/slow.h5"
-    assert file["ms"] == pytest.approx(found["read"], rel=0.02)
-    assert rank["data_wait"]["too_few_workers"] is True
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("cause", ["read", "decode", "transform", "collate", "transport"])
-def test_what_was_put_in_comes_out_on_top(tmp_path: Path, cause: str, workers: int) -> None:
-    if cause == "decode" and workers > 1 and len(os.sched_getaffinity(0)) < 4:
-        # A thread that gave up the interpreter's lock once, and then waits for a core, counts as blocked.
-        pytest.skip("two workers that decode, beside the training, need a core each")
-    # Workers make batches side by side: each longer, so that as much of it is waited for.
-    found, rank = causes(tmp_path, workers, 16, **{cause: 0.1 * workers})
-    assert max(found, key=found.__getitem__) == cause
-    assert found[cause] >= 0.8 * rank["data_wait"]["raw_ms"]
-    assert found["unknown"] <= 0.05 * rank["data_wait"]["raw_ms"]
-
-
-def test_without_workers_all_of_production_is_wait(tmp_path: Path) -> None:
-    found, rank = causes(tmp_path, 0, 16, read=0.02, transform=0.03)
-    # The last of the 15 measured steps awaits no batch.
-    assert rank["data_wait"]["raw_ms"] >= 50 * 14 / 15
-    assert found["transform"] > found["read"] > 15
-    assert (found["startup"], found["queued"]) == (0, 0)
-    (loader,) = rank["loaders"]
-    assert loader["delay_ms"] is None
-    assert loader["queue_depth_mean"] is None
+    found = {name: cause / wait["raw_ms"] for name, cause in wait["causes_ms"].items()}
+    own = own_causes(run.stdout)
+    assert {name: found[name] for name in own} == pytest.approx(own, abs=0.06)
+    assert max(found, key=found.__getitem__) == max(own, key=own.__getitem__)
+    (file,) = [file for file in wait["files"] if file["path"] == "data/slow.h5"]
+    charged_ms = wait["causes_ms"]["read"] + wait["causes_ms"]["decode"]
+    assert file["ms"] == pytest.approx(charged_ms, abs=0.06 * wait["raw_ms"])
+    if workers == 0:
+        assert (found["startup"], found["queued"]) == (0, 0)
+        assert (loader["delay_ms"], loader["queue_depth_mean"]) == (None, None)
+    elif workers == 1:
+        assert wait["too_few_workers"] is True
