@@ -9,7 +9,7 @@ from pathlib import Path
 
 from iotrace.agent.recording.recorder import FLUSH_SECONDS
 from iotrace.sources.processes import Process, read_processes
-from iotrace.sources.records import Produced, Worker
+from iotrace.sources.records import BatchRecord, Produced, Worker
 from tests.support.runs import Run, launcher
 from tests.support.waiting import PATIENCE_S, eventually, runs
 
@@ -44,11 +44,11 @@ def _started(directory: Path) -> tuple[subprocess.Popen[str], Path, int]:
     told = process.stdout.readline().split()
     assert told[:1] == ["pid"], process.communicate()
     pid = int(told[1])
-    eventually(lambda: _count(session, pid, Batch) > 60 and len(_workers(session)) == 2)
+    eventually(lambda: _count(session, pid, BatchRecord) > 60 and len(_workers(session)) == 2)
     return process, session, pid
 
 
-def _count(session: Path, pid: int, kind: type[Batch] | type[Produced]) -> int:
+def _count(session: Path, pid: int, kind: type[BatchRecord] | type[Produced]) -> int:
     """How many of its records of a kind the process has on the disk."""
     return sum(len(process.of_type(kind)) for process in read_processes(session)[0] if process.pid == pid)
 
@@ -82,7 +82,7 @@ def test_a_killed_worker(tmp_path: Path) -> None:
 def test_a_killed_program(tmp_path: Path) -> None:
     launched, session, pid = _started(tmp_path)
     workers = [process.pid for process in _workers(session)]
-    before = _count(session, pid, Batch)
+    before = _count(session, pid, BatchRecord)
     os.kill(pid, signal.SIGKILL)
     output, errors = launched.communicate(timeout=PATIENCE_S)
     for worker in workers:
@@ -93,7 +93,7 @@ def test_a_killed_program(tmp_path: Path) -> None:
     assert report["session"]["complete"] is False
     assert any(f"main (pid {pid})" in missing["what"] for missing in report["not_captured"])
     assert report["ranks"][0]["steps"]["count"] > 50
-    assert _count(session, pid, Batch) >= before
+    assert _count(session, pid, BatchRecord) >= before
     assert (session / "out" / "rank0.json.gz").exists()
 
 
