@@ -227,7 +227,7 @@ if __name__ == "__main__":
     report = checked(run)
     assert run.stdout == "session\n"
     assert "highly input-bound" in run.stderr
-    assert "again        iotrace report session" in run.stderr
+    assert "rerun        iotrace report session" in run.stderr
     (rank,) = report["ranks"]
     (loader,) = rank["loaders"]
     assert (loader["batches"], loader["kind"], loader["start_method"]) == (24, "training", context)

@@ -67,12 +67,12 @@ def test_memory_that_grew_is_named_the_most_first() -> None:
 
 def test_processes_without_a_sample_are_counted() -> None:
     seen, unseen = process("main", None, 100 * MIB), process("worker 0", None, None)
-    assert "100.0 MiB at most, without 2 of 3 that were not sampled\n" in shown([seen, unseen, unseen], [])
+    assert "100.0 MiB at most, without 2 of 3 that were never sampled\n" in shown([seen, unseen, unseen], [])
     assert "100.0 MiB at most\n" in shown([seen], [])
 
 
 def test_a_quota_that_held_the_job_back_is_named() -> None:
-    assert "CPU quota in 39 % of the quota's periods" in shown([], [], 0.39)
+    assert "throttled by its CPU quota in 39 % of the periods" in shown([], [], 0.39)
     assert "quota" not in shown([], [], 0.001)
     assert "quota" not in shown([], [], None)
 

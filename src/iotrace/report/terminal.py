@@ -41,13 +41,15 @@ def print_report(report: Report, console: Console) -> None:
     else:
         if session.exit_code is not None:
             how = f"  (exit code {session.exit_code})"
-        else:  # a block of a program has none; an end that was not seen is told
+        else:  # a block of a program has no exit code; an end that was not seen is unknown
             how = "" if session.ended else "  (exit code unknown)"
         shown = _command(session.argv, console.width - len("iotrace "))
         console.print(Text.assemble(("iotrace ", "bold"), shown), soft_wrap=False)
         _line(console, "session", f"{session.path}{how}")
-    told = {(clock.host or "", item.by_ns, item.at_ns): None for clock in report.clocks for item in clock.set}
-    for host, by_ns, at_ns in told:
+    clocks = {
+        (clock.host or "", item.by_ns, item.at_ns): None for clock in report.clocks for item in clock.set
+    }
+    for host, by_ns, at_ns in clocks:
         _line(console, "clock", step_text(host, by_ns, at_ns))
     for rank in report.ranks:
         _print_rank(rank, console, len(report.ranks) > 1)
@@ -56,7 +58,7 @@ def print_report(report: Report, console: Console) -> None:
     if report.recommendations:
         console.print()
     for item in report.recommendations:
-        _line(console, "do", item.text)
+        _line(console, "advice", item.text)
     if report.not_captured:
         console.print()
     for missing in report.not_captured:
@@ -69,7 +71,7 @@ def print_next(report: Report, timelines: list[Path], console: Console) -> None:
     console.print()
     for path in timelines:
         _line(console, "timeline", f"open {path} in https://ui.perfetto.dev")
-    _line(console, "again", f"iotrace report {shlex.quote(report.session.path)}")
+    _line(console, "rerun", f"iotrace report {shlex.quote(report.session.path)}")
 
 
 def _print_rank(rank: RankReport, console: Console, several: bool) -> None:
@@ -91,7 +93,7 @@ def _print_rank(rank: RankReport, console: Console, several: bool) -> None:
         _line(
             console,
             "steps",
-            f"{steps.count} measured ({left_out} left out): {milliseconds(steps.mean_ms)} each "
+            f"{steps.count} measured (without {left_out}): {milliseconds(steps.mean_ms)} each "
             f"(p95 {steps.p95_ms:.1f}) · {steps.per_second:.1f} steps/s{samples}",
         )
         _print_wait(wait, steps.mean_ms, console)
@@ -132,7 +134,7 @@ def _print_wait(wait: DataWait, step_ms: float, console: Console) -> None:
         return
     exposed = ""
     if wait.exposed_ms is None:
-        exposed = " (how much of it idled the accelerator is unknown)"
+        exposed = " (unknown how long the accelerator was idle meanwhile)"
     elif wait.exposed_source != "cpu":
         idle = milliseconds(wait.exposed_ms)
         exposed = f"; {idle} with the accelerator idle (profiled steps: {wait.exposed_steps})"
@@ -204,11 +206,11 @@ def _loader_text(loader: LoaderResult) -> str:
     if len(loader.phases) > 1:
         parts.append(", ".join(f"{count} in {phase}" for phase, count in loader.phases.items()))
     if loader.production_ms is not None:
-        parts.append(f"{milliseconds(loader.production_ms)} to make one")
+        parts.append(f"{milliseconds(loader.production_ms)} to prepare one")
     if loader.queue_depth_mean is not None:
-        parts.append(f"{loader.queue_depth_mean:.1f} ready when asked")
+        parts.append(f"{loader.queue_depth_mean:.1f} ready on request")
     if loader.first_batch_ms is not None:
-        parts.append(f"the first took {loader.first_batch_ms:.0f} ms")
+        parts.append(f"first batch after {loader.first_batch_ms:.0f} ms")
     if loader.failures:
         parts.append(f"ended by {', '.join(loader.failures)}")
     return " · ".join(parts)

@@ -41,7 +41,7 @@ def _print_accelerator(found: Accelerator, console: Console) -> None:
     if found.comm_us:
         text += f", communication {found.comm_us / 1e3:.1f}"
         if found.comm_comp_overlap_pct is not None:
-            text += f" ({found.comm_comp_overlap_pct:.0f} % of it behind compute)"
+            text += f" ({found.comm_comp_overlap_pct:.0f} % of it during compute)"
     if found.memory_us:
         text += f", memory {found.memory_us / 1e3:.1f}"
     line(console, "accelerator", text)

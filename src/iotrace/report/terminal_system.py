@@ -47,7 +47,7 @@ def print_system(system: System, console: Console) -> None:
             parts.append(f"pressure: {', '.join(pressures)}")
         if host.cpu_throttled_fraction is not None and host.cpu_throttled_fraction >= _WORTH_NAMING:
             held_back = percent(host.cpu_throttled_fraction)
-            parts.append(f"held back by its CPU quota in {held_back} of the quota's periods")
+            parts.append(f"throttled by its CPU quota in {held_back} of the periods")
     if parts:
         line(console, "system", " · ".join(parts))
     growing = _growing(system.processes)
@@ -62,7 +62,7 @@ def print_system(system: System, console: Console) -> None:
 def _unsampled(system: System) -> str:
     """How many processes ended before a sample was taken of them."""
     missing = sum(process.rss_peak_bytes is None for process in system.processes)
-    return f", without {missing} of {len(system.processes)} that were not sampled" if missing else ""
+    return f", without {missing} of {len(system.processes)} that were never sampled" if missing else ""
 
 
 def _growing(processes: list[ProcessUse]) -> str:
@@ -104,12 +104,12 @@ def _gpu_text(gpu: Gpu) -> str:
     if gpu.temperature_c_max is not None:
         parts.append(f"{gpu.temperature_c_max:.0f} °C at most")
     if gpu.throttled_fraction:
-        parts.append(f"held back {percent(gpu.throttled_fraction)}: {', '.join(gpu.throttle_reasons)}")
+        parts.append(f"throttled {percent(gpu.throttled_fraction)}: {', '.join(gpu.throttle_reasons)}")
     return f"{gpu.name}: {' · '.join(parts) if parts else 'unknown'}"
 
 
 def _joules(energy_j: float) -> str:
-    """Two digits at least, and a decimal place."""
+    """At least two digits, and one decimal from 1 J on."""
     return f"{energy_j:.1f}" if energy_j >= 1 else f"{energy_j:.2g}"
 
 
@@ -147,8 +147,8 @@ def print_io(io: Io, console: Console) -> None:
             console,
             "not seen",
             f"{percent(1 - (io.coverage or 0.0))} of the bytes that the kernel counted as read: "
-            "dftracer does not see numpy.load, numpy.fromfile and other duplicated descriptors; nor are "
-            "code, pipes and what --io leaves out traced",
+            "dftracer does not see duplicated descriptors (numpy.load, numpy.fromfile); code, pipes and "
+            "what --io leaves out are not traced",
         )
         return
     seen = "unknown" if io.coverage is None else percent(io.coverage)

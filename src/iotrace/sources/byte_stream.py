@@ -59,7 +59,7 @@ def _inflated(file: BinaryIO, path: Path, problems: list[str], progress: Progres
     try:
         while data := pending or file.read(_COMPRESSED_BYTES):
             pending = b""
-            if inflater.eof:  # members may follow one another, as dftracer writes them
+            if inflater.eof:  # there may be several members, as dftracer writes them
                 if not data.strip(b"\0"):
                     began = True
                     continue
@@ -125,8 +125,8 @@ def _up_to_damage(path: Path, member_at: int, made: int) -> bytes:
 def _by_bytes(inflater: Any, data: bytes) -> bytes:
     found = []
     try:
-        for place in range(len(data)):
-            found.append(inflater.decompress(data[place : place + 1]))
+        for index in range(len(data)):
+            found.append(inflater.decompress(data[index : index + 1]))
     except zlib.error:
         pass
     return b"".join(found)

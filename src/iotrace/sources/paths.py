@@ -61,7 +61,7 @@ def is_code(path: str, prefixes: Iterable[str]) -> bool:
         return True
     if "/pymp-" in path:  # multiprocessing's sockets
         return True
-    if any(mark in f"{path}/" for mark in ("/site-packages/", "/__pycache__/", ".dist-info/", ".egg-info/")):
+    if any(part in f"{path}/" for part in ("/site-packages/", "/__pycache__/", ".dist-info/", ".egg-info/")):
         return True
     return any(
         path == prefix or path.startswith(prefix.rstrip("/") + "/")

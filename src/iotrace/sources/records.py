@@ -11,7 +11,7 @@ Int = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """process.json: what a process said of itself at its start."""
+    """process.json: who a process is, written at its start."""
 
     format: Int
     pid: Int
@@ -55,7 +55,7 @@ class Tick(msgspec.Struct, tag="tick"):
 
 
 class IteratorStart(msgspec.Struct, tag="iterator"):
-    """An epoch of a loader begins (told again when its workers are up)."""
+    """An epoch of a loader begins (recorded again when its workers are up)."""
 
     iterator: Int
     loader: Int
@@ -114,7 +114,7 @@ class IteratorEnd(msgspec.Struct, tag="iterator_end"):
 
 
 class StepMark(msgspec.Struct, tag="mark"):
-    """The program said by `iotrace.step` that its next step begins."""
+    """The program called `iotrace.step`: its next step begins."""
 
     mono_ns: Int
 

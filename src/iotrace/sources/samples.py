@@ -97,7 +97,7 @@ class Unavailable(msgspec.Struct, tag="unavailable"):
 
 
 class Problem(msgspec.Struct, tag="problem"):
-    """A figure of a device, or a whole one, that is unknown; told once."""
+    """A figure of a device, or a whole one, that is unknown; recorded once."""
 
     figure: str
     why: str

@@ -66,7 +66,7 @@ class Session:
 
     @property
     def manifest(self) -> Manifest:
-        """The first launcher's: what holds for the whole session is the same in all."""
+        """The first launcher's manifest: what holds for the whole session is the same in all of them."""
         return self.launches[0].manifest
 
     @property
@@ -76,7 +76,7 @@ class Session:
 
     @property
     def exit_code(self) -> int | None:
-        """The first that is not 0; None where an end was not seen, or is that of a block of a program."""
+        """The first exit code that is not 0; None where an end was not seen, or has no code."""
         codes = [launch.outcome.exit_code if launch.outcome else None for launch in self.launches]
         failed = next((code for code in codes if code), None)
         return 0 if failed is None and None not in codes else failed if None not in codes else None
@@ -107,14 +107,14 @@ class Session:
         return self.calls.where(np.zeros(len(self.calls), dtype=np.bool_))
 
     def telemetry_of(self, process: Process) -> Telemetry | None:
-        """What was sampled on the host of `process`, by the sidecar that saw it if one did."""
+        """The samples of the host of `process`, preferably by the sidecar that saw the process."""
         there = [item for item in self.telemetry if item.sampler.node == process.identity.node]
         seen = [item for item in there if item.process_of(process) is not None]
         return next(iter([*seen, *there]), None)
 
     @cached_property
     def ranks(self) -> list[Rank]:
-        """Every process that iterated a loader or marked steps; the first one of all where none did."""
+        """Every process that iterated a loader or called `iotrace.step`; the first process where none did."""
         # A worker whose dataset iterates a loader of its own stays a worker.
         trainers = [
             process
@@ -123,15 +123,15 @@ class Session:
         ]
         if not trainers:
             trainers = self.processes[:1]
-        told = [rank_of(trainer) for trainer in trainers]
+        numbers = [rank_of(trainer) for trainer in trainers]
         incarnations = [trainer.identity.incarnation for trainer in trainers]
-        # What is told holds where each is told once; several programs of one run share their variables.
-        places = [(rank, restart) for (rank, _), restart in zip(told, incarnations, strict=True)]
-        if None in [rank for rank, _ in told] or len(set(places)) < len(places):
-            places = [(number, 0) for number in range(len(trainers))]
+        # Recorded ranks count where each occurs once: several programs of one run share their variables.
+        ranks = [(rank, restart) for (rank, _), restart in zip(numbers, incarnations, strict=True)]
+        if None in [rank for rank, _ in numbers] or len(set(ranks)) < len(ranks):
+            ranks = [(number, 0) for number in range(len(trainers))]
         found = [
             Rank(number or 0, world_size, restart, trainer, self._workers_of(trainer))
-            for trainer, (number, restart), (_, world_size) in zip(trainers, places, told, strict=True)
+            for trainer, (number, restart), (_, world_size) in zip(trainers, ranks, numbers, strict=True)
         ]
         return sorted(found, key=lambda rank: (rank.number, rank.incarnation))
 
@@ -160,7 +160,7 @@ class Session:
 
 
 def rank_of(process: Process) -> tuple[int | None, int | None]:
-    """Rank and world size: as the program's process group says, else as its launcher's variables do."""
+    """Rank and world size, by the program's process group, else by its launcher's variables."""
     groups = process.of_type(Distributed)
     if groups:
         return groups[-1].rank, groups[-1].world_size
@@ -168,13 +168,16 @@ def rank_of(process: Process) -> tuple[int | None, int | None]:
 
 
 def open_session(path: Path, progress: Callable[[str], None] = lambda _: None) -> Session:
-    """Read the session at `path`; SessionError where there is none that this version reads."""
-    places = [path, *launches(path)]
-    found = [Launch(place, read_manifest(place), read_outcome(place)) for place in places]
+    """Read the session at `path`.
+
+    Raises:
+        SessionError: there is none that this version reads.
+    """
+    found = [Launch(at, read_manifest(at), read_outcome(at)) for at in (path, *launches(path))]
     progress("reading the records of the processes")
     processes, clocks = read_processes(path)
     progress("reading the POSIX calls")
-    posix = [place / names.POSIX for place in places]
+    posix = [launch.path / names.POSIX for launch in found]
     calls = read_posix(*posix, own_logs=_own_logs(processes), clocks=clocks)
     paths = Paths(path, found[0].manifest.cwd, {*calls.files, *_read_path_files(processes)})
     prefixes = {prefix for process in processes for prefix in process.identity.prefixes}

@@ -32,7 +32,7 @@ from iotrace.sources.samples import (
 )
 
 Floats = npt.NDArray[np.float64]
-# The kernel tells a process's start in ticks of 10 ms; the agent's first clock reading follows it.
+# The kernel gives a process's start in ticks of 10 ms; the agent's first clock reading is later.
 _START_SLACK_NS = 50_000_000
 _BUFFERED = ("util_samples", "memory_util_samples", "power_samples")
 _GAUGES = [
@@ -66,7 +66,7 @@ class SampledProcess:
     switches: tuple[Series, Series] | None = None
 
     def series(self, field: str) -> Series | None:
-        """A column, None where the kernel did not tell it throughout."""
+        """A column of the samples; None where the kernel did not give it throughout."""
         values = self.samples[field]
         if not len(values) or (values < 0).any():
             return None
@@ -75,7 +75,7 @@ class SampledProcess:
 
 @dataclass(frozen=True)
 class SampledDevice:
-    """An accelerator or an instance of one. `users` holds (ns, pid, bytes or None), None if it never told."""
+    """An accelerator or an instance of one. `users`: (ns, pid, bytes or None), None if never known."""
 
     about: DeviceRecord
     series: dict[str, Series]
@@ -137,7 +137,7 @@ class Telemetry:
 def read_telemetry(session: Path, clocks: Clocks | None = None) -> list[Telemetry]:
     """What each sidecar of the session left, by directory; one that never said who it is, is left out.
 
-    `clocks` are the session's; without them the sidecars' own anchors tell.
+    `clocks` are the session's; without them the sidecars' own anchors make the clocks.
     """
     clocks = clocks or clocks_of(sidecars(session))
     found = [_read(directory, clocks) for directory in sorted((session / names.TELEMETRY).glob("*"))]
@@ -206,12 +206,12 @@ def _samples(path: Path, clock: Clock, damage: list[str]) -> npt.NDArray[Any]:
 
 def _switches(records: list[SystemRecord], clock: Clock) -> dict[int, tuple[Series, Series]]:
     """Voluntary and involuntary context switches so far, by number of the process."""
-    told: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    rows_of: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     for record in records:
         for number, voluntary, involuntary in record.switches:
-            told[number].append((record.clock[0], voluntary, involuntary))
+            rows_of[number].append((record.clock[0], voluntary, involuntary))
     found = {}
-    for number, rows in told.items():
+    for number, rows in rows_of.items():
         mono_ns, voluntary, involuntary = np.array(rows, dtype=np.int64).T
         times = clock.times_to_session_ns(mono_ns)
         found[number] = (Series(times, voluntary.astype(float)), Series(times, involuntary.astype(float)))
@@ -247,13 +247,13 @@ def _device(about: DeviceRecord, records: list[GpuRecord], clock: Clock) -> Samp
             order = np.argsort(stamps, kind="stable")
             values = np.array([value for _, value in pairs], dtype=np.float64)
             series[name] = Series(stamps[order], values[order])
-    told = [
+    asked = [
         (time_ns, record.processes)
         for time_ns, record in zip(times.tolist(), own, strict=True)
         if record.processes is not None
     ]
-    users = [(time_ns, pid, size) for time_ns, pairs in told for pid, size in pairs]
-    return SampledDevice(about, series, users if told else None)
+    users = [(time_ns, pid, size) for time_ns, pairs in asked for pid, size in pairs]
+    return SampledDevice(about, series, users if asked else None)
 
 
 def _host(records: list[SystemRecord], clock: Clock) -> Host:
@@ -295,11 +295,11 @@ def _quotas(records: list[SystemRecord], times: Times) -> dict[str, tuple[Series
     found = {}
     for group in sorted({group for record in records for group in record.cgroup_quotas}):
         pairs = [record.cgroup_quotas.get(group) for record in records]
-        told = np.array([pair is not None for pair in pairs])
+        known = np.array([pair is not None for pair in pairs])
         counts = np.array([pair for pair in pairs if pair is not None])
         if counts[-1, 0]:
             periods, held_back = counts.astype(np.float64).T
-            found[group] = Series(times[told], periods), Series(times[told], held_back)
+            found[group] = Series(times[known], periods), Series(times[known], held_back)
     return found
 
 

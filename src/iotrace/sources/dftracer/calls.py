@@ -101,7 +101,7 @@ class OwnLogs:
     """Logs of dftracer's that a program began by itself: by prefix of their paths, since when.
 
     They hold the calls of the process that began one, and of those that it started since. Only `pids` count:
-    an earlier run may have written to the same place.
+    an earlier run may have written to the same path.
     """
 
     since_ns: dict[str, int]
