@@ -42,14 +42,6 @@ class _TraceRank:
     ends: Column
 
     @property
-    def activity(self) -> Activity:
-        return self.compute.activities[0]
-
-    @property
-    def waits(self) -> DataWaits:
-        return self.compute.waits[0]
-
-    @property
     def host(self) -> str | None:
         name = self.trace.document.get("host_name")
         return name if isinstance(name, str) and name else None
@@ -144,11 +136,12 @@ def _data_wait(rank: _TraceRank) -> DataWait:
     starts, ends = rank.starts, rank.ends
     count, total_ns = len(starts), int((ends - starts).sum())
     none = unknown(DataWait, causes_ms={}, files=[], worst_batches=[])
+    (waits,) = rank.compute.waits
     # A trace without any such range may be of a program with another loader.
-    if not count or not len(rank.waits.starts_ns):
+    if not count or not len(waits.starts_ns):
         return none
-    raw_ns = int(Coverage(rank.waits.starts_ns, rank.waits.ends_ns).within(starts, ends).sum())
-    exposed_ns, source = _exposed(rank, raw_ns)
+    raw_ns = int(Coverage(waits.starts_ns, waits.ends_ns).within(starts, ends).sum())
+    exposed_ns, source = _exposed(rank, waits, raw_ns)
     fraction = raw_ns / total_ns if total_ns else None
     known = msgspec.structs.replace(
         none,
@@ -167,18 +160,16 @@ def _data_wait(rank: _TraceRank) -> DataWait:
     )
 
 
-def _exposed(rank: _TraceRank, raw_ns: int) -> tuple[int | None, str]:
+def _exposed(rank: _TraceRank, waits: DataWaits, raw_ns: int) -> tuple[int | None, str]:
     """Find the wait in steps during which the device did nothing; None where it was not recorded."""
     if not rank.compute.has_device:
         return (None, "") if rank.trace.devices else (raw_ns, "cpu")
-    busy_starts, busy_ends = rank.activity.busy()
+    busy = Coverage(*rank.compute.activities[0].busy())
     either = Coverage(
-        np.concatenate((rank.waits.starts_ns, busy_starts)), np.concatenate((rank.waits.ends_ns, busy_ends))
+        np.concatenate((waits.starts_ns, busy.starts)), np.concatenate((waits.ends_ns, busy.ends))
     )
-    alone = either.within(rank.starts, rank.ends) - Coverage(busy_starts, busy_ends).within(
-        rank.starts, rank.ends
-    )
-    return int(alone.sum()), "kernels"
+    bounds = rank.starts, rank.ends
+    return int((either.within(*bounds) - busy.within(*bounds)).sum()), "kernels"
 
 
 def _not_captured(traces: Sequence[KinetoTrace]) -> list[NotCaptured]:

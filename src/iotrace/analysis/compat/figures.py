@@ -15,7 +15,4 @@ def figures_of(trace: KinetoTrace, tool: str) -> dict[str, Any] | None:
     if tool == "tb":
         return asdict(tensorboard(trace))
     found = holistic(trace)
-    if found is None:
-        return None
-    derived = {"idle_us": found.idle_us, "non_compute_us": found.non_compute_us, "idle_pct": found.idle_pct}
-    return {**derived, **asdict(found)}
+    return None if found is None else asdict(found)

@@ -30,6 +30,9 @@ _DEVICE_KINDS = (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
 class Holistic:
     """Whole us of the device, and per stream the us of gaps by class."""
 
+    idle_us: int
+    non_compute_us: int
+    idle_pct: float
     span_us: int
     busy_us: int
     compute_us: int
@@ -38,21 +41,9 @@ class Holistic:
     kernel_wait_us: dict[int, int]
     other_us: dict[int, int]
 
-    @property
-    def idle_us(self) -> int:
-        return self.span_us - self.busy_us
-
-    @property
-    def non_compute_us(self) -> int:
-        return self.busy_us - self.compute_us
-
-    @property
-    def idle_pct(self) -> float:
-        return round(100 * self.idle_us / self.span_us, 2)
-
 
 def holistic(trace: KinetoTrace) -> Holistic | None:
-    """What HTA says of `trace`; None without device activity."""
+    """Compute what HTA says of `trace`; None without device activity."""
     events = trace.events
     starts, ends = _rounded(trace)
     spans = np.array([category == "Trace" for category in trace.categories] or [False])[events.category]
@@ -76,10 +67,14 @@ def holistic(trace: KinetoTrace) -> Holistic | None:
     if len(collective):
         overlap = round(100 * length(intersect(communicating, computing)) / length(communicating), 2)
     waits = _waits(trace, rows[np.isin(trace.kinds[rows], _DEVICE_KINDS)], starts, ends, on_host)
+    span_us, busy_us, compute_us = int(busy[1][-1] - busy[0][0]), length(busy), length(computing)
     return Holistic(
-        span_us=int(busy[1][-1] - busy[0][0]),
-        busy_us=length(busy),
-        compute_us=length(computing),
+        idle_us=span_us - busy_us,
+        non_compute_us=busy_us - compute_us,
+        idle_pct=round(100 * (span_us - busy_us) / span_us, 2),
+        span_us=span_us,
+        busy_us=busy_us,
+        compute_us=compute_us,
         comm_comp_overlap_pct=overlap,
         host_wait_us=waits[0],
         kernel_wait_us=waits[1],

@@ -43,17 +43,13 @@ def not_captured(analysis: SessionAnalysis) -> list[NotCaptured]:
 
 def _no_process(argv: list[str], exit_code: int | None) -> NotCaptured:
     """Explain a session without processes: the command's name says whether Python surely ran."""
-    what = "the program's processes"
+    what, none = "the program's processes", "no Python process was started, or none that loads the agent"
     remedy = "run it by a Python >= 3.10 started without -S and without env -i"
     if argv and PurePath(argv[0]).name.startswith(("python", "pypy", "torchrun", "accelerate")):
         return NotCaptured(what, "no Python process of the command could load the agent", remedy)
     if exit_code:
-        return NotCaptured(
-            what,
-            f"no Python process was started, or none that loads the agent, before the command failed "
-            f"(exit code {exit_code})",
-        )
-    return NotCaptured(what, "no Python process was started, or none that loads the agent", f"else {remedy}")
+        return NotCaptured(what, f"{none}, before the command failed (exit code {exit_code})")
+    return NotCaptured(what, none, f"else {remedy}")
 
 
 def _after_own_logs(session: Session) -> list[NotCaptured]:
@@ -201,15 +197,11 @@ def _failed_figures(telemetry: Telemetry) -> list[NotCaptured]:
 def _unseen_workers(analysis: SessionAnalysis) -> list[NotCaptured]:
     found = []
     seen = {process.pid for process in analysis.session.processes}
+    why = "their processes could not load the agent, or were there before the recording began"
+    remedy = "start workers with an interpreter that has iotrace-agent installed"
     for one in analysis.ranks:
         workers = {delivery.pid for loader in one.loaders for delivery in loader.deliveries if delivery.pid}
-        if workers - seen:
-            pids = ", ".join(map(str, sorted(workers - seen)))
-            found.append(
-                NotCaptured(
-                    f"loader workers of rank {one.rank.number} (pid {pids})",
-                    "their processes could not load the agent, or were there before the recording began",
-                    "start workers with an interpreter that has iotrace-agent installed",
-                )
-            )
+        if pids := ", ".join(map(str, sorted(workers - seen))):
+            what = f"loader workers of rank {one.rank.number} (pid {pids})"
+            found.append(NotCaptured(what, why, remedy))
     return found

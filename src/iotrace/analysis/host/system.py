@@ -69,10 +69,9 @@ def _process(
 ) -> ProcessUse:
     def growth(*fields: str) -> float | None:
         """Of counters; a process that was made, or ended, within the measured time stood still outside."""
-        series = [
-            _lifelong(sampled, field, telemetry.last_ns) if sampled is not None else None for field in fields
-        ]
-        grown = [time.growth(item) for item in series]
+        if sampled is None:
+            return None
+        grown = [time.growth(_lifelong(sampled, field, telemetry.last_ns)) for field in fields]
         return None if None in grown else sum(value for value in grown if value is not None)
 
     peak_bytes, grown_bytes = None, None
