@@ -13,7 +13,7 @@ from iotrace.errors import IotraceError
 from iotrace.launch.calibrate import Calibration
 from iotrace.launch.job import tasks_of
 from iotrace.launch.session_directory import await_others
-from iotrace.report.console import make_console
+from iotrace.report.layout import make_console
 from iotrace.report.progress import Progress, watched
 from iotrace.report.terminal import print_next, print_report
 from iotrace.session import names

@@ -30,16 +30,17 @@ def sweep(
     """Run `command` at every point as ``iotrace sweep`` does, and return what it found.
 
     `values` are those of other placeholders (``--set``). The state stays in the directory `output`, by
-    default ``iotrace-sweep-<date>-<time>``. UsageError (an IotraceError) where it cannot be run as asked; an
-    interrupt passes, with what there is kept for `resume`.
+    default ``iotrace-sweep-<date>-<time>``. KeyboardInterrupt passes; the runs so far are kept for `resume`.
+
+    Raises:
+        UsageError: it cannot be run as asked (an IotraceError).
     """
-    import os as system
-    import time
     from pathlib import Path
 
-    from iotrace.sweeps import grid, schedule
+    from iotrace.sweeps import grid
     from iotrace.sweeps.execute import execute
     from iotrace.sweeps.plan import plan_of
+    from iotrace.sweeps.schedule import open_sweep
 
     axes: dict[str, list[str]] = {}
     for name, listed in (("workers", workers), ("prefetch", prefetch)):
@@ -49,10 +50,6 @@ def sweep(
     for name, others in (values or {}).items():
         _, axes[name] = grid.placeholder(f"{name}={','.join(str(value) for value in others)}")
     plan = plan_of(list(command), axes, repeat=repeat, steps=steps, cache=cache, ceiling=ceiling, io=list(io))
-    directory = (
-        Path(output) if output is not None else Path(f"iotrace-sweep-{time.strftime('%Y%m%d-%H%M%S')}")
-    )
-    cores = len(system.sched_getaffinity(0))
-    running = (schedule.resume if resume else schedule.begin)(plan, directory, cores)
+    running = open_sweep(plan, None if output is None else Path(output), resume)
     running.run(execute)
     return running.result()

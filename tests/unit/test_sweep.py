@@ -23,8 +23,8 @@ from iotrace.sweeps.grid import (
 from iotrace.sweeps.model import Model
 from iotrace.sweeps.plan import SweepPlan
 from iotrace.sweeps.results import SweepRun
-from iotrace.sweeps.schedule import NoStepsError, Sweep, begin, resume
-from iotrace.sweeps.statistics import interval95, rate_interval
+from iotrace.sweeps.rows import interval95, rate_interval
+from iotrace.sweeps.schedule import NoStepsError, Sweep, open_sweep
 from tests.support import pagecache
 
 COMMAND = ["python", "train.py"]
@@ -96,7 +96,7 @@ class Machine:
 
 
 def run_sweep(directory: Path, machine: Machine, asked: SweepPlan | None = None) -> Sweep:
-    sweep = begin(asked or plan(), directory, cores=8)
+    sweep = open_sweep(asked or plan(), directory, cores=8)
     sweep.run(machine)
     return sweep
 
@@ -165,7 +165,7 @@ def test_a_failed_point_is_a_row_and_the_others_count(tmp_path: Path) -> None:
 def test_without_any_steps_the_sweep_ends_after_its_first_run(tmp_path: Path) -> None:
     machine = Machine()
     machine.fail = dict.fromkeys(("1", "2", "4", "7"), "no steps")
-    sweep = begin(plan(), tmp_path / "s", cores=8)
+    sweep = open_sweep(plan(), tmp_path / "s", cores=8)
     with pytest.raises(NoStepsError):
         sweep.run(machine)
     assert len(machine.asked) == 1
@@ -174,13 +174,13 @@ def test_without_any_steps_the_sweep_ends_after_its_first_run(tmp_path: Path) ->
 def test_what_was_interrupted_is_resumed(tmp_path: Path) -> None:
     machine = Machine()
     machine.stop_after = 3
-    sweep = begin(plan(), tmp_path / "s", cores=8)
+    sweep = open_sweep(plan(), tmp_path / "s", cores=8)
     with pytest.raises(KeyboardInterrupt):
         sweep.run(machine)
     assert [row.status for row in sweep.result().points] == ["ok", "ok", "not run", "not run"]
     assert sweep.result().advice is not None
     again = Machine()
-    resumed = resume(plan(), tmp_path / "s", cores=8)
+    resumed = open_sweep(plan(), tmp_path / "s", resume=True, cores=8)
     resumed.run(again)
     assert again.asked == [("point", "4", 0), ("point", "7", 0)]
     assert resumed.result().complete
@@ -193,21 +193,21 @@ def test_what_was_interrupted_is_resumed(tmp_path: Path) -> None:
     [({"command": ["python", "other.py"]}, "another command"), ({"steps": 7}, "another steps")],
 )
 def test_resuming_another_sweep_is_refused(tmp_path: Path, changed: dict[str, object], said: str) -> None:
-    begin(plan(), tmp_path / "s", cores=8)
+    open_sweep(plan(), tmp_path / "s", cores=8)
     with pytest.raises(UsageError, match=said):
-        resume(plan(**changed), tmp_path / "s", cores=8)
+        open_sweep(plan(**changed), tmp_path / "s", resume=True, cores=8)
 
 
 def test_a_directory_that_is_taken_is_refused(tmp_path: Path) -> None:
-    begin(plan(), tmp_path / "s", cores=8)
+    open_sweep(plan(), tmp_path / "s", cores=8)
     with pytest.raises(UsageError, match="holds a sweep"):
-        begin(plan(), tmp_path / "s", cores=8)
+        open_sweep(plan(), tmp_path / "s", cores=8)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()
     with pytest.raises(UsageError, match="is no sweep"):
-        begin(plan(), tmp_path / "other", cores=8)
+        open_sweep(plan(), tmp_path / "other", cores=8)
     with pytest.raises(UsageError, match="no sweep to resume"):
-        resume(plan(), tmp_path / "other", cores=8)
+        open_sweep(plan(), tmp_path / "other", resume=True, cores=8)
 
 
 @pytest.mark.parametrize("text", ["", "1,,2", "-1", "one", "1.5", "1,4,1"])
@@ -289,7 +289,7 @@ def test_a_cold_point_that_was_not_cold_has_no_fetch_stall(tmp_path: Path, kerne
     assert all("stayed in the page cache" in row.reason for row in result.points)
     assert f"1 of 1 data files stay in the page cache, such as {tmp_path / 'data.bin'}" in result.warnings
     assert "workers=1: fetch_stall_ms is unknown: the data files stayed in the page cache" in result.warnings
-    resumed = resume(plan(**COLD), tmp_path / "s", cores=8)
+    resumed = open_sweep(plan(**COLD), tmp_path / "s", resume=True, cores=8)
     assert resumed.result() == result
 
 

@@ -33,8 +33,8 @@ def doctor(command: tuple[str, ...], data: str | None, output: str | None, as_js
 
         print_json(diagnosis)
     else:
-        from iotrace.report.console import make_console
         from iotrace.report.doctor import print_diagnosis
+        from iotrace.report.layout import make_console
 
         print_diagnosis(diagnosis, output, make_console(stderr=False))
     return 1 if any(check.status == "missing" for check in diagnosis.checks) else 0

@@ -77,7 +77,7 @@ def merge(
     from iotrace.cli.interruption import ended_by_signals
     from iotrace.merge.plan import Options
     from iotrace.merge.run import merge as merge_files
-    from iotrace.report.console import make_console
+    from iotrace.report.layout import make_console
     from iotrace.report.merge import print_summary
 
     options = Options(

@@ -51,7 +51,7 @@ def report(sources: tuple[Path, ...], as_json: bool, kernel_gap_us: float, compa
 
         print_json(result)
     else:
-        from iotrace.report.console import make_console
+        from iotrace.report.layout import make_console
         from iotrace.report.terminal import print_report
 
         print_report(result, make_console(stderr=False))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -80,13 +78,12 @@ def sweep(
     are printed and kept).
     """
     from iotrace.errors import UsageError
-    from iotrace.report.console import make_console
+    from iotrace.report.layout import make_console
     from iotrace.report.sweep import print_sweep, write_csv
     from iotrace.report.sweep_live import Watcher
     from iotrace.sweeps.execute import execute
     from iotrace.sweeps.plan import plan_of
-    from iotrace.sweeps.schedule import begin
-    from iotrace.sweeps.schedule import resume as resume_sweep
+    from iotrace.sweeps.schedule import open_sweep
 
     plan = plan_of(
         list(command),
@@ -97,11 +94,9 @@ def sweep(
         ceiling=ceiling,
         io=list(io),
     )
-    cores = len(os.sched_getaffinity(0))
     if resume and output is None:
         raise UsageError("--resume needs the sweep's directory", "iotrace sweep --resume -o DIR ...")
-    directory = output or Path(f"iotrace-sweep-{time.strftime('%Y%m%d-%H%M%S')}")
-    running = resume_sweep(plan, directory, cores) if resume else begin(plan, directory, cores)
+    running = open_sweep(plan, output, resume)
     console = make_console(stderr=True)
     interrupted = False
     with Watcher(running, console) as watcher:
@@ -119,9 +114,8 @@ def sweep(
     else:
         print_sweep(result, make_console(stderr=False))
     if interrupted:
-        console.print(
-            f"interrupted; continue with: iotrace sweep --resume -o {directory} ... (the same command)"
-        )
+        resumed = f"iotrace sweep --resume -o {running.directory}"
+        console.print(f"interrupted; continue with: {resumed} ... (the same command)")
         return 130
     return 0 if result.advice is not None else 1
 

@@ -1,4 +1,4 @@
-"""How the terminal report sets its lines."""
+"""The terminal that commands print on, and how the report sets its lines."""
 
 from __future__ import annotations
 
@@ -29,3 +29,17 @@ def line(console: Console, label: str, text: str | Text, style: str = "bold") ->
     table.add_column(overflow="fold")
     table.add_row(Text(label, style=style), text if isinstance(text, Text) else Text(text))
     console.print(table)
+
+
+class _Console(Console):
+    """Standard output, or standard error, possibly of a program that continues."""
+
+    def on_broken_pipe(self) -> None:
+        """Stop printing. rich would make standard output, maybe the program's, /dev/null, and exit."""
+        self.quiet = True
+        raise
+
+
+def make_console(stderr: bool) -> Console:
+    """Make a console that obeys NO_COLOR and COLUMNS, and highlights nothing by itself."""
+    return _Console(stderr=stderr, highlight=False, soft_wrap=False)

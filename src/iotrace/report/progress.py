@@ -15,7 +15,7 @@ def watched() -> Iterator[Progress]:
     if not _is_terminal():
         yield lambda _: None  # `rich` is not even imported
         return
-    from iotrace.report.console import make_console
+    from iotrace.report.layout import make_console
 
     with make_console(stderr=True).status("reading") as status:
         yield status.update

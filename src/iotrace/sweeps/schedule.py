@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -137,14 +139,19 @@ class NoStepsError(IotraceError):
         )
 
 
-def begin(plan: SweepPlan, directory: Path, cores: int) -> Sweep:
-    """Make a new sweep at `directory`; UsageError where something is there."""
-    return Sweep(state.create(plan, directory), directory.resolve(), cores)
+def open_sweep(
+    plan: SweepPlan, directory: Path | None = None, resume: bool = False, cores: int | None = None
+) -> Sweep:
+    """Make a new sweep at `directory`, or open the one there to run what `plan` still misses.
 
+    By default the directory is named by the time, and `cores` are those that this process may use.
 
-def resume(plan: SweepPlan, directory: Path, cores: int) -> Sweep:
-    """Open the sweep at `directory`, to run what `plan` still misses; UsageError where it is another."""
-    return Sweep(state.load(plan, directory), directory.resolve(), cores)
+    Raises:
+        UsageError: there is something else at `directory`.
+    """
+    directory = directory or Path(time.strftime("iotrace-sweep-%Y%m%d-%H%M%S"))
+    kept = (state.load if resume else state.create)(plan, directory)
+    return Sweep(kept, directory.resolve(), cores or len(os.sched_getaffinity(0)))
 
 
 def _key(run: SweepRun) -> tuple[str, tuple[tuple[str, str], ...], int]:
