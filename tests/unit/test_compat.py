@@ -11,6 +11,7 @@ from iotrace.analysis.compat.hta import holistic
 from iotrace.analysis.compat.tb import tensorboard
 from iotrace.sources.kineto.reader import read_kineto
 from iotrace.sources.kineto.trace import KinetoTrace
+from tests.support.kineto import kernel, trace_of
 from tests.support.traces import SHARED, shared_trace
 
 _ROLES = {
@@ -30,6 +31,10 @@ needs_traces = pytest.mark.skipif(
 REFERENCE = json.loads((SHARED / "reference.json").read_bytes()) if SHARED else {}
 
 
+def test_a_trace_without_host_has_no_steps() -> None:
+    assert tensorboard(trace_of(kernel(0, 100))) is None
+
+
 @cache
 def trace(name: str) -> KinetoTrace:
     return read_kineto(shared_trace(name))
@@ -40,6 +45,7 @@ def trace(name: str) -> KinetoTrace:
 def test_tensorboard_says_the_same(name: str) -> None:
     said = REFERENCE[name]["tb"]
     found = tensorboard(trace(name))
+    assert found is not None
     assert [str(step) for step in found.steps] == said["steps"]
     # It prints one decimal.
     assert {label: round(found.mean_us[role], 1) for label, role in _ROLES.items()} == {

@@ -7,10 +7,10 @@ from typing import Any
 
 
 def print_compat(found: Mapping[str, Mapping[str, Any] | None]) -> None:
-    """Print the figures of each trace, by its path; None where it has no device activity."""
+    """Print the figures of each trace, by its path; None where the tool finds nothing that it counts."""
     for path, figures in found.items():
         print(path)
-        for name, figure in (figures or {"figures": "none: no device activity"}).items():
+        for name, figure in (figures or {"figures": "none: the trace holds nothing that it counts"}).items():
             print(f"  {name:24} {_text(figure)}")
 
 

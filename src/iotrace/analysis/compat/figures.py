@@ -11,8 +11,6 @@ from iotrace.sources.kineto.trace import KinetoTrace
 
 
 def figures_of(trace: KinetoTrace, tool: str) -> dict[str, Any] | None:
-    """What `tool` (``tb`` or ``hta``) says of `trace`; None where ``hta`` finds no device activity."""
-    if tool == "tb":
-        return asdict(tensorboard(trace))
-    found = holistic(trace)
+    """Compute what `tool` (``tb``, ``hta``) says of `trace`; None where it finds nothing that it counts."""
+    found = tensorboard(trace) if tool == "tb" else holistic(trace)
     return None if found is None else asdict(found)

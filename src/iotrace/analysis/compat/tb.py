@@ -35,8 +35,8 @@ class TensorBoard:
     gpu_utilization: dict[int, float]
 
 
-def tensorboard(trace: KinetoTrace) -> TensorBoard:
-    """What TensorBoard's profiler plugin says of `trace`."""
+def tensorboard(trace: KinetoTrace) -> TensorBoard | None:
+    """Compute what TensorBoard's profiler plugin says of `trace`; None with neither steps nor operators."""
     events = trace.events
     kinds = np.where(events.instant, Kind.OTHER, trace.kinds)
     operators = kinds == Kind.CPU_OP
@@ -57,6 +57,8 @@ def tensorboard(trace: KinetoTrace) -> TensorBoard:
         data_waits,
         operators & ~(steps | data_waits | collectives),
     )
+    if not (steps | operators).any():
+        return None
     roles = [union(events.start_ns[mask], events.end_ns[mask]) for mask in masks]
     spans, numbers = _steps(trace, steps, operators)
     device = kernels | (kinds == Kind.MEMCPY) | (kinds == Kind.MEMSET)
