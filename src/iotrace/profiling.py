@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, TypeVar
 
-    from iotrace.launch.in_process_session import Block
+    from iotrace.launch.in_process_session import InProcessSession
 
     Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -54,7 +54,7 @@ class Profile:
         self._report = report
         self._name = name
         self._rank = rank
-        self._entered: list[Block | regions.Region] = []
+        self._entered: list[InProcessSession | regions.Region] = []
 
     def __call__(self, function: Decorated) -> Decorated:
         call: Any = function
@@ -85,14 +85,14 @@ class Profile:
     def _begin_region(self) -> regions.Region:
         return regions.region(self._name).__enter__()
 
-    def _begin_session(self) -> Block:
+    def _begin_session(self) -> InProcessSession:
         from iotrace.agent import bootstrap
-        from iotrace.launch.in_process_session import Block
+        from iotrace.launch.in_process_session import InProcessSession
         from iotrace.launch.session_directory import not_writable
         from iotrace.session import identity
 
         try:
-            block = Block(self._output, _rank() if self._rank is None else self._rank)
+            block = InProcessSession(self._output, _rank() if self._rank is None else self._rank)
             try:
                 bootstrap.begin(str(block.session), identity.role(list(getattr(sys, "orig_argv", []))))
             except OSError as error:
@@ -105,7 +105,7 @@ class Profile:
         self.session = str(block.shown)
         return block
 
-    def _end_session(self, block: Block) -> None:
+    def _end_session(self, block: InProcessSession) -> None:
         from iotrace.agent import bootstrap
 
         if os.getpid() not in _running:

@@ -16,8 +16,7 @@ from iotrace.launch.telemetry.cgroups import groups_v1, groups_v2, parse_quota
 from iotrace.launch.telemetry.procfs import (
     PAGE_BYTES,
     TICKS_PER_SECOND,
-    OpenFile,
-    ReopenedFile,
+    ProcFile,
     parse_cpus,
     parse_disks,
     parse_ids,
@@ -141,7 +140,7 @@ def test_the_cgroups_of_version_2(tmp_path: Path) -> None:
 
 
 def test_an_open_file_is_read_anew_each_time(tmp_path: Path) -> None:
-    own = OpenFile("/proc/self/stat")
+    own = ProcFile("/proc/self/stat")
     before = parse_stat(own.read())
     assert before.start_ticks == parse_stat(Path("/proc/self/stat").read_bytes()).start_ticks
     deadline = time.process_time() + 5 / TICKS_PER_SECOND
@@ -151,7 +150,7 @@ def test_an_open_file_is_read_anew_each_time(tmp_path: Path) -> None:
     own.close()
     long = tmp_path / "long"
     long.write_bytes(os.urandom(200_000))
-    assert OpenFile(str(long)).read_all() == long.read_bytes()
+    assert ProcFile(str(long)).read_all() == long.read_bytes()
 
 
 def test_the_cgroups_of_version_1(tmp_path: Path) -> None:
@@ -168,7 +167,7 @@ def test_the_cgroups_of_version_1(tmp_path: Path) -> None:
 
 def test_the_last_pid_and_a_file_that_is_not_kept_open() -> None:
     assert parse_last_pid(b"0.00 0.32 0.98 1/85 4351\n") == 4351
-    file = ReopenedFile("/proc/self/stat")
+    file = ProcFile("/proc/self/stat", kept_open=False)
     before = set(os.listdir("/proc/self/fd"))
     assert parse_stat(file.read()).start_ticks > 0
     assert len(os.listdir("/proc/self/fd")) == len(before)

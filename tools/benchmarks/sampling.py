@@ -15,7 +15,7 @@ import psutil
 from tools.benchmarks.machine import machine
 from tools.benchmarks.tables import table
 
-from iotrace.launch.telemetry.procfs import parse_stat
+from iotrace.launch.telemetry.procfs import read_stat
 from iotrace.launch.telemetry.system import System
 from iotrace.launch.telemetry.tree import Member
 
@@ -71,8 +71,7 @@ def _cpu_us(look: Callable[[], object]) -> float:
 def _by_hand(pids: list[int]) -> Callable[[], object]:
     members = []
     for number, pid in enumerate(pids):
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            members.append(Member(number, pid, parse_stat(file.read()), ""))
+        members.append(Member(number, pid, read_stat(pid), ""))
     return lambda: [member.sample() for member in members]
 
 

@@ -1,4 +1,4 @@
-"""What one traced call, span and process start cost on this machine, now: about 0.2 s, after the command.
+"""Measure what one traced call, span and process start cost here and now: about 0.2 s, after the command.
 
 A table of costs would be another machine's. Two children are measured, one traced and one bare; they run
 beside each other, while the launcher reads the session.
@@ -63,13 +63,13 @@ _MEASURE_NOTHING = """
 call = next_call = span = "null"
 """
 
-_TELL = """
+_PRINT = """
 print('{"start": %d, "call": %s, "next_call": %s, "span": %s}' % (start_ns, call, next_call, span))
 """
 
 
 class Calibration:
-    """Children that measure; `finish` waits for what they tell."""
+    """Two child processes that measure."""
 
     def __init__(self, posix_on: bool) -> None:
         self._posix_on = posix_on
@@ -84,13 +84,13 @@ class Calibration:
         if not posix_on:
             capture = posix.PosixCapture("", why_not="not traced in this run")
         self._traced = _start(
-            _START + _MEASURE + _TELL, traced_environment(bare, capture, directory, {}), directory
+            _START + _MEASURE + _PRINT, traced_environment(bare, capture, directory, {}), directory
         )
-        self._bare = _start(_START + _MEASURE_NOTHING + _TELL, bare, directory)
+        self._bare = _start(_START + _MEASURE_NOTHING + _PRINT, bare, directory)
 
     def finish(self, host: str) -> Costs | None:
-        """The costs; None where the children did not tell them."""
-        traced, bare = _told(self._traced), _told(self._bare)
+        """Wait for the children, and return the costs; None where one of them failed."""
+        traced, bare = _answer(self._traced), _answer(self._bare)
         self._directory.cleanup()
         if traced is None or bare is None:
             return None
@@ -116,11 +116,11 @@ def _start(program: str, environment: dict[str, str], directory: Path) -> subpro
     )
 
 
-def _told(child: subprocess.Popen[str]) -> dict[str, float | None] | None:
+def _answer(child: subprocess.Popen[str]) -> dict[str, float | None] | None:
     try:
         output, _ = child.communicate(timeout=_SECONDS)
-        told: dict[str, float | None] = json.loads(output)
-        return told
+        answer: dict[str, float | None] = json.loads(output)
+        return answer
     except (subprocess.TimeoutExpired, ValueError):
         child.kill()
         child.wait()

@@ -1,4 +1,4 @@
-"""One traced run: make the session, run the command with the agent in it, note how it ended."""
+"""Run the command traced: make the session, start the command with the agent in it, write the outcome."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SHIM = Path(__file__).parent.parent / "agent" / "shim"
 
 
 @dataclass(frozen=True)
-class Run:
+class Finished:
     """How the command ended; `first` unless an earlier launcher of the job made the session."""
 
     exit_code: int
@@ -34,7 +34,7 @@ class Run:
 
 
 def default_directory(suffix: str = "") -> Path:
-    """A new name in the current directory, by time; all tasks of a job come to the same name."""
+    """Return a new name in the current directory, by time; all tasks of a job get the same name."""
     job = job_of(os.environ)
     name = job or f"{datetime.now():%Y%m%d-%H%M%S}"
     base = Path(f"iotrace-{name}{suffix}")
@@ -51,13 +51,14 @@ def run(
     only: list[str],
     torch: dict[str, str],
     telemetry_ms: int | None = None,
-) -> Run:
+) -> Finished:
     """Run `command` traced into the session `directory`, a new one or one of the same job.
 
-    `torch` are the settings of the torch profiler, as `torchprof.settings` gives them. Processes are sampled
-    every `telemetry_ms`, or not at all.
+    `torch` holds the profiler's settings (`torch_settings.settings`). Processes are sampled every
+    `telemetry_ms`; None: not at all.
 
-    Raises LaunchError (125, or 126 and 127 as a shell) before the program starts.
+    Raises:
+        LaunchError: the program does not start; 125, or 126 and 127 as in a shell.
     """
     if not command:
         raise LaunchError("no command was given", "iotrace run -- python train.py")
@@ -65,7 +66,7 @@ def run(
     program = child.find(command, environment.get("PATH"))
     capture = posix.plan([*posix.python_directories(program), *own_python()], only)
     not_captured = []
-    # Said before dftracer is switched on for our own ends: a program that uses it sees what the user set.
+    # Before dftracer is switched on for iotrace: a program that uses it sees what the user set.
     own_dftracer = "on" if environment.get("DFTRACER_ENABLE") == "1" else "off"
     if capture.why_not:
         not_captured.append(NotCaptured("posix", capture.why_not, capture.remedy))
@@ -88,13 +89,13 @@ def run(
         Outcome(exit_code=exit_code, ended_ns=time.time_ns(), duration_ns=time.monotonic_ns() - started_ns),
     )
     telemetry.release()
-    return Run(exit_code, first=launch == directory.resolve())
+    return Finished(exit_code, first=launch == directory.resolve())
 
 
 def traced_environment(
     environment: dict[str, str], capture: posix.PosixCapture, launch: Path, settings: dict[str, str]
 ) -> dict[str, str]:
-    """`environment` with what brings agent and POSIX tracer into the command; both write to `launch`."""
+    """Return `environment` with agent and POSIX tracer switched on; both write to `launch`."""
     traced = dict(environment)
     if not capture.why_not:
         inherited = environment.get("LD_PRELOAD", "")
@@ -104,13 +105,13 @@ def traced_environment(
 
 
 def own_python() -> list[str]:
-    """Where iotrace runs from: its files, too, are no data."""
+    """Return the directories that iotrace runs from: their files are no data."""
     roots = {sys.prefix, sys.base_prefix, str(Path(__file__).parent.parent)}
     return sorted(root for root in roots if root not in ("/", "/usr"))
 
 
 def agent_environment(launch: Path, python_path: str, settings: dict[str, str]) -> dict[str, str]:
-    """The variables that start the agent in a new Python process; `python_path` is PYTHONPATH as it was."""
+    """Return the variables that start the agent in a Python process; `python_path` is PYTHONPATH before."""
     return {
         names.SETTINGS_VARIABLE: names.encode_settings({"session": str(launch), **settings}),
         "PYTHONPATH": os.pathsep.join([str(_SHIM), *filter(None, [python_path])]),
@@ -125,7 +126,7 @@ def describe(
     telemetry_ms: int | None = None,
     in_job: bool = True,
 ) -> Manifest:
-    """The manifest of a run of `command` that begins now, here."""
+    """Make the manifest of a run of `command` that begins now, here."""
     return Manifest(
         format=names.FORMAT_VERSION,
         iotrace_version=__version__,
@@ -145,7 +146,7 @@ def describe(
 
 
 def _readable(text: str) -> str:
-    """`text` as UTF-8 can hold it: names of files may be any bytes."""
+    """Return `text` as UTF-8 can hold it: names of files may be any bytes."""
     return os.fsencode(text).decode(errors="replace")
 
 

@@ -1,4 +1,4 @@
-"""The command as a child process: its signals, its exit code as a shell gives it."""
+"""Run the command as a child process: forward signals, return its exit code as a shell does."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 import signal
 
 from iotrace.errors import LaunchError
-from iotrace.launch.signal_monitor import Witness
+from iotrace.launch.signal_monitor import SignalMonitor
 
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
@@ -28,7 +28,11 @@ _FROM_KERNEL = 128  # si_code SI_KERNEL: a key on the terminal, which reached th
 
 
 def find(command: list[str], path: str | None) -> str:
-    """The program that ``command[0]`` names on `path`; LaunchError 127 or 126 as a shell's."""
+    """Return the program that ``command[0]`` names on `path`.
+
+    Raises:
+        LaunchError: not found (127) or not executable (126), as in a shell.
+    """
     name = command[0]
     found = shutil.which(name, path=path)
     if found is not None:
@@ -56,11 +60,11 @@ def run(command: list[str], environment: dict[str, str]) -> int:
     """
     waited = _FORWARDED | {signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
-    witness = Witness(_FORWARDED)
+    monitor = SignalMonitor(_FORWARDED)
     try:
-        return _wait(_spawn(command, environment, before), waited, witness)
+        return _wait(_spawn(command, environment, before), waited, monitor)
     finally:
-        witness.dismiss()
+        monitor.close()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
@@ -87,7 +91,7 @@ def _spawn(command: list[str], environment: dict[str, str], mask: set[signal.Sig
         raise LaunchError(f"{command[0]}: {error.strerror}", remedy, NOT_EXECUTABLE) from error
 
 
-def _wait(pid: int, waited: set[signal.Signals], witness: Witness) -> int:
+def _wait(pid: int, waited: set[signal.Signals], monitor: SignalMonitor) -> int:
     while True:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
@@ -96,7 +100,7 @@ def _wait(pid: int, waited: set[signal.Signals], witness: Witness) -> int:
         received = signal.sigwaitinfo(waited)
         if received.si_signo == signal.SIGCHLD:
             continue
-        for_group = witness.saw(received.si_signo)
+        for_group = monitor.received(received.si_signo)
         if for_group or received.si_code == _FROM_KERNEL:
             continue
         try:

@@ -1,4 +1,4 @@
-"""A session of a part of the running program, for `iotrace.profile`: no launcher, no POSIX calls."""
+"""Record a part of the running program for `iotrace.profile`: no launcher, no POSIX calls."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from iotrace.launch import capture
 from iotrace.launch.session_directory import begin
+from iotrace.launch.telemetry.procfs import read_stat
 from iotrace.session import names
 from iotrace.session.manifest import NotCaptured, Outcome, PosixState, write_outcome
 
@@ -22,13 +23,16 @@ _NO_POSIX = NotCaptured(
 )
 
 
-class Block:
-    """The session of one block: made by the constructor, which raises LaunchError where it cannot be.
+class InProcessSession:
+    """The session of one ``with iotrace.profile()`` block, or of one call of a decorated function.
 
-    Of several ranks each makes a session of its own, named by `rank`: nothing tells them of one another's.
+    Each of several ranks makes a session named by its `rank`: they do not know of one another.
+
+    Raises:
+        LaunchError: the session cannot be made.
     """
 
-    # Outputs of this process's earlier blocks: the next one of the same name gets a number.
+    # Of this process's earlier blocks: the next one of the same name gets a number.
     _made: ClassVar[set[Path]] = set()
 
     def __init__(self, output: str | None, rank: int | None) -> None:
@@ -51,21 +55,21 @@ class Block:
         return candidate
 
     def path_from_here(self) -> Path:
-        """The session, as told where the block began unless the program has gone elsewhere."""
+        """Return the session's path as the block named it, unless the program has changed its directory."""
         try:
             return self.shown if self.shown.resolve() == self.session else self.session
         except OSError:  # the current directory is gone
             return self.session
 
     def enter_environment(self) -> None:
-        """Have processes that are started anew, such as spawned workers, record into the session."""
+        """Make processes that are started anew, such as spawned workers, record into the session."""
         variables = capture.agent_environment(self.session, os.environ.get("PYTHONPATH", ""), {})
         for name, value in variables.items():
             self._before[name] = (os.environ.get(name), value)
             os.environ[name] = value
 
     def leave_environment(self) -> None:
-        """Put the variables back as they were, but for one that the program has set meanwhile."""
+        """Restore the variables, but for those that the program has set meanwhile."""
         for name, (before, ours) in self._before.items():
             if os.environ.get(name) != ours:
                 continue
@@ -75,7 +79,7 @@ class Block:
                 os.environ[name] = before
 
     def close(self) -> None:
-        """End the session, in the block's other processes too, and note its end."""
+        """End the session, in the block's other processes too, and write its outcome."""
         try:
             (self.session / names.CLOSED).mkdir()
             deadline = time.monotonic() + _LONGEST_WAIT_S
@@ -93,11 +97,9 @@ class Block:
 
 
 def _writing(process: Path) -> bool:
-    """Whether the process lives and has not closed its records; one that wrote none yet has no writer."""
+    """Say whether the process lives and has not ended its records; one without records has no writer."""
     try:
-        pid = process.name.partition("-")[0]
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        if state == "Z":
+        if read_stat(process.name.partition("-")[0]).state == "Z":
             return False
         with (process / names.RECORDS).open("rb") as records:
             records.seek(max(0, records.seek(0, os.SEEK_END) - 256))

@@ -1,4 +1,4 @@
-"""Which job this launcher belongs to: the launchers of one job share a session.
+"""Name the job that this launcher belongs to: the launchers of one job share a session.
 
 ``srun iotrace run -- CMD`` starts one launcher per task; each finds the others by the job's name.
 """
@@ -22,22 +22,22 @@ _JOBS = (
 
 
 def job_of(environment: Mapping[str, str]) -> str:
-    """The job and step that `environment` names, such as ``slurm-4711.0``; empty where it names none.
+    """Return the job and step that `environment` names, such as ``slurm-4711.0``; empty: none.
 
     ``IOTRACE_JOB`` overrides what the scheduler says.
     """
-    told = environment.get(names.JOB_VARIABLE, "")
+    job = environment.get(names.JOB_VARIABLE, "")
     for scheduler, variables in _JOBS:
         values = [environment.get(variable, "") for variable in variables]
-        if not told and all(values):
-            told = f"{scheduler}-{'.'.join(values)}"
-    return "".join(character if character.isalnum() or character in "._-" else "-" for character in told)
+        if not job and all(values):
+            job = f"{scheduler}-{'.'.join(values)}"
+    return "".join(character if character.isalnum() or character in "._-" else "-" for character in job)
 
 
 def task_of(environment: Mapping[str, str]) -> str:
-    """Which of the job's tasks this is; empty where nothing says.
+    """Return which of the job's tasks this is; empty where nothing says.
 
-    A task that comes again is another run: a second command typed into one interactive step.
+    A task seen twice is another run: a second command typed into one interactive step.
     """
     rank = ranks(environment)["rank"]
     if rank is None:
@@ -47,5 +47,5 @@ def task_of(environment: Mapping[str, str]) -> str:
 
 
 def tasks_of(environment: Mapping[str, str]) -> int | None:
-    """How many tasks, hence launchers, the job has; None where nothing says."""
+    """Return how many tasks, hence launchers, the job has; None where nothing says."""
     return ranks(environment)["world_size"]

@@ -1,9 +1,8 @@
-"""POSIX calls by dftracer, preloaded: its settings, and which path spellings it shall trace.
+"""Set up dftracer, preloaded for POSIX calls: its settings, and the path prefixes that it traces.
 
-dftracer compares a path as the program spelled it with a list of prefixes. Nothing is known of the
-data's place, so everything is listed but what belongs to the system and to Python: relative paths by
-their first character, absolute ones by the complement of what is left out. A match costs the same for
-one prefix as for two thousand.
+dftracer compares a path as the program spelled it with a list of prefixes. The data may lie anywhere, so the
+list holds everything but the system and Python: relative paths by their first character, absolute ones by
+the complement of what is left out. A match costs the same for one prefix as for two thousand.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class PosixCapture:
 
 
 def plan(excluded: list[str], only: list[str]) -> PosixCapture:
-    """Decide what to trace: all but the system and `excluded` directories, or `only` some paths."""
+    """Decide what to trace: all but the system and the `excluded` directories, or the paths in `only`."""
     library, why_not, remedy = _find_library()
     if why_not:
         return PosixCapture("", (), why_not, remedy)
@@ -53,9 +52,8 @@ def _find_library() -> tuple[str, str, str]:
     if not os.path.exists("/proc/self/cmdline"):  # dftracer 2.2.0 crashes the program then
         return "", "dftracer needs /proc, which is not mounted here", "mount -t proc proc /proc"
     found = importlib.util.find_spec("dftracer")
-    places = list(found.submodule_search_locations or []) if found else []
-    for place in places:
-        library = Path(place) / "lib64" / "libdftracer_preload.so"
+    for directory in (found.submodule_search_locations or []) if found else []:
+        library = Path(directory) / "lib64" / "libdftracer_preload.so"
         if library.exists():
             # LD_PRELOAD is split at blanks and colons, with no way to quote one.
             if any(separator in str(library) for separator in " :\t\n"):
@@ -69,7 +67,7 @@ def _find_library() -> tuple[str, str, str]:
 
 
 def environment(capture: PosixCapture, directory: Path, inherited: str) -> dict[str, str]:
-    """The variables that switch dftracer on; `inherited` is the LD_PRELOAD there was.
+    """Return the variables that switch dftracer on; `inherited` is the LD_PRELOAD before.
 
     Each value is argued in docs/reliability.md; DFTRACER_BIND_SIGNALS stays unset, as it changes exit
     codes.
@@ -88,11 +86,13 @@ def environment(capture: PosixCapture, directory: Path, inherited: str) -> dict[
 
 
 def spellings(paths: list[str]) -> list[str]:
-    """Each path as a program may spell it: as given, relative, absolute, with its links resolved."""
+    """Return each path as a program may spell it: as given, relative, absolute, with its links resolved."""
     found: dict[str, None] = {}
     for path in paths:
         if ":" in path:
-            raise LaunchError(f"--io {path}: dftracer cannot tell paths with a colon", "name a parent of it")
+            raise LaunchError(
+                f"--io {path}: dftracer cannot match a path with a colon", "name a directory above it"
+            )
         relative = os.path.relpath(path)
         given = [path, os.path.normpath(path), os.path.abspath(path), os.path.realpath(path)]
         if relative == ".":
@@ -104,7 +104,7 @@ def spellings(paths: list[str]) -> list[str]:
 
 
 def everything_but(excluded: list[str]) -> list[str]:
-    """Prefixes that match every path but those below the system's directories and below `excluded`.
+    """Return prefixes that match every path but those below the system's directories and below `excluded`.
 
     A name that does not exist yet and begins like an excluded neighbour is missed.
     """
@@ -130,7 +130,7 @@ def everything_but(excluded: list[str]) -> list[str]:
 
 
 def _neighbours(directory: str, names: set[str], first: set[str]) -> list[str]:
-    """What stands in `directory` beside `names` and begins as one of them does."""
+    """Return the entries of `directory` beside `names` that begin as one of them does."""
     try:
         entries = [entry for entry in os.scandir(directory) if entry.name[0] in first]
     except OSError:
@@ -153,7 +153,7 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
 
 
 def python_directories(program: str) -> list[str]:
-    """The installation of the interpreter that `program` is, or names in its ``#!``."""
+    """Return the installation of the interpreter that `program` is, or names in its ``#!``."""
     interpreters = [program]
     try:
         with open(program, "rb") as file:

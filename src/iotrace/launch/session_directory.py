@@ -1,4 +1,4 @@
-"""Where a launcher writes: a new session, or its own place in the session of its job. No locks."""
+"""Make or join the directory that a launcher writes to, without locks."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from iotrace.errors import LaunchError, SessionError
 from iotrace.session import names
 from iotrace.session.manifest import Manifest, claim, launches, read_manifest, read_outcome
 
-# torchrun calls all starts alike unless told otherwise (run "none", port 29500): yesterday's session of fewer
-# tasks has room for those that it did not have. Tasks of one start begin together.
+# By default all starts of torchrun have one name (run "none", port 29500): later tasks would seem to be the
+# missing ones of yesterday's session. Tasks of one start begin together.
 _SAME_START_NS = 60 * 1_000_000_000
 _CHOOSE = "choose another directory with -o DIR"
 
@@ -19,35 +19,37 @@ _CHOOSE = "choose another directory with -o DIR"
 def begin(directory: Path, manifest: Manifest) -> Path:
     """Make the session at `directory`, or join the one there if it is of the same job.
 
-    Returns the launcher's own directory: the session itself, or one below its ``launches/``. LaunchError
-    where something else is there, or nothing can be written.
+    Returns the launcher's directory: the session itself, or one below its ``launches/``.
+
+    Raises:
+        LaunchError: `directory` holds something else, or cannot be written.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
         _holds_session(directory)
-        place = directory.resolve()
-        if not claim(place, manifest):
+        launch = directory.resolve()
+        if not claim(launch, manifest):
             if not manifest.job or not may_join(directory, manifest.job, manifest.task):
                 raise _taken(directory)
             name = f"{os.uname().nodename}-{os.getpid()}-{time.monotonic_ns():x}"
-            place = place / names.LAUNCHES / name
-            place.mkdir(parents=True)
-            claim(place, manifest)
+            launch = launch / names.LAUNCHES / name
+            launch.mkdir(parents=True)
+            claim(launch, manifest)
         for name in (names.PROCESSES, names.POSIX, names.OUT):
-            (place / name).mkdir()
+            (launch / name).mkdir()
     except OSError as error:
         raise not_writable(directory, error) from error
-    return place
+    return launch
 
 
 def refuse_taken(directory: Path, job: str, task: str) -> None:
-    """LaunchError where `begin` would find that `directory`, which exists, is taken. Nothing is written."""
+    """Raise LaunchError where `begin` would find the existing `directory` taken. Writes nothing."""
     if _holds_session(directory) and not (job and may_join(directory, job, task)):
         raise _taken(directory)
 
 
 def _holds_session(directory: Path) -> bool:
-    """Whether a session is in `directory`; LaunchError where something else is."""
+    """Say whether `directory` holds a session; raise LaunchError where it holds something else."""
     # The order matters: a session's manifest is there before anything else of it.
     entries = [entry for entry in os.listdir(directory) if not entry.startswith(f".{names.MANIFEST}.")]
     session = (directory / names.MANIFEST).exists()
@@ -63,14 +65,14 @@ def _taken(directory: Path) -> LaunchError:
 
 
 def not_writable(directory: Path, error: OSError) -> LaunchError:
-    """What to raise where the session cannot be written."""
+    """Make the error for a session that cannot be written."""
     return LaunchError(f"cannot write to {directory}: {error.strerror}", _CHOOSE)
 
 
 def may_join(session: Path, job: str, task: str) -> bool:
-    """Whether `session` is of the same start of `job`, and `task` is not in it yet.
+    """Say whether `session` is of the same start of `job`, without `task`.
 
-    One that has ended a while ago is of an earlier start, unless `task` was started again.
+    A session that ended a while ago is of an earlier start, unless `task` was restarted.
     """
     try:
         first = read_manifest(session)
@@ -88,13 +90,13 @@ def may_join(session: Path, job: str, task: str) -> bool:
 
 
 def await_others(session: Path, expected: int | None, seconds: float) -> int:
-    """Wait for the job's other launchers to end; returns how many of those known have not."""
+    """Wait for the job's other launchers to end; return how many have not."""
     deadline = time.monotonic() + seconds
     while True:
-        places = [session, *launches(session)]
-        running = sum(read_outcome(place) is None for place in places)
-        if expected is not None and len(places) < expected:
-            running += expected - len(places)
+        found = [session, *launches(session)]
+        running = sum(read_outcome(launch) is None for launch in found)
+        if expected is not None and len(found) < expected:
+            running += expected - len(found)
         deleted = not (session / names.MANIFEST).exists()
         if not running or deleted or time.monotonic() >= deadline:
             return running

@@ -1,4 +1,4 @@
-"""The settings of the torch profiler: checked here, used by the agent in each training process."""
+"""Check the settings of the torch profiler, which the agent uses in each training process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ _LEAST = {"WAIT": 0, "WARMUP": 0, "ACTIVE": 1, "REPEAT": 1}
 
 
 def settings(steps: str, options: str, activities: str) -> dict[str, str]:
-    """The agent's settings; LaunchError for what torch's profiler does not know."""
+    """Return the agent's settings.
+
+    Raises:
+        LaunchError: torch's profiler does not have such a setting.
+    """
     chosen = [option for option in options.split(",") if option]
     for option in chosen:
         if option not in OPTIONS:
@@ -34,7 +38,7 @@ def settings(steps: str, options: str, activities: str) -> dict[str, str]:
 
 
 def _steps(text: str) -> str:
-    """`text` with all four numbers, or ``off``."""
+    """Return `text` with all four numbers, or ``off``."""
     if text == names.OFF:
         return text
     words = text.split(":")

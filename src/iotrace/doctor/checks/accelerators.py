@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from iotrace.doctor.results import Check, ok, warning
+from iotrace.launch.telemetry import Record, nvml
 from iotrace.launch.telemetry import amd as amd_smi
-from iotrace.launch.telemetry import nvml
 from iotrace.launch.telemetry.gpus import Device, Emit, FigureError, UnavailableError
 from iotrace.units import counted
 
@@ -31,7 +31,7 @@ def amd() -> Check:
 
 def _ask(find: Callable[[Emit], list[Device]]) -> tuple[list[str] | None, str, dict[str, str]]:
     """Return the devices' names (None without the library), the problems, and why each figure failed."""
-    emitted: list[Mapping[str, object]] = []
+    emitted: list[Record] = []
     try:
         devices = find(emitted.append)
     except UnavailableError as error:

@@ -6,7 +6,7 @@ import os
 import resource
 
 from iotrace.doctor.results import Check, CheckError, missing, ok, warning
-from iotrace.launch.telemetry.procfs import parse_stat
+from iotrace.launch.telemetry.procfs import read_stat
 from iotrace.launch.telemetry.system import System
 from iotrace.launch.telemetry.tree import Member
 
@@ -35,13 +35,12 @@ def telemetry() -> Check:
         raise CheckError(f"{files} files may be open at once, which is too few to check", "ulimit -n 1024")
     system = System()
     system.read()  # CPUs are figures between two readings
-    return check_telemetry(_samples_itself(), {name for name, found in system.read().items() if found})
+    return check_telemetry(_samples_itself(), {name for name, found in system.read()[0].items() if found})
 
 
 def _samples_itself() -> bool:
     try:
-        with open("/proc/self/stat", "rb") as file:
-            member = Member(0, os.getpid(), parse_stat(file.read()), "")
+        member = Member(0, os.getpid(), read_stat("self"), "")
     except OSError:
         return False
     try:

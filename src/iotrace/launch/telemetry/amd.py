@@ -1,15 +1,17 @@
-"""AMD's devices through amdsmi, which comes with ROCm."""
+"""Read AMD's devices through amdsmi, which comes with ROCm."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
+from iotrace.launch.telemetry import Record
 from iotrace.launch.telemetry.gpus import SELDOM, Device, Emit, Figure, FigureError, UnavailableError
 
 
 def find(emit: Emit) -> list[Device]:
-    """All devices of the host."""
+    """Find all devices of the host."""
     try:
         import amdsmi
     except Exception as error:  # it loads its C library at import, and fails in several ways
@@ -23,8 +25,8 @@ def find(emit: Emit) -> list[Device]:
     return [_device(amdsmi, handle, index) for index, handle in enumerate(handles)]
 
 
-def _device(smi: Any, handle: Any, index: int) -> Device:
-    def ask(function: str, *arguments: Any) -> Any:
+def _device(smi: ModuleType, handle: object, index: int) -> Device:
+    def ask(function: str, *arguments: object) -> Any:
         try:
             return getattr(smi, function)(handle, *arguments)
         except AttributeError as error:
@@ -41,17 +43,17 @@ def _device(smi: Any, handle: Any, index: int) -> Device:
     kinds = smi.AmdSmiMemoryType, smi.AmdSmiTemperatureType, smi.AmdSmiTemperatureMetric, smi.AmdSmiClkType
     memory, sensor, metric, clock = kinds
 
-    def energy() -> dict[str, Any]:
-        told = ask("amdsmi_get_energy_count")
-        counter = _number(told, "energy_accumulator", "power")
-        return {"energy_j": counter * _number(told, "counter_resolution") / 1e6}  # in uJ
+    def energy() -> Record:
+        count = ask("amdsmi_get_energy_count")
+        counter = _number(count, "energy_accumulator", "power")
+        return {"energy_j": counter * _number(count, "counter_resolution") / 1e6}  # in uJ
 
-    def mhz(kind: Any) -> float:
+    def mhz(kind: object) -> float:
         return _number(ask("amdsmi_get_clock_info", kind), "clk", "cur_clk")
 
-    def processes() -> dict[str, Any]:
-        found = [told for told in ask("amdsmi_get_gpu_process_list") if isinstance(told, dict)]
-        pairs = [(told["pid"], told.get("memory_usage", {}).get("vram_mem")) for told in found]
+    def processes() -> Record:
+        found = [entry for entry in ask("amdsmi_get_gpu_process_list") if isinstance(entry, dict)]
+        pairs = [(entry["pid"], entry.get("memory_usage", {}).get("vram_mem")) for entry in found]
         return {"processes": pairs}
 
     about = {
@@ -92,10 +94,10 @@ def _device(smi: Any, handle: Any, index: int) -> Device:
     )
 
 
-def _number(told: dict[str, Any], *fields: str) -> float:
-    """The first of `fields` that holds a number: what a device does not have reads ``N/A``."""
+def _number(record: Record, *fields: str) -> float:
+    """Return the first of `fields` that holds a number: what a device does not have reads ``N/A``."""
     for name in fields:
-        value = told.get(name)
+        value = record.get(name)
         if isinstance(value, int | float) and value >= 0:
             return value
     raise FigureError(f"{fields[0]} is not available", final=True)

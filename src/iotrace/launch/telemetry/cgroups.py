@@ -1,4 +1,4 @@
-"""The job's control groups: its own and those above it, whose limits hold for it as well."""
+"""Find the process's control groups: its own and those above it, whose limits hold for it as well."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 def groups_v2(cgroups: str, mounts: str) -> list[str]:
-    """The directories of the process's group of version 2 and of those above it, its own first.
+    """Return the directories of the process's group of version 2 and of those above it, its own first.
 
     `cgroups` and `mounts` are the texts of /proc/self/cgroup and /proc/self/mounts.
     """
@@ -16,7 +16,7 @@ def groups_v2(cgroups: str, mounts: str) -> list[str]:
 
 
 def groups_v1(cgroups: str, mounts: str, controller: str) -> list[str]:
-    """The same of version 1's `controller`."""
+    """Return the same for version 1's `controller`."""
     for line in cgroups.splitlines():
         controllers, _, path = line.partition(":")[2].partition(":")
         if controller in controllers.split(","):
@@ -28,9 +28,9 @@ def groups_v1(cgroups: str, mounts: str, controller: str) -> list[str]:
 
 
 def _upwards(root: str, path: str) -> list[str]:
-    """`root`/`path` and what is above it, up to `root`.
+    """Return `root`/`path` and the directories above it, up to `root`.
 
-    In a container the path may be the host's, of which only the mount's root is to be seen: its own group.
+    In a container the path may be the host's, of which only the mount's root is visible: its own group.
     """
     directory = os.path.normpath(f"{root}/{path}")
     found = []
@@ -42,10 +42,10 @@ def _upwards(root: str, path: str) -> list[str]:
 
 
 def parse_quota(data: bytes) -> tuple[int, int] | None:
-    """cpu.stat of a group: periods of its quota in which it ran, and those in which it was held back, so far.
+    """Parse cpu.stat of a group: periods of its quota in which it ran, and those in which it was throttled.
 
-    None without that account; both are 0 where it never had a quota. The time that is told beside them is
-    summed over the CPUs' run queues, so it is no share of anything.
+    None without that account; both are 0 without a quota. The throttled time beside them is summed over the
+    CPUs' run queues, so it is no share of anything.
     """
     values = dict(line.split(b" ", 1) for line in data.splitlines() if b" " in line)
     if b"nr_periods" not in values or b"nr_throttled" not in values:

@@ -1,7 +1,7 @@
-"""Polling accelerators: one thread each, so that one that hangs or fails never holds up another.
+"""Poll accelerators, a thread each: one that hangs or fails never delays another.
 
 A backend (`nvml`, `amd`) gives devices; a device gives figures. A figure that fails is unknown for that
-device and told once; the others go on. (No dataclasses: they bring `inspect`, 7 ms.)
+device and reported once; the others go on. (No dataclasses: they bring `inspect`, 7 ms.)
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-Emit = Callable[[dict[str, Any]], None]
+from iotrace.launch.telemetry import Record
+
+Emit = Callable[[Record], None]
 
 PERIOD_S = 0.5
 # Each device costs some 0.05 % of a core: with more than these, each is asked half as often.
@@ -38,19 +40,19 @@ class Figure(NamedTuple):
     """Something to ask a device for, at every `every`-th turn. `read` gives fields of a record."""
 
     name: str
-    read: Callable[[], dict[str, Any]]
+    read: Callable[[], Record]
     every: int = 1
 
 
 class Device:
     """An accelerator, or an instance of a divided one (MIG). `about` holds its index, uuid and name."""
 
-    def __init__(self, about: dict[str, Any], figures: list[Figure]) -> None:
+    def __init__(self, about: Record, figures: list[Figure]) -> None:
         self.about = about
         self.figures = figures
         self.asked = ""  # the figure that is being read, and since when
         self.asked_s = 0.0
-        self.told: set[str] = set()
+        self.reported: set[str] = set()
 
 
 class Poller:
@@ -66,34 +68,34 @@ class Poller:
         self._finding = dict.fromkeys(backends, time.monotonic())  # the libraries that have not answered yet
 
     def start(self) -> None:
-        """Begin, without waiting: finding devices may take seconds."""
+        """Start, without waiting: finding devices may take seconds."""
         for library in self._backends:
             self._run(self._find, library)
 
     def stop(self, seconds: float) -> None:
-        """Have every device polled a last time, and wait for that; one that hangs is left behind."""
+        """Poll every device a last time, and wait `seconds` at most for that."""
         self._stop.set()
         deadline = time.monotonic() + seconds
         for thread in list(self._threads):
             thread.join(max(0.0, deadline - time.monotonic()))
-        self._tell_silent(_SLOW_S)
+        self._report_silent(_SLOW_S)
 
     def check(self) -> None:
-        """Tell of libraries and devices that have not answered for long; called now and then."""
-        self._tell_silent(_STUCK_S)
+        """Report libraries and devices that have not answered for long; called now and then."""
+        self._report_silent(_STUCK_S)
         for device in self._devices:
             if device.asked and time.monotonic() - device.asked_s > _STUCK_S:
-                self._tell(device, device.asked, f"no answer for {_STUCK_S:.0f} s")
+                self._report(device, device.asked, f"no answer for {_STUCK_S:.0f} s")
 
-    def _tell_silent(self, seconds: float) -> None:
-        """Tell of the libraries that have looked for devices for longer than `seconds`."""
+    def _report_silent(self, seconds: float) -> None:
+        """Report the libraries that have searched for devices for longer than `seconds`."""
         now_s = time.monotonic()
         for library, since_s in list(self._finding.items()):
             if now_s - since_s > seconds and self._finding.pop(library, None) is not None:
                 why = f"{library}: no answer for {now_s - since_s:.0f} s"
                 self._emit({"type": "unavailable", "library": library, "why": why})
 
-    def _run(self, target: Callable[..., None], *arguments: Any) -> None:
+    def _run(self, target: Callable[..., None], *arguments: object) -> None:
         thread = threading.Thread(target=target, args=arguments, daemon=True)
         self._threads.append(thread)
         thread.start()
@@ -101,13 +103,13 @@ class Poller:
     def _find(self, library: str) -> None:
         try:
             devices = self._backends[library](self._emit)
-        except Exception as error:  # the vendors' own libraries fail in ways of their own
+        except Exception as error:  # any kind, from the vendors' libraries
             why = str(error) if isinstance(error, UnavailableError) else repr(error)
             self._emit({"type": "unavailable", "library": library, "why": why})
             return
         finally:
             self._finding.pop(library, None)
-        with self._lock:  # the number is the place
+        with self._lock:  # the number is the index
             for device in devices:
                 number = len(self._devices)
                 self._emit({"type": "device", "device": number, "library": library, **device.about})
@@ -126,8 +128,8 @@ class Poller:
             self._stop.wait(PERIOD_S if len(self._devices) <= MANY_DEVICES else 2 * PERIOD_S)
 
     def _turn(self, number: int, device: Device, figures: list[Figure], turn: int) -> list[Figure]:
-        """Ask for each figure that is due; returns those to ask for again."""
-        record: dict[str, Any] = {"type": "gpu", "device": number, "mono_ns": time.monotonic_ns()}
+        """Read each figure that is due; return those to read again."""
+        record: Record = {"type": "gpu", "device": number, "mono_ns": time.monotonic_ns()}
         costs, kept = {}, []
         for figure in figures:
             if turn % figure.every:
@@ -139,22 +141,22 @@ class Poller:
                 record.update(figure.read())
                 kept.append(figure)
             except FigureError as error:
-                self._tell(device, figure.name, str(error))
+                self._report(device, figure.name, str(error))
                 if error.lost:
                     kept = []
                     break
                 if not error.final:
                     kept.append(figure)
             except Exception as error:  # as above
-                self._tell(device, figure.name, repr(error))
+                self._report(device, figure.name, repr(error))
             costs[figure.name] = time.perf_counter_ns() - before_ns
         device.asked = ""
         self._emit({**record, "cost_ns": costs})
         return kept
 
-    def _tell(self, device: Device, figure: str, why: str) -> None:
-        if figure not in device.told:
-            device.told.add(figure)
+    def _report(self, device: Device, figure: str, why: str) -> None:
+        if figure not in device.reported:
+            device.reported.add(figure)
             self._emit(
                 {"type": "problem", "device": self._devices.index(device), "figure": figure, "why": why}
             )

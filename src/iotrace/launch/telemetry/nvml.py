@@ -1,11 +1,13 @@
-"""NVIDIA's devices through NVML (nvidia-ml-py)."""
+"""Read NVIDIA's devices through NVML (nvidia-ml-py)."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
+from iotrace.launch.telemetry import Record
 from iotrace.launch.telemetry.gpus import SELDOM, Device, Emit, Figure, FigureError, UnavailableError
 
 _KIB = 1 << 10
@@ -16,7 +18,7 @@ _VALUES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
 
 def find(emit: Emit) -> list[Device]:
-    """All devices of the host, and the MIG instances of those that are divided."""
+    """Find all devices of the host, and the MIG instances of those that are divided."""
     try:
         import pynvml as nvml
     except ImportError as error:
@@ -43,8 +45,8 @@ def find(emit: Emit) -> list[Device]:
     return devices
 
 
-def _instances(nvml: Any, handle: Any) -> list[tuple[int, Any]]:
-    """Numbers and handles of the MIG instances; none where MIG is off or unknown to the device."""
+def _instances(nvml: ModuleType, handle: object) -> list[tuple[int, object]]:
+    """Return numbers and handles of the MIG instances; none where MIG is off or unknown to the device."""
     found = []
     try:
         if nvml.nvmlDeviceGetMigMode(handle)[0] != nvml.NVML_DEVICE_MIG_ENABLE:
@@ -60,18 +62,18 @@ def _instances(nvml: Any, handle: Any) -> list[tuple[int, Any]]:
 
 
 class _Nvidia:
-    """What one handle is asked for."""
+    """The questions to one handle."""
 
-    def __init__(self, nvml: Any, handle: Any) -> None:
+    def __init__(self, nvml: ModuleType, handle: object) -> None:
         self._nvml = nvml
         self._handle = handle
         self._began_us = time.time_ns() // 1000
         self._seen_us = {_UTILISATION: 0, _MEMORY_UTILISATION: 0, _POWER: 0}
 
     def device(self, index: int, instance: int | None) -> Device:
-        """The device with its figures. A MIG instance has memory and processes of its own, no more."""
+        """Return the device with its figures. A MIG instance has figures of memory and processes alone."""
         nvml = self._nvml
-        about = {
+        about: Record = {
             "index": index,
             "instance": instance,
             "uuid": _text(self._ask(nvml.nvmlDeviceGetUUID)),
@@ -80,7 +82,7 @@ class _Nvidia:
         }
         try:
             about["memory_total_bytes"] = self._memory()["memory_total_bytes"]
-        except FigureError:  # told when it is asked for as a figure
+        except FigureError:  # reported when it is read as a figure
             pass
         figures = [
             Figure("memory", lambda: {"memory_bytes": self._memory()["memory_bytes"]}),
@@ -106,7 +108,7 @@ class _Nvidia:
             ]
         return Device(about, figures)
 
-    def _ask(self, function: Callable[..., Any], *arguments: Any) -> Any:
+    def _ask(self, function: Callable[..., Any], *arguments: object) -> Any:
         nvml = self._nvml
         try:
             return function(self._handle, *arguments)
@@ -123,7 +125,7 @@ class _Nvidia:
             raise FigureError(str(error), error.value in never, error.value in lost) from error
 
     def _either(self, newer: Callable[[], Any], older: Callable[[], Any]) -> Any:
-        """`newer`, or on a driver that does not have it yet, `older`."""
+        """Return `newer()`, or `older()` on a driver that does not have the former yet."""
         try:
             return newer()
         except FigureError as error:
@@ -141,19 +143,19 @@ class _Nvidia:
         )
         return {"memory_bytes": memory.used, "memory_total_bytes": memory.total}
 
-    def _utilisation(self) -> dict[str, Any]:
+    def _utilisation(self) -> Record:
         rates = self._ask(self._nvml.nvmlDeviceGetUtilizationRates)
         return {"util_pct": rates.gpu, "memory_util_pct": rates.memory}
 
-    def _samples(self, field: str, kind: int, factor: float) -> dict[str, Any]:
-        """What the driver has buffered since the last time: [us of CLOCK_REALTIME, value] pairs."""
+    def _samples(self, field: str, kind: int, factor: float) -> Record:
+        """Return what the driver has buffered since the last call: [us of CLOCK_REALTIME, value] pairs."""
         try:
             kind_of_value, samples = self._ask(self._nvml.nvmlDeviceGetSamples, kind, self._seen_us[kind])
         except FigureError as error:
             if getattr(error.__cause__, "value", None) == self._nvml.NVML_ERROR_NOT_FOUND:
                 return {}  # nothing new
             raise
-        # The buffer reaches back to before the run; an unused place in it has no time.
+        # The buffer reaches back to before the run; an unused entry in it has no time.
         since_us = max(self._seen_us[kind], self._began_us)
         if kind_of_value >= len(_VALUES):
             raise FigureError(
@@ -173,11 +175,11 @@ class _Nvidia:
     def _clock(self, kind: int) -> int:
         return int(self._ask(self._nvml.nvmlDeviceGetClockInfo, kind))
 
-    def _temperature(self) -> dict[str, Any]:
+    def _temperature(self) -> Record:
         nvml = self._nvml
         return {"temperature_c": self._ask(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU)}
 
-    def _reasons(self) -> dict[str, Any]:
+    def _reasons(self) -> Record:
         nvml = self._nvml
         return {
             "clock_reasons": self._either(
@@ -186,7 +188,7 @@ class _Nvidia:
             )
         }
 
-    def _pcie(self) -> dict[str, Any]:
+    def _pcie(self) -> Record:
         nvml = self._nvml
         return {
             "pcie_sent_bytes_per_s": self._throughput(nvml.NVML_PCIE_UTIL_TX_BYTES),
@@ -196,11 +198,11 @@ class _Nvidia:
     def _throughput(self, counter: int) -> int:
         return int(self._ask(self._nvml.nvmlDeviceGetPcieThroughput, counter)) * _KIB
 
-    def _processes(self) -> dict[str, Any]:
-        """[pid, bytes] pairs; bytes are None where the driver does not tell, as in some containers."""
+    def _processes(self) -> Record:
+        """Return [pid, bytes] pairs; bytes are None where the driver hides them, as in some containers."""
         found = self._ask(self._nvml.nvmlDeviceGetComputeRunningProcesses)
         return {"processes": [(process.pid, process.usedGpuMemory) for process in found]}
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

@@ -1,4 +1,4 @@
-"""Texts of /proc as numbers: pure functions, and files that are kept open.
+"""Parse the texts of /proc: pure functions, and files that are kept open.
 
 Opening a file of /proc costs more than reading it; `os.pread` at 0 makes the kernel write it anew.
 """
@@ -25,7 +25,7 @@ UNKNOWN_IO = (-1,) * len(_IO_FIELDS)
 
 
 class Stat(NamedTuple):
-    """What /proc/PID/stat says; `start_ticks` since the boot tells a pid's processes apart."""
+    """The fields of /proc/PID/stat; `start_ticks` since the boot distinguishes a pid's processes."""
 
     state: str
     ppid: int
@@ -50,6 +50,12 @@ def parse_stat(data: bytes) -> Stat:
         rss_bytes=int(fields[21]) * PAGE_BYTES,
         exiting=bool(int(fields[6]) & _EXITING),
     )
+
+
+def read_stat(pid: int | str) -> Stat:
+    """Read and parse /proc/PID/stat; raises OSError where the process has ended."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return parse_stat(file.read())
 
 
 def parse_io(data: bytes) -> tuple[int, ...]:
@@ -135,18 +141,25 @@ def parse_last_pid(data: bytes) -> int:
     return int(data.split()[4])
 
 
-class OpenFile:
-    """A file of /proc that is opened once and read often."""
+class ProcFile:
+    """A file of /proc that is read often. `kept_open` costs a descriptor, and pins the process."""
 
-    def __init__(self, path: str) -> None:
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    def __init__(self, path: str, kept_open: bool = True) -> None:
+        self._path = path
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC) if kept_open else -1
 
     def read(self, size: int = 4096) -> bytes:
-        """Its text as it is now, in one call; for files below `size` bytes."""
-        return os.pread(self._descriptor, size, 0)
+        """Return its text as it is now, up to `size` bytes, in one call."""
+        if self._descriptor >= 0:
+            return os.pread(self._descriptor, size, 0)
+        descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.pread(descriptor, size, 0)
+        finally:
+            os.close(descriptor)
 
     def read_all(self) -> bytes:
-        """Its text as it is now; the kernel may hand out a table a page at a time."""
+        """Return the whole text of a file that is kept open: the kernel may hand it out a page at a time."""
         parts, offset = [], 0
         while part := os.pread(self._descriptor, 1 << 16, offset):
             parts.append(part)
@@ -154,22 +167,5 @@ class OpenFile:
         return b"".join(parts)
 
     def close(self) -> None:
-        os.close(self._descriptor)
-
-
-class ReopenedFile:
-    """The same without a descriptor of its own, where few are left. Whoever reads it minds the pid."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def read(self, size: int = 4096) -> bytes:
-        """Its text as it is now, up to `size` bytes."""
-        descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return os.pread(descriptor, size, 0)
-        finally:
-            os.close(descriptor)
-
-    def close(self) -> None:
-        """Nothing is open."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)

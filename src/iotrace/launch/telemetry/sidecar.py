@@ -1,7 +1,7 @@
-"""The sidecar's main loop: samples until the command's last process on this host has ended.
+"""Run the sidecar: sample until the command's last process on this host has ended.
 
-A process of its own session: no key on the terminal reaches it, it outlives a killed launcher by no more than
-the command does, and nothing of it runs in the program. Its standard input is a pipe that the launcher holds
+It leads a session, so no key on the terminal reaches it; it outlives a killed launcher by no more than the
+command does, and nothing of it runs in the program. Its standard input is a pipe that the launcher holds
 open; when that closes, the launcher has seen the command's end or has died.
 """
 
@@ -17,11 +17,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
-from iotrace.launch.telemetry import amd, nvml
+from iotrace.launch.telemetry import Record, amd, nvml
 from iotrace.launch.telemetry.gpus import Poller
-from iotrace.launch.telemetry.procfs import TICKS_PER_SECOND, parse_stat
+from iotrace.launch.telemetry.procfs import TICKS_PER_SECOND, read_stat
 from iotrace.launch.telemetry.system import System
 from iotrace.launch.telemetry.tree import Tree
 from iotrace.session import names
@@ -52,13 +51,12 @@ class Sidecar:
         self._session = session
         self._directory = directory
         self._interval_ns = interval_ns
-        self._records: deque[dict[str, Any]] = deque()  # also filled by the threads that poll devices
+        self._records: deque[Record] = deque()  # also filled by the threads that poll devices
         self._samples: list[bytes] = []
         self._record_stream = Stream(f"{directory}/{names.RECORDS}")
         self._sample_stream = Stream(f"{directory}/{names.SAMPLES}")
         self._system = System()
-        with open("/proc/self/stat", "rb") as file:
-            self._start_ticks = parse_stat(file.read()).start_ticks
+        self._start_ticks = read_stat("self").start_ticks
         self._tree = Tree(session, self._start_ticks)
         self._poller = Poller({"NVML": nvml.find, "amdsmi": amd.find}, self._records.append)
         self._costs = {"scan": 0, "processes": 0}
@@ -68,7 +66,7 @@ class Sidecar:
         self._released = self._deleted = False
 
     def run(self) -> None:
-        """Sample until the end; returns when nothing is left to sample or to write to."""
+        """Sample until nothing is left to sample or to write to."""
         self._records.append(self._describe())
         self._flush()  # says who holds the claim
         self._poller.start()
@@ -100,7 +98,7 @@ class Sidecar:
         self._records.append({"type": "end", "mono_ns": time.monotonic_ns()})
         self._flush()
 
-    def _describe(self) -> dict[str, Any]:
+    def _describe(self) -> Record:
         uname = os.uname()
         return {
             "type": "sampler",
@@ -115,7 +113,7 @@ class Sidecar:
             "cpus": len(os.sched_getaffinity(0)),
         }
 
-    def _scan(self, scan: Callable[[], list[dict[str, Any]]], rest: int = 0) -> None:
+    def _scan(self, scan: Callable[[], list[Record]], rest: int = 0) -> None:
         before_ns, cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
         self._records.extend(scan())
         self._costs["scan"] += time.perf_counter_ns() - before_ns
@@ -131,7 +129,7 @@ class Sidecar:
         self._turn_ns = max(self._interval_ns, min(_LONGEST_TURN_NS, _SAMPLE_REST * usual_ns))
 
     def _switches(self) -> list[tuple[int, int, int]]:
-        """Context switches by process; none where they were read not long ago for what they cost."""
+        """Return context switches by process; none while reading them again would cost too much."""
         if time.monotonic_ns() < self._rested_ns["switches"]:
             return []
         cpu_ns = time.thread_time_ns()
@@ -140,11 +138,12 @@ class Sidecar:
         return switches
 
     def _slow(self) -> None:
-        """The host's figures, the clocks, the sampler's own cost; then everything is written."""
-        record = {"type": "system", "clock": clock_anchor(), **self._system.read()}
+        """Record the host's figures, the clocks and the sampler's cost; then write everything."""
+        figures, costs = self._system.read()
+        record = {"type": "system", "clock": clock_anchor(), **figures}
         record["interval_ns"] = self._turn_ns
         record["switches"] = self._switches()
-        record["cost_ns"].update(self._costs)
+        record["cost_ns"] = {**costs, **self._costs}
         record["sampler_cpu_ns"] = time.process_time_ns()
         self._records.append(record)
         self._costs = dict.fromkeys(self._costs, 0)
@@ -153,7 +152,7 @@ class Sidecar:
         self._deleted = not os.path.isdir(self._directory)
 
     def _flush(self) -> None:
-        """Records first: they say whose the samples are."""
+        """Write records before samples: they say whose the samples are."""
         lines = []
         while self._records:
             lines.append(json.dumps(self._records.popleft(), separators=(",", ":")))
@@ -175,7 +174,7 @@ class Sidecar:
         return all(os.path.exists(f"{launch}/{names.OUTCOME}") for launch in launches)
 
     def _wait_until(self, time_ns: int) -> None:
-        """Sleep, unless the launcher lets go meanwhile."""
+        """Sleep, unless the launcher closes its pipe meanwhile."""
         seconds = max(0.0, (time_ns - time.monotonic_ns()) / 1e9)
         if self._released:
             time.sleep(seconds)
@@ -184,7 +183,7 @@ class Sidecar:
 
 
 def _next(time_ns: int, step_ns: int) -> int:
-    """`time_ns` a step later; where that has passed, on a busy machine, from now: no turn is made up for."""
+    """Return `time_ns` a step later, or a step from now where that has passed: no turn is made up for."""
     now_ns = time.monotonic_ns()
     return time_ns + step_ns if time_ns + step_ns >= now_ns else now_ns + step_ns
 

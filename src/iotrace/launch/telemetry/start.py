@@ -1,4 +1,4 @@
-"""The launcher's side of telemetry: one sidecar for each host and session, let go when the command ends."""
+"""Start the sidecar, one for each host and session, and release it when the command ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import sysconfig
 from contextlib import suppress
 from pathlib import Path
 
-from iotrace.launch.telemetry.procfs import parse_stat
+from iotrace.launch.telemetry.procfs import read_stat
 from iotrace.session import names
 
 DEFAULT_INTERVAL_MS = 200
@@ -40,23 +40,23 @@ class Telemetry:
         self._directory = directory
 
     def release(self) -> None:
-        """The command has ended: wait a moment for the last samples."""
+        """Wait a moment for the last samples: the command has ended."""
         if self._process is not None:
             assert self._process.stdin is not None
             self._process.stdin.close()
             try:
-                self._tell_killed(self._process.wait(_END_SECONDS))
+                self._record_kill(self._process.wait(_END_SECONDS))
             except subprocess.TimeoutExpired:  # others' processes still run, or a device does not answer
                 pass
 
-    def _tell_killed(self, code: int) -> None:
-        """By its samples alone a killed sidecar cannot be told from a late one."""
+    def _record_kill(self, code: int) -> None:
+        """Write a file about it: by its samples a killed sidecar looks like a late one."""
         if code < 0 and self._directory is not None:
             with suppress(OSError, ValueError):
                 (self._directory / names.KILLED).write_text(signal.Signals(-code).name)
 
     def kill(self) -> None:
-        """Nothing was run: end it at once."""
+        """End it at once: nothing was run."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -80,10 +80,10 @@ def start(session: Path, interval_ms: int) -> Telemetry:
 
 
 def claim(session: Path) -> Path | None:
-    """The directory to sample into; None where a sidecar of the session lives on this host.
+    """Make the directory to sample into; None where a sidecar of the session lives on this host.
 
-    Making a directory succeeds once, also on network file systems; there are no locks. A pid means something
-    in its own namespace alone: hosts that share a name and containers on one host are told apart by that.
+    Making a directory succeeds once, also on network file systems: no locks. The PID namespace in its name
+    distinguishes hosts of the same name, and containers on one host.
     """
     namespace = os.stat("/proc/self/ns/pid").st_ino
     base = f"{os.uname().nodename}-{namespace:x}"
@@ -100,12 +100,11 @@ def claim(session: Path) -> Path | None:
 
 
 def _lives(directory: Path) -> bool:
-    """Whether the sidecar of `directory` runs; one that has not said who it is yet is about to."""
+    """Say whether the sidecar of `directory` runs; one that has not written its pid yet is about to."""
     try:
         with open(directory / names.RECORDS, "rb") as file:
             sampler = json.loads(file.readline())
-        with open(f"/proc/{sampler['pid']}/stat", "rb") as file:
-            stat = parse_stat(file.read())
+        stat = read_stat(sampler["pid"])
     except FileNotFoundError as error:
         return not str(error.filename).startswith("/proc/")
     except (OSError, ValueError, KeyError, TypeError, IndexError):
@@ -131,9 +130,9 @@ def _spawn(session: Path, directory: Path, interval_ms: int) -> subprocess.Popen
 
 
 def _import_path() -> str:
-    """Where this process imports from, iotrace itself first, the current directory left out.
+    """Return this process's import path, iotrace first, absolute: the sidecar has another directory.
 
-    Not so if that is where installed packages lie. The sidecar has another current directory.
+    The current directory is left out, unless installed packages lie there.
     """
     own = str(Path(__file__).parents[3])
     try:
@@ -145,14 +144,14 @@ def _import_path() -> str:
     for entry in sys.path:
         if not entry or not (os.path.isabs(entry) or here):
             continue
-        place = os.path.realpath(entry)
-        if place != here or place in installed:
+        resolved = os.path.realpath(entry)
+        if resolved != here or resolved in installed:
             others.append(os.path.abspath(entry))
     return os.pathsep.join(dict.fromkeys([own, *others]))
 
 
 def _installed() -> list[str]:
-    """Directories of the interpreter's own and of installed packages."""
+    """Return the directories of the standard library and of installed packages."""
     user = site.getusersitepackages() if site.ENABLE_USER_SITE else None
     found = [sysconfig.get_path(kind) for kind in _KINDS] + site.getsitepackages()
     return [*found, user] if user else found

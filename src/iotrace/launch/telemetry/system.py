@@ -1,4 +1,4 @@
-"""What the whole host does: CPUs, memory, disks, network, pressure, and the job's cgroup."""
+"""Read the host's figures: CPUs, memory, disks, network, pressure, and the job's cgroup."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
+from iotrace.launch.telemetry import Record
 from iotrace.launch.telemetry.cgroups import groups_v1, groups_v2, parse_quota
 from iotrace.launch.telemetry.procfs import (
-    OpenFile,
+    ProcFile,
     parse_cpus,
     parse_disks,
     parse_memory,
@@ -25,7 +25,7 @@ class System:
     """Reads the host's figures. Each is timed, and absent where the kernel or a container hides it."""
 
     def __init__(self) -> None:
-        self._figures: list[tuple[str, Callable[[], Any]]] = []
+        self._figures: list[tuple[str, Callable[[], object]]] = []
         self._cpus_before: dict[int, tuple[int, int, int]] = {}
         self._disks = {name for name in _listing("/sys/block") if os.path.exists(f"/sys/block/{name}/device")}
         self._add("cpus", "/proc/stat", self._cpus)
@@ -36,9 +36,9 @@ class System:
             self._add(f"{name}_pressure_us", f"/proc/pressure/{name}", _pressure)
         self._add_cgroup()
 
-    def read(self) -> dict[str, Any]:
-        """The figures by name; ``cost_ns`` holds what reading each took."""
-        found: dict[str, Any] = {}
+    def read(self) -> tuple[Record, dict[str, int]]:
+        """Return the figures by name, and the ns that reading each took."""
+        found: Record = {}
         costs = {}
         for name, read in self._figures:
             before_ns = time.perf_counter_ns()
@@ -49,11 +49,11 @@ class System:
             except (OSError, ValueError, IndexError):  # unknown this time
                 pass
             costs[name] = time.perf_counter_ns() - before_ns
-        return {**found, "cost_ns": costs}
+        return found, costs
 
-    def _add(self, name: str, path: str, parse: Callable[[OpenFile], Any]) -> None:
+    def _add(self, name: str, path: str, parse: Callable[[ProcFile], object]) -> None:
         try:
-            file = OpenFile(path)
+            file = ProcFile(path)
         except OSError:
             return
         self._figures.append((name, lambda: parse(file)))
@@ -74,18 +74,18 @@ class System:
         self._add("cgroup_memory_bytes", f"{own[0]}/memory.current", lambda file: int(file.read()))
 
     def _add_quotas(self, directories: list[str]) -> None:
-        """A quota of any group above holds the job back, too: job managers set it on a parent."""
+        """A quota of any group above throttles the job, too: job managers set it on a parent."""
         files = {}
         for directory in directories:
             with suppress(OSError, ValueError):
-                file = OpenFile(f"{directory}/cpu.stat")
+                file = ProcFile(f"{directory}/cpu.stat")
                 if parse_quota(file.read()) is not None:  # else version 2 without its CPU controller
                     files[directory] = file
         if files:
             self._figures.append(("cgroup_quotas", lambda: _quotas(files)))
 
-    def _cpus(self, file: OpenFile) -> dict[int, tuple[int, int, int]]:
-        """Busy, iowait and idle ticks since the last time, of the CPUs that the job may use."""
+    def _cpus(self, file: ProcFile) -> dict[int, tuple[int, int, int]]:
+        """Return busy, iowait and idle ticks since the last call, of the CPUs that the job may use."""
         now, before = parse_cpus(file.read_all()), self._cpus_before
         self._cpus_before = now
         return {
@@ -95,11 +95,11 @@ class System:
         }
 
 
-def _pressure(file: OpenFile) -> dict[str, int]:
+def _pressure(file: ProcFile) -> dict[str, int]:
     return parse_pressure(file.read())
 
 
-def _quotas(files: dict[str, OpenFile]) -> dict[str, tuple[int, int]]:
+def _quotas(files: dict[str, ProcFile]) -> dict[str, tuple[int, int]]:
     found = {name: parse_quota(file.read()) for name, file in files.items()}
     return {name: counts for name, counts in found.items() if counts is not None}
 

@@ -1,4 +1,4 @@
-"""The traced command's processes on this host, found in /proc and sampled through open files."""
+"""Find the traced command's processes on this host in /proc, and sample them through open files."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import os
 import resource
 import struct
 import time
-from typing import Any
 
+from iotrace.launch.telemetry import Record
 from iotrace.launch.telemetry.procfs import (
     TICKS_PER_SECOND,
     UNKNOWN_IO,
-    OpenFile,
-    ReopenedFile,
+    ProcFile,
     Stat,
     parse_ids,
     parse_io,
     parse_last_pid,
     parse_stat,
     parse_switches,
+    read_stat,
 )
 from iotrace.session import names
 
@@ -39,7 +39,7 @@ _pack = struct.Struct(names.SAMPLE_FORMAT).pack
 class Member:
     """A process of the command. Its files refer to this process, even when its pid has come to another.
 
-    Without `kept_open`, where descriptors are few, they are opened each time, and its start told apart.
+    Without `kept_open`, where descriptors are few, they are opened each time, and its start is compared.
     """
 
     def __init__(self, number: int, pid: int, stat: Stat, launch: str, kept_open: bool = True) -> None:
@@ -49,17 +49,16 @@ class Member:
         self.start_ticks = stat.start_ticks
         self._rss_bytes = stat.rss_bytes
         self.kept_open = kept_open
-        open_file = OpenFile if kept_open else ReopenedFile
-        self._stat = open_file(f"/proc/{pid}/stat")
-        self._others: list[OpenFile | ReopenedFile | None] = []
+        self._stat = ProcFile(f"/proc/{pid}/stat", kept_open)
+        self._others: list[ProcFile | None] = []
         for name in ("io", "status"):
             try:
-                self._others.append(open_file(f"/proc/{pid}/{name}"))
+                self._others.append(ProcFile(f"/proc/{pid}/{name}", kept_open))
             except OSError:  # another user's (sudo): only its owner may see that
                 self._others.append(None)
 
     def sample(self) -> bytes | None:
-        """One record of `names.SAMPLE_FORMAT`; None when the process has ended."""
+        """Return one record of `names.SAMPLE_FORMAT`; None when the process has ended."""
         try:
             stat = parse_stat(self._stat.read())
         except OSError:
@@ -85,7 +84,7 @@ class Member:
         )
 
     def switches(self) -> tuple[int, int] | None:
-        """Context switches of its main thread so far, voluntary and involuntary; None where unknown."""
+        """Return its main thread's voluntary and involuntary context switches so far; None where unknown."""
         try:
             return parse_switches(self._others[1].read(8192)) if self._others[1] is not None else None
         except (OSError, IndexError, ValueError):
@@ -109,21 +108,21 @@ class Tree:
         self._earliest_ticks = own_start_ticks - _EARLIER_TICKS
         self._foreign = {os.getpid()}
         self._last_pid = self._looked_to = 0
-        self._newest: OpenFile | None = None
+        self._newest: ProcFile | None = None
         self._most_open = (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _KEPT_FREE) // _FILES_OF_A_MEMBER
         self._numbers = 0
         self.members: dict[int, Member] = {}
         self._unsampled: list[Member] = []
 
-    def scan(self) -> list[dict[str, Any]]:
-        """Take in new processes; returns a ``process`` record for each."""
+    def scan(self) -> list[Record]:
+        """Take in new processes; return a ``process`` record for each."""
         present = {int(name) for name in os.listdir("/proc") if name.isdigit()}
         self._foreign = set() if self._pids_began_anew() else self._foreign & present
         self._looked_to = self._last_pid
         return self._take_in(sorted(present - self._foreign - self.members.keys()))
 
-    def scan_newest(self) -> list[dict[str, Any]]:
-        """The same by the pids that were given since the last look: cheap where few were."""
+    def scan_newest(self) -> list[Record]:
+        """Do the same for the pids given since the last scan: cheap where they are few."""
         try:
             newest = self._newest_pid()
         except (OSError, ValueError, IndexError):
@@ -134,12 +133,12 @@ class Tree:
         self._looked_to = newest
         return self._take_in([pid for pid in given if pid not in self.members])
 
-    def _take_in(self, pids: list[int]) -> list[dict[str, Any]]:
-        told = []
+    def _take_in(self, pids: list[int]) -> list[Record]:
+        found = []
         now_ticks = time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_PER_SECOND
         for pid in pids:
             try:
-                stat = parse_stat(_read(f"/proc/{pid}/stat"))
+                stat = read_stat(pid)
                 launch = self._launch_of(pid, stat)
                 if launch is None:
                     if now_ticks - stat.start_ticks > _YOUNG_TICKS:
@@ -155,11 +154,11 @@ class Tree:
             self._numbers += 1
             self.members[pid] = member
             self._unsampled.append(member)
-            told.append(_describe(member, stat, own_pid))
-        return told
+            found.append(_describe(member, stat, own_pid))
+        return found
 
     def _pids_began_anew(self) -> bool:
-        """Whether a pid that was foreign may be a new process by now."""
+        """Say whether a pid that was foreign may be a new process by now."""
         before = self._last_pid
         try:
             self._last_pid = self._newest_pid()
@@ -169,11 +168,11 @@ class Tree:
 
     def _newest_pid(self) -> int:
         if self._newest is None:
-            self._newest = OpenFile("/proc/loadavg")
+            self._newest = ProcFile("/proc/loadavg")
         return parse_last_pid(self._newest.read())
 
     def sample(self, new_alone: bool = False) -> bytes:
-        """A sample of each member, or of those that have none yet; those that have ended leave."""
+        """Return a sample of each member, or of those that have none yet; those that have ended leave."""
         parts = []
         members = self._unsampled if new_alone else list(self.members.values())
         self._unsampled = []
@@ -187,12 +186,12 @@ class Tree:
         return b"".join(parts)
 
     def switches(self) -> list[tuple[int, int, int]]:
-        """Number of the process, and its main thread's voluntary and involuntary context switches so far."""
+        """Return `Member.switches` of each member after its number."""
         counted = [(member.number, member.switches()) for member in self.members.values()]
         return [(number, *pair) for number, pair in counted if pair is not None]
 
     def _launch_of(self, pid: int, stat: Stat) -> str | None:
-        """The directory of the launcher that the process belongs to; None if it is foreign or dead."""
+        """Return the directory of the launcher that the process belongs to; None if it is foreign or dead."""
         if stat.start_ticks < self._earliest_ticks or stat.state in _DEAD:
             return None
         parent = self.members.get(stat.ppid)
@@ -211,7 +210,7 @@ class Tree:
         return None
 
 
-def _describe(member: Member, stat: Stat, own_pid: int) -> dict[str, Any]:
+def _describe(member: Member, stat: Stat, own_pid: int) -> Record:
     asleep_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
     try:
         name = _read(f"/proc/{member.pid}/comm").decode(errors="replace").strip()
