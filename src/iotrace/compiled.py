@@ -31,6 +31,14 @@ def available() -> bool:
     return library() is not None
 
 
+def missing(what: str, how_much: str) -> str:
+    """Say that doing `what` is slower by `how_much` without the library."""
+    return (
+        f"the compiled library of iotrace is missing: {what} gives the same result {how_much} slower; "
+        "with a C compiler, install iotrace again"
+    )
+
+
 def loaded() -> ctypes.CDLL:
     """Return the library.
 

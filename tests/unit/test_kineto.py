@@ -171,7 +171,7 @@ def test_a_cut_archive_keeps_its_whole_events(tmp_path: Path) -> None:
         "the gzip stream breaks off",
         "it breaks off before its end",
         "1 event could not be read, the first",
-        "does not say what its times are counted from: they have no date",
+        "it does not say what its times are counted from: they have no date",
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,6 +72,7 @@ def _of_session(path: Path, kernel_gap_us: float) -> Report:
 
 
 def _of_traces(paths: tuple[Path, ...], kernel_gap_us: float) -> Report:
+    from iotrace import compiled
     from iotrace.analysis.traces import analyse_traces
     from iotrace.report.progress import watched
     from iotrace.sources.kineto.reader import read_kineto
@@ -80,6 +82,9 @@ def _of_traces(paths: tuple[Path, ...], kernel_gap_us: float) -> Report:
         for path in paths:
             progress(f"reading {path}")
             traces.append(read_kineto(path))
+        if not compiled.available():
+            note = compiled.missing("reading traces", "ten to twenty times")
+            print(f"iotrace: {note}", file=sys.stderr)
         progress("finding out what the accelerator did")
         return analyse_traces(traces, kernel_gap_us)
 

@@ -229,10 +229,7 @@ def _summarise(
             "100 days; .pftrace keeps every ns"
         )
     if not compiled.available():
-        notes.append(
-            "the compiled library of iotrace is missing: merging gives the same result four to eight times "
-            "slower; with a C compiler, install iotrace again"
-        )
+        notes.append(compiled.missing("merging", "four to eight times"))
     if suffix == ".json" and max(sizes) > _BROWSER_JSON_BYTES:
         notes.append(
             f"{max(sizes) / 2**30:.1f} GiB of JSON is more than a browser opens: write .pftrace, "

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from iotrace.merge.inputs import DFTRACER, SESSION, Source
 from iotrace.merge.session_input import bound_of, timeline_of
 from iotrace.sources.byte_stream import Progress, blocks, is_compressed, silent, size_of
+from iotrace.sources.chrome import json_text
 from iotrace.sources.chrome.event import us_to_ns
+from iotrace.sources.chrome.lenient_decoder import event_of, objects
 from iotrace.sources.chrome.raw_batch import text_scan
 from iotrace.sources.chrome.reader import Scanner
 from iotrace.sources.clocks.session_clock import Clock
@@ -40,7 +41,7 @@ _UNITRACE = re.compile(rb'"(?:RANK (\d{1,9}) )?HOST<([^<>"]{1,256})>"')
 _HOST = re.compile(rb'"host_name"\s*:\s*"([^"\\]{1,256})"')
 _STEP = re.compile(rb'"ProfilerStep\s?#(\d{1,12})"')
 _LIBRARIES = (b'"n', b'"r', b'"one')  # how names of kernels begin: NCCL's, RCCL's, oneCCL's
-_decoder = json.JSONDecoder(strict=False, parse_float=Decimal)
+_LONGEST_EVENT = 16384
 _MOST_COLLECTIVES = 5_000
 BY_ORDER = "#"  # begins the last part of a key where the trace has no sequence numbers
 # What every rank ends together. The root of a broadcast, and who hands in to a reduction, may be through
@@ -264,42 +265,37 @@ class _Finder:
         """No more blocks."""
         self.feed(b" " * 65536)
 
-    def _event(self, data: bytes, at: int) -> dict[str, Any] | None:
+    def _event(self, data: bytes, at: int) -> tuple[dict[str, Any], int, int] | None:
+        """Decode the event around `at` as the file's reader does: its keys, start and end in ns."""
         start = data.rfind(b'"ph"', max(0, at - 300), at)
         start = data.rfind(b"{", max(0, at - 400), start if start >= 0 else at)
         if start < 0:
             return None
-        text = data[start : start + 16384].decode(errors="replace")
+        text = json_text.decode(data[start : start + _LONGEST_EVENT])
         try:
-            found, _ = _decoder.raw_decode(text)
-        except (ValueError, RecursionError):
+            found = next(objects(text, 0, final=False), None)
+            if found is None or found.value is None or found.value["ph"] != "X":
+                return None
+            _, start_ns, duration_ns, _, _ = event_of(found.value)
+        except (ValueError, msgspec.MsgspecError, RecursionError, TypeError, OverflowError):
             return None
-        return found if isinstance(found, dict) else None
+        return found.value, start_ns, start_ns + duration_ns
 
     def _step(self, data: bytes, match: re.Match[bytes]) -> None:
-        event = self._event(data, match.start())
-        if event is None or event.get("ph") != "X" or str(event.get("cat", "")).startswith("gpu"):
-            return
-        try:
-            start = us_to_ns(event["ts"])
-            end = start + us_to_ns(event.get("dur", 0))
-        except (ValueError, KeyError):
-            return
-        self._found.steps[int(match[1])] = (start, end)
+        found = self._event(data, match.start())
+        if found is not None and not str(found[0].get("cat", "")).startswith("gpu"):
+            self._found.steps[int(match[1])] = found[1:]
 
     def _collective(self, data: bytes, at: int) -> None:
-        event = self._event(data, at)
-        if event is None or event.get("ph") != "X" or str(event.get("cat", "")).lower() != "kernel":
+        found = self._event(data, at)
+        if found is None or str(found[0].get("cat", "")).lower() != "kernel":
             return
+        event, _, end = found
         args = event.get("args")
         args = args if isinstance(args, dict) else {}
         name = str(event.get("name", ""))
         kind = str(args.get("Collective name") or name.split("(")[0])
         if not any(word in kind.lower().replace("_", "") for word in _TOGETHER):
-            return
-        try:
-            end = us_to_ns(event["ts"]) + us_to_ns(event.get("dur", 0))
-        except (ValueError, KeyError):
             return
         # Groups of other ranks may have the same name.
         group = f"{args.get('Process Group Name', '')} {args.get('Process Group Ranks', '')}"

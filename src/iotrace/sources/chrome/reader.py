@@ -152,7 +152,7 @@ class Scanner(Generic[Events]):
             batch, left = self._decoded(buffer[:size])
             if batch is not None or self._offset > offset:
                 return batch, left + buffer[size:]
-            self._mended = mended
+            self._mended, self._offset = mended, offset
             if size >= len(buffer):
                 return None, None
             size *= 8
@@ -160,7 +160,9 @@ class Scanner(Generic[Events]):
     def _decoded(self, piece: bytes) -> tuple[EventBatch | None, bytes]:
         """The whole events at the piece's front, and what is left of it."""
         piece, cut = self._clean(piece)
-        piece = piece.lstrip(b" ,")
+        stripped = piece.lstrip(b" ,")
+        self._offset += len(piece) - len(stripped)
+        piece = stripped
         if self._separator is None:
             self._separator = _separator_of(piece)
         if self._separator is not None:  # there are two whole events

@@ -101,7 +101,7 @@ def _base(document: dict[str, Any], start_ns: Column, near_ns: int | None, probl
     if not len(start_ns) or int(np.median(start_ns)) > _YEAR_2000_NS:
         return 0
     if near_ns is None:
-        problems.append("does not say what its times are counted from: they have no date")
+        problems.append("it does not say what its times are counted from: they have no date")
         return None
     first_ns = int(start_ns.min())
     periods = round((near_ns - first_ns) / _BASE_QUANTUM_NS)
