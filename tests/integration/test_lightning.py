@@ -13,7 +13,12 @@ import pytest
 from tests.support.perfetto import ERRORS, query
 from tests.support.runs import Run, run_script
 
-NAMESPACES = ["pytorch_lightning", "lightning.pytorch"]
+# One namespace for each test, the other by --slow: both are the same library.
+OLD, NEW = "pytorch_lightning", "lightning.pytorch"
+OLD_FIRST = [OLD, pytest.param(NEW, marks=pytest.mark.slow)]
+NEW_FIRST = [NEW, pytest.param(OLD, marks=pytest.mark.slow)]
+OVERLAPS = """select count(*) from slice s join slice p on p.ts < s.ts + s.dur and s.ts < p.ts + p.dur
+    where s.category = 'step' and p.category = 'phase' and p.name = 'validation'"""
 
 PROGRAM = """
 import json, logging, sys, time, warnings
@@ -23,7 +28,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 import NAMESPACE as pl
 logging.getLogger(pl.__name__).setLevel(logging.ERROR)
 
-seen = {}
+seen, training_ms = {}, []
 def count(phase):
     seen[phase] = seen.get(phase, 0) + 1
 
@@ -47,7 +52,9 @@ class Model(pl.LightningModule):
         self.automatic_optimization = not manual
     def training_step(self, batch, index):
         count("training")
+        begin = time.monotonic()
         time.sleep(0.005)
+        training_ms.append(1e3 * (time.monotonic() - begin))
         if self.fail:
             raise ValueError("the program's own")
         return self.layer(batch).sum() if self.automatic_optimization else None
@@ -104,7 +111,7 @@ used.predict(model, some)
 """
 
 
-@pytest.mark.parametrize("namespace", NAMESPACES)
+@pytest.mark.parametrize("namespace", NEW_FIRST)
 def test_phases_are_told_apart(tmp_path: Path, namespace: str) -> None:
     run = run_script(tmp_path, program(namespace, EVERYTHING))
     rank, seen = checked(run)
@@ -118,14 +125,15 @@ def test_phases_are_told_apart(tmp_path: Path, namespace: str) -> None:
     assert (primary["kind"], primary["batches"]) == ("training", 16)
     # Two epochs of eight; each epoch's last step ends where the validation begins.
     assert rank["steps"]["count"] == 15
-    assert rank["steps"]["p95_ms"] < 30
-    phases, steps, errors = query(
+    phases, steps, overlaps, errors = query(
         run.session / "out" / "rank0.json.gz",
         "select name from slice where category = 'phase' order by ts",
         "select count(*), sum(p.name = 'training') from slice s join slice p "
         "where s.category = 'step' and p.category = 'phase' and s.ts >= p.ts and s.ts < p.ts + p.dur",
+        OVERLAPS,
         ERRORS,
     )
+    assert overlaps == [[0]]
     one_fit = ["sanity check", *["training", "validation"] * 2]
     assert [name for (name,) in phases] == [*one_fit, *one_fit, "validation", "test", "predict"]
     assert steps == [[16, 16]]
@@ -137,16 +145,18 @@ trainer(max_epochs=1, val_check_interval=0.25).fit(Model(manual=True), loader(16
 """
 
 
-@pytest.mark.parametrize("namespace", NAMESPACES)
+@pytest.mark.parametrize("namespace", OLD_FIRST)
 def test_validation_inside_an_epoch_is_no_compute_of_a_step(tmp_path: Path, namespace: str) -> None:
-    rank, seen = checked(run_script(tmp_path, program(namespace, MID_EPOCH)))
+    run = run_script(tmp_path, program(namespace, MID_EPOCH))
+    rank, seen = checked(run)
     assert delivered(rank) == seen == {"sanity check": 2, "training": 8, "validation": 8}
     # Optimisation is manual and nothing is ever differentiated: Lightning's word makes it training.
     training, _ = sorted(rank["loaders"], key=lambda loader: loader["kind"])
     assert (training["kind"], training["primary"]) == ("training", True)
     assert rank["steps"]["count"] == 7
-    # A validation takes 60 ms and follows every second step.
-    assert rank["steps"]["p95_ms"] < 40
+    # A validation follows every second step, and is no part of it.
+    overlaps, errors = query(run.session / "out" / "rank0.json.gz", OVERLAPS, ERRORS)
+    assert (overlaps, errors) == ([[0]], [])
 
 
 STREAM = """
@@ -154,15 +164,15 @@ trainer(max_epochs=2).fit(Model(), DataLoader(Stream(), batch_size=2, num_worker
 """
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_batches_taken_in_advance_are_those_trained_on(tmp_path: Path, workers: int) -> None:
     body = STREAM.replace("WORKERS", str(workers))
-    rank, seen = checked(run_script(tmp_path, program("pytorch_lightning", body)))
+    run = run_script(tmp_path, program(NEW, f"{body}\nprint(json.dumps(training_ms))"))
+    rank, seen = checked(run)
     assert delivered(rank) == seen == {"sanity check": 2, "training": 16, "validation": 4}
-    # Every step holds the sleep of its training_step, also an epoch's first and last.
+    # Every step holds its training_step, also an epoch's first and last.
     assert rank["steps"]["count"] == 15
-    assert rank["steps"]["p50_ms"] >= 5
-    assert rank["steps"]["mean_ms"] * 15 >= 15 * 5
+    assert rank["steps"]["p50_ms"] >= min(json.loads(run.stdout.splitlines()[0]))
 
 
 def run_bare(directory: Path, script: str) -> Run:
@@ -192,7 +202,7 @@ seen = counted
 """
 
 
-@pytest.mark.parametrize("namespace", NAMESPACES)
+@pytest.mark.parametrize("namespace", NEW_FIRST)
 def test_the_callback_profiles_without_the_launcher(tmp_path: Path, namespace: str) -> None:
     # Sorted imports bring iotrace.lightning before Lightning.
     run = run_bare(tmp_path, "import iotrace.lightning\n" + program(namespace, CALLBACK))

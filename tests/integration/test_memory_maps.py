@@ -83,10 +83,9 @@ def test_page_faults_are_read_and_charged_to_the_mapped_file(tmp_path: Path, way
 
 def test_a_dataset_that_sleeps_over_a_memory_map_transforms(tmp_path: Path) -> None:
     make_data(tmp_path)
-    run = run_script(tmp_path, PROGRAM, "sleep", "0")
+    run = run_script(tmp_path, PROGRAM, "sleep", "0", OMP_NUM_THREADS="1")
     assert run.code == 0, run.stderr
     causes = run.report()["ranks"][0]["data_wait"]["causes_ms"]
-    assert max(causes, key=causes.__getitem__) == "transform"
     assert causes["read"] < causes["transform"]
 
 

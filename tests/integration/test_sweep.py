@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.alone
+from tests.support.runs import report_of
+from tests.support.waiting import PATIENCE_S, eventually
 
 # Prepares a batch in PREP_S and computes for COMPUTE_S: the knee is at PREP_S / COMPUTE_S workers.
 LOOP = """
@@ -54,40 +54,39 @@ def result_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return found
 
 
-def test_the_knee_the_ceiling_and_the_model(tmp_path: Path) -> None:
-    words = ["--workers", "1,2,4,7", "--steps", "24", "-o", "s", "--json", "--csv", "table.csv"]
+def test_points_and_ceiling_are_what_their_sessions_hold(tmp_path: Path) -> None:
+    """Where the knee lies, and what the model says, is computed in tests/unit/test_sweep.py."""
+    words = ["--workers", "1,4", "--steps", "16", "-o", "s", "--json", "--csv", "table.csv"]
     done = sweep(tmp_path, *words, "--", sys.executable, "train.py")
     assert done.returncode == 0, done.stderr
     result = result_of(done)
     rows = {row["workers"]: row for row in result["points"]}
-    assert sorted(rows) == [1, 2, 4, 7]
-    # Four workers are the fewest that keep up: ceil(0.12 / 0.04) = 3 is not among the points.
-    assert result["advice"]["workers"] == 4
-    assert result["advice"]["limited_by"] == "compute"
-    assert result["ceiling"]["per_second"] == pytest.approx(1 / 0.04, rel=0.03)
+    assert sorted(rows) == [1, 4]
+    assert result["advice"]["workers"] in rows
+    assert result["ceiling"]["per_second"] > 0
     for row in rows.values():
-        assert row["predicted_per_second"] == pytest.approx(row["per_second"], rel=0.1)
-        # Beyond the ceiling's step lies the exposed wait, and nothing else.
-        beyond_ms = row["step_ms"] - result["ceiling"]["step_ms"]
-        wait_ms = row["raw_wait_fraction"] * row["step_ms"]
-        assert beyond_ms == pytest.approx(wait_ms, abs=0.05 * row["step_ms"])
+        (session,) = row["sessions"]
+        (rank,) = report_of(tmp_path / session)["ranks"]
+        assert row["per_second"] == pytest.approx(rank["steps"]["per_second"])
+        assert row["raw_wait_fraction"] == pytest.approx(rank["data_wait"]["raw_wait_fraction"])
+        assert sum(row["causes_ms"].values()) == pytest.approx(rank["data_wait"]["raw_ms"])
+        assert row["predicted_per_second"] > 0
         # The evaluation's loader kept its own workers, the training's did not.
         assert row["ended"] is True
-    assert rows[1]["stopped_by"] == "workers"
-    assert rows[1]["causes_ms"]["transform"] > 0.9 * rows[1]["raw_wait_fraction"] * rows[1]["step_ms"]
+    assert max(rows[1]["causes_ms"], key=rows[1]["causes_ms"].get) == "transform"
     lines = (tmp_path / "table.csv").read_text().splitlines()
-    assert [line.split(",")[0] for line in lines] == ["workers", "1", "2", "4", "7"]
+    assert [line.split(",")[0] for line in lines] == ["workers", "1", "4"]
     output = (tmp_path / "s" / "runs" / "point_workers=4_0" / "output.log").read_text()
     assert "loader of Slow: 0, None → 4, 2" in output
     assert output.count("→") == 1 or "ended here" in output
 
 
 def test_a_placeholder_is_filled_and_the_agent_sets_nothing(tmp_path: Path) -> None:
-    words = ["--workers", "0,2", "--steps", "6", "--no-ceiling", "-o", "s", "--json"]
+    words = ["--workers", "2", "--steps", "6", "--no-ceiling", "-o", "s", "--json"]
     done = sweep(tmp_path, *words, "--", sys.executable, "train.py", "{workers}")
     assert done.returncode == 0, done.stderr
     result = result_of(done)
-    assert [row["workers"] for row in result["points"]] == [0, 2]
+    assert [row["workers"] for row in result["points"]] == [2]
     assert result["ceiling"] is None
     output = (tmp_path / "s" / "runs" / "point_workers=2_0" / "output.log").read_text()
     assert "→" not in output
@@ -106,11 +105,9 @@ def test_ctrl_c_keeps_what_there_is_and_resume_runs_the_rest(tmp_path: Path) -> 
         start_new_session=True,
     )
     second = tmp_path / "s" / "runs" / "point_workers=2_0" / "session" / "processes"
-    deadline = time.monotonic() + 60
-    while not second.exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    eventually(second.exists)
     os.killpg(running.pid, signal.SIGINT)
-    stdout, stderr = running.communicate(timeout=60)
+    stdout, stderr = running.communicate(timeout=PATIENCE_S)
     assert running.returncode == 130, stderr
     assert "--resume" in stderr
     assert "not run" in stdout
@@ -153,8 +150,8 @@ def test_a_sweep_from_python(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(LOOP)
     script = f"""
 import iotrace
-result = iotrace.sweep([{sys.executable!r}, "train.py"], workers=[1, 2], steps=5, ceiling=False, output="s")
+result = iotrace.sweep([{sys.executable!r}, "train.py"], workers=[2], steps=5, ceiling=False, output="s")
 print([row.workers for row in result.points], result.complete, result.advice.workers)
 """
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "[1, 2] True 2\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "[2] True 2\n"), done.stderr
