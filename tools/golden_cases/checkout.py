@@ -37,6 +37,11 @@ class Checkout:
         path = path.resolve()
         if not (path / "src" / "iotrace" / "__init__.py").exists():
             raise SystemExit(f"golden: {path} is no checkout of iotrace: it has no src/iotrace")
+        built = max((file.stat().st_mtime for file in path.glob("src/**/_compiled.*")), default=0.0)
+        if built < max(file.stat().st_mtime for file in path.glob("src/**/*.c")):
+            print(
+                f"golden: the compiled library of {path} is missing or older than its source", file=sys.stderr
+            )
         own = path / ".venv-test" / "bin" / "python"
         return cls(path, python or (str(own) if own.exists() else sys.executable))
 

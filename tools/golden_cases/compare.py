@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tools.golden_cases import differences
+from tools.golden_cases import differences, normal
 from tools.golden_cases.native import decoded
 from tools.golden_cases.write import MARKER
 
@@ -50,8 +50,9 @@ def _compare(name: str, first: Path, second: Path, words: bool) -> Iterator[str]
     one, other = a.decode(), b.decode()
     if name.endswith("/printed.txt"):
         yield from differences.printed(one, other, words)
-    elif ".json" in name or name.endswith(".pftrace"):
-        yield from differences.multisets(one.splitlines(), other.splitlines())
+    elif ".json" in name or name.endswith((".pftrace", ".pfw.txt")):
+        lines = [normal.without_version(text.splitlines()) for text in (one, other)]
+        yield from differences.multisets(*lines)
     else:
         yield from differences.texts(one.splitlines(), other.splitlines(), words)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ _QUERIES = {
 }
 # Numbers of tracks in the file, which say nothing.
 _NUMBERS = frozenset({"trace_id", "parent_track_uuid", "track_uuid"})
-_VERSION = re.compile(r'"version":"[^"]*"')
 
 
 def decoded(trace: Path) -> str:
@@ -60,7 +58,7 @@ def decoded(trace: Path) -> str:
     lines += [("metadata", *row) for row in found["metadata"]]
     lines += [("error", *row) for row in found["errors"]]
     encode = json.JSONEncoder(sort_keys=True).encode
-    return _VERSION.sub('"version":"<version>"', "\n".join(sorted(map(encode, lines))) + "\n")
+    return "\n".join(sorted(map(encode, lines))) + "\n"
 
 
 def _tracks(rows: list[list[Any]], processes: dict[Any, str], threads: dict[Any, str]) -> dict[Any, str]:

@@ -18,12 +18,24 @@ Masked, and nothing else:
   paths       of the working directory and the recorded inputs everywhere, of the checkout on standard error
   seconds     how long the command took: "seconds" and "others_pct" in --json of merge and sweep,
               and "in 0.1 s (23 MB/s)" in the text of merge
+  versions    of iotrace in merged files
+  order       of events in files of Chrome JSON, of lines in logs of dftracer
+  tracks      their numbers in native traces
+Of what agents record: times, pids, ids of threads and texts, sizes of files, directories, the machine; how
+often a tick and telemetry are recorded, and idle workers; POSIX calls of workers and outside the program's
+directory.
 """
+_VERSION = re.compile(r'("version\\?":\\?")[^"\\]*')
 _FRAMES = re.compile(r"^(Traceback \(most recent call last\):\n)(?:[ ].*\n)+", re.MULTILINE)
 _SECONDS = [
     (re.compile(r'("(?:seconds|others_pct)": ?)[0-9.e+-]+'), r"\1<seconds>"),
     (re.compile(r" in [0-9.]+ s \([0-9.,]+ MB/s\)"), " in <seconds>"),
 ]
+
+
+def without_version(lines: list[str]) -> list[str]:
+    """Lines of a merged file without the version of iotrace that wrote it."""
+    return [_VERSION.sub(r"\1<version>", line) if "iotrace_merge" in line else line for line in lines]
 
 
 class Masks:

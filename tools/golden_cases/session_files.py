@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 _SPAN = struct.Struct("<qqqqiiiiiiiiq")
-# How often these are written depends on how long the program ran.
-_BY_TIME = frozenset({"tick", "idle"})
+_LEFT_OUT = frozenset({"text", "idle"})  # texts stand in the spans; how often a worker is idle is chance
 _MASKED = re.compile(
     r"(_ns|pids?|tid|clock|rchar|wchar|syscr|syscw|read_bytes|write_bytes|cancelled_write_bytes|id|boot_id"
     r"|bytes|path|source|prefix|why|python|executable|prefixes|cpus|argv|cwd|node|host|iotrace_version)$"
@@ -39,9 +38,9 @@ def lines_of(session: Path, mask: Callable[[str], str]) -> list[str]:
         counted[f"{label}: process.json {_masked(process)}"] += 1
         for record in records:
             line = f"{label}: {mask(_masked(record))}"
-            if record["type"] in _BY_TIME:
+            if record["type"] == "tick":
                 by_time.add(line)
-            elif record["type"] != "text":
+            elif record["type"] not in _LEFT_OUT:
                 counted[line] += 1
         counted.update(f"{label}: {mask(line)}" for line in _spans(directory, records))
         counted.update(f"{label}: {line}" for line in _ranges(directory))
@@ -65,7 +64,12 @@ def _tree(session: Path) -> Iterator[str]:
 
 
 def _calls(session: Path, mask: Callable[[str], str]) -> Iterator[str]:
-    """Each POSIX call on a file below the program's directory."""
+    """Each POSIX call of a main process on a file below the program's directory.
+
+    Of a loader's worker, which is ended by its parent, dftracer may hold the last calls back.
+    """
+    described = [json.loads(path.read_bytes()) for path in session.glob("**/process.json")]
+    mains = {process["pid"] for process in described if process["role"] == "main"}
     events = []
     for path in session.glob("**/posix/*.pfw"):
         for line in _lines(path):
@@ -76,7 +80,11 @@ def _calls(session: Path, mask: Callable[[str], str]) -> Iterator[str]:
     files = {event["args"]["value"]: event["args"]["name"] for event in events if event.get("name") == "FH"}
     for event in events:
         file = mask(files.get(event.get("args", {}).get("fhash"), ""))
-        if event.get("cat") in ("POSIX", "STDIO") and file.startswith(("<work>/", "data/")):
+        if (
+            event.get("pid") in mains
+            and event.get("cat") in ("POSIX", "STDIO")
+            and file.startswith(("<work>/", "data/"))
+        ):
             yield f"{event['name']} of {_NUMBERS.sub('#', file)}"
 
 
@@ -105,15 +113,15 @@ def _kind(value: Any) -> str:
 
 
 def _spans(directory: Path, records: list[dict[str, Any]]) -> Iterator[str]:
-    """Kind, name, file and bytes of each span, and which of its figures are unknown."""
+    """Kind, name, file and bytes of each span, and whether its faults and delays are known."""
     path = directory / "spans.bin"
     data = path.read_bytes() if path.exists() else b""
     if len(data) % _SPAN.size:
         yield "spans.bin is cut"
     texts = {record["id"]: record["text"] for record in records if record["type"] == "text"}
     for span in _SPAN.iter_unpack(data[: len(data) // _SPAN.size * _SPAN.size]):
-        _, _, cpu, size, _, name, file, kind, minor, _, _, _, delay = span
-        unknown = [text for text, value in (("cpu", cpu), ("faults", minor), ("delay", delay)) if value < 0]
+        _, _, _, size, _, name, file, kind, minor, _, _, _, delay = span
+        unknown = [text for text, value in (("faults", minor), ("delay", delay)) if value < 0]
         yield (
             f"span kind {kind} {texts.get(name)} file {texts.get(file)} bytes {size} "
             f"unknown {' '.join(unknown) or 'nothing'}"
