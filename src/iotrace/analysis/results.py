@@ -15,11 +15,11 @@ from iotrace.session.manifest import NotCaptured
 SCHEMA_VERSION = 1
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of every result: immutable, encoded with all fields."""
+class ReportPart(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of the parts of a report: immutable, encoded with all fields."""
 
 
-_Made = TypeVar("_Made", bound=Result)
+_Made = TypeVar("_Made", bound=ReportPart)
 
 
 def unknown(kind: type[_Made], **known: Any) -> _Made:
@@ -27,7 +27,7 @@ def unknown(kind: type[_Made], **known: Any) -> _Made:
     return kind(**{**dict.fromkeys(kind.__struct_fields__), **known})
 
 
-class SessionInfo(Result, frozen=True, kw_only=True):
+class SessionInfo(ReportPart, frozen=True, kw_only=True):
     path: str
     argv: list[str]
     exit_code: int | None
@@ -36,7 +36,7 @@ class SessionInfo(Result, frozen=True, kw_only=True):
     iotrace_version: str | None
 
 
-class Excluded(Result, frozen=True, kw_only=True):
+class Excluded(ReportPart, frozen=True, kw_only=True):
     """Steps left out of the figures: the first, those awaiting a worker's first batch, those profiled."""
 
     first: int
@@ -44,7 +44,7 @@ class Excluded(Result, frozen=True, kw_only=True):
     profiled: int
 
 
-class Steps(Result, frozen=True, kw_only=True):
+class Steps(ReportPart, frozen=True, kw_only=True):
     count: int
     excluded: Excluded
     mean_ms: float | None
@@ -54,7 +54,7 @@ class Steps(Result, frozen=True, kw_only=True):
     samples_per_second: float | None
 
 
-class FileCost(Result, frozen=True, kw_only=True):
+class FileCost(ReportPart, frozen=True, kw_only=True):
     """A file's share of the data wait."""
 
     path: str
@@ -63,7 +63,7 @@ class FileCost(Result, frozen=True, kw_only=True):
     decode_ms: float
 
 
-class WorstBatch(Result, frozen=True, kw_only=True):
+class WorstBatch(ReportPart, frozen=True, kw_only=True):
     batch: int
     epoch: int
     wait_ms: float
@@ -74,7 +74,7 @@ class WorstBatch(Result, frozen=True, kw_only=True):
     files: list[str]
 
 
-class DataWait(Result, frozen=True, kw_only=True):
+class DataWait(ReportPart, frozen=True, kw_only=True):
     raw_ms: float | None
     exposed_ms: float | None
     exposed_source: str | None
@@ -89,7 +89,7 @@ class DataWait(Result, frozen=True, kw_only=True):
     worst_batches: list[WorstBatch]
 
 
-class LoaderResult(Result, frozen=True, kw_only=True):
+class LoaderResult(ReportPart, frozen=True, kw_only=True):
     id: int
     kind: str
     primary: bool
@@ -108,7 +108,7 @@ class LoaderResult(Result, frozen=True, kw_only=True):
     failures: list[str]
 
 
-class RegionResult(Result, frozen=True, kw_only=True):
+class RegionResult(ReportPart, frozen=True, kw_only=True):
     """A part of the program that its author named, over the whole run; `wait_ms` is per measured step."""
 
     name: str
@@ -118,7 +118,7 @@ class RegionResult(Result, frozen=True, kw_only=True):
     wait_ms: float | None
 
 
-class FileIo(Result, frozen=True, kw_only=True):
+class FileIo(ReportPart, frozen=True, kw_only=True):
     path: str
     opens: int
     reads: int
@@ -140,7 +140,7 @@ class ProcessCoverage(msgspec.Struct, frozen=True):
     kernel_bytes: int | None
 
 
-class Io(Result, frozen=True, kw_only=True):
+class Io(ReportPart, frozen=True, kw_only=True):
     coverage: float | None
     calls: int
     bytes: int
@@ -149,7 +149,7 @@ class Io(Result, frozen=True, kw_only=True):
     processes: list[ProcessCoverage]
 
 
-class Gpu(Result, frozen=True, kw_only=True):
+class Gpu(ReportPart, frozen=True, kw_only=True):
     """An accelerator that the rank used (any, where that is unknown), or a MIG instance of one.
 
     Means and sums are over the measured time: what the measured steps cover.
@@ -181,7 +181,7 @@ class Gpu(Result, frozen=True, kw_only=True):
     throttle_reasons: dict[str, float]
 
 
-class ProcessUse(Result, frozen=True, kw_only=True):
+class ProcessUse(ReportPart, frozen=True, kw_only=True):
     """What a process of the rank used; `rss_peak_bytes` over its life, the rest over the measured time."""
 
     pid: int
@@ -195,7 +195,7 @@ class ProcessUse(Result, frozen=True, kw_only=True):
     storage_write_bytes: int | None
 
 
-class HostUse(Result, frozen=True, kw_only=True):
+class HostUse(ReportPart, frozen=True, kw_only=True):
     """The rank's host over the measured time, of the CPUs that the job may use; shares are 0 to 1.
 
     `cpu_throttled_fraction` is a share of the CPU quota's periods. `pressure_fraction` is the kernel's (PSI):
@@ -212,7 +212,7 @@ class HostUse(Result, frozen=True, kw_only=True):
     sampler_cpu_pct_mean: float | None
 
 
-class System(Result, frozen=True, kw_only=True):
+class System(ReportPart, frozen=True, kw_only=True):
     """`cpu_pct_mean`: CPU of the rank's processes over the measured steps; 100 is one core."""
 
     gpus: list[Gpu]
@@ -223,7 +223,7 @@ class System(Result, frozen=True, kw_only=True):
     host: HostUse | None
 
 
-class IdleByModule(Result, frozen=True, kw_only=True):
+class IdleByModule(ReportPart, frozen=True, kw_only=True):
     """Idle time that kernels of a module and phase ended; communication that was launched there."""
 
     module: str | None
@@ -232,7 +232,7 @@ class IdleByModule(Result, frozen=True, kw_only=True):
     comm_us: float
 
 
-class StreamIdle(Result, frozen=True, kw_only=True):
+class StreamIdle(ReportPart, frozen=True, kw_only=True):
     """A stream's own gaps, whatever other streams did meanwhile."""
 
     device: int | None
@@ -242,7 +242,7 @@ class StreamIdle(Result, frozen=True, kw_only=True):
     idle_by_class_us: dict[str, float]
 
 
-class Accelerator(Result, frozen=True, kw_only=True):
+class Accelerator(ReportPart, frozen=True, kw_only=True):
     """Totals over the traced window, in us. `idle_by_class_us` and `idle_by_module` each sum to `idle_us`."""
 
     span_us: float
@@ -263,7 +263,7 @@ class Accelerator(Result, frozen=True, kw_only=True):
     streams: list[StreamIdle]
 
 
-class Overhead(Result, frozen=True, kw_only=True):
+class Overhead(ReportPart, frozen=True, kw_only=True):
     """What tracing itself may have cost: counts over the run, costs as measured on `measured_on` after it.
 
     The percentages are of the measured steps and of their batches' production; `estimated_pct_of_step` is
@@ -284,7 +284,7 @@ class Overhead(Result, frozen=True, kw_only=True):
     least_pct_of_step: float | None
 
 
-class RankReport(Result, frozen=True, kw_only=True):
+class RankReport(ReportPart, frozen=True, kw_only=True):
     rank: int
     host: str | None
     local_rank: int | None
@@ -303,7 +303,7 @@ class RankReport(Result, frozen=True, kw_only=True):
     overhead: Overhead | None
 
 
-class RankBalance(Result, frozen=True, kw_only=True):
+class RankBalance(ReportPart, frozen=True, kw_only=True):
     """Means per step of the traced window, in ms; the four parts sum to the step."""
 
     rank: int
@@ -315,7 +315,7 @@ class RankBalance(Result, frozen=True, kw_only=True):
     other_ms: float
 
 
-class Collectives(Result, frozen=True, kw_only=True):
+class Collectives(ReportPart, frozen=True, kw_only=True):
     """Collectives that could be matched between ranks; skew is the longest wait of a rank in one."""
 
     matched: int
@@ -324,7 +324,7 @@ class Collectives(Result, frozen=True, kw_only=True):
     skew_ms_max: float | None
 
 
-class Straggler(Result, frozen=True, kw_only=True):
+class Straggler(ReportPart, frozen=True, kw_only=True):
     """What a rank costs the others: `waited_for_ms` is a total over them and the window.
 
     `by_data_pct` is the share of its lateness that its own data waits explain.
@@ -338,7 +338,7 @@ class Straggler(Result, frozen=True, kw_only=True):
     by_data_pct: float | None
 
 
-class LateCollective(Result, frozen=True, kw_only=True):
+class LateCollective(ReportPart, frozen=True, kw_only=True):
     name: str
     elements: int | None
     step: int | None
@@ -348,7 +348,7 @@ class LateCollective(Result, frozen=True, kw_only=True):
     late_by_data_ms: float
 
 
-class Imbalance(Result, frozen=True, kw_only=True):
+class Imbalance(ReportPart, frozen=True, kw_only=True):
     """Across ranks. `spread` is (max - mean) / mean over the ranks."""
 
     ranks_seen: int
@@ -360,7 +360,7 @@ class Imbalance(Result, frozen=True, kw_only=True):
     worst: list[LateCollective]
 
 
-class Recommendation(Result, frozen=True, kw_only=True):
+class Recommendation(ReportPart, frozen=True, kw_only=True):
     id: str
     severity: str
     text: str
@@ -368,14 +368,14 @@ class Recommendation(Result, frozen=True, kw_only=True):
     gain_ms_per_step: float | None
 
 
-class ClockSet(Result, frozen=True, kw_only=True):
+class ClockSet(ReportPart, frozen=True, kw_only=True):
     """A host's clock was set by `by_ns` during the run, just after `at_ns`; undone."""
 
     at_ns: int
     by_ns: int
 
 
-class ClockInfo(Result, frozen=True, kw_only=True):
+class ClockInfo(ReportPart, frozen=True, kw_only=True):
     """`kind` is ``exact``, or ``assumed`` where another machine's clock was not compared (bound unknown),
     ``none`` where times have no date."""
 
@@ -387,7 +387,7 @@ class ClockInfo(Result, frozen=True, kw_only=True):
     set: list[ClockSet]
 
 
-class ProcessInfo(Result, frozen=True, kw_only=True):
+class ProcessInfo(ReportPart, frozen=True, kw_only=True):
     """A Python process of the job; `role` is as ``Session.role_of`` gives it."""
 
     pid: int
@@ -401,7 +401,7 @@ class ProcessInfo(Result, frozen=True, kw_only=True):
     python: str
 
 
-class Report(Result, frozen=True, kw_only=True):
+class Report(ReportPart, frozen=True, kw_only=True):
     schema_version: int
     session: SessionInfo
     ranks: list[RankReport]

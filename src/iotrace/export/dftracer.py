@@ -18,7 +18,7 @@ from isal import igzip
 
 from iotrace.analysis.rank import SessionAnalysis
 from iotrace.errors import IotraceError
-from iotrace.export.events import BATCH, STEP, WAIT, Event, events_of
+from iotrace.export.events import BATCH, STEP, WAIT, ExportEvent, events_of
 
 # As dftracer's logging of AI programs names them, where it has a name.
 _CATEGORIES = {
@@ -30,6 +30,7 @@ _CATEGORIES = {
     "read path": "reader",
     "memory map": "reader",
 }
+Args = dict[str, str | int]
 _METADATA, _COMPLETE = 4, 1  # `ph`
 _TRACER, _PYTHON = 1, 6  # `type`
 
@@ -60,7 +61,7 @@ def write_dftracer(analysis: SessionAnalysis, path: Path) -> dict[str, int]:
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:
-        raise ExportError(f"cannot write {path}: {error.strerror}", "choose another place with -o") from error
+        raise ExportError(f"cannot write {path}: {error.strerror}", "choose another path with -o") from error
     return dict(counts)
 
 
@@ -76,19 +77,19 @@ def _lines(analysis: SessionAnalysis, counts: Counter[str]) -> Iterator[bytes]:
         if event.pid not in settings:
             settings.add(event.pid)
             yield _metadata("CM", thread, host, "time_metric", "US")
-        args: dict[str, Any] = {"hhash": host}
+        args: Args = {"hhash": host}
         if event.file:
-            args["fhash"] = _hash(event.file)
-            if ("FH", args["fhash"]) not in named:
-                named.add(("FH", args["fhash"]))
-                yield _metadata("FH", thread, host, event.file, args["fhash"])
+            args["fhash"] = file = _hash(event.file)
+            if ("FH", file) not in named:
+                named.add(("FH", file))
+                yield _metadata("FH", thread, host, event.file, file)
         known = {"epoch": event.epoch, "step": event.step, "size": event.size_bytes}
         args.update({key: value for key, value in known.items() if value is not None})
         counts[event.kind] += 1
         yield _encode(_line(number, event, args))
 
 
-def _line(number: int, event: Event, args: dict[str, Any]) -> dict[str, Any]:
+def _line(number: int, event: ExportEvent, args: Args) -> dict[str, str | int | Args]:
     start_us = event.start_ns // 1000
     return {
         "id": number,

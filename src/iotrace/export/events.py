@@ -33,7 +33,7 @@ SPAN_KINDS = {
 
 
 @dataclass(slots=True)
-class Event:
+class ExportEvent:
     """``[start_ns, end_ns)`` of the session's time on a thread; None and empty where unknown."""
 
     kind: str
@@ -50,7 +50,7 @@ class Event:
     size_bytes: int | None = None
 
 
-def events_of(analysis: SessionAnalysis) -> Iterator[Event]:
+def events_of(analysis: SessionAnalysis) -> Iterator[ExportEvent]:
     """Yield every rank's steps, waits and batches; then every process's spans."""
     session = analysis.session
     produced: dict[_Key, list[Delivery]] = defaultdict(list)
@@ -72,33 +72,33 @@ def _node(session: Session, process: Process) -> str:
     return process.identity.node or session.launches[0].manifest.host
 
 
-def _rank_events(analysis: RankAnalysis) -> Iterator[Event]:
+def _rank_events(analysis: RankAnalysis) -> Iterator[ExportEvent]:
     main = analysis.rank.main
     node, pid = _node(analysis.session, main), main.pid
     for number, step in enumerate(analysis.loop.steps):
         opened = step.delivery
         batch = (opened.epoch, opened.index) if opened is not None else (None, number)
-        yield Event(STEP, "step", node, pid, pid, step.start_ns, step.end_ns, *batch)
+        yield ExportEvent(STEP, "step", node, pid, pid, step.start_ns, step.end_ns, *batch)
     for loader in analysis.loaders:
         for item in loader.deliveries:
-            yield Event(
+            yield ExportEvent(
                 WAIT, "fetch", node, pid, pid, item.wait_start_ns, item.delivered_ns, item.epoch, item.index
             )
             if item.taken_ns is None or item.prepared_ns is None:
                 continue
             maker = item.pid or pid
-            yield Event(
+            yield ExportEvent(
                 BATCH, "batch", node, maker, maker, item.taken_ns, item.prepared_ns, item.epoch, item.index
             )
 
 
-def _span_events(session: Session, process: Process, made: list[Delivery]) -> Iterator[Event]:
+def _span_events(session: Session, process: Process, made: list[Delivery]) -> Iterator[ExportEvent]:
     starts = [delivery.taken_ns or 0 for delivery in made]
     for row in process.spans.tolist():
         start, duration, _, size_bytes, tid, name, file, kind, *_ = row
         last = bisect_right(starts, start) - 1
         within = made[last] if last >= 0 and start < (made[last].prepared_ns or 0) else None
-        yield Event(
+        yield ExportEvent(
             SPAN_KINDS.get(kind, "span"),
             process.texts.get(name, "?"),
             _node(session, process),

@@ -32,13 +32,13 @@ class _File:
     write_bytes: int = 0
     metadata_ns: int = 0
     sequential: int = 0
-    placed: int = 0
+    after_another: int = 0
     by_worker: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     ranges: list[tuple[int, int]] = field(default_factory=list)
 
 
 def io_of(session: Session, rank: Rank) -> Io | None:
-    """The I/O of a rank's training process and workers; None where no POSIX calls were traced."""
+    """Sum up the I/O of a rank's processes by file; None where no POSIX calls were traced."""
     if not session.posix_on or not session.calls.pids:
         return None
     of_each = [session.calls_of(process) for process in rank.processes]
@@ -63,7 +63,7 @@ def io_of(session: Session, rank: Rank) -> Io | None:
 
 
 def _by_file(calls: PosixCalls, shown: list[str]) -> dict[str, _File]:
-    """One pass in the order of time, following each process's position in each file."""
+    """Go through the calls in order of time, following each process's position in each file."""
     files: dict[str, _File] = defaultdict(_File)
     position: dict[tuple[int, int], int] = {}
     read_end: dict[tuple[int, int], int] = {}
@@ -89,7 +89,7 @@ def _by_file(calls: PosixCalls, shown: list[str]) -> dict[str, _File]:
             if start is None:
                 continue
             if at in read_end:
-                file.placed += 1
+                file.after_another += 1
                 file.sequential += start == read_end[at]
             if result:
                 file.ranges.append((start, start + result))
@@ -123,14 +123,14 @@ def _result(path: str, file: _File) -> FileIo:
         writes=file.writes,
         write_bytes=file.write_bytes,
         metadata_ms_total=file.metadata_ns / 1e6,
-        sequential_fraction=file.sequential / file.placed if file.placed else None,
+        sequential_fraction=file.sequential / file.after_another if file.after_another else None,
         reread_fraction=reread,
         by_worker={str(pid): reads for pid, reads in sorted(file.by_worker.items())},
     )
 
 
 def _coverage(process: Process, calls: PosixCalls, everyone: list[Process]) -> ProcessCoverage:
-    """Bytes read as traced over the kernel's ``rchar``, between the process's first and last tick."""
+    """Compare the bytes read as traced with the kernel's ``rchar``, from the first to the last tick."""
     ticks = _accounts(process)
     if len(ticks) < 2:
         return ProcessCoverage(process.pid, process.identity.role, None, None, None)
@@ -150,7 +150,7 @@ def _accounts(process: Process) -> list[Tick]:
 
 
 def _reaped_bytes(process: Process, first: Tick, last: Tick, everyone: list[Process]) -> int:
-    """What the kernel added to this process's account for children that it waited for meanwhile.
+    """Sum up what the kernel added to this process's account for children that it waited for meanwhile.
 
     (``wait_task_zombie`` in Linux's kernel/exit.c adds a child's whole account to its parent's.)
     """

@@ -6,7 +6,7 @@ import numpy as np
 
 from iotrace.analysis.host.measured import MeasuredTime
 from iotrace.analysis.loop.deliveries import Step
-from iotrace.analysis.results import Gpu, HostUse, ProcessUse, System
+from iotrace.analysis.results import Gpu, HostUse, ProcessUse, System, unknown
 from iotrace.sources.processes import Process
 from iotrace.sources.session import Rank, Session
 from iotrace.sources.telemetry import Floats, Host, SampledDevice, SampledProcess, Series, Telemetry
@@ -67,23 +67,25 @@ def _peak_together(processes: list[SampledProcess]) -> int | None:
 def _process(
     process: Process, sampled: SampledProcess | None, rank: Rank, time: MeasuredTime, telemetry: Telemetry
 ) -> ProcessUse:
+    role = "main" if process is rank.main else f"worker {process.worker}"
+    if sampled is None:
+        return unknown(ProcessUse, pid=process.pid, role=role)
+
     def growth(*fields: str) -> float | None:
-        """Of counters; a process that was made, or ended, within the measured time stood still outside."""
-        if sampled is None:
-            return None
+        """Sum up counters; a process made, or ended, within the measured time stood still outside."""
         grown = [time.growth(_lifelong(sampled, field, telemetry.last_ns)) for field in fields]
         return None if None in grown else sum(value for value in grown if value is not None)
 
     peak_bytes, grown_bytes = None, None
-    memory = sampled.series("rss_bytes") if sampled is not None else None
-    if sampled is not None and memory is not None:
+    memory = sampled.series("rss_bytes")
+    if memory is not None:
         if time.seen(telemetry.first_ns, telemetry.last_ns):
             peak_bytes = int(memory.value.max())
         grown_bytes = time.change(memory, sampled.start_ns, telemetry.gone_ns(sampled))
     cpu_per_second = time.per_second(growth("cpu_ns"))
     return ProcessUse(
         pid=process.pid,
-        role="main" if process is rank.main else f"worker {process.worker}",
+        role=role,
         cpu_pct_mean=None if cpu_per_second is None else cpu_per_second / 1e7,
         rss_peak_bytes=peak_bytes,
         rss_growth_bytes=_whole(grown_bytes),
@@ -95,7 +97,7 @@ def _process(
 
 
 def _lifelong(sampled: SampledProcess, field: str, last_ns: int) -> Series | None:
-    """A counter from before the run to `last_ns`, the last sampling: 0 first, its last value at the end."""
+    """Extend a counter from before the run to `last_ns`, the last sampling: 0 first, then its last value."""
     known = sampled.series(field)
     if known is None:
         return None
@@ -109,7 +111,7 @@ def _lifelong(sampled: SampledProcess, field: str, last_ns: int) -> Series | Non
 
 def _host(host: Host, time: MeasuredTime) -> HostUse:
     def share(name: str, units_per_second: float) -> float | None:
-        """The growth of a counter of time, as a share of the measured time."""
+        """Compute the growth of a counter of time, as a share of the measured time."""
         grown = time.per_second(time.growth(host.figures.get(name)))
         return None if grown is None else grown / units_per_second
 
@@ -142,7 +144,7 @@ def _host(host: Host, time: MeasuredTime) -> HostUse:
 
 
 def _throttled(host: Host, time: MeasuredTime) -> float | None:
-    """Of the group that its quota held back most: the share of its periods; None where none has a quota."""
+    """Find, of the group that its quota held back most, the share of its periods; None without a quota."""
     shares = []
     for periods, held_back in host.quotas.values():
         ran, stopped = time.growth(periods), time.growth(held_back)
@@ -214,7 +216,7 @@ def _gpu(device: SampledDevice, pids: set[int], steps: int, samples: int | None,
 
 
 def _power(device: SampledDevice, time: MeasuredTime) -> tuple[float | None, float | None, str | None]:
-    """Mean power, energy, and where they are from: the device's own counter of energy, else its power."""
+    """Find mean power, energy, and their source: the device's counter of energy, else its power."""
     energy_j = time.growth(device.series.get("energy_j"))
     if energy_j is not None:
         return time.per_second(energy_j), energy_j, "counter"
