@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from iotrace.cli.parameters import PATH, json_option
+
+if TYPE_CHECKING:
+    from iotrace.merge.pool import Watch
 
 _RECOVERED = 3
 _INTERVAL_SECONDS = 0.1
@@ -77,7 +81,6 @@ def merge(
     from iotrace.cli.interruption import ended_by_signals
     from iotrace.merge.plan import Options
     from iotrace.merge.run import merge as merge_files
-    from iotrace.report.layout import make_console
     from iotrace.report.merge import print_summary
 
     options = Options(
@@ -90,53 +93,38 @@ def merge(
         strict_clocks=strict_clocks,
         processes=processes,
     )
-    with ended_by_signals(), _Bar(make_console(stderr=True)) as bar:
+    with ended_by_signals(), _Bar() as bar:
         summary = merge_files(given, output or Path("merged.pftrace"), options, bar.show)
     if as_json:
         from iotrace.cli.output import print_json
 
         print_json(summary)
     else:
-        print_summary(summary, make_console(stderr=False))
+        print_summary(summary)
     return _RECOVERED if summary.problems else 0
 
 
 class _Bar:
-    """Progress on a terminal: MB/s and the time left."""
+    """Progress on a terminal: bytes a second and the time left; nothing elsewhere."""
 
-    def __init__(self, console: Any) -> None:
-        from rich.progress import (
-            BarColumn,
-            DownloadColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-            TransferSpeedColumn,
-        )
-
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            auto_refresh=False,  # no thread: the merge's processes are forked
-            disable=not console.is_terminal,
-        )
+    def __init__(self) -> None:
+        self._progress: Any = _progress() if sys.stderr.isatty() else None
         self._tasks: dict[str, Any] = {}
         self._shown = 0.0
 
     def __enter__(self) -> _Bar:
-        self._progress.start()
+        if self._progress is not None:
+            self._progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+        if self._progress is not None:
+            self._progress.stop()
 
-    def show(self, watch: Any) -> None:
-        """A new position."""
+    def show(self, watch: Watch) -> None:
+        """Show a new position."""
+        if self._progress is None:
+            return
         if watch.phase not in self._tasks:
             self._tasks[watch.phase] = self._progress.add_task(watch.phase, total=watch.total_bytes)
         self._progress.update(self._tasks[watch.phase], completed=watch.done_bytes)
@@ -144,6 +132,30 @@ class _Bar:
         if now - self._shown > _INTERVAL_SECONDS:
             self._shown = now
             self._progress.refresh()
+
+
+def _progress() -> Any:
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    from iotrace.report.layout import make_console
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=make_console(stderr=True),
+        transient=True,
+        auto_refresh=False,  # no thread: the merge's processes are forked
+    )
 
 
 def _steps(text: str) -> tuple[int, int] | None:

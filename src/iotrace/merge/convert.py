@@ -13,19 +13,16 @@ from typing import Any
 from iotrace.merge.clocks.clock_map import ClockMap
 from iotrace.merge.flow_check import FlowCheck
 from iotrace.merge.inputs import CHROME, DFTRACER, Source
-from iotrace.merge.rewrite import Rewriter
+from iotrace.merge.rewrite import Rewriter, Sink
 from iotrace.merge.selection import Selection, are_in, chosen
-from iotrace.merge.session_input import batches_of, timeline_of
 from iotrace.sources.byte_stream import Progress, blocks, silent, size_of
 from iotrace.sources.chrome.batch import Batch
 from iotrace.sources.chrome.event import Times
 from iotrace.sources.chrome.raw_batch import text_scan
 from iotrace.sources.chrome.reader import Scanner
 from iotrace.sources.dftracer.chrome_events import LogReader
-from iotrace.sources.session import open_session
 from iotrace.timeline.writers.chrome_json import ChromePart
 from iotrace.timeline.writers.id_map import Raw, Tracks
-from iotrace.timeline.writers.native import NativePart
 from iotrace.timeline.writers.spill import Spill
 
 _LARGEST_METADATA = 1 << 20
@@ -91,8 +88,7 @@ def convert(job: Job, progress: Progress = silent) -> Result:
 
 def _convert(job: Job, spill: Spill, flows: FlowCheck, progress: Progress) -> Result:
     tracks = Tracks(job.index, job.sources, job.shared)
-    sink: ChromePart | NativePart
-    sink = NativePart(job.part, job.index) if job.native else ChromePart(job.part, job.base_ns)
+    sink = _sink(job)
     rewriter = Rewriter(tracks, sink, spill, flows, job.clock, job.base_ns, job.selection, _chosen_pairs(job))
     problems: list[str] = []
     size = size_of(job.source.path) if job.source.path.is_file() else 0
@@ -131,6 +127,14 @@ def _convert(job: Job, spill: Spill, flows: FlowCheck, progress: Progress) -> Re
     )
 
 
+def _sink(job: Job) -> Sink:
+    if not job.native:
+        return ChromePart(job.part, job.base_ns)
+    from iotrace.timeline.writers.native import NativePart
+
+    return NativePart(job.part, job.index)
+
+
 def _chosen_pairs(job: Job) -> Times | None:
     """The begins and ends that are wanted, found in a pass of their own: an end says nothing of its begin."""
     if job.selection.everything or job.source.kind != CHROME or not are_in(job.source.path):
@@ -147,8 +151,9 @@ def _open(job: Job, problems: list[str], progress: Progress) -> tuple[Any, Itera
     if source.kind == DFTRACER:
         reader = LogReader(job.pool)
         return reader, reader.batches(blocks(source.path, problems, progress))
-    timeline, _ = timeline_of(open_session(source.path), source.session_rank)
-    return None, batches_of(timeline)
+    from iotrace.merge.session_input import batches_of  # it imports the analysis, which is slow
+
+    return None, batches_of(source)
 
 
 def _metadata(reader: Any, notes: list[str]) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from iotrace.merge.convert import Job
 from iotrace.merge.inputs import DFTRACER, SESSION, MergeError, Source, UnreadableError, expand, identify
 from iotrace.merge.record import Input
 from iotrace.merge.selection import Selection
-from iotrace.merge.session_input import foreign_traces, ranks_of
 from iotrace.merge.survey import Wants
 from iotrace.sources.byte_stream import size_of
 from iotrace.timeline.writers.id_map import PIDS_EACH, Raw
@@ -73,6 +72,8 @@ def sources_of(
         if source.kind != SESSION:
             sources.append(source)
             continue
+        from iotrace.merge.session_input import foreign_traces, ranks_of  # it imports the analysis
+
         ranks = ranks_of(path)
         for name, _, _ in ranks:
             label = path.name if len(ranks) == 1 else f"{path.name}/{name}"

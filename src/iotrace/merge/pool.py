@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import multiprocessing
 import os
 import signal
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,6 +89,10 @@ def run_all(phase: str, items: Sequence[Any], cores: int, watch: Callable[[Watch
     workers = min(cores, len(items))
     if workers <= 1 or sum(sizes) < 1 << 20:  # starting processes takes longer than a megabyte
         return [_do_here(task, phase, sizes, report) for task in enumerate(items)]
+    import multiprocessing  # a merge of one input does without these imports
+    from concurrent.futures import Future, ProcessPoolExecutor, wait
+    from concurrent.futures.process import BrokenProcessPool
+
     # A fork starts at once; where other threads run it could copy a lock that one of them holds.
     context = multiprocessing.get_context("fork" if threading.active_count() == 1 else "spawn")
     positions = context.Array("q", len(items), lock=False)

@@ -14,6 +14,7 @@ from msgspec import UNSET
 from iotrace.merge.clocks.clock_map import ClockMap
 from iotrace.merge.flow_check import FlowCheck
 from iotrace.merge.selection import Selection, categories
+from iotrace.sources.byte_stream import Progress, silent
 from iotrace.sources.chrome.batch import NO_ID, OTHER_ID, Batch
 from iotrace.sources.chrome.event import ASYNC, FLOWS, NAMING, Times
 from iotrace.timeline.writers.columns import Columns, Edit
@@ -45,6 +46,10 @@ class Sink(Protocol):
     needs_all_rows: bool
 
     def write(self, batch: Batch, columns: Columns) -> tuple[Any, Any]: ...
+
+    def finish(
+        self, spill: Spill, tracks: Tracks, delete_unbound: bool, progress: Progress = silent
+    ) -> tuple[int, int]: ...
 
 
 @dataclass

@@ -36,7 +36,7 @@ from iotrace.merge.summary import SCHEMA_VERSION, KindCount, SourceSummary, Summ
 from iotrace.merge.survey import Survey
 from iotrace.merge.track_names import arrange, chrome_metadata
 from iotrace.sources.chrome.event import KINDS
-from iotrace.timeline.writers import chrome_json, native
+from iotrace.timeline.writers import chrome_json
 
 _DAY_NS = 86_400 * 10**9
 _EXACT_SPAN_NS = 100 * _DAY_NS
@@ -172,6 +172,8 @@ def _write(path: Path, inputs: list[Input], directory: Path) -> Path:
         opened.seek(0, os.SEEK_END)
     with opened as out:
         if is_native:
+            from iotrace.timeline.writers import native
+
             native.join(parts, processes, base_ns, document, out)
             return temporary
         if path.name.endswith(".gz"):

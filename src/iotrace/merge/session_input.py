@@ -11,6 +11,8 @@ import numpy as np
 from msgspec import UNSET, Raw
 
 from iotrace.analysis.rank import RankAnalysis
+from iotrace.merge.inputs import Source
+from iotrace.merge.survey import Survey
 from iotrace.session import names
 from iotrace.sources.chrome.batch import EventBatch
 from iotrace.sources.chrome.event import Event
@@ -42,19 +44,35 @@ def foreign_traces(path: Path) -> list[Path]:
     )
 
 
-def bound_of(session: Session, rank: Rank) -> int:
-    """How far the rank's times may be from those of its host's clock, in ns."""
-    return max([session.calls.unsure_ns, *(process.clock.bound_ns for process in rank.processes)])
+def survey_session(source: Source) -> Survey:
+    """Look at a rank of a session."""
+    session = open_session(source.path)
+    timeline, rank = _timeline_of(session, source.session_rank)
+    found = Survey(absolute=True, rank=rank.number, world_size=rank.world_size, host=rank.main.host)
+    found.clock_domain = rank.main.clock_domain
+    found.bound_ns = max([session.calls.unsure_ns, *(process.clock.bound_ns for process in rank.processes)])
+    found.clock = None if rank.main.clock.matches_realtime else rank.main.clock
+    found.bytes = sum(item.stat().st_size for item in source.path.rglob("*") if item.is_file())
+    found.bytes //= len(session.ranks)
+    found.pids = [process.pid for process in rank.processes]
+    slices = [item for process in timeline.processes for track in process.tracks for item in track.slices]
+    found.first_ns = min((item.start_ns for item in slices), default=None)
+    found.last_ns = max((item.end_ns for item in slices), default=None)
+    for item in slices:
+        if item.category == "step":
+            found.steps[int(item.name.split()[-1])] = (item.start_ns, item.end_ns)
+    return found
 
 
-def timeline_of(session: Session, name: str) -> tuple[Timeline, Rank]:
+def _timeline_of(session: Session, name: str) -> tuple[Timeline, Rank]:
     """The timeline of the rank called `name`, without torch.profiler's traces: these are merged whole."""
     rank = next(rank for rank in session.ranks if rank.name == name)
     return build(RankAnalysis(session, rank), with_torch=False), rank
 
 
-def batches_of(timeline: Timeline) -> Iterator[EventBatch]:
-    """The timeline's processes, slices, counters and flows; times in ns of CLOCK_REALTIME."""
+def batches_of(source: Source) -> Iterator[EventBatch]:
+    """A rank's processes, slices, counters and flows; times in ns of CLOCK_REALTIME."""
+    timeline, _ = _timeline_of(open_session(source.path), source.session_rank)
     maker = _Maker()
     threads: dict[Slice, tuple[Any, str]] = {}
     for number, process in enumerate(timeline.processes):

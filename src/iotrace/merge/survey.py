@@ -14,7 +14,6 @@ import msgspec
 import numpy as np
 
 from iotrace.merge.inputs import DFTRACER, SESSION, Source
-from iotrace.merge.session_input import bound_of, timeline_of
 from iotrace.sources.byte_stream import Progress, blocks, is_compressed, silent, size_of
 from iotrace.sources.chrome import json_text
 from iotrace.sources.chrome.event import us_to_ns
@@ -24,7 +23,6 @@ from iotrace.sources.chrome.reader import Scanner
 from iotrace.sources.clocks.session_clock import Clock
 from iotrace.sources.dftracer.chrome_events import LogReader
 from iotrace.sources.dftracer.lines import pool_of
-from iotrace.sources.session import open_session
 
 _EDGE_BYTES = 1 << 20
 _ROUGH_US = 1.0  # by which a double of us since 1970 may be off
@@ -91,7 +89,9 @@ class Survey:
 def survey(source: Source, wants: Wants, progress: Progress = silent) -> Survey:
     """Look at a file; whole where that is needed, else at both ends."""
     if source.kind == SESSION:
-        return _survey_session(source)
+        from iotrace.merge.session_input import survey_session  # it imports the analysis, which is slow
+
+        return survey_session(source)
     if source.kind == DFTRACER:
         found = _survey_log(source, progress)
     else:
@@ -195,25 +195,6 @@ def _microseconds(text: bytes) -> float:
         return float(text)
     except ValueError:
         return math.nan
-
-
-def _survey_session(source: Source) -> Survey:
-    session = open_session(source.path)
-    timeline, rank = timeline_of(session, source.session_rank)
-    found = Survey(absolute=True, rank=rank.number, world_size=rank.world_size, host=rank.main.host)
-    found.clock_domain = rank.main.clock_domain
-    found.bound_ns = bound_of(session, rank)
-    found.clock = None if rank.main.clock.matches_realtime else rank.main.clock
-    found.bytes = sum(item.stat().st_size for item in source.path.rglob("*") if item.is_file())
-    found.bytes //= len(session.ranks)
-    found.pids = [process.pid for process in rank.processes]
-    slices = [item for process in timeline.processes for track in process.tracks for item in track.slices]
-    found.first_ns = min((item.start_ns for item in slices), default=None)
-    found.last_ns = max((item.end_ns for item in slices), default=None)
-    for item in slices:
-        if item.category == "step":
-            found.steps[int(item.name.split()[-1])] = (item.start_ns, item.end_ns)
-    return found
 
 
 def _survey_log(source: Source, progress: Progress) -> Survey:

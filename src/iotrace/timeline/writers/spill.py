@@ -41,7 +41,8 @@ class Spill:
             rows[name] = column[order]
         threads = thread[order]
         bounds = np.flatnonzero(np.diff(threads, prepend=-1, append=-1))
-        for at in np.unique(np.searchsorted(bounds, _unordered(rows, threads), side="right")).tolist():
+        late = np.searchsorted(bounds, _unordered(rows, threads), side="right")
+        for at in set(late.tolist()):
             piece = rows[bounds[at - 1] : bounds[at]]
             piece[:] = _ordered(piece)
         starts = rows["start"][bounds[:-1]].tolist()
