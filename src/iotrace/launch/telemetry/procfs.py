@@ -54,8 +54,8 @@ def parse_stat(data: bytes) -> Stat:
 
 def read_stat(pid: int | str) -> Stat:
     """Read and parse /proc/PID/stat; raises OSError where the process has ended."""
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        return parse_stat(file.read())
+    with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+        return parse_stat(file.readall())
 
 
 def parse_io(data: bytes) -> tuple[int, ...]:

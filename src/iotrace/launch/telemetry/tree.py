@@ -229,11 +229,5 @@ def _describe(member: Member, stat: Stat, own_pid: int) -> Record:
 
 
 def _read(path: str) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        parts = []
-        while part := os.read(descriptor, 1 << 16):
-            parts.append(part)
-        return b"".join(parts)
-    finally:
-        os.close(descriptor)
+    with open(path, "rb", buffering=0) as file:
+        return file.readall()
