@@ -15,6 +15,7 @@ from msgspec import UNSET
 from iotrace.merge.clocks.clock_map import ClockMap
 from iotrace.sources.byte_stream import blocks
 from iotrace.sources.chrome.batch import Batch
+from iotrace.sources.chrome.begin_end import pair
 from iotrace.sources.chrome.event import Times
 
 _BEGINS, _ENDS = b"Bb", b"Ee"
@@ -95,7 +96,7 @@ def chosen(batches: Iterable[Batch], clock: ClockMap, selection: Selection) -> T
             found.row.append(_others_of_id(batch, row, category, thread[0]) if is_async else thread)
             found.left_out.append(selection.leaves_out(category))
         seen += len(batch)
-    begins, ends = _joined(found)
+    begins, ends = pair(found.row, found.time_ns, found.is_end)
     span_starts = np.array([found.time_ns[index] for index in begins], np.int64)
     span_ends = np.array([_ENDLESS_NS if end is None else found.time_ns[end] for end in ends], np.int64)
     wanted = selection.in_time(span_starts, span_ends)
@@ -112,20 +113,3 @@ def _others_of_id(batch: Batch, index: int, category: Any, pid: Any) -> tuple[An
     id2 = batch.value(index, "id2")
     is_local = isinstance(id2, dict) and "local" in id2  # else one id is one in all processes
     return category, pid if is_local else UNSET, str(batch.value(index, "id")), str(id2)
-
-
-def _joined(found: _Found) -> tuple[list[int], list[int | None]]:
-    """Each begin's index, and its end's; an end that no begin has ends nothing."""
-    order = sorted(range(len(found.number)), key=lambda index: (found.time_ns[index], found.number[index]))
-    open_begins: dict[Any, list[int]] = {}
-    begins: list[int] = []
-    ends: list[int | None] = []
-    for index in order:
-        stack = open_begins.setdefault(found.row[index], [])
-        if not found.is_end[index]:
-            stack.append(len(begins))
-            begins.append(index)
-            ends.append(None)
-        elif stack:
-            ends[stack.pop()] = index
-    return begins, ends

@@ -45,7 +45,7 @@ class Batch(Protocol):
 
     @property
     def track(self) -> Any:
-        """The place in `tracks` of each event."""
+        """The index in `tracks` of each event."""
 
     @property
     def ids(self) -> Times:
@@ -53,11 +53,11 @@ class Batch(Protocol):
 
     @property
     def families(self) -> Any:
-        """A number for the category and name of what starts, continues or ends an arrow."""
+        """A number for the category and name of what starts, continues or ends a flow."""
 
     @property
     def to_next(self) -> Any:
-        """A mask of the arrows' ends that mean the slice that begins next: without `bp`."""
+        """A mask of the flows' ends that mean the slice that begins next: without `bp`."""
 
     def value(self, row: int, key: str) -> Any:
         """A value, decoded; UNSET where the event lacks the key."""
@@ -68,7 +68,7 @@ class Batch(Protocol):
 
 @dataclass
 class EventBatch:
-    """Decoded events; `extra` holds the keys that `Event` does not know, by place."""
+    """Decoded events; `extra` holds the keys that `Event` does not know, by index."""
 
     events: list[Event]
     start_ns: Times
@@ -77,11 +77,11 @@ class EventBatch:
     may_bind: bool = True
 
     def __post_init__(self) -> None:
-        places: dict[tuple[Identity, Identity], int] = {}
+        numbers: dict[tuple[Identity, Identity], int] = {}
         self.track = np.array(
-            [places.setdefault((event.pid, event.tid), len(places)) for event in self.events], np.int64
+            [numbers.setdefault((event.pid, event.tid), len(numbers)) for event in self.events], np.int64
         )
-        self.tracks = list(places)
+        self.tracks = list(numbers)
 
     def __len__(self) -> int:
         return len(self.events)
@@ -122,12 +122,12 @@ class EventBatch:
             return None
 
     def select(self, wanted: Any) -> EventBatch:
-        places = np.cumsum(wanted) - 1
+        index = np.cumsum(wanted) - 1
         return EventBatch(
             [event for event, kept in zip(self.events, wanted.tolist(), strict=True) if kept],
             self.start_ns[wanted],
             self.duration_ns[wanted],
-            {int(places[place]): item for place, item in self.extra.items() if wanted[place]},
+            {int(index[row]): item for row, item in self.extra.items() if wanted[row]},
             self.may_bind,
         )
 

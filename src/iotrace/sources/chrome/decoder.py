@@ -108,10 +108,10 @@ def _nanoseconds_of_text(values: list[Any], missing: int | None) -> Times:
 def _has_large_exponent(piece: bytes) -> bool:
     """Whether a number may be too large for a double, which Perfetto refuses together with its file."""
     letters = np.frombuffer(piece, np.uint8)
-    places = np.flatnonzero((letters[:-1] == 0x65) | (letters[:-1] == 0x45))
-    after = letters[places + 1]
+    found = np.flatnonzero((letters[:-1] == 0x65) | (letters[:-1] == 0x45))
+    after = letters[found + 1]
     digits = (after - 0x30 < 10) | (after == 0x2B)  # unsigned: what is below the digits wraps around
     return any(
-        _EXPONENT.match(piece, place) and _NUMBER_BEFORE.search(piece, max(0, place - 64), place)
-        for place in places[digits].tolist()
+        _EXPONENT.match(piece, at) and _NUMBER_BEFORE.search(piece, max(0, at - 64), at)
+        for at in found[digits].tolist()
     )

@@ -92,7 +92,7 @@ _MOST_PS_US = 1 << 30
 
 
 def rests_ps(values: npt.NDArray[np.float64]) -> Times:
-    """What is lost when times in us become whole ns; 0 where doubles do not tell."""
+    """What is lost when times in us become whole ns; 0 where doubles are too coarse."""
     ns = values * 1000
     rests = np.rint((ns - np.rint(ns)) * 1000)
     return np.where(np.abs(values) < _MOST_PS_US, rests, 0).astype(np.int64)

@@ -7,7 +7,7 @@
 #include <emmintrin.h>
 #endif
 
-/* CUT: the text ends before the value does. ODD: no plain JSON, or what a patient reader has to look at. */
+/* CUT: the text ends before the value does. ODD: no plain JSON, or what a tolerant reader has to look at. */
 typedef enum { FINE, CUT, ODD } Verdict;
 
 enum { DEEPEST = 60, LONGEST_NUMBER = 300 };

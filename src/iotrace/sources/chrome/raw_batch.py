@@ -16,8 +16,8 @@ from iotrace.sources.chrome.decoder import decode
 from iotrace.sources.chrome.json_text import CONTROLS
 from iotrace.sources.chrome.lenient_decoder import event_of, objects, plain
 
-_PLACES = {key: place for place, key in enumerate(KEYS)}
-_BINDING = [_PLACES["id2"], _PLACES["bind_id"]]
+_INDEX = {key: index for index, key in enumerate(KEYS)}
+_BINDING = [_INDEX["id2"], _INDEX["bind_id"]]
 
 
 @dataclass
@@ -78,14 +78,14 @@ class TextBatch:
         found = self._column("phase") == ord("f")
         rows = np.flatnonzero(found)
         if len(rows):
-            values, stops = (self.rows[side][rows, _PLACES["bp"]] for side in ("value", "stop"))
+            values, stops = (self.rows[side][rows, _INDEX["bp"]] for side in ("value", "stop"))
             letters = np.frombuffer(self.text, np.uint8)[values + 1]
             found[rows] = (stops - values != 3) | (letters != ord("e"))
         return found
 
     def value(self, row: int, key: str) -> Any:
-        place = _PLACES[key]
-        start, stop = int(self.rows["value"][row, place]), int(self.rows["stop"][row, place])
+        index = _INDEX[key]
+        start, stop = int(self.rows["value"][row, index]), int(self.rows["stop"][row, index])
         if not stop:
             return UNSET
         # Raw control characters pass the scanner, as they do in Perfetto.
@@ -110,7 +110,7 @@ class TextBatch:
             [event for event, *_ in found],
             np.array([start for _, start, *_ in found], np.int64),
             np.array([duration for _, _, duration, *_ in found], np.int64),
-            {place: unknown for place, (_, _, _, unknown, _) in enumerate(found) if unknown},
+            {index: unknown for index, (_, _, _, unknown, _) in enumerate(found) if unknown},
         )
 
     def _column(self, name: str) -> Any:

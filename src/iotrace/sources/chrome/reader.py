@@ -175,7 +175,7 @@ class Scanner(Generic[Events]):
                     self._offset += end + 2
                     return batch, piece[end + 2 :] + cut
                 if self._separator.startswith(b"},  "):
-                    break  # the layout tells events from what is nested in them: the piece itself is odd
+                    break  # the layout separates events from what is nested in them: the piece itself is odd
                 end = piece.rfind(self._separator, 0, end)
         elif self._scan is None:
             return None, piece + cut

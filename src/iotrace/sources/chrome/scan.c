@@ -2,7 +2,7 @@
  * it refuses is read in Python.
  *
  * `iotrace_scan` takes what is plain JSON and an event that needs no mending. Everything else is STATUS_ODD,
- * and the caller reads that event in its own, patient way.
+ * and the caller reads that event in its own, tolerant way.
  */
 #include "scan.h"
 
@@ -10,7 +10,7 @@ typedef struct {
     int64_t rows, consumed, status, tracks;
 } Found;
 
-enum { MOST_PS_US = 1 << 30 }; /* as in events.py */
+enum { MOST_PS_US = 1 << 30 }; /* as in event.py */
 enum { MOST_TRACKS = 4096, SLOTS = 4 * MOST_TRACKS };
 
 /* The bytes of a short key as memory has them. */
@@ -109,7 +109,7 @@ static inline int read_usual_time(const uint8_t **at, const uint8_t *end, int64_
     return 1;
 }
 
-/* What a duration gets so that the end is rounded, not start and duration apart: see `carried` of events.py. */
+/* What a duration gets so that the end is rounded, not start and duration apart: see `carried` of event.py. */
 static int carried(int64_t end_ns, int start_ps, int duration_ps) {
     int rest = start_ps + duration_ps;
     if (!start_ps || (rest > -500 && rest < 500)) return 0;
@@ -184,7 +184,7 @@ Verdict iotrace_read_event(const uint8_t *text, const uint8_t **at, const uint8_
         if (verdict != FINE) return verdict;
         row->others |= known < 0 || known == ID2 || known == BIND_ID;
         if (known >= 0) {
-            if (row->stop[known]) return ODD; /* twice: which one holds is the patient reader's to say */
+            if (row->stop[known]) return ODD; /* twice: which one holds is the tolerant reader's to say */
             row->key[known] = (int32_t)(key - text);
             row->value[known] = (int32_t)(value - text);
             row->stop[known] = (int32_t)(p - text);

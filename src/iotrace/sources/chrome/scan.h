@@ -7,7 +7,7 @@
 enum { PH, PID, TID, TS, DUR, ID, BP, ID2, BIND_ID, CAT, NAME, ARGS, SCOPE, KEYS };
 enum { REWRITTEN = BIND_ID + 1 };
 
-/* `family` tells arrows apart that have one id: a hash of their category and name.
+/* `family` distinguishes flows that have one id: a hash of their category and name.
  * `others`: the event has keys that are none of these, or `id2` or `bind_id`.
  * `key`, `value` and `stop` are offsets in the text: of a key's quote, its value, and behind that. 0: absent. */
 typedef struct {
@@ -20,7 +20,7 @@ typedef struct {
 enum { STATUS_MORE, STATUS_END, STATUS_ODD, STATUS_FULL };
 enum { ID_ABSENT = -1, ID_OTHER = -2 };
 
-/* The integers in an event's `args` that figures are made of, in the order of `kineto/compiled_columns.py`. */
+/* The integers in an event's `args` that figures are made of, in the order of `kineto/column_batch.py`. */
 enum { CORRELATION, STREAM, DEVICE, EXTERNAL_ID, SEQUENCE, FORWARD_THREAD, BYTES, OLD_EXTERNAL_ID, INTEGERS };
 
 typedef struct {

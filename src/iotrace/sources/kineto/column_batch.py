@@ -1,4 +1,4 @@
-"""The columns of some events: what the compiled and the patient reader both make of a piece of a trace."""
+"""The columns of some events: what the compiled and the tolerant reader both make of a piece of a trace."""
 
 from __future__ import annotations
 

@@ -71,8 +71,8 @@ class DecodedColumns:
         )
 
     def _event(self, event: Event, args: bytes) -> tuple[int, ...]:
-        told = decode_arguments(args)
-        integers = [_integer(told.get(key)) for key in INTEGERS]
+        decoded = decode_arguments(args)
+        integers = [_integer(decoded.get(key)) for key in INTEGERS]
         return (
             *integers,
             self._thread(event),
@@ -81,7 +81,7 @@ class DecodedColumns:
             0,
             0,
             ord(event.ph),
-            bytes(told.get(COLLECTIVE_NAME, b"null"))[:1] != b"n",
+            bytes(decoded.get(COLLECTIVE_NAME, b"null"))[:1] != b"n",
         )
 
     def _thread(self, event: Event) -> int:

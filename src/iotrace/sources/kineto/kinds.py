@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class Kind(IntEnum):
-    """What an event tells of. `OTHER` is told of and counts in no figure."""
+    """What an event records. `OTHER` is read and counts in no figure."""
 
     OTHER = 0
     KERNEL = 1

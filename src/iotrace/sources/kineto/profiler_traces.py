@@ -14,7 +14,7 @@ from iotrace.sources.kineto.trace import KinetoTrace
 
 @dataclass(frozen=True)
 class Windows:
-    """Traces in order of time, what of them was lost, and the files that tell of the same time again."""
+    """Traces in order of time, what of them was lost, and the files that repeat the time of another."""
 
     traces: list[KinetoTrace]
     problems: list[str]
@@ -38,7 +38,7 @@ def read_windows(
     """Read the traces of a process that ran at `near_ns`; of two of the same time the larger one counts.
 
     A program may export one profile twice, or beside a window of the agent's. Where CLOCK_REALTIME was set
-    during the run, `clock` brings the traces to the session's time; `recordings` are told by file name.
+    during the run, `clock` brings the traces to the session's time; `recordings` are keyed by file name.
     """
     found: list[KinetoTrace] = []
     problems: list[str] = []
