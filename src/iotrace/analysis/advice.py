@@ -66,8 +66,8 @@ def _for_cause(cause: str, cause_ms: float, step_ms: float, wait: DataWait) -> R
 
 
 def _more_workers(primary: LoaderResult, wait: DataWait, step_ms: float) -> Recommendation:
-    compute_ms = step_ms - (wait.raw_ms or 0.0)
-    production_ms = primary.production_ms or 0.0
+    compute_ms, production_ms = step_ms - (wait.raw_ms or 0.0), primary.production_ms or 0.0
+    workers = float(primary.workers)
     return Recommendation(
         id="too-few-workers",
         severity="high" if 100 * (wait.raw_ms or 0.0) / step_ms > 20 else "medium",
@@ -75,10 +75,6 @@ def _more_workers(primary: LoaderResult, wait: DataWait, step_ms: float) -> Reco
             f"a batch takes {production_ms:.0f} ms to make, a step {compute_ms:.0f} ms to compute, and the "
             f"cores are not all busy: raise num_workers above {primary.workers}"
         ),
-        evidence={
-            "production_ms": production_ms,
-            "compute_ms": compute_ms,
-            "workers": float(primary.workers),
-        },
+        evidence={"production_ms": production_ms, "compute_ms": compute_ms, "workers": workers},
         gain_ms_per_step=None,
     )

@@ -46,20 +46,16 @@ class RankAnalysis:
         return self.loop.primary
 
     @cached_property
-    def _measured(self) -> tuple[list[Step], Excluded]:
+    def measured(self) -> tuple[list[Step], Excluded]:
+        """The measured steps, those that figures are made of; how many steps are left out, and why."""
         main = self.rank.main
         workers = self.primary.description.workers if self.primary else 0
         return measured(self.loop.steps, workers, profiled_intervals(main), program_intervals(main))
 
     @property
     def kept(self) -> list[Step]:
-        """The measured steps: those that figures are made of."""
-        return self._measured[0]
-
-    @property
-    def excluded(self) -> Excluded:
-        """How many steps are left out, and why."""
-        return self._measured[1]
+        """The measured steps."""
+        return self.measured[0]
 
     def explained(self, loader: LoaderRun) -> list[Explained]:
         """The waits for the batches of `loader` (one of `loaders`), by cause; one entry per delivery."""

@@ -84,7 +84,7 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         steps=summarise(
             [step.duration_ns for step in analysis.kept],
             [step.samples for step in analysis.kept],
-            analysis.excluded,
+            analysis.measured[1],
         ),
         data_wait=data_wait(analysis, system),
         loaders=[loader_result(loader, loader is analysis.primary) for loader in analysis.loaders],

@@ -27,13 +27,10 @@ def data_loss(session: Session) -> list[NotCaptured]:
                 found.append(NotCaptured(f"the end of {name}", why))
         found += [NotCaptured(f"part of {name}", problem) for problem in process.problems]
         if process.of_type(PosixEnded):
-            found.append(
-                NotCaptured(
-                    f"POSIX calls of {name} after it failed to start a program",
-                    "dftracer ends in a process whose child cannot run its program",
-                    "find out which program it is, by the error that subprocess raises",
-                )
-            )
+            what = f"POSIX calls of {name} after it failed to start a program"
+            why = "dftracer ends in a process whose child cannot run its program"
+            remedy = "find out which program it is, by the error that subprocess raises"
+            found.append(NotCaptured(what, why, remedy))
     for rank in session.ranks:
         what = f"part of the torch.profiler traces of rank {rank.number}"
         found += [NotCaptured(what, problem) for problem in rank.main.windows.problems]
@@ -45,9 +42,8 @@ def data_loss(session: Session) -> list[NotCaptured]:
         if not telemetry.ended and (telemetry.killed_by or late_ns > _SAMPLER_LATE_NS):
             by = f" by {telemetry.killed_by}" if telemetry.killed_by else ""
             lost = f", and the last {late_ns / 1e9:.1f} s are not sampled" if late_ns > 0 else ""
-            found.append(
-                NotCaptured(f"the end of the telemetry of {node}", f"its sampler was killed{by}{lost}")
-            )
+            what = f"the end of the telemetry of {node}"
+            found.append(NotCaptured(what, f"its sampler was killed{by}{lost}"))
     return found
 
 
