@@ -10,42 +10,61 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
+from bisect import bisect
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from iotrace.session import names
+from iotrace.sources.processes import read_processes
 from iotrace.sources.telemetry import read_telemetry
 from tests.support.nvml import build_standin, needs_compiler
 from tests.support.perfetto import ERRORS, query
 from tests.support.runs import Run, report_of, run_script
+from tests.support.waiting import PATIENCE_S, eventually, runs
 
 IOTRACE = [sys.executable, "-m", "iotrace", "run"]
 MIB = 1 << 20
-LIMIT_S = 30
+LIMIT_S = PATIENCE_S
+WAITS = "while [ ! -e go ]; do sleep 0.1; done"
 
-# Main spins; its worker keeps 4 MiB of each of its items, and sleeps.
+Records = list[dict[str, Any]]
+
+# Main spins; its worker keeps 4 MiB of each of its first items, and sleeps. Both say what they used. It goes
+# on until the sidecar has asked the device for all of its figures, some of which it asks for seldom.
 KNOWN = """
-import os, sys, time
+import glob, os, sys, time
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 class Growing(Dataset):
     kept = []
     def __len__(self):
-        return 40
+        return 4000
     def __getitem__(self, index):
-        self.kept.append(b"x" * (4 << 20))
+        if index < 40:
+            self.kept.append(b"x" * (4 << 20))
         time.sleep(0.02)
+        tell("worker")
         return torch.ones(4)
+
+def tell(who):
+    os.write(1, f"{who} {time.monotonic_ns()} {time.process_time_ns()}\\n".encode())
+
+def seen_by_the_sidecar():
+    (records,) = glob.glob("session-*/telemetry/*/records.jsonl")
+    return open(records).read().count("pcie_sent_bytes_per_s") >= 4
 
 with open(os.environ["NVML_STANDIN_PIDS"], "w") as file:
     file.write(f"0 {os.getpid()} 3000000000\\n1 1 5\\n")
 weight = torch.ones(4, requires_grad=True)
-for batch in DataLoader(Growing(), batch_size=1, num_workers=1):
+for number, batch in enumerate(DataLoader(Growing(), batch_size=1, num_workers=1)):
+    tell("main")
+    if number >= 60 and seen_by_the_sidecar():
+        break
     (batch * weight).sum().backward()
     end = time.process_time() + 0.06
     while time.process_time() < end:
@@ -65,30 +84,16 @@ def sidecar_of(session: Path) -> int:
     return int(eventually(lambda: _seen(session))[0]["pid"])
 
 
+def pids_of(session: Path) -> set[int]:
+    return {record["pid"] for record in records(session) if record["type"] == "process"}
+
+
 def _seen(session: Path) -> list[dict[str, Any]]:
     try:
         told = records(session)
     except (OSError, ValueError):
         return []
     return told if any(record["type"] == "process" for record in told) else []
-
-
-def eventually(condition: Any, seconds: float = LIMIT_S) -> Any:
-    """The first true value of `condition()`."""
-    deadline = time.monotonic() + seconds
-    while True:
-        value = condition()
-        if value:
-            return value
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_bytes().rsplit(b")", 1)[1].split()[0] not in (b"Z", b"X")
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def start(directory: Path, script: str, **variables: str) -> subprocess.Popen[str]:
@@ -114,22 +119,23 @@ def told_pid(launched: subprocess.Popen[str]) -> int:
 
 def test_it_ends_with_the_command(tmp_path: Path) -> None:
     # One process has lost its parent, the other its environment: both are found.
-    launched = start(tmp_path, "(sleep 2 & echo $!); env -i sh -c 'echo $$; exec sleep 2'")
+    launched = start(tmp_path, f"(sh -c '{WAITS}' & echo $!); env -i sh -c 'echo $$; {WAITS}'")
     shell, orphan, bare = (told_pid(launched) for _ in range(3))
     sidecar = sidecar_of(tmp_path / "session")
     assert os.getsid(sidecar) == sidecar  # no key on the terminal, no end of the launcher's session
     assert runs(sidecar)
+    eventually(lambda: {shell, orphan, bare} <= pids_of(tmp_path / "session"))
+    (tmp_path / "go").touch()
     _, stderr = launched.communicate(timeout=LIMIT_S)
     assert launched.returncode == 0, stderr
     assert not runs(sidecar)  # the launcher waited for the last samples
     told = records(tmp_path / "session")
     assert told[-1]["type"] == "end"
-    assert {shell, orphan, bare} <= {record["pid"] for record in told if record["type"] == "process"}
     assert "telemetry" not in stderr
 
 
 def test_a_killed_launcher_leaves_it_until_the_program_ends(tmp_path: Path) -> None:
-    launched = start(tmp_path, "exec sleep 60")
+    launched = start(tmp_path, "exec sleep 600")
     program, sidecar = told_pid(launched), sidecar_of(tmp_path / "session")
     launched.kill()
     launched.wait()
@@ -137,14 +143,14 @@ def test_a_killed_launcher_leaves_it_until_the_program_ends(tmp_path: Path) -> N
     eventually(lambda: len(records(tmp_path / "session")) > written + 1)
     assert runs(sidecar)
     os.kill(program, signal.SIGKILL)
-    eventually(lambda: not runs(sidecar), 5)
+    eventually(lambda: not runs(sidecar))
     assert records(tmp_path / "session")[-1]["type"] == "end"
     launched.communicate()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_killed_program_and_a_key_for_the_group(tmp_path: Path, number: signal.Signals) -> None:
-    launched = start(tmp_path, "exec sleep 60")
+    launched = start(tmp_path, "exec sleep 600")
     program, sidecar = told_pid(launched), sidecar_of(tmp_path / "session")
     if number == signal.SIGINT:
         os.killpg(launched.pid, number)
@@ -152,28 +158,29 @@ def test_a_killed_program_and_a_key_for_the_group(tmp_path: Path, number: signal
         os.kill(program, number)
     launched.communicate(timeout=LIMIT_S)
     assert launched.returncode == 128 + number
-    eventually(lambda: not runs(sidecar), 5)
+    eventually(lambda: not runs(sidecar))
     assert records(tmp_path / "session")[-1]["type"] == "end"
 
 
 def test_a_daemon_that_the_command_leaves_behind_is_not_waited_for(tmp_path: Path) -> None:
-    launched = start(tmp_path, "setsid sleep 60 >/dev/null 2>&1 & echo $!; sleep 1")
+    launched = start(tmp_path, "setsid sleep 600 >/dev/null 2>&1 & echo $!; sleep 1")
     told_pid(launched)
     daemon, sidecar = told_pid(launched), sidecar_of(tmp_path / "session")
     try:
         launched.communicate(timeout=LIMIT_S)
         assert runs(daemon)
-        eventually(lambda: not runs(sidecar), 5)
+        eventually(lambda: not runs(sidecar))
     finally:
         os.kill(daemon, signal.SIGKILL)
 
 
 def test_a_deleted_session_ends_it_and_nothing_else(tmp_path: Path) -> None:
-    launched = start(tmp_path, "sleep 4; exit 7")
+    launched = start(tmp_path, f"{WAITS}; exit 7")
     sidecar = sidecar_of(tmp_path / "session")
     shutil.rmtree(tmp_path / "session")
-    eventually(lambda: not runs(sidecar), 3)
+    eventually(lambda: not runs(sidecar))
     assert launched.poll() is None
+    (tmp_path / "go").touch()
     launched.communicate(timeout=LIMIT_S)
     assert launched.returncode == 7
 
@@ -182,14 +189,15 @@ def test_a_full_disk_ends_it_and_is_told(tmp_path: Path) -> None:
     """The limit on the size of files stands for a full disk: a write is refused in the middle."""
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     launched = subprocess.Popen(
-        [*IOTRACE, "-o", "session", "--", "sleep", "6"],
+        [*IOTRACE, "-o", "session", "--", "sh", "-c", WAITS],
         cwd=tmp_path,
         stderr=subprocess.PIPE,
         text=True,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limit[1])),
     )
     sidecar = sidecar_of(tmp_path / "session")
-    eventually(lambda: not runs(sidecar), 6)
+    eventually(lambda: not runs(sidecar))
+    (tmp_path / "go").touch()
     launched.communicate(timeout=LIMIT_S)
     assert launched.returncode == 0
     told = records(tmp_path / "session")  # whole lines alone
@@ -202,24 +210,32 @@ def test_a_full_disk_ends_it_and_is_told(tmp_path: Path) -> None:
     )
 
 
+def sampled_often(session: Path, processes: int) -> bool:
+    """Whether so many processes have five samples each by now."""
+    (sampled,) = read_telemetry(session)
+    return sum(len(process.samples) >= 5 for process in sampled.processes) >= processes
+
+
 @pytest.mark.parametrize("descriptors", [64, 20])
 def test_few_descriptors_hide_no_process(tmp_path: Path, descriptors: int) -> None:
     script = (
-        "import subprocess as s; ps = [s.Popen(['sleep', '3']) for _ in range(30)]; [p.wait() for p in ps]"
+        "import subprocess as s; ps = [s.Popen(['sleep', '600']) for _ in range(30)]\n"
+        "input(); [p.kill() for p in ps]; [p.wait() for p in ps]"
     )
-    done = subprocess.run(
+    launched = subprocess.Popen(
         [*IOTRACE, "-q", "-o", "session", "--", sys.executable, "-c", script],
         cwd=tmp_path,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors)),
-        timeout=LIMIT_S,
+        stdin=subprocess.PIPE,
     )
-    assert done.returncode == 0
+    sidecar_of(tmp_path / "session")
+    eventually(lambda: sampled_often(tmp_path / "session", 31))
+    launched.communicate(b"\n", timeout=LIMIT_S)
+    assert launched.returncode == 0
     told = records(tmp_path / "session")
     assert told[-1]["type"] == "end"
     children = Counter(record["ppid"] for record in told if record["type"] == "process")
     assert max(children.values()) == 30
-    (sampled,) = read_telemetry(tmp_path / "session")
-    assert all(len(process.samples) >= 5 for process in sampled.processes)
 
 
 def test_a_sidecar_that_fails_says_why(tmp_path: Path) -> None:
@@ -237,8 +253,9 @@ def test_a_sidecar_that_fails_says_why(tmp_path: Path) -> None:
 
 
 def test_a_killed_sidecar_is_told(tmp_path: Path) -> None:
-    launched = start(tmp_path, "sleep 2")
+    launched = start(tmp_path, WAITS)
     os.kill(sidecar_of(tmp_path / "session"), signal.SIGKILL)
+    (tmp_path / "go").touch()
     launched.communicate(timeout=LIMIT_S)
     assert launched.returncode == 0
     told = {missing["what"]: missing["why"] for missing in report_of(tmp_path / "session")["not_captured"]}
@@ -265,14 +282,15 @@ def test_a_command_that_cannot_run_leaves_nothing(tmp_path: Path) -> None:
 
 def test_it_has_the_launchers_environment_and_imports_nothing_from_the_directory(tmp_path: Path) -> None:
     (tmp_path / "pynvml.py").write_text("open('imported', 'w')")
-    launched = start(tmp_path, "sleep 2", OWN_VARIABLE="kept", IOTRACE_AGENT="session=/elsewhere")
+    launched = start(tmp_path, WAITS, OWN_VARIABLE="kept", IOTRACE_AGENT="session=/elsewhere")
     sidecar = sidecar_of(tmp_path / "session")
     variables = Path(f"/proc/{sidecar}/environ").read_bytes().split(b"\0")
+    eventually(lambda: any(record["type"] == "unavailable" for record in records(tmp_path / "session")))
+    (tmp_path / "go").touch()
     launched.communicate(timeout=LIMIT_S)
     assert b"OWN_VARIABLE=kept" in variables
     foreign = (b"LD_PRELOAD=", b"DFTRACER_", b"IOTRACE_AGENT=")
     assert not [variable for variable in variables if variable.startswith(foreign)]
-    assert any(record["type"] == "unavailable" for record in records(tmp_path / "session"))
     assert not list(tmp_path.glob("imported"))
 
 
@@ -290,7 +308,7 @@ def test_the_launchers_of_one_job_have_one_sidecar_on_a_host(tmp_path: Path) -> 
         for task in range(2)
     ]
     assert [process.wait(LIMIT_S) for process in launched] == [0, 0]
-    told = eventually(lambda: (own := records(tmp_path / "session"))[-1]["type"] == "end" and own, 5)
+    told = eventually(lambda: (own := records(tmp_path / "session"))[-1]["type"] == "end" and own)
     shells = [record for record in told if record["type"] == "process" and record["name"] == "sh"]
     assert len(shells) == 2
     assert {record["ppid"] for record in shells} == {process.pid for process in launched}
@@ -322,34 +340,56 @@ def system(run: Run) -> dict[str, Any]:
     return found
 
 
-def test_processes_use_what_the_program_used(known: Run) -> None:
+def told_by(run: Run, who: str) -> list[tuple[int, int]]:
+    """When a process of the program read its clock, and the CPU time it had used by then, ns."""
+    lines = [line.split() for line in run.stdout.splitlines()]
+    return [(int(when), int(used)) for name, when, used in lines if name == who]
+
+
+@pytest.mark.parametrize("who", ["main", "worker"])
+def test_the_cpu_time_of_a_process_is_what_it_says_itself(known: Run, who: str) -> None:
+    """Each sample lies between what the process had used before and what it had used after."""
+    own = told_by(known, who)
+    process = next(
+        item for item in read_processes(known.session)[0] if (item.identity.role == "main") == (who == "main")
+    )
+    (telemetry,) = read_telemetry(known.session)
+    sampled = telemetry.process_of(process)
+    assert sampled is not None
+    cpu = sampled.series("cpu_ns")
+    assert cpu is not None
+    slack_ns = 30_000_000  # the kernel's ticks of 10 ms
+    told_ns = [process.clock.to_session_ns(when) for when, _ in own]
+    checked = 0
+    for time_ns, used_ns in zip(cpu.time_ns.tolist(), cpu.value.tolist(), strict=True):
+        after = bisect(told_ns, time_ns)
+        if 0 < after < len(own):
+            assert own[after - 1][1] - slack_ns <= used_ns <= own[after][1] + slack_ns
+            checked += 1
+    assert checked > 5
+
+
+def test_memory_grew_by_what_the_worker_keeps(known: Run) -> None:
     found = system(known)
     main, worker = found["processes"]
     assert (main["role"], worker["role"]) == ("main", "worker 0")
-    # The agent's account is exact; the sampled one moves in ticks of 10 ms.
-    together = main["cpu_pct_mean"] + worker["cpu_pct_mean"]
-    assert together == pytest.approx(found["cpu_pct_mean"], rel=0.15, abs=5)
-    assert main["cpu_pct_mean"] > 2 * worker["cpu_pct_mean"]
-    # Of its 40 items some 37 are made in measured steps; a new process may be found late, and up to a quarter
-    # of the steps lies outside of its samples.
-    assert 80 * MIB < worker["rss_growth_bytes"] < 160 * MIB
+    # Of the 40 items that are kept, some are made before the first measured step and its first sample.
+    assert 40 * MIB < worker["rss_growth_bytes"] <= 180 * MIB
     assert worker["rss_peak_bytes"] > 150 * MIB
     assert abs(main["rss_growth_bytes"]) < 40 * MIB
     assert max(main["rss_peak_bytes"], worker["rss_peak_bytes"]) < found["rss_peak_bytes"]
     assert found["rss_peak_bytes"] <= main["rss_peak_bytes"] + worker["rss_peak_bytes"]
 
 
-def test_the_host_is_as_busy_as_the_program_made_it_or_more(known: Run) -> None:
-    found = system(known)
-    host = found["host"]
-    assert host["cpu_busy_fraction"] * 100 * found["cpus"] > 0.7 * found["cpu_pct_mean"]
-    assert 0 <= host["cpu_saturated_fraction"] <= 1
-    assert 0 <= host["iowait_fraction"] <= 1
+def test_the_host_is_told_within_its_bounds(known: Run) -> None:
+    host = system(known)["host"]
+    for fraction in ("cpu_busy_fraction", "cpu_saturated_fraction", "iowait_fraction"):
+        assert 0 <= host[fraction] <= 1
+    assert host["cpu_busy_fraction"] > 0
     assert host["memory_available_bytes_min"] > 0
     for fraction in host["pressure_fraction"].values():
         assert 0 <= fraction <= 1
-    # Measured: 0.3 % of a core with nine processes; a shared machine is noisy.
-    assert 0 < host["sampler_cpu_pct_mean"] < 3
+    assert host["sampler_cpu_pct_mean"] > 0  # how much is measured by tools/bench overhead
 
 
 def test_devices_say_what_the_stand_in_says(known: Run) -> None:
@@ -394,7 +434,7 @@ def test_counters_on_the_timeline_have_their_units(known: Run) -> None:
     assert highest["rank 0 · gpu 0 Stand-in A", "SM clock MHz"] == 1500
     assert highest["rank 0 · gpu 0 Stand-in A", "temperature °C"] == 60
     assert highest["rank 0 · worker 0", "RSS bytes"] == system(known)["processes"][1]["rss_peak_bytes"]
-    assert 20 < highest["rank 0 · main", "CPU %"] < 250
+    assert highest["rank 0 · main", "CPU %"] > 0
     assert 0 < highest[f"rank 0 · host {host}", "CPU %"] <= 100.1
     assert f"rank 0 · host {host}", "iowait %" in highest
 
@@ -402,14 +442,32 @@ def test_counters_on_the_timeline_have_their_units(known: Run) -> None:
 # --- NVML that fails ---
 
 
-def sampled(directory: Path, seconds: float, *flags: str, **variables: str) -> list[dict[str, Any]]:
-    """The records of a sidecar beside a command that sleeps, with the stand-in for NVML."""
+def sampled(
+    directory: Path, until: Callable[[Records], object], *flags: str, **variables: str
+) -> list[dict[str, Any]]:
+    """The records of a sidecar with the stand-in for NVML; the command runs until `until` is true of them."""
     library = build_standin(directory / "library", *flags)
-    line = [*IOTRACE, "-o", "session", "--", "sleep", str(seconds)]
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(library), **variables}
-    done = subprocess.run(line, cwd=directory, env=environment, capture_output=True, timeout=LIMIT_S)
-    assert done.returncode == 0, done.stderr
-    return records(directory / "session")
+    launched = start(directory, WAITS, LD_LIBRARY_PATH=str(library), **variables)
+    session = directory / "session"
+    eventually(lambda: bool(_seen(session)) and until(records(session)))
+    (directory / "go").touch()
+    _, stderr = launched.communicate(timeout=LIMIT_S)
+    assert launched.returncode == 0, stderr
+    return records(session)
+
+
+def of_type(told: Records, kind: str) -> Records:
+    return [record for record in told if record["type"] == kind]
+
+
+def reasons(told: Records) -> dict[str, str]:
+    """Why libraries are unavailable."""
+    return {record["library"]: record["why"] for record in of_type(told, "unavailable")}
+
+
+def stamps_of(told: Records) -> list[int]:
+    """The stamps of the first device's buffered samples of its utilisation."""
+    return [pair[0] for record in gpu_records(told, 0) for pair in record.get("util_samples", [])]
 
 
 def gpu_records(told: list[dict[str, Any]], device: int) -> list[dict[str, Any]]:
@@ -418,7 +476,7 @@ def gpu_records(told: list[dict[str, Any]], device: int) -> list[dict[str, Any]]
 
 @needs_compiler
 def test_all_devices_and_mig_instances_are_found(tmp_path: Path) -> None:
-    told = sampled(tmp_path, 1.5)
+    told = sampled(tmp_path, lambda told: len(stamps_of(told)) >= 4 and len(of_type(told, "problem")) >= 2)
     devices = [record for record in told if record["type"] == "device"]
     assert [(device["index"], device["instance"], device["name"]) for device in devices] == [
         (0, None, "Stand-in A"),
@@ -432,7 +490,7 @@ def test_all_devices_and_mig_instances_are_found(tmp_path: Path) -> None:
         (1, "memory utilisation samples"),
         (1, "power samples"),
     ]
-    stamps = [pair[0] for record in gpu_records(told, 0) for pair in record.get("util_samples", [])]
+    stamps = stamps_of(told)
     assert len(stamps) == len(set(stamps)) >= 4
     assert all(record["cost_ns"]["utilisation"] > 0 for record in gpu_records(told, 0))
 
@@ -447,7 +505,11 @@ def test_each_failure_makes_that_figure_unknown_for_that_device(tmp_path: Path) 
         "nvmlDeviceGetMemoryInfo_v2:1": 15,  # the GPU is lost
     }
     asked = ",".join(f"{function}={code}" for function, code in failures.items())
-    told = sampled(tmp_path, 2.5, NVML_STANDIN_FAIL=asked)
+    told = sampled(
+        tmp_path,
+        lambda told: len(gpu_records(told, 0)) >= 3 and len(of_type(told, "problem")) >= 6,
+        NVML_STANDIN_FAIL=asked,
+    )
     problems = [(p["device"], p["figure"], p["why"]) for p in told if p["type"] == "problem"]
     assert sorted(problem for problem in problems if problem[0] == 0) == [
         (0, "SM clock", "Unknown Error"),
@@ -471,7 +533,12 @@ def test_each_failure_makes_that_figure_unknown_for_that_device(tmp_path: Path) 
 
 @needs_compiler
 def test_an_older_driver_and_one_that_hangs(tmp_path: Path) -> None:
-    told = sampled(tmp_path, 2.5, "-DOLD_DRIVER", NVML_STANDIN_HANG="nvmlDeviceGetTemperature:0")
+    told = sampled(
+        tmp_path,
+        lambda told: len(gpu_records(told, 1)) >= 3,
+        "-DOLD_DRIVER",
+        NVML_STANDIN_HANG="nvmlDeviceGetTemperature:0",
+    )
     # The second device answers on, by the functions of older drivers.
     later = gpu_records(told, 1)
     assert len(later) >= 3
@@ -482,8 +549,8 @@ def test_an_older_driver_and_one_that_hangs(tmp_path: Path) -> None:
 
 @needs_compiler
 def test_a_driver_that_hangs_as_it_is_opened_is_told(tmp_path: Path) -> None:
-    told = sampled(tmp_path, 3.5, NVML_STANDIN_HANG="nvmlInitWithFlags")
-    why = {record["library"]: record["why"] for record in told if record["type"] == "unavailable"}
+    told = sampled(tmp_path, lambda told: len(reasons(told)) == 2, NVML_STANDIN_HANG="nvmlInitWithFlags")
+    why = reasons(told)
     assert why["NVML"].startswith("NVML: no answer for ")
     assert "amdsmi" in why  # it was asked all the same
     assert told[-1]["type"] == "end"
@@ -491,8 +558,8 @@ def test_a_driver_that_hangs_as_it_is_opened_is_told(tmp_path: Path) -> None:
 
 @needs_compiler
 def test_a_driver_that_is_not_loaded_is_told_and_no_error(tmp_path: Path) -> None:
-    told = sampled(tmp_path, 1, NVML_STANDIN_FAIL="nvmlInitWithFlags=9")
-    why = {record["library"]: record["why"] for record in told if record["type"] == "unavailable"}
+    told = sampled(tmp_path, lambda told: "NVML" in reasons(told), NVML_STANDIN_FAIL="nvmlInitWithFlags=9")
+    why = reasons(told)
     assert why["NVML"] == "NVML: Driver Not Loaded"
     # Without an accelerator's device node nobody misses it.
     manifest = json.loads((tmp_path / "session" / names.MANIFEST).read_text())

@@ -16,7 +16,7 @@ import pytest
 from iotrace.cli import _main
 from iotrace.doctor.checks.catalog import Catalog
 from iotrace.doctor.results import CheckError, ok
-from iotrace.doctor.run import BadDataError, run_checks
+from iotrace.doctor.run import PATIENCE_SECONDS, BadDataError, run_checks
 from iotrace.doctor.sandbox import ClosedError, Sandbox
 
 
@@ -37,6 +37,10 @@ def test_a_check_that_fails_or_hangs_is_unknown_and_the_others_count() -> None:
     assert [(check.id, check.status) for check in found] == [("a", "unknown"), ("b", "unknown"), ("c", "ok")]
     assert "OSError: no such thing" in found[0].why
     assert "2.0 s" in found[1].why
+
+
+def test_a_user_waits_for_five_seconds_at_most() -> None:
+    assert PATIENCE_SECONDS < 5
 
 
 def test_a_wrong_use_ends_all_checks_at_once() -> None:
