@@ -84,16 +84,18 @@ def _print_rank(rank: RankReport, console: Console, several: bool) -> None:
     if steps.mean_ms is None:
         _line(console, "steps", "none measured")
     else:
-        left_out = f"{steps.excluded.first + steps.excluded.warmup} at the start"
+        at_start = steps.excluded.first + steps.excluded.warmup
+        excluded = [f"{at_start} at the start"] if at_start else []
         if steps.excluded.profiled:
-            left_out += f" and {steps.excluded.profiled} profiled"
+            excluded.append(f"{steps.excluded.profiled} profiled")
+        without = f" (without {' and '.join(excluded)})" if excluded else ""
         samples = (
             f" · {steps.samples_per_second:.1f} samples/s" if steps.samples_per_second is not None else ""
         )
         _line(
             console,
             "steps",
-            f"{steps.count} measured (without {left_out}): {milliseconds(steps.mean_ms)} each "
+            f"{steps.count} measured{without}: {milliseconds(steps.mean_ms)} each "
             f"(p95 {steps.p95_ms:.1f}) · {steps.per_second:.1f} steps/s{samples}",
         )
         _print_wait(wait, steps.mean_ms, console)
