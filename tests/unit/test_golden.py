@@ -127,10 +127,10 @@ def _session(directory: Path, pid: int, start_ns: int, records: int = 3) -> Path
     (directory / "outcome.json").write_text(json.dumps({"exit_code": 0, "ended_ns": start_ns + 9}))
     identity = {"pid": pid, "role": "main", "rank": None, "incarnation": 0, "clock": [start_ns, 1, 2]}
     (process / "process.json").write_text(json.dumps(identity))
-    told: list[dict[str, Any]] = [{"type": "text", "id": pid % 7, "text": "h5py.Dataset.__getitem__"}]
-    told += [{"type": "batch", "index": n, "tid": pid, "sent_ns": start_ns + n} for n in range(records)]
-    told += [{"type": "tick", "cpu_ns": n} for n in range(pid % 5 + 1)]
-    (process / "records.jsonl").write_text("".join(json.dumps(record) + "\n" for record in told))
+    written: list[dict[str, Any]] = [{"type": "text", "id": pid % 7, "text": "h5py.Dataset.__getitem__"}]
+    written += [{"type": "batch", "index": n, "tid": pid, "sent_ns": start_ns + n} for n in range(records)]
+    written += [{"type": "tick", "cpu_ns": n} for n in range(pid % 5 + 1)]
+    (process / "records.jsonl").write_text("".join(json.dumps(record) + "\n" for record in written))
     span = struct.pack("<qqqqiiiiiiiiq", start_ns, 7, 5, 4096, pid, pid % 7, -1, 3, 0, 0, 0, 0, 0)
     (process / "spans.bin").write_bytes(span)
     return directory

@@ -7,6 +7,7 @@ import fnmatch
 import shutil
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,6 +33,7 @@ traces and damaged files, and compare what they write.
   tools/golden write --checkout DIR --out DIR
   tools/golden compare DIR DIR            exit code 1 where results differ
   tools/golden diff CHECKOUT CHECKOUT     write both, and compare
+  tools/golden agent CHECKOUT CHECKOUT    compare what both agents record of deterministic programs
 
 {normal.MASKED}"""
 
@@ -88,12 +90,17 @@ def _wanted(given: argparse.Namespace) -> Callable[[str], bool]:
 
 
 def _compare(first: Path, second: Path, given: argparse.Namespace) -> int:
-    found = 0
+    found, absent = 0, Counter[tuple[str, str]]()
     for name, lines in compare(first, second, _wanted(given), not given.figures):
         found += 1
+        if lines[0].startswith("only in"):
+            absent[name.partition("/")[0], lines[0]] += 1
+            continue
         print(name)
         for line in lines:
             print(f"    {line}")
+    for (kind, where), count in absent.items():
+        print(f"{kind}: {count} results {where}")
     print(f"{found} results differ" if found else "no difference")
     return 1 if found else 0
 

@@ -11,14 +11,14 @@ from tools.golden_cases.recording import Recorded
 from tools.golden_cases.sweep_states import resume_arguments
 
 ONE = ("--processes", "1", "--json")
-# Puts a recorded session in the place of the one that ``iotrace run`` has begun, which then writes timelines.
+# Replaces the session that ``iotrace run`` has begun by a recorded one: it then writes the timelines of that.
 _REPLAY = 'cp -R "$0/." session && rm -rf session/files.json session/out/*'
 # The same for a run of a sweep, which has its output in the session's parent.
 _REPLAY_OF_SWEEP = (
     'run=$(dirname "$(readlink /proc/$$/fd/1)"); cp -R "$0/$(basename "$run")/session/." "$run/session"'
 )
 
-# Of the others a merge says the same: what is drawn is made in one place.
+# A merge draws the other sessions by the same model.
 _TIMELINES = [
     "ddp_slow_rank",
     "elastic",

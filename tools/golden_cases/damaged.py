@@ -94,10 +94,10 @@ def _overwritten(whole: bytes) -> Iterator[tuple[str, bytes]]:
     yield "garbage_text.json", whole[:half] + b' oops "}{][,: ' + whole[half:]
     yield "garbage_head.json", b"warning: a line before\n" + whole
     yield "garbage_tail.json", whole + b"\nand a line behind\n"
-    for place in (12, len(packed) // 3, len(packed) // 2, len(packed) - 6):
+    for offset in (12, len(packed) // 3, len(packed) // 2, len(packed) - 6):
         flipped = bytearray(packed)
-        flipped[place] ^= 0x10
-        yield f"gz_flipped_{place}.json.gz", bytes(flipped)
+        flipped[offset] ^= 0x10
+        yield f"gz_flipped_{offset}.json.gz", bytes(flipped)
     middle = len(packed) // 2
     yield "gz_noise.json.gz", packed[:middle] + noise + packed[middle + 200 :]
     yield "gz_tail.json.gz", packed + b"and a tail"

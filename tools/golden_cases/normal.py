@@ -39,7 +39,7 @@ def without_version(lines: list[str]) -> list[str]:
 
 
 class Masks:
-    """Puts names in the place of directories, and hides how long a command took."""
+    """Replaces directories by names, and hides how long a command took."""
 
     def __init__(self, directories: dict[str, Path]) -> None:
         self._directories = [(str(path), f"<{name}>") for name, path in directories.items()]

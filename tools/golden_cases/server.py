@@ -67,7 +67,7 @@ def _preload(request: dict[str, Any]) -> None:
         if name not in sys.modules and not name.startswith("__"):
             try:
                 importlib.import_module(name)
-            except Exception:  # of another program's: the command itself will tell
+            except Exception:  # the command itself will report it
                 pass
 
 

@@ -100,7 +100,7 @@ def _own_session(recorder: Recorder, session: Path, *, program: str) -> None:
 
 
 def _gpu(recorder: Recorder, session: Path) -> None:
-    """Devices as the stand-in for NVML tells them."""
+    """Devices as the stand-in for NVML reports them."""
     library = build_standin(recorder.recorded.work / "nvml")
     line = recorder.traced(session, str(PROGRAMS / "sleeper.py"), "--workers", "1")
     pids = str(recorder.recorded.work / "pids")
