@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from iotrace import compiled
+from iotrace.cli.report import report
 from iotrace.errors import TraceError
 from iotrace.sources.byte_stream import blocks
 from iotrace.sources.chrome.raw_batch import text_scan
@@ -148,3 +149,15 @@ def test_odd_arguments(tmp_path: Path) -> None:
     assert trace.flows.flow.tolist()[:2] == [31, 31]
     assert len(set(trace.flows.flow.tolist())) == 6
     assert (trace.process_names, trace.thread_names) == ({7: "p\u00e9 "}, {(7, 1): "5"})
+
+
+def test_a_report_without_the_library_says_that_it_is_slower(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "trace.json"
+    path.write_bytes(KINETO)
+    monkeypatch.setattr(compiled, "library", lambda: None)
+    assert report.main([str(path), "--json"], standalone_mode=False) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert "reading traces gives the same result ten to twenty times slower" in said[0]
