@@ -190,7 +190,7 @@ def test_programs_that_no_library_can_be_preloaded_into(tmp_path: Path) -> None:
         program.chmod(0o755)
     assert "statically linked" in check_command([str(static)], PATH).what
     assert check_command([str(dynamic)], PATH).status == "ok"
-    assert "was not found" in check_command(["no-such-command"], PATH).what
+    assert "command not found" in check_command(["no-such-command"], PATH).what
 
 
 def test_a_program_that_changes_its_rights_and_one_that_would_not(
@@ -331,10 +331,10 @@ def test_a_command_that_cannot_run_says_why(tmp_path: Path, monkeypatch: pytest.
         word: check_command([word], PATH) for word in ("./train.py", "train.py", "./not-there", str(tmp_path))
     }
     assert [(check.status, check.remedy) for check in found.values()] == [
-        ("missing", "python ./train.py"),
-        ("missing", "./train.py, or python train.py"),
-        ("missing", "check its path"),
-        ("missing", "name the program in it"),
+        ("missing", "chmod +x ./train.py, or put its interpreter before it"),
+        ("missing", "did you mean ./train.py or python train.py?"),
+        ("missing", "check its name and PATH"),
+        ("missing", "name a program"),
     ]
     assert consequences([found["train.py"], ok("posix", "")])[0] == []
     python = sys.executable

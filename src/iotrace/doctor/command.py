@@ -7,6 +7,8 @@ import re
 import shutil
 from dataclasses import dataclass
 
+from iotrace.launch.child import script_interpreter
+
 PYTHON = re.compile(r"(python|pypy)[0-9.]*t?$")
 _PYTHON_OPTIONS_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 # These choose an interpreter by themselves, elsewhere than on our PATH.
@@ -80,41 +82,17 @@ def python_of(program: str, path: str | None) -> str | None:
     """Return `program` if it is a Python, else the existing Python that its ``#!`` names; else None."""
     if PYTHON.match(os.path.basename(program)):
         return program
-    _, found = _script_interpreter(program, path)
+    _, found = script_interpreter(program, path)
     return found if found is not None and PYTHON.match(os.path.basename(found)) else None
 
 
 def missing_interpreter(program: str, path: str | None) -> str | None:
     """Return the name of the interpreter that the script `program` needs and that cannot be run, if any."""
     for _ in range(_MOST_NESTED_SCRIPTS):
-        name, found = _script_interpreter(program, path)
+        name, found = script_interpreter(program, path)
         if not name:
             return None
         if found is None:
             return name
         program = found
     return None
-
-
-def _script_interpreter(program: str, path: str | None) -> tuple[str, str | None]:
-    """Return the name in the ``#!`` of `program`, and the program that it stands for.
-
-    The name is empty without a ``#!``. The program is None where it does not exist or cannot be run.
-    """
-    try:
-        with open(program, "rb") as file:
-            line = file.readline(512)
-    except OSError:
-        return "", None
-    if not line.startswith(b"#!"):
-        return "", None
-    # As the kernel splits it: a carriage return at its end is part of the name.
-    words = [os.fsdecode(word) for word in re.split(rb"[ \t]+", line[2:].strip(b" \t\n")) if word]
-    if not words:
-        return "", None
-    runs = os.path.isfile(words[0]) and os.access(words[0], os.X_OK)
-    if runs and os.path.basename(words[0]) == "env":
-        named = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
-        if named:
-            return named[0], shutil.which(named[0], path=path)
-    return words[0], words[0] if runs else None

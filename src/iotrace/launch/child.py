@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import signal
 
@@ -51,6 +52,30 @@ def find(command: list[str], path: str | None) -> str:
         )
     hint = f"did you mean ./{name} or python {name}?" if os.path.exists(name) else "check its name and PATH"
     raise LaunchError(f"{name}: command not found", hint, NOT_FOUND)
+
+
+def script_interpreter(program: str, path: str | None) -> tuple[str, str | None]:
+    """Return the name in the ``#!`` of `program`, and the program that it stands for.
+
+    The name is empty without a ``#!``. The program is None where it does not exist or cannot be run.
+    """
+    try:
+        with open(program, "rb") as file:
+            line = file.readline(512)
+    except OSError:
+        return "", None
+    if not line.startswith(b"#!"):
+        return "", None
+    # As the kernel splits it: a carriage return at its end is part of the name.
+    words = [os.fsdecode(word) for word in re.split(rb"[ \t]+", line[2:].strip(b" \t\n")) if word]
+    if not words:
+        return "", None
+    runs = os.path.isfile(words[0]) and os.access(words[0], os.X_OK)
+    if runs and os.path.basename(words[0]) == "env":
+        named = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
+        if named:
+            return named[0], shutil.which(named[0], path=path)
+    return words[0], words[0] if runs else None
 
 
 def run(command: list[str], environment: dict[str, str]) -> int:

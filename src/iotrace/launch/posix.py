@@ -10,12 +10,12 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
-import shutil
 import string
 from dataclasses import dataclass
 from pathlib import Path
 
 from iotrace.errors import LaunchError
+from iotrace.launch import child
 
 _SYSTEM = frozenset(
     {"bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "libx32"}
@@ -154,19 +154,9 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
 
 def python_directories(program: str) -> list[str]:
     """Return the installation of the interpreter that `program` is, or names in its ``#!``."""
-    interpreters = [program]
-    try:
-        with open(program, "rb") as file:
-            line = file.readline(512)
-        if line.startswith(b"#!"):
-            words = [os.fsdecode(word) for word in line[2:].split()]
-            if words and os.path.basename(words[0]) == "env":
-                words = [shutil.which(words[-1]) or ""]
-            interpreters += words[:1]
-    except OSError:
-        pass
+    name, found = child.script_interpreter(program, os.environ.get("PATH"))
     directories: dict[str, None] = {}
-    for interpreter in interpreters:
+    for interpreter in filter(None, [program, found or name]):
         for path in {os.path.abspath(interpreter), os.path.realpath(interpreter)}:
             root = os.path.dirname(os.path.dirname(path))
             if any(Path(root).glob("lib/python3*")):

@@ -10,6 +10,8 @@ import struct
 
 from iotrace.doctor.command import PYTHON, Interpreter, missing_interpreter, python_of, script_of
 from iotrace.doctor.results import Check, missing, ok, unknown
+from iotrace.errors import LaunchError
+from iotrace.launch import child
 
 NOTHING_RUNS = "nothing can be run"
 NOTHING_ENTERS = "neither the agent nor the POSIX tracer gets in"
@@ -20,9 +22,10 @@ _ELF64_LITTLE_ENDIAN = b"\x7fELF\x02\x01"
 
 def check_command(command: list[str], path: str | None) -> Check:
     """Check the program and the script that `command` names, searched on `path`."""
-    program = shutil.which(command[0], path=path)
-    if program is None:
-        return missing("command", *_not_found(command[0]))
+    try:
+        program = child.find(command, path)
+    except LaunchError as error:
+        return missing("command", str(error), NOTHING_RUNS, error.remedy)
     interpreter = missing_interpreter(program, path)
     if interpreter is not None:
         return missing("command", *_not_started(program, interpreter, path))
@@ -73,21 +76,6 @@ def check_interpreter(command: list[str], interpreter: Interpreter | None) -> Ch
             f"tried here, without {interpreter.behind}: it must hand on the environment",
         )
     return ok("interpreter", " ".join(interpreter.words))
-
-
-def _not_found(word: str) -> tuple[str, str, str]:
-    """Return what, why and remedy for a program that cannot be run."""
-    shown = shlex.quote(word)
-    if os.path.isdir(word):
-        return f"{shown} is a directory", NOTHING_RUNS, "name the program in it"
-    if not os.path.exists(word):
-        remedy = "check its path" if os.sep in word else "check PATH"
-        return f"{shown} was not found", NOTHING_RUNS, remedy
-    if os.sep not in word:
-        what = f"{shown} is in this directory, which is not in PATH"
-        return what, NOTHING_RUNS, f"./{shown}, or python {shown}"
-    remedy = f"python {shown}" if word.endswith(".py") else f"chmod +x {shown}"
-    return f"{shown} is not executable", NOTHING_RUNS, remedy
 
 
 def _not_started(script: str, interpreter: str, path: str | None) -> tuple[str, str, str]:
