@@ -325,13 +325,13 @@ finally:
 @pytest.mark.parametrize(
     ("kind", "workers", "batches", "failure"),
     [
-        ("stream", 0, 2, "ValueError"),
+        pytest.param("stream", 0, 2, "ValueError", marks=pytest.mark.slow),
         ("stream", 1, 2, "ValueError"),
-        ("iter", 1, 0, "OSError"),
+        pytest.param("iter", 1, 0, "OSError", marks=pytest.mark.slow),
         ("init", 1, 0, "LookupError"),
         ("timeout", 1, 2, "RuntimeError"),
-        ("collate", 1, 2, "KeyError"),
-        ("no pickle", 1, 2, "RuntimeError"),
+        pytest.param("collate", 1, 2, "KeyError", marks=pytest.mark.slow),
+        pytest.param("no pickle", 1, 2, "RuntimeError", marks=pytest.mark.slow),
         ("consumer", 1, 3, None),
     ],
 )

@@ -49,9 +49,11 @@ def test_the_window_names_steps_and_modules_and_its_steps_are_left_out(tmp_path:
     ("at", "where", "window"),
     [
         (BEFORE, "", []),
-        (IN_WARMUP, "another thread", [("warmup", ""), ("end", "program")]),
+        pytest.param(
+            IN_WARMUP, "another thread", [("warmup", ""), ("end", "program")], marks=pytest.mark.slow
+        ),
         (IN_WINDOW, "another thread", TAKEN),
-        (AFTER, "", ENDED),
+        pytest.param(AFTER, "", ENDED, marks=pytest.mark.slow),
     ],
 )
 def test_a_profiler_of_the_program(
@@ -73,9 +75,9 @@ def test_a_profiler_of_the_program(
 @pytest.mark.parametrize(
     ("fault", "at", "where"),
     [
-        ("scheduled", IN_WINDOW, ""),
+        pytest.param("scheduled", IN_WINDOW, "", marks=pytest.mark.slow),
         ("scheduled", BEFORE, ""),  # ours is due while theirs waits, warms up and records
-        ("subclass", IN_WINDOW, ""),
+        pytest.param("subclass", IN_WINDOW, "", marks=pytest.mark.slow),
         pytest.param("kineto", IN_WINDOW, "inside forward", marks=pytest.mark.slow),
         pytest.param("all threads", IN_WINDOW, "inside forward", marks=pytest.mark.slow),
         ("legacy", IN_WINDOW, ""),
@@ -100,8 +102,10 @@ def test_other_profilers_of_the_program(tmp_path: Path, fault: str, at: int, whe
     ("fault", "code", "window"),
     [
         ("worker killed", 1, [*ENDED[:2], ("end", "exit"), ("exported", "exit")]),
-        ("worker raises", 1, [*ENDED[:2], ("end", "epoch"), ("exported", "epoch")]),
-        ("terminated", -15, ENDED[:2]),
+        pytest.param(
+            "worker raises", 1, [*ENDED[:2], ("end", "epoch"), ("exported", "epoch")], marks=pytest.mark.slow
+        ),
+        pytest.param("terminated", -15, ENDED[:2], marks=pytest.mark.slow),
         ("interrupted", -2, [*ENDED[:2], ("end", "exit"), ("exported", "exit")]),
         pytest.param("left", 3, ENDED[:2], marks=pytest.mark.slow),  # as little runs as after a segfault
         pytest.param(
@@ -109,7 +113,7 @@ def test_other_profilers_of_the_program(tmp_path: Path, fault: str, at: int, whe
         ),
         ("segfault", -11, ENDED[:2]),
         ("fork", 0, [*ENDED[:2], ("end", "fork"), ("exported", "fork")]),
-        ("signal handler", 0, ENDED),
+        pytest.param("signal handler", 0, ENDED, marks=pytest.mark.slow),
     ],
 )
 def test_a_fault_in_the_window(tmp_path: Path, fault: str, code: int, window: list[tuple[str, str]]) -> None:
@@ -225,7 +229,11 @@ def _compare(tmp_path: Path, arguments: list[str]) -> tuple[subprocess.Completed
 
 
 @pytest.mark.parametrize(
-    ("namespace", "how"), [("pytorch_lightning", BY_CLASS), ("lightning.pytorch", BY_NAME)]
+    ("namespace", "how"),
+    [
+        ("pytorch_lightning", BY_CLASS),
+        pytest.param("lightning.pytorch", BY_NAME, marks=pytest.mark.slow),
+    ],
 )
 def test_lightning_that_profiles_itself_never_meets_ours(tmp_path: Path, namespace: str, how: str) -> None:
     pytest.importorskip(namespace)

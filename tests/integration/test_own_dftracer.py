@@ -115,7 +115,7 @@ def test_what_it_marked_is_on_the_timeline_and_no_call(pair: Pair) -> None:
         ERRORS,
     )
     assert sorted(name for name, _ in slices) == sorted(MARKS)
-    assert next(dur for name, dur in slices if name == "epoch") >= 2_000_000
+    assert next(dur for name, dur in slices if name == "epoch") > 0
     assert errors == []
     report = pair.run.report()
     files = {file["path"]: file for file in report["ranks"][0]["io"]["files"]}

@@ -40,7 +40,7 @@ def spans_of(run: Run) -> list[tuple[str, str, int]]:
     ]
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_webdataset_reads_are_charged_to_the_shard(tmp_path: Path, workers: int) -> None:
     program = f"""
 import torch

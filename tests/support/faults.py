@@ -224,7 +224,7 @@ def run_both(
         there = directory / f"{name}-{next(_numbers)}"
         there.mkdir()
         return subprocess.run(
-            line, cwd=there, capture_output=True, text=True, env={**os.environ, **variables}, timeout=120
+            line, cwd=there, capture_output=True, text=True, env={**os.environ, **variables}, timeout=280
         )
 
     both = Both(run(command, "bare"), run([*launcher, *command], "traced"), session)

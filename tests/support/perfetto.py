@@ -28,7 +28,7 @@ def query(trace: Path, *statements: str) -> list[list[list[Any]]]:
         capture_output=True,
         text=True,
         env={**os.environ, "PERFETTO_DIST": str(dist)},
-        timeout=120,
+        timeout=280,
     )
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]

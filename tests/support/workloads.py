@@ -136,7 +136,7 @@ def run_workload(workload: Workload, directory: Path, logs: Path | None, *argume
         capture_output=True,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-        timeout=120,
+        timeout=280,
     )
     assert done.returncode == 0, done.stderr
     left = list(session.glob("processes/*/agent.log"))
