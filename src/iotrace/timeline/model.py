@@ -91,28 +91,6 @@ def first_ns(timeline: Timeline) -> int:
     return min(starts, default=timeline.base_ns)
 
 
-def lanes(slices: list[Slice]) -> list[list[Slice]]:
-    """Divide slices into lanes in which any two are disjoint or nested; each lane sorted, outer first.
-
-    Perfetto drops a slice that overlaps another of its lane without nesting.
-    """
-    ordered = sorted(slices, key=lambda item: (item.start_ns, -item.end_ns))
-    found: list[list[Slice]] = []
-    open_ends: list[list[int]] = []  # per lane the ends of the slices that are open, outermost first
-    for item in ordered:
-        for lane, ends in zip(found, open_ends, strict=True):
-            while ends and ends[-1] <= item.start_ns:
-                ends.pop()
-            if not ends or item.end_ns <= ends[-1]:
-                lane.append(item)
-                ends.append(item.end_ns)
-                break
-        else:
-            found.append([item])
-            open_ends.append([item.end_ns])
-    return found
-
-
 def identifiers() -> Iterator[int]:
     """Count dense thread numbers, above those of the processes: no thread is taken for a main one."""
     return count(1001)

@@ -13,7 +13,9 @@ from typing import Any
 import msgspec
 from isal import igzip
 
-from iotrace.timeline.model import Flow, Slice, Timeline, identifiers, lanes
+from iotrace.timeline.model import Flow, Slice, Timeline, identifiers
+from iotrace.timeline.writers.chrome_json import opening
+from iotrace.timeline.writers.lanes import lanes
 
 _open: Any = igzip.open  # isal has no annotations
 _encode = msgspec.json.Encoder().encode
@@ -27,8 +29,7 @@ def write_chrome(timeline: Timeline, path: Path) -> int:
     slices = 0
     try:
         with _open(temporary, "wb", compresslevel=_FASTEST) as file:
-            header = {"displayTimeUnit": "ms", "baseTimeNanoseconds": timeline.base_ns}
-            file.write(_encode(header)[:-1] + b',"traceEvents":[\n')
+            file.write(opening(timeline.base_ns))
             chunk: list[bytes] = []
             separator = b""
             for event in _events(timeline):

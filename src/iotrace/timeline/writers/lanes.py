@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from iotrace import compiled
+from iotrace.timeline.model import Slice
 from iotrace.timeline.writers import compiled_lanes
-from iotrace.timeline.writers.spill import BEGIN, END, FLOW, FLOW_NEXT, SLICE, Rows
+from iotrace.timeline.writers.spill import BEGIN, END, FLOW, FLOW_NEXT, ROW, SLICE, Rows
 
 UNBOUND = -1
 # The row of begin and end events, which stand apart; and what is added to the lane of an arrow's end that
@@ -129,3 +130,17 @@ class Lanes:
         if self._begins and (best == UNBOUND or self._begins[-1] > best_start):
             return STACKED, self._begins[-1]
         return best, best_start
+
+
+def lanes(slices: list[Slice]) -> list[list[Slice]]:
+    """Divide slices into lanes in which any two are disjoint or nested; each lane sorted, outer first."""
+    ordered = sorted(slices, key=lambda item: (item.start_ns, -item.end_ns))
+    rows = np.zeros(len(ordered), ROW)
+    rows["kind"] = SLICE
+    rows["start"] = [item.start_ns for item in ordered]
+    rows["end"] = [item.end_ns for item in ordered]
+    placed = Lanes().place(rows)
+    found: list[list[Slice]] = [[] for _ in range(int(placed.max(initial=-1)) + 1)]
+    for item, lane in zip(ordered, placed.tolist(), strict=True):
+        found[lane].append(item)
+    return found
