@@ -25,6 +25,7 @@ from iotrace.agent.recording.spans import timed
 from iotrace.session.append_file import Stream
 from iotrace.session.names import KIND_ITEM, LOG, PROCESSES
 from iotrace.sources.processes import read_processes
+from tests.support.counting import instructions
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False, allow_infinity=False),
@@ -269,7 +270,7 @@ def test_a_span_makes_five_calls_and_few_instructions(tmp_path: Path) -> None:
     measure = timed(recorder, nothing, "nothing", KIND_ITEM)
     calls = min((_calls_of(measure) for _ in range(200)), key=len)
     assert calls == ["monotonic_ns", "getrusage", "nothing", "monotonic_ns", "getrusage", "append"]
-    assert min(_instructions_of(measure) for _ in range(200)) <= 200
+    assert min(instructions(measure) for _ in range(200)) <= 200
 
 
 def _calls_of(call: Callable[[], None]) -> list[str]:
@@ -288,25 +289,6 @@ def _calls_of(call: Callable[[], None]) -> list[str]:
     finally:
         sys.setprofile(None)
     return found[1:-1]  # without `call` itself and the end of profiling
-
-
-def _instructions_of(call: Callable[[], None]) -> int:
-    """How many of Python's instructions `call` runs."""
-    count = 0
-
-    def trace(frame: types.FrameType, event: str, _: Any) -> Any:
-        nonlocal count
-        frame.f_trace_opcodes = True
-        count += event == "opcode"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    finally:
-        sys.settrace(before)
-    return count
 
 
 def test_the_pin_memory_thread_is_stamped_on_both_sides(tmp_path: Path) -> None:
