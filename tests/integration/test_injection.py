@@ -106,7 +106,7 @@ def test_an_interpreter_without_iotrace_is_reached_through_pythonpath(tmp_path: 
 
 
 def test_start_up_imports_few_modules(tmp_path: Path) -> None:
-    """Each is a file to find and read in every process of the command; ``tools/bench agent`` measures the time."""
+    """Each is a file to read in every process of the command; ``tools/bench agent`` measures the time."""
     (tmp_path / names.PROCESSES).mkdir()
     bare = {key: value for key, value in os.environ.items() if key != names.SETTINGS_VARIABLE}
     traced = {**bare, names.SETTINGS_VARIABLE: names.encode_settings({"session": str(tmp_path)})}
