@@ -28,6 +28,7 @@ from iotrace.sources.chrome.lenient_decoder import event_of, objects, plain
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _NEXT_DOCUMENT = re.compile(rb"\}\s*\{(?=[^{}]*$)")  # the last one before some keys
 _LARGEST_HEADER = 64 << 20
+_KEYS_LOST = "the keys beside traceEvents could not all be read"
 _BETWEEN = b" \t\r\n,\0"
 _BEFORE = b"\xef\xbb\xbf" + _BETWEEN
 _ODD_BYTES = 1 << 16  # how much is decoded where the compiled scan met an odd event
@@ -114,10 +115,13 @@ class Scanner(Generic[Events]):
 
     def _keep(self, document: bytes) -> None:
         try:
-            found, _ = _document.raw_decode(json_text.quote_words(json_text.decode(document)))
+            text = json_text.quote_words(json_text.decode(document))
+            found, end = _document.raw_decode(text)
             self.metadata.update((key, plain(value)) for key, value in found.items() if key != "traceEvents")
+            if text[end:].strip():
+                self.problems.append(_KEYS_LOST)
         except (ValueError, RecursionError, AttributeError):
-            self.problems.append("the keys beside traceEvents could not all be read")
+            self.problems.append(_KEYS_LOST)
             base = re.search(rb'"baseTimeNanoseconds"\s*:\s*(\d{1,19})\b', document)
             if base:
                 self.metadata["baseTimeNanoseconds"] = int(base[1])
