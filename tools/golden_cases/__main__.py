@@ -116,7 +116,11 @@ def _arguments() -> argparse.Namespace:
     filtered = argparse.ArgumentParser(add_help=False)
     filtered.add_argument("--only", action="append", default=[], metavar="PATTERN", help="cases by name")
     compared = argparse.ArgumentParser(add_help=False)
-    compared.add_argument("--figures", action="store_true", help="compare sentences by the numbers in them")
+    compared.add_argument(
+        "--figures",
+        action="store_true",
+        help="compare sentences by the numbers in them, and no sizes of files that hold sentences",
+    )
     running = argparse.ArgumentParser(add_help=False, parents=[shared, filtered])
     running.add_argument("-j", "--jobs", type=int, default=1, metavar="N", help="cases at a time (1)")
 

@@ -52,7 +52,7 @@ def _compare(name: str, first: Path, second: Path, words: bool) -> Iterator[str]
         yield from differences.printed(one, other, words)
     elif ".json" in name or name.endswith((".pftrace", ".pfw.txt")):
         lines = [normal.without_version(text.splitlines()) for text in (one, other)]
-        yield from differences.multisets(*lines)
+        yield from differences.multisets(*(lines if words else map(normal.without_words, lines)))
     else:
         yield from differences.texts(one.splitlines(), other.splitlines(), words)
 

@@ -25,12 +25,18 @@ Of what agents record: times, pids, ids of threads and texts, sizes of files, di
 often a tick and telemetry are recorded, and idle workers; POSIX calls of workers and outside the program's
 directory.
 """
+_WHY = re.compile(r'("clock_why\\?":\\?")[^"\\]*')
 _VERSION = re.compile(r'("version\\?":\\?")[^"\\]*')
 _FRAMES = re.compile(r"^(Traceback \(most recent call last\):\n)(?:[ ].*\n)+", re.MULTILINE)
 _SECONDS = [
     (re.compile(r'("(?:seconds|others_pct)": ?)[0-9.e+-]+'), r"\1<seconds>"),
-    (re.compile(r" in [0-9.]+ s \([0-9.,]+ MB/s\)"), " in <seconds>"),
+    (re.compile(r" in [0-9.]+ s \([0-9.,]+ [kKMG]?i?B/s\)"), " in <seconds>"),
 ]
+
+
+def without_words(lines: list[str]) -> list[str]:
+    """Lines of a merged file without the sentence that says why a clock is what it is."""
+    return [_WHY.sub(r"\1", line) if "iotrace_merge" in line else line for line in lines]
 
 
 def without_version(lines: list[str]) -> list[str]:
