@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
+import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +16,7 @@ from tests.support.runs import UNET, Run, run_traced
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="run the big matrices too")
-    parser.addoption("--mutations", type=int, default=5000, help="how many damaged traces are merged")
+    parser.addoption("--mutations", type=int, help="how many damaged traces are merged (1500; 5000 if slow)")
 
 
 def pytest_configure() -> None:
@@ -32,22 +36,46 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture
 def mutations(request: pytest.FixtureRequest) -> int:
     """How many damaged inputs a test tries."""
-    count: int = request.config.getoption("--mutations")
-    return count
+    count: int | None = request.config.getoption("--mutations")
+    return count or (5000 if request.config.getoption("--slow") else 1500)
 
 
 @pytest.fixture(scope="session")
 def unet_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory in which the U-Net's volumes have been made."""
-    directory = tmp_path_factory.mktemp("unet")
-    made = run_traced(directory, [UNET, "--workers", "0", "--steps", "1"])
-    assert made.code == 0, made.stderr
-    return directory
+    """A directory in which the U-Net's volumes have been made; all of the suite's workers share it."""
+    return Path(_once(tmp_path_factory, "unet", _make_volumes))
 
 
 @pytest.fixture(scope="session")
-def unet_run(unet_directory: Path) -> Run:
-    """A traced run of the U-Net with two workers, 16 steps."""
-    run = run_traced(unet_directory, [UNET, "--workers", "2", "--steps", "16"])
+def unet_run(tmp_path_factory: pytest.TempPathFactory, unet_directory: Path) -> Run:
+    """A traced run of the U-Net with two workers, 16 steps; all of the suite's workers share it."""
+    found = _once(tmp_path_factory, "unet-run", lambda _: _trace_unet(unet_directory))
+    code, stdout, stderr, session = json.loads(found)
+    return Run(code, stdout, stderr, Path(session))
+
+
+def _make_volumes(directory: Path) -> str:
+    made = run_traced(directory, [UNET, "--workers", "0", "--steps", "1"], ["-q", "--torch-steps", "off"])
+    assert made.code == 0, made.stderr
+    return str(directory)
+
+
+def _trace_unet(directory: Path) -> str:
+    run = run_traced(directory, [UNET, "--workers", "2", "--steps", "16"])
     assert run.code == 0, run.stderr
-    return run
+    return json.dumps([run.code, run.stdout, run.stderr, str(run.session)])
+
+
+def _once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], str]) -> str:
+    """Call ``make(directory)`` in the first of the suite's processes that asks, and tell all what it gave."""
+    root = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent
+    directory = root / f"shared-{name}"
+    directory.mkdir(exist_ok=True)
+    result = root / f"shared-{name}.txt"
+    with (root / f"shared-{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not result.exists():
+            result.write_text(make(directory))
+    return result.read_text()

@@ -19,6 +19,7 @@ PROJECT = Path(__file__).parent.parent.parent
 UNET = str(PROJECT / "workloads" / "unet3d_hdf5.py")
 
 _numbers = itertools.count()
+_WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def report_of(session: Path) -> dict[str, Any]:
 
 def launcher(directory: Path, command: list[str], options: list[str] | None = None) -> tuple[list[str], Path]:
     """The command line that runs ``python COMMAND`` traced in `directory`, and its session."""
-    session = directory / f"session-{next(_numbers)}"
+    session = directory / f"session-{_WORKER}{next(_numbers)}"
     line = [sys.executable, "-m", "iotrace", "run", "-o", str(session), *(options or []), "--"]
     return [*line, sys.executable, *command], session
 
