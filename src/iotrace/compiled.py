@@ -2,7 +2,7 @@
 
 It uses none of Python's headers: plain memory goes in and out by ctypes, so one library serves every Python
 of a platform. Each room binds the functions of its own sources: `sources/chrome/compiled_scan.py` those of
-the scanner, `timeline/writers/compiled_*.py` those of the writers.
+the scanner, `timeline/writers` those of the writers and of the lanes.
 """
 
 from __future__ import annotations
@@ -31,12 +31,9 @@ def available() -> bool:
     return library() is not None
 
 
-def missing(what: str, how_much: str) -> str:
-    """Say that doing `what` is slower by `how_much` without the library."""
-    return (
-        f"the compiled library of iotrace is missing: {what} gives the same result {how_much} slower; "
-        "with a C compiler, install iotrace again"
-    )
+def missing(effect: str) -> str:
+    """Say what the library's absence leads to, and the remedy."""
+    return f"the compiled library of iotrace is missing: {effect}; with a C compiler, install iotrace again"
 
 
 def loaded() -> ctypes.CDLL:

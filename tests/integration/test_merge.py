@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from iotrace import compiled
 from iotrace.errors import IotraceError
 from iotrace.merge.plan import Options
 from iotrace.merge.run import merge
@@ -460,6 +461,28 @@ def test_a_session(unet_run: Run, tmp_path: Path) -> None:
     assert {"RSS bytes", "CPU %"} <= {name for name, _, _ in values}
     assert any(name.startswith("ProfilerStep") for name, *_ in merged)
     assert imported["slices"][0][0] > sum(count for _, count, _ in merged)
+
+
+@pytest.mark.parametrize("name", ["out.pftrace", "out.pftrace.gz"])
+def test_without_the_library_native_output_is_json_under_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    events = [{"ph": "X", "pid": 7, "tid": 7, "ts": BASE_US, "dur": 5, "name": "only"}]
+    (tmp_path / "in.json").write_text(json.dumps({"traceEvents": events}))
+    merge([str(tmp_path / "in.json")], tmp_path / "with.json", ONE)
+    monkeypatch.setattr(compiled, "library", lambda: None)
+    summary = merge([str(tmp_path / "in.json")], tmp_path / name, ONE)
+    data = (tmp_path / name).read_bytes()
+    assert json.loads(gzip.decompress(data) if name.endswith(".gz") else data) == json.loads(
+        (tmp_path / "with.json").read_bytes()
+    )
+    assert [note for note in summary.notes if "library" in note] == [
+        "the compiled library of iotrace is missing: the output is Chrome JSON under the name "
+        f"{name.removeprefix('out')}, which Perfetto opens as well; with a C compiler, install iotrace again"
+    ]
+    (found,) = query(tmp_path / name, "select name from slice")
+    assert found == [["only"]]
+    merge([str(tmp_path / name)], tmp_path / "again.json", ONE)
 
 
 def test_small_values_of_counters_are_read_as_they_are(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Native output by the compiled encoder: the same bytes as in Python."""
+"""Native output by the compiled encoder and packer: the same bytes as by those in Python."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ from iotrace.merge.selection import Selection
 from iotrace.sources.chrome import compiled_scan
 from iotrace.sources.chrome.raw_batch import text_scan
 from iotrace.sources.chrome.reader import Scanner
-from iotrace.timeline.writers import compiled_native, packets, track_event
+from iotrace.timeline.writers import compiled_native, native, track_event
+from iotrace.timeline.writers.compiled_native import LABELS
 from iotrace.timeline.writers.id_map import Tracks
 from iotrace.timeline.writers.lanes import NEXT, STACKED, UNBOUND
 from iotrace.timeline.writers.native import NativePart
 from iotrace.timeline.writers.spill import BEGIN, END, FLOW, FLOW_NEXT, MARK, ROW, SLICE, Spill
+from tests.support import native_oracle
 from tests.unit.test_merge_compiled import ids, numbers, texts, values
 
 pytestmark = pytest.mark.skipif(not compiled.available(), reason="no C compiler when iotrace was installed")
@@ -59,8 +61,8 @@ FIRST = [
 ]
 
 
-def _part(document: bytes, directory: Path, delete_unbound: bool) -> tuple[bytes, Any]:
-    scanner = Scanner(text_scan())
+def _part(document: bytes, directory: Path, delete_unbound: bool, keep_text: bool) -> tuple[bytes, Any]:
+    scanner = Scanner(text_scan() if keep_text else None)
     spill, flows = Spill(directory / "rows"), FlowCheck(directory / "flows")
     tracks = Tracks(1, 3, {})
     sink = NativePart(directory / "part", 1)
@@ -76,10 +78,11 @@ def _part(document: bytes, directory: Path, delete_unbound: bool) -> tuple[bytes
 def _both(
     monkeypatch: pytest.MonkeyPatch, document: bytes, directory: Path, delete_unbound: bool
 ) -> list[Any]:
-    found = [_part(document, directory, delete_unbound)]
+    found = [_part(document, directory, delete_unbound, keep_text=True)]
     with monkeypatch.context() as patch:
-        patch.setattr(compiled, "library", lambda: None)
-        found.append(_part(document, directory, delete_unbound))
+        patch.setattr(track_event, "Interned", native_oracle.Interned)
+        patch.setattr(native, "Packets", native_oracle.Packets)
+        found.append(_part(document, directory, delete_unbound, keep_text=False))
     return found
 
 
@@ -165,15 +168,11 @@ def test_more_strings_than_are_interned(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 @given(st.lists(st.binary(max_size=20), max_size=300))
-def test_strings_have_their_place_as_number(found: list[bytes]) -> None:
-    one, two = compiled_native.Interned(50), track_event.Interned()
-    two_most, track_event.MOST_INTERNED = track_event.MOST_INTERNED, 50
-    try:
-        for text in found:
-            assert one.number(track_event.LABELS, text) == two.number(track_event.LABELS, text)
-    finally:
-        track_event.MOST_INTERNED = two_most
-    assert list(one.strings(track_event.LABELS)) == list(two.strings(track_event.LABELS))
+def test_strings_have_their_index_as_number(found: list[bytes]) -> None:
+    one, two = compiled_native.Interned(50), native_oracle.Interned(50)
+    for text in found:
+        assert one.number(LABELS, text) == two.number(LABELS, text)
+    assert list(one.strings(LABELS)) == list(two.strings(LABELS))
 
 
 placed_rows = st.lists(
@@ -201,7 +200,7 @@ def test_packets_are_the_same_however_small_the_buffer(
     made = []
     room, compiled_native._OUT_BYTES = compiled_native._OUT_BYTES, buffer_bytes
     try:
-        for way in (packets.Packets, compiled_native.Packets):
+        for way in (native_oracle.Packets, compiled_native.Packets):
             out = io.BytesIO()
             writer = way(b"\x50\x02\x68\x02", out)
             half = len(rows) // 2

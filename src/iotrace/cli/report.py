@@ -83,7 +83,7 @@ def _of_traces(paths: tuple[Path, ...], kernel_gap_us: float) -> Report:
             progress(f"reading {path}")
             traces.append(read_kineto(path))
         if not compiled.available():
-            note = compiled.missing("reading traces", "ten to twenty times")
+            note = compiled.missing("reading traces gives the same result ten to twenty times slower")
             print(f"iotrace: {note}", file=sys.stderr)
         progress("finding out what the accelerator did")
         return analyse_traces(traces, kernel_gap_us)

@@ -59,6 +59,7 @@ def merge(
     options = options or Options()
     began = time.monotonic()
     suffix = suffix_of(output)
+    native = ".pftrace" in suffix and compiled.available()
     problems: list[str] = []
     notes: list[str] = []
     sources = sources_of(inputs, output, options.per_rank, problems, notes)
@@ -72,7 +73,7 @@ def merge(
     notes += clocks_set(found)
     link(found, options.align_start, options.strict_clocks)
     with _workspace(output) as directory:
-        plan_jobs(found, options, directory, native=".pftrace" in suffix)
+        plan_jobs(found, options, directory, native)
         results: list[Result] = run_all("merge", [item.job for item in found], cores, watch)
         for item, result in zip(found, results, strict=True):
             item.result = result
@@ -225,18 +226,7 @@ def _summarise(
     first = min((result.first_ns for result in results if result.first_ns is not None), default=None)
     last = max((result.last_ns for result in results if result.last_ns is not None), default=None)
     span_ns = 0 if first is None or last is None else last - first
-    if suffix.startswith(".json") and span_ns > _EXACT_SPAN_NS:
-        notes.append(
-            f"the inputs lie {span_ns / _DAY_NS:.0f} days apart: Perfetto rounds times of JSON beyond "
-            "100 days; .pftrace keeps every ns"
-        )
-    if not compiled.available():
-        notes.append(compiled.missing("merging", "four to eight times"))
-    if suffix == ".json" and max(sizes) > _BROWSER_JSON_BYTES:
-        notes.append(
-            f"{max(sizes) / 2**30:.1f} GiB of JSON is more than a browser opens: write .pftrace, "
-            "or a part (--steps, --time, --drop)"
-        )
+    notes += _advice(suffix, inputs[0].job.native, span_ns, max(sizes))
     return Summary(
         schema_version=SCHEMA_VERSION,
         outputs=[str(path) for path in paths],
@@ -267,3 +257,23 @@ def _summarise(
         problems=problems,
         notes=notes,
     )
+
+
+def _advice(suffix: str, native: bool, span_ns: int, largest_bytes: int) -> Iterator[str]:
+    """Say what the kind of the output costs, and which one has no such cost."""
+    if not native and span_ns > _EXACT_SPAN_NS:
+        yield (
+            f"the inputs lie {span_ns / _DAY_NS:.0f} days apart: Perfetto rounds times of JSON beyond "
+            "100 days; .pftrace keeps every ns"
+        )
+    if ".pftrace" in suffix and not native:
+        yield compiled.missing(
+            f"the output is Chrome JSON under the name {suffix}, which Perfetto opens as well"
+        )
+    elif not compiled.available():
+        yield compiled.missing("merging gives the same result four times slower")
+    if suffix == ".json" and largest_bytes > _BROWSER_JSON_BYTES:
+        yield (
+            f"{largest_bytes / 2**30:.1f} GiB of JSON is more than a browser opens: write .pftrace, "
+            "or a part (--steps, --time, --drop)"
+        )

@@ -12,6 +12,8 @@ from iotrace import compiled
 from iotrace.sources.chrome.compiled_scan import Rows
 from iotrace.timeline.writers.lanes import STACKED
 
+NAMES, CATEGORIES, LABELS = range(3)  # kinds of interned strings
+FIELDS = {CATEGORIES: 1, NAMES: 2, LABELS: 3}  # of InternedData
 _OUT_BYTES = 4 << 20
 _FRAME_BYTES = 64  # more than a packet needs beside its sequence and its body
 _BODY_FACTOR, _BODY_BYTES = 6, 96  # a body, by the text of its event
@@ -31,7 +33,7 @@ def _pointer(array: Any) -> ctypes.c_void_p:
 
 
 class Interned:
-    """Strings that packets name by a number, from 1, by kind: as `bodies.Interned`."""
+    """Strings that packets name by a number, from 1, by kind; at most `most` of each kind."""
 
     def __init__(self, most: int) -> None:
         self._library = _library()

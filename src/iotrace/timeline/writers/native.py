@@ -1,7 +1,7 @@
 """Native Perfetto traces: TrackEvents with integer ns of CLOCK_REALTIME, interned strings, named tracks.
 
-The packets of a thread have to stand in order of time (`packets.py`). So they are written when all its events
-are known, from rows sorted by the spill; until then the bodies of events (`bodies.py`) lie in a file.
+The packets of a thread have to stand in order of time (`native.c`). So they are written when all its events
+are known, from rows sorted by the spill; until then the bodies of events (`track_event.py`) lie in a file.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from iotrace.sources.byte_stream import Progress, append, silent
 from iotrace.sources.chrome.batch import Batch, EventBatch
 from iotrace.sources.chrome.event import Event, encode_number
 from iotrace.sources.chrome.raw_batch import TextBatch
-from iotrace.timeline.writers import compiled_native
 from iotrace.timeline.writers.columns import Columns, renumber
+from iotrace.timeline.writers.compiled_native import FIELDS, Packets
 from iotrace.timeline.writers.id_map import Process, Tracks
 from iotrace.timeline.writers.lanes import NEXT, STACKED, UNBOUND, Lanes
-from iotrace.timeline.writers.packets import COUNTER, INSTANT, packet, packets_of_thread
-from iotrace.timeline.writers.protobuf import data, double, integer, text
+from iotrace.timeline.writers.protobuf import data, double, integer, packet, text
 from iotrace.timeline.writers.spill import BEGIN, FLOW, FLOW_NEXT, MARK, SLICE, Spill
-from iotrace.timeline.writers.track_event import FIELDS, Bodies, bound, decode, legacy
+from iotrace.timeline.writers.track_event import Bodies, bound, decode, legacy
 
 _REALTIME, _BOOTTIME = 1, 6
+_INSTANT, _COUNTER = 3, 4  # types of a TrackEvent
 _PROCESS_UUID = 1 << 40
 _GLOBAL_UUID = 1 << 41
 _COUNTER_UUID = 1 << 42
@@ -67,7 +67,6 @@ class NativePart:
     def _write_text(self, batch: TextBatch, columns: Columns, sizes: Any) -> None:
         """By the compiled encoder, and what it refuses run by run, decoded."""
         interned = self._encoder.interned
-        assert isinstance(interned, compiled_native.Interned)
         rows = np.ascontiguousarray(batch.rows)
         kinds, ids = np.ascontiguousarray(columns.kinds), np.ascontiguousarray(columns.ids)
         refused = (kinds > MARK) | (rows["others"] != 0)
@@ -108,14 +107,14 @@ class NativePart:
                 number = _number(value)
                 if number is not None:
                     uuid = self._counter(event, key)
-                    fields = integer(9, COUNTER) + integer(11, uuid) + double(44, number)
+                    fields = integer(9, _COUNTER) + integer(11, uuid) + double(44, number)
                     self._direct.write(packet(stamp, self._sequence, data(11, fields)))
             return
         uuid = _PROCESS_UUID + int(event.pid)  # type: ignore[arg-type]
         if event.ph in "bneSTFp" and (event.id is not UNSET or event.id2 is not UNSET):
             fields = body + integer(11, uuid) + legacy(event)
         else:
-            fields = body + integer(9, INSTANT) + integer(11, _GLOBAL_UUID if event.s == "g" else uuid)
+            fields = body + integer(9, _INSTANT) + integer(11, _GLOBAL_UUID if event.s == "g" else uuid)
         self._direct.write(packet(stamp, self._sequence, data(11, fields)))
 
     def _counter(self, event: Event, key: str) -> int:
@@ -150,7 +149,7 @@ class NativePart:
             for index in spill.threads():
                 thread = tracks.threads[index]
                 tracks_of_lanes = {0: thread.tid, STACKED: tracks.stacked_of(thread).tid}
-                packets = packets_of_thread(self._sequence, out)
+                packets = Packets(self._sequence, out)
                 for rows, placed in Lanes(not delete_unbound).through(spill.windows(index)):
                     used = {lane & ~NEXT for lane in np.unique(placed).tolist() if lane != UNBOUND}
                     for lane in sorted(used - tracks_of_lanes.keys()):

@@ -8,9 +8,6 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 
 def _encode_varint(number: int) -> bytes:
     found = bytearray()
@@ -50,13 +47,9 @@ def double(field: int, value: float) -> bytes:
     return varint(field << 3 | 1) + struct.pack("<d", value)
 
 
-def timestamps(times_ns: npt.NDArray[np.int64]) -> list[bytes]:
-    """Each time as a varint of nine bytes: padding is legal, and one width lets numpy do it."""
-    shifted = times_ns[:, None] >> np.arange(0, 63, 7, dtype=np.int64)[None, :]
-    octets = (shifted & 127 | 128).astype(np.uint8)
-    octets[:, 8] &= 127
-    joined = octets.tobytes()
-    return [joined[at : at + 9] for at in range(0, len(joined), 9)]
+def packet(*fields: bytes) -> bytes:
+    """A TracePacket in its frame."""
+    return data(1, b"".join(fields))
 
 
 def annotation(name: bytes, value: Any) -> bytes:

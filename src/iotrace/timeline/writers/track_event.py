@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
-from iotrace import compiled
 from iotrace.sources.chrome.event import OPAQUE, Event, encode_number
-from iotrace.timeline.writers import compiled_native
+from iotrace.timeline.writers.compiled_native import CATEGORIES, LABELS, NAMES, Interned
 from iotrace.timeline.writers.protobuf import annotation, data, integer
 
-NAMES, CATEGORIES, LABELS = range(3)  # kinds of interned strings
-FIELDS = {CATEGORIES: 1, NAMES: 2, LABELS: 3}  # of InternedData
 MOST_INTERNED = 200_000  # names that come once each are written where they stand
 _LONGEST_REPEATED = 256
 _OTHER_OPAQUE = sorted(OPAQUE - {"args", "id2", "bind_id", "flow_in", "flow_out"})  # what joins is `legacy`
@@ -25,32 +21,11 @@ _NO_OTHERS = (UNSET,) * len(_OTHER_OPAQUE)
 decode = msgspec.json.Decoder().decode
 
 
-class Interned:
-    """Strings that packets name by a number, from 1, by kind."""
-
-    def __init__(self) -> None:
-        self._numbers: list[dict[bytes, int]] = [{} for _ in FIELDS]
-
-    def number(self, kind: int, text: bytes) -> int:
-        """The string's number; 0 where there are too many."""
-        numbers = self._numbers[kind]
-        found = numbers.get(text)
-        if found is None and len(numbers) < MOST_INTERNED:
-            found = numbers[text] = len(numbers) + 1
-        return found or 0
-
-    def strings(self, kind: int) -> Iterator[bytes]:
-        """All of a kind, in the order of their numbers."""
-        yield from self._numbers[kind]
-
-
 class Bodies:
     """Encodes events; what comes again and again is encoded once."""
 
     def __init__(self) -> None:
-        self.interned: Interned | compiled_native.Interned = (
-            compiled_native.Interned(MOST_INTERNED) if compiled.available() else Interned()
-        )
+        self.interned = Interned(MOST_INTERNED)
         self._heads: dict[tuple[Any, Any], bytes] = {}
         self._labels: dict[str, bytes] = {}
         self._repeated: dict[tuple[str, str | float], bytes] = {}
@@ -141,7 +116,7 @@ def _scoped(own: Any) -> bytes:
 
 
 def bound(event: Event) -> bytes:
-    """The arrows that a slice itself begins or ends (`bind_id`): the last field of its body, if any."""
+    """The flows that a slice itself begins or ends (`bind_id`): the last field of its body, if any."""
     fields = _binding(event)
     return data(6, fields) if fields else b""
 

@@ -1,26 +1,40 @@
-"""Packets of one thread in order of time, from its rows and the bodies of its events.
-
-Perfetto stacks begin and end packets in order of time, and in the order of the file where times are equal.
-"""
+"""Native output's interned strings and packets in Python: the oracle of `native.c`, byte for byte."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from iotrace import compiled
-from iotrace.timeline.writers import compiled_native
+import numpy as np
+import numpy.typing as npt
+
+from iotrace.timeline.writers.compiled_native import FIELDS
 from iotrace.timeline.writers.lanes import NEXT, UNBOUND
-from iotrace.timeline.writers.protobuf import data, integer, timestamps, varint
+from iotrace.timeline.writers.protobuf import integer, varint
 from iotrace.timeline.writers.spill import BEGIN, END, FLOW, FLOW_NEXT, MARK, SLICE, Rows
 
-SLICE_BEGIN, SLICE_END, INSTANT, COUNTER = 1, 2, 3, 4  # types of a TrackEvent
-_TYPES = {FLOW: 0, FLOW_NEXT: 0, BEGIN: SLICE_BEGIN, END: SLICE_END, MARK: INSTANT}
-_FLUSHED_PACKETS = 50_000
+_SLICE_BEGIN, _SLICE_END, _INSTANT = 1, 2, 3  # types of a TrackEvent
+_TYPES = {FLOW: 0, FLOW_NEXT: 0, BEGIN: _SLICE_BEGIN, END: _SLICE_END, MARK: _INSTANT}
 
 
-def packet(*fields: bytes) -> bytes:
-    """A TracePacket in its frame."""
-    return data(1, b"".join(fields))
+class Interned:
+    """Strings that packets name by a number, from 1, by kind."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._numbers: list[dict[bytes, int]] = [{} for _ in FIELDS]
+
+    def number(self, kind: int, text: bytes) -> int:
+        """The string's number; 0 where there are too many."""
+        numbers = self._numbers[kind]
+        found = numbers.get(text)
+        if found is None and len(numbers) < self._most:
+            found = numbers[text] = len(numbers) + 1
+        return found or 0
+
+    def strings(self, kind: int) -> Iterator[bytes]:
+        """All of a kind, in the order of their numbers."""
+        yield from self._numbers[kind]
 
 
 class Packets:
@@ -45,14 +59,14 @@ class Packets:
             rows["kind"].tolist(),
             rows["ordinal"].tolist(),
             rows["size"].tolist(),
-            timestamps(rows["start"]),
-            timestamps(rows["end"]),
+            _timestamps(rows["start"]),
+            _timestamps(rows["end"]),
             strict=True,
         ):
             body = bytes(bodies[offset : offset + size])
             if number == UNBOUND:
                 if not delete_unbound:
-                    packets.append(self._lanes[0].event(INSTANT, stamp, _without_legacy(body)))
+                    packets.append(self._lanes[0].event(_INSTANT, stamp, _without_legacy(body)))
                 continue
             if number >= NEXT:
                 number -= NEXT
@@ -64,17 +78,14 @@ class Packets:
                 while stack and stack[-1][0] <= start and stack[-1][2] < start:
                     packets.append(lane.end(stack.pop()[1]))
             else:
-                # An arrow may end where its slice ends: that one is still to be open.
+                # A flow may end where its slice ends: that one is still to be open.
                 while stack and stack[-1][0] < start:
                     packets.append(lane.end(stack.pop()[1]))
             if kind == SLICE:
-                packets.append(lane.event(SLICE_BEGIN, stamp, body))
+                packets.append(lane.event(_SLICE_BEGIN, stamp, body))
                 stack.append((end, end_stamp, start))
             else:
                 packets.append(lane.event(_TYPES[kind], stamp, body))
-            if len(packets) > _FLUSHED_PACKETS:
-                self._out.write(b"".join(packets))
-                packets.clear()
         self._out.write(b"".join(packets))
 
     def close(self) -> None:
@@ -92,7 +103,7 @@ class _Lane:
         self._track = integer(11, track)
         self._frames: dict[tuple[int, int], tuple[bytes, bytes]] = {}
         self.stack: list[tuple[int, bytes, int]] = []
-        self._end_front, self._end_back = self._frame(SLICE_END, 0)
+        self._end_front, self._end_back = self._frame(_SLICE_END, 0)
 
     def _frame(self, kind: int, size: int) -> tuple[bytes, bytes]:
         """What stands before and after the time, for a body of this size."""
@@ -115,14 +126,18 @@ class _Lane:
         return self._end_front + stamp + self._end_back
 
 
-def packets_of_thread(sequence: bytes, out: BinaryIO) -> Packets | compiled_native.Packets:
-    """The compiled way, where there is one."""
-    return (compiled_native.Packets if compiled.available() else Packets)(sequence, out)
-
-
 def _without_legacy(body: bytes) -> bytes:
     """A flow's body without its phase: LegacyEvent is its last field."""
     at = body.rfind(b"\x32", 0, -1)
     while at > 0 and at + 2 + body[at + 1] != len(body):
         at = body.rfind(b"\x32", 0, at)
     return body[:at] if at > 0 else body
+
+
+def _timestamps(times_ns: npt.NDArray[np.int64]) -> list[bytes]:
+    """Each time as a varint of nine bytes: padding is legal, and one width lets numpy do it."""
+    shifted = times_ns[:, None] >> np.arange(0, 63, 7, dtype=np.int64)[None, :]
+    octets = (shifted & 127 | 128).astype(np.uint8)
+    octets[:, 8] &= 127
+    joined = octets.tobytes()
+    return [joined[at : at + 9] for at in range(0, len(joined), 9)]
