@@ -1,0 +1,71 @@
+"""docs/architecture.md shows the rooms and imports that the code has."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import grimp
+
+from tests.support.runs import PROJECT
+
+_SOURCE = PROJECT / "src" / "iotrace"
+_ROW = re.compile(r"^\| (?P<rooms>`[^|]*) \| (?P<subject>[^|]+) \| (?P<imports>[^|]*) \|$", re.MULTILINE)
+_NAME = re.compile(r"`([\w./]+)`")
+_MOST_MODULES = 16
+
+
+def _room(name: str) -> str:
+    """The room of a module: ``cli/``, or ``errors.py`` for a module beside the rooms."""
+    first = name.split(".")[1] if "." in name else "__init__"
+    return f"{first}/" if (_SOURCE / first).is_dir() else f"{first}.py"
+
+
+def _imports_of_code() -> dict[str, set[str]]:
+    graph = grimp.build_graph("iotrace", cache_dir=None)
+    found: dict[str, set[str]] = defaultdict(set)
+    for module in graph.modules:
+        importer = _room(module)
+        imported = {_room(one) for one in graph.find_modules_directly_imported_by(module)}
+        found[importer] |= imported - {importer, "__init__.py"}
+    found.pop("__init__.py")
+    found.pop("__main__.py")
+    return dict(found)
+
+
+def _imports_of_document() -> dict[str, set[str]]:
+    table = (PROJECT / "docs" / "architecture.md").read_text()
+    found: dict[str, set[str]] = {}
+    for row in _ROW.finditer(table):
+        for room in _NAME.findall(row["rooms"]):
+            assert room not in found, f"{room} stands twice"
+            found[room] = set(_NAME.findall(row["imports"]))
+    return found
+
+
+def test_the_import_table_is_the_codes() -> None:
+    assert _imports_of_document() == _imports_of_code()
+
+
+def test_every_path_that_the_document_names_exists() -> None:
+    text = (PROJECT / "docs" / "architecture.md").read_text()
+    named = re.findall(r"`((?:[a-z_]+/)+[a-z_]*(?:\.py|\.c|\.h)?)`", text)
+    missing = [name for name in named if not ((_SOURCE / name).exists() or (PROJECT / name).exists())]
+    assert named
+    assert not missing
+
+
+def test_no_folder_is_larger_than_one_look() -> None:
+    folders = {path.parent for path in _SOURCE.rglob("*.py")}
+    modules = {
+        str(folder.relative_to(PROJECT)): sum(path.name != "__init__.py" for path in folder.glob("*.py"))
+        for folder in folders
+    }
+    assert {folder: count for folder, count in modules.items() if count > _MOST_MODULES} == {}
+
+
+def test_the_largest_rooms_are_found() -> None:
+    # The rows are read by a pattern: one that matches nothing would agree with no code at all.
+    assert {"agent/", "cli/", "sources/", "analysis/", "merge/"} <= _imports_of_document().keys()
+    assert isinstance(_SOURCE, Path)
