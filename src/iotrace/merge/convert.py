@@ -151,9 +151,9 @@ def _open(job: Job, problems: list[str], progress: Progress) -> tuple[Any, Itera
     if source.kind == DFTRACER:
         reader = LogReader(job.pool)
         return reader, reader.batches(blocks(source.path, problems, progress))
-    from iotrace.merge.session_input import batches_of  # it imports the analysis, which is slow
+    from iotrace.merge.session_input import session_batches  # it imports the analysis, which is slow
 
-    return None, batches_of(source)
+    return None, session_batches(source)
 
 
 def _metadata(reader: Any, notes: list[str]) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from iotrace.merge.pool import Watch, run_all
 from iotrace.merge.record import Input
 from iotrace.merge.summary import SCHEMA_VERSION, KindCount, SourceSummary, Summary
 from iotrace.merge.survey import Survey
-from iotrace.merge.track_names import arrange, chrome_metadata
+from iotrace.merge.track_names import arrange
 from iotrace.sources.chrome.event import KINDS
 from iotrace.timeline.writers import chrome_json
 
@@ -179,7 +179,7 @@ def _write(path: Path, inputs: list[Input], directory: Path) -> Path:
             return temporary
         if path.name.endswith(".gz"):
             out.write(chrome_json.opening(base_ns))
-        chrome_json.join(parts, chrome_metadata(processes), base_ns, document, out)
+        chrome_json.join(parts, processes, base_ns, document, out)
     return temporary
 
 

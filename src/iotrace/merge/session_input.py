@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, UnsetType
 
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.merge.inputs import Source
@@ -18,10 +17,10 @@ from iotrace.sources.chrome.batch import EventBatch
 from iotrace.sources.chrome.event import Event
 from iotrace.sources.session import Rank, Session, open_session
 from iotrace.timeline.build import build
-from iotrace.timeline.model import ProcessTracks, Slice, Timeline
+from iotrace.timeline.events import Threads, batched, batches_of
+from iotrace.timeline.model import ProcessTracks, Timeline
 
 _encode = msgspec.json.Encoder().encode
-_AT_ONCE = 20_000
 # Files of a session that are its own, not traces that were recorded beside it.
 _OWN = {names.MANIFEST, names.OUTCOME, names.FILES, names.PROCESS}
 
@@ -70,69 +69,29 @@ def _timeline_of(session: Session, name: str) -> tuple[Timeline, Rank]:
     return build(RankAnalysis(session, rank), with_torch=False), rank
 
 
-def batches_of(source: Source) -> Iterator[EventBatch]:
-    """A rank's processes, slices, counters and flows; times in ns of CLOCK_REALTIME."""
+def session_batches(source: Source) -> Iterator[EventBatch]:
+    """Yield a rank's processes, slices, counters and flows; times in ns of CLOCK_REALTIME."""
     timeline, _ = _timeline_of(open_session(source.path), source.session_rank)
-    maker = _Maker()
-    threads: dict[Slice, tuple[Any, str]] = {}
-    for number, process in enumerate(timeline.processes):
-        pid = _pid(process, number)
-        maker.metadata(pid, "process_name", {"name": process.name}, UNSET)
-        maker.metadata(pid, "process_sort_index", {"sort_index": number}, UNSET)
+    pids = [_pid(process, index) for index, process in enumerate(timeline.processes)]
+    threads: Threads = [
+        (pid, [(track.name, track.slices) for track in process.tracks])
+        for pid, process in zip(pids, timeline.processes, strict=True)
+    ]
+    yield from batched((event, 0, 0) for event in _names(timeline, pids))
+    yield from batches_of(timeline, threads, first_flow=0)
+
+
+def _names(timeline: Timeline, pids: list[int | str]) -> Iterator[Event]:
+    """Yield the names of processes, and the order of processes and tracks."""
+    for index, (pid, process) in enumerate(zip(pids, timeline.processes, strict=True)):
+        yield _metadata(pid, "process_name", {"name": process.name}, UNSET)
+        yield _metadata(pid, "process_sort_index", {"sort_index": index}, UNSET)
         for order, track in enumerate(process.tracks):
-            maker.metadata(pid, "thread_sort_index", {"sort_index": order}, track.name)
-            for item in track.slices:
-                threads[item] = (pid, track.name)
-                maker.slice(pid, track.name, item)
-                if maker.full:
-                    yield maker.batch()
-        for counter in process.counters:
-            for time_ns, value in counter.points:
-                args = Raw(_encode({counter.unit: value}))
-                maker.add(Event(ph="C", pid=pid, name=counter.name, args=args), time_ns)
-            if maker.full:
-                yield maker.batch()
-    for number, flow in enumerate(timeline.flows):
-        last = len(flow.stops) - 1
-        for position, (item, time_ns) in enumerate(flow.stops):
-            pid, tid = threads[item]
-            phase = "s" if position == 0 else "f" if position == last else "t"
-            event = Event(ph=phase, pid=pid, tid=tid, name=flow.name, cat=flow.category, id=number, bp="e")
-            maker.add(event, time_ns)
-        if maker.full:
-            yield maker.batch()
-    yield maker.batch()
+            yield _metadata(pid, "thread_sort_index", {"sort_index": order}, track.name)
 
 
-class _Maker:
-    """Collects events until they are a batch."""
-
-    def __init__(self) -> None:
-        self._events: list[Event] = []
-        self._starts: list[int] = []
-        self._durations: list[int] = []
-
-    @property
-    def full(self) -> bool:
-        return len(self._events) >= _AT_ONCE
-
-    def add(self, event: Event, start_ns: int, duration_ns: int = 0) -> None:
-        self._events.append(event)
-        self._starts.append(start_ns)
-        self._durations.append(duration_ns)
-
-    def slice(self, pid: Any, tid: str, item: Slice) -> None:
-        args = Raw(_encode(item.args)) if item.args else UNSET
-        event = Event(ph="X", pid=pid, tid=tid, name=item.name, cat=item.category, dur=0, args=args)
-        self.add(event, item.start_ns, item.end_ns - item.start_ns)
-
-    def metadata(self, pid: Any, name: str, args: dict[str, Any], tid: Any) -> None:
-        self.add(Event(ph="M", pid=pid, tid=tid, name=name, args=Raw(_encode(args))), 0)
-
-    def batch(self) -> EventBatch:
-        made = EventBatch(self._events, np.array(self._starts, np.int64), np.array(self._durations, np.int64))
-        self._events, self._starts, self._durations = [], [], []
-        return made
+def _metadata(pid: int | str, name: str, args: dict[str, Any], tid: str | UnsetType) -> Event:
+    return Event(ph="M", pid=pid, tid=tid, name=name, args=Raw(_encode(args)))
 
 
 def _pid(process: ProcessTracks, number: int) -> int | str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 from iotrace.merge.convert import Result
@@ -140,20 +139,3 @@ def _thread_name(source: Source, process: ProcessTrack, base: ThreadTrack) -> st
 def _shown(raw: int | str) -> str:
     """Perfetto takes no empty name."""
     return str(raw).strip() or "(no name)"
-
-
-def chrome_metadata(processes: list[Process]) -> Iterator[dict[str, Any]]:
-    """The names and the order as Chrome's metadata events."""
-
-    def event(name: str, pid: int, tid: int, args: dict[str, Any]) -> dict[str, Any]:
-        return {"ph": "M", "name": name, "pid": pid, "tid": tid, "args": args}
-
-    for process in processes:
-        yield event("process_name", process.pid, 0, {"name": process.name})
-        if process.labels:
-            yield event("process_labels", process.pid, 0, {"labels": process.labels})
-        yield event("process_sort_index", process.pid, 0, {"sort_index": process.order})
-        for thread in process.threads:
-            yield event("thread_name", thread.pid, thread.tid, {"name": thread.name})
-            yield event("thread_sort_index", thread.pid, thread.tid, {"sort_index": thread.order})
-    yield event("iotrace_merge", 0, 0, {})

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import count
 
 Args = dict[str, str | int | float | bool | None]
 _DECIMALS = 6
@@ -89,8 +87,3 @@ def first_ns(timeline: Timeline) -> int:
         if counter.points
     ]
     return min(starts, default=timeline.base_ns)
-
-
-def identifiers() -> Iterator[int]:
-    """Count dense thread numbers, above those of the processes: no thread is taken for a main one."""
-    return count(1001)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -14,7 +14,7 @@ from iotrace.sources.chrome.batch import Batch
 from iotrace.sources.chrome.event import encode_number
 from iotrace.timeline.writers.chrome_lines import lines_of
 from iotrace.timeline.writers.columns import Columns
-from iotrace.timeline.writers.id_map import ThreadTrack, Tracks
+from iotrace.timeline.writers.id_map import Process, ThreadTrack, Tracks
 from iotrace.timeline.writers.lanes import NEXT, STACKED, UNBOUND, Lanes
 from iotrace.timeline.writers.spill import BEGIN, END, SLICE, Spill
 
@@ -156,7 +156,7 @@ _TO_ENCLOSING = b',"bp":"e"'
 
 def join(
     parts: Iterable[Path],
-    metadata: Iterable[dict[str, Any]],
+    processes: Iterable[Process],
     base_ns: int,
     document: dict[str, Any],
     out: BinaryIO,
@@ -165,5 +165,23 @@ def join(
     names of processes and threads, and `document`'s keys."""
     for part in parts:
         append(part, out, len(opening(base_ns)))
+    # An event for each key: the last line ends without a comma also where no process has a name.
+    metadata = [*_names(processes), *(_metadata(key, 0, 0, {}) for key in document)]
     lines = b",\n".join(encode_number(item) for item in metadata)
-    out.write(lines + b"\n]," + encode_number(document)[1:] + b"\n")
+    out.write(lines + b"\n]" + (b"," + encode_number(document)[1:] if document else b"}") + b"\n")
+
+
+def _names(processes: Iterable[Process]) -> Iterator[dict[str, Any]]:
+    """Yield the names and the order of processes and threads as metadata events."""
+    for process in processes:
+        yield _metadata("process_name", process.pid, 0, {"name": process.name})
+        if process.labels:
+            yield _metadata("process_labels", process.pid, 0, {"labels": process.labels})
+        yield _metadata("process_sort_index", process.pid, 0, {"sort_index": process.order})
+        for thread in process.threads:
+            yield _metadata("thread_name", thread.pid, thread.tid, {"name": thread.name})
+            yield _metadata("thread_sort_index", thread.pid, thread.tid, {"sort_index": thread.order})
+
+
+def _metadata(name: str, pid: int, tid: int, args: dict[str, Any]) -> dict[str, Any]:
+    return {"ph": "M", "name": name, "pid": pid, "tid": tid, "args": args}

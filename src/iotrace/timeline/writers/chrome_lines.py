@@ -38,7 +38,8 @@ def lines_of(batch: Batch, columns: Columns) -> tuple[bytes | memoryview, Sizes]
             columns.edits,
         )
     assert isinstance(batch, EventBatch)
-    data = _lines_of_events(batch, columns)
+    renumber(batch, columns)
+    data = lines_at(batch, columns.relative_ns, columns.duration_ns)
     ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
     return data, np.diff(ends, prepend=-1).astype(np.int32)
 
@@ -85,17 +86,17 @@ def _write_rows(
     return memoryview(out.data)[:size], sizes
 
 
-def _lines_of_events(batch: EventBatch, columns: Columns) -> bytes:
-    renumber(batch, columns)
-    for event, start_us, duration_us, duration_ns in zip(
+def lines_at(batch: EventBatch, start_ns: Times, duration_ns: Times) -> bytes:
+    """Return the events with these times as lines; those of a negative duration keep theirs."""
+    for event, start_us, duration_us, length_ns in zip(
         batch.events,
-        _microseconds(columns.relative_ns),
-        _microseconds(columns.duration_ns),
-        columns.duration_ns.tolist(),
+        _microseconds(start_ns),
+        _microseconds(duration_ns),
+        duration_ns.tolist(),
         strict=True,
     ):
         event.ts = start_us
-        if duration_ns >= 0:
+        if length_ns >= 0:
             event.dur = duration_us
     try:
         data = _encoder.encode_lines(batch.events).replace(b"\n", b",\n")
