@@ -41,7 +41,7 @@ _USUAL_EVENT_BYTES = 64  # at least; where there are more events, the next call 
 
 
 class _Found(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_int64) for name in ("rows", "consumed", "status", "tracks")]
+    _fields_ = [(name, ctypes.c_int64) for name in ("rows", "consumed", "status", "tracks", "copied")]
 
 
 Events = TypeVar("Events")
@@ -65,8 +65,9 @@ Scan = Callable[[bytes], Scanned[Events]]
 
 @dataclass
 class FoundRows:
-    """Rows of events, and by track the row that it was met in first."""
+    """The events' text without the space between tokens, its rows, and by track the row it was met in first."""
 
+    text: bytes
     rows: Rows
     firsts: list[int]
 
@@ -78,6 +79,7 @@ def scan_rows(text: bytes) -> Scanned[FoundRows]:
     capacity = len(text) // _USUAL_EVENT_BYTES + 1000
     rows = np.empty(capacity, ROW)
     firsts = np.empty(_MOST_TRACKS, np.int32)
+    copied = np.empty(len(text), np.uint8)
     found = _Found()
     compiled.loaded().iotrace_scan(
         text,
@@ -85,7 +87,10 @@ def scan_rows(text: bytes) -> Scanned[FoundRows]:
         ctypes.c_void_p(rows.ctypes.data),
         ctypes.c_int64(capacity),
         ctypes.c_void_p(firsts.ctypes.data),
+        ctypes.c_void_p(copied.ctypes.data),
         ctypes.byref(found),
     )
-    events = FoundRows(rows[: found.rows], firsts[: found.tracks].tolist()) if found.rows else None
+    if not found.rows:
+        return Scanned(None, found.consumed, found.status)
+    events = FoundRows(copied[: found.copied].tobytes(), rows[: found.rows], firsts[: found.tracks].tolist())
     return Scanned(events, found.consumed, found.status)

@@ -33,6 +33,31 @@ static inline const uint8_t *skip_space(const uint8_t *p, const uint8_t *end) {
     return p;
 }
 
+/* A copy of the text without the space between its tokens. What lies from `from` on is not yet copied. */
+typedef struct {
+    uint8_t *to;
+    const uint8_t *from;
+} Copy;
+
+static inline void copy_up_to(Copy *copy, const uint8_t *stop, const uint8_t *end) {
+    const uint8_t *from = copy->from;
+    uint8_t *to = copy->to;
+    for (; from < stop && end - from >= 16; from += 16, to += 16) memcpy(to, from, 16); /* most are short */
+    if (from < stop) memcpy(to, from, (size_t)(stop - from));
+    copy->to += stop - copy->from;
+    copy->from = stop;
+}
+
+/* `skip_space`, which leaves the space out of the copy. `copy` may be NULL here and below. */
+static inline const uint8_t *skip_gap(const uint8_t *p, const uint8_t *end, Copy *copy) {
+    const uint8_t *after = skip_space(p, end);
+    if (copy && after != p) {
+        copy_up_to(copy, p, end);
+        copy->from = after;
+    }
+    return after;
+}
+
 /* Behind the next byte that ends a run of plain text: a quote, a backslash, a control character, no ASCII. */
 static inline const uint8_t *skip_plain(const uint8_t *p, const uint8_t *end) {
 #ifdef __SSE2__
@@ -150,7 +175,7 @@ static inline Verdict skip_word(const uint8_t **at, const uint8_t *end, const ch
 }
 
 /* One value of any kind; `*at` is at its first byte. */
-static __attribute__((noinline, unused)) Verdict skip_any_value(const uint8_t **at, const uint8_t *end) {
+static inline __attribute__((always_inline)) Verdict walk_value(const uint8_t **at, const uint8_t *end, Copy *copy) {
     const uint8_t *p = *at;
     uint64_t objects = 0; /* a bit for each level: 1 within an object, 0 within an array */
     int depth = 0;
@@ -165,13 +190,13 @@ value:
     case '{':
         if (depth == DEEPEST) return ODD;
         objects = objects << 1 | 1, depth++;
-        p = skip_space(p + 1, end);
+        p = skip_gap(p + 1, end, copy);
         if (p < end && *p == '}') goto close;
         goto key;
     case '[':
         if (depth == DEEPEST) return ODD;
         objects <<= 1, depth++;
-        p = skip_space(p + 1, end);
+        p = skip_gap(p + 1, end, copy);
         if (p < end && *p == ']') goto close;
         goto value;
     case 't':
@@ -191,10 +216,10 @@ after:
         *at = p;
         return FINE;
     }
-    p = skip_space(p, end);
+    p = skip_gap(p, end, copy);
     if (p >= end) return CUT;
     if (*p == ',') {
-        p = skip_space(p + 1, end);
+        p = skip_gap(p + 1, end, copy);
         if (objects & 1) goto key;
         goto value;
     }
@@ -207,14 +232,22 @@ key:
     if (*p != '"') return ODD;
     p++;
     if ((verdict = skip_string(&p, end)) != FINE) return verdict;
-    p = skip_space(p, end);
+    p = skip_gap(p, end, copy);
     if (p >= end) return CUT;
     if (*p != ':') return ODD;
-    p = skip_space(p + 1, end);
+    p = skip_gap(p + 1, end, copy);
     goto value;
 }
 
-static inline Verdict skip_value(const uint8_t **at, const uint8_t *end) {
+static __attribute__((noinline, unused)) Verdict skip_any_value(const uint8_t **at, const uint8_t *end) {
+    return walk_value(at, end, NULL);
+}
+
+static __attribute__((noinline, unused)) Verdict copy_any_value(const uint8_t **at, const uint8_t *end, Copy *copy) {
+    return walk_value(at, end, copy);
+}
+
+static inline Verdict pass_value(const uint8_t **at, const uint8_t *end, Copy *copy) {
     const uint8_t *p = *at;
     if (p < end && *p == '"') {
         p++;
@@ -223,7 +256,10 @@ static inline Verdict skip_value(const uint8_t **at, const uint8_t *end) {
             return FINE;
         }
     }
-    return p < end && is_digit(*p) ? skip_number(at, end) : skip_any_value(at, end);
+    if (p < end && is_digit(*p)) return skip_number(at, end);
+    return copy ? copy_any_value(at, end, copy) : skip_any_value(at, end);
 }
+
+static inline Verdict skip_value(const uint8_t **at, const uint8_t *end) { return pass_value(at, end, NULL); }
 
 #endif

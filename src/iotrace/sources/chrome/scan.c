@@ -7,7 +7,7 @@
 #include "scan.h"
 
 typedef struct {
-    int64_t rows, consumed, status, tracks;
+    int64_t rows, consumed, status, tracks, copied;
 } Found;
 
 enum { MOST_PS_US = 1 << 30 }; /* as in event.py */
@@ -154,49 +154,57 @@ static uint32_t hash_of(const uint8_t *text, const Row *row, int one, int two) {
     return hash ^ hash >> 15;
 }
 
-Verdict iotrace_read_event(const uint8_t *text, const uint8_t **at, const uint8_t *end, Row *row, Arguments *arguments) {
+/* With a copy, that is what the row's offsets are in: `text` is then its begin. */
+static inline __attribute__((always_inline)) Verdict read_event(
+    const uint8_t *text, const uint8_t **at, const uint8_t *end, Row *row, Arguments *arguments, Copy *copy) {
+#define OFFSET(p) (int32_t)(copy ? copy->to - text + ((p) - copy->from) : (p) - text)
     const uint8_t *p = *at;
     Verdict verdict;
     int has_start = 0, has_duration = 0; /* read in passing */
     memset(row, 0, sizeof *row);
-    row->begin = (int32_t)(p - text);
+    row->begin = OFFSET(p);
     if (*p != '{') return ODD;
-    p = skip_space(p + 1, end);
+    p = skip_gap(p + 1, end, copy);
     for (;;) {
         if (p >= end) return CUT;
         if (*p != '"') return ODD;
         const uint8_t *key = p++;
+        int32_t key_at = OFFSET(key);
         if ((verdict = skip_string(&p, end)) != FINE) return verdict;
         int known = key_of(key + 1, p - key - 2, end);
         if (known < 0 && memchr(key, '\\', (size_t)(p - key))) return ODD; /* it may spell a known one */
-        p = skip_space(p, end);
+        p = skip_gap(p, end, copy);
         if (p >= end) return CUT;
         if (*p != ':') return ODD;
-        p = skip_space(p + 1, end);
-        const uint8_t *value = p;
+        p = skip_gap(p + 1, end, copy);
+        int32_t value_at = OFFSET(p);
         if (known == TS || known == DUR) {
             int *is_read = known == TS ? &has_start : &has_duration;
             *is_read = read_usual_time(&p, end, known == TS ? &row->start_ns : &row->duration_ns);
-            verdict = *is_read ? FINE : skip_value(&p, end);
+            verdict = *is_read ? FINE : pass_value(&p, end, copy);
+        } else if (known == ARGS && arguments) {
+            verdict = iotrace_read_arguments(&p, end, arguments);
         } else {
-            verdict = known == ARGS && arguments ? iotrace_read_arguments(&p, end, arguments) : skip_value(&p, end);
+            verdict = pass_value(&p, end, copy);
         }
         if (verdict != FINE) return verdict;
         row->others |= known < 0 || known == ID2 || known == BIND_ID;
         if (known >= 0) {
             if (row->stop[known]) return ODD; /* twice: which one holds is the tolerant reader's to say */
-            row->key[known] = (int32_t)(key - text);
-            row->value[known] = (int32_t)(value - text);
-            row->stop[known] = (int32_t)(p - text);
+            row->key[known] = key_at;
+            row->value[known] = value_at;
+            row->stop[known] = OFFSET(p);
         }
-        p = skip_space(p, end);
+        p = skip_gap(p, end, copy);
         if (p >= end) return CUT;
         if (*p == '}') break;
         if (*p != ',') return ODD;
-        p = skip_space(p + 1, end);
+        p = skip_gap(p + 1, end, copy);
     }
-    row->end = (int32_t)(p + 1 - text);
     *at = p + 1;
+    if (copy) copy_up_to(copy, p + 1, end);
+    row->end = OFFSET(p + 1);
+#undef OFFSET
 
     const uint8_t *phase = text + row->value[PH];
     if (row->stop[PH] - row->value[PH] != 3 || phase[0] != '"' || phase[1] <= 0x20 || phase[1] == '\\') return ODD;
@@ -233,6 +241,10 @@ Verdict iotrace_read_event(const uint8_t *text, const uint8_t **at, const uint8_
     return FINE;
 }
 
+Verdict iotrace_read_event(const uint8_t *text, const uint8_t **at, const uint8_t *end, Row *row, Arguments *arguments) {
+    return read_event(text, at, end, row, arguments, NULL);
+}
+
 static inline int same_token(const uint8_t *text, const Row *one, const Row *two, int key) {
     int32_t length = one->stop[key] - one->value[key];
     return length == two->stop[key] - two->value[key] &&
@@ -244,15 +256,18 @@ static inline int same_track(const uint8_t *text, const Row *one, const Row *two
 }
 
 /* What Python asks before it trusts the rest: raised with every change of what the two sides share. */
-int64_t iotrace_interface(void) { return 4; }
+int64_t iotrace_interface(void) { return 5; }
 
-/* Rows for the whole events at the front of `text`, up to `capacity` of them. `firsts` gets the row that a track
+/* Rows for the whole events at the front of `text`, up to `capacity` of them, and in `copied`, which has room for all
+ * of `text`, the events without the space between tokens: the rows' offsets are in there. `firsts` gets the row that a track
  * (a pid and a tid, as they are written) was first met in; there is room for MOST_TRACKS. */
-void iotrace_scan(const uint8_t *text, int64_t length, Row *rows, int64_t capacity, int32_t *firsts, Found *found) {
+void iotrace_scan(const uint8_t *text, int64_t length, Row *rows, int64_t capacity, int32_t *firsts, uint8_t *copied,
+                  Found *found) {
     int32_t slots[SLOTS];
     memset(slots, 0xFF, sizeof slots);
     const uint8_t *p = text, *end = text + length;
     int64_t count = 0, tracks = 0;
+    Copy copy;
     found->status = STATUS_FULL;
     while (count < capacity && tracks < MOST_TRACKS) {
         p = skip_between(p, end);
@@ -264,16 +279,18 @@ void iotrace_scan(const uint8_t *text, int64_t length, Row *rows, int64_t capaci
         }
         Row *row = rows + count;
         const uint8_t *after = p;
-        Verdict verdict = iotrace_read_event(text, &after, end, row, 0);
+        copy.from = p;
+        copy.to = copied + (count ? row[-1].end : 0);
+        Verdict verdict = read_event(copied, &after, end, row, NULL, &copy);
         if (verdict != FINE) {
             found->status = verdict == CUT ? STATUS_MORE : STATUS_ODD;
             break;
         }
-        if (count && same_track(text, row, row - 1)) {
+        if (count && same_track(copied, row, row - 1)) {
             row->track = row[-1].track;
         } else {
-            uint32_t slot = hash_of(text, row, PID, TID) % SLOTS;
-            while (slots[slot] >= 0 && !same_track(text, row, rows + firsts[slots[slot]])) slot = (slot + 1) % SLOTS;
+            uint32_t slot = hash_of(copied, row, PID, TID) % SLOTS;
+            while (slots[slot] >= 0 && !same_track(copied, row, rows + firsts[slots[slot]])) slot = (slot + 1) % SLOTS;
             if (slots[slot] < 0) {
                 firsts[tracks] = (int32_t)count;
                 slots[slot] = (int32_t)tracks++;
@@ -287,4 +304,5 @@ void iotrace_scan(const uint8_t *text, int64_t length, Row *rows, int64_t capaci
     found->rows = count;
     found->tracks = tracks;
     found->consumed = p - text;
+    found->copied = count ? rows[count - 1].end : 0;
 }
