@@ -34,7 +34,6 @@ _KINDS = _by_letter(
 )
 _RENUMBERED = _by_letter(dict.fromkeys([*FLOWS, *ASYNC], 1), 0).astype(np.bool_)
 _IS_WIDE = _by_letter({"g": 1, "p": 1}, 0).astype(np.bool_)  # scopes of instants on no thread's track
-_IS_STACKED = _by_letter({"B": 1, "E": 1}, 0).astype(np.bool_)
 _EXACT_NS = 1 << 53
 _HASHED = 1 << 52
 _encode = msgspec.json.Encoder().encode
@@ -77,30 +76,34 @@ class Rewriter:
 
     def take(self, batch: Batch) -> None:
         """Rewrite and pass on one batch."""
-        self.read.update(_counted(batch.phases))
+        counted = _counted(batch.phases)
+        self.read.update(counted)
         starts = self.clock.times(batch.start_ns)
         durations = batch.duration_ns
-        if (durations < 0).any():
+        if len(durations) and durations.min() < 0:
             self.mended["negative durations, shown as 0"] += int((durations < 0).sum())
             durations = np.maximum(durations, 0)
         durations = self.clock.durations(batch.start_ns, durations)
         wanted = self._wanted(batch, starts, durations)
         if wanted is not None:
             batch, starts, durations = batch.select(wanted), starts[wanted], durations[wanted]
+            counted = _counted(batch.phases)
         if not len(batch):
             return
         phases = batch.phases
-        self.written.update(_counted(phases))
-        kinds = _KINDS[phases]
-        kinds[(kinds == MARK) & _IS_WIDE[batch.scopes]] = ELSEWHERE
-        ids = self._ids(batch, phases)
+        self.written.update(counted)
+        kinds = _KINDS.take(phases)
+        is_mark = kinds == MARK
+        if is_mark.any():
+            kinds[is_mark & _IS_WIDE.take(batch.scopes)] = ELSEWHERE
         is_flow = kinds == FLOW
+        ids = self._ids(batch, _RENUMBERED.take(phases), is_flow)
         if is_flow.any():
             families = batch.families[is_flow]
             self.flows.add(ids[is_flow], families, starts[is_flow], phases[is_flow] != ord("s"))
             kinds[batch.to_next] = FLOW_NEXT
         relative = starts - self.base_ns
-        if (relative < 0).any():
+        if relative.min() < 0:
             # Perfetto drops what lies before its zero: such times are damage, and are drawn at the zero.
             early = int(((relative < 0) & (phases != ord("M"))).sum())
             if early:
@@ -113,7 +116,7 @@ class Rewriter:
             what = "slices without a duration, shown as 0 long"
             self.mended[what] += int((~has_duration[is_slice]).sum())
         edits = self._rebound(batch) if batch.may_bind else []
-        threads, pids, tids = self._threads(batch, phases)
+        threads, pids, tids = self._threads(batch, (kinds == BEGIN) | (kinds == END))
         shown = np.where(has_duration | is_slice, durations, -1)
         self._pass_on(
             batch, threads, durations, Columns(starts, relative, shown, pids, tids, ids, kinds, edits)
@@ -123,16 +126,19 @@ class Rewriter:
         kinds, starts = columns.kinds, columns.start_ns
         on_rows = kinds < ELSEWHERE
         self._use(batch, threads, kinds)
+        ends = starts + durations
         if on_rows.any():
-            self.first_ns = _least(self.first_ns, int(starts[on_rows].min()))
-            self.last_ns = max(self.last_ns or 0, int((starts + durations)[on_rows].max()))
+            shown = slice(None) if on_rows.all() else on_rows
+            self.first_ns = _least(self.first_ns, int(starts[shown].min()))
+            self.last_ns = max(self.last_ns or 0, int(ends[shown].max()))
         ordinals, sizes = self.sink.write(batch, columns)
-        ends = starts + np.where(kinds == SLICE, durations, 0)
+        ends = np.where(kinds == SLICE, ends, starts)
         if not self.sink.needs_all_rows:
             starts, ends = self._as_seen(starts, ends)
         wanted = kinds <= (MARK if self.sink.needs_all_rows else END)
         rows = self._rows(threads, kinds)
-        self.spill.add(*(column[wanted] for column in (rows, starts, ends, ordinals, kinds, sizes)))
+        spilled = (rows, starts, ends, ordinals, kinds, sizes)
+        self.spill.add(*(spilled if wanted.all() else (column[wanted] for column in spilled)))
 
     def _use(self, batch: Batch, threads: Times, kinds: Any) -> None:
         """Note which threads and processes show something; flows show where the slice is that they bind."""
@@ -182,30 +188,24 @@ class Rewriter:
             wanted[paired] = np.isin(numbers, self.chosen_pairs, assume_unique=True)
         return wanted
 
-    def _threads(self, batch: Batch, phases: Any) -> tuple[Times, Times, Times]:
+    def _threads(self, batch: Batch, stacked: Any) -> tuple[Times, Times, Times]:
         """The thread of each event, and its numbers in the result. Begin and end events have their own."""
-        track = batch.track
-        stacked = _IS_STACKED[phases]
-        # A row of the table for each of the batch's tracks, and a second one for its begin and end events.
-        kinds = track + len(batch.tracks) * stacked if stacked.any() else track
-        table = np.zeros((2 * len(batch.tracks), 3), np.int64)
+        # A column of the table for each of the batch's tracks, and a second one for its begin and end events.
+        kinds = batch.track + len(batch.tracks) * stacked.astype(np.intp)
+        table = np.zeros((3, 2 * len(batch.tracks)), np.int64)
         for number in _distinct(kinds):
             is_stacked, track_index = divmod(number, len(batch.tracks))
             thread = self.tracks.thread(*batch.tracks[track_index], bool(is_stacked))
-            table[number] = thread.index, thread.pid, thread.tid
-        found: list[Times] = [table[kinds, column] for column in range(3)]
-        return found[0], found[1], found[2]
+            table[:, number] = thread.index, thread.pid, thread.tid
+        return table[0].take(kinds), table[1].take(kinds), table[2].take(kinds)
 
-    def _ids(self, batch: Batch, phases: Any) -> Times:
+    def _ids(self, batch: Batch, renumbered: Any, is_flow: Any) -> Times:
         """Numbers of this source's own for what joins events; NO_ID where the event keeps what it has."""
-        ids: Times = batch.ids.copy()
-        renumbered = _RENUMBERED[phases]
         # A flow without an id is the only one of its source; async events may use `id2`.
-        ids[_KINDS[phases] == FLOW] = np.where(ids == NO_ID, 0, ids)[_KINDS[phases] == FLOW]
+        ids = np.where(is_flow & (batch.ids == NO_ID), 0, batch.ids)
         plain = renumbered & (ids >= 0) & (ids < self._arithmetic)
         odd = renumbered & ~plain & (ids != NO_ID)
-        ids[~renumbered] = NO_ID
-        ids[plain] = ids[plain] * self.tracks.sources + self.tracks.index
+        ids = np.where(plain, ids * self.tracks.sources + self.tracks.index, NO_ID)
         for row in np.flatnonzero(odd).tolist():
             ids[row] = self._identify(batch.value(row, "id"))
         return ids
@@ -273,7 +273,7 @@ class Rewriter:
     def _as_seen(self, starts: Times, ends: Times) -> tuple[Times, Times]:
         """The times that Perfetto will read: doubles of us, which are coarse far from the base."""
         relative = starts - self.base_ns
-        if int(np.abs(relative).max()) < _EXACT_NS:
+        if int(relative.max()) < _EXACT_NS:  # none is below 0
             return starts, ends
         doubles = (relative.astype(np.longdouble) / 1000).astype(np.float64)
         whole = doubles.astype(np.int64)  # whole us it multiplies as integers

@@ -68,7 +68,7 @@ def _write_rows(
     edit_table = np.array(pieces, np.int64).reshape(-1, 4)
     rows = np.ascontiguousarray(rows)
     columns = [np.ascontiguousarray(column, np.int64) for column in (start_ns, duration_ns, pids, tids, ids)]
-    out = np.empty(int((rows["end"] - rows["begin"]).sum()) + at + _REWRITTEN_BYTES * len(rows), np.uint8)
+    out = np.empty(len(text) + at + _REWRITTEN_BYTES * len(rows), np.uint8)
     sizes = np.empty(len(rows), np.int32)
     write = compiled.loaded().iotrace_write
     write.restype = ctypes.c_int64

@@ -38,8 +38,8 @@ class Spill:
             thread.astype(np.uint16 if int(thread.max()) < 1 << 16 else np.int64), kind="stable"
         )
         for name, column in zip(ROW.names or (), (start, end, ordinal, kind, size), strict=True):
-            rows[name] = column[order]
-        threads = thread[order]
+            rows[name] = column
+        rows, threads = rows.take(order), thread.take(order)
         bounds = np.flatnonzero(np.diff(threads, prepend=-1, append=-1))
         late = np.searchsorted(bounds, _unordered(rows, threads), side="right")
         for at in set(late.tolist()):
@@ -87,11 +87,11 @@ class Spill:
 
 def _ordered(rows: Rows) -> Rows:
     """By start, the longest first, then as they came."""
-    rows = rows[np.argsort(rows["start"], kind="stable")]  # nearly in order, mostly: all that is needed
+    rows = rows.take(np.argsort(rows["start"], kind="stable"))  # nearly in order, mostly: all that is needed
     start, end, ordinal = (np.ascontiguousarray(rows[name]) for name in ("start", "end", "ordinal"))
     later = (end[1:] > end[:-1]) | ((end[1:] == end[:-1]) & (ordinal[1:] < ordinal[:-1]))
     if (later & (start[1:] == start[:-1])).any():
-        return rows[np.lexsort((ordinal, -end, start))]
+        return rows.take(np.lexsort((ordinal, -end, start)))
     return rows
 
 
