@@ -130,6 +130,7 @@ def _scan(text: bytes) -> Scanned[TextBatch]:
     if found.events is None:
         return Scanned(None, found.consumed, found.status)
     rows = found.events.rows
-    batch = TextBatch(found.events.text, rows, [], bool(rows["others"].any() and rows["stop"][:, _BINDING].any()))
+    may_bind = bool(rows["others"].any() and rows["stop"][:, _BINDING].any())
+    batch = TextBatch(found.events.text, rows, [], may_bind)
     batch.tracks = [(batch.value(row, "pid"), batch.value(row, "tid")) for row in found.events.firsts]
     return Scanned(batch, found.consumed, found.status)

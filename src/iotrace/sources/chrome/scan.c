@@ -7,7 +7,7 @@
 #include "scan.h"
 
 typedef struct {
-    int64_t rows, consumed, status, tracks, copied;
+    int64_t rows, consumed, status, tracks;
 } Found;
 
 enum { MOST_PS_US = 1 << 30 }; /* as in event.py */
@@ -304,5 +304,4 @@ void iotrace_scan(const uint8_t *text, int64_t length, Row *rows, int64_t capaci
     found->rows = count;
     found->tracks = tracks;
     found->consumed = p - text;
-    found->copied = count ? rows[count - 1].end : 0;
 }
