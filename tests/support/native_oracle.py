@@ -11,10 +11,10 @@ import numpy.typing as npt
 from iotrace.timeline.writers.compiled_native import FIELDS
 from iotrace.timeline.writers.lanes import NEXT, UNBOUND
 from iotrace.timeline.writers.protobuf import integer, varint
-from iotrace.timeline.writers.spill import BEGIN, END, FLOW, FLOW_NEXT, MARK, SLICE, Rows
+from iotrace.timeline.writers.spill import BEGIN, END, FLOW, FLOW_NEXT, INSTANT, SLICE, Rows
 
 _SLICE_BEGIN, _SLICE_END, _INSTANT = 1, 2, 3  # types of a TrackEvent
-_TYPES = {FLOW: 0, FLOW_NEXT: 0, BEGIN: _SLICE_BEGIN, END: _SLICE_END, MARK: _INSTANT}
+_TYPES = {FLOW: 0, FLOW_NEXT: 0, BEGIN: _SLICE_BEGIN, END: _SLICE_END, INSTANT: _INSTANT}
 
 
 class Interned:
@@ -73,7 +73,7 @@ class Packets:
                 body = body[:-1] + b"\0"  # that it binds the slice around it, which `legacy` writes last
             lane = self._lanes[number]
             stack = lane.stack
-            if kind in (SLICE, MARK):
+            if kind in (SLICE, INSTANT):
                 # Slices of no length at one instant nest, as in Perfetto's import of JSON.
                 while stack and stack[-1][0] <= start and stack[-1][2] < start:
                     packets.append(lane.end(stack.pop()[1]))

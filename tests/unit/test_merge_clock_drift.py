@@ -1,4 +1,4 @@
-"""Offset and drift told from matched collectives, with made-up clocks whose true map is known."""
+"""Offset and drift found from matched collectives, with made-up clocks whose true map is known."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def test_the_stronger_link_is_followed() -> None:
 
 
 def test_a_few_more_matches_are_no_reason_for_a_longer_way() -> None:
-    ranks = [_rank({"all": 100 - place}, place * SECOND, jitter_ns=1000) for place in range(5)]
+    ranks = [_rank({"all": 100 - index}, index * SECOND, jitter_ns=1000) for index in range(5)]
     ranks[1].collectives.pop(_key("all", 0))
     links = _link(*ranks)
     assert all("with" not in item.why for item in links)  # all from the reference itself
@@ -111,22 +111,22 @@ def test_a_few_more_matches_are_no_reason_for_a_longer_way() -> None:
 def test_drifts_add_up_along_the_way(clocks: list[tuple[int, float]], jitter_ns: float) -> None:
     """Five ranks, each sharing a group with the next alone: the true times lie within the bounds."""
     ranks = [_rank({"g0": 500}, 0, 0.0, jitter_ns)]
-    for place, (offset_ns, drift_ppm) in enumerate(clocks):
-        groups = {f"g{place}": 500} | ({f"g{place + 1}": 500} if place < 3 else {})
+    for index, (offset_ns, drift_ppm) in enumerate(clocks):
+        groups = {f"g{index}": 500} | ({f"g{index + 1}": 500} if index < 3 else {})
         ranks.append(_rank(groups, offset_ns, drift_ppm, jitter_ns))
     links = _link(*ranks)
     assert _kinds(links) == ["inferred"] * 5
     assert sum(item.bound_ns == 0 for item in links) == 1
-    for place in range(4):  # what neighbours ended together is together on the merged clock
+    for index in range(4):  # what neighbours ended together is together on the merged clock
         off = [
             abs(
-                links[place].map.map_one(end)
-                - links[place + 1].map.map_one(ranks[place + 1].collectives[key])
+                links[index].map.map_one(end)
+                - links[index + 1].map.map_one(ranks[index + 1].collectives[key])
             )
-            for key, end in ranks[place].collectives.items()
-            if key in ranks[place + 1].collectives
+            for key, end in ranks[index].collectives.items()
+            if key in ranks[index + 1].collectives
         ]
-        bound = (links[place].bound_ns or 0) + (links[place + 1].bound_ns or 0)
+        bound = (links[index].bound_ns or 0) + (links[index + 1].bound_ns or 0)
         assert (np.array(off) <= bound).mean() >= 0.95
 
 
@@ -146,7 +146,7 @@ def test_two_jobs_that_share_nothing_stay_assumed_to_each_other() -> None:
 
 
 def test_a_host_whose_session_has_no_collectives_comes_with_its_trace() -> None:
-    """Sessions of two hosts and a trace of each: what is told of the trace holds for its session."""
+    """Sessions of two hosts and a trace of each: what is known of the trace holds for its session."""
     hosts = [
         Survey(absolute=True, first_ns=EPOCH_NS, bound_ns=90, host="a", clock_domain="boot a", pids=[100]),
         Survey(

@@ -11,22 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iotrace.timeline.writers.lanes import NEXT, STACKED, UNBOUND, Lanes
-from iotrace.timeline.writers.spill import BEGIN, END, FLOW, FLOW_NEXT, MARK, ROW, SLICE, Spill
+from iotrace.timeline.writers.spill import BEGIN, END, FLOW, FLOW_NEXT, INSTANT, ROW, SLICE, Spill
 
 spans = st.lists(st.tuples(st.integers(0, 25), st.integers(0, 8), st.booleans()), max_size=14)
 
 
 def _rows(found: list[tuple[int, int, bool]]) -> Any:
     rows = [
-        (start, start if flow else start + length, place, FLOW if flow else SLICE, 0)
-        for place, (start, length, flow) in enumerate(found)
+        (start, start if flow else start + length, index, FLOW if flow else SLICE, 0)
+        for index, (start, length, flow) in enumerate(found)
     ]
     table = np.array(rows, ROW)
     return table[np.lexsort((table["ordinal"], -table["end"], table["start"]))]
 
 
 def _obvious(rows: Any) -> list[int]:
-    """Slices go to the first lane in which they cross none; arrow ends to the slice that began last."""
+    """Slices go to the first lane in which they cross none; flow ends to the slice that began last."""
     lanes: list[list[tuple[int, int]]] = []
     found = []
     for start, end, _, kind, _ in rows.tolist():
@@ -60,7 +60,7 @@ def test_slices_are_placed_as_the_obvious_way_places_them(
         lanes._compiled = None
     placed: list[int] = []
     for window in (rows[:cut], rows[cut:]):
-        placed += lanes.place(window).tolist()
+        placed += lanes.assign(window).tolist()
     assert placed == _obvious(rows)
 
 
@@ -68,21 +68,21 @@ mixed = st.lists(
     st.tuples(
         st.integers(0, 25),
         st.integers(0, 8),
-        st.sampled_from([SLICE, SLICE, FLOW, FLOW_NEXT, FLOW_NEXT, BEGIN, END, MARK]),
+        st.sampled_from([SLICE, SLICE, FLOW, FLOW_NEXT, FLOW_NEXT, BEGIN, END, INSTANT]),
     ),
     max_size=20,
 )
 
 
-def _obvious_arrows(rows: Any, is_whole: bool) -> list[int]:
-    """Where arrows end, slice by slice: around them, or at the slice that begins next."""
+def _obvious_flows(rows: Any, is_whole: bool) -> list[int]:
+    """Where flows end, slice by slice: around them, or at the slice that begins next."""
     table = rows.tolist()
     lanes = iter(_obvious(rows[rows["kind"] == SLICE]))
     placed = [
         next(lanes) if kind == SLICE else STACKED if kind in (BEGIN, END) else 0 for *_, kind, _ in table
     ]
     opened: list[int] = []
-    for place, (time, _, _, kind, _) in enumerate(table):
+    for index, (time, _, _, kind, _) in enumerate(table):
         if kind == BEGIN:
             opened.append(time)
         elif kind == END:
@@ -90,18 +90,18 @@ def _obvious_arrows(rows: Any, is_whole: bool) -> list[int]:
         elif kind in (FLOW, FLOW_NEXT):
             holders = [
                 (table[at][0], -placed[at])
-                for at in range(place)
+                for at in range(index)
                 if table[at][3] == SLICE and table[at][1] >= time
             ]
             holders += [(start, -STACKED) for start in opened[-1:]]
             start, lane = max(holders, default=(-1, 1))
-            placed[place] = -lane
-            later = next((at for at in range(place, len(table)) if table[at][3] in (SLICE, BEGIN)), None)
+            placed[index] = -lane
+            later = next((at for at in range(index, len(table)) if table[at][3] in (SLICE, BEGIN)), None)
             if kind == FLOW_NEXT and start != time:
                 if later is not None:
-                    placed[place] = placed[later] | NEXT
+                    placed[index] = placed[later] | NEXT
                 elif not is_whole:
-                    placed[place] = UNBOUND
+                    placed[index] = UNBOUND
     return placed
 
 
@@ -112,8 +112,8 @@ def test_arrows_end_around_or_at_the_next_slice_wherever_windows_end(
 ) -> None:
     table = np.array(
         [
-            (start, start + (length if kind == SLICE else 0), place, kind, 0)
-            for place, (start, length, kind) in enumerate(found)
+            (start, start + (length if kind == SLICE else 0), index, kind, 0)
+            for index, (start, length, kind) in enumerate(found)
         ],
         ROW,
     )
@@ -124,18 +124,18 @@ def test_arrows_end_around_or_at_the_next_slice_wherever_windows_end(
     windows = [window for window in np.split(rows, sorted(cuts)) if len(window)]
     through = list(lanes.through(iter(windows)))
     assert [row for part, _ in through for row in part["ordinal"].tolist()] == rows["ordinal"].tolist()
-    expected = _obvious_arrows(rows, is_whole)
+    expected = _obvious_flows(rows, is_whole)
     assert [lane for _, placed in through for lane in placed.tolist()] == expected
 
 
 @pytest.mark.parametrize("crossing", [True, False])
 def test_more_lanes_and_levels_than_the_compiled_loop_has_room_for(crossing: bool) -> None:
-    """Seventy slices that cross one another, six hundred that nest; and an arrow into the last of each."""
+    """Seventy slices that cross one another, six hundred that nest; and a flow into the last of each."""
     count = 70 if crossing else 600
-    slices = [(place, 2000 if crossing else 2000 - 2 * place, False) for place in range(count)]
+    slices = [(index, 2000 if crossing else 2000 - 2 * index, False) for index in range(count)]
     rows = _rows([*slices, (count, 0, True)])
     lanes = Lanes()
-    placed = [*lanes.place(rows[:20]).tolist(), *lanes.place(rows[20:]).tolist()]
+    placed = [*lanes.assign(rows[:20]).tolist(), *lanes.assign(rows[20:]).tolist()]
     assert placed == [*(range(count) if crossing else [0] * count), count - 1 if crossing else 0]
     assert lanes._compiled is None
 
@@ -165,8 +165,8 @@ def test_windows_hold_all_rows_in_order(
         windows = list(spill.windows(thread)) if thread in spill.threads() else []
         rows = [row for window in windows for row in window[["start", "end", "ordinal"]].tolist()]
         expected = [
-            (start, start + length, place)
-            for place, (own, start, length) in enumerate(found)
+            (start, start + length, index)
+            for index, (own, start, length) in enumerate(found)
             if own == thread
         ]
         assert rows == sorted(expected, key=lambda row: (row[0], -row[1], row[2]))

@@ -25,7 +25,7 @@ from iotrace.timeline.writers.compiled_native import LABELS
 from iotrace.timeline.writers.id_map import Tracks
 from iotrace.timeline.writers.lanes import NEXT, STACKED, UNBOUND
 from iotrace.timeline.writers.native import NativePart
-from iotrace.timeline.writers.spill import BEGIN, END, FLOW, FLOW_NEXT, MARK, ROW, SLICE, Spill
+from iotrace.timeline.writers.spill import BEGIN, END, FLOW, FLOW_NEXT, INSTANT, ROW, SLICE, Spill
 from tests.support import native_oracle
 from tests.unit.test_merge_compiled import ids, numbers, texts, values
 
@@ -179,7 +179,7 @@ placed_rows = st.lists(
     st.tuples(
         st.integers(0, 30),
         st.integers(0, 20),
-        st.sampled_from([SLICE, SLICE, SLICE, FLOW, FLOW_NEXT, BEGIN, END, MARK]),
+        st.sampled_from([SLICE, SLICE, SLICE, FLOW, FLOW_NEXT, BEGIN, END, INSTANT]),
         st.integers(1, 90),
         st.sampled_from([UNBOUND, 0, 0, 1, 2, 1 | NEXT]),
     ),

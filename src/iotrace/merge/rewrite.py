@@ -19,7 +19,7 @@ from iotrace.sources.chrome.batch import NO_ID, OTHER_ID, Batch
 from iotrace.sources.chrome.event import ASYNC, FLOWS, NAMING, Times
 from iotrace.timeline.writers.columns import Columns, Edit
 from iotrace.timeline.writers.id_map import Tracks
-from iotrace.timeline.writers.spill import BEGIN, ELSEWHERE, END, FLOW, FLOW_NEXT, MARK, SLICE, Spill
+from iotrace.timeline.writers.spill import BEGIN, ELSEWHERE, END, FLOW, FLOW_NEXT, INSTANT, SLICE, Spill
 
 
 def _by_letter(kinds: dict[str, int], default: int) -> Any:
@@ -30,7 +30,8 @@ def _by_letter(kinds: dict[str, int], default: int) -> Any:
 
 
 _KINDS = _by_letter(
-    {"X": SLICE, **dict.fromkeys(FLOWS, FLOW), "B": BEGIN, "E": END, **dict.fromkeys("iIR", MARK)}, ELSEWHERE
+    {"X": SLICE, **dict.fromkeys(FLOWS, FLOW), "B": BEGIN, "E": END, **dict.fromkeys("iIR", INSTANT)},
+    ELSEWHERE,
 )
 _RENUMBERED = _by_letter(dict.fromkeys([*FLOWS, *ASYNC], 1), 0).astype(np.bool_)
 _IS_WIDE = _by_letter({"g": 1, "p": 1}, 0).astype(np.bool_)  # scopes of instants on no thread's track
@@ -93,9 +94,9 @@ class Rewriter:
         phases = batch.phases
         self.written.update(counted)
         kinds = _KINDS.take(phases)
-        is_mark = kinds == MARK
-        if is_mark.any():
-            kinds[is_mark & _IS_WIDE.take(batch.scopes)] = ELSEWHERE
+        is_instant = kinds == INSTANT
+        if is_instant.any():
+            kinds[is_instant & _IS_WIDE.take(batch.scopes)] = ELSEWHERE
         is_flow = kinds == FLOW
         ids = self._ids(batch, _RENUMBERED.take(phases), is_flow)
         if is_flow.any():
@@ -135,7 +136,7 @@ class Rewriter:
         ends = np.where(kinds == SLICE, ends, starts)
         if not self.sink.needs_all_rows:
             starts, ends = self._as_seen(starts, ends)
-        wanted = kinds <= (MARK if self.sink.needs_all_rows else END)
+        wanted = kinds <= (INSTANT if self.sink.needs_all_rows else END)
         rows = self._rows(threads, kinds)
         spilled = (rows, starts, ends, ordinals, kinds, sizes)
         self.spill.add(*(spilled if wanted.all() else (column[wanted] for column in spilled)))

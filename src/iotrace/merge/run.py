@@ -198,8 +198,8 @@ def _clock(link: ClockLink) -> dict[str, Any]:
     return {
         "clock": link.kind,
         "clock_shift_ns": link.map.shift_ns,
-        "clock_shift_at_ns": link.shift_at_ns,
-        "clock_drift_ppb": link.drift_ppb,
+        "clock_shift_at_ns": link.map.at_ns if link.map.drift_ppb else None,
+        "clock_drift_ppb": link.map.drift_ppb or None,
         "clock_bound_ns": link.bound_ns,
         "clock_why": link.why,
     }

@@ -86,13 +86,3 @@ class ClockLink:
     domain: str = ""
     own_bound_ns: int = 0
     island: int = 0
-
-    @property
-    def drift_ppb(self) -> float | None:
-        """The drift that is undone; None where none was seen."""
-        return self.map.drift_ppb or None
-
-    @property
-    def shift_at_ns(self) -> int | None:
-        """The source's time at which the shift holds; None where it holds throughout."""
-        return self.map.at_ns if self.map.drift_ppb else None

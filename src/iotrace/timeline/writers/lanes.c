@@ -34,7 +34,7 @@ static int32_t lane_of_slice(Lanes *lanes, int64_t start, int64_t end) {
 }
 
 /* The lane of the slice that began last of those that hold `time`, their ends included; and when it began. */
-static int32_t lane_of_arrow(const Lanes *lanes, int64_t time, int64_t *began) {
+static int32_t lane_of_flow(const Lanes *lanes, int64_t time, int64_t *began) {
     int32_t best = UNBOUND;
     int64_t best_start = 0;
     for (int32_t lane = 0; lane < lanes->count; lane++) {
@@ -66,7 +66,7 @@ int64_t iotrace_place(Lanes *lanes, const Row *rows, int64_t count, int32_t *pla
             break;
         case FLOW:
         case FLOW_NEXT:
-            placed[i] = lane_of_arrow(lanes, row->start, &began);
+            placed[i] = lane_of_flow(lanes, row->start, &began);
             if (row->kind == FLOW_NEXT && placed[i] != UNBOUND && began != row->start) placed[i] |= NEXT;
             break;
         case BEGIN:

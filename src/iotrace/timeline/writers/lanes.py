@@ -1,7 +1,8 @@
-"""Lanes: Perfetto drops a slice that overlaps its neighbour without nesting, so it gets a row of its own."""
+"""Lanes: Perfetto drops a slice that overlaps another without nesting, so it gets a track of its own."""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -10,31 +11,63 @@ import numpy.typing as npt
 
 from iotrace import compiled
 from iotrace.timeline.model import Slice
-from iotrace.timeline.writers import compiled_lanes
 from iotrace.timeline.writers.spill import BEGIN, END, FLOW, FLOW_NEXT, ROW, SLICE, Rows
 
 UNBOUND = -1
-# The row of begin and end events, which stand apart; and what is added to the lane of an arrow's end that
+# The lane of begin and end events, which stand apart; and what is added to the lane of a flow's end that
 # binds the slice that begins next there, not the one around it.
 STACKED, NEXT = 1 << 20, 1 << 21
 
 
+class _Compiled(ctypes.Structure):
+    """`Lanes` of lanes.c: the open slices of one thread's lanes, with room for so many lanes and levels."""
+
+    _fields_ = [
+        ("_count", ctypes.c_int64),
+        ("_depth", ctypes.c_int64 * 64),
+        ("_starts", ctypes.c_int64 * 512 * 64),
+        ("_ends", ctypes.c_int64 * 512 * 64),
+        ("_begun", ctypes.c_int64),
+        ("_begins", ctypes.c_int64 * 512),
+    ]
+
+    def lanes_of(self, rows: Rows) -> npt.NDArray[np.int32]:
+        """Find the lane of each row; of fewer rows where there is no room for more."""
+        rows = np.ascontiguousarray(rows)
+        lanes = np.empty(len(rows), np.int32)
+        assign = compiled.loaded().iotrace_place
+        assign.restype = ctypes.c_int64
+        count = assign(
+            ctypes.byref(self),
+            ctypes.c_void_p(rows.ctypes.data),
+            ctypes.c_int64(len(rows)),
+            ctypes.c_void_p(lanes.ctypes.data),
+        )
+        return lanes[:count]
+
+    def open_slices(self) -> tuple[list[list[int]], list[list[int]], list[int]]:
+        """Return starts and ends of the open slices by lane, outermost first; starts of begin events."""
+        depths = list(enumerate(self._depth[: self._count]))
+        starts = [self._starts[lane][:depth] for lane, depth in depths]
+        return starts, [self._ends[lane][:depth] for lane, depth in depths], self._begins[: self._begun]
+
+
 class Lanes:
-    """Places the rows of one thread, window after window, in order of start and the longest first.
+    """Assigns lanes to the rows of one thread, window after window, in order of start and the longest first.
 
     `is_whole`: no event of the thread was left out.
     """
 
     def __init__(self, is_whole: bool = True) -> None:
         self._is_whole = is_whole
-        self._compiled = compiled_lanes.Lanes() if compiled.available() else None
+        self._compiled = _Compiled() if compiled.available() else None
         # Per lane the slices that are open, outermost first: their ends and, beside them, their starts.
         self._ends: list[list[int]] = [[]]
         self._starts: list[list[int]] = [[]]
         self._begins: list[int] = []  # what begin events opened
 
     def through(self, windows: Iterable[Rows]) -> Iterator[tuple[Rows, npt.NDArray[np.int32]]]:
-        """All rows of the thread with their lanes, in windows: `UNBOUND` for an arrow's end in no slice.
+        """All rows of the thread with their lanes, in windows: `UNBOUND` for a flow's end in no slice.
 
         What waits for the slice that begins next waits for the window that holds it.
         """
@@ -50,38 +83,38 @@ class Lanes:
                 stop = after + int(waiting[0]) if len(waiting) else stop
             held = rows[stop:] if stop < len(rows) else None
             if stop:
-                yield rows[:stop], self.place(rows[:stop])
+                yield rows[:stop], self.assign(rows[:stop])
         if held is not None:
-            yield held, self.place(held)
+            yield held, self.assign(held)
 
-    def place(self, rows: Rows) -> npt.NDArray[np.int32]:
-        """The lane of each row of a window, behind which no arrow's end waits for a slice."""
-        placed: Any = np.empty(0, np.int32)
+    def assign(self, rows: Rows) -> npt.NDArray[np.int32]:
+        """The lane of each row of a window, behind which no flow's end waits for a slice."""
+        lanes: Any = np.empty(0, np.int32)
         if self._compiled is not None:
-            placed = self._compiled.place(rows)
-        if len(placed) < len(rows):
+            lanes = self._compiled.lanes_of(rows)
+        if len(lanes) < len(rows):
             if self._compiled is not None:
-                self._starts, self._ends, self._begins = self._compiled.open()
+                self._starts, self._ends, self._begins = self._compiled.open_slices()
                 self._compiled = None
-            placed = np.concatenate([placed, np.array(self._place(rows[len(placed) :]), np.int32)])
-        return self._with_next(rows["kind"], placed)
+            lanes = np.concatenate([lanes, np.array(self._assign(rows[len(lanes) :]), np.int32)])
+        return self._with_next(rows["kind"], lanes)
 
-    def _with_next(self, kinds: Any, placed: Any) -> npt.NDArray[np.int32]:
-        """Ends of arrows that mean the slice that begins next go to its lane."""
+    def _with_next(self, kinds: Any, lanes: Any) -> npt.NDArray[np.int32]:
+        """Ends of flows that mean the slice that begins next go to its lane."""
         if not (kinds == FLOW_NEXT).any():
-            return placed  # type: ignore[no-any-return]
+            return lanes  # type: ignore[no-any-return]
         begins = np.flatnonzero((kinds == SLICE) | (kinds == BEGIN))
-        waiting = np.flatnonzero((kinds == FLOW_NEXT) & ((placed == UNBOUND) | (placed >= NEXT)))
+        waiting = np.flatnonzero((kinds == FLOW_NEXT) & ((lanes == UNBOUND) | (lanes >= NEXT)))
         following = np.searchsorted(begins, waiting)
         found = following < len(begins)
-        placed[waiting[found]] = placed[begins[following[found]]] | NEXT
+        lanes[waiting[found]] = lanes[begins[following[found]]] | NEXT
         # Where none begins later, the slice around it is meant, unless that one was left out.
         alone = waiting[~found]
-        around = (placed[alone] != UNBOUND) & self._is_whole
-        placed[alone] = np.where(around, placed[alone] & ~NEXT, UNBOUND)
-        return placed  # type: ignore[no-any-return]
+        around = (lanes[alone] != UNBOUND) & self._is_whole
+        lanes[alone] = np.where(around, lanes[alone] & ~NEXT, UNBOUND)
+        return lanes  # type: ignore[no-any-return]
 
-    def _place(self, rows: Rows) -> list[int]:
+    def _assign(self, rows: Rows) -> list[int]:
         found: list[int] = []
         for start, end, kind in zip(
             rows["start"].tolist(), rows["end"].tolist(), rows["kind"].tolist(), strict=True
@@ -89,7 +122,7 @@ class Lanes:
             if kind == SLICE:
                 found.append(self._lane_of_slice(start, end))
             elif kind in (FLOW, FLOW_NEXT):
-                lane, began = self._lane_of_arrow(start)
+                lane, began = self._lane_of_flow(start)
                 is_next = kind == FLOW_NEXT and lane != UNBOUND and began != start
                 found.append(lane | NEXT if is_next else lane)
             elif kind == BEGIN:
@@ -116,10 +149,10 @@ class Lanes:
         self._starts.append([start])
         return len(self._ends) - 1
 
-    def _lane_of_arrow(self, time: int) -> tuple[int, int]:
+    def _lane_of_flow(self, time: int) -> tuple[int, int]:
         """The lane of the slice that began last of those that hold `time`, their ends included; its start.
 
-        Kineto's arrows start and end where their slices begin.
+        Kineto's flows start and end where their slices begin.
         """
         best, best_start = UNBOUND, 0
         for lane, (starts, ends) in enumerate(zip(self._starts, self._ends, strict=True)):
@@ -139,8 +172,8 @@ def lanes(slices: list[Slice]) -> list[list[Slice]]:
     rows["kind"] = SLICE
     rows["start"] = [item.start_ns for item in ordered]
     rows["end"] = [item.end_ns for item in ordered]
-    placed = Lanes().place(rows)
-    found: list[list[Slice]] = [[] for _ in range(int(placed.max(initial=-1)) + 1)]
-    for item, lane in zip(ordered, placed.tolist(), strict=True):
+    numbers = Lanes().assign(rows)
+    found: list[list[Slice]] = [[] for _ in range(int(numbers.max(initial=-1)) + 1)]
+    for item, lane in zip(ordered, numbers.tolist(), strict=True):
         found[lane].append(item)
     return found

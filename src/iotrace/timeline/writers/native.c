@@ -1,11 +1,11 @@
 /* Events as Perfetto's packets: the two loops of native output. `iotrace_bodies` makes what is inside of a
  * TrackEvent from the rows of `scan.c`, `iotrace_packets` the packets, in order of time, from the rows of the spill.
- * `bodies.py` and `packets.py` say what they mean, do the same byte for byte, and do what is refused here.
+ * `track_event.py` does the same as the first, byte for byte, and does what is refused here.
  */
 #include "scan.h"
 #include "numbered_strings.h"
 
-enum { SLICE, FLOW, FLOW_NEXT, BEGIN, END, MARK };          /* kinds of rows, as in spill.py */
+enum { SLICE, FLOW, FLOW_NEXT, BEGIN, END, INSTANT };          /* kinds of rows, as in spill.py */
 enum { UNBOUND = -1, STACKED = 1 << 20, NEXT = 1 << 21 }; /* lanes, as in lanes.py */
 
 enum { NAMES, CATEGORIES, LABELS, STRINGS };
@@ -307,7 +307,7 @@ static uint8_t *write_name(uint8_t *out, Interned *interned, int kind, const uin
     return out + length;
 }
 
-/* The phase and the id of an arrow, as Perfetto has them from Chrome. */
+/* The phase and the id of a flow, as Perfetto has them from Chrome. */
 static uint8_t *write_legacy(uint8_t *out, const uint8_t *text, const Row *row, int64_t id) {
     *out++ = LEGACY;
     uint8_t *begin = out++;
@@ -351,7 +351,7 @@ int64_t iotrace_bodies(Interned *interned, const uint8_t *text, const Row *rows,
     uint8_t *begin = out;
     int64_t i = first;
     for (; i < count; i++) {
-        if (kinds[i] > MARK || rows[i].others) break;
+        if (kinds[i] > INSTANT || rows[i].others) break;
         uint8_t *after = write_body(out, interned, text, rows + i, kinds[i], ids[i]);
         if (!after) break;
         sizes[i] = (int32_t)(after - out);
@@ -381,7 +381,7 @@ typedef struct {
     int64_t count;
 } Thread;
 
-enum { SLICE_BEGIN = 1, SLICE_END, INSTANT };
+enum { TYPE_BEGIN = 1, TYPE_END, TYPE_INSTANT };
 enum { STAMP_BYTES = 9, FRAME_BYTES = 64 }; /* a packet without its body, and without the sequence */
 
 typedef struct {
@@ -406,7 +406,7 @@ static void write_packet(Writer *writer, int64_t time, int type, int64_t lane, c
     *out++ = 1 << 3 | 2;
     out = write_varint(out, whole);
     *out++ = 8 << 3;
-    /* Always of one width: padding is legal, and packets.py does it so. */
+    /* Always of one width: padding is legal, and one width is simple to read. */
     for (int shift = 0; shift < 7 * STAMP_BYTES; shift += 7) *out++ = (uint8_t)((uint64_t)time >> shift | 128);
     out[-1] &= 127;
     memcpy(out, writer->sequence, (size_t)writer->sequence_bytes);
@@ -426,7 +426,7 @@ static void write_packet(Writer *writer, int64_t time, int type, int64_t lane, c
 /* Ends the innermost slice; 0 where there is no room. */
 static int write_end(Writer *writer, Lane *lane, int64_t number) {
     if (!has_room(writer, 0)) return 0;
-    write_packet(writer, lane->open[--lane->depth].end, SLICE_END, number, NULL, 0);
+    write_packet(writer, lane->open[--lane->depth].end, TYPE_END, number, NULL, 0);
     return 1;
 }
 
@@ -488,14 +488,14 @@ int64_t iotrace_packets(Thread *thread, const Placed *rows, const int32_t *place
         if (placed[i] == UNBOUND) {
             if (delete_unbound) continue;
             if (!has_room(&writer, row->size)) break;
-            write_packet(&writer, row->start, INSTANT, 0, body, without_legacy(body, row->size));
+            write_packet(&writer, row->start, TYPE_INSTANT, 0, body, without_legacy(body, row->size));
             continue;
         }
-        static const int types[] = {SLICE_BEGIN, 0, 0, SLICE_BEGIN, SLICE_END, INSTANT};
-        int is_shown = row->kind == SLICE || row->kind == MARK, full = 0;
+        static const int types[] = {TYPE_BEGIN, 0, 0, TYPE_BEGIN, TYPE_END, TYPE_INSTANT};
+        int is_shown = row->kind == SLICE || row->kind == INSTANT, full = 0;
         for (; lane->depth && !full; full = !write_end(&writer, lane, number)) {
             Open *inner = lane->open + lane->depth - 1;
-            /* Slices of no length at one instant nest, as in Perfetto's import of JSON. An arrow may end where
+            /* Slices of no length at one instant nest, as in Perfetto's import of JSON. A flow may end where
              * its slice ends: that one is still to be open. */
             if (is_shown ? inner->end > row->start || inner->start >= row->start : inner->end >= row->start) break;
         }

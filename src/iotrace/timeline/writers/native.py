@@ -24,7 +24,7 @@ from iotrace.timeline.writers.compiled_native import FIELDS, Packets
 from iotrace.timeline.writers.id_map import Process, Tracks
 from iotrace.timeline.writers.lanes import NEXT, STACKED, UNBOUND, Lanes
 from iotrace.timeline.writers.protobuf import data, double, integer, packet, text
-from iotrace.timeline.writers.spill import BEGIN, FLOW, FLOW_NEXT, MARK, SLICE, Spill
+from iotrace.timeline.writers.spill import BEGIN, FLOW, FLOW_NEXT, INSTANT, SLICE, Spill
 from iotrace.timeline.writers.track_event import Bodies, bound, decode, legacy
 
 _REALTIME, _BOOTTIME = 1, 6
@@ -69,7 +69,7 @@ class NativePart:
         interned = self._encoder.interned
         rows = np.ascontiguousarray(batch.rows)
         kinds, ids = np.ascontiguousarray(columns.kinds), np.ascontiguousarray(columns.ids)
-        refused = (kinds > MARK) | (rows["others"] != 0)
+        refused = (kinds > INSTANT) | (rows["others"] != 0)
         taken = np.append(np.flatnonzero(~refused), len(rows))
         first, out = 0, interned.room_for(rows)
         while True:
@@ -86,7 +86,7 @@ class NativePart:
             zip(batch.events, columns.start_ns.tolist(), columns.kinds.tolist(), strict=True)
         ):
             body = self._encoder.body(event, batch.extra.get(row))
-            if kind > MARK:
+            if kind > INSTANT:
                 self._elsewhere(event, start, body)
                 continue
             if kind in (FLOW, FLOW_NEXT):

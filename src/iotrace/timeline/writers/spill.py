@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-# FLOW_NEXT: an arrow's end that means the slice that begins next; ELSEWHERE: on no thread's row.
-SLICE, FLOW, FLOW_NEXT, BEGIN, END, MARK, ELSEWHERE = range(7)
+# FLOW_NEXT: a flow's end that means the slice that begins next; ELSEWHERE: on no thread's track.
+SLICE, FLOW, FLOW_NEXT, BEGIN, END, INSTANT, ELSEWHERE = range(7)
 ROW = np.dtype([("start", "<i8"), ("end", "<i8"), ("ordinal", "<i8"), ("kind", "<i4"), ("size", "<i4")])
 Rows = npt.NDArray[Any]
 
