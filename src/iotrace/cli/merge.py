@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -78,6 +79,7 @@ def merge(
         raise click.BadParameter("no inputs")
     if align not in ("", "start"):
         raise click.BadParameter("--align must be 'start'")
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # more spin at numpy's import, for nothing
     from iotrace.cli.interruption import ended_by_signals
     from iotrace.merge.plan import Options
     from iotrace.merge.run import merge as merge_files
