@@ -140,7 +140,7 @@ def _survey_trace(source: Source, wants: Wants, progress: Progress) -> Survey:
     named_host = _HOST.search(keys)
     found.named_host = named_host[1].decode(errors="replace") if named_host else ""
     found.by_kineto = not own and (b'"schemaVersion"' in keys or bool(base))
-    unitrace = _UNITRACE.search(keys)
+    unitrace = _UNITRACE.search(keys) if b"HOST<" in keys else None  # most lack it, which is seen at once
     if unitrace:
         found.rank = int(unitrace[1]) if unitrace[1] else found.rank
         found.host = unitrace[2].decode(errors="replace")
