@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 
 import iotrace
-from iotrace.agent import public_api
 from iotrace.agent.recording import regions
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.analysis.loop.deliveries import Delivery, Step
@@ -45,10 +44,8 @@ def recorder(tmp_path: Path) -> Iterator[Recorder]:
     made = Recorder(str(tmp_path))
     made.open({"pid": os.getpid(), "ppid": 1, "role": "main"})
     regions.attach(made)
-    public_api.attach(made)
     yield made
     regions.detach()
-    public_api.detach()
     made.close()
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
-from iotrace.agent import imports, keep_log_open, patching, public_api
+from iotrace.agent import imports, keep_log_open, patching
 from iotrace.agent.recording import regions
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.session import identity, names
@@ -90,7 +90,6 @@ def _install(recorder: Recorder, session: str, settings: dict[str, str]) -> None
 
     patching.on_undo(imports.install(_hooks(recorder, session, settings), recorder.absorb))
     regions.attach(recorder)
-    public_api.attach(recorder)
     # Registered first, so it runs last: after the program's own handlers and multiprocessing's.
     atexit.register(recorder.close)
     patching.on_undo(lambda: atexit.unregister(recorder.close))
@@ -110,7 +109,10 @@ def _hooks(recorder: Recorder, session: str, settings: dict[str, str]) -> dict[s
         "dftracer.python.common": _hook(_PROGRAM_DFTRACER, "hook_events", recorder, session),
         **dict.fromkeys(LIGHTNING_PROFILERS, _hook(_FOREIGN_PROFILERS, "hook_lightning", recorder)),
         **dict.fromkeys(TRAINER_MODULES, _hook("lightning", "hook_trainer", recorder)),
-        **{name: _read_path_hook(name, recorder) for name in READ_PATH_MODULES},
+        **{
+            name: _hook("readpaths.record", "hook_library", recorder, name, family)
+            for name, family in READ_PATH_MODULES.items()
+        },
     }
     if settings.get(names.TORCH_STEPS, names.OFF) != names.OFF:
         hooks["torch.nn.modules.module"] = _hook("torch_profiler.module_ranges", "hook_modules", recorder)
@@ -169,23 +171,8 @@ def _hook_forks() -> None:
     if not _fork_hooks_registered:
         _fork_hooks_registered = True
         os.register_at_fork(
-            before=_before_fork,
-            after_in_parent=_after_fork_in_parent,
-            after_in_child=_after_fork_in_child,
+            before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
         )
-
-
-def _read_path_hook(name: str, recorder: Recorder) -> imports.Hook:
-    """Make the hook of one library, which imports the module of its family when it runs."""
-
-    def imported(module: Any) -> None:
-        family = f"iotrace.agent.readpaths.{READ_PATH_MODULES[name]}"
-        __import__(family)
-        from iotrace.agent.readpaths.record import ReadPaths
-
-        sys.modules[family].HOOKS[name](ReadPaths(recorder), module)
-
-    return imported
 
 
 # The recorder that a fork in progress has stopped: another thread may end the session meanwhile.
@@ -226,7 +213,6 @@ def stop() -> None:
     global _recorder
     recorder, _recorder = _recorder, None
     regions.detach()
-    public_api.detach()
     patching.undo_all()
     if recorder is not None:
         recorder.over = recorder.unsettled = True

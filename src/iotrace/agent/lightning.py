@@ -73,10 +73,5 @@ def _phase() -> tuple[str | None, int]:
 def _record_run(trainer: Any, start_ns: int, recorder: Recorder) -> None:
     function = getattr(trainer.state.fn, "value", None)
     recorder.records.append(
-        {
-            "type": "trainer",
-            "function": str(function),
-            "start_ns": start_ns,
-            "end_ns": monotonic_ns(),
-        }
+        {"type": "trainer", "function": str(function), "start_ns": start_ns, "end_ns": monotonic_ns()}
     )

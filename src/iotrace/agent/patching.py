@@ -138,6 +138,18 @@ def observe(
     return patch(owner, name, make_lean if lean else make, layer)
 
 
+class StandIn:
+    """Stands for another object: a subclass changes some of its methods, the others are its own."""
+
+    def __init__(self, of: Any) -> None:
+        self._of = of
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_of":  # of a copy in the making
+            raise AttributeError(name)
+        return getattr(self._of, name)
+
+
 def _has_layer(function: Any, layer: str) -> bool:
     while hasattr(function, MARKER):
         if getattr(function, _LAYER, "") == layer:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from iotrace.agent.recording import regions
+
 TYPE_CHECKING = False  # `typing` costs more than the rest of this module
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -11,24 +13,10 @@ if TYPE_CHECKING:
 
     Item = TypeVar("Item")
 
-_recorder: Recorder | None = None
-
-
-def attach(recorder: Recorder) -> None:
-    """Record steps and batches with `recorder` from now on."""
-    global _recorder
-    _recorder = recorder
-
-
-def detach() -> None:
-    """Record no steps and batches from now on."""
-    global _recorder
-    _recorder = None
-
 
 def step() -> None:
     """Begin the loop's next step. Outside a traced run it does nothing, in less than 0.2 us."""
-    recorder = _recorder
+    recorder = regions.attached
     if recorder is not None:
         _begin_step(recorder)
 
@@ -49,7 +37,7 @@ def batches(iterable: Iterable[Item]) -> Iterator[Item]:
 
     It is plain ``iter(iterable)`` outside a traced run, and for a torch DataLoader, which is recorded anyway.
     """
-    recorder = _recorder
+    recorder = regions.attached
     iterator = iter(iterable)
     if recorder is None:
         return iterator

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
+from time import monotonic_ns
 
 from iotrace.agent.patching import observe
 
@@ -35,6 +36,19 @@ def set_phase_source(ask: AskPhase | None) -> None:
 def current_phase() -> tuple[str | None, int]:
     """Return the phase, by its name in Lightning's RunningStage (None: unknown), and the batches ahead."""
     return _ask_phase() if _ask_phase is not None else (None, 0)
+
+
+def end_record(iterator: int, epoch: int, error: BaseException, wait_start_ns: int) -> dict[str, Any]:
+    """Make the record of a pass that has ended: ``exhausted``, or by what `error` is called."""
+    return {
+        "type": "iterator_end",
+        "iterator": iterator,
+        "epoch": epoch,
+        "outcome": "exhausted" if isinstance(error, StopIteration) else type(error).__name__,
+        "wait_start_ns": wait_start_ns,
+        "mono_ns": monotonic_ns(),
+        "backward_count": backward_count,
+    }
 
 
 def hook_autograd(module: Any, recorder: Recorder) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-import msgspec
 import numpy as np
 
 from iotrace.analysis.device.accelerator import KERNEL_GAP_US, DataWaits
@@ -135,29 +135,19 @@ def _gpus(trace: KinetoTrace) -> list[Gpu]:
 def _data_wait(rank: _TraceRank) -> DataWait:
     starts, ends = rank.starts, rank.ends
     count, total_ns = len(starts), int((ends - starts).sum())
-    none = unknown(DataWait, causes_ms={}, files=[], worst_batches=[])
+    known: dict[str, Any] = {"causes_ms": {}, "files": [], "worst_batches": []}
     (waits,) = rank.compute.waits
     # A trace without any such range may be of a program with another loader.
-    if not count or not len(waits.starts_ns):
-        return none
-    raw_ns = int(Coverage(waits.starts_ns, waits.ends_ns).within(starts, ends).sum())
-    exposed_ns, source = _exposed(rank, waits, raw_ns)
-    fraction = raw_ns / total_ns if total_ns else None
-    known = msgspec.structs.replace(
-        none,
-        raw_ms=raw_ns / count / 1e6,
-        raw_wait_fraction=fraction,
-        verdict=None if fraction is None else verdict(fraction),
-    )
-    if exposed_ns is None:
-        return known
-    return msgspec.structs.replace(
-        known,
-        exposed_ms=exposed_ns / count / 1e6,
-        exposed_source=source,
-        exposed_steps=count,
-        stall_fraction=exposed_ns / total_ns if total_ns else None,
-    )
+    if count and len(waits.starts_ns):
+        raw_ns = int(Coverage(waits.starts_ns, waits.ends_ns).within(starts, ends).sum())
+        exposed_ns, source = _exposed(rank, waits, raw_ns)
+        known["raw_ms"] = raw_ns / count / 1e6
+        if total_ns:
+            known.update(raw_wait_fraction=raw_ns / total_ns, verdict=verdict(raw_ns / total_ns))
+        if exposed_ns is not None:
+            known.update(exposed_ms=exposed_ns / count / 1e6, exposed_source=source, exposed_steps=count)
+            known["stall_fraction"] = exposed_ns / total_ns if total_ns else None
+    return unknown(DataWait, **known)
 
 
 def _exposed(rank: _TraceRank, waits: DataWaits, raw_ns: int) -> tuple[int | None, str]:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import click
 
-from iotrace.cli.parameters import BEFORE_A_COMMAND, json_option
+from iotrace.cli.output import print_json
+from iotrace.cli.parameters import BEFORE_A_COMMAND, json_option, output_option
 
 
 @click.command(context_settings=BEFORE_A_COMMAND)
 @click.argument("command", metavar="[--] [CMD [ARG]...]", nargs=-1, type=click.UNPROCESSED)
 @click.option("--data", metavar="PATH", help="The data that CMD reads; default: a guess.")
-@click.option(
-    "-o",
-    "--output",
-    metavar="DIR",
-    help="The directory that the session would have; default: one made here.",
-)
+@output_option("DIR", "The directory that the session would have; default: one made here.", kind=str)
 @json_option("the findings")
 def doctor(command: tuple[str, ...], data: str | None, output: str | None, as_json: bool) -> int:
     """Say what iotrace run will capture of CMD here, what not, and why. CMD itself is not run.
@@ -29,8 +25,6 @@ def doctor(command: tuple[str, ...], data: str | None, output: str | None, as_js
     with ended_by_signals():
         diagnosis = diagnose(list(command), data, output)
     if as_json:
-        from iotrace.cli.output import print_json
-
         print_json(diagnosis)
     else:
         from iotrace.report.doctor import print_diagnosis

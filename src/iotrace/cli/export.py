@@ -6,19 +6,13 @@ from pathlib import Path
 
 import click
 
-from iotrace.cli.parameters import PATH, json_option
+from iotrace.cli.output import print_json
+from iotrace.cli.parameters import PATH, json_option, output_option
 
 
 @click.command()
 @click.argument("session", metavar="SESSION", type=PATH)
-@click.option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    type=PATH,
-    required=True,
-    help="The file to write; compressed if its name ends in .gz.",
-)
+@output_option("FILE", "The file to write; compressed if its name ends in .gz.", required=True)
 @click.option(
     "--format",
     "format_",
@@ -42,8 +36,6 @@ def export(session: Path, output: Path, format_: str, as_json: bool) -> int:
         progress(f"writing {output}")
         counts = write_dftracer(SessionAnalysis(opened), output)
     if as_json:
-        from iotrace.cli.output import print_json
-
         print_json({"schema_version": 1, "path": str(output), "format": format_, "events": counts})
     else:
         written = ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "no events"

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from iotrace.cli.parameters import PATH, json_option
+from iotrace.cli.output import print_json
+from iotrace.cli.parameters import json_option, output_option
 
 if TYPE_CHECKING:
     from iotrace.merge.pool import Watch
@@ -22,21 +25,11 @@ _INTERVAL_SECONDS = 0.1
 @click.command()
 @click.argument("inputs", metavar="[INPUT]...", nargs=-1)
 @click.option("--inputs", "more", metavar="INPUT", multiple=True, help="An input; more may follow it.")
-@click.option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    type=PATH,
-    help="FILE.json, .json.gz, .pftrace or .pftrace.gz; default: merged.pftrace.",
-)
+@output_option("FILE", "FILE.json, .json.gz, .pftrace or .pftrace.gz; default: merged.pftrace.")
 @click.option("--per-rank", is_flag=True, help="Write FILE-rankN for every rank.")
 @click.option("--steps", metavar="A:B", default="", help="Only steps A up to, not including, B.")
 @click.option(
-    "--time",
-    "seconds",
-    metavar="A:B",
-    default="",
-    help="Only the seconds A to B since the merged start.",
+    "--time", "seconds", metavar="A:B", default="", help="Only the seconds A to B since the merged start."
 )
 @click.option("--ranks", metavar="LIST", default="", help="Only these ranks: 0,2-3.")
 @click.option("--drop", metavar="CATEGORY", multiple=True, help="Leave a category out; repeatable.")
@@ -95,69 +88,48 @@ def merge(
         strict_clocks=strict_clocks,
         processes=processes,
     )
-    with ended_by_signals(), _Bar() as bar:
-        summary = merge_files(given, output or Path("merged.pftrace"), options, bar.show)
+    with ended_by_signals(), _progress() as show:
+        summary = merge_files(given, output or Path("merged.pftrace"), options, show)
     if as_json:
-        from iotrace.cli.output import print_json
-
         print_json(summary)
     else:
         print_summary(summary)
     return _RECOVERED if summary.problems else 0
 
 
-class _Bar:
-    """Progress on a terminal: bytes a second and the time left; nothing elsewhere."""
-
-    def __init__(self) -> None:
-        self._progress: Any = _progress() if sys.stderr.isatty() else None
-        self._tasks: dict[str, Any] = {}
-        self._shown = 0.0
-
-    def __enter__(self) -> _Bar:
-        if self._progress is not None:
-            self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-
-    def show(self, watch: Watch) -> None:
-        """Show a new position."""
-        if self._progress is None:
-            return
-        if watch.phase not in self._tasks:
-            self._tasks[watch.phase] = self._progress.add_task(watch.phase, total=watch.total_bytes)
-        self._progress.update(self._tasks[watch.phase], completed=watch.done_bytes)
-        now = time.monotonic()
-        if now - self._shown > _INTERVAL_SECONDS:
-            self._shown = now
-            self._progress.refresh()
-
-
-def _progress() -> Any:
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
+@contextmanager
+def _progress() -> Iterator[Callable[[Watch], None]]:
+    """Yield what shows progress on a terminal: bytes a second and the time left; nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich import progress
 
     from iotrace.report.layout import make_console
 
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-        console=make_console(stderr=True),
-        transient=True,
-        auto_refresh=False,  # no thread: the merge's processes are forked
+    columns = (
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.DownloadColumn(binary_units=True),
+        progress.TransferSpeedColumn(),
+        progress.TimeRemainingColumn(),
     )
+    # No refreshing by a thread: the merge's processes are forked.
+    bar = progress.Progress(*columns, console=make_console(stderr=True), transient=True, auto_refresh=False)
+    tasks: dict[str, progress.TaskID] = {}
+    shown = 0.0
+
+    def show(watch: Watch) -> None:
+        nonlocal shown
+        if watch.phase not in tasks:
+            tasks[watch.phase] = bar.add_task(watch.phase, total=watch.total_bytes)
+        bar.update(tasks[watch.phase], completed=watch.done_bytes)
+        if time.monotonic() - shown > _INTERVAL_SECONDS:
+            shown = time.monotonic()
+            bar.refresh()
+
+    with bar:
+        yield show
 
 
 def _steps(text: str) -> tuple[int, int] | None:

@@ -19,6 +19,13 @@ io_option = click.option(
 )
 
 
+def output_option(
+    metavar: str, what: str, *, required: bool = False, kind: Any = PATH
+) -> Callable[[Any], Any]:
+    """``-o``, which says where the command writes."""
+    return click.option("-o", "--output", metavar=metavar, type=kind, required=required, help=what)
+
+
 def json_option(what: str) -> Callable[[Any], Any]:
     """``--json``, which prints `what` as JSON."""
     return click.option("--json", "as_json", is_flag=True, help=f"Print {what} as JSON.")

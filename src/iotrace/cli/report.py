@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from iotrace.cli.output import print_json
 from iotrace.cli.parameters import PATH, json_option
 
 if TYPE_CHECKING:
@@ -48,8 +49,6 @@ def report(sources: tuple[Path, ...], as_json: bool, kernel_gap_us: float, compa
         return 0
     result = _of_traces(sources, kernel_gap_us) if bare else _of_session(sources[0], kernel_gap_us)
     if as_json:
-        from iotrace.cli.output import print_json
-
         print_json(result)
     else:
         from iotrace.report.layout import make_console
@@ -90,13 +89,15 @@ def _of_traces(paths: tuple[Path, ...], kernel_gap_us: float) -> Report:
 
 
 def _compat(paths: tuple[Path, ...], tool: str, as_json: bool) -> None:
-    from iotrace.analysis.compat.figures import figures_of
+    from dataclasses import asdict
+
+    from iotrace.analysis.compat.hta import holistic
+    from iotrace.analysis.compat.tb import tensorboard
     from iotrace.sources.kineto.reader import read_kineto
 
-    found = {str(path): figures_of(read_kineto(path), tool) for path in paths}
+    results = {path: (tensorboard if tool == "tb" else holistic)(read_kineto(path)) for path in paths}
+    found = {str(path): None if result is None else asdict(result) for path, result in results.items()}
     if as_json:
-        from iotrace.cli.output import print_json
-
         print_json(found)
     else:
         from iotrace.report.compat import print_compat

@@ -7,20 +7,14 @@ from pathlib import Path
 
 import click
 
-from iotrace.cli.parameters import BEFORE_A_COMMAND, PATH, io_option
+from iotrace.cli.parameters import BEFORE_A_COMMAND, io_option, output_option
 from iotrace.launch import capture, torch_settings
 from iotrace.launch.telemetry.start import DEFAULT_INTERVAL_MS, LONGEST_INTERVAL_MS, SHORTEST_INTERVAL_MS
 
 
 @click.command(context_settings=BEFORE_A_COMMAND)
 @click.argument("command", metavar="[--] CMD [ARG]...", nargs=-1, type=click.UNPROCESSED)
-@click.option(
-    "-o",
-    "--output",
-    metavar="DIR",
-    type=PATH,
-    help="The directory of the session; default: iotrace-<date>-<time>.",
-)
+@output_option("DIR", "The directory of the session; default: iotrace-<date>-<time>.")
 @io_option
 @click.option(
     "--torch-steps",

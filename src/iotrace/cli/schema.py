@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from importlib import import_module
 
 import click
 
+from iotrace.cli.output import print_json
+
+# By command, the module and the name of what it prints; imported when it is asked for.
+_PRINTED = {
+    "report": ("analysis.results", "Report"),
+    "sweep": ("sweeps.results", "SweepResult"),
+    "merge": ("merge.summary", "Summary"),
+    "doctor": ("doctor.results", "Diagnosis"),
+}
+
 
 @click.command()
-@click.argument("subject", type=click.Choice(["report", "sweep", "merge", "doctor"]))
+@click.argument("subject", type=click.Choice(list(_PRINTED)))
 def schema(subject: str) -> int:
     """Print the JSON Schema of what a command prints with --json.
 
@@ -16,25 +26,6 @@ def schema(subject: str) -> int:
     """
     import msgspec
 
-    from iotrace.cli.output import print_json
-
-    print_json(msgspec.json.schema(_type(subject)))
+    module, name = _PRINTED[subject]
+    print_json(msgspec.json.schema(getattr(import_module(f"iotrace.{module}"), name)))
     return 0
-
-
-def _type(subject: str) -> Any:
-    if subject == "report":
-        from iotrace.analysis.results import Report
-
-        return Report
-    if subject == "sweep":
-        from iotrace.sweeps.results import SweepResult
-
-        return SweepResult
-    if subject == "doctor":
-        from iotrace.doctor.results import Diagnosis
-
-        return Diagnosis
-    from iotrace.merge.summary import Summary
-
-    return Summary

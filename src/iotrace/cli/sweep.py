@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from iotrace.cli.parameters import BEFORE_A_COMMAND, PATH, io_option, json_option
+from iotrace.cli.output import print_json
+from iotrace.cli.parameters import BEFORE_A_COMMAND, PATH, io_option, json_option, output_option
 
 
 @click.command(context_settings=BEFORE_A_COMMAND)
@@ -43,13 +44,7 @@ from iotrace.cli.parameters import BEFORE_A_COMMAND, PATH, io_option, json_optio
     show_default=True,
     help="Also train on batches from memory: no loader can be faster.",
 )
-@click.option(
-    "-o",
-    "--output",
-    metavar="DIR",
-    type=PATH,
-    help="The directory of the sweep; default: iotrace-sweep-<date>-<time>.",
-)
+@output_option("DIR", "The directory of the sweep; default: iotrace-sweep-<date>-<time>.")
 @click.option("--resume", is_flag=True, help="Continue the sweep in DIR: run only what is missing.")
 @json_option("the result")
 @click.option("--csv", metavar="FILE", type=PATH, help="Also write the table as CSV.")
@@ -108,8 +103,6 @@ def sweep(
     if csv is not None:
         write_csv(result, csv)
     if as_json:
-        from iotrace.cli.output import print_json
-
         print_json(result)
     else:
         print_sweep(result, make_console(stderr=False))

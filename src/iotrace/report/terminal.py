@@ -9,17 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from iotrace.analysis.results import (
-    DataWait,
-    LoaderResult,
-    Overhead,
-    RankReport,
-    RegionResult,
-    Report,
-)
-from iotrace.report.layout import LABEL_WIDTH as _LABEL_WIDTH
-from iotrace.report.layout import command as _command
-from iotrace.report.layout import line as _line
+from iotrace.analysis.results import DataWait, LoaderResult, Overhead, RankReport, RegionResult, Report
+from iotrace.report.layout import LABEL_WIDTH, command, line
 from iotrace.report.terminal_compute import print_compute, print_imbalance
 from iotrace.report.terminal_system import print_io, print_system
 from iotrace.sources.clocks.session_clock import step_text
@@ -43,14 +34,14 @@ def print_report(report: Report, console: Console) -> None:
             how = f"  (exit code {session.exit_code})"
         else:  # a block of a program has no exit code; an end that was not seen is unknown
             how = "" if session.ended else "  (exit code unknown)"
-        shown = _command(session.argv, console.width - len("iotrace "))
+        shown = command(session.argv, console.width - len("iotrace "))
         console.print(Text.assemble(("iotrace ", "bold"), shown), soft_wrap=False)
-        _line(console, "session", f"{session.path}{how}")
+        line(console, "session", f"{session.path}{how}")
     clocks = {
         (clock.host or "", item.by_ns, item.at_ns): None for clock in report.clocks for item in clock.set
     }
     for host, by_ns, at_ns in clocks:
-        _line(console, "clock", step_text(host, by_ns, at_ns))
+        line(console, "clock", step_text(host, by_ns, at_ns))
     for rank in report.ranks:
         _print_rank(rank, console, len(report.ranks) > 1)
     if report.imbalance is not None:
@@ -58,20 +49,20 @@ def print_report(report: Report, console: Console) -> None:
     if report.recommendations:
         console.print()
     for item in report.recommendations:
-        _line(console, "advice", item.text)
+        line(console, "advice", item.text)
     if report.not_captured:
         console.print()
     for missing in report.not_captured:
         remedy = f" → {missing.remedy}" if missing.remedy else ""
-        _line(console, "not captured", f"{missing.what}: {missing.why}{remedy}")
+        line(console, "not captured", f"{missing.what}: {missing.why}{remedy}")
 
 
 def print_next(report: Report, timelines: list[Path], console: Console) -> None:
     """Print what to type and open next."""
     console.print()
     for path in timelines:
-        _line(console, "timeline", f"open {path} in https://ui.perfetto.dev")
-    _line(console, "rerun", f"iotrace report {shlex.quote(report.session.path)}")
+        line(console, "timeline", f"open {path} in https://ui.perfetto.dev")
+    line(console, "rerun", f"iotrace report {shlex.quote(report.session.path)}")
 
 
 def _print_rank(rank: RankReport, console: Console, several: bool) -> None:
@@ -82,7 +73,7 @@ def _print_rank(rank: RankReport, console: Console, several: bool) -> None:
         console.rule(f"rank {rank.rank}{host}{restart}", align="left")
     steps, wait = rank.steps, rank.data_wait
     if steps.mean_ms is None:
-        _line(console, "steps", "none measured")
+        line(console, "steps", "none measured")
     else:
         at_start = steps.excluded.first + steps.excluded.warmup
         excluded = [f"{at_start} at the start"] if at_start else []
@@ -92,7 +83,7 @@ def _print_rank(rank: RankReport, console: Console, several: bool) -> None:
         samples = (
             f" · {steps.samples_per_second:.1f} samples/s" if steps.samples_per_second is not None else ""
         )
-        _line(
+        line(
             console,
             "steps",
             f"{steps.count} measured{without}: {milliseconds(steps.mean_ms)} each "
@@ -103,7 +94,7 @@ def _print_rank(rank: RankReport, console: Console, several: bool) -> None:
     if rank.overhead is not None:
         _print_overhead(rank.overhead, console)
     for loader in rank.loaders:
-        _line(console, "loader", _loader_text(loader))
+        line(console, "loader", _loader_text(loader))
     if rank.regions:
         _print_regions(rank.regions, console)
     print_system(rank.system, console)
@@ -132,7 +123,7 @@ def _print_regions(regions: list[RegionResult], console: Console) -> None:
 
 def _print_wait(wait: DataWait, step_ms: float, console: Console) -> None:
     if wait.raw_ms is None or wait.raw_wait_fraction is None:
-        _line(console, "data wait", "unknown")
+        line(console, "data wait", "unknown")
         return
     exposed = ""
     if wait.exposed_ms is None:
@@ -146,11 +137,11 @@ def _print_wait(wait: DataWait, step_ms: float, console: Console) -> None:
         (f"{percent(wait.raw_wait_fraction)} of it: {wait.verdict}", "bold red" if high else "bold"),
         exposed,
     )
-    _line(console, "data wait", text)
+    line(console, "data wait", text)
     _print_causes(wait, console)
     if wait.files and wait.files[0].ms >= _WORTH_NAMING * wait.raw_ms:
         costly = wait.files[0]
-        _line(
+        line(
             console,
             "costly file",
             Text.assemble(
@@ -168,7 +159,7 @@ def _print_causes(wait: DataWait, console: Console) -> None:
     if not shown or not wait.raw_ms:
         return
     table = Table.grid(padding=(0, 1))
-    for width, justify in ((_LABEL_WIDTH, "left"), (10, "left"), (10, "right"), (6, "right"), (None, "left")):
+    for width, justify in ((LABEL_WIDTH, "left"), (10, "left"), (10, "right"), (6, "right"), (None, "left")):
         table.add_column(width=width, justify=justify, no_wrap=True)  # type: ignore[arg-type]
     for row, (cause, cost_ms) in enumerate(shown):
         bar = "█" * max(1, round(_BAR_CELLS * cost_ms / shown[0][1]))
@@ -187,7 +178,7 @@ def _print_overhead(overhead: Overhead, console: Console) -> None:
         return
     if slowed < _NOTICEABLE_PERCENT:
         bound = f"up to {slowed:.1f} %" if slowed >= 0.05 else "less than 0.1 %"
-        _line(console, "tracing", Text(f"slowed the steps by {bound}", style="dim"))
+        line(console, "tracing", Text(f"slowed the steps by {bound}", style="dim"))
         return
     calls = ""
     if overhead.posix_calls and overhead.posix_call_us is not None:
@@ -197,7 +188,7 @@ def _print_overhead(overhead: Overhead, console: Console) -> None:
         calls = f": {overhead.posix_calls} POSIX calls at {each}; --io PATH traces fewer"
     most, least = f"{slowed:.0f}", f"{overhead.least_pct_of_step or 0:.0f}"
     share = f"up to {most} %" if least in (most, "0") else f"{least} to {most} %"
-    _line(console, "tracing", f"may itself take {share} of the steps{calls}")
+    line(console, "tracing", f"may itself take {share} of the steps{calls}")
 
 
 def _loader_text(loader: LoaderResult) -> str:

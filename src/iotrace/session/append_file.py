@@ -43,13 +43,8 @@ class Stream:
     def _open(self) -> int:
         # The program may have closed our descriptor (a daemon closes all), which may now be a file of the
         # program: write only where it is still our file.
-        if self._descriptor >= 0:
-            try:
-                status = os.fstat(self._descriptor)
-                if (status.st_dev, status.st_ino) == self._identity:
-                    return self._descriptor
-            except OSError:
-                pass
+        if self._is_ours():
+            return self._descriptor
         low = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
         self._descriptor = out_of_the_way(low)
         status = os.fstat(self._descriptor)
@@ -59,14 +54,16 @@ class Stream:
 
     def forget(self) -> None:
         """Close the parent's file in a forked child, if the descriptor is still that file."""
-        if self._descriptor >= 0:
-            try:
-                status = os.fstat(self._descriptor)
-                if (status.st_dev, status.st_ino) == self._identity:
-                    os.close(self._descriptor)
-            except OSError:
-                pass
+        if self._is_ours():
+            os.close(self._descriptor)
         self._descriptor = -1
+
+    def _is_ours(self) -> bool:
+        try:
+            status = os.fstat(self._descriptor)
+        except OSError:  # closed, or never opened (-1)
+            return False
+        return (status.st_dev, status.st_ino) == self._identity
 
 
 def out_of_the_way(descriptor: int) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from iotrace.session import names
-from iotrace.session.manifest import write_atomically
+from iotrace.session.manifest import read_document, write_document
 
 
 class Costs(msgspec.Struct, frozen=True):
@@ -27,17 +27,9 @@ class Costs(msgspec.Struct, frozen=True):
 
 def write_costs(session: Path, costs: Costs) -> None:
     """Write `costs` into the session, if it can still be written."""
-    try:
-        write_atomically(
-            session / names.COSTS, msgspec.json.format(msgspec.json.encode(costs), indent=2) + b"\n"
-        )
-    except OSError:
-        pass
+    write_document(session / names.COSTS, costs)
 
 
 def read_costs(session: Path) -> Costs | None:
     """Read the costs of the session's first launcher; None where they were not measured or are damaged."""
-    try:
-        return msgspec.json.decode((session / names.COSTS).read_bytes(), type=Costs)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-        return None
+    return read_document(session / names.COSTS, Costs)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from iotrace.errors import SessionError
 from iotrace.session import names
+
+_Document = TypeVar("_Document")
 
 
 class NotCaptured(msgspec.Struct, frozen=True):
@@ -66,6 +68,22 @@ class Outcome(msgspec.Struct, frozen=True):
     duration_ns: int
 
 
+def write_document(path: Path, value: Any) -> None:
+    """Write `value` as JSON, atomically; ignore a session that was deleted meanwhile, or is full."""
+    try:
+        write_atomically(path, _pretty(value))
+    except OSError:
+        pass
+
+
+def read_document(path: Path, kind: type[_Document]) -> _Document | None:
+    """Read a `kind` from JSON; None where there is none, or it is damaged."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Write beside `path` and rename, so that a reader sees all or nothing."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -96,11 +114,8 @@ def claim(session: Path, manifest: Manifest) -> bool:
 
 
 def write_outcome(session: Path, outcome: Outcome) -> None:
-    """Write how the run ended; ignore a session that was deleted meanwhile."""
-    try:
-        write_atomically(session / names.OUTCOME, _pretty(outcome))
-    except OSError:
-        pass
+    """Write how the run ended, if the session can still be written."""
+    write_document(session / names.OUTCOME, outcome)
 
 
 def read_manifest(session: Path) -> Manifest:
@@ -132,10 +147,7 @@ def launches(session: Path) -> list[Path]:
 
 def read_outcome(session: Path) -> Outcome | None:
     """Read how the run ended; None where that is unknown."""
-    try:
-        return msgspec.json.decode((session / names.OUTCOME).read_bytes(), type=Outcome)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-        return None
+    return read_document(session / names.OUTCOME, Outcome)
 
 
 def _pretty(value: Any) -> bytes:

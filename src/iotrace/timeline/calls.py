@@ -52,10 +52,7 @@ def span_tracks(session: Session, process: Process) -> list[Track]:
         by_thread[tid].append(
             Slice(start, start + duration, process.texts.get(name, "?"), _CATEGORIES.get(kind, "span"), args)
         )
-    return [
-        Track("python" if tid == process.pid else f"python · thread {tid}", slices, tid)
-        for tid, slices in sorted(by_thread.items())
-    ]
+    return _tracks("python", process, by_thread)
 
 
 def call_tracks(session: Session, process: Process) -> list[Track]:
@@ -79,7 +76,11 @@ def call_tracks(session: Session, process: Process) -> list[Track]:
         if offset >= 0:
             args["offset"] = offset
         by_thread[tid].append(Slice(start, end, calls.names[name], "POSIX", args))
+    return _tracks("POSIX", process, by_thread)
+
+
+def _tracks(name: str, process: Process, by_thread: dict[int, list[Slice]]) -> list[Track]:
     return [
-        Track("POSIX" if tid == process.pid else f"POSIX · thread {tid}", slices, tid)
+        Track(name if tid == process.pid else f"{name} · thread {tid}", slices, tid)
         for tid, slices in sorted(by_thread.items())
     ]

@@ -14,10 +14,7 @@ _ZARR_ACCESS = "zarr.Array.__getitem__"
 
 
 def batch_flows(
-    analysis: RankAnalysis,
-    steps: dict[int, Slice],
-    ready: dict[DeliveryKey, Slice],
-    timeline: Timeline,
+    analysis: RankAnalysis, steps: dict[int, Slice], ready: dict[DeliveryKey, Slice], timeline: Timeline
 ) -> list[Flow]:
     """Make a flow per delivered batch: its costliest read, the ready batch, the step that trained on it.
 

@@ -68,7 +68,7 @@ def _process(sampled: SampledProcess, telemetry: Telemetry) -> list[Counter]:
     if cpu is not None:
         found.append(Counter("CPU", _rate(_apart(cpu, telemetry), 1e-7), "%"))
     if memory is not None:
-        found.append(_gauge("RSS", memory.time_ns, memory.value, "bytes"))
+        found.append(_gauge("RSS", memory, "bytes"))
         gone_ns = telemetry.gone_ns(sampled)
         if gone_ns is not None:
             found[-1].points.append((gone_ns, 0.0))
@@ -86,10 +86,7 @@ def _process(sampled: SampledProcess, telemetry: Telemetry) -> list[Counter]:
 
 def _apart(counter: Series, telemetry: Telemetry) -> Series:
     """Without the second sample if it came right behind the first, which is taken as a process is found."""
-    if (
-        len(counter.time_ns) < 3
-        or counter.time_ns[1] - counter.time_ns[0] >= telemetry.sampler.interval_ns / 2
-    ):
+    if len(counter.time_ns) < 3 or np.diff(counter.time_ns[:2])[0] >= telemetry.sampler.interval_ns / 2:
         return counter
     return Series(np.delete(counter.time_ns, 1), np.delete(counter.value, 1))
 
@@ -98,16 +95,13 @@ def _device(title: str, device: SampledDevice) -> ProcessTracks:
     about = device.about
     instance = "" if about.instance is None else f".{about.instance}"
     tracks = ProcessTracks(f"{title} · gpu {about.index}{instance} {about.name}", about.uuid)
-    util = device.series.get("util_samples", device.series.get("util_pct"))
-    if util is not None:
-        tracks.counters.append(_average("utilisation", util.time_ns, util.value, "%"))
-    memory_util = device.series.get("memory_util_samples", device.series.get("memory_util_pct"))
-    if memory_util is not None:
-        tracks.counters.append(_average("memory utilisation", memory_util.time_ns, memory_util.value, "%"))
+    for name, shown in (("util", "utilisation"), ("memory_util", "memory utilisation")):
+        util = device.series.get(f"{name}_samples", device.series.get(f"{name}_pct"))
+        if util is not None:
+            tracks.counters.append(_average(shown, util.time_ns, util.value, "%"))
     for name, shown, unit, factor in _DEVICE_COUNTERS:
         if name in device.series:
-            own = device.series[name]
-            tracks.counters.append(_gauge(shown, own.time_ns, own.value * factor, unit))
+            tracks.counters.append(_gauge(shown, device.series[name], unit, factor))
     return tracks
 
 
@@ -125,19 +119,19 @@ def _host(host: Host) -> list[Counter]:
         if name in host.figures:
             found.append(Counter(shown, _rate(host.figures[name], factor), unit))
     if "memory_available_bytes" in host.figures:
-        memory = host.figures["memory_available_bytes"]
-        found.append(_gauge("memory available", memory.time_ns, memory.value, "bytes"))
+        found.append(_gauge("memory available", host.figures["memory_available_bytes"], "bytes"))
     return found
 
 
-def _gauge(name: str, time_ns: Times, values: Floats, unit: str) -> Counter:
-    return Counter(name, list(zip(time_ns.tolist(), values.tolist(), strict=True)), unit)
+def _gauge(name: str, series: Series, unit: str, factor: float = 1.0) -> Counter:
+    values = (series.value * factor).tolist()
+    return Counter(name, list(zip(series.time_ns.tolist(), values, strict=True)), unit)
 
 
 def _average(name: str, time_ns: Times, values: Floats, unit: str) -> Counter:
     """Averages, each over the time since the one before: drawn from there, as Perfetto draws forward."""
     starts = np.concatenate((time_ns[:1] - np.diff(time_ns[:2]).sum(), time_ns[:-1]))
-    counter = _gauge(name, starts, values, unit)
+    counter = _gauge(name, Series(starts, values), unit)
     counter.points.append((int(time_ns[-1]), 0.0))
     return counter
 

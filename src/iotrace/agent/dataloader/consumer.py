@@ -146,19 +146,9 @@ class _Iterator:
         delivered: int = record["index"]
         return delivered
 
-    def end(self, outcome: str, wait_start_ns: int) -> None:
-        """Record that ``__next__`` returned no batch: ``exhausted``, or the name of what it raised."""
-        self.recorder.records.append(
-            {
-                "type": "iterator_end",
-                "iterator": self.number,
-                "epoch": self.epoch,
-                "outcome": outcome,
-                "wait_start_ns": wait_start_ns,
-                "mono_ns": monotonic_ns(),
-                "backward_count": training.backward_count,
-            }
-        )
+    def end(self, error: BaseException, wait_start_ns: int) -> None:
+        """Record that ``__next__`` raised `error` and returned no batch."""
+        self.recorder.records.append(training.end_record(self.number, self.epoch, error, wait_start_ns))
         window.epoch_ended(self)
 
 
@@ -210,8 +200,7 @@ def _hook_iterator(base: Any, recorder: Recorder, is_grad_enabled: Callable[[], 
             except BaseException as error:
                 hide_frame(error)
                 if state is not None:
-                    exhausted = isinstance(error, StopIteration)
-                    state.end("exhausted" if exhausted else type(error).__name__, wait_start_ns)
+                    state.end(error, wait_start_ns)
                 raise
             delivered_ns = monotonic_ns()
             pair = events.end(event) if event is not None else None

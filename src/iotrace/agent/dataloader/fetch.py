@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic_ns
 from typing import Any
 
-from iotrace.agent.patching import hide_frame, observe, patch
+from iotrace.agent.patching import StandIn, hide_frame, observe, patch
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.spans import timed
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM
@@ -65,11 +65,11 @@ def _time_parts(fetcher: Any, recorder: Recorder) -> None:
         fetcher.dataset = _TimedDataset(fetcher.dataset, dataset, recorder)
 
 
-class _TimedDataset:
+class _TimedDataset(StandIn):
     """Stands between the fetcher and the dataset; the dataset and its class stay untouched."""
 
     def __init__(self, dataset: Any, name: str, recorder: Recorder) -> None:
-        self._dataset = dataset
+        super().__init__(dataset)
         self._get = timed(recorder, dataset.__getitem__, f"{name}.__getitem__", KIND_ITEM)
         many = getattr(dataset, "__getitems__", None)
         if many:  # the fetcher asks whether it is there
@@ -89,15 +89,12 @@ class _TimedDataset:
             hide_frame(error)
             raise
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._dataset, name)
 
-
-class _TimedIterator:
+class _TimedIterator(StandIn):
     """Stands between the fetcher and an IterableDataset's iterator."""
 
     def __init__(self, iterator: Any, name: str, recorder: Recorder) -> None:
-        self._iterator = iterator
+        super().__init__(iterator)
         self._next: Callable[[], Any] = timed(recorder, iterator.__next__, f"{name}.__next__", KIND_ITEM)
 
     def __iter__(self) -> _TimedIterator:
@@ -111,6 +108,3 @@ class _TimedIterator:
             raise
         latest.samples += 1
         return item
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._iterator, name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import monotonic_ns
 from typing import Any
 
-from iotrace.agent.patching import observe
+from iotrace.agent.patching import StandIn, observe
 from iotrace.agent.recording.recorder import Recorder
 
 # By the id of the thread's input queue: batch index -> (received_ns, pinned_ns).
@@ -34,35 +34,27 @@ def hook_pin_memory_loop(module: Any, recorder: Recorder) -> None:
     )
 
 
-class _PinSource:
-    """Stands for the workers' queue, as the pin-memory thread reads it."""
-
+class _Queue(StandIn):
     def __init__(self, queue: Any, stamps: dict[int, tuple[int, int]]) -> None:
-        self._queue = queue
+        super().__init__(queue)
         self._stamps = stamps
 
+
+class _PinSource(_Queue):
+    """Stands for the workers' queue, as the pin-memory thread reads it."""
+
     def get(self, *args: Any, **kwargs: Any) -> Any:
-        item = self._queue.get(*args, **kwargs)
+        item = self._of.get(*args, **kwargs)
         if isinstance(item[0], int):
             self._stamps[item[0]] = (monotonic_ns(), 0)
         return item
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._queue, name)
 
-
-class _PinTarget:
+class _PinTarget(_Queue):
     """Stands for the queue of pinned batches, as the pin-memory thread fills it."""
-
-    def __init__(self, queue: Any, stamps: dict[int, tuple[int, int]]) -> None:
-        self._queue = queue
-        self._stamps = stamps
 
     def put(self, item: Any, *args: Any, **kwargs: Any) -> Any:
         stamp = self._stamps.get(item[0]) if isinstance(item[0], int) else None
         if stamp is not None:
             self._stamps[item[0]] = (stamp[0], monotonic_ns())
-        return self._queue.put(item, *args, **kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._queue, name)
+        return self._of.put(item, *args, **kwargs)

@@ -7,7 +7,7 @@ from time import monotonic_ns
 from typing import Any
 
 from iotrace.agent.dataloader import fetch
-from iotrace.agent.patching import observe
+from iotrace.agent.patching import StandIn, observe
 from iotrace.agent.recording.recorder import Recorder
 
 
@@ -73,12 +73,14 @@ class _Worker:
         )
 
 
-class _IndexQueue:
-    """Stands for the queue that this worker takes its batch indices from."""
-
+class _Queue(StandIn):
     def __init__(self, queue: Any, worker: _Worker) -> None:
-        self._queue = queue
+        super().__init__(queue)
         self._worker = worker
+
+
+class _IndexQueue(_Queue):
+    """Stands for the queue that this worker takes its batch indices from."""
 
     def get(self, *args: Any, **kwargs: Any) -> Any:
         worker = self._worker
@@ -89,7 +91,7 @@ class _IndexQueue:
         if self._empty():
             worker.append({"type": "idle", "mono_ns": monotonic_ns()})
             worker.flush()
-        task = self._queue.get(*args, **kwargs)
+        task = self._of.get(*args, **kwargs)
         worker.taken_ns = monotonic_ns()
         if isinstance(task, worker.resume):
             worker.generation += 1
@@ -97,28 +99,18 @@ class _IndexQueue:
 
     def _empty(self) -> bool:
         try:
-            return bool(self._queue.empty())
+            return bool(self._of.empty())
         except Exception:
             return False
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._queue, name)
 
-
-class _DataQueue:
+class _DataQueue(_Queue):
     """Stands for the queue that this worker puts its batches into; a thread of it pickles them afterwards."""
-
-    def __init__(self, queue: Any, worker: _Worker) -> None:
-        self._queue = queue
-        self._worker = worker
 
     def put(self, item: Any, *args: Any, **kwargs: Any) -> None:
         prepared_ns = monotonic_ns()
         index, data = item
         if not isinstance(index, self._worker.resume):
             self._worker.produced(index, data, prepared_ns)
-        self._queue.put(item, *args, **kwargs)
+        self._of.put(item, *args, **kwargs)
         self._worker.flush_soon()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._queue, name)

@@ -11,7 +11,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from iotrace.agent import training
-from iotrace.agent.patching import hide_frame
+from iotrace.agent.patching import StandIn, hide_frame
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.spans import thread_id, timed
 from iotrace.session.names import KIND_ITEM
@@ -54,11 +54,11 @@ def _source_of(iterable: Any, iterator: Any, caller: Caller) -> _Source:
     return _by_caller.setdefault(caller, _Source())
 
 
-class _Batches:
+class _Batches(StandIn):
     """One pass over a source."""
 
     def __init__(self, iterator: Any, source: _Source, name: str, recorder: Recorder) -> None:
-        self._iterator = iterator
+        super().__init__(iterator)
         self._recorder = recorder
         self._append = recorder.records.append
         self._next = timed(recorder, iterator.__next__, f"{name}.__next__", KIND_ITEM)
@@ -93,8 +93,7 @@ class _Batches:
         except BaseException as error:
             hide_frame(error)
             if not self._recorder.over:
-                exhausted = isinstance(error, StopIteration)
-                self._end("exhausted" if exhausted else type(error).__name__, wait_start_ns)
+                self._append(training.end_record(self._number, self._epoch, error, wait_start_ns))
             raise
         if not self._recorder.over:
             self._deliver(wait_start_ns, monotonic_ns())
@@ -125,19 +124,3 @@ class _Batches:
             }
         )
         self._delivered += 1
-
-    def _end(self, outcome: str, wait_start_ns: int) -> None:
-        self._append(
-            {
-                "type": "iterator_end",
-                "iterator": self._number,
-                "epoch": self._epoch,
-                "outcome": outcome,
-                "wait_start_ns": wait_start_ns,
-                "mono_ns": monotonic_ns(),
-                "backward_count": training.backward_count,
-            }
-        )
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._iterator, name)

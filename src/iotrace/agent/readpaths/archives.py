@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from iotrace.agent.readpaths.record import ReadPaths, path_of, size_of
+from iotrace.agent.readpaths.record import ReadPaths, path_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,20 +14,14 @@ def _tarfile(read_paths: ReadPaths, module: Any) -> None:
 
     Members are read through a buffer; hooking what fills it makes a span per fill, not per call.
     """
-    read_paths.patch(
-        module.TarFile, "next", "tarfile.TarFile.next", lambda _, args, __: (-1, _archive_of(args[0]))
-    )
-    read_paths.patch(
-        module._FileInFile,
-        "read",
-        "tarfile.ExFileObject.read",
-        lambda result, args, _: (size_of(result), path_of(args[0].fileobj)),
-    )
 
+    def skipped(_: Any, args: tuple[Any, ...], __: dict[str, Any]) -> tuple[int, str]:
+        return -1, path_of(args[0].name or args[0].fileobj)  # a stream's archive has no name of its own
 
-def _archive_of(tar: Any) -> str:
-    # A stream's archive has no name of its own.
-    return path_of(tar.name or tar.fileobj)
+    read_paths.patch(module.TarFile, "next", "tarfile.TarFile.next", skipped)
+    read_paths.patch_method(
+        module._FileInFile, "read", "tarfile.ExFileObject.read", lambda member: member.fileobj
+    )
 
 
 HOOKS = {"tarfile": _tarfile}

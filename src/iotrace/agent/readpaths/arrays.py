@@ -14,22 +14,15 @@ if TYPE_CHECKING:
 def _h5py(read_paths: ReadPaths, module: Any) -> None:
     """Hook ``Dataset.__getitem__`` and ``read_direct``: HDF5's reads, with its filters' decompression."""
 
-    def file_of(dataset: Any) -> str:
+    def file_of(dataset: Any) -> Any:
         # `dataset.file.filename` makes two objects and costs eight times as much.
-        return path_of(module.h5f.get_name(dataset.id))
+        return module.h5f.get_name(dataset.id)
 
-    read_paths.patch(
-        module.Dataset,
-        "__getitem__",
-        "h5py.Dataset.__getitem__",
-        lambda result, args, _: (size_of(result), file_of(args[0])),
-    )
-    read_paths.patch(
-        module.Dataset,
-        "read_direct",
-        "h5py.Dataset.read_direct",
-        lambda _, args, kwargs: (size_of(args[1] if len(args) > 1 else kwargs["dest"]), file_of(args[0])),
-    )
+    def read_direct(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, str]:
+        return size_of(args[1] if len(args) > 1 else kwargs["dest"]), path_of(file_of(args[0]))
+
+    read_paths.patch_method(module.Dataset, "__getitem__", "h5py.Dataset.__getitem__", file_of)
+    read_paths.patch(module.Dataset, "read_direct", "h5py.Dataset.read_direct", read_direct)
 
 
 def _zarr_2(read_paths: ReadPaths, module: Any) -> None:
@@ -44,16 +37,15 @@ def _zarr_3(read_paths: ReadPaths, module: Any) -> None:
 
 
 def _zarr(read_paths: ReadPaths, array_class: Any, root_of: Callable[[Any], Any]) -> None:
-    def describe(result: Any, args: tuple[Any, ...], _: dict[str, Any]) -> tuple[int, str]:
-        array = args[0]
+    def file_of(array: Any) -> str:
         try:
             root = str(root_of(array))
         except AttributeError:  # a store that is no directory
-            return size_of(result), ""
-        return size_of(result), f"{root}/{array.path}" if array.path else root
+            return ""
+        return f"{root}/{array.path}" if array.path else root
 
     # Blosc, too, decompresses on threads of its own.
-    read_paths.patch(array_class, "__getitem__", "zarr.Array.__getitem__", describe, own_threads=True)
+    read_paths.patch_method(array_class, "__getitem__", "zarr.Array.__getitem__", file_of, own_threads=True)
 
 
 def _numpy(read_paths: ReadPaths, module: Any) -> None:
@@ -66,12 +58,8 @@ def _numpy(read_paths: ReadPaths, module: Any) -> None:
 
     read_paths.patch(module, "load", "numpy.load", loaded)
     read_paths.patch(module, "fromfile", "numpy.fromfile", result_of("file"))
-    read_paths.patch(
-        module.lib.npyio.NpzFile,
-        "__getitem__",
-        "numpy.NpzFile.__getitem__",
-        lambda result, args, _: (size_of(result), path_of(args[0].zip.filename)),
-    )
+    archive, shown = module.lib.npyio.NpzFile, "numpy.NpzFile.__getitem__"
+    read_paths.patch_method(archive, "__getitem__", shown, lambda members: members.zip.filename)
     hook_memory_maps(read_paths.recorder, module)
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from iotrace.agent.readpaths.record import ReadPaths, path_of, result_of, size_of
+from iotrace.agent.readpaths.record import ReadPaths, path_of, result_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
 
@@ -28,19 +27,18 @@ def _pillow_file(read_paths: ReadPaths, module: Any) -> None:
 def _tifffile(read_paths: ReadPaths, module: Any) -> None:
     """Hook ``imread``, and ``asarray`` of a file, a series or a page; a thread pool may decode segments."""
     read_paths.patch(module, "imread", "tifffile.imread", result_of("files"), own_threads=True)
-    for owner in (module.TiffPageSeries, module.TiffPage, module.TiffFrame):
-        _tifffile_array(read_paths, owner, lambda part: part.parent.filehandle.path)
-    _tifffile_array(read_paths, module.TiffFile, lambda tiff: tiff.filehandle.path)
+    for owner in (module.TiffFile, module.TiffPageSeries, module.TiffPage, module.TiffFrame):
+        file_of = _file_of_tiff if owner is module.TiffFile else _file_of_part
+        shown = f"tifffile.{owner.__name__}.asarray"
+        read_paths.patch_method(owner, "asarray", shown, file_of, own_threads=True)
 
 
-def _tifffile_array(read_paths: ReadPaths, owner: Any, file_of: Callable[[Any], Any]) -> None:
-    read_paths.patch(
-        owner,
-        "asarray",
-        f"tifffile.{owner.__name__}.asarray",
-        lambda result, args, _: (size_of(result), path_of(file_of(args[0]))),
-        own_threads=True,
-    )
+def _file_of_tiff(tiff: Any) -> Any:
+    return tiff.filehandle.path
+
+
+def _file_of_part(part: Any) -> Any:
+    return part.parent.filehandle.path
 
 
 HOOKS = {"PIL.Image": _pillow, "PIL.ImageFile": _pillow_file, "tifffile.tifffile": _tifffile}

@@ -59,6 +59,16 @@ class ReadPaths:
             if original is not None and getattr(package, name, None) is original:
                 patch(package, name, lambda _: getattr(owner, name))
 
+    def patch_method(
+        self, owner: Any, name: str, shown: str, file_of: Callable[[Any], Any], *, own_threads: bool = False
+    ) -> None:
+        """Have the method ``owner.name`` record a span with its result's bytes and ``file_of(object)``."""
+
+        def describe(result: Any, args: Arguments, _: Keywords) -> tuple[int, str]:
+            return size_of(result), path_of(file_of(args[0]))
+
+        self.patch(owner, name, shown, describe, own_threads=own_threads)
+
     def patch_iterator(self, owner: Any, name: str, shown: str, file_of: FileOf) -> None:
         """Have each item of the iterator that ``owner.name`` returns record a span called `shown`."""
 
@@ -87,6 +97,13 @@ class ReadPaths:
             return describe(result, args, kwargs)
 
         return timed(recorder, call, shown, KIND_READ_PATH, counted, own_threads=own_threads)
+
+
+def hook_library(module: Any, recorder: Recorder, name: str, family: str) -> None:
+    """Hook the library's module `name` as the module of its `family` says."""
+    hooks = f"iotrace.agent.readpaths.{family}"
+    __import__(hooks)
+    sys.modules[hooks].HOOKS[name](ReadPaths(recorder), module)
 
 
 def _packages_of(owner: Any) -> list[Any]:

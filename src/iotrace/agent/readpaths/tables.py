@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from iotrace.agent.patching import observe
-from iotrace.agent.readpaths.record import ReadPaths, path_of, result_of, size_of
+from iotrace.agent.readpaths.record import ReadPaths, path_of, result_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +23,8 @@ def _pyarrow_parquet(read_paths: ReadPaths, module: Any) -> None:
     )
     file_of = _remember_source(read_paths.recorder, module.ParquetFile, "source")
     for name in ("read", "read_row_group", "read_row_groups"):
-        _patch_method(read_paths, module.ParquetFile, name, "pyarrow.parquet.ParquetFile", file_of)
+        shown = f"pyarrow.parquet.ParquetFile.{name}"
+        read_paths.patch_method(module.ParquetFile, name, shown, file_of, own_threads=True)
     read_paths.patch_iterator(
         module.ParquetFile,
         "iter_batches",
@@ -31,7 +32,8 @@ def _pyarrow_parquet(read_paths: ReadPaths, module: Any) -> None:
         lambda args, _: file_of(args[0]),
     )
     dataset_of = _remember_source(read_paths.recorder, module.ParquetDataset, "path_or_paths")
-    _patch_method(read_paths, module.ParquetDataset, "read", "pyarrow.parquet.ParquetDataset", dataset_of)
+    shown = "pyarrow.parquet.ParquetDataset.read"
+    read_paths.patch_method(module.ParquetDataset, "read", shown, dataset_of, own_threads=True)
 
 
 def _pyarrow_ipc(read_paths: ReadPaths, module: Any) -> None:
@@ -42,7 +44,8 @@ def _pyarrow_ipc(read_paths: ReadPaths, module: Any) -> None:
     ):
         file_of = _remember_source(read_paths.recorder, owner, "source")
         for name in names:
-            _patch_method(read_paths, owner, name, f"pyarrow.ipc.{owner.__name__}", file_of)
+            shown = f"pyarrow.ipc.{owner.__name__}.{name}"
+            read_paths.patch_method(owner, name, shown, file_of, own_threads=True)
 
 
 def _remember_source(recorder: Recorder, owner: Any, parameter: str) -> Callable[[Any], str]:
@@ -59,18 +62,6 @@ def _remember_source(recorder: Recorder, owner: Any, parameter: str) -> Callable
 
     observe(owner, "__init__", recorder, f"noting the file of a {owner.__name__}", after=made)
     return lambda reader: sources.get(id(reader), (None, ""))[1]
-
-
-def _patch_method(
-    read_paths: ReadPaths, owner: Any, name: str, shown: str, file_of: Callable[[Any], str]
-) -> None:
-    read_paths.patch(
-        owner,
-        name,
-        f"{shown}.{name}",
-        lambda result, args, _: (size_of(result), file_of(args[0])),
-        own_threads=True,
-    )
 
 
 def _functions(library: str, parameters: dict[str, str]) -> Hook:

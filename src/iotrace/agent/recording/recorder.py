@@ -87,13 +87,8 @@ class Recorder:
         os.mkdir(self.directory)
         self._records_stream = Stream(f"{self.directory}/{names.RECORDS}")
         self._spans_stream = Stream(f"{self.directory}/{names.SPANS}")
-        path = f"{self.directory}/{names.PROCESS}"
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            document = {"format": names.FORMAT_VERSION, **identity, "clock": clock_anchor()}
-            os.write(descriptor, (encode(document) + "\n").encode())
-        finally:
-            os.close(descriptor)
+        document = {"format": names.FORMAT_VERSION, **identity, "clock": clock_anchor()}
+        _append(f"{self.directory}/{names.PROCESS}", encode(document))
 
     def text(self, value: str) -> int:
         """Return the number that stands for `value` in this process's spans.
@@ -296,11 +291,14 @@ class Recorder:
     def log(self, message: str) -> None:
         """Append a line to this process's log; raise nothing."""
         try:
-            path = f"{self.directory}/{names.LOG}"
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
-            try:
-                os.write(descriptor, f"{time.time():.3f} {message}\n".encode(errors="replace"))
-            finally:
-                os.close(descriptor)
+            _append(f"{self.directory}/{names.LOG}", f"{time.time():.3f} {message}")
         except OSError:
             pass
+
+
+def _append(path: str, line: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    try:
+        os.write(descriptor, f"{line}\n".encode(errors="replace"))
+    finally:
+        os.close(descriptor)

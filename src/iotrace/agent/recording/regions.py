@@ -21,22 +21,22 @@ _GENERATOR, _COROUTINE, _ASYNC_GENERATOR = 0x20, 0x80, 0x200  # flags of a code 
 _MOST_NAMES = 4096
 _COPIED = ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__", "__type_params__")
 
-_recorder: Recorder | None = None
+attached: Recorder | None = None  # what regions, steps and batches are recorded with
 _spans: ModuleType | None = None  # imported when the first region begins
 # torch.compiler.is_compiling, once imported: whether torch.compile traces the calling function now.
 _compiling: Callable[[], bool] | None = None
 
 
 def attach(recorder: Recorder) -> None:
-    """Record regions with `recorder` from now on."""
-    global _recorder
-    _recorder = recorder
+    """Record regions, steps and batches with `recorder` from now on."""
+    global attached
+    attached = recorder
 
 
 def detach() -> None:
-    """Record no regions from now on."""
-    global _recorder
-    _recorder = None
+    """Record no regions, steps and batches from now on."""
+    global attached
+    attached = None
     for known in _regions.values():
         known.forget()  # a region that is open now would end in the next run, if there is one
 
@@ -62,13 +62,13 @@ class Region:
         self._open: dict[int, list[Begun]] = {}  # by thread, each of which touches its own list alone
 
     def __enter__(self) -> Region:
-        recorder = _recorder
+        recorder = attached
         if recorder is not None and not compiling():
             self._begin(recorder)
         return self
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        recorder = _recorder
+        recorder = attached
         if recorder is not None and not compiling():
             self._end(recorder)
 
@@ -120,7 +120,7 @@ class Region:
     def _function(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def in_region(*args: Any, **kwargs: Any) -> Any:
             try:
-                if _recorder is None or compiling():
+                if attached is None or compiling():
                     return call(*args, **kwargs)
                 with self:
                     return call(*args, **kwargs)
@@ -133,7 +133,7 @@ class Region:
     def _generator_function(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def in_region(*args: Any, **kwargs: Any) -> Any:
             generator = call(*args, **kwargs)
-            resumed = generator if _recorder is None else _Resumed(generator, self)
+            resumed = generator if attached is None else _Resumed(generator, self)
             try:
                 return (yield from resumed)
             except BaseException as error:

@@ -65,10 +65,13 @@ class Window:
         loader.trains = loader.trains or (grad and 0 <= loader.backward_count < training.backward_count)
         loader.backward_count = training.backward_count if grad else -1
         with self._lock:
-            try:
-                self._advance(iterator, loader, grad, step)
-            except Exception as error:
-                self._fail(error)
+            self._guarded(self._advance, iterator, loader, grad, step)
+
+    def _guarded(self, act: Any, *args: Any) -> None:
+        try:
+            act(*args)
+        except Exception as error:
+            self._fail(error)
 
     def _advance(self, iterator: Any, loader: Any, grad: bool, step: int) -> None:
         if self._loader is not None and loader is not self._loader:
@@ -107,28 +110,19 @@ class Window:
         if self.phase is not ACTIVE or iterator.loader is not self._loader:
             return
         with self._lock:
-            try:
-                if self.phase is ACTIVE:
-                    self._finish("epoch")
-            except Exception as error:
-                self._fail(error)
+            if self.phase is ACTIVE:
+                self._guarded(self._finish, "epoch")
 
     def end(self, why: str) -> None:
         """End the window now, on whatever thread; no other will follow."""
         with self._lock:
-            try:
-                self._interrupt(why)
-            except Exception as error:
-                self._fail(error)
+            self._guarded(self._interrupt, why)
             self.phase = OVER
 
     def before_fork(self) -> None:
         """Stop, as a child must not inherit a running profiler; hold the lock until after the fork."""
         self._lock.acquire()
-        try:
-            self._interrupt("fork")
-        except Exception as error:
-            self._fail(error)
+        self._guarded(self._interrupt, "fork")
 
     def after_fork_in_parent(self) -> None:
         """Release the lock."""

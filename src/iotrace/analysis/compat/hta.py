@@ -57,9 +57,8 @@ def holistic(trace: KinetoTrace) -> Holistic | None:
     rows = rows[events.stream[rows] >= 0]
     if not len(rows):
         return None
-    names = events.name[rows]
-    compute = rows[~_matches(trace, _NO_COMPUTATION)[names] & ~_matches(trace, _MEMORY)[names]]
-    collective = rows[_matches(trace, _COLLECTIVE)[names]]
+    compute = rows[~(trace.matching(_NO_COMPUTATION) | trace.matching(_MEMORY))[rows]]
+    collective = rows[trace.matching(_COLLECTIVE)[rows]]
     busy = _merged(starts[rows], ends[rows])
     computing = _merged(starts[compute], ends[compute])
     communicating = _merged(starts[collective], ends[collective])
@@ -90,11 +89,6 @@ def _rounded(trace: KinetoTrace) -> Intervals:
         return since_ns // 1000, since_ns // 1000 + events.duration_ns // 1000
     start_us, duration_us = since_ns / 1000, events.duration_ns / 1000
     return np.ceil(start_us).astype(np.int64), np.floor(start_us + duration_us).astype(np.int64)
-
-
-def _matches(trace: KinetoTrace, pattern: re.Pattern[str]) -> Mask:
-    """Per name of the trace whether it begins as `pattern`."""
-    return np.array([pattern.match(name) is not None for name in trace.names] or [False], dtype=np.bool_)
 
 
 def _taken(trace: KinetoTrace, starts: Column, on_device: Mask, on_host: Mask) -> npt.NDArray[np.int64]:

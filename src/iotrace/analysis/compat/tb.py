@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from iotrace.analysis.device.activity import Mask
+from iotrace.analysis.device.activity import Mask, steps_in_order
 from iotrace.analysis.device.breakdown import ROLES
 from iotrace.analysis.intervals import Coverage, Intervals, intersect, subtract, union
-from iotrace.sources.kineto.kinds import Kind, is_data_wait, step_of
+from iotrace.sources.kineto.kinds import Kind, is_data_wait
 from iotrace.sources.kineto.trace import KinetoTrace
 
 _COLLECTIVES = frozenset(
@@ -90,13 +90,11 @@ def _category_is(trace: KinetoTrace, name: str) -> Mask:
 def _steps(trace: KinetoTrace, steps: Mask, operators: Mask) -> tuple[list[tuple[int, int]], list[int]]:
     """The steps in order of their start; without any, one step from the first to the last operator."""
     events = trace.events
-    rows = np.flatnonzero(steps)
-    if not len(rows):
+    if not steps.any():
         rows = np.flatnonzero(operators)
         return [(int(events.start_ns[rows].min()), int(events.end_ns[rows].max()))], [0]
-    rows = rows[np.argsort(events.start_ns[rows], kind="stable")]
-    spans = zip(events.start_ns[rows].tolist(), events.end_ns[rows].tolist(), strict=True)
-    return list(spans), [step_of(trace.names[name]) or 0 for name in events.name[rows].tolist()]
+    (starts, ends), numbers = steps_in_order(trace, steps)
+    return list(zip(starts.tolist(), ends.tolist(), strict=True)), numbers
 
 
 def _with_device(

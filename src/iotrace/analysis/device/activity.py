@@ -26,6 +26,14 @@ def _mask(value: npt.ArrayLike) -> Mask:
     return np.asarray(value, dtype=np.bool_)
 
 
+def steps_in_order(trace: KinetoTrace, steps: Mask) -> tuple[Intervals, list[int]]:
+    """Starts and ends of the events of `steps` in order of time, and the numbers in their names."""
+    rows = np.flatnonzero(steps)
+    rows = rows[np.argsort(trace.events.start_ns[rows], kind="stable")]
+    numbers = [step_of(trace.names[name]) or 0 for name in trace.events.name[rows].tolist()]
+    return (trace.events.start_ns[rows], trace.events.end_ns[rows]), numbers
+
+
 @dataclass(frozen=True)
 class Activity:
     """A trace with what its events are. Masks and columns have one entry per event."""
@@ -91,10 +99,7 @@ class Activity:
 
     def step_spans(self) -> tuple[Intervals, list[int]]:
         """The profiler's steps in order of time, and their numbers."""
-        rows = np.flatnonzero(self.steps)
-        rows = rows[np.argsort(self.trace.events.start_ns[rows], kind="stable")]
-        numbers = [step_of(self.trace.names[name]) or 0 for name in self.trace.events.name[rows].tolist()]
-        return (self.trace.events.start_ns[rows], self.trace.events.end_ns[rows]), numbers
+        return steps_in_order(self.trace, self.steps)
 
     @cached_property
     def launch(self) -> Column:

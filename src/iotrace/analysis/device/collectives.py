@@ -97,9 +97,7 @@ def match(ranks: Sequence[RankTrace]) -> tuple[list[Matched], int]:
 def _keys(rank: RankTrace) -> Iterator[tuple[int, int, Hashable]]:
     """Yield the rank's collectives in order of start: row, step, and what it shares with the other ranks'."""
     activity, events = rank.activity, rank.activity.trace.events
-    on_host = activity.collective_ranges & activity.trace.named(
-        lambda name: _HOST_BACKEND.match(name) is not None
-    )
+    on_host = activity.collective_ranges & activity.trace.matching(_HOST_BACKEND)
     rows = np.flatnonzero(activity.collective_kernels | on_host)
     rows = rows[np.argsort(events.start_ns[rows], kind="stable")]
     call = activity.launch[rows]

@@ -57,10 +57,10 @@ def origins_of(activity: Activity) -> Origins:
     device = np.flatnonzero(activity.device & (activity.launch >= 0))
     ranges = np.isin(activity.kinds, (Kind.ANNOTATION, Kind.PYTHON, Kind.CPU_OP))
     in_module = _Enclosing(activity, activity.modules)
-    in_forward = _Enclosing(activity, ranges & trace.named(_is_forward_range))
+    in_forward = _Enclosing(activity, ranges & trace.matching(_FORWARD_RANGE))
     in_optimizer = _Enclosing(activity, ranges & trace.named(lambda name: name.startswith("Optimizer.")))
     operators = activity.operators
-    backward = operators & ((events.forward_thread > 0) | trace.named(_is_backward))
+    backward = operators & ((events.forward_thread > 0) | trace.matching(_BACKWARD_NAME))
     in_backward = _Enclosing(activity, backward)
     counted = operators & ~backward & (events.sequence >= 0)
     in_counted = _Enclosing(activity, counted)
@@ -126,14 +126,6 @@ def backward_ranges(activity: Activity) -> list[BackwardRange]:
         for opened in open_ranges:
             opened.end_ns = max(opened.end_ns, end_ns)
     return sorted(found, key=lambda one: one.start_ns)
-
-
-def _is_backward(name: str) -> bool:
-    return _BACKWARD_NAME.match(name) is not None
-
-
-def _is_forward_range(name: str) -> bool:
-    return _FORWARD_RANGE.match(name) is not None
 
 
 class _Enclosing:

@@ -187,26 +187,20 @@ def _end_steps_at_validation(loaders: list[tuple[LoaderRun, _LoaderDraft]]) -> N
                 draft.step_end_ns, draft.awaited = asked[found], None
 
 
-@dataclass(frozen=True)
-class _Production:
-    """A batch as its worker recorded it; `up_ns` is when the worker first asked for work."""
-
-    process: Process
-    up_ns: int | None
-    record: Produced
-
-
-_Productions = dict[tuple[int, int, int], _Production]
+# By a worker's pid, the loader's generation and the batch's index: when the worker first asked for work,
+# took the index, and had prepared the batch, in ns; how many samples it holds.
+_Productions = dict[tuple[int, int, int], tuple[int | None, int, int, int | None]]
 
 
 def _productions(workers: list[Process]) -> _Productions:
-    """Every production, by its worker's pid, the loader's generation and the batch's index."""
-    found = {}
+    """Every batch as its worker recorded it."""
+    found: _Productions = {}
     for process in workers:
-        up = next(iter(process.of_type(WorkerUp)), None)
-        up_ns = process.clock.to_session_ns(up.mono_ns) if up is not None else None
+        real = process.clock.to_session_ns
+        up_ns = next((real(up.mono_ns) for up in process.of_type(WorkerUp)), None)
         for record in process.of_type(Produced):
-            found[(process.pid, record.generation, record.index)] = _Production(process, up_ns, record)
+            made = up_ns, real(record.taken_ns), real(record.prepared_ns), record.samples
+            found[process.pid, record.generation, record.index] = made
     return found
 
 
@@ -222,13 +216,10 @@ def _delivery(
     up_ns = taken_ns = prepared_ns = None
     if record.worker is None and record.fetch_end_ns:
         taken_ns, prepared_ns = wait_start_ns, real(record.fetch_end_ns)
-    production = None
     if record.pid is not None:
-        production = produced.get((record.pid, record.generation, record.index))
-    if production is not None:
-        clock, made = production.process.clock, production.record
-        up_ns, samples = production.up_ns, made.samples
-        taken_ns, prepared_ns = clock.to_session_ns(made.taken_ns), clock.to_session_ns(made.prepared_ns)
+        made = produced.get((record.pid, record.generation, record.index))
+        if made is not None:
+            up_ns, taken_ns, prepared_ns, samples = made
     return Delivery(
         loader=loader.number,
         number=draft.number,

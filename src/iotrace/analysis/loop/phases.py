@@ -28,9 +28,9 @@ def phases_of(rank: Rank) -> list[Phase]:
     asked: list[tuple[int, int, str]] = []
     for record in rank.main.records:
         if isinstance(record, IteratorStart) and record.phase:
-            asked.append((record.mono_ns, record.mono_ns, record.phase))
+            asked.append((record.mono_ns, record.mono_ns, PHASES.get(record.phase, record.phase)))
         elif isinstance(record, BatchRecord) and record.phase:
-            asked.append((record.wait_start_ns, record.delivered_ns, record.phase))
+            asked.append((record.wait_start_ns, record.delivered_ns, PHASES.get(record.phase, record.phase)))
     run_ends = sorted(run.end_ns for run in rank.main.of_type(TrainerRun))
     found: list[Phase] = []
     start_ns = last_ns = 0
@@ -39,14 +39,10 @@ def phases_of(rank: Rank) -> list[Phase]:
         run_end = next((end for end in run_ends if name is not None and last_ns <= end <= mono_ns), None)
         if phase != name or run_end is not None:
             if name is not None:
-                found.append(_phase(name, real(start_ns), real(mono_ns if run_end is None else run_end)))
+                found.append(Phase(name, real(start_ns), real(mono_ns if run_end is None else run_end)))
             start_ns, name = mono_ns, phase
         last_ns = end_ns
     if name is not None:
         run_end = next((end for end in run_ends if end >= last_ns), last_ns)
-        found.append(_phase(name, real(start_ns), real(run_end)))
+        found.append(Phase(name, real(start_ns), real(run_end)))
     return found
-
-
-def _phase(name: str, start_ns: int, end_ns: int) -> Phase:
-    return Phase(PHASES.get(name, name), start_ns, end_ns)

@@ -56,10 +56,7 @@ def marked_steps(marks: list[int], deliveries: list[Delivery]) -> list[Step]:
 
 
 def measured(
-    steps: list[Step],
-    workers: int,
-    windows_ns: Sequence[Interval] = (),
-    program_ns: Sequence[Interval] = (),
+    steps: list[Step], workers: int, windows_ns: Sequence[Interval] = (), program_ns: Sequence[Interval] = ()
 ) -> tuple[list[Step], Excluded]:
     """Choose the steps that figures are made of, and count what is left out.
 

@@ -8,8 +8,6 @@ faults is their share among its voluntary context switches: each such sleep is a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
@@ -20,22 +18,14 @@ Spans = npt.NDArray[np.void]  # of `SPAN_DTYPE`
 Fractions = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class PageFaults:
-    """Of each item, the fraction of its own time that was read by page faults, and of which files.
+def page_faults(
+    spans: Spans, items: Spans, read_paths: Spans, posix: Coverage
+) -> tuple[Fractions, list[dict[int, float]]]:
+    """Find the fraction of each item's own time that was read by page faults, and of which files.
 
-    An item's own time is what lies outside calls and read paths. `files` gives, per item, the number of
-    each file and its part, which sum to 1; empty where no file is known.
-    """
-
-    fraction: Fractions
-    files: list[dict[int, float]]
-
-
-def page_faults(spans: Spans, items: Spans, read_paths: Spans, posix: Coverage) -> PageFaults:
-    """Find what each of `items` read by page faults.
-
-    `items` are disjoint on each thread, and so are `read_paths`; `spans` are all spans of the process.
+    `items` are disjoint on each thread, and so are `read_paths`; `spans` are all spans of the process. An
+    item's own time is what lies outside calls and read paths. The second gives, per item, the number of each
+    file and its part, which sum to 1; empty where no file is known.
     """
     inside = _holder(items, read_paths)
     own = {
@@ -52,7 +42,7 @@ def page_faults(spans: Spans, items: Spans, read_paths: Spans, posix: Coverage) 
         np.clip(own["major_faults"], 0, switches), switches, out=np.zeros(len(items)), where=switches > 0
     )
     fraction = np.divide(blocked * by_faults, outside, out=np.zeros(len(items)), where=outside > 0)
-    return PageFaults(fraction, _touched(spans, items))
+    return fraction, _touched(spans, items)
 
 
 def _in_calls(spans: Spans, posix: Coverage) -> Times:

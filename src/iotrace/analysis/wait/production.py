@@ -191,17 +191,17 @@ def _share_faults(
     `only` is the one mapped file of the process, if it has just one: faults in no known file are its.
     """
     items = spans[outermost(spans, spans["kind"] == KIND_ITEM)]
-    faults = page_faults(spans, items, read_paths, layers[0])
-    reading = np.flatnonzero(faults.fraction > 0)
+    fraction, touched_files = page_faults(spans, items, read_paths, layers[0])
+    reading = np.flatnonzero(fraction > 0)
     if not len(reading):
         return
     starts, ends = _bounds(items)
     piece_starts, piece_ends, item, window = pieces(starts[reading], ends[reading], made.starts, made.ends)
     item = reading[item]
-    read = Shares(starts, ends, mask=layers[1]).of(piece_starts, piece_ends) * faults.fraction[item]
+    read = Shares(starts, ends, mask=layers[1]).of(piece_starts, piece_ends) * fraction[item]
     made.move_to_read(_TRANSFORM, window, read)
     for index, row, read_share in zip(window.tolist(), item.tolist(), read.tolist(), strict=True):
-        touched = {shown[file]: part for file, part in faults.files[row].items() if file in shown}
+        touched = {shown[file]: part for file, part in touched_files[row].items() if file in shown}
         if not touched and only is not None:
             touched = {only: 1.0}
         for path, part in touched.items():

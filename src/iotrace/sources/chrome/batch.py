@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 import msgspec
@@ -66,6 +68,11 @@ class Batch(Protocol):
         """The events of a mask."""
 
 
+def _each(of: Callable[[Event], Any], dtype: Any) -> Any:
+    """A column of a batch: `of` each event."""
+    return cached_property(lambda batch: np.array([of(event) for event in batch.events], dtype))
+
+
 @dataclass
 class EventBatch:
     """Decoded events; `extra` holds the keys that `Event` does not know, by index."""
@@ -94,23 +101,10 @@ class EventBatch:
     def scopes(self) -> Any:
         return _letters([event.s for event in self.events])
 
-    @property
-    def has_duration(self) -> Any:
-        return np.array([event.dur is not UNSET for event in self.events], np.bool_)
-
-    @property
-    def ids(self) -> Times:
-        return np.array([_number(event.id) for event in self.events], np.int64)
-
-    @property
-    def families(self) -> Any:
-        return np.array(
-            [hash((event.cat, event.name)) if event.ph in FLOWS else 0 for event in self.events], np.int64
-        )
-
-    @property
-    def to_next(self) -> Any:
-        return np.array([event.ph == "f" and event.bp != "e" for event in self.events], np.bool_)
+    has_duration = _each(lambda event: event.dur is not UNSET, np.bool_)
+    ids = _each(lambda event: _number(event.id), np.int64)
+    families = _each(lambda event: hash((event.cat, event.name)) if event.ph in FLOWS else 0, np.int64)
+    to_next = _each(lambda event: event.ph == "f" and event.bp != "e", np.bool_)
 
     def value(self, row: int, key: str) -> Any:
         found = getattr(self.events[row], key)

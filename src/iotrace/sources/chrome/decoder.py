@@ -37,7 +37,8 @@ def decode(piece: bytes) -> EventBatch | None:
     document = b"[" + piece + b"]"
     try:
         events = _decoder.decode(document)
-        missing = 0 if _only_metadata_lacks_time(events) else None
+        # Only metadata may lack a time.
+        missing = 0 if all(event.ph == "M" for event in events if event.ts is msgspec.UNSET) else None
         starts = _nanoseconds([event.ts for event in events], missing)
         if starts is None:  # us since 1970 with decimals: no double holds them
             events = _exact_decoder.decode(document)
@@ -67,10 +68,6 @@ def _carried(events: list[Any], ends: Times) -> Any:
 def _double(time: Any) -> float:
     """A time that stayed text; 0 for integers, of which rounding takes nothing."""
     return float(bytes(time)) if isinstance(time, msgspec.Raw) else 0.0
-
-
-def _only_metadata_lacks_time(events: list[Event]) -> bool:
-    return all(event.ph == "M" for event in events if event.ts is msgspec.UNSET)
 
 
 def _filled(values: list[Any], missing: int | None) -> list[Any]:

@@ -40,8 +40,4 @@ def quote_words(text: str) -> str:
     """Put ``nan``, ``inf`` and ``N/A`` that stand for a number in quotes."""
     if not _WORD.search(text):
         return text
-    return _STRING_OR_WORD.sub(lambda found: _quoted(found[0]), text)
-
-
-def _quoted(token: str) -> str:
-    return token if token.startswith('"') else f'"{token}"'
+    return _STRING_OR_WORD.sub(lambda found: found[0] if found[0][0] == '"' else f'"{found[0]}"', text)

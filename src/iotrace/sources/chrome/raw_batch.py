@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,11 @@ _INDEX = {key: index for index, key in enumerate(KEYS)}
 _BINDING = [_INDEX["id2"], _INDEX["bind_id"]]
 
 
+def _column(name: str) -> Any:
+    """A field of a batch's rows, in memory of its own."""
+    return cached_property(lambda batch: np.ascontiguousarray(batch.rows[name]))
+
+
 @dataclass
 class TextBatch:
     """Rows of `text`."""
@@ -28,42 +34,24 @@ class TextBatch:
     rows: Rows
     tracks: list[tuple[Identity, Identity]]
     may_bind: bool
-    _columns: dict[str, Any] = field(default_factory=dict)
+
+    start_ns = _column("start_ns")
+    duration_ns = _column("duration_ns")
+    phases = _column("phase")
+    scopes = _column("scope")
+    track = _column("track")
+    ids = _column("id")
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @property
-    def start_ns(self) -> Any:
-        return self._column("start_ns")
-
-    @property
-    def duration_ns(self) -> Any:
-        return self._column("duration_ns")
-
-    @property
-    def phases(self) -> Any:
-        return self._column("phase")
-
-    @property
-    def scopes(self) -> Any:
-        return self._column("scope")
-
-    @property
     def has_duration(self) -> Any:
-        return self._column("has_duration").astype(np.bool_)
-
-    @property
-    def track(self) -> Any:
-        return self._column("track")
-
-    @property
-    def ids(self) -> Any:
-        return self._column("id")
+        return self.rows["has_duration"].astype(np.bool_)
 
     @property
     def families(self) -> Any:
-        hashes = self._column("family")
+        hashes = np.ascontiguousarray(self.rows["family"])
         found = np.zeros(len(hashes), np.int64)
         rows = np.flatnonzero(hashes)
         while len(rows):  # families are few
@@ -75,7 +63,7 @@ class TextBatch:
 
     @property
     def to_next(self) -> Any:
-        found = self._column("phase") == ord("f")
+        found = self.phases == ord("f")
         rows = np.flatnonzero(found)
         if len(rows):
             values, stops = (self.rows[side][rows, _INDEX["bp"]] for side in ("value", "stop"))
@@ -112,12 +100,6 @@ class TextBatch:
             np.array([duration for _, _, duration, *_ in found], np.int64),
             {index: unknown for index, (_, _, _, unknown, _) in enumerate(found) if unknown},
         )
-
-    def _column(self, name: str) -> Any:
-        found = self._columns.get(name)
-        if found is None:
-            found = self._columns[name] = np.ascontiguousarray(self.rows[name])
-        return found
 
 
 def text_scan() -> Scan[TextBatch] | None:

@@ -13,6 +13,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Generator, Iterator
+from itertools import islice
 from typing import Any, Generic
 
 import msgspec
@@ -271,20 +272,5 @@ class Scanner(Generic[Events]):
 
 def _separator_of(buffer: bytes) -> bytes | None:
     """What stands between the first two events, from the brace that ends one to the next one's."""
-    found = list(_first_two(buffer))
-    if len(found) < 2:
-        return None
-    return buffer[found[0] - 1 : found[1] + 1]
-
-
-def _first_two(buffer: bytes) -> Iterator[int]:
-    text = buffer[: 1 << 20].decode("latin-1")
-    both = list(_limited(objects(text, 0, final=False), 2))
-    if len(both) == 2:
-        yield both[0]
-        yield both[1]
-
-
-def _limited(found: Iterator[Any], count: int) -> Iterator[int]:
-    for number, item in zip(range(count), found, strict=False):
-        yield item.end if number == 0 else item.start
+    found = list(islice(objects(buffer[: 1 << 20].decode("latin-1"), 0, final=False), 2))
+    return buffer[found[0].end - 1 : found[1].start + 1] if len(found) == 2 else None

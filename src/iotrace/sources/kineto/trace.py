@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -95,6 +96,10 @@ class KinetoTrace:
         """Which events have a name for which `test` holds; each name is asked for once."""
         table = np.array([test(name) for name in self.names] or [False], dtype=np.bool_)
         return table[self.events.name]
+
+    def matching(self, pattern: re.Pattern[str]) -> npt.NDArray[np.bool_]:
+        """Which events have a name that begins as `pattern`."""
+        return self.named(lambda name: pattern.match(name) is not None)
 
     def span_ns(self) -> tuple[int, int] | None:
         """From the first start to the last end of all events; None without any."""
