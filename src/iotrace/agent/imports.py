@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import sys
 
+from iotrace.agent.patching import StandIn
+
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,27 +86,22 @@ def _hooked_class(kind: type, finder: _Finder) -> type:
     return type(kind.__name__, (kind,), {**own, "__qualname__": kind.__qualname__})
 
 
-class _Loader:
+class _Loader(StandIn):
     """Stands in for a module's loader during its import, and then puts the real one back."""
 
     def __init__(self, loader: Any, finder: _Finder) -> None:
-        self._loader = loader
+        super().__init__(loader)
         self._finder = finder
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "_loader":  # of a copy in the making
-            raise AttributeError(name)
-        return getattr(self._loader, name)
-
     def create_module(self, spec: Any) -> Any:
-        create_module = getattr(self._loader, "create_module", None)
+        create_module = getattr(self._of, "create_module", None)
         return create_module(spec) if create_module else None
 
     def exec_module(self, module: Any) -> None:
-        module.__loader__ = self._loader
+        module.__loader__ = self._of
         if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        self._loader.exec_module(module)
+            module.__spec__.loader = self._of
+        self._of.exec_module(module)
         self._finder.loaded(module)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from iotrace.agent.readpaths.record import ReadPaths, path_of
 
 TYPE_CHECKING = False
@@ -19,9 +21,8 @@ def _tarfile(read_paths: ReadPaths, module: Any) -> None:
         return -1, path_of(args[0].name or args[0].fileobj)  # a stream's archive has no name of its own
 
     read_paths.patch(module.TarFile, "next", "tarfile.TarFile.next", skipped)
-    read_paths.patch_method(
-        module._FileInFile, "read", "tarfile.ExFileObject.read", lambda member: member.fileobj
-    )
+    archive = attrgetter("fileobj")
+    read_paths.patch_methods(module._FileInFile, "read", "tarfile.ExFileObject", archive, own_threads=False)
 
 
 HOOKS = {"tarfile": _tarfile}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from iotrace.agent.readpaths.memory_maps import hook_memory_maps
 from iotrace.agent.readpaths.record import ReadPaths, path_of, result_of, size_of
 
@@ -21,7 +23,7 @@ def _h5py(read_paths: ReadPaths, module: Any) -> None:
     def read_direct(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, str]:
         return size_of(args[1] if len(args) > 1 else kwargs["dest"]), path_of(file_of(args[0]))
 
-    read_paths.patch_method(module.Dataset, "__getitem__", "h5py.Dataset.__getitem__", file_of)
+    read_paths.patch_methods(module.Dataset, "__getitem__", "h5py.Dataset", file_of, own_threads=False)
     read_paths.patch(module.Dataset, "read_direct", "h5py.Dataset.read_direct", read_direct)
 
 
@@ -45,7 +47,7 @@ def _zarr(read_paths: ReadPaths, array_class: Any, root_of: Callable[[Any], Any]
         return f"{root}/{array.path}" if array.path else root
 
     # Blosc, too, decompresses on threads of its own.
-    read_paths.patch_method(array_class, "__getitem__", "zarr.Array.__getitem__", file_of, own_threads=True)
+    read_paths.patch_methods(array_class, "__getitem__", "zarr.Array", file_of)
 
 
 def _numpy(read_paths: ReadPaths, module: Any) -> None:
@@ -58,8 +60,8 @@ def _numpy(read_paths: ReadPaths, module: Any) -> None:
 
     read_paths.patch(module, "load", "numpy.load", loaded)
     read_paths.patch(module, "fromfile", "numpy.fromfile", result_of("file"))
-    archive, shown = module.lib.npyio.NpzFile, "numpy.NpzFile.__getitem__"
-    read_paths.patch_method(archive, "__getitem__", shown, lambda members: members.zip.filename)
+    archive, path = module.lib.npyio.NpzFile, attrgetter("zip.filename")
+    read_paths.patch_methods(archive, "__getitem__", "numpy.NpzFile", path, own_threads=False)
     hook_memory_maps(read_paths.recorder, module)
 
 

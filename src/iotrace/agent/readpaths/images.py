@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from iotrace.agent.readpaths.record import ReadPaths, path_of, result_of
 
 TYPE_CHECKING = False
@@ -27,18 +29,10 @@ def _pillow_file(read_paths: ReadPaths, module: Any) -> None:
 def _tifffile(read_paths: ReadPaths, module: Any) -> None:
     """Hook ``imread``, and ``asarray`` of a file, a series or a page; a thread pool may decode segments."""
     read_paths.patch(module, "imread", "tifffile.imread", result_of("files"), own_threads=True)
-    for owner in (module.TiffFile, module.TiffPageSeries, module.TiffPage, module.TiffFrame):
-        file_of = _file_of_tiff if owner is module.TiffFile else _file_of_part
-        shown = f"tifffile.{owner.__name__}.asarray"
-        read_paths.patch_method(owner, "asarray", shown, file_of, own_threads=True)
-
-
-def _file_of_tiff(tiff: Any) -> Any:
-    return tiff.filehandle.path
-
-
-def _file_of_part(part: Any) -> Any:
-    return part.parent.filehandle.path
+    read_paths.patch_methods(module.TiffFile, "asarray", "tifffile.TiffFile", attrgetter("filehandle.path"))
+    for owner in (module.TiffPageSeries, module.TiffPage, module.TiffFrame):
+        path = attrgetter("parent.filehandle.path")
+        read_paths.patch_methods(owner, "asarray", f"tifffile.{owner.__name__}", path)
 
 
 HOOKS = {"PIL.Image": _pillow, "PIL.ImageFile": _pillow_file, "tifffile.tifffile": _tifffile}

@@ -59,15 +59,19 @@ class ReadPaths:
             if original is not None and getattr(package, name, None) is original:
                 patch(package, name, lambda _: getattr(owner, name))
 
-    def patch_method(
-        self, owner: Any, name: str, shown: str, file_of: Callable[[Any], Any], *, own_threads: bool = False
+    def patch_methods(
+        self, owner: Any, names: str, shown: str, file_of: Callable[[Any], Any], *, own_threads: bool = True
     ) -> None:
-        """Have the method ``owner.name`` record a span with its result's bytes and ``file_of(object)``."""
+        """Have the methods `names` of `owner` record spans: the bytes of the result, the file of the object.
+
+        The spans are called `shown` and the method's name.
+        """
 
         def describe(result: Any, args: Arguments, _: Keywords) -> tuple[int, str]:
             return size_of(result), path_of(file_of(args[0]))
 
-        self.patch(owner, name, shown, describe, own_threads=own_threads)
+        for name in names.split():
+            self.patch(owner, name, f"{shown}.{name}", describe, own_threads=own_threads)
 
     def patch_iterator(self, owner: Any, name: str, shown: str, file_of: FileOf) -> None:
         """Have each item of the iterator that ``owner.name`` returns record a span called `shown`."""

@@ -22,30 +22,22 @@ def _pyarrow_parquet(read_paths: ReadPaths, module: Any) -> None:
         module, "read_table", "pyarrow.parquet.read_table", result_of("source"), own_threads=True
     )
     file_of = _remember_source(read_paths.recorder, module.ParquetFile, "source")
-    for name in ("read", "read_row_group", "read_row_groups"):
-        shown = f"pyarrow.parquet.ParquetFile.{name}"
-        read_paths.patch_method(module.ParquetFile, name, shown, file_of, own_threads=True)
-    read_paths.patch_iterator(
-        module.ParquetFile,
-        "iter_batches",
-        "pyarrow.parquet.ParquetFile.iter_batches",
-        lambda args, _: file_of(args[0]),
-    )
+    shown = "pyarrow.parquet.ParquetFile"
+    read_paths.patch_methods(module.ParquetFile, "read read_row_group read_row_groups", shown, file_of)
+    shown = f"{shown}.iter_batches"
+    read_paths.patch_iterator(module.ParquetFile, "iter_batches", shown, lambda args, _: file_of(args[0]))
     dataset_of = _remember_source(read_paths.recorder, module.ParquetDataset, "path_or_paths")
-    shown = "pyarrow.parquet.ParquetDataset.read"
-    read_paths.patch_method(module.ParquetDataset, "read", shown, dataset_of, own_threads=True)
+    read_paths.patch_methods(module.ParquetDataset, "read", "pyarrow.parquet.ParquetDataset", dataset_of)
 
 
 def _pyarrow_ipc(read_paths: ReadPaths, module: Any) -> None:
     """Hook the record batches of IPC files and streams; a memory map's are read later, by page faults."""
     for owner, names in (
-        (module.RecordBatchFileReader, ("read_all", "get_batch", "get_record_batch")),
-        (module.RecordBatchStreamReader, ("read_all", "read_next_batch", "__next__")),
+        (module.RecordBatchFileReader, "read_all get_batch get_record_batch"),
+        (module.RecordBatchStreamReader, "read_all read_next_batch __next__"),
     ):
         file_of = _remember_source(read_paths.recorder, owner, "source")
-        for name in names:
-            shown = f"pyarrow.ipc.{owner.__name__}.{name}"
-            read_paths.patch_method(owner, name, shown, file_of, own_threads=True)
+        read_paths.patch_methods(owner, names, f"pyarrow.ipc.{owner.__name__}", file_of)
 
 
 def _remember_source(recorder: Recorder, owner: Any, parameter: str) -> Callable[[Any], str]:

@@ -240,7 +240,10 @@ class Recorder:
         # two threads may fork at once.
         was_running = self.pause()
         if was_running:
-            self._flush_guarded()
+            try:
+                self.flush()
+            except Exception as error:
+                self.absorb(error, "writing before a fork")
         self._lock.acquire()
         self._was_running = was_running
 
@@ -250,12 +253,6 @@ class Recorder:
         if self._was_running:
             self.asleep = self.unsettled = True
         self._lock.release()
-
-    def _flush_guarded(self) -> None:
-        try:
-            self.flush()
-        except Exception as error:
-            self.absorb(error, "writing before a fork")
 
     def reopen(self) -> None:
         """Record again after `close`: the exec that it was closed for has failed."""

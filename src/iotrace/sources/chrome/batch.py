@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
@@ -25,41 +25,17 @@ class Batch(Protocol):
 
     tracks: list[tuple[Identity, Identity]]  # the (pid, tid) pairs that occur
     may_bind: bool  # whether an event may have `id2` or `bind_id`
+    start_ns: Times
+    duration_ns: Times
+    phases: Any  # the letters of `ph` as numbers, 0 where it is no single one
+    scopes: Any  # the letters of `s` as numbers, 0 where there is none
+    has_duration: Any
+    track: Any  # the index in `tracks` of each event
+    ids: Times  # the ids that are numbers, or hexadecimal ones in quotes; else NO_ID or OTHER_ID
+    families: Any  # a number for the category and name of what starts, continues or ends a flow
+    to_next: Any  # a mask of the flows' ends that mean the slice that begins next: without `bp`
 
     def __len__(self) -> int: ...
-
-    @property
-    def start_ns(self) -> Times: ...
-
-    @property
-    def duration_ns(self) -> Times: ...
-
-    @property
-    def phases(self) -> Any:
-        """The letters of `ph` as numbers, 0 where it is no single one."""
-
-    @property
-    def scopes(self) -> Any:
-        """The letters of `s` as numbers, 0 where there is none."""
-
-    @property
-    def has_duration(self) -> Any: ...
-
-    @property
-    def track(self) -> Any:
-        """The index in `tracks` of each event."""
-
-    @property
-    def ids(self) -> Times:
-        """The ids that are numbers, or hexadecimal ones in quotes; else NO_ID or OTHER_ID."""
-
-    @property
-    def families(self) -> Any:
-        """A number for the category and name of what starts, continues or ends a flow."""
-
-    @property
-    def to_next(self) -> Any:
-        """A mask of the flows' ends that mean the slice that begins next: without `bp`."""
 
     def value(self, row: int, key: str) -> Any:
         """A value, decoded; UNSET where the event lacks the key."""
@@ -68,9 +44,14 @@ class Batch(Protocol):
         """The events of a mask."""
 
 
+def column(of: Callable[[Any], Any]) -> Any:
+    """A column that a batch computes once, when it is first asked for."""
+    return cached_property(of)
+
+
 def _each(of: Callable[[Event], Any], dtype: Any) -> Any:
-    """A column of a batch: `of` each event."""
-    return cached_property(lambda batch: np.array([of(event) for event in batch.events], dtype))
+    """A column of what `of` says of each event."""
+    return column(lambda batch: np.array([of(event) for event in batch.events], dtype))
 
 
 @dataclass
@@ -90,14 +71,21 @@ class EventBatch:
         )
         self.tracks = list(numbers)
 
+    @classmethod
+    def of(cls, found: Iterable[tuple[Event, int, int, dict[str, Any]]]) -> EventBatch:
+        """A batch of events, each with its start and duration in ns and the keys that `Event` lacks."""
+        events, starts, durations, extra = list(zip(*found, strict=True)) or [(), (), (), ()]
+        unknown = {row: keys for row, keys in enumerate(extra) if keys}
+        return cls(list(events), np.array(starts, np.int64), np.array(durations, np.int64), unknown)
+
     def __len__(self) -> int:
         return len(self.events)
 
-    @property
+    @column
     def phases(self) -> Any:
         return _letters([event.ph for event in self.events])
 
-    @property
+    @column
     def scopes(self) -> Any:
         return _letters([event.s for event in self.events])
 

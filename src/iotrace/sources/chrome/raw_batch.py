@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from msgspec import UNSET
 
 from iotrace import compiled
-from iotrace.sources.chrome.batch import EventBatch, Identity
+from iotrace.sources.chrome.batch import EventBatch, Identity, column
 from iotrace.sources.chrome.compiled_scan import KEYS, Rows, Scan, Scanned, scan_rows
 from iotrace.sources.chrome.decoder import decode
 from iotrace.sources.chrome.json_text import CONTROLS
@@ -21,9 +20,9 @@ _INDEX = {key: index for index, key in enumerate(KEYS)}
 _BINDING = [_INDEX["id2"], _INDEX["bind_id"]]
 
 
-def _column(name: str) -> Any:
+def _field(name: str) -> Any:
     """A field of a batch's rows, in memory of its own."""
-    return cached_property(lambda batch: np.ascontiguousarray(batch.rows[name]))
+    return column(lambda batch: np.ascontiguousarray(batch.rows[name]))
 
 
 @dataclass
@@ -35,21 +34,21 @@ class TextBatch:
     tracks: list[tuple[Identity, Identity]]
     may_bind: bool
 
-    start_ns = _column("start_ns")
-    duration_ns = _column("duration_ns")
-    phases = _column("phase")
-    scopes = _column("scope")
-    track = _column("track")
-    ids = _column("id")
+    start_ns = _field("start_ns")
+    duration_ns = _field("duration_ns")
+    phases = _field("phase")
+    scopes = _field("scope")
+    track = _field("track")
+    ids = _field("id")
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    @property
+    @column
     def has_duration(self) -> Any:
         return self.rows["has_duration"].astype(np.bool_)
 
-    @property
+    @column
     def families(self) -> Any:
         hashes = np.ascontiguousarray(self.rows["family"])
         found = np.zeros(len(hashes), np.int64)
@@ -61,7 +60,7 @@ class TextBatch:
             rows = rows[~of_one]
         return found
 
-    @property
+    @column
     def to_next(self) -> Any:
         found = self.phases == ord("f")
         rows = np.flatnonzero(found)
@@ -91,15 +90,8 @@ class TextBatch:
         batch = decode(piece)
         if batch is not None:
             return batch
-        found = [
-            event_of(item.value) for item in objects(piece.decode(), 0, final=True) if item.value is not None
-        ]
-        return EventBatch(
-            [event for event, *_ in found],
-            np.array([start for _, start, *_ in found], np.int64),
-            np.array([duration for _, _, duration, *_ in found], np.int64),
-            {index: unknown for index, (_, _, _, unknown, _) in enumerate(found) if unknown},
-        )
+        found = (event_of(item.value) for item in objects(piece.decode(), 0, final=True) if item.value)
+        return EventBatch.of(known[:4] for known in found)
 
 
 def text_scan() -> Scan[TextBatch] | None:

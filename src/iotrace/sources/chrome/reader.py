@@ -17,7 +17,6 @@ from itertools import islice
 from typing import Any, Generic
 
 import msgspec
-import numpy as np
 
 from iotrace.sources.chrome import json_text
 from iotrace.sources.chrome.batch import EventBatch
@@ -206,10 +205,7 @@ class Scanner(Generic[Events]):
 
     def _one_by_one(self, piece: bytes, final: bool) -> tuple[EventBatch, bytes]:
         text = json_text.quote_words(piece.decode())
-        events: list[Event] = []
-        starts: list[int] = []
-        durations: list[int] = []
-        extra: dict[int, dict[str, Any]] = {}
+        events: list[tuple[Event, int, int, dict[str, Any]]] = []
         at = 0
         for found in objects(text, 0, final):
             if found.value is not None:
@@ -219,18 +215,13 @@ class Scanner(Generic[Events]):
                     self._lose(found.start)
                 else:
                     self._mended.update(mended)
-                    if unknown:
-                        extra[len(events)] = unknown
-                    events.append(event)
-                    starts.append(start)
-                    durations.append(duration)
+                    events.append((event, start, duration, unknown))
             else:
                 self._lose(found.start)
             at = found.end
         left = text[at:].encode(errors="replace")
         self._offset += max(0, len(piece) - len(left))
-        batch = EventBatch(events, np.array(starts, np.int64), np.array(durations, np.int64), extra)
-        return batch, left
+        return EventBatch.of(events), left
 
     def _lose(self, at: int) -> None:
         self.lost_events += 1
