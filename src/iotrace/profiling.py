@@ -132,10 +132,10 @@ def _rank() -> int | None:
 
 def _claim_process() -> bool:
     """Whether this process is to be recorded now; if so, nobody else may until the profile's end."""
-    from iotrace.agent import bootstrap
+    from iotrace.agent import bootstrap, training
 
     pid = os.getpid()
-    if _in_worker() or (pid not in _running and bootstrap.recording()):
+    if training.in_worker() or (pid not in _running and bootstrap.recording()):
         return False
     claim = object()
     if _running.setdefault(pid, claim) is claim:  # one step, whatever other threads are about to do
@@ -148,9 +148,3 @@ def _claim_process() -> bool:
         stacklevel=4,
     )
     return False
-
-
-def _in_worker() -> bool:
-    data = sys.modules.get("torch.utils.data")
-    get_worker_info = getattr(data, "get_worker_info", None)
-    return get_worker_info is not None and get_worker_info() is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import count
 from time import monotonic_ns
 
@@ -36,6 +37,12 @@ def set_phase_source(ask: AskPhase | None) -> None:
 def current_phase() -> tuple[str | None, int]:
     """Return the phase, by its name in Lightning's RunningStage (None: unknown), and the batches ahead."""
     return _ask_phase() if _ask_phase is not None else (None, 0)
+
+
+def in_worker() -> bool:
+    """Return whether this process is a worker, whose dataset may iterate a loader of its own."""
+    worker: Any = sys.modules.get("torch.utils.data._utils.worker")
+    return getattr(worker, "_worker_info", None) is not None
 
 
 def end_record(iterator: int, epoch: int, error: BaseException, wait_start_ns: int) -> dict[str, Any]:

@@ -22,12 +22,12 @@ def command(argv: list[str], width: int) -> str:
     return text[: kept - kept // 2] + _ELLIPSIS + text[len(text) - kept // 2 :]
 
 
-def line(console: Console, label: str, text: str | Text, style: str = "bold") -> None:
+def line(console: Console, label: str, text: str | Text) -> None:
     """One labelled paragraph, wrapped beside its label."""
     table = Table.grid(padding=(0, 1))
     table.add_column(width=LABEL_WIDTH, no_wrap=True)
     table.add_column(overflow="fold")
-    table.add_row(Text(label, style=style), text if isinstance(text, Text) else Text(text))
+    table.add_row(Text(label, style="bold"), text if isinstance(text, Text) else Text(text))
     console.print(table)
 
 

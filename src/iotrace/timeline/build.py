@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from iotrace.analysis.loop.deliveries import Delivery, LoaderRun
+from iotrace.analysis.loop.deliveries import Delivery
 from iotrace.analysis.loop.phases import phases_of
 from iotrace.analysis.loop.steps import Loop
 from iotrace.analysis.rank import RankAnalysis
@@ -101,63 +101,45 @@ def _add_process(
     ready: dict[DeliveryKey, Slice],
 ) -> None:
     """Add the process's batches, Python spans and POSIX calls; the training process's go to `main`."""
-    session, rank, loaders = analysis.session, analysis.rank, analysis.loaders
+    session, rank, produced = analysis.session, analysis.rank, analysis.produced[process.pid]
     if process is rank.main:
         tracks = main
-        made = _inline_batches(loaders)
+        made = [
+            _batch(one.index, one.epoch, one.samples, one.taken_ns or 0, one.prepared_ns or 0)
+            for one in produced
+            if one.worker is None
+        ]
     else:
         digits = len(str(len(rank.workers)))
         name = f"{_title(rank)} · worker {process.worker:0{digits}} ({process.host})"
         tracks = ProcessTracks(name, f"pid {process.pid}")
         timeline.processes.append(tracks)
-        made = _worker_batches(process, loaders)
+        made = _worker_batches(process, produced)
     if made:
         tracks.tracks.append(Track("batches", made))
-        tracks.tracks.append(Track("ready", _ready_slices(rank, process, loaders, ready)))
+        tracks.tracks.append(Track("ready", _ready_slices(produced, ready)))
     tracks.tracks += span_tracks(session, process)
     tracks.tracks += call_tracks(session, process)
 
 
-def _ready_slices(
-    rank: Rank, process: Process, loaders: list[LoaderRun], ready: dict[DeliveryKey, Slice]
-) -> list[Slice]:
-    """Show each batch of the process from prepared to delivered.
+def _ready_slices(produced: list[Delivery], ready: dict[DeliveryKey, Slice]) -> list[Slice]:
+    """Show each batch of a process from prepared to delivered.
 
     The flows pass through these slices: Perfetto reverses a flow whose target began before its source, as a
     batch's production began before its reads.
     """
     found = []
-    for loader in loaders:
-        for delivery in loader.deliveries:
-            prepared_ns = delivery.prepared_ns
-            own = (delivery.pid or rank.main.pid) == process.pid
-            if own and prepared_ns is not None and prepared_ns < delivery.delivered_ns:
-                item = Slice(prepared_ns, delivery.delivered_ns, f"batch {delivery.index}", "ready")
-                ready[loader.number, delivery.number] = item
-                found.append(item)
+    for delivery in produced:
+        if delivery.prepared_ns is not None and delivery.prepared_ns < delivery.delivered_ns:
+            item = Slice(delivery.prepared_ns, delivery.delivered_ns, f"batch {delivery.index}", "ready")
+            ready[delivery.loader, delivery.number] = item
+            found.append(item)
     return found
 
 
-def _inline_batches(loaders: list[LoaderRun]) -> list[Slice]:
-    made = []
-    for loader in loaders:
-        for delivery in loader.deliveries:
-            if delivery.worker is None and delivery.taken_ns and delivery.prepared_ns:
-                item = _batch(
-                    delivery.index, delivery.epoch, delivery.samples, delivery.taken_ns, delivery.prepared_ns
-                )
-                made.append(item)
-    return made
-
-
-def _worker_batches(process: Process, loaders: list[LoaderRun]) -> list[Slice]:
+def _worker_batches(process: Process, produced: list[Delivery]) -> list[Slice]:
     """Show all batches that the worker made, also those that nobody took."""
-    delivered = {
-        delivery.taken_ns: delivery
-        for loader in loaders
-        for delivery in loader.deliveries
-        if delivery.pid == process.pid and delivery.taken_ns
-    }
+    delivered = {delivery.taken_ns: delivery for delivery in produced}
     made = []
     for record in process.of_type(Produced):
         if record.outcome == "stop":

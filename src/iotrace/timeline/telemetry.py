@@ -98,7 +98,7 @@ def _device(title: str, device: SampledDevice) -> ProcessTracks:
     for name, shown in (("util", "utilisation"), ("memory_util", "memory utilisation")):
         util = device.series.get(f"{name}_samples", device.series.get(f"{name}_pct"))
         if util is not None:
-            tracks.counters.append(_average(shown, util.time_ns, util.value, "%"))
+            tracks.counters.append(_average(shown, util.time_ns, util.value))
     for name, shown, unit, factor in _DEVICE_COUNTERS:
         if name in device.series:
             tracks.counters.append(_gauge(shown, device.series[name], unit, factor))
@@ -110,11 +110,11 @@ def _host(host: Host) -> list[Counter]:
     known = ~np.isnan(host.busy).any(axis=1) if len(host.cpus) else np.zeros(0, dtype=np.bool_)
     if known.any():
         times = host.time_ns[known]
-        found.append(_average("CPU", times, 100 * host.busy[known].mean(axis=1), "%"))
-        found.append(_average("iowait", times, 100 * host.iowait[known].mean(axis=1), "%"))
+        found.append(_average("CPU", times, 100 * host.busy[known].mean(axis=1)))
+        found.append(_average("iowait", times, 100 * host.iowait[known].mean(axis=1)))
         if len(host.cpus) <= _MOST_CORES:
             for column, cpu in enumerate(host.cpus):
-                found.append(_average(f"CPU {cpu}", times, 100 * host.busy[known, column], "%"))
+                found.append(_average(f"CPU {cpu}", times, 100 * host.busy[known, column]))
     for name, shown, unit, factor in _HOST_RATES:
         if name in host.figures:
             found.append(Counter(shown, _rate(host.figures[name], factor), unit))
@@ -128,10 +128,10 @@ def _gauge(name: str, series: Series, unit: str, factor: float = 1.0) -> Counter
     return Counter(name, list(zip(series.time_ns.tolist(), values, strict=True)), unit)
 
 
-def _average(name: str, time_ns: Times, values: Floats, unit: str) -> Counter:
-    """Averages, each over the time since the one before: drawn from there, as Perfetto draws forward."""
+def _average(name: str, time_ns: Times, values: Floats) -> Counter:
+    """Averages in percent, each over the time since the one before: drawn from there on."""
     starts = np.concatenate((time_ns[:1] - np.diff(time_ns[:2]).sum(), time_ns[:-1]))
-    counter = _gauge(name, Series(starts, values), unit)
+    counter = _gauge(name, Series(starts, values), "%")
     counter.points.append((int(time_ns[-1]), 0.0))
     return counter
 

@@ -103,7 +103,7 @@ class Window:
         if not grad or step - self._cycle_step < self._schedule.wait:
             return False
         # Without a step to wait for, nothing is known but that grad mode is on.
-        return (loader.trains or self._schedule.wait == 0) and not _in_worker()
+        return (loader.trains or self._schedule.wait == 0) and not training.in_worker()
 
     def epoch_ended(self, iterator: Any) -> None:
         """End the window where the loader has no further batch: what follows belongs to no step."""
@@ -231,12 +231,6 @@ class Window:
                 profiler.stop()
         except Exception as another:
             self._recorder.absorb(another, "stopping the torch profiler")
-
-
-def _in_worker() -> bool:
-    """Return whether this process is a worker, whose dataset may iterate a loader of its own."""
-    worker: Any = sys.modules.get("torch.utils.data._utils.worker")
-    return worker is not None and getattr(worker, "_worker_info", None) is not None
 
 
 _window: Window | None = None

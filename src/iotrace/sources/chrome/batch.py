@@ -81,14 +81,8 @@ class EventBatch:
     def __len__(self) -> int:
         return len(self.events)
 
-    @column
-    def phases(self) -> Any:
-        return _letters([event.ph for event in self.events])
-
-    @column
-    def scopes(self) -> Any:
-        return _letters([event.s for event in self.events])
-
+    phases = column(lambda batch: _letters([event.ph for event in batch.events]))
+    scopes = column(lambda batch: _letters([event.s for event in batch.events]))
     has_duration = _each(lambda event: event.dur is not UNSET, np.bool_)
     ids = _each(lambda event: _number(event.id), np.int64)
     families = _each(lambda event: hash((event.cat, event.name)) if event.ph in FLOWS else 0, np.int64)

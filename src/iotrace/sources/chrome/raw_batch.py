@@ -25,6 +25,28 @@ def _field(name: str) -> Any:
     return column(lambda batch: np.ascontiguousarray(batch.rows[name]))
 
 
+def _families(batch: TextBatch) -> Any:
+    hashes = np.ascontiguousarray(batch.rows["family"])
+    found = np.zeros(len(hashes), np.int64)
+    rows = np.flatnonzero(hashes)
+    while len(rows):  # families are few
+        of_one = hashes[rows] == hashes[rows[0]]
+        # The same numbers as for events that had to be decoded.
+        found[rows[of_one]] = hash((batch.value(rows[0], "cat"), batch.value(rows[0], "name")))
+        rows = rows[~of_one]
+    return found
+
+
+def _to_next(batch: TextBatch) -> Any:
+    found = batch.phases == ord("f")
+    rows = np.flatnonzero(found)
+    if len(rows):
+        values, stops = (batch.rows[side][rows, _INDEX["bp"]] for side in ("value", "stop"))
+        letters = np.frombuffer(batch.text, np.uint8)[values + 1]
+        found[rows] = (stops - values != 3) | (letters != ord("e"))
+    return found
+
+
 @dataclass
 class TextBatch:
     """Rows of `text`."""
@@ -40,35 +62,12 @@ class TextBatch:
     scopes = _field("scope")
     track = _field("track")
     ids = _field("id")
+    has_duration = column(lambda batch: batch.rows["has_duration"].astype(np.bool_))
+    families = column(_families)
+    to_next = column(_to_next)
 
     def __len__(self) -> int:
         return len(self.rows)
-
-    @column
-    def has_duration(self) -> Any:
-        return self.rows["has_duration"].astype(np.bool_)
-
-    @column
-    def families(self) -> Any:
-        hashes = np.ascontiguousarray(self.rows["family"])
-        found = np.zeros(len(hashes), np.int64)
-        rows = np.flatnonzero(hashes)
-        while len(rows):  # families are few
-            of_one = hashes[rows] == hashes[rows[0]]
-            # The same numbers as for events that had to be decoded.
-            found[rows[of_one]] = hash((self.value(rows[0], "cat"), self.value(rows[0], "name")))
-            rows = rows[~of_one]
-        return found
-
-    @column
-    def to_next(self) -> Any:
-        found = self.phases == ord("f")
-        rows = np.flatnonzero(found)
-        if len(rows):
-            values, stops = (self.rows[side][rows, _INDEX["bp"]] for side in ("value", "stop"))
-            letters = np.frombuffer(self.text, np.uint8)[values + 1]
-            found[rows] = (stops - values != 3) | (letters != ord("e"))
-        return found
 
     def value(self, row: int, key: str) -> Any:
         index = _INDEX[key]
