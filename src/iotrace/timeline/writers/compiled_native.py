@@ -1,4 +1,4 @@
-"""`native.c`, where it was compiled when iotrace was installed."""
+"""The functions of `native.c`: names and bodies of events, and the packets of a thread."""
 
 from __future__ import annotations
 
@@ -18,18 +18,32 @@ _OUT_BYTES = 4 << 20
 _FRAME_BYTES = 64  # more than a packet needs beside its sequence and its body
 _BODY_FACTOR, _BODY_BYTES = 6, 96  # a body, by the text of its event
 
+_ARRAY: Any = np.ctypeslib.ndpointer(flags="C_CONTIGUOUS")
+_HANDLE, _BYTES, _INT, _LONG = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_int64
+_LENGTH = ctypes.POINTER(_LONG)
+_SEQUENCE, _OUT = (_BYTES, _LONG), (_ARRAY, _LONG, _LENGTH)
+_SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # what each function returns, and takes
+    "interned": (_HANDLE, [_INT]),
+    "interned_free": (None, [_HANDLE]),
+    "number": (_INT, [_HANDLE, _INT, _BYTES, _LONG]),
+    "string": (_HANDLE, [_HANDLE, _INT, _INT, _LENGTH]),
+    "bodies": (_LONG, [_HANDLE, _BYTES, _ARRAY, _LONG, _LONG, *[_ARRAY] * 4, _LENGTH]),
+    "thread": (_HANDLE, []),
+    "thread_free": (None, [_HANDLE]),
+    "packets": (
+        _LONG,
+        [_HANDLE, *[_ARRAY] * 2, *[_LONG] * 2, _ARRAY, _LONG, _ARRAY, *_SEQUENCE, _INT, *_OUT],
+    ),
+    "close": (_INT, [_HANDLE, _ARRAY, *_SEQUENCE, *_OUT]),
+}
+
 
 def _library() -> ctypes.CDLL:
     found = compiled.loaded()
-    for name in ("iotrace_bodies", "iotrace_packets"):
-        getattr(found, name).restype = ctypes.c_int64
-    for name in ("iotrace_interned", "iotrace_thread", "iotrace_string"):
-        getattr(found, name).restype = ctypes.c_void_p
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(found, f"iotrace_{name}")
+        function.restype, function.argtypes = result, arguments
     return found
-
-
-def _pointer(array: Any) -> ctypes.c_void_p:
-    return ctypes.c_void_p(array.ctypes.data)
 
 
 class Interned:
@@ -37,7 +51,7 @@ class Interned:
 
     def __init__(self, most: int) -> None:
         self._library = _library()
-        self._handle = ctypes.c_void_p(self._library.iotrace_interned(most))
+        self._handle = self._library.iotrace_interned(most)
         if not self._handle:
             raise MemoryError
 
@@ -46,53 +60,44 @@ class Interned:
             self._library.iotrace_interned_free(self._handle)
 
     def number(self, kind: int, text: bytes) -> int:
-        """The string's number; 0 where there are too many."""
-        found: int = self._library.iotrace_number(self._handle, kind, text, ctypes.c_int64(len(text)))
+        """Return the string's number; 0 where there are too many."""
+        found: int = self._library.iotrace_number(self._handle, kind, text, len(text))
         return found
 
     def strings(self, kind: int) -> Iterator[bytes]:
-        """All of a kind, in the order of their numbers."""
-        length, number = ctypes.c_int64(), 1
-        while at := self._library.iotrace_string(self._handle, kind, number, ctypes.byref(length)):
+        """Yield all of a kind, in the order of their numbers."""
+        length, number = _LONG(), 1
+        while at := self._library.iotrace_string(self._handle, kind, number, length):
             yield ctypes.string_at(at, length.value)
             number += 1
 
     @staticmethod
     def room_for(rows: Rows) -> Any:
-        """A buffer that holds the bodies of all rows."""
+        """Make a buffer that holds the bodies of all rows."""
         length = int((rows["end"] - rows["begin"]).sum())
         return np.empty(_BODY_FACTOR * length + _BODY_BYTES * len(rows), np.uint8)
 
     def bodies(
         self, text: bytes, rows: Rows, first: int, kinds: Any, ids: Any, sizes: Any, out: Any
     ) -> tuple[int, Any]:
-        """The row that it stopped at, and the bodies of the rows from `first` up to it, joined.
+        """Return the row that it stopped at, and the bodies of the rows from `first` up to it, joined.
 
         It stops behind the last row, or at one that has to be encoded in Python. `kinds`, `ids` and `sizes`,
         which it fills in, are by row. The bodies stay in `out`, which is `room_for` the rows.
         """
-        written = ctypes.c_int64()
+        written = _LONG()
         stop = self._library.iotrace_bodies(
-            self._handle,
-            text,
-            _pointer(rows),
-            ctypes.c_int64(first),
-            ctypes.c_int64(len(rows)),
-            _pointer(kinds),
-            _pointer(ids),
-            _pointer(sizes),
-            _pointer(out),
-            ctypes.byref(written),
+            self._handle, text, rows, first, len(rows), kinds, ids, sizes, out, written
         )
         return stop, memoryview(out.data)[: written.value]
 
 
 class Packets:
-    """Writes a thread's packets, as `packets.Packets`."""
+    """Writes a thread's packets to `out`. `sequence` are the fields that say where their names are from."""
 
     def __init__(self, sequence: bytes, out: BinaryIO) -> None:
         self._library = _library()
-        self._handle = ctypes.c_void_p(self._library.iotrace_thread())
+        self._handle = self._library.iotrace_thread()
         if not self._handle:
             raise MemoryError
         self._sequence = sequence
@@ -105,50 +110,34 @@ class Packets:
             self._library.iotrace_thread_free(self._handle)
 
     def write(
-        self, rows: Rows, placed: Any, tracks: dict[int, int], bodies: Any, delete_unbound: bool
+        self, rows: Rows, lanes: Any, tracks: dict[int, int], bodies: Any, delete_unbound: bool
     ) -> None:
-        """The rows' packets, and ends of slices where they are due. `tracks`: of all lanes, `STACKED` too."""
-        rows, placed = np.ascontiguousarray(rows), np.ascontiguousarray(placed, np.int32)
-        lanes = sorted(tracks.keys() - {STACKED})
-        self._tracks = np.zeros(max(lanes, default=-1) + 1, np.int64)
-        self._tracks[lanes] = [tracks[lane] for lane in lanes]
-        needed = int(rows["size"].max(initial=0)) + len(self._sequence) + _FRAME_BYTES
+        """Write the rows' packets, and ends of slices where due. `tracks`: of all lanes, `STACKED` too."""
+        rows, lanes = np.ascontiguousarray(rows), np.ascontiguousarray(lanes, np.int32)
+        numbers = sorted(tracks.keys() - {STACKED})
+        self._tracks = np.zeros(max(numbers, default=-1) + 1, np.int64)
+        self._tracks[numbers] = [tracks[number] for number in numbers]
+        sequence, stacked = self._sequence, tracks.get(STACKED, 0)
+        needed = int(rows["size"].max(initial=0)) + len(sequence) + _FRAME_BYTES
         if len(self._buffer) < needed:
             self._buffer = np.empty(needed, np.uint8)
-        bodies = np.frombuffer(bodies, np.uint8) if len(bodies) else self._buffer
-        done, written = 0, ctypes.c_int64()
+        out, handle = self._buffer, self._handle
+        bodies = np.frombuffer(bodies, np.uint8) if len(bodies) else out
+        done, size, written = 0, len(sequence), _LONG()
         while done < len(rows):
             done = self._library.iotrace_packets(
-                self._handle,
-                _pointer(rows),
-                _pointer(placed),
-                ctypes.c_int64(done),
-                ctypes.c_int64(len(rows)),
-                _pointer(self._tracks),
-                ctypes.c_int64(tracks.get(STACKED, 0)),
-                _pointer(bodies),
-                self._sequence,
-                ctypes.c_int64(len(self._sequence)),
-                int(delete_unbound),
-                _pointer(self._buffer),
-                ctypes.c_int64(len(self._buffer)),
-                ctypes.byref(written),
+                *(handle, rows, lanes, done, len(rows), self._tracks, stacked, bodies),
+                *(sequence, size, delete_unbound, out, len(out), written),
             )
             if done < 0:
                 raise MemoryError
-            self._out.write(self._buffer[: written.value].data)
+            self._out.write(out[: written.value].data)
 
     def close(self) -> None:
-        """The ends of all that is open."""
-        done, written = 0, ctypes.c_int64()
+        """Write the ends of all that is open."""
+        done, out, written = 0, self._buffer, _LONG()
         while not done:
             done = self._library.iotrace_close(
-                self._handle,
-                _pointer(self._tracks),
-                self._sequence,
-                ctypes.c_int64(len(self._sequence)),
-                _pointer(self._buffer),
-                ctypes.c_int64(len(self._buffer)),
-                ctypes.byref(written),
+                self._handle, self._tracks, self._sequence, len(self._sequence), out, len(out), written
             )
-            self._out.write(self._buffer[: written.value].data)
+            self._out.write(out[: written.value].data)
