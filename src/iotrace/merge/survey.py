@@ -175,7 +175,7 @@ def _typical_ends(edges: bytes) -> tuple[int | None, int | None]:
     """The first and last time in the text, in ns, of those within a day of most; zeros are of metadata."""
     texts = _TIME.findall(edges)
     rough = np.array([_microseconds(text) for text in texts])
-    known = np.flatnonzero(np.isfinite(rough) & (rough != 0))
+    known = np.flatnonzero((np.abs(rough) < _FARTHEST_NS / 1000) & (rough != 0))  # NaN is not below
     if not len(known):
         return None, None
     known = known[np.argsort(rough[known])]
