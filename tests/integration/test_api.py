@@ -262,11 +262,11 @@ print("still read", flush=True)
 
 def test_a_block_awaits_no_other_rank_and_passes_on_what_ends_the_program(tmp_path: Path) -> None:
     script = f"""{PROGRAM}
-import os, iotrace.present
-iotrace.present.await_others = None
+import os, iotrace.postrun
+iotrace.postrun.await_others = None
 def load(*args, **kwargs):
     raise KeyboardInterrupt
-iotrace.present.load = load
+iotrace.postrun.open_session = load
 os.environ.update(RANK="0", WORLD_SIZE="2")
 try:
     with iotrace.profile(output="session"):

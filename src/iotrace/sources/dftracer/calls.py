@@ -240,20 +240,18 @@ def _steady(table: Times, logs: Sequence[int], nodes: Sequence[str], clocks: Clo
     _, thread = np.unique(keys, axis=0, return_inverse=True)
     by_thread = np.argsort(thread.reshape(-1), kind="stable")
     cuts = np.flatnonzero(np.diff(thread.reshape(-1)[by_thread])) + 1
-    stampers: dict[int, list[Stamper]] = {}
-    of_id: dict[int, Clock] = {}
+    stampers: dict[Clock, list[Stamper]] = {}
     for rows in np.split(by_thread, cuts):
         first = table[rows[0]] if len(rows) else None
         clock = clocks.of(nodes[first[node]], int(first[pid])) if first is not None else None
         if clock is None or first is None:
             continue
-        of_id[id(clock)] = clock
         life = clocks.life(nodes[first[node]], int(first[pid]))
-        stampers.setdefault(id(clock), []).append(Stamper(rows, int(log[rows[0]]), *life))
+        stampers.setdefault(clock, []).append(Stamper(rows, int(log[rows[0]]), *life))
     starts, ends = table[:, 0].copy(), table[:, 1].copy()
     unsure_ns = 0
-    for key, own in stampers.items():
-        found = restamp(of_id[key], starts, ends, own)
+    for clock, own in stampers.items():
+        found = restamp(clock, starts, ends, own)
         for stamper in own:
             table[stamper.rows, 0] = found.start_ns[stamper.rows]
             table[stamper.rows, 1] = found.end_ns[stamper.rows]
