@@ -32,3 +32,7 @@ def test_every_slice_is_in_one_lane_and_lanes_nest(rows: list[Slice]) -> None:
 def test_an_overlap_of_one_nanosecond_takes_a_second_lane() -> None:
     assert len(lanes([Slice(0, 11, "a", "t"), Slice(10, 20, "b", "t")])) == 2
     assert len(lanes([Slice(0, 10, "a", "t"), Slice(10, 20, "b", "t")])) == 1
+
+
+def test_a_damaged_slice_may_end_after_the_last_time_that_integers_hold() -> None:
+    assert len(lanes([Slice(0, 2**63 + 5, "a", "t"), Slice(10, 20, "b", "t")])) == 1

@@ -17,6 +17,7 @@ UNBOUND = -1
 # The lane of begin and end events, which stand apart; and what is added to the lane of a flow's end that
 # binds the slice that begins next there, not the one around it.
 STACKED, NEXT = 1 << 20, 1 << 21
+_LAST_NS = 2**63 - 1
 
 
 class _Compiled(ctypes.Structure):
@@ -171,7 +172,7 @@ def lanes(slices: list[Slice]) -> list[list[Slice]]:
     rows = np.zeros(len(ordered), ROW)
     rows["kind"] = SLICE
     rows["start"] = [item.start_ns for item in ordered]
-    rows["end"] = [item.end_ns for item in ordered]
+    rows["end"] = [min(item.end_ns, _LAST_NS) for item in ordered]  # a damaged duration may be longer
     numbers = Lanes().assign(rows)
     found: list[list[Slice]] = [[] for _ in range(int(numbers.max(initial=-1)) + 1)]
     for item, lane in zip(ordered, numbers.tolist(), strict=True):
