@@ -136,7 +136,8 @@ def test_a_log_of_its_own_that_is_gone_is_told(pair: Pair) -> None:
     finally:
         hidden.rename(logs)
     assert report["session"]["complete"] is False
-    assert any("the dftracer log that the program began, is missing" in item["why"] for item in report["not_captured"])
+    missing = "the dftracer log that the program began, is missing"
+    assert any(missing in item["why"] for item in report["not_captured"])
 
 
 @pytest.mark.parametrize("enabled", [False, True], ids=["off", "on"])
