@@ -16,7 +16,7 @@ import numpy as np
 from iotrace.merge.inputs import DFTRACER, SESSION, Source
 from iotrace.sources.byte_stream import Progress, blocks, is_compressed, silent, size_of
 from iotrace.sources.chrome import json_text
-from iotrace.sources.chrome.event import FARTHEST_NS, us_to_ns
+from iotrace.sources.chrome.event import us_to_ns
 from iotrace.sources.chrome.lenient_decoder import event_of, objects
 from iotrace.sources.chrome.raw_batch import text_scan
 from iotrace.sources.chrome.reader import Scanner
@@ -192,10 +192,9 @@ def _typical_ends(edges: bytes) -> tuple[int | None, int | None]:
 
 def _microseconds(text: bytes) -> float:
     try:
-        value = float(text)
+        return float(text)
     except ValueError:
         return math.nan
-    return value if abs(value) < FARTHEST_NS / 1000 else math.nan
 
 
 def _survey_log(source: Source, progress: Progress) -> Survey:
