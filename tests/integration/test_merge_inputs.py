@@ -20,6 +20,7 @@ from iotrace.errors import IotraceError
 from iotrace.merge.plan import Options
 from iotrace.merge.run import merge
 from tests.support.perfetto import query
+from tests.support.waiting import eventually
 
 BASE_US = 1_795_000_000_000_000
 ONE = Options(processes=1)
@@ -214,10 +215,7 @@ def test_a_merge_that_is_ended_leaves_nothing(tmp_path: Path) -> None:
     assert workers
     merging.send_signal(signal.SIGTERM)
     assert merging.wait(30) == -signal.SIGTERM
-    until = time.monotonic() + 10
-    while any(map(_lives, workers)):
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    eventually(lambda: not any(map(_lives, workers)))
     assert sorted(os.listdir(tmp_path)) == [path.name for path in inputs]
 
 

@@ -85,9 +85,9 @@ def test_without_words_a_sentence_is_compared_by_its_numbers() -> None:
 
 
 def test_masks_hide_directories_and_the_time_of_now_alone(tmp_path: Path) -> None:
-    masks = normal.Masks({"work": tmp_path / "work", "recorded": tmp_path})
+    masks = normal.Masks({"work": tmp_path / "made", "recorded": tmp_path})
     text = (
-        f'{tmp_path}/work/out.json {tmp_path}/sessions/x "seconds": 0.25, "others_pct": 3.5, "mean_ms": 0.25'
+        f'{tmp_path}/made/out.json {tmp_path}/sessions/x "seconds": 0.25, "others_pct": 3.5, "mean_ms": 0.25'
     )
     assert masks.text(text) == (
         '<work>/out.json <recorded>/sessions/x "seconds": <seconds>, "others_pct": <seconds>, "mean_ms": 0.25'
