@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iotrace.sources.dftracer.calls import read_posix
-from iotrace.sources.dftracer.lost_calls import missing
+from iotrace.sources.dftracer.calls import missing, read_posix
 
 
 def log(path: Path, *events: tuple[int, int]) -> None:

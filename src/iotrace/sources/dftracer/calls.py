@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import gc
 import glob
+from array import array
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -23,7 +25,6 @@ from iotrace.sources.clocks.anchors import Clocks
 from iotrace.sources.clocks.realtime_correction import Stamper, restamp
 from iotrace.sources.clocks.session_clock import Clock, Times
 from iotrace.sources.dftracer.lines import LineBatch, LineReader, hashes_of
-from iotrace.sources.dftracer.lost_calls import Numbers
 
 _LARGEST = 2**62  # of the numbers that a column of int64 holds, sums of two of them included
 
@@ -144,13 +145,18 @@ class _Table:
         self._names, self._hashes, self._hosts = _Index(), _Index(), _Index()
         self._pool: dict[str, str] = {}
         self._pids: set[int] = set()
-        self._numbers = Numbers()
+        self._numbers: dict[int, array[int]] = defaultdict(lambda: array("q"))  # of the log's events, by pid
 
     def take(self, batch: LineBatch, since_ns: int | None) -> None:
         """Add the calls of `batch`; of a program's own log those of our processes since `since_ns`."""
         self._pool |= hashes_of(batch.lines)
-        names, hashes, hosts, pids = self._names, self._hashes, self._hosts, self._pids
-        add_number = self._numbers.add
+        names, hashes, hosts, pids, numbers = (
+            self._names,
+            self._hashes,
+            self._hosts,
+            self._pids,
+            self._numbers,
+        )
         rows: list[tuple[Any, ...]] = []
         starts = batch.start_ns.tolist()
         ends = (batch.start_ns + np.maximum(batch.duration_ns, 0)).tolist()
@@ -159,7 +165,7 @@ class _Table:
             if type(pid) is not int:
                 pid = _integer(pid)
             if line.id is not UNSET:
-                add_number(pid, line.id if type(line.id) is int else _integer(line.id))
+                numbers[pid].append(line.id if type(line.id) is int else _integer(line.id))
             if args is UNSET or (line.ph != 1 and line.ph != "X"):  # 2.x writes numbers, 1.x letters
                 continue
             if since_ns is not None and (pid not in self._own_pids or start_ns < since_ns):
@@ -191,9 +197,13 @@ class _Table:
     def end_of_log(self, whole: bool) -> list[str]:
         """Begin another log; returns what dftracer lost of this one, if it is the `whole` of a process's."""
         self._logs.append(self._count)
-        lost = self._numbers.problems() if whole else []
-        self._numbers = Numbers()
-        return lost
+        problems = []
+        for pid, numbers in self._numbers.items() if whole else ():
+            if lost := missing(np.frombuffer(numbers, dtype=np.int64)):
+                what = "1 call" if lost == 1 else f"{lost} calls"
+                problems.append(f"dftracer lost {what} of pid {pid}")
+        self._numbers.clear()
+        return problems
 
     def calls(self, problems: list[str], clocks: Clocks | None) -> PosixCalls:
         """All calls, sorted by start."""
@@ -211,6 +221,20 @@ class _Table:
             problems=problems,
             unsure_ns=unsure_ns,
         )
+
+
+def missing(numbers: npt.NDArray[np.int64]) -> int:
+    """How many of the numbers of a process's events, in the order of its log, are not there, at least.
+
+    dftracer counts from 1, and threads write a little out of order. A process that executes the same command
+    line again goes on in the same log and counts from 1 again. What was lost at the end has left no gap.
+    """
+    lost = 0
+    for run in np.split(numbers, np.flatnonzero(numbers == 1)[1:]):
+        if len(run):
+            seen = np.unique(run)
+            lost += int(seen[-1]) - min(1, int(seen[0])) + 1 - len(seen)
+    return lost
 
 
 def _table(rows: list[tuple[Any, ...]]) -> Times:

@@ -9,35 +9,22 @@ from msgspec import UNSET, Raw
 
 from iotrace.sources.chrome.batch import EventBatch
 from iotrace.sources.chrome.event import Event, encode_number
-from iotrace.sources.dftracer.lines import Line, LineBatch, LineReader, phase_of, spelled_out
+from iotrace.sources.dftracer.lines import Line, LineReader, phase_of, spelled_out
 
 
-class LogReader:
+class LogReader(LineReader):
     """Reads one log; `pool` holds the names behind the hashes."""
 
     def __init__(self, pool: Mapping[str, str]) -> None:
-        self._reader = LineReader()
+        super().__init__()
         self._pool = pool
-
-    @property
-    def problems(self) -> list[str]:
-        """What was lost, once all batches were read."""
-        return self._reader.problems
-
-    @property
-    def lost_events(self) -> int:
-        """How many lines could not be read."""
-        return self._reader.lost_events
 
     def batches(self, blocks: Iterable[bytes]) -> Iterator[EventBatch]:
         """Yield the events of the log, in order."""
-        for batch in self._reader.read(blocks):
-            yield self._events(batch)
-
-    def _events(self, batch: LineBatch) -> EventBatch:
-        events = [self._event(line) for line in batch.lines]
-        may_bind = bool(batch.extra)
-        return EventBatch(events, batch.start_ns, batch.duration_ns, batch.extra, may_bind)
+        for batch in self.read(blocks):
+            events = [self._event(line) for line in batch.lines]
+            may_bind = bool(batch.extra)
+            yield EventBatch(events, batch.start_ns, batch.duration_ns, batch.extra, may_bind)
 
     def _event(self, line: Line) -> Event:
         event = Event(ph=phase_of(line), name=line.name, cat=line.cat, pid=line.pid, tid=line.tid)

@@ -46,6 +46,8 @@ class Line(msgspec.Struct, forbid_unknown_fields=True, gc=False, kw_only=True):
 
 _OWN_KEYS = frozenset(Line.__struct_fields__)
 _decoder = msgspec.json.Decoder(Line)
+_UNREADABLE = (ValueError, msgspec.MsgspecError, RecursionError, TypeError, OverflowError)
+_Row = tuple[Line, int, int, dict[str, Any]]  # with start and duration in ns, and the keys that `Line` lacks
 
 
 @dataclass
@@ -87,7 +89,7 @@ class LineReader:
             lines = _decoder.decode_lines(piece)
             starts = np.array([0 if line.ts is UNSET else line.ts for line in lines], np.int64)
             durations = np.array([0 if line.dur is UNSET else line.dur for line in lines], np.int64)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError):
+        except _UNREADABLE:
             return self._one_by_one(piece)
         if ((starts < 0) | (starts >= _FARTHEST_US) | (np.abs(durations) >= _FARTHEST_US)).any():
             return self._one_by_one(piece)
@@ -95,56 +97,42 @@ class LineReader:
         return LineBatch(lines, starts * 1000, durations * 1000)
 
     def _one_by_one(self, piece: bytes) -> LineBatch:
-        lines: list[Line] = []
-        starts: list[int] = []
-        durations: list[int] = []
-        extra: dict[int, dict[str, Any]] = {}
+        rows: list[_Row] = []
         for raw in piece.split(b"\n"):
             self._line += 1
-            text = json_text.decode(raw).strip(_BETWEEN)
-            text = text.removeprefix("[").lstrip(_BETWEEN)
+            text = json_text.decode(raw).strip(_BETWEEN).removeprefix("[").lstrip(_BETWEEN)
             if text in ("", "]"):
                 continue
-            sound = _sound(text)
-            if sound is not None:
-                lines.append(sound)
-                starts.append(0 if sound.ts is UNSET else sound.ts * 1000)
-                durations.append(0 if sound.dur is UNSET else sound.dur * 1000)
+            try:
+                rows.append(_sound(text))
                 continue
+            except _UNREADABLE:
+                pass
             for found in objects(text, 0, final=True):  # a torn line may hold the next one
                 try:
                     if found.value is None:
                         raise ValueError("damaged")
-                    line, start_ns, duration_ns, unknown = _mended(found.value)
-                except (ValueError, msgspec.MsgspecError, RecursionError, TypeError, OverflowError):
+                    rows.append(_mended(found.value))
+                except _UNREADABLE:
                     self.lost_events += 1
                     self._first_loss = self._first_loss or self._line
-                    continue
-                if unknown:
-                    extra[len(lines)] = unknown
-                lines.append(line)
-                starts.append(start_ns)
-                durations.append(duration_ns)
-        return LineBatch(lines, np.array(starts, np.int64), np.array(durations, np.int64), extra)
+        lines, starts, durations, extra = list(zip(*rows, strict=True)) or [(), (), (), ()]
+        unknown = {row: keys for row, keys in enumerate(extra) if keys}
+        return LineBatch(list(lines), np.array(starts, np.int64), np.array(durations, np.int64), unknown)
 
 
-def _sound(text: str) -> Line | None:
-    """The line, where all its values have the types and the size that dftracer writes."""
-    try:
-        line = _decoder.decode(text)
-    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
-        return None
+def _sound(text: str) -> _Row:
+    """The line, where all its values have the types and the size that dftracer writes; else ValueError."""
+    line = _decoder.decode(text)
     start = 0 if line.ts is UNSET else line.ts
     duration = 0 if line.dur is UNSET else line.dur
-    return line if 0 <= start < _FARTHEST_US and abs(duration) < _FARTHEST_US else None
+    if not 0 <= start < _FARTHEST_US or abs(duration) >= _FARTHEST_US:
+        raise ValueError("no time")
+    return line, start * 1000, duration * 1000, {}
 
 
-def _mended(value: dict[str, Any]) -> tuple[Line, int, int, dict[str, Any]]:
-    """A line whose values have odd types, its start and duration in ns, and the keys that it adds.
-
-    Raises:
-        ValueError: it has no time that can be read.
-    """
+def _mended(value: dict[str, Any]) -> _Row:
+    """A line whose values have odd types; ValueError where it has no time that can be read."""
     phase = value["ph"]
     event, start_ns, duration_ns, unknown, _ = event_of(
         {**value, "ph": PHASES.get(phase, str(phase)) if isinstance(phase, int) else phase}
