@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from iotrace.merge.flow_check import FlowCheck
 from iotrace.merge.inputs import CHROME, DFTRACER, Source
 from iotrace.merge.rewrite import Rewriter, Sink
 from iotrace.merge.selection import Selection, are_in, chosen
-from iotrace.sources.byte_stream import Progress, blocks, silent, size_of
+from iotrace.sources.byte_stream import Progress, blocks, silent, size_of, without_collecting
 from iotrace.sources.chrome.batch import Batch
 from iotrace.sources.chrome.event import Times
 from iotrace.sources.chrome.raw_batch import text_scan
@@ -69,10 +68,9 @@ class Result:
     notes: list[str] = field(default_factory=list)
 
 
+@without_collecting()
 def convert(job: Job, progress: Progress = silent) -> Result:
     """Read the source, write its part. `progress` hears how far that has come, in bytes of the file."""
-    collecting = gc.isenabled()
-    gc.disable()  # events are not cyclic, and collecting costs more than all else together
     spill = Spill(job.directory / f"rows-{job.index}")
     flows = FlowCheck(job.directory / f"flows-{job.index}")
     try:
@@ -82,8 +80,6 @@ def convert(job: Job, progress: Progress = silent) -> Result:
         flows.close()
         for name in ("rows", "flows"):
             (job.directory / f"{name}-{job.index}").unlink(missing_ok=True)
-        if collecting:
-            gc.enable()
 
 
 def _convert(job: Job, spill: Spill, flows: FlowCheck, progress: Progress) -> Result:

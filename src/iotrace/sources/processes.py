@@ -15,8 +15,8 @@ from iotrace.session import names
 from iotrace.session.manifest import launches
 from iotrace.sources.clocks.anchors import AnchorSource, Clocks, clocks_of, domain_of, sidecars
 from iotrace.sources.clocks.session_clock import Clock
-from iotrace.sources.json_lines import read_lines
 from iotrace.sources.kineto.profiler_traces import Recording, Windows, read_windows
+from iotrace.sources.record_files import read_records, read_rows
 from iotrace.sources.records import (
     End,
     Identity,
@@ -145,14 +145,14 @@ def _read_records(directory: Path) -> _Recorded | None:
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None  # killed before it could say who it was
     problems: list[str] = []
-    records: list[Record] = read_lines(directory / names.RECORDS, Record, problems)
+    records = read_records(directory / names.RECORDS, Record, problems)
     return _Recorded(directory, identity, records, problems)
 
 
 def _process(recorded: _Recorded, clock: Clock) -> Process:
     directory, identity, records = recorded.directory, recorded.identity, recorded.records
     problems = recorded.problems
-    spans = _read_spans(directory / names.SPANS, problems)
+    spans = read_rows(directory / names.SPANS, SPAN_DTYPE, "span", problems)
     if len(spans):
         spans["start_ns"] = clock.times_to_session_ns(spans["start_ns"])
     texts = {record.id: record.text for record in records if isinstance(record, Text)}
@@ -163,15 +163,3 @@ def _process(recorded: _Recorded, clock: Clock) -> Process:
             problems.append(f"could not write all it recorded: {record.broken}")
     traces = sorted(directory.glob(names.TORCH_TRACES))
     return Process(identity, clock, records, spans, texts, problems, traces)
-
-
-def _read_spans(path: Path, problems: list[str]) -> npt.NDArray[Any]:
-    try:
-        data = path.read_bytes()
-    except OSError:
-        data = b""
-    if len(data) % SPAN_DTYPE.itemsize:
-        problems.append(f"{path.name} was cut in its last span")
-    count = len(data) // SPAN_DTYPE.itemsize
-    spans: npt.NDArray[Any] = np.frombuffer(data, dtype=SPAN_DTYPE, count=count).copy()
-    return spans

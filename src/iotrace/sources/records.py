@@ -31,7 +31,11 @@ class Identity(msgspec.Struct, frozen=True):
     cpus: Int | None = None
 
 
-class Distributed(msgspec.Struct, tag="distributed"):
+class Record(msgspec.Struct):
+    """A line of records.jsonl, by its tag."""
+
+
+class Distributed(Record, tag="distributed"):
     """The program made its default process group."""
 
     rank: Int
@@ -39,12 +43,12 @@ class Distributed(msgspec.Struct, tag="distributed"):
     backend: str = ""
 
 
-class Text(msgspec.Struct, tag="text"):
+class Text(Record, tag="text"):
     id: Int
     text: str
 
 
-class Tick(msgspec.Struct, tag="tick"):
+class Tick(Record, tag="tick"):
     """The kernel's account of the process at one instant; `rchar` in bytes, None where it was unreadable."""
 
     clock: tuple[Int, Int, Int]
@@ -54,7 +58,7 @@ class Tick(msgspec.Struct, tag="tick"):
     read_bytes: Int | None = None
 
 
-class IteratorStart(msgspec.Struct, tag="iterator"):
+class IteratorStart(Record, tag="iterator"):
     """An epoch of a loader begins (recorded again when its workers are up)."""
 
     iterator: Int
@@ -76,7 +80,7 @@ class IteratorStart(msgspec.Struct, tag="iterator"):
     wrapped: bool = False
 
 
-class BatchRecord(msgspec.Struct, tag="batch"):
+class BatchRecord(Record, tag="batch"):
     """A batch that the consumer got. Times in ns of CLOCK_MONOTONIC, None where there was no such stage.
 
     `phase` is the value of Lightning's RunningStage, None without its trainer; `ahead` is how many batches
@@ -104,7 +108,7 @@ class BatchRecord(msgspec.Struct, tag="batch"):
     ahead: Int = 0
 
 
-class IteratorEnd(msgspec.Struct, tag="iterator_end"):
+class IteratorEnd(Record, tag="iterator_end"):
     iterator: Int
     epoch: Int
     outcome: str
@@ -113,13 +117,13 @@ class IteratorEnd(msgspec.Struct, tag="iterator_end"):
     backward_count: Int
 
 
-class StepMark(msgspec.Struct, tag="mark"):
+class StepMark(Record, tag="mark"):
     """The program called `iotrace.step`: its next step begins."""
 
     mono_ns: Int
 
 
-class TrainerRun(msgspec.Struct, tag="trainer"):
+class TrainerRun(Record, tag="trainer"):
     """Lightning's trainer ran; `function` is ``fit``, ``validate``, ``test`` or ``predict``."""
 
     function: str
@@ -127,23 +131,23 @@ class TrainerRun(msgspec.Struct, tag="trainer"):
     end_ns: Int
 
 
-class Worker(msgspec.Struct, tag="worker"):
+class Worker(Record, tag="worker"):
     worker: Int
     count: Int
     mono_ns: Int
 
 
-class WorkerUp(msgspec.Struct, tag="worker_up"):
+class WorkerUp(Record, tag="worker_up"):
     mono_ns: Int
 
 
-class Idle(msgspec.Struct, tag="idle"):
+class Idle(Record, tag="idle"):
     """A worker found no index to take: all that it had recorded is written."""
 
     mono_ns: Int
 
 
-class Produced(msgspec.Struct, tag="produced"):
+class Produced(Record, tag="produced"):
     """A batch that a worker made; `outcome` is ``batch``, ``stop`` or ``error``."""
 
     generation: Int
@@ -156,7 +160,7 @@ class Produced(msgspec.Struct, tag="produced"):
     samples: Int | None = None
 
 
-class OwnLog(msgspec.Struct, tag="own_log"):
+class OwnLog(Record, tag="own_log"):
     """The program began a log of dftracer's of its own at `prefix`, or ended it: empty then."""
 
     prefix: str
@@ -164,13 +168,13 @@ class OwnLog(msgspec.Struct, tag="own_log"):
     ended: bool
 
 
-class PosixEnded(msgspec.Struct, tag="posix_ended"):
+class PosixEnded(Record, tag="posix_ended"):
     """dftracer was ended in this process, by a child of its that could not run its program."""
 
     mono_ns: Int
 
 
-class Override(msgspec.Struct, tag="override"):
+class Override(Record, tag="override"):
     """A sweep set a loader's (num_workers, prefetch_factor)."""
 
     dataset: str
@@ -178,20 +182,20 @@ class Override(msgspec.Struct, tag="override"):
     after: tuple[Int | None, Int | None]
 
 
-class Ended(msgspec.Struct, tag="ended"):
+class Ended(Record, tag="ended"):
     """A sweep had its steps, and ended a program that went on without batches."""
 
     empty: Int
 
 
-class End(msgspec.Struct, tag="end"):
+class End(Record, tag="end"):
     """The process said that this was all; `broken` is why it could not write everything."""
 
     mono_ns: Int
     broken: str = ""
 
 
-class Exposed(msgspec.Struct, tag="exposed"):
+class Exposed(Record, tag="exposed"):
     """How long the accelerator stood idle during the wait for a batch, by its own events."""
 
     iterator: Int
@@ -200,7 +204,7 @@ class Exposed(msgspec.Struct, tag="exposed"):
     exposed_ns: Int
 
 
-class TorchWindow(msgspec.Struct, tag="torch_window"):
+class TorchWindow(Record, tag="torch_window"):
     """A change of a window of the torch profiler, which took `duration_ns` from the program.
 
     `event` is ``warmup``, ``active``, ``end``, ``exported`` or ``error``; `why` is empty where the window
@@ -218,14 +222,14 @@ class TorchWindow(msgspec.Struct, tag="torch_window"):
     why: str = ""
 
 
-class TorchProgram(msgspec.Struct, tag="torch_program"):
+class TorchProgram(Record, tag="torch_program"):
     """The program made or started a profiler of its own: iotrace's ended, for good."""
 
     what: str
     mono_ns: Int
 
 
-class TorchProgramTrace(msgspec.Struct, tag="torch_program_trace"):
+class TorchProgramTrace(Record, tag="torch_program_trace"):
     """A trace that the program exported; `path` is empty where it was not copied, for the reason `why`."""
 
     path: str
@@ -234,28 +238,3 @@ class TorchProgramTrace(msgspec.Struct, tag="torch_program_trace"):
     duration_ns: Int
     bytes: Int | None = None
     why: str = ""
-
-
-Record = (
-    Distributed
-    | Text
-    | Tick
-    | IteratorStart
-    | BatchRecord
-    | IteratorEnd
-    | StepMark
-    | TrainerRun
-    | Worker
-    | WorkerUp
-    | Idle
-    | Produced
-    | OwnLog
-    | PosixEnded
-    | Override
-    | Ended
-    | End
-    | Exposed
-    | TorchWindow
-    | TorchProgram
-    | TorchProgramTrace
-)

@@ -16,7 +16,11 @@ SAMPLE_DTYPE = np.dtype([(name, f"<{code}") for name, code in names.SAMPLE_FIELD
 Float = Annotated[float, msgspec.Meta(ge=-1e18, le=1e18)]
 
 
-class SamplerRecord(msgspec.Struct, tag="sampler"):
+class SidecarRecord(msgspec.Struct):
+    """A line of a sidecar's records.jsonl, by its tag."""
+
+
+class SamplerRecord(SidecarRecord, tag="sampler"):
     """Who sampled, and how often."""
 
     pid: Int
@@ -27,7 +31,7 @@ class SamplerRecord(msgspec.Struct, tag="sampler"):
     boot_id: str = ""
 
 
-class ProcessRecord(msgspec.Struct, tag="process"):
+class ProcessRecord(SidecarRecord, tag="process"):
     number: Int
     pid: Int
     start_ns: Int
@@ -36,7 +40,7 @@ class ProcessRecord(msgspec.Struct, tag="process"):
     name: str = ""
 
 
-class SystemRecord(msgspec.Struct, tag="system"):
+class SystemRecord(SidecarRecord, tag="system"):
     """The host once a second; what the kernel or a container hides is absent."""
 
     clock: tuple[Int, Int, Int]
@@ -55,7 +59,7 @@ class SystemRecord(msgspec.Struct, tag="system"):
     cgroup_quotas: dict[str, tuple[Int, Int]] = {}
 
 
-class DeviceRecord(msgspec.Struct, tag="device"):
+class DeviceRecord(SidecarRecord, tag="device"):
     """A device was found; the other records name it by the number `device`."""
 
     device: Int
@@ -67,7 +71,7 @@ class DeviceRecord(msgspec.Struct, tag="device"):
     memory_total_bytes: Int | None = None
 
 
-class GpuRecord(msgspec.Struct, tag="gpu"):
+class GpuRecord(SidecarRecord, tag="gpu"):
     """A device's figures at one instant; buffered samples are pairs of us of CLOCK_REALTIME and value."""
 
     device: Int
@@ -89,14 +93,14 @@ class GpuRecord(msgspec.Struct, tag="gpu"):
     processes: list[tuple[Int, Int | None]] | None = None
 
 
-class Unavailable(msgspec.Struct, tag="unavailable"):
+class Unavailable(SidecarRecord, tag="unavailable"):
     """A vendor's library that could not be used."""
 
     library: str
     why: str
 
 
-class Problem(msgspec.Struct, tag="problem"):
+class Problem(SidecarRecord, tag="problem"):
     """A figure of a device, or a whole one, that is unknown; recorded once."""
 
     figure: str
@@ -104,17 +108,5 @@ class Problem(msgspec.Struct, tag="problem"):
     device: Int | None = None
 
 
-class SamplerEnd(msgspec.Struct, tag="end"):
+class SamplerEnd(SidecarRecord, tag="end"):
     mono_ns: Int
-
-
-SidecarRecord = (
-    SamplerRecord
-    | ProcessRecord
-    | SystemRecord
-    | DeviceRecord
-    | GpuRecord
-    | Unavailable
-    | Problem
-    | SamplerEnd
-)

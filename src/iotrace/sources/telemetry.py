@@ -16,8 +16,8 @@ from iotrace.session import names
 from iotrace.sources.clocks.anchors import Clocks, clocks_of, domain_of, sidecars
 from iotrace.sources.clocks.realtime_correction import restamp_one
 from iotrace.sources.clocks.session_clock import Clock, Times
-from iotrace.sources.json_lines import read_lines
 from iotrace.sources.processes import Process
+from iotrace.sources.record_files import read_records, read_rows
 from iotrace.sources.samples import (
     SAMPLE_DTYPE,
     DeviceRecord,
@@ -146,9 +146,8 @@ def read_telemetry(session: Path, clocks: Clocks | None = None) -> list[Telemetr
 
 def _read(directory: Path, clocks: Clocks) -> Telemetry | None:
     damage: list[str] = []
-    records: list[Any] = read_lines(directory / names.RECORDS, SidecarRecord, damage)
     by_type: dict[type, list[Any]] = defaultdict(list)
-    for record in records:
+    for record in read_records(directory / names.RECORDS, SidecarRecord, damage):
         by_type[type(record)].append(record)
     if not by_type[SamplerRecord]:
         return None
@@ -190,17 +189,9 @@ def _text(path: Path) -> str:
 
 
 def _samples(path: Path, clock: Clock, damage: list[str]) -> npt.NDArray[Any]:
-    try:
-        data = path.read_bytes()
-    except OSError:
-        data = b""
-    if len(data) % SAMPLE_DTYPE.itemsize:
-        damage.append(f"{path.name} was cut in its last sample")
-    count = len(data) // SAMPLE_DTYPE.itemsize
-    samples: npt.NDArray[Any] = np.frombuffer(data, dtype=SAMPLE_DTYPE, count=count).copy()
-    if count:
-        samples["time_ns"] = clock.times_to_session_ns(samples["time_ns"])
-    # By process, in order of time within each.
+    """The samples by process, in order of time within each."""
+    samples = read_rows(path, SAMPLE_DTYPE, "sample", damage)
+    samples["time_ns"] = clock.times_to_session_ns(samples["time_ns"])
     return samples[np.argsort(samples["process"], kind="stable")]
 
 
@@ -234,12 +225,7 @@ def _process(
 def _device(about: DeviceRecord, records: list[GpuRecord], clock: Clock) -> SampledDevice:
     own = [record for record in records if record.device == about.device]
     times = clock.times_to_session_ns([record.mono_ns for record in own])
-    series = {}
-    for name in _GAUGES:
-        values = np.array([_or_nan(getattr(record, name)) for record in own], dtype=np.float64)
-        known = ~np.isnan(values)
-        if known.any():
-            series[name] = Series(times[known], values[known])
+    series = _known_series(times, {name: [getattr(record, name) for record in own] for name in _GAUGES})
     for name in _BUFFERED:
         pairs = [pair for record in own for pair in sorted(getattr(record, name))]
         if pairs:
@@ -281,12 +267,7 @@ def _host(records: list[SystemRecord], clock: Clock) -> Host:
         "cgroup_io_pressure_us": lambda record: record.cgroup_io_pressure_us.get("some"),
         "sampler_cpu_ns": lambda record: record.sampler_cpu_ns,
     }
-    series = {}
-    for name, read in figures.items():
-        values = np.array([_or_nan(read(record)) for record in records], dtype=np.float64)
-        known = ~np.isnan(values)
-        if known.any():
-            series[name] = Series(times[known], values[known])
+    series = _known_series(times, {name: list(map(read, records)) for name, read in figures.items()})
     return Host(times, cpus, shares[:, :, 0], shares[:, :, 1], series, _quotas(records, times))
 
 
@@ -303,8 +284,11 @@ def _quotas(records: list[SystemRecord], times: Times) -> dict[str, tuple[Series
     return found
 
 
-def _or_nan(value: float | None) -> float:
-    return np.nan if value is None else value
+def _known_series(times: Times, values: dict[str, list[float | None]]) -> dict[str, Series]:
+    """The figures that are known at any of the times."""
+    columns = {name: np.array(column, dtype=np.float64) for name, column in values.items()}  # None: NaN
+    known = {name: ~np.isnan(column) for name, column in columns.items()}
+    return {name: Series(times[here], columns[name][here]) for name, here in known.items() if here.any()}
 
 
 def _sum(rows: dict[str, Any], column: int) -> float | None:

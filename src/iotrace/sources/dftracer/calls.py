@@ -6,7 +6,6 @@ pooled over all files.
 
 from __future__ import annotations
 
-import gc
 import glob
 from array import array
 from collections import defaultdict
@@ -20,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import UNSET
 
-from iotrace.sources.byte_stream import blocks
+from iotrace.sources.byte_stream import blocks, without_collecting
 from iotrace.sources.clocks.anchors import Clocks
 from iotrace.sources.clocks.realtime_correction import Stamper, restamp
 from iotrace.sources.clocks.session_clock import Clock, Times
@@ -112,25 +111,20 @@ class OwnLogs:
 _NONE = OwnLogs({}, frozenset())
 
 
+@without_collecting()
 def read_posix(*directories: Path, own_logs: OwnLogs = _NONE, clocks: Clocks | None = None) -> PosixCalls:
     """Read all calls in the ``.pfw`` and ``.pfw.gz`` files of `directories`, and those in `own_logs`.
 
     Times are in ns with a resolution of 1 us; with `clocks` they are the session's, else CLOCK_REALTIME.
     """
     table = _Table(own_logs.pids)
-    collecting = gc.isenabled()
-    gc.disable()  # nothing here is cyclic, and collecting halves the speed
-    try:
-        problems: list[str] = []
-        for path, since_ns in _files(directories, own_logs, problems):
-            reader, losses = LineReader(), list[str]()
-            for batch in reader.read(blocks(path, losses)):
-                table.take(batch, since_ns)
-            problems += [f"{path.name}: {loss}" for loss in losses + reader.problems]
-            problems += table.end_of_log(whole=since_ns is None)
-    finally:
-        if collecting:
-            gc.enable()
+    problems: list[str] = []
+    for path, since_ns in _files(directories, own_logs, problems):
+        reader, losses = LineReader(), list[str]()
+        for batch in reader.read(blocks(path, losses)):
+            table.take(batch, since_ns)
+        problems += [f"{path.name}: {loss}" for loss in losses + reader.problems]
+        problems += table.end_of_log(whole=since_ns is None)
     return table.calls(problems, clocks)
 
 
@@ -150,13 +144,7 @@ class _Table:
     def take(self, batch: LineBatch, since_ns: int | None) -> None:
         """Add the calls of `batch`; of a program's own log those of our processes since `since_ns`."""
         self._pool |= hashes_of(batch.lines)
-        names, hashes, hosts, pids, numbers = (
-            self._names,
-            self._hashes,
-            self._hosts,
-            self._pids,
-            self._numbers,
-        )
+        names, hashes, hosts, numbers = self._names, self._hashes, self._hosts, self._numbers
         rows: list[tuple[Any, ...]] = []
         starts = batch.start_ns.tolist()
         ends = (batch.start_ns + np.maximum(batch.duration_ns, 0)).tolist()
@@ -165,12 +153,12 @@ class _Table:
             if type(pid) is not int:
                 pid = _integer(pid)
             if line.id is not UNSET:
-                numbers[pid].append(line.id if type(line.id) is int else _integer(line.id))
+                numbers[pid].append(_integer(line.id))
             if args is UNSET or (line.ph != 1 and line.ph != "X"):  # 2.x writes numbers, 1.x letters
                 continue
             if since_ns is not None and (pid not in self._own_pids or start_ns < since_ns):
                 continue
-            pids.add(pid)
+            self._pids.add(pid)
             file = args.get("fhash")
             if file is None or line.cat == "dftracer":
                 continue

@@ -1,0 +1,50 @@
+"""The files of an agent or a sidecar, whose writer may have been killed, or whose disk was full."""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import or_
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+Record = TypeVar("Record", bound=msgspec.Struct)
+
+
+def read_records(path: Path, kind: type[Record], problems: list[str]) -> list[Record]:
+    """The lines of `path`, each a tagged subclass of `kind`; what is lost is added to `problems`."""
+    whole, newline, rest = _content(path).rpartition(b"\n")
+    if rest:
+        problems.append(f"{path.name} was cut in its last line")
+    decoder: Any = msgspec.json.Decoder(reduce(or_, kind.__subclasses__()))
+    try:
+        found: list[Record] = decoder.decode_lines(whole + newline)
+        return found
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        found, lost = [], 0
+    for line in whole.split(b"\n"):
+        try:
+            found.append(decoder.decode(line))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            lost += bool(line)
+    problems.append(f"{lost} unreadable lines in {path.name}")
+    return found
+
+
+def read_rows(path: Path, dtype: np.dtype[Any], what: str, problems: list[str]) -> npt.NDArray[Any]:
+    """The rows of `path`, as far as they are whole; `what` is the name of one in `problems`."""
+    data = _content(path)
+    if len(data) % dtype.itemsize:
+        problems.append(f"{path.name} was cut in its last {what}")
+    rows: npt.NDArray[Any] = np.frombuffer(data, dtype, count=len(data) // dtype.itemsize).copy()
+    return rows
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
