@@ -49,14 +49,30 @@ Thread = tuple[int | str, int | str]
 Rows = npt.NDArray[Any]
 
 
+class Numbered(list[Any]):
+    """Distinct values, in the order of their numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._numbers: dict[Any, int] = {}
+
+    def number(self, value: Any) -> int:
+        """The number of a value, which is added where it is new."""
+        number = self._numbers.setdefault(value, len(self))
+        if number == len(self):
+            self.append(value)
+        return number
+
+
 @dataclass
 class Strings:
     """What the numbers in columns stand for; the lists grow while a trace is read."""
 
-    names: list[str] = field(default_factory=list)
-    categories: list[str] = field(default_factory=list)
-    threads: list[Thread] = field(default_factory=list)
-    flow_categories: list[str] = field(default_factory=list)
+    names: Numbered = field(default_factory=Numbered)
+    categories: Numbered = field(default_factory=Numbered)
+    threads: Numbered = field(default_factory=Numbered)
+    flow_categories: Numbered = field(default_factory=Numbered)
+    collective_ranges: list[bool] = field(default_factory=list)  # by name
 
 
 class Metadata(NamedTuple):

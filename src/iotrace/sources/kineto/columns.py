@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import msgspec
@@ -13,24 +14,24 @@ from iotrace import compiled
 from iotrace.sources.chrome.batch import EventBatch
 from iotrace.sources.chrome.begin_end import pair
 from iotrace.sources.kineto.collectives import Collective, collective_of
-from iotrace.sources.kineto.column_batch import ColumnBatch, Metadata, Rows, Strings, Thread, number_or_text
+from iotrace.sources.kineto.column_batch import (
+    EVENT,
+    FLOW_END,
+    ColumnBatch,
+    Metadata,
+    Rows,
+    Strings,
+    Thread,
+    number_or_text,
+)
 from iotrace.sources.kineto.compiled_columns import ColumnScan
 from iotrace.sources.kineto.decoded_columns import DecodedColumns
 from iotrace.sources.kineto.kinds import flow_category, is_collective_range
 from iotrace.sources.kineto.trace import Events, Flows
 
-_COPIED = (
-    "start_ns",
-    "duration_ns",
-    "phase",
-    "correlation",
-    "stream",
-    "device",
-    "sequence",
-    "forward_thread",
-    "bytes",
-)
 _NUMBERED = ("thread", "category", "name")
+_ADDED = ("external_id", "collective")
+_COPIED = [each.name for each in fields(Events) if each.name not in ("instant", *_NUMBERED, *_ADDED)]
 _LASTED, _BEGIN, _END = map(ord, "XBE")
 _NO_COLLECTIVE = -1
 
@@ -44,10 +45,10 @@ class _Joined:
         self.values = list(numbers)
         # Numbers of decoded batches are negative: -1 is the first one.
         scanned, decoded = both[: len(of_scan)], both[len(of_scan) :]
-        self._table = np.array([*scanned, *decoded[::-1]], dtype=np.int32)
+        self._table: npt.NDArray[Any] = np.array([*scanned, *decoded[::-1]], dtype=np.int32)
         self._is_same = not decoded and len(numbers) == len(scanned)
 
-    def numbers(self, column: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    def numbers(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The column in the joined numbering."""
         return column if self._is_same else self._table[column]
 
@@ -63,42 +64,39 @@ class Columns:
         self._decoded = DecodedColumns()
         self._scanned_strings = self.scan.strings if self.scan else Strings()
         self._parts: dict[str, list[npt.NDArray[Any]]] = {}
-        self._is_range: dict[int, list[bool]] = {}
+        nothing = ColumnBatch(np.empty(0, EVENT), np.empty(0, FLOW_END), [], Strings(), lambda _: b"")
+        self._add(nothing, np.copy)  # no column is without a part
 
     def add(self, found: ColumnBatch | EventBatch) -> None:
         """Take over what a batch holds."""
         if isinstance(found, EventBatch):
             self._add(self._decoded.batch(found), lambda numbers: -1 - numbers)
         else:
-            self._add(found, lambda numbers: numbers.copy())
+            self._add(found, np.copy)
 
     def _add(self, batch: ColumnBatch, signed: Callable[[Rows], Rows]) -> None:
         events, flow_ends = batch.events, batch.flow_ends
-        if len(events):
-            for name in _COPIED:
-                self._append(name, events[name].copy())
-            for name in _NUMBERED:
-                self._append(name, signed(events[name]))
-            old = events["old_external_id"]
-            self._append("external_id", np.where(old >= 0, old, events["external_id"]))
-            self._append("collective", self._collectives_of(batch))
-        if len(flow_ends):
-            for column, name in (("flow_time_ns", "time_ns"), ("flow", "id"), ("flow_phase", "phase")):
-                self._append(column, flow_ends[name].copy())
-            for column, name in (("flow_thread", "thread"), ("flow_category", "category")):
-                self._append(column, signed(flow_ends[name]))
+        for name in ("phase", *_COPIED):
+            self._append(name, events[name].copy())
+        for name in _NUMBERED:
+            self._append(name, signed(events[name]))
+        old = events["old_external_id"]
+        self._append("external_id", np.where(old >= 0, old, events["external_id"]))
+        self._append("collective", self._collectives_of(batch))
+        for column, name in (("flow_time_ns", "time_ns"), ("flow", "id"), ("flow_phase", "phase")):
+            self._append(column, flow_ends[name].copy())
+        for column, name in (("flow_thread", "thread"), ("flow_category", "category")):
+            self._append(column, signed(flow_ends[name]))
         for item in batch.metadata:
             self._add_metadata(item)
 
     def _collectives_of(self, batch: ColumnBatch) -> npt.NDArray[np.int32]:
         """Per event the index of its collective in `collectives`."""
-        names, numbers = batch.strings.names, batch.events["name"]
-        known = self._is_range.setdefault(id(names), [])
+        names, numbers, known = batch.strings.names, batch.events["name"], batch.strings.collective_ranges
         known += map(is_collective_range, names[len(known) :])
+        is_range = np.array(known, dtype=np.bool_)[numbers]
         column = np.full(len(numbers), _NO_COLLECTIVE, dtype=np.int32)
-        for row in np.flatnonzero(
-            np.array(known)[numbers] | batch.events["is_collective"].view(np.bool_)
-        ).tolist():
+        for row in np.flatnonzero(is_range | batch.events["is_collective"].view(np.bool_)).tolist():
             column[row] = len(self.collectives)
             self.collectives.append(collective_of(names[numbers[row]], batch.arguments(row)))
         return column
@@ -117,9 +115,8 @@ class Columns:
     def _append(self, name: str, part: npt.NDArray[Any]) -> None:
         self._parts.setdefault(name, []).append(part)
 
-    def _whole(self, name: str, dtype: Any = np.int64) -> npt.NDArray[Any]:
-        parts = self._parts.pop(name, [])
-        return np.concatenate(parts, dtype=dtype) if parts else np.empty(0, dtype=dtype)
+    def _whole(self, name: str) -> npt.NDArray[Any]:
+        return np.concatenate(self._parts.pop(name))
 
     def joined(self, field: str) -> _Joined:
         """The strings of a field of `Strings`, under one numbering."""
@@ -127,22 +124,14 @@ class Columns:
 
     def events(self, threads: _Joined, categories: _Joined, names: _Joined) -> tuple[Events, int]:
         """The events of all batches, and how many begins were left out as nothing ends them."""
-        phase = self._whole("phase", np.uint8)
+        phase = self._whole("phase")
+        numbered = {"thread": threads, "category": categories, "name": names}
         events = Events(
-            start_ns=self._whole("start_ns"),
-            duration_ns=self._whole("duration_ns"),
             instant=(phase != _LASTED) & (phase != _BEGIN),
-            thread=threads.numbers(self._whole("thread", np.int32)),
-            category=categories.numbers(self._whole("category", np.int32)),
-            name=names.numbers(self._whole("name", np.int32)),
-            correlation=self._whole("correlation"),
-            stream=self._whole("stream"),
-            device=self._whole("device"),
-            external_id=self._whole("external_id"),
-            sequence=self._whole("sequence"),
-            forward_thread=self._whole("forward_thread"),
-            bytes=self._whole("bytes"),
-            collective=self._whole("collective", np.int32),
+            **{name: joined.numbers(self._whole(name)) for name, joined in numbered.items()},
+            **{
+                name: self._whole(name) for name in (*_COPIED, "external_id", "collective") if name != "phase"
+            },
         )
         np.maximum(events.duration_ns, 0, out=events.duration_ns)
         events.duration_ns[events.instant] = 0
@@ -159,10 +148,10 @@ class Columns:
         return (
             Flows(
                 time_ns=self._whole("flow_time_ns"),
-                thread=threads.numbers(self._whole("flow_thread", np.int32)),
-                category=categories.numbers(self._whole("flow_category", np.int32)),
+                thread=threads.numbers(self._whole("flow_thread")),
+                category=categories.numbers(self._whole("flow_category")),
                 flow=self._whole("flow"),
-                phase=self._whole("flow_phase", np.uint8),
+                phase=self._whole("flow_phase"),
             ),
             categories.values,
         )

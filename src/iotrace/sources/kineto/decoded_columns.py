@@ -22,7 +22,6 @@ from iotrace.sources.kineto.column_batch import (
     ColumnBatch,
     Metadata,
     Strings,
-    Thread,
     number_or_text,
 )
 
@@ -39,7 +38,6 @@ class DecodedColumns:
 
     def __init__(self) -> None:
         self.strings = Strings()
-        self._numbers: dict[int, dict[Any, int]] = {}
 
     def batch(self, found: EventBatch) -> ColumnBatch:
         """The columns of decoded events."""
@@ -52,15 +50,14 @@ class DecodedColumns:
         ):
             if len(event.ph) != 1:
                 continue
+            args = b"" if event.args is UNSET else bytes(event.args)
             if event.ph in EVENT_PHASES:
-                args = b"" if event.args is UNSET else bytes(event.args)
                 events.append((start_ns, duration_ns, *self._event(event, args)))
                 arguments.append(args)
             elif event.ph in FLOW_PHASES:
-                category = self._number(self.strings.flow_categories, _text(event.cat))
+                category = self.strings.flow_categories.number(_text(event.cat))
                 flow_ends.append((start_ns, _id(event.id), self._thread(event), category, ord(event.ph)))
             elif event.ph == "M":
-                args = b"" if event.args is UNSET else bytes(event.args)
                 metadata.append(Metadata(_text(event.name), _or_none(event.pid), _or_none(event.tid), args))
         return ColumnBatch(
             np.array(events, EVENT),
@@ -76,8 +73,8 @@ class DecodedColumns:
         return (
             *integers,
             self._thread(event),
-            self._number(self.strings.categories, _text(event.cat)),
-            self._number(self.strings.names, _text(event.name)),
+            self.strings.categories.number(_text(event.cat)),
+            self.strings.names.number(_text(event.name)),
             0,
             0,
             ord(event.ph),
@@ -85,15 +82,8 @@ class DecodedColumns:
         )
 
     def _thread(self, event: Event) -> int:
-        thread: Thread = number_or_text(_or_none(event.pid)), number_or_text(_or_none(event.tid))
-        return self._number(self.strings.threads, thread)
-
-    def _number(self, known: list[Any], value: Any) -> int:
-        numbers = self._numbers.setdefault(id(known), {})
-        number = numbers.setdefault(value, len(numbers))
-        if number == len(known):
-            known.append(value)
-        return number
+        thread = number_or_text(_or_none(event.pid)), number_or_text(_or_none(event.tid))
+        return self.strings.threads.number(thread)
 
 
 def decode_arguments(args: bytes) -> dict[str, Raw]:
