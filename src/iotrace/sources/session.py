@@ -179,7 +179,7 @@ def open_session(path: Path, progress: Callable[[str], None] = lambda _: None) -
     progress("reading the POSIX calls")
     posix = [launch.path / names.POSIX for launch in found]
     calls = read_posix(*posix, own_logs=_own_logs(processes), clocks=clocks)
-    paths = Paths(path, found[0].manifest.cwd, {*calls.files, *_read_path_files(processes)})
+    paths = Paths(path, found[0].manifest.cwd, {*calls.files, *read_path_files(processes)})
     prefixes = {prefix for process in processes for prefix in process.identity.prefixes}
     session_prefix = str(path.resolve())
     is_data = np.array(
@@ -206,7 +206,7 @@ def _own_logs(processes: list[Process]) -> OwnLogs:
     return OwnLogs(since_ns, frozenset(process.pid for process in processes))
 
 
-def _read_path_files(processes: list[Process]) -> set[str]:
+def read_path_files(processes: list[Process]) -> set[str]:
     """The files that the agents' spans name."""
     return {
         process.texts[number]

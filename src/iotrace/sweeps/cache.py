@@ -7,13 +7,11 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from iotrace.sources.session import open_session
+from iotrace.sources.session import open_session, read_path_files
 
 # What state the page cache was in before a run.
 AS_IS, COLD, WARM = "asis", "cold", "warm"
-NOT_COLD, NOT_WARM = "cannot be cold", "cannot be warm"
 
-_UNKNOWN_FILES = "the data files are unknown: iotrace saw the command read none"
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _PROBES = 16
 _ATTEMPTS, _PAUSE_SECONDS = 20, 0.02
@@ -23,42 +21,23 @@ _CHUNK_BYTES = 4 << 20
 def data_files(session: Path) -> list[str]:
     """The files that the run of `session` read and that still exist, sorted."""
     opened = open_session(session)
-    read = {opened.paths.absolute(file) for file in opened.calls.files}
-    read |= {
-        opened.paths.absolute(process.texts[number])
-        for process in opened.processes
-        for number in set(process.spans["file"].tolist())
-        if number in process.texts
-    }
-    found: set[str] = set()
-    for path in read:
-        if os.path.isdir(path):  # a zarr array is named by its directory; its chunks are files of their own
-            continue
-        if os.path.isfile(path):
-            found.add(path)
-    return sorted(found)
+    read = {*opened.calls.files, *read_path_files(opened.processes)}
+    # A zarr array is named by its directory; its chunks are files of their own.
+    return sorted({path for path in map(opened.paths.absolute, read) if os.path.isfile(path)})
 
 
-def make_cold(files: Sequence[str]) -> tuple[str, str]:
-    """Drop `files` from the page cache: COLD, or NOT_COLD and the reason."""
+def prepare(wanted: str, files: Sequence[str]) -> tuple[str, str]:
+    """Drop `files` from the page cache (COLD) or read them into it (WARM).
+
+    Returns `wanted`, or ``cannot be`` it and the reason.
+    """
     if not files:
-        return NOT_COLD, _UNKNOWN_FILES
-    kept = drop(files)
-    if not kept:
-        return COLD, ""
-    return NOT_COLD, f"{len(kept)} of {len(files)} data files stay in the page cache, such as {kept[0]}"
-
-
-def make_warm(files: Sequence[str]) -> tuple[str, str]:
-    """Read `files` into the page cache: WARM, or NOT_WARM and the reason."""
-    if not files:
-        return NOT_WARM, _UNKNOWN_FILES
-    missing = fill(files)
-    if not missing:
-        return WARM, ""
-    return NOT_WARM, (
-        f"{len(missing)} of {len(files)} data files do not fit the page cache, such as {missing[0]}"
-    )
+        return f"cannot be {wanted}", "the data files are unknown: iotrace saw the command read none"
+    left = drop(files) if wanted == COLD else fill(files)
+    if not left:
+        return wanted, ""
+    outcome = "stay in the page cache" if wanted == COLD else "do not fit the page cache"
+    return f"cannot be {wanted}", f"{len(left)} of {len(files)} data files {outcome}, such as {left[0]}"
 
 
 def drop(files: Iterable[str]) -> list[str]:

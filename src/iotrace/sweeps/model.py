@@ -24,7 +24,6 @@ class Model:
     production_ms: float
     cpu_ms: float | None
     cores: int
-    from_workers: int
 
     def per_second(self, workers: int) -> float:
         """Steps per second with `workers` workers; 0 workers make each batch between two steps."""
@@ -46,11 +45,10 @@ def model_of(runs: list[SweepRun], cores: int) -> Model | None:
     source = min(usable, key=lambda run: (run.workers == 0, run.workers))
     assert source.compute_ms is not None
     assert source.production_ms is not None
-    assert source.workers is not None
     cpu_ms = None
     if source.cpu_pct_mean is not None and source.step_ms is not None:
         cpu_ms = source.cpu_pct_mean / 100 * source.step_ms
-    return Model(source.compute_ms, source.production_ms, cpu_ms, cores, source.workers)
+    return Model(source.compute_ms, source.production_ms, cpu_ms, cores)
 
 
 def stopped_by(run: SweepRun, model: Model) -> str | None:

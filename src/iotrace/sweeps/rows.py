@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from iotrace.sweeps.cache import COLD, WARM
 from iotrace.sweeps.grid import WORKERS
@@ -48,7 +47,7 @@ def _row(
     t1_ms = ceiling.step_ms if ceiling else None
     step_ms = _mean([run.step_ms for run in good])
     compute_ms = _mean([run.compute_ms for run in good])
-    stalls = _stalls(good, cold, t1_ms)
+    prep_stall_ms, fetch_stall_ms, why = _stalls(good, cold, t1_ms)
     failed = next((run for run in runs if not run.ok), None)
     workers = good[0].workers if good else _asked(params)
     status = "ok" if good else failed.status if failed else "not run"
@@ -69,44 +68,37 @@ def _row(
         rss_peak_bytes=max((run.rss_peak_bytes for run in good if run.rss_peak_bytes), default=None),
         predicted_per_second=model.per_second(workers) if model and workers is not None else None,
         stopped_by=stopped_by(good[0], model) if good and model else None,
-        prep_stall_ms=stalls.prep_ms,
-        fetch_stall_ms=stalls.fetch_ms,
+        prep_stall_ms=prep_stall_ms,
+        fetch_stall_ms=fetch_stall_ms,
         noisy=_noisy(good),
         ended=any(run.ended for run in good),
         status=status,
-        reason=failed.reason if failed else stalls.why,
+        reason=failed.reason if failed else why,
         sessions=[run.session for run in runs],
     )
 
 
-@dataclass(frozen=True)
-class _Stalls:
-    """What preparing and fetching cost a step, in ms; None where unknown, for the reason `why`."""
+def _stalls(
+    points: list[SweepRun], cold: list[SweepRun], t1_ms: float | None
+) -> tuple[float | None, float | None, str]:
+    """T3 - T1 and T2 - T3 of DS-Analyzer, in ms a step, and why one of them is unknown.
 
-    prep_ms: float | None = None
-    fetch_ms: float | None = None
-    why: str = ""
-
-
-def _stalls(points: list[SweepRun], cold: list[SweepRun], t1_ms: float | None) -> _Stalls:
-    """T3 - T1 and T2 - T3 of DS-Analyzer, from runs whose page cache was as asked.
-
-    T1 trains from memory, T2 (`cold`) reads from storage, T3 (`points`) from the page cache.
+    T1 trains from memory, T2 (`cold`) reads from storage, T3 (`points`) from the page cache. Runs whose page
+    cache was not as asked do not count.
     """
     if not cold or not points:
-        return _Stalls()
+        return None, None, ""
     t2_ms = _mean([run.step_ms for run in cold if run.ok and run.cache == COLD])
     t3_ms = _mean([run.step_ms for run in points if run.cache == WARM])
     if t3_ms is None:
-        return _Stalls(
-            why="prep_stall_ms and fetch_stall_ms are unknown: the data files were not in the page cache"
-        )
+        why = "prep_stall_ms and fetch_stall_ms are unknown: the data files were not in the page cache"
+        return None, None, why
     prep_ms = None if t1_ms is None else t3_ms - t1_ms
     if t2_ms is not None:
-        return _Stalls(prep_ms, t2_ms - t3_ms)
+        return prep_ms, t2_ms - t3_ms, ""
     failed = next((run for run in cold if not run.ok), None)
     why = "the data files stayed in the page cache" if failed is None else f"cold run: {failed.reason}"
-    return _Stalls(prep_ms, None, f"fetch_stall_ms is unknown: {why}")
+    return prep_ms, None, f"fetch_stall_ms is unknown: {why}"
 
 
 def ceiling_of(runs: Sequence[SweepRun]) -> Ceiling | None:

@@ -40,12 +40,8 @@ class Sweep:
 
     def missing(self) -> list[Request]:
         """The runs that have no usable result yet, in their order."""
-        done = {_key(run) for run in self.runs if run.ok}
-        return [
-            request
-            for request in self.requests()
-            if (request.kind, tuple(request.params.items()), request.repeat) not in done
-        ]
+        done = [_key(run) for run in self.runs if run.ok]
+        return [request for request in self.requests() if _key(request) not in done]
 
     def run(
         self,
@@ -96,7 +92,7 @@ class Sweep:
         """Bring the page cache to what the run wants; returns the state it is in (see `cache`)."""
         if self.plan.cache == "asis" or request.kind in ("scout", "ceiling"):
             return cache.AS_IS
-        found, problem = (cache.make_cold if request.kind == "cold" else cache.make_warm)(files)
+        found, problem = cache.prepare(cache.COLD if request.kind == "cold" else cache.WARM, files)
         if problem and problem not in self._state.warnings:
             self._state.warnings.append(problem)
         return found
@@ -154,8 +150,8 @@ def open_sweep(
     return Sweep(kept, directory.resolve(), cores or len(os.sched_getaffinity(0)))
 
 
-def _key(run: SweepRun) -> tuple[str, tuple[tuple[str, str], ...], int]:
-    return run.kind, tuple(run.params.items()), run.repeat
+def _key(run: SweepRun | Request) -> tuple[str, dict[str, str], int]:
+    return run.kind, run.params, run.repeat
 
 
 def _name(params: dict[str, str]) -> str:
