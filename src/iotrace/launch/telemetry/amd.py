@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from iotrace.launch.telemetry import Record
-from iotrace.launch.telemetry.gpus import SELDOM, Device, Emit, Figure, FigureError, UnavailableError
+from iotrace.launch.telemetry.gpus import SELDOM, Device, Emit, Figure, FigureError, UnavailableError, gauge
 
 
 def find(emit: Emit) -> list[Device]:
@@ -43,10 +43,14 @@ def _device(smi: ModuleType, handle: object, index: int) -> Device:
     kinds = smi.AmdSmiMemoryType, smi.AmdSmiTemperatureType, smi.AmdSmiTemperatureMetric, smi.AmdSmiClkType
     memory, sensor, metric, clock = kinds
 
-    def energy() -> Record:
+    def energy() -> float:
         count = ask("amdsmi_get_energy_count")
         counter = _number(count, "energy_accumulator", "power")
-        return {"energy_j": counter * _number(count, "counter_resolution") / 1e6}  # in uJ
+        return counter * _number(count, "counter_resolution") / 1e6  # in uJ
+
+    def power() -> float:
+        fields = "current_socket_power", "average_socket_power", "socket_power"
+        return _number(ask("amdsmi_get_power_info"), *fields)
 
     def mhz(kind: object) -> float:
         return _number(ask("amdsmi_get_clock_info", kind), "clk", "cur_clk")
@@ -63,35 +67,18 @@ def _device(smi: ModuleType, handle: object, index: int) -> Device:
         "name": str((known(lambda: ask("amdsmi_get_gpu_asic_info")) or {}).get("market_name", "")),
         "memory_total_bytes": known(lambda: ask("amdsmi_get_gpu_memory_total", memory.VRAM)),
     }
-    return Device(
-        about,
-        [
-            Figure(
-                "utilisation",
-                lambda: {"util_pct": _number(ask("amdsmi_get_gpu_activity"), "gfx_activity")},
-            ),
-            Figure("memory", lambda: {"memory_bytes": ask("amdsmi_get_gpu_memory_usage", memory.VRAM)}),
-            Figure(
-                "power",
-                lambda: {
-                    "power_w": _number(
-                        ask("amdsmi_get_power_info"),
-                        "current_socket_power",
-                        "average_socket_power",
-                        "socket_power",
-                    )
-                },
-            ),
-            Figure("energy", energy),
-            Figure("processes", processes, SELDOM),
-            Figure("SM clock", lambda: {"sm_clock_mhz": mhz(clock.GFX)}),
-            Figure("memory clock", lambda: {"memory_clock_mhz": mhz(clock.MEM)}),
-            Figure(
-                "temperature",
-                lambda: {"temperature_c": ask("amdsmi_get_temp_metric", sensor.HOTSPOT, metric.CURRENT)},
-            ),
-        ],
-    )
+    temperature = "amdsmi_get_temp_metric", sensor.HOTSPOT, metric.CURRENT
+    figures = [
+        gauge("utilisation", "util_pct", lambda: _number(ask("amdsmi_get_gpu_activity"), "gfx_activity")),
+        gauge("memory", "memory_bytes", lambda: ask("amdsmi_get_gpu_memory_usage", memory.VRAM)),
+        gauge("power", "power_w", power),
+        gauge("energy", "energy_j", energy),
+        Figure("processes", processes, SELDOM),
+        gauge("SM clock", "sm_clock_mhz", lambda: mhz(clock.GFX)),
+        gauge("memory clock", "memory_clock_mhz", lambda: mhz(clock.MEM)),
+        gauge("temperature", "temperature_c", lambda: ask(*temperature)),
+    ]
+    return Device(about, figures)
 
 
 def _number(record: Record, *fields: str) -> float:

@@ -44,6 +44,11 @@ class Figure(NamedTuple):
     every: int = 1
 
 
+def gauge(name: str, field: str, read: Callable[[], object]) -> Figure:
+    """Make a figure of one field."""
+    return Figure(name, lambda: {field: read()})
+
+
 class Device:
     """An accelerator, or an instance of a divided one (MIG). `about` holds its index, uuid and name."""
 

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from iotrace.launch.telemetry import Record
-from iotrace.launch.telemetry.gpus import SELDOM, Device, Emit, Figure, FigureError, UnavailableError
+from iotrace.launch.telemetry.gpus import SELDOM, Device, Emit, Figure, FigureError, UnavailableError, gauge
 
 _KIB = 1 << 10
 # NVML_GPU_UTILIZATION_SAMPLES, NVML_MEMORY_UTILIZATION_SAMPLES, NVML_TOTAL_POWER_SAMPLES
@@ -81,29 +81,27 @@ class _Nvidia:
             "memory_total_bytes": None,
         }
         try:
-            about["memory_total_bytes"] = self._memory()["memory_total_bytes"]
+            about["memory_total_bytes"] = self._memory().total
         except FigureError:  # reported when it is read as a figure
             pass
         figures = [
-            Figure("memory", lambda: {"memory_bytes": self._memory()["memory_bytes"]}),
+            gauge("memory", "memory_bytes", lambda: self._memory().used),
             Figure("processes", self._processes, SELDOM),
         ]
         if instance is None:
-            energy = nvml.nvmlDeviceGetTotalEnergyConsumption
             figures += [
                 Figure("utilisation", self._utilisation),
-                Figure("utilisation samples", lambda: self._samples("util_samples", _UTILISATION, 1)),
-                Figure(
-                    "memory utilisation samples",
-                    lambda: self._samples("memory_util_samples", _MEMORY_UTILISATION, 1),
+                self._samples("utilisation samples", "util_samples", _UTILISATION),
+                self._samples("memory utilisation samples", "memory_util_samples", _MEMORY_UTILISATION),
+                gauge("power", "power_w", lambda: self._ask(nvml.nvmlDeviceGetPowerUsage) / 1e3),
+                self._samples("power samples", "power_samples", _POWER, 1e-3),
+                gauge(
+                    "energy", "energy_j", lambda: self._ask(nvml.nvmlDeviceGetTotalEnergyConsumption) / 1e3
                 ),
-                Figure("power", lambda: {"power_w": self._ask(nvml.nvmlDeviceGetPowerUsage) / 1e3}),
-                Figure("power samples", lambda: self._samples("power_samples", _POWER, 1e-3)),
-                Figure("energy", lambda: {"energy_j": self._ask(energy) / 1e3}),
-                Figure("SM clock", lambda: {"sm_clock_mhz": self._clock(nvml.NVML_CLOCK_SM)}),
-                Figure("memory clock", lambda: {"memory_clock_mhz": self._clock(nvml.NVML_CLOCK_MEM)}),
-                Figure("temperature", self._temperature),
-                Figure("clock event reasons", self._reasons),
+                gauge("SM clock", "sm_clock_mhz", lambda: self._clock(nvml.NVML_CLOCK_SM)),
+                gauge("memory clock", "memory_clock_mhz", lambda: self._clock(nvml.NVML_CLOCK_MEM)),
+                gauge("temperature", "temperature_c", self._temperature),
+                gauge("clock event reasons", "clock_reasons", self._reasons),
                 Figure("PCIe throughput", self._pcie, SELDOM),  # NVML measures for 20 ms while one waits
             ]
         return Device(about, figures)
@@ -134,20 +132,22 @@ class _Nvidia:
                 raise
             return older()
 
-    def _memory(self) -> dict[str, int]:
+    def _memory(self) -> Any:
         # The first version counts what the driver keeps for itself as used.
         nvml = self._nvml
-        memory = self._either(
+        return self._either(
             lambda: self._ask(nvml.nvmlDeviceGetMemoryInfo, nvml.nvmlMemory_v2),
             lambda: self._ask(nvml.nvmlDeviceGetMemoryInfo),
         )
-        return {"memory_bytes": memory.used, "memory_total_bytes": memory.total}
 
     def _utilisation(self) -> Record:
         rates = self._ask(self._nvml.nvmlDeviceGetUtilizationRates)
         return {"util_pct": rates.gpu, "memory_util_pct": rates.memory}
 
-    def _samples(self, field: str, kind: int, factor: float) -> Record:
+    def _samples(self, name: str, field: str, kind: int, factor: float = 1) -> Figure:
+        return Figure(name, lambda: self._read_samples(field, kind, factor))
+
+    def _read_samples(self, field: str, kind: int, factor: float) -> Record:
         """Return what the driver has buffered since the last call: [us of CLOCK_REALTIME, value] pairs."""
         try:
             kind_of_value, samples = self._ask(self._nvml.nvmlDeviceGetSamples, kind, self._seen_us[kind])
@@ -175,28 +175,23 @@ class _Nvidia:
     def _clock(self, kind: int) -> int:
         return int(self._ask(self._nvml.nvmlDeviceGetClockInfo, kind))
 
-    def _temperature(self) -> Record:
-        nvml = self._nvml
-        return {"temperature_c": self._ask(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU)}
+    def _temperature(self) -> Any:
+        return self._ask(self._nvml.nvmlDeviceGetTemperature, self._nvml.NVML_TEMPERATURE_GPU)
 
-    def _reasons(self) -> Record:
+    def _reasons(self) -> Any:
         nvml = self._nvml
-        return {
-            "clock_reasons": self._either(
-                lambda: self._ask(nvml.nvmlDeviceGetCurrentClocksEventReasons),
-                lambda: self._ask(nvml.nvmlDeviceGetCurrentClocksThrottleReasons),
-            )
-        }
+        return self._either(
+            lambda: self._ask(nvml.nvmlDeviceGetCurrentClocksEventReasons),
+            lambda: self._ask(nvml.nvmlDeviceGetCurrentClocksThrottleReasons),
+        )
 
     def _pcie(self) -> Record:
         nvml = self._nvml
+        counters = {"sent": nvml.NVML_PCIE_UTIL_TX_BYTES, "received": nvml.NVML_PCIE_UTIL_RX_BYTES}
         return {
-            "pcie_sent_bytes_per_s": self._throughput(nvml.NVML_PCIE_UTIL_TX_BYTES),
-            "pcie_received_bytes_per_s": self._throughput(nvml.NVML_PCIE_UTIL_RX_BYTES),
+            f"pcie_{way}_bytes_per_s": self._ask(nvml.nvmlDeviceGetPcieThroughput, counter) * _KIB
+            for way, counter in counters.items()
         }
-
-    def _throughput(self, counter: int) -> int:
-        return int(self._ask(self._nvml.nvmlDeviceGetPcieThroughput, counter)) * _KIB
 
     def _processes(self) -> Record:
         """Return [pid, bytes] pairs; bytes are None where the driver hides them, as in some containers."""
