@@ -69,11 +69,6 @@ def check_synchronised(state: int, status: int, max_error_us: int) -> Check:
     return ok("clock-sync", f"CLOCK_REALTIME is synchronised, to within {max_error_us / 1000:.1f} ms")
 
 
-def clock_source() -> Check:
-    """Check this machine's clock source."""
-    return check_clock_source(SOURCE, read_cost_ns())
-
-
 def synchronised() -> Check:
     """Check this machine's CLOCK_REALTIME."""
     timex = _Timex()  # modes 0: nothing is set

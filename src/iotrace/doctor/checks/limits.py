@@ -62,11 +62,6 @@ def _shown(name: str, value: int) -> str:
     return size(value) if name in ("locked memory", "file size") else str(value)
 
 
-def shm(workers: int | None) -> Check:
-    """Check this machine's shared memory."""
-    return check_shm(SHM, workers)
-
-
 def limits() -> Check:
     """Check this process's limits."""
     kinds = {

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -75,13 +76,13 @@ class Strings:
     collective_ranges: list[bool] = field(default_factory=list)  # by name
 
 
-class Metadata(NamedTuple):
+class Metadata(msgspec.Struct, gc=False):
     """A metadata event; `args` is JSON, empty where it has none."""
 
-    name: str
-    pid: int | str | None
-    tid: int | str | None
-    args: bytes
+    name: str = ""
+    pid: int | str | None = None
+    tid: int | str | None = None
+    args: msgspec.Raw = msgspec.Raw(b"")
 
 
 @dataclass

@@ -172,9 +172,9 @@ def _paired(
     return events.select(kept), len(begins) - len(both)
 
 
-def _name_of(args: bytes) -> str:
+def _name_of(args: msgspec.Raw) -> str:
     try:
-        found = msgspec.json.decode(args) if args else None
+        found = msgspec.json.decode(args) if bytes(args) else None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ""
     name = found.get("name") if isinstance(found, dict) else None

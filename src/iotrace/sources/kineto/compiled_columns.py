@@ -26,19 +26,11 @@ _NAMES, _CATEGORIES, _THREADS, _FLOW_CATEGORIES = range(4)
 _NO_MEMORY = 4
 _CAPACITY = 1 << 15
 _BETWEEN = b"\xff"  # of pid and tid
-_Identity = int | str | None
-
-
-class _MetadataEvent(msgspec.Struct, gc=False):
-    name: str = ""
-    pid: _Identity = None
-    tid: _Identity = None
-    args: msgspec.Raw = msgspec.Raw(b"")
 
 
 _decode_strings = msgspec.json.Decoder(list[str]).decode
-_decode_identities = msgspec.json.Decoder(list[_Identity]).decode
-_decode_metadata = msgspec.json.Decoder(_MetadataEvent).decode
+_decode_identities = msgspec.json.Decoder(list[int | str | None]).decode
+_decode_metadata = msgspec.json.Decoder(Metadata).decode
 
 
 class _Counts(ctypes.Structure):
@@ -91,7 +83,7 @@ class ColumnScan:
         batch = ColumnBatch(
             events,
             self._flow_ends[: counts.flow_ends],
-            [_metadata(text[begin:end]) for begin, end in bounds],
+            [_decode_metadata(text[begin:end].translate(CONTROLS)) for begin, end in bounds],
             self.strings,
             arguments,
         )
@@ -133,8 +125,3 @@ def _array(tokens: list[bytes], absent: bytes) -> bytes:
 def _thread(token: bytes) -> Thread:
     pid, tid = _decode_identities(_array(token.split(_BETWEEN), b"null"))
     return number_or_text(pid), number_or_text(tid)
-
-
-def _metadata(event: bytes) -> Metadata:
-    found = _decode_metadata(event.translate(CONTROLS))
-    return Metadata(found.name, found.pid, found.tid, bytes(found.args))

@@ -50,10 +50,10 @@ class DecodedColumns:
         ):
             if len(event.ph) != 1:
                 continue
-            args = b"" if event.args is UNSET else bytes(event.args)
+            args = Raw(b"") if event.args is UNSET else event.args
             if event.ph in EVENT_PHASES:
                 events.append((start_ns, duration_ns, *self._event(event, args)))
-                arguments.append(args)
+                arguments.append(bytes(args))
             elif event.ph in FLOW_PHASES:
                 category = self.strings.flow_categories.number(_text(event.cat))
                 flow_ends.append((start_ns, _id(event.id), self._thread(event), category, ord(event.ph)))
@@ -67,8 +67,8 @@ class DecodedColumns:
             arguments.__getitem__,
         )
 
-    def _event(self, event: Event, args: bytes) -> tuple[int, ...]:
-        decoded = decode_arguments(args)
+    def _event(self, event: Event, args: Raw) -> tuple[int, ...]:
+        decoded = _decode_arguments(args)
         integers = [_integer(decoded.get(key)) for key in INTEGERS]
         return (
             *integers,
@@ -86,10 +86,10 @@ class DecodedColumns:
         return self.strings.threads.number(thread)
 
 
-def decode_arguments(args: bytes) -> dict[str, Raw]:
+def _decode_arguments(args: Raw) -> dict[str, Raw]:
     """The arguments by their keys, as they are written; none where they are no object."""
     try:
-        return _arguments(args) if args else {}
+        return _arguments(args) if bytes(args) else {}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
 
