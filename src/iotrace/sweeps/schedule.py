@@ -10,20 +10,32 @@ from pathlib import Path
 import msgspec
 
 from iotrace.errors import IotraceError, UsageError
-from iotrace.sweeps import cache, state
+from iotrace.session.manifest import write_atomically
+from iotrace.sweeps import cache
 from iotrace.sweeps.advice import advise
 from iotrace.sweeps.execute import Executor, Request, tail
 from iotrace.sweeps.grid import warnings_of
 from iotrace.sweeps.plan import SweepPlan
 from iotrace.sweeps.results import SCHEMA_VERSION, SweepResult, SweepRun
 from iotrace.sweeps.rows import ceiling_of, rows
-from iotrace.sweeps.state import SweepState
+
+_STATE = "sweep.json"
+_FORMAT = 1
+
+
+class _State(msgspec.Struct, kw_only=True):
+    """What is on disk: the plan, the runs so far, and the warnings that they gave."""
+
+    format: int = _FORMAT
+    plan: SweepPlan
+    runs: list[SweepRun] = []
+    warnings: list[str] = []
 
 
 class Sweep:
     """A sweep in `directory`, on a machine with `cores` CPU cores."""
 
-    def __init__(self, state: SweepState, directory: Path, cores: int) -> None:
+    def __init__(self, state: _State, directory: Path, cores: int) -> None:
         self.plan = state.plan
         self.directory = directory
         self.cores = cores
@@ -65,7 +77,7 @@ class Sweep:
             _keep_earlier(request.directory)
             run = msgspec.structs.replace(executor(request), cache=prepared)
             self._state.runs = [old for old in self.runs if _key(old) != _key(run)] + [run]
-            state.save(self._state, self.directory)
+            _save(self._state, self.directory)
             after(run)
             if len(self.runs) == 1 or request.kind in ("ceiling", "scout"):
                 self._stop_if_hopeless(run)
@@ -146,8 +158,59 @@ def open_sweep(
         UsageError: there is something else at `directory`.
     """
     directory = directory or Path(time.strftime("iotrace-sweep-%Y%m%d-%H%M%S"))
-    kept = (state.load if resume else state.create)(plan, directory)
+    kept = (_load if resume else _create)(plan, directory)
     return Sweep(kept, directory.resolve(), cores or len(os.sched_getaffinity(0)))
+
+
+def _save(state: _State, directory: Path) -> None:
+    """Write `state` into `directory`: it is replaced whole or not at all."""
+    write_atomically(directory / _STATE, msgspec.json.format(msgspec.json.encode(state), indent=2))
+
+
+def _create(plan: SweepPlan, directory: Path) -> _State:
+    """Make the directory of a new sweep.
+
+    Raises:
+        UsageError: something is there already, or it cannot be written.
+    """
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        what = "holds a sweep" if (directory / _STATE).exists() else "exists and is no sweep"
+        raise UsageError(
+            f"{directory} {what}", "choose another directory with -o DIR, or continue with --resume"
+        )
+    state = _State(plan=plan)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        _save(state, directory)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write to {directory}: {error.strerror}", "choose another with -o DIR"
+        ) from error
+    return state
+
+
+def _load(plan: SweepPlan, directory: Path) -> _State:
+    """Read the sweep at `directory`; the state has `plan`, which may have more points or repeats.
+
+    Raises:
+        UsageError: there is no sweep, it is damaged, or it has another command, --steps or --cache.
+    """
+    try:
+        state = msgspec.json.decode((directory / _STATE).read_bytes(), type=_State)
+    except OSError as error:
+        raise UsageError(f"{directory} holds no sweep to resume", "omit --resume to begin one") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"{directory / _STATE} is damaged: {error}", "begin a new sweep with another -o DIR"
+        ) from error
+    for what in ("command", "steps", "cache"):
+        before, now = getattr(state.plan, what), getattr(plan, what)
+        if before != now:
+            raise UsageError(
+                f"{directory} is a sweep with another {what}: {before!r}, not {now!r}",
+                "give the same command, --steps and --cache, or another -o DIR",
+            )
+    return _State(plan=plan, runs=state.runs, warnings=state.warnings)
 
 
 def _key(run: SweepRun | Request) -> tuple[str, dict[str, str], int]:
