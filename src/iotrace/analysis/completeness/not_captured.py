@@ -100,8 +100,7 @@ def _unseen_loops(analysis: SessionAnalysis) -> list[NotCaptured]:
     session, loops = analysis.session, [one.loop for one in analysis.ranks]
     delivered = any(loop.marked or (loop.primary and loop.primary.deliveries) for loop in loops)
     if loops and not delivered and session.exit_code:
-        why = f"the command failed (exit code {session.exit_code}) before a batch was delivered"
-        return [NotCaptured("steps and data wait", why)]  # its failure is what to mend
+        return [_failed_early(session.exit_code)]
     if loops and not any(loop.marked or loop.primary for loop in loops):
         why = "no torch.utils.data.DataLoader was iterated"
         return [NotCaptured("steps and data wait", why, f"wrap the loop's source: {_WRAP}")]
@@ -114,6 +113,12 @@ def _unseen_loops(analysis: SessionAnalysis) -> list[NotCaptured]:
         for rank, loop in zip(session.ranks, loops, strict=True)
         if loop.marked and loop.primary is None
     ]
+
+
+def _failed_early(exit_code: int) -> NotCaptured:
+    """Explain a command that failed before any loop could be seen: its failure is what to mend."""
+    why = f"the command failed (exit code {exit_code}) before a batch was delivered"
+    return NotCaptured("steps and data wait", why)
 
 
 def _telemetry(session: Session) -> list[NotCaptured]:
