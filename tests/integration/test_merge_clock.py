@@ -18,7 +18,7 @@ from rich.console import Console
 
 from iotrace.analysis.rank import SessionAnalysis
 from iotrace.analysis.report import analyse
-from iotrace.merge.inputs import identify
+from iotrace.merge.input_files import identify
 from iotrace.merge.plan import Options
 from iotrace.merge.run import merge
 from iotrace.merge.survey import Wants, survey

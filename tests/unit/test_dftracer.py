@@ -12,7 +12,7 @@ from msgspec import UNSET
 
 from iotrace.sources.byte_stream import blocks
 from iotrace.sources.dftracer.calls import read_posix
-from iotrace.sources.dftracer.chrome_events import LogReader
+from iotrace.sources.dftracer.chrome_events import DftracerReader
 from iotrace.sources.dftracer.lines import pool_of
 
 Seen = tuple[list[tuple[int, int, int, str, str]], list[str]]
@@ -48,7 +48,7 @@ def by_report(path: Path) -> Seen:
 def by_merge(path: Path) -> Seen:
     problems: list[str] = []
     whole = b"".join(blocks(path, []))
-    reader = LogReader(pool_of(whole))
+    reader = DftracerReader(pool_of(whole))
     found = []
     for batch in reader.batches(blocks(path, problems)):
         for row, event in enumerate(batch.events):

@@ -13,7 +13,7 @@ from iotrace.cli.report import report
 from iotrace.errors import TraceError
 from iotrace.sources.byte_stream import blocks
 from iotrace.sources.chrome.raw_batch import text_scan
-from iotrace.sources.chrome.reader import Scanner
+from iotrace.sources.chrome.reader import ChromeReader
 from iotrace.sources.kineto.reader import read_kineto
 from iotrace.sources.kineto.trace import KinetoTrace
 from tests.support.mutate import ARRAY, KINETO, mutated
@@ -47,16 +47,16 @@ ODD = b"""[
 def _as_text(path: Path) -> Found:
     """Times, phases, tracks and names of what a report takes from a trace, and the problems."""
     problems: list[str] = []
-    scanner = Scanner(text_scan())
+    reader = ChromeReader(text_scan())
     found = []
-    for batch in scanner.batches(blocks(path, problems)):
+    for batch in reader.batches(blocks(path, problems)):
         for row, phase in enumerate(batch.phases.tolist()):
             if phase in b"XiI":
                 duration = max(0, int(batch.duration_ns[row])) if phase == ord("X") else 0
                 name = batch.value(row, "name")
                 name = name.translate(_CONTROLS) if isinstance(name, str) else ""
                 found.append((int(batch.start_ns[row]), duration, name))
-    return found, problems + scanner.problems
+    return found, problems + reader.problems
 
 
 def _as_columns(path: Path) -> tuple[Found, KinetoTrace | None]:

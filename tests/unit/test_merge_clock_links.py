@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from iotrace.errors import IotraceError
 from iotrace.merge.clocks.alignment import link
 from iotrace.merge.clocks.clock_map import ClockLink
-from iotrace.merge.inputs import CHROME, DFTRACER, SESSION, Source
-from iotrace.merge.record import Input
+from iotrace.merge.input import Input
+from iotrace.merge.input_files import CHROME, DFTRACER, SESSION, InputFile
 from iotrace.merge.survey import Survey
 
 EPOCH_NS = 1_795_000_000_123_456_789
@@ -52,7 +52,7 @@ def _rank(
 def _link(*surveys: Survey, kinds: tuple[str, ...] = (), **options: bool) -> list[ClockLink]:
     kinds = kinds or (CHROME,) * len(surveys)
     inputs = [
-        Input(Source(Path(f"{index}.json"), kind, f"{index}.json"), survey)
+        Input(InputFile(Path(f"{index}.json"), kind, f"{index}.json"), survey)
         for index, (kind, survey) in enumerate(zip(kinds, surveys, strict=True))
     ]
     link(inputs, options.get("align_start", False), options.get("strict", False))

@@ -18,7 +18,7 @@ from iotrace.merge.rewrite import Rewriter
 from iotrace.merge.selection import Selection
 from iotrace.sources.chrome import compiled_scan
 from iotrace.sources.chrome.raw_batch import text_scan
-from iotrace.sources.chrome.reader import Scanner
+from iotrace.sources.chrome.reader import ChromeReader
 from iotrace.timeline.writers.chrome_json import ChromePart, opening
 from iotrace.timeline.writers.id_map import Tracks
 from iotrace.timeline.writers.spill import Spill
@@ -60,7 +60,7 @@ events = st.fixed_dictionaries(
 
 def _converted(document: bytes, directory: Path, keep_text: bool) -> tuple[list[Any], Any]:
     """The events of the part that is made of `document`, and what was counted."""
-    scanner = Scanner(text_scan() if keep_text else None)
+    reader = ChromeReader(text_scan() if keep_text else None)
     spill, flows = Spill(directory / "rows"), FlowCheck(directory / "flows")
     part = directory / "part"
     tracks = Tracks(1, 3, {})
@@ -68,10 +68,10 @@ def _converted(document: bytes, directory: Path, keep_text: bool) -> tuple[list[
         tracks, sink := ChromePart(part, 0), spill, flows, ClockMap(5, 20_000.0), 0, Selection()
     )
     blocks: Iterator[bytes] = (document[at : at + 700] for at in range(0, len(document), 700))
-    for batch in scanner.batches(blocks):
+    for batch in reader.batches(blocks):
         rewriter.take(batch)
     moved = sink.finish(spill, tracks, delete_unbound=False)
-    counted = (rewriter.read, rewriter.written, moved, flows.backwards(), scanner.lost_events)
+    counted = (rewriter.read, rewriter.written, moved, flows.backwards(), reader.lost_events)
     spill.close()
     flows.close()
     lines = part.read_text().removeprefix(opening(0).decode()).removesuffix(",\n")
@@ -168,5 +168,5 @@ def test_times_are_rounded_as_pythons_decimals_are(written: str, ns: int) -> Non
 
 def test_more_tracks_than_one_call_knows() -> None:
     document = b"[" + b",".join(b'{"ph":"X","ts":1,"dur":1,"pid":%d}' % pid for pid in range(9000)) + b"]"
-    batches = list(Scanner(text_scan()).batches(iter([document])))
+    batches = list(ChromeReader(text_scan()).batches(iter([document])))
     assert [pid for batch in batches for pid, _ in batch.tracks] == list(range(9000))

@@ -19,7 +19,7 @@ from iotrace.merge.rewrite import Rewriter
 from iotrace.merge.selection import Selection
 from iotrace.sources.chrome import compiled_scan
 from iotrace.sources.chrome.raw_batch import text_scan
-from iotrace.sources.chrome.reader import Scanner
+from iotrace.sources.chrome.reader import ChromeReader
 from iotrace.timeline.writers import compiled_native, native, track_event
 from iotrace.timeline.writers.compiled_native import LABELS
 from iotrace.timeline.writers.id_map import Tracks
@@ -62,12 +62,12 @@ FIRST = [
 
 
 def _part(document: bytes, directory: Path, delete_unbound: bool, keep_text: bool) -> tuple[bytes, Any]:
-    scanner = Scanner(text_scan() if keep_text else None)
+    reader = ChromeReader(text_scan() if keep_text else None)
     spill, flows = Spill(directory / "rows"), FlowCheck(directory / "flows")
     tracks = Tracks(1, 3, {})
     sink = NativePart(directory / "part", 1)
     rewriter = Rewriter(tracks, sink, spill, flows, ClockMap(5, 20_000.0), 0, Selection())
-    for batch in scanner.batches(iter([document])):
+    for batch in reader.batches(iter([document])):
         rewriter.take(batch)
     moved = sink.finish(spill, tracks, delete_unbound)
     spill.close()

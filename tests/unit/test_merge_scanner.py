@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from iotrace.sources.chrome.raw_batch import text_scan
-from iotrace.sources.chrome.reader import Scanner
-from iotrace.sources.dftracer.chrome_events import LogReader
+from iotrace.sources.chrome.reader import ChromeReader
+from iotrace.sources.dftracer.chrome_events import DftracerReader
 from iotrace.sources.dftracer.lines import pool_of
 
 values = st.recursive(
@@ -71,13 +71,13 @@ def _document(found: list[dict[str, Any]], layout: dict[str, Any], bare: bool) -
 def test_every_layout_gives_the_same_events(
     found: list[dict[str, Any]], layout: dict[str, Any], bare: bool, size: int
 ) -> None:
-    scanner = Scanner()
-    batches = list(scanner.batches(_blocks(_document(found, layout, bare), size)))
+    reader = ChromeReader()
+    batches = list(reader.batches(_blocks(_document(found, layout, bare), size)))
     read = [event for batch in batches for event in batch.events]
     starts = [time for batch in batches for time in batch.start_ns.tolist()]
     durations = [time for batch in batches for time in batch.duration_ns.tolist()]
     extras = [batch.extra.get(place, {}) for batch in batches for place in range(len(batch.events))]
-    assert scanner.lost_events == 0
+    assert reader.lost_events == 0
     assert starts == [round(Decimal(event["ts"]) * 1000) for event in found]
     assert durations == [round(Decimal(event["dur"]) * 1000) for event in found]
     for event, extra, expected in zip(read, extras, found, strict=True):
@@ -89,7 +89,7 @@ def test_every_layout_gives_the_same_events(
             assert json.loads(bytes(event.args)) == expected["args"]
         assert extra == ({"unknown": expected["unknown"]} if "unknown" in expected else {})
     if not bare:
-        assert scanner.metadata == {"schemaVersion": 1, "after": [1]}
+        assert reader.metadata == {"schemaVersion": 1, "after": [1]}
 
 
 def test_a_nanosecond_of_1970s_time_is_kept() -> None:
@@ -97,7 +97,7 @@ def test_a_nanosecond_of_1970s_time_is_kept() -> None:
     document = (
         b'[{"ph":"X","ts":1795226512198917.123,"dur":0.001},{"ph":"X","ts":1795226512198917.124,"dur":0.001}]'
     )
-    batches = Scanner().batches(iter([document]))
+    batches = ChromeReader().batches(iter([document]))
     assert [time for batch in batches for time in batch.start_ns.tolist()] == [
         1795226512198917123,
         1795226512198917124,
@@ -118,7 +118,9 @@ def test_slices_that_touch_in_picoseconds_touch_in_nanoseconds(way: str, times_p
         "patiently": ',{"ph":"i","ts":"1"}',
     }.get(way, "")
     found = ",".join(f'{{"ph":"X","ts":{shown(at)},"dur":{shown(end - at)}}}' for at, end in spans)
-    batches = Scanner(text_scan() if way == "as text" else None).batches(iter([f"[{found}{more}]".encode()]))
+    batches = ChromeReader(text_scan() if way == "as text" else None).batches(
+        iter([f"[{found}{more}]".encode()])
+    )
     read = [
         (start, start + duration)
         for batch in batches
@@ -134,7 +136,7 @@ def test_dftracers_log_with_hashes_spelled_out(opening: bytes) -> None:
         b'{"id":1,"name":"read","cat":"POSIX","type":3,"pid":7,"tid":8,"ts":12,"dur":3,'
         b'"ph":1,"args":{"fhash":"f6"}}\n'
     )
-    reader = LogReader(pool_of(log))
+    reader = DftracerReader(pool_of(log))
     read = [event for batch in reader.batches(iter([log])) for event in batch.events]
     assert [(event.ph, event.name) for event in read] == [("M", "FH"), ("X", "read")]
     assert json.loads(bytes(read[1].args)) == {"file": "d.h5", "id": 1, "type": 3, "fhash": "f6"}  # type: ignore[arg-type]
@@ -146,7 +148,7 @@ def test_dftracer_1_with_commas_and_letters() -> None:
         b'[\n{"id":"0","name":"open64","cat":"POSIX","pid":"7","tid":"7",'
         b'"ts":"12","dur":"3","ph":"X","args":{}}\n]\n'
     )
-    reader = LogReader({})
+    reader = DftracerReader({})
     (batch,) = [batch for batch in reader.batches(iter([log])) if batch.events]
     assert batch.start_ns.tolist() == [12_000]
     assert reader.lost_events == 0

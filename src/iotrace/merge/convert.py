@@ -1,4 +1,4 @@
-"""One source to one part of the result: what a process of its own does."""
+"""One input to one part of the result: what a process of its own does."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from typing import Any
 
 from iotrace.merge.clocks.clock_map import ClockMap
 from iotrace.merge.flow_check import FlowCheck
-from iotrace.merge.inputs import CHROME, DFTRACER, Source
+from iotrace.merge.input_files import CHROME, SESSION, InputFile
 from iotrace.merge.rewrite import Rewriter, Sink
 from iotrace.merge.selection import Selection, are_in, chosen
 from iotrace.sources.byte_stream import Progress, blocks, silent, size_of, without_collecting
 from iotrace.sources.chrome.batch import Batch
 from iotrace.sources.chrome.event import Times
 from iotrace.sources.chrome.raw_batch import text_scan
-from iotrace.sources.chrome.reader import Scanner
-from iotrace.sources.dftracer.chrome_events import LogReader
+from iotrace.sources.chrome.reader import ChromeReader
+from iotrace.sources.dftracer.chrome_events import DftracerReader
 from iotrace.timeline.writers.chrome_json import ChromePart
 from iotrace.timeline.writers.id_map import Raw, Tracks
 from iotrace.timeline.writers.spill import Spill
 
 _LARGEST_METADATA = 1 << 20
-_READING_SHARE = 0.85  # of the time for a source; lanes and the order of packets take the rest
+_READING_SHARE = 0.85  # of the time for an input; lanes and the order of packets take the rest
 
 
 @dataclass
 class Job:
-    """Everything that a process needs to know to convert one source."""
+    """Everything that a process needs to know to convert one input."""
 
-    source: Source
+    file: InputFile
     index: int
-    sources: int
+    inputs: int
     shared: dict[Raw, int]
-    clock: ClockMap  # from the source's stamps to the merged clock
+    clock: ClockMap  # from the input's stamps to the merged clock
     base_ns: int
     selection: Selection
     pool: dict[str, str]
@@ -51,7 +51,7 @@ class Job:
 
 @dataclass
 class Result:
-    """What became of one source."""
+    """What became of one input."""
 
     tracks: Tracks
     read: Counter[str]
@@ -70,7 +70,7 @@ class Result:
 
 @without_collecting()
 def convert(job: Job, progress: Progress = silent) -> Result:
-    """Read the source, write its part. `progress` hears how far that has come, in bytes of the file."""
+    """Read the input, write its part. `progress` hears how far that has come, in bytes of the file."""
     spill = Spill(job.directory / f"rows-{job.index}")
     flows = FlowCheck(job.directory / f"flows-{job.index}")
     try:
@@ -83,16 +83,16 @@ def convert(job: Job, progress: Progress = silent) -> Result:
 
 
 def _convert(job: Job, spill: Spill, flows: FlowCheck, progress: Progress) -> Result:
-    tracks = Tracks(job.index, job.sources, job.shared)
+    tracks = Tracks(job.index, job.inputs, job.shared)
     sink = _sink(job)
     rewriter = Rewriter(tracks, sink, spill, flows, job.clock, job.base_ns, job.selection, _chosen_pairs(job))
     problems: list[str] = []
-    size = size_of(job.source.path) if job.source.path.is_file() else 0
+    size = size_of(job.file.path) if job.file.path.is_file() else 0
 
     def ordered(rows: int) -> None:
         progress(int(size * (_READING_SHARE + (1 - _READING_SHARE) * rows / spill.rows)))
 
-    reader, batches = _open(job, problems, lambda position: progress(int(_READING_SHARE * position)))
+    reader, batches = _reading(job, problems, lambda position: progress(int(_READING_SHARE * position)))
     for batch in batches:
         rewriter.take(batch)
     moved, unbound = sink.finish(spill, tracks, not job.selection.everything, ordered)
@@ -118,8 +118,8 @@ def _convert(job: Job, spill: Spill, flows: FlowCheck, progress: Progress) -> Re
         lost_events=getattr(reader, "lost_events", 0),
         metadata=_metadata(reader, notes),
         categories=rewriter.categories,
-        problems=[f"{job.source.label}: {problem}" for problem in problems],
-        notes=[f"{job.source.label}: {note}" for note in notes],
+        problems=[f"{job.file.label}: {problem}" for problem in problems],
+        notes=[f"{job.file.label}: {note}" for note in notes],
     )
 
 
@@ -133,23 +133,20 @@ def _sink(job: Job) -> Sink:
 
 def _chosen_pairs(job: Job) -> Times | None:
     """The begins and ends that are wanted, found in a pass of their own: an end says nothing of its begin."""
-    if job.selection.everything or job.source.kind != CHROME or not are_in(job.source.path):
+    if job.selection.everything or job.file.kind != CHROME or not are_in(job.file.path):
         return None
-    _, batches = _open(job, [], silent)
+    _, batches = _reading(job, [], silent)
     return chosen(batches, job.clock, job.selection)
 
 
-def _open(job: Job, problems: list[str], progress: Progress) -> tuple[Any, Iterator[Batch]]:
-    source = job.source
-    if source.kind == CHROME:
-        scanner = Scanner(text_scan())
-        return scanner, scanner.batches(blocks(source.path, problems, progress))
-    if source.kind == DFTRACER:
-        reader = LogReader(job.pool)
-        return reader, reader.batches(blocks(source.path, problems, progress))
-    from iotrace.merge.session_input import session_batches  # it imports the analysis, which is slow
+def _reading(job: Job, problems: list[str], progress: Progress) -> tuple[Any, Iterator[Batch]]:
+    """The reader of the input, and its batches."""
+    if job.file.kind == SESSION:
+        from iotrace.merge.session_input import session_batches  # it imports the analysis, which is slow
 
-    return None, session_batches(source)
+        return None, session_batches(job.file)
+    reader: Any = ChromeReader(text_scan()) if job.file.kind == CHROME else DftracerReader(job.pool)
+    return reader, reader.batches(blocks(job.file.path, problems, progress))
 
 
 def _metadata(reader: Any, notes: list[str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What is to be merged, and how: the sources, the wanted part of each, the numbers of their processes."""
+"""What is to be merged, and how: the inputs, the wanted part of each, the numbers of their processes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from iotrace.merge.convert import Job
-from iotrace.merge.inputs import DFTRACER, SESSION, MergeError, Source, UnreadableError, expand, identify
-from iotrace.merge.record import Input
+from iotrace.merge.input import Input
+from iotrace.merge.input_files import (
+    DFTRACER,
+    SESSION,
+    InputFile,
+    MergeError,
+    UnreadableError,
+    expand,
+    identify,
+)
 from iotrace.merge.selection import Selection
 from iotrace.merge.survey import Wants
 from iotrace.sources.byte_stream import size_of
@@ -51,63 +59,61 @@ def is_output(path: Path, output: Path, per_rank: bool) -> bool:
     return is_rank and os.path.realpath(path.parent) == os.path.realpath(output.parent)
 
 
-def sources_of(
+def files_of(
     inputs: Sequence[str], output: Path, per_rank: bool, problems: list[str], notes: list[str]
-) -> list[Source]:
+) -> list[InputFile]:
     """What `inputs` name, sessions by rank and with the traces in them; what was left out is noted."""
-    sources: list[Source] = []
+    files: list[InputFile] = []
     for path, named in expand(inputs):
         if not named and is_output(path, output, per_rank):
             notes.append(f"left out: {path}, an output of this merge")
             continue
         try:
-            source = identify(path, problems, notes)
+            file = identify(path, problems, notes)
         except MergeError as error:
             if named:
                 raise
             (problems if isinstance(error, UnreadableError) else notes).append(f"left out: {error}")
             continue
-        if source is None:
+        if file is None:
             continue
-        if source.kind != SESSION:
-            sources.append(source)
+        if file.kind != SESSION:
+            files.append(file)
             continue
         from iotrace.merge.session_input import foreign_traces, ranks_of  # it imports the analysis
 
         ranks = ranks_of(path)
         for name, _, _ in ranks:
             label = path.name if len(ranks) == 1 else f"{path.name}/{name}"
-            sources.append(Source(path, SESSION, label, session_rank=name))
+            files.append(InputFile(path, SESSION, label, session_rank=name))
         for foreign in foreign_traces(path):
             try:
                 extra = identify(foreign, [], [])
             except MergeError:
                 continue
             if extra is not None:
-                sources.append(extra)
-    sources = _each_once(sources, notes)
-    if not sources:
+                files.append(extra)
+    files = _each_once(files, notes)
+    if not files:
         raise MergeError(
             "the inputs hold no events" + (f": {(problems + notes)[0]}" if problems or notes else "")
         )
-    return sources
+    return files
 
 
-def _each_once(sources: list[Source], notes: list[str]) -> list[Source]:
+def _each_once(files: list[InputFile], notes: list[str]) -> list[InputFile]:
     """Without files of the same content: a session holds copies of the traces that its program exported."""
-    kept: list[Source] = []
-    looks: dict[tuple[int, bytes], list[Source]] = {}
-    for source in sources:
-        if source.kind != SESSION:
-            alike = looks.setdefault(_look_of(source.path), [])
-            same = next(
-                (other for other in alike if filecmp.cmp(other.path, source.path, shallow=False)), None
-            )
+    kept: list[InputFile] = []
+    looks: dict[tuple[int, bytes], list[InputFile]] = {}
+    for file in files:
+        if file.kind != SESSION:
+            alike = looks.setdefault(_look_of(file.path), [])
+            same = next((other for other in alike if filecmp.cmp(other.path, file.path, shallow=False)), None)
             if same is not None:
-                notes.append(f"left out: {source.path}, the same as {same.path}")
+                notes.append(f"left out: {file.path}, the same as {same.path}")
                 continue
-            alike.append(source)
-        kept.append(source)
+            alike.append(file)
+        kept.append(file)
     return kept
 
 
@@ -125,35 +131,35 @@ def suffix_of(output: Path) -> str:
     raise MergeError(f"{output.name}: the output's suffix says its kind", "one of " + ", ".join(_SUFFIXES))
 
 
-def check_output(output: Path, per_rank: bool, sources: list[Source]) -> None:
+def check_output(output: Path, per_rank: bool, files: list[InputFile]) -> None:
     """Refuse an output that is an input, no file, or nowhere."""
     try:
         if not output.parent.is_dir():
             raise MergeError(f"the directory {output.parent} does not exist")
         if output.exists() and not output.is_file():
             raise MergeError(f"{output} exists and is no regular file")
-        for source in sources:
-            if source.kind != SESSION and is_output(source.path, output, per_rank):
-                raise MergeError(f"the output {source.path if per_rank else output} is one of the inputs")
+        for file in files:
+            if file.kind != SESSION and is_output(file.path, output, per_rank):
+                raise MergeError(f"the output {file.path if per_rank else output} is one of the inputs")
     except OSError as error:
         raise MergeError(f"{output} cannot be written: {error.strerror}") from error
 
 
-def survey_tasks(sources: list[Source], options: Options) -> list[tuple[Source, Wants]]:
-    """What to survey of each source."""
-    traces = [source for source in sources if source.kind not in (SESSION, DFTRACER)]
+def survey_tasks(files: list[InputFile], options: Options) -> list[tuple[InputFile, Wants]]:
+    """What to survey of each input."""
+    traces = [file for file in files if file.kind not in (SESSION, DFTRACER)]
     wants = Wants(
         steps=options.steps is not None,
         collectives=len(traces) > 1,
         extent=options.seconds is not None or options.align_start,
     )
-    return [(source, wants) for source in sources]
+    return [(file, wants) for file in files]
 
 
 def adopt_ranks(inputs: list[Input]) -> None:
     """Give a trace that names no rank that of the session whose process it recorded."""
     ranks = {
-        pid: item.survey.rank for item in inputs if item.source.kind == SESSION for pid in item.survey.pids
+        pid: item.survey.rank for item in inputs if item.file.kind == SESSION for pid in item.survey.pids
     }
     for item in inputs:
         if item.is_trace and item.survey.rank is None and item.survey.pids:
@@ -191,7 +197,7 @@ def check_steps(inputs: list[Input], steps: tuple[int, int] | None, notes: list[
             f"steps of the inputs: {held}; --time A:B chooses by seconds",
         )
     notes += [
-        f"{item.source.label} has no steps of its own: all of it is kept (see --time)"
+        f"{item.file.label} has no steps of its own: all of it is kept (see --time)"
         for item in inputs
         if not item.survey.steps
     ]
@@ -205,14 +211,14 @@ def plan_jobs(inputs: list[Input], options: Options, directory: Path, native: bo
     pool = {key: value for item in inputs for key, value in item.survey.hashes.items()}
     for index, (item, shared) in enumerate(zip(inputs, _shared(inputs), strict=True)):
         item.job = Job(
-            source=item.source,
+            file=item.file,
             index=index,
-            sources=len(inputs) + 1,  # the last block of numbers is for the shared processes
+            inputs=len(inputs) + 1,  # the last block of numbers is for the shared processes
             shared=shared,
             clock=item.link.map.with_base(item.survey.stamps_base_ns),
             base_ns=base,
             selection=_selection(item, first, options),
-            pool=pool if item.source.kind == DFTRACER else {},
+            pool=pool if item.file.kind == DFTRACER else {},
             directory=directory,
             native=native,
         )
@@ -223,14 +229,14 @@ def _shared(inputs: list[Input]) -> list[dict[Raw, int]]:
 
     A number that two traces of different ranks call their own means nothing.
     """
-    claims = Counter(pid for item in inputs if item.source.kind != DFTRACER for pid in item.survey.pids)
+    claims = Counter(pid for item in inputs if item.file.kind != DFTRACER for pid in item.survey.pids)
     numbers: dict[int, int] = {}
     shared: list[dict[Raw, int]] = []
     for item in inputs:
         mine: dict[Raw, int] = {}
         for pid in item.survey.pids:
             ambiguous = claims[pid] > 1 and not _is_one(inputs, pid)
-            if not ambiguous and (claims[pid] or item.source.kind == DFTRACER):
+            if not ambiguous and (claims[pid] or item.file.kind == DFTRACER):
                 mine[pid] = numbers.setdefault(pid, _shared_pid(len(numbers), len(inputs)))
         shared.append(mine)
     return shared
@@ -239,14 +245,14 @@ def _shared(inputs: list[Input]) -> list[dict[Raw, int]]:
 def _is_one(inputs: list[Input], pid: int) -> bool:
     """Whether those that claim the process are a session's record with traces of one rank, or one trace."""
     claimants = [item for item in inputs if pid in item.survey.pids]
-    sessions = [item for item in claimants if item.source.kind == SESSION]
+    sessions = [item for item in claimants if item.file.kind == SESSION]
     ranks = [item.survey.rank for item in claimants if item.is_trace]
     return len(sessions) <= 1 and len(ranks if not sessions else set(ranks)) <= 1
 
 
-def _shared_pid(number: int, sources: int) -> int:
+def _shared_pid(number: int, inputs: int) -> int:
     block, offset = divmod(number, PIDS_EACH)
-    return 1 + (block * (sources + 1) + sources) * PIDS_EACH + offset
+    return 1 + (block * (inputs + 1) + inputs) * PIDS_EACH + offset
 
 
 def _selection(item: Input, first_ns: int, options: Options) -> Selection:

@@ -1,4 +1,4 @@
-"""A process per source, up to the cores; the parent watches how far each has come."""
+"""A process per input, up to the cores; the parent watches how far each has come."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ def _do(task: tuple[int, Any]) -> Any:
     index, item = task
     if isinstance(item, Job):
         return convert(item, _report(index))
-    source, wants = item
-    return survey(source, wants, _report(index))
+    file, wants = item
+    return survey(file, wants, _report(index))
 
 
 def _size(item: Any) -> int:
-    path = item.source.path if isinstance(item, Job) else item[0].path
+    path = item.file.path if isinstance(item, Job) else item[0].path
     return os.stat(path).st_size if path.is_file() else 0
 
 

@@ -1,4 +1,4 @@
-"""Batches of one source on their way into the result: numbers, times, flows; and rows for the lanes."""
+"""Batches of one input on their way into the result: numbers, times, flows; and rows for the lanes."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ class Sink(Protocol):
 
 @dataclass
 class Rewriter:
-    """Turns batches of one source into events of the result.
+    """Turns batches of one input into events of the result.
 
-    `clock` leads from the source's stamps to the merged clock, `base_ns` is where the result's times begin.
+    `clock` leads from the input's stamps to the merged clock, `base_ns` is where the result's times begin.
     """
 
     tracks: Tracks
@@ -66,14 +66,14 @@ class Rewriter:
     clock: ClockMap
     base_ns: int
     selection: Selection
-    chosen_pairs: Times | None = None  # numbers of begins and ends; None where the source has none
+    chosen_pairs: Times | None = None  # numbers of begins and ends; None where the input has none
     read: Counter[str] = field(default_factory=Counter)
     written: Counter[str] = field(default_factory=Counter)
     mended: Counter[str] = field(default_factory=Counter)
     categories: set[str] = field(default_factory=set)  # those met, where some are to be left out
     first_ns: int | None = None
     last_ns: int | None = None
-    _seen: int = 0  # events of the source so far
+    _seen: int = 0  # events of the input so far
 
     def take(self, batch: Batch) -> None:
         """Rewrite and pass on one batch."""
@@ -201,18 +201,18 @@ class Rewriter:
         return table[0].take(kinds), table[1].take(kinds), table[2].take(kinds)
 
     def _ids(self, batch: Batch, renumbered: Any, is_flow: Any) -> Times:
-        """Numbers of this source's own for what joins events; NO_ID where the event keeps what it has."""
-        # A flow without an id is the only one of its source; async events may use `id2`.
+        """Numbers of this input's own for what joins events; NO_ID where the event keeps what it has."""
+        # A flow without an id is the only one of its input; async events may use `id2`.
         ids = np.where(is_flow & (batch.ids == NO_ID), 0, batch.ids)
         plain = renumbered & (ids >= 0) & (ids < self._arithmetic)
         odd = renumbered & ~plain & (ids != NO_ID)
-        ids = np.where(plain, ids * self.tracks.sources + self.tracks.index, NO_ID)
+        ids = np.where(plain, ids * self.tracks.inputs + self.tracks.index, NO_ID)
         for row in np.flatnonzero(odd).tolist():
             ids[row] = self._identify(batch.value(row, "id"))
         return ids
 
     def _identify(self, raw: Any) -> int:
-        """A number of this source's own, the same for the same id: arithmetic, as a table would grow."""
+        """A number of this input's own, the same for the same id: arithmetic, as a table would grow."""
         number = raw
         if isinstance(raw, str):
             try:
@@ -220,7 +220,7 @@ class Rewriter:
             except ValueError:
                 number = OTHER_ID
         if isinstance(number, int) and 0 <= number < self._arithmetic:
-            return number * self.tracks.sources + self.tracks.index
+            return number * self.tracks.inputs + self.tracks.index
         text = f"{self.tracks.index}:{raw}"
         digest = blake2b(text.encode(errors="replace"), digest_size=6).digest()
         return _HASHED + int.from_bytes(digest, "big")
@@ -228,7 +228,7 @@ class Rewriter:
     @property
     def _arithmetic(self) -> int:
         """Ids below are renumbered by arithmetic and stay below the hashed ones."""
-        return _HASHED // self.tracks.sources - 1
+        return _HASHED // self.tracks.inputs - 1
 
     def _rebound(self, batch: Batch) -> list[Edit]:
         """New values for the ids of Chrome's other ways to join events."""

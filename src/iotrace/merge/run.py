@@ -1,4 +1,4 @@
-"""The whole merge: inputs to plan, plan to parts, a process per source, parts to the result."""
+"""The whole merge: inputs to plan, plan to parts, a process per input, parts to the result."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from iotrace import __version__, compiled
 from iotrace.merge.clocks.alignment import clocks_set, link
 from iotrace.merge.clocks.clock_map import ClockLink
 from iotrace.merge.convert import Result
-from iotrace.merge.inputs import MergeError
+from iotrace.merge.input import Input
+from iotrace.merge.input_files import MergeError
 from iotrace.merge.plan import (
     Options,
     adopt_ranks,
     check_output,
     check_steps,
+    files_of,
     of_ranks,
     plan_jobs,
-    sources_of,
     suffix_of,
     survey_tasks,
 )
 from iotrace.merge.pool import Watch, run_all
-from iotrace.merge.record import Input
 from iotrace.merge.summary import SCHEMA_VERSION, KindCount, SourceSummary, Summary
 from iotrace.merge.survey import Survey
 from iotrace.merge.track_names import arrange
@@ -62,11 +62,11 @@ def merge(
     native = ".pftrace" in suffix and compiled.available()
     problems: list[str] = []
     notes: list[str] = []
-    sources = sources_of(inputs, output, options.per_rank, problems, notes)
-    check_output(output, options.per_rank, sources)
+    files = files_of(inputs, output, options.per_rank, problems, notes)
+    check_output(output, options.per_rank, files)
     cores = options.processes or len(os.sched_getaffinity(0))
-    surveys: list[Survey] = run_all("survey", survey_tasks(sources, options), cores, watch)
-    found = [Input(source, survey) for source, survey in zip(sources, surveys, strict=True)]
+    surveys: list[Survey] = run_all("survey", survey_tasks(files, options), cores, watch)
+    found = [Input(file, survey) for file, survey in zip(files, surveys, strict=True)]
     adopt_ranks(found)
     found = of_ranks(found, options.ranks)
     check_steps(found, options.steps, notes)
@@ -186,8 +186,8 @@ def _write(path: Path, inputs: list[Input], directory: Path) -> Path:
 def _described(item: Input) -> dict[str, Any]:
     """What stands behind the events of an input: its clock with the bound, its metadata."""
     return {
-        "file": item.source.label,
-        "kind": item.source.kind,
+        "file": item.file.label,
+        "kind": item.file.kind,
         "rank": item.survey.rank,
         **_clock(item.link),
         "metadata": item.result.metadata,
@@ -243,8 +243,8 @@ def _summarise(
         arrows_backwards=sum(result.backwards for result in results),
         sources=[
             SourceSummary(
-                path=str(item.source.path),
-                kind=item.source.kind,
+                path=str(item.file.path),
+                kind=item.file.kind,
                 rank=item.survey.rank,
                 **_clock(item.link),
                 events=sum(item.result.read.values()),

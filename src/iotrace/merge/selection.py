@@ -1,4 +1,4 @@
-"""What of a source is wanted; of slices that are a begin and an end event, both or neither."""
+"""What of an input is wanted; of slices that are a begin and an end event, both or neither."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ENDLESS_NS = 2**62
 
 @dataclass(frozen=True)
 class Selection:
-    """What of a source is wanted: half-open windows in ns of the merged clock, categories left out."""
+    """What of an input is wanted: half-open windows in ns of the merged clock, categories left out."""
 
     windows: tuple[tuple[int, int], ...] = ()
     dropped: frozenset[str] = frozenset()
@@ -68,7 +68,7 @@ def are_in(path: Path) -> bool:
 class _Found:
     """The begins and ends of some batches, as columns."""
 
-    number: list[int] = field(default_factory=list)  # of the event in its source
+    number: list[int] = field(default_factory=list)  # of the event in its input
     row: list[Any] = field(default_factory=list)  # what it is nested in: a thread, or the others of its id
     time_ns: list[int] = field(default_factory=list)
     is_end: list[bool] = field(default_factory=list)
@@ -76,7 +76,7 @@ class _Found:
 
 
 def chosen(batches: Iterable[Batch], clock: ClockMap, selection: Selection) -> Times:
-    """The numbers, in the order of the source, of the begins and ends that `selection` holds."""
+    """The numbers, in the order of the input, of the begins and ends that `selection` holds."""
     found = _Found()
     seen = 0
     for batch in batches:

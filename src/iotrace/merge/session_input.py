@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.merge.inputs import Source
+from iotrace.merge.input_files import InputFile
 from iotrace.merge.survey import Survey
 from iotrace.session import names
 from iotrace.sources.chrome.batch import EventBatch
@@ -43,15 +43,15 @@ def foreign_traces(path: Path) -> list[Path]:
     )
 
 
-def survey_session(source: Source) -> Survey:
+def survey_session(file: InputFile) -> Survey:
     """Look at a rank of a session."""
-    session = open_session(source.path)
-    timeline, rank = _timeline_of(session, source.session_rank)
+    session = open_session(file.path)
+    timeline, rank = _timeline_of(session, file.session_rank)
     found = Survey(absolute=True, rank=rank.number, world_size=rank.world_size, host=rank.main.host)
     found.clock_domain = rank.main.clock_domain
     found.bound_ns = max([session.calls.unsure_ns, *(process.clock.bound_ns for process in rank.processes)])
     found.clock = None if rank.main.clock.matches_realtime else rank.main.clock
-    found.bytes = sum(item.stat().st_size for item in source.path.rglob("*") if item.is_file())
+    found.bytes = sum(item.stat().st_size for item in file.path.rglob("*") if item.is_file())
     found.bytes //= len(session.ranks)
     found.pids = [process.pid for process in rank.processes]
     slices = [item for process in timeline.processes for track in process.tracks for item in track.slices]
@@ -69,9 +69,9 @@ def _timeline_of(session: Session, name: str) -> tuple[Timeline, Rank]:
     return build(RankAnalysis(session, rank), with_torch=False), rank
 
 
-def session_batches(source: Source) -> Iterator[EventBatch]:
+def session_batches(file: InputFile) -> Iterator[EventBatch]:
     """Yield a rank's processes, slices, counters and flows; times in ns of CLOCK_REALTIME."""
-    timeline, _ = _timeline_of(open_session(source.path), source.session_rank)
+    timeline, _ = _timeline_of(open_session(file.path), file.session_rank)
     pids = [_pid(process, index) for index, process in enumerate(timeline.processes)]
     threads: Threads = [
         (pid, [(track.name, track.slices) for track in process.tracks])

@@ -13,15 +13,15 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from iotrace.merge.inputs import DFTRACER, SESSION, Source
+from iotrace.merge.input_files import DFTRACER, SESSION, InputFile
 from iotrace.sources.byte_stream import Progress, blocks, is_compressed, silent, size_of
 from iotrace.sources.chrome import json_text
 from iotrace.sources.chrome.event import us_to_ns
 from iotrace.sources.chrome.lenient_decoder import event_of, objects
 from iotrace.sources.chrome.raw_batch import text_scan
-from iotrace.sources.chrome.reader import Scanner
+from iotrace.sources.chrome.reader import ChromeReader
 from iotrace.sources.clocks.session_clock import Clock
-from iotrace.sources.dftracer.chrome_events import LogReader
+from iotrace.sources.dftracer.chrome_events import DftracerReader
 from iotrace.sources.dftracer.lines import pool_of
 
 _EDGE_BYTES = 1 << 20
@@ -55,7 +55,7 @@ _SMALLEST_SHARED_PID = 64
 
 @dataclass(frozen=True)
 class Wants:
-    """What has to be known of sources beyond what their ends hold, for which all of a file is read."""
+    """What has to be known of inputs beyond what their ends hold, for which all of a file is read."""
 
     steps: bool = False
     collectives: bool = False
@@ -64,7 +64,7 @@ class Wants:
 
 @dataclass
 class Survey:
-    """What is known of a source before it is read. Times in ns of its own clock."""
+    """What is known of an input before it is read. Times in ns of its own clock."""
 
     stamps_base_ns: int = 0  # what the file says has to be added to its stamps
     absolute: bool = False
@@ -72,10 +72,10 @@ class Survey:
     merged: bool = False  # iotrace wrote it
     first_ns: int | None = None
     last_ns: int | None = None
-    bound_ns: int | None = None  # where the source itself says how good its clock is
+    bound_ns: int | None = None  # where the input itself says how good its clock is
     host: str = ""
     named_host: str = ""  # what the file calls its host, whose clock it shares with nothing that is known
-    clock_domain: str = ""  # sources of one share a clock
+    clock_domain: str = ""  # inputs of one share a clock
     clock: Clock | None = None  # of a session, where CLOCK_REALTIME was set in it
     rank: int | None = None
     world_size: int | None = None
@@ -86,30 +86,28 @@ class Survey:
     bytes: int = 0
 
 
-def survey(source: Source, wants: Wants, progress: Progress = silent) -> Survey:
+def survey(file: InputFile, wants: Wants, progress: Progress = silent) -> Survey:
     """Look at a file; whole where that is needed, else at both ends."""
-    if source.kind == SESSION:
+    if file.kind == SESSION:
         from iotrace.merge.session_input import survey_session  # it imports the analysis, which is slow
 
-        return survey_session(source)
-    if source.kind == DFTRACER:
-        found = _survey_log(source, progress)
-    else:
-        found = _survey_trace(source, wants, progress)
+        return survey_session(file)
+    is_log = file.kind == DFTRACER
+    found = _survey_log(file, progress) if is_log else _survey_trace(file, wants, progress)
     if (wants.extent or found.merged) and found.first_ns is not None and found.last_ns is not None:
         # What was merged may lie days apart; elsewhere a time so far from the others is damage.
-        _measure(source, found, _FARTHEST_NS if found.merged else _DAY_NS, progress)
+        _measure(file, found, _FARTHEST_NS if found.merged else _DAY_NS, progress)
     return found
 
 
-def _measure(source: Source, found: Survey, reach_ns: int, progress: Progress) -> None:
+def _measure(file: InputFile, found: Survey, reach_ns: int, progress: Progress) -> None:
     """The first and last time exactly, of the events near those at the file's ends."""
     assert found.first_ns is not None
     assert found.last_ns is not None
     base_ns = found.stamps_base_ns
     earliest, latest = found.first_ns - base_ns - reach_ns, found.last_ns - base_ns + reach_ns
-    reader = LogReader({}) if source.kind == DFTRACER else Scanner(text_scan())
-    for batch in reader.batches(blocks(source.path, [], progress)):
+    reader = DftracerReader({}) if file.kind == DFTRACER else ChromeReader(text_scan())
+    for batch in reader.batches(blocks(file.path, [], progress)):
         starts = batch.start_ns
         near = (batch.phases != ord("M")) & (starts > earliest) & (starts < latest)
         if near.any():
@@ -118,12 +116,12 @@ def _measure(source: Source, found: Survey, reach_ns: int, progress: Progress) -
             found.last_ns = max(found.last_ns, int(ends.max()) + base_ns)
 
 
-def _survey_trace(source: Source, wants: Wants, progress: Progress) -> Survey:
-    found = Survey(bytes=size_of(source.path))
-    whole = wants.steps or wants.collectives or is_compressed(source.path)
+def _survey_trace(file: InputFile, wants: Wants, progress: Progress) -> Survey:
+    found = Survey(bytes=size_of(file.path))
+    whole = wants.steps or wants.collectives or is_compressed(file.path)
     head, tail = b"", b""
     finder = _Finder(found, wants.steps, wants.collectives)
-    for block in _blocks(source.path, whole, progress):
+    for block in _blocks(file.path, whole, progress):
         head = head or block[:_EDGE_BYTES]
         tail = (tail[-_EDGE_BYTES:] + block)[-_EDGE_BYTES:]
         finder.feed(block)
@@ -134,7 +132,7 @@ def _survey_trace(source: Source, wants: Wants, progress: Progress) -> Survey:
     keys = own[0] if own else edges
     base = _BASE.findall(keys)
     rank, world = _RANK.search(keys), _WORLD.search(keys)
-    named = _NAMED_RANK.search(source.path.name)
+    named = _NAMED_RANK.search(file.path.name)
     found.rank = int(rank[1]) if rank else int(named[1]) if named else None
     found.world_size = int(world[1]) if world else None
     named_host = _HOST.search(keys)
@@ -197,11 +195,11 @@ def _microseconds(text: bytes) -> float:
         return math.nan
 
 
-def _survey_log(source: Source, progress: Progress) -> Survey:
-    found = Survey(absolute=True, bytes=size_of(source.path))
+def _survey_log(file: InputFile, progress: Progress) -> Survey:
+    found = Survey(absolute=True, bytes=size_of(file.path))
     pids: dict[int, None] = {}
     rest = end = b""
-    for block in blocks(source.path, [], progress):
+    for block in blocks(file.path, [], progress):
         whole, newline, rest = (rest + block).rpartition(b"\n")
         end = whole[-_EDGE_BYTES:] or end
         found.hashes.update(pool_of(whole + newline))

@@ -7,8 +7,8 @@ from collections import Counter
 from typing import Any
 
 from iotrace.merge.convert import Result
-from iotrace.merge.inputs import DFTRACER, SESSION, Source
-from iotrace.merge.record import Input
+from iotrace.merge.input import Input
+from iotrace.merge.input_files import DFTRACER, SESSION, InputFile
 from iotrace.timeline.writers.id_map import Process, ProcessTrack, Thread, ThreadTrack
 
 # The order within a rank.
@@ -22,23 +22,23 @@ def arrange(inputs: list[Input]) -> list[Process]:
     """All processes with their threads, in the order: rank, main, devices with their streams, workers."""
     found: dict[int, Process] = {}
     twice = _ranks_twice(inputs)
-    for item in sorted(inputs, key=lambda item: item.source.kind == DFTRACER):
-        source, rank = item.source, item.survey.rank
+    for item in sorted(inputs, key=lambda item: item.file.kind == DFTRACER):
+        file, rank = item.file, item.survey.rank
         prefix = "" if rank is None else f"rank {rank} · "
-        if (rank is None and len(inputs) > 1 and source.kind != DFTRACER) or rank in twice:
-            prefix = f"{prefix}{source.label} · "
-        if source.kind == SESSION:  # its own names hold the rank
-            prefix = f"{source.label} · " if rank in twice else ""
+        if (rank is None and len(inputs) > 1 and file.kind != DFTRACER) or rank in twice:
+            prefix = f"{prefix}{file.label} · "
+        if file.kind == SESSION:  # its own names hold the rank
+            prefix = f"{file.label} · " if rank in twice else ""
         for process in item.result.tracks.processes.values():
-            threads = _threads(source, item.result, process)
+            threads = _threads(file, item.result, process)
             if not threads and not process.used:
                 continue
             made = found.get(process.pid)
             if made is None:
-                name = prefix + _process_name(source, process)
+                name = prefix + _process_name(file, process)
                 key = (
                     _NO_RANK if rank is None else rank,
-                    _role(source, process),
+                    _role(file, process),
                     item.job.index,
                     _order(process),
                 )
@@ -54,16 +54,16 @@ def arrange(inputs: list[Input]) -> list[Process]:
 
 def _ranks_twice(inputs: list[Input]) -> set[int]:
     """Ranks that several files of the same kind claim: their files tell them apart."""
-    claims = Counter((item.survey.rank, item.source.kind) for item in inputs)
+    claims = Counter((item.survey.rank, item.file.kind) for item in inputs)
     return {rank for (rank, _), count in claims.items() if rank is not None and count > 1}
 
 
-def _role(source: Source, process: ProcessTrack) -> int:
+def _role(file: InputFile, process: ProcessTrack) -> int:
     if isinstance(process.raw, str):
-        return _MAIN if source.kind == SESSION else _NOTES
+        return _MAIN if file.kind == SESSION else _NOTES
     if process.labels.startswith("GPU") or _device_of(process):
         return _DEVICE
-    if source.kind == DFTRACER:
+    if file.kind == DFTRACER:
         return _WORKER
     return _MAIN
 
@@ -73,15 +73,15 @@ def _order(process: ProcessTrack) -> tuple[Any, ...]:
     return (index, isinstance(process.raw, str), str(process.raw).zfill(20))
 
 
-def _process_name(source: Source, process: ProcessTrack) -> str:
-    if source.kind == SESSION and process.name:
+def _process_name(file: InputFile, process: ProcessTrack) -> str:
+    if file.kind == SESSION and process.name:
         return process.name
     if process.labels.startswith("GPU"):
         return process.labels
     if isinstance(process.raw, str):
         known = {"Spans": "profiler's spans", "Traces": "profiler's marks"}
         return known.get(process.raw) or process.name or _shown(process.raw)
-    if source.kind == DFTRACER and not process.name:
+    if file.kind == DFTRACER and not process.name:
         return f"process {process.raw} · POSIX calls"
     named = _UNITRACE.fullmatch(process.name)
     if named:
@@ -102,14 +102,14 @@ def _labels(process: ProcessTrack) -> str:
     return ", ".join(item for item in (process.labels, pid) if item)
 
 
-def _threads(source: Source, result: Result, process: ProcessTrack) -> list[Thread]:
+def _threads(file: InputFile, result: Result, process: ProcessTrack) -> list[Thread]:
     tracks = result.tracks
     own = [item for item in tracks.threads if item.raw_pid == process.raw and item.used]
     own.sort(key=lambda item: (_thread_key(item, tracks.base_of(item)), item.stacked, item.lane))
     plain = {item.raw_tid for item in own if not item.stacked and item.lane == 0}
     found = []
     for item in own:
-        name = _thread_name(source, process, tracks.base_of(item))
+        name = _thread_name(file, process, tracks.base_of(item))
         if item.stacked and item.raw_tid in plain:
             name += " · begin and end events"
         if item.lane:
@@ -124,8 +124,8 @@ def _thread_key(item: ThreadTrack, base: ThreadTrack) -> tuple[Any, ...]:
     return (main, index, isinstance(item.raw_tid, str), str(item.raw_tid).zfill(20))
 
 
-def _thread_name(source: Source, process: ProcessTrack, base: ThreadTrack) -> str:
-    if source.kind == DFTRACER:
+def _thread_name(file: InputFile, process: ProcessTrack, base: ThreadTrack) -> str:
+    if file.kind == DFTRACER:
         return "POSIX" if base.raw_tid == base.raw_pid else f"POSIX · thread {base.raw_tid}"
     if base.name:
         return f"main · {base.name}" if base.raw_tid == base.raw_pid else base.name

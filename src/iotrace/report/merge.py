@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import textwrap
 
-from iotrace.merge.inputs import SESSION
+from iotrace.merge.input_files import SESSION
 from iotrace.merge.summary import SourceSummary, Summary
 from iotrace.units import counted, duration, rate, size
 

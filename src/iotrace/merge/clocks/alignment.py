@@ -1,4 +1,4 @@
-"""How each source's clock relates to the merged one, CLOCK_REALTIME in ns, and how sure that is."""
+"""How each input's clock relates to the merged one, CLOCK_REALTIME in ns, and how sure that is."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 
 from iotrace.merge.clocks.clock_map import ClockLink, ClockMap
 from iotrace.merge.clocks.sync_by_collectives import relate
-from iotrace.merge.inputs import DFTRACER, SESSION, MergeError, Source
-from iotrace.merge.record import Input
+from iotrace.merge.input import Input
+from iotrace.merge.input_files import DFTRACER, SESSION, InputFile, MergeError
 from iotrace.merge.survey import Survey
 from iotrace.sources.clocks.session_clock import Clock, step_text
 
@@ -26,7 +26,7 @@ def link(inputs: list[Input], align_start: bool, strict: bool) -> None:
         MergeError: An input has none, and nothing was asked for instead.
     """
     for index, item in enumerate(inputs):
-        item.link = _first(item.source, item.survey)
+        item.link = _first(item.file, item.survey)
         item.link.island = index
     _other_hosts(inputs)
     _same_process(inputs)
@@ -35,7 +35,7 @@ def link(inputs: list[Input], align_start: bool, strict: bool) -> None:
     alone = len({item.link.island for item in inputs}) == 1
     if unrelated and not alone and not align_start:
         raise MergeError(
-            f"{unrelated[0].source.label} counts its time from the start of some machine: "
+            f"{unrelated[0].file.label} counts its time from the start of some machine: "
             "nothing relates it to the others",
             "--align start puts the starts of such files together",
         )
@@ -47,17 +47,17 @@ def link(inputs: list[Input], align_start: bool, strict: bool) -> None:
     for item in inputs if strict and len(inputs) > 1 else ():
         if item.link.kind in ("assumed", "none"):
             raise MergeError(
-                f"the clock of {item.source.label} is {item.link.kind}: {item.link.why}",
+                f"the clock of {item.file.label} is {item.link.kind}: {item.link.why}",
                 "leave --strict-clocks out to merge it with that note",
             )
 
 
-def _first(source: Source, found: Survey) -> ClockLink:
-    if source.kind == SESSION:
+def _first(file: InputFile, found: Survey) -> ClockLink:
+    if file.kind == SESSION:
         bound = found.bound_ns or 0
         why, domain = "anchors of its session", found.clock_domain or found.host
         return ClockLink("exact", bound_ns=bound, why=why, domain=domain, own_bound_ns=bound)
-    if source.kind == DFTRACER:
+    if file.kind == DFTRACER:
         why = "CLOCK_REALTIME of its host, in whole us"
         return ClockLink("exact", bound_ns=_DFTRACER_BOUND_NS, why=why, own_bound_ns=_DFTRACER_BOUND_NS)
     if found.absolute and found.host:
@@ -94,11 +94,11 @@ def _same_process(inputs: list[Input]) -> None:
             continue
         shift = _shift_ns(item.survey, other.survey.clock)
         if shift is None:
-            link.why += f"; {other.source.label}'s clock was set while it was recorded: it is stretched"
+            link.why += f"; {other.file.label}'s clock was set while it was recorded: it is stretched"
             continue
         link.map = ClockMap(shift)
         link.domain, link.own_bound_ns = other.link.domain, _SAME_HOST_BOUND_NS
-        link.why = f"process {pid} is the one of {other.source.label}"
+        link.why = f"process {pid} is the one of {other.file.label}"
         if other.link.kind == "exact":
             link.kind, link.bound_ns = "exact", _SAME_HOST_BOUND_NS
         else:
@@ -116,7 +116,7 @@ def _begin_at_zero(inputs: list[Input]) -> None:
 
 
 def _apart_ns(one: Survey, two: Survey) -> float:
-    """The time between what two sources recorded; negative where they overlap."""
+    """The time between what two inputs recorded; negative where they overlap."""
     if one.first_ns is None or two.first_ns is None:
         return math.inf
     ends = one.last_ns or one.first_ns, two.last_ns or two.first_ns

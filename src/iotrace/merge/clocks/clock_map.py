@@ -71,7 +71,7 @@ class ClockMap:
 
 @dataclass
 class ClockLink:
-    """`map` brings a source to the merged clock, to within `bound_ns` (None: not known).
+    """`map` brings an input to the merged clock, to within `bound_ns` (None: not known).
 
     `kind` is exact (the host's own clock), inferred (from collectives that several ranks made together),
     assumed (time since 1970, of a host that is not known) or none (a clock that nothing relates).

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from iotrace.merge.clocks.clock_map import ClockMap
 from iotrace.merge.clocks.drift import Fit, fit
-from iotrace.merge.record import Input
+from iotrace.merge.input import Input
 from iotrace.merge.survey import BY_ORDER
 
 _FEWEST_MATCHES = 3
@@ -134,7 +134,7 @@ class _Tree:
         by_order = any(key[-1].startswith(BY_ORDER) for key in ours if key in theirs)
         text = f"{found.matches} collectives matched{' by their order' if by_order else ''}"
         if self._depth[parent] or self._inputs[parent].link.bound_ns is None:
-            text += f" with {self._inputs[parent].source.label}"
+            text += f" with {self._inputs[parent].file.label}"
         if found.map.drift_ppb:
             text += f", a drift of {abs(found.map.drift_ppb) / 1e3:.3g} ppm undone"
         elif not moved:

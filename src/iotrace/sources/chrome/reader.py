@@ -41,7 +41,7 @@ def _finite(number: str) -> float | str:
 _document = json.JSONDecoder(strict=False, parse_float=_finite, parse_constant=str)
 
 
-class Scanner(Generic[Events]):
+class ChromeReader(Generic[Events]):
     """Reads one file.
 
     Once `batches` has ended, `metadata` holds the keys beside the events and `problems` says what was lost or

@@ -12,7 +12,7 @@ from iotrace.sources.chrome.event import Event, encode_number
 from iotrace.sources.dftracer.lines import Line, LineReader, phase_of, spelled_out
 
 
-class LogReader(LineReader):
+class DftracerReader(LineReader):
     """Reads one log; `pool` holds the names behind the hashes."""
 
     def __init__(self, pool: Mapping[str, str]) -> None:

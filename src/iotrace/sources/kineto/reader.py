@@ -13,7 +13,7 @@ import numpy as np
 
 from iotrace.errors import TraceError
 from iotrace.sources.byte_stream import blocks, without_collecting
-from iotrace.sources.chrome.reader import Scanner
+from iotrace.sources.chrome.reader import ChromeReader
 from iotrace.sources.kineto.columns import Columns
 from iotrace.sources.kineto.trace import Column, KinetoTrace
 
@@ -41,16 +41,16 @@ def read_kineto(path: Path, near_ns: int | None = None) -> KinetoTrace:
 
 def _read(path: Path, near_ns: int | None) -> KinetoTrace:
     columns = Columns()
-    scanner = Scanner(columns.scan)
+    reader = ChromeReader(columns.scan)
     problems: list[str] = []
-    for batch in scanner.batches(blocks(path, problems)):
+    for batch in reader.batches(blocks(path, problems)):
         columns.add(batch)
-    if not scanner.arrays:
+    if not reader.arrays:
         raise TraceError(
             f"{path} is no trace in Chrome's JSON format: it holds no traceEvents",
             "give a file that torch.profiler's export_chrome_trace or tensorboard_trace_handler wrote",
         )
-    return _trace(path, columns, scanner.metadata, problems + scanner.problems, near_ns)
+    return _trace(path, columns, reader.metadata, problems + reader.problems, near_ns)
 
 
 def _trace(

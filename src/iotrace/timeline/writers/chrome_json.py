@@ -28,7 +28,7 @@ def opening(base_ns: int) -> bytes:
 
 
 class ChromePart:
-    """One source's events, behind the document's opening, as lines that end in a comma."""
+    """One input's events, behind the document's opening, as lines that end in a comma."""
 
     needs_all_rows = False
 

@@ -1,4 +1,4 @@
-"""Processes and threads of one source, under numbers that no other source uses."""
+"""Processes and threads of one input, under numbers that no other input uses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PIDS_EACH = 1000
 
 @dataclass
 class ProcessTrack:
-    """A process as its source names it; `pid` is its number in the result."""
+    """A process as its input names it; `pid` is its number in the result."""
 
     pid: int
     raw: Raw
@@ -67,10 +67,10 @@ class Process:
 
 @dataclass
 class Tracks:
-    """Numbers given to the source `index` of `sources`; those in `shared` are several sources' processes."""
+    """Numbers given to the input `index` of `inputs`; those in `shared` are several inputs' processes."""
 
     index: int
-    sources: int
+    inputs: int
     shared: dict[Raw, int] = field(default_factory=dict)
     processes: dict[Raw, ProcessTrack] = field(default_factory=dict)
     threads: list[ThreadTrack] = field(default_factory=list)
@@ -79,7 +79,7 @@ class Tracks:
     _own: int = 0
 
     def process(self, raw: Any) -> ProcessTrack:
-        """The process that a source calls `raw`."""
+        """The process that an input calls `raw`."""
         key = normal(raw, "no pid")
         found = self.processes.get(key)
         if found is None:
@@ -87,7 +87,7 @@ class Tracks:
         return found
 
     def thread(self, raw_pid: Any, raw_tid: Any, stacked: bool = False) -> ThreadTrack:
-        """The thread that a source calls `raw_tid` of `raw_pid`; apart for begin and end events."""
+        """The thread that an input calls `raw_tid` of `raw_pid`; apart for begin and end events."""
         process = self.process(raw_pid)
         key = (process.raw, normal(raw_tid, "no tid"), stacked)
         found = self._by_key.get(key)
@@ -115,11 +115,11 @@ class Tracks:
         return self._by_key.get((thread.raw_pid, thread.raw_tid, False), thread)
 
     def _new(self, pid: int, raw_pid: Raw, raw_tid: Raw, stacked: bool) -> ThreadTrack:
-        each = (LAST_TID - FIRST_TID) // self.sources
+        each = (LAST_TID - FIRST_TID) // self.inputs
         index = len(self.threads)
         if index >= each:
             raise IotraceError(
-                f"more than {each} threads in one of {self.sources} inputs", "merge fewer inputs at a time"
+                f"more than {each} threads in one of {self.inputs} inputs", "merge fewer inputs at a time"
             )
         tid = FIRST_TID + self.index * each + index
         thread = ThreadTrack(index, pid, tid, raw_pid, raw_tid, stacked)
@@ -129,7 +129,7 @@ class Tracks:
     def _next_pid(self) -> int:
         block, offset = divmod(self._own, PIDS_EACH)
         self._own += 1
-        return 1 + (block * self.sources + self.index) * PIDS_EACH + offset
+        return 1 + (block * self.inputs + self.index) * PIDS_EACH + offset
 
 
 def normal(raw: Any, missing: str) -> Raw:

@@ -35,7 +35,7 @@ _COUNTER_UUID = 1 << 42
 
 
 class NativePart:
-    """One source's packets. `write` encodes bodies, `finish` puts them in order."""
+    """One input's packets. `write` encodes bodies, `finish` puts them in order."""
 
     needs_all_rows = True
 
@@ -49,7 +49,7 @@ class NativePart:
         self._encoder = Bodies()
         self._counters: dict[tuple[int, str], int] = {}
         self._uuid = _COUNTER_UUID * (index + 1)
-        # Sequences of interned strings: one per source, 1 is the file's own.
+        # Sequences of interned strings: one per input, 1 is the file's own.
         self._sequence = integer(10, index + 2) + integer(13, 2)
         self._index = index
 
@@ -201,7 +201,7 @@ def _number(value: Any) -> float | None:
 def join(
     parts: list[Path], processes: list[Process], base_ns: int, document: dict[str, Any], out: BinaryIO
 ) -> None:
-    """Write the trace: its clock, names of processes and threads, what is known of the sources, the parts."""
+    """Write the trace: its clock, names of processes and threads, what is known of the inputs, the parts."""
     first = base_ns or 1
     # Both clocks are said to be the same: the trace's times stay CLOCK_REALTIME.
     clocks = b"".join(data(1, integer(1, clock) + integer(2, first)) for clock in (_REALTIME, _BOOTTIME))

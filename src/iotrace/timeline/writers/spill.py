@@ -33,7 +33,7 @@ class Spill:
         if not len(thread):
             return
         rows = np.empty(len(thread), ROW)
-        # By radix, of so few bits: threads are numbered by source, from 0.
+        # By radix, of so few bits: threads are numbered by input, from 0.
         order = np.argsort(
             thread.astype(np.uint16 if int(thread.max()) < 1 << 16 else np.int64), kind="stable"
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from iotrace.merge.clocks.clock_map import ClockLink
 from iotrace.merge.convert import Job, Result
-from iotrace.merge.inputs import DFTRACER, SESSION, Source
+from iotrace.merge.input_files import DFTRACER, SESSION, InputFile
 from iotrace.merge.survey import Survey
 
 
@@ -14,7 +14,7 @@ from iotrace.merge.survey import Survey
 class Input:
     """One input on its way through the merge. Each step fills in its own field."""
 
-    source: Source
+    file: InputFile
     survey: Survey
     link: ClockLink = field(init=False)
     job: Job = field(init=False)
@@ -23,7 +23,7 @@ class Input:
     @property
     def is_trace(self) -> bool:
         """Whether it is a profiler's trace, and no session or log of system calls."""
-        return self.source.kind not in (SESSION, DFTRACER)
+        return self.file.kind not in (SESSION, DFTRACER)
 
     @property
     def first_ns(self) -> int | None:

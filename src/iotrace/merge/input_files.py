@@ -30,7 +30,7 @@ class UnreadableError(MergeError):
 
 
 @dataclass
-class Source:
+class InputFile:
     """One input: where it is and what it is. Of a session, the rank that is called `session_rank`."""
 
     path: Path
@@ -82,10 +82,10 @@ def _is_trace(path: Path) -> bool:
     return path.name.endswith(_TRACES) and not path.name.startswith(".") and not path.is_dir()
 
 
-def identify(path: Path, problems: list[str], notes: list[str]) -> Source | None:
+def identify(path: Path, problems: list[str], notes: list[str]) -> InputFile | None:
     """What `path` is; None where it is empty, as one of the lists then says; MergeError if it is no trace."""
     if path.is_dir():
-        return Source(path, SESSION, path.name)
+        return InputFile(path, SESSION, path.name)
     if os.path.exists(path) and not os.path.isfile(path):
         raise MergeError(f"{path} is no regular file")
     try:
@@ -109,7 +109,7 @@ def identify(path: Path, problems: list[str], notes: list[str]) -> Source | None
             f"{path} is no trace that iotrace merge knows",
             "it reads Chrome JSON (torch.profiler and others), dftracer's .pfw, and sessions of iotrace run",
         )
-    return Source(path, kind, path.name)
+    return InputFile(path, kind, path.name)
 
 
 def _kind(head: bytes) -> str | None:
