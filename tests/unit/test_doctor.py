@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
-import struct
 import sys
 from pathlib import Path
 
@@ -14,7 +12,7 @@ from iotrace.doctor.checks import cgroups
 from iotrace.doctor.checks.accelerators import judge_amd, judge_nvidia
 from iotrace.doctor.checks.cgroups import Groups, Limited, cpu_limit, memory_limit
 from iotrace.doctor.checks.clock import check_clock_source, check_synchronised
-from iotrace.doctor.checks.command import _is_static, check_command
+from iotrace.doctor.checks.command import check_command
 from iotrace.doctor.checks.interpreter import (
     check_agent,
     check_posix,
@@ -139,10 +137,10 @@ def test_memory() -> None:
 
 def test_shared_memory_and_limits(tmp_path: Path) -> None:
     assert check_shm(str(tmp_path / "none"), 2).status == "warning"
-    limits = {"open files": 256, "processes": -1, "locked memory": 65536, "file size": -1}
+    limits = {"open files": 256, "processes": -1, "file size": -1}
     check = check_limits(limits)
     assert (check.status, check.remedy) == ("warning", "ulimit -n 1024")
-    assert check.what == "open files 256, processes unlimited, locked memory 64.0 KiB"
+    assert check.what == "open files 256, processes unlimited, file size unlimited"
     assert check_limits({**limits, "open files": 1024}).status == "ok"
     assert "cut" in check_limits({**limits, "file size": 1 << 20}).why
 
@@ -172,70 +170,23 @@ def test_commands_that_name_no_python(words: str) -> None:
     assert interpreter_of(words.split(), PATH) is None
 
 
-def elf(*segments: int) -> bytes:
-    """A 64-bit ELF program with segments of these types."""
-    head = b"\x7fELF" + bytes([2, 1, 1]) + bytes(9)
-    head += struct.pack("<HHIQQQIHHHHHH", 2, 62, 1, 0, 64, 0, 0, 64, 56, len(segments), 0, 0, 0)
-    return head + b"".join(struct.pack("<I", kind) + bytes(52) for kind in segments)
-
-
-def test_programs_that_no_library_can_be_preloaded_into(tmp_path: Path) -> None:
-    static, dynamic = tmp_path / "static", tmp_path / "dynamic"
-    static.write_bytes(elf(1, 2))
-    dynamic.write_bytes(elf(1, 3))
-    assert _is_static(str(static))
-    assert not _is_static(str(dynamic))
-    assert not _is_static(__file__)
-    for program in (static, dynamic):
-        program.chmod(0o755)
-    assert "statically linked" in check_command([str(static)], PATH).what
-    assert check_command([str(dynamic)], PATH).status == "ok"
-    assert "command not found" in check_command(["no-such-command"], PATH).what
-
-
-def test_a_program_that_changes_its_rights_and_one_that_would_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if os.statvfs(tmp_path).f_flag & os.ST_NOSUID:
-        pytest.skip(f"{tmp_path} is mounted nosuid")
-    program = tmp_path / "program"
-    program.write_bytes(elf(1, 3))
-    program.chmod(0o755 | stat.S_ISUID)
-    owner = program.stat().st_uid
-    assert check_command([str(program)], PATH).status == "ok"  # its owner's own
-    monkeypatch.setattr(os, "getuid", lambda: owner + 1)
-    assert "setuid" in check_command([str(program)], PATH).what
-
-
 @pytest.mark.parametrize(
-    ("line", "lacking", "remedy"),
+    ("line", "lacking"),
     [
-        ("#!/opt/gone/venv/bin/python3\n", "is run by /opt/gone/venv/bin/python3, which is not", "python {}"),
-        ("#!/usr/bin/env python9\n", "is run by python9, which is not", "python {}"),
-        ("#! /opt/gone/bash -e\n", "is run by /opt/gone/bash, which is not", "bash {}, or"),
-        ("#!/bin/sh\r\n", "a carriage return", "dos2unix {}"),
+        ("#!/opt/gone/venv/bin/python3\n", "is run by '/opt/gone/venv/bin/python3', which is not"),
+        ("#!/usr/bin/env python9\n", "is run by 'python9', which is not"),
+        ("#!/bin/sh\r\n", r"is run by '/bin/sh\r', which is not"),
     ],
 )
-def test_a_script_whose_interpreter_is_gone_cannot_run(
-    tmp_path: Path, line: str, lacking: str, remedy: str
-) -> None:
-    script, outer = tmp_path / "x", tmp_path / "y"
+def test_a_script_whose_interpreter_is_gone_cannot_run(tmp_path: Path, line: str, lacking: str) -> None:
+    script = tmp_path / "x"
     script.write_text(line)
-    outer.write_text(f"#!{script}\n")
-    for file in (script, outer):
-        file.chmod(0o755)
+    script.chmod(0o755)
     check = check_command([str(script)], PATH)
     assert (check.status, check.why) == ("missing", "nothing can be run")
     assert lacking in check.what
-    assert remedy.format(script) in check.remedy
-    assert check_command([str(outer)], PATH).status == "missing"
+    assert "correct its first line" in check.remedy
     assert interpreter_of([str(script)], PATH) is None
-
-
-@pytest.mark.parametrize("words", ["env -i {0} x.py", "env - {0} x.py"])
-def test_an_emptied_environment_is_found(words: str) -> None:
-    assert "empties" in check_command(words.format(sys.executable).split(), PATH).what
-    assert check_command(["env", "A=b", sys.executable, "-i"], PATH).status == "ok"
 
 
 def facts(**changes: object) -> InterpreterFacts:
@@ -245,14 +196,9 @@ def facts(**changes: object) -> InterpreterFacts:
         "asked_for": True,
         "version": "3.11.7",
         "implementation": "cpython",
-        "executable": "/x/bin/python",
-        "prefix": "/x",
-        "base_prefix": "/x",
-        "conda": False,
         "isolated": 0,
         "no_site": 0,
         "ignore_environment": 0,
-        "free_threaded": False,
         "start_method": "fork",
         "packages": {"torch": "2.8.0"},
     }
@@ -268,7 +214,7 @@ def test_what_keeps_the_agent_out() -> None:
 
 
 def test_interpreters() -> None:
-    assert check_python(facts(base_prefix="/opt/conda", conda=True)).what == "cpython 3.11.7 (conda)"
+    assert check_python(facts()).what == "cpython 3.11.7"
     for probe in (
         Probe(None, PosixCapture(__file__), None, "it crashed", facts(version="3.9.2")),
         Probe(facts(version="2.7.18", agent=False), PosixCapture(__file__), READS),
@@ -355,8 +301,8 @@ def test_an_interpreter_named_by_a_relative_path_is_found_from_elsewhere(
     for words in (["venv/bin/python", "-u", "x.py"], ["env", "-i", "./venv/bin/python", "x.py"]):
         found = interpreter_of(words, PATH)
         assert found is not None
-        assert str(python) in found.absolute.words  # not what the link leads to: that is another environment
-        assert found.absolute.program == str(python)
+        assert str(python) in found.words  # not what the link leads to: that is another environment
+        assert found.program == str(python)
 
 
 def test_clocks(tmp_path: Path) -> None:
@@ -411,8 +357,6 @@ def test_a_session_can_be_made_where_run_would_make_it(
     assert output("empty", MOUNTS).status == output("new", MOUNTS).status == "ok"
     assert output("session", MOUNTS).what == "session already holds a session"
     assert output("others", MOUNTS).what == "others exists and is not a session"
-    control_groups = Mount("cgroup2", f"{tmp_path}/empty")
-    assert "on cgroup2, which keeps no files" in output("empty/x", [*MOUNTS, control_groups]).what
 
 
 def test_where_sessions_go(tmp_path: Path) -> None:
@@ -453,6 +397,5 @@ def test_what_rests_on_an_unknown_is_not_known_for_its_reason() -> None:
     assert [(found.part, found.why) for found in consequences([*parts, hung])[2][1:]] == [
         ("GPUs", "nvidia: it did not end")
     ]
-    # A command that keeps the tracers out is known to, whatever its interpreter says when tried alone.
-    for why, left in (("no POSIX calls", 3), ("neither the agent nor the POSIX tracer gets in", 1)):
-        assert len(consequences([missing("command", "", why), *parts[:3], parts[4]])[0]) == left
+    # A command that cannot run captures nothing, whatever its interpreter says when tried alone.
+    assert consequences([missing("command", "", ""), *parts])[0] == []

@@ -16,30 +16,19 @@ _CHOOSERS = frozenset(
     {"conda", "mamba", "micromamba", "uv", "poetry", "pipenv", "hatch", "pixi", "docker", "podman"}
     | {"apptainer", "singularity", "ssh"}
 )
-_MOST_NESTED_SCRIPTS = 4  # that the kernel follows
 
 
 @dataclass(frozen=True)
 class Interpreter:
     """How the command starts Python: the words that do (``env -i python -S``), and the program itself.
 
-    `behind` is the program that will start it (srun, mpirun). The doctor does not run that one.
+    Paths are absolute: the doctor starts it in another directory. `behind` is the program that will start it
+    (srun, mpirun). The doctor does not run that one.
     """
 
     words: tuple[str, ...]
     program: str
     behind: str = ""
-
-    @property
-    def absolute(self) -> Interpreter:
-        """The same with the program by its absolute path: it can be started in another directory."""
-        program = os.path.abspath(self.program)
-        if os.path.isabs(self.program):
-            words = self.words
-        else:  # a relative path, or found through a relative entry of PATH
-            names = (program, os.path.abspath(os.path.basename(program)))
-            words = tuple(program if os.path.abspath(word) in names else word for word in self.words)
-        return Interpreter(words, program, self.behind)
 
 
 def interpreter_of(command: list[str], path: str | None) -> Interpreter | None:
@@ -52,8 +41,10 @@ def interpreter_of(command: list[str], path: str | None) -> Interpreter | None:
         python = python_of(program, path) if program is not None else None
         if python is None:
             continue
-        named = PYTHON.match(os.path.basename(word))
-        words = (word, *_options(command[index + 1 :])) if named else (python,)
+        python = os.path.abspath(python)
+        words: tuple[str, ...] = (python,)
+        if PYTHON.match(os.path.basename(word)):
+            words = (python if "/" in word else word, *_options(command[index + 1 :]))
         if index == 0:
             return Interpreter(words, python)
         if launcher == "env":
@@ -84,15 +75,3 @@ def python_of(program: str, path: str | None) -> str | None:
         return program
     _, found = script_interpreter(program, path)
     return found if found is not None and PYTHON.match(os.path.basename(found)) else None
-
-
-def missing_interpreter(program: str, path: str | None) -> str | None:
-    """Return the name of the interpreter that the script `program` needs and that cannot be run, if any."""
-    for _ in range(_MOST_NESTED_SCRIPTS):
-        name, found = script_interpreter(program, path)
-        if not name:
-            return None
-        if found is None:
-            return name
-        program = found
-    return None

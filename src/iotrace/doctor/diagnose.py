@@ -7,12 +7,13 @@ import time
 import msgspec
 
 from iotrace import __version__
-from iotrace.doctor.checks import accelerators, command
+from iotrace.doctor.checks import accelerators
 from iotrace.doctor.checks.catalog import Catalog
 from iotrace.doctor.checks.torch_probe import BROKEN
 from iotrace.doctor.probe import clean_environment
 from iotrace.doctor.results import SCHEMA_VERSION, Check, Diagnosis, Unknown
 from iotrace.doctor.run import run_checks
+from iotrace.launch.capture import readable
 
 # What a run records, and the checks on which that rests.
 _RECORDED = {
@@ -46,8 +47,8 @@ def diagnose(words: list[str], data: str | None, output: str | None) -> Diagnosi
     return Diagnosis(
         schema_version=SCHEMA_VERSION,
         iotrace_version=__version__,
-        argv=[_readable(word) for word in words],
-        interpreter=_readable(catalog.interpreter) if catalog.interpreter is not None else None,
+        argv=[readable(word) for word in words],
+        interpreter=readable(catalog.interpreter) if catalog.interpreter is not None else None,
         captured=captured,
         not_captured=not_captured,
         unknown=not_known,
@@ -56,14 +57,9 @@ def diagnose(words: list[str], data: str | None, output: str | None) -> Diagnosi
     )
 
 
-def _readable(text: str) -> str:
-    """Return `text` as UTF-8 can hold it: names of files may be any bytes."""
-    return text.encode(errors="surrogateescape").decode(errors="replace")
-
-
 def _readable_check(check: Check) -> Check:
-    readable = {name: _readable(getattr(check, name)) for name in ("what", "why", "remedy")}
-    return msgspec.structs.replace(check, **readable)
+    texts = {name: readable(getattr(check, name)) for name in ("what", "why", "remedy")}
+    return msgspec.structs.replace(check, **texts)
 
 
 def consequences(checks: list[Check]) -> tuple[list[str], list[str], list[Unknown]]:
@@ -71,11 +67,8 @@ def consequences(checks: list[Check]) -> tuple[list[str], list[str], list[Unknow
     status = {check.id: check.status for check in checks}
     if any(check.what.startswith(BROKEN) for check in checks):
         status["torch"] = "missing"
-    if status.get("command") == "missing":  # whatever its interpreter, tried alone, may say
-        status["posix"] = "missing"
-    if any(check.why == command.NOTHING_ENTERS for check in checks):
-        status["agent"] = "missing"
-    lost_all = status.get("output") == "missing" or any(check.why == command.NOTHING_RUNS for check in checks)
+    # Whatever its interpreter, tried alone, may say.
+    lost_all = "missing" in (status.get("output"), status.get("command"))
     captured, not_captured, not_known = [], [], []
     for part, needed in _RECORDED.items():
         states = [status.get(name, "unknown") for name in needed]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 
@@ -25,7 +24,7 @@ _SECONDS = 3.6
 # Runs in any Python, 2.7 too: prints what it is and whether the agent is there, and reads a file for the
 # tracer to see. dftracer deletes the file of a process with fewer than five calls.
 _PROGRAM = """
-import json, os, sys
+import json, os, platform, sys
 bootstrap = sys.modules.get("iotrace.agent.bootstrap")
 descriptor = os.open("data.bin", os.O_RDONLY)
 for _ in range(8):
@@ -48,28 +47,14 @@ try:
     start = multiprocessing.get_context().get_start_method()
 except Exception:
     start = None
-try:
-    import sysconfig
-    free_threaded = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
-except Exception:
-    free_threaded = False
-base_prefix = getattr(sys, "base_prefix", sys.prefix)
-implementation = getattr(getattr(sys, "implementation", None), "name", None)
-if implementation is None:
-    import platform
-    implementation = platform.python_implementation().lower()
 print(json.dumps({
     "agent": bootstrap is not None and getattr(bootstrap, "_recorder", None) is not None,
     "preloaded": "libdftracer" in maps,
     "asked_for": "libdftracer" in os.environ.get("LD_PRELOAD", ""),
     "version": "%d.%d.%d" % sys.version_info[:3],
-    "implementation": implementation,
-    "executable": sys.executable,
-    "prefix": sys.prefix, "base_prefix": base_prefix,
-    "conda": os.path.isdir(os.path.join(base_prefix, "conda-meta")),
+    "implementation": platform.python_implementation().lower(),
     "isolated": getattr(sys.flags, "isolated", 0), "no_site": sys.flags.no_site,
     "ignore_environment": sys.flags.ignore_environment,
-    "free_threaded": free_threaded,
     "start_method": start,
     "packages": {name: version(name) for name in (
         "torch", "iotrace-agent", "h5py", "zarr", "numpy", "pillow", "tifffile", "pyarrow", "pandas")},
@@ -85,14 +70,9 @@ class InterpreterFacts(msgspec.Struct, frozen=True):
     asked_for: bool
     version: str
     implementation: str
-    executable: str
-    prefix: str
-    base_prefix: str
-    conda: bool
     isolated: int
     no_site: int
     ignore_environment: int
-    free_threaded: bool
     start_method: str | None
     packages: dict[str, str | None]
 
@@ -171,22 +151,10 @@ def _preload_error(done: subprocess.CompletedProcess[str] | None) -> str:
     return next((line for line in lines if "LD_PRELOAD" in line and "dftracer" in line), "")
 
 
-def default_interpreter() -> Interpreter:
-    """Return iotrace's interpreter, for use without a command."""
-    return Interpreter((sys.executable,), sys.executable)
-
-
 def clean_environment() -> dict[str, str]:
     """Return this process's environment without another session's settings, its paths absolute."""
     found = {key: value for key, value in os.environ.items() if key != names.SETTINGS_VARIABLE}
     if found.get("PYTHONPATH"):
         entries = found["PYTHONPATH"].split(os.pathsep)
-        found["PYTHONPATH"] = os.pathsep.join(_absolute(entry) if entry else "" for entry in entries)
+        found["PYTHONPATH"] = os.pathsep.join(os.path.abspath(entry) if entry else "" for entry in entries)
     return found
-
-
-def _absolute(path: str) -> str:
-    try:
-        return os.path.abspath(path)
-    except FileNotFoundError:  # the current directory was deleted
-        return path

@@ -84,7 +84,7 @@ def _failed(identity: str, error: Exception) -> Check:
     """Make an ``unknown`` of `error`, with the remedy for the system's reason where one is known."""
     if isinstance(error, CheckError):
         return unknown(identity, _NOT_LOOKED_AT, str(error), error.remedy)
-    if isinstance(error, FileNotFoundError) and not error.filename and _is_deleted(os.curdir):
+    if isinstance(error, FileNotFoundError) and not error.filename:  # of getcwd
         return unknown(
             identity, _NOT_LOOKED_AT, "the current directory was deleted", "cd to one that is there"
         )
@@ -92,11 +92,3 @@ def _failed(identity: str, error: Exception) -> Check:
     if number in _REMEDIES:
         return unknown(identity, _NOT_LOOKED_AT, os.strerror(number), _REMEDIES[number])
     return unknown(identity, "the check failed", f"{type(error).__name__}: {error}", _REPORT)
-
-
-def _is_deleted(directory: str) -> bool:
-    """Say whether `directory` has no name any more: it can still be examined then."""
-    try:
-        return os.stat(directory).st_nlink == 0
-    except FileNotFoundError:
-        return True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -29,7 +28,6 @@ class Sandbox:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._groups: set[int] = set()
-        self._directories: set[Path] = set()
         self._in_use = 0
         self._closed = False
 
@@ -42,10 +40,6 @@ class Sandbox:
                 _kill(group)
             while self._in_use and time.monotonic() < deadline:
                 self._changed.wait(deadline - time.monotonic())
-            in_use = self._in_use
-        if not in_use:  # what could not be removed for want of open files can be now: no check has any
-            for path in list(self._directories):
-                self._remove(path)
 
     @contextmanager
     def directory(self) -> Iterator[Path]:
@@ -55,18 +49,13 @@ class Sandbox:
             CheckError: there is no temporary directory that can be written.
             ClosedError: the sandbox is closed.
         """
-        with self._used():
-            path = Path(tempfile.mkdtemp(prefix="iotrace-doctor-", dir=_temporary_directory()))
-            self._directories.add(path)
-            try:
-                yield path
-            finally:
-                self._remove(path)
-
-    def _remove(self, path: Path) -> None:
-        shutil.rmtree(path, ignore_errors=True)
-        if not path.exists():
-            self._directories.discard(path)
+        with (
+            self._used(),
+            tempfile.TemporaryDirectory(
+                prefix="iotrace-doctor-", dir=_temporary_directory(), ignore_cleanup_errors=True
+            ) as path,
+        ):
+            yield Path(path)
 
     def run(
         self, line: list[str], environment: dict[str, str], seconds: float, directory: Path

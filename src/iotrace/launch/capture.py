@@ -70,7 +70,7 @@ def run(
     own_dftracer = "on" if environment.get("DFTRACER_ENABLE") == "1" else "off"
     if capture.why_not:
         not_captured.append(NotCaptured("posix", capture.why_not, capture.remedy))
-    state = PosixState(on=not capture.why_not, only=[_readable(path) for path in only])
+    state = PosixState(on=not capture.why_not, only=[readable(path) for path in only])
     manifest = describe(command, state, not_captured, torch, telemetry_ms)
     launch = begin(directory, manifest)
     settings = {"dftracer": own_dftracer, **torch}
@@ -130,9 +130,9 @@ def describe(
     return Manifest(
         format=names.FORMAT_VERSION,
         iotrace_version=__version__,
-        argv=[_readable(word) for word in command],
-        cwd=_readable(_working_directory()),
-        host=_readable(_host()),
+        argv=[readable(word) for word in command],
+        cwd=readable(_working_directory()),
+        host=readable(_host()),
         started_ns=time.time_ns(),
         cpus=len(os.sched_getaffinity(0)),
         posix=posix_state,
@@ -145,9 +145,9 @@ def describe(
     )
 
 
-def _readable(text: str) -> str:
+def readable(text: str) -> str:
     """Return `text` as UTF-8 can hold it: names of files may be any bytes."""
-    return os.fsencode(text).decode(errors="replace")
+    return text.encode(errors="surrogateescape").decode(errors="replace")
 
 
 def _working_directory() -> str:

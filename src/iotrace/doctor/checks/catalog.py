@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from functools import cached_property
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from iotrace.doctor.checks import (
 from iotrace.doctor.checks.torch_probe import check_torch
 from iotrace.doctor.command import Interpreter, interpreter_of
 from iotrace.doctor.guess import data_of, ranks_of, workers_of
-from iotrace.doctor.probe import default_interpreter, probe
+from iotrace.doctor.probe import probe
 from iotrace.doctor.results import Check, unknown
 from iotrace.doctor.run import BadDataError, Named
 from iotrace.doctor.sandbox import Sandbox
@@ -37,7 +38,7 @@ class Catalog:
         self.environment = environment
         self.sandbox = Sandbox()
         # The Python that is tried, once it is known.
-        self.interpreter: str | None = None if words else default_interpreter().program
+        self.interpreter: str | None = None if words else sys.executable
         self._path = environment.get("PATH")
         self._named_data = data
 
@@ -68,9 +69,10 @@ class Catalog:
 
     @cached_property
     def _python(self) -> Interpreter | None:
-        found = interpreter_of(self.words, self._path) if self.words else default_interpreter()
-        if found is not None:
-            self.interpreter = found.program
+        if not self.words:
+            return Interpreter((sys.executable,), sys.executable)
+        found = interpreter_of(self.words, self._path)
+        self.interpreter = found.program if found is not None else None
         return found
 
     @cached_property
@@ -80,13 +82,13 @@ class Catalog:
     def _agent(self) -> list[Check]:
         if self._python is None:
             return []
-        found = probe(self._python.absolute, self.environment, self.sandbox)
+        found = probe(self._python, self.environment, self.sandbox)
         return interpreter.judge(found, self.environment)
 
     def _torch(self) -> list[Check]:
         if self._python is None:
             return []
-        return [check_torch(self._python.absolute, self.environment, self.sandbox)]
+        return [check_torch(self._python, self.environment, self.sandbox)]
 
     @cached_property
     def _data(self) -> Path | None:
@@ -115,7 +117,6 @@ def existing(data: str) -> Path:
     except FileNotFoundError as error:
         remedy = "name a file or a directory of the data"
         raise BadDataError(f"--data {data} does not exist", remedy) from error
-    except (OSError, ValueError) as error:  # ValueError: a null byte
-        why = error.strerror if isinstance(error, OSError) else str(error)
-        raise BadDataError(f"--data {data} cannot be looked at: {why}") from error
+    except OSError as error:
+        raise BadDataError(f"--data {data} cannot be looked at: {error.strerror}") from error
     return Path(data)

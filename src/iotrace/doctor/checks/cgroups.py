@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,14 +46,10 @@ def cpu_limit(groups: Groups) -> float | None:
     """Return the tightest CPU quota of `groups`, in CPUs; None without one."""
     limits = []
     for directory in groups.of("cpu"):
-        quota, period = _words(directory / "cpu.max", 2)  # v2
-        if quota is None:
-            (quota,), (period,) = (
-                _words(directory / "cpu.cfs_quota_us", 1),
-                _words(directory / "cpu.cfs_period_us", 1),
-            )
-        if quota is not None and period and quota > 0:
-            limits.append(quota / period)
+        v1 = f"{_text(directory / 'cpu.cfs_quota_us')} {_text(directory / 'cpu.cfs_period_us')}"
+        quota, _, period = (_text(directory / "cpu.max") or v1).partition(" ")
+        if quota.isdigit():  # else "max" or -1
+            limits.append(int(quota) / int(period))
     return min(limits, default=None)
 
 
@@ -72,35 +69,24 @@ def memory_limit(groups: Groups) -> Limited | None:
     found = []
     for directory in groups.of("memory"):
         for limit_name, usage_name, cache_name in _MEMORY_FILES:
-            (limit,) = _words(directory / limit_name, 1)
-            if limit is None or limit >= _NO_LIMIT:
+            limit, usage = _text(directory / limit_name), _text(directory / usage_name)
+            if not limit.isdigit() or int(limit) >= _NO_LIMIT:
                 continue
-            (usage,) = _words(directory / usage_name, 1)
             available = None
-            if usage is not None:
-                kept = max(0, usage - _figure(directory / "memory.stat", cache_name))
-                available = max(0, limit - kept)
-            found.append(Limited(limit, available))
+            if usage:
+                cache = re.search(rf"^{cache_name} (\d+)$", _text(directory / "memory.stat"), re.MULTILINE)
+                kept = max(0, int(usage) - (int(cache[1]) if cache else 0))
+                available = max(0, int(limit) - kept)
+            found.append(Limited(int(limit), available))
     if not found:
         return None
     left = [group.available_bytes for group in found if group.available_bytes is not None]
     return Limited(min(group.bytes for group in found), min(left, default=None))
 
 
-def _figure(path: Path, name: str) -> int:
-    """Return the number after `name` in a file of ``name number`` lines; 0 where there is none."""
+def _text(path: Path) -> str:
+    """Return the text of a file without the blanks around it; empty where it cannot be read."""
     try:
-        lines = [line.split() for line in path.read_text().splitlines()]
+        return path.read_text().strip()
     except OSError:
-        return 0
-    return next((int(words[1]) for words in lines if len(words) == 2 and words[0] == name), 0)
-
-
-def _words(path: Path, count: int) -> list[int | None]:
-    """Return the first `count` numbers of a file; None for each that is absent or no number (``max``)."""
-    try:
-        words = path.read_text().split()
-    except OSError:
-        words = []
-    numbers = [int(word) if word.lstrip("-").isdigit() else None for word in words[:count]]
-    return numbers + [None] * (count - len(numbers))
+        return ""

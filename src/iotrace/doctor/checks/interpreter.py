@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 
 from iotrace.doctor.probe import READS, InterpreterFacts, Probe
@@ -23,23 +22,15 @@ def judge(probe: Probe, environment: dict[str, str]) -> list[Check]:
         remedy = "see what is wrong with it: CMD's python -c 'print(1)'"
         silent = unknown("agent", "the interpreter does not run a tiny program", probe.failure, remedy)
         return [silent, posix]
-    if is_too_old(facts):
-        return [check_python(facts), check_agent(facts), posix, *check_libraries(facts)]
-    if probe.facts is None:
-        stopped = missing(
+    agent = check_agent(facts)
+    if probe.facts is None and not is_too_old(facts):
+        agent = missing(
             "agent",
             f"a tiny program does not run traced: {probe.failure}",
             "it runs without iotrace, so it is iotrace that stops it",
             "please report it, with LD_PRELOAD, PYTHONPATH and the interpreter's version",
         )
-        return [check_python(facts), stopped, posix]
-    return [
-        check_python(facts),
-        check_agent(facts),
-        posix,
-        check_start_method(facts),
-        *check_libraries(facts),
-    ]
+    return [check_python(facts), agent, posix, check_start_method(facts), *check_libraries(facts)]
 
 
 def is_too_old(facts: InterpreterFacts) -> bool:
@@ -48,11 +39,8 @@ def is_too_old(facts: InterpreterFacts) -> bool:
 
 
 def check_python(facts: InterpreterFacts) -> Check:
-    """Check the interpreter's version; the finding names who made its environment."""
-    kind = "conda" if facts.conda else "virtual environment" if facts.prefix != facts.base_prefix else ""
-    pyenv = "pyenv" if "/.pyenv/" in facts.base_prefix or "/pyenv/versions/" in facts.base_prefix else ""
-    made = ", ".join(filter(None, [kind, pyenv, "free-threaded" if facts.free_threaded else ""]))
-    what = f"{facts.implementation} {facts.version}{f' ({made})' if made else ''}"
+    """Check the interpreter's implementation and version."""
+    what = f"{facts.implementation} {facts.version}"
     if is_too_old(facts):
         return missing("python", what, f"the agent needs Python {_OLDEST_SHOWN}", _NEWER)
     if facts.implementation != "cpython":
@@ -96,7 +84,9 @@ def check_posix(probe: Probe, environment: dict[str, str]) -> Check:
         if not probe.facts.asked_for:
             why = f"what starts it takes LD_PRELOAD out of its environment: {lost}"
             return missing("posix", what, why, "start it without env -i, or put that before iotrace")
-        return missing("posix", what, probe.failure or lost, _remedy(probe))
+        libc = " ".join(filter(None, platform.libc_ver())) or "this C library"
+        remedy = f"the interpreter must be dynamically linked with glibc ({libc} here)"
+        return missing("posix", what, probe.failure or lost, remedy)
     inherited = environment.get("LD_PRELOAD", "")
     beside = f", before {inherited}" if inherited else ""
     if probe.reads_seen != READS:
@@ -107,16 +97,6 @@ def check_posix(probe: Probe, environment: dict[str, str]) -> Check:
             "unset LD_PRELOAD" if inherited else "please report it",
         )
     return ok("posix", f"dftracer saw all {READS} reads of a tiny program{beside}")
-
-
-def _remedy(probe: Probe) -> str:
-    directory = os.path.dirname(probe.capture.library)
-    if os.statvfs(directory).f_flag & os.ST_NOEXEC:
-        return f"{directory} is on a file system mounted noexec: install iotrace-agent elsewhere"
-    if not os.access(probe.capture.library, os.R_OK):
-        return f"{probe.capture.library} is not readable: chmod a+r"
-    libc = " ".join(filter(None, platform.libc_ver())) or "this C library"
-    return f"the interpreter must be dynamically linked with glibc ({libc} here)"
 
 
 def check_start_method(facts: InterpreterFacts) -> Check:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import resource
+from typing import NamedTuple
 
 import psutil
 
@@ -10,11 +12,27 @@ from iotrace.doctor.results import Check, ok, warning
 from iotrace.units import counted, size
 
 SHM = "/dev/shm"
-# The agent keeps its descriptors at 200 and above; torch passes one for each tensor of a batch in flight.
-_FEW_FILES = 1024
-_FEW_PROCESSES = 512
 _SMALL_SHM_BYTES = 1 << 30
 _FULL_SHM_FRACTION = 0.1
+
+
+class _Limit(NamedTuple):
+    number: int
+    too_low_below: float
+    why: str
+    remedy: str
+
+
+# The agent keeps its descriptors at 200 and above; torch passes one for each tensor of a batch in flight.
+_LIMITS = {
+    "open files": _Limit(
+        resource.RLIMIT_NOFILE, 1024, "each tensor of a batch in flight holds one", "ulimit -n 1024"
+    ),
+    "processes": _Limit(resource.RLIMIT_NPROC, 512, "workers and their threads count", "ulimit -u unlimited"),
+    "file size": _Limit(
+        resource.RLIMIT_FSIZE, math.inf, "the session's files are cut there", "ulimit -f unlimited"
+    ),
+}
 
 
 def check_shm(path: str, workers: int | None) -> Check:
@@ -39,38 +57,16 @@ def check_shm(path: str, workers: int | None) -> Check:
     return ok("shm", what + for_each)
 
 
+def limits() -> Check:
+    """Check this process's soft limits."""
+    return check_limits({name: resource.getrlimit(limit.number)[0] for name, limit in _LIMITS.items()})
+
+
 def check_limits(limits: dict[str, int]) -> Check:
-    """Judge the soft limits by name, -1 for none."""
-    shown = {name: value for name, value in limits.items() if value >= 0 or name != "file size"}
-    what = ", ".join(f"{name} {_shown(name, value)}" for name, value in shown.items())
-    low = []
-    if 0 <= limits["open files"] < _FEW_FILES:
-        low.append(("open files", "each tensor of a batch in flight holds one", f"ulimit -n {_FEW_FILES}"))
-    if 0 <= limits["processes"] < _FEW_PROCESSES:
-        low.append(("processes", "workers and their threads count", "ulimit -u unlimited"))
-    if limits["file size"] >= 0:
-        low.append(("file size", "the session's files are cut there", "ulimit -f unlimited"))
+    """Judge the soft limits by name, -1 (RLIM_INFINITY) for none."""
+    what = ", ".join(f"{name} {'unlimited' if value < 0 else value}" for name, value in limits.items())
+    low = {name: _LIMITS[name] for name, value in limits.items() if 0 <= value < _LIMITS[name].too_low_below}
     if not low:
         return ok("limits", what)
-    why = "; ".join(f"{name}: {reason}" for name, reason, _ in low)
-    return warning("limits", what, why, " && ".join(remedy for _, _, remedy in low))
-
-
-def _shown(name: str, value: int) -> str:
-    if value < 0:
-        return "unlimited"
-    return size(value) if name in ("locked memory", "file size") else str(value)
-
-
-def limits() -> Check:
-    """Check this process's limits."""
-    kinds = {
-        "open files": resource.RLIMIT_NOFILE,
-        "processes": resource.RLIMIT_NPROC,
-        "locked memory": resource.RLIMIT_MEMLOCK,
-        "file size": resource.RLIMIT_FSIZE,
-    }
-    soft = {name: resource.getrlimit(kind)[0] for name, kind in kinds.items()}
-    return check_limits(
-        {name: -1 if value == resource.RLIM_INFINITY else value for name, value in soft.items()}
-    )
+    why = "; ".join(f"{name}: {limit.why}" for name, limit in low.items())
+    return warning("limits", what, why, " && ".join(limit.remedy for limit in low.values()))

@@ -17,11 +17,6 @@ from iotrace.units import size
 _LITTLE_BYTES = 1 << 30
 _FULL_BYTES = 64 << 20
 
-# Of the kernel: directories may be made in some, files not.
-_NO_STORAGE = frozenset(
-    {"proc", "sysfs", "cgroup", "cgroup2", "debugfs", "tracefs", "securityfs", "configfs", "bpf", "pstore"}
-    | {"devpts", "mqueue", "binfmt_misc", "efivarfs", "nsfs", "selinuxfs", "fusectl", "rpc_pipefs"}
-)
 _NOTHING = "nothing can be recorded"
 _ANOTHER = "name another: -o DIR"
 
@@ -107,9 +102,6 @@ def check_output(directory: Path, mounts: list[Mount]) -> Check:
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
     mount = mount_of(str(existing), mounts)
-    if mount is not None and mount.kind in _NO_STORAGE:
-        what = f"{directory} is on {mount.kind}, which keeps no files"
-        return missing("output", what, _NOTHING, _ANOTHER)
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         return missing("output", f"{directory} cannot be written", _NOTHING, _ANOTHER)
     status = os.statvfs(existing)
