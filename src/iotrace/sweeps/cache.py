@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from iotrace.sources.session import open_session, read_path_files
@@ -58,44 +59,32 @@ def drop(files: Iterable[str]) -> list[str]:
 
 def _dropped(path: str) -> bool:
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        with open(path, "rb", buffering=0) as file:
+            descriptor = file.fileno()
+            with suppress(OSError):
+                os.fsync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            gone = _cached(descriptor) == 0
+            # The check started read-ahead around each page that was not cached.
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            return gone
     except OSError as error:
         return isinstance(error, FileNotFoundError)
-    try:
-        try:
-            os.fsync(descriptor)
-        except OSError:
-            pass
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        gone = _cached(descriptor) == 0
-        # The check started read-ahead around each page that was not cached.
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        return gone
-    finally:
-        os.close(descriptor)
 
 
 def fill(files: Iterable[str]) -> list[str]:
     """Read each file once; returns those that are not in the page cache afterwards."""
-    missing = []
-    for path in files:
-        try:
-            descriptor = os.open(path, os.O_RDONLY)
-        except FileNotFoundError:
-            continue
-        except OSError:
-            missing.append(path)
-            continue
-        try:
-            while os.read(descriptor, _CHUNK_BYTES):
+    return [path for path in files if not _filled(path)]
+
+
+def _filled(path: str) -> bool:
+    try:
+        with open(path, "rb", buffering=0) as file:
+            while file.read(_CHUNK_BYTES):
                 pass
-            if _cached(descriptor) < 1:
-                missing.append(path)
-        except OSError:
-            missing.append(path)
-        finally:
-            os.close(descriptor)
-    return missing
+            return _cached(file.fileno()) == 1
+    except OSError as error:
+        return isinstance(error, FileNotFoundError)
 
 
 def _cached(descriptor: int) -> float:
@@ -113,8 +102,6 @@ def _cached(descriptor: int) -> float:
     buffer = bytearray(1)
     found = 0
     for page in probes:
-        try:
+        with suppress(BlockingIOError):
             found += os.preadv(descriptor, [buffer], page * _PAGE, os.RWF_NOWAIT) == 1
-        except BlockingIOError:
-            pass
     return found / len(probes)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from iotrace.session import names
 from iotrace.sweeps.grid import asked_of_agent, fill
@@ -47,8 +48,7 @@ def execute(request: Request) -> SweepRun:
     line = [sys.executable, "-m", "iotrace", "run", "--quiet", "--torch-steps", "off", "-o", str(session)]
     line += [*request.options, "--"]
     line += fill(request.command, request.params)
-    busy_before, started = _busy_seconds(), time.monotonic()
-    own_before = _children_seconds()
+    others_before, started = _others_seconds(), time.monotonic()
     with (request.directory / OUTPUT).open("wb") as output:
         process = subprocess.Popen(
             line,
@@ -70,7 +70,7 @@ def execute(request: Request) -> SweepRun:
         session=str(session),
         status="ok",
         exit_code=128 - exit_code if exit_code < 0 else exit_code,
-        others_pct=_others_percent(busy_before, own_before, seconds),
+        others_pct=max(0.0, 100 * (_others_seconds() - others_before) / seconds),
         seconds=seconds,
     )
     return measure(run)
@@ -96,26 +96,8 @@ def tail(run: SweepRun, lines: int = 5) -> str:
     return "\n".join(text.splitlines()[-lines:])
 
 
-def _busy_seconds() -> float | None:
-    """CPU time that the whole machine has used since its start."""
-    try:
-        fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
-    except OSError:
-        return None
-    user, nice, system, _idle, _iowait, irq, softirq = (int(field) for field in fields[:7])
-    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
-
-
-def _children_seconds() -> float:
-    """CPU time of our ended children and theirs."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
-def _others_percent(busy_before: float | None, own_before: float, seconds: float) -> float | None:
-    """CPU that was neither the command's nor idle, in percent of one core."""
-    busy_after = _busy_seconds()
-    if busy_before is None or busy_after is None or seconds <= 0:
-        return None
-    others = (busy_after - busy_before) - (_children_seconds() - own_before)
-    return max(0.0, 100 * others / seconds)
+def _others_seconds() -> float:
+    """CPU time that the machine has used since its start, without that of our ended children."""
+    machine, own = psutil.cpu_times(), os.times()
+    busy = machine.user + machine.nice + machine.system + machine.irq + machine.softirq
+    return busy - own.children_user - own.children_system
