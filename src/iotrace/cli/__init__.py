@@ -8,10 +8,13 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections.abc import Callable
 from importlib import import_module
+from typing import Any
 
 import click
 
+from iotrace import __version__
 from iotrace.cli.output import degrade, give_up
 from iotrace.errors import IotraceError
 
@@ -38,14 +41,6 @@ class _Commands(click.Group):
         return found
 
 
-def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if wanted and not context.resilient_parsing:
-        from iotrace import __version__
-
-        click.echo(f"iotrace {__version__}")
-        context.exit()
-
-
 def _completion(context: click.Context, option: click.Parameter, shell: str | None) -> None:
     if shell is None or context.resilient_parsing:
         return
@@ -56,10 +51,10 @@ def _completion(context: click.Context, option: click.Parameter, shell: str | No
     context.exit()
 
 
-def _eager_option(name: str, text: str) -> click.Option:
+def _shell_option(name: str, text: str) -> Callable[[Any], Any]:
     """An option that takes a shell's name, or none: then it is the user's own shell."""
-    return click.Option(
-        [name],
+    return click.option(
+        name,
         metavar="[SHELL]",
         is_flag=False,
         flag_value="by $SHELL",
@@ -70,23 +65,12 @@ def _eager_option(name: str, text: str) -> click.Option:
     )
 
 
-app = _Commands(
-    name=_NAME,
-    help="Why did the accelerator wait? File, decode step, worker, rank and step, from one run.",
-    context_settings={"help_option_names": ["-h", "--help"]},
-    params=[
-        click.Option(
-            ["--version"],
-            is_flag=True,
-            callback=_version,
-            is_eager=True,
-            expose_value=False,
-            help="Print the version and exit.",
-        ),
-        _eager_option("--install-completion", "Install shell completion (bash, zsh, fish)."),
-        _eager_option("--show-completion", "Print the script of shell completion."),
-    ],
-)
+@click.group(_NAME, cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message=f"{_NAME} %(version)s", help="Print the version and exit.")
+@_shell_option("--install-completion", "Install shell completion (bash, zsh, fish).")
+@_shell_option("--show-completion", "Print the script of shell completion.")
+def app() -> None:
+    """Why did the accelerator wait? File, decode step, worker, rank and step, from one run."""
 
 
 def main() -> None:
