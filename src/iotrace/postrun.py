@@ -17,8 +17,7 @@ from iotrace.report.layout import make_console
 from iotrace.report.progress import Progress, watched
 from iotrace.report.terminal import print_next, print_report
 from iotrace.session import names
-from iotrace.session.costs import write_costs
-from iotrace.session.manifest import read_manifest
+from iotrace.session.manifest import read_manifest, write_document
 from iotrace.sources.session import Session, open_session
 from iotrace.timeline.build import build
 from iotrace.timeline.writers.chrome import write_chrome
@@ -78,7 +77,7 @@ def _open(directory: Path, calibration: Calibration | None, progress: Progress) 
     costs = calibration.finish(session.manifest.host) if calibration is not None else None
     if costs is None:
         return session
-    write_costs(directory, costs)
+    write_document(directory / names.COSTS, costs)
     return replace(session, costs=costs)
 
 

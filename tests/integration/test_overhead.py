@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from iotrace.launch import calibrate
-from iotrace.session.costs import Costs, write_costs
+from iotrace.session import names
+from iotrace.session.manifest import Costs, write_document
 from tests.support import counting
 from tests.support.runs import Run, report_of, run_script
 
@@ -70,7 +71,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def with_costs(run: Run) -> Run:
     """The run, with costs that no busy machine changes."""
     assert run.code == 0, run.stderr
-    write_costs(run.session, COSTS)
+    write_document(run.session / names.COSTS, COSTS)
     return run
 
 

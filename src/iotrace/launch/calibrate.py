@@ -16,7 +16,7 @@ from pathlib import Path
 from iotrace.launch import posix
 from iotrace.launch.capture import own_python, traced_environment
 from iotrace.session import names
-from iotrace.session.costs import Costs
+from iotrace.session.manifest import Costs
 
 _SECONDS = 2.0
 

@@ -1,4 +1,4 @@
-"""Write and read a session's manifest and outcome: how its run began and how it ended."""
+"""Write and read how a session's run began (manifest), how it ended (outcome), and what tracing it cost."""
 
 from __future__ import annotations
 
@@ -66,6 +66,21 @@ class Outcome(msgspec.Struct, frozen=True):
     exit_code: int | None
     ended_ns: int
     duration_ns: int
+
+
+class Costs(msgspec.Struct, frozen=True):
+    """CPU time that tracing adds, on `host`; None where a source was off and could not be measured.
+
+    `posix_call_ns`: to a traced read of 4 KiB after other work; `next_posix_call_ns`: to one that follows
+    another. `span_ns`: to a timed call. `process_start_ns`: to the start of a Python process, with all
+    sources of the run.
+    """
+
+    host: str
+    posix_call_ns: int | None = None
+    next_posix_call_ns: int | None = None
+    span_ns: int | None = None
+    process_start_ns: int | None = None
 
 
 def write_document(path: Path, value: Any) -> None:

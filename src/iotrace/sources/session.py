@@ -10,8 +10,15 @@ from pathlib import Path
 import numpy as np
 
 from iotrace.session import names
-from iotrace.session.costs import Costs, read_costs
-from iotrace.session.manifest import Manifest, Outcome, launches, read_manifest, read_outcome
+from iotrace.session.manifest import (
+    Costs,
+    Manifest,
+    Outcome,
+    launches,
+    read_document,
+    read_manifest,
+    read_outcome,
+)
 from iotrace.sources.clocks.anchors import Clocks
 from iotrace.sources.dftracer.calls import OwnLogs, PosixCalls, read_posix
 from iotrace.sources.paths import Paths, is_code
@@ -193,7 +200,8 @@ def open_session(path: Path, progress: Callable[[str], None] = lambda _: None) -
     data_calls = calls.where(is_data[calls.file]) if len(calls) else calls
     progress("reading the telemetry")
     telemetry = read_telemetry(path, clocks)
-    return Session(path, found, processes, data_calls, paths, telemetry, read_costs(path), clocks)
+    costs = read_document(path / names.COSTS, Costs)
+    return Session(path, found, processes, data_calls, paths, telemetry, costs, clocks)
 
 
 def _own_logs(processes: list[Process]) -> OwnLogs:

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from glob import glob
 
 from iotrace.launch.telemetry import Record
 from iotrace.launch.telemetry.cgroups import groups_v1, groups_v2, parse_quota
@@ -27,7 +28,7 @@ class System:
     def __init__(self) -> None:
         self._figures: list[tuple[str, Callable[[], object]]] = []
         self._cpus_before: dict[int, tuple[int, int, int]] = {}
-        self._disks = {name for name in _listing("/sys/block") if os.path.exists(f"/sys/block/{name}/device")}
+        self._disks = {path.split("/")[3] for path in glob("/sys/block/*/device")}
         self._add("cpus", "/proc/stat", self._cpus)
         self._add("memory", "/proc/meminfo", lambda file: parse_memory(file.read_all()))
         self._add("disks", "/proc/diskstats", lambda file: parse_disks(file.read_all(), self._disks))
@@ -102,10 +103,3 @@ def _pressure(file: ProcFile) -> dict[str, int]:
 def _quotas(files: dict[str, ProcFile]) -> dict[str, tuple[int, int]]:
     found = {name: parse_quota(file.read()) for name, file in files.items()}
     return {name: counts for name, counts in found.items() if counts is not None}
-
-
-def _listing(directory: str) -> list[str]:
-    try:
-        return os.listdir(directory)
-    except OSError:
-        return []
