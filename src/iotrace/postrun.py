@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from iotrace.analysis.rank import SessionAnalysis
 from iotrace.analysis.report import analyse

@@ -85,7 +85,7 @@ def _described(trace: KinetoTrace) -> dict[str, Any]:
     columns = {
         name: getattr(table, name).tolist()
         for table in (events, flows)
-        for name in table.__dataclass_fields__
+        for name in table.__struct_fields__
         if name not in strings
     }
     columns = {name: column for name, column in columns.items() if name not in ("thread", "category")}

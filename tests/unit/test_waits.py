@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from iotrace.analysis.loop.deliveries import Delivery, LoaderRun, primary_of
 from iotrace.analysis.loop.join import loaders_of

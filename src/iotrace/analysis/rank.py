@@ -5,8 +5,9 @@ Report, timeline, export and sweep take their figures from the same `RankAnalysi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import cached_property
+
+import msgspec
 
 from iotrace.analysis.completeness.data_loss import data_loss
 from iotrace.analysis.device.accelerator import KERNEL_GAP_US
@@ -21,14 +22,13 @@ from iotrace.session.manifest import NotCaptured
 from iotrace.sources.session import Rank, Session
 
 
-@dataclass(frozen=True)
-class RankAnalysis:
+class RankAnalysis(msgspec.Struct, frozen=True, dict=True):
     """One rank: its loaders and steps, its explained waits, the activity that torch.profiler recorded."""
 
     session: Session
     rank: Rank
     kernel_gap_us: float = KERNEL_GAP_US
-    _explained: dict[int, list[Explained]] = field(default_factory=dict, repr=False)
+    _explained: dict[int, list[Explained]] = {}
 
     @cached_property
     def loaders(self) -> list[LoaderRun]:
@@ -96,8 +96,7 @@ class RankAnalysis:
         return compute_of(self.activities, self.waits, self.loop.steps, self.kernel_gap_us)
 
 
-@dataclass(frozen=True)
-class SessionAnalysis:
+class SessionAnalysis(msgspec.Struct, frozen=True, dict=True):
     """A session with the analyses of its ranks; gaps below `kernel_gap_us` count as the kernels' own."""
 
     session: Session

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from iotrace.analysis.device.accelerator import KERNEL_GAP_US, DataWaits
@@ -31,8 +31,7 @@ from iotrace.session.manifest import NotCaptured
 from iotrace.sources.kineto.trace import Column, KinetoTrace
 
 
-@dataclass(frozen=True)
-class _TraceRank:
+class _TraceRank(msgspec.Struct, frozen=True):
     """A trace with the number of its rank; `starts` and `ends` are those of its steps."""
 
     number: int

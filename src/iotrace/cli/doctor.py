@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from iotrace.cli.numpy_import import import_numpy
 from iotrace.cli.output import print_json
 from iotrace.cli.parameters import BEFORE_A_COMMAND, json_option, output_option
 
@@ -18,6 +19,7 @@ def doctor(command: tuple[str, ...], data: str | None, output: str | None, as_js
 
     Exit codes: 0 nothing that matters is missing, as far as is known; 1 some is missing; 2 wrong usage.
     """
+    import_numpy()
     from iotrace.cli.interruption import ended_by_signals
     from iotrace.doctor.diagnose import diagnose
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from iotrace.cli.numpy_import import import_numpy
 from iotrace.cli.output import print_json
 from iotrace.cli.parameters import PATH, json_option, output_option
 
@@ -26,6 +27,7 @@ def export(session: Path, output: Path, format_: str, as_json: bool) -> int:
 
     Exit codes: 0 written, 1 SESSION cannot be read or FILE cannot be written, 2 wrong usage.
     """
+    import_numpy()
     from iotrace.analysis.rank import SessionAnalysis
     from iotrace.export.dftracer import write_dftracer
     from iotrace.report.progress import watched

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from iotrace.cli.numpy_import import import_numpy
 from iotrace.cli.output import print_json
 from iotrace.cli.parameters import json_option, output_option
 
@@ -72,7 +72,7 @@ def merge(
         raise click.BadParameter("no inputs")
     if align not in ("", "start"):
         raise click.BadParameter("--align must be 'start'")
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # more spin at numpy's import, for nothing
+    import_numpy()
     from iotrace.cli.interruption import ended_by_signals
     from iotrace.merge.plan import Options
     from iotrace.merge.run import merge as merge_files

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from iotrace.cli.numpy_import import import_numpy
 from iotrace.cli.output import print_json
 from iotrace.cli.parameters import PATH, json_option
 
@@ -39,6 +40,7 @@ def report(sources: tuple[Path, ...], as_json: bool, kernel_gap_us: float, compa
 
     Exit codes: 0 printed, 1 SESSION or TRACE cannot be read, 2 wrong usage.
     """
+    import_numpy()
     bare = all(path.is_file() for path in sources)
     if not bare and len(sources) > 1:
         raise click.BadParameter("give one session, or only traces of torch.profiler")
@@ -89,7 +91,7 @@ def _of_traces(paths: tuple[Path, ...], kernel_gap_us: float) -> Report:
 
 
 def _compat(paths: tuple[Path, ...], tool: str, as_json: bool) -> None:
-    from dataclasses import asdict
+    from msgspec.structs import asdict
 
     from iotrace.analysis.compat.hta import holistic
     from iotrace.analysis.compat.tb import tensorboard

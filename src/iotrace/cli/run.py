@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from iotrace.cli.numpy_import import import_numpy
 from iotrace.cli.parameters import BEFORE_A_COMMAND, io_option, output_option
 from iotrace.launch import capture, torch_settings
 from iotrace.launch.telemetry.start import DEFAULT_INTERVAL_MS, LONGEST_INTERVAL_MS, SHORTEST_INTERVAL_MS
@@ -76,6 +77,7 @@ def run(
 def _report(directory: Path) -> None:
     """Print the report. Whatever happens here, CMD has had its run, and its exit code counts."""
     try:
+        import_numpy()
         from iotrace.postrun import finish
 
         finish(directory)

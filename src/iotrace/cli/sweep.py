@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from iotrace.cli.numpy_import import import_numpy
 from iotrace.cli.output import print_json
 from iotrace.cli.parameters import BEFORE_A_COMMAND, PATH, io_option, json_option, output_option
 
@@ -72,6 +73,7 @@ def sweep(
     Exit codes: 0 there is advice, 1 no point has figures, 2 wrong usage, 130 interrupted (the results so far
     are printed and kept).
     """
+    import_numpy()
     from iotrace.errors import UsageError
     from iotrace.report.layout import make_console
     from iotrace.report.sweep import print_sweep, write_csv

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -32,8 +31,7 @@ from iotrace.sources.records import (
 SPAN_DTYPE = np.dtype([(name, f"<{code}") for name, code in names.SPAN_FIELDS.items()])
 
 
-@dataclass(frozen=True)
-class Process:
+class Process(msgspec.Struct, frozen=True, dict=True):
     """What one process recorded. Span times are the session's; record times are still monotonic."""
 
     identity: Identity
@@ -41,8 +39,8 @@ class Process:
     records: list[Record]
     spans: npt.NDArray[Any]
     texts: dict[int, str]
-    problems: list[str] = field(default_factory=list)
-    torch_traces: list[Path] = field(default_factory=list)
+    problems: list[str] = []
+    torch_traces: list[Path] = []
 
     @cached_property
     def windows(self) -> Windows:
@@ -124,8 +122,7 @@ def read_processes(session: Path) -> tuple[list[Process], Clocks]:
     return sorted(processes, key=lambda process: process.began_ns), clocks
 
 
-@dataclass(frozen=True)
-class _Recorded:
+class _Recorded(msgspec.Struct, frozen=True, dict=True):
     directory: Path
     identity: Identity
     records: list[Record]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from iotrace.session import names
@@ -27,8 +27,7 @@ from iotrace.sources.records import Distributed, IteratorStart, OwnLog, StepMark
 from iotrace.sources.telemetry import Telemetry, read_telemetry
 
 
-@dataclass(frozen=True)
-class Launch:
+class Launch(msgspec.Struct, frozen=True):
     """One ``iotrace run`` of the session's job: how it began and, if known, ended."""
 
     path: Path
@@ -36,8 +35,7 @@ class Launch:
     outcome: Outcome | None
 
 
-@dataclass(frozen=True)
-class Rank:
+class Rank(msgspec.Struct, frozen=True):
     """A training process and its loader workers; `incarnation` counts the restarts of an elastic job."""
 
     number: int
@@ -58,8 +56,7 @@ class Rank:
         return f"rank{self.number}{restart}"
 
 
-@dataclass(frozen=True)
-class Session:
+class Session(msgspec.Struct, frozen=True, dict=True):
     """One traced job. `calls` are POSIX calls on data: the program's own code is left out."""
 
     path: Path
@@ -67,9 +64,9 @@ class Session:
     processes: list[Process]
     calls: PosixCalls
     paths: Paths
-    telemetry: list[Telemetry] = field(default_factory=list)
+    telemetry: list[Telemetry] = []
     costs: Costs | None = None
-    clocks: Clocks = field(default_factory=Clocks)
+    clocks: Clocks = msgspec.field(default_factory=Clocks)
 
     @property
     def manifest(self) -> Manifest:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,16 +41,14 @@ _GAUGES = [
 ]
 
 
-@dataclass(frozen=True)
-class Series:
+class Series(msgspec.Struct, frozen=True):
     """A figure over time, in order of time."""
 
     time_ns: Times
     value: Floats
 
 
-@dataclass(frozen=True)
-class SampledProcess:
+class SampledProcess(msgspec.Struct, frozen=True):
     """A process of the command; `samples` has `SAMPLE_DTYPE`.
 
     `pid` is what the process itself sees, `host_pid` what its sampler and the drivers do. `switches`: context
@@ -73,8 +70,7 @@ class SampledProcess:
         return Series(self.samples["time_ns"], values.astype(np.float64))
 
 
-@dataclass(frozen=True)
-class SampledDevice:
+class SampledDevice(msgspec.Struct, frozen=True):
     """An accelerator or an instance of one. `users`: (ns, pid, bytes or None), None if never known."""
 
     about: DeviceRecord
@@ -82,8 +78,7 @@ class SampledDevice:
     users: list[tuple[int, int, int | None]] | None
 
 
-@dataclass(frozen=True)
-class Host:
+class Host(msgspec.Struct, frozen=True):
     """The host's figures. Rates belong to the second before their time; counters grow; NaN is unknown."""
 
     time_ns: Times
@@ -92,11 +87,10 @@ class Host:
     iowait: Floats
     figures: dict[str, Series]
     # By control group: periods of its CPU quota in which it ran, and those that held it back.
-    quotas: dict[str, tuple[Series, Series]] = field(default_factory=dict)
+    quotas: dict[str, tuple[Series, Series]] = {}
 
 
-@dataclass(frozen=True)
-class Telemetry:
+class Telemetry(msgspec.Struct, frozen=True):
     """All that one sidecar sampled."""
 
     sampler: SamplerRecord
@@ -108,7 +102,7 @@ class Telemetry:
     ended: bool
     first_ns: int
     last_ns: int
-    damage: list[str] = field(default_factory=list)
+    damage: list[str] = []
     killed_by: str = ""  # the signal that the launcher saw end it
 
     def process_of(self, process: Process) -> SampledProcess | None:

@@ -9,8 +9,8 @@ as no computation.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -26,8 +26,7 @@ _GAP_US = 30
 _DEVICE_KINDS = (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
 
 
-@dataclass(frozen=True)
-class Holistic:
+class Holistic(msgspec.Struct, frozen=True):
     """Whole us of the device, and per stream the us of gaps by class."""
 
     idle_us: int

@@ -7,8 +7,7 @@ collectives alone, and it extends steps to the end of what they launched.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from iotrace.analysis.device.activity import Mask, steps_in_order
@@ -25,8 +24,7 @@ _COLLECTIVES = frozenset(
 _FEWER = 0.8  # a last step with fewer device events than this share of the one before is left out
 
 
-@dataclass(frozen=True)
-class TensorBoard:
+class TensorBoard(msgspec.Struct, frozen=True):
     """Mean us per step by role, the steps' numbers, and the share of time with a kernel by device."""
 
     steps: list[int]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -20,13 +20,12 @@ _DATA_WAIT, _HOST_WAIT, _KERNEL_WAIT, _OTHER = range(4)
 _UNKNOWN_LAUNCH = -(2**62)
 
 
-@dataclass(frozen=True)
-class DataWaits:
+class DataWaits(msgspec.Struct, frozen=True):
     """Raw data waits, disjoint and in order; per wait its causes in ns where they are known."""
 
     starts_ns: Column
     ends_ns: Column
-    causes: Sequence[dict[str, int]] = field(default_factory=list)
+    causes: Sequence[dict[str, int]] = []
 
 
 def waits_of(activity: Activity) -> DataWaits:
@@ -34,8 +33,7 @@ def waits_of(activity: Activity) -> DataWaits:
     return DataWaits(*union(*activity.intervals(activity.data_waits)))
 
 
-@dataclass
-class _Totals:
+class _Totals(msgspec.Struct):
     """Sums over windows, in ns; `modules` and `streams` by (module, phase) and (device, stream)."""
 
     span: int = 0
@@ -44,10 +42,10 @@ class _Totals:
     communication: int = 0
     memory: int = 0
     overlap: int = 0
-    classes: Column = field(default_factory=lambda: np.zeros(len(CLASSES), dtype=np.int64))
+    classes: Column = msgspec.field(default_factory=lambda: np.zeros(len(CLASSES), dtype=np.int64))
     causes: dict[str, float] | None = None
-    modules: dict[tuple[str | None, str], list[float]] = field(default_factory=dict)
-    streams: dict[tuple[int, int], _Stream] = field(default_factory=dict)
+    modules: dict[tuple[str | None, str], list[float]] = {}
+    streams: dict[tuple[int, int], _Stream] = {}
 
     def add(self, activity: Activity, waits: DataWaits, kernel_gap_ns: int) -> None:
         """Add one trace."""
@@ -82,11 +80,10 @@ class _Totals:
                 total.classes += classes.sum(axis=0)
 
 
-@dataclass
-class _Stream:
+class _Stream(msgspec.Struct):
     events: int = 0
     busy: int = 0
-    classes: Column = field(default_factory=lambda: np.zeros(len(CLASSES), dtype=np.int64))
+    classes: Column = msgspec.field(default_factory=lambda: np.zeros(len(CLASSES), dtype=np.int64))
 
 
 def accelerator_of(
@@ -179,8 +176,7 @@ def _add_modules(totals: dict[tuple[str | None, str], list[float]], activity: Ac
         sums[1] += float(communication[key])
 
 
-@dataclass(frozen=True)
-class Gaps:
+class Gaps(msgspec.Struct, frozen=True):
     """Gaps ``[start, end)`` in which nothing ran, each with the row of the event that ended it."""
 
     start_ns: Column

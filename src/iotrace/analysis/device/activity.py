@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -34,8 +34,7 @@ def steps_in_order(trace: KinetoTrace, steps: Mask) -> tuple[Intervals, list[int
     return (trace.events.start_ns[rows], trace.events.end_ns[rows]), numbers
 
 
-@dataclass(frozen=True)
-class Activity:
+class Activity(msgspec.Struct, frozen=True, dict=True):
     """A trace with what its events are. Masks and columns have one entry per event."""
 
     trace: KinetoTrace

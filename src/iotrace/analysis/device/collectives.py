@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
+import msgspec
 import numpy as np
 
 from iotrace.analysis.device.accelerator import DataWaits
@@ -22,8 +22,7 @@ _NO_STEP = -1
 _Row = tuple[int, int]  # of a trace, and the step that it lies in
 
 
-@dataclass(frozen=True)
-class RankTrace:
+class RankTrace(msgspec.Struct, frozen=True, dict=True):
     """A rank's trace with its raw data waits."""
 
     rank: int
@@ -45,8 +44,7 @@ class RankTrace:
         return self.activity.trace.collectives[number] if number >= 0 else None
 
 
-@dataclass(frozen=True)
-class Matched:
+class Matched(msgspec.Struct, frozen=True):
     """One collective on the ranks that took part: each one's start and duration in its own clock."""
 
     name: str

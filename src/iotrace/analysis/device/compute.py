@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from iotrace.analysis.device.accelerator import KERNEL_GAP_US, DataWaits, accelerator_of, waits_of
@@ -19,8 +19,7 @@ from iotrace.analysis.wait.waits import Explained
 from iotrace.sources.kineto.trace import Column
 
 
-@dataclass(frozen=True)
-class Compute:
+class Compute(msgspec.Struct, frozen=True):
     """What a rank's traces say; everything None or empty where it left none."""
 
     activities: list[Activity]

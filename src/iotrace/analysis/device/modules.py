@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from iotrace.analysis.device.activity import Activity, Mask
@@ -21,8 +21,7 @@ _FORWARD_RANGE = re.compile(r"(?:\w+::)?\w*DataParallel\.forward$")
 _UNKNOWN = -1
 
 
-@dataclass(frozen=True)
-class Origins:
+class Origins(msgspec.Struct, frozen=True):
     """Per event of the device its module (index of `modules`, -1 unknown) and phase (index of `PHASES`).
 
     The phase is `other` where the launch is unknown or in none of the three. Entries of other events have no
@@ -34,8 +33,7 @@ class Origins:
     phase: Column
 
 
-@dataclass
-class BackwardRange:
+class BackwardRange(msgspec.Struct):
     """The backward pass of a module on a thread (index of the trace's threads); ns of the session's time."""
 
     thread: int

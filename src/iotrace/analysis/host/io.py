@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
 from iotrace.analysis.intervals import union
@@ -22,8 +22,7 @@ _OPENS = frozenset({"open", "open64", "openat", "openat64", "creat", "creat64", 
 _SEEKS = frozenset({"lseek", "lseek64"})
 
 
-@dataclass
-class _File:
+class _File(msgspec.Struct):
     opens: int = 0
     reads: int = 0
     read_bytes: int = 0
@@ -33,8 +32,8 @@ class _File:
     metadata_ns: int = 0
     sequential: int = 0
     after_another: int = 0
-    by_worker: dict[int, int] = field(default_factory=lambda: defaultdict(int))
-    ranges: list[tuple[int, int]] = field(default_factory=list)
+    by_worker: dict[int, int] = msgspec.field(default_factory=lambda: defaultdict(int))
+    ranges: list[tuple[int, int]] = []
 
 
 def io_of(session: Session, rank: Rank) -> Io | None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from iotrace.analysis.intervals import Times
 from iotrace.analysis.rank import RankAnalysis
@@ -42,8 +42,7 @@ def overhead_of(analysis: RankAnalysis) -> Overhead:
     )
 
 
-@dataclass(frozen=True)
-class _Costs:
+class _Costs(msgspec.Struct, frozen=True):
     """What a span adds, a call that comes after other work, and a call that follows another at once.
 
     With `all_after_work` every call is taken for one after work: what a program does between two is unknown.
@@ -76,8 +75,7 @@ class _Costs:
         return added_ns + self.next_ns * count_inside(calls.start_ns[follows], starts, ends)
 
 
-@dataclass(frozen=True)
-class _Shares:
+class _Shares(msgspec.Struct, frozen=True):
     """What tracing took of the steps on the consumer's threads, of the workers' productions, of the steps."""
 
     consumer: float

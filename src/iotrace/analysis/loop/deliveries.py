@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+
+import msgspec
 
 from iotrace.sources.records import IteratorStart
 
@@ -17,8 +18,7 @@ PHASES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(msgspec.Struct, frozen=True):
     """A batch that the consumer got, joined with its production; ns of the session's time, None: unknown.
 
     `number` is its index among the deliveries of its loader, `index` that among the batches of its epoch.
@@ -53,8 +53,7 @@ class Delivery:
         return self.delivered_ns - self.wait_start_ns
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(msgspec.Struct, frozen=True):
     """From one delivery, or mark, to the next one; at the end of an epoch it awaits nothing.
 
     `delivery` is the batch that opens it, None of a marked step. `awaited` are the deliveries whose waits
@@ -94,8 +93,7 @@ class Step:
         return sum(known) if batches and len(known) == len(batches) else None
 
 
-@dataclass(frozen=True)
-class LoaderRun:
+class LoaderRun(msgspec.Struct, frozen=True):
     """One DataLoader (or wrapped source) of a rank, over all its epochs.
 
     `steps` are those that its deliveries open and whose end is known, in order.
@@ -104,8 +102,8 @@ class LoaderRun:
     number: int
     description: IteratorStart
     deliveries: list[Delivery]
-    steps: list[Step] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
+    steps: list[Step] = []
+    failures: list[str] = []
     epochs: int = 0
 
     @property

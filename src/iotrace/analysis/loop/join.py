@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from iotrace.analysis.loop.deliveries import PHASES, Delivery, LoaderRun, Step
 from iotrace.sources.processes import Process
@@ -16,8 +18,7 @@ _NO_STEPS_OF_THEIRS = frozenset({"evaluation", *PHASES.values()} - {"training"})
 _Pass = tuple[int, int]  # iterator and epoch
 
 
-@dataclass
-class _Draft:
+class _Draft(msgspec.Struct):
     """A delivery of which records that follow say more; `number` is its index in its loader.
 
     Its step is ``[step_start_ns, step_end_ns)`` and awaits the delivery `awaited`. It starts with its own
@@ -39,16 +40,15 @@ class _Draft:
         return self.record.iterator, self.record.epoch
 
 
-@dataclass
-class _LoaderDraft:
+class _LoaderDraft(msgspec.Struct):
     """A loader while its records are read; `asked_ns` are the times at which it was asked for something."""
 
     number: int
     description: IteratorStart
-    drafts: list[_Draft] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
-    passes: set[_Pass] = field(default_factory=set)
-    asked_ns: list[int] = field(default_factory=list)
+    drafts: list[_Draft] = []
+    failures: list[str] = []
+    passes: set[_Pass] = set()
+    asked_ns: list[int] = []
 
 
 def loaders_of(rank: Rank) -> list[LoaderRun]:

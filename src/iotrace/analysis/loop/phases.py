@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from iotrace.analysis.loop.deliveries import PHASES
 from iotrace.sources.records import BatchRecord, IteratorStart, TrainerRun
 from iotrace.sources.session import Rank
 
 
-@dataclass(frozen=True)
-class Phase:
+class Phase(msgspec.Struct, frozen=True):
     """A stretch ``[start_ns, end_ns)`` of one phase, in the session's time."""
 
     name: str

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
+import msgspec
 import numpy as np
 
 from iotrace.analysis.loop.deliveries import Delivery, LoaderRun, Step, primary_of
@@ -22,8 +22,7 @@ Interval = tuple[int, int | None]  # ns; an end of None: to the end of the run
 _PREPARES = "_prepare_profiler"  # what torch's profilers call to begin their warm-up
 
 
-@dataclass(frozen=True)
-class Loop:
+class Loop(msgspec.Struct, frozen=True):
     """A rank's training loop: the loader that it waits for, if that is known, and all its closed steps.
 
     `marked`: the steps are between marks of the program's.

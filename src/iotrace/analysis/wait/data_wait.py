@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from iotrace.analysis.device.compute import exposed_by_kernels
 from iotrace.analysis.loop.deliveries import Step
@@ -56,8 +57,7 @@ def verdict(wait_fraction: float) -> str:
     return "moderately input-bound" if percent <= _HIGHLY_PERCENT else "highly input-bound"
 
 
-@dataclass(frozen=True)
-class ExposedWait:
+class ExposedWait(msgspec.Struct, frozen=True):
     """Mean per step in ms, share of the step, how it is known, and over how many steps; None: unknown."""
 
     ms: float | None = None

@@ -10,10 +10,11 @@ outside read paths are those of `page_faults`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from iotrace.analysis.intervals import Coverage, Intervals, Shares, Times, pieces
 from iotrace.analysis.wait.page_faults import Fractions, Spans, page_faults
@@ -28,8 +29,7 @@ _READ, _DECODE, _TRANSFORM, _COLLATE, _UNKNOWN = range(len(PARTS))
 Files = dict[str, list[float]]  # path -> ns of [read, decode]
 
 
-@dataclass(frozen=True)
-class Composition:
+class Composition(msgspec.Struct, frozen=True):
     """What the production windows ``[starts[i], ends[i])`` of one process were made of, in ns.
 
     `parts` has the shape (windows, `PARTS`): each row sums to the length of its window. `files` has the

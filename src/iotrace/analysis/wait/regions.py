@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -18,8 +18,7 @@ from iotrace.sources.processes import Process
 from iotrace.sources.session import Rank
 
 
-@dataclass
-class _Region:
+class _Region(msgspec.Struct):
     count: int = 0
     wall_ns: int = 0
     cpu_ns: int = 0

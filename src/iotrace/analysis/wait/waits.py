@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
 from iotrace.analysis.intervals import split_exactly
@@ -24,13 +24,12 @@ _MAPS = frozenset({"mmap", "mmap64"})
 _Composed = tuple[list[float], dict[str, list[float]]]  # what a production was made of: parts, files
 
 
-@dataclass(frozen=True)
-class Explained:
+class Explained(msgspec.Struct, frozen=True):
     """A delivery's wait by cause (ns, sums to the wait) and by file (``{path: [read, decode]}``, ns)."""
 
     delivery: Delivery
     causes: dict[str, int]
-    files: dict[str, list[float]] = field(default_factory=dict)
+    files: dict[str, list[float]] = {}
 
     @property
     def cause(self) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -54,14 +53,13 @@ def _each(of: Callable[[Event], Any], dtype: Any) -> Any:
     return column(lambda batch: np.array([of(event) for event in batch.events], dtype))
 
 
-@dataclass
-class EventBatch:
+class EventBatch(msgspec.Struct, dict=True):
     """Decoded events; `extra` holds the keys that `Event` does not know, by index."""
 
     events: list[Event]
     start_ns: Times
     duration_ns: Times
-    extra: dict[int, dict[str, Any]] = field(default_factory=dict)
+    extra: dict[int, dict[str, Any]] = {}
     may_bind: bool = True
 
     def __post_init__(self) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -52,8 +52,7 @@ _bytes_to_fill.restype = ctypes.py_object
 Events = TypeVar("Events")
 
 
-@dataclass
-class Scanned(Generic[Events]):
+class Scanned(msgspec.Struct, Generic[Events]):
     """The whole events at the front of a text (None without any), and why there are no more.
 
     `status` is MORE (text has to come), END (of the array), ODD (the event at `consumed` is) or FULL (of what
@@ -68,8 +67,7 @@ class Scanned(Generic[Events]):
 Scan = Callable[[bytes], Scanned[Events]]
 
 
-@dataclass
-class FoundRows:
+class FoundRows(msgspec.Struct):
     """Events without space between tokens, their rows, and by track the row that it was met in first."""
 
     text: bytes

@@ -6,10 +6,10 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+import msgspec
 import numpy as np
 from msgspec import UNSET, Raw
 
@@ -43,8 +43,7 @@ _decoder = json.JSONDecoder(
 )
 
 
-@dataclass
-class Parsed:
+class Parsed(msgspec.Struct):
     """What `objects` found in a text: an object, a piece that was lost, or how the text goes on."""
 
     value: dict[str, Any] | None  # None: lost

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 from msgspec import UNSET
 
@@ -47,8 +47,7 @@ def _to_next(batch: TextBatch) -> Any:
     return found
 
 
-@dataclass
-class TextBatch:
+class TextBatch(msgspec.Struct, dict=True):
     """Rows of `text`."""
 
     text: bytes

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -26,8 +25,7 @@ class _Line(msgspec.Struct):
     boot_id: str = ""
 
 
-@dataclass(frozen=True)
-class AnchorSource:
+class AnchorSource(msgspec.Struct, frozen=True):
     """A process or a sidecar (`pid` None) that recorded anchors of its clock."""
 
     node: str
@@ -50,14 +48,13 @@ def domain_of(node: str, host: str, boot_id: str) -> str:
     return host if host != node else boot_id or node
 
 
-@dataclass(frozen=True)
-class Clocks:
+class Clocks(msgspec.Struct, frozen=True):
     """The clock of each domain, and the domain of each process."""
 
-    of_domain: dict[str, Clock] = field(default_factory=dict)
-    hosts: dict[str, str] = field(default_factory=dict)  # by domain: the name that people read
-    _domains: dict[tuple[str, int | None], str] = field(default_factory=dict)
-    _lives_ns: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    of_domain: dict[str, Clock] = {}
+    hosts: dict[str, str] = {}  # by domain: the name that people read
+    _domains: dict[tuple[str, int | None], str] = {}
+    _lives_ns: dict[tuple[str, int], tuple[int, int]] = {}
 
     def of(self, node: str, pid: int | None = None) -> Clock | None:
         """The clock of a process, or else of its host; None where neither recorded an anchor."""

@@ -7,9 +7,10 @@ made. What one thread stamped, in the order in which it did, does: time never ru
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from iotrace.sources.clocks.session_clock import FOREVER_NS, Clock, ClockStep, Times
 
@@ -17,8 +18,7 @@ _RESOLUTION_NS = 1_000  # of what dftracer stamps
 _DISORDER = 64  # lines by which threads of one process may be out of order in its log
 
 
-@dataclass(frozen=True)
-class Stamper:
+class Stamper(msgspec.Struct, frozen=True):
     """What one thread stamped: rows in the order in which its calls ended.
 
     None is from before `since_ns` or after `until_ns` of CLOCK_MONOTONIC. Rows of all threads that write to
@@ -31,8 +31,7 @@ class Stamper:
     until_ns: int = FOREVER_NS
 
 
-@dataclass(frozen=True)
-class Stamped:
+class Stamped(msgspec.Struct, frozen=True):
     """Starts and ends on the session's clock; each is off by `unsure_ns` at most, beside their resolution."""
 
     start_ns: Times
@@ -40,8 +39,7 @@ class Stamped:
     unsure_ns: int
 
 
-@dataclass(frozen=True)
-class _Cut:
+class _Cut(msgspec.Struct, frozen=True):
     """A thread's first row behind a step is `first`; it may be any from `least` to `most`, for all we know.
 
     By this cut alone the clock was set between `after_ns` and `before_ns` of CLOCK_MONOTONIC.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -19,8 +19,7 @@ FOREVER_NS = 1 << 62
 _READING_NS = 10_000  # to which other profilers' readings of CLOCK_REALTIME agree with the anchors
 
 
-@dataclass(frozen=True)
-class ClockStep:
+class ClockStep(msgspec.Struct, frozen=True):
     """CLOCK_REALTIME was set by `by_ns`, between `after_ns` and `before_ns` of CLOCK_MONOTONIC."""
 
     by_ns: int
@@ -28,8 +27,7 @@ class ClockStep:
     before_ns: int
 
 
-@dataclass(frozen=True)
-class Segment:
+class Segment(msgspec.Struct, frozen=True):
     """Anchors between two steps. `offset_ns` leads from CLOCK_MONOTONIC to CLOCK_REALTIME."""
 
     mono_ns: Times

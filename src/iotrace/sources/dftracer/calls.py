@@ -10,14 +10,15 @@ import glob
 from array import array
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from iotrace.sources.byte_stream import blocks, without_collecting
 from iotrace.sources.clocks.anchors import Clocks
@@ -28,8 +29,7 @@ from iotrace.sources.dftracer.lines import LineBatch, LineReader, hashes_of
 _LARGEST = 2**62  # of the numbers that a column of int64 holds, sums of two of them included
 
 
-@dataclass(frozen=True)
-class PosixCalls:
+class PosixCalls(msgspec.Struct, frozen=True):
     """POSIX calls that have a file, sorted by start; one row per call in every column.
 
     `result` is what the call returned, -1 also where dftracer does not say (opens); `offset` and `count`
@@ -96,8 +96,7 @@ class _Index(dict[Any, int]):
         return number
 
 
-@dataclass(frozen=True)
-class OwnLogs:
+class OwnLogs(msgspec.Struct, frozen=True):
     """Logs of dftracer's that a program began by itself: by prefix of their paths, since when.
 
     They hold the calls of the process that began one, and of those that it started since. Only `pids` count:

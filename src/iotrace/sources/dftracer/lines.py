@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -50,8 +49,7 @@ _UNREADABLE = (ValueError, msgspec.MsgspecError, RecursionError, TypeError, Over
 _Row = tuple[Line, int, int, dict[str, Any]]  # with start and duration in ns, and the keys that `Line` lacks
 
 
-@dataclass
-class LineBatch:
+class LineBatch(msgspec.Struct):
     """Consecutive lines; one start and one duration in ns for each (0 where the line has none).
 
     `extra` holds, by index, the keys that `Line` does not have.
@@ -60,7 +58,7 @@ class LineBatch:
     lines: list[Line]
     start_ns: Times
     duration_ns: Times
-    extra: dict[int, dict[str, Any]] = field(default_factory=dict)
+    extra: dict[int, dict[str, Any]] = {}
 
 
 class LineReader:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -65,15 +64,14 @@ class Numbered(list[Any]):
         return number
 
 
-@dataclass
-class Strings:
+class Strings(msgspec.Struct):
     """What the numbers in columns stand for; the lists grow while a trace is read."""
 
-    names: Numbered = field(default_factory=Numbered)
-    categories: Numbered = field(default_factory=Numbered)
-    threads: Numbered = field(default_factory=Numbered)
-    flow_categories: Numbered = field(default_factory=Numbered)
-    collective_ranges: list[bool] = field(default_factory=list)  # by name
+    names: Numbered = msgspec.field(default_factory=Numbered)
+    categories: Numbered = msgspec.field(default_factory=Numbered)
+    threads: Numbered = msgspec.field(default_factory=Numbered)
+    flow_categories: Numbered = msgspec.field(default_factory=Numbered)
+    collective_ranges: list[bool] = []  # by name
 
 
 class Metadata(msgspec.Struct, gc=False):
@@ -85,8 +83,7 @@ class Metadata(msgspec.Struct, gc=False):
     args: msgspec.Raw = msgspec.Raw(b"")
 
 
-@dataclass
-class ColumnBatch:
+class ColumnBatch(msgspec.Struct):
     """Events and flow ends as rows of `EVENT` and `FLOW_END`; numbers of strings index `strings`.
 
     The rows are valid until the next batch is made. `arguments` gives the JSON of an event's `args`, by row.

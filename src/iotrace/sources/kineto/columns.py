@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
 from typing import Any
 
 import msgspec
@@ -31,7 +30,7 @@ from iotrace.sources.kineto.trace import Events, Flows
 
 _NUMBERED = ("thread", "category", "name")
 _ADDED = ("external_id", "collective")
-_COPIED = [each.name for each in fields(Events) if each.name not in ("instant", *_NUMBERED, *_ADDED)]
+_COPIED = [name for name in Events.__struct_fields__ if name not in ("instant", *_NUMBERED, *_ADDED)]
 _LASTED, _BEGIN, _END = map(ord, "XBE")
 _NO_COLLECTIVE = -1
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
 
 from iotrace.errors import TraceError
 from iotrace.sources.clocks.session_clock import FOREVER_NS, Clock
@@ -12,8 +14,7 @@ from iotrace.sources.kineto.reader import read_kineto
 from iotrace.sources.kineto.trace import KinetoTrace
 
 
-@dataclass(frozen=True)
-class Windows:
+class Windows(msgspec.Struct, frozen=True):
     """Traces in order of time, what of them was lost, and the files that repeat the time of another."""
 
     traces: list[KinetoTrace]
@@ -21,8 +22,7 @@ class Windows:
     repeated: list[str]
 
 
-@dataclass(frozen=True)
-class Recording:
+class Recording(msgspec.Struct, frozen=True):
     """When a trace was recorded, by CLOCK_MONOTONIC; `since_ns` is None where that is not known."""
 
     since_ns: int | None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -19,8 +19,7 @@ Column = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.int32]
 
 
-@dataclass(frozen=True)
-class Events:
+class Events(msgspec.Struct, frozen=True):
     """Events that lasted (``ph`` X, or B with its E) and instants (duration 0), in the order of the file.
 
     `thread`, `category` and `name` index `threads`, `categories` and `names` of the trace. Of the others, -1
@@ -51,11 +50,10 @@ class Events:
 
     def select(self, kept: npt.NDArray[np.bool_]) -> Events:
         """The events of a mask."""
-        return Events(**{field.name: getattr(self, field.name)[kept] for field in fields(self)})
+        return Events(**{name: getattr(self, name)[kept] for name in self.__struct_fields__})
 
 
-@dataclass(frozen=True)
-class Flows:
+class Flows(msgspec.Struct, frozen=True):
     """Ends of flows: `phase` is the character code of s, t or f; `flow` is the same for all of one flow."""
 
     time_ns: Column
@@ -65,8 +63,7 @@ class Flows:
     phase: npt.NDArray[np.uint8]
 
 
-@dataclass(frozen=True)
-class KinetoTrace:
+class KinetoTrace(msgspec.Struct, frozen=True):
     """One process's trace. `base_ns` is what its times were counted from, None where they have no epoch."""
 
     path: Path
