@@ -24,6 +24,13 @@ def resident_pages(path: Path, offset: int = 0) -> int:
     return counts[0]
 
 
+def write(path: Path, data: bytes) -> None:
+    """Write a file, whose pages are in memory then. Skips the test where nobody tells that (overlayfs)."""
+    path.write_bytes(data)
+    if not resident_pages(path):
+        pytest.skip(f"{path}: its file system does not tell what is in memory")
+
+
 def drop(path: Path, offset: int = 0) -> None:
     """Drop the file's pages from `offset` on; skips the test where they stay.
 

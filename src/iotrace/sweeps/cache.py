@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from iotrace.page_cache import PAGE, find_pages
 from iotrace.sources.session import open_session, read_path_files
 
 # What state the page cache was in before a run.
 AS_IS, COLD, WARM = "asis", "cold", "warm"
 
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 _PROBES = 16
 _ATTEMPTS, _PAUSE_SECONDS = 20, 0.02
 _CHUNK_BYTES = 4 << 20
@@ -65,7 +65,7 @@ def _dropped(path: str) -> bool:
                 os.fsync(descriptor)
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             gone = _cached(descriptor) == 0
-            # The check started read-ahead around each page that was not cached.
+            # Without cachestat, the check reads the pages that it looks for.
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             return gone
     except OSError as error:
@@ -88,20 +88,10 @@ def _filled(path: str) -> bool:
 
 
 def _cached(descriptor: int) -> float:
-    """The share, 0 to 1, of some pages spread over the file that a read finds without waiting.
-
-    mincore answers 100 % for files that are not cached at all; RWF_NOWAIT does not.
-    """
+    """The share, 0 to 1, of some pages spread over the file that are in memory."""
     size = os.fstat(descriptor).st_size
     if not size:
         return 0.0
-    pages = (size + _PAGE - 1) // _PAGE
+    pages = -(-size // PAGE)
     probes = sorted({page * (pages - 1) // max(1, _PROBES - 1) for page in range(_PROBES)})
-    # Without read-ahead, a page that is missed brings none of its neighbours in.
-    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
-    buffer = bytearray(1)
-    found = 0
-    for page in probes:
-        with suppress(BlockingIOError):
-            found += os.preadv(descriptor, [buffer], page * _PAGE, os.RWF_NOWAIT) == 1
-    return found / len(probes)
+    return find_pages(descriptor, probes).pages / len(probes)

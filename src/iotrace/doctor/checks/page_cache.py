@@ -1,8 +1,4 @@
-"""Estimate how much of the data is in the page cache: whether a run reads from memory or from storage.
-
-Asked by ``preadv2(RWF_NOWAIT)``, which fails where a page would have to be waited for. mincore answers
-"all of it" for files that the caller does not own or that were just dropped.
-"""
+"""Estimate how much of the data is in the page cache: whether a run reads from memory or from storage."""
 
 from __future__ import annotations
 
@@ -17,15 +13,15 @@ from pathlib import Path
 from stat import S_ISREG
 
 from iotrace.doctor.results import Check, ok, unknown
+from iotrace.page_cache import PAGE, find_pages
 from iotrace.units import size
 
 _MOST_FILES = 4000
 _MOST_PAGES = 512
-# Of one file, or a sixteenth of it if that is more: a page that was asked for may come in, and the next look
-# would find it.
+# Of one file, or a sixteenth of it if that is more: without cachestat a page that was asked for may come in,
+# and the next look would find it.
 _PAGES_OF_A_FILE, _PART_OF_A_FILE = 32, 16
 _WALK_SECONDS, _ASK_SECONDS = 1.0, 1.0
-_PAGE = 4096
 
 
 @dataclass(frozen=True)
@@ -46,17 +42,20 @@ def check_page_cache(path: Path, kind: str = "") -> Check:
         return ok("page-cache", f"all of {path} is in memory, on {kind}", why)
     found = find(path, time.monotonic() + _WALK_SECONDS)
     try:
-        percent = _resident_percent(found.files, time.monotonic() + _ASK_SECONDS)
+        resident = _resident_share(found.files, time.monotonic() + _ASK_SECONDS)
     except OSError:
-        why = f"{kind or 'its file system'} or this kernel does not support RWF_NOWAIT"
+        why = f"{kind or 'its file system'} or this kernel supports neither cachestat nor RWF_NOWAIT"
         remedy = "compare a first run with a second one"
         return unknown("page-cache", f"{path}: cannot be asked", why, remedy)
-    if percent is None:
+    if resident is None:
         why = "no file of it could be read in time"
         return unknown("page-cache", f"{path}: no data to look at", why, "name others: --data PATH")
+    share, exact = resident
+    percent = 100 * share
+    about = "about" if exact or percent < 1 else "at most"
     least = "" if found.all else "at least "
     total = size(sum(found.files.values()))
-    what = f"about {percent:.0f} % of {least}{total} in {path} are in memory"
+    what = f"{about} {percent:.0f} % of {least}{total} in {path} are in memory"
     if percent >= 90:
         return ok("page-cache", what, "a run now reads from memory: it says nothing of the storage")
     if percent <= 10:
@@ -89,8 +88,10 @@ def find(path: Path, deadline: float) -> Found:
     return Found(files, all=True)
 
 
-def _resident_percent(sizes: dict[Path, int], deadline: float) -> float | None:
-    """Return the share in memory of pages chosen by chance, in percent; None where none could be asked for.
+def _resident_share(sizes: dict[Path, int], deadline: float) -> tuple[float, bool] | None:
+    """Find the share in memory of pages chosen by chance, 0 to 1, and whether the kernel said so exactly.
+
+    Returns None where no page could be asked for.
 
     Raises:
         OSError: the kernel or the file system cannot answer.
@@ -99,35 +100,20 @@ def _resident_percent(sizes: dict[Path, int], deadline: float) -> float | None:
         return None
     chosen = random.Random()  # other pages each time: those asked for last time may have come in
     shares = Counter(chosen.choices(list(sizes), list(sizes.values()), k=_MOST_PAGES))
-    resident, looked_at = 0.0, 0
+    resident, looked_at, exact = 0.0, 0, True
     for file, share in shares.items():
         if time.monotonic() > deadline:
             break
-        pages = -(-sizes[file] // _PAGE)
+        pages = -(-sizes[file] // PAGE)
         count = min(share, pages, max(_PAGES_OF_A_FILE, pages // _PART_OF_A_FILE))
         try:
-            hits = _resident(file, chosen.sample(range(pages), count))
+            with file.open("rb", buffering=0) as opened:
+                found = find_pages(opened.fileno(), chosen.sample(range(pages), count))
         except OSError as error:
             if error.errno in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
                 raise
             continue
-        resident += hits * share / count
+        resident += found.pages * share / count
         looked_at += share
-    return 100 * resident / looked_at if looked_at else None
-
-
-def _resident(file: Path, pages: list[int]) -> int:
-    """Return how many of `pages` are in memory."""
-    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        # A page that is missed starts its own read-ahead, NOWAIT or not: without this one page would bring
-        # its neighbours in, and asking would change the answer. So would asking for a page twice.
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
-        buffer = bytearray(1)
-        hits = 0
-        for page in pages:
-            with suppress(BlockingIOError):
-                hits += os.preadv(descriptor, [buffer], page * _PAGE, os.RWF_NOWAIT) == 1
-        return hits
-    finally:
-        os.close(descriptor)
+        exact = exact and found.exact
+    return (resident / looked_at, exact) if looked_at else None
