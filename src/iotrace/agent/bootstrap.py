@@ -36,6 +36,17 @@ READ_PATH_MODULES = {
         "tables",
     ),
 }
+# The modules in which libraries define their loaders: rows of `agent.loaders.table`.
+LOADER_MODULES = (
+    "accelerate.data_loader",
+    "fastai.data.load",
+    "monai.data.thread_buffer",
+    "torch_geometric.loader.base",
+    "torch_geometric.loader.prefetch",
+    "torchdata.nodes.loader",
+    "webdataset.pipeline",
+)
+STATEFUL_LOADER = "torchdata.stateful_dataloader"
 LIGHTNING_PROFILERS = ("pytorch_lightning.profilers.pytorch", "lightning.pytorch.profilers.pytorch")
 TRAINER_MODULES = ("pytorch_lightning.trainer.trainer", "lightning.pytorch.trainer.trainer")
 
@@ -113,6 +124,9 @@ def _hooks(recorder: Recorder, session: str, settings: dict[str, str]) -> dict[s
             name: _hook("readpaths.record", "hook_library", recorder, name, family)
             for name, family in READ_PATH_MODULES.items()
         },
+        **{name: _hook("loaders.table", "hook_loaders", recorder, name) for name in LOADER_MODULES},
+        f"{STATEFUL_LOADER}.worker": _hook("dataloader.worker", "hook_worker_loop", recorder),
+        f"{STATEFUL_LOADER}.stateful_dataloader": _hook("loaders.stateful", "hook_stateful", recorder),
     }
     if settings.get(names.TORCH_STEPS, names.OFF) != names.OFF:
         hooks["torch.nn.modules.module"] = _hook("torch_profiler.module_ranges", "hook_modules", recorder)

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import copy
 import os
+from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakSet
 
 from iotrace.agent import training
+from iotrace.agent.dataloader.fetch import dataset_name
 from iotrace.agent.patching import hide_frame, observe, patch
 from iotrace.agent.recording.recorder import Recorder
 
 _STATE = "_iotrace_override"
+_WHAT = "overriding a loader"
 _LAYER = "override"  # below the recording, which then sees what becomes of the loader
 _MOST_EMPTY = 3  # iterations without a batch, after which a program that never ends is ended
 
@@ -53,29 +56,59 @@ class _Training:
         return training.backward_count > self.backward_count
 
 
+class _Overriding:
+    """The override in force in this process, for torch's loaders and those that iterate in their own way."""
+
+    def __init__(self, recorder: Recorder, override: Override, is_grad_enabled: Callable[[], bool]) -> None:
+        self.recorder = recorder
+        self.override = override
+        self._is_grad_enabled = is_grad_enabled
+        self._states: dict[str, _Training] = {}
+        self._seen: WeakSet[Any] = WeakSet()
+
+    def hook_iteration(self, owner: Any, name: str, inner: str = "") -> None:
+        """Patch a method that iterates a loader, or makes its iterator.
+
+        `inner`: the attribute that holds what torch's iterators take for the loader, if that is another one.
+        """
+
+        def iterating(args: list[Any], _: dict[str, Any]) -> None:
+            self._iterating(getattr(args[0], inner) if inner else args[0])
+
+        observe(owner, name, self.recorder, _WHAT, before=iterating, layer=_LAYER)
+
+    def hook_making(self, iterator_class: Any) -> None:
+        """Patch ``__init__`` of torch's base of iterators, so that each knows what is overridden."""
+
+        def made(_: Any, __: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+            loader = args[1] if len(args) > 1 else kwargs["loader"]
+            if loader in self._seen and self._is_grad_enabled():
+                setattr(args[0], _STATE, self._states[dataset_name(loader.dataset)])
+
+        observe(iterator_class, "__init__", self.recorder, _WHAT, after=made, layer=_LAYER)
+
+    def _iterating(self, loader: Any) -> None:
+        if training.in_worker() or not self._is_grad_enabled():
+            return
+        if loader not in self._seen:
+            self._seen.add(loader)
+            _apply(loader, self.override, self.recorder)
+        kind = dataset_name(loader.dataset)
+        if kind not in self._states:
+            self._states[kind] = _Training(self.override, loader.num_workers)
+        self._states[kind].in_this_iteration = 0
+
+
+# What a sweep asked for, once torch's loaders are patched; None without a sweep.
+in_force: _Overriding | None = None
+
+
 def hook_override(module: Any, recorder: Recorder, override: Override) -> None:
     """Patch ``DataLoader.__iter__`` and, below the recording, the iterator's ``__next__``."""
-    states: dict[str, _Training] = {}
-    seen: WeakSet[Any] = WeakSet()
-
-    def iterating(args: list[Any], _: dict[str, Any]) -> _Training | None:
-        loader = args[0]
-        in_worker = module._utils.worker.get_worker_info() is not None
-        if in_worker or not module.torch.is_grad_enabled():
-            return None
-        if loader not in seen:
-            seen.add(loader)
-            _apply(loader, override, recorder)
-        kind = type(loader.dataset).__qualname__
-        if kind not in states:
-            states[kind] = _Training(override, loader.num_workers)
-        state = states[kind]
-        state.in_this_iteration = 0
-        return state
-
-    def iterated(state: _Training | None, iterator: Any, *_: Any) -> None:
-        if state is not None:
-            setattr(iterator, _STATE, state)
+    global in_force
+    in_force = _Overriding(recorder, override, module.torch.is_grad_enabled)
+    in_force.hook_iteration(module.DataLoader, "__iter__")
+    in_force.hook_making(module._BaseDataLoaderIter)
 
     def make_next(original: Any) -> Any:
         def __next__(self: Any) -> Any:  # noqa: N807
@@ -101,8 +134,6 @@ def hook_override(module: Any, recorder: Recorder, override: Override) -> None:
 
         return __next__
 
-    what = "overriding a loader"
-    observe(module.DataLoader, "__iter__", recorder, what, before=iterating, after=iterated, layer=_LAYER)
     patch(module._BaseDataLoaderIter, "__next__", make_next, layer=_LAYER)
 
 
@@ -110,7 +141,7 @@ def _apply(loader: Any, override: Override, recorder: Recorder) -> None:
     """Set the loader's workers and prefetching, and what depends on them to legal values."""
     before = (loader.num_workers, loader.prefetch_factor)
     if override.workers is not None:
-        loader.num_workers = override.workers
+        loader.num_workers = _workers_of_state(loader, override.workers)
     if loader.num_workers == 0:
         loader.prefetch_factor = None
         loader.timeout = 0
@@ -118,7 +149,7 @@ def _apply(loader: Any, override: Override, recorder: Recorder) -> None:
         loader.prefetch_factor = override.prefetch or loader.prefetch_factor or 2
     after = (loader.num_workers, loader.prefetch_factor)
     if after != before:
-        dataset = type(loader.dataset).__name__
+        dataset = dataset_name(loader.dataset)
         recorder.records.append(
             {"type": "override", "dataset": dataset, "before": list(before), "after": list(after)}
         )
@@ -126,6 +157,15 @@ def _apply(loader: Any, override: Override, recorder: Recorder) -> None:
             f"num_workers, prefetch_factor of the loader of {dataset}: "
             f"{before[0]}, {before[1]} → {after[0]}, {after[1]}"
         )
+
+
+def _workers_of_state(loader: Any, workers: int) -> int:
+    """Return how many workers the state has that a StatefulDataLoader resumes from; `workers` without one."""
+    state = getattr(loader, "next_iter_state", None)
+    if not state:
+        return workers
+    number: int = state.get("_snapshot", {}).get("_main_snapshot", {}).get("_num_workers", 0)
+    return number
 
 
 def _exhaust(state: _Training, recorder: Recorder) -> None:

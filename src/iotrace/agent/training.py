@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from itertools import count
 from time import monotonic_ns
 
@@ -39,10 +38,18 @@ def current_phase() -> tuple[str | None, int]:
     return _ask_phase() if _ask_phase is not None else (None, 0)
 
 
+_is_worker = False
+
+
+def enter_worker() -> None:
+    """Say that this process is a worker of a loader, as are those that it forks."""
+    global _is_worker
+    _is_worker = True
+
+
 def in_worker() -> bool:
     """Return whether this process is a worker, whose dataset may iterate a loader of its own."""
-    worker: Any = sys.modules.get("torch.utils.data._utils.worker")
-    return getattr(worker, "_worker_info", None) is not None
+    return _is_worker
 
 
 def end_record(iterator: int, epoch: int, error: BaseException, wait_start_ns: int) -> dict[str, Any]:

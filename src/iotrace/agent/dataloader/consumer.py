@@ -44,6 +44,7 @@ class _Iterator:
     def __init__(self, iterator: Any, loader: Any, recorder: Recorder) -> None:
         self.number = training.next_iterator()
         self.recorder = recorder
+        self.rewinding = False  # a restored StatefulDataLoader takes what had been delivered before
         self.generation = 0
         self.delivered = 0
         self.last_received = -1
@@ -64,12 +65,13 @@ class _Iterator:
             "type": "iterator",
             "iterator": self.number,
             "loader": self.loader.number,
-            "dataset": type(loader.dataset).__name__,
+            "dataset": fetch.dataset_name(loader.dataset),
             "iterable": iterator._dataset_kind == 1,
             "workers": iterator._num_workers,
-            "batch_size": loader.batch_size,
-            "prefetch_factor": loader.prefetch_factor,
-            "persistent_workers": bool(loader.persistent_workers),
+            # A library's own kind of loader may lack these.
+            "batch_size": getattr(loader, "batch_size", None),
+            "prefetch_factor": getattr(loader, "prefetch_factor", None),
+            "persistent_workers": bool(getattr(loader, "persistent_workers", False)),
             "pin_memory": bool(iterator._pin_memory),
             "in_order": bool(getattr(loader, "in_order", True)),
         }
@@ -170,10 +172,10 @@ def hook_loader(module: Any, recorder: Recorder) -> None:
     hook_worker_loop(module._utils.worker, recorder)
     hook_pin_memory_loop(module._utils.pin_memory, recorder)
     _hook_iterator(module._BaseDataLoaderIter, recorder, module.torch.is_grad_enabled)
-    _hook_multiprocessing(module._MultiProcessingDataLoaderIter, recorder)
+    hook_multiprocessing(module._MultiProcessingDataLoaderIter, recorder)
 
 
-def _state_of(iterator: Any, recorder: Recorder) -> _Iterator | None:
+def state_of(iterator: Any, recorder: Recorder) -> _Iterator | None:
     """Return what is known of `iterator`; None where it was made before this session."""
     state: _Iterator | None = iterator.__dict__.get(_STATE)
     return state if state is not None and state.recorder is recorder else None
@@ -190,8 +192,8 @@ def _hook_iterator(base: Any, recorder: Recorder, is_grad_enabled: Callable[[], 
 
     def make_next(original: Any) -> Any:
         def __next__(self: Any) -> Any:  # noqa: N807
-            state: _Iterator | None = self.__dict__.get(_STATE)  # `_state_of`, without the call
-            if state is not None and state.recorder is not recorder:
+            state: _Iterator | None = self.__dict__.get(_STATE)  # `state_of`, without the call
+            if state is not None and (state.recorder is not recorder or state.rewinding):
                 state = None
             event = events.begin()
             wait_start_ns = monotonic_ns()
@@ -219,10 +221,12 @@ def _hook_iterator(base: Any, recorder: Recorder, is_grad_enabled: Callable[[], 
     patch(base, "__next__", make_next)
 
 
-def _hook_multiprocessing(iterator_class: Any, recorder: Recorder) -> None:
+def hook_multiprocessing(iterator_class: Any, recorder: Recorder) -> None:
+    """Patch a class of iterators with workers: torch's, or a library's that has methods of its own."""
+
     def made(_: Any, __: Any, args: Sequence[Any], ___: dict[str, Any]) -> None:
         iterator = args[0]
-        state = _state_of(iterator, recorder)
+        state = state_of(iterator, recorder)
         if state is not None:
             if iterator._pin_memory:  # the thread may have come first, or not yet
                 state.pinned = stamps_of(iterator._worker_result_queue)
@@ -232,7 +236,7 @@ def _hook_multiprocessing(iterator_class: Any, recorder: Recorder) -> None:
         if args[2] if len(args) > 2 else kwargs.get("first_iter", False):
             return
         iterator, loader = args[0], args[1] if len(args) > 1 else kwargs["loader"]
-        state = _state_of(iterator, recorder)
+        state = state_of(iterator, recorder)
         if state is None:  # persistent workers of before the session
             state = _Iterator(iterator, loader, recorder)
             setattr(iterator, _STATE, state)

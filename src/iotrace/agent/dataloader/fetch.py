@@ -15,15 +15,21 @@ from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.spans import timed
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM
 
+_PARTS = "_iotrace_parts"
+
 
 class Fetches(_local):
     """This thread's fetches: the samples made so far in the open one, and the last one that ended.
 
-    Fetches nest, as a dataset may iterate a loader of its own.
+    Fetches nest, as a dataset may iterate a loader of its own. `depth` counts what is open on this thread:
+    fetches, fetchers in the making, asks of sources that are no DataLoader. What is asked for within one is
+    production.
     """
 
     samples = 0
-    ended: tuple[int, int, int] = (0, 0, 0)  # start_ns, end_ns, samples
+    depth = 0
+    # start_ns, end_ns, samples; None where the dataset makes batches itself (``batch_size=None``)
+    ended: tuple[int, int, int | None] = (0, 0, 0)
 
 
 latest = Fetches()
@@ -35,6 +41,9 @@ def hook_fetchers(module: Any, recorder: Recorder) -> None:
     def make_fetch(original: Any) -> Any:
         def fetch(self: Any, possibly_batched_index: Any) -> Any:
             outer_samples, latest.samples = latest.samples, 0
+            latest.depth += 1
+            parts: _Parts | None = self.__dict__.get(_PARTS)
+            part = parts.swap_in(self) if parts is not None else None
             start_ns = monotonic_ns()
             try:
                 return original(self, possibly_batched_index)
@@ -42,27 +51,61 @@ def hook_fetchers(module: Any, recorder: Recorder) -> None:
                 hide_frame(error)
                 raise
             finally:
-                latest.ended = (start_ns, monotonic_ns(), latest.samples)
+                latest.ended = (start_ns, monotonic_ns(), latest.samples if self.auto_collation else None)
                 latest.samples = outer_samples
+                latest.depth -= 1
+                if parts is not None:
+                    setattr(self, parts.name, part)
 
         return fetch
 
+    def making(*_: Any) -> None:
+        latest.depth += 1
+
+    def ended(*_: Any) -> None:
+        latest.depth -= 1
+
     def made(_: Any, __: Any, args: Sequence[Any], ___: dict[str, Any]) -> None:
-        _time_parts(args[0], recorder)
+        fetcher = args[0]
+        collate = getattr(fetcher.collate_fn, "__name__", type(fetcher.collate_fn).__name__)
+        fetcher.collate_fn = timed(recorder, fetcher.collate_fn, collate, KIND_COLLATE)
+        setattr(fetcher, _PARTS, _Parts(fetcher, recorder))
 
     for fetcher in (module._MapDatasetFetcher, module._IterableDatasetFetcher):
-        observe(fetcher, "__init__", recorder, "timing a fetcher", after=made)
+        observe(fetcher, "__init__", recorder, "timing a fetcher", before=making, ended=ended, after=made)
         patch(fetcher, "fetch", make_fetch)
 
 
-def _time_parts(fetcher: Any, recorder: Recorder) -> None:
-    dataset = type(fetcher.dataset).__name__
-    collate = getattr(fetcher.collate_fn, "__name__", type(fetcher.collate_fn).__name__)
-    fetcher.collate_fn = timed(recorder, fetcher.collate_fn, collate, KIND_COLLATE)
-    if hasattr(fetcher, "dataset_iter"):
-        fetcher.dataset_iter = _TimedIterator(fetcher.dataset_iter, dataset, recorder)
-    else:
-        fetcher.dataset = _TimedDataset(fetcher.dataset, dataset, recorder)
+class _Parts:
+    """What a fetcher takes samples from: its iterator, or its dataset. A timed stand-in is there in a fetch.
+
+    Between two fetches the fetcher holds what it held, as StatefulDataLoader asks that for its state.
+    """
+
+    def __init__(self, fetcher: Any, recorder: Recorder) -> None:
+        self.name = "dataset_iter" if hasattr(fetcher, "dataset_iter") else "dataset"
+        self._dataset = dataset_name(fetcher.dataset)
+        self._recorder = recorder
+        self._timed: _TimedDataset | _TimedIterator | None = None
+
+    def swap_in(self, fetcher: Any) -> Any:
+        """Put the stand-in into `fetcher`; return what was there."""
+        part = getattr(fetcher, self.name)
+        if isinstance(part, _TimedDataset | _TimedIterator):
+            return part  # another thread is in a fetch
+        if self._timed is None or self._timed._of is not part:
+            make = _TimedIterator if self.name == "dataset_iter" else _TimedDataset
+            self._timed = make(part, self._dataset, self._recorder)
+        setattr(fetcher, self.name, self._timed)
+        return part
+
+
+def dataset_name(dataset: Any) -> str:
+    """Return the class name of what the user knows as the dataset; fastai passes one of its own instead."""
+    kind = type(dataset)
+    if kind.__module__ == "fastai.data.load":
+        kind = type(getattr(getattr(dataset, "d", dataset), "dataset", dataset))
+    return kind.__name__
 
 
 class _TimedDataset(StandIn):

@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 import inspect
+import threading
 from time import monotonic_ns
 from typing import Any
 
+from iotrace.agent import training
 from iotrace.agent.dataloader import fetch
 from iotrace.agent.patching import StandIn, observe
 from iotrace.agent.recording.recorder import Recorder
 
 
 def hook_worker_loop(module: Any, recorder: Recorder) -> None:
-    """Patch ``_worker_loop``, the target of every worker process, found by name under every start method."""
+    """Patch ``_worker_loop``, the target of every worker process, found by name under every start method.
+
+    `module` is torch's, or torchdata's: that one's puts ``(data, worker, state)`` into the queue.
+    """
     parameters = list(inspect.signature(module._worker_loop).parameters)
     index_at = parameters.index("index_queue")
     data_at = parameters.index("data_queue")
     worker_at = parameters.index("worker_id")
     count_at = parameters.index("num_workers")
+    stateful = "worker_state" in parameters
 
-    def starting(args: list[Any], _: dict[str, Any]) -> None:
-        worker = _Worker(recorder, module, args[worker_at], args[count_at])
+    def starting(args: list[Any], _: dict[str, Any]) -> bool:
+        if threading.current_thread() is not threading.main_thread():
+            return False  # MONAI's workers may be threads of the training process
+        training.enter_worker()
+        worker = _Worker(recorder, module, args[worker_at], args[count_at], stateful)
         queues = _IndexQueue(args[index_at], worker), _DataQueue(args[data_at], worker)
         args[index_at], args[data_at] = queues
+        return True
 
-    def ended(*_: Any) -> None:
-        recorder.close()
+    def ended(is_process: bool | None, *_: Any) -> None:
+        if is_process is not False:
+            recorder.close()
 
     observe(module, "_worker_loop", recorder, "recording a worker", before=starting, ended=ended)
 
@@ -33,7 +44,8 @@ def hook_worker_loop(module: Any, recorder: Recorder) -> None:
 class _Worker:
     """The state of this process's only worker loop."""
 
-    def __init__(self, recorder: Recorder, module: Any, number: int, count: int) -> None:
+    def __init__(self, recorder: Recorder, module: Any, number: int, count: int, stateful: bool) -> None:
+        self.stateful = stateful
         self.resume = module._ResumeIteration
         self.stop = module._IterableDatasetStopIteration
         self.recorder = recorder
@@ -53,6 +65,8 @@ class _Worker:
             return
         start_ns, end_ns, samples = fetch.latest.ended
         outcome = "batch"
+        if self.stateful:
+            data = data[0]
         if isinstance(data, self.stop):
             outcome = "stop"
         elif type(data).__name__ == "ExceptionWrapper":
@@ -110,7 +124,7 @@ class _DataQueue(_Queue):
     def put(self, item: Any, *args: Any, **kwargs: Any) -> None:
         prepared_ns = monotonic_ns()
         index, data = item
-        if not isinstance(index, self._worker.resume):
+        if isinstance(index, int):  # else the answer to a message
             self._worker.produced(index, data, prepared_ns)
         self._of.put(item, *args, **kwargs)
         self._worker.flush_soon()

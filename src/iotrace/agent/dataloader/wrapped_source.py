@@ -1,6 +1,7 @@
-"""Record a source that is no torch DataLoader, wrapped by ``iotrace.batches``.
+"""Record a source that is no torch DataLoader: one in ``iotrace.batches``, or a loader of another library.
 
-Its records are those of a DataLoader with ``num_workers=0``: the consumer's thread makes the batch.
+Its records are those of a DataLoader with ``num_workers=0``: for all that is known, the consumer's thread
+makes the batch. A source that is iterated within an ask of another one produces for it, and is not recorded.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from iotrace.agent import training
+from iotrace.agent.dataloader.fetch import latest
 from iotrace.agent.patching import StandIn, hide_frame
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.spans import thread_id, timed
@@ -36,32 +38,23 @@ def recorded(iterable: Any, iterator: Any, recorder: Recorder) -> Any:
     torch_loader = sys.modules.get("torch.utils.data.dataloader")
     if torch_loader is not None and isinstance(iterable, torch_loader.DataLoader):
         return iterator
-    caller = sys._getframe(2)
+    if isinstance(iterator, Recorded):  # a library's loader, that its adapter records
+        return iterator
     name = getattr(iterable, "__qualname__", type(iterable).__name__)
-    source = _source_of(iterable, iterator, (caller.f_code.co_filename, caller.f_lineno, name))
-    return _Batches(iterator, source, name, recorder)
+    return Recorded(iterator, Pass(iterable, iterator, name, recorder))
 
 
-def _source_of(iterable: Any, iterator: Any, caller: Caller) -> _Source:
-    # A generator made anew for each epoch is the same source: it is known by the line that iterates it.
-    if iterator is not iterable:
-        try:
-            if iterable not in _by_object:
-                _by_object[iterable] = _Source()
-            return _by_object[iterable]
-        except TypeError:  # cannot be hashed, or be referred to weakly
-            pass
-    return _by_caller.setdefault(caller, _Source())
-
-
-class _Batches(StandIn):
+class Pass:
     """One pass over a source."""
 
-    def __init__(self, iterator: Any, source: _Source, name: str, recorder: Recorder) -> None:
-        super().__init__(iterator)
-        self._recorder = recorder
+    def __init__(
+        self, iterable: Any, iterator: Any, name: str, recorder: Recorder, library: str = "", workers: int = 0
+    ) -> None:
+        source = _source_of(iterable, iterator, name, library)
+        self.recorder = recorder
+        self.over = False
+        self._name = name
         self._append = recorder.records.append
-        self._next = timed(recorder, iterator.__next__, f"{name}.__next__", KIND_ITEM)
         self._number = training.next_iterator()
         self._epoch = source.epochs
         self._delivered = 0
@@ -73,8 +66,9 @@ class _Batches(StandIn):
                 "loader": source.number,
                 "dataset": name,
                 "iterable": True,
-                "workers": 0,
+                "workers": workers,
                 "wrapped": True,
+                **({"library": library} if library else {}),
                 "epoch": self._epoch,
                 "generation": 0,
                 "phase": training.current_phase()[0],
@@ -83,23 +77,12 @@ class _Batches(StandIn):
         )
         recorder.start()
 
-    def __iter__(self) -> _Batches:
-        return self
+    def timed(self, take: Any) -> Any:
+        """Wrap ``next`` of the source, so that each call is a span of the thread that makes the batch."""
+        return timed(self.recorder, take, f"{self._name}.__next__", KIND_ITEM)
 
-    def __next__(self) -> Any:
-        wait_start_ns = monotonic_ns()
-        try:
-            item = self._next()
-        except BaseException as error:
-            hide_frame(error)
-            if not self._recorder.over:
-                self._append(training.end_record(self._number, self._epoch, error, wait_start_ns))
-            raise
-        if not self._recorder.over:
-            self._deliver(wait_start_ns, monotonic_ns())
-        return item
-
-    def _deliver(self, wait_start_ns: int, delivered_ns: int) -> None:
+    def deliver(self, wait_start_ns: int, delivered_ns: int) -> None:
+        """Record the batch that the source has just returned."""
         torch = sys.modules.get("torch")
         phase, ahead = training.current_phase()
         grad_enabled = getattr(torch, "is_grad_enabled", None)  # absent while torch is being imported
@@ -124,3 +107,71 @@ class _Batches(StandIn):
             }
         )
         self._delivered += 1
+
+    def end(self, error: BaseException, wait_start_ns: int) -> None:
+        """Record that the source raised `error` and returned no batch."""
+        self.over = True
+        self._append(training.end_record(self._number, self._epoch, error, wait_start_ns))
+
+
+def _source_of(iterable: Any, iterator: Any, name: str, library: str) -> _Source:
+    # A generator made anew for each epoch is the same source: it is known by the line that iterates it.
+    if iterator is not iterable:
+        try:
+            if iterable not in _by_object:
+                _by_object[iterable] = _Source()
+            return _by_object[iterable]
+        except TypeError:  # cannot be hashed, or be referred to weakly
+            pass
+    file, line = caller(library)
+    return _by_caller.setdefault((file, line, name), _Source())
+
+
+def caller(library: str) -> tuple[str, int]:
+    """Return file and line of the innermost frame that is neither the agent's nor of `library`'s package."""
+    frame: Any = sys._getframe(1)
+    ours = ("iotrace",) if not library else ("iotrace", library)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ours:
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
+
+
+class Recorded(StandIn):
+    """Stands for the iterator of a pass: each ``next`` is recorded as an ask."""
+
+    def __init__(self, iterator: Any, recording: Pass) -> None:
+        super().__init__(iterator)
+        self._pass = recording
+        self._next = recording.timed(iterator.__next__)
+
+    def __iter__(self) -> Recorded:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return ask(self._next, self._pass)
+        except BaseException as error:
+            hide_frame(error)
+            raise
+
+
+def ask(take: Any, recording: Pass, *args: Any) -> Any:
+    """Call ``take(*args)``, as an ask of the pass unless it lies within another ask of this thread."""
+    if latest.depth or recording.recorder.over:
+        try:
+            return take(*args)
+        except BaseException as error:
+            hide_frame(error)
+            raise
+    latest.depth = 1
+    wait_start_ns = monotonic_ns()
+    try:
+        item = take(*args)
+    except BaseException as error:
+        latest.depth = 0
+        hide_frame(error)
+        recording.end(error, wait_start_ns)
+        raise
+    latest.depth = 0
+    recording.deliver(wait_start_ns, monotonic_ns())
+    return item
