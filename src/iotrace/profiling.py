@@ -72,7 +72,8 @@ class Profile:
         return regions.update_wrapper(profiled, call)  # type: ignore[no-any-return]
 
     def __enter__(self) -> Profile:
-        self._entered.append(self._begin_session() if _claim_process() else self._begin_region())
+        claimed = _claim_process()
+        self._entered.append(self._begin_session() if claimed else regions.region(self._name).__enter__())
         return self
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
@@ -81,9 +82,6 @@ class Profile:
             entered.__exit__(None, None, None)
         else:
             self._end_session(entered)
-
-    def _begin_region(self) -> regions.Region:
-        return regions.region(self._name).__enter__()
 
     def _begin_session(self) -> InProcessSession:
         from iotrace.agent import bootstrap

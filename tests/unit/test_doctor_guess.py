@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from iotrace.doctor.guess import data_of, ranks_of, workers_of
+from iotrace.doctor.command import data_of, ranks_of, workers_of
 
 
 @pytest.mark.parametrize(

@@ -79,8 +79,8 @@ def merge(
     from iotrace.report.merge import print_summary
 
     options = Options(
-        steps=_steps(steps),
-        seconds=_seconds(seconds),
+        steps=_range(steps, int, "--steps", "100:110"),
+        seconds=_range(seconds, float, "--time", "1.5:2"),
         ranks=_ranks(ranks),
         dropped=frozenset(item.lower() for item in drop),
         per_rank=per_rank,
@@ -130,15 +130,6 @@ def _progress() -> Iterator[Callable[[Watch], None]]:
 
     with bar:
         yield show
-
-
-def _steps(text: str) -> tuple[int, int] | None:
-    found = _range(text, int, "--steps", "100:110")
-    return None if found is None else (int(found[0]), int(found[1]))
-
-
-def _seconds(text: str) -> tuple[float, float] | None:
-    return _range(text, float, "--time", "1.5:2")
 
 
 def _range(text: str, number: Any, option: str, example: str) -> tuple[Any, Any] | None:

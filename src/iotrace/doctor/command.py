@@ -1,11 +1,14 @@
-"""Find the Python that a command starts, as far as its words and ``#!`` lines say."""
+"""Read a command's words, without running it: the Python that it starts, its workers, ranks and data."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
 
 from iotrace.launch.child import script_interpreter
 
@@ -16,6 +19,9 @@ _CHOOSERS = frozenset(
     {"conda", "mamba", "micromamba", "uv", "poetry", "pipenv", "hatch", "pixi", "docker", "podman"}
     | {"apptainer", "singularity", "ssh"}
 )
+
+_WORKERS = re.compile(r"(?!.*persistent)(?:.*[-_.])?(?:num)?workers(?:\.[\w.]+)?")
+_RANKS = re.compile(r"-{1,2}nproc[-_]per[-_]node")
 
 
 @dataclass(frozen=True)
@@ -75,3 +81,32 @@ def python_of(program: str, path: str | None) -> str | None:
         return program
     _, found = script_interpreter(program, path)
     return found if found is not None and PYTHON.match(os.path.basename(found)) else None
+
+
+def workers_of(command: list[str]) -> int | None:
+    """Return how many loader workers the words ask for (``--workers 4``, ``num_workers=4``), if any."""
+    return max(_numbers(command, _WORKERS), default=None)
+
+
+def ranks_of(command: list[str]) -> int:
+    """Return how many training processes the command starts on this host, by torchrun's option."""
+    return max([1, *_numbers(command, _RANKS)])
+
+
+def data_of(command: list[str], directory: Path) -> Path | None:
+    """Guess the data: the existing path after an option with ``data`` in its name, else ``data`` here."""
+    named = [value for name, value in _settings(command) if value and "data" in name.lower()]
+    return next((Path(path) for path in (*named, "data") if (directory / path).exists()), None)
+
+
+def _numbers(command: list[str], option: re.Pattern[str]) -> list[int]:
+    settings = _settings(command)
+    return [int(value) for name, value in settings if option.fullmatch(name) and value.isdecimal()]
+
+
+def _settings(command: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield pairs of an option's name and its value, which follows ``=`` or is the next word."""
+    for word, following in pairwise([*command, ""]):
+        name, equals, value = word.partition("=")
+        if equals or word.startswith("-"):
+            yield name, value if equals else following

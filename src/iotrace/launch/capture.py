@@ -15,7 +15,7 @@ from iotrace import __version__
 from iotrace.errors import LaunchError
 from iotrace.launch import child, posix
 from iotrace.launch.job import job_of, task_of
-from iotrace.launch.session_directory import begin, may_join
+from iotrace.launch.session_directory import begin, may_join, numbered
 from iotrace.launch.telemetry.start import Telemetry, start
 from iotrace.session import names
 from iotrace.session.manifest import Manifest, NotCaptured, Outcome, PosixState, write_outcome
@@ -37,12 +37,11 @@ def default_directory(suffix: str = "") -> Path:
     """Return a new name in the current directory, by time; all tasks of a job get the same name."""
     job = job_of(os.environ)
     name = job or f"{datetime.now():%Y%m%d-%H%M%S}"
-    base = Path(f"iotrace-{name}{suffix}")
-    candidate, number = base, 1
-    while candidate.exists() and not (job and may_join(candidate, job, task_of(os.environ))):
-        number += 1
-        candidate = Path(f"{base}-{number}")
-    return candidate
+    return next(
+        path
+        for path in numbered(Path(f"iotrace-{name}{suffix}"))
+        if not path.exists() or (job and may_join(path, job, task_of(os.environ)))
+    )
 
 
 def run(
@@ -132,7 +131,7 @@ def describe(
         iotrace_version=__version__,
         argv=[readable(word) for word in command],
         cwd=readable(_working_directory()),
-        host=readable(_host()),
+        host=readable(os.environ.get(names.HOST_VARIABLE) or os.uname().nodename),
         started_ns=time.time_ns(),
         cpus=len(os.sched_getaffinity(0)),
         posix=posix_state,
@@ -155,7 +154,3 @@ def _working_directory() -> str:
         return os.getcwd()
     except FileNotFoundError:  # deleted under us; the command may not care
         return os.environ.get("PWD", "/")
-
-
-def _host() -> str:
-    return os.environ.get(names.HOST_VARIABLE, "") or os.uname().nodename

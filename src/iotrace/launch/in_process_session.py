@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from iotrace.launch import capture
-from iotrace.launch.session_directory import begin
+from iotrace.launch.session_directory import begin, numbered
 from iotrace.launch.telemetry.procfs import read_stat
 from iotrace.session import names
 from iotrace.session.manifest import NotCaptured, Outcome, PosixState, write_outcome
@@ -37,8 +37,11 @@ class InProcessSession:
 
     def __init__(self, output: str | None, rank: int | None) -> None:
         suffix = "" if rank is None else f"-rank{rank}"
-        named = self._free(Path(output + suffix)) if output is not None else None
-        directory = named or capture.default_directory(suffix)
+        if output is None:
+            directory = capture.default_directory(suffix)
+        else:
+            named = numbered(Path(output + suffix))
+            directory = next(path for path in named if path.resolve() not in self._made)
         command = list(getattr(sys, "orig_argv", [])) or list(sys.argv)
         manifest = capture.describe(command, PosixState(on=False), [_NO_POSIX], {}, in_job=False)
         self.session = begin(directory, manifest)
@@ -46,13 +49,6 @@ class InProcessSession:
         self._made.add(self.session)
         self._started_ns = time.monotonic_ns()
         self._before: dict[str, tuple[str | None, str]] = {}
-
-    def _free(self, output: Path) -> Path:
-        candidate, number = output, 1
-        while candidate.resolve() in self._made:
-            number += 1
-            candidate = output.with_name(f"{output.name}-{number}")
-        return candidate
 
     def path_from_here(self) -> Path:
         """Return the session's path as the block named it, unless the program has changed its directory."""

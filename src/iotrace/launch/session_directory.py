@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 from iotrace.errors import LaunchError, SessionError
@@ -14,6 +16,13 @@ from iotrace.session.manifest import Manifest, claim, launches, read_manifest, r
 # missing ones of yesterday's session. Tasks of one start begin together.
 _SAME_START_NS = 60 * 1_000_000_000
 _CHOOSE = "choose another directory with -o DIR"
+
+
+def numbered(directory: Path) -> Iterator[Path]:
+    """Yield `directory` and, for when it is taken, ``directory-2``, ``directory-3`` and so on."""
+    yield directory
+    for number in count(2):
+        yield directory.with_name(f"{directory.name}-{number}")
 
 
 def begin(directory: Path, manifest: Manifest) -> Path:

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from iotrace.errors import IotraceError
+from iotrace.sweeps.grid import named
 from iotrace.sweeps.results import PointResult, SweepResult
 from iotrace.units import milliseconds, percent
 
@@ -25,7 +26,7 @@ def print_sweep(result: SweepResult, console: Console) -> None:
         )
     for row in result.points:
         if row.status not in ("ok", "not run"):
-            console.print(f"{_params(row)}: {row.status}: {row.reason}; its output: {_log(row)}")
+            console.print(f"{named(row.params)}: {row.status}: {row.reason}; its output: {_log(row)}")
     for warning in result.warnings:
         console.print(Text.assemble(("warning: ", "yellow"), warning))
     if result.advice is not None:
@@ -66,10 +67,6 @@ def _cells(row: PointResult, advised: bool) -> list[str]:
 
 def _ms(value: float | None) -> str:
     return "" if value is None else f"{value:.1f}"
-
-
-def _params(row: PointResult) -> str:
-    return " ".join(f"{key}={value}" for key, value in row.params.items())
 
 
 def _log(row: PointResult) -> str:

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from iotrace.report.sweep import sweep_table
 from iotrace.sweeps.execute import Request
+from iotrace.sweeps.grid import named
 from iotrace.sweeps.results import SweepRun
 from iotrace.sweeps.schedule import Sweep
 
@@ -37,7 +38,8 @@ class Watcher:
     def before(self, request: Request) -> None:
         """A run begins."""
         done = self._total - len(self._sweep.missing())
-        self._under_way = f"run {done + 1} of {self._total}: {_name(request.kind, request.params)}"
+        what = {"point": named(request.params), "cold": f"cold ({named(request.params)})"}
+        self._under_way = f"run {done + 1} of {self._total}: {what.get(request.kind, request.kind)}"
         self._started = time.monotonic()
         if not self._console.is_terminal:
             self._console.print(f"{self._under_way}{self._left()}")
@@ -60,8 +62,3 @@ class Watcher:
         elapsed = time.monotonic() - self._started
         line = Text(f"{self._under_way}, {elapsed:.0f} s{self._left()}", style="dim")
         return Group(sweep_table(self._sweep.result()), line)
-
-
-def _name(kind: str, params: dict[str, str]) -> str:
-    named = " ".join(f"{key}={value}" for key, value in params.items())
-    return named if kind == "point" else f"{kind} ({named})" if kind == "cold" else kind

@@ -18,6 +18,7 @@ from iotrace.sweeps.measure import measure
 from iotrace.sweeps.results import SweepRun
 
 OUTPUT = "output.log"
+_REPLAYED = 4  # batches kept in memory for the ceiling
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,6 @@ class Request:
     repeat: int
     directory: Path
     steps: int | None = None
-    replay: int | None = None
     options: tuple[str, ...] = ()
 
 
@@ -80,9 +80,9 @@ def _variables(request: Request) -> dict[str, str]:
     settings = asked_of_agent(request.command, request.params)
     if request.steps is not None:
         settings["steps"] = str(request.steps)
-    if request.replay is not None:
+    if request.kind == "ceiling":
         # Batches from memory need no worker, which would only disturb the training.
-        settings.update(replay=str(request.replay), workers="0")
+        settings.update(replay=str(_REPLAYED), workers="0")
         settings.pop("prefetch", None)
     return {names.OVERRIDE_VARIABLE: names.encode_settings(settings)} if settings else {}
 

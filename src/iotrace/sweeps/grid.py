@@ -46,6 +46,11 @@ def points(axes: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
+def named(params: Mapping[str, str]) -> str:
+    """Name a point by its values: ``workers=4 prefetch=2``."""
+    return " ".join(f"{name}={value}" for name, value in params.items())
+
+
 def check_placeholders(command: Sequence[str], axes: Mapping[str, Sequence[str]]) -> None:
     """Refuse an axis of ``--set`` that the command does not hold: every point would be the same."""
     for name in axes:

@@ -10,8 +10,6 @@ from iotrace.errors import UsageError
 from iotrace.sweeps.execute import Request
 from iotrace.sweeps.grid import PREFETCH, check_placeholders, points
 
-_REPLAYED = 4  # batches kept in memory for the ceiling
-
 
 class SweepPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What the user asked for. It is kept with the runs, so that a sweep is resumed as it was begun."""
@@ -56,7 +54,6 @@ class SweepPlan(msgspec.Struct, frozen=True, kw_only=True):
             repeat=repeat,
             directory=directory / "runs" / safe,
             steps=self.steps,
-            replay=_REPLAYED if kind == "ceiling" else None,
             options=tuple(self.options),
         )
 

@@ -14,7 +14,7 @@ from iotrace.session.manifest import write_atomically
 from iotrace.sweeps import cache
 from iotrace.sweeps.advice import advise
 from iotrace.sweeps.execute import Executor, Request, tail
-from iotrace.sweeps.grid import warnings_of
+from iotrace.sweeps.grid import named, warnings_of
 from iotrace.sweeps.plan import SweepPlan
 from iotrace.sweeps.results import SCHEMA_VERSION, SweepResult, SweepRun
 from iotrace.sweeps.rows import ceiling_of, rows
@@ -116,13 +116,13 @@ class Sweep:
         warnings = [*warnings_of(self.plan.axes, self.cores), *self._state.warnings]
         for row in found:
             if row.noisy:
-                warnings.append(f"{_name(row.params)}: noisy; use more --repeat, or a quieter machine")
+                warnings.append(f"{named(row.params)}: noisy; use more --repeat, or a quieter machine")
             if row.ended:
                 warnings.append(
-                    f"{_name(row.params)}: iotrace ended the program, which went on without batches"
+                    f"{named(row.params)}: iotrace ended the program, which went on without batches"
                 )
             if row.status == "ok" and row.reason:
-                warnings.append(f"{_name(row.params)}: {row.reason}")
+                warnings.append(f"{named(row.params)}: {row.reason}")
         return SweepResult(
             schema_version=SCHEMA_VERSION,
             path=str(self.directory),
@@ -215,10 +215,6 @@ def _load(plan: SweepPlan, directory: Path) -> _State:
 
 def _key(run: SweepRun | Request) -> tuple[str, dict[str, str], int]:
     return run.kind, run.params, run.repeat
-
-
-def _name(params: dict[str, str]) -> str:
-    return " ".join(f"{key}={value}" for key, value in params.items())
 
 
 def _keep_earlier(directory: Path) -> None:

@@ -19,8 +19,7 @@ from iotrace.doctor.checks import (
     telemetry,
 )
 from iotrace.doctor.checks.torch_probe import check_torch
-from iotrace.doctor.command import Interpreter, interpreter_of
-from iotrace.doctor.guess import data_of, ranks_of, workers_of
+from iotrace.doctor.command import Interpreter, data_of, interpreter_of, ranks_of, workers_of
 from iotrace.doctor.probe import probe
 from iotrace.doctor.results import Check, unknown
 from iotrace.doctor.run import BadDataError, Named

@@ -13,6 +13,7 @@ import sysconfig
 from contextlib import suppress
 from pathlib import Path
 
+from iotrace.launch.session_directory import numbered
 from iotrace.launch.telemetry.procfs import read_stat
 from iotrace.session import names
 
@@ -86,17 +87,14 @@ def claim(session: Path) -> Path | None:
     distinguishes hosts of the same name, and containers on one host.
     """
     namespace = os.stat("/proc/self/ns/pid").st_ino
-    base = f"{os.uname().nodename}-{namespace:x}"
-    number = 1
-    while True:
-        directory = session / names.TELEMETRY / (base if number == 1 else f"{base}-{number}")
+    for directory in numbered(session / names.TELEMETRY / f"{os.uname().nodename}-{namespace:x}"):
         try:
             directory.mkdir(parents=True)
             return directory
         except FileExistsError:
             if _lives(directory):
-                return None
-        number += 1
+                break
+    return None
 
 
 def _lives(directory: Path) -> bool:
