@@ -30,7 +30,7 @@ class IotraceCallback:
 
     def __reduce__(self) -> Any:
         # Strategies that spawn send it to their processes; its class was made here, by no importable name.
-        return _named_class(type(self)), (self._output, self._report)
+        return getattr(type(self), "_named", type(self)), (self._output, self._report)
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Begin the session."""
@@ -77,9 +77,3 @@ def _callback_class(cls: type) -> type:
     if family not in _classes:
         _classes[family] = type(cls.__name__, family, {"__module__": cls.__module__, "_named": cls})
     return _classes[family]
-
-
-def _named_class(cls: type) -> type:
-    """The class by whose name the program made the instance."""
-    named: type = getattr(cls, "_named", cls)
-    return named

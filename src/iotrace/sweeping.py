@@ -37,18 +37,13 @@ def sweep(
     """
     from pathlib import Path
 
-    from iotrace.sweeps import grid
     from iotrace.sweeps.execute import execute
+    from iotrace.sweeps.grid import axes_of
     from iotrace.sweeps.plan import plan_of
     from iotrace.sweeps.schedule import open_sweep
 
-    axes: dict[str, list[str]] = {}
-    for name, listed in (("workers", workers), ("prefetch", prefetch)):
-        asked = [str(value) for value in listed]
-        if asked:
-            axes[name] = grid.numbers(name, ",".join(asked))
-    for name, others in (values or {}).items():
-        _, axes[name] = grid.placeholder(f"{name}={','.join(str(value) for value in others)}")
+    other = [f"{name}={','.join(map(str, listed))}" for name, listed in (values or {}).items()]
+    axes = axes_of(",".join(map(str, workers)) or None, ",".join(map(str, prefetch)) or None, other)
     plan = plan_of(list(command), axes, repeat=repeat, steps=steps, cache=cache, ceiling=ceiling, io=list(io))
     running = open_sweep(plan, None if output is None else Path(output), resume)
     running.run(execute)

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from iotrace.doctor.checks import cgroups
+from iotrace.doctor.checks import processors
 from iotrace.doctor.checks.accelerators import judge_amd, judge_nvidia
-from iotrace.doctor.checks.cgroups import Groups, Limited, cpu_limit, memory_limit
 from iotrace.doctor.checks.clock import check_clock_source, check_synchronised
 from iotrace.doctor.checks.command import check_command
 from iotrace.doctor.checks.interpreter import (
@@ -21,7 +20,16 @@ from iotrace.doctor.checks.interpreter import (
     judge,
 )
 from iotrace.doctor.checks.limits import check_limits, check_shm
-from iotrace.doctor.checks.processors import Demand, check_cpus, check_memory
+from iotrace.doctor.checks.processors import (
+    Demand,
+    Groups,
+    Limited,
+    check_cpus,
+    check_memory,
+    cpu_limit,
+    memory_limit,
+    own_groups,
+)
 from iotrace.doctor.checks.storage import Mount, check_output, mount_of, mounts, output
 from iotrace.doctor.checks.telemetry import check_telemetry
 from iotrace.doctor.checks.torch_probe import TorchFacts, judge_torch
@@ -74,8 +82,8 @@ def test_quotas_of_v1(tmp_path: Path) -> None:
 def test_a_kernel_without_control_groups_limits_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cgroups, "MEMBERSHIP", tmp_path / "none")
-    assert memory_limit(cgroups.own()) is cpu_limit(cgroups.own()) is None
+    monkeypatch.setattr(processors, "MEMBERSHIP", tmp_path / "none")
+    assert memory_limit(own_groups()) is cpu_limit(own_groups()) is None
 
 
 def test_page_cache_that_is_given_up_when_wanted_is_not_used_memory(tmp_path: Path) -> None:

@@ -12,11 +12,7 @@ _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 class _EndedError(BaseException):
-    """No Exception: a check's guard must not take it for its own."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
+    """By the signal of this number. No Exception: a check's guard must not take it for its own."""
 
 
 @contextmanager
@@ -36,8 +32,9 @@ def ended_by_signals() -> Iterator[None]:
     try:
         yield
     except _EndedError as ended:
-        signal.signal(ended.number, signal.SIG_DFL)
-        os.kill(os.getpid(), ended.number)
+        (number,) = ended.args
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
     finally:
         for number in taken:
             signal.signal(number, signal.SIG_DFL)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -76,15 +75,15 @@ def sweep(
     import_numpy()
     from iotrace.errors import UsageError
     from iotrace.report.layout import make_console
-    from iotrace.report.sweep import print_sweep, write_csv
-    from iotrace.report.sweep_live import Watcher
+    from iotrace.report.sweep import Watcher, print_sweep, write_csv
     from iotrace.sweeps.execute import execute
+    from iotrace.sweeps.grid import axes_of
     from iotrace.sweeps.plan import plan_of
     from iotrace.sweeps.schedule import open_sweep
 
     plan = plan_of(
         list(command),
-        _axes(workers, prefetch, other),
+        axes_of(workers, prefetch, other),
         repeat=repeat,
         steps=steps,
         cache=cache,
@@ -113,20 +112,3 @@ def sweep(
         console.print(f"interrupted; continue with: {resumed} ... (the same command)")
         return 130
     return 0 if result.advice is not None else 1
-
-
-def _axes(workers: str | None, prefetch: str | None, other: Sequence[str]) -> dict[str, list[str]]:
-    from iotrace.errors import UsageError
-    from iotrace.sweeps import grid
-
-    axes: dict[str, list[str]] = {}
-    if workers is not None:
-        axes[grid.WORKERS] = grid.numbers("--workers", workers)
-    if prefetch is not None:
-        axes[grid.PREFETCH] = grid.numbers("--prefetch", prefetch)
-    for text in other:
-        name, values = grid.placeholder(text)
-        if name in axes:
-            raise UsageError(f"--set {name} is given twice", "name each placeholder once")
-        axes[name] = values
-    return axes

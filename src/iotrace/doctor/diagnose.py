@@ -23,7 +23,8 @@ _RECORDED = {
     "operators and kernels (torch.profiler)": ("agent", "torch", "torch-profiler"),
     "processes and host": ("telemetry",),
 }
-_GPUS = "GPUs"
+_GPUS = ("nvidia", "amd")
+_USELESS_IF_WARNED = ("torch", *_GPUS)  # a warning of these: there is none that could be recorded
 
 
 def diagnose(words: list[str], data: str | None, output: str | None) -> Diagnosis:
@@ -69,24 +70,19 @@ def consequences(checks: list[Check]) -> tuple[list[str], list[str], list[Unknow
         status["torch"] = "missing"
     # Whatever its interpreter, tried alone, may say.
     lost_all = "missing" in (status.get("output"), status.get("command"))
+    absent = (accelerators.NO_NVIDIA, accelerators.NO_AMD)
+    gpus = [check.id for check in checks if check.id in _GPUS and check.what not in absent]
+    recorded = {**_RECORDED, "GPUs": tuple(gpus)} if gpus else _RECORDED
     captured, not_captured, not_known = [], [], []
-    for part, needed in _RECORDED.items():
+    for part, needed in recorded.items():
         states = [status.get(name, "unknown") for name in needed]
-        if lost_all or "missing" in states or ("torch" in needed and status.get("torch") == "warning"):
+        useless = any(status.get(name) == "warning" for name in needed if name in _USELESS_IF_WARNED)
+        if lost_all or useless or "missing" in states:
             not_captured.append(part)
         elif "unknown" in states:
             not_known.append(Unknown(part, _why_unknown(needed, checks)))
         else:
             captured.append(part)
-    absent = (accelerators.NO_NVIDIA, accelerators.NO_AMD)
-    gpus = [check for check in checks if check.id in ("nvidia", "amd") and check.what not in absent]
-    states = [check.status for check in gpus]
-    if "ok" in states and not lost_all:
-        captured.append(_GPUS)
-    elif "unknown" in states and not lost_all:
-        not_known.append(Unknown(_GPUS, _why_unknown(("nvidia", "amd"), gpus)))
-    elif states:
-        not_captured.append(_GPUS)
     return captured, not_captured, not_known
 
 

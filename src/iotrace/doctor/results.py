@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from iotrace.errors import IotraceError
+
 SCHEMA_VERSION = 1
 
 Status = Literal["ok", "warning", "missing", "unknown"]
@@ -46,12 +48,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
-class CheckError(Exception):
-    """A check could not be made. `remedy` is what would help."""
-
-    def __init__(self, message: str, remedy: str) -> None:
-        super().__init__(message)
-        self.remedy = remedy
+class CheckError(IotraceError):
+    """A check could not be made."""
 
 
 def ok(identity: str, what: str, why: str = "") -> Check:

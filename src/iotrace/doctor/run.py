@@ -20,13 +20,10 @@ _REPORT = "look whether /proc and /sys are whole here; if they are, please repor
 _ASK_BY_HAND = "a mount or a driver may not answer: try df, or nvidia-smi"
 _REMEDIES = {
     errno.EMFILE: "ulimit -n 1024",
-    errno.ENFILE: "this machine has no more open files: end what holds them",
     errno.EAGAIN: "ulimit -u unlimited, or a larger pids.max of the control group",
     errno.ENOMEM: "ulimit -v unlimited, or more memory",
     errno.ENOSPC: "free some space, or set TMPDIR to another directory",
-    errno.EROFS: "set TMPDIR to a directory that can be written",
 }
-_NO_THREAD = "ulimit -u and -v unlimited, or a larger pids.max of the control group"
 
 Named = tuple[str, Callable[[], "Check | list[Check]"]]
 
@@ -63,7 +60,7 @@ def run_checks(checks: Sequence[Named], seconds: float = PATIENCE_SECONDS) -> li
             threading.Thread(target=run, args=(index, identity, check), daemon=True).start()
             started += 1
         except RuntimeError as error:  # processes or memory are limited
-            found[index] = [unknown(identity, _NOT_LOOKED_AT, str(error), _NO_THREAD)]
+            found[index] = [unknown(identity, _NOT_LOOKED_AT, str(error), _REMEDIES[errno.EAGAIN])]
     for _ in range(started):
         try:
             index, result = ended.get(timeout=max(0.0, deadline - time.monotonic()))

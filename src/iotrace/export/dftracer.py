@@ -39,14 +39,10 @@ _encode = msgspec.json.Encoder().encode
 _FASTEST = 0  # isal's levels are 0 to 3
 
 
-class ExportError(IotraceError):
-    """The file cannot be written."""
-
-
 def write_dftracer(analysis: SessionAnalysis, path: Path) -> dict[str, int]:
     """Write `path` whole or not at all, compressed if it ends in ``.gz``; returns events by kind."""
     if path.exists() and not path.is_file():
-        raise ExportError(f"{path} is no regular file", "name a file with -o FILE.pfw.gz")
+        raise IotraceError(f"{path} is no regular file", "name a file with -o FILE.pfw.gz")
     counts: Counter[str] = Counter()
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -61,7 +57,7 @@ def write_dftracer(analysis: SessionAnalysis, path: Path) -> dict[str, int]:
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:
-        raise ExportError(f"cannot write {path}: {error.strerror}", "choose another path with -o") from error
+        raise IotraceError(f"cannot write {path}: {error.strerror}", "choose another path with -o") from error
     return dict(counts)
 
 

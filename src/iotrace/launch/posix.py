@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
+import re
 import string
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,17 +140,10 @@ def _neighbours(directory: str, names: set[str], first: set[str]) -> list[str]:
     for entry in entries:
         if entry.name in names or ":" in entry.name:
             continue
-        spelling = f"{entry.name}/" if _is_directory(entry) else entry.name
+        spelling = f"{entry.name}/" if os.path.isdir(entry.path) else entry.name
         if not any(name.startswith(spelling) for name in names):
             found.append(spelling)
     return sorted(found)
-
-
-def _is_directory(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link to itself, a mount that is gone
-        return False
 
 
 def python_directories(program: str) -> list[str]:
@@ -167,9 +161,7 @@ def python_directories(program: str) -> list[str]:
 
 def _base_of_venv(root: str) -> list[str]:
     try:
-        lines = Path(root, "pyvenv.cfg").read_text().splitlines()
+        homes = re.findall(r"^\s*home\s*=\s*(.*\S)", Path(root, "pyvenv.cfg").read_text(), re.MULTILINE)
     except (OSError, UnicodeDecodeError):
         return []
-    pairs = (line.partition("=") for line in lines)
-    homes = [value.strip() for key, _, value in pairs if key.strip() == "home"]
     return [os.path.dirname(path) for home in homes for path in (home, os.path.realpath(home))]

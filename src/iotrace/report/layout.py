@@ -31,6 +31,16 @@ def line(console: Console, label: str, text: str | Text) -> None:
     console.print(table)
 
 
+def figures_table(titles: list[str], headings: list[str]) -> Table:
+    """Make a table without lines: columns of text below `titles`, then figures below `headings`."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1))
+    for title in titles:
+        table.add_column(title, overflow="ellipsis", no_wrap=True)
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
 class _Console(Console):
     """Standard output, or standard error, possibly of a program that continues."""
 

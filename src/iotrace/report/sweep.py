@@ -1,18 +1,25 @@
-"""A sweep's table and advice, on the terminal and as CSV."""
+"""A sweep on the terminal and as CSV: the live table while it runs, then table and advice."""
 
 from __future__ import annotations
 
 import csv
+import time
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from iotrace.errors import IotraceError
+from iotrace.report.layout import figures_table
+from iotrace.sweeps.execute import Request
 from iotrace.sweeps.grid import named
-from iotrace.sweeps.results import PointResult, SweepResult
+from iotrace.sweeps.results import PointResult, SweepResult, SweepRun
+from iotrace.sweeps.schedule import Sweep
 from iotrace.units import milliseconds, percent
+
+_HEADINGS = ("steps/s", "± 95 %", "model", "wait", "compute ms", "make ms", "CPU", "stopped by")
 
 
 def print_sweep(result: SweepResult, console: Console) -> None:
@@ -37,11 +44,8 @@ def print_sweep(result: SweepResult, console: Console) -> None:
 
 def sweep_table(result: SweepResult) -> Table:
     """One row a point; `*` marks the advised one. In brackets: what workers take from the computation."""
-    table = Table(box=None, pad_edge=False, padding=(0, 1))
-    for name in next((list(row.params) for row in result.points), []):
-        table.add_column(name, justify="right", no_wrap=True)
-    for heading in ("steps/s", "± 95 %", "model", "wait", "compute ms", "make ms", "CPU", "stopped by"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    params = result.points[0].params if result.points else {}
+    table = figures_table([], [*params, *_HEADINGS])
     advised = result.advice.params if result.advice else None
     for row in result.points:
         style = "bold" if row.params == advised else "" if row.status == "ok" else "dim"
@@ -93,3 +97,52 @@ def write_csv(result: SweepResult, path: Path) -> None:
                 writer.writerow([*row.params.values(), *figures, low, high])
     except OSError as error:
         raise IotraceError(f"cannot write {path}: {error.strerror}", "choose another --csv FILE") from error
+
+
+class Watcher:
+    """A live table on a terminal; a line per run elsewhere."""
+
+    def __init__(self, sweep: Sweep, console: Console) -> None:
+        self._sweep = sweep
+        self._console = console
+        self._total = len(sweep.requests())
+        self._under_way = ""
+        self._started = 0.0
+        self._live = Live(console=console, get_renderable=self._show, refresh_per_second=2, transient=True)
+
+    def __enter__(self) -> Watcher:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._console.is_terminal:
+            self._live.stop()
+
+    def before(self, request: Request) -> None:
+        """A run begins."""
+        done = self._total - len(self._sweep.missing())
+        what = {"point": named(request.params), "cold": f"cold ({named(request.params)})"}
+        self._under_way = f"run {done + 1} of {self._total}: {what.get(request.kind, request.kind)}"
+        self._started = time.monotonic()
+        if not self._console.is_terminal:
+            self._console.print(f"{self._under_way}{self._left()}")
+
+    def after(self, run: SweepRun) -> None:
+        """A run ended."""
+        if not self._console.is_terminal:
+            figure = f"{1e3 / run.step_ms:.3g} steps/s" if run.ok and run.step_ms else run.status
+            why = f": {run.reason}" if run.reason else ""
+            self._console.print(f"  {figure}{why} in {run.seconds:.0f} s")
+
+    def _left(self) -> str:
+        seconds = [run.seconds for run in self._sweep.runs]
+        if not seconds:
+            return ""
+        left = len(self._sweep.missing()) * sum(seconds) / len(seconds)
+        return f" (about {left / 60:.0f} min left)" if left >= 90 else f" (about {left:.0f} s left)"
+
+    def _show(self) -> Group:
+        elapsed = time.monotonic() - self._started
+        line = Text(f"{self._under_way}, {elapsed:.0f} s{self._left()}", style="dim")
+        return Group(sweep_table(self._sweep.result()), line)

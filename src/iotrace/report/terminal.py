@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from iotrace.analysis.results import DataWait, LoaderResult, Overhead, RankReport, RegionResult, Report
-from iotrace.report.layout import LABEL_WIDTH, command, line
+from iotrace.report.layout import LABEL_WIDTH, command, figures_table, line
 from iotrace.report.terminal_compute import print_compute, print_imbalance
 from iotrace.report.terminal_system import print_io, print_system
 from iotrace.sources.clocks.session_clock import step_text
@@ -104,10 +104,7 @@ def _print_rank(rank: RankReport, console: Console, several: bool) -> None:
 
 def _print_regions(regions: list[RegionResult], console: Console) -> None:
     console.print()
-    table = Table(box=None, pad_edge=False, padding=(0, 1))
-    table.add_column("Regions", overflow="ellipsis", no_wrap=True)
-    for heading in ("count", "total", "CPU", "wait a step"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = figures_table(["Regions"], ["count", "total", "CPU", "wait a step"])
     for region in regions[:_MOST_REGIONS]:
         table.add_row(
             region.name,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from iotrace.analysis.results import Gpu, Io, ProcessUse, System
-from iotrace.report.layout import line
+from iotrace.report.layout import figures_table, line
 from iotrace.units import milliseconds, percent, size
 
 _MOST_FILES = 6
@@ -123,10 +122,7 @@ def print_io(io: Io, console: Console) -> None:
     partly = io.coverage is not None and io.coverage < _MOSTLY_SEEN
     at_least = _AT_LEAST if partly else ""
     path_width = max(_NARROWEST_PATH, console.width - _FIGURES_WIDTH - len(at_least))
-    table = Table(box=None, pad_edge=False, padding=(0, 1))
-    table.add_column("I/O by file", overflow="ellipsis", no_wrap=True)
-    for heading in ("opens", "reads", "read", "read time", "metadata", "written"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = figures_table(["I/O by file"], ["opens", "reads", "read", "read time", "metadata", "written"])
     moved = [file for file in io.files if file.reads or file.writes]
     for file in moved[:_MOST_FILES]:
         table.add_row(

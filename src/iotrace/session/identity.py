@@ -48,12 +48,8 @@ def ranks(environment: Mapping[str, str]) -> dict[str, int | None]:
     """Return rank, local rank and world size by the launcher's variables; None where they are not set."""
     found: dict[str, int | None] = {}
     for name, variables in _RANK_VARIABLES.items():
-        found[name] = None
-        for variable in variables:
-            text = environment.get(variable, "")
-            if text.isdigit():
-                found[name] = int(text)
-                break
+        values = [environment.get(variable, "") for variable in variables]
+        found[name] = next((int(text) for text in values if text.isdigit()), None)
     return found
 
 

@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from iotrace.errors import UsageError
 
 WORKERS = "workers"
 PREFETCH = "prefetch"
+
+
+def axes_of(workers: str | None, prefetch: str | None, other: Iterable[str]) -> dict[str, list[str]]:
+    """Return the values to combine, by name: of ``--workers``, ``--prefetch`` and each ``--set``."""
+    axes: dict[str, list[str]] = {}
+    if workers is not None:
+        axes[WORKERS] = numbers("--workers", workers)
+    if prefetch is not None:
+        axes[PREFETCH] = numbers("--prefetch", prefetch)
+    for text in other:
+        name, values = placeholder(text)
+        if name in axes:
+            raise UsageError(f"--set {name} is given twice", "name each placeholder once")
+        axes[name] = values
+    return axes
 
 
 def numbers(option: str, text: str) -> list[str]:

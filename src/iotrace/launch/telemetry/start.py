@@ -46,15 +46,12 @@ class Telemetry:
             assert self._process.stdin is not None
             self._process.stdin.close()
             try:
-                self._record_kill(self._process.wait(_END_SECONDS))
+                code = self._process.wait(_END_SECONDS)
             except subprocess.TimeoutExpired:  # others' processes still run, or a device does not answer
-                pass
-
-    def _record_kill(self, code: int) -> None:
-        """Write a file about it: by its samples a killed sidecar looks like a late one."""
-        if code < 0 and self._directory is not None:
-            with suppress(OSError, ValueError):
-                (self._directory / names.KILLED).write_text(signal.Signals(-code).name)
+                return
+            if code < 0 and self._directory is not None:  # by its samples it would look like a late one
+                with suppress(OSError, ValueError):
+                    (self._directory / names.KILLED).write_text(signal.Signals(-code).name)
 
     def kill(self) -> None:
         """End it at once: nothing was run."""

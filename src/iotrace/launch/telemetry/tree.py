@@ -123,10 +123,7 @@ class Tree:
 
     def scan_newest(self) -> list[Record]:
         """Do the same for the pids given since the last scan: cheap where they are few."""
-        try:
-            newest = self._newest_pid()
-        except (OSError, ValueError, IndexError):
-            return []
+        newest = self._newest_pid()
         if not 0 < newest - self._looked_to <= _MOST_NEWEST:  # else they began anew, or are too many: `scan`
             return []
         given = range(self._looked_to + 1, newest + 1)
@@ -159,17 +156,17 @@ class Tree:
 
     def _pids_began_anew(self) -> bool:
         """Say whether a pid that was foreign may be a new process by now."""
-        before = self._last_pid
-        try:
-            self._last_pid = self._newest_pid()
-        except (OSError, ValueError, IndexError):
-            return True
-        return self._last_pid < before
+        before, self._last_pid = self._last_pid, self._newest_pid()
+        return not self._last_pid or self._last_pid < before
 
     def _newest_pid(self) -> int:
-        if self._newest is None:
-            self._newest = ProcFile("/proc/loadavg")
-        return parse_last_pid(self._newest.read())
+        """Return the pid that was given last; 0 where that is unknown."""
+        try:
+            if self._newest is None:
+                self._newest = ProcFile("/proc/loadavg")
+            return parse_last_pid(self._newest.read())
+        except (OSError, ValueError, IndexError):
+            return 0
 
     def sample(self, new_alone: bool = False) -> bytes:
         """Return a sample of each member, or of those that have none yet; those that have ended leave."""
