@@ -68,8 +68,11 @@ class Profile:
                 regions.hide_frame(error)
                 raise
 
+        from functools import update_wrapper
+
         self._name = getattr(call, "__qualname__", "profile")
-        return regions.update_wrapper(profiled, call)  # type: ignore[no-any-return]
+        wrapped: Any = update_wrapper(profiled, call)
+        return wrapped  # type: ignore[no-any-return]
 
     def __enter__(self) -> Profile:
         claimed = _claim_process()

@@ -331,7 +331,7 @@ def test_a_stream_that_cannot_be_reopened_leaves_the_programs_file_alone(tmp_pat
 def test_a_function_that_a_package_holds_is_patched_there_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from iotrace.agent.readpaths.record import ReadPaths, result_of
+    from iotrace.agent.readpaths.hooks import ReadPaths, result_of
 
     package, module = types.ModuleType("library"), types.ModuleType("library.io")
     module.read = package.read = lambda path: b"data"  # type: ignore[attr-defined]

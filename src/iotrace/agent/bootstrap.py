@@ -19,23 +19,14 @@ TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
     from typing import Any
 
-# The modules in which libraries define their readers: the module of `agent.readpaths` that hooks each.
-READ_PATH_MODULES = {
-    **dict.fromkeys(("h5py", "zarr.core", "zarr.core.array", "numpy", "torch"), "arrays"),
-    **dict.fromkeys(("PIL.Image", "PIL.ImageFile", "tifffile.tifffile"), "images"),
-    "tarfile": "archives",
-    **dict.fromkeys(
-        [f"pyarrow.{name}" for name in ("parquet.core", "ipc", "feather", "orc", "csv", "json")], "tables"
-    ),
-    **dict.fromkeys(
-        [
-            f"pandas.io.{name}"
-            for name in ("parsers.readers", "parquet", "feather_format", "orc", "pickle", "json._json")
-        ]
-        + ["pandas.io.pytables", "pandas.io.excel._base"],
-        "tables",
-    ),
-}
+# The modules in which libraries define their readers; `readpaths.libraries` has a hook for each.
+READ_PATH_MODULES = (
+    *("h5py", "zarr.core", "zarr.core.array", "numpy", "torch"),
+    *("PIL.Image", "PIL.ImageFile", "tifffile.tifffile", "tarfile"),
+    *(f"pyarrow.{name}" for name in ("parquet.core", "ipc", "feather", "orc", "csv", "json")),
+    *(f"pandas.io.{name}" for name in ("parsers.readers", "parquet", "feather_format", "orc", "pickle")),
+    *(f"pandas.io.{name}" for name in ("json._json", "pytables", "excel._base")),
+)
 # The modules in which libraries define their loaders: rows of `agent.loaders.table`.
 LOADER_MODULES = (
     "accelerate.data_loader",
@@ -120,10 +111,7 @@ def _hooks(recorder: Recorder, session: str, settings: dict[str, str]) -> dict[s
         "dftracer.python.common": _hook(_PROGRAM_DFTRACER, "hook_events", recorder, session),
         **dict.fromkeys(LIGHTNING_PROFILERS, _hook(_FOREIGN_PROFILERS, "hook_lightning", recorder)),
         **dict.fromkeys(TRAINER_MODULES, _hook("lightning", "hook_trainer", recorder)),
-        **{
-            name: _hook("readpaths.record", "hook_library", recorder, name, family)
-            for name, family in READ_PATH_MODULES.items()
-        },
+        **{name: _hook("readpaths.libraries", "hook_library", recorder, name) for name in READ_PATH_MODULES},
         **{name: _hook("loaders.table", "hook_loaders", recorder, name) for name in LOADER_MODULES},
         f"{STATEFUL_LOADER}.worker": _hook("dataloader.worker", "hook_worker_loop", recorder),
         f"{STATEFUL_LOADER}.stateful_dataloader": _hook("loaders.stateful", "hook_stateful", recorder),

@@ -87,11 +87,7 @@ def _hooked_class(kind: type, finder: _Finder) -> type:
 
 
 class _Loader(StandIn):
-    """Stands in for a module's loader during its import, and then puts the real one back."""
-
-    def __init__(self, loader: Any, finder: _Finder) -> None:
-        super().__init__(loader)
-        self._finder = finder
+    """Stands in for a module's loader during its import, and then puts the real one back; for a finder."""
 
     def create_module(self, spec: Any) -> Any:
         create_module = getattr(self._of, "create_module", None)
@@ -102,7 +98,7 @@ class _Loader(StandIn):
         if module.__spec__ is not None:
             module.__spec__.loader = self._of
         self._of.exec_module(module)
-        self._finder.loaded(module)
+        self._context.loaded(module)
 
 
 def _hide(function: Any) -> None:

@@ -117,32 +117,18 @@ def observe(
 
         return observed
 
-    def make_lean(original: Any) -> Any:  # what is called for each batch has nothing else
-        assert after is not None
-
-        def observed(*args: Any, **kwargs: Any) -> Any:
-            try:
-                result = original(*args, **kwargs)
-            except BaseException as error:
-                hide_frame(error)
-                raise
-            try:
-                after(None, result, args, kwargs)
-            except Exception as error:
-                recorder.absorb(error, what)
-            return result
-
-        return observed
-
-    lean = before is None and ended is None
-    return patch(owner, name, make_lean if lean else make, layer)
+    return patch(owner, name, make, layer)
 
 
 class StandIn:
-    """Stands for another object: a subclass changes some of its methods, the others are its own."""
+    """Stands for another object: a subclass changes some of its methods, the others are its own.
 
-    def __init__(self, of: Any) -> None:
+    `context` is what those methods work with.
+    """
+
+    def __init__(self, of: Any, context: Any = None) -> None:
         self._of = of
+        self._context = context
 
     def __getattr__(self, name: str) -> Any:
         if name == "_of":  # of a copy in the making

@@ -33,35 +33,22 @@ class CudaEvents:
     def begin(self) -> Any:
         """Record the start of a wait; return None where no device is in use."""
         cuda: Any = sys.modules.get("torch.cuda")
-        if cuda is None or self._failed:
+        # A forked child must not touch its parent's events, not even to free them: they are kept.
+        if cuda is None or self._failed or self._pid != os.getpid():
             return None
-        try:
-            # A forked child must not touch its parent's events, not even to free them: they are kept.
-            if self._pid != os.getpid() or not cuda.is_initialized():
-                return None
-            return self._record(cuda)
-        except Exception as error:
-            self._fail(error)
-            return None
+        return self._guarded(self._record_if_used, cuda)
 
     def end(self, start: Any) -> tuple[Any, Any] | None:
         """Record the end of the wait that `start` began; return both events, None where that failed."""
-        try:
-            event = self._record(sys.modules["torch.cuda"])
-            return None if event is None else (start, event)
-        except Exception as error:
-            self._fail(error)
-            return None
+        event = self._guarded(self._record, sys.modules["torch.cuda"])
+        return None if event is None else (start, event)
 
     def keep(self, pair: tuple[Any, Any], iterator: int, epoch: int, index: int) -> None:
         """Remember `pair` for the batch that it awaited, and read those that the device has passed."""
-        try:
-            self._pending.append((*pair, (iterator, epoch, index)))
-            if len(self._pending) > _MOST_PENDING:
-                self._free.extend(self._pending.popleft()[:2])
-            self.read(_READ_AT_ONCE)
-        except Exception as error:
-            self._fail(error)
+        self._pending.append((*pair, (iterator, epoch, index)))
+        if len(self._pending) > _MOST_PENDING:
+            self._free.extend(self._pending.popleft()[:2])
+        self._guarded(self.read, _READ_AT_ONCE)
 
     def read(self, most: int) -> None:
         """Record the waits that the device has passed, in their order, at most `most` of them."""
@@ -81,13 +68,15 @@ class CudaEvents:
 
     def close(self) -> None:
         """Read what can be read without waiting; the rest stays unknown."""
-        if self._failed or self._pid != os.getpid() or not self._pending:
-            return
-        try:
-            if not sys.modules["torch.cuda"].is_current_stream_capturing():
-                self.read(_MOST_PENDING)
-        except Exception as error:
-            self._fail(error)
+        if not self._failed and self._pid == os.getpid() and self._pending:
+            self._guarded(self._read_rest, sys.modules["torch.cuda"])
+
+    def _read_rest(self, cuda: Any) -> None:
+        if not cuda.is_current_stream_capturing():
+            self.read(_MOST_PENDING)
+
+    def _record_if_used(self, cuda: Any) -> Any:
+        return self._record(cuda) if cuda.is_initialized() else None
 
     def _record(self, cuda: Any) -> Any:
         if cuda.is_current_stream_capturing():  # the event would become a part of the graph
@@ -96,6 +85,10 @@ class CudaEvents:
         event.record()
         return event
 
-    def _fail(self, error: Exception) -> None:
-        self._failed = True
-        self._recorder.absorb(error, "recording the exposed wait")
+    def _guarded(self, act: Any, argument: Any) -> Any:
+        try:
+            return act(argument)
+        except Exception as error:
+            self._failed = True
+            self._recorder.absorb(error, "recording the exposed wait")
+            return None

@@ -34,27 +34,21 @@ def hook_pin_memory_loop(module: Any, recorder: Recorder) -> None:
     )
 
 
-class _Queue(StandIn):
-    def __init__(self, queue: Any, stamps: dict[int, tuple[int, int]]) -> None:
-        super().__init__(queue)
-        self._stamps = stamps
-
-
-class _PinSource(_Queue):
-    """Stands for the workers' queue, as the pin-memory thread reads it."""
+class _PinSource(StandIn):
+    """Stands for the workers' queue, as the pin-memory thread reads it; its context are the stamps."""
 
     def get(self, *args: Any, **kwargs: Any) -> Any:
         item = self._of.get(*args, **kwargs)
         if isinstance(item[0], int):
-            self._stamps[item[0]] = (monotonic_ns(), 0)
+            self._context[item[0]] = (monotonic_ns(), 0)
         return item
 
 
-class _PinTarget(_Queue):
-    """Stands for the queue of pinned batches, as the pin-memory thread fills it."""
+class _PinTarget(StandIn):
+    """Stands for the queue of pinned batches, as the pin-memory thread fills it; its context as above."""
 
     def put(self, item: Any, *args: Any, **kwargs: Any) -> Any:
-        stamp = self._stamps.get(item[0]) if isinstance(item[0], int) else None
+        stamp = self._context.get(item[0]) if isinstance(item[0], int) else None
         if stamp is not None:
-            self._stamps[item[0]] = (stamp[0], monotonic_ns())
+            self._context[item[0]] = (stamp[0], monotonic_ns())
         return self._of.put(item, *args, **kwargs)

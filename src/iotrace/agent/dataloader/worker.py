@@ -87,17 +87,11 @@ class _Worker:
         )
 
 
-class _Queue(StandIn):
-    def __init__(self, queue: Any, worker: _Worker) -> None:
-        super().__init__(queue)
-        self._worker = worker
-
-
-class _IndexQueue(_Queue):
-    """Stands for the queue that this worker takes its batch indices from."""
+class _IndexQueue(StandIn):
+    """Stands for the queue that this worker, its context, takes its batch indices from."""
 
     def get(self, *args: Any, **kwargs: Any) -> Any:
-        worker = self._worker
+        worker: _Worker = self._context
         if not worker.up:
             worker.up = True
             worker.append({"type": "worker_up", "mono_ns": monotonic_ns()})
@@ -118,13 +112,14 @@ class _IndexQueue(_Queue):
             return False
 
 
-class _DataQueue(_Queue):
-    """Stands for the queue that this worker puts its batches into; a thread of it pickles them afterwards."""
+class _DataQueue(StandIn):
+    """Stands for the queue that this worker, its context, puts its batches into; a thread pickles them."""
 
     def put(self, item: Any, *args: Any, **kwargs: Any) -> None:
         prepared_ns = monotonic_ns()
         index, data = item
+        worker: _Worker = self._context
         if isinstance(index, int):  # else the answer to a message
-            self._worker.produced(index, data, prepared_ns)
+            worker.produced(index, data, prepared_ns)
         self._of.put(item, *args, **kwargs)
-        self._worker.flush_soon()
+        worker.flush_soon()

@@ -10,16 +10,13 @@ from __future__ import annotations
 
 import os
 from time import monotonic_ns, time_ns
+from typing import Any
 
 from iotrace.agent.dftracer_compat.flush import flush
 from iotrace.agent.patching import observe, patch
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.spans import thread_id, timed
 from iotrace.session.names import KIND_DFTRACER, POSIX
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 _UNIT_NS = {"NS": 1, "US": 1_000, "MS": 1_000_000, "SEC": 1_000_000_000}
 

@@ -7,16 +7,13 @@ after ``__getitem__`` has returned a view. Hence the spans hold the file of each
 from __future__ import annotations
 
 from time import monotonic_ns
+from typing import Any
 
 from iotrace.agent.patching import hide_frame, patch
-from iotrace.agent.readpaths.record import path_of
+from iotrace.agent.readpaths.hooks import path_of
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.spans import thread_id, timed
 from iotrace.session.names import KIND_MAPPED
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 # Smaller results are not recorded: a loop over elements would make a span of each.
 SMALLEST_BYTES = 4096

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _GENERATOR, _COROUTINE, _ASYNC_GENERATOR = 0x20, 0x80, 0x200  # flags of a code object
 _MOST_NAMES = 4096
-_COPIED = ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__", "__type_params__")
 
 attached: Recorder | None = None  # what regions, steps and batches are recorded with
 _spans: ModuleType | None = None  # imported when the first region begins
@@ -114,8 +113,11 @@ class Region:
                 f"iotrace.region({self.name!r}) decorates functions, methods and generator functions, not "
                 f"{function!r}: name a part of it with a `with` statement instead"
             )
-        made = self._generator_function(function) if flags & _GENERATOR else self._function(function)
-        return update_wrapper(made, function)  # type: ignore[no-any-return]
+        from functools import update_wrapper  # a program that only begins regions does not need it
+
+        made: Any = self._generator_function(function) if flags & _GENERATOR else self._function(function)
+        wrapped = update_wrapper(made, function)
+        return wrapped  # type: ignore[no-any-return]
 
     def _function(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def in_region(*args: Any, **kwargs: Any) -> Any:
@@ -150,16 +152,6 @@ def hide_frame(error: BaseException) -> None:
     from iotrace.agent import patching
 
     patching.hide_frame(error)
-
-
-def update_wrapper(replacement: Any, function: Any) -> Any:
-    """Copy the names and attributes of `function` to `replacement`, as `functools.update_wrapper` does."""
-    for name in _COPIED:
-        if hasattr(function, name):
-            setattr(replacement, name, getattr(function, name))
-    replacement.__dict__.update(getattr(function, "__dict__", {}))
-    replacement.__wrapped__ = function
-    return replacement
 
 
 class _Resumed:

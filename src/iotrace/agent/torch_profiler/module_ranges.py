@@ -14,6 +14,7 @@ imported).
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -21,10 +22,6 @@ from iotrace.agent.patching import hide_frame, observe, on_undo, patch
 from iotrace.agent.recording import regions
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.session.names import MODULE_RANGE
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 # They hold the model as their child `module`, and its names would all begin so.
 _WRAPPERS = (

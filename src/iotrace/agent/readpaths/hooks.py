@@ -1,7 +1,6 @@
 """Hook one call of a library inside which files are read and decoded, and describe its bytes and file.
 
-A library is hooked once the program has imported it, never before. Each family of libraries has a module
-here, imported with the first library of it; its ``HOOKS`` map the name of a library's module to its hook.
+A library is hooked once the program has imported it, never before. `libraries` says what is hooked of each.
 """
 
 from __future__ import annotations
@@ -60,15 +59,20 @@ class ReadPaths:
                 patch(package, name, lambda _: getattr(owner, name))
 
     def patch_methods(
-        self, owner: Any, names: str, shown: str, file_of: Callable[[Any], Any], *, own_threads: bool = True
+        self,
+        owner: Any,
+        names: str,
+        shown: str,
+        file_of: Callable[[Any], Any],
+        *,
+        own_threads: bool = True,
+        sized: bool = True,
     ) -> None:
-        """Have the methods `names` of `owner` record spans: the bytes of the result, the file of the object.
-
-        The spans are called `shown` and the method's name.
-        """
+        """Have the methods `names` of `owner` record spans: the file of the object and, if `sized`, the
+        bytes of the result. The spans are called `shown` and the method's name."""
 
         def describe(result: Any, args: Arguments, _: Keywords) -> tuple[int, str]:
-            return size_of(result), path_of(file_of(args[0]))
+            return size_of(result) if sized else -1, path_of(file_of(args[0]))
 
         for name in names.split():
             self.patch(owner, name, f"{shown}.{name}", describe, own_threads=own_threads)
@@ -103,13 +107,6 @@ class ReadPaths:
         return timed(recorder, call, shown, KIND_READ_PATH, counted, own_threads=own_threads)
 
 
-def hook_library(module: Any, recorder: Recorder, name: str, family: str) -> None:
-    """Hook the library's module `name` as the module of its `family` says."""
-    hooks = f"iotrace.agent.readpaths.{family}"
-    __import__(hooks)
-    sys.modules[hooks].HOOKS[name](ReadPaths(recorder), module)
-
-
 def _packages_of(owner: Any) -> list[Any]:
     """Return the packages that contain a module; none for a class."""
     parts = [] if isinstance(owner, type) else owner.__name__.split(".")[:-1]
@@ -130,11 +127,11 @@ def _items(advance: Callable[[], Any]) -> Iterator[Any]:
         yield item
 
 
-def result_of(name: str) -> Describe:
-    """Describe a function by its result and by the file in its argument `name`, the first one."""
+def result_of(name: str, sized: bool = True) -> Describe:
+    """Describe a function by the file in its argument `name`, the first one, and, if `sized`, its result."""
 
     def describe(result: Any, args: Arguments, kwargs: Keywords) -> tuple[int, str]:
-        return size_of(result), path_of(args[0] if args else kwargs.get(name))
+        return size_of(result) if sized else -1, path_of(args[0] if args else kwargs.get(name))
 
     return describe
 
@@ -144,7 +141,11 @@ def size_of(result: Any) -> int:
     if type(result) is bytes:
         return len(result)
     size = getattr(result, "nbytes", -1)
-    return size if isinstance(size, int) else -1
+    if isinstance(size, int) and size >= 0:
+        return size
+    # Of a pandas object the bytes of its columns: ``memory_usage`` takes a thousand times as long.
+    blocks = getattr(getattr(result, "_mgr", None), "blocks", None)
+    return -1 if blocks is None else sum(int(block.values.nbytes) for block in blocks)
 
 
 def path_of(file: Any) -> str:
