@@ -20,6 +20,7 @@ import pytest
 
 from iotrace.session import names
 from iotrace.sources.processes import read_processes
+from iotrace.sources.samples import read_sidecars
 from iotrace.sources.telemetry import read_telemetry
 from tests.support.nvml import build_standin, needs_compiler
 from tests.support.perfetto import ERRORS, query
@@ -212,7 +213,7 @@ def test_a_full_disk_ends_it_and_is_told(tmp_path: Path) -> None:
 
 def sampled_often(session: Path, processes: int) -> bool:
     """Whether so many processes have five samples each by now."""
-    (sampled,) = read_telemetry(session)
+    (sampled,) = read_telemetry(read_sidecars(session))
     return sum(len(process.samples) >= 5 for process in sampled.processes) >= processes
 
 
@@ -353,7 +354,7 @@ def test_the_cpu_time_of_a_process_is_what_it_says_itself(known: Run, who: str) 
     process = next(
         item for item in read_processes(known.session)[0] if (item.identity.role == "main") == (who == "main")
     )
-    (telemetry,) = read_telemetry(known.session)
+    (telemetry,) = read_telemetry(read_sidecars(known.session))
     sampled = telemetry.process_of(process)
     assert sampled is not None
     cpu = sampled.series("cpu_ns")

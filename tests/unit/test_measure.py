@@ -27,7 +27,7 @@ STEPS, STEP_MS, PROFILED_MS, WAIT_MS = 20, 10, 90, 4
 
 def records() -> list[Record]:
     """A training loop of equal steps, but for two that a window of torch.profiler made longer."""
-    found: list[Record] = [IteratorStart(0, 0, "Images", False, 0, 0, 0, 0)]
+    found: list[Record] = [IteratorStart(0, 0, "Images", 0, 0, 0, 0)]
     now_ms = 100
     for number in range(STEPS):
         now_ms += WAIT_MS
@@ -35,12 +35,12 @@ def records() -> list[Record]:
         found.append(batch)
         length_ms = (PROFILED_MS if number in (7, 8) else STEP_MS) - WAIT_MS
         if number == 7:
-            found.append(TorchWindow(0, "active", number, (now_ms + 1) * MS, MS))
+            found.append(TorchWindow(0, "active", (now_ms + 1) * MS, MS))
         now_ms += length_ms
         if number == 8:
-            found.append(TorchWindow(0, "exported", number, (now_ms - 2) * MS, MS))
+            found.append(TorchWindow(0, "exported", (now_ms - 2) * MS, MS))
     found.append(IteratorEnd(0, 0, "exhausted", now_ms * MS, now_ms * MS, STEPS))
-    return [*found, End(now_ms * MS)]
+    return [*found, End()]
 
 
 def write_session(path: Path) -> None:

@@ -27,7 +27,7 @@ from iotrace.launch.telemetry.gpus import Device, Figure, FigureError, Poller, U
 from iotrace.launch.telemetry.sidecar import Sidecar
 from iotrace.launch.telemetry.start import _import_path, claim
 from iotrace.session import names
-from iotrace.sources.samples import DeviceRecord
+from iotrace.sources.samples import DeviceRecord, read_sidecars
 from iotrace.sources.telemetry import SampledDevice, SampledProcess, Series, read_telemetry
 from iotrace.timeline.telemetry import _process
 
@@ -411,7 +411,7 @@ def test_samples_of_a_killed_sampler_are_read_as_far_as_they_go(tmp_path: Path) 
     ]
     data = sample(5, 1, 100) + sample(6, 0, 300) + sample(15, 1, 200)
     _sampled(tmp_path / names.TELEMETRY / "n-1", lines, data + b"cut")
-    (found,) = read_telemetry(tmp_path)
+    (found,) = read_telemetry(read_sidecars(tmp_path))
     assert [process.pid for process in found.processes] == [7, 8]
     assert found.processes[1].samples["rss_bytes"].tolist() == [100, 200]
     assert found.processes[1].samples["time_ns"].tolist() == [10 * SECOND + 5, 10 * SECOND + 15]
@@ -423,20 +423,20 @@ def test_samples_of_a_killed_sampler_are_read_as_far_as_they_go(tmp_path: Path) 
 def test_a_sampler_that_never_said_who_it_is_counts_for_nothing(tmp_path: Path) -> None:
     _sampled(tmp_path / names.TELEMETRY / "n-1", [], b"")
     (tmp_path / names.TELEMETRY / "n-2").mkdir()
-    assert read_telemetry(tmp_path) == []
+    assert read_telemetry(read_sidecars(tmp_path)) == []
 
 
 def test_a_gap_in_the_samples_is_told(tmp_path: Path) -> None:
     records = [{**SYSTEM, "clock": [second * SECOND, 10 * SECOND, 5]} for second in (1, 2, 4, 7, 8)]
     lines = [SAMPLER, {"type": "process", "number": 0, "pid": 7, "start_ns": 1}, *records]
     _sampled(tmp_path / names.TELEMETRY / "n-1", lines, sample(5 * SECOND, 0, 1))
-    (found,) = read_telemetry(tmp_path)
+    (found,) = read_telemetry(read_sidecars(tmp_path))
     assert _gaps(found) == []
     records[3]["clock"][0] = 7_500_000_000
     (tmp_path / names.TELEMETRY / "n-1" / names.RECORDS).write_text(
         "".join(json.dumps(line) + "\n" for line in lines)
     )
-    (found,) = read_telemetry(tmp_path)
+    (found,) = read_telemetry(read_sidecars(tmp_path))
     assert [item.why.split(":")[0] for item in _gaps(found)] == ["a gap of 2.5 s"]
 
 
@@ -457,7 +457,7 @@ def test_the_quota_that_holds_back_most_is_told_whichever_group_has_it(tmp_path:
         {"/job": [120, 116], "/job/task": [25, 2], "/": [0, 0]},
     )
     _sampled(tmp_path / names.TELEMETRY / "n-1", [SAMPLER, *told], b"")
-    (found,) = read_telemetry(tmp_path)
+    (found,) = read_telemetry(read_sidecars(tmp_path))
     assert set(found.host.quotas) == {"/job", "/job/task"}
     start = int(found.host.time_ns[0])
     assert _throttled(found.host, MeasuredTime(steps((start, start + 2 * SECOND)))) == pytest.approx(0.8)
@@ -467,7 +467,7 @@ def test_the_quota_that_holds_back_most_is_told_whichever_group_has_it(tmp_path:
 def test_without_a_quota_nothing_is_told_of_it(tmp_path: Path) -> None:
     told = _records_of_quotas({"/": [0, 0]}, {"/": [0, 0]})
     _sampled(tmp_path / names.TELEMETRY / "n-1", [SAMPLER, *told], b"")
-    (found,) = read_telemetry(tmp_path)
+    (found,) = read_telemetry(read_sidecars(tmp_path))
     start = int(found.host.time_ns[0])
     assert _throttled(found.host, MeasuredTime(steps((start, start + SECOND)))) is None
 
@@ -484,7 +484,7 @@ def test_a_pid_of_another_namespace_is_the_processes_own(tmp_path: Path) -> None
     ]
     data = sample(3 * SECOND, 0, 100) + sample(3 * SECOND, 1, 200) + sample(3 * SECOND, 2, 300)
     _sampled(tmp_path / names.TELEMETRY / "n-1", lines, data)
-    (found,) = read_telemetry(tmp_path)
+    (found,) = read_telemetry(read_sidecars(tmp_path))
 
     def of(pid: int, began_ns: int) -> SampledProcess | None:
         identity = types.SimpleNamespace(node="n")
@@ -509,7 +509,7 @@ def test_counters_of_a_process_that_never_move_are_left_out(tmp_path: Path) -> N
         lines,
         counted(0, 0, 0) + counted(1, 5, 3 << 20) + counted(2, 25, 3 << 20),
     )
-    (found,) = read_telemetry(tmp_path)
+    (found,) = read_telemetry(read_sidecars(tmp_path))
     counters = {
         (counter.name, counter.unit): [value for _, value in counter.points]
         for counter in _process(found.processes[0], found)

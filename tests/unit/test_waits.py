@@ -18,9 +18,7 @@ from iotrace.sources.processes import SPAN_DTYPE, Process
 from iotrace.sources.records import BatchRecord, Identity, IteratorStart
 from iotrace.sources.session import Rank
 
-START = IteratorStart(
-    iterator=0, loader=0, dataset="D", iterable=False, workers=2, epoch=0, generation=0, mono_ns=0
-)
+START = IteratorStart(iterator=0, loader=0, dataset="D", workers=2, epoch=0, generation=0, mono_ns=0)
 
 
 def delivery(index: int, wait_start_ns: int, delivered_ns: int, **stages: int) -> Delivery:

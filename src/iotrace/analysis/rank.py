@@ -110,4 +110,4 @@ class SessionAnalysis(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def data_loss(self) -> list[NotCaptured]:
         """What was captured in part only."""
-        return data_loss(self.session)
+        return list(data_loss(self.session))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import numpy.typing as npt
 
 from iotrace.session import names
 from iotrace.session.manifest import launches
-from iotrace.sources.clocks.anchors import AnchorSource, Clocks, clocks_of, domain_of, sidecars
+from iotrace.sources.clocks.anchors import AnchorSource, Clocks, clocks_of, domain_of
 from iotrace.sources.clocks.session_clock import Clock
 from iotrace.sources.kineto.profiler_traces import Recording, Windows, read_windows
 from iotrace.sources.record_files import read_records, read_rows
@@ -27,6 +28,7 @@ from iotrace.sources.records import (
     TorchWindow,
     Worker,
 )
+from iotrace.sources.samples import Sidecar
 
 SPAN_DTYPE = np.dtype([(name, f"<{code}") for name, code in names.SPAN_FIELDS.items()])
 
@@ -101,54 +103,50 @@ class Process(msgspec.Struct, frozen=True, dict=True):
         record = next(iter(self.of_type(Worker)), None)
         return record.worker if record is not None else None
 
+    @cached_property
+    def span_files(self) -> dict[int, str]:
+        """The files that the spans name, by their numbers."""
+        numbers = np.unique(self.spans["file"]).tolist()
+        return {number: self.texts[number] for number in numbers if number in self.texts}
+
     def of_type(self, kind: type[Any]) -> list[Any]:
         """The records of one type, in the order they were made."""
         return [record for record in self.records if isinstance(record, kind)]
 
 
-def read_processes(session: Path) -> tuple[list[Process], Clocks]:
-    """Read the processes of a session, by start, and the clocks that they and the sidecars recorded.
+def read_processes(session: Path, sidecars: Sequence[Sidecar] = ()) -> tuple[list[Process], Clocks]:
+    """Read the processes of a session, by start, and make the clocks that they and `sidecars` recorded.
 
     A damaged process is read as far as it can be; its `problems` say what is missing.
     """
-    found = []
+    recorded = []
     for launch in [session, *launches(session)]:
         for directory in sorted((launch / names.PROCESSES).glob("*")):
-            process = _read_records(directory)
-            if process is not None:
-                found.append(process)
-    clocks = clocks_of([*(item.anchors for item in found), *sidecars(session)])
-    processes = [_process(item, clocks.of_domain[item.anchors.domain]) for item in found]
-    return sorted(processes, key=lambda process: process.began_ns), clocks
+            try:
+                identity = msgspec.json.decode((directory / names.PROCESS).read_bytes(), type=Identity)
+            except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+                continue  # killed before it could say who it was
+            problems: list[str] = []
+            records = read_records(directory / names.RECORDS, Record, problems)
+            recorded.append((directory, identity, records, problems))
+    anchors = [_anchors(identity, records) for _, identity, records, _ in recorded]
+    clocks = clocks_of([*anchors, *(sidecar.anchors for sidecar in sidecars)])
+    found = [
+        _process(*each, clocks.of_domain[source.domain])
+        for each, source in zip(recorded, anchors, strict=True)
+    ]
+    return sorted(found, key=lambda process: process.began_ns), clocks
 
 
-class _Recorded(msgspec.Struct, frozen=True, dict=True):
-    directory: Path
-    identity: Identity
-    records: list[Record]
-    problems: list[str]
-
-    @cached_property
-    def anchors(self) -> AnchorSource:
-        who = self.identity
-        anchors = [who.clock, *(record.clock for record in self.records if isinstance(record, Tick))]
-        ended = any(isinstance(record, End) for record in self.records)
-        return AnchorSource(who.node, who.host, who.boot_id, anchors, who.pid, ended)
+def _anchors(who: Identity, records: list[Record]) -> AnchorSource:
+    anchors = [who.clock, *(record.clock for record in records if isinstance(record, Tick))]
+    ended = any(isinstance(record, End) for record in records)
+    return AnchorSource(who.node, who.host, who.boot_id, anchors, who.pid, ended)
 
 
-def _read_records(directory: Path) -> _Recorded | None:
-    try:
-        identity = msgspec.json.decode((directory / names.PROCESS).read_bytes(), type=Identity)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-        return None  # killed before it could say who it was
-    problems: list[str] = []
-    records = read_records(directory / names.RECORDS, Record, problems)
-    return _Recorded(directory, identity, records, problems)
-
-
-def _process(recorded: _Recorded, clock: Clock) -> Process:
-    directory, identity, records = recorded.directory, recorded.identity, recorded.records
-    problems = recorded.problems
+def _process(
+    directory: Path, identity: Identity, records: list[Record], problems: list[str], clock: Clock
+) -> Process:
     spans = read_rows(directory / names.SPANS, SPAN_DTYPE, "span", problems)
     if len(spans):
         spans["start_ns"] = clock.times_to_session_ns(spans["start_ns"])

@@ -1,4 +1,7 @@
-"""The types of the agent's records, a line of records.jsonl each: docs/session-format.md has the fields."""
+"""The types of the agent's records, a line of records.jsonl each, with the fields that a reader needs.
+
+docs/session-format.md describes all fields.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,6 @@ class Distributed(Record, tag="distributed"):
 
     rank: Int
     world_size: Int
-    backend: str = ""
 
 
 class Text(Record, tag="text"):
@@ -54,8 +56,6 @@ class Tick(Record, tag="tick"):
     clock: tuple[Int, Int, Int]
     cpu_ns: Int
     rchar: Int | None = None
-    syscr: Int | None = None
-    read_bytes: Int | None = None
 
 
 class IteratorStart(Record, tag="iterator"):
@@ -64,16 +64,10 @@ class IteratorStart(Record, tag="iterator"):
     iterator: Int
     loader: Int
     dataset: str
-    iterable: bool
     workers: Int
     epoch: Int
     generation: Int
     mono_ns: Int
-    batch_size: Int | None = None
-    prefetch_factor: Int | None = None
-    persistent_workers: bool = False
-    pin_memory: bool = False
-    in_order: bool = True
     start_method: str | None = None
     pids: list[Int] = []
     phase: str | None = None
@@ -81,7 +75,7 @@ class IteratorStart(Record, tag="iterator"):
 
 
 class BatchRecord(Record, tag="batch"):
-    """A batch that the consumer got. Times in ns of CLOCK_MONOTONIC, None where there was no such stage.
+    """A batch that the consumer got. Times in ns of CLOCK_MONOTONIC, None where it was fetched by a worker.
 
     `phase` is the value of Lightning's RunningStage, None without its trainer; `ahead` is how many batches
     its loop takes in advance of the one that it works on.
@@ -98,10 +92,6 @@ class BatchRecord(Record, tag="batch"):
     backward_count: Int
     worker: Int | None = None
     pid: Int | None = None
-    sent_ns: Int | None = None
-    received_ns: Int | None = None
-    pinned_ns: Int | None = None
-    fetch_start_ns: Int | None = None
     fetch_end_ns: Int | None = None
     samples: Int | None = None
     phase: str | None = None
@@ -124,17 +114,14 @@ class StepMark(Record, tag="mark"):
 
 
 class TrainerRun(Record, tag="trainer"):
-    """Lightning's trainer ran; `function` is ``fit``, ``validate``, ``test`` or ``predict``."""
+    """Lightning's trainer ran."""
 
-    function: str
     start_ns: Int
     end_ns: Int
 
 
 class Worker(Record, tag="worker"):
     worker: Int
-    count: Int
-    mono_ns: Int
 
 
 class WorkerUp(Record, tag="worker_up"):
@@ -143,8 +130,6 @@ class WorkerUp(Record, tag="worker_up"):
 
 class Idle(Record, tag="idle"):
     """A worker found no index to take: all that it had recorded is written."""
-
-    mono_ns: Int
 
 
 class Produced(Record, tag="produced"):
@@ -155,8 +140,6 @@ class Produced(Record, tag="produced"):
     outcome: str
     taken_ns: Int
     prepared_ns: Int
-    fetch_start_ns: Int | None = None
-    fetch_end_ns: Int | None = None
     samples: Int | None = None
 
 
@@ -171,27 +154,18 @@ class OwnLog(Record, tag="own_log"):
 class PosixEnded(Record, tag="posix_ended"):
     """dftracer was ended in this process, by a child of its that could not run its program."""
 
-    mono_ns: Int
-
 
 class Override(Record, tag="override"):
     """A sweep set a loader's (num_workers, prefetch_factor)."""
-
-    dataset: str
-    before: tuple[Int | None, Int | None]
-    after: tuple[Int | None, Int | None]
 
 
 class Ended(Record, tag="ended"):
     """A sweep had its steps, and ended a program that went on without batches."""
 
-    empty: Int
-
 
 class End(Record, tag="end"):
     """The process said that this was all; `broken` is why it could not write everything."""
 
-    mono_ns: Int
     broken: str = ""
 
 
@@ -213,12 +187,9 @@ class TorchWindow(Record, tag="torch_window"):
 
     window: Int
     event: str
-    step: Int
     mono_ns: Int
     duration_ns: Int
-    loader: Int | None = None
     path: str = ""
-    bytes: Int | None = None
     why: str = ""
 
 
@@ -230,11 +201,8 @@ class TorchProgram(Record, tag="torch_program"):
 
 
 class TorchProgramTrace(Record, tag="torch_program_trace"):
-    """A trace that the program exported; `path` is empty where it was not copied, for the reason `why`."""
+    """A trace that the program exported; `path` is empty where it was not copied."""
 
     path: str
-    source: str
     mono_ns: Int
     duration_ns: Int
-    bytes: Int | None = None
-    why: str = ""

@@ -1,13 +1,17 @@
-"""What a sidecar writes (docs/session-format.md), as structs and a dtype."""
+"""What a sidecar writes (docs/session-format.md), as structs and a dtype, and the reader of its records."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections import defaultdict
+from pathlib import Path
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 
 from iotrace.session import names
+from iotrace.sources.clocks.anchors import AnchorSource
+from iotrace.sources.record_files import read_records
 from iotrace.sources.records import Int
 
 SAMPLE_DTYPE = np.dtype([(name, f"<{code}") for name, code in names.SAMPLE_FIELDS.items()])
@@ -110,3 +114,35 @@ class Problem(SidecarRecord, tag="problem"):
 
 class SamplerEnd(SidecarRecord, tag="end"):
     mono_ns: Int
+
+
+class Sidecar(msgspec.Struct, frozen=True):
+    """The records of one sidecar, by type; `damage` says what was lost of them."""
+
+    directory: Path
+    records: dict[type, list[Any]]
+    damage: list[str]
+
+    @property
+    def sampler(self) -> SamplerRecord:
+        found: SamplerRecord = self.records[SamplerRecord][0]
+        return found
+
+    @property
+    def anchors(self) -> AnchorSource:
+        who = self.sampler
+        anchors = [record.clock for record in (who, *self.records[SystemRecord])]
+        return AnchorSource(who.node, who.host, who.boot_id, anchors)
+
+
+def read_sidecars(session: Path) -> list[Sidecar]:
+    """Read the records of a session's sidecars, by directory; one that never said who it is, is left out."""
+    found = []
+    for directory in sorted((session / names.TELEMETRY).glob("*")):
+        damage: list[str] = []
+        records: dict[type, list[Any]] = defaultdict(list)
+        for record in read_records(directory / names.RECORDS, SidecarRecord, damage):
+            records[type(record)].append(record)
+        if records[SamplerRecord]:
+            found.append(Sidecar(directory, records, damage))
+    return found

@@ -24,6 +24,7 @@ from iotrace.sources.dftracer.calls import OwnLogs, PosixCalls, read_posix
 from iotrace.sources.paths import Paths, is_code
 from iotrace.sources.processes import Process, read_processes
 from iotrace.sources.records import Distributed, IteratorStart, OwnLog, StepMark, Worker
+from iotrace.sources.samples import read_sidecars
 from iotrace.sources.telemetry import Telemetry, read_telemetry
 
 
@@ -179,7 +180,8 @@ def open_session(path: Path, progress: Callable[[str], None] = lambda _: None) -
     """
     found = [Launch(at, read_manifest(at), read_outcome(at)) for at in (path, *launches(path))]
     progress("reading the records of the processes")
-    processes, clocks = read_processes(path)
+    sidecars = read_sidecars(path)
+    processes, clocks = read_processes(path, sidecars)
     progress("reading the POSIX calls")
     posix = [launch.path / names.POSIX for launch in found]
     calls = read_posix(*posix, own_logs=_own_logs(processes), clocks=clocks)
@@ -196,7 +198,7 @@ def open_session(path: Path, progress: Callable[[str], None] = lambda _: None) -
     )
     data_calls = calls.where(is_data[calls.file]) if len(calls) else calls
     progress("reading the telemetry")
-    telemetry = read_telemetry(path, clocks)
+    telemetry = read_telemetry(sidecars, clocks)
     costs = read_document(path / names.COSTS, Costs)
     return Session(path, found, processes, data_calls, paths, telemetry, costs, clocks)
 
@@ -213,9 +215,4 @@ def _own_logs(processes: list[Process]) -> OwnLogs:
 
 def read_path_files(processes: list[Process]) -> set[str]:
     """The files that the agents' spans name."""
-    return {
-        process.texts[number]
-        for process in processes
-        for number in np.unique(process.spans["file"]).tolist()
-        if number in process.texts
-    }
+    return {file for process in processes for file in process.span_files.values()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from iotrace.session import names
-from iotrace.sources.clocks.anchors import Clocks, clocks_of, domain_of, sidecars
+from iotrace.sources.clocks.anchors import Clocks, clocks_of
 from iotrace.sources.clocks.realtime_correction import restamp_one
 from iotrace.sources.clocks.session_clock import Clock, Times
 from iotrace.sources.processes import Process
-from iotrace.sources.record_files import read_records, read_rows
+from iotrace.sources.record_files import read_rows
 from iotrace.sources.samples import (
     SAMPLE_DTYPE,
     DeviceRecord,
@@ -25,7 +25,7 @@ from iotrace.sources.samples import (
     ProcessRecord,
     SamplerEnd,
     SamplerRecord,
-    SidecarRecord,
+    Sidecar,
     SystemRecord,
     Unavailable,
 )
@@ -39,6 +39,7 @@ _GAUGES = [
     for field in msgspec.structs.fields(GpuRecord)
     if field.name not in ("device", "mono_ns", *_BUFFERED, "processes")
 ]
+_PRESSURES = [each.name for each in msgspec.structs.fields(SystemRecord) if each.name.endswith("pressure_us")]
 
 
 class Series(msgspec.Struct, frozen=True):
@@ -128,40 +129,30 @@ class Telemetry(msgspec.Struct, frozen=True):
         return missing_ns if missing_ns < self.last_ns else None
 
 
-def read_telemetry(session: Path, clocks: Clocks | None = None) -> list[Telemetry]:
-    """What each sidecar of the session left, by directory; one that never said who it is, is left out.
-
-    `clocks` are the session's; without them the sidecars' own anchors make the clocks.
-    """
-    clocks = clocks or clocks_of(sidecars(session))
-    found = [_read(directory, clocks) for directory in sorted((session / names.TELEMETRY).glob("*"))]
-    return [item for item in found if item is not None]
+def read_telemetry(sidecars: Sequence[Sidecar], clocks: Clocks | None = None) -> list[Telemetry]:
+    """Make columns of what each sidecar left; without `clocks` the sidecars' own anchors make the clocks."""
+    clocks = clocks or clocks_of(sidecar.anchors for sidecar in sidecars)
+    return [_read(sidecar, clocks.of_domain[sidecar.anchors.domain]) for sidecar in sidecars]
 
 
-def _read(directory: Path, clocks: Clocks) -> Telemetry | None:
-    damage: list[str] = []
-    by_type: dict[type, list[Any]] = defaultdict(list)
-    for record in read_records(directory / names.RECORDS, SidecarRecord, damage):
-        by_type[type(record)].append(record)
-    if not by_type[SamplerRecord]:
-        return None
+def _read(sidecar: Sidecar, clock: Clock) -> Telemetry:
+    directory, records, sampler = sidecar.directory, sidecar.records, sidecar.sampler
+    damage = list(sidecar.damage)
     if (directory / names.BROKEN).exists():
         damage.append("could not write all it sampled")
     damage += _failure(directory / names.LOG)
-    sampler = by_type[SamplerRecord][0]
-    systems = by_type[SystemRecord]
-    clock = clocks.of_domain[domain_of(sampler.node, sampler.host, sampler.boot_id)]
+    systems = records[SystemRecord]
     samples = _samples(directory / names.SAMPLES, clock, damage)
     switches = _switches(systems, clock)
     times = [clock.to_session_ns(record.clock[0]) for record in (sampler, *systems)]
     return Telemetry(
         sampler=sampler,
-        processes=[_process(record, samples, switches, clock) for record in by_type[ProcessRecord]],
-        devices=[_device(record, by_type[GpuRecord], clock) for record in by_type[DeviceRecord]],
+        processes=[_process(record, samples, switches, clock) for record in records[ProcessRecord]],
+        devices=[_device(record, records[GpuRecord], clock) for record in records[DeviceRecord]],
         host=_host(systems, clock),
-        unavailable=by_type[Unavailable],
-        problems=by_type[Problem],
-        ended=bool(by_type[SamplerEnd]),
+        unavailable=records[Unavailable],
+        problems=records[Problem],
+        ended=bool(records[SamplerEnd]),
         first_ns=min(times),
         last_ns=max(times),
         damage=damage,
@@ -253,15 +244,11 @@ def _host(records: list[SystemRecord], clock: Clock) -> Host:
         "disk_write_bytes": lambda record: _sum(record.disks, 1),
         "net_received_bytes": lambda record: _sum(record.net, 0),
         "net_sent_bytes": lambda record: _sum(record.net, 1),
-        "cpu_pressure_us": lambda record: record.cpu_pressure_us.get("some"),
-        "memory_pressure_us": lambda record: record.memory_pressure_us.get("some"),
-        "io_pressure_us": lambda record: record.io_pressure_us.get("some"),
-        "cgroup_cpu_pressure_us": lambda record: record.cgroup_cpu_pressure_us.get("some"),
-        "cgroup_memory_pressure_us": lambda record: record.cgroup_memory_pressure_us.get("some"),
-        "cgroup_io_pressure_us": lambda record: record.cgroup_io_pressure_us.get("some"),
         "sampler_cpu_ns": lambda record: record.sampler_cpu_ns,
     }
-    series = _known_series(times, {name: list(map(read, records)) for name, read in figures.items()})
+    columns = {name: list(map(read, records)) for name, read in figures.items()}
+    columns |= {name: [getattr(record, name).get("some") for record in records] for name in _PRESSURES}
+    series = _known_series(times, columns)
     return Host(times, cpus, shares[:, :, 0], shares[:, :, 1], series, _quotas(records, times))
 
 

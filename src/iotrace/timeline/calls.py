@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-import numpy as np
-
 from iotrace.session.names import (
     KIND_COLLATE,
     KIND_DFTRACER,
@@ -31,11 +29,7 @@ _CATEGORIES = {
 def span_tracks(session: Session, process: Process) -> list[Track]:
     """Make a track of spans for each thread of the process."""
     spans = process.spans
-    files = {
-        number: session.paths.shown(process.texts[number])
-        for number in np.unique(spans["file"]).tolist()
-        if number in process.texts
-    }
+    files = {number: session.paths.shown(file) for number, file in process.span_files.items()}
     by_thread: dict[int, list[Slice]] = defaultdict(list)
     for row in spans.tolist():
         start, duration, cpu, size, tid, name, file, kind, minor, major, voluntary, involuntary, delay = row

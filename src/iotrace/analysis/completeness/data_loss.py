@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from iotrace.session.manifest import NotCaptured
 from iotrace.sources.clocks.session_clock import Clock
 from iotrace.sources.processes import Process
@@ -13,9 +15,8 @@ from iotrace.sources.telemetry import Telemetry
 _SAMPLER_LATE_NS = 3_000_000_000
 
 
-def data_loss(session: Session) -> list[NotCaptured]:
-    """List what was captured in part only, by process."""
-    found = []
+def data_loss(session: Session) -> Iterator[NotCaptured]:
+    """Find what was captured in part only, by process."""
     for process in session.processes:
         name = named(process)
         if not process.ended and len(process.records) and _recorded_data(process):
@@ -24,27 +25,27 @@ def data_loss(session: Session) -> list[NotCaptured]:
                 lost = "it had nothing to do, so only some 19 of its POSIX calls may be lost"
             if not process.idle or session.posix_on:
                 why = f"it was killed, or left without its exit handlers: {lost}"
-                found.append(NotCaptured(f"the end of {name}", why))
-        found += [NotCaptured(f"part of {name}", problem) for problem in process.problems]
+                yield NotCaptured(f"the end of {name}", why)
+        yield from _parts(name, process.problems)
         if process.of_type(PosixEnded):
             what = f"POSIX calls of {name} after it failed to start a program"
             why = "dftracer ends in a process whose child cannot run its program"
-            remedy = "find out which program it is, by the error that subprocess raises"
-            found.append(NotCaptured(what, why, remedy))
+            yield NotCaptured(what, why, "find out which program it is, by the error that subprocess raises")
     for rank in session.ranks:
-        what = f"part of the torch.profiler traces of rank {rank.number}"
-        found += [NotCaptured(what, problem) for problem in rank.main.windows.problems]
-    found += [NotCaptured("part of posix", problem) for problem in session.calls.problems]
+        yield from _parts(f"the torch.profiler traces of rank {rank.number}", rank.main.windows.problems)
+    yield from _parts("posix", session.calls.problems)
     for telemetry in session.telemetry:
         node = telemetry.sampler.node
-        found += [NotCaptured(f"part of the telemetry of {node}", problem) for problem in telemetry.damage]
+        yield from _parts(f"the telemetry of {node}", telemetry.damage)
         late_ns = _last_seen_ns(session, telemetry) - telemetry.last_ns
         if not telemetry.ended and (telemetry.killed_by or late_ns > _SAMPLER_LATE_NS):
             by = f" by {telemetry.killed_by}" if telemetry.killed_by else ""
             lost = f", and the last {late_ns / 1e9:.1f} s are not sampled" if late_ns > 0 else ""
-            what = f"the end of the telemetry of {node}"
-            found.append(NotCaptured(what, f"its sampler was killed{by}{lost}"))
-    return found
+            yield NotCaptured(f"the end of the telemetry of {node}", f"its sampler was killed{by}{lost}")
+
+
+def _parts(of: str, problems: list[str]) -> list[NotCaptured]:
+    return [NotCaptured(f"part of {of}", problem) for problem in problems]
 
 
 def _last_seen_ns(session: Session, telemetry: Telemetry) -> int:

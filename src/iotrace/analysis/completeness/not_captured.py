@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import PurePath
 
 import numpy as np
@@ -30,7 +31,7 @@ def not_captured(analysis: SessionAnalysis) -> list[NotCaptured]:
     found += _after_own_logs(session)
     found += _unseen_workers(analysis)
     found += _untraced_compute(analysis)
-    found += _telemetry(session)
+    found += dict.fromkeys(_telemetry(session))
     for launch in session.launches:
         if launch.outcome is None:
             whose = (
@@ -65,31 +66,29 @@ def _after_own_logs(session: Session) -> list[NotCaptured]:
     ]
 
 
-def _untraced_compute(analysis: SessionAnalysis) -> list[NotCaptured]:
+def _untraced_compute(analysis: SessionAnalysis) -> Iterator[NotCaptured]:
     """Find ranks without a trace of torch's profiler, and why; windows that were cut short or lost."""
     if analysis.session.manifest.torch.get(names.TORCH_STEPS, names.OFF) == names.OFF:
-        return [NotCaptured("compute", "torch.profiler was switched off", "leave --torch-steps off away")]
-    found = []
+        yield NotCaptured("compute", "torch.profiler was switched off", "leave --torch-steps off away")
+        return
     for one in analysis.ranks:
-        rank = one.rank
-        windows = rank.main.of_type(TorchWindow)
-        programs = rank.main.of_type(TorchProgram)
-        kept = [trace for trace in rank.main.of_type(TorchProgramTrace) if trace.path]
-        what = f"compute of rank {rank.number}"
-        if any(window.event == "exported" for window in windows) or kept:
+        windows, main = one.rank.main.of_type(TorchWindow), one.rank.main
+        programs = main.of_type(TorchProgram)
+        what = f"compute of rank {one.rank.number}"
+        exported = any(window.event == "exported" for window in windows)
+        if exported or any(trace.path for trace in main.of_type(TorchProgramTrace)):
             continue
         errors = [window.why for window in windows if window.event == "error"]
         if programs:
             why = f"the program profiles itself ({programs[0].what}) and exported no trace that could be kept"
-            found.append(NotCaptured(what, why, "have it call export_chrome_trace"))
+            yield NotCaptured(what, why, "have it call export_chrome_trace")
         elif errors:
-            found.append(NotCaptured(what, f"torch's profiler failed: {errors[0]}"))
+            yield NotCaptured(what, f"torch's profiler failed: {errors[0]}")
         elif any(window.event == "active" for window in windows):
-            found.append(NotCaptured(what, "the program died while torch's profiler recorded"))
+            yield NotCaptured(what, "the program died while torch's profiler recorded")
         elif one.loaders:
             why = "the training loader delivered too few batches for a window of torch.profiler"
-            found.append(NotCaptured(what, why, "begin it sooner, as in --torch-steps 1:1:3"))
-    return found
+            yield NotCaptured(what, why, "begin it sooner, as in --torch-steps 1:1:3")
 
 
 _WRAP = "for batch in iotrace.batches(source)"
@@ -121,40 +120,39 @@ def _failed_early(exit_code: int) -> NotCaptured:
     return NotCaptured("steps and data wait", why)
 
 
-def _telemetry(session: Session) -> list[NotCaptured]:
+def _telemetry(session: Session) -> Iterator[NotCaptured]:
     """Find hosts that were not sampled, accelerators that no library reads, figures that fail."""
-    found = []
     for launch in session.launches:
         manifest = launch.manifest
-        there = [item for item in session.telemetry if item.sampler.host == manifest.host]
         nodes = {process.identity.node for process in session.processes if process.host == manifest.host}
-        there += [item for item in session.telemetry if item.sampler.node in nodes and item not in there]
+        there = [
+            item
+            for item in session.telemetry
+            if item.sampler.host == manifest.host or item.sampler.node in nodes
+        ]
         if manifest.telemetry_ms is None:
-            found.append(NotCaptured("telemetry", "it was switched off", "leave out --no-telemetry"))
+            yield NotCaptured("telemetry", "it was switched off", "leave out --no-telemetry")
         elif not there:
-            found.append(NotCaptured(f"telemetry of {manifest.host}", "its sampler did not start"))
+            yield NotCaptured(f"telemetry of {manifest.host}", "its sampler did not start")
         elif manifest.accelerators and not any(item.devices or item.problems for item in there):
             why = "; ".join(dict.fromkeys(library.why for item in there for library in item.unavailable))
-            remedy = "see what iotrace doctor says of it on that host"
             if why:  # else it was still being looked for when the run ended
-                found.append(NotCaptured(f"gpu on {manifest.host}", why, remedy))
+                remedy = "see what iotrace doctor says of it on that host"
+                yield NotCaptured(f"gpu on {manifest.host}", why, remedy)
     for rank in session.ranks:
         sampled = session.telemetry_of(rank.main)
         if sampled is not None and all(sampled.process_of(process) is None for process in rank.processes):
             why = "none of its processes is known among those that were sampled"
-            found.append(NotCaptured(f"telemetry of the processes of rank {rank.number}", why))
+            yield NotCaptured(f"telemetry of the processes of rank {rank.number}", why)
     for telemetry in session.telemetry:
-        found += _failed_figures(telemetry)
-        found += _gaps(telemetry)
-    return list(dict.fromkeys(found))
+        yield from _failed_figures(telemetry)
+        yield from _gaps(telemetry)
 
 
 def _gaps(telemetry: Telemetry) -> list[NotCaptured]:
     """Find times in which the sampler did not run, as it was stopped or the host too busy."""
-    times = np.unique(
-        np.concatenate([telemetry.host.time_ns, *(item.samples["time_ns"] for item in telemetry.processes)])
-    )
-    apart_ns = np.diff(times)
+    of_processes = [item.samples["time_ns"] for item in telemetry.processes]
+    apart_ns = np.diff(np.unique(np.concatenate([telemetry.host.time_ns, *of_processes])))
     longest = apart_ns[apart_ns > _GAP_NS]
     if not len(longest):
         return []
@@ -174,16 +172,15 @@ _INSTEAD = {
 def _failed_figures(telemetry: Telemetry) -> list[NotCaptured]:
     """List for each device the figures that failed, by what the driver says of them."""
     by_device: dict[str, dict[str, list[str]]] = {}
-    names = {device.about.device: device.about for device in telemetry.devices}
-    series = {device.about.device: device.series for device in telemetry.devices}
+    devices = {device.about.device: device for device in telemetry.devices}
     for problem in telemetry.problems:
-        about = names.get(problem.device) if problem.device is not None else None
-        instead = _INSTEAD.get(problem.figure, "")
-        if about is not None and instead in series[about.device]:  # the driver only keeps no buffer of it
-            continue
-        what = "gpu" if about is None else f"gpu {about.index}"
-        if about is not None and about.instance is not None:
-            what += f" instance {about.instance}"
+        device = devices.get(problem.device) if problem.device is not None else None
+        what = "gpu"
+        if device is not None:
+            if _INSTEAD.get(problem.figure) in device.series:  # the driver only keeps no buffer of it
+                continue
+            instance = "" if device.about.instance is None else f" instance {device.about.instance}"
+            what = f"gpu {device.about.index}{instance}"
         by_device.setdefault(what, {}).setdefault(problem.why, []).append(problem.figure)
     return [
         NotCaptured(
@@ -194,14 +191,13 @@ def _failed_figures(telemetry: Telemetry) -> list[NotCaptured]:
     ]
 
 
-def _unseen_workers(analysis: SessionAnalysis) -> list[NotCaptured]:
-    found = []
+def _unseen_workers(analysis: SessionAnalysis) -> Iterator[NotCaptured]:
     seen = {process.pid for process in analysis.session.processes}
-    why = "their processes could not load the agent, or were there before the recording began"
-    remedy = "start workers with an interpreter that has iotrace-agent installed"
     for one in analysis.ranks:
         workers = {delivery.pid for loader in one.loaders for delivery in loader.deliveries if delivery.pid}
         if pids := ", ".join(map(str, sorted(workers - seen))):
-            what = f"loader workers of rank {one.rank.number} (pid {pids})"
-            found.append(NotCaptured(what, why, remedy))
-    return found
+            yield NotCaptured(
+                f"loader workers of rank {one.rank.number} (pid {pids})",
+                "their processes could not load the agent, or were there before the recording began",
+                "start workers with an interpreter that has iotrace-agent installed",
+            )

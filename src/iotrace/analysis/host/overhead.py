@@ -24,8 +24,9 @@ def overhead_of(analysis: RankAnalysis) -> Overhead:
     measured, costs = session.costs, _Costs.of(session)
     shares = least = None
     if analysis.primary is not None and analysis.kept and costs is not None:
-        shares = _shares(analysis, costs)
-        least = _shares(analysis, replace(costs, all_after_work=False))
+        # As if every call came after work: what a program does between two is unknown.
+        shares = _shares(analysis, replace(costs, next_ns=costs.first_ns))
+        least = _shares(analysis, costs)
     return Overhead(
         posix_calls=sum(len(session.calls_of(each)) for each in processes) if session.posix_on else None,
         spans=sum(len(process.spans) for process in processes),
@@ -43,15 +44,11 @@ def overhead_of(analysis: RankAnalysis) -> Overhead:
 
 
 class _Costs(msgspec.Struct, frozen=True):
-    """What a span adds, a call that comes after other work, and a call that follows another at once.
-
-    With `all_after_work` every call is taken for one after work: what a program does between two is unknown.
-    """
+    """What a span adds, a call that comes after other work, and a call that follows another at once."""
 
     span_ns: int
     first_ns: int
     next_ns: int
-    all_after_work: bool = True
 
     @classmethod
     def of(cls, session: Session) -> _Costs | None:
@@ -68,11 +65,10 @@ class _Costs(msgspec.Struct, frozen=True):
     def added_ns(self, calls: PosixCalls, span_starts: Times, starts: Times, ends: Times) -> int:
         """What the calls and spans added that begin in the windows ``[starts[i], ends[i])``."""
         added_ns = self.span_ns * count_inside(span_starts, starts, ends)
-        if self.all_after_work:
-            return added_ns + self.first_ns * count_inside(calls.start_ns, starts, ends)
-        follows = following(calls)
-        added_ns += self.first_ns * count_inside(calls.start_ns[~follows], starts, ends)
-        return added_ns + self.next_ns * count_inside(calls.start_ns[follows], starts, ends)
+        added_ns += self.first_ns * count_inside(calls.start_ns, starts, ends)
+        if saved_ns := self.first_ns - self.next_ns:
+            added_ns -= saved_ns * count_inside(calls.start_ns[following(calls)], starts, ends)
+        return added_ns
 
 
 class _Shares(msgspec.Struct, frozen=True):

@@ -83,12 +83,8 @@ def compose(
     cumulative = np.stack([layer.within(starts, ends) for layer in layers], axis=1)
     parts = np.diff(cumulative, axis=1, prepend=0, append=(ends - starts)[:, None]).astype(np.float64)
     made = Composition(starts, ends, parts, [{} for _ in range(len(starts))])
-    shown = {
-        number: paths.shown(process.texts[number])
-        for number in np.unique(spans["file"]).tolist()
-        if number in process.texts
-    }
-    _share_reads(made, calls, paths)
+    shown = {number: paths.shown(file) for number, file in process.span_files.items()}
+    _charge_calls(made, calls, paths)
     _share_decoding(made, read_paths, posix, shown)
     only = paths.shown(mapped_files[0]) if len(mapped_files) == 1 else None
     _share_faults(made, spans, read_paths, layers, shown, only)
@@ -155,7 +151,7 @@ def outermost(spans: Spans, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.boo
     return keep
 
 
-def _share_reads(made: Composition, calls: PosixCalls, paths: Paths) -> None:
+def _charge_calls(made: Composition, calls: PosixCalls, paths: Paths) -> None:
     piece_starts, piece_ends, call, window = pieces(calls.start_ns, calls.end_ns, made.starts, made.ends)
     shares = Shares(calls.start_ns, calls.end_ns).of(piece_starts, piece_ends)
     shown = [paths.shown(file) for file in calls.files]

@@ -85,7 +85,7 @@ class Sidecar:
             else:
                 self._samples.append(self._tree.sample(new_alone=True))
             if slow:
-                self._slow()
+                self._record_system()
                 slow_ns = _next(slow_ns, _SLOW_NS)
             if self._over():
                 break
@@ -94,7 +94,7 @@ class Sidecar:
                 wake_ns = min(wake_ns, time.monotonic_ns() + _YOUNG_NS)
             self._wait_until(wake_ns)
         self._poller.stop(_LAST_POLL_S)
-        self._slow()
+        self._record_system()
         self._records.append({"type": "end", "mono_ns": time.monotonic_ns()})
         self._flush()
 
@@ -137,7 +137,7 @@ class Sidecar:
         self._rested_ns["switches"] = time.monotonic_ns() + _SWITCHES_REST * (time.thread_time_ns() - cpu_ns)
         return switches
 
-    def _slow(self) -> None:
+    def _record_system(self) -> None:
         """Record the host's figures, the clocks and the sampler's cost; then write everything."""
         figures, costs = self._system.read()
         record = {"type": "system", "clock": clock_anchor(), **figures}

@@ -4,25 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from pathlib import Path
 
 import msgspec
 
-from iotrace.session import names
 from iotrace.sources.clocks.session_clock import FOREVER_NS, Clock
-from iotrace.sources.records import Int
 
 Anchor = tuple[int, int, int]
 _AGENT_LATE_NS = 500_000_000  # how long after dftracer the agent begins in a process, at most
 _AGENT_EARLY_NS = 500_000_000  # how long before its process the agent ends, at most
 _UNSEEN_NS = 1_500_000_000  # how long a process without an end lived after its last anchor, at most
-
-
-class _Line(msgspec.Struct):
-    clock: tuple[Int, Int, Int]
-    node: str = ""
-    host: str = ""
-    boot_id: str = ""
 
 
 class AnchorSource(msgspec.Struct, frozen=True):
@@ -87,25 +77,3 @@ def clocks_of(sources: Iterable[AnchorSource]) -> Clocks:
             first, last = lives_ns.get(key, (began_ns, ended_ns))
             lives_ns[key] = min(began_ns, first), max(ended_ns, last)
     return Clocks({domain: Clock(rows) for domain, rows in anchors.items()}, hosts, domains, lives_ns)
-
-
-def sidecars(session: Path) -> list[AnchorSource]:
-    """Read the anchors of the session's sidecars; a damaged line is left out here."""
-    found = []
-    decoder = msgspec.json.Decoder(_Line)
-    for path in sorted((session / names.TELEMETRY).glob(f"*/{names.RECORDS}")):
-        lines = []
-        try:
-            data = path.read_bytes()
-        except OSError:
-            continue
-        for line in data.split(b"\n"):
-            if b'"clock":' in line:
-                try:
-                    lines.append(decoder.decode(line))
-                except (msgspec.DecodeError, UnicodeDecodeError):
-                    continue  # counted where the samples are read
-        first = next((line for line in lines if line.node), None)
-        if first is not None:
-            found.append(AnchorSource(first.node, first.host, first.boot_id, [line.clock for line in lines]))
-    return found

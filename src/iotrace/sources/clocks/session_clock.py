@@ -87,12 +87,11 @@ class Clock:
 
     def lowest_stamp(self, mono_ns: int) -> int:
         """The lowest that CLOCK_REALTIME showed from `mono_ns` on."""
-        found = []
-        ends = [*(step.before_ns for step in self.steps), FOREVER_NS]
-        for segment, begin_ns, end_ns in zip(self.segments, self._begins(), ends, strict=True):
-            if end_ns > mono_ns:
-                found.append(max(mono_ns, begin_ns) + segment.offset_ns)
-        return min(found)
+        return min(
+            max(mono_ns, begin_ns) + segment.offset_ns
+            for segment, begin_ns, end_ns in self._bounded_segments()
+            if end_ns > mono_ns
+        )
 
     def offset_if_single_segment(
         self, first_ns: int, last_ns: int, since_ns: int | None = None, until_ns: int = FOREVER_NS
@@ -103,10 +102,7 @@ class Clock:
         last one counts.
         """
         slack_ns = _READING_NS + self.bound_ns
-        ends = [*(step.before_ns for step in self.steps), FOREVER_NS]
-        for segment, begin_ns, end_ns in reversed(
-            list(zip(self.segments, self._begins(), ends, strict=True))
-        ):
+        for segment, begin_ns, end_ns in reversed(self._bounded_segments()):
             if since_ns is not None and (since_ns < begin_ns or end_ns < until_ns):
                 continue
             first, last = segment.to_mono_ns([first_ns, last_ns]).tolist()
@@ -118,8 +114,11 @@ class Clock:
         """When `step` was, at the earliest, in the session's time."""
         return self.to_session_ns(step.after_ns)
 
-    def _begins(self) -> list[int]:
-        return [-FOREVER_NS, *(step.after_ns for step in self.steps)]
+    def _bounded_segments(self) -> list[tuple[Segment, int, int]]:
+        """List the segments, each with the earliest and the latest time of CLOCK_MONOTONIC it may hold."""
+        begins = [-FOREVER_NS, *(step.after_ns for step in self.steps)]
+        ends = [*(step.before_ns for step in self.steps), FOREVER_NS]
+        return list(zip(self.segments, begins, ends, strict=True))
 
 
 def _segment(rows: Times) -> Segment:

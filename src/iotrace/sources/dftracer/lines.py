@@ -36,7 +36,7 @@ class Line(msgspec.Struct, forbid_unknown_fields=True, gc=False, kw_only=True):
     cat: str | UnsetType = UNSET
     pid: int | str | UnsetType = UNSET
     tid: int | str | UnsetType = UNSET
-    ts: int | UnsetType = UNSET
+    ts: int = 0
     dur: int | UnsetType = UNSET
     id: int | str | UnsetType = UNSET
     type: int | UnsetType = UNSET
@@ -85,7 +85,7 @@ class LineReader:
     def _batch(self, piece: bytes) -> LineBatch:
         try:
             lines = _decoder.decode_lines(piece)
-            starts = np.array([0 if line.ts is UNSET else line.ts for line in lines], np.int64)
+            starts = np.array([line.ts for line in lines], np.int64)
             durations = np.array([0 if line.dur is UNSET else line.dur for line in lines], np.int64)
         except _UNREADABLE:
             return self._one_by_one(piece)
@@ -122,11 +122,10 @@ class LineReader:
 def _sound(text: str) -> _Row:
     """The line, where all its values have the types and the size that dftracer writes; else ValueError."""
     line = _decoder.decode(text)
-    start = 0 if line.ts is UNSET else line.ts
     duration = 0 if line.dur is UNSET else line.dur
-    if not 0 <= start < _FARTHEST_US or abs(duration) >= _FARTHEST_US:
+    if not 0 <= line.ts < _FARTHEST_US or abs(duration) >= _FARTHEST_US:
         raise ValueError("no time")
-    return line, start * 1000, duration * 1000, {}
+    return line, line.ts * 1000, duration * 1000, {}
 
 
 def _mended(value: dict[str, Any]) -> _Row:

@@ -71,7 +71,6 @@ class Strings(msgspec.Struct):
     categories: Numbered = msgspec.field(default_factory=Numbered)
     threads: Numbered = msgspec.field(default_factory=Numbered)
     flow_categories: Numbered = msgspec.field(default_factory=Numbered)
-    collective_ranges: list[bool] = []  # by name
 
 
 class Metadata(msgspec.Struct, gc=False):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from array import array
+from collections import defaultdict
 from typing import Any
 
 import msgspec
@@ -18,80 +19,79 @@ from iotrace.sources.kineto.column_batch import (
     FLOW_END,
     ColumnBatch,
     Metadata,
+    Numbered,
     Rows,
     Strings,
     Thread,
     number_or_text,
 )
 from iotrace.sources.kineto.compiled_columns import ColumnScan
-from iotrace.sources.kineto.decoded_columns import DecodedColumns
+from iotrace.sources.kineto.decoded_columns import decoded_columns
 from iotrace.sources.kineto.kinds import flow_category, is_collective_range
 from iotrace.sources.kineto.trace import Events, Flows
 
-_NUMBERED = ("thread", "category", "name")
-_ADDED = ("external_id", "collective")
-_COPIED = [name for name in Events.__struct_fields__ if name not in ("instant", *_NUMBERED, *_ADDED)]
+# Columns of numbers, and what they stand for in `Strings`.
+_NUMBERED = {"thread": "threads", "category": "categories", "name": "names"}
+_FLOWS_NUMBERED = (
+    ("flow_thread", "thread", "threads"),
+    ("flow_category", "category", "flow_categories"),
+)
+_COLUMNS = [name for name in Events.__struct_fields__ if name != "instant"]
+_COPIED = ["phase", *(set(_COLUMNS) - {*_NUMBERED, "external_id", "collective"})]
 _LASTED, _BEGIN, _END = map(ord, "XBE")
 _NO_COLLECTIVE = -1
 
 
-class _Joined:
-    """Strings of both kinds of batches under one numbering; equal ones have one number."""
-
-    def __init__(self, of_scan: list[Any], of_decoded: list[Any]) -> None:
-        numbers: dict[Any, int] = {}
-        both = [numbers.setdefault(value, len(numbers)) for value in (*of_scan, *of_decoded)]
-        self.values = list(numbers)
-        # Numbers of decoded batches are negative: -1 is the first one.
-        scanned, decoded = both[: len(of_scan)], both[len(of_scan) :]
-        self._table: npt.NDArray[Any] = np.array([*scanned, *decoded[::-1]], dtype=np.int32)
-        self._is_same = not decoded and len(numbers) == len(scanned)
-
-    def numbers(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The column in the joined numbering."""
-        return column if self._is_same else self._table[column]
-
-
 class Columns:
-    """Collects the columns of one file. `scan` makes compiled batches; None where no library was compiled."""
+    """Collects the columns of one file. `scan` makes compiled batches; None where no library was compiled.
+
+    Numbers in the columns are those of `strings`, whichever kind of batch they came from.
+    """
 
     def __init__(self) -> None:
         self.scan = ColumnScan() if compiled.available() else None
+        self.strings = Strings()
         self.collectives: list[Collective] = []
         self.process_names: dict[int | str, str] = {}
         self.thread_names: dict[Thread, str] = {}
-        self._decoded = DecodedColumns()
-        self._scanned_strings = self.scan.strings if self.scan else Strings()
-        self._parts: dict[str, list[npt.NDArray[Any]]] = {}
-        nothing = ColumnBatch(np.empty(0, EVENT), np.empty(0, FLOW_END), [], Strings(), lambda _: b"")
-        self._add(nothing, np.copy)  # no column is without a part
+        # By field of `Strings` the numbers here of the strings of `scan`, by their numbers there.
+        self._numbers: dict[str, array[int]] = defaultdict(lambda: array("i"))
+        self._is_collective_range: list[bool] = []  # by name
+        self._parts: dict[str, list[npt.NDArray[Any]]] = defaultdict(list)
+        nothing = ColumnBatch(np.empty(0, EVENT), np.empty(0, FLOW_END), [], self.strings, lambda _: b"")
+        self._add(nothing)  # no column is without a part
 
     def add(self, found: ColumnBatch | EventBatch) -> None:
         """Take over what a batch holds."""
-        if isinstance(found, EventBatch):
-            self._add(self._decoded.batch(found), lambda numbers: -1 - numbers)
-        else:
-            self._add(found, np.copy)
+        self._add(decoded_columns(found, self.strings) if isinstance(found, EventBatch) else found)
 
-    def _add(self, batch: ColumnBatch, signed: Callable[[Rows], Rows]) -> None:
-        events, flow_ends = batch.events, batch.flow_ends
-        for name in ("phase", *_COPIED):
-            self._append(name, events[name].copy())
-        for name in _NUMBERED:
-            self._append(name, signed(events[name]))
+    def _add(self, batch: ColumnBatch) -> None:
+        events, flow_ends, parts = batch.events, batch.flow_ends, self._parts
+        for name in _COPIED:
+            parts[name].append(events[name].copy())
+        for name, field in _NUMBERED.items():
+            parts[name].append(self._numbered(field, events[name], batch.strings))
         old = events["old_external_id"]
-        self._append("external_id", np.where(old >= 0, old, events["external_id"]))
-        self._append("collective", self._collectives_of(batch))
+        parts["external_id"].append(np.where(old >= 0, old, events["external_id"]))
+        parts["collective"].append(self._collectives_of(batch, parts["name"][-1]))
         for column, name in (("flow_time_ns", "time_ns"), ("flow", "id"), ("flow_phase", "phase")):
-            self._append(column, flow_ends[name].copy())
-        for column, name in (("flow_thread", "thread"), ("flow_category", "category")):
-            self._append(column, signed(flow_ends[name]))
+            parts[column].append(flow_ends[name].copy())
+        for column, name, field in _FLOWS_NUMBERED:
+            parts[column].append(self._numbered(field, flow_ends[name], batch.strings))
         for item in batch.metadata:
             self._add_metadata(item)
 
-    def _collectives_of(self, batch: ColumnBatch) -> npt.NDArray[np.int32]:
-        """Per event the index of its collective in `collectives`."""
-        names, numbers, known = batch.strings.names, batch.events["name"], batch.strings.collective_ranges
+    def _numbered(self, field: str, column: Rows, theirs: Strings) -> Rows:
+        """Bring a column of numbers in `theirs` to those of `strings`."""
+        if theirs is self.strings:
+            return np.copy(column)
+        numbers, ours = self._numbers[field], getattr(self.strings, field)
+        numbers.extend(map(ours.number, getattr(theirs, field)[len(numbers) :]))
+        return np.take(np.array(numbers, dtype=np.int32), column)
+
+    def _collectives_of(self, batch: ColumnBatch, numbers: Rows) -> npt.NDArray[np.int32]:
+        """Per event the index of its collective in `collectives`; `numbers` are those of their names."""
+        names, known = self.strings.names, self._is_collective_range
         known += map(is_collective_range, names[len(known) :])
         is_range = np.array(known, dtype=np.bool_)[numbers]
         column = np.full(len(numbers), _NO_COLLECTIVE, dtype=np.int32)
@@ -111,49 +111,31 @@ class Columns:
         elif item.tid is not None:
             self.thread_names[number_or_text(item.pid), number_or_text(item.tid)] = name
 
-    def _append(self, name: str, part: npt.NDArray[Any]) -> None:
-        self._parts.setdefault(name, []).append(part)
-
     def _whole(self, name: str) -> npt.NDArray[Any]:
         return np.concatenate(self._parts.pop(name))
 
-    def joined(self, field: str) -> _Joined:
-        """The strings of a field of `Strings`, under one numbering."""
-        return _Joined(getattr(self._scanned_strings, field), getattr(self._decoded.strings, field))
-
-    def events(self, threads: _Joined, categories: _Joined, names: _Joined) -> tuple[Events, int]:
+    def events(self) -> tuple[Events, int]:
         """The events of all batches, and how many begins were left out as nothing ends them."""
         phase = self._whole("phase")
-        numbered = {"thread": threads, "category": categories, "name": names}
-        events = Events(
-            instant=(phase != _LASTED) & (phase != _BEGIN),
-            **{name: joined.numbers(self._whole(name)) for name, joined in numbered.items()},
-            **{
-                name: self._whole(name) for name in (*_COPIED, "external_id", "collective") if name != "phase"
-            },
-        )
+        columns = {name: self._whole(name) for name in _COLUMNS}
+        events = Events(instant=(phase != _LASTED) & (phase != _BEGIN), **columns)
         np.maximum(events.duration_ns, 0, out=events.duration_ns)
         events.duration_ns[events.instant] = 0
         halves = np.flatnonzero((phase == _BEGIN) | (phase == _END))
         return _paired(events, halves, phase[halves] == _END) if len(halves) else (events, 0)
 
-    def flows(self, threads: _Joined) -> tuple[Flows, list[str]]:
+    def flows(self) -> tuple[Flows, list[str]]:
         """The ends of flows, and their categories."""
-        of_scan, of_decoded = (
-            list(map(flow_category, strings.flow_categories))
-            for strings in (self._scanned_strings, self._decoded.strings)
+        categories = Numbered()
+        numbers = [categories.number(flow_category(name)) for name in self.strings.flow_categories]
+        flows = Flows(
+            time_ns=self._whole("flow_time_ns"),
+            thread=self._whole("flow_thread"),
+            category=np.array(numbers, dtype=np.int32)[self._whole("flow_category")],
+            flow=self._whole("flow"),
+            phase=self._whole("flow_phase"),
         )
-        categories = _Joined(of_scan, of_decoded)
-        return (
-            Flows(
-                time_ns=self._whole("flow_time_ns"),
-                thread=threads.numbers(self._whole("flow_thread")),
-                category=categories.numbers(self._whole("flow_category")),
-                flow=self._whole("flow"),
-                phase=self._whole("flow_phase"),
-            ),
-            categories.values,
-        )
+        return flows, list(categories)
 
 
 def _paired(

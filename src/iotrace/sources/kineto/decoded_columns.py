@@ -33,57 +33,48 @@ _arguments = msgspec.json.Decoder(dict[str, Raw]).decode
 _encode = msgspec.json.Encoder().encode
 
 
-class DecodedColumns:
-    """Makes the columns of batches of one trace; equal strings have equal numbers in all of them."""
+def decoded_columns(found: EventBatch, strings: Strings) -> ColumnBatch:
+    """Make the columns of decoded events; their strings are numbered in `strings`."""
+    events: list[tuple[Any, ...]] = []
+    flow_ends: list[tuple[Any, ...]] = []
+    metadata: list[Metadata] = []
+    arguments: list[bytes] = []
+    for event, start_ns, duration_ns in zip(
+        found.events, found.start_ns.tolist(), found.duration_ns.tolist(), strict=True
+    ):
+        if len(event.ph) != 1:
+            continue
+        args = Raw(b"") if event.args is UNSET else event.args
+        if event.ph in EVENT_PHASES:
+            events.append((start_ns, duration_ns, *_event(event, args, strings)))
+            arguments.append(bytes(args))
+        elif event.ph in FLOW_PHASES:
+            category = strings.flow_categories.number(_text(event.cat))
+            flow_ends.append((start_ns, _id(event.id), _thread(event, strings), category, ord(event.ph)))
+        elif event.ph == "M":
+            metadata.append(Metadata(_text(event.name), _or_none(event.pid), _or_none(event.tid), args))
+    return ColumnBatch(
+        np.array(events, EVENT), np.array(flow_ends, FLOW_END), metadata, strings, arguments.__getitem__
+    )
 
-    def __init__(self) -> None:
-        self.strings = Strings()
 
-    def batch(self, found: EventBatch) -> ColumnBatch:
-        """The columns of decoded events."""
-        events: list[tuple[Any, ...]] = []
-        flow_ends: list[tuple[Any, ...]] = []
-        metadata: list[Metadata] = []
-        arguments: list[bytes] = []
-        for event, start_ns, duration_ns in zip(
-            found.events, found.start_ns.tolist(), found.duration_ns.tolist(), strict=True
-        ):
-            if len(event.ph) != 1:
-                continue
-            args = Raw(b"") if event.args is UNSET else event.args
-            if event.ph in EVENT_PHASES:
-                events.append((start_ns, duration_ns, *self._event(event, args)))
-                arguments.append(bytes(args))
-            elif event.ph in FLOW_PHASES:
-                category = self.strings.flow_categories.number(_text(event.cat))
-                flow_ends.append((start_ns, _id(event.id), self._thread(event), category, ord(event.ph)))
-            elif event.ph == "M":
-                metadata.append(Metadata(_text(event.name), _or_none(event.pid), _or_none(event.tid), args))
-        return ColumnBatch(
-            np.array(events, EVENT),
-            np.array(flow_ends, FLOW_END),
-            metadata,
-            self.strings,
-            arguments.__getitem__,
-        )
+def _event(event: Event, args: Raw, strings: Strings) -> tuple[int, ...]:
+    decoded = _decode_arguments(args)
+    integers = [_integer(decoded.get(key)) for key in INTEGERS]
+    return (
+        *integers,
+        _thread(event, strings),
+        strings.categories.number(_text(event.cat)),
+        strings.names.number(_text(event.name)),
+        0,
+        0,
+        ord(event.ph),
+        bytes(decoded.get(COLLECTIVE_NAME, b"null"))[:1] != b"n",
+    )
 
-    def _event(self, event: Event, args: Raw) -> tuple[int, ...]:
-        decoded = _decode_arguments(args)
-        integers = [_integer(decoded.get(key)) for key in INTEGERS]
-        return (
-            *integers,
-            self._thread(event),
-            self.strings.categories.number(_text(event.cat)),
-            self.strings.names.number(_text(event.name)),
-            0,
-            0,
-            ord(event.ph),
-            bytes(decoded.get(COLLECTIVE_NAME, b"null"))[:1] != b"n",
-        )
 
-    def _thread(self, event: Event) -> int:
-        thread = number_or_text(_or_none(event.pid)), number_or_text(_or_none(event.tid))
-        return self.strings.threads.number(thread)
+def _thread(event: Event, strings: Strings) -> int:
+    return strings.threads.number((number_or_text(_or_none(event.pid)), number_or_text(_or_none(event.tid))))
 
 
 def _decode_arguments(args: Raw) -> dict[str, Raw]:

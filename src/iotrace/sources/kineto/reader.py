@@ -56,9 +56,8 @@ def _read(path: Path, near_ns: int | None) -> KinetoTrace:
 def _trace(
     path: Path, columns: Columns, document: dict[str, Any], problems: list[str], near_ns: int | None
 ) -> KinetoTrace:
-    threads, categories, names = map(columns.joined, ("threads", "categories", "names"))
-    events, endless = columns.events(threads, categories, names)
-    flows, flow_categories = columns.flows(threads)
+    events, endless = columns.events()
+    flows, flow_categories = columns.flows()
     if endless:
         begins = "1 begin event" if endless == 1 else f"{endless} begin events"
         problems.append(f"{begins} without an end {'was' if endless == 1 else 'were'} left out")
@@ -72,10 +71,10 @@ def _trace(
         path=path,
         events=events,
         flows=flows,
-        names=names.values,
-        categories=categories.values,
+        names=list(columns.strings.names),
+        categories=list(columns.strings.categories),
         flow_categories=flow_categories,
-        threads=threads.values,
+        threads=list(columns.strings.threads),
         collectives=columns.collectives,
         base_ns=base_ns,
         rank=_whole_number(distributed.get("rank")),
