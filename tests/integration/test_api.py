@@ -109,14 +109,21 @@ def source():
         begin, before = time.monotonic_ns(), waited_for_a_core()
         time.sleep(0.02)
         slept, delayed = time.monotonic_ns(), waited_for_a_core() - before
-        end = time.thread_time() + 0.01
-        while time.thread_time() < end:
+        cpu_ns, before = time.thread_time_ns(), waited_for_a_core()
+        while time.thread_time_ns() < cpu_ns + 10_000_000:
             pass
-        print(slept - begin - delayed, time.monotonic_ns() - begin)
+        end, cpu_ns = time.monotonic_ns(), time.thread_time_ns() - cpu_ns
+        held_up = max(0, end - slept - cpu_ns - (waited_for_a_core() - before))
+        print(slept - begin - delayed, end - begin, held_up, end=" ")
         yield 1
 
 wrapped = sys.argv[1] == "wrapped"
-for item in iotrace.batches(source()) if wrapped else source():
+items = iter(iotrace.batches(source()) if wrapped else source())
+while True:
+    begin = time.monotonic_ns()
+    if next(items, None) is None:
+        break
+    print(time.monotonic_ns() - begin)
     iotrace.step()
     time.sleep(0.005)
 """
@@ -142,12 +149,15 @@ def test_marked_steps_with_a_wrapped_source(tmp_path: Path) -> None:
     assert rank["steps"]["count"] == 10
     wait = rank["data_wait"]
     assert sum(wait["causes_ms"].values()) == pytest.approx(wait["raw_ms"], abs=1e-6)
-    # It slept, nobody knows why, and it computed: as its own clock says of the ten steps' items.
-    told = [tuple(map(int, line.split())) for line in run.stdout.splitlines()][2:]
-    slept_ms, made_ms = (sum(item[place] for item in told) / 10 / 1e6 for place in range(2))
-    assert wait["raw_ms"] == pytest.approx(made_ms, rel=0.1)
-    assert wait["causes_ms"]["unknown"] == pytest.approx(slept_ms, abs=0.1 * made_ms)
-    assert wait["causes_ms"]["transform"] == pytest.approx(made_ms - slept_ms, abs=0.1 * made_ms)
+    # It slept, nobody knows why, and it computed: as its own clock says of the ten steps' items. What held
+    # the computing up (a virtual machine without a CPU) may look like sleep.
+    stamps = [tuple(map(int, line.split())) for line in run.stdout.splitlines()][2:]
+    slept_ms, made_ms, held_up_ms, asked_ms = (sum(column) / 10 / 1e6 for column in zip(*stamps, strict=True))
+    assert made_ms <= wait["raw_ms"] <= asked_ms
+    causes, slack_ms = wait["causes_ms"], 0.1 * made_ms + held_up_ms
+    assert causes["unknown"] + causes["transform"] == pytest.approx(wait["raw_ms"], abs=0.1 * made_ms)
+    assert causes["unknown"] == pytest.approx(slept_ms, abs=slack_ms)
+    assert causes["transform"] == pytest.approx(wait["raw_ms"] - slept_ms, abs=slack_ms)
     assert wait["too_few_workers"] is None
     assert not [what for what in missing(report) if "data wait" in what]
     timeline = run.session / "out" / "rank0.json.gz"

@@ -1,6 +1,8 @@
 """Causes by construction: what is put into read, decode, transform, collate and transport comes out there.
 
 The program stamps its own stages; each cause agrees with what the program itself says of the same waits.
+A stage that computes also says for how long it was held up without a run delay (a virtual machine without a
+CPU): nobody can tell that from sleep. Decoding that was held up may look like reading for that long at most.
 """
 
 from __future__ import annotations
@@ -58,8 +60,10 @@ def tell(*words):
 @contextmanager
 def stage(index, name):
     begin, before = time.monotonic_ns(), waited_for_a_core()
+    cpu_ns = time.thread_time_ns()
     yield
-    tell("stage", index, name, begin, time.monotonic_ns(), waited_for_a_core() - before)
+    cpu_ns, delay_ns, end = time.thread_time_ns() - cpu_ns, waited_for_a_core() - before, time.monotonic_ns()
+    tell("stage", index, name, begin, end, delay_ns, max(0, end - begin - cpu_ns - delay_ns))
 
 h5py.STAGE, h5py.READ_S, h5py.DECODED = stage, READ, int(DECODED)
 
@@ -99,18 +103,22 @@ while True:
 STAGES = ("read", "decode", "transform", "collate")
 
 
-def own_causes(output: str) -> dict[str, float]:
-    """Each cause's part of the waits for the third batch and all later ones, by the program's stamps."""
-    stages: dict[int, dict[str, tuple[int, int, int]]] = {}
+def own_causes(output: str) -> tuple[dict[str, float], float]:
+    """Each cause's part of the waits for the third batch and all later ones, by the program's stamps.
+
+    Also the part in which decoding was held up, and no account says why.
+    """
+    stages: dict[int, dict[str, tuple[int, ...]]] = {}
     waits: dict[int, tuple[int, int]] = {}
     for line in output.splitlines():
         kind, index, *rest = line.split()
         if kind == "wait":
             waits[int(index)] = (int(rest[0]), int(rest[1]))
         else:
-            stages.setdefault(int(index), {})[rest[0]] = (int(rest[1]), int(rest[2]), int(rest[3]))
+            stages.setdefault(int(index), {})[rest[0]] = tuple(map(int, rest[1:]))
     assert list(waits) == sorted(stages) == list(range(16))
     causes = dict.fromkeys((*STAGES, "transport"), 0.0)
+    held_up = 0.0
     for index in range(2, 16):
         begin, end = waits[index]
         made_begin = stages[index]["read"][0]
@@ -122,9 +130,10 @@ def own_causes(output: str) -> dict[str, float]:
         parts["decode"] += delayed_ns
         for name, part in parts.items():
             causes[name] += waited_ns * part / (made_end - made_begin)
+        held_up += waited_ns * stages[index]["decode"][3] / (made_end - made_begin)
         causes["transport"] += end - max(begin, made_end)
     whole = sum(waits[index][1] - waits[index][0] for index in range(2, 16))
-    return {name: cause / whole for name, cause in causes.items()}
+    return {name: cause / whole for name, cause in causes.items()}, held_up / whole
 
 
 @pytest.mark.parametrize(
@@ -149,9 +158,16 @@ def test_each_cause_agrees_with_the_programs_own_stamps(
     wait = rank["data_wait"]
     assert sum(wait["causes_ms"].values()) == pytest.approx(wait["raw_ms"], abs=1e-6)
     found = {name: cause / wait["raw_ms"] for name, cause in wait["causes_ms"].items()}
-    own = own_causes(run.stdout)
-    assert {name: found[name] for name in own} == pytest.approx(own, abs=0.06)
-    assert max(found, key=found.__getitem__) == max(own, key=own.__getitem__)
+    own, held_up = own_causes(run.stdout)
+    others = ("transform", "collate", "transport")
+    assert {name: found[name] for name in others} == pytest.approx(
+        {name: own[name] for name in others}, abs=0.06
+    )
+    assert found["read"] + found["decode"] == pytest.approx(own["read"] + own["decode"], abs=0.06)
+    assert found["read"] == pytest.approx(own["read"], abs=0.06 + held_up)
+    second, first = sorted(own.values())[-2:]
+    if first - second > 2 * (0.06 + held_up):
+        assert max(found, key=found.__getitem__) == max(own, key=own.__getitem__)
     charged_ms = wait["causes_ms"]["read"] + wait["causes_ms"]["decode"]
     slow_ms = sum(file["ms"] for file in wait["files"] if file["path"] == "data/slow.h5")
     assert slow_ms == pytest.approx(charged_ms, abs=0.06 * wait["raw_ms"])

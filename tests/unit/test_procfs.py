@@ -87,7 +87,7 @@ def test_cpus_count_stolen_time_as_busy_and_guests_once() -> None:
         b"cpu11 10 1 3 100 5 1 2 3 0 0\n"
         b"intr 1 2 3\ncpu9 lines behind the interrupts are none\n"
     )
-    assert parse_cpus(text) == {0: (20, 5, 80), 11: (20, 5, 100)}
+    assert parse_cpus(text) == {0: (20, 5, 80, 3), 11: (20, 5, 100, 3)}
 
 
 def test_memory_in_bytes() -> None:

@@ -50,6 +50,7 @@ class SystemRecord(SidecarRecord, tag="system"):
     clock: tuple[Int, Int, Int]
     sampler_cpu_ns: Int
     cpus: dict[str, tuple[Int, Int, Int]] = {}
+    stolen_ticks: Int | None = None
     memory: dict[str, Int] = {}
     disks: dict[str, tuple[Int, Int, Int]] = {}
     net: dict[str, tuple[Int, Int]] = {}

@@ -25,6 +25,7 @@ from iotrace.sources.paths import Paths, is_code
 from iotrace.sources.processes import Process, read_processes
 from iotrace.sources.records import Distributed, IteratorStart, OwnLog, StepMark, Worker
 from iotrace.sources.samples import read_sidecars
+from iotrace.sources.stolen_time import add_stolen_time
 from iotrace.sources.telemetry import Telemetry, read_telemetry
 
 
@@ -200,7 +201,12 @@ def open_session(path: Path, progress: Callable[[str], None] = lambda _: None) -
     progress("reading the telemetry")
     telemetry = read_telemetry(sidecars, clocks)
     costs = read_document(path / names.COSTS, Costs)
-    return Session(path, found, processes, data_calls, paths, telemetry, costs, clocks)
+    session = Session(path, found, processes, data_calls, paths, telemetry, costs, clocks)
+    for process in processes:
+        sampled = session.telemetry_of(process)
+        if sampled is not None:
+            add_stolen_time(process, sampled.host)
+    return session
 
 
 def _own_logs(processes: list[Process]) -> OwnLogs:

@@ -245,11 +245,20 @@ def _host(records: list[SystemRecord], clock: Clock) -> Host:
         "net_received_bytes": lambda record: _sum(record.net, 0),
         "net_sent_bytes": lambda record: _sum(record.net, 1),
         "sampler_cpu_ns": lambda record: record.sampler_cpu_ns,
+        "stolen_share": _stolen_share,
     }
     columns = {name: list(map(read, records)) for name, read in figures.items()}
     columns |= {name: [getattr(record, name).get("some") for record in records] for name in _PRESSURES}
     series = _known_series(times, columns)
     return Host(times, cpus, shares[:, :, 0], shares[:, :, 1], series, _quotas(records, times))
+
+
+def _stolen_share(record: SystemRecord) -> float | None:
+    """Return the share of the time in which CPUs had work that the hypervisor gave them to others, 0 to 1."""
+    busy = sum(ticks[0] for ticks in record.cpus.values())
+    if record.stolen_ticks is None or not record.cpus:
+        return None
+    return min(max(record.stolen_ticks / busy, 0.0), 1.0) if busy > 0 else 0.0
 
 
 def _quotas(records: list[SystemRecord], times: Times) -> dict[str, tuple[Series, Series]]:

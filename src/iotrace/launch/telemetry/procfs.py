@@ -80,8 +80,8 @@ def parse_ids(data: bytes) -> tuple[int, int]:
     return group, int(values[b"NSpid"].split()[-1]) if b"NSpid" in values else group
 
 
-def parse_cpus(data: bytes) -> dict[int, tuple[int, int, int]]:
-    """/proc/stat: busy, iowait and idle ticks so far by CPU number. Stolen time is busy."""
+def parse_cpus(data: bytes) -> dict[int, tuple[int, int, int, int]]:
+    """/proc/stat: busy, iowait, idle and stolen ticks so far by CPU number. Stolen time is busy, too."""
     found = {}
     for line in data.splitlines():
         if not line.startswith(b"cpu"):
@@ -89,7 +89,7 @@ def parse_cpus(data: bytes) -> dict[int, tuple[int, int, int]]:
         name, *texts = line.split()
         if name != b"cpu":
             user, nice, system, idle, iowait, irq, softirq, steal = (int(text) for text in texts[:8])
-            found[int(name[3:])] = (user + nice + system + irq + softirq + steal, iowait, idle)
+            found[int(name[3:])] = (user + nice + system + irq + softirq + steal, iowait, idle, steal)
     return found
 
 

@@ -27,9 +27,11 @@ class System:
 
     def __init__(self) -> None:
         self._figures: list[tuple[str, Callable[[], object]]] = []
-        self._cpus_before: dict[int, tuple[int, int, int]] = {}
+        self._cpus_before: dict[int, tuple[int, int, int, int]] = {}
+        self._stolen_ticks: int | None = None
         self._disks = {path.split("/")[3] for path in glob("/sys/block/*/device")}
         self._add("cpus", "/proc/stat", self._cpus)
+        self._figures.append(("stolen_ticks", lambda: self._stolen_ticks))
         self._add("memory", "/proc/meminfo", lambda file: parse_memory(file.read_all()))
         self._add("disks", "/proc/diskstats", lambda file: parse_disks(file.read_all(), self._disks))
         self._add("net", "/proc/net/dev", lambda file: parse_net(file.read_all()))
@@ -89,10 +91,12 @@ class System:
         """Return busy, iowait and idle ticks since the last call, of the CPUs that the job may use."""
         now, before = parse_cpus(file.read_all()), self._cpus_before
         self._cpus_before = now
+        both = [cpu for cpu in sorted(os.sched_getaffinity(0)) if cpu in now and cpu in before]
+        if both:
+            self._stolen_ticks = sum(now[cpu][3] - before[cpu][3] for cpu in both)
         return {
             cpu: (now[cpu][0] - before[cpu][0], now[cpu][1] - before[cpu][1], now[cpu][2] - before[cpu][2])
-            for cpu in sorted(os.sched_getaffinity(0))
-            if cpu in now and cpu in before
+            for cpu in both
         }
 
 
