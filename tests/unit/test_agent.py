@@ -347,3 +347,10 @@ def test_a_function_that_a_package_holds_is_patched_there_too(
     patching.undo_all()
     assert not hasattr(package.read, patching.MARKER)
     assert package.read is module.read
+
+
+def test_every_module_of_a_library_that_is_waited_for_has_its_hook() -> None:
+    from iotrace.agent.bootstrap import READ_PATH_MODULES
+    from iotrace.agent.readpaths.libraries import HOOKS
+
+    assert sorted(READ_PATH_MODULES) == sorted(HOOKS)
