@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -103,7 +104,5 @@ def _write_timelines(analysis: SessionAnalysis, progress: Progress) -> list[Path
 
 
 def _say(message: str) -> None:
-    try:
+    with suppress(OSError, ValueError):  # standard error is full, closed, or nobody reads it
         print(message, file=sys.stderr)
-    except (OSError, ValueError):  # standard error is full, closed, or nobody reads it
-        pass

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from iotrace.doctor.checks import processors
 from iotrace.doctor.checks.accelerators import judge_amd, judge_nvidia
 from iotrace.doctor.checks.clock import check_clock_source, check_synchronised
 from iotrace.doctor.checks.command import check_command
@@ -22,13 +21,11 @@ from iotrace.doctor.checks.interpreter import (
 from iotrace.doctor.checks.limits import check_limits, check_shm
 from iotrace.doctor.checks.processors import (
     Demand,
-    Groups,
     Limited,
     check_cpus,
     check_memory,
     cpu_limit,
     memory_limit,
-    own_groups,
 )
 from iotrace.doctor.checks.storage import Mount, check_output, mount_of, mounts, output
 from iotrace.doctor.checks.telemetry import check_telemetry
@@ -38,6 +35,7 @@ from iotrace.doctor.diagnose import consequences
 from iotrace.doctor.probe import READS, InterpreterFacts, Probe
 from iotrace.doctor.results import missing, ok, unknown, warning
 from iotrace.launch.posix import PosixCapture
+from iotrace.launch.telemetry import cgroups
 from iotrace.session import names
 
 PATH = os.environ["PATH"]
@@ -48,14 +46,14 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def groups(directory: Path, membership: str) -> Groups:
+def groups(directory: Path, membership: str) -> tuple[str, str]:
     """Groups in a made-up tree: of version 2 in it, of version 1 in directories by controller."""
     v1 = "".join(
         f"cgroup {directory}/{name} cgroup rw,{name} 0 0\n"
         for name in ("cpu,cpuacct", "cpu", "memory")
         if (directory / name).exists()
     )
-    return Groups(membership, f"{v1}cgroup2 {directory} cgroup2 rw 0 0\n")
+    return membership, f"{v1}cgroup2 {directory} cgroup2 rw 0 0\n"
 
 
 def test_the_tightest_quota_of_v2_holds_wherever_it_stands(tmp_path: Path) -> None:
@@ -82,8 +80,8 @@ def test_quotas_of_v1(tmp_path: Path) -> None:
 def test_a_kernel_without_control_groups_limits_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processors, "MEMBERSHIP", tmp_path / "none")
-    assert memory_limit(own_groups()) is cpu_limit(own_groups()) is None
+    monkeypatch.setattr(cgroups, "MEMBERSHIP", tmp_path / "none")
+    assert memory_limit(cgroups.read_own()) is cpu_limit(cgroups.read_own()) is None
 
 
 def test_page_cache_that_is_given_up_when_wanted_is_not_used_memory(tmp_path: Path) -> None:

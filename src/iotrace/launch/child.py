@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+from contextlib import suppress
 
 from iotrace.errors import LaunchError
 from iotrace.launch.signal_monitor import SignalMonitor
@@ -107,11 +108,8 @@ def _spawn(command: list[str], environment: dict[str, str], mask: set[signal.Sig
             return spawn(["/bin/sh", *command])
     except OSError as error:
         if error.errno == errno.ENOENT:  # `find` saw the file: what is missing is what its #! line names
-            message, remedy = (
-                f"{command[0]}: its interpreter was not found",
-                "check the first line of the file",
-            )
-            raise LaunchError(message, remedy, NOT_FOUND) from error
+            message = f"{command[0]}: its interpreter was not found"
+            raise LaunchError(message, "check the first line of the file", NOT_FOUND) from error
         remedy = "check that it is a program for this machine"
         raise LaunchError(f"{command[0]}: {error.strerror}", remedy, NOT_EXECUTABLE) from error
 
@@ -128,7 +126,5 @@ def _wait(pid: int, waited: set[signal.Signals], monitor: SignalMonitor) -> int:
         for_group = monitor.received(received.si_signo)
         if for_group or received.si_code == _FROM_KERNEL:
             continue
-        try:
+        with suppress(ProcessLookupError):
             os.kill(pid, received.si_signo)
-        except ProcessLookupError:
-            pass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -76,13 +77,11 @@ class InProcessSession:
 
     def close(self) -> None:
         """End the session, in the block's other processes too, and write its outcome."""
-        try:
+        with suppress(OSError):  # deleted meanwhile: nothing is left to be closed
             (self.session / names.CLOSED).mkdir()
             deadline = time.monotonic() + _LONGEST_WAIT_S
             while any(map(_writing, self._others())) and time.monotonic() < deadline:
                 time.sleep(0.02)
-        except OSError:
-            pass  # deleted meanwhile: nothing is left to be closed
         duration_ns = time.monotonic_ns() - self._started_ns
         write_outcome(self.session, Outcome(exit_code=None, ended_ns=time.time_ns(), duration_ns=duration_ns))
 

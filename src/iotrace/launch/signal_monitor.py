@@ -12,6 +12,7 @@ import select
 import signal
 import struct
 import time
+from contextlib import suppress
 
 # For the monitor to be scheduled and to report; a later report is about another signal.
 _PATIENCE_S = 0.1
@@ -68,10 +69,8 @@ def _watch(signals: set[signal.Signals], writing: int, launcher: int) -> None:
         os.dup2(nothing, descriptor)
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2 and int(name) != writing:
-            try:
+            with suppress(OSError):  # that of the listing
                 os.close(int(name))
-            except OSError:  # that of the listing
-                pass
     while os.getppid() == launcher:
         received = signal.sigtimedwait(signals, _PARENT_CHECK_S)
         if received is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -85,10 +86,8 @@ class Costs(msgspec.Struct, frozen=True):
 
 def write_document(path: Path, value: Any) -> None:
     """Write `value` as JSON, atomically; ignore a session that was deleted meanwhile, or is full."""
-    try:
+    with suppress(OSError):
         write_atomically(path, _pretty(value))
-    except OSError:
-        pass
 
 
 def read_document(path: Path, kind: type[_Document]) -> _Document | None:

@@ -10,10 +10,9 @@ from pathlib import Path
 import psutil
 
 from iotrace.doctor.results import Check, ok, warning
-from iotrace.launch.telemetry.cgroups import groups_v1, groups_v2
+from iotrace.launch.telemetry.cgroups import groups_v1, groups_v2, read_own
 from iotrace.units import counted, size
 
-MEMBERSHIP, MOUNTS = Path("/proc/self/cgroup"), Path("/proc/self/mounts")
 # v1 writes "no limit" as the largest multiple of a page that fits 63 bits.
 _NO_LIMIT = 1 << 60
 # Limit, usage, and the field of memory.stat with the page cache in the usage that the kernel can free.
@@ -24,34 +23,15 @@ _MEMORY_FILES = (
 _LOW_MEMORY_FRACTION = 0.1
 
 
-@dataclass(frozen=True)
-class Groups:
-    """A process's control groups and their mounts: the texts of /proc/self/cgroup and /proc/self/mounts."""
-
-    membership: str
-    mounts: str
-
-    def of(self, controller: str) -> list[Path]:
-        """Return the directories of the groups of `controller`, and of those above them."""
-        found = [
-            *groups_v2(self.membership, self.mounts),
-            *groups_v1(self.membership, self.mounts, controller),
-        ]
-        return [Path(directory) for directory in found]
+def _groups(texts: tuple[str, str], controller: str) -> list[Path]:
+    """Return the directories of the groups of `controller`, and of those above them, in both versions."""
+    return [Path(directory) for directory in (*groups_v2(*texts), *groups_v1(*texts, controller))]
 
 
-def own_groups() -> Groups:
-    """Read this process's groups; none where the kernel has none."""
-    try:
-        return Groups(MEMBERSHIP.read_text(), MOUNTS.read_text())
-    except OSError:
-        return Groups("", "")
-
-
-def cpu_limit(groups: Groups) -> float | None:
-    """Return the tightest CPU quota of `groups`, in CPUs; None without one."""
+def cpu_limit(texts: tuple[str, str]) -> float | None:
+    """Return the tightest CPU quota by the texts of `read_own`, in CPUs; None without one."""
     limits = []
-    for directory in groups.of("cpu"):
+    for directory in _groups(texts, "cpu"):
         v1 = f"{_text(directory / 'cpu.cfs_quota_us')} {_text(directory / 'cpu.cfs_period_us')}"
         quota, _, period = (_text(directory / "cpu.max") or v1).partition(" ")
         if quota.isdigit():  # else "max" or -1
@@ -70,10 +50,10 @@ class Limited:
     available_bytes: int | None
 
 
-def memory_limit(groups: Groups) -> Limited | None:
-    """Return the tightest memory limit of `groups`, and the least that is left; None without a limit."""
+def memory_limit(texts: tuple[str, str]) -> Limited | None:
+    """Return the tightest memory limit, and the least that is left; None without a limit."""
     found = []
-    for directory in groups.of("memory"):
+    for directory in _groups(texts, "memory"):
         for limit_name, usage_name, cache_name in _MEMORY_FILES:
             limit, usage = _text(directory / limit_name), _text(directory / usage_name)
             if not limit.isdigit() or int(limit) >= _NO_LIMIT:
@@ -189,10 +169,10 @@ def _cpus(number: float) -> str:
 def processors(demand: Demand) -> Check:
     """Check the CPUs of this process."""
     affinity = len(os.sched_getaffinity(0))
-    return check_cpus(cpu_limit(own_groups()), affinity, os.cpu_count(), demand)
+    return check_cpus(cpu_limit(read_own()), affinity, os.cpu_count(), demand)
 
 
 def memory() -> Check:
     """Check the memory of this process."""
     host = psutil.virtual_memory()
-    return check_memory(memory_limit(own_groups()), host.total, host.available)
+    return check_memory(memory_limit(read_own()), host.total, host.available)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from iotrace.doctor.results import Check, missing, ok, warning
 from iotrace.launch.telemetry.procfs import read_stat
@@ -29,14 +30,12 @@ def telemetry() -> Check:
 
 
 def _samples_itself() -> bool:
-    try:
+    with suppress(OSError):
         member = Member(0, os.getpid(), read_stat("self"), "")
-    except OSError:
-        return False
-    try:
-        return member.sample() is not None
-    finally:
+        sampled = member.sample() is not None
         member.close()
+        return sampled
+    return False
 
 
 def check_telemetry(processes: bool, figures: set[str]) -> Check:

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import os
 
+MEMBERSHIP, MOUNTS = "/proc/self/cgroup", "/proc/self/mounts"
+
+
+def read_own() -> tuple[str, str]:
+    """Return the texts of /proc/self/cgroup and /proc/self/mounts; empty where they cannot be read."""
+    try:
+        with open(MEMBERSHIP) as cgroups, open(MOUNTS) as mounts:
+            return cgroups.read(), mounts.read()
+    except (OSError, UnicodeDecodeError):
+        return "", ""
+
 
 def groups_v2(cgroups: str, mounts: str) -> list[str]:
     """Return the directories of the process's group of version 2 and of those above it, its own first.
 
-    `cgroups` and `mounts` are the texts of /proc/self/cgroup and /proc/self/mounts.
+    `cgroups` and `mounts` are the texts of `read_own`.
     """
     paths = [line[3:] for line in cgroups.splitlines() if line.startswith("0::")]
     roots = [line.split()[1] for line in mounts.splitlines() if line.split()[2:3] == ["cgroup2"]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
@@ -47,17 +48,13 @@ def find(emit: Emit) -> list[Device]:
 
 def _instances(nvml: ModuleType, handle: object) -> list[tuple[int, object]]:
     """Return numbers and handles of the MIG instances; none where MIG is off or unknown to the device."""
-    found = []
-    try:
+    found: list[tuple[int, object]] = []
+    with suppress(nvml.NVMLError):
         if nvml.nvmlDeviceGetMigMode(handle)[0] != nvml.NVML_DEVICE_MIG_ENABLE:
-            return []
+            return found
         for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
-            try:
+            with suppress(nvml.NVMLError_NotFound):  # a slot without an instance
                 found.append((number, nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)))
-            except nvml.NVMLError_NotFound:  # a slot without an instance
-                continue
-    except nvml.NVMLError:
-        pass
     return found
 
 
@@ -80,10 +77,8 @@ class _Nvidia:
             "name": _text(self._ask(nvml.nvmlDeviceGetName)),
             "memory_total_bytes": None,
         }
-        try:
+        with suppress(FigureError):  # reported when it is read as a figure
             about["memory_total_bytes"] = self._memory().total
-        except FigureError:  # reported when it is read as a figure
-            pass
         figures = [
             gauge("memory", "memory_bytes", lambda: self._memory().used),
             Figure("processes", self._processes, SELDOM),

@@ -201,12 +201,10 @@ def main(arguments: list[str]) -> None:
     try:
         Sidecar(session, directory, int(interval_ms) * 1_000_000).run()
     except Exception as error:
-        try:
+        with suppress(OSError):
             os.close(0)  # if descriptors have run out, this one writes why
             with open(f"{directory}/{names.LOG}", "w") as log:
                 log.write(f"{time.time():.3f} {error!r}\n")
-        except OSError:
-            pass
     finally:
         sys.stdout = sys.stderr = None
         os._exit(0)  # a thread may be stuck in a driver

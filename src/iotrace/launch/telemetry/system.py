@@ -9,7 +9,7 @@ from contextlib import suppress
 from glob import glob
 
 from iotrace.launch.telemetry import Record
-from iotrace.launch.telemetry.cgroups import groups_v1, groups_v2, parse_quota
+from iotrace.launch.telemetry.cgroups import groups_v1, groups_v2, parse_quota, read_own
 from iotrace.launch.telemetry.procfs import (
     ProcFile,
     parse_cpus,
@@ -45,12 +45,10 @@ class System:
         costs = {}
         for name, read in self._figures:
             before_ns = time.perf_counter_ns()
-            try:
+            with suppress(OSError, ValueError, IndexError):  # unknown this time
                 value = read()
                 if value is not None:
                     found[name] = value
-            except (OSError, ValueError, IndexError):  # unknown this time
-                pass
             costs[name] = time.perf_counter_ns() - before_ns
         return found, costs
 
@@ -62,13 +60,9 @@ class System:
         self._figures.append((name, lambda: parse(file)))
 
     def _add_cgroup(self) -> None:
-        try:
-            with open("/proc/self/cgroup") as cgroups, open("/proc/self/mounts") as mounts:
-                groups, mounted = cgroups.read(), mounts.read()
-        except (OSError, UnicodeDecodeError):
-            return
-        own = groups_v2(groups, mounted)
-        self._add_quotas([*groups_v1(groups, mounted, "cpu"), *own])
+        texts = read_own()
+        own = groups_v2(*texts)
+        self._add_quotas([*groups_v1(*texts, "cpu"), *own])
         # The kernel's root group has no type: it is the whole host again.
         if not own or not os.path.exists(f"{own[0]}/cgroup.type"):
             return
