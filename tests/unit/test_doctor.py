@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from iotrace.doctor.checks import accelerators
 from iotrace.doctor.checks.accelerators import judge_amd, judge_nvidia
 from iotrace.doctor.checks.clock import check_clock_source, check_synchronised
 from iotrace.doctor.checks.command import check_command
@@ -254,16 +255,17 @@ def test_torch_and_its_profiler() -> None:
     assert judge_torch(TorchFacts(broken="OSError: libcudart"), "").status == "missing"
 
 
-def test_accelerators() -> None:
+def test_accelerators(monkeypatch: pytest.MonkeyPatch) -> None:
     assert judge_nvidia(2, ["H100", "H100"], "", {}).what == "NVML sees 2 x H100"
     untold = judge_nvidia(1, ["H100"], "", {"power": "Timeout", "energy": "Timeout"})
     assert (untold.status, untold.why) == ("ok", "not available: power, energy: Timeout")
     assert judge_nvidia(2, None, "not found", {}).status == "warning"
     assert judge_nvidia(2, None, "nvidia-ml-py is not installed", {}).remedy == "pip install nvidia-ml-py"
     assert judge_nvidia(0, None, "not found", {}).status == "ok"
-    assert judge_amd(True, None, "amdsmi is not installed", {}).status == "warning"
-    assert judge_amd(True, ["MI300X"], "", {}).what == "amdsmi sees 1 x MI300X"
-    assert judge_amd(False, None, "", {}).status == "ok"
+    assert judge_amd(None, "amdsmi is not installed", {}).status == "warning"
+    assert judge_amd(["MI300X"], "", {}).what == "amdsmi sees 1 x MI300X"
+    monkeypatch.setattr(accelerators, "_AMD_NODE", "/dev/none")
+    assert (accelerators.amd().status, accelerators.amd().what) == ("ok", "no AMD device")
 
 
 def test_telemetry_names_what_is_hidden() -> None:

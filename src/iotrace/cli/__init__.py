@@ -6,6 +6,7 @@ A command's module is imported when the command is called: `iotrace report` pays
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -15,7 +16,6 @@ from typing import Any
 import click
 
 from iotrace import __version__
-from iotrace.cli.output import degrade, give_up
 from iotrace.errors import IotraceError
 
 _NAME = "iotrace"
@@ -75,7 +75,9 @@ def app() -> None:
 
 def main() -> None:
     """Run the command line and exit with its exit code."""
-    degrade()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # "?" for what the terminal's encoding does not have
     sys.exit(_main(sys.argv[1:]))
 
 
@@ -109,12 +111,17 @@ def _main(arguments: list[str]) -> int:
         _say("interrupted", "")
         return _INTERRUPTED
     except BrokenPipeError:  # the reader of our output has left: head, a closed pager
-        give_up()
+        _give_up()
         return 0
     except OSError as error:
-        give_up()
+        _give_up()
         _say(_what_failed(error), "")
         return _NOT_STARTED if running else _FAILED
+
+
+def _give_up() -> None:
+    """Print nothing more: else the interpreter tries again at its exit, fails, and changes the exit code."""
+    sys.stdout = None
 
 
 def _what_failed(error: OSError) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import click
 
 from iotrace.cli.numpy_import import import_numpy
-from iotrace.cli.output import print_json
-from iotrace.cli.parameters import BEFORE_A_COMMAND, json_option, output_option
+from iotrace.cli.parameters import BEFORE_A_COMMAND, json_option, output_option, print_json
 
 
 @click.command(context_settings=BEFORE_A_COMMAND)

@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 
 from iotrace.cli.numpy_import import import_numpy
-from iotrace.cli.output import print_json
-from iotrace.cli.parameters import PATH, json_option, output_option
+from iotrace.cli.parameters import PATH, json_option, output_option, print_json
 
 
 @click.command()

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from iotrace.cli.numpy_import import import_numpy
-from iotrace.cli.output import print_json
-from iotrace.cli.parameters import json_option, output_option
+from iotrace.cli.parameters import json_option, output_option, print_json
 
 if TYPE_CHECKING:
     from iotrace.merge.pool import Watch

@@ -1,4 +1,4 @@
-"""Types and options that several commands share."""
+"""Types, options and output that several commands share."""
 
 from __future__ import annotations
 
@@ -29,3 +29,10 @@ def output_option(
 def json_option(what: str) -> Callable[[Any], Any]:
     """``--json``, which prints `what` as JSON."""
     return click.option("--json", "as_json", is_flag=True, help=f"Print {what} as JSON.")
+
+
+def print_json(document: Any) -> None:
+    """Print `document` indented; JSON is UTF-8 whatever the terminal's encoding."""
+    import msgspec
+
+    click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2))

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from iotrace.cli.numpy_import import import_numpy
-from iotrace.cli.output import print_json
-from iotrace.cli.parameters import PATH, json_option
+from iotrace.cli.parameters import PATH, json_option, print_json
 
 if TYPE_CHECKING:
     from iotrace.analysis.results import Report

@@ -6,7 +6,7 @@ from importlib import import_module
 
 import click
 
-from iotrace.cli.output import print_json
+from iotrace.cli.parameters import print_json
 
 # By command, the module and the name of what it prints; imported when it is asked for.
 _PRINTED = {

@@ -47,10 +47,8 @@ def write_dftracer(analysis: SessionAnalysis, path: Path) -> dict[str, int]:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         try:
-            compressed = path.suffix == ".gz"
-            with (
-                _open(temporary, "wb", compresslevel=_FASTEST) if compressed else temporary.open("wb")
-            ) as file:
+            opened = _open(temporary, "wb", _FASTEST) if path.suffix == ".gz" else temporary.open("wb")
+            with opened as file:
                 for line in _lines(analysis, counts):
                     file.write(line + b"\n")
             temporary.replace(path)

@@ -12,10 +12,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-# Helpers of multiprocessing run Python too; they load no data and get no recorder.
-_HELPER_MODULES = ("multiprocessing.resource_tracker", "multiprocessing.semaphore_tracker")
-_FORKSERVER_MODULE = "multiprocessing.forkserver"
-_SPAWN_MODULE = "multiprocessing.spawn"
+# By the module that starts a process of multiprocessing. A helper loads no data and gets no recorder.
+_ROLES = {
+    "multiprocessing.resource_tracker": "helper",
+    "multiprocessing.semaphore_tracker": "helper",
+    "multiprocessing.forkserver": "forkserver",
+    "multiprocessing.spawn": "spawned",
+}
 
 # torchrun, Open MPI, PALS and PMI (MPICH, Intel MPI, Cray), Slurm: the innermost launcher first.
 _RANK_VARIABLES = {
@@ -35,13 +38,7 @@ _RANK_VARIABLES = {
 def role(arguments: list[str]) -> str:
     """Return ``helper``, ``forkserver``, ``spawned`` or ``main``, by the command line (`sys.orig_argv`)."""
     code = arguments[arguments.index("-c") + 1 :][:1] if "-c" in arguments else []
-    if any(module in text for text in code for module in _HELPER_MODULES):
-        return "helper"
-    if any(_FORKSERVER_MODULE in text for text in code):
-        return "forkserver"
-    if any(_SPAWN_MODULE in text for text in code):
-        return "spawned"
-    return "main"
+    return next((role for module, role in _ROLES.items() if any(module in text for text in code)), "main")
 
 
 def ranks(environment: Mapping[str, str]) -> dict[str, int | None]:

@@ -21,7 +21,6 @@ _BLOCKS = 10
 
 def measure(run: SweepRun) -> SweepRun:
     """`run` with the figures of its session, or with the reason why there are none."""
-
     if run.exit_code:
         return msgspec.structs.replace(run, status="failed", reason=f"exit code {run.exit_code}")
     try:

@@ -24,9 +24,7 @@ def nvidia() -> Check:
 
 def amd() -> Check:
     """Check amdsmi in the same way; without a device it is not loaded, which takes long."""
-    if not glob.glob(_AMD_NODE):
-        return judge_amd(False, None, "", {})
-    return judge_amd(True, *_ask(amd_smi.find))
+    return judge_amd(*_ask(amd_smi.find)) if glob.glob(_AMD_NODE) else ok("amd", NO_AMD)
 
 
 def _ask(find: Callable[[Emit], list[Device]]) -> tuple[list[str] | None, str, dict[str, str]]:
@@ -58,12 +56,10 @@ def judge_nvidia(nodes: int, devices: list[str] | None, error: str, failing: dic
     return warning("nvidia", what, "no GPU telemetry", remedy)
 
 
-def judge_amd(node: bool, devices: list[str] | None, error: str, failing: dict[str, str]) -> Check:
-    """Judge whether the driver's device node exists; the rest as in `judge_nvidia`."""
+def judge_amd(devices: list[str] | None, error: str, failing: dict[str, str]) -> Check:
+    """Judge in the same way where the driver's device node exists."""
     if devices:
         return _seen("amd", "amdsmi", devices, error, failing)
-    if not node:
-        return ok("amd", NO_AMD)
     what = f"an AMD device, but amdsmi sees none{f': {error}' if error else ''}"
     return warning(
         "amd", what, "no GPU telemetry", "pip install amdsmi, of the version of this host's ROCm (/opt/rocm)"
