@@ -27,13 +27,15 @@ READ_PATH_MODULES = (
     *(f"pandas.io.{name}" for name in ("parsers.readers", "parquet", "feather_format", "orc", "pickle")),
     *(f"pandas.io.{name}" for name in ("json._json", "pytables", "excel._base")),
 )
-# The modules in which libraries define their loaders: rows of `agent.loaders.table`.
+# The modules in which libraries define their loaders: the keys of `agent.loaders.table`.
 LOADER_MODULES = (
     "accelerate.data_loader",
     "fastai.data.load",
+    "grain._src.python.data_loader",
     "monai.data.thread_buffer",
-    "torch_geometric.loader.base",
-    "torch_geometric.loader.prefetch",
+    *[f"spdl.{name}" for name in ("pipeline._pipeline", "dataloader._dataloader")],
+    *[f"spdl.dataloader.{name}" for name in ("_cache_dataloader", "_pytorch_dataloader")],
+    *[f"torch_geometric.loader.{name}" for name in ("link_loader", "node_loader", "prefetch", "zip_loader")],
     "torchdata.nodes.loader",
     "webdataset.pipeline",
 )
@@ -112,7 +114,7 @@ def _hooks(recorder: Recorder, session: str, settings: dict[str, str]) -> dict[s
         **dict.fromkeys(LIGHTNING_PROFILERS, _hook(_FOREIGN_PROFILERS, "hook_lightning", recorder)),
         **dict.fromkeys(TRAINER_MODULES, _hook("lightning", "hook_trainer", recorder)),
         **{name: _hook("readpaths.libraries", "hook_library", recorder, name) for name in READ_PATH_MODULES},
-        **{name: _hook("loaders.table", "hook_loaders", recorder, name) for name in LOADER_MODULES},
+        **{name: _hook("loaders.record", "hook_loaders", recorder, name) for name in LOADER_MODULES},
         f"{STATEFUL_LOADER}.worker": _hook("dataloader.worker", "hook_worker_loop", recorder),
         f"{STATEFUL_LOADER}.stateful_dataloader": _hook("loaders.stateful", "hook_stateful", recorder),
     }

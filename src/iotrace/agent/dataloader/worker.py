@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import multiprocessing
 import threading
 from time import monotonic_ns
 from typing import Any
@@ -39,6 +40,14 @@ def hook_worker_loop(module: Any, recorder: Recorder) -> None:
             recorder.close()
 
     observe(module, "_worker_loop", recorder, "recording a worker", before=starting, ended=ended)
+
+
+def enter_daemon(recorder: Recorder) -> None:
+    """Record this process as a worker whose loop is a library's own: its batches are not known."""
+    training.enter_worker()
+    number = (*getattr(multiprocessing.current_process(), "_identity", ()), 1)[0] - 1
+    recorder.records.append({"type": "worker", "worker": number, "count": 0, "mono_ns": monotonic_ns()})
+    recorder.start()
 
 
 class _Worker:

@@ -53,6 +53,7 @@ class Pass:
         source = _source_of(iterable, iterator, name, library)
         self.recorder = recorder
         self.over = False
+        self.take: Any = None  # the iterator's timed `next`, where the iterator has no stand-in
         self._name = name
         self._append = recorder.records.append
         self._number = training.next_iterator()

@@ -1,0 +1,142 @@
+"""Record the asks of other libraries' loaders, by the rows of `table`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from iotrace.agent import training
+from iotrace.agent.dataloader.fetch import dataset_name, latest
+from iotrace.agent.dataloader.wrapped_source import Pass, Recorded, ask
+from iotrace.agent.loaders.table import ROWS, Row
+from iotrace.agent.patching import hide_frame, patch
+from iotrace.agent.recording.recorder import Recorder
+from iotrace.session import names
+
+_HEAP_TYPE = 1 << 9  # a class made by a `class` statement, which may be patched
+
+# Iterators of Python classes that a loop was given, with their loaders and rows; the pass begins with the
+# first ask.
+_given: WeakKeyDictionary[Any, tuple[Any, Row, Pass | None]] = WeakKeyDictionary()
+
+
+def hook_loaders(module: Any, recorder: Recorder, name: str) -> None:
+    """Patch the rows of the module called `name`."""
+    for row in ROWS[name]:
+        owner, method = module, row.method
+        if "." in method:
+            class_name, _, method = row.method.rpartition(".")
+            owner = getattr(module, class_name, None)
+        if owner is None:
+            continue
+        hook_passes(owner, method, row, recorder)
+        if row.inner and os.environ.get(names.OVERRIDE_VARIABLE, ""):
+            from iotrace.agent.sweep_override import in_force
+
+            if in_force is not None:
+                in_force.hook_iteration(owner, method, row.inner)
+
+
+def hook_passes(owner: Any, method: str, row: Row, recorder: Recorder) -> None:
+    """Patch a method that returns the iterator of a pass."""
+
+    def make(original: Any) -> Any:
+        def iterate(*args: Any, **kwargs: Any) -> Any:
+            latest.depth += 1
+            try:
+                iterator = original(*args, **kwargs)
+            except BaseException as error:
+                hide_frame(error)
+                raise
+            finally:
+                latest.depth -= 1
+            if latest.depth or recorder.over:
+                return iterator
+            try:
+                return _record(args[0], iterator, row, recorder)
+            except Exception as error:
+                recorder.absorb(error, f"recording a loader of {row.library}")
+                return iterator
+
+        return iterate
+
+    patch(owner, method, make)
+
+
+def _record(loader: Any, iterator: Any, row: Row, recorder: Recorder) -> Any:
+    """Have the asks of `iterator` recorded; it stays the object that it is, unless that is a generator."""
+    if not hasattr(iterator, "__next__") or isinstance(iterator, Recorded) or _in_worker(recorder):
+        return iterator
+    kind = type(iterator)
+    if not kind.__flags__ & _HEAP_TYPE:  # a generator, or a class in C
+        return Recorded(iterator, _pass(loader, iterator, row, recorder))
+    if kind.__module__ != "torch.utils.data.dataloader":  # else it has records of its own
+        _given[iterator] = loader, row, None
+        _hook_asks(kind, recorder)
+    return iterator
+
+
+def _in_worker(recorder: Recorder) -> bool:
+    """Return whether this process loads for another one, which multiprocessing made as a daemon.
+
+    The first time it is recorded as a worker, so that readers know it for no rank.
+    """
+    if training.in_worker():
+        return True
+    process: Any = sys.modules.get("multiprocessing.process")
+    if process is None or not process.current_process().daemon:
+        return False
+    from iotrace.agent.dataloader.worker import enter_daemon
+
+    enter_daemon(recorder)
+    return True
+
+
+def _hook_asks(kind: Any, recorder: Recorder) -> None:
+    """Patch ``__next__`` of a library's iterators: only those that a loop was given are recorded."""
+
+    def make(original: Any) -> Any:
+        def begin(iterator: Any, loader: Any, row: Row) -> Pass:
+            begun = _pass(loader, iterator, row, recorder)
+            begun.take = begun.timed(original)
+            _given[iterator] = loader, row, begun
+            return begun
+
+        def __next__(self: Any) -> Any:  # noqa: N807
+            given = None if latest.depth or recorder.over else _given.get(self)
+            begun = None
+            if given is not None:
+                try:
+                    begun = given[2]
+                    if begun is None or begun.over:
+                        begun = begin(self, given[0], given[1])
+                except Exception as error:
+                    recorder.absorb(error, f"recording a loader of {given[1].library}")
+            try:
+                return original(self) if begun is None else ask(begun.take, begun, self)
+            except BaseException as error:
+                hide_frame(error)
+                raise
+
+        return __next__
+
+    patch(kind, "__next__", make)
+
+
+def _pass(loader: Any, iterator: Any, row: Row, recorder: Recorder) -> Pass:
+    found = [each for each in (_follow(loader, path) for path in row.dataset) if each is not None]
+    workers = _follow(loader, row.workers) if row.workers else 0
+    name = dataset_name(found[0]) if found else type(loader).__name__
+    return Pass(loader, iterator, name, recorder, row.library, workers if isinstance(workers, int) else 0)
+
+
+def _follow(start: Any, path: str) -> Any:
+    """Return what the attributes of `path` lead to; None where there is none."""
+    try:
+        for step in path.split("."):
+            start = start[int(step)] if step.isdigit() else getattr(start, step)
+    except (AttributeError, IndexError, KeyError, TypeError):
+        return None
+    return start
