@@ -15,6 +15,7 @@ from tests.support.runs import UNET, Run, run_traced
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--programs", action="store_true", help="run all programs of tests/programs")
     parser.addoption("--slow", action="store_true", help="run the big matrices too")
     parser.addoption("--mutations", type=int, help="how many damaged traces are merged (1500; 5000 if slow)")
 

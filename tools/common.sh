@@ -2,13 +2,24 @@
 
 # make_venv DIR REQUIREMENT...: a venv with torch and the requirements, at the pinned versions.
 make_venv() {
-    # Installed anew when what the package is made of changes.
-    _make_venv "$1" "$(cat pyproject.toml hatch_build.py; find src/iotrace -name '*.[ch]' | LC_ALL=C sort | xargs cat)" torch "${@:2}"
+    _make_venv "$1" "$(_package)" torch "${@:2}"
+}
+
+# make_pinned_venv DIR FILE: a venv with torch and what FILE pins, which has to be everything: nothing is resolved.
+make_pinned_venv() {
+    local constraints=$2
+    _make_venv "$1" "$(cat "$2"; _package)" torch --no-deps -r "$2" -e .
 }
 
 # make_tools_venv DIR REQUIREMENT...: a venv with the requirements alone, at the pinned versions.
 make_tools_venv() {
     _make_venv "$1" "" "${@:2}"
+}
+
+# What the package is made of, except its Python: installed anew when that changes.
+_package() {
+    cat pyproject.toml hatch_build.py
+    find src/iotrace -name '*.[ch]' | LC_ALL=C sort | xargs cat
 }
 
 # _make_venv DIR INPUTS REQUIREMENT...: made anew when Python, a pinned version or INPUTS (a text) change.
@@ -39,5 +50,5 @@ _make_venv() {
 }
 
 _install() {
-    "$1/bin/python" -m pip install -q --disable-pip-version-check -c constraints.txt "${@:2}"
+    "$1/bin/python" -m pip install -q --disable-pip-version-check -c "${constraints:-constraints.txt}" "${@:2}"
 }

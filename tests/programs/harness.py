@@ -1,0 +1,193 @@
+"""Run a program of the battery bare and under iotrace, and list in what the two disagree."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.programs import own_clock
+from tests.programs.catalog import COMMON, Known, Program
+from tests.programs.own_clock import OwnClock
+from tests.support.runs import in_process
+
+TOLERANCE = 0.01  # of the loop: how far two clocks over the same run may lie apart
+_MOST_SKIPPED = 8  # the first step, and those that await a worker's first batch
+_SECONDS = 200
+
+
+@dataclass
+class Outcome:
+    """A program's figures, its own beside those told, and every disagreement."""
+
+    program: Program
+    disagreements: list[str] = field(default_factory=list)
+    skipped: str | None = None
+    own_steps: list[int] = field(default_factory=list)
+    told_steps: list[int | None] = field(default_factory=list)
+    own_fractions: list[float | None] = field(default_factory=list)
+    told_fractions: list[float | None] = field(default_factory=list)
+    causes: list[str | None] = field(default_factory=list)
+    files: list[str | None] = field(default_factory=list)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the program ran, and nothing disagrees."""
+        return self.skipped is None and not self.disagreements
+
+    @property
+    def verdict(self) -> str:
+        """The outcome in a few words."""
+        if self.skipped is not None:
+            return f"skipped: {self.skipped}"
+        return "; ".join(self.disagreements) or "agrees"
+
+
+@dataclass(frozen=True)
+class _Ran:
+    code: int
+    stdout: str
+    stderr: str
+
+
+def examine(program: Program, directory: Path, bare: bool = True) -> Outcome:
+    """Run `program` traced and, if `bare`, also without iotrace below `directory`, and compare."""
+    outcome = Outcome(program)
+    if program.missing is not None:
+        outcome.skipped = f"no module {program.missing}"
+        return outcome
+    session = directory / "session"
+    trace = [sys.executable, "-m", "iotrace", "run", "-q", "--torch-steps", "off", "-o", str(session), "--"]
+    # Both at once: the programs sleep more than they work, and no time of one is compared with the other's.
+    started = {"traced": _start(program, directory / "traced", trace)}
+    if bare:
+        started["bare"] = _start(program, directory / "bare", [])
+    ran = {name: _end(process, directory / name) for name, process in started.items()}
+    _compare_runs(outcome, ran.get("bare", ran["traced"]), ran["traced"])
+    done = in_process("report", str(session), "--json")
+    if done.returncode:
+        outcome.disagreements.append(f"report ends with {done.returncode}: {done.stderr.strip()}")
+        return outcome
+    _compare_report(outcome, json.loads(done.stdout), directory / "traced")
+    if not program.known.torch and "torch" in in_process("report", str(session)).stdout:
+        outcome.disagreements.append("the report speaks of torch")
+    return outcome
+
+
+def _start(program: Program, directory: Path, prefix: list[str]) -> subprocess.Popen[str]:
+    directory.mkdir(parents=True)
+    ranks = program.known.ranks
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(COMMON), os.environ.get("PYTHONPATH")))),
+        "PYTHONWARNINGS": "default",
+        "OMP_NUM_THREADS": "1",
+        "OWN_CLOCK": str(directory / "own-clock"),
+    }
+    return subprocess.Popen(
+        [*prefix, sys.executable, *(torchrun if ranks > 1 else []), str(program.path)],
+        cwd=directory,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+
+
+def _end(process: subprocess.Popen[str], directory: Path) -> _Ran:
+    try:
+        stdout, stderr = process.communicate(timeout=_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        stdout, stderr = process.communicate()
+        stderr += f"\nended after {_SECONDS} s"
+    return _Ran(process.returncode, *(text.replace(str(directory), ".") for text in (stdout, stderr)))
+
+
+def _compare_runs(outcome: Outcome, bare: _Ran, traced: _Ran) -> None:
+    expected = outcome.program.known.exit
+    if (bare.code, traced.code) != (expected, expected):
+        said = (bare if bare.code != expected else traced).stderr.strip().splitlines() or [""]
+        codes = f"{bare.code} bare, {traced.code} traced"
+        outcome.disagreements.append(f"exit code {codes}, not {expected} ({said[-1]})")
+    for what in ("stdout", "stderr"):
+        ours, theirs = (_lines(getattr(run, what)) for run in (traced, bare))
+        if ours != theirs:
+            first = next(iter([line for line in ours if line not in theirs] or theirs), "")
+            outcome.disagreements.append(f"another {what} ({first})")
+
+
+def _lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if not line.startswith("iotrace")]
+
+
+def _compare_report(outcome: Outcome, report: dict[str, Any], directory: Path) -> None:
+    known = outcome.program.known
+    ranks = report["ranks"]
+    if len(ranks) != known.ranks and not (not ranks and known.unknown == "always"):
+        outcome.disagreements.append(f"{len(ranks)} ranks, not {known.ranks}")
+    for number in range(known.ranks):
+        clock = own_clock.read(directory / f"own-clock.{number}")
+        rank = ranks[number] if number < len(ranks) else None
+        outcome.own_steps.append(len(clock.cuts))
+        if len(clock.cuts) != known.steps:
+            outcome.disagreements.append(f"made {len(clock.cuts)} steps, not {known.steps}")
+        _compare_steps(outcome, clock, rank)
+        if rank is not None:
+            _compare_causes(outcome, known, rank, directory)
+
+
+def _compare_steps(outcome: Outcome, clock: OwnClock, rank: dict[str, Any] | None) -> None:
+    """Compare steps and wait of a rank; `rank` is None where the report has none."""
+    known = outcome.program.known
+    steps = rank["steps"] if rank else {}
+    begun = steps.get("begun")
+    fraction = rank["data_wait"]["raw_wait_fraction"] if rank else None
+    excluded = steps.get("excluded") or {"first": 1, "warmup": 0, "profiled": 0}
+    skipped = sum(excluded.values())
+    own = clock.fraction(skipped)
+    outcome.told_steps.append(begun)
+    outcome.own_fractions.append(own)
+    outcome.told_fractions.append(fraction)
+    if fraction is None and known.unknown:
+        if rank is not None and not steps.get("unknown_why"):
+            outcome.disagreements.append("no reason why the wait is unknown")
+        if begun not in (None, len(clock.cuts)):
+            outcome.disagreements.append(f"told {begun} steps, made {len(clock.cuts)}")
+        return
+    if begun != len(clock.cuts):
+        outcome.disagreements.append(f"told {begun} steps, made {len(clock.cuts)}")
+    if skipped > _MOST_SKIPPED or steps.get("count", 0) + skipped < len(clock.cuts) - 1:
+        outcome.disagreements.append(f"measured {steps.get('count')} steps, left out {skipped}")
+    if known.unknown == "always":
+        outcome.disagreements.append(f"told {fraction}, where the wait cannot be known")
+    elif fraction is None or own is None:
+        why = steps.get("unknown_why")
+        outcome.disagreements.append("the wait is unknown" + (f": {why}" if why else ""))
+    elif abs(fraction - own) > TOLERANCE:
+        outcome.disagreements.append(f"told {fraction:.1%}, own {own:.1%}")
+
+
+def _compare_causes(outcome: Outcome, known: Known, rank: dict[str, Any], directory: Path) -> None:
+    wait = rank["data_wait"]
+    causes = wait["causes_ms"] or {}
+    cause = max(causes, key=lambda name: causes[name] or 0) if any(causes.values()) else None
+    file = wait["files"][0]["path"] if wait["files"] else None
+    outcome.causes.append(cause)
+    outcome.files.append(file and os.path.relpath(directory / file, directory))
+    told = wait["raw_wait_fraction"] is not None
+    if known.causes and cause not in known.causes and told:
+        outcome.disagreements.append(f"cause {cause}, not {' or '.join(known.causes)}")
+    if known.file and outcome.files[-1] != known.file and told:
+        outcome.disagreements.append(f"file {outcome.files[-1]}, not {known.file}")
+    if known.loaders is not None and len(rank["loaders"]) != known.loaders:
+        outcome.disagreements.append(f"{len(rank['loaders'])} loaders, not {known.loaders}")
+    parts = wait.get("by_loader")
+    if parts and abs(sum(part["raw_ms"] for part in parts) - wait["raw_ms"]) > 1e-3 * wait["raw_ms"] + 1e-6:
+        outcome.disagreements.append("the waits of the loaders do not sum to the loop's")

@@ -1,0 +1,65 @@
+"""transformers' Trainer: evaluation after every tenth step, accumulation over two batches."""
+
+import time
+
+import clock
+import torch
+from datasets import Dataset
+from toy import compute
+from transformers import Trainer, TrainingArguments
+
+KNOWN = {"steps": 40, "cause": "collate", "loaders": 2, "needs": ["transformers", "datasets"]}
+
+
+class Timed(Trainer):
+    def get_batch_samples(self, *arguments):
+        asked = clock.now()
+        found = super().get_batch_samples(*arguments)
+        if found[0]:
+            clock.waited(asked)
+        return found
+
+    def evaluate(self, *arguments, **options):
+        with clock.evaluation():
+            return super().evaluate(*arguments, **options)
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(16, 1)
+
+    def forward(self, x, labels=None):
+        compute(6)
+        found = self.layer(x)
+        return {"loss": found.mean(), "logits": found}
+
+
+def collate(rows):
+    time.sleep(0.008)
+    return {"x": torch.tensor([row["x"] for row in rows]), "labels": torch.zeros(len(rows))}
+
+
+data = Dataset.from_dict({"x": [[float(row)] * 16 for row in range(320)], "labels": [0.0] * 320})
+arguments = TrainingArguments(
+    "out",
+    max_steps=40,
+    per_device_train_batch_size=4,
+    gradient_accumulation_steps=2,
+    eval_strategy="steps",
+    eval_steps=10,
+    save_strategy="no",
+    logging_strategy="no",
+    report_to=[],
+    disable_tqdm=True,
+    use_cpu=True,
+    remove_unused_columns=False,
+    log_level="error",
+)
+trainer = Timed(
+    Model(), arguments, train_dataset=data, eval_dataset=data.select(range(16)), data_collator=collate
+)
+trainer.remove_callback(
+    next(one for one in trainer.callback_handler.callbacks if "Printer" in type(one).__name__)
+)
+print("global step", trainer.train().global_step)

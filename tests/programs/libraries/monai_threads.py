@@ -1,0 +1,12 @@
+"""MONAI's ThreadDataLoader: a thread iterates over the loader, the loop takes from its buffer."""
+
+import clock
+from monai.data import Dataset, ThreadDataLoader
+from toy import Items, busy, train
+
+KNOWN = {"steps": 60, "unknown": "allowed", "needs": ["monai"]}
+
+items = Items(240, ms=4)
+loader = ThreadDataLoader(Dataset(range(240), items.__getitem__), batch_size=4, num_workers=0, buffer_size=2)
+for batch in clock.steps(loader):
+    train(batch.as_tensor() if hasattr(batch, "as_tensor") else batch, 8, busy)

@@ -1,0 +1,23 @@
+"""A thread fetches ahead and keeps up: the producer waits for its loader, the loop waits for nothing."""
+
+import queue
+import threading
+
+import clock
+from torch.utils.data import DataLoader
+from toy import Items, busy, train
+
+KNOWN = {"steps": 60}
+
+ahead = queue.Queue(4)
+
+
+def fetch() -> None:
+    for batch in DataLoader(Items(240, ms=2), batch_size=4):
+        ahead.put(batch)
+    ahead.put(None)
+
+
+threading.Thread(target=fetch, daemon=True).start()
+for batch in clock.steps(iter(ahead.get, None)):
+    train(batch, 24, busy)

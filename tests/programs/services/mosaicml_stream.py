@@ -1,0 +1,26 @@
+"""mosaicml-streaming: shards of MDS by a StreamingDataset in a DataLoader."""
+
+import time
+
+import clock
+import numpy
+import torch
+from streaming import MDSWriter, StreamingDataset
+from torch.utils.data import DataLoader
+from toy import train
+
+KNOWN = {"steps": 60, "cause": "transform", "needs": ["streaming"]}
+
+with MDSWriter(out="data", columns={"x": "ndarray:float32"}, size_limit=1 << 14) as writer:
+    for number in range(240):
+        writer.write({"x": numpy.full(16, number, dtype="float32")})
+
+
+class Slow(StreamingDataset):
+    def __getitem__(self, index):
+        time.sleep(0.003)
+        return torch.from_numpy(super().__getitem__(index)["x"].copy())
+
+
+for batch in clock.steps(DataLoader(Slow(local="data", batch_size=4), batch_size=4)):
+    train(batch)
