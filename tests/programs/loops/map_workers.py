@@ -4,7 +4,7 @@ import clock
 from torch.utils.data import DataLoader
 from toy import Items, train
 
-KNOWN = {"steps": 60, "cause": "transform", "quick": True}
+KNOWN = {"steps": 60, "cause": "transform"}
 
 loader = DataLoader(Items(240, ms=12), batch_size=4, shuffle=True, num_workers=2)
 for batch in clock.steps(loader):

@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import DataLoader
 from toy import Items, compute, model, train
 
-KNOWN = {"steps": 60, "cause": "transform", "loaders": 2, "quick": True}
+KNOWN = {"steps": 60, "cause": "transform", "loaders": 2}
 
 
 def loader_of(count: int, training: bool) -> DataLoader:

@@ -7,7 +7,7 @@ import clock
 from torch.utils.data import DataLoader
 from toy import Items, busy, train
 
-KNOWN = {"steps": 60, "cause": "transform", "quick": True}
+KNOWN = {"steps": 60, "cause": "transform"}
 
 ahead = queue.Queue(2)
 
