@@ -1,8 +1,8 @@
 """A program's own clock: when its steps began, what it waited for data, what it spent on evaluation.
 
 It knows nothing of any profiler. `$OWN_CLOCK` names a file; at exit the clock writes there what it
-measured, one file for each rank: `cuts`, the moments at which steps got their first batches, and the intervals `waits` and
-`evaluations`. All times are seconds of one monotonic clock.
+measured, one file for each rank: `cuts`, the moments at which steps got their first batches, and the
+intervals `waits` and `evaluations`. All times are seconds of one monotonic clock.
 """
 
 from __future__ import annotations
