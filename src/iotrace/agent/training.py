@@ -67,6 +67,7 @@ def end_record(iterator: int, epoch: int, error: BaseException, wait_start_ns: i
 
 def hook_autograd(module: Any, recorder: Recorder) -> None:
     """Count the calls of ``torch.autograd.backward``, which ``Tensor.backward`` uses."""
+    recorder.records.append({"type": "framework", "name": "torch"})
 
     def count_backward(args: list[Any], kwargs: dict[str, Any]) -> None:
         global backward_count

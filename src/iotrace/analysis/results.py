@@ -95,6 +95,7 @@ class LoaderResult(ReportPart, frozen=True, kw_only=True):
     primary: bool
     dataset: str
     wrapped: bool
+    library: str | None
     workers: int
     batches: int
     phases: dict[str, int]

@@ -191,7 +191,11 @@ def _print_overhead(overhead: Overhead, console: Console) -> None:
 def _loader_text(loader: LoaderResult) -> str:
     parts = [f"{loader.dataset}, {loader.kind}{' (primary)' if loader.primary else ''}"]
     how = f" by {loader.start_method}" if loader.start_method else ""
-    made = "wrapped by iotrace.batches" if loader.wrapped else f"{loader.workers} workers{how}"
+    workers = f"{loader.workers} workers{how}"
+    if loader.library:
+        made = f"{loader.library}'s loader{f', {workers}' if loader.workers else ''}"
+    else:
+        made = "wrapped by iotrace.batches" if loader.wrapped else workers
     parts.append(f"{made}, {loader.batches} batches")
     if len(loader.phases) > 1:
         parts.append(", ".join(f"{count} in {phase}" for phase, count in loader.phases.items()))

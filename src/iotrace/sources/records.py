@@ -45,6 +45,12 @@ class Distributed(Record, tag="distributed"):
     world_size: Int
 
 
+class Framework(Record, tag="framework"):
+    """The program imported a framework: ``torch``."""
+
+    name: str
+
+
 class Text(Record, tag="text"):
     id: Int
     text: str
@@ -72,6 +78,7 @@ class IteratorStart(Record, tag="iterator"):
     pids: list[Int] = []
     phase: str | None = None
     wrapped: bool = False
+    library: str = ""
 
 
 class BatchRecord(Record, tag="batch"):

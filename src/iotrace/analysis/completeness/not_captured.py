@@ -8,10 +8,10 @@ from pathlib import PurePath
 import numpy as np
 
 from iotrace.analysis.completeness.data_loss import named
-from iotrace.analysis.rank import SessionAnalysis
+from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
 from iotrace.session import names
 from iotrace.session.manifest import NotCaptured
-from iotrace.sources.records import OwnLog, TorchProgram, TorchProgramTrace, TorchWindow
+from iotrace.sources.records import Framework, OwnLog, TorchProgram, TorchProgramTrace, TorchWindow
 from iotrace.sources.session import Session
 from iotrace.sources.telemetry import Telemetry
 
@@ -68,10 +68,13 @@ def _after_own_logs(session: Session) -> list[NotCaptured]:
 
 def _untraced_compute(analysis: SessionAnalysis) -> Iterator[NotCaptured]:
     """Find ranks without a trace of torch's profiler, and why; windows that were cut short or lost."""
+    ranks = [one for one in analysis.ranks if _uses_torch(one)]
+    if not ranks and analysis.ranks:
+        return
     if analysis.session.manifest.torch.get(names.TORCH_STEPS, names.OFF) == names.OFF:
         yield NotCaptured("compute", "torch.profiler was switched off", "leave --torch-steps off away")
         return
-    for one in analysis.ranks:
+    for one in ranks:
         windows, main = one.rank.main.of_type(TorchWindow), one.rank.main
         programs = main.of_type(TorchProgram)
         what = f"compute of rank {one.rank.number}"
@@ -89,6 +92,13 @@ def _untraced_compute(analysis: SessionAnalysis) -> Iterator[NotCaptured]:
         elif one.loaders:
             why = "the training loader delivered too few batches for a window of torch.profiler"
             yield NotCaptured(what, why, "begin it sooner, as in --torch-steps 1:1:3")
+
+
+def _uses_torch(one: RankAnalysis) -> bool:
+    """Say whether the rank imported torch; of a program without it nothing about torch is missing."""
+    if one.rank.main.of_type(Framework):
+        return True
+    return any(not loader.description.wrapped for loader in one.loaders)  # of before there was that record
 
 
 _WRAP = "for batch in iotrace.batches(source)"

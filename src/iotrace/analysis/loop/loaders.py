@@ -20,6 +20,7 @@ def loader_result(loader: LoaderRun, primary: bool) -> LoaderResult:
         primary=primary,
         dataset=loader.description.dataset,
         wrapped=loader.description.wrapped,
+        library=loader.description.library or None,
         workers=loader.description.workers,
         batches=len(deliveries),
         phases=loader.phases,
