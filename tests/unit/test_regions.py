@@ -20,7 +20,7 @@ import pytest
 import iotrace
 from iotrace.agent.recording import regions
 from iotrace.agent.recording.recorder import Recorder
-from iotrace.analysis.loop.deliveries import Delivery, Step
+from iotrace.analysis.loop.deliveries import Delivery
 from iotrace.analysis.wait.regions import regions_of
 from iotrace.analysis.wait.waits import CAUSES, Explained
 from iotrace.session.names import KIND_REGION, PROCESSES
@@ -324,17 +324,16 @@ def waited(number: int, taken_ns: int, prepared_ns: int, wait_start_ns: int) -> 
 
 def test_a_wait_is_charged_by_the_share_of_production() -> None:
     one, two = waited(0, 1000, 1100, 1050), waited(1, 2000, 2100, 2000)
-    steps = [Step(None, 0, 1500, (one.delivery,)), Step(None, 1500, 3000, (two.delivery,))]
     main = process(
         {"start_ns": 1000, "duration_ns": 60, "name": 0},
         {"start_ns": 1010, "duration_ns": 10, "name": 0},  # recursion: its time is in the outer one's
         {"start_ns": 2050, "duration_ns": 100, "name": 0},  # half of it behind the production
         {"start_ns": 2200, "duration_ns": 100, "name": 1},
     )
-    load, train = regions_of(Rank(0, None, 0, main, []), steps, [one, two])
+    load, train = regions_of(Rank(0, None, 0, main, []), 2, [one, two])
     assert (load.name, load.count, load.ms_total) == ("load", 3, 160e-6)
     # 60 % of a wait of 50 ns and half of one of 100 ns, over two steps.
     assert load.wait_ms == pytest.approx((30 + 50) / 2 / 1e6)
     assert (train.name, train.count, train.wait_ms) == ("train", 1, None)
-    (unmeasured, _) = regions_of(Rank(0, None, 0, main, []), [], [one, two])
+    (unmeasured, _) = regions_of(Rank(0, None, 0, main, []), 0, [one, two])
     assert unmeasured.wait_ms is None

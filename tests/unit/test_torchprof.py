@@ -10,7 +10,7 @@ import pytest
 from iotrace.agent.torch_profiler.profiler import _compress
 from iotrace.agent.torch_profiler.window import WindowSchedule
 from iotrace.analysis.loop.deliveries import Delivery, Step
-from iotrace.analysis.loop.steps import measured, with_warm_up
+from iotrace.analysis.loop.measured import measured, with_warm_up
 from iotrace.errors import LaunchError
 from iotrace.launch import torch_settings
 from iotrace.session.names import decode_settings, encode_settings

@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from iotrace.analysis.loop.deliveries import Delivery, LoaderRun, primary_of
+from iotrace.analysis.loop.deliveries import Delivery
 from iotrace.analysis.loop.join import loaders_of
 from iotrace.analysis.loop.loaders import queue_depth
-from iotrace.analysis.loop.steps import measured
+from iotrace.analysis.loop.measured import measured
+from iotrace.analysis.loop.steps import Loop, loop_of
 from iotrace.analysis.wait.data_wait import verdict
 from iotrace.analysis.wait.waits import CAUSES, Explained, behind_ready_ns, split_wait
 from iotrace.sources.clocks.session_clock import Clock
@@ -56,8 +57,8 @@ def test_a_batch_ready_before_it_was_asked_for_is_all_transport() -> None:
     assert split_wait(delivery(3, 100, 103, up_ns=1, taken_ns=2, prepared_ns=90)) == (0, 0, 0, 3)
 
 
-def loader_of(count: int, *, backward: bool = False) -> LoaderRun:
-    """A loader that delivered `count` batches, 40 ns after it was asked, and was left."""
+def loop_over(count: int) -> Loop:
+    """A loop over `count` batches, each delivered 40 ns after it was asked for, that was left."""
     batches = [
         BatchRecord(
             iterator=0,
@@ -68,35 +69,29 @@ def loader_of(count: int, *, backward: bool = False) -> LoaderRun:
             wait_start_ns=1000 + 100 * number - 40,
             delivered_ns=1000 + 100 * number,
             grad=True,
-            backward_count=number if backward else 0,
+            backward_count=0,
         )
         for number in range(count)
     ]
     identity = Identity(format=1, pid=1, ppid=0, role="main", clock=(0, 0, 1))
     spans = np.zeros(0, dtype=SPAN_DTYPE)
     main = Process(identity, Clock([[0, 0, 1]]), [START, *batches], spans, {})
-    (loader,) = loaders_of(Rank(0, None, 0, main, []))
-    return loader
+    rank = Rank(0, None, 0, main, [])
+    return loop_of(rank, loaders_of(rank))
 
 
 def test_the_first_step_and_those_awaiting_a_workers_first_batch_are_left_out() -> None:
-    kept, excluded = measured(loader_of(10).steps, workers=4)
+    kept, excluded = measured(loop_over(10).steps, workers=4)
     # Steps 0 to 8 are closed; step 0 is the first, steps 1 and 2 await batches 2 and 3.
     assert (excluded.first, excluded.warmup, len(kept)) == (1, 2, 6)
     assert [step.wait_ns for step in kept] == [40] * 6
 
 
 def test_a_loop_that_was_left_has_no_last_step() -> None:
-    steps = loader_of(5).steps
+    steps = loop_over(5).steps
     assert [(step.start_ns, step.end_ns) for step in steps] == [
         (1000 + 100 * number, 1100 + 100 * number) for number in range(4)
     ]
-
-
-def test_the_training_loader_is_primary_even_with_fewer_batches() -> None:
-    training, evaluation = loader_of(3, backward=True), loader_of(9)
-    assert primary_of([training, evaluation]) is training
-    assert primary_of([]) is None
 
 
 def test_queue_depth_counts_what_lay_ready_when_asked() -> None:

@@ -106,6 +106,7 @@ def _hooks(recorder: Recorder, session: str, settings: dict[str, str]) -> dict[s
         "multiprocessing.util": lambda module: _close_with_processes(module, recorder),
         "torch.utils.data.dataloader": lambda module: _hook_loaders(module, recorder, settings),
         "torch.autograd": _hook("training", "hook_autograd", recorder),
+        "torch.optim.optimizer": _hook("training", "hook_optimizers", recorder),
         "torch.compiler": lambda module: regions.ask_compiler(getattr(module, "is_compiling", None)),
         "torch.distributed.distributed_c10d": _hook("training", "hook_distributed", recorder),
         "torch.profiler": _hook(_FOREIGN_PROFILERS, "hook_torch", recorder),
@@ -144,10 +145,12 @@ def _hook_loaders(module: Any, recorder: Recorder, settings: dict[str, str]) -> 
         from iotrace.agent.sweep_override import Override, hook_override
 
         hook_override(module, recorder, Override(names.decode_settings(asked)))
+    from iotrace.agent import handovers
     from iotrace.agent.dataloader.consumer import hook_loader
     from iotrace.agent.torch_profiler import window
 
     hook_loader(module, recorder)
+    handovers.install(recorder)
     window.install(recorder, settings)
 
 
@@ -200,9 +203,10 @@ def _after_fork_in_child() -> None:
     _started_in = os.getpid()
     if _recorder is None:
         return
-    spans = sys.modules.get("iotrace.agent.recording.spans")
-    if spans is not None:
-        spans.forget_threads()
+    for name in ("handovers", "recording.spans"):
+        module = sys.modules.get(f"iotrace.agent.{name}")
+        if module is not None:
+            module.forget_threads()
     try:
         if _recorder.session_over():  # a fork server that was started in a block, and outlives it
             stop()

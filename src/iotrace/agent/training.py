@@ -1,11 +1,15 @@
-"""What is known of the training loop: numbers of its loaders, backward passes, phase, rank."""
+"""What is known of the training loop: its loaders, backward passes, optimizer steps, phase and rank."""
 
 from __future__ import annotations
 
+from _thread import get_ident
 from itertools import count
 from time import monotonic_ns
 
-from iotrace.agent.patching import observe
+from iotrace.agent import handovers
+from iotrace.agent.patching import observe, on_undo
+from iotrace.agent.recording.regions import compiling
+from iotrace.agent.recording.spans import thread_id, thread_times
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
@@ -23,6 +27,7 @@ next_iterator = count().__next__
 
 # A loader whose batches are followed by a backward pass is a training loader.
 backward_count = 0
+threads: set[int] = set()  # those that trained, by `get_ident`
 
 _ask_phase: AskPhase | None = None
 
@@ -59,6 +64,7 @@ def end_record(iterator: int, epoch: int, error: BaseException, wait_start_ns: i
         "iterator": iterator,
         "epoch": epoch,
         "outcome": "exhausted" if isinstance(error, StopIteration) else type(error).__name__,
+        "tid": thread_id(),
         "wait_start_ns": wait_start_ns,
         "mono_ns": monotonic_ns(),
         "backward_count": backward_count,
@@ -66,14 +72,51 @@ def end_record(iterator: int, epoch: int, error: BaseException, wait_start_ns: i
 
 
 def hook_autograd(module: Any, recorder: Recorder) -> None:
-    """Count the calls of ``torch.autograd.backward``, which ``Tensor.backward`` uses."""
+    """Record the calls of ``torch.autograd.backward``, which ``Tensor.backward`` uses."""
     recorder.records.append({"type": "framework", "name": "torch"})
 
-    def count_backward(args: list[Any], kwargs: dict[str, Any]) -> None:
+    def record_backward(args: list[Any], kwargs: dict[str, Any]) -> None:
         global backward_count
         backward_count += 1
+        _record_round(recorder, "backward", 0)
 
-    observe(module, "backward", recorder, "the backward pass", before=count_backward)
+    observe(module, "backward", recorder, "the backward pass", before=record_backward)
+
+
+def hook_optimizers(module: Any, recorder: Recorder) -> None:
+    """Record the steps of all optimizers of ``torch.optim``, by torch's own hook for that."""
+    register = getattr(module, "register_optimizer_step_post_hook", None)
+    if register is None:  # torch before 2.0
+        return
+    numbers: dict[int, int] = {}
+
+    def record_step(optimizer: Any, *_: Any) -> None:
+        if compiling():
+            return
+        try:
+            _record_round(recorder, "optimizer", numbers.setdefault(id(optimizer), len(numbers)))
+        except Exception as error:
+            recorder.absorb(error, "recording an optimizer's step")
+
+    on_undo(register(record_step).remove)
+
+
+def _record_round(recorder: Recorder, what: str, number: int) -> None:
+    """Record that this thread has trained; `number` tells optimizers apart."""
+    threads.add(get_ident())
+    handovers.watch()
+    tid, cpu_ns, run_delay_ns = thread_times()
+    recorder.records.append(
+        {
+            "type": "round",
+            "what": what,
+            "number": number,
+            "tid": tid,
+            "mono_ns": monotonic_ns(),
+            "cpu_ns": cpu_ns,
+            "run_delay_ns": run_delay_ns,
+        }
+    )
 
 
 def hook_distributed(module: Any, recorder: Recorder) -> None:

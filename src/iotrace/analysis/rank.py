@@ -15,9 +15,10 @@ from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.compute import Compute, compute_of
 from iotrace.analysis.loop.deliveries import Delivery, LoaderRun, Step
 from iotrace.analysis.loop.join import loaders_of
-from iotrace.analysis.loop.steps import Loop, loop_of, measured, profiled_intervals, program_intervals
+from iotrace.analysis.loop.measured import measured, profiled_intervals, program_intervals
+from iotrace.analysis.loop.steps import Loop, loop_of
 from iotrace.analysis.results import Excluded
-from iotrace.analysis.wait.waits import Explained, explain
+from iotrace.analysis.wait.waits import Explained, explain, hand_over
 from iotrace.session.manifest import NotCaptured
 from iotrace.sources.session import Rank, Session
 
@@ -46,10 +47,22 @@ class RankAnalysis(msgspec.Struct, frozen=True, dict=True):
         return self.loop.primary
 
     @cached_property
+    def source(self) -> LoaderRun | None:
+        """The loader that makes the loop's batches: the primary one, or the one loader that it wraps."""
+        primary, thread = self.primary, self.loop.thread
+        if primary is None or thread is None or not primary.description.wrapped:
+            return primary
+        inside = {
+            each.loader for (outer, _), own in thread.inner.items() if outer == primary.number for each in own
+        }
+        wrapped = [loader for loader in self.loaders if loader.number in inside]
+        return wrapped[0] if len(wrapped) == 1 else primary
+
+    @cached_property
     def measured(self) -> tuple[list[Step], Excluded]:
         """The measured steps, those that figures are made of; how many steps are left out, and why."""
         main = self.rank.main
-        workers = self.primary.description.workers if self.primary else 0
+        workers = self.source.description.workers if self.source else 0
         return measured(self.loop.steps, workers, profiled_intervals(main), program_intervals(main))
 
     @property
@@ -60,19 +73,48 @@ class RankAnalysis(msgspec.Struct, frozen=True, dict=True):
     def explained(self, loader: LoaderRun) -> list[Explained]:
         """The waits for the batches of `loader` (one of `loaders`), by cause; one entry per delivery."""
         if loader.number not in self._explained:
-            self._explained[loader.number] = explain(self.session, self.rank, loader.deliveries)
+            within = self.loop.thread.inner if self.loop.thread else {}
+            inner = [
+                [self.wait_of(each) for each in within.get((loader.number, delivery.number), ())]
+                for delivery in loader.deliveries
+            ]
+            self._explained[loader.number] = explain(self.session, self.rank, loader.deliveries, inner)
         return self._explained[loader.number]
 
-    @property
+    def wait_of(self, delivery: Delivery) -> Explained:
+        """The wait for one batch, by cause; of a batch that was handed over the training thread's."""
+        loader = next(each for each in self.loaders if each.number == delivery.loader)
+        taken = self.explained(loader)[delivery.number]
+        return hand_over(delivery, taken) if delivery.handed_over else taken
+
+    @cached_property
     def waits(self) -> list[Explained]:
-        """All waits of the primary loader; empty without one."""
-        return self.explained(self.primary) if self.primary else []
+        """The waits of the loop, in order: those in its steps, and all others for the primary loader."""
+        awaited = [delivery for step in self.loop.steps for delivery in step.awaited]
+        seen = {(delivery.loader, delivery.number) for delivery in awaited}
+        others = self.primary.deliveries if self.primary else []
+        if self.loop.thread is not None:
+            others = [each for each in others if each.tid == self.loop.thread.tid]
+        awaited += [each for each in others if (each.loader, each.number) not in seen]
+        return [self.wait_of(each) for each in sorted(awaited, key=lambda each: each.wait_start_ns)]
 
     @cached_property
     def measured_waits(self) -> list[Explained]:
         """The waits that lie in measured steps."""
-        awaited = {delivery.number for step in self.kept for delivery in step.awaited}
-        return [wait for wait in self.waits if wait.delivery.number in awaited]
+        return [self.wait_of(delivery) for step in self.kept for delivery in step.awaited]
+
+    @cached_property
+    def source_waits(self) -> list[Explained]:
+        """Of the measured waits those for batches of `source`."""
+        if self.source is None:
+            return []
+        inner = self.loop.thread.inner if self.loop.thread is not None else {}
+        found = [
+            each
+            for wait in self.measured_waits
+            for each in (wait.delivery, *inner.get((wait.delivery.loader, wait.delivery.number), ()))
+        ]
+        return [self.wait_of(each) for each in found if each.loader == self.source.number]
 
     @cached_property
     def produced(self) -> dict[int, list[Delivery]]:

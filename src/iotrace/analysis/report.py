@@ -10,14 +10,15 @@ from iotrace.analysis.device.compute import compare
 from iotrace.analysis.host.io import io_of
 from iotrace.analysis.host.overhead import overhead_of
 from iotrace.analysis.host.system import system_of
-from iotrace.analysis.loop.deliveries import Step
+from iotrace.analysis.loop.deliveries import LoaderRun, Step
 from iotrace.analysis.loop.loaders import loader_result
-from iotrace.analysis.loop.steps import summarise
+from iotrace.analysis.loop.measured import summarise
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
 from iotrace.analysis.results import (
     SCHEMA_VERSION,
     ClockInfo,
     ClockSet,
+    LoaderResult,
     ProcessInfo,
     RankReport,
     Report,
@@ -85,10 +86,12 @@ def _rank(analysis: RankAnalysis) -> RankReport:
             [step.duration_ns for step in analysis.kept],
             [step.samples for step in analysis.kept],
             analysis.measured[1],
+            analysis.loop.begun,
+            analysis.loop.unknown_why,
         ),
         data_wait=data_wait(analysis, system),
-        loaders=[loader_result(loader, loader is analysis.primary) for loader in analysis.loaders],
-        regions=regions_of(rank, analysis.kept, analysis.waits),
+        loaders=[_loader(analysis, loader) for loader in analysis.loaders],
+        regions=regions_of(rank, len(analysis.kept), analysis.measured_waits),
         breakdown_ms=compute.breakdown_ms,
         breakdown_raw_ms=compute.breakdown_raw_ms,
         breakdown_steps=compute.breakdown_steps,
@@ -97,6 +100,13 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         system=system,
         overhead=overhead_of(analysis),
     )
+
+
+def _loader(analysis: RankAnalysis, loader: LoaderRun) -> LoaderResult:
+    """Make a loader's figures; of the primary one those of the loader that it wraps, where it wraps one."""
+    primary = loader is analysis.primary
+    source = analysis.source if primary and analysis.source is not None else loader
+    return loader_result(loader, primary, source)
 
 
 def _cpu_percent(rank: Rank, kept: list[Step]) -> float | None:

@@ -45,7 +45,11 @@ class Excluded(ReportPart, frozen=True, kw_only=True):
 
 
 class Steps(ReportPart, frozen=True, kw_only=True):
+    """Measured steps; `begun` counts all that the loop began, `unknown_why` is why its data wait is null."""
+
     count: int
+    begun: int | None
+    unknown_why: str | None
     excluded: Excluded
     mean_ms: float | None
     p50_ms: float | None
@@ -74,6 +78,13 @@ class WorstBatch(ReportPart, frozen=True, kw_only=True):
     files: list[str]
 
 
+class LoaderWait(ReportPart, frozen=True, kw_only=True):
+    """A loader's share of the data wait, as a mean per measured step."""
+
+    loader: int
+    raw_ms: float
+
+
 class DataWait(ReportPart, frozen=True, kw_only=True):
     raw_ms: float | None
     exposed_ms: float | None
@@ -83,6 +94,7 @@ class DataWait(ReportPart, frozen=True, kw_only=True):
     stall_fraction: float | None
     verdict: str | None
     causes_ms: dict[str, float]
+    by_loader: list[LoaderWait]
     too_few_workers: bool | None
     behind_ready_ms: float | None
     files: list[FileCost]

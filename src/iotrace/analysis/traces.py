@@ -13,7 +13,7 @@ from iotrace.analysis.device.accelerator import KERNEL_GAP_US, DataWaits
 from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.compute import Compute, compare, compute_of
 from iotrace.analysis.intervals import Coverage
-from iotrace.analysis.loop.steps import summarise
+from iotrace.analysis.loop.measured import summarise
 from iotrace.analysis.results import (
     SCHEMA_VERSION,
     ClockInfo,
@@ -108,7 +108,7 @@ def _rank(rank: _TraceRank) -> RankReport:
         host=rank.host,
         world_size=rank.trace.world_size,
         incarnation=0,
-        steps=summarise(durations_ns, [], excluded),
+        steps=summarise(durations_ns, [], excluded, len(durations_ns)),
         data_wait=_data_wait(rank),
         loaders=[],
         regions=[],

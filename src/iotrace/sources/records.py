@@ -74,10 +74,12 @@ class IteratorStart(Record, tag="iterator"):
     epoch: Int
     generation: Int
     mono_ns: Int
+    batch_size: Int | None = None
     start_method: str | None = None
     pids: list[Int] = []
     phase: str | None = None
     wrapped: bool = False
+    site: str | None = None
     library: str = ""
 
 
@@ -112,6 +114,27 @@ class IteratorEnd(Record, tag="iterator_end"):
     wait_start_ns: Int
     mono_ns: Int
     backward_count: Int
+    tid: Int | None = None
+
+
+class Round(Record, tag="round"):
+    """A thread began a backward pass, or ended the step of optimizer `number`; `what`: which of the two."""
+
+    what: str
+    number: Int
+    tid: Int
+    mono_ns: Int
+    cpu_ns: Int
+    run_delay_ns: Int
+
+
+class Blocked(Record, tag="blocked"):
+    """A thread waited for a condition, such as a queue's; `by` ended the wait, None: a timeout."""
+
+    tid: Int
+    start_ns: Int
+    end_ns: Int
+    by: Int | None = None
 
 
 class StepMark(Record, tag="mark"):

@@ -6,12 +6,13 @@ the iterator itself and dies with it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from time import monotonic_ns
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from iotrace.agent import training
+from iotrace.agent import handovers, training
 from iotrace.agent.dataloader import fetch
 from iotrace.agent.dataloader.cuda_events import CudaEvents
 from iotrace.agent.dataloader.pin_memory import hook_pin_memory_loop, stamps_of
@@ -25,6 +26,19 @@ _STATE = "_iotrace_state"
 _RECORDING_LOADER = "recording a loader"
 
 _loaders: WeakKeyDictionary[Any, _Loader] = WeakKeyDictionary()
+_sites: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+_BUILDERS = frozenset(
+    (
+        "accelerate",
+        "contextlib",
+        "functools",
+        "iotrace",
+        "lightning",
+        "pytorch_lightning",
+        "torch",
+        "transformers",
+    )
+)
 
 
 class _Loader:
@@ -74,6 +88,7 @@ class _Iterator:
             "persistent_workers": bool(getattr(loader, "persistent_workers", False)),
             "pin_memory": bool(iterator._pin_memory),
             "in_order": bool(getattr(loader, "in_order", True)),
+            "site": _site_of(loader),
         }
         self.record_epoch()
 
@@ -103,6 +118,7 @@ class _Iterator:
 
     def deliver(self, iterator: Any, wait_start_ns: int, delivered_ns: int, grad: bool) -> int:
         """Record the batch that ``__next__`` has just returned, and return its index."""
+        handovers.watch()
         phase, ahead = training.current_phase()
         record: dict[str, Any] = {
             "type": "batch",
@@ -154,6 +170,21 @@ class _Iterator:
         window.epoch_ended(self)
 
 
+def _site_of(loader: Any) -> str | None:
+    try:
+        return _sites.get(loader)
+    except TypeError:  # cannot be hashed
+        return None
+
+
+def _building_site() -> str:
+    """Return the line of the program that makes a loader, as ``file:line``; libraries are passed over."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _BUILDERS:
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
 def _start_method(workers: Sequence[Any]) -> str | None:
     """Return ``fork``, ``spawn`` or ``forkserver``, by the workers' class; None without workers."""
     if not workers:
@@ -171,6 +202,7 @@ def hook_loader(module: Any, recorder: Recorder) -> None:
     fetch.hook_fetchers(module._utils.fetch, recorder)
     hook_worker_loop(module._utils.worker, recorder)
     hook_pin_memory_loop(module._utils.pin_memory, recorder)
+    _hook_construction(module.DataLoader, recorder)
     _hook_iterator(module._BaseDataLoaderIter, recorder, module.torch.is_grad_enabled)
     hook_multiprocessing(module._MultiProcessingDataLoaderIter, recorder)
 
@@ -179,6 +211,18 @@ def state_of(iterator: Any, recorder: Recorder) -> _Iterator | None:
     """Return what is known of `iterator`; None where it was made before this session."""
     state: _Iterator | None = iterator.__dict__.get(_STATE)
     return state if state is not None and state.recorder is recorder else None
+
+
+def _hook_construction(loader_class: Any, recorder: Recorder) -> None:
+    """Note which line makes each loader: those of one line are one loader, made anew for each epoch."""
+
+    def made(_: Any, __: Any, args: Sequence[Any], ___: dict[str, Any]) -> None:
+        try:
+            _sites[args[0]] = _building_site()
+        except TypeError:  # cannot be hashed
+            pass
+
+    observe(loader_class, "__init__", recorder, "noting where a loader is made", after=made)
 
 
 def _hook_iterator(base: Any, recorder: Recorder, is_grad_enabled: Callable[[], bool]) -> None:

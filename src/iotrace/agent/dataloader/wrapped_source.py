@@ -11,7 +11,7 @@ from time import monotonic_ns
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from iotrace.agent import training
+from iotrace.agent import handovers, training
 from iotrace.agent.dataloader.fetch import latest
 from iotrace.agent.patching import StandIn, hide_frame
 from iotrace.agent.recording.recorder import Recorder
@@ -84,6 +84,7 @@ class Pass:
 
     def deliver(self, wait_start_ns: int, delivered_ns: int) -> None:
         """Record the batch that the source has just returned."""
+        handovers.watch()
         torch = sys.modules.get("torch")
         phase, ahead = training.current_phase()
         grad_enabled = getattr(torch, "is_grad_enabled", None)  # absent while torch is being imported

@@ -64,6 +64,14 @@ def thread_id() -> int:
     return _current.thread.tid
 
 
+def thread_times() -> tuple[int, int, int]:
+    """Return this thread's id, its CPU time and how long it waited for a CPU so far, in ns (-1: unknown)."""
+    thread = _current.thread
+    wall_ns = monotonic_ns()
+    cpu_ns = _cpu_ns(thread, wall_ns, getrusage(RUSAGE_THREAD))
+    return thread.tid, cpu_ns, thread.run_delay_ns
+
+
 def forget_threads() -> None:
     """Start over in a forked child: its only thread has a new id and a clock of its own."""
     _current.thread = _Thread()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from _thread import RLock
+from _thread import RLock, get_ident
 from time import monotonic_ns
 from typing import Any
 
@@ -61,8 +61,10 @@ class Window:
             return
         loader = iterator.loader
         step, loader.delivered = loader.delivered, loader.delivered + 1
-        # A loader is known to train once a backward pass has followed a batch of its own.
-        loader.trains = loader.trains or (grad and 0 <= loader.backward_count < training.backward_count)
+        # A loader is known to train once a backward pass of its thread has followed a batch of its own.
+        # Kineto complains of a profiler that another thread starts.
+        followed = grad and 0 <= loader.backward_count < training.backward_count
+        loader.trains = loader.trains or (followed and get_ident() in training.threads)
         loader.backward_count = training.backward_count if grad else -1
         with self._lock:
             self._guarded(self._advance, iterator, loader, grad, step)

@@ -89,6 +89,9 @@ def _untraced_compute(analysis: SessionAnalysis) -> Iterator[NotCaptured]:
             yield NotCaptured(what, f"torch's profiler failed: {errors[0]}")
         elif any(window.event == "active" for window in windows):
             yield NotCaptured(what, "the program died while torch's profiler recorded")
+        elif one.loop.thread is not None and one.loop.thread.handing:
+            why = "its window opens at a batch that the training thread takes; another thread takes them"
+            yield NotCaptured(what, why)
         elif one.loaders:
             why = "the training loader delivered too few batches for a window of torch.profiler"
             yield NotCaptured(what, why, "begin it sooner, as in --torch-steps 1:1:3")
@@ -111,16 +114,12 @@ def _unseen_loops(analysis: SessionAnalysis) -> list[NotCaptured]:
     if loops and not delivered and session.exit_code:
         return [_failed_early(session.exit_code)]
     if loops and not any(loop.marked or loop.primary for loop in loops):
-        why = "no torch.utils.data.DataLoader was iterated"
+        why = "no loader that iotrace knows was iterated"
         return [NotCaptured("steps and data wait", why, f"wrap the loop's source: {_WRAP}")]
     return [
-        NotCaptured(
-            f"data wait of rank {rank.number}",
-            "its steps are marked by iotrace.step, and nothing tells what its loop takes batches from",
-            f"wrap the loop's source: {_WRAP}",
-        )
+        NotCaptured(f"data wait of rank {rank.number}", loop.unknown_why, f"wrap the loop's source: {_WRAP}")
         for rank, loop in zip(session.ranks, loops, strict=True)
-        if loop.marked and loop.primary is None
+        if loop.unknown_why
     ]
 
 

@@ -19,12 +19,12 @@ _SEEN = 0.75
 
 
 class MeasuredTime:
-    """The union of the measured steps."""
+    """The union of the measured steps, without evaluation passes."""
 
     def __init__(self, steps: list[Step]) -> None:
         self._time = Coverage(
-            np.array([step.start_ns for step in steps], dtype=np.int64),
-            np.array([step.end_ns for step in steps], dtype=np.int64),
+            np.array([start_ns for step in steps for start_ns, _ in step.pieces], dtype=np.int64),
+            np.array([end_ns for step in steps for _, end_ns in step.pieces], dtype=np.int64),
         )
         self.length_ns = int((self._time.ends - self._time.starts).sum())
 

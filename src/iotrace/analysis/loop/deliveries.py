@@ -8,6 +8,9 @@ import msgspec
 
 from iotrace.sources.records import IteratorStart
 
+Interval = tuple[int, int]  # ns, half-open
+PassKey = tuple[int, int]  # an iterator and its epoch
+
 # The values of Lightning's RunningStage, and their names here; a loader of several is named by the first.
 PHASES = {
     "train": "training",
@@ -24,8 +27,9 @@ class Delivery(msgspec.Struct, frozen=True):
     `number` is its index among the deliveries of its loader, `index` that among the batches of its epoch.
     `up_ns`: its worker asked for work for the first time. With ``num_workers=0`` the consumer takes the index
     when it asks (`taken_ns` is `wait_start_ns`) and has prepared the batch when its fetch ends. `inline_tid`
-    is the consumer's thread where it made the batch in a source wrapped by `iotrace.batches`, else None.
+    is the consumer's thread where it made the batch in a wrapped source, else None.
     `exposed_ns` is how long the accelerator stood idle during the wait, by its own events.
+    `handed_over`: another thread took the batch; the wait is the training thread's, for that thread.
     """
 
     loader: int
@@ -35,6 +39,7 @@ class Delivery(msgspec.Struct, frozen=True):
     index: int
     wait_start_ns: int
     delivered_ns: int
+    tid: int = 0
     grad: bool = True
     followed_by_backward: bool = False
     phase: str | None = None
@@ -46,28 +51,47 @@ class Delivery(msgspec.Struct, frozen=True):
     samples: int | None = None
     exposed_ns: int | None = None
     inline_tid: int | None = None
+    handed_over: bool = False
 
     @property
     def wait_ns(self) -> int:
         """How long the consumer was blocked."""
         return self.delivered_ns - self.wait_start_ns
 
+    @property
+    def of_pass(self) -> PassKey:
+        """The pass over its loader that it belongs to."""
+        return self.iterator, self.epoch
+
 
 class Step(msgspec.Struct, frozen=True):
-    """From one delivery, or mark, to the next one; at the end of an epoch it awaits nothing.
+    """From one cut or mark to the next, less the evaluation passes `evaluation_ns` (disjoint, inside it).
 
-    `delivery` is the batch that opens it, None of a marked step. `awaited` are the deliveries whose waits
-    lie in it: the next batch's; of a marked step as many as the loop took.
+    `delivery` is the batch that opens it; None of a marked step, and where rounds of training cut.
+    `awaited` are the deliveries whose waits lie in it, of all loaders that the loop asks; `samples` those of
+    all batches delivered in it, None where one is unknown.
     """
 
     delivery: Delivery | None
     start_ns: int
     end_ns: int
     awaited: tuple[Delivery, ...] = ()
+    evaluation_ns: tuple[Interval, ...] = ()
+    samples: int | None = None
 
     @property
     def duration_ns(self) -> int:
-        return self.end_ns - self.start_ns
+        return self.end_ns - self.start_ns - sum(end_ns - start_ns for start_ns, end_ns in self.evaluation_ns)
+
+    @property
+    def pieces(self) -> list[Interval]:
+        """The step without its evaluation passes."""
+        bounds = [
+            self.start_ns,
+            *(bound for interval in self.evaluation_ns for bound in interval),
+            self.end_ns,
+        ]
+        return [pair for pair in zip(bounds[::2], bounds[1::2], strict=True) if pair[0] < pair[1]]
 
     @property
     def wait_ns(self) -> int:
@@ -85,26 +109,35 @@ class Step(msgspec.Struct, frozen=True):
             total_ns += max(0, min(delivery.exposed_ns, delivery.wait_ns))
         return total_ns
 
-    @property
-    def samples(self) -> int | None:
-        """Samples of its batch; of a marked step, of those that it took; None where one is unknown."""
-        batches = [self.delivery] if self.delivery is not None else self.awaited
-        known = [batch.samples for batch in batches if batch.samples is not None]
-        return sum(known) if batches and len(known) == len(batches) else None
+
+class Pass(msgspec.Struct, frozen=True):
+    """One pass over a loader: from its iterator's making to its last delivery or its end.
+
+    It was first asked at `asked_ns`. `exhausted_ns` is when the call that raised StopIteration began and
+    ended; None where the pass was left.
+    """
+
+    start_ns: int
+    asked_ns: int
+    end_ns: int
+    batches: int
+    phase: str | None
+    exhausted_ns: Interval | None = None
 
 
 class LoaderRun(msgspec.Struct, frozen=True):
-    """One DataLoader (or wrapped source) of a rank, over all its epochs.
-
-    `steps` are those that its deliveries open and whose end is known, in order.
-    """
+    """A loader over all its epochs: a DataLoader, those that one line makes anew, or a wrapped source."""
 
     number: int
     description: IteratorStart
     deliveries: list[Delivery]
-    steps: list[Step] = []
+    passes: dict[PassKey, Pass] = {}
     failures: list[str] = []
-    epochs: int = 0
+
+    @property
+    def epochs(self) -> int:
+        """How often it was iterated."""
+        return len(self.passes)
 
     @property
     def phases(self) -> dict[str, int]:
@@ -131,14 +164,3 @@ class LoaderRun(msgspec.Struct, frozen=True):
         if self.deliveries and not any(delivery.grad for delivery in self.deliveries):
             return "evaluation"
         return "other"
-
-
-def primary_of(loaders: list[LoaderRun]) -> LoaderRun | None:
-    """Choose the training loader with most batches; without one, the loader with most batches.
-
-    Where `iotrace.batches` wraps something that iterates a DataLoader, the DataLoader knows more.
-    """
-    candidates = [loader for loader in loaders if loader.training] or loaders
-    return max(
-        candidates, key=lambda loader: (len(loader.deliveries), not loader.description.wrapped), default=None
-    )

@@ -8,12 +8,12 @@ from iotrace.analysis.loop.deliveries import Delivery, LoaderRun
 from iotrace.analysis.results import LoaderResult
 
 
-def loader_result(loader: LoaderRun, primary: bool) -> LoaderResult:
-    """Compute all figures of `loader`, means per batch."""
+def loader_result(loader: LoaderRun, primary: bool, source: LoaderRun) -> LoaderResult:
+    """Compute all figures of `loader`, means per batch; `source` makes its batches, mostly it itself."""
     deliveries = loader.deliveries
     # The first batch of the run waits for the workers' start: a figure of its own, in no mean.
     later = deliveries[1:]
-    delays = [delay for delay in map(delay_ms, later) if delay is not None]
+    delays = [delay for delay in map(delay_ms, source.deliveries[1:]) if delay is not None]
     return LoaderResult(
         id=loader.number,
         kind=loader.kind,
@@ -21,15 +21,15 @@ def loader_result(loader: LoaderRun, primary: bool) -> LoaderResult:
         dataset=loader.description.dataset,
         wrapped=loader.description.wrapped,
         library=loader.description.library or None,
-        workers=loader.description.workers,
+        workers=source.description.workers,
         batches=len(deliveries),
         phases=loader.phases,
         raw_ms=sum(delivery.wait_ns for delivery in later) / len(later) / 1e6 if later else None,
         delay_ms=sum(delays) / len(delays) if delays else None,
-        production_ms=production_ms(deliveries),
-        queue_depth_mean=queue_depth(later) if loader.description.workers else None,
+        production_ms=production_ms(source.deliveries),
+        queue_depth_mean=queue_depth(source.deliveries[1:]) if source.description.workers else None,
         epochs=loader.epochs,
-        start_method=loader.description.start_method,
+        start_method=source.description.start_method,
         first_batch_ms=deliveries[0].wait_ns / 1e6 if deliveries else None,
         failures=loader.failures,
     )

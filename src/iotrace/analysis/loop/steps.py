@@ -1,155 +1,291 @@
-"""Steps of the training loop: which are measured, how long they took, how much of them was wait.
+"""Steps of the training loop, from cut to cut: whose they are, which waits lie in them, what stays unknown.
 
-They are the primary loader's; where there is no training loader, those that `iotrace.step` marks.
+Definitions: docs/definitions.md, "Steps".
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
 from itertools import pairwise
 
 import msgspec
-import numpy as np
 
-from iotrace.analysis.loop.deliveries import Delivery, LoaderRun, Step, primary_of
-from iotrace.analysis.results import Excluded, Steps, unknown
-from iotrace.sources.processes import Process
-from iotrace.sources.records import StepMark, TorchProgram, TorchProgramTrace, TorchWindow
+from iotrace.analysis.loop.deliveries import Delivery, Interval, LoaderRun, Pass, PassKey, Step
+from iotrace.analysis.loop.threads import Rounds, TrainingThread, first_at, training_thread
+from iotrace.sources.records import StepMark
 from iotrace.sources.session import Rank
 
-Interval = tuple[int, int | None]  # ns; an end of None: to the end of the run
-_PREPARES = "_prepare_profiler"  # what torch's profilers call to begin their warm-up
+_TRAINING = "train"
+_FEW = 2  # of two counts: so much they may differ
+_SHARE = 0.05
+
+
+class Cut(msgspec.Struct, frozen=True):
+    """Where a step begins; `delivery` is the batch that it works on, None where rounds of training cut."""
+
+    time_ns: int
+    delivery: Delivery | None = None
 
 
 class Loop(msgspec.Struct, frozen=True):
     """A rank's training loop: the loader that it waits for, if that is known, and all its closed steps.
 
-    `marked`: the steps are between marks of the program's.
+    `begun` counts the steps, also one without a known end. `marked`: the steps are between marks of the
+    program's. `unknown_why` is why the data wait is not known; empty where it is.
     """
 
-    primary: LoaderRun | None
-    steps: list[Step]
+    primary: LoaderRun | None = None
+    steps: list[Step] = []
+    begun: int | None = None
     marked: bool = False
+    unknown_why: str = ""
+    thread: TrainingThread | None = None
 
 
 def loop_of(rank: Rank, loaders: list[LoaderRun]) -> Loop:
     """Find the training loop of a rank whose loaders are `loaders`."""
-    primary = primary_of(loaders)
+    thread = training_thread(rank.main, loaders)
     marks = [rank.main.clock.to_session_ns(mark.mono_ns) for mark in rank.main.of_type(StepMark)]
-    if not marks or (primary is not None and primary.training):
-        return Loop(primary, primary.steps if primary else [])
-    # A loader that evaluates is no source of the marked loop.
-    source = primary_of([loader for loader in loaders if loader.kind == "other"])
-    return Loop(source, marked_steps(marks, source.deliveries if source else []), marked=True)
+    if thread is None:
+        steps = [Step(None, start_ns, end_ns) for start_ns, end_ns in pairwise(marks)]
+        why = "nothing tells what the loop takes its batches from" if marks else ""
+        return Loop(None, steps, len(marks) or None, bool(marks), why)
+    primary, cuts = _primary(thread, loaders)
+    trains = primary is not None and primary.training
+    if marks and not trains:
+        return _marked(marks, thread, loaders)
+    if thread.rounds.times_ns and not (primary and _explains(cuts, thread.rounds)):
+        return _by_rounds(thread, loaders, primary, cuts)
+    why = ""
+    if not thread.rounds.times_ns:
+        if thread.handed and not cuts:
+            why = "another thread takes the batches, and nothing tells where a step begins"
+        elif thread.tid != rank.main.pid:
+            why = "a thread other than the main one takes the batches, and nothing tells which one uses them"
+    if primary is None:
+        primary = _most(loaders, thread.handed)
+    return Loop(primary, _steps(cuts, thread, loaders, primary), len(cuts) or None, False, why, thread)
 
 
-def marked_steps(marks: list[int], deliveries: list[Delivery]) -> list[Step]:
-    """Make a step from each mark to the next. A wait is that of the step that holds its end."""
-    delivered = [delivery.delivered_ns for delivery in deliveries]
-    steps = []
-    for start_ns, end_ns in pairwise(marks):
-        awaited = deliveries[bisect_left(delivered, start_ns) : bisect_left(delivered, end_ns)]
-        steps.append(Step(None, start_ns, end_ns, tuple(awaited)))
-    return steps
-
-
-def measured(
-    steps: list[Step], workers: int, windows_ns: Sequence[Interval] = (), program_ns: Sequence[Interval] = ()
-) -> tuple[list[Step], Excluded]:
-    """Choose the steps that figures are made of, and count what is left out.
-
-    Left out are the very first step, those that await a worker's first batch of the run, and those that a
-    profiler touched: iotrace's, in `windows_ns`, or the program's own, in `program_ns`. A program that
-    profiles its whole loop always runs so: where no step is left otherwise, the latter are measured.
-    """
-    kept, excluded = _untouched(steps, workers, [*windows_ns, *program_ns])
-    return (kept, excluded) if kept else _untouched(steps, workers, windows_ns)
-
-
-def _untouched(
-    steps: list[Step], workers: int, profiled_ns: Sequence[Interval]
-) -> tuple[list[Step], Excluded]:
-    kept: list[Step] = []
-    warmup = profiled = 0
-    for step in steps[1:]:
-        opening = steps[0].delivery or next(iter(steps[0].awaited), None)
-        if opening is not None and any(
-            awaited.epoch == opening.epoch and awaited.index < workers for awaited in step.awaited
-        ):
-            warmup += 1
-        elif any(
-            start_ns < step.end_ns and (end_ns is None or step.start_ns < end_ns)
-            for start_ns, end_ns in profiled_ns
-        ):
-            profiled += 1
-        else:
-            kept.append(step)
-    return kept, Excluded(first=min(1, len(steps)), warmup=warmup, profiled=profiled)
-
-
-def profiled_intervals(process: Process) -> list[Interval]:
-    """Find when a window of the torch profiler was open or being written; None where its end is not known.
-
-    Profiling slows every step that it touches, so none of them is measured.
-    """
-    intervals: dict[int, Interval] = {}
-    for record in process.of_type(TorchWindow):
-        start_ns = process.clock.to_session_ns(record.mono_ns)
-        end_ns = process.clock.to_session_ns(record.mono_ns + record.duration_ns)
-        first_ns = intervals[record.window][0] if record.window in intervals else start_ns
-        # A warm-up that a fork ended may begin again: open once more.
-        is_open = record.event in ("warmup", "active")
-        intervals[record.window] = (first_ns, None if is_open else end_ns)
-    return list(intervals.values())
-
-
-def program_intervals(process: Process) -> list[Interval]:
-    """Find when the program's own torch profiler warmed up and recorded, and when exports ended."""
-    records = [record for record in process.of_type(TorchProgramTrace) if record.path]
-    copied = {record.path for record in records}
-    spans = [
-        span
-        for trace in (process.windows.traces if copied else [])
-        if trace.path.name in copied and trace.base_ns is not None and (span := trace.span_ns()) is not None
-    ]
-    prepared = [
-        process.clock.to_session_ns(record.mono_ns)
-        for record in process.of_type(TorchProgram)
-        if _PREPARES in record.what
-    ]
-    intervals: list[Interval] = list(with_warm_up(spans, prepared))
-    for record in process.of_type(TorchProgramTrace):
-        # The copy is made at the end of the export, in the same step.
-        start_ns = process.clock.to_session_ns(record.mono_ns)
-        intervals.append((start_ns, start_ns + record.duration_ns))
-    return intervals
-
-
-def with_warm_up(spans: list[tuple[int, int]], prepared: list[int]) -> list[tuple[int, int]]:
-    """Extend recorded `spans`, in order of time, to the last preparation before each that is its own."""
-    found: list[tuple[int, int]] = []
-    free_ns = 0
-    for start_ns, end_ns in spans:
-        own = [time_ns for time_ns in prepared if free_ns < time_ns <= start_ns]
-        found.append((max(own, default=start_ns), end_ns))
-        free_ns = end_ns
+def _primary(thread: TrainingThread, loaders: list[LoaderRun]) -> tuple[LoaderRun | None, list[Cut]]:
+    """Choose the loader of the thread with most cuts, and give them; the one asked first among equals."""
+    by_loader: dict[int, list[Delivery]] = defaultdict(list)
+    for delivery in thread.asked:
+        by_loader[delivery.loader].append(delivery)
+    trained = {number: [item for item in own if _is_trained_on(item)] for number, own in by_loader.items()}
+    chosen = trained if any(trained.values()) else by_loader
+    found: tuple[LoaderRun | None, list[Cut]] = None, []
+    by_number = {loader.number: loader for loader in loaders}
+    for number, own in sorted(chosen.items(), key=lambda item: item[1][0].wait_start_ns if item[1] else 0):
+        cuts = _cuts(own, by_number[number].passes, thread.rounds)
+        if len(cuts) > len(found[1]):
+            found = by_number[number], cuts
     return found
 
 
-def summarise(durations_ns: Sequence[int], samples: Sequence[int | None], excluded: Excluded) -> Steps:
-    """Sum up measured steps by their lengths and samples; all None where no step is measured."""
-    if not len(durations_ns):
-        return unknown(Steps, count=0, excluded=excluded)
-    durations_ms = np.array(durations_ns) / 1e6
-    seconds = float(durations_ms.sum()) / 1e3
-    known = [count for count in samples if count is not None]
-    return Steps(
-        count=len(durations_ms),
-        excluded=excluded,
-        mean_ms=float(durations_ms.mean()),
-        p50_ms=float(np.percentile(durations_ms, 50)),
-        p95_ms=float(np.percentile(durations_ms, 95)),
-        per_second=len(durations_ms) / seconds if seconds else None,
-        samples_per_second=sum(known) / seconds if seconds and len(known) == len(durations_ms) else None,
+def _is_trained_on(delivery: Delivery) -> bool:
+    """Tell whether a batch may be trained on: by the trainer, without one by the grad mode."""
+    return delivery.phase == _TRAINING if delivery.phase else delivery.grad
+
+
+def _cuts(deliveries: list[Delivery], passes: dict[PassKey, Pass], rounds: Rounds) -> list[Cut]:
+    """Cut at the first delivery after a round; at each delivery where the thread makes no rounds.
+
+    A loop that takes batches ahead works on its last ones after the loader has said that there is no more:
+    that call cuts, too, if rounds lie on both sides of it.
+    """
+    if not rounds.times_ns:
+        return [Cut(delivery.delivered_ns, delivery) for delivery in deliveries]
+    by_pass: dict[PassKey, list[Delivery]] = defaultdict(list)
+    for delivery in deliveries:
+        by_pass[delivery.of_pass].append(delivery)
+    starts = sorted(own[0].delivered_ns for own in by_pass.values())
+    cuts: list[Cut] = []
+    for key, own in sorted(by_pass.items(), key=lambda item: item[1][0].delivered_ns):
+        first = len(cuts)
+        for delivery in own:
+            if not cuts or rounds.between(cuts[-1].time_ns, delivery.delivered_ns):
+                cuts.append(Cut(delivery.delivered_ns, delivery))
+        exhausted = passes[key].exhausted_ns
+        if exhausted is not None and len(cuts) - first < len(own):
+            next_ns = first_at(starts, exhausted[1]) or max(rounds.times_ns[-1], exhausted[1])
+            if rounds.between(cuts[-1].time_ns, exhausted[0]) and rounds.between(exhausted[1], next_ns):
+                cuts.append(Cut(exhausted[1], own[-1]))
+        if len(cuts) - first == len(own):  # each works on one batch, perhaps on one taken ahead
+            cuts[first:] = [Cut(cut.time_ns, item) for cut, item in zip(cuts[first:], own, strict=True)]
+    return cuts
+
+
+def _explains(cuts: list[Cut], rounds: Rounds) -> bool:
+    """Tell whether the cuts account for the rounds: as many between any two of them, but for few.
+
+    Rounds that no delivery precedes train on batches from elsewhere. Of backward passes and optimizers, one
+    kind has to be regular: with accumulation these are the backward passes, with critics their optimizer's.
+    """
+    times = [cut.time_ns for cut in cuts]
+    for series in rounds.series:
+        if not series:
+            continue
+        per_cut = Counter(bisect_right(times, time_ns) for time_ns in series)
+        closed = [per_cut[number] for number in range(1, len(times))]
+        usual = Counter(closed or [per_cut[len(times)]]).most_common(1)[0][0]
+        strays = per_cut[0] + sum(abs(count - usual) for count in closed)
+        strays += max(0, per_cut[len(times)] - usual)
+        if usual and strays <= max(_FEW, _SHARE * len(series)):
+            return True
+    return False
+
+
+def _by_rounds(
+    thread: TrainingThread, loaders: list[LoaderRun], primary: LoaderRun | None, cuts: list[Cut]
+) -> Loop:
+    """Make the loop of a thread whose own deliveries do not account for its rounds."""
+    rounds_ns = thread.rounds.steps_ns
+    why = ""
+    if not thread.handed and not thread.handing:
+        taken = sum(len(loader.deliveries) for loader in loaders)
+        if primary is None and thread.unhanded:
+            why = _unhanded(thread)
+        elif primary is None:
+            why = f"the program trained {len(rounds_ns)} times, and no loader that is known delivered to it"
+        else:
+            why = f"the program trained {len(rounds_ns)} times, and its loaders delivered {taken} batches"
+    if primary is None or 2 * len(cuts) < len(rounds_ns):
+        cuts = [Cut(time_ns) for time_ns in rounds_ns]
+        primary = _most(loaders, thread.handed) or primary or _fed(loaders, thread)
+    return Loop(primary, _steps(cuts, thread, loaders, primary), len(cuts), False, why, thread)
+
+
+def _unhanded(thread: TrainingThread) -> str:
+    """Say why batches that another thread took, and handed over unseen, leave the wait unknown."""
+    slept = thread.off_cpu_fraction
+    if slept is not None and slept <= _SHARE:
+        return ""  # it never slept: it waited for no one
+    return "another thread takes the batches, and how it hands them over cannot be seen"
+
+
+def _most(loaders: list[LoaderRun], deliveries: list[Delivery]) -> LoaderRun | None:
+    counts = Counter(delivery.loader for delivery in deliveries)
+    return max(
+        (loader for loader in loaders if counts[loader.number]),
+        key=lambda loader: counts[loader.number],
+        default=None,
     )
+
+
+def _fed(loaders: list[LoaderRun], thread: TrainingThread) -> LoaderRun | None:
+    """The loader with most batches of other threads, which are handed over without a wait."""
+    others = thread.handing | thread.unhanded
+    return _most(loaders, [item for loader in loaders for item in loader.deliveries if item.tid in others])
+
+
+def _marked(marks: list[int], thread: TrainingThread, loaders: list[LoaderRun]) -> Loop:
+    """Make a step from each mark to the next; loaders that evaluate are no source of theirs."""
+    sources = {loader.number for loader in loaders if loader.kind == "other"}
+    awaited = [item for item in [*thread.asked, *thread.handed] if item.loader in sources or item.handed_over]
+    primary = _most(loaders, awaited)
+    awaited.sort(key=lambda item: item.delivered_ns)
+    times = [item.delivered_ns for item in awaited]
+    steps = []
+    for start_ns, end_ns in pairwise(marks):
+        own = tuple(awaited[bisect_left(times, start_ns) : bisect_left(times, end_ns)])
+        samples = _sum([item.samples for item in own]) if own else None
+        steps.append(Step(None, start_ns, end_ns, own, (), samples))
+    why = "" if primary else "its steps are marked, and nothing tells what the loop takes batches from"
+    return Loop(primary, steps, len(marks), True, why, thread)
+
+
+def _steps(
+    cuts: list[Cut], thread: TrainingThread, loaders: list[LoaderRun], primary: LoaderRun | None
+) -> list[Step]:
+    """Make the closed steps, from cut to cut, less evaluation passes."""
+    left_out = _evaluations(cuts, thread, loaders, primary)
+    left_out_starts = [start_ns for start_ns, _ in left_out]
+    awaited = sorted([*thread.asked, *thread.handed], key=lambda item: item.delivered_ns)
+    times = [item.delivered_ns for item in awaited]
+    steps = []
+    for cut, following in pairwise(cuts):
+        start_ns, end_ns = cut.time_ns, following.time_ns
+        first, behind = bisect_left(left_out_starts, start_ns), bisect_left(left_out_starts, end_ns)
+        evaluation = tuple(left_out[first:behind])
+        inside = awaited[bisect_right(times, start_ns) : bisect_right(times, end_ns)]
+        own = tuple(item for item in inside if not _is_inside(item, evaluation))
+        taken = awaited[bisect_left(times, start_ns) : bisect_left(times, end_ns)]
+        taken = [item for item in taken if not _is_inside(item, evaluation)]
+        steps.append(Step(cut.delivery, start_ns, end_ns, own, evaluation, _samples(cut, taken)))
+    return steps
+
+
+def _is_inside(item: Delivery, intervals: tuple[Interval, ...]) -> bool:
+    return any(start_ns < item.delivered_ns <= end_ns for start_ns, end_ns in intervals)
+
+
+def _samples(cut: Cut, taken: list[Delivery]) -> int | None:
+    """Sum up the samples of the batches of a step; None where those of one are unknown, or without any."""
+    opening = cut.delivery
+    counts = [item.samples for item in taken]
+    if opening is not None and cut.time_ns != opening.delivered_ns:  # taken ahead: it works on another one
+        others = [item.samples for item in taken if item.loader != opening.loader]
+        counts = [opening.samples, *others]
+    return _sum(counts) if counts else None
+
+
+def _sum(counts: list[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def _evaluations(
+    cuts: list[Cut], thread: TrainingThread, loaders: list[LoaderRun], primary: LoaderRun | None
+) -> list[Interval]:
+    """Find the evaluation passes: from their first ask to the primary's next one, inside one step each.
+
+    The trainer says so, or the pass lies whole in a step, ended or gave two batches or more, and nothing was
+    trained during it.
+    """
+    times = [cut.time_ns for cut in cuts]
+    opening = {cut.delivery.of_pass for cut in cuts if cut.delivery is not None}
+    asked = {(item.loader, *item.of_pass) for item in thread.asked}
+    next_asks = _asks(primary, opening, thread)
+    found: list[Interval] = []
+    by_trainer = any(cut.delivery is not None and cut.delivery.phase for cut in cuts)
+    for loader in loaders:
+        for key, each in loader.passes.items():
+            own = (loader.number, *key) in asked or (not each.batches and each.exhausted_ns is not None)
+            if not own or (loader is primary and key in opening):
+                continue
+            at = bisect_right(times, each.asked_ns) - 1
+            if at < 0 or at + 1 >= len(times):
+                continue
+            start_ns = each.start_ns if each.start_ns >= times[at] else each.asked_ns
+            whole = each.end_ns <= times[at + 1]
+            told = by_trainer and each.phase is not None and each.phase != _TRAINING
+            complete = each.exhausted_ns is not None or each.batches > 1
+            trained = thread.rounds.between(each.asked_ns, each.end_ns)
+            if told or (whole and complete and not trained):
+                next_ns = first_at(next_asks, each.end_ns)
+                end_ns = min(next_ns if next_ns is not None else each.end_ns, times[at + 1])
+                found.append((start_ns, max(start_ns, end_ns)))
+    return _merged(found)
+
+
+def _asks(primary: LoaderRun | None, opening: set[PassKey], thread: TrainingThread) -> list[int]:
+    """When the primary's passes that train were begun and asked, and when waits for a hand-over began."""
+    found = [item.wait_start_ns for item in thread.handed]
+    if primary is not None and opening:
+        found += [item.wait_start_ns for item in primary.deliveries if item.of_pass in opening]
+        for key in opening & primary.passes.keys():
+            each = primary.passes[key]
+            found += [each.start_ns, *([each.exhausted_ns[0]] if each.exhausted_ns else [])]
+    return sorted(found)
+
+
+def _merged(found: list[Interval]) -> list[Interval]:
+    merged: list[Interval] = []
+    for start_ns, end_ns in sorted(found):
+        if merged and start_ns < merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], end_ns)
+        else:
+            merged.append((start_ns, end_ns))
+    return merged

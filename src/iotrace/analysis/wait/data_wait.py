@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import msgspec
@@ -11,7 +11,7 @@ from iotrace.analysis.device.compute import exposed_by_kernels
 from iotrace.analysis.loop.deliveries import Step
 from iotrace.analysis.loop.loaders import delay_ms, production_ms
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import DataWait, FileCost, System, WorstBatch, unknown
+from iotrace.analysis.results import DataWait, FileCost, LoaderWait, System, WorstBatch, unknown
 from iotrace.analysis.wait.waits import CAUSES, Explained, behind_ready_ns
 
 # XProf's bounds of the share of a step that waits for input.
@@ -25,10 +25,10 @@ _HELD_BACK = 0.1  # of the CPU quota's periods: below, bursts alone use it up
 
 def data_wait(analysis: RankAnalysis, system: System) -> DataWait:
     """Sum up the data wait of the measured steps; all None or empty without any."""
-    primary, kept = analysis.primary, analysis.kept
+    source, kept = analysis.source, analysis.kept
     total_ns = sum(step.duration_ns for step in kept)
-    if primary is None or not total_ns:
-        return unknown(DataWait, causes_ms={}, files=[], worst_batches=[])
+    if source is None or not total_ns or analysis.loop.unknown_why:
+        return unknown(DataWait, causes_ms={}, by_loader=[], files=[], worst_batches=[])
     waits = analysis.measured_waits
     raw_ns = sum(step.wait_ns for step in kept)
     by_kernels = exposed_by_kernels(analysis.compute, analysis.loop.steps)
@@ -42,11 +42,22 @@ def data_wait(analysis: RankAnalysis, system: System) -> DataWait:
         stall_fraction=exposed.fraction,
         verdict=verdict(raw_ns / total_ns),
         causes_ms={cause: sum(item.causes[cause] for item in waits) / len(kept) / 1e6 for cause in CAUSES},
+        by_loader=_by_loader(waits, len(kept)),
         too_few_workers=_too_few_workers(analysis, raw_ns / total_ns, system),
-        behind_ready_ms=behind_ready_ns(primary.deliveries, waits) / len(kept) / 1e6,
+        behind_ready_ms=behind_ready_ns(source.deliveries, analysis.source_waits) / len(kept) / 1e6,
         files=_file_costs(waits, len(kept)),
         worst_batches=_worst(waits),
     )
+
+
+def _by_loader(waits: list[Explained], steps: int) -> list[LoaderWait]:
+    totals_ns: Counter[int] = Counter()
+    for item in waits:
+        totals_ns[item.delivery.loader] += item.delivery.wait_ns
+    return [
+        LoaderWait(loader=loader, raw_ms=total_ns / steps / 1e6)
+        for loader, total_ns in sorted(totals_ns.items())
+    ]
 
 
 def verdict(wait_fraction: float) -> str:
@@ -91,19 +102,19 @@ def _mean(timed: Sequence[tuple[int, int]], source: str) -> ExposedWait:
 
 def _too_few_workers(analysis: RankAnalysis, fraction: float, system: System) -> bool | None:
     """Find more production than workers manage within the compute time, waited for, and a spare core."""
-    primary, kept = analysis.primary, analysis.kept
-    if primary is None or primary.description.wrapped:
+    source, kept = analysis.source, analysis.kept
+    if source is None or source.description.wrapped:
         return None  # who makes its batches, and with how many hands, is not known
     core_is_free = _core_free(analysis, system)
     if 100 * fraction < MODERATELY_PERCENT:
         return False
     if unmade_fraction(analysis.measured_waits) < _UNMADE or core_is_free is False:
         return False
-    made_in_ms = production_ms(primary.deliveries)
+    made_in_ms = production_ms(source.deliveries)
     if made_in_ms is None or core_is_free is None:
         return None
     compute_ms = sum(step.duration_ns - step.wait_ns for step in kept) / len(kept) / 1e6
-    workers = primary.description.workers
+    workers = source.description.workers
     return workers == 0 or made_in_ms / workers > compute_ms
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from iotrace.analysis.intervals import Coverage
-from iotrace.analysis.loop.deliveries import Step
 from iotrace.analysis.results import RegionResult
 from iotrace.analysis.wait.production import outermost
 from iotrace.analysis.wait.waits import Explained, split_wait
@@ -26,33 +25,29 @@ class _Region(msgspec.Struct):
     in_production: bool = False
 
 
-def regions_of(rank: Rank, kept: list[Step], explained: list[Explained]) -> list[RegionResult]:
-    """Sum up the regions of a rank's processes, longest first.
-
-    `explained` are the primary loader's waits, `kept` the measured steps.
-    """
-    measured = {delivery.number for step in kept for delivery in step.awaited}
+def regions_of(rank: Rank, steps: int, waits: list[Explained]) -> list[RegionResult]:
+    """Sum up the regions of a rank's processes, longest first; `waits` are those of the measured `steps`."""
     made_by: dict[int, list[Explained]] = defaultdict(list)
-    for item in explained:
+    for item in waits:
         if item.delivery.taken_ns and item.delivery.prepared_ns:
             made_by[item.delivery.pid or rank.main.pid].append(item)
     found: dict[str, _Region] = defaultdict(_Region)
     for process in rank.processes:
-        _add(process, made_by[process.pid], measured, found)
+        _add(process, made_by[process.pid], found)
     results = [
         RegionResult(
             name=name,
             count=region.count,
             ms_total=region.wall_ns / 1e6,
             cpu_ms_total=region.cpu_ns / 1e6,
-            wait_ms=region.wait_ns / len(kept) / 1e6 if region.in_production and kept else None,
+            wait_ms=region.wait_ns / steps / 1e6 if region.in_production and steps else None,
         )
         for name, region in found.items()
     ]
     return sorted(results, key=lambda result: -result.ms_total)
 
 
-def _add(process: Process, made: list[Explained], measured: set[int], found: dict[str, _Region]) -> None:
+def _add(process: Process, made: list[Explained], found: dict[str, _Region]) -> None:
     """Add one process's regions; `made` are the waits for batches that it made."""
     regions = process.spans[process.spans["kind"] == KIND_REGION]
     names = np.array([process.texts.get(number, "?") for number in regions["name"].tolist()])
@@ -70,7 +65,6 @@ def _add(process: Process, made: list[Explained], measured: set[int], found: dic
             region.wait_ns += sum(
                 share * split_wait(item.delivery)[2]
                 for share, item in zip(shares.tolist(), made, strict=True)
-                if item.delivery.number in measured
             )
 
 

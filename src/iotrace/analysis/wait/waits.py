@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -37,28 +38,77 @@ class Explained(msgspec.Struct, frozen=True):
         return max(CAUSES, key=lambda name: self.causes[name])
 
 
-def explain(session: Session, rank: Rank, deliveries: list[Delivery]) -> list[Explained]:
-    """Explain every delivery's wait, in the order given."""
+def explain(
+    session: Session, rank: Rank, deliveries: list[Delivery], inner: Sequence[Sequence[Explained]] = ()
+) -> list[Explained]:
+    """Explain every delivery's wait, in the order given.
+
+    `inner` has the waits that lie inside each, where a wrapped source asks other loaders.
+    """
+    inner = inner or [()] * len(deliveries)
     compositions: list[_Composed | None] = [None] * len(deliveries)
     by_pid = {process.pid: process for process in rank.processes}
-    made_by: dict[tuple[int, int | None], list[int]] = defaultdict(list)
-    for number, delivery in enumerate(deliveries):
+    made_by: dict[tuple[int, int | None], list[_Window]] = defaultdict(list)
+    for number, (delivery, within) in enumerate(zip(deliveries, inner, strict=True)):
         if delivery.taken_ns and delivery.prepared_ns:
-            made_by[(delivery.pid or rank.main.pid, delivery.inline_tid)].append(number)
+            made_by[delivery.pid or rank.main.pid, delivery.inline_tid] += _windows(delivery, number, within)
     for (pid, tid), own in made_by.items():
         process = by_pid[pid]
-        own.sort(key=lambda number: deliveries[number].taken_ns or 0)
-        starts = np.array([deliveries[number].taken_ns for number in own], dtype=np.int64)
-        ends = np.array([deliveries[number].prepared_ns for number in own], dtype=np.int64)
+        own.sort()
+        starts, ends = np.array([window[:2] for window in own], dtype=np.int64).T
         calls = session.calls_of(process)
         if tid is None:
             mapped_files = _mapped_files(session, process)
             made = compose(process, calls, session.paths, starts, ends, mapped_files)
         else:
             made = compose_inline(process, calls, session.paths, starts, ends, tid)
-        for number, parts, files in zip(own, made.parts.tolist(), made.files, strict=True):
-            compositions[number] = parts, files
-    return [_explain(*pair) for pair in zip(deliveries, compositions, strict=True)]
+        for (_, _, number), parts, files in zip(own, made.parts.tolist(), made.files, strict=True):
+            compositions[number] = _sum_up(compositions[number], parts, files)
+    return [_explain(*each) for each in zip(deliveries, compositions, inner, strict=True)]
+
+
+def hand_over(delivery: Delivery, taken: Explained) -> Explained:
+    """Explain the wait for a batch that another thread handed over: `taken` is that thread's wait for it.
+
+    What made the batch is that wait and what the thread did with the batch afterwards, which is unknown; the
+    hand-over is charged pro rata to both.
+    """
+    after_ns = max(0, delivery.delivered_ns - taken.delivery.delivered_ns)
+    weights = [float(taken.causes[cause]) for cause in CAUSES[:-1]]
+    weights.append(float(taken.causes["unknown"] + after_ns))
+    causes = dict(zip(CAUSES, split_exactly(delivery.wait_ns, weights), strict=True))
+    causes["unknown"] += delivery.wait_ns - sum(causes.values())
+    whole_ns = sum(weights)
+    scale = delivery.wait_ns / whole_ns if whole_ns else 0.0
+    return Explained(delivery, causes, _scaled(taken.files, scale))
+
+
+_Window = tuple[int, int, int]  # start and end in ns; the number of the delivery that it makes
+
+
+def _windows(delivery: Delivery, number: int, inner: Sequence[Explained]) -> list[_Window]:
+    """Cut the production of a delivery into what lies outside the waits inside of it."""
+    assert delivery.taken_ns is not None
+    assert delivery.prepared_ns is not None
+    windows, start_ns = [], delivery.taken_ns
+    for wait in sorted(inner, key=lambda item: item.delivery.wait_start_ns):
+        windows.append((start_ns, wait.delivery.wait_start_ns, number))
+        start_ns = wait.delivery.delivered_ns
+    return [*windows, (start_ns, max(start_ns, delivery.prepared_ns), number)]
+
+
+def _sum_up(before: _Composed | None, parts: list[float], files: dict[str, list[float]]) -> _Composed:
+    if before is None:
+        return parts, files
+    summed = dict(before[1])
+    for path, (read, decode) in files.items():
+        costs = summed.get(path, [0.0, 0.0])
+        summed[path] = [costs[0] + read, costs[1] + decode]
+    return [one + other for one, other in zip(before[0], parts, strict=True)], summed
+
+
+def _scaled(files: dict[str, list[float]], scale: float) -> dict[str, list[float]]:
+    return {path: [read * scale, decode * scale] for path, (read, decode) in files.items()}
 
 
 def _mapped_files(session: Session, process: Process) -> list[str]:
@@ -77,21 +127,24 @@ def _mapped_files(session: Session, process: Process) -> list[str]:
     return sorted(files)
 
 
-def _explain(delivery: Delivery, composed: _Composed | None) -> Explained:
-    causes = dict.fromkeys(CAUSES, 0)
+def _explain(delivery: Delivery, composed: _Composed | None, inner: Sequence[Explained]) -> Explained:
+    causes = {cause: sum(wait.causes[cause] for wait in inner) for cause in CAUSES}
     if composed is None:
-        causes["unknown"] = delivery.wait_ns
+        causes["unknown"] += delivery.wait_ns - sum(causes.values())
         return Explained(delivery, causes)
     composition, files = composed
     startup, queued, production, transport = split_wait(delivery)
-    causes.update(startup=startup, queued=queued, transport=transport)
+    production -= sum(causes.values())
+    for name, part in (("startup", startup), ("queued", queued), ("transport", transport)):
+        causes[name] += part
     split = split_exactly(production, composition)
     for name, part in zip(PARTS, split, strict=True):
         causes[name] += part
     causes["unknown"] += production - sum(split)
     whole = sum(composition)
-    scale = production / whole if whole > 0 else 0.0
-    by_file = {path: [read * scale, decode * scale] for path, (read, decode) in files.items()}
+    by_file = _scaled(files, production / whole if whole > 0 else 0.0)
+    for wait in inner:
+        _, by_file = _sum_up(([], by_file), [], wait.files)
     return Explained(delivery, causes, by_file)
 
 

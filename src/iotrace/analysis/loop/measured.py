@@ -1,0 +1,125 @@
+"""Which steps figures are made of, how long they took, how many samples they had."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from iotrace.analysis.loop.deliveries import Step
+from iotrace.analysis.results import Excluded, Steps, unknown
+from iotrace.sources.processes import Process
+from iotrace.sources.records import TorchProgram, TorchProgramTrace, TorchWindow
+
+Interval = tuple[int, int | None]  # ns; an end of None: to the end of the run
+_PREPARES = "_prepare_profiler"  # what torch's profilers call to begin their warm-up
+
+
+def measured(
+    steps: list[Step], workers: int, windows_ns: Sequence[Interval] = (), program_ns: Sequence[Interval] = ()
+) -> tuple[list[Step], Excluded]:
+    """Choose the steps that figures are made of, and count what is left out.
+
+    Left out are the very first step, those that await a worker's first batch of the run, and those that a
+    profiler touched: iotrace's, in `windows_ns`, or the program's own, in `program_ns`. A program that
+    profiles its whole loop always runs so: where no step is left otherwise, the latter are measured.
+    """
+    kept, excluded = _untouched(steps, workers, [*windows_ns, *program_ns])
+    return (kept, excluded) if kept else _untouched(steps, workers, windows_ns)
+
+
+def _untouched(
+    steps: list[Step], workers: int, profiled_ns: Sequence[Interval]
+) -> tuple[list[Step], Excluded]:
+    kept: list[Step] = []
+    warmup = profiled = 0
+    for step in steps[1:]:
+        opening = steps[0].delivery or next(iter(steps[0].awaited), None)
+        if opening is not None and any(
+            awaited.epoch == opening.epoch and awaited.index < workers for awaited in step.awaited
+        ):
+            warmup += 1
+        elif any(
+            start_ns < step.end_ns and (end_ns is None or step.start_ns < end_ns)
+            for start_ns, end_ns in profiled_ns
+        ):
+            profiled += 1
+        else:
+            kept.append(step)
+    return kept, Excluded(first=min(1, len(steps)), warmup=warmup, profiled=profiled)
+
+
+def profiled_intervals(process: Process) -> list[Interval]:
+    """Find when a window of the torch profiler was open or being written; None where its end is not known.
+
+    Profiling slows every step that it touches, so none of them is measured.
+    """
+    intervals: dict[int, Interval] = {}
+    for record in process.of_type(TorchWindow):
+        start_ns = process.clock.to_session_ns(record.mono_ns)
+        end_ns = process.clock.to_session_ns(record.mono_ns + record.duration_ns)
+        first_ns = intervals[record.window][0] if record.window in intervals else start_ns
+        # A warm-up that a fork ended may begin again: open once more.
+        is_open = record.event in ("warmup", "active")
+        intervals[record.window] = (first_ns, None if is_open else end_ns)
+    return list(intervals.values())
+
+
+def program_intervals(process: Process) -> list[Interval]:
+    """Find when the program's own torch profiler warmed up and recorded, and when exports ended."""
+    records = [record for record in process.of_type(TorchProgramTrace) if record.path]
+    copied = {record.path for record in records}
+    spans = [
+        span
+        for trace in (process.windows.traces if copied else [])
+        if trace.path.name in copied and trace.base_ns is not None and (span := trace.span_ns()) is not None
+    ]
+    prepared = [
+        process.clock.to_session_ns(record.mono_ns)
+        for record in process.of_type(TorchProgram)
+        if _PREPARES in record.what
+    ]
+    intervals: list[Interval] = list(with_warm_up(spans, prepared))
+    for record in process.of_type(TorchProgramTrace):
+        # The copy is made at the end of the export, in the same step.
+        start_ns = process.clock.to_session_ns(record.mono_ns)
+        intervals.append((start_ns, start_ns + record.duration_ns))
+    return intervals
+
+
+def with_warm_up(spans: list[tuple[int, int]], prepared: list[int]) -> list[tuple[int, int]]:
+    """Extend recorded `spans`, in order of time, to the last preparation before each that is its own."""
+    found: list[tuple[int, int]] = []
+    free_ns = 0
+    for start_ns, end_ns in spans:
+        own = [time_ns for time_ns in prepared if free_ns < time_ns <= start_ns]
+        found.append((max(own, default=start_ns), end_ns))
+        free_ns = end_ns
+    return found
+
+
+def summarise(
+    durations_ns: Sequence[int],
+    samples: Sequence[int | None],
+    excluded: Excluded,
+    begun: int | None,
+    unknown_why: str = "",
+) -> Steps:
+    """Sum up measured steps by their lengths and samples; no mean where no step is measured."""
+    why = unknown_why or None
+    if not len(durations_ns):
+        return unknown(Steps, count=0, begun=begun, unknown_why=why, excluded=excluded)
+    durations_ms = np.array(durations_ns) / 1e6
+    seconds = float(durations_ms.sum()) / 1e3
+    known = [count for count in samples if count is not None]
+    return Steps(
+        count=len(durations_ms),
+        begun=begun,
+        unknown_why=why,
+        excluded=excluded,
+        mean_ms=float(durations_ms.mean()),
+        p50_ms=float(np.percentile(durations_ms, 50)),
+        p95_ms=float(np.percentile(durations_ms, 95)),
+        per_second=len(durations_ms) / seconds if seconds else None,
+        samples_per_second=sum(known) / seconds if seconds and len(known) == len(durations_ms) else None,
+    )

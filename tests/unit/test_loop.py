@@ -1,0 +1,188 @@
+"""The training loop's steps and waits, for the shapes that loops have: records made by hand.
+
+A shape is a text of events, one a column: `a` a batch of loader a (1 ms of wait), `A` the end of its pass;
+`t` training (2 ms: a backward pass and an optimizer's step), `u` a second optimizer's, `v` a backward pass
+alone; `.` 1 ms of something else; `q` a wait of 1 ms for another thread, `p` a batch that this thread takes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from iotrace.analysis.loop.join import loaders_of
+from iotrace.analysis.loop.steps import Loop, loop_of
+from iotrace.sources.clocks.session_clock import Clock
+from iotrace.sources.processes import SPAN_DTYPE, Process
+from iotrace.sources.records import (
+    BatchRecord,
+    Blocked,
+    Identity,
+    IteratorEnd,
+    IteratorStart,
+    Record,
+    Round,
+)
+from iotrace.sources.session import Rank
+
+MS = 1_000_000
+MAIN, OTHER = 1, 2
+NO_GRAD = "e"  # a loader that is iterated with grad disabled
+
+
+class Program:
+    """Records of a program, made event by event."""
+
+    def __init__(self, anew: str = "") -> None:
+        self.records: list[Record] = []
+        self.now = 0
+        self.rounds = 0
+        self.cpu = 0
+        self.passes: dict[str, tuple[int, int]] = {}  # by loader: its iterator, its batches so far
+        self.iterators = 0
+        self.anew = anew
+
+    def play(self, events: str) -> None:
+        for event in events:
+            getattr(
+                self,
+                {"t": "train", "u": "again", "v": "backward", ".": "idle", "q": "wait"}.get(event, "ask"),
+            )(event)
+
+    def idle(self, _: str) -> None:
+        self.now += MS
+        self.cpu += MS
+
+    def _round(self, what: str, number: int) -> None:
+        self.rounds += what == "backward"
+        self.records.append(Round(what, number, MAIN, self.now, self.cpu, 0))
+
+    def train(self, _: str) -> None:
+        self.idle("")
+        self._round("backward", 0)
+        self.idle("")
+        self._round("optimizer", 0)
+
+    def again(self, _: str) -> None:
+        self.idle("")
+        self._round("backward", 0)
+        self.idle("")
+        self._round("optimizer", 1)
+
+    def backward(self, _: str) -> None:
+        self.idle("")
+        self._round("backward", 0)
+
+    def wait(self, _: str) -> None:
+        self.now += MS
+        self.records.append(Blocked(MAIN, self.now - MS, self.now, OTHER))
+
+    def ask(self, event: str) -> None:
+        name = event.lower()
+        if name not in self.passes:
+            loader = self.iterators if name in self.anew else ord(name)
+            start = IteratorStart(
+                iterator=self.iterators,
+                loader=loader,
+                dataset=f"D{name}",
+                workers=0,
+                epoch=0,
+                generation=0,
+                mono_ns=self.now,
+                site=f"{name}:1",
+            )
+            self.records.append(start)
+            self.passes[name] = self.iterators, 0
+            self.iterators += 1
+        iterator, count = self.passes[name]
+        tid = OTHER if name == "p" else MAIN
+        began = self.now
+        if tid == MAIN:
+            self.now += MS
+        if event.isupper():
+            end = IteratorEnd(iterator, 0, "exhausted", began, self.now, self.rounds, tid)
+            self.records.append(end)
+            del self.passes[name]
+            return
+        batch = BatchRecord(
+            iterator, 0, 0, count, tid, began, self.now + (tid == OTHER), name != NO_GRAD, self.rounds
+        )
+        self.records.append(batch)
+        self.passes[name] = iterator, count + 1
+
+    def loop(self) -> Loop:
+        identity = Identity(format=1, pid=MAIN, ppid=0, role="main", clock=(0, 0, 1))
+        spans = np.zeros(0, dtype=SPAN_DTYPE)
+        rank = Rank(0, None, 0, Process(identity, Clock([[0, 0, 1]]), self.records, spans, {}), [])
+        return loop_of(rank, loaders_of(rank))
+
+
+def played(events: str, anew: str = "") -> Loop:
+    program = Program(anew)
+    program.play(events.replace(" ", ""))
+    return program.loop()
+
+
+@pytest.mark.parametrize(
+    ("shape", "begun", "step_ms", "wait_ms"),
+    [
+        ("at at at at", 4, [3, 3, 3], [1, 1, 1]),
+        ("abt abt abt", 3, [4, 4], [2, 2]),  # two loaders feed one step
+        ("abt abt bat bat", 4, [4, 5, 4], [2, 3, 2]),  # in changing order
+        ("av av avt av av avt", 6, [2, 2, 4, 2, 2], [1, 1, 1, 1, 1]),  # accumulation: a step a micro-batch
+        ("aavvt aavvt aavvt", 3, [6, 6], [2, 2]),  # deferred backward: one step
+        ("atu atu atu atu", 4, [5, 5, 5], [1, 1, 1]),  # two optimizers
+        ("at at atu at at atu", 6, [3, 3, 5, 3, 3], [1, 1, 1, 1, 1]),  # critics
+        ("att att att att", 4, [5, 5, 5], [1, 1, 1]),  # each batch is trained on twice
+        ("at at eeE at at eeE at", 5, [3, 3, 3, 3], [1, 1, 1, 1]),  # evaluation is no part of a step
+        ("at ccC at ccC at", 3, [3, 3], [1, 1]),  # ... with grad mode on, too
+        ("a.ct a.ct a.ct", 3, [5, 5], [2, 2]),  # a validation batch in each step is the loop's
+        ("at at atA at at atA", 6, [3, 3, 4, 3, 3], [1, 1, 1, 1, 1]),  # epochs: the end is the loop's time
+        ("aat at at At", 4, [4, 3, 3], [2, 1, 0]),  # a batch is taken ahead
+        ("a a a a", 4, [1, 1, 1], [1, 1, 1]),  # no training: every delivery
+        ("aabt aabt aabt", 3, [5, 5], [3, 3]),  # a step that takes several batches of one loader
+    ],
+)
+def test_steps_are_cut_where_the_loop_cuts_them(
+    shape: str, begun: int, step_ms: list[int], wait_ms: list[int]
+) -> None:
+    loop = played(shape)
+    assert loop.unknown_why == ""
+    assert loop.begun == begun
+    assert [step.duration_ns / MS for step in loop.steps] == step_ms
+    assert [step.wait_ns / MS for step in loop.steps] == wait_ms
+
+
+def test_a_loader_made_anew_each_epoch_is_one_loader() -> None:
+    loop = played("at at atA at at atA at", anew="a")
+    assert loop.primary is not None
+    assert (loop.primary.epochs, len(loop.primary.deliveries), loop.begun) == (3, 7, 7)
+    assert [delivery.epoch for delivery in loop.primary.deliveries] == [0, 0, 0, 1, 1, 1, 2]
+
+
+def test_batches_that_another_thread_takes_are_waited_for_at_the_hand_over() -> None:
+    loop = played("pqt pqt p.t pqt pqt")
+    assert loop.unknown_why == ""
+    assert loop.begun == 5
+    assert [step.wait_ns / MS for step in loop.steps] == [1, 0, 1, 1]
+
+
+def test_the_wait_is_unknown_where_batches_come_by_a_way_that_is_not_seen() -> None:
+    program = Program()
+    for _ in range(5):
+        program.play("p")
+        program.now += MS  # asleep, for whatever
+        program.play("t")
+    loop = program.loop()
+    assert "cannot be seen" in loop.unknown_why
+    assert loop.begun == 5
+
+
+def test_a_thread_that_never_slept_waited_for_no_one() -> None:
+    assert played("p.t p.t p.t p.t").unknown_why == ""
+
+
+def test_the_wait_is_unknown_where_the_loop_trains_on_what_no_loader_delivered() -> None:
+    loop = played("at at at at" + "t" * 20)
+    assert loop.unknown_why == "the program trained 24 times, and its loaders delivered 4 batches"
+    assert loop.begun == 24
