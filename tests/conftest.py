@@ -10,8 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.runs import UNET, Run, run_traced
+
+# The same examples on every machine, whatever its load: a new one is looked for with --slow.
+settings.register_profile("same", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+settings.register_profile("new", deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -20,7 +25,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--mutations", type=int, help="how many damaged traces are merged (1500; 5000 if slow)")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("new" if config.getoption("--slow") else "same")
     # A shell's background job ignores Ctrl-C, and would pass that on to the commands that tests interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -45,7 +45,8 @@ def fit(
 
     Repeated medians (Siegel 1982): up to half of the matches may be off, and they may all be off to the same
     side, as a rank that ends a collective late is. A drift counts where its slope is five standard errors
-    (more with few matches) from zero, the median of the absolute residuals falls by a tenth, and no clock is too bad for it.
+    (more with few matches) from zero, the median of the absolute residuals falls by a tenth, and no clock is
+    too bad for it.
 
     The bound is the 95th percentile of the absolute residuals, plus two standard errors of the line (more
     with few matches) at the end of the trace (`first_ns`, `last_ns`, by the other clock) where it is largest.
@@ -72,7 +73,7 @@ def fit(
         tilted = np.abs(values - sloped_level - found * (times - centre))
         noise = _noise(tilted, values)
         error = _MEDIAN_ERROR * noise / float(np.sqrt(np.square(times - times.mean()).sum()))
-        seen = abs(found) > _STANDARD_ERRORS * (1 + 5 / count) * error
+        seen = abs(found) > _STANDARD_ERRORS * (1 + 10 / count) * error
         if seen and float(np.median(tilted)) <= _IMPROVEMENT * float(np.median(flat)):
             if abs(found) <= steepest:
                 slope, slope_error = found, error
