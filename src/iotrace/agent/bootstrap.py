@@ -30,14 +30,14 @@ READ_PATH_MODULES = (
 # The modules in which libraries define their loaders: the keys of `agent.loaders.table`.
 LOADER_MODULES = (
     "accelerate.data_loader",
-    "fastai.data.load",
+    *("datasets.arrow_dataset", "datasets.iterable_dataset", "fastai.data.load"),
     "grain._src.python.data_loader",
-    "monai.data.thread_buffer",
+    *("monai.data.thread_buffer", "nvidia.dali.plugin.base_iterator", "ray.data.iterator"),
     *[f"spdl.{name}" for name in ("pipeline._pipeline", "dataloader._dataloader")],
     *[f"spdl.dataloader.{name}" for name in ("_cache_dataloader", "_pytorch_dataloader")],
+    "tensorflow.python.data.ops.dataset_ops",
     *[f"torch_geometric.loader.{name}" for name in ("link_loader", "node_loader", "prefetch", "zip_loader")],
-    "torchdata.nodes.loader",
-    "webdataset.pipeline",
+    *("torchdata.nodes.loader", "ultralytics.data.build", "webdataset.pipeline"),
 )
 STATEFUL_LOADER = "torchdata.stateful_dataloader"
 LIGHTNING_PROFILERS = ("pytorch_lightning.profilers.pytorch", "lightning.pytorch.profilers.pytorch")
@@ -116,6 +116,7 @@ def _hooks(recorder: Recorder, session: str, settings: dict[str, str]) -> dict[s
         **dict.fromkeys(TRAINER_MODULES, _hook("lightning", "hook_trainer", recorder)),
         **{name: _hook("readpaths.libraries", "hook_library", recorder, name) for name in READ_PATH_MODULES},
         **{name: _hook("loaders.record", "hook_loaders", recorder, name) for name in LOADER_MODULES},
+        "grain._src.python.dataset.dataset": _hook("loaders.grain", "hook_datasets", recorder),
         f"{STATEFUL_LOADER}.worker": _hook("dataloader.worker", "hook_worker_loop", recorder),
         f"{STATEFUL_LOADER}.stateful_dataloader": _hook("loaders.stateful", "hook_stateful", recorder),
     }

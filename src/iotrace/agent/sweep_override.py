@@ -108,6 +108,9 @@ def hook_override(module: Any, recorder: Recorder, override: Override) -> None:
     global in_force
     in_force = _Overriding(recorder, override, module.torch.is_grad_enabled)
     in_force.hook_iteration(module.DataLoader, "__iter__")
+    in_force.hook_iteration(
+        module.DataLoader, "_get_iterator"
+    )  # of subclasses with an `__iter__` of their own
     in_force.hook_making(module._BaseDataLoaderIter)
 
     def make_next(original: Any) -> Any:
@@ -176,7 +179,11 @@ def _exhaust(state: _Training, recorder: Recorder) -> None:
             recorder.records.append({"type": "ended", "empty": state.empty})
             _print(f"the program iterated {state.empty} times without a batch: it is ended here")
             raise SystemExit(0)
-    raise StopIteration
+    raise StepsDone
+
+
+class StepsDone(StopIteration):
+    """The loader has no further batch, as the sweep has its steps."""
 
 
 def _clone(batch: Any, torch: Any) -> Any:

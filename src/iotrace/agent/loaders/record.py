@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -32,15 +33,20 @@ def hook_loaders(module: Any, recorder: Recorder, name: str) -> None:
         if owner is None:
             continue
         hook_passes(owner, method, row, recorder)
-        if row.inner and os.environ.get(names.OVERRIDE_VARIABLE, ""):
+        if row.sweep and os.environ.get(names.OVERRIDE_VARIABLE, ""):
             from iotrace.agent.sweep_override import in_force
 
             if in_force is not None:
-                in_force.hook_iteration(owner, method, row.inner)
+                in_force.hook_iteration(owner, method, "" if row.sweep == "self" else row.sweep)
 
 
 def hook_passes(owner: Any, method: str, row: Row, recorder: Recorder) -> None:
     """Patch a method that returns the iterator of a pass."""
+    patch(owner, method, passes_recorded(row, recorder))
+
+
+def passes_recorded(row: Row, recorder: Recorder) -> Callable[[Any], Any]:
+    """Return what wraps a method so that the passes that it returns are recorded."""
 
     def make(original: Any) -> Any:
         def iterate(*args: Any, **kwargs: Any) -> Any:
@@ -62,7 +68,7 @@ def hook_passes(owner: Any, method: str, row: Row, recorder: Recorder) -> None:
 
         return iterate
 
-    patch(owner, method, make)
+    return make
 
 
 def _record(loader: Any, iterator: Any, row: Row, recorder: Recorder) -> Any:
@@ -128,7 +134,7 @@ def _hook_asks(kind: Any, recorder: Recorder) -> None:
 def _pass(loader: Any, iterator: Any, row: Row, recorder: Recorder) -> Pass:
     found = [each for each in (_follow(loader, path) for path in row.dataset) if each is not None]
     workers = _follow(loader, row.workers) if row.workers else 0
-    name = dataset_name(found[0]) if found else type(loader).__name__
+    name = row.name or dataset_name(found[0] if found else loader)
     return Pass(loader, iterator, name, recorder, row.library, workers if isinstance(workers, int) else 0)
 
 
@@ -136,7 +142,19 @@ def _follow(start: Any, path: str) -> Any:
     """Return what the attributes of `path` lead to; None where there is none."""
     try:
         for step in path.split("."):
-            start = start[int(step)] if step.isdigit() else getattr(start, step)
+            if step.endswith("*"):
+                start = _last(start, step[:-1])
+            else:
+                start = start[int(step)] if step.isdigit() else getattr(start, step)
     except (AttributeError, IndexError, KeyError, TypeError):
         return None
     return start
+
+
+def _last(start: Any, attribute: str) -> Any:
+    """Follow `attribute` as often as there is one."""
+    try:
+        while True:
+            start = getattr(start, attribute)
+    except (AttributeError, AssertionError):  # grain asserts that there is one
+        return start

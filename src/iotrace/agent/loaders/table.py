@@ -15,10 +15,13 @@ class Row(NamedTuple):
     library: str
     method: str  # Class.method, in the module
     # Attributes that lead from the object to what its user calls the data: the first that exists, else the
-    # object itself. An item of a list is a number.
+    # object itself. An item of a list is a number; ``name*`` is followed as often as there is one.
     dataset: tuple[str, ...] = ("dataset",)
     workers: str = ""  # likewise to how many processes or threads make its batches
-    inner: str = ""  # what a sweep overrides: the attribute that torch's iterators take for the loader
+    # What a sweep overrides, where torch's own methods do not show it: the object itself (``self``), or the
+    # attribute that torch's iterators take for the loader.
+    sweep: str = ""
+    name: str = ""  # what its user calls it, where no object says that
 
 
 ROWS: dict[str, tuple[Row, ...]] = {
@@ -27,15 +30,23 @@ ROWS: dict[str, tuple[Row, ...]] = {
         Row("accelerate", "DataLoaderDispatcher.__iter__"),
         Row("accelerate", "SkipDataLoader.__iter__"),
     ),
-    "fastai.data.load": (Row("fastai", "DataLoader.__iter__", inner="fake_l"),),
+    "datasets.arrow_dataset": (Row("datasets", "Dataset.iter", ()),),
+    "datasets.iterable_dataset": (Row("datasets", "IterableDataset.iter", ()),),
+    "fastai.data.load": (Row("fastai", "DataLoader.__iter__", sweep="fake_l"),),
     "grain._src.python.data_loader": (
         Row("grain", "DataLoader.__iter__", ("_data_source",), "_multiprocessing_options.num_workers"),
     ),
     "monai.data.thread_buffer": (Row("monai", "ThreadDataLoader.__iter__"),),
+    "nvidia.dali.plugin.base_iterator": (Row("dali", "_DaliBaseIterator.__iter__", ()),),
+    "ray.data.iterator": (Row("ray", "_IterableFromIterator.__iter__", (), name="Dataset"),),
     "spdl.dataloader._cache_dataloader": (Row("spdl", "CacheDataLoader.__iter__", ("dl",)),),
     "spdl.dataloader._dataloader": (Row("spdl", "DataLoader.__iter__", ("_src",), "_num_threads"),),
     "spdl.dataloader._pytorch_dataloader": (Row("spdl", "PyTorchDataLoader.__iter__"),),
     "spdl.pipeline._pipeline": (Row("spdl", "Pipeline.get_iterator", ()),),
+    "tensorflow.python.data.ops.dataset_ops": (
+        Row("tensorflow", "DatasetV2.__iter__", ()),
+        Row("tensorflow", "DatasetV2.as_numpy_iterator", ()),
+    ),
     "torch_geometric.loader.link_loader": (Row("torch_geometric", "LinkLoader._get_iterator", ()),),
     "torch_geometric.loader.node_loader": (Row("torch_geometric", "NodeLoader._get_iterator", ()),),
     "torch_geometric.loader.prefetch": (
@@ -43,6 +54,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
     ),
     "torch_geometric.loader.zip_loader": (Row("torch_geometric", "ZipLoader._get_iterator", ()),),
     "torchdata.nodes.loader": (Row("torchdata", "Loader.__iter__", ("root",)),),
+    "ultralytics.data.build": (Row("ultralytics", "InfiniteDataLoader.__iter__", sweep="self"),),
     "webdataset.pipeline": (
         Row("webdataset", "DataPipeline.__iter__", ("pipeline.0.dataset", "pipeline.0")),
     ),

@@ -1,0 +1,285 @@
+"""Loaders of other libraries, each with the real one: as bare, batches counted, workers and causes known."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from iotrace.analysis.rank import RankAnalysis
+from iotrace.sources.session import open_session
+from tests.support.runs import Run, run_script
+
+HEAD = """
+import time
+import numpy, torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+class Items(Dataset):
+    def __len__(self):
+        return 48
+    def __getitem__(self, index):
+        time.sleep(0.002)
+        return torch.full((4,), float(index))
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        info = torch.utils.data.get_worker_info()
+        first, every = (info.id, info.num_workers) if info else (0, 1)
+        for index in range(first, 48, every):
+            time.sleep(0.002)
+            yield torch.full((4,), float(index))
+
+def load(index):
+    time.sleep(0.002)
+    return torch.full((4,), float(index))
+"""
+
+TAIL = """
+def main():
+    weight = torch.ones(4, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], 1e-9)
+    steps, total = 0, 0.0
+    for epoch in range(EPOCHS):
+        for batch in make():
+            batch = torch.as_tensor(batch.x if hasattr(batch, "x") else batch)
+            total += float(batch[:, 0].sum())
+            (batch * weight).sum().backward()
+            optimizer.step()
+            steps += 1
+    print(steps, total)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A library's loader: what makes it, and what is known of it.
+
+    `workers` are those of torch's DataLoader, None where the library has none; `inner` are its batches.
+    """
+
+    library: str
+    module: str
+    make: str
+    workers: int | None = None
+    dataset: str = "Items"
+    steps: int = 24
+    inner: int | None = None
+    epochs: int = 2
+
+
+def made_once(call: str, imports: str) -> str:
+    """A loader that is made once and iterated in each epoch."""
+    return f"""
+{imports}
+made = []
+def make():
+    if not made:
+        made.append({call})
+    return made[0]
+"""
+
+
+ACCELERATE = """
+from accelerate import Accelerator
+from accelerate.utils import DataLoaderConfiguration
+"""
+NODES = """
+import torchdata.nodes as nodes
+def graph():
+    node = nodes.SamplerWrapper(torch.utils.data.SequentialSampler(range(48)))
+    node = nodes.ParallelMapper(node, load, num_workers=2, method="thread")
+    return nodes.Prefetcher(nodes.Mapper(nodes.Batcher(node, 4), torch.stack), 2)
+"""
+WEBDATASET = """
+import webdataset
+class Samples(Stream):
+    def __iter__(self):
+        for item in super().__iter__():
+            yield (item,)
+def joined(samples):
+    return torch.stack([sample[0] for sample in samples])
+"""
+SPDL = """
+from spdl.dataloader import DataLoader as Loader
+"""
+PIPELINE = """
+from spdl.pipeline import PipelineBuilder
+class Piped:
+    def __iter__(self):
+        builder = PipelineBuilder().add_source(range(48)).pipe(load, concurrency=2)
+        pipeline = builder.aggregate(4).pipe(torch.stack).add_sink(2).build(num_threads=2)
+        with pipeline.auto_stop():
+            yield from pipeline
+"""
+GRAIN = """
+import grain.python as grain
+class Arrays:
+    def __len__(self):
+        return 48
+    def __getitem__(self, index):
+        return load(index).numpy()
+"""
+GRAPHS = """
+from torch_geometric.data import Data
+from torch_geometric.loader import DataLoader as GraphLoader, NeighborLoader
+class Graphs(Items):
+    def __getitem__(self, index):
+        return Data(x=load(index)[None], edge_index=torch.zeros(2, 0, dtype=torch.long))
+"""
+
+CASES = {
+    "accelerate": Case(
+        "accelerate",
+        "accelerate",
+        made_once(
+            "Accelerator(cpu=True).prepare(DataLoader(Items(), batch_size=4, num_workers=2))", ACCELERATE
+        ),
+        workers=2,
+        inner=24,
+    ),
+    "accelerate-dispatcher": Case(
+        "accelerate",
+        "accelerate",
+        made_once(
+            "Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(dispatch_batches=True))"
+            ".prepare(DataLoader(Items(), batch_size=4))",
+            ACCELERATE,
+        ),
+        workers=0,
+        inner=24,
+    ),
+    "fastai": Case(
+        "fastai",
+        "fastai",
+        made_once(
+            "Loader(Items(), bs=4, num_workers=2)", "from fastai.data.load import DataLoader as Loader"
+        ),
+        workers=2,
+        inner=24,
+    ),
+    "monai-threads": Case(
+        "monai",
+        "monai",
+        made_once("Loader(Items(), batch_size=4)", "from monai.data import ThreadDataLoader as Loader"),
+        workers=0,
+        inner=24,
+    ),
+    "torchdata-nodes": Case(
+        "torchdata", "torchdata.nodes", made_once("nodes.Loader(graph())", NODES), dataset="Prefetcher"
+    ),
+    "webdataset": Case(
+        "webdataset",
+        "webdataset",
+        made_once(
+            "webdataset.WebLoader(Samples(), batch_size=2, num_workers=2)"
+            ".unbatched().batched(4, collation_fn=joined)",
+            WEBDATASET,
+        ),
+        workers=2,
+        dataset="Samples",
+        inner=48,
+    ),
+    "spdl": Case(
+        "spdl",
+        "spdl",
+        made_once(
+            "Loader(range(48), preprocessor=load, batch_size=4, aggregator=torch.stack, num_threads=2)", SPDL
+        ),
+        dataset="range",
+    ),
+    "spdl-pipeline": Case(
+        "spdl", "spdl", made_once("Piped()", PIPELINE), dataset="Pipeline", steps=12, epochs=1
+    ),
+    "grain": Case(
+        "grain",
+        "grain",
+        made_once(
+            "grain.DataLoader(data_source=Arrays(), sampler=grain.SequentialSampler(48, shard_options="
+            "grain.NoSharding()), operations=[grain.Batch(4)], worker_count=0)",
+            GRAIN,
+        ),
+        dataset="Arrays",
+    ),
+    "grain-dataset": Case(
+        "grain",
+        "grain",
+        made_once("grain.MapDataset.source(Arrays()).to_iter_dataset().batch(4)", GRAIN),
+        dataset="Arrays",
+    ),
+    "ultralytics": Case(
+        "ultralytics",
+        "ultralytics",
+        made_once(
+            "Loader(Items(), batch_size=4, num_workers=2)",
+            "from ultralytics.data.build import InfiniteDataLoader as Loader",
+        ),
+        workers=2,
+        inner=24,
+    ),
+}
+
+
+def needs(module: str) -> None:
+    """Skip where the library is not installed: the battery of programs installs all of them."""
+    try:
+        found = importlib.util.find_spec(module)
+    except ModuleNotFoundError:
+        found = None
+    if found is None:
+        pytest.skip(f"{module} is not installed")
+
+
+def program(make: str, epochs: int = 2) -> str:
+    return HEAD + make + TAIL.replace("EPOCHS", str(epochs))
+
+
+def as_bare(directory: Path, script: str) -> Run:
+    """Run the program bare and traced; both print the same, and the agent found nothing wrong."""
+    path = directory / "program.py"
+    path.write_text(script)
+    bare = subprocess.run(
+        [sys.executable, str(path)], cwd=directory, capture_output=True, text=True, timeout=280
+    )
+    assert bare.returncode == 0, bare.stderr
+    run = run_script(directory, script)
+    assert (run.code, run.stdout) == (0, bare.stdout), run.stderr
+    logs = list(run.session.glob("processes/*/agent.log"))
+    assert not logs, logs[0].read_text()
+    return run
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_loader_of_another_library(tmp_path: Path, name: str) -> None:
+    case = CASES[name]
+    needs(case.module)
+    run = as_bare(tmp_path, program(case.make, case.epochs))
+    assert run.stdout == f"{case.steps} {48 * 47 / 2 * case.epochs}\n"
+    (rank,) = run.report()["ranks"]
+    outer = [loader for loader in rank["loaders"] if loader["library"] == case.library]
+    assert [(loader["batches"], loader["dataset"]) for loader in outer] == [(case.steps, case.dataset)]
+    inner = [loader for loader in rank["loaders"] if not loader["wrapped"]]
+    assert [loader["batches"] for loader in inner] == ([] if case.inner is None else [case.inner])
+    if case.workers is not None:
+        assert inner[0]["workers"] == case.workers
+        assert_made(run, inner[0]["id"], workers=case.workers > 0)
+
+
+def assert_made(run: Run, loader: int, workers: bool) -> None:
+    """Every batch of `loader` meets its production, in a worker if it has `workers`."""
+    session = open_session(run.session)
+    (rank,) = session.ranks
+    assert bool(rank.workers) is workers
+    analysis = RankAnalysis(session, rank)
+    (found,) = [each for each in analysis.loaders if each.number == loader]
+    for item in analysis.explained(found):
+        assert item.delivery.taken_ns is not None
+        assert item.delivery.prepared_ns is not None
+        assert sum(item.causes.values()) == item.delivery.wait_ns
