@@ -89,7 +89,7 @@ def _print_rank(rank: RankReport, console: Console, several: bool) -> None:
             f"{steps.count} measured{without}: {milliseconds(steps.mean_ms)} each "
             f"(p95 {steps.p95_ms:.1f}) · {steps.per_second:.1f} steps/s{samples}",
         )
-        _print_wait(wait, steps.mean_ms, console)
+        _print_wait(rank, steps.mean_ms, console)
     print_compute(rank, console)
     if rank.overhead is not None:
         _print_overhead(rank.overhead, console)
@@ -118,9 +118,11 @@ def _print_regions(regions: list[RegionResult], console: Console) -> None:
         console.print(Text(f"{len(regions) - _MOST_REGIONS} more regions", style="dim"))
 
 
-def _print_wait(wait: DataWait, step_ms: float, console: Console) -> None:
+def _print_wait(rank: RankReport, step_ms: float, console: Console) -> None:
+    wait = rank.data_wait
     if wait.raw_ms is None or wait.raw_wait_fraction is None:
-        line(console, "data wait", "unknown")
+        why = f": {rank.steps.unknown_why}" if rank.steps.unknown_why else ""
+        line(console, "data wait", f"unknown{why}")
         return
     exposed = ""
     if wait.exposed_ms is None:
@@ -135,6 +137,10 @@ def _print_wait(wait: DataWait, step_ms: float, console: Console) -> None:
         exposed,
     )
     line(console, "data wait", text)
+    if len(wait.by_loader) > 1:
+        names = {loader.id: loader.dataset for loader in rank.loaders}
+        shares = (f"{names[item.loader]} {milliseconds(item.raw_ms)}" for item in wait.by_loader)
+        line(console, "by loader", " · ".join(shares))
     _print_causes(wait, console)
     if wait.files and wait.files[0].ms >= _WORTH_NAMING * wait.raw_ms:
         costly = wait.files[0]
