@@ -25,8 +25,8 @@ from iotrace.sources.session import Rank
 def loaders_of(rank: Rank) -> list[LoaderRun]:
     """Read the rank's loaders in the order they were first iterated.
 
-    Loaders that one line makes anew, one after the other, with the same type of dataset, batch size and
-    phase, are one loader.
+    Loaders that one line makes anew, one after the other, with the same type of dataset, batch size,
+    workers and kind, are one loader.
     """
     groups: list[list[LoaderRun]] = []
     for loader in sorted(_as_recorded(rank), key=_began_ns):
@@ -38,6 +38,9 @@ def loaders_of(rank: Rank) -> list[LoaderRun]:
     return [_as_one(group) for group in groups]
 
 
+_OF_ONE_LOADER = ("site", "dataset", "batch_size", "workers")
+
+
 def _began_ns(loader: LoaderRun) -> int:
     return min(each.start_ns for each in loader.passes.values())
 
@@ -45,7 +48,7 @@ def _began_ns(loader: LoaderRun) -> int:
 def _continues(before: LoaderRun, loader: LoaderRun) -> bool:
     """Tell whether `loader` is `before`, made anew by the same line after its end."""
     one, other = before.description, loader.description
-    same = (one.site, one.dataset, one.batch_size) == (other.site, other.dataset, other.batch_size)
+    same = all(getattr(one, name) == getattr(other, name) for name in _OF_ONE_LOADER)
     over_ns = max(each.end_ns for each in before.passes.values())
     return one.site is not None and same and before.kind == loader.kind and over_ns <= _began_ns(loader)
 
