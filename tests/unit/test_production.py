@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from iotrace.analysis.wait.production import PARTS, compose
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_READ_PATH
@@ -118,6 +119,14 @@ def test_files_read_at_once_share_the_instant(paths: Paths) -> None:
     parts, files = composed(paths, spans(), calls((0, 40, 0), (20, 60, 1)))
     assert parts["read"] == 60
     assert files == {"a.h5": [30, 0], "b.h5": [30, 0]}
+
+
+def test_a_call_inside_one_of_stdio_takes_no_second_share_of_the_instant(paths: Paths) -> None:
+    posix = calls((0, 40, 0), (0, 40, 1), (10, 20, 0))
+    posix = replace(posix, names=["read", "fread"], name=np.array([1, 0, 0]), tid=np.array([7, 8, 7]))
+    parts, files = composed(paths, spans(), posix)
+    assert parts["read"] == 40
+    assert files == {"a.h5": [20, 0], "b.h5": [20, 0]}
 
 
 def test_a_read_path_inside_another_counts_once(paths: Paths) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -11,12 +12,13 @@ from iotrace.analysis.results import FileIo, Io
 from iotrace.report.terminal_system import print_io
 
 
-def shown(coverage: float | None) -> list[str]:
+def shown(coverage: float | None, why: str | None = "code is not traced", **changes: int | None) -> list[str]:
     names = ("data/" + "long" * 12 + ".npy", "b.npy")
     files = [
         FileIo(
             path=name,
             opens=24,
+            maps=0,
             reads=1234,
             read_bytes=100 * 1024,
             read_ms_total=1345.6,
@@ -30,7 +32,11 @@ def shown(coverage: float | None) -> list[str]:
         for name in names
     ]
     console = Console(file=io.StringIO(), width=80)
-    print_io(Io(coverage=coverage, calls=15, bytes=0, ms_total=1.0, files=files, processes=[]), console)
+    files = [msgspec.structs.replace(file, **changes) for file in files]
+    found = Io(
+        coverage=coverage, unseen_because=why, calls=15, bytes=0, ms_total=1.0, files=files, processes=[]
+    )
+    print_io(found, console)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().splitlines()
 
@@ -43,7 +49,7 @@ def test_bytes_are_a_lower_bound_where_the_kernel_counted_more() -> None:
     assert len({row.index("≥") for row in rows}) == 1
     assert max(map(len, lines)) <= 80
     text = " ".join(" ".join(lines).split())
-    assert "not seen 95 % of the bytes that the kernel counted as read" in text
+    assert "not seen 95 % of the bytes that the kernel counted as read: code is not traced" in text
     assert "coverage" not in text
 
 
@@ -55,3 +61,20 @@ def test_bytes_stand_alone_where_nearly_all_was_seen_or_that_is_unknown(
     assert "≥" not in text
     assert "not seen" not in text
     assert f"coverage of the kernel's own account: {told}" in text
+
+
+def test_unknown_bytes_are_no_bytes() -> None:
+    row = next(line for line in shown(1.0, reads=0, read_bytes=None, read_ms_total=None) if "b.npy" in line)
+    assert row.split() == ["b.npy", "24", "0", "?", "B", "?", "12.5", "ms", "100.0", "KiB"]
+
+
+def test_a_mapped_file_was_read_beyond_its_calls() -> None:
+    row = next(line for line in shown(1.0, maps=1) if "b.npy" in line)
+    assert "≥ 100.0 KiB" in row
+
+
+def test_nothing_is_said_of_unseen_bytes_where_no_data_was_read() -> None:
+    text = "\n".join(shown(0.0, None, reads=0, read_bytes=0, read_ms_total=0.0))
+    assert "not seen" not in text
+    assert "coverage" not in text
+    assert "≥" not in text

@@ -132,11 +132,14 @@ class RegionResult(ReportPart, frozen=True, kw_only=True):
 
 
 class FileIo(ReportPart, frozen=True, kw_only=True):
+    """A file's I/O over the run; what page faults of its `maps` read is in no figure."""
+
     path: str
     opens: int
+    maps: int
     reads: int
-    read_bytes: int
-    read_ms_total: float
+    read_bytes: int | None
+    read_ms_total: float | None
     writes: int
     write_bytes: int
     metadata_ms_total: float
@@ -154,7 +157,10 @@ class ProcessCoverage(msgspec.Struct, frozen=True):
 
 
 class Io(ReportPart, frozen=True, kw_only=True):
+    """`unseen_because` says what the kernel counts and the tracer does not; None where no data was read."""
+
     coverage: float | None
+    unseen_because: str | None
     calls: int
     bytes: int
     ms_total: float

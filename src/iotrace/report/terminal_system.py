@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from iotrace.analysis.results import Gpu, Io, ProcessUse, System
+from iotrace.analysis.results import FileIo, Gpu, Io, ProcessUse, System
 from iotrace.report.layout import figures_table, line
 from iotrace.units import milliseconds, percent, size
 
@@ -119,18 +119,18 @@ def _peak(mean: float, peak: float | None) -> str:
 def print_io(io: Io, console: Console) -> None:
     """Print the files that most time went to."""
     console.print()
-    partly = io.coverage is not None and io.coverage < _MOSTLY_SEEN
+    partly = io.coverage is not None and io.coverage < _MOSTLY_SEEN and io.unseen_because is not None
     at_least = _AT_LEAST if partly else ""
     path_width = max(_NARROWEST_PATH, console.width - _FIGURES_WIDTH - len(at_least))
     table = figures_table(["I/O by file"], ["opens", "reads", "read", "read time", "metadata", "written"])
-    moved = [file for file in io.files if file.reads or file.writes]
+    moved = [file for file in io.files if file.reads or file.writes or file.read_bytes is None]
     for file in moved[:_MOST_FILES]:
         table.add_row(
             _shorten(file.path, path_width),
             str(file.opens),
             str(file.reads),
-            at_least + size(file.read_bytes),
-            milliseconds(file.read_ms_total),
+            _bytes_read(file, at_least),
+            "?" if file.read_ms_total is None else milliseconds(file.read_ms_total),
             milliseconds(file.metadata_ms_total),
             size(file.write_bytes),
         )
@@ -143,12 +143,21 @@ def print_io(io: Io, console: Console) -> None:
             console,
             "not seen",
             f"{percent(1 - (io.coverage or 0.0))} of the bytes that the kernel counted as read: "
-            "dftracer does not see duplicated descriptors (numpy.load, numpy.fromfile); code, pipes and "
-            "what --io leaves out are not traced",
+            f"{io.unseen_because}",
         )
+        return
+    if io.coverage is not None and io.unseen_because is None:  # no data was read: what lacks is none
+        console.print(Text(f"{rest}{io.calls} calls", style="dim"))
         return
     seen = "unknown" if io.coverage is None else percent(io.coverage)
     console.print(Text(f"{rest}{io.calls} calls, coverage of the kernel's own account: {seen}", style="dim"))
+
+
+def _bytes_read(file: FileIo, at_least: str) -> str:
+    """A file's bytes as the table has them: ``? B`` where unknown, ``≥`` where more may have been read."""
+    if file.read_bytes is None:
+        return "? B"
+    return (_AT_LEAST if file.maps else at_least if file.reads else "") + size(file.read_bytes)
 
 
 def _shorten(path: str, width: int) -> str:

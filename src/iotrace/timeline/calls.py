@@ -12,6 +12,7 @@ from iotrace.session.names import (
     KIND_READ_PATH,
     KIND_REGION,
 )
+from iotrace.sources.dftracer import stdio
 from iotrace.sources.processes import Process
 from iotrace.sources.session import Session
 from iotrace.timeline.model import Args, Slice, Track
@@ -53,6 +54,7 @@ def call_tracks(session: Session, process: Process) -> list[Track]:
     """Make a track of POSIX calls on data for each thread of the process."""
     calls = session.calls_of(process)
     shown = [session.paths.shown(file) for file in calls.files]
+    moves_bytes = stdio.READS | stdio.WRITES
     by_thread: dict[int, list[Slice]] = defaultdict(list)
     for start, end, tid, name, file, result, offset in zip(
         calls.start_ns.tolist(),
@@ -66,7 +68,7 @@ def call_tracks(session: Session, process: Process) -> list[Track]:
     ):
         args: Args = {"file": shown[file]}
         if result >= 0:
-            args["ret"] = result
+            args["bytes" if calls.names[name] in moves_bytes else "ret"] = result
         if offset >= 0:
             args["offset"] = offset
         by_thread[tid].append(Slice(start, end, calls.names[name], "POSIX", args))

@@ -1,4 +1,4 @@
-"""POSIX I/O by file, and how much of the kernel's own account the tracer saw."""
+"""I/O by file: calls to the system, and those to C's buffered files with no such call inside them."""
 
 from __future__ import annotations
 
@@ -7,25 +7,27 @@ from collections import defaultdict
 import msgspec
 import numpy as np
 
+from iotrace.analysis.host.kernel_account import READS, coverage_of, unseen_because
 from iotrace.analysis.intervals import union
-from iotrace.analysis.results import FileIo, Io, ProcessCoverage
+from iotrace.analysis.results import FileIo, Io
+from iotrace.session.names import KIND_READ_PATH
+from iotrace.sources.dftracer import stdio
 from iotrace.sources.dftracer.calls import PosixCalls, concatenate
-from iotrace.sources.processes import Process
-from iotrace.sources.records import Tick
 from iotrace.sources.session import Rank, Session
 
-READS = frozenset({"read", "pread", "pread64", "readv", "preadv", "preadv64", "preadv2"})
-WRITES = frozenset({"write", "pwrite", "pwrite64", "writev", "pwritev", "pwritev64", "pwritev2"})
-# Neither a system call that moved bytes nor metadata.
-_BUFFERED = frozenset({"fread", "fwrite", "mmap", "mmap64"})
-_OPENS = frozenset({"open", "open64", "openat", "openat64", "creat", "creat64", "fopen", "fopen64"})
-_SEEKS = frozenset({"lseek", "lseek64"})
+WRITES = stdio.WRITES | {"write", "pwrite", "pwrite64", "writev", "pwritev", "pwritev64", "pwritev2"}
+_OPENS = frozenset({"open", "open64", "openat", "openat64", "creat", "creat64"})
+_OPENS |= {"fopen", "fopen64", "freopen", "freopen64"}
+_SEEKS = stdio.SEEKS | {"lseek", "lseek64", "ftell", "ftello", "ftello64"}
+_MAPS = frozenset({"mmap", "mmap64"})
 
 
 class _File(msgspec.Struct):
     opens: int = 0
+    maps: int = 0
     reads: int = 0
     read_bytes: int = 0
+    unsized_reads: int = 0
     read_ns: int = 0
     writes: int = 0
     write_bytes: int = 0
@@ -41,11 +43,19 @@ def io_of(session: Session, rank: Rank) -> Io | None:
     if not session.posix_on or not session.calls.pids:
         return None
     of_each = [session.calls_of(process) for process in rank.processes]
-    calls = concatenate(of_each)
+    # Where a call of stdio holds the library's own calls, these are the I/O.
+    counted = [own.where(~stdio.nested(own)[0]) for own in of_each]
+    calls = concatenate(counted)
     files = _by_file(calls, [session.paths.shown(file) for file in calls.files])
+    in_read_paths = {
+        session.paths.shown(process.span_files[number])
+        for process in rank.processes
+        for number in np.unique(process.spans["file"][process.spans["kind"] == KIND_READ_PATH]).tolist()
+        if number in process.span_files
+    }
     coverage = [
-        _coverage(process, own, session.processes)
-        for process, own in zip(rank.processes, of_each, strict=True)
+        coverage_of(process, own, session.processes)
+        for process, own in zip(rank.processes, counted, strict=True)
     ]
     seen = [row for row in coverage if row.kernel_bytes]
     kernel_bytes = sum(row.kernel_bytes or 0 for row in seen)
@@ -53,10 +63,11 @@ def io_of(session: Session, rank: Rank) -> Io | None:
     ordered = sorted(files.items(), key=lambda item: -(item[1].read_ns + item[1].metadata_ns))
     return Io(
         coverage=traced_bytes / kernel_bytes if kernel_bytes else None,
-        calls=len(calls),
+        unseen_because=unseen_because(session, rank, calls) if kernel_bytes else None,
+        calls=sum(map(len, of_each)),
         bytes=sum(file.read_bytes + file.write_bytes for file in files.values()),
         ms_total=int((calls.end_ns - calls.start_ns).sum()) / 1e6,
-        files=[_result(path, file) for path, file in ordered],
+        files=[_result(path, file, path in in_read_paths) for path, file in ordered],
         processes=coverage,
     )
 
@@ -79,11 +90,15 @@ def _by_file(calls: PosixCalls, shown: list[str]) -> dict[str, _File]:
         name, file, at = calls.names[name_id], files[shown[file_id]], (pid, file_id)
         if name in READS:
             file.read_ns += duration_ns
-            if result < 0:
+            if result < 0 and name not in stdio.READS:
                 continue
             file.reads += 1
-            file.read_bytes += result
             file.by_worker[pid] += 1
+            if result < 0:  # of stdio: how much it read, and where it stands, is not known
+                file.unsized_reads += 1
+                position.pop(at, None)
+                continue
+            file.read_bytes += result
             start = offset if offset >= 0 else position.get(at)
             if start is None:
                 continue
@@ -94,21 +109,27 @@ def _by_file(calls: PosixCalls, shown: list[str]) -> dict[str, _File]:
                 file.ranges.append((start, start + result))
             read_end[at] = position[at] = start + result
         elif name in WRITES:
-            if result >= 0:
+            if result >= 0 or name in stdio.WRITES:
                 file.writes += 1
-                file.write_bytes += result
-        elif name not in _BUFFERED:
+                file.write_bytes += max(result, 0)
+        else:
             file.metadata_ns += duration_ns
             if name in _OPENS:
                 file.opens += 1
                 position[at] = 0
+            elif name in _MAPS:
+                file.maps += 1
             elif name in _SEEKS and result >= 0:
                 position[at] = result
+            elif name in stdio.SEEKS:  # to a place that the log does not say
+                position.pop(at, None)
     return dict(files)
 
 
-def _result(path: str, file: _File) -> FileIo:
+def _result(path: str, file: _File, in_read_path: bool) -> FileIo:
+    """Make a file's row; `in_read_path`: a library that the agent knows read it."""
     reread = None
+    unseen = not file.reads and (file.maps > 0 or (file.opens > 0 and in_read_path))
     if file.ranges:
         ranges = np.array(file.ranges, dtype=np.int64)
         starts, ends = union(ranges[:, 0], ranges[:, 1])
@@ -117,8 +138,9 @@ def _result(path: str, file: _File) -> FileIo:
         path=path,
         opens=file.opens,
         reads=file.reads,
-        read_bytes=file.read_bytes,
-        read_ms_total=file.read_ns / 1e6,
+        maps=file.maps,
+        read_bytes=None if unseen or file.unsized_reads else file.read_bytes,
+        read_ms_total=None if unseen else file.read_ns / 1e6,
         writes=file.writes,
         write_bytes=file.write_bytes,
         metadata_ms_total=file.metadata_ns / 1e6,
@@ -126,39 +148,3 @@ def _result(path: str, file: _File) -> FileIo:
         reread_fraction=reread,
         by_worker={str(pid): reads for pid, reads in sorted(file.by_worker.items())},
     )
-
-
-def _coverage(process: Process, calls: PosixCalls, everyone: list[Process]) -> ProcessCoverage:
-    """Compare the bytes read as traced with the kernel's ``rchar``, from the first to the last tick."""
-    ticks = _accounts(process)
-    if len(ticks) < 2:
-        return ProcessCoverage(process.pid, process.identity.role, None, None, None)
-    first, last = ticks[0], ticks[-1]
-    kernel_bytes = int(last.rchar or 0) - int(first.rchar or 0)
-    kernel_bytes -= _reaped_bytes(process, first, last, everyone)
-    is_read = np.isin(calls.name, [i for i, name in enumerate(calls.names) if name in READS])
-    begin_ns, end_ns = (process.clock.to_session_ns(tick.clock[0]) for tick in (first, last))
-    inside = is_read & (calls.result > 0) & (calls.start_ns >= begin_ns) & (calls.end_ns <= end_ns)
-    traced_bytes = int(calls.result[inside].sum())
-    coverage = traced_bytes / kernel_bytes if kernel_bytes > 0 else None
-    return ProcessCoverage(process.pid, process.identity.role, coverage, traced_bytes, max(kernel_bytes, 0))
-
-
-def _accounts(process: Process) -> list[Tick]:
-    return [tick for tick in process.of_type(Tick) if tick.rchar is not None]
-
-
-def _reaped_bytes(process: Process, first: Tick, last: Tick, everyone: list[Process]) -> int:
-    """Sum up what the kernel added to this process's account for children that it waited for meanwhile.
-
-    (``wait_task_zombie`` in Linux's kernel/exit.c adds a child's whole account to its parent's.)
-    """
-    reaped = 0
-    for child in everyone:
-        accounts = _accounts(child)
-        same_host = child.identity.node == process.identity.node
-        if child.identity.ppid != process.pid or not same_host or not accounts or not child.ended:
-            continue
-        if first.clock[0] < accounts[-1].clock[0] <= last.clock[0]:
-            reaped += int(accounts[-1].rchar or 0)
-    return reaped

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from iotrace.analysis.intervals import Coverage, Intervals, Shares, Times, pieces
 from iotrace.analysis.wait.page_faults import Fractions, Spans, page_faults
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_MAPPED, KIND_READ_PATH
+from iotrace.sources.dftracer import stdio
 from iotrace.sources.dftracer.calls import PosixCalls
 from iotrace.sources.paths import Paths
 from iotrace.sources.processes import Process
@@ -84,7 +85,8 @@ def compose(
     parts = np.diff(cumulative, axis=1, prepend=0, append=(ends - starts)[:, None]).astype(np.float64)
     made = Composition(starts, ends, parts, [{} for _ in range(len(starts))])
     shown = {number: paths.shown(file) for number, file in process.span_files.items()}
-    _charge_calls(made, calls, paths)
+    _, held = stdio.nested(calls)  # calls inside one of stdio are that one's time
+    _charge_calls(made, calls.where(~held) if held.any() else calls, paths)
     _share_decoding(made, read_paths, posix, shown)
     only = paths.shown(mapped_files[0]) if len(mapped_files) == 1 else None
     _share_faults(made, spans, read_paths, layers, shown, only)

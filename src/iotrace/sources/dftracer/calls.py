@@ -24,6 +24,7 @@ from iotrace.sources.byte_stream import blocks, without_collecting
 from iotrace.sources.clocks.anchors import Clocks
 from iotrace.sources.clocks.realtime_correction import Stamper, restamp
 from iotrace.sources.clocks.session_clock import Clock, Times
+from iotrace.sources.dftracer import stdio
 from iotrace.sources.dftracer.lines import LineBatch, LineReader, hashes_of
 
 _LARGEST = 2**62  # of the numbers that a column of int64 holds, sums of two of them included
@@ -32,9 +33,9 @@ _LARGEST = 2**62  # of the numbers that a column of int64 holds, sums of two of 
 class PosixCalls(msgspec.Struct, frozen=True):
     """POSIX calls that have a file, sorted by start; one row per call in every column.
 
-    `result` is what the call returned, -1 also where dftracer does not say (opens); `offset` and `count`
-    are -1 where the call has none. `name`, `file` and `node` (the host's own name) index `names`, `files` and
-    `nodes`.
+    `result` is what the call returned, of stdio the bytes that it moved, -1 also where dftracer does not say
+    (opens); `offset` and `count` are -1 where the call has none. `name`, `file` and `node` (the host's own
+    name) index `names`, `files` and `nodes`.
     """
 
     start_ns: npt.NDArray[np.int64]
@@ -171,7 +172,7 @@ class _Table:
                     line.tid,
                     names[line.name],
                     hashes[file if type(file) is str else str(file)],
-                    get("ret", -1),
+                    get("ret", -1) if line.cat != stdio.CATEGORY else stdio.result_of(line.name, args),
                     get("offset", -1),
                     get("count", -1),
                     hosts[host if type(host) is str else str(host)],

@@ -1,0 +1,89 @@
+"""How much of the kernel's own account of what a process read was traced, and why the rest was not."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from iotrace.analysis.results import ProcessCoverage
+from iotrace.session.names import KIND_READ_PATH
+from iotrace.sources.dftracer import stdio
+from iotrace.sources.dftracer.calls import PosixCalls
+from iotrace.sources.processes import Process
+from iotrace.sources.records import Tick, Worker
+from iotrace.sources.session import Rank, Session
+
+READS = stdio.READS | {"read", "pread", "pread64", "readv", "preadv", "preadv64", "preadv2"}
+# They duplicate the descriptor and read through a FILE of their own, which dftracer does not know.
+_DUPLICATING = ("numpy.load", "numpy.fromfile")
+
+
+def coverage_of(process: Process, calls: PosixCalls, everyone: list[Process]) -> ProcessCoverage:
+    """Compare the bytes read as traced with the kernel's ``rchar``, from the first to the last tick.
+
+    A program may take bytes from a buffer of stdio twice: no more is seen than there was.
+    """
+    ticks = _accounts(process)
+    if len(ticks) < 2:
+        return ProcessCoverage(process.pid, process.identity.role, None, None, None)
+    first, last = ticks[0], ticks[-1]
+    kernel_bytes = int(last.rchar or 0) - int(first.rchar or 0)
+    kernel_bytes -= _reaped_bytes(process, first, last, everyone)
+    is_read = _any_of(calls, READS)
+    begin_ns, end_ns = (process.clock.to_session_ns(tick.clock[0]) for tick in (first, last))
+    inside = is_read & (calls.result > 0) & (calls.start_ns >= begin_ns) & (calls.end_ns <= end_ns)
+    traced_bytes = int(calls.result[inside].sum())
+    if _any_of(calls, stdio.READS)[inside].any():
+        traced_bytes = min(traced_bytes, max(kernel_bytes, 0))
+    coverage = traced_bytes / kernel_bytes if kernel_bytes > 0 else None
+    return ProcessCoverage(process.pid, process.identity.role, coverage, traced_bytes, max(kernel_bytes, 0))
+
+
+def _accounts(process: Process) -> list[Tick]:
+    return [tick for tick in process.of_type(Tick) if tick.rchar is not None]
+
+
+def _reaped_bytes(process: Process, first: Tick, last: Tick, everyone: list[Process]) -> int:
+    """Sum up what the kernel added to this process's account for children that it waited for meanwhile.
+
+    (``wait_task_zombie`` in Linux's kernel/exit.c adds a child's whole account to its parent's.)
+    """
+    reaped = 0
+    for child in everyone:
+        accounts = _accounts(child)
+        same_host = child.identity.node == process.identity.node
+        if child.identity.ppid != process.pid or not same_host or not accounts or not child.ended:
+            continue
+        if first.clock[0] < accounts[-1].clock[0] <= last.clock[0]:
+            reaped += int(accounts[-1].rchar or 0)
+    return reaped
+
+
+def unseen_because(session: Session, rank: Rank, calls: PosixCalls) -> str | None:
+    """Say what kernel-counted bytes the tracer does not see, of this rank; None where it read no data."""
+    spans = {name for process in rank.processes for name in _read_paths(process)}
+    if not spans and not (_any_of(calls, READS) & (calls.result != 0)).any():
+        return None
+    why = []
+    if duplicating := [name for name in _DUPLICATING if name in spans]:
+        why.append(f"{' and '.join(duplicating)} read through duplicated descriptors, which dftracer misses")
+    if _any_of(calls, stdio.READS).any():
+        why.append("C's buffered files read ahead of what the program takes")
+    if only := session.manifest.posix.only:
+        why.append(f"--io traces {', '.join(only)} alone")
+    pipes = any(process.of_type(Worker) for process in rank.processes)
+    why.append("code and the pipes of workers are not traced" if pipes else "code and pipes are not traced")
+    return "; ".join(why)
+
+
+def _read_paths(process: Process) -> set[str]:
+    """The names of the read paths that began within the process's account."""
+    ticks, spans = _accounts(process), process.spans
+    if not ticks:
+        return set()
+    began = spans["start_ns"] >= process.clock.to_session_ns(ticks[0].clock[0])
+    numbers = np.unique(spans["name"][began & (spans["kind"] == KIND_READ_PATH)])
+    return {process.texts.get(number, "") for number in numbers.tolist()}
+
+
+def _any_of(calls: PosixCalls, names: frozenset[str]) -> stdio.Mask:
+    return np.isin(calls.name, [index for index, name in enumerate(calls.names) if name in names])
