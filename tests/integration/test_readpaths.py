@@ -300,7 +300,7 @@ def _seen(session: Session) -> Seen:
     analysis = RankAnalysis(session, rank)
     for loader in analysis.loaders:
         for item in analysis.explained(loader):
-            for path, (read, decode) in item.files.items():
+            for path, (read, decode, _) in item.files.items():
                 before = charged.get(path.split("/")[0], (0.0, 0.0))
                 charged[path.split("/")[0]] = (before[0] + read, before[1] + decode)
     return Seen(dict(spans), charged)

@@ -186,6 +186,11 @@ def _compare_causes(outcome: Outcome, known: Known, rank: dict[str, Any], direct
         outcome.disagreements.append(f"cause {cause}, not {' or '.join(known.causes)}")
     if known.file and outcome.files[-1] != known.file and told:
         outcome.disagreements.append(f"file {outcome.files[-1]}, not {known.file}")
+    if known.after and told:
+        after = max(wait["files"], key=lambda cost: cost["transform_ms"], default=None)
+        named = after and os.path.relpath(directory / after["path"], directory)
+        if after is None or named != known.after or after["transform_ms"] < causes["transform"] / 2:
+            outcome.disagreements.append(f"transform after {named}, not {known.after}")
     if known.loaders is not None and len(rank["loaders"]) != known.loaders:
         outcome.disagreements.append(f"{len(rank['loaders'])} loaders, not {known.loaders}")
     parts = wait.get("by_loader")

@@ -82,14 +82,14 @@ def test_each_instant_belongs_to_the_first_that_holds_it(paths: Paths) -> None:
     )
     parts, files = composed(paths, table, calls((20, 35, 0)))
     assert parts == {"read": 15, "decode": 35, "transform": 30, "collate": 10, "unknown": 10}
-    assert files == {"a.h5": [15, 35]}
+    assert files == {"a.h5": [15, 35, 25]}
 
 
 def test_blocked_time_that_the_tracer_missed_is_read(paths: Paths) -> None:
     row = {"start_ns": 0, "duration_ns": 100, "cpu_ns": 40, "kind": KIND_READ_PATH, "file": 1}
     parts, files = composed(paths, spans({**row, "voluntary_switches": 3}), calls())
     assert (parts["read"], parts["decode"]) == (60, 40)
-    assert files == {"b.h5": [60, 40]}
+    assert files == {"b.h5": [60, 40, 0]}
     preempted, _ = composed(paths, spans({**row, "involuntary_switches": 3}), calls())
     assert (preempted["read"], preempted["decode"]) == (0, 100)
 
@@ -118,7 +118,7 @@ def test_blocked_time_inside_a_call_is_not_counted_twice(paths: Paths) -> None:
 def test_files_read_at_once_share_the_instant(paths: Paths) -> None:
     parts, files = composed(paths, spans(), calls((0, 40, 0), (20, 60, 1)))
     assert parts["read"] == 60
-    assert files == {"a.h5": [30, 0], "b.h5": [30, 0]}
+    assert files == {"a.h5": [30, 0, 0], "b.h5": [30, 0, 0]}
 
 
 def test_a_call_inside_one_of_stdio_takes_no_second_share_of_the_instant(paths: Paths) -> None:
@@ -136,4 +136,41 @@ def test_a_read_path_inside_another_counts_once(paths: Paths) -> None:
     )
     parts, files = composed(paths, table, calls())
     assert parts["decode"] == 60
-    assert files == {"a.h5": [0, 60]}
+    assert files == {"a.h5": [0, 60, 0]}
+
+
+def test_what_follows_the_read_of_one_file_is_transform_after_it(paths: Paths) -> None:
+    items = [{"start_ns": start, "duration_ns": 40, "kind": KIND_ITEM} for start in (0, 50)]
+    read = {"start_ns": 60, "duration_ns": 10, "kind": KIND_READ_PATH, "file": 1}
+    # Before its read at 10 to 15, an item has read nothing.
+    parts, files = composed(paths, spans(*items, read), calls((10, 15, 0)))
+    assert parts["transform"] == 10 + 25 + 10 + 10 + 20
+    assert files == {"a.h5": [5, 0, 25], "b.h5": [0, 10, 20]}
+
+
+def test_after_two_files_nobody_knows_which_one_the_work_is_about(paths: Paths) -> None:
+    item = {"start_ns": 0, "duration_ns": 100, "kind": KIND_ITEM}
+    _, files = composed(paths, spans(item), calls((10, 15, 0), (20, 25, 1)))
+    assert files == {"a.h5": [5, 0, 0], "b.h5": [5, 0, 0]}
+    # Another call than a read, such as stat, reads nothing.
+    stat = calls((10, 15, 0), (20, 25, 1))
+    stat = replace(stat, names=["read", "stat"], name=np.array([0, 1]))
+    _, files = composed(paths, spans(item), stat)
+    assert files == {"a.h5": [5, 0, 80], "b.h5": [5, 0, 0]}
+
+
+def test_a_file_within_a_store_that_a_read_path_reads_is_the_stores(tmp_path: Path) -> None:
+    item = {"start_ns": 0, "duration_ns": 100, "kind": KIND_ITEM}
+    read = {"start_ns": 10, "duration_ns": 30, "kind": KIND_READ_PATH, "file": 0}
+    posix = replace(calls((20, 25, 0), (30, 35, 1)), files=["/d/a.h5/c/0", "/d/a.h5/c/1"])
+    known = Paths(tmp_path, "/d", ["/d/a.h5", "/d/a.h5/c/0", "/d/a.h5/c/1"])
+    _, files = composed(known, spans(item, read), posix)
+    assert files == {"a.h5/c/0": [5, 0, 0], "a.h5/c/1": [5, 0, 0], "a.h5": [0, 20, 60]}
+
+
+def test_a_read_path_without_a_file_decodes_what_its_item_read_last(paths: Paths) -> None:
+    item = {"start_ns": 0, "duration_ns": 100, "kind": KIND_ITEM}
+    decoded = [{"start_ns": at, "duration_ns": 10, "kind": KIND_READ_PATH} for at in (20, 50, 150)]
+    parts, files = composed(paths, spans(item, *decoded), calls((10, 15, 0), (40, 45, 1)), end=200)
+    assert parts["decode"] == 30
+    assert files == {"a.h5": [5, 10, 0], "b.h5": [5, 10, 0]}

@@ -142,6 +142,7 @@ def _print_wait(rank: RankReport, step_ms: float, console: Console) -> None:
         shares = (f"{names[item.loader]} {milliseconds(item.raw_ms)}" for item in wait.by_loader)
         line(console, "by loader", " · ".join(shares))
     _print_causes(wait, console)
+    _print_after_reading(wait, console)
     if wait.files and wait.files[0].ms >= _WORTH_NAMING * wait.raw_ms:
         costly = wait.files[0]
         line(
@@ -172,6 +173,26 @@ def _print_causes(wait: DataWait, console: Console) -> None:
             label, cause, milliseconds(cost_ms), percent(cost_ms / wait.raw_ms), Text(bar, style=style)
         )
     console.print(table)
+
+
+def _print_after_reading(wait: DataWait, console: Console) -> None:
+    """Name the file whose reading most of the transform followed, where much of it followed one file each."""
+    transform_ms = wait.causes_ms.get("transform", 0.0)
+    after = [file for file in wait.files if file.transform_ms > 0]
+    if not after or transform_ms < 0.05 or sum(file.transform_ms for file in after) < transform_ms / 2:
+        return
+    most = max(after, key=lambda file: file.transform_ms)
+    others = f"; {len(after) - 1} other file{'s'[: len(after) - 2]} likewise" if len(after) > 1 else ""
+    line(
+        console,
+        "transform",
+        Text.assemble(
+            "after reading ",
+            (most.path, "bold"),
+            f": {milliseconds(most.transform_ms)} a step, {percent(most.transform_ms / transform_ms)} of it",
+            others,
+        ),
+    )
 
 
 def _print_overhead(overhead: Overhead, console: Console) -> None:

@@ -12,6 +12,7 @@ from iotrace.analysis.loop.deliveries import Step
 from iotrace.analysis.loop.loaders import delay_ms, production_ms
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import DataWait, FileCost, LoaderWait, System, WorstBatch, unknown
+from iotrace.analysis.wait.production import FILE_PARTS
 from iotrace.analysis.wait.waits import CAUSES, Explained, behind_ready_ns
 
 # XProf's bounds of the share of a step that waits for input.
@@ -145,20 +146,21 @@ def unmade_fraction(waits: list[Explained]) -> float:
 
 
 def _file_costs(waits: list[Explained], steps: int) -> list[FileCost]:
-    totals: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    totals: dict[str, list[float]] = defaultdict(lambda: [0.0] * len(FILE_PARTS))
     for item in waits:
-        for path, (read, decode) in item.files.items():
-            totals[path][0] += read
-            totals[path][1] += decode
+        for path, parts in item.files.items():
+            for part, cost_ns in enumerate(parts):
+                totals[path][part] += cost_ns
     costs = [
         FileCost(
             path=path,
             ms=(read + decode) / steps / 1e6,
             read_ms=read / steps / 1e6,
             decode_ms=decode / steps / 1e6,
+            transform_ms=transform / steps / 1e6,
         )
-        for path, (read, decode) in totals.items()
-        if read + decode > 0
+        for path, (read, decode, transform) in totals.items()
+        if read + decode + transform > 0
     ]
     return sorted(costs, key=lambda cost: -cost.ms)
 
@@ -174,7 +176,7 @@ def _worst(waits: list[Explained]) -> list[WorstBatch]:
             worker=item.delivery.worker,
             pid=item.delivery.pid,
             cause=item.cause,
-            files=[path for path, _ in sorted(item.files.items(), key=lambda pair: -sum(pair[1]))[:3]],
+            files=[path for path, _ in sorted(item.files.items(), key=lambda pair: -sum(pair[1][:2]))[:3]],
         )
         for item in worst
     ]

@@ -27,7 +27,7 @@ def page_faults(
     item's own time is what lies outside calls and read paths. The second gives, per item, the number of each
     file and its part, which sum to 1; empty where no file is known.
     """
-    inside = _holder(items, read_paths)
+    inside = holder(items, read_paths["start_ns"], read_paths["tid"])
     own = {
         name: items[name].astype(np.int64) - _sums(inside, read_paths[name], len(items))
         for name in ("duration_ns", "cpu_ns", "major_faults", "voluntary_switches")
@@ -57,14 +57,14 @@ def _sums(holder: Times, values: Times, count: int) -> Times:
     return sums
 
 
-def _holder(items: Spans, spans: Spans) -> Times:
+def holder(items: Spans, span_starts: Times, tids: Times) -> Times:
     """Find the row of the item inside which each span began, on the same thread; -1 where there is none."""
-    found = np.full(len(spans), -1, dtype=np.int64)
+    found = np.full(len(span_starts), -1, dtype=np.int64)
     for tid in np.unique(items["tid"]):
         rows = np.flatnonzero(items["tid"] == tid)
         rows = rows[np.argsort(items["start_ns"][rows])]
-        own = np.flatnonzero(spans["tid"] == tid)
-        starts = spans["start_ns"][own]
+        own = np.flatnonzero(tids == tid)
+        starts = span_starts[own]
         before = np.searchsorted(items["start_ns"][rows], starts, side="right") - 1
         row = rows[np.maximum(before, 0)]
         ends = items["start_ns"][row] + items["duration_ns"][row]
@@ -76,8 +76,9 @@ def _touched(spans: Spans, items: Spans) -> list[dict[int, float]]:
     """Find the mapped files that each item accessed, by their share of the bytes."""
     mapped = spans[(spans["kind"] == KIND_MAPPED) & (spans["file"] >= 0) & (spans["bytes"] > 0)]
     touched: list[dict[int, float]] = [{} for _ in range(len(items))]
+    holders = holder(items, mapped["start_ns"], mapped["tid"])
     for row, file, size_bytes in zip(
-        _holder(items, mapped).tolist(), mapped["file"].tolist(), mapped["bytes"].tolist(), strict=True
+        holders.tolist(), mapped["file"].tolist(), mapped["bytes"].tolist(), strict=True
     ):
         if row >= 0:
             touched[row][file] = touched[row].get(file, 0.0) + size_bytes

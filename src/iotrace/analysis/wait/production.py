@@ -4,7 +4,8 @@ An instant belongs to the first that holds it: a POSIX call (`read`), a read pat
 (`decode`), the dataset's ``__getitem__`` or ``__next__`` (`transform`), the collate function. Where the
 POSIX tracer sees less than the thread was blocked, inside a read path, the rest of the blocked time is
 `read` too: page faults of memory maps, reads through duplicated descriptors, remote stores. Page faults
-outside read paths are those of `page_faults`.
+outside read paths are those of `page_faults`. Of an item that read one file alone, the `transform` behind the
+first read is charged to that file, too: it is told as "transform, after reading" it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from iotrace.analysis.intervals import Coverage, Intervals, Shares, Times, pieces
+from iotrace.analysis.wait.item_reads import ItemReads, item_reads
 from iotrace.analysis.wait.page_faults import Fractions, Spans, page_faults
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_MAPPED, KIND_READ_PATH
 from iotrace.sources.dftracer import stdio
@@ -27,7 +29,8 @@ from iotrace.sources.processes import Process
 PARTS = ("read", "decode", "transform", "collate", "unknown")
 _READ, _DECODE, _TRANSFORM, _COLLATE, _UNKNOWN = range(len(PARTS))
 
-Files = dict[str, list[float]]  # path -> ns of [read, decode]
+Files = dict[str, list[float]]  # path -> ns of `FILE_PARTS`
+FILE_PARTS = ("read", "decode", "transform")  # the last: what followed the read of it alone, in an item
 
 
 class Composition(msgspec.Struct, frozen=True):
@@ -47,11 +50,11 @@ class Composition(msgspec.Struct, frozen=True):
         np.add.at(self.parts[:, _READ], windows, costs_ns)
         np.subtract.at(self.parts[:, part], windows, costs_ns)
 
-    def charge(self, window: int, path: str, read_ns: float, decode_ns: float = 0.0) -> None:
-        """Add to what the file at `path` cost in one window."""
-        costs = self.files[window].setdefault(path, [0.0, 0.0])
-        costs[0] += read_ns
-        costs[1] += decode_ns
+    def charge(self, window: int, path: str, *costs_ns: float) -> None:
+        """Add `costs_ns`, those of `FILE_PARTS` in order, to what the file at `path` cost in one window."""
+        costs = self.files[window].setdefault(path, [0.0] * len(FILE_PARTS))
+        for part, cost_ns in enumerate(costs_ns):
+            costs[part] += cost_ns
 
 
 def compose(
@@ -85,11 +88,15 @@ def compose(
     parts = np.diff(cumulative, axis=1, prepend=0, append=(ends - starts)[:, None]).astype(np.float64)
     made = Composition(starts, ends, parts, [{} for _ in range(len(starts))])
     shown = {number: paths.shown(file) for number, file in process.span_files.items()}
+    shown_calls = [paths.shown(file) for file in calls.files]
+    items = spans[outermost(spans, spans["kind"] == KIND_ITEM)]
+    reads = item_reads(items, spans, read_paths, calls, shown, shown_calls)
     _, held = stdio.nested(calls)  # calls inside one of stdio are that one's time
-    _charge_calls(made, calls.where(~held) if held.any() else calls, paths)
-    _share_decoding(made, read_paths, posix, shown)
+    _charge_calls(made, calls.where(~held) if held.any() else calls, shown_calls)
+    _share_decoding(made, read_paths, posix, shown, reads)
     only = paths.shown(mapped_files[0]) if len(mapped_files) == 1 else None
-    _share_faults(made, spans, read_paths, layers, shown, only)
+    faulted = _share_faults(made, spans, items, read_paths, layers, shown, only)
+    _share_after_reads(made, items, layers[1], reads, 1 - faulted)
     return made
 
 
@@ -111,6 +118,11 @@ def compose_inline(
     blocked = np.zeros(len(starts))
     np.add.at(blocked, window, off_cpu[item] * share)
     unexplained = np.clip(blocked - made.parts[:, _READ], 0, made.parts[:, _TRANSFORM])
+    transform = made.parts[:, _TRANSFORM]
+    kept = np.divide(transform - unexplained, transform, out=np.ones(len(starts)), where=transform > 0)
+    for files, fraction in zip(made.files, kept.tolist(), strict=True):
+        for costs in files.values():
+            costs[_TRANSFORM] *= fraction
     made.parts[:, _TRANSFORM] -= unexplained
     made.parts[:, _UNKNOWN] += unexplained
     return made
@@ -153,46 +165,55 @@ def outermost(spans: Spans, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.boo
     return keep
 
 
-def _charge_calls(made: Composition, calls: PosixCalls, paths: Paths) -> None:
+def _charge_calls(made: Composition, calls: PosixCalls, shown: list[str]) -> None:
     piece_starts, piece_ends, call, window = pieces(calls.start_ns, calls.end_ns, made.starts, made.ends)
     shares = Shares(calls.start_ns, calls.end_ns).of(piece_starts, piece_ends)
-    shown = [paths.shown(file) for file in calls.files]
     for index, file, share in zip(window.tolist(), calls.file[call].tolist(), shares.tolist(), strict=True):
         made.charge(index, shown[file], share)
 
 
-def _share_decoding(made: Composition, read_paths: Spans, posix: Coverage, shown: dict[int, str]) -> None:
-    """Divide what is in read paths but in no POSIX call; move its blocked part from decode to read."""
+def _share_decoding(
+    made: Composition, read_paths: Spans, posix: Coverage, shown: dict[int, str], reads: ItemReads
+) -> None:
+    """Divide what is in read paths but in no POSIX call; move its blocked part from decode to read.
+
+    A read path that knows no file decodes what its item read last.
+    """
     bounds = _bounds(read_paths)
+    files = [shown.get(file) for file in read_paths["file"].tolist()]
+    for row, path in reads.latest.items():
+        files[row] = path
     blocked = _blocked_fraction(read_paths, posix.within(*bounds))
     piece_starts, piece_ends, span, window = pieces(*bounds, made.starts, made.ends)
     shares = Shares(*bounds, mask=posix).of(piece_starts, piece_ends)
     read = shares * blocked[span]
     made.move_to_read(_DECODE, window, read)
-    for index, file, share, read_share in zip(
-        window.tolist(), read_paths["file"][span].tolist(), shares.tolist(), read.tolist(), strict=True
+    for index, row, share, read_share in zip(
+        window.tolist(), span.tolist(), shares.tolist(), read.tolist(), strict=True
     ):
-        if file in shown:
-            made.charge(index, shown[file], read_share, share - read_share)
+        path = files[row]
+        if path is not None:
+            made.charge(index, path, read_share, share - read_share)
 
 
 def _share_faults(
     made: Composition,
     spans: Spans,
+    items: Spans,
     read_paths: Spans,
     layers: list[Coverage],
     shown: dict[int, str],
     only: str | None,
-) -> None:
+) -> Fractions:
     """Move what the items read by page faults, outside calls and read paths, from transform to read.
 
-    `only` is the one mapped file of the process, if it has just one: faults in no known file are its.
+    `only` is the one mapped file of the process, if it has just one: faults in no known file are its. Return
+    the fraction of each item's own time that was moved.
     """
-    items = spans[outermost(spans, spans["kind"] == KIND_ITEM)]
     fraction, touched_files = page_faults(spans, items, read_paths, layers[0])
     reading = np.flatnonzero(fraction > 0)
     if not len(reading):
-        return
+        return fraction
     starts, ends = _bounds(items)
     piece_starts, piece_ends, item, window = pieces(starts[reading], ends[reading], made.starts, made.ends)
     item = reading[item]
@@ -204,6 +225,28 @@ def _share_faults(
             touched = {only: 1.0}
         for path, part in touched.items():
             made.charge(index, path, read_share * part)
+    return fraction
+
+
+def _share_after_reads(
+    made: Composition, items: Spans, in_files: Coverage, reads: ItemReads, kept: Fractions
+) -> None:
+    """Charge the time of an item outside `in_files`, behind its first read, to the only file that it read.
+
+    `kept` is the fraction of each item's own time that is `transform`.
+    """
+    rows = np.flatnonzero([path is not None for path in reads.only])
+    if not len(rows):
+        return
+    starts, ends = _bounds(items)
+    after = np.minimum(reads.first_end_ns[rows], ends[rows])
+    piece_starts, piece_ends, piece, window = pieces(after, ends[rows], made.starts, made.ends)
+    item = rows[piece]
+    costs = Shares(starts, ends, mask=in_files).of(piece_starts, piece_ends) * kept[item]
+    for index, row, cost_ns in zip(window.tolist(), item.tolist(), costs.tolist(), strict=True):
+        path = reads.only[row]
+        if path is not None:
+            made.charge(index, path, 0.0, 0.0, cost_ns)
 
 
 def _blocked_fraction(spans: Spans, in_calls: Times) -> Fractions:

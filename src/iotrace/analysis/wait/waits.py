@@ -10,7 +10,7 @@ import numpy as np
 
 from iotrace.analysis.intervals import split_exactly
 from iotrace.analysis.loop.deliveries import Delivery
-from iotrace.analysis.wait.production import PARTS, compose, compose_inline
+from iotrace.analysis.wait.production import FILE_PARTS, PARTS, compose, compose_inline
 from iotrace.sources.processes import Process
 from iotrace.sources.session import Rank, Session
 
@@ -26,7 +26,7 @@ _Composed = tuple[list[float], dict[str, list[float]]]  # what a production was 
 
 
 class Explained(msgspec.Struct, frozen=True):
-    """A delivery's wait by cause (ns, sums to the wait) and by file (``{path: [read, decode]}``, ns)."""
+    """A delivery's wait by cause (ns, sums to the wait) and by file (`FILE_PARTS`, ns)."""
 
     delivery: Delivery
     causes: dict[str, int]
@@ -101,14 +101,14 @@ def _sum_up(before: _Composed | None, parts: list[float], files: dict[str, list[
     if before is None:
         return parts, files
     summed = dict(before[1])
-    for path, (read, decode) in files.items():
-        costs = summed.get(path, [0.0, 0.0])
-        summed[path] = [costs[0] + read, costs[1] + decode]
+    for path, costs in files.items():
+        known = summed.get(path, [0.0] * len(FILE_PARTS))
+        summed[path] = [one + other for one, other in zip(known, costs, strict=True)]
     return [one + other for one, other in zip(before[0], parts, strict=True)], summed
 
 
 def _scaled(files: dict[str, list[float]], scale: float) -> dict[str, list[float]]:
-    return {path: [read * scale, decode * scale] for path, (read, decode) in files.items()}
+    return {path: [cost * scale for cost in costs] for path, costs in files.items()}
 
 
 def _mapped_files(session: Session, process: Process) -> list[str]:

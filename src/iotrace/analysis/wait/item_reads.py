@@ -1,0 +1,123 @@
+"""Which file each item of a dataset read, and when: what follows is told as "after reading" that file.
+
+An item reads a file in a read call, in a read path whose file is known, or by an access to a memory map.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from iotrace.analysis.intervals import Times
+from iotrace.analysis.wait.page_faults import Spans, holder
+from iotrace.session.names import KIND_MAPPED, KIND_READ_PATH
+from iotrace.sources.dftracer.calls import PosixCalls
+
+_READ_CALLS = frozenset(
+    {"read", "pread", "pread64", "readv", "preadv", "preadv64", "fread", "fread_unlocked"}
+)
+
+
+class ItemReads(msgspec.Struct, frozen=True):
+    """The reads of each item of one process, in time order.
+
+    `only[i]` is the file that item i read if that was just one, else None; `first_end_ns[i]` is when its
+    first read ended. `latest` has, per read path without a file, the file that its item read last before.
+    """
+
+    only: list[str | None]
+    first_end_ns: Times
+    latest: dict[int, str]
+
+
+def item_reads(
+    items: Spans,
+    spans: Spans,
+    read_paths: Spans,
+    calls: PosixCalls,
+    span_files: dict[int, str],
+    call_files: list[str],
+) -> ItemReads:
+    """Find what `items`, disjoint on each thread, read; `read_paths` are the outermost ones of `spans`.
+
+    `span_files` and `call_files` name the files of spans and calls, by their numbers there.
+    """
+    number: dict[str, int] = {}
+    span_number = _numbers(spans["file"], span_files, number)
+    known = ((spans["kind"] == KIND_READ_PATH) | (spans["kind"] == KIND_MAPPED)) & (span_number >= 0)
+    reading = np.isin(calls.name, [row for row, name in enumerate(calls.names) if name in _READ_CALLS])
+    of_calls = {file: call_files[file] for file in np.unique(calls.file[reading]).tolist()}
+    of_calls = _within_stores(of_calls, number)
+    call_number = _numbers(calls.file[reading], of_calls, number)
+    starts = np.concatenate((spans["start_ns"][known], calls.start_ns[reading]))
+    ends = np.concatenate(((spans["start_ns"] + spans["duration_ns"])[known], calls.end_ns[reading]))
+    tids = _threads_of_items(items, np.concatenate((spans["tid"][known], calls.tid[reading])))
+    file = np.concatenate((span_number[known], call_number))
+    item = holder(items, starts, tids)
+    held = np.flatnonzero(item >= 0)
+    names = list(number)
+    least = np.full(len(items), len(names), dtype=np.int64)
+    most = np.full(len(items), -1, dtype=np.int64)
+    first_end = np.full(len(items), np.iinfo(np.int64).max, dtype=np.int64)
+    np.minimum.at(least, item[held], file[held])
+    np.maximum.at(most, item[held], file[held])
+    np.minimum.at(first_end, item[held], ends[held])
+    only = [
+        names[one] if one == other else None for one, other in zip(least.tolist(), most.tolist(), strict=True)
+    ]
+    order = held[np.lexsort((starts[held], item[held]))]
+    latest = _latest(items, read_paths, span_files, item[order], starts[order], file[order], names)
+    return ItemReads(only, first_end, latest)
+
+
+def _numbers(files: npt.NDArray[np.int64], names: dict[int, str], number: dict[str, int]) -> Times:
+    """Number files by name: -1 for those without one; `number` grows by the new ones."""
+    found = np.full(len(files), -1, dtype=np.int64)
+    for file in np.unique(files).tolist():
+        if file in names:
+            found[files == file] = number.setdefault(names[file], len(number))
+    return found
+
+
+def _within_stores(files: dict[int, str], read_paths: dict[str, int]) -> dict[int, str]:
+    """Name the store of each file that lies in a directory which a read path reads, as a zarr array's."""
+    named = dict(files)
+    for file, path in files.items():
+        end = path.rfind("/")
+        while end > 0:
+            if path[:end] in read_paths:
+                named[file] = path[:end]
+                break
+            end = path.rfind("/", 0, end)
+    return named
+
+
+def _threads_of_items(items: Spans, tids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Count reads of a library's own threads as the item's, where one thread alone makes items."""
+    makers = np.unique(items["tid"])
+    return np.full(len(tids), makers[0]) if len(makers) == 1 else tids
+
+
+def _latest(
+    items: Spans,
+    read_paths: Spans,
+    span_files: dict[int, str],
+    item: Times,
+    starts: Times,
+    file: Times,
+    names: list[str],
+) -> dict[int, str]:
+    """Find the file of the last read that began before each read path without a file ended, in its item."""
+    nameless = np.flatnonzero(~np.isin(read_paths["file"], list(span_files)))
+    held_by = holder(items, read_paths["start_ns"][nameless], read_paths["tid"][nameless])
+    span_ends = read_paths["start_ns"] + read_paths["duration_ns"]
+    first, last = np.searchsorted(item, held_by), np.searchsorted(item, held_by, side="right")
+    latest = {}
+    for row, low, high, of_item in zip(
+        nameless.tolist(), first.tolist(), last.tolist(), held_by.tolist(), strict=True
+    ):
+        before = low + int(np.searchsorted(starts[low:high], span_ends[row])) - 1
+        if of_item >= 0 and before >= low:
+            latest[row] = names[int(file[before])]
+    return latest
