@@ -126,7 +126,7 @@ def test_a_call_inside_one_of_stdio_takes_no_second_share_of_the_instant(paths: 
     posix = replace(posix, names=["read", "fread"], name=np.array([1, 0, 0]), tid=np.array([7, 8, 7]))
     parts, files = composed(paths, spans(), posix)
     assert parts["read"] == 40
-    assert files == {"a.h5": [20, 0], "b.h5": [20, 0]}
+    assert files == {"a.h5": [20, 0, 0], "b.h5": [20, 0, 0]}
 
 
 def test_a_read_path_inside_another_counts_once(paths: Paths) -> None:

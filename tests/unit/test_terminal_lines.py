@@ -6,12 +6,11 @@ import io
 
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 from rich.console import Console
 
 from iotrace.analysis.results import DataWait, FileCost, Gpu, HostUse, ProcessUse, System, unknown
 from iotrace.report.layout import command
-from iotrace.report.terminal import _print_wait
+from iotrace.report.terminal import _print_after_reading
 from iotrace.report.terminal_system import print_system
 
 MIB = 1 << 20
@@ -109,8 +108,8 @@ def test_a_short_command_is_whole() -> None:
     assert command(["python", "a b.py"], 80) == "python 'a b.py'"
 
 
-def shown_wait(transform_ms: float, *after_ms: float) -> str:
-    """The lines of a wait of 10 ms, of which `after_ms` followed the read of one file each."""
+def shown_after(transform_ms: float, *after_ms: float) -> str:
+    """The line of a transform of which `after_ms` followed the read of one file each."""
     files = [
         FileCost(path=f"d/{number}.npy", ms=0.0, read_ms=0.0, decode_ms=0.0, transform_ms=after)
         for number, after in enumerate(after_ms)
@@ -119,15 +118,15 @@ def shown_wait(transform_ms: float, *after_ms: float) -> str:
         DataWait, causes_ms={"transform": transform_ms}, by_loader=[], files=files, worst_batches=[]
     )
     console = Console(file=io.StringIO(), width=200)
-    _print_wait(replace(wait, raw_ms=10.0, raw_wait_fraction=0.5, verdict="high"), 20.0, console)
+    _print_after_reading(wait, console)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 
 def test_transform_names_the_file_that_was_read_before() -> None:
-    assert "after reading d/0.npy: 8.0 ms a step, 100 % of it\n" in shown_wait(8.0, 8.0)
-    assert "after reading d/1.npy: 6.0 ms a step, 75 % of it; 1 other file likewise" in shown_wait(
+    assert "after reading d/0.npy: 8.0 ms a step, 100 % of it\n" in shown_after(8.0, 8.0)
+    assert "after reading d/1.npy: 6.0 ms a step, 75 % of it; 1 other file likewise" in shown_after(
         8.0, 1.0, 6.0
     )
-    assert "after reading" not in shown_wait(8.0, 3.0)  # most of it followed no read of one file
-    assert "after reading" not in shown_wait(0.0)
+    assert "after reading" not in shown_after(8.0, 3.0)  # most of it followed no read of one file
+    assert not shown_after(0.0)

@@ -12,11 +12,10 @@ import numpy.typing as npt
 from iotrace.analysis.intervals import Times
 from iotrace.analysis.wait.page_faults import Spans, holder
 from iotrace.session.names import KIND_MAPPED, KIND_READ_PATH
+from iotrace.sources.dftracer import stdio
 from iotrace.sources.dftracer.calls import PosixCalls
 
-_READ_CALLS = frozenset(
-    {"read", "pread", "pread64", "readv", "preadv", "preadv64", "fread", "fread_unlocked"}
-)
+_READ_CALLS = stdio.READS | {"read", "pread", "pread64", "readv", "preadv", "preadv64"}
 
 
 class ItemReads(msgspec.Struct, frozen=True):
