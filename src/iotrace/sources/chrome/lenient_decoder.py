@@ -19,6 +19,7 @@ from iotrace.sources.chrome.json_text import show
 # Where an event may begin again behind a damaged one.
 _START = re.compile(r'\{\s*"(?:ph|name|cat|pid|tid|ts|id)"\s*:')
 _SPACE = re.compile(r"[\s,\0]*")
+_TO_THE_END = re.compile(r"\s*\Z")
 _INTEGER_LIMIT = 1 << 64
 
 
@@ -54,45 +55,75 @@ class Parsed(msgspec.Struct):
 def objects(text: str, at: int, final: bool) -> Iterator[Parsed]:
     """The objects of an array from `at` on; stops before ``]``, and before an object that is cut off.
 
-    With `final`, nothing follows the text: what is cut off is then lost, too.
+    With `final`, nothing follows the text: what is cut off is then lost, too. What cannot be read up to the
+    next object is one loss. The time is linear in the text, unless objects are nested in damaged ones.
     """
-    damaged = False
+    lost_from: int | None = None
     while True:
         space = _SPACE.match(text, at)
         at = space.end() if space else at
         if at >= len(text) or text[at] == "]":
-            return
+            break
         try:
-            value, end = _decoder.raw_decode(text, at)
-        except (ValueError, RecursionError, ArithmeticError) as error:
-            if not final and _cut_off(text, error):
-                return
+            value, end = _decode(text, at)
+        except _UNREADABLE as error:
+            if not final and _cut_off(text, at, error):
+                break
             following = _START.search(text, at + 1)
             end = following.start() if following else len(text)
             if not final and following is None and len(text) - at < _LONGEST_EVENT:
-                return
-            if not damaged:  # the pieces of one damaged object are one loss
-                yield Parsed(None, at, end)
-            damaged = True
+                break
+            lost_from = at if lost_from is None else lost_from
             at = end
             continue
         if isinstance(value, dict) and "ph" in value:
-            damaged = False
+            if lost_from is not None:
+                yield Parsed(None, lost_from, at)
+                lost_from = None
             yield Parsed(value, at, end)
-        elif not damaged:
+        elif lost_from is None:
             yield Parsed(None, at, end)
         at = end
+    if lost_from is not None:
+        yield Parsed(None, lost_from, at)
 
 
+def _decode(text: str, at: int) -> tuple[Any, int]:
+    """Decode the value at `at`; return it and its end. The position of an error counts from `at`.
+
+    An error counts the lines before it, so the decoder gets a piece; a larger one where that is too short.
+    """
+    size = _FIRST_PIECE
+    while True:
+        rest = len(text) - at
+        try:
+            value, end = _decoder.raw_decode(text[at : at + size])
+        except json.JSONDecodeError as error:
+            if size >= rest or not (_unterminated(error) or size - error.pos < _LONGEST_WORD):
+                raise
+        else:
+            if end < size or size >= rest:
+                return value, at + end
+        size *= 8
+
+
+_FIRST_PIECE = 1 << 12
 _LONGEST_EVENT = 32 << 20
+_LONGEST_WORD = 16  # -Infinity, or a surrogate pair's escape
+_UNREADABLE = (ValueError, RecursionError, ArithmeticError)
 
 
-def _cut_off(text: str, error: Exception) -> bool:
+def _unterminated(error: json.JSONDecodeError) -> bool:
+    return error.msg.startswith("Unterminated string")
+
+
+def _cut_off(text: str, at: int, error: Exception) -> bool:
     if not isinstance(error, json.JSONDecodeError):
         return False
-    if error.msg.startswith("Unterminated string"):
-        return len(text) - error.pos < _LONGEST_EVENT
-    return not text[error.pos :].strip() or len(text) - error.pos < 8
+    rest = len(text) - at - error.pos
+    if _unterminated(error):
+        return rest < _LONGEST_EVENT
+    return rest < 8 or _TO_THE_END.match(text, at + error.pos) is not None
 
 
 def event_of(value: dict[str, Any]) -> tuple[Event, int, int, dict[str, Any], list[str]]:
