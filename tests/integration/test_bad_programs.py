@@ -92,7 +92,7 @@ def assert_consistent(session: Session, loader: LoaderRun) -> None:
 
 
 COMMON = """
-import collections, json, sys, time
+import collections, json, signal, sys, time
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
 
@@ -278,7 +278,7 @@ RAISING = (
 class Raising(Numbers):
     def __getitem__(self, index):
         if index == 5 and sys.argv[1] == "timeout":
-            time.sleep(5)
+            signal.pause()
         return super().__getitem__(index)
 
 class Stream(IterableDataset):
@@ -302,18 +302,22 @@ def no_pickle(items):
     return torch.stack(items) if items[0] < 4 else (item for item in items)
 
 workers = int(sys.argv[2])
+patient = {"timeout": 100, "persistent_workers": True}
 options = {
     "stream": {"dataset": Stream()},
     "iter": {"dataset": Stream()},
     "init": {"dataset": Raising(), "worker_init_fn": no_worker},
-    "timeout": {"dataset": Raising(), "timeout": 2},
+    "timeout": {"dataset": Raising(), **patient},
     "collate": {"dataset": Raising(), "collate_fn": collate},
-    "no pickle": {"dataset": Raising(), "collate_fn": no_pickle, "timeout": 2},
+    "no pickle": {"dataset": Raising(), "collate_fn": no_pickle, **patient},
     "consumer": {"dataset": Raising()},
 }[sys.argv[1]]
 try:
-    for batch in counted(DataLoader(batch_size=2, num_workers=workers, **options)):
+    loader = DataLoader(batch_size=2, num_workers=workers, **options)
+    for batch in counted(loader):
         train(batch)
+        if loader.timeout and batch[0] == 2:
+            loader._iterator._timeout = 1  # the next batch never comes
         if sys.argv[1] == "consumer" and batch[0] == 4:
             raise RuntimeError("the loss is not finite")
 finally:

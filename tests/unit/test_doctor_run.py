@@ -75,7 +75,7 @@ def test_a_closed_sandbox_has_ended_its_processes_and_removed_its_directories(
 
     def work() -> None:
         with sandbox.directory() as directory:
-            line = [sys.executable, "-c", "import time; time.sleep(60)"]
+            line = [sys.executable, "-c", "import signal; signal.pause()"]
             codes.append(sandbox.run(line, dict(os.environ), 50, directory).returncode)
 
     thread = threading.Thread(target=work)
