@@ -60,6 +60,15 @@ def examine(program: Program, directory: Path, bare: bool = True) -> Outcome:
     if program.missing is not None:
         outcome.skipped = f"no module {program.missing}"
         return outcome
+    try:
+        _run_and_compare(outcome, directory, bare)
+    except Exception as error:  # a report that fails is one program's row, not the table's end
+        outcome.disagreements.append(f"no figures: {error!r}")
+    return outcome
+
+
+def _run_and_compare(outcome: Outcome, directory: Path, bare: bool) -> None:
+    program = outcome.program
     session = directory / "session"
     trace = [sys.executable, "-m", "iotrace", "run", "-q", "--torch-steps", "off", "-o", str(session), "--"]
     # Both at once: the programs sleep more than they work, and no time of one is compared with the other's.
@@ -68,14 +77,16 @@ def examine(program: Program, directory: Path, bare: bool = True) -> Outcome:
         started["bare"] = _start(program, directory / "bare", [])
     ran = {name: _end(process, directory / name) for name, process in started.items()}
     _compare_runs(outcome, ran.get("bare", ran["traced"]), ran["traced"])
-    done = in_process("report", str(session), "--json")
-    if done.returncode:
-        outcome.disagreements.append(f"report ends with {done.returncode}: {done.stderr.strip()}")
-        return outcome
-    _compare_report(outcome, json.loads(done.stdout), directory / "traced")
-    if not program.known.torch and "torch" in in_process("report", str(session)).stdout:
+    _compare_report(outcome, json.loads(_report(session, "--json")), directory / "traced")
+    if not program.known.torch and "torch" in _report(session):
         outcome.disagreements.append("the report speaks of torch")
-    return outcome
+
+
+def _report(session: Path, *options: str) -> str:
+    done = in_process("report", str(session), *options)
+    if done.returncode:
+        raise RuntimeError(f"iotrace report ends with {done.returncode}: {done.stderr.strip()}")
+    return done.stdout
 
 
 def _start(program: Program, directory: Path, prefix: list[str]) -> subprocess.Popen[str]:
