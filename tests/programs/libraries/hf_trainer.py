@@ -1,7 +1,9 @@
 """transformers' Trainer: evaluation after every tenth step, accumulation over two batches."""
 
+import os
 import time
 
+os.environ["USE_TF"] = "0"
 import clock
 import torch
 from datasets import Dataset

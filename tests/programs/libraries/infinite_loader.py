@@ -30,7 +30,7 @@ class InfiniteDataLoader(DataLoader):
             yield next(self.iterator)
 
 
-loader = InfiniteDataLoader(Items(80, ms=12), batch_size=4, shuffle=True, num_workers=2)
+loader = InfiniteDataLoader(Items(80, ms=20), batch_size=4, shuffle=True, num_workers=2)
 for _ in range(4):
     for batch in clock.steps(loader):
         train(batch)

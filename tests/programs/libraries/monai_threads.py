@@ -6,7 +6,7 @@ from toy import Items, busy, train
 
 KNOWN = {"steps": 60, "unknown": "allowed", "needs": ["monai"]}
 
-items = Items(240, ms=4)
+items = Items(240, ms=8)
 loader = ThreadDataLoader(Dataset(range(240), items.__getitem__), batch_size=4, num_workers=0, buffer_size=2)
 for batch in clock.steps(loader):
-    train(batch.as_tensor() if hasattr(batch, "as_tensor") else batch, 8, busy)
+    train(batch.as_tensor() if hasattr(batch, "as_tensor") else batch, 6, busy)

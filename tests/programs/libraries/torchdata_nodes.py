@@ -7,10 +7,10 @@ from toy import Items, busy, train
 
 KNOWN = {"steps": 60, "unknown": "allowed", "needs": ["torchdata"]}
 
-items = Items(240, ms=8)
+items = Items(240, ms=16)
 node = ParallelMapper(
     MapStyleWrapper(range(240), range(240)), items.__getitem__, num_workers=2, method="thread"
 )
 loader = Loader(Prefetcher(Batcher(node, batch_size=4), prefetch_factor=2))
 for batch in clock.steps(loader):
-    train(torch.stack(batch), 8, busy)
+    train(torch.stack(batch), 6, busy)

@@ -4,9 +4,9 @@ import clock
 from torchdata.stateful_dataloader import StatefulDataLoader
 from toy import Items, train
 
-KNOWN = {"steps": 60, "cause": "transform", "needs": ["torchdata"]}
+KNOWN = {"steps": 40, "cause": "transform", "needs": ["torchdata"]}
 
-loader = StatefulDataLoader(Items(240, ms=12), batch_size=4, num_workers=2)
+loader = StatefulDataLoader(Items(160, ms=20), batch_size=4, num_workers=2)
 for number, batch in enumerate(clock.steps(loader), 1):
     train(batch)
     if number == 30:

@@ -4,7 +4,7 @@ import clock
 from torch.utils.data import DataLoader
 from toy import Stream, train
 
-KNOWN = {"steps": 60, "cause": "transform"}
+KNOWN = {"steps": 40, "cause": "transform"}
 
-for batch in clock.steps(DataLoader(Stream(240, ms=12), batch_size=4, num_workers=2)):
+for batch in clock.steps(DataLoader(Stream(160, ms=20), batch_size=4, num_workers=2)):
     train(batch)

@@ -6,7 +6,7 @@ from toy import Items, train
 
 KNOWN = {"steps": 80, "cause": "transform"}
 
-loader = DataLoader(Items(80, ms=12), batch_size=4, num_workers=2, persistent_workers=True)
+loader = DataLoader(Items(80, ms=20), batch_size=4, num_workers=2, persistent_workers=True)
 for epoch in range(4):
     for batch in clock.steps(loader):
         train(batch)

@@ -10,7 +10,7 @@ KNOWN = {"steps": 60, "unknown": "allowed"}
 
 
 async def main() -> None:
-    iterator = iter(DataLoader(Items(240, ms=4), batch_size=4))
+    iterator = iter(DataLoader(Items(240, ms=8), batch_size=4))
     loop = asyncio.get_running_loop()
     pending = loop.run_in_executor(None, next, iterator, None)
     while True:
@@ -20,7 +20,7 @@ async def main() -> None:
             return
         clock.waited(asked)
         pending = loop.run_in_executor(None, next, iterator, None)
-        train(batch, 8, busy)
+        train(batch, 6, busy)
 
 
 asyncio.run(main())

@@ -36,5 +36,5 @@ class Prefetcher:
             yield batch
 
 
-for batch in clock.steps(Prefetcher(DataLoader(Items(240, ms=4), batch_size=4))):
-    train(batch, 8, busy)
+for batch in clock.steps(Prefetcher(DataLoader(Items(240, ms=8), batch_size=4))):
+    train(batch, 6, busy)

@@ -8,7 +8,7 @@ from toy import Items, busy, train
 
 KNOWN = {"steps": 60, "cause": "transform"}
 
-iterator = iter(DataLoader(Items(240, ms=4), batch_size=4))
+iterator = iter(DataLoader(Items(240, ms=8), batch_size=4))
 with ThreadPoolExecutor(1) as pool:
     future = pool.submit(next, iterator, None)
     while True:
@@ -17,4 +17,4 @@ with ThreadPoolExecutor(1) as pool:
             break
         clock.waited(asked)
         future = pool.submit(next, iterator, None)
-        train(batch, 8, busy)
+        train(batch, 6, busy)

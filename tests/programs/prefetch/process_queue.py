@@ -12,7 +12,7 @@ KNOWN = {"steps": 60, "unknown": "allowed"}
 
 def fetch(ahead) -> None:
     for index in range(60):
-        time.sleep(0.016)
+        time.sleep(0.03)
         ahead.put([float(index)] * 16)
     ahead.put(None)
 

@@ -13,11 +13,11 @@ ahead = queue.Queue(4)
 
 
 def fetch() -> None:
-    for batch in DataLoader(Items(240, ms=2), batch_size=4):
+    for batch in DataLoader(Items(240, ms=1), batch_size=4):
         ahead.put(batch)
     ahead.put(None)
 
 
 threading.Thread(target=fetch, daemon=True).start()
 for batch in clock.steps(iter(ahead.get, None)):
-    train(batch, 24, busy)
+    train(batch, 12, busy)

@@ -13,11 +13,11 @@ ahead = queue.SimpleQueue()
 
 
 def fetch() -> None:
-    for batch in DataLoader(Items(240, ms=4), batch_size=4):
+    for batch in DataLoader(Items(240, ms=8), batch_size=4):
         ahead.put(batch)
     ahead.put(None)
 
 
 threading.Thread(target=fetch, daemon=True).start()
 for batch in clock.steps(iter(ahead.get, None)):
-    train(batch, 8, busy)
+    train(batch, 6, busy)

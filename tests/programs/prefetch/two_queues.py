@@ -21,7 +21,7 @@ def fetch() -> None:
 
 def augment() -> None:
     while (batch := fetched.get()) is not None:
-        time.sleep(0.016)
+        time.sleep(0.03)
         augmented.put(batch + 1)
     augmented.put(None)
 
@@ -29,4 +29,4 @@ def augment() -> None:
 for work in (fetch, augment):
     threading.Thread(target=work, daemon=True).start()
 for batch in clock.steps(iter(augmented.get, None)):
-    train(batch, 8, busy)
+    train(batch, 6, busy)

@@ -11,7 +11,7 @@ KNOWN = {"steps": 60, "unknown": "allowed", "needs": ["ray"]}
 
 
 def slow(rows):
-    time.sleep(0.016)
+    time.sleep(0.03)
     return rows
 
 
@@ -20,5 +20,5 @@ ray.data.DataContext.get_current().enable_progress_bars = False
 logging.getLogger("ray.data").setLevel(logging.ERROR)
 rows = ray.data.range_tensor(240, shape=(16,), override_num_blocks=60).map_batches(slow, batch_size=4)
 for batch in clock.steps(rows.iter_torch_batches(batch_size=4)):
-    train(batch["data"].float(), 8, busy)
+    train(batch["data"].float(), 6, busy)
 ray.shutdown()

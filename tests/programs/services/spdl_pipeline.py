@@ -11,7 +11,7 @@ KNOWN = {"steps": 60, "unknown": "allowed", "needs": ["spdl"]}
 
 
 def make(number: int) -> torch.Tensor:
-    time.sleep(0.008)
+    time.sleep(0.016)
     return torch.full((16,), float(number))
 
 
@@ -19,4 +19,4 @@ loader = DataLoader(
     range(240), preprocessor=make, batch_size=4, aggregator=torch.stack, num_threads=2, buffer_size=2
 )
 for batch in clock.steps(loader):
-    train(batch, 8, busy)
+    train(batch, 6, busy)

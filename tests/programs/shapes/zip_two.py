@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import DataLoader
 from toy import Items, train
 
-KNOWN = {"steps": 60, "cause": "transform"}
+KNOWN = {"steps": 60, "cause": "transform", "quick": True}
 
 labelled = DataLoader(Items(120, ms=0.5), batch_size=4)
 unlabelled = DataLoader(Items(120, ms=4), batch_size=4)

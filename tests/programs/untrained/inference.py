@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import DataLoader
 from toy import Items, compute, model
 
-KNOWN = {"steps": 60, "cause": "transform"}
+KNOWN = {"steps": 60, "cause": "transform", "quick": True}
 
 model.eval()
 total = 0.0

@@ -5,9 +5,9 @@ import torch
 from torch.utils.data import DataLoader
 from toy import Stream, compute, model
 
-KNOWN = {"steps": 60, "cause": "transform"}
+KNOWN = {"steps": 40, "cause": "transform"}
 
 with torch.inference_mode():
-    for batch in clock.steps(DataLoader(Stream(240, ms=12), batch_size=4, num_workers=2)):
+    for batch in clock.steps(DataLoader(Stream(160, ms=20), batch_size=4, num_workers=2)):
         model(batch)
         compute(8)
