@@ -160,14 +160,16 @@ class _Iterator:
             )
         self.delivered += 1
         self.recorder.records.append(record)
-        window.delivered(self, grad)
+        if not fetch.latest.depth:  # else a source that is asked now is the loop's
+            window.delivered(self, grad)
         delivered: int = record["index"]
         return delivered
 
     def end(self, error: BaseException, wait_start_ns: int) -> None:
         """Record that ``__next__`` raised `error` and returned no batch."""
         self.recorder.records.append(training.end_record(self.number, self.epoch, error, wait_start_ns))
-        window.epoch_ended(self)
+        if not fetch.latest.depth:
+            window.epoch_ended(self)
 
 
 def _site_of(loader: Any) -> str | None:

@@ -18,15 +18,19 @@ from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.spans import thread_id, timed
 from iotrace.session.names import KIND_ITEM
 
+_WINDOW = "iotrace.agent.torch_profiler.window"
 Caller = tuple[str, int, str]  # a file, a line of it, the source's name
 
 
 class _Source:
-    """A source's number, and how often it has been iterated."""
+    """A source's number, how often it has been iterated, and what the torch window knows of it."""
 
     def __init__(self) -> None:
         self.number = training.next_loader()
         self.epochs = 0
+        self.delivered = 0
+        self.backward_count = -1
+        self.trains = False
 
 
 _by_object: WeakKeyDictionary[Any, _Source] = WeakKeyDictionary()
@@ -50,20 +54,22 @@ class Pass:
     def __init__(
         self, iterable: Any, iterator: Any, name: str, recorder: Recorder, library: str = "", workers: int = 0
     ) -> None:
-        source = _source_of(iterable, iterator, name, library)
+        site = _caller(library)
+        self.loader = source = _source_of(iterable, iterator, (*site, name))
+        self.generation = 0  # always, as of all iterators without persistent workers
         self.recorder = recorder
         self.over = False
         self.take: Any = None  # the iterator's timed `next`, where the iterator has no stand-in
         self._name = name
         self._append = recorder.records.append
-        self._number = training.next_iterator()
+        self.number = training.next_iterator()
         self._epoch = source.epochs
         self._delivered = 0
         source.epochs += 1
         self._append(
             {
                 "type": "iterator",
-                "iterator": self._number,
+                "iterator": self.number,
                 "loader": source.number,
                 "dataset": name,
                 "iterable": True,
@@ -73,6 +79,7 @@ class Pass:
                 "epoch": self._epoch,
                 "generation": 0,
                 "phase": training.current_phase()[0],
+                "site": f"{site[0]}:{site[1]}",
                 "mono_ns": monotonic_ns(),
             }
         )
@@ -88,17 +95,18 @@ class Pass:
         torch = sys.modules.get("torch")
         phase, ahead = training.current_phase()
         grad_enabled = getattr(torch, "is_grad_enabled", None)  # absent while torch is being imported
+        grad = grad_enabled() if grad_enabled is not None else True
         self._append(
             {
                 "type": "batch",
-                "iterator": self._number,
+                "iterator": self.number,
                 "epoch": self._epoch,
                 "generation": 0,
                 "index": self._delivered,
                 "tid": thread_id(),
                 "wait_start_ns": wait_start_ns,
                 "delivered_ns": delivered_ns,
-                "grad": grad_enabled() if grad_enabled is not None else True,
+                "grad": grad,
                 "backward_count": training.backward_count,
                 "phase": phase,
                 "ahead": ahead,
@@ -109,14 +117,20 @@ class Pass:
             }
         )
         self._delivered += 1
+        window = sys.modules.get(_WINDOW)  # there with torch's DataLoader
+        if window is not None:
+            window.delivered(self, grad)
 
     def end(self, error: BaseException, wait_start_ns: int) -> None:
         """Record that the source raised `error` and returned no batch."""
         self.over = True
-        self._append(training.end_record(self._number, self._epoch, error, wait_start_ns))
+        self._append(training.end_record(self.number, self._epoch, error, wait_start_ns))
+        window = sys.modules.get(_WINDOW)
+        if window is not None:
+            window.epoch_ended(self)
 
 
-def _source_of(iterable: Any, iterator: Any, name: str, library: str) -> _Source:
+def _source_of(iterable: Any, iterator: Any, caller: Caller) -> _Source:
     # A generator made anew for each epoch is the same source: it is known by the line that iterates it.
     if iterator is not iterable:
         try:
@@ -125,11 +139,10 @@ def _source_of(iterable: Any, iterator: Any, name: str, library: str) -> _Source
             return _by_object[iterable]
         except TypeError:  # cannot be hashed, or be referred to weakly
             pass
-    file, line = caller(library)
-    return _by_caller.setdefault((file, line, name), _Source())
+    return _by_caller.setdefault(caller, _Source())
 
 
-def caller(library: str) -> tuple[str, int]:
+def _caller(library: str) -> tuple[str, int]:
     """Return file and line of the innermost frame that is neither the agent's nor of `library`'s package."""
     frame: Any = sys._getframe(1)
     ours = ("iotrace",) if not library else ("iotrace", library)
