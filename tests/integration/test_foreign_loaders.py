@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -11,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from iotrace.analysis.rank import RankAnalysis
+from iotrace.session.names import OVERRIDE_VARIABLE, encode_settings
 from iotrace.sources.session import open_session
-from tests.support.runs import Run, run_script
+from tests.support.runs import Run, run_script, run_traced
 
 HEAD = """
 import time
@@ -257,9 +259,12 @@ def as_bare(directory: Path, script: str) -> Run:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_loader_of_another_library(tmp_path: Path, name: str) -> None:
+def test_a_loader_of_another_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     case = CASES[name]
     needs(case.module)
+    monkeypatch.setenv(
+        "YOLO_CONFIG_DIR", str(tmp_path)
+    )  # ultralytics writes its settings at the first import
     run = as_bare(tmp_path, program(case.make, case.epochs))
     assert run.stdout == f"{case.steps} {48 * 47 / 2 * case.epochs}\n"
     (rank,) = run.report()["ranks"]
@@ -283,3 +288,208 @@ def assert_made(run: Run, loader: int, workers: bool) -> None:
         assert item.delivery.taken_ns is not None
         assert item.delivery.prepared_ns is not None
         assert sum(item.causes.values()) == item.delivery.wait_ns
+
+
+STATEFUL = """
+import sys
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+class Counted(Stream):
+    def __init__(self):
+        self.passed = 0
+    def __iter__(self):
+        return self
+    def __next__(self):
+        if self.passed == 12:
+            raise StopIteration
+        self.passed += 1
+        return load(self.passed)
+    def state_dict(self):
+        return {"passed": self.passed}
+    def load_state_dict(self, state):
+        self.passed = state["passed"]
+
+def train(loader, most=None):
+    seen = []
+    for batch in loader:
+        (batch * weight).sum().backward()
+        seen.append(sorted(batch[:, 0].tolist()))
+        if most is not None and len(seen) == most:
+            break
+    return seen
+
+torch.manual_seed(0)  # a state holds the workers' seed
+weight = torch.ones(4, requires_grad=True)
+"""
+
+STATEFUL_CASES = [
+    ("Items", "num_workers=0", 2),
+    ("Items", "num_workers=2", 2),
+    ("Stream", "num_workers=2, persistent_workers=True", 3),
+    ("Items", "num_workers=1, multiprocessing_context='spawn'", 1),
+]
+
+STATEFUL_LOADERS = (
+    HEAD
+    + STATEFUL
+    + """
+if __name__ == "__main__":
+    for kind, options, epochs in CASES:
+        loader = eval(f"StatefulDataLoader({kind}(), batch_size=4, {options})")
+        print([train(loader) for _ in range(epochs)])
+"""
+)
+
+
+def test_stateful_dataloaders_are_known_as_torchs(tmp_path: Path) -> None:
+    needs("torchdata.stateful_dataloader")
+    run = as_bare(tmp_path, STATEFUL_LOADERS.replace("CASES", repr(STATEFUL_CASES)))
+    (rank,) = run.report()["ranks"]
+    for (kind, options, epochs), loader in zip(STATEFUL_CASES, rank["loaders"], strict=True):
+        assert (loader["dataset"], loader["library"]) == (kind, None)
+        assert (loader["batches"], loader["epochs"]) == (12 * epochs, epochs)
+        assert loader["workers"] == int(options.partition("num_workers=")[2][0])
+        assert loader["start_method"] == (
+            "spawn" if "spawn" in options else "fork" if loader["workers"] else None
+        )
+        assert_made(run, loader["id"], workers=True)  # of another case, where it has none
+
+
+RESUMED = (
+    HEAD
+    + STATEFUL
+    + """
+if __name__ == "__main__":
+    for kind in (Items, Counted):
+        for workers in (0, 2):
+            first = StatefulDataLoader(kind(), batch_size=2, num_workers=workers)
+            seen = train(first, most=3)
+            state = first.state_dict()
+            second = StatefulDataLoader(kind(), batch_size=2, num_workers=workers)
+            second.load_state_dict(state)
+            print(seen, train(second, most=3), repr(state))
+"""
+)
+
+
+def test_a_stateful_dataloader_resumes_as_bare(tmp_path: Path) -> None:
+    """Its state is the same, and batches that it skips while it resumes were delivered to nobody."""
+    needs("torchdata.stateful_dataloader")
+    run = as_bare(tmp_path, RESUMED)
+    (rank,) = run.report()["ranks"]
+    assert sum(loader["batches"] for loader in rank["loaders"]) == 2 * 2 * (3 + 3)
+
+
+SWEPT = {
+    "stateful": (
+        "torchdata.stateful_dataloader",
+        "from torchdata.stateful_dataloader import StatefulDataLoader as Loader",
+        "Loader(Items(), batch_size=4, num_workers=1)",
+    ),
+    "stateful-restored": (
+        "torchdata.stateful_dataloader",
+        """
+from torchdata.stateful_dataloader import StatefulDataLoader as Loader
+def restored():
+    first = Loader(Items(), batch_size=4, num_workers=1)
+    iterator = iter(first)
+    next(iterator)
+    second = Loader(Items(), batch_size=4, num_workers=1)
+    second.load_state_dict(first.state_dict())
+    return second
+""",
+        "restored()",
+    ),
+    "fastai": (
+        "fastai",
+        "from fastai.data.load import DataLoader as Loader",
+        "Loader(Items(), bs=4, num_workers=1)",
+    ),
+    "ultralytics": (
+        "ultralytics",
+        "from ultralytics.data.build import InfiniteDataLoader as Loader",
+        "Loader(Items(), batch_size=4, num_workers=1)",
+    ),
+    "accelerate": (
+        "accelerate",
+        ACCELERATE,
+        "Accelerator(cpu=True).prepare(DataLoader(Items(), batch_size=4, num_workers=1))",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SWEPT)
+def test_a_sweep_sets_the_workers_of_another_librarys_loader(tmp_path: Path, name: str) -> None:
+    module, imports, call = SWEPT[name]
+    needs(module)
+    script = program(made_once(call, imports), 9)
+    asked = encode_settings({"workers": "2", "prefetch": "3", "steps": "14"})
+    run = run_script(tmp_path, script, **{OVERRIDE_VARIABLE: asked})
+    assert run.code == 0, run.stderr
+    assert "num_workers, prefetch_factor of the loader of Items: 1, 2 → 2, 3" in run.stderr
+    (rank,) = run.report()["ranks"]
+    loaders = [loader for loader in rank["loaders"] if not loader["wrapped"]]
+    assert {loader["workers"] for loader in loaders} == {2}
+    # The steps that were asked for, one for each further worker's first batch.
+    assert sum(loader["batches"] for loader in loaders) == 14 + 1
+
+
+DISPATCHED = (
+    HEAD
+    + ACCELERATE
+    + """
+accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(dispatch_batches=True))
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 1e-6)
+model, optimizer, loader = accelerator.prepare(model, optimizer, DataLoader(Items(), batch_size=4))
+for batch in loader:
+    accelerator.backward(model(batch).sum())
+    optimizer.step()
+accelerator.end_training()
+"""
+)
+
+
+def test_a_dispatcher_hands_batches_to_every_rank(tmp_path: Path) -> None:
+    """Rank 0 reads for both: 12 batches of the DataLoader, 6 steps on each rank."""
+    needs("accelerate")
+    (tmp_path / "program.py").write_text(DISPATCHED)
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    run = run_traced(tmp_path, [*launcher, str(tmp_path / "program.py")], ["--torch-steps", "off"])
+    assert run.code == 0, run.stderr
+    ranks = run.report()["ranks"]
+    assert [rank["rank"] for rank in ranks] == [0, 1]
+    for rank in ranks:
+        (outer,) = [loader for loader in rank["loaders"] if loader["library"] == "accelerate"]
+        assert (outer["batches"], outer["primary"], rank["steps"]["begun"]) == (6, True, 6)
+    inner = [loader["batches"] for loader in ranks[0]["loaders"] if not loader["wrapped"]]
+    assert inner == [12]
+
+
+ARRAYS = """
+import sys, time
+import numpy
+import iotrace
+
+def batches():
+    for index in range(20):
+        time.sleep(0.002)
+        yield numpy.full(1000, index)
+
+total = 0.0
+for batch in iotrace.batches(batches()):
+    total += batch.sum()
+print(total)
+"""
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_nothing_is_said_about_torch_without_it(tmp_path: Path, marked: bool) -> None:
+    run = run_script(
+        tmp_path, ARRAYS if marked else ARRAYS.replace("iotrace.batches(batches())", "batches()")
+    )
+    assert (run.code, run.stdout) == (0, "190000.0\n")
+    report = run.report()
+    assert "torch" not in json.dumps(report["not_captured"]) + run.stderr
+    batches = [loader["batches"] for rank in report["ranks"] for loader in rank["loaders"]]
+    assert batches == ([20] if marked else [])
