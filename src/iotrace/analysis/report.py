@@ -10,6 +10,7 @@ from iotrace.analysis.device.compute import compare
 from iotrace.analysis.host.io import io_of
 from iotrace.analysis.host.overhead import overhead_of
 from iotrace.analysis.host.system import system_of
+from iotrace.analysis.loader_facts import loader_facts
 from iotrace.analysis.loop.deliveries import LoaderRun, Step
 from iotrace.analysis.loop.loaders import loader_result
 from iotrace.analysis.loop.measured import summarise
@@ -35,7 +36,11 @@ def analyse(analysis: SessionAnalysis) -> Report:
     """Make everything that `iotrace report` says of a session."""
     session = analysis.session
     ranks = [_rank(one) for one in analysis.ranks]
-    recommendations = [item for rank in ranks for item in recommend(rank)]
+    recommendations = [
+        item
+        for one, rank in zip(analysis.ranks, ranks, strict=True)
+        for item in recommend(loader_facts(one, rank))
+    ]
     # Of a restarted job the ranks of its last start are compared.
     last = max((one.rank.incarnation for one in analysis.ranks if one.activities), default=0)
     compared = [(one.rank.number, one.compute) for one in analysis.ranks if one.rank.incarnation == last]

@@ -81,6 +81,10 @@ class IteratorStart(Record, tag="iterator"):
     wrapped: bool = False
     site: str | None = None
     library: str = ""
+    iterable: bool | None = None
+    prefetch_factor: Int | None = None
+    persistent_workers: bool | None = None
+    in_order: bool | None = None
 
 
 class BatchRecord(Record, tag="batch"):
@@ -171,6 +175,7 @@ class Produced(Record, tag="produced"):
     taken_ns: Int
     prepared_ns: Int
     samples: Int | None = None
+    bytes: Int | None = None
 
 
 class OwnLog(Record, tag="own_log"):

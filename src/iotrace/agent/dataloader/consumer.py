@@ -87,7 +87,7 @@ class _Iterator:
             "prefetch_factor": getattr(loader, "prefetch_factor", None),
             "persistent_workers": bool(getattr(loader, "persistent_workers", False)),
             "pin_memory": bool(iterator._pin_memory),
-            "in_order": bool(getattr(loader, "in_order", True)),
+            "in_order": getattr(loader, "in_order", None),  # since torch 2.6
             "site": _site_of(loader),
         }
         self.record_epoch()

@@ -13,6 +13,8 @@ from iotrace.agent.dataloader import fetch
 from iotrace.agent.patching import StandIn, observe
 from iotrace.agent.recording.recorder import Recorder
 
+_MOST_PARTS = 512  # of a batch, so that counting its bytes takes no longer than writing its record
+
 
 def hook_worker_loop(module: Any, recorder: Recorder) -> None:
     """Patch ``_worker_loop``, the target of every worker process, found by name under every start method.
@@ -92,8 +94,29 @@ class _Worker:
                 "fetch_end_ns": end_ns if fetched else None,
                 "prepared_ns": prepared_ns,
                 "samples": samples if fetched else None,
+                "bytes": _size_of(data) if outcome == "batch" else None,
             }
         )
+
+
+def _size_of(batch: Any) -> int | None:
+    """Return the bytes of the tensors and arrays in a batch; None where it has too many parts to look at."""
+    size_bytes, looked_at, left = 0, 0, [batch]
+    try:
+        while left:
+            part = left.pop()
+            looked_at += 1
+            if looked_at + len(left) > _MOST_PARTS:
+                return None
+            if isinstance(part, dict):
+                left.extend(part.values())
+            elif isinstance(part, (list, tuple)):
+                left.extend(part[:_MOST_PARTS])
+            elif type(part).__module__ in ("torch", "numpy"):
+                size_bytes += getattr(part, "nbytes", 0)
+    except Exception:  # of a batch of the program's own kind
+        return None
+    return size_bytes
 
 
 class _IndexQueue(StandIn):

@@ -28,6 +28,7 @@ class Delivery(msgspec.Struct, frozen=True):
     `up_ns`: its worker asked for work for the first time. With ``num_workers=0`` the consumer takes the index
     when it asks (`taken_ns` is `wait_start_ns`) and has prepared the batch when its fetch ends. `inline_tid`
     is the consumer's thread where it made the batch in a wrapped source, else None.
+    `size_bytes` counts tensors and arrays that a worker put into it.
     `exposed_ns` is how long the accelerator stood idle during the wait, by its own events.
     `handed_over`: another thread took the batch; the wait is the training thread's, for that thread.
     """
@@ -49,6 +50,7 @@ class Delivery(msgspec.Struct, frozen=True):
     taken_ns: int | None = None
     prepared_ns: int | None = None
     samples: int | None = None
+    size_bytes: int | None = None
     exposed_ns: int | None = None
     inline_tid: int | None = None
     handed_over: bool = False

@@ -109,8 +109,8 @@ def _as_recorded(rank: Rank) -> list[LoaderRun]:
 
 
 # By a worker's pid, the loader's generation and the batch's index: when the worker first asked for work,
-# took the index, and had prepared the batch, in ns; how many samples it holds.
-_Productions = dict[tuple[int, int, int], tuple[int | None, int, int, int | None]]
+# took the index, and had prepared the batch, in ns; how many samples and bytes it holds.
+_Productions = dict[tuple[int, int, int], tuple[int | None, int, int, int | None, int | None]]
 
 
 def _productions(workers: list[Process]) -> _Productions:
@@ -120,7 +120,8 @@ def _productions(workers: list[Process]) -> _Productions:
         real = process.clock.to_session_ns
         up_ns = next((real(up.mono_ns) for up in process.of_type(WorkerUp)), None)
         for record in process.of_type(Produced):
-            made = up_ns, real(record.taken_ns), real(record.prepared_ns), record.samples
+            taken_ns, prepared_ns = real(record.taken_ns), real(record.prepared_ns)
+            made = up_ns, taken_ns, prepared_ns, record.samples, record.bytes
             found[process.pid, record.generation, record.index] = made
     return found
 
@@ -175,13 +176,13 @@ def _delivery(
 ) -> Delivery:
     real = main.clock.to_session_ns
     wait_start_ns, samples = real(record.wait_start_ns), record.samples
-    up_ns = taken_ns = prepared_ns = None
+    up_ns = taken_ns = prepared_ns = size_bytes = None
     if record.worker is None and record.fetch_end_ns:
         taken_ns, prepared_ns = wait_start_ns, real(record.fetch_end_ns)
     if record.pid is not None:
         made = produced.get((record.pid, record.generation, record.index))
         if made is not None:
-            up_ns, taken_ns, prepared_ns, samples = made
+            up_ns, taken_ns, prepared_ns, samples, size_bytes = made
     return Delivery(
         loader=loader,
         number=0,
@@ -200,6 +201,7 @@ def _delivery(
         taken_ns=taken_ns,
         prepared_ns=prepared_ns,
         samples=samples,
+        size_bytes=size_bytes,
         exposed_ns=exposed.get((record.iterator, record.epoch, record.index)),
         inline_tid=record.tid if wrapped else None,
     )

@@ -19,7 +19,7 @@ from iotrace.analysis.wait.waits import CAUSES, Explained, behind_ready_ns
 MODERATELY_PERCENT, _HIGHLY_PERCENT = 5.0, 20.0
 _WORST_BATCHES = 5
 # Of the wait: with less of it for batches that were not made yet, workers are not what is missing.
-_UNMADE = 0.25
+UNMADE = 0.25
 _BUSY = 0.9  # of the cores: what is left is no core for another process
 _HELD_BACK = 0.1  # of the CPU quota's periods: below, bursts alone use it up
 
@@ -46,7 +46,7 @@ def data_wait(analysis: RankAnalysis, system: System) -> DataWait:
         by_loader=_by_loader(waits, len(kept)),
         too_few_workers=_too_few_workers(analysis, raw_ns / total_ns, system),
         behind_ready_ms=behind_ready_ns(source.deliveries, analysis.source_waits) / len(kept) / 1e6,
-        files=_file_costs(waits, len(kept)),
+        files=file_costs(waits, len(kept)),
         worst_batches=_worst(waits),
     )
 
@@ -106,10 +106,10 @@ def _too_few_workers(analysis: RankAnalysis, fraction: float, system: System) ->
     source, kept = analysis.source, analysis.kept
     if source is None or source.description.wrapped:
         return None  # who makes its batches, and with how many hands, is not known
-    core_is_free = _core_free(analysis, system)
+    core_is_free = core_free(analysis, system)
     if 100 * fraction < MODERATELY_PERCENT:
         return False
-    if unmade_fraction(analysis.measured_waits) < _UNMADE or core_is_free is False:
+    if unmade_fraction(analysis.measured_waits) < UNMADE or core_is_free is False:
         return False
     made_in_ms = production_ms(source.deliveries)
     if made_in_ms is None or core_is_free is None:
@@ -119,7 +119,7 @@ def _too_few_workers(analysis: RankAnalysis, fraction: float, system: System) ->
     return workers == 0 or made_in_ms / workers > compute_ms
 
 
-def _core_free(analysis: RankAnalysis, system: System) -> bool | None:
+def core_free(analysis: RankAnalysis, system: System) -> bool | None:
     """Say whether the cores were not all busy while the job ran; None where that is not known.
 
     Workers that sleep in reads need none: their number says nothing of it.
@@ -145,7 +145,8 @@ def unmade_fraction(waits: list[Explained]) -> float:
     return 1 - other_ns / total_ns if total_ns else 0.0
 
 
-def _file_costs(waits: list[Explained], steps: int) -> list[FileCost]:
+def file_costs(waits: list[Explained], steps: int) -> list[FileCost]:
+    """What the files of these waits cost a step, costliest first."""
     totals: dict[str, list[float]] = defaultdict(lambda: [0.0] * len(FILE_PARTS))
     for item in waits:
         for path, parts in item.files.items():

@@ -1,0 +1,206 @@
+"""What is known of each loader that the loop waits for: what advice on it may rest on."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+import numpy as np
+
+from iotrace.analysis.loop.deliveries import LoaderRun
+from iotrace.analysis.loop.loaders import production_ms
+from iotrace.analysis.rank import RankAnalysis
+from iotrace.analysis.results import FileIo, RankReport
+from iotrace.analysis.wait.data_wait import core_free, file_costs, unmade_fraction
+from iotrace.analysis.wait.production import outermost
+from iotrace.analysis.wait.waits import CAUSES, Explained
+from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_READ_PATH
+from iotrace.sources.records import IteratorStart
+
+
+class FileFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A file's cost in ms of wait a step; bytes that calls read of it, and that libraries made of them."""
+
+    path: str
+    read_ms: float = 0.0
+    decode_ms: float = 0.0
+    reads: int = 0
+    read_bytes: int | None = None
+    delivered_bytes: int | None = None
+
+
+class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A loader and its part of the data wait. Figures in ms are means per measured step; None is unknown.
+
+    Settings are None where the loader has none of that name. `of_several`: the loop waits for others, too.
+    `objects` counts the DataLoaders that it was, one after the other. `handed_over`: another thread takes
+    its batches. `core_free`: the cores were not all busy. `asleep` and `on_cpu` are shares of the making of
+    its samples. `storage_bytes` came from storage, to all processes of the rank, per step.
+    """
+
+    number: int = 0
+    name: str = ""
+    of_several: bool = False
+    step_ms: float = 0.0
+    wait_ms: float = 0.0
+    causes_ms: dict[str, float] = {}
+    files: list[FileFacts] = []
+    has_settings: bool = True
+    workers: int = 0
+    iterable: bool | None = None
+    prefetch_factor: int | None = None
+    persistent_workers: bool | None = None
+    in_order: bool | None = None
+    epochs: int = 1
+    objects: int = 1
+    handed_over: bool = False
+    production_ms: float | None = None
+    unmade_fraction: float = 0.0
+    behind_ready_ms: float | None = None
+    batch_bytes: float | None = None
+    samples: float | None = None
+    collate: str = ""
+    core_free: bool | None = None
+    cpus: int | None = None
+    accelerated: bool = False
+    asleep: float | None = None
+    on_cpu: float | None = None
+    storage_bytes: float | None = None
+    batches: int = 0
+    batches_per_step: float = 1.0
+
+
+def loader_facts(analysis: RankAnalysis, report: RankReport) -> list[LoaderFacts]:
+    """The loaders that the measured steps waited for, costliest first."""
+    step_ms = report.steps.mean_ms
+    if not report.data_wait.raw_ms or not step_ms:
+        return []
+    waits: dict[int, list[Explained]] = {}
+    for wait in analysis.measured_waits:
+        waits.setdefault(wait.delivery.loader, []).append(wait)
+    runs = {loader.number: loader for loader in analysis.loaders}
+    found = [_facts(analysis, report, runs[number], own, len(waits)) for number, own in waits.items()]
+    return sorted(found, key=lambda facts: -facts.wait_ms)
+
+
+def _facts(
+    analysis: RankAnalysis, report: RankReport, run: LoaderRun, waits: list[Explained], loaders: int
+) -> LoaderFacts:
+    steps = len(analysis.kept)
+    primary = run is analysis.primary
+    source = analysis.source if primary and analysis.source is not None else run
+    about, wait = source.description, report.data_wait
+    made = [delivery for delivery in source.deliveries if delivery.size_bytes is not None]
+    sizes = [delivery.size_bytes or 0 for delivery in made]
+    samples = [delivery.samples for delivery in source.deliveries if delivery.samples is not None]
+    handed_over = any(item.delivery.handed_over for item in waits)
+    asleep, on_cpu = _samples_made(analysis, source)
+    return LoaderFacts(
+        number=run.number,
+        name=about.dataset,
+        of_several=loaders > 1,
+        step_ms=report.steps.mean_ms or 0.0,
+        wait_ms=sum(item.delivery.wait_ns for item in waits) / steps / 1e6,
+        causes_ms={cause: sum(item.causes[cause] for item in waits) / steps / 1e6 for cause in CAUSES},
+        files=_files(analysis, report, waits),
+        has_settings=not about.wrapped,
+        workers=about.workers,
+        iterable=about.iterable,
+        prefetch_factor=about.prefetch_factor,
+        persistent_workers=about.persistent_workers,
+        in_order=about.in_order,
+        epochs=source.epochs,
+        objects=_objects(analysis, source),
+        handed_over=handed_over,
+        production_ms=production_ms(source.deliveries),
+        unmade_fraction=unmade_fraction(waits),
+        behind_ready_ms=wait.behind_ready_ms if primary else None,
+        batch_bytes=sum(sizes) / len(sizes) if sizes else None,
+        samples=sum(samples) / len(samples) if samples else None,
+        collate=_collate(analysis, source),
+        core_free=core_free(analysis, report.system),
+        cpus=report.system.cpus,
+        accelerated=wait.exposed_source in ("cuda_events", "kernels"),
+        asleep=asleep,
+        on_cpu=on_cpu,
+        storage_bytes=_storage_bytes(report, steps),
+        batches=len(source.deliveries),
+        batches_per_step=len(waits) / steps,
+    )
+
+
+def _objects(analysis: RankAnalysis, run: LoaderRun) -> int:
+    iterators = {iterator for iterator, _ in run.passes}
+    starts = analysis.rank.main.of_type(IteratorStart)
+    return len({start.loader for start in starts if start.iterator in iterators}) or 1
+
+
+def _storage_bytes(report: RankReport, steps: int) -> float | None:
+    read = [process.storage_read_bytes for process in report.system.processes]
+    return None if not read or None in read else sum(value or 0 for value in read) / steps
+
+
+def _samples_made(analysis: RankAnalysis, run: LoaderRun) -> tuple[float | None, float | None]:
+    """The shares of the making of a loader's samples in which its thread slept, and in which it computed."""
+    totals = np.zeros(3)
+    for process in analysis.rank.processes:
+        items = process.spans[(process.spans["kind"] == KIND_ITEM) & (process.spans["cpu_ns"] >= 0)]
+        numbers = [
+            number
+            for number in np.unique(items["name"]).tolist()
+            if run.description.wrapped
+            or process.texts.get(number, "").startswith(f"{run.description.dataset}.")
+        ]
+        items = items[np.isin(items["name"], numbers) & (items["run_delay_ns"] >= 0)]
+        totals += [items["duration_ns"].sum(), items["cpu_ns"].sum(), items["run_delay_ns"].sum()]
+    whole, cpu, delayed = totals.tolist()
+    if not whole:
+        return None, None
+    return max(0.0, 1 - (cpu + delayed) / whole), cpu / whole
+
+
+def _collate(analysis: RankAnalysis, run: LoaderRun) -> str:
+    """The name of the collate function; empty where the run's loaders have several, or none."""
+    pids = {delivery.pid or analysis.rank.main.pid for delivery in run.deliveries}
+    names = {
+        process.texts.get(number, "")
+        for process in analysis.rank.processes
+        if process.pid in pids
+        for number in np.unique(process.spans["name"][process.spans["kind"] == KIND_COLLATE]).tolist()
+    }
+    return next(iter(names)) if len(names) == 1 else ""
+
+
+def _files(analysis: RankAnalysis, report: RankReport, waits: list[Explained]) -> list[FileFacts]:
+    """The files of these waits, costliest first."""
+    read: dict[str, FileIo] = {file.path: file for file in report.io.files} if report.io else {}
+    delivered = _delivered(analysis)
+    found = []
+    for cost in file_costs(waits, len(analysis.kept)):
+        calls = read.get(cost.path)
+        found.append(
+            FileFacts(
+                path=cost.path,
+                read_ms=cost.read_ms,
+                decode_ms=cost.decode_ms,
+                reads=calls.reads if calls else 0,
+                read_bytes=calls.read_bytes if calls and not calls.maps else None,
+                delivered_bytes=delivered.get(cost.path),
+            )
+        )
+    return found
+
+
+def _delivered(analysis: RankAnalysis) -> dict[str, int]:
+    """What libraries made of each file, in bytes; without files of which a span does not say it."""
+    totals: Counter[str] = Counter()
+    unknown: set[str] = set()
+    for process in analysis.rank.processes:
+        spans = process.spans[outermost(process.spans, process.spans["kind"] == KIND_READ_PATH)]
+        for number, file in process.span_files.items():
+            own = spans["bytes"][spans["file"] == number]
+            path = analysis.session.paths.shown(file)
+            totals[path] += int(own[own >= 0].sum())
+            if not len(own) or (own < 0).any():
+                unknown.add(path)
+    return {path: total for path, total in totals.items() if path not in unknown}

@@ -1,0 +1,53 @@
+"""What advice rests on, as a real program's session has it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from iotrace.analysis.loader_facts import loader_facts
+from iotrace.analysis.rank import SessionAnalysis
+from iotrace.analysis.report import analyse
+from iotrace.sources.session import open_session
+from tests.support.runs import run_script
+
+PROGRAM = """
+import numpy as np
+import torch, time
+from torch.utils.data import DataLoader, Dataset
+
+class Images(Dataset):
+    def __len__(self):
+        return 24
+    def __getitem__(self, index):
+        time.sleep(0.02)
+        return torch.from_numpy(np.load(f"{index % 4}.npy"))
+
+def stacked(samples):
+    return {"images": torch.stack(samples), "names": ["a", "b"]}
+
+for number in range(4):
+    np.save(f"{number}.npy", np.ones(1 << 16, dtype=np.float32))
+weight = torch.ones(1, requires_grad=True)
+for epoch in range(2):
+    loader = DataLoader(Images(), batch_size=2, num_workers=2, prefetch_factor=3, collate_fn=stacked)
+    for batch in loader:
+        (batch["images"].sum() * weight).backward()
+"""
+
+
+def test_facts_of_a_loader(tmp_path: Path) -> None:
+    run = run_script(tmp_path, PROGRAM)
+    assert run.code == 0, run.stderr
+    analysis = SessionAnalysis(open_session(run.session))
+    (facts,) = loader_facts(analysis.ranks[0], analyse(analysis).ranks[0])
+    assert (facts.name, facts.workers, facts.prefetch_factor) == ("Images", 2, 3)
+    assert (facts.persistent_workers, facts.in_order, facts.iterable) == (False, True, False)
+    assert (facts.epochs, facts.objects, facts.of_several, facts.handed_over) == (2, 2, False, False)
+    assert (facts.batch_bytes, facts.samples, facts.collate) == (2 * 4 * (1 << 16), 2.0, "stacked")
+    assert facts.asleep is not None
+    assert facts.asleep > 0.2
+    assert not facts.accelerated
+    arrays = {file.path: file.delivered_bytes for file in facts.files if file.path.endswith(".npy")}
+    assert set(arrays) <= {f"{number}.npy" for number in range(4)}
+    assert set(arrays.values()) == {12 * 4 * (1 << 16)}
+    assert sum(facts.causes_ms.values()) > 0

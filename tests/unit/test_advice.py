@@ -1,0 +1,272 @@
+"""Advice: each rule fires where its ground is there, and is silent where one part of it is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from iotrace.analysis.advice import recommend
+from iotrace.analysis.loader_facts import FileFacts, LoaderFacts
+
+MIB = 1 << 20
+
+
+def facts(cause: str = "transform", **known: Any) -> LoaderFacts:
+    """A loader of 2 workers whose wait, 50 of 100 ms a step, has one cause; a machine with room."""
+    return replace(
+        LoaderFacts(
+            name="Images",
+            step_ms=100.0,
+            wait_ms=50.0,
+            causes_ms={cause: 50.0},
+            workers=2,
+            iterable=False,
+            prefetch_factor=2,
+            persistent_workers=False,
+            in_order=True,
+            production_ms=60.0,
+            unmade_fraction=1.0,
+            core_free=True,
+            cpus=8,
+            asleep=0.0,
+            on_cpu=1.0,
+            batches=100,
+            batch_bytes=8.0 * MIB,
+            samples=32.0,
+        ),
+        **known,
+    )
+
+
+def file(path: str, read_ms: float = 0.0, decode_ms: float = 0.0, **known: Any) -> FileFacts:
+    return FileFacts(path=path, read_ms=read_ms, decode_ms=decode_ms, **known)
+
+
+def advised(*loaders: LoaderFacts) -> dict[str, str]:
+    return {item.id: item.text for item in recommend(list(loaders))}
+
+
+def test_no_wait_no_advice() -> None:
+    assert advised() == {}
+    assert advised(facts(wait_ms=4.0, causes_ms={"transform": 4.0}, unmade_fraction=0.0)) == {}
+
+
+def test_gain_evidence_and_severity_are_the_figures() -> None:
+    (item,) = recommend([facts(unmade_fraction=0.0)])
+    assert (item.id, item.severity, item.gain_ms_per_step) == ("transform-bound", "high", 50.0)
+    assert item.evidence == {"transform_ms": 50.0}
+    assert "transform costs 50.0 ms of wait a step" in item.text
+    (item,) = recommend([facts(causes_ms={"transform": 15.0}, wait_ms=15.0, unmade_fraction=0.0)])
+    assert item.severity == "medium"
+
+
+READ = {"files": [file("d/a.npy", read_ms=45.0, reads=1000, read_bytes=4000 * 1024)]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "read it in larger pieces (4.0 KiB each now)"),
+        ({"storage_bytes": 1e9, "batches_per_step": 1.0}, "faster or local storage (953.7 MiB a step"),
+        ({"files": [file("d/a.jpg", read_ms=45.0, reads=1000, read_bytes=4000 * 1024)]}, ""),
+        ({"files": [file("d/a.npy", read_ms=45.0, reads=4, read_bytes=4 * MIB)]}, ""),
+        ({"files": [file("d/a.npy", read_ms=45.0)]}, ""),  # mapped: the pieces are not known
+        ({"files": [], "storage_bytes": 1e9}, ""),
+        ({"files": [file("d/a.npy", read_ms=45.0, reads=4, read_bytes=4 * MIB)], "storage_bytes": 0.0}, ""),
+    ],
+)
+def test_reading(changes: dict[str, Any], said: str) -> None:
+    found = advised(facts("read", **{**READ, "unmade_fraction": 0.0, **changes}))
+    assert said in found["read-bound"] if said else found == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "read_bytes", "delivered", "said"),
+    [
+        ("d/a.h5", MIB, 4 * MIB, "lighter compression, or none (1.0 MiB read give 4.0 MiB)"),
+        ("d/a.nc", 4 * MIB, MIB, "chunks that match what one sample reads (4.0 MiB are read for 1.0 MiB)"),
+        ("d/a.zarr/x", None, None, "if it is compressed"),
+        ("d/a.zarr/x", MIB, MIB, "if it is compressed"),
+        ("d/a.npy", MIB, MIB, ""),
+        ("d/a.jpg", MIB, 4 * MIB, "store the images at the size that training takes"),
+        ("d/a.npz", MIB, 4 * MIB, "numpy.save"),
+        ("d/a.csv", MIB, 4 * MIB, "Parquet"),
+        ("d/a.bin", MIB, 4 * MIB, "decode it once, ahead of training"),
+    ],
+)
+def test_decoding_goes_by_the_format(
+    path: str, read_bytes: int | None, delivered: int | None, said: str
+) -> None:
+    costly = file(path, decode_ms=50.0, read_bytes=read_bytes, delivered_bytes=delivered)
+    found = advised(facts("decode", unmade_fraction=0.0, files=[costly]))
+    assert said in found["decode-bound"] if said else found == {}
+    if said:
+        assert f"(50.0 ms of it in {path})" in found["decode-bound"]
+    assert not path.endswith((".npy", ".jpg")) or "chunk" not in found.get("decode-bound", "")
+
+
+def test_decoding_of_several_formats_or_of_unknown_files_is_told_in_general() -> None:
+    mixed = [file("d/a.h5", decode_ms=25.0), file("d/b.jpg", decode_ms=25.0)]
+    for files in (mixed, []):
+        found = advised(facts("decode", unmade_fraction=0.0, files=files))
+        assert "decode it once, ahead of training" in found["decode-bound"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said", "not_said"),
+    [
+        ({}, "vectorise the rest", "accelerator"),
+        ({"accelerated": True}, "or run it on the accelerator", "sleeps"),
+        ({"asleep": 0.9, "on_cpu": 0.1}, "its thread sleeps in 90 % of that", "vectorise"),
+        # Half of the making is reading, which sleeps, too.
+        (
+            {"causes_ms": {"transform": 25.0, "read": 25.0}, "asleep": 0.5, "on_cpu": 0.5},
+            "vectorise",
+            "sleeps",
+        ),
+        ({"on_cpu": 0.1}, "", ""),  # a busy host
+        ({"asleep": None, "on_cpu": None}, "", ""),
+    ],
+)
+def test_transforming(changes: dict[str, Any], said: str, not_said: str) -> None:
+    found = advised(facts("transform", **{"unmade_fraction": 0.0, **changes}))
+    if not said:
+        assert found == {}
+        return
+    assert said in found["transform-bound"]
+    assert not_said not in found["transform-bound"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"collate": "pad_all"}, "pad_all is slow"),
+        ({"collate": "default_collate"}, "a batch of 8.0 MiB is copied"),
+        ({"collate": "default_collate", "batch_bytes": 64.0}, "32 small samples are stacked one by one"),
+        ({"collate": "default_collate", "batch_bytes": 64.0, "samples": 4.0}, ""),
+        ({"collate": "default_collate", "batch_bytes": None}, ""),
+        ({"collate": "default_collate", "core_free": False}, ""),
+        ({"collate": "default_convert"}, ""),
+        ({"collate": ""}, ""),
+    ],
+)
+def test_collating(changes: dict[str, Any], said: str) -> None:
+    found = advised(facts("collate", **{"unmade_fraction": 0.0, **changes}))
+    assert said in found["collate-bound"] if said else found == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "batches of 8.0 MiB come from the workers: send narrower dtypes"),
+        ({"accelerated": True}, "cast them on the accelerator"),
+        ({"batch_bytes": 64.0}, ""),
+        ({"batch_bytes": None}, ""),
+        ({"workers": 0}, ""),
+        ({"core_free": False}, ""),
+        ({"core_free": None}, ""),
+        ({"handed_over": True}, ""),
+    ],
+)
+def test_transport(changes: dict[str, Any], said: str) -> None:
+    found = advised(facts("transport", **{"unmade_fraction": 0.0, **changes}))
+    assert said in found["transport-bound"] if said else found == {}
+    assert "pin" not in found.get("transport-bound", "")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"workers": 0, "prefetch_factor": None},
+        {"prefetch_factor": None},
+        {"core_free": False},
+        {"in_order": False},
+        {"has_settings": False},
+        {"handed_over": True},
+    ],
+)
+def test_queued(changes: dict[str, Any]) -> None:
+    found = advised(facts("queued", **{"unmade_fraction": 0.0, **changes}))
+    if changes:
+        assert found == {}
+    else:
+        assert "raise prefetch_factor above 2" in found["queued-bound"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"epochs": 3}, "set persistent_workers=True: workers were started for each of 3 epochs"),
+        ({"epochs": 3, "objects": 3}, "3 DataLoaders were made in turn"),
+        ({"epochs": 1}, ""),
+        ({"epochs": 3, "persistent_workers": True}, ""),
+        ({"epochs": 3, "persistent_workers": None}, ""),
+        ({"epochs": 3, "workers": 0}, ""),
+        ({"epochs": 3, "has_settings": False}, ""),
+    ],
+)
+def test_startup(changes: dict[str, Any], said: str) -> None:
+    found = advised(facts("startup", **{"unmade_fraction": 0.0, **changes}))
+    assert said in found["startup-bound"] if said else found == {}
+
+
+TOO_FEW = {"production_ms": 200.0, "causes_ms": {}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "raise num_workers above 2"),
+        ({"workers": 0}, "raise num_workers above 0"),
+        ({"iterable": True}, "IterableDataset has to share its samples"),
+        ({"workers": 7}, ""),  # of 8 CPUs
+        ({"workers": 7, "asleep": 0.9, "production_ms": 2000.0}, "they mostly sleep"),
+        ({"cpus": 1, "workers": 0}, ""),
+        ({"cpus": None}, ""),
+        ({"core_free": False}, ""),
+        ({"core_free": None}, ""),
+        ({"production_ms": 90.0}, ""),  # 45 ms each, of 50
+        ({"production_ms": 90.0, "batches_per_step": 2.0}, "raise num_workers above 2"),
+        ({"production_ms": None}, ""),
+        ({"unmade_fraction": 0.1}, ""),
+        ({"has_settings": False}, ""),
+    ],
+)
+def test_too_few_workers(changes: dict[str, Any], said: str) -> None:
+    found = advised(facts(**{**TOO_FEW, **changes}))
+    assert said in found["too-few-workers"] if said else found == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "fires"),
+    [
+        ({}, True),
+        ({"behind_ready_ms": 4.0}, False),
+        ({"behind_ready_ms": None}, False),
+        ({"in_order": None}, False),  # torch before 2.6
+        ({"in_order": False}, False),
+        ({"workers": 1}, False),
+        ({"has_settings": False}, False),
+    ],
+)
+def test_waiting_in_order(changes: dict[str, Any], fires: bool) -> None:
+    ground = {"causes_ms": {}, "unmade_fraction": 0.0, "behind_ready_ms": 20.0}
+    assert ("waiting-in-order" in advised(facts(**{**ground, **changes}))) == fires
+
+
+def test_of_several_loaders_the_one_that_costs_is_named() -> None:
+    images = facts(of_several=True, wait_ms=3.0, causes_ms={"transform": 3.0}, behind_ready_ms=None)
+    table = facts(of_several=True, number=1, name="Table", workers=0, asleep=0.1, on_cpu=0.9)
+    found = recommend([table, images])
+    assert [item.id for item in found] == ["too-few-workers", "transform-bound"]
+    assert all("of the loader of Table (loader 1)" in item.text for item in found)
+    assert all(item.evidence["loader"] == 1 for item in found)
+
+
+def test_a_wrapped_loader_gets_advice_on_files_alone() -> None:
+    costs = {"decode": 20.0, "transport": 10.0, "queued": 10.0, "startup": 10.0}
+    wrapped = facts(causes_ms=costs, has_settings=False, workers=0, prefetch_factor=None, in_order=None)
+    assert list(advised(wrapped)) == ["decode-bound"]
