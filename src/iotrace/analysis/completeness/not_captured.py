@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import PurePath
 
@@ -11,12 +12,20 @@ from iotrace.analysis.completeness.data_loss import named
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
 from iotrace.session import names
 from iotrace.session.manifest import NotCaptured
-from iotrace.sources.records import Framework, OwnLog, TorchProgram, TorchProgramTrace, TorchWindow
+from iotrace.sources.records import (
+    Framework,
+    IteratorStart,
+    OwnLog,
+    TorchProgram,
+    TorchProgramTrace,
+    TorchWindow,
+)
 from iotrace.sources.session import Session
 from iotrace.sources.telemetry import Telemetry
 
 # A host's figures are sampled once a second.
 _GAP_NS = 2_000_000_000
+_SHORTEST = 3  # batches: one waited for, one to warm up, one recorded
 
 
 def not_captured(analysis: SessionAnalysis) -> list[NotCaptured]:
@@ -84,7 +93,9 @@ def _untraced_compute(analysis: SessionAnalysis) -> Iterator[NotCaptured]:
         errors = [window.why for window in windows if window.event == "error"]
         if programs:
             why = f"the program profiles itself ({programs[0].what}) and exported no trace that could be kept"
-            yield NotCaptured(what, why, "have it call export_chrome_trace")
+            # Traces that were exported and not kept, and a daemon's, need something else.
+            exports = not main.of_type(TorchProgramTrace) and "daemon" not in programs[0].what
+            yield NotCaptured(what, why, "have it call export_chrome_trace" if exports else "")
         elif errors:
             yield NotCaptured(what, f"torch's profiler failed: {errors[0]}")
         elif any(window.event == "active" for window in windows):
@@ -93,8 +104,28 @@ def _untraced_compute(analysis: SessionAnalysis) -> Iterator[NotCaptured]:
             why = "its window opens at a batch that the training thread takes; another thread takes them"
             yield NotCaptured(what, why)
         elif one.loaders:
-            why = "the training loader delivered too few batches for a window of torch.profiler"
-            yield NotCaptured(what, why, "begin it sooner, as in --torch-steps 1:1:3")
+            yield NotCaptured(what, *_unopened(one, analysis.session.manifest.torch))
+
+
+def _unopened(one: RankAnalysis, settings: dict[str, str]) -> tuple[str, str]:
+    """Say why the window of torch.profiler did not open, and how it would; empty where that is not known."""
+    wait, warmup, *_ = map(int, settings.get(names.TORCH_STEPS, "0:0").split(":"))
+    deliveries = [
+        delivery for loader in one.loaders if not loader.description.wrapped for delivery in loader.deliveries
+    ]
+    if not deliveries:
+        return "its window opens at a batch of a DataLoader, and the loop took none", ""
+    if not any(delivery.grad for delivery in deliveries):
+        return "the loop ran without gradients, and its window opens in training alone", ""
+    loaders = {start.iterator: start.loader for start in one.rank.main.of_type(IteratorStart)}
+    longest = max(Counter(loaders.get(item.iterator) for item in deliveries if item.grad).values())
+    if not any(delivery.followed_by_backward for delivery in deliveries):
+        sooner = "open it at the first batch: --torch-steps 0:1:3" if wait and longest >= _SHORTEST else ""
+        return "no backward pass followed a batch, and its window waits for one", sooner
+    if longest <= wait + warmup:
+        why = f"its window opens after {wait + warmup} batches of one DataLoader; {longest} was the most"
+        return why, "begin it sooner: --torch-steps 1:1:3" if wait > 1 and longest >= _SHORTEST else ""
+    return "its window did not open", ""
 
 
 def _uses_torch(one: RankAnalysis) -> bool:
@@ -115,7 +146,7 @@ def _unseen_loops(analysis: SessionAnalysis) -> list[NotCaptured]:
         return [_failed_early(session.exit_code)]
     if loops and not any(loop.marked or loop.primary for loop in loops):
         why = "no loader that iotrace knows was iterated"
-        return [NotCaptured("steps and data wait", why, f"wrap the loop's source: {_WRAP}")]
+        return [NotCaptured("steps and data wait", why, f"where there is a loop, wrap its source: {_WRAP}")]
     return [
         NotCaptured(f"data wait of rank {rank.number}", loop.unknown_why, f"wrap the loop's source: {_WRAP}")
         for rank, loop in zip(session.ranks, loops, strict=True)
@@ -205,8 +236,11 @@ def _unseen_workers(analysis: SessionAnalysis) -> Iterator[NotCaptured]:
     for one in analysis.ranks:
         workers = {delivery.pid for loader in one.loaders for delivery in loader.deliveries if delivery.pid}
         if pids := ", ".join(map(str, sorted(workers - seen))):
-            yield NotCaptured(
-                f"loader workers of rank {one.rank.number} (pid {pids})",
-                "their processes could not load the agent, or were there before the recording began",
-                "start workers with an interpreter that has iotrace-agent installed",
-            )
+            what = f"loader workers of rank {one.rank.number} (pid {pids})"
+            if all(loader.description.start_method in (None, "fork") for loader in one.loaders):
+                # They had the agent of the process that they were forked from, if it had one then.
+                yield NotCaptured(what, "they were there before the recording began, or died at once")
+                continue
+            why = "their processes could not load the agent, or were there before the recording began"
+            remedy = "where they run another interpreter, install iotrace-agent into that one"
+            yield NotCaptured(what, why, remedy)
