@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import tempfile
 
 import clock
@@ -20,7 +21,8 @@ class _Asks(Profiler):
             self.asked = clock.now()
 
     def stop(self, action_name: str) -> None:
-        if action_name.endswith("train_dataloader_next"):
+        ended = sys.exc_info()[0] is StopIteration
+        if action_name.endswith("train_dataloader_next") and not ended:
             clock.waited(self.asked, step=False)
 
 
