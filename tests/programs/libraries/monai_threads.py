@@ -4,7 +4,7 @@ import clock
 from monai.data import Dataset, ThreadDataLoader
 from toy import Items, busy, train
 
-KNOWN = {"steps": 60, "unknown": "allowed", "needs": ["monai"]}
+KNOWN = {"steps": 60, "cause": "transform", "unknown": "allowed", "needs": ["monai"]}
 
 items = Items(240, ms=8)
 loader = ThreadDataLoader(Dataset(range(240), items.__getitem__), batch_size=4, num_workers=0, buffer_size=2)

@@ -23,10 +23,10 @@ for shard in range(2):
 
 def decode(sample):
     time.sleep(0.006)
-    return torch.from_numpy(sample["npy"]).float()
+    return (torch.from_numpy(sample["npy"]).float(),)
 
 
 shards = webdataset.WebDataset("data/{0..1}.tar", shardshuffle=False).decode().map(decode).batched(2)
 loader = webdataset.WebLoader(shards, batch_size=None, num_workers=1).unbatched().shuffle(8).batched(4)
-for batch in clock.steps(loader):
-    train(batch[0] if isinstance(batch, (list, tuple)) else batch)
+for (batch,) in clock.steps(loader):
+    train(batch)
