@@ -2,7 +2,8 @@
 
 import sys
 import time
-import types
+from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec
 
 import clock
 import numpy
@@ -10,14 +11,9 @@ import torch
 from torch.utils.data import DataLoader
 from toy import train
 
-# It imports torchvision for datasets of its own; the index's torchvision does not load beside a torch for CPUs.
-for name in (
-    "torchvision",
-    "torchvision.datasets",
-    "torchvision.transforms",
-    "torchvision.transforms.functional",
-):
-    sys.modules[name] = types.ModuleType(name)
+# It imports torchvision for its own datasets, and PyPI's torchvision does not load beside a torch for CPUs.
+for name in ("", ".datasets", ".transforms", ".transforms.functional"):
+    sys.modules[f"torchvision{name}"] = module_from_spec(ModuleSpec(f"torchvision{name}", None))
 sys.modules["torchvision.datasets"].VisionDataset = object
 sys.modules["torchvision.transforms.functional"].to_tensor = None
 from streaming import MDSWriter, StreamingDataset  # noqa: E402
