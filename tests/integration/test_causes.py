@@ -140,7 +140,7 @@ def own_causes(output: str) -> tuple[dict[str, float], float]:
     ("workers", "sleeps"),
     [
         (0, {"read": 0.02, "transform": 0.03, "decode": 10}),
-        (1, {"read": 0.06, "transform": 0.04}),
+        pytest.param(1, {"read": 0.06, "transform": 0.04}, marks=pytest.mark.slow),
         (1, {"read": 0.01, "decode": 40, "transform": 0.01, "collate": 0.03}),
         (2, {"read": 0.01, "transform": 0.02, "transport": 0.1}),
     ],

@@ -139,7 +139,7 @@ def test_a_log_of_its_own_that_is_gone_is_told(pair: Pair) -> None:
     assert any(missing in item["why"] for item in report["not_captured"])
 
 
-@pytest.mark.parametrize("enabled", [False, True], ids=["off", "on"])
+@pytest.mark.parametrize("enabled", [pytest.param(False, marks=pytest.mark.slow), True], ids=["off", "on"])
 def test_its_signals_end_it_as_without(tmp_path: Path, enabled: bool) -> None:
     pair = run_both(tmp_path, enabled, "term")
     alone = pair.by_itself.returncode
