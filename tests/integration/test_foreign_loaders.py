@@ -231,6 +231,8 @@ CASES = {
 
 def needs(module: str) -> None:
     """Skip where the library is not installed: the battery of programs installs all of them."""
+    if module == "ultralytics":
+        needs("torchvision")
     try:
         found = importlib.util.find_spec(module)
     except ModuleNotFoundError:

@@ -61,6 +61,8 @@ def passes_recorded(row: Row, recorder: Recorder) -> Callable[[Any], Any]:
             if latest.depth or recorder.over:
                 return iterator
             try:
+                if not row.own and _package(sys._getframe(1)) == row.library:
+                    return iterator
                 return _record(args[0], iterator, row, recorder)
             except Exception as error:
                 recorder.absorb(error, f"recording a loader of {row.library}")
@@ -69,6 +71,11 @@ def passes_recorded(row: Row, recorder: Recorder) -> Callable[[Any], Any]:
         return iterate
 
     return make
+
+
+def _package(frame: Any) -> str:
+    name: str = frame.f_globals.get("__name__", "")
+    return name.partition(".")[0]
 
 
 def _record(loader: Any, iterator: Any, row: Row, recorder: Recorder) -> Any:

@@ -21,6 +21,7 @@ class Row(NamedTuple):
     # What a sweep overrides, where torch's own methods do not show it: the object itself (``self``), or the
     # attribute that torch's iterators take for the loader.
     sweep: str = ""
+    own: bool = True  # whether an iteration that the library itself begins counts
     name: str = ""  # what its user calls it, where no object says that
 
 
@@ -30,8 +31,8 @@ ROWS: dict[str, tuple[Row, ...]] = {
         Row("accelerate", "DataLoaderDispatcher.__iter__"),
         Row("accelerate", "SkipDataLoader.__iter__"),
     ),
-    "datasets.arrow_dataset": (Row("datasets", "Dataset.iter", ()),),
-    "datasets.iterable_dataset": (Row("datasets", "IterableDataset.iter", ()),),
+    "datasets.arrow_dataset": (Row("datasets", "Dataset.iter", (), own=False),),
+    "datasets.iterable_dataset": (Row("datasets", "IterableDataset.iter", (), own=False),),
     "fastai.data.load": (Row("fastai", "DataLoader.__iter__", sweep="fake_l"),),
     "grain._src.python.data_loader": (
         Row("grain", "DataLoader.__iter__", ("_data_source",), "_multiprocessing_options.num_workers"),

@@ -14,6 +14,8 @@ def loader_result(loader: LoaderRun, primary: bool, source: LoaderRun) -> Loader
     # The first batch of the run waits for the workers' start: a figure of its own, in no mean.
     later = deliveries[1:]
     delays = [delay for delay in map(delay_ms, source.deliveries[1:]) if delay is not None]
+    # Of a library's own threads and processes it is not known when they made which batch.
+    known = not source.description.library
     return LoaderResult(
         id=loader.number,
         kind=loader.kind,
@@ -26,8 +28,8 @@ def loader_result(loader: LoaderRun, primary: bool, source: LoaderRun) -> Loader
         phases=loader.phases,
         raw_ms=sum(delivery.wait_ns for delivery in later) / len(later) / 1e6 if later else None,
         delay_ms=sum(delays) / len(delays) if delays else None,
-        production_ms=production_ms(source.deliveries),
-        queue_depth_mean=queue_depth(source.deliveries[1:]) if source.description.workers else None,
+        production_ms=production_ms(source.deliveries) if known else None,
+        queue_depth_mean=queue_depth(source.deliveries[1:]) if known and source.description.workers else None,
         epochs=loader.epochs,
         start_method=source.description.start_method,
         first_batch_ms=deliveries[0].wait_ns / 1e6 if deliveries else None,
