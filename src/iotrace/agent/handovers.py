@@ -1,8 +1,9 @@
-"""Record who wakes the threads that train: a batch that another thread made comes by a queue or a future.
+"""Record what the threads that train wait for: a batch that another thread made comes by a queue or a future.
 
 ``queue.Queue``, ``threading.Event`` and ``concurrent.futures`` block in ``threading.Condition.wait``. The
 waits of the main thread, of threads that train and of threads that take batches are recorded, each with the
-thread that ended it. ``queue.SimpleQueue`` is written in C and cannot be seen.
+thread that ended it; their calls of ``queue.Queue`` as a whole, as a thread also waits there for its turn.
+``queue.SimpleQueue`` is written in C and cannot be seen.
 """
 
 from __future__ import annotations
@@ -17,39 +18,46 @@ from iotrace.agent.recording.spans import thread_id
 
 watched: set[int] = set()  # threads, by `get_ident`
 _wakers: dict[int, int] = {}  # by a condition's id: the thread that notified it, 0 so far
+_in_queue: dict[int, int] = {}  # by a thread that is inside of a call of a queue: the thread that woke it
 
 
 def install(recorder: Recorder) -> None:
-    """Patch ``threading.Condition``; watch the main thread."""
+    """Patch ``threading.Condition`` and ``queue.Queue``; watch the main thread."""
+    import queue
     import threading
 
     watched.add(threading.main_thread().ident or 0)
 
+    def record(start_ns: int, by: int, **more: Any) -> None:
+        recorder.records.append(
+            {
+                "type": "blocked",
+                "tid": thread_id(),
+                "start_ns": start_ns,
+                "end_ns": monotonic_ns(),
+                "by": by or None,
+                **more,
+            }
+        )
+
     def make_wait(original: Any) -> Any:
         def wait(self: Any, timeout: float | None = None) -> Any:
-            if get_ident() not in watched or recorder.over:
-                try:
-                    return original(self, timeout)
-                except BaseException as error:
-                    hide_frame(error)
-                    raise
-            key, start_ns = id(self), monotonic_ns()
-            _wakers[key] = 0
+            thread, key, start_ns = get_ident(), id(self), 0
+            if thread in watched and not recorder.over:
+                _wakers[key] = 0
+                start_ns = monotonic_ns()
             try:
                 return original(self, timeout)
             except BaseException as error:
                 hide_frame(error)
                 raise
             finally:
-                recorder.records.append(
-                    {
-                        "type": "blocked",
-                        "tid": thread_id(),
-                        "start_ns": start_ns,
-                        "end_ns": monotonic_ns(),
-                        "by": _wakers.pop(key, 0) or None,
-                    }
-                )
+                if start_ns:
+                    by = _wakers.pop(key, 0)
+                    if thread in _in_queue:
+                        _in_queue[thread] = by
+                    else:
+                        record(start_ns, by)
 
         return wait
 
@@ -57,6 +65,7 @@ def install(recorder: Recorder) -> None:
         def notify(self: Any, n: int = 1) -> None:
             if _wakers and id(self) in _wakers:
                 _wakers[id(self)] = thread_id()
+                watched.add(get_ident())
             try:
                 original(self, n)
             except BaseException as error:
@@ -65,8 +74,29 @@ def install(recorder: Recorder) -> None:
 
         return notify
 
+    def make_call(original: Any) -> Any:
+        call = original.__name__
+
+        def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+            thread, start_ns = get_ident(), 0
+            if thread in watched and not recorder.over:
+                _in_queue[thread] = 0
+                start_ns = monotonic_ns()
+            try:
+                return original(self, *args, **kwargs)
+            except BaseException as error:
+                hide_frame(error)
+                raise
+            finally:
+                if start_ns:
+                    record(start_ns, _in_queue.pop(thread, 0), queue=id(self), call=call)
+
+        return called
+
     patch(threading.Condition, "wait", make_wait)
     patch(threading.Condition, "notify", make_notify)
+    patch(queue.Queue, "get", make_call)
+    patch(queue.Queue, "put", make_call)
 
 
 def watch() -> None:
@@ -78,3 +108,4 @@ def forget_threads() -> None:
     """Watch no thread of the parent's in a forked child."""
     watched.clear()
     _wakers.clear()
+    _in_queue.clear()

@@ -133,12 +133,17 @@ class Round(Record, tag="round"):
 
 
 class Blocked(Record, tag="blocked"):
-    """A thread waited for a condition, such as a queue's; `by` ended the wait, None: a timeout."""
+    """A thread waited for a condition, or called ``get`` or ``put`` of a queue (`queue`: its number).
+
+    `by` is the thread that ended its wait; None: it timed out, or there was none.
+    """
 
     tid: Int
     start_ns: Int
     end_ns: Int
     by: Int | None = None
+    queue: Int | None = None
+    call: str = ""
 
 
 class StepMark(Record, tag="mark"):

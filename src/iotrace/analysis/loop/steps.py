@@ -17,6 +17,7 @@ from iotrace.sources.records import StepMark
 from iotrace.sources.session import Rank
 
 _TRAINING = "train"
+_NO_LOADER = "no loader that iotrace knows was iterated"
 _FEW = 2  # of two counts: so much they may differ
 _SHARE = 0.05
 
@@ -49,9 +50,12 @@ def loop_of(rank: Rank, loaders: list[LoaderRun]) -> Loop:
     marks = [rank.main.clock.to_session_ns(mark.mono_ns) for mark in rank.main.of_type(StepMark)]
     if thread is None:
         steps = [Step(None, start_ns, end_ns) for start_ns, end_ns in pairwise(marks)]
-        why = "nothing tells what the loop takes its batches from" if marks else ""
+        why = "nothing tells what the loop takes its batches from" if marks else _NO_LOADER
         return Loop(None, steps, len(marks) or None, bool(marks), why)
     primary, cuts = _primary(thread, loaders)
+    if primary is not None and thread.rounds.times_ns and not _explains(cuts, thread.rounds):
+        together = _cuts(_trained_on(thread.asked), _passes(loaders), thread.rounds)
+        cuts = together if _explains(together, thread.rounds) else cuts
     trains = primary is not None and primary.training
     if marks and not trains:
         return _marked(marks, thread, loaders)
@@ -73,7 +77,7 @@ def _primary(thread: TrainingThread, loaders: list[LoaderRun]) -> tuple[LoaderRu
     by_loader: dict[int, list[Delivery]] = defaultdict(list)
     for delivery in thread.asked:
         by_loader[delivery.loader].append(delivery)
-    trained = {number: [item for item in own if _is_trained_on(item)] for number, own in by_loader.items()}
+    trained = {number: _trained_on(own) for number, own in by_loader.items()}
     chosen = trained if any(trained.values()) else by_loader
     found: tuple[LoaderRun | None, list[Cut]] = None, []
     by_number = {loader.number: loader for loader in loaders}
@@ -84,9 +88,14 @@ def _primary(thread: TrainingThread, loaders: list[LoaderRun]) -> tuple[LoaderRu
     return found
 
 
-def _is_trained_on(delivery: Delivery) -> bool:
-    """Tell whether a batch may be trained on: by the trainer, without one by the grad mode."""
-    return delivery.phase == _TRAINING if delivery.phase else delivery.grad
+def _trained_on(deliveries: list[Delivery]) -> list[Delivery]:
+    """Choose the batches that may be trained on: by the trainer, without one by the grad mode."""
+    return [item for item in deliveries if (item.phase == _TRAINING if item.phase else item.grad)]
+
+
+def _passes(loaders: list[LoaderRun]) -> dict[PassKey, Pass]:
+    """All passes: those of all loaders of a process have different iterators."""
+    return {key: each for loader in loaders for key, each in loader.passes.items()}
 
 
 def _cuts(deliveries: list[Delivery], passes: dict[PassKey, Pass], rounds: Rounds) -> list[Cut]:
@@ -97,23 +106,35 @@ def _cuts(deliveries: list[Delivery], passes: dict[PassKey, Pass], rounds: Round
     """
     if not rounds.times_ns:
         return [Cut(delivery.delivered_ns, delivery) for delivery in deliveries]
-    by_pass: dict[PassKey, list[Delivery]] = defaultdict(list)
-    for delivery in deliveries:
-        by_pass[delivery.of_pass].append(delivery)
-    starts = sorted(own[0].delivered_ns for own in by_pass.values())
+    taken: dict[PassKey, list[Delivery]] = defaultdict(list)  # by pass: its batches, and where they cut
+    cut_at: dict[PassKey, list[int]] = defaultdict(list)
     cuts: list[Cut] = []
-    for key, own in sorted(by_pass.items(), key=lambda item: item[1][0].delivered_ns):
-        first = len(cuts)
-        for delivery in own:
-            if not cuts or rounds.between(cuts[-1].time_ns, delivery.delivered_ns):
-                cuts.append(Cut(delivery.delivered_ns, delivery))
-        exhausted = passes[key].exhausted_ns
-        if exhausted is not None and len(cuts) - first < len(own):
-            next_ns = first_at(starts, exhausted[1]) or max(rounds.times_ns[-1], exhausted[1])
-            if rounds.between(cuts[-1].time_ns, exhausted[0]) and rounds.between(exhausted[1], next_ns):
-                cuts.append(Cut(exhausted[1], own[-1]))
-        if len(cuts) - first == len(own):  # each works on one batch, perhaps on one taken ahead
-            cuts[first:] = [Cut(cut.time_ns, item) for cut, item in zip(cuts[first:], own, strict=True)]
+    times = [item.delivered_ns for item in deliveries]
+    ends = {item.of_pass: passes[item.of_pass].exhausted_ns for item in deliveries}
+    events: list[tuple[int, PassKey, Delivery | None]] = [
+        *((item.delivered_ns, item.of_pass, item) for item in deliveries),
+        *((end_ns[1], key, None) for key, end_ns in ends.items() if end_ns is not None),
+    ]
+    for time_ns, key, delivery in sorted(events, key=lambda event: event[0]):
+        if delivery is not None:
+            taken[key].append(delivery)
+            cutting = not cuts or rounds.between(cuts[-1].time_ns, time_ns)
+        else:
+            next_ns = first_at(times, time_ns) or max(rounds.times_ns[-1], time_ns)
+            asked_ns = (ends[key] or (time_ns,))[0]
+            is_ahead = len(cut_at[key]) < len(taken[key]) and rounds.between(time_ns, next_ns)
+            cutting = is_ahead and rounds.between(cuts[-1].time_ns, asked_ns)
+        if cutting:
+            cut_at[key].append(len(cuts))
+            cuts.append(Cut(time_ns, taken[key][-1]))
+    for key, own in taken.items():
+        if len(own) == len(cut_at[key]):  # each works on one batch, perhaps on one taken ahead
+            for position, delivery in zip(cut_at[key], own, strict=True):
+                cuts[position] = Cut(cuts[position].time_ns, delivery)
+    if cuts and cuts[-1].time_ns > rounds.times_ns[-1]:
+        last = cuts[-1].delivery
+        if last is not None and ends[last.of_pass] is not None:
+            cuts.pop()  # the loop dropped the last batches, and asked for more
     return cuts
 
 

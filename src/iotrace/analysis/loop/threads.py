@@ -67,9 +67,10 @@ def training_thread(main: Process, loaders: list[LoaderRun]) -> TrainingThread |
     )
     blocked = _blocked(main)
     asked_by = Counter(delivery.tid for delivery in deliveries)
-    handers = _sources(asked_by, blocked)
+    busiest = max(rounds, key=lambda one: len(rounds[one].times_ns)) if rounds else main.pid
+    handers = _handing_threads(set(asked_by) - {busiest}, busiest, blocked)
     if rounds:
-        tid = max(rounds, key=lambda one: len(rounds[one].times_ns))
+        tid = busiest
     elif asked_by[main.pid] or any(wait.tid == main.pid and wait.by in handers for wait in blocked):
         tid = main.pid
     elif asked_by:
@@ -81,10 +82,10 @@ def training_thread(main: Process, loaders: list[LoaderRun]) -> TrainingThread |
     stops = [each.exhausted_ns for loader in loaders for each in loader.passes.values() if each.exhausted_ns]
     asked, inner = _outermost(own, stops)
     handed = _handed_over(tid, deliveries, asked_by, blocked, handers, asks)
-    met = {wait.by for wait in blocked if wait.tid == tid} | {wait.tid for wait in blocked if wait.by == tid}
     evaluates = {item.tid for item in deliveries} - {item.tid for item in deliveries if item.grad}
     others = set(asked_by) - {tid} - evaluates
-    handing = {one for one in others if _reaches(one, met, blocked)}
+    first_ns = {one: next(item.delivered_ns for item in deliveries if item.tid == one) for one in others}
+    handing = {one for one in others if _meets(one, tid, first_ns[one], blocked)}
     found = rounds.get(tid, Rounds([], []))
     off_cpu = _off_cpu_fraction(
         main, tid, [*asks, *((wait.start_ns, wait.end_ns) for wait in blocked if wait.tid == tid)]
@@ -154,12 +155,23 @@ def _outermost(
 
 
 def _blocked(main: Process) -> list[Blocked]:
-    """The blocked waits in the session's time, by start; a wait that timed out is one with the next."""
+    """The waits in the session's time, by start; a wait that timed out is one with the next.
+
+    What a thread gets from a queue without a wait comes from the thread that puts there.
+    """
     real = main.clock.to_session_ns
+    records = sorted(main.of_type(Blocked), key=lambda wait: wait.start_ns)
+    putting: dict[int | None, int | None] = {}
+    for record in records:
+        if record.call == "put" or record.by is not None:
+            putting.setdefault(record.queue, record.tid if record.call == "put" else record.by)
     found: list[Blocked] = []
     last: dict[int, Blocked] = {}
-    for record in sorted(main.of_type(Blocked), key=lambda wait: wait.start_ns):
-        wait = Blocked(record.tid, real(record.start_ns), real(record.end_ns), record.by)
+    for record in records:
+        by = record.by
+        if by is None and record.call == "get":
+            by = putting.get(record.queue)
+        wait = replace(record, start_ns=real(record.start_ns), end_ns=real(record.end_ns), by=by)
         before = last.get(wait.tid)
         if before is not None and before.by is None and wait.start_ns - before.end_ns < _AT_ONCE_NS:
             before.end_ns, before.by = wait.end_ns, wait.by
@@ -169,20 +181,29 @@ def _blocked(main: Process) -> list[Blocked]:
     return found
 
 
-def _sources(asked_by: Iterable[int], blocked: list[Blocked]) -> set[int]:
-    """Threads that take batches, and those that such a thread hands something to."""
-    found = set(asked_by)
+def _handing_threads(asking: set[int], tid: int, blocked: list[Blocked]) -> set[int]:
+    """Threads other than `tid` that take batches, and those that such a thread meets at a condition."""
+    found = set(asking)
     grown = True
     while grown:
-        more = {wait.tid for wait in blocked if wait.by in found} - found
+        met = {wait.tid for wait in blocked if wait.by in found}
+        met |= {wait.by for wait in blocked if wait.tid in found and wait.by is not None}
+        more = met - found - {tid}
         found |= more
         grown = bool(more)
     return found
 
 
-def _reaches(tid: int, met: set[int | None], blocked: list[Blocked]) -> bool:
-    """Tell whether the thread `tid` meets one of `met` at a condition, itself or by threads between."""
-    return bool(_sources([tid], blocked) & met)
+def _meets(one: int, tid: int, first_ns: int, blocked: list[Blocked]) -> bool:
+    """Tell whether the thread `one`, or one that it hands batches to, met `tid` at a condition.
+
+    Before its first batch, at `first_ns`, a thread is met by whoever starts it.
+    """
+    since = [wait for wait in blocked if wait.end_ns > first_ns]
+    among = _handing_threads({one}, tid, since)
+    return any(
+        (wait.tid == tid and wait.by in among) or (wait.by == tid and wait.tid in among) for wait in since
+    )
 
 
 def _handed_over(
@@ -204,7 +225,7 @@ def _handed_over(
     every = [item.delivered_ns for item in others]
     found = []
     for wait in blocked:
-        if wait.tid != tid or wait.by is None or wait.by not in handers or wait.by == tid:
+        if wait.tid != tid or wait.by not in handers or wait.by is None or wait.call == "put":
             continue
         at = bisect_right(starts, wait.start_ns) - 1
         if at >= 0 and wait.start_ns < asks[at][1]:
