@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from iotrace.sources.processes import read_processes
+from iotrace.sources.records import Replayed
 from tests.support.runs import report_of
 from tests.support.waiting import PATIENCE_S, eventually
 
@@ -155,3 +157,69 @@ print([row.workers for row in result.points], result.complete, result.advice.wor
 """
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "[2] True 2\n"), done.stderr
+
+
+INFERENCE = """
+import sys, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+torch.set_num_threads(1)
+
+class Slow(Dataset):
+    def __len__(self):
+        return 60
+    def __getitem__(self, index):
+        time.sleep(0.03)
+        return torch.ones(4)
+
+with torch.no_grad():
+    for batch in DataLoader(Slow(), num_workers=0):
+        time.sleep(0.01)
+"""
+
+
+def test_a_loop_without_backward_is_swept(tmp_path: Path) -> None:
+    words = ["--workers", "1,3", "--steps", "12", "-o", "s", "--json"]
+    done = sweep(tmp_path, *words, "--", sys.executable, "train.py", program=INFERENCE)
+    assert done.returncode == 0, done.stderr
+    result = result_of(done)
+    assert [row["workers"] for row in result["points"]] == [1, 3]
+    assert all(row["status"] == "ok" for row in result["points"])
+    processes, _ = read_processes(tmp_path / result["ceiling"]["session"])
+    assert any(process.of_type(Replayed) for process in processes)
+    assert done.stderr.count("not applied") == 1  # the first run showed that nothing trains
+    for row in result["points"]:
+        (rank,) = report_of(tmp_path / row["sessions"][0])["ranks"]
+        assert rank["loaders"][0]["batches"] < 60
+
+
+SOURCE = """
+import sys, time
+import iotrace, torch
+
+weight = torch.ones(4, requires_grad=True)
+for batch in iotrace.batches(torch.ones(4) for _ in range(30)):
+    time.sleep(0.002)
+    (batch * weight).sum().backward()
+"""
+
+
+def test_a_loop_without_a_dataloader_is_swept_by_its_own_words(tmp_path: Path) -> None:
+    words = ["--workers", "1,2", "-o", "s", "--json", "--"]
+    done = sweep(tmp_path, *words, sys.executable, "train.py", "{workers}", program=SOURCE)
+    assert done.returncode == 0, done.stderr
+    result = result_of(done)
+    assert [(row["workers"], row["status"]) for row in result["points"]] == [(1, "ok"), (2, "ok")]
+    assert all(row["per_second"] > 0 for row in result["points"])
+    assert result["ceiling"] is None
+    assert "no ceiling: not applied: the loop's batches did not come from memory" in result["warnings"]
+
+
+def test_workers_that_nobody_can_set_are_told_with_what_was_measured(tmp_path: Path) -> None:
+    words = ["--workers", "1,2", "-o", "s", "--no-ceiling", "--", sys.executable, "train.py"]
+    done = sweep(tmp_path, *words, program=SOURCE)
+    assert done.returncode == 2
+    assert "from no DataLoader whose workers could be set, as measured" in done.stderr
+    assert "steps/s" in done.stderr
+    assert len(list((tmp_path / "s" / "runs").iterdir())) == 1

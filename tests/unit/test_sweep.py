@@ -171,6 +171,55 @@ def test_without_any_steps_the_sweep_ends_after_its_first_run(tmp_path: Path) ->
     assert len(machine.asked) == 1
 
 
+class Inference(Machine):
+    """A loop that trains nothing: the agent overrides its loader only once that is known."""
+
+    def __call__(self, request: Request) -> SweepRun:
+        run = msgspec.structs.replace(super().__call__(request), loaders=1, inference=True)
+        return run if request.inference else msgspec.structs.replace(run, status="not applied")
+
+
+def test_of_a_loop_that_trains_nothing_the_first_run_is_repeated(tmp_path: Path) -> None:
+    machine = Inference()
+    sweep = run_sweep(tmp_path / "s", machine)
+    kinds = [(kind, workers) for kind, workers, _ in machine.asked]
+    points = [("point", workers) for workers in ("1", "2", "4", "7")]
+    assert kinds == [("ceiling", "1"), ("ceiling", "1"), *points]
+    assert sweep.result().complete
+    again = Inference()
+    open_sweep(plan(repeats=2), tmp_path / "s", resume=True, cores=8).run(again)
+    assert [(kind, workers) for kind, workers, _ in again.asked] == points
+
+
+@pytest.mark.parametrize("status", ["no steps", "failed", "not applied"])
+def test_a_ceiling_that_fails_does_not_end_the_sweep(tmp_path: Path, status: str) -> None:
+    class NoCeiling(Machine):
+        def __call__(self, request: Request) -> SweepRun:
+            run = msgspec.structs.replace(super().__call__(request), loaders=1)
+            if request.kind != "ceiling":
+                return run
+            return msgspec.structs.replace(run, status=status, reason="too short")
+
+    result = run_sweep(tmp_path / "s", NoCeiling()).result()
+    assert [row.status for row in result.points] == ["ok"] * 4
+    assert result.ceiling is None
+    assert f"no ceiling: {status}: too short" in result.warnings
+    assert result.advice is not None
+    assert "no loader can beat" not in result.advice.text
+
+
+def test_a_first_point_without_steps_ends_it_after_a_failed_ceiling(tmp_path: Path) -> None:
+    class Short(Machine):
+        def __call__(self, request: Request) -> SweepRun:
+            return msgspec.structs.replace(super().__call__(request), loaders=1, status="no steps")
+
+    machine = Short()
+    sweep = open_sweep(plan(), tmp_path / "s", cores=8)
+    with pytest.raises(NoStepsError):
+        sweep.run(machine)
+    assert [kind for kind, _, _ in machine.asked] == ["ceiling", "point"]
+
+
 def test_what_was_interrupted_is_resumed(tmp_path: Path) -> None:
     machine = Machine()
     machine.stop_after = 3
@@ -317,3 +366,48 @@ def test_files_are_dropped_from_the_page_cache_and_read_into_it(tmp_path: Path) 
     assert cache.drop([str(path)]) == []
     assert pagecache.resident_pages(path) <= 16  # those that were probed may still arrive
     assert cache.drop([str(tmp_path / "missing")]) == []
+
+
+def advised(tmp_path: Path, machine: Machine, **changes: object) -> str:
+    """The advice of a sweep over 1 and 2 workers, some figures of whose runs are others."""
+
+    class Changed(Machine):
+        def __call__(self, request: Request) -> SweepRun:
+            return msgspec.structs.replace(machine(request), **changes)  # type: ignore[arg-type]
+
+    found = run_sweep(tmp_path / "s", Changed(), plan(axes={"workers": ["1", "2"]})).result().advice
+    assert found is not None
+    return found.text
+
+
+def test_more_workers_are_asked_for_where_they_are_what_is_missing(tmp_path: Path) -> None:
+    assert "try more than 2 workers" in advised(tmp_path / "a", Machine())
+    for number, unlike in enumerate(
+        [{"cpu_pct_mean": None}, {"causes_ms": {"transport": 40.0, "read": 1.0}}, {"others_pct": 90.0}]
+    ):
+        assert "try more" not in advised(tmp_path / str(number), Machine(), **unlike)
+
+
+def test_a_busy_machine_is_no_reason(tmp_path: Path) -> None:
+    text = advised(tmp_path, Machine(compute_ms=60.0), others_pct=90.0)
+    assert "cannot be told, as the machine was busy" in text or "the rest is compute" in text
+    assert "will not help, as" not in text
+
+
+def test_a_point_above_its_ceiling_is_not_compared_with_it(tmp_path: Path) -> None:
+    assert "no loader can beat" in advised(tmp_path / "a", Machine())
+
+    class Odd(Machine):
+        def __call__(self, request: Request) -> SweepRun:
+            run = super().__call__(request)
+            return run if request.kind != "ceiling" else msgspec.structs.replace(run, compute_ms=500.0)
+
+    assert "no loader can beat" not in advised(tmp_path / "b", Odd())
+
+
+def test_without_a_loader_the_fastest_point_is_advised(tmp_path: Path) -> None:
+    unknown = {"production_ms": None, "compute_ms": None, "raw_wait_fraction": None, "causes_ms": {}}
+    text = advised(tmp_path, Machine(), workers=None, **unknown)
+    assert text.startswith("use workers=2: ")
+    assert "the best of all" in text
+    assert "more workers" not in text.lower()

@@ -62,10 +62,10 @@ def told(path: Path, records: list[Record], steps: str = "5:1:5:1") -> NotCaptur
         (
             loop(5),
             "5:1:5:1",
-            "opens after 6 batches of one DataLoader; 5 was the most",
+            "opens after 6 batches of one loader; 5 was the most",
             "--torch-steps 1:1:3",
         ),
-        (loop(4, loaders=25), "5:1:5:1", "one DataLoader; 4 was the most", "--torch-steps 1:1:3"),
+        (loop(4, loaders=25), "5:1:5:1", "one loader; 4 was the most", "--torch-steps 1:1:3"),
         (loop(2), "5:1:5:1", "2 was the most", ""),
         (loop(2), "1:1:3:1", "2 was the most", ""),
         (loop(100), "5:1:5:1", "its window did not open", ""),

@@ -2,6 +2,7 @@
 
 Armed only where ``iotrace sweep`` set its variable. The loader of training is the one that is iterated with
 grad enabled. Steps are counted, and batches replayed, only once a backward pass has followed its batches.
+A program that trains with none, as an earlier run has shown (`inference`), has all its loaders overridden.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Override:
         self.prefetch = _number(settings.get("prefetch"))
         self.steps = _number(settings.get("steps"))
         self.replay = _number(settings.get("replay"))
+        self.inference = bool(settings.get("inference"))
 
 
 def _number(text: str | None) -> int | None:
@@ -50,10 +52,13 @@ class _Training:
         self.empty = 0
         self.backward_count = training.backward_count
         self.kept: list[Any] = []
+        self.replayed = 0
+        self._inference = override.inference
 
     @property
-    def trains(self) -> bool:
-        return training.backward_count > self.backward_count
+    def runs(self) -> bool:
+        """Whether its batches are those of the loop that the sweep measures."""
+        return self._inference or training.backward_count > self.backward_count
 
 
 class _Overriding:
@@ -82,13 +87,16 @@ class _Overriding:
 
         def made(_: Any, __: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
             loader = args[1] if len(args) > 1 else kwargs["loader"]
-            if loader in self._seen and self._is_grad_enabled():
+            if loader in self._seen and self._is_of_loop():
                 setattr(args[0], _STATE, self._states[dataset_name(loader.dataset)])
 
         observe(iterator_class, "__init__", self.recorder, _WHAT, after=made, layer=_LAYER)
 
+    def _is_of_loop(self) -> bool:
+        return self.override.inference or self._is_grad_enabled()
+
     def _iterating(self, loader: Any) -> None:
-        if training.in_worker() or not self._is_grad_enabled():
+        if training.in_worker() or not self._is_of_loop():
             return
         if loader not in self._seen:
             self._seen.add(loader)
@@ -117,11 +125,14 @@ def hook_override(module: Any, recorder: Recorder, override: Override) -> None:
         def __next__(self: Any) -> Any:  # noqa: N807
             state: _Training | None = self.__dict__.get(_STATE)
             if state is not None:
-                if state.most is not None and state.delivered >= state.most and state.trains:
+                if state.most is not None and state.delivered >= state.most and state.runs:
                     _exhaust(state, recorder)
                 if override.replay and len(state.kept) >= override.replay:
                     state.delivered += 1
                     state.in_this_iteration += 1
+                    if not state.replayed:
+                        recorder.records.append({"type": "replayed"})
+                    state.replayed += 1
                     return _clone(state.kept[state.delivered % override.replay], module.torch)
             try:
                 batch = original(self)
@@ -131,7 +142,7 @@ def hook_override(module: Any, recorder: Recorder, override: Override) -> None:
             if state is not None:
                 state.delivered += 1
                 state.in_this_iteration += 1
-                if override.replay and state.trains:
+                if override.replay and state.runs:
                     state.kept.append(_clone(batch, module.torch))
             return batch
 

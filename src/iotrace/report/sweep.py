@@ -28,8 +28,7 @@ def print_sweep(result: SweepResult, console: Console) -> None:
     if result.ceiling is not None:
         step = milliseconds(result.ceiling.step_ms)
         console.print(
-            f"ceiling: {result.ceiling.per_second:.3g} steps/s ({step} a step), "
-            "trained on batches from memory"
+            f"ceiling: {result.ceiling.per_second:.3g} steps/s ({step} a step), on batches from memory"
         )
     for row in result.points:
         if row.status not in ("ok", "not run"):

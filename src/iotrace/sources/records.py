@@ -199,6 +199,10 @@ class Override(Record, tag="override"):
     """A sweep set a loader's (num_workers, prefetch_factor)."""
 
 
+class Replayed(Record, tag="replayed"):
+    """From here on the loop gets batches from memory, as a sweep asked."""
+
+
 class Ended(Record, tag="ended"):
     """A sweep had its steps, and ended a program that went on without batches."""
 

@@ -1,26 +1,28 @@
-"""The advice: the fewest workers that are as good as the best, and why not more."""
+"""The advice: the fewest workers that are as good as the best, and why not more, where that is known."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from iotrace.sweeps.grid import WORKERS, named
 from iotrace.sweeps.results import Advice, Ceiling, PointResult, SweepRun
 
 _AS_GOOD_PERCENT = 2.0
 # Wide intervals of short runs hold anything: what is further below the best is not taken for as good.
 _NOISE_PERCENT = 10.0
 _MOSTLY = 0.5
+_UNMADE = 0.25  # of the wait: below it, more workers do not shorten it
 
 
 def advise(rows: Sequence[PointResult], ceiling: Ceiling | None, runs: Sequence[SweepRun]) -> Advice | None:
     """The fewest workers within 2 %, or within the noise, of the best; None without a point to choose."""
-    usable = [row for row in rows if row.status == "ok" and row.per_second and row.workers is not None]
+    usable = [row for row in rows if row.status == "ok" and row.per_second]
     if not usable:
         return None
     best = max(usable, key=_rate_of)
     chosen = min(
         (row for row in usable if _as_good(row, best)),
-        key=lambda row: (row.workers, -_rate_of(row)),
+        key=lambda row: (row.workers or 0, -_rate_of(row)),
     )
     return Advice(
         workers=chosen.workers,
@@ -57,42 +59,57 @@ def _limited_by(row: PointResult) -> str | None:
 
 
 def _what(chosen: PointResult, best: PointResult, count: int, ceiling: Ceiling | None) -> str:
-    named = ", ".join(f"{name}={value}" for name, value in chosen.params.items())
+    point = ", ".join(f"{name}={value}" for name, value in chosen.params.items())
     spread = f" (95 % interval {chosen.ci95[0]:.3g} to {chosen.ci95[1]:.3g})" if chosen.ci95 else ""
-    parts = [f"use {named}: {_rate_of(chosen):.3g} steps/s{spread}"]
+    parts = [f"use {point}: {_rate_of(chosen):.3g} steps/s{spread}"]
     if chosen is not best:
-        parts.append(f"{_below_percent(chosen, best):.1f} % below the best ({best.workers} workers)")
+        which = f"{best.workers} workers" if list(best.params) == [WORKERS] else named(best.params)
+        parts.append(f"{_below_percent(chosen, best):.1f} % below the best ({which})")
     elif count > 1:
         parts.append("the best of all")
-    if ceiling is not None:
-        reached = 100 * _rate_of(chosen) / ceiling.per_second
+    reached = 100 * _rate_of(chosen) / ceiling.per_second if ceiling is not None else None
+    if ceiling is not None and reached is not None and reached <= 100:  # else one of both is not right
         parts.append(f"{reached:.0f} % of the {ceiling.per_second:.3g} that no loader can beat")
     return ", ".join(parts)
 
 
 def _why_not_more(chosen: PointResult, usable: list[PointResult], runs: Sequence[SweepRun]) -> str:
-    if chosen.raw_wait_fraction is None or chosen.stopped_by is None:
+    if chosen.raw_wait_fraction is None or chosen.stopped_by is None or chosen.workers is None:
         return ""
     waits = f"{100 * chosen.raw_wait_fraction:.0f} % of the step"
     if chosen.stopped_by == "compute":
         return f"It waits {waits}: the rest is compute, and more workers will not help."
-    more = [row for row in usable if (row.workers or 0) > (chosen.workers or 0)]
+    if chosen.noisy:
+        return f"It waits {waits}; what would help cannot be told, as the machine was busy."
+    more = [row for row in usable if row.workers is not None and row.workers > chosen.workers]
     if chosen.stopped_by == "workers" and not more:
+        if chosen.cpu_pct_mean is None or _unmade(chosen) < _UNMADE:
+            return f"It still waits {waits}."
         return f"It still waits {waits}: try more than {chosen.workers} workers."
     if chosen.stopped_by == "workers":
-        reason = _contention(chosen, more)
+        row = min(more, key=lambda row: row.workers or 0)
+        if _rate_of(row) > _rate_of(chosen) * (1 + _AS_GOOD_PERCENT / 100):
+            return f"It waits {waits}; {row.workers} workers cannot be told from it."
+        reason = _contention(chosen, row)
     else:
         reasons = {"cores": "all cores are busy", "storage": "reading slows down as more workers read"}
         reason = reasons[chosen.stopped_by]
     return f"More workers will not help, as {reason}: {_wait_left(chosen, waits, runs)}."
 
 
-def _contention(chosen: PointResult, more: list[PointResult]) -> str:
+def _unmade(row: PointResult) -> float:
+    """The share of the wait that is for batches that were not made yet; 0 where no cause is known."""
+    whole_ms = sum(row.causes_ms.values())
+    others_ms = sum(row.causes_ms.get(cause, 0.0) for cause in ("startup", "transport"))
+    return 1 - others_ms / whole_ms if whole_ms else 0.0
+
+
+def _contention(chosen: PointResult, row: PointResult) -> str:
     """What measuring more workers showed."""
-    row = min(more, key=lambda row: row.workers or 0)
-    if chosen.compute_ms and row.compute_ms and row.compute_ms > chosen.compute_ms:
+    grew = (row.compute_ms or 0.0) > (chosen.compute_ms or 0.0) * (1 + _AS_GOOD_PERCENT / 100)
+    if chosen.compute_ms and row.compute_ms and grew and not row.noisy:
         slower = f"{chosen.compute_ms:.0f} to {row.compute_ms:.0f} ms of compute a step"
-        return f"they take cores from the training ({slower} with {row.workers})"
+        return f"they take cores from the loop ({slower} with {row.workers})"
     return f"{row.workers} were no faster"
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from iotrace.session import names
-from iotrace.sweeps.grid import asked_of_agent, fill
+from iotrace.sweeps.grid import WORKERS, asked_of_agent, fill
 from iotrace.sweeps.measure import measure
 from iotrace.sweeps.results import SweepRun
 
@@ -31,6 +31,7 @@ class Request:
     repeat: int
     directory: Path
     steps: int | None = None
+    inference: bool = False
     options: tuple[str, ...] = ()
 
 
@@ -73,7 +74,7 @@ def execute(request: Request) -> SweepRun:
         others_pct=max(0.0, 100 * (_others_seconds() - others_before) / seconds),
         seconds=seconds,
     )
-    return measure(run)
+    return measure(run, WORKERS in asked_of_agent(request.command, request.params))
 
 
 def _variables(request: Request) -> dict[str, str]:
@@ -84,6 +85,8 @@ def _variables(request: Request) -> dict[str, str]:
         # Batches from memory need no worker, which would only disturb the training.
         settings.update(replay=str(_REPLAYED), workers="0")
         settings.pop("prefetch", None)
+    if settings and request.inference:
+        settings["inference"] = "yes"
     return {names.OVERRIDE_VARIABLE: names.encode_settings(settings)} if settings else {}
 
 

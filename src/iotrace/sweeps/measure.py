@@ -12,15 +12,19 @@ from iotrace.analysis.rank import SessionAnalysis
 from iotrace.analysis.report import analyse
 from iotrace.analysis.results import LoaderResult, RankReport
 from iotrace.errors import IotraceError
-from iotrace.sources.records import Ended
-from iotrace.sources.session import open_session
+from iotrace.sources.records import Ended, Replayed
+from iotrace.sources.session import Session, open_session
+from iotrace.sweeps.grid import WORKERS
 from iotrace.sweeps.results import SweepRun
 
 _BLOCKS = 10
 
 
-def measure(run: SweepRun) -> SweepRun:
-    """`run` with the figures of its session, or with the reason why there are none."""
+def measure(run: SweepRun, by_agent: bool = True) -> SweepRun:
+    """`run` with the figures of its session, or with the reason why there are none.
+
+    `by_agent`: the agent was to set the workers, as the command holds no place for them.
+    """
     if run.exit_code:
         return msgspec.structs.replace(run, status="failed", reason=f"exit code {run.exit_code}")
     try:
@@ -29,42 +33,39 @@ def measure(run: SweepRun) -> SweepRun:
         return msgspec.structs.replace(run, status="failed", reason=str(error))
     analysis = SessionAnalysis(session)
     report = analyse(analysis)
-    trained = [
-        (rank, found)
-        for rank, found in zip(analysis.ranks, report.ranks, strict=True)
-        if found.steps.count and _primary(found) is not None
+    run = msgspec.structs.replace(run, loaders=sum(len(rank.loaders) for rank in report.ranks))
+    looped = [
+        (rank, found) for rank, found in zip(analysis.ranks, report.ranks, strict=True) if found.steps.count
     ]
-    if not trained:
-        return msgspec.structs.replace(
-            run, status="no steps", reason="no DataLoader gave measured steps: train longer, or more --steps"
-        )
+    if not looped:
+        what = "no loop over a loader" if run.loaders else "no loader that iotrace knows, and no training,"
+        reason = f"{what} gave measured steps: run longer, or more --steps"
+        return msgspec.structs.replace(run, status="no steps", reason=reason)
     # Ranks run in step with each other: the one that waits longest for its data tells why.
-    rank, slowest = max(trained, key=lambda pair: pair[1].data_wait.raw_wait_fraction or 0.0)
+    rank, slowest = max(looped, key=lambda pair: pair[1].data_wait.raw_wait_fraction or 0.0)
     wait, loader = slowest.data_wait, _primary(slowest)
-    assert loader is not None
     steps = rank.kept
-    status, reason = "ok", ""
-    asked = run.params.get("workers")
-    if run.kind != "ceiling" and asked is not None and loader.workers != int(asked):
-        status = "not applied"
-        reason = f"the training loader has {loader.workers} workers: use {{workers}} in the command"
+    reason = _not_applied(run, slowest, session, by_agent)
     ended = any(process.of_type(Ended) for process in session.processes)
     costly = wait.files[0] if wait.files else None
-    rss = [found.system.rss_peak_bytes for _, found in trained]
-    cpu = [found.system.cpu_pct_mean for _, found in trained]
-    samples = [found.steps.samples_per_second for _, found in trained]
+    rss = [found.system.rss_peak_bytes for _, found in looped]
+    cpu = [found.system.cpu_pct_mean for _, found in looped]
+    samples = [found.steps.samples_per_second for _, found in looped]
     return msgspec.structs.replace(
         run,
-        status=status,
+        status="not applied" if reason else "ok",
         reason=reason,
+        inference=loader is not None and loader.kind != "training",
         ended=ended,
         steps=slowest.steps.count,
         step_ms=slowest.steps.mean_ms,
         block_ms=_blocks(steps),
         samples_per_second=_sum(samples),
-        compute_ms=sum(step.duration_ns - step.wait_ns for step in steps) / len(steps) / 1e6,
-        production_ms=loader.production_ms,
-        workers=loader.workers,
+        compute_ms=None
+        if wait.raw_ms is None
+        else sum(step.duration_ns - step.wait_ns for step in steps) / len(steps) / 1e6,
+        production_ms=loader.production_ms if loader else None,
+        workers=loader.workers if loader and not _hidden(loader) else None,
         raw_wait_fraction=wait.raw_wait_fraction,
         causes_ms=wait.causes_ms,
         costly_file=costly.path if costly else "",
@@ -75,7 +76,32 @@ def measure(run: SweepRun) -> SweepRun:
 
 
 def _primary(rank: RankReport) -> LoaderResult | None:
-    return next((loader for loader in rank.loaders if loader.primary and loader.kind == "training"), None)
+    return next((loader for loader in rank.loaders if loader.primary), None)
+
+
+def _hidden(loader: LoaderResult) -> bool:
+    """Whether nobody knows by how many workers its batches are made."""
+    return loader.wrapped and not loader.workers
+
+
+def _not_applied(run: SweepRun, rank: RankReport, session: Session, by_agent: bool) -> str:
+    """Say why the run is not what was asked for; empty where it is."""
+    loader = _primary(rank)
+    if run.kind == "ceiling":
+        replayed = any(process.of_type(Replayed) for process in session.processes)
+        needed = loader is None or loader.wrapped or loader.kind != "training"
+        return "" if replayed or not needed else "the loop's batches did not come from memory"
+    asked = run.params.get(WORKERS)
+    if asked is None:
+        return ""
+    if loader is None or _hidden(loader):
+        if not by_agent:
+            return ""
+        known = f", as measured: {rank.steps.per_second:.3g} steps/s" if rank.steps.per_second else ""
+        return f"the loop takes its batches from no DataLoader whose workers could be set{known}"
+    if loader.workers == int(asked):
+        return ""
+    return f"the loop's loader has {loader.workers} workers" + ("" if by_agent else f", not {asked}")
 
 
 def _sum(values: list[float | None]) -> float | None:

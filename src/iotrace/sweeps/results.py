@@ -13,8 +13,9 @@ SCHEMA_VERSION = 1
 class SweepRun(msgspec.Struct, frozen=True, kw_only=True):
     """One run of the command at one point of the grid.
 
-    `status` is ``ok`` or says why there is no figure: ``failed`` (its exit code), ``no steps`` (no training
-    loader gave any), ``not applied`` (the loader had other workers than asked). `block_ms` are the mean step
+    `status` is ``ok`` or says why there is no figure: ``failed`` (its exit code), ``no steps`` (no loop gave
+    any), ``not applied`` (the loader had other workers than asked, or no batches from memory). `inference`:
+    no backward pass follows the loop's batches; `loaders` were iterated. `block_ms` are the mean step
     times of ten blocks of the run, one after another. `others_pct` is the CPU that everything else on the
     machine used meanwhile; 100 is one core. `cache` is the state of the page cache before the run: ``asis``,
     ``cold``, ``warm``, or ``cannot be`` one of them.
@@ -42,6 +43,8 @@ class SweepRun(msgspec.Struct, frozen=True, kw_only=True):
     rss_peak_bytes: int | None = None
     others_pct: float | None = None
     ended: bool = False
+    loaders: int = 0
+    inference: bool = False
     cache: str = "asis"
     seconds: float = 0.0
 

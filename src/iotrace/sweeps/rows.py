@@ -49,7 +49,8 @@ def _row(
     compute_ms = _mean([run.compute_ms for run in good])
     prep_stall_ms, fetch_stall_ms, why = _stalls(good, cold, t1_ms)
     failed = next((run for run in runs if not run.ok), None)
-    workers = good[0].workers if good else _asked(params)
+    known = [run.workers for run in good if run.workers is not None]
+    workers = known[0] if known else _asked(params)
     status = "ok" if good else failed.status if failed else "not run"
     return PointResult(
         params=params,

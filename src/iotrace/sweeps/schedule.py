@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from collections.abc import Callable
@@ -40,6 +41,7 @@ class Sweep:
         self.directory = directory
         self.cores = cores
         self._state = state
+        self._inference = any(run.inference for run in state.runs)
 
     @property
     def runs(self) -> list[SweepRun]:
@@ -71,24 +73,40 @@ class Sweep:
         """
         files: list[str] = []
         for request in self.missing():
-            before(request)
             files = files or self._data_files()
-            prepared = self._prepare_cache(request, files)
-            _keep_earlier(request.directory)
-            run = msgspec.structs.replace(executor(request), cache=prepared)
-            self._state.runs = [old for old in self.runs if _key(old) != _key(run)] + [run]
-            _save(self._state, self.directory)
+            before(request)
+            run = self._run(executor, request, files)
+            if run.status == "not applied" and run.inference and not self._inference:
+                # Armed for loops that train, it let this one be: that is known now.
+                after(run)
+                self._inference = True
+                before(request)
+                run = self._run(executor, request, files)
+            self._inference = self._inference or run.inference
             after(run)
-            if len(self.runs) == 1 or request.kind in ("ceiling", "scout"):
+            if run.kind != "point" or sum(other.kind == "point" for other in self.runs) == 1:
                 self._stop_if_hopeless(run)
 
+    def _run(self, executor: Executor, request: Request, files: list[str]) -> SweepRun:
+        """Run one request and keep the state."""
+        prepared = self._prepare_cache(request, files)
+        _keep_earlier(request.directory)
+        asked = dataclasses.replace(request, inference=self._inference)
+        run = msgspec.structs.replace(executor(asked), cache=prepared)
+        self._state.runs = [old for old in self.runs if _key(old) != _key(run)] + [run]
+        _save(self._state, self.directory)
+        return run
+
     def _stop_if_hopeless(self, run: SweepRun) -> None:
-        """Stop after a first run without steps: no other point would have any."""
-        if any(other.ok for other in self.runs):
+        """Stop after a first run without steps: no other point would have any.
+
+        A ceiling may fail alone: of a loop over loaders the first point decides.
+        """
+        if any(other.ok for other in self.runs) or (run.kind == "ceiling" and run.loaders):
             return
         if run.status == "no steps":
             raise NoStepsError(run)
-        if run.status == "not applied":
+        if run.status == "not applied" and run.kind != "ceiling":
             raise UsageError(
                 f"num_workers could not be set: {run.reason}",
                 "for example -- python train.py --num-workers {workers}",
@@ -114,6 +132,9 @@ class Sweep:
         found = rows(self.runs, self.plan.points, self.cores)
         ceiling = ceiling_of(self.runs)
         warnings = [*warnings_of(self.plan.axes, self.cores), *self._state.warnings]
+        failed = next((run for run in self.runs if run.kind == "ceiling" and not run.ok), None)
+        if failed is not None:
+            warnings.append(f"no ceiling: {failed.status}: {failed.reason}")
         for row in found:
             if row.noisy:
                 warnings.append(f"{named(row.params)}: noisy; use more --repeat, or a quieter machine")
@@ -136,7 +157,7 @@ class Sweep:
 
 
 class NoStepsError(IotraceError):
-    """The command trains with no DataLoader that iotrace sees, or not long enough."""
+    """The command has no loop that iotrace sees, or one that is too short."""
 
     def __init__(self, run: SweepRun) -> None:
         last = tail(run)

@@ -110,11 +110,9 @@ def _untraced_compute(analysis: SessionAnalysis) -> Iterator[NotCaptured]:
 def _unopened(one: RankAnalysis, settings: dict[str, str]) -> tuple[str, str]:
     """Say why the window of torch.profiler did not open, and how it would; empty where that is not known."""
     wait, warmup, *_ = map(int, settings.get(names.TORCH_STEPS, "0:0").split(":"))
-    deliveries = [
-        delivery for loader in one.loaders if not loader.description.wrapped for delivery in loader.deliveries
-    ]
+    deliveries = [delivery for loader in one.loaders for delivery in loader.deliveries]
     if not deliveries:
-        return "its window opens at a batch of a DataLoader, and the loop took none", ""
+        return "its window opens at a batch, and the loop took none", ""
     if not any(delivery.grad for delivery in deliveries):
         return "the loop ran without gradients, and its window opens in training alone", ""
     loaders = {start.iterator: start.loader for start in one.rank.main.of_type(IteratorStart)}
@@ -123,7 +121,7 @@ def _unopened(one: RankAnalysis, settings: dict[str, str]) -> tuple[str, str]:
         sooner = "open it at the first batch: --torch-steps 0:1:3" if wait and longest >= _SHORTEST else ""
         return "no backward pass followed a batch, and its window waits for one", sooner
     if longest <= wait + warmup:
-        why = f"its window opens after {wait + warmup} batches of one DataLoader; {longest} was the most"
+        why = f"its window opens after {wait + warmup} batches of one loader; {longest} was the most"
         return why, "begin it sooner: --torch-steps 1:1:3" if wait > 1 and longest >= _SHORTEST else ""
     return "its window did not open", ""
 
