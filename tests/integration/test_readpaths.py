@@ -11,7 +11,7 @@ import pytest
 
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.session.names import KIND_READ_PATH
-from iotrace.sources.session import Session, open_session
+from iotrace.sources.session import open_session
 from tests.support.runs import run_script
 
 PROGRAM = """
@@ -82,6 +82,12 @@ class Case:
     at_least: bool = False
     """Whether the library may make more than one such call for one read."""
     needs: str = ""
+    file: str = ""
+    """The name of the file that is read, where it is not the case's own."""
+    nameless: bool = False
+    """Whether the call knows no file: what its item has read last is charged."""
+    some: bool = False
+    """Whether calls of other sizes are made, too."""
 
 
 CASES = {
@@ -286,10 +292,12 @@ def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     run = run_script(tmp_path_factory.mktemp("reads"), program, str(request.param))
     assert run.code == 0, run.stderr
     assert not list(run.session.glob("processes/*/agent.log"))
-    return request.param, _seen(open_session(run.session))
+    return request.param, seen_in(run.session)
 
 
-def _seen(session: Session) -> Seen:
+def seen_in(directory: Path) -> Seen:
+    """Find the spans of read paths in a session, and what its files were charged."""
+    session = open_session(directory)
     spans = defaultdict(list)
     for process in session.processes:
         for span in process.spans[process.spans["kind"] == KIND_READ_PATH]:
@@ -301,8 +309,9 @@ def _seen(session: Session) -> Seen:
     for loader in analysis.loaders:
         for item in analysis.explained(loader):
             for path, (read, decode, _) in item.files.items():
-                before = charged.get(path.split("/")[0], (0.0, 0.0))
-                charged[path.split("/")[0]] = (before[0] + read, before[1] + decode)
+                for name in {path.split("/")[0], Path(path).name}:
+                    before = charged.get(name, (0.0, 0.0))
+                    charged[name] = (before[0] + read, before[1] + decode)
     return Seen(dict(spans), charged)
 
 

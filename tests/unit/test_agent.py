@@ -331,13 +331,14 @@ def test_a_stream_that_cannot_be_reopened_leaves_the_programs_file_alone(tmp_pat
 def test_a_function_that_a_package_holds_is_patched_there_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from iotrace.agent.readpaths.hooks import ReadPaths, result_of
+    from iotrace.agent.readpaths.hooks import hook
+    from iotrace.agent.readpaths.table import Row
 
     package, module = types.ModuleType("library"), types.ModuleType("library.io")
     module.read = package.read = lambda path: b"data"  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "library", package)
     recorder = make_recorder(tmp_path)
-    ReadPaths(recorder).patch(module, "read", "library.read", result_of("path"))
+    hook(module, Row("library", "read", "0:path"), recorder)
     assert package.read is module.read
     assert package.read(path="a file") == b"data"
     ((_, _, _, size_bytes, _, _, file, *_),) = recorder.spans
@@ -350,7 +351,7 @@ def test_a_function_that_a_package_holds_is_patched_there_too(
 
 
 def test_every_module_of_a_library_that_is_waited_for_has_its_hook() -> None:
-    from iotrace.agent.bootstrap import READ_PATH_MODULES
-    from iotrace.agent.readpaths.libraries import HOOKS
+    from iotrace.agent.bootstrap import READ_PATH_MODULES, STANDARD_MODULES
+    from iotrace.agent.readpaths.table import ROWS
 
-    assert sorted(READ_PATH_MODULES) == sorted(HOOKS)
+    assert sorted((*READ_PATH_MODULES, *STANDARD_MODULES)) == sorted(ROWS)

@@ -19,14 +19,25 @@ TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
     from typing import Any
 
-# The modules in which libraries define their readers; `readpaths.libraries` has a hook for each.
+# The modules in which libraries define their readers: the keys of `agent.readpaths.table`.
 READ_PATH_MODULES = (
-    *("h5py", "zarr.core", "zarr.core.array", "numpy", "torch"),
-    *("PIL.Image", "PIL.ImageFile", "tifffile.tifffile", "tarfile"),
-    *(f"pyarrow.{name}" for name in ("parquet.core", "ipc", "feather", "orc", "csv", "json")),
+    *("h5py", "zarr.core", "zarr.core.array", "netCDF4._netCDF4", "numpy", "torch", "torchaudio"),
+    *(f"xarray.backends.{name}" for name in ("netCDF4_", "h5netcdf_", "scipy_")),
+    *("safetensors", "safetensors.torch", "safetensors.numpy", "torchvision.io.image"),
+    *("PIL.Image", "PIL.ImageFile", "tifffile.tifffile", "cv2", "turbojpeg", "simplejpeg._jpeg"),
+    *("rasterio.io", "osgeo.gdal", "nibabel.arrayproxy", "pydicom.filereader", "pydicom.dataset"),
+    *("soundfile", "av.container.input", "av.packet", "decord.video_reader", "decord.audio_reader"),
+    *(f"torchcodec.decoders._{kind}_decoder" for kind in ("video", "audio")),
+    *("tarfile", "zstandard", "lz4.frame", "lz4.block", "blosc.toplevel", "blosc2.core", "blosc2.ndarray"),
+    *("sqlite3.dbapi2", "duckdb", "lmdb.cpython", "datasets.arrow_dataset", "fsspec.asyn", "obstore"),
+    *(f"polars.io.{name}" for name in ("csv.functions", "parquet.functions", "ipc.functions", "ndjson")),
+    *("polars.io.json.read", "polars.lazyframe.frame"),
+    *(f"pyarrow.{name}" for name in ("parquet.core", "ipc", "feather", "orc", "csv", "json", "_dataset")),
     *(f"pandas.io.{name}" for name in ("parsers.readers", "parquet", "feather_format", "orc", "pickle")),
     *(f"pandas.io.{name}" for name in ("json._json", "pytables", "excel._base")),
 )
+# Likewise of the standard library. Programs that load no data import them, too: they are hooked behind numpy.
+STANDARD_MODULES = ("pickle", "json", "gzip", "zlib", "_compression")
 # The modules in which libraries define their loaders: the keys of `agent.loaders.table`.
 LOADER_MODULES = (
     "accelerate.data_loader",
@@ -114,12 +125,13 @@ def _hooks(recorder: Recorder, session: str, settings: dict[str, str]) -> dict[s
         "dftracer.python.common": _hook(_PROGRAM_DFTRACER, "hook_events", recorder, session),
         **dict.fromkeys(LIGHTNING_PROFILERS, _hook(_FOREIGN_PROFILERS, "hook_lightning", recorder)),
         **dict.fromkeys(TRAINER_MODULES, _hook("lightning", "hook_trainer", recorder)),
-        **{name: _hook("readpaths.libraries", "hook_library", recorder, name) for name in READ_PATH_MODULES},
-        **{name: _hook("loaders.record", "hook_loaders", recorder, name) for name in LOADER_MODULES},
+        **_read_path_hooks(recorder, settings),
         "grain._src.python.dataset.dataset": _hook("loaders.grain", "hook_datasets", recorder),
         f"{STATEFUL_LOADER}.worker": _hook("dataloader.worker", "hook_worker_loop", recorder),
         f"{STATEFUL_LOADER}.stateful_dataloader": _hook("loaders.stateful", "hook_stateful", recorder),
     }
+    for name in LOADER_MODULES:
+        _add(hooks, name, _hook("loaders.record", "hook_loaders", recorder, name))
     if settings.get(names.TORCH_STEPS, names.OFF) != names.OFF:
         hooks["torch.nn.modules.module"] = _hook("torch_profiler.module_ranges", "hook_modules", recorder)
     log_directory = f"{session}/{names.POSIX}"
@@ -128,6 +140,42 @@ def _hooks(recorder: Recorder, session: str, settings: dict[str, str]) -> dict[s
             "dftracer_compat.fork_exec", "hook_fork_exec", recorder, log_directory
         )
     return hooks
+
+
+def _read_path_hooks(recorder: Recorder, settings: dict[str, str]) -> dict[str, imports.Hook]:
+    added = settings.get(names.READ_PATHS, "")
+    of_others = [line.partition("\t")[0] for line in added.splitlines()]
+
+    def hook(name: str) -> imports.Hook:
+        return _hook("readpaths.hooks", "hook_library", recorder, name, added)
+
+    hooks = {name: hook(name) for name in (*READ_PATH_MODULES, *of_others)}
+    standard = {name: hook(name) for name in STANDARD_MODULES}
+
+    def behind_numpy(module: Any) -> None:
+        if "numpy" in sys.modules:
+            standard[module.__name__](module)
+
+    def those_before(_: Any) -> None:
+        for name in STANDARD_MODULES:
+            if name in sys.modules:
+                imports.run_hook(standard[name], sys.modules[name], recorder.absorb)
+
+    hooks.update(dict.fromkeys(STANDARD_MODULES, behind_numpy))
+    _add(hooks, "numpy", those_before)
+    return hooks
+
+
+def _add(hooks: dict[str, imports.Hook], name: str, hook: imports.Hook) -> None:
+    """Have `hook` run behind the one that the module `name` has, if any."""
+    before = hooks.get(name)
+
+    def both(module: Any) -> None:
+        if before is not None:
+            before(module)
+        hook(module)
+
+    hooks[name] = hook if before is None else both
 
 
 def _hook(ours: str, function: str, *arguments: Any) -> imports.Hook:

@@ -6,6 +6,8 @@ or module is written out where it stands, as `observe` would add two calls to ea
 
 from __future__ import annotations
 
+import gc
+
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,10 +22,15 @@ if TYPE_CHECKING:
     After = Callable[[Any, Any, Sequence[Any], Keywords], None]
 
 
+# Flags of a class: it is made anew for each interpreter; its attributes cannot be set.
+_HEAP, _IMMUTABLE = 1 << 9, 1 << 8
 MARKER = "__iotrace_original__"
 _LAYER = "__iotrace_layer__"
 
 _undo: list[Callable[[], None]] = []
+_kept: list[
+    Any
+] = []  # replacements in compiled classes: the interpreter's cache holds no reference of its own
 
 
 class _Builtin(staticmethod):  # type: ignore[type-arg]
@@ -41,9 +48,13 @@ def patch(owner: Any, name: str, make: Callable[[Any], Any], layer: str = "recor
     The replacement takes over the original's name, so that pickling by reference (spawned workers'
     targets) and tracebacks see what they saw before.
     """
-    original = getattr(owner, name, None)
+    closed = isinstance(owner, type) and owner.__flags__ & (_IMMUTABLE | _HEAP) != _HEAP
+    # Of a compiled class, what is looked up stays in the interpreter's cache, whatever takes its place.
+    original = owner.__dict__.get(name) if closed else getattr(owner, name, None)
     if original is None or _has_layer(original, layer):
         return lambda: None
+    if closed:
+        return _patch_closed(owner, name, original, make(original), layer)
     inherited = isinstance(owner, type) and name not in owner.__dict__
     replacement = make(original)
     for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
@@ -65,6 +76,33 @@ def patch(owner: Any, name: str, make: Callable[[Any], Any], layer: str = "recor
                 delattr(owner, name)
             else:
                 setattr(owner, name, original)
+
+    _undo.append(undo)
+    return undo
+
+
+def _patch_closed(owner: Any, name: str, original: Any, replacement: Any, layer: str) -> Callable[[], None]:
+    """Replace a method of a compiled class that refuses new attributes, in its dictionary of them.
+
+    Objects and class stay what they are. Methods that the interpreter calls by a slot (``__getitem__``)
+    cannot be replaced so. Nothing must have looked the method up before: the interpreter would go on calling
+    what it found.
+    """
+    (attributes,) = gc.get_referents(owner.__dict__)
+    if name.startswith("__") or type(attributes) is not dict or attributes.get(name) is not original:
+        return lambda: None
+    for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
+        if hasattr(original, attribute):
+            setattr(replacement, attribute, getattr(original, attribute))
+    replacement.__wrapped__ = original
+    setattr(replacement, MARKER, original)
+    setattr(replacement, _LAYER, layer)
+    _kept.append(replacement)
+    attributes[name] = replacement
+
+    def undo() -> None:
+        if attributes.get(name) is replacement:
+            attributes[name] = original
 
     _undo.append(undo)
     return undo

@@ -36,6 +36,9 @@ TORCH_STEPS = "torch_steps"
 TORCH_OPTIONS = "torch_options"
 TORCH_ACTIVITIES = "torch_activities"
 OFF = "off"
+# Rows that other packages add to the agent's table of read paths: lines of fields between tabs.
+READ_PATHS = "readpaths"
+READ_PATHS_GROUP = "iotrace.readpaths"  # the entry points that hold them
 
 # Traces of torch.profiler in a process's directory, by number: the agent's own, and copies of the program's.
 TORCH_TRACE = "torch-{}.json.gz"

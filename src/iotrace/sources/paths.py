@@ -37,6 +37,8 @@ class Paths:
                 pass  # a read-only session: resolved anew each time
 
     def _resolve(self, path: str) -> str:
+        if "://" in path:  # an object in a remote store
+            return path
         absolute = os.path.normpath(os.path.join(self._cwd, path))
         return os.path.realpath(absolute) if os.path.exists(absolute) else absolute
 

@@ -1,117 +1,178 @@
-"""Hook one call of a library inside which files are read and decoded, and describe its bytes and file.
+"""Hook the calls of libraries inside which files are read and decoded, by the rows of `table`.
 
-A library is hooked once the program has imported it, never before. `libraries` says what is hooked of each.
+A library is hooked once the program has imported it, never before. Each call leaves a span with its bytes and
+file.
 """
 
 from __future__ import annotations
 
 import sys
 
-from iotrace.agent.patching import hide_frame, patch
+from iotrace.agent.patching import hide_frame, observe, patch
+from iotrace.agent.readpaths import finders
+from iotrace.agent.readpaths.table import ROWS, Row, parse
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.spans import timed
 from iotrace.session.names import KIND_READ_PATH
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Any
+
+    from iotrace.agent.recording.spans import Describe
 
     Arguments = tuple[Any, ...]
     Keywords = dict[str, Any]
-    # Describes what a call has read, after its end: (result, args, kwargs) -> (bytes, file).
-    Describe = Callable[[Any, Arguments, Keywords], tuple[int, str]]
-    FileOf = Callable[[Arguments, Keywords], str]
-
-_MOST_WRAPPERS = 8
 
 
-class ReadPaths:
-    """Patch the calls of one library so that each records a span."""
+def hook_library(module: Any, recorder: Recorder, name: str, added: str = "") -> None:
+    """Hook the library's module `name`, by its own rows and those of `added`, a line each."""
+    for row in ROWS.get(name, ()):
+        hook(module, row, recorder)
+    for line in added.splitlines():
+        of_module, row = parse(line)
+        if of_module == name:
+            hook(module, row, recorder)
+    if name == "numpy":
+        from iotrace.agent.readpaths.memory_maps import hook_memory_maps
 
-    def __init__(self, recorder: Recorder) -> None:
-        self.recorder = recorder
+        hook_memory_maps(recorder, module)
 
-    def patch(
-        self, owner: Any, name: str, shown: str, describe: Describe, *, own_threads: bool = False
-    ) -> None:
-        """Have ``owner.name`` record a span called `shown`.
 
-        With `own_threads` the library decodes on threads of its own, while the caller sleeps: the span then
-        holds the CPU time of the whole process.
-        """
+def hook(module: Any, row: Row, recorder: Recorder) -> None:
+    """Patch the calls of one row; do nothing about those that this version of the library lacks."""
+    first, *others = row.call.split(" ")
+    *path, name = first.split(".")
+    owner = module
+    for step in path:
+        owner = getattr(owner, step, None)
+        if owner is None:
+            return
+    prefix = f"{row.library}.{path[-1]}" if isinstance(owner, type) else row.library
+    for called in (name, *others):
+        if row.made:
+            _note(owner, called, row, recorder)
+        else:
+            _record(owner, called, f"{prefix}.{called}", row, recorder)
 
-        def make(original: Any) -> Any:
-            replacement = self._timed(original, shown, describe, own_threads)
-            # Libraries look for the first frame that is not theirs when they warn (pandas'
-            # find_stack_level, skip_file_prefixes): ours passes for a frame of theirs.
-            code = getattr(original, "__code__", None)
-            if code is not None:
-                replacement.__code__ = replacement.__code__.replace(co_filename=code.co_filename)
-            return replacement
 
-        original = getattr(owner, name, None)
-        patch(owner, name, make)
-        # Packages may hold the function under the same name: they were imported before the agent started, by
-        # a program that is recorded in part.
-        for package in _packages_of(owner):
-            if original is not None and getattr(package, name, None) is original:
-                patch(package, name, lambda _: getattr(owner, name))
+def _record(owner: Any, name: str, shown: str, row: Row, recorder: Recorder) -> None:
+    """Have ``owner.name`` record a span called `shown`."""
+    # Libraries that work on threads of their own: the span then holds the CPU time of the whole process.
+    describe = _describe(row, recorder)
 
-    def patch_methods(
-        self,
-        owner: Any,
-        names: str,
-        shown: str,
-        file_of: Callable[[Any], Any],
-        *,
-        own_threads: bool = True,
-        sized: bool = True,
-    ) -> None:
-        """Have the methods `names` of `owner` record spans: the file of the object and, if `sized`, the
-        bytes of the result. The spans are called `shown` and the method's name."""
+    def make(original: Any) -> Any:
+        if row.each:
+            return _each(original, shown, describe, row.threads, recorder)
+        replacement = timed(recorder, original, shown, KIND_READ_PATH, describe, own_threads=row.threads)
+        # Libraries look for the first frame that is not theirs when they warn (pandas'
+        # find_stack_level, skip_file_prefixes): ours passes for a frame of theirs.
+        code = getattr(original, "__code__", None)
+        if code is not None:
+            replacement.__code__ = replacement.__code__.replace(co_filename=code.co_filename)
+        if row.least:
+            return _unless_small(original, replacement, row.least, int(isinstance(owner, type)))
+        return replacement
 
-        def describe(result: Any, args: Arguments, _: Keywords) -> tuple[int, str]:
-            return size_of(result) if sized else -1, path_of(file_of(args[0]))
+    original = None if isinstance(owner, type) else getattr(owner, name, None)
+    patch(owner, name, make)
+    # Packages may hold the function under the same name: they were imported before the agent started, by
+    # a program that is recorded in part.
+    for package in _packages_of(owner):
+        if original is not None and getattr(package, name, None) is original:
+            patch(package, name, lambda _: getattr(owner, name))
 
-        for name in names.split():
-            self.patch(owner, name, f"{shown}.{name}", describe, own_threads=own_threads)
 
-    def patch_iterator(self, owner: Any, name: str, shown: str, file_of: FileOf) -> None:
-        """Have each item of the iterator that ``owner.name`` returns record a span called `shown`."""
+def _describe(row: Row, recorder: Recorder) -> Describe:
+    """Make what finds the bytes and the file of a call, by `row`; it also starts the recorder's writer."""
+    size, size_of = row.size, finders.size_of
+    find = finders.compiled(row.file) if isinstance(row.file, str) and row.file else row.file
+    held = finders.compiled(size) if isinstance(size, str) and size not in ("", "result", "length") else None
+    counted = size if callable(size) else None
+    plain, length = size == "result", size == "length"
+    start, path_of = recorder.start, finders.path_of
 
-        def make(original: Any) -> Any:
-            def iterate(*args: Any, **kwargs: Any) -> Any:
-                try:
-                    iterator = iter(original(*args, **kwargs))
-                except BaseException as error:
-                    hide_frame(error)
-                    raise
+    def describe(result: Any, args: Arguments, kwargs: Keywords) -> tuple[int, str]:
+        start()
+        size_bytes = -1
+        try:
+            if plain:
+                size_bytes = size_of(result)
+            elif length:
+                size_bytes = len(result)
+            elif held is not None:
+                size_bytes = size_of(held(result, args, kwargs))
+            elif counted is not None:
+                size_bytes = counted(result, args, kwargs)
+        except (AttributeError, IndexError, KeyError, TypeError):  # of another kind than usual, as None
+            pass
+        if not find:
+            return size_bytes, ""
+        return size_bytes, path_of(find(result, args, kwargs))
 
-                def describe(result: Any, _: Arguments, __: Keywords) -> tuple[int, str]:
-                    return size_of(result), file_of(args, kwargs)
+    return describe
 
-                return _items(self._timed(iterator.__next__, shown, describe, own_threads=True))
 
-            return iterate
+def _note(owner: Any, name: str, row: Row, recorder: Recorder) -> None:
+    """Note the file of each object that ``owner.name`` makes."""
+    file, initialises = row.file, name in ("__init__", "open")
+    find = finders.compiled(file) if isinstance(file, str) else file
 
-        patch(owner, name, make)
+    def made(_: Any, result: Any, args: Sequence[Any], kwargs: Keywords) -> None:
+        path = finders.path_of(find(result, tuple(args), kwargs))
+        finders.remember(args[0] if initialises and isinstance(owner, type) else result, path)
 
-    def _timed(self, call: Any, shown: str, describe: Describe, own_threads: bool) -> Any:
-        recorder = self.recorder
+    if name == "__init__" and getattr(owner, name, None) is object.__init__:
+        # Made by ``__new__`` alone, as classes in Rust are: ``object.__init__`` takes no arguments.
+        def noted(*args: Any, **kwargs: Any) -> None:
+            try:
+                made(None, None, args, kwargs)
+            except Exception as error:
+                recorder.absorb(error, f"noting the file of a {owner.__name__}")
 
-        def counted(result: Any, args: Arguments, kwargs: Keywords) -> tuple[int, str]:
-            recorder.start()
+        patch(owner, name, lambda _: noted)
+    else:
+        observe(owner, name, recorder, f"noting the file of {name}", after=made)
+
+
+def _unless_small(original: Any, recorded: Any, least: int, position: int) -> Any:
+    """Return a call that goes to `original` where its argument has less than `least` bytes."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            small = len(args) > position and len(args[position]) < least
+        except TypeError:
+            small = False
+        try:
+            return original(*args, **kwargs) if small else recorded(*args, **kwargs)
+        except BaseException as error:
+            hide_frame(error)
+            raise
+
+    code = getattr(original, "__code__", None)
+    if code is not None:
+        call.__code__ = call.__code__.replace(co_filename=code.co_filename)
+    return call
+
+
+def _each(original: Any, shown: str, describe: Describe, threads: bool, recorder: Recorder) -> Any:
+    """Return a call whose iterator records a span for each item."""
+
+    def iterate(*args: Any, **kwargs: Any) -> Any:
+        try:
+            iterator = iter(original(*args, **kwargs))
+        except BaseException as error:
+            hide_frame(error)
+            raise
+
+        def of_item(result: Any, _: Arguments, __: Keywords) -> tuple[int, str] | None:
             return describe(result, args, kwargs)
 
-        return timed(recorder, call, shown, KIND_READ_PATH, counted, own_threads=own_threads)
+        advance = timed(recorder, iterator.__next__, shown, KIND_READ_PATH, of_item, own_threads=threads)
+        return _items(advance)
 
-
-def _packages_of(owner: Any) -> list[Any]:
-    """Return the packages that contain a module; none for a class."""
-    parts = [] if isinstance(owner, type) else owner.__name__.split(".")[:-1]
-    found = [sys.modules.get(".".join(parts[:length])) for length in range(1, len(parts) + 1)]
-    return [package for package in found if package is not None]
+    return iterate
 
 
 def _items(advance: Callable[[], Any]) -> Iterator[Any]:
@@ -127,40 +188,8 @@ def _items(advance: Callable[[], Any]) -> Iterator[Any]:
         yield item
 
 
-def result_of(name: str, sized: bool = True) -> Describe:
-    """Describe a function by the file in its argument `name`, the first one, and, if `sized`, its result."""
-
-    def describe(result: Any, args: Arguments, kwargs: Keywords) -> tuple[int, str]:
-        return size_of(result) if sized else -1, path_of(args[0] if args else kwargs.get(name))
-
-    return describe
-
-
-def size_of(result: Any) -> int:
-    """Return the bytes that `result` holds; -1 where that is unknown."""
-    if type(result) is bytes:
-        return len(result)
-    size = getattr(result, "nbytes", -1)
-    if isinstance(size, int) and size >= 0:
-        return size
-    # Of a pandas object the bytes of its columns: ``memory_usage`` takes a thousand times as long.
-    blocks = getattr(getattr(result, "_mgr", None), "blocks", None)
-    return -1 if blocks is None else sum(int(block.values.nbytes) for block in blocks)
-
-
-def path_of(file: Any) -> str:
-    """Return a path, or the path of an open file, as text; empty where there is none, as of a buffer.
-
-    Readers of archives and streams wrap the file that they read in others (``fileobj``).
-    """
-    for _ in range(_MOST_WRAPPERS):
-        if isinstance(file, str):
-            return file
-        if isinstance(file, bytes):
-            return file.decode(errors="surrogateescape")
-        to_path = getattr(file, "__fspath__", None)
-        name = to_path() if to_path is not None else getattr(file, "name", "")
-        if name and isinstance(name, (str, bytes)):
-            return path_of(name)
-        file = getattr(file, "fileobj", None)
-    return ""
+def _packages_of(owner: Any) -> list[Any]:
+    """Return the packages that contain a module; none for a class."""
+    parts = [] if isinstance(owner, type) else owner.__name__.split(".")[:-1]
+    found = [sys.modules.get(".".join(parts[:length])) for length in range(1, len(parts) + 1)]
+    return [package for package in found if package is not None]

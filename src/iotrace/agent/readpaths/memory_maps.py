@@ -10,7 +10,7 @@ from time import monotonic_ns
 from typing import Any
 
 from iotrace.agent.patching import hide_frame, patch
-from iotrace.agent.readpaths.hooks import path_of
+from iotrace.agent.readpaths.finders import path_of
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.spans import thread_id, timed
 from iotrace.session.names import KIND_MAPPED

@@ -1,0 +1,193 @@
+"""Find the file and the bytes of a call, after its end: from its result, its arguments, or what made it.
+
+Written as text: ``0:source`` is an argument by its place, or by its name (a method's object is 0), ``result``
+what was returned, ``0.store.path`` an attribute of it, ``0.name()`` what a method of it returns, and
+``made 0`` the file that the object was made with. `length` as a size is the length of the result.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Arguments = tuple[Any, ...]
+    Keywords = dict[str, Any]
+    Find = Callable[[Any, Arguments, Keywords], Any]
+
+# By the id of an object that a call of a library made: what forgets it, and its file. An object that has no
+# weak references is never forgotten; the next one at its address takes its place.
+made: dict[int, tuple[Any, str]] = {}
+_MOST_WRAPPERS = 8
+_MISSING = (AttributeError, IndexError, KeyError, TypeError)
+
+
+def compiled(text: str) -> Find:
+    """Return what finds what `text` describes; it returns None where that is not there."""
+    kind, _, rest = text.rpartition(" ")
+    head, *steps = rest.split(".")
+    place, _, name = head.partition(":")
+    number = -1 if place in ("result", "length") else int(place)
+    path = tuple((step.removesuffix("()"), step.endswith("()")) for step in steps)
+
+    def find(result: Any, args: Arguments, kwargs: Keywords) -> Any:
+        try:
+            found = result if number < 0 else args[number] if number < len(args) else kwargs[name]
+            for attribute, call in path:
+                found = getattr(found, attribute)
+                if call:
+                    found = found()
+        except _MISSING:
+            return None
+        return made.get(id(found), (None, None))[1] if kind else found
+
+    return find
+
+
+def remember(thing: Any, file: str) -> None:
+    """Note the file of a `thing` that a library made: some of them cannot be asked for it."""
+    from weakref import ref
+
+    key = id(thing)
+    try:
+        forget = ref(thing, lambda _: made.pop(key, None))
+    except TypeError:
+        forget = None
+    made[key] = forget, file
+
+
+def size_of(result: Any) -> int:
+    """Return the bytes that `result` holds; -1 where that is unknown."""
+    if type(result) is bytes:
+        return len(result)
+    size = getattr(result, "nbytes", -1)
+    if isinstance(size, int) and size >= 0:
+        return size
+    if isinstance(result, (str, bytearray)):
+        return len(result)
+    # Of a pandas object the bytes of its columns: ``memory_usage`` takes a thousand times as long.
+    blocks = getattr(getattr(result, "_mgr", None), "blocks", None)
+    return -1 if blocks is None else sum(int(block.values.nbytes) for block in blocks)
+
+
+def path_of(file: Any) -> str:
+    """Return a path, or the path of an open file, as text; empty where there is none, as of a buffer.
+
+    Readers of archives and streams wrap the file that they read in others (``fileobj``).
+    """
+    for _ in range(_MOST_WRAPPERS):
+        if isinstance(file, str):
+            return file
+        if isinstance(file, bytes):
+            return file.decode(errors="surrogateescape")
+        to_path = getattr(file, "__fspath__", None)
+        name = to_path() if to_path is not None else getattr(file, "name", "")
+        if name and isinstance(name, (str, bytes)):
+            return path_of(name)
+        file = getattr(file, "fileobj", None)
+    return ""
+
+
+def h5py_file(_: Any, args: Arguments, __: Keywords) -> Any:
+    """Find the file of a dataset; `dataset.file.filename` makes two objects and costs eight times as much."""
+    return sys.modules["h5py"].h5f.get_name(args[0].id)
+
+
+def zarr_array(_: Any, args: Arguments, __: Keywords) -> str:
+    """Find the directory of an array of zarr 2 or 3; empty where its store is none."""
+    array = args[0]
+    try:
+        store = array.store_path.store if hasattr(array, "store_path") else array.store
+        root = str(store.root if hasattr(store, "root") else store.path)
+    except AttributeError:
+        return ""
+    return f"{root}/{array.path}" if array.path else root
+
+
+def unless_mapped(result: Any, _: Arguments, __: Keywords) -> int:
+    """Return the bytes of an array; of a mapped file only the header has been read."""
+    return -1 if isinstance(result, sys.modules["numpy"].memmap) else size_of(result)
+
+
+def first(result: Any, _: Arguments, __: Keywords) -> int:
+    """Return the bytes of the first of several results."""
+    return size_of(result[0])
+
+
+def second(result: Any, _: Arguments, __: Keywords) -> int:
+    """Return the bytes of the second of several results."""
+    return size_of(result[1])
+
+
+def polars(result: Any, _: Arguments, __: Keywords) -> int:
+    """Return the bytes of a frame of polars."""
+    return int(result.estimated_size())
+
+
+def archive(_: Any, args: Arguments, __: Keywords) -> Any:
+    """Find the file of a tar archive; a stream's archive has no name of its own."""
+    return args[0].name or args[0].fileobj
+
+
+def arrow_dataset(_: Any, args: Arguments, __: Keywords) -> str:
+    """Find the file of a dataset of pyarrow, or the directory of its files."""
+    return _common(getattr(args[0], "files", []))
+
+
+def hf_dataset(_: Any, args: Arguments, __: Keywords) -> str:
+    """Find the mapped Arrow file of a Hugging Face dataset, or the directory of its files."""
+    table = args[0]._data
+    known = made.get(id(table))
+    if known is None:
+        files = [file["filename"] for file in args[0].cache_files]
+        remember(table, _common(files))
+        known = made[id(table)]
+    return known[1]
+
+
+def _common(files: list[str]) -> str:
+    if len(files) < 2:
+        return files[0] if files else ""
+    return os.path.commonpath(files)
+
+
+def lmdb_data(_: Any, args: Arguments, __: Keywords) -> str:
+    """Find the mapped file of an environment of lmdb."""
+    environment = args[0]
+    known = made.get(id(environment))
+    if known is None:
+        path = path_of(environment.path())
+        remember(environment, f"{path}/data.mdb" if os.path.isdir(path) else path)
+        known = made[id(environment)]
+    return known[1]
+
+
+def fsspec_object(_: Any, args: Arguments, kwargs: Keywords) -> str:
+    """Find the URL of what a coroutine of a file system of fsspec read; ``sync(loop, func, ...)``."""
+    words = [word for word in args[2:] if type(word) is str]
+    if not words:
+        words = [word for word in (kwargs.get("path"), kwargs.get("rpath")) if type(word) is str]
+    system = getattr(args[1], "__self__", None)
+    if system is None and len(args) > 2 and words[:1] != [args[2]]:  # s3fs: file system, bucket, key
+        system, words = args[2], ["/".join(words[:2])]
+    if not words:
+        return ""
+    protocol = getattr(system, "protocol", "")
+    scheme = protocol if isinstance(protocol, str) else protocol[0]
+    return words[0] if "://" in words[0] or not scheme else f"{scheme}://{words[0]}"
+
+
+def obstore_object(_: Any, args: Arguments, kwargs: Keywords) -> str:
+    """Find the object that was asked for, in the store that it lies in."""
+    store, path = args[0], args[1] if len(args) > 1 else kwargs["path"]
+    prefix = getattr(store, "prefix", None)
+    config = getattr(store, "config", None) or {}
+    bucket = config.get("bucket") or config.get("container_name")
+    scheme = type(store).__name__.removesuffix("Store").lower()
+    if scheme == "local":
+        return f"{prefix}/{path}" if prefix else str(path)
+    return f"{scheme}://" + "/".join(str(part).strip("/") for part in (bucket, prefix, path) if part)

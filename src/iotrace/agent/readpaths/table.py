@@ -1,0 +1,306 @@
+"""The calls that read or decode files, by the module in which a library defines them: one row each.
+
+A row is data: packages add rows by entry points (`docs/readpaths.md`), which `parse` reads. A call that is
+missing belongs to another version of the library. What cannot be hooked is in `NOT_HOOKED`, with the reason.
+"""
+
+from __future__ import annotations
+
+from iotrace.agent.readpaths import finders
+
+TYPE_CHECKING = False  # `tarfile` alone does not bring `typing`
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    # (result, args, kwargs) of a call -> its file, in any form; or its bytes.
+    File = str | Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+    Size = str | Callable[[Any, tuple[Any, ...], dict[str, Any]], int]
+
+# Inputs of fewer bytes are not recorded: programs parse many small things that are no data.
+_SMALL_TEXT = 4096
+_SMALL_PACKED = 512  # compressed: it may become large
+
+
+class Row:
+    """One call, or several of one class or module that are alike.
+
+    `call` is ``function`` or ``Class.method``, with further names of the same owner after blanks. `file` says
+    where a call has its file and `size` where its bytes are, as `finders` describes; empty: unknown. The time
+    of a call without a file is charged to the file that the same item has read last.
+    """
+
+    __slots__ = ("call", "each", "file", "least", "library", "made", "size", "threads")
+
+    def __init__(
+        self,
+        library: str,
+        call: str,
+        file: File = "",
+        size: Size = "result",
+        *,
+        threads: bool = False,
+        least: int = 0,
+        each: bool = False,
+        made: bool = False,
+    ) -> None:
+        self.library, self.call, self.file, self.size = library, call, file, size
+        self.threads = threads  # the library works on threads of its own, while the caller sleeps
+        self.least = least  # calls whose first argument holds fewer bytes are not recorded
+        self.each = each  # the call returns an iterator: each of its items is recorded
+        self.made = made  # not recorded: `made` in another row's `file` is the file of what this call returns
+
+
+def _alike(library: str, calls: str, **options: Any) -> tuple[Row, ...]:
+    """Make a row for each of `calls`, alike in all other respects."""
+    return tuple(Row(library, call, **options) for call in calls.split(", "))
+
+
+def _pandas(calls: str, parameter: str) -> tuple[Row, ...]:
+    return (Row("pandas", calls, f"0:{parameter}", threads=True),)
+
+
+def _inflate(library: str, calls: str, threads: bool = False) -> tuple[Row, ...]:
+    return (Row(library, calls, least=_SMALL_PACKED, threads=threads),)
+
+
+def _xarray(wrapper: str, method: str = "_getitem") -> tuple[Row, ...]:
+    return (Row("xarray", f"{wrapper}.{method}", "0.datastore._filename"),)
+
+
+_VIDEO = "get_frame_at get_frames_at get_frames_in_range get_frame_played_at get_frames_played_at"
+_TIFF = "0.parent.filehandle.path"
+
+ROWS: dict[str, tuple[Row, ...]] = {
+    "h5py": (
+        Row("h5py", "Dataset.__getitem__", finders.h5py_file),
+        Row("h5py", "Dataset.read_direct", finders.h5py_file, "1:dest"),
+    ),
+    "zarr.core": (Row("zarr", "Array.__getitem__", finders.zarr_array, threads=True),),  # zarr 2
+    "zarr.core.array": (Row("zarr", "Array.__getitem__", finders.zarr_array, threads=True),),
+    "netCDF4._netCDF4": (Row("netCDF4", "Variable.__getitem__", "0.group().filepath()"),),
+    "xarray.backends.netCDF4_": _xarray("NetCDF4ArrayWrapper"),
+    "xarray.backends.h5netcdf_": _xarray("H5NetCDFArrayWrapper"),
+    "xarray.backends.scipy_": _xarray("ScipyArrayWrapper"),
+    "numpy": (
+        Row("numpy", "load", "0:file", finders.unless_mapped),
+        Row("numpy", "fromfile", "0:file"),
+        Row("numpy", "lib.npyio.NpzFile.__getitem__", "0.zip.filename"),
+    ),
+    "torch": (Row("torch", "load", "0:f", ""),),
+    "safetensors": (
+        Row("safetensors", "safe_open.__init__", "1:filename", made=True),
+        Row("safetensors", "safe_open.get_tensor", "made 0"),
+    ),
+    "safetensors.torch": (Row("safetensors.torch", "load_file", "0:filename", ""),),
+    "safetensors.numpy": (Row("safetensors.numpy", "load_file", "0:filename", ""),),
+    "PIL.Image": (Row("PIL.Image", "open", "0:fp"),),  # reads the header alone
+    "PIL.ImageFile": (Row("PIL", "ImageFile.load", "0.filename", ""),),
+    "cv2": (
+        Row("cv2", "imread imreadmulti", "0:filename", threads=True),
+        Row("cv2", "imdecode imdecodemulti", threads=True),
+        Row("cv2", "VideoCapture.__init__", "1:filename", made=True),
+        Row("cv2", "VideoCapture.open", "1:filename", made=True),
+        Row("cv2", "VideoCapture.read", "made 0", finders.second, threads=True),
+        Row("cv2", "VideoCapture.grab retrieve", "made 0", "", threads=True),
+    ),
+    "turbojpeg": (Row("turbojpeg", "TurboJPEG.decode decode_to_yuv"),),
+    "simplejpeg._jpeg": (Row("simplejpeg", "decode_jpeg"),),
+    "torchvision.io.image": (
+        Row("torchvision.io", "read_file", "0:path"),
+        Row("torchvision.io", "read_image decode_image", "0"),
+        Row("torchvision.io", "decode_jpeg decode_png decode_gif decode_webp"),
+    ),
+    "tifffile.tifffile": (
+        Row("tifffile", "imread", "0:files", threads=True),
+        Row("tifffile", "TiffFile.asarray", "0.filehandle.path", threads=True),
+        *_alike(
+            "tifffile",
+            "TiffPageSeries.asarray, TiffPage.asarray, TiffFrame.asarray",
+            file=_TIFF,
+            threads=True,
+        ),
+    ),
+    "rasterio.io": (
+        *_alike("rasterio", "DatasetReader.read, DatasetWriter.read", file="0.name", threads=True),
+        Row("rasterio", "DatasetReader.read_masks sample", "0.name", threads=True),
+    ),
+    "osgeo.gdal": (
+        Row("gdal", "Dataset.ReadAsArray ReadRaster", "0.GetDescription()", threads=True),
+        Row("gdal", "Band.ReadAsArray ReadRaster", "0.GetDataset().GetDescription()", threads=True),
+    ),
+    "nibabel.arrayproxy": (Row("nibabel", "ArrayProxy._get_scaled _get_unscaled", "0.file_like"),),
+    "pydicom.filereader": (Row("pydicom", "dcmread", "0:fp", ""),),
+    "pydicom.dataset": (Row("pydicom", "Dataset.convert_pixel_data", "0.filename", "0._pixel_array"),),
+    "soundfile": (
+        Row("soundfile", "SoundFile.read buffer_read", "0.name", "result"),
+        Row("soundfile", "SoundFile.buffer_read_into", "0.name", "1:buffer"),
+    ),
+    "torchaudio": (Row("torchaudio", "load", "0:uri", finders.first),),
+    "av.container.input": (
+        # A video's codec works on threads of its own.
+        Row("av", "InputContainer.decode demux", "0.name", "", each=True, threads=True),
+    ),
+    "av.packet": (Row("av", "Packet.decode", "0.stream.container.name", "", threads=True),),
+    "decord.video_reader": (
+        Row("decord", "VideoReader.__init__", "1:uri", made=True),
+        Row("decord", "VideoReader.next get_batch __getitem__", "made 0", "", threads=True),
+    ),
+    "decord.audio_reader": (Row("decord", "AudioReader.__init__", "1:uri", "", threads=True),),
+    "torchcodec.decoders._video_decoder": (
+        Row("torchcodec", "VideoDecoder.__init__", "1:source", made=True),
+        Row("torchcodec", f"VideoDecoder.__getitem__ {_VIDEO}", "made 0", "result.data", threads=True),
+        Row(
+            "torchcodec",
+            "VideoDecoder.get_frames_played_in_range get_all_frames",
+            "made 0",
+            "result.data",
+            threads=True,
+        ),
+    ),
+    "torchcodec.decoders._audio_decoder": (
+        Row("torchcodec", "AudioDecoder.__init__", "1:source", made=True),
+        Row(
+            "torchcodec",
+            "AudioDecoder.get_all_samples get_samples_played_in_range",
+            "made 0",
+            "result.data",
+            threads=True,
+        ),
+    ),
+    "tarfile": (
+        Row("tarfile", "TarFile.next", finders.archive, ""),
+        # What fills the buffer that members are read through: a span for each fill, not for each call.
+        Row("tarfile", "_FileInFile.read", "0.fileobj"),
+    ),
+    "gzip": (Row("gzip", "_GzipReader.read", "0._fp.file"), *_inflate("gzip", "decompress")),
+    "_compression": (Row("bz2 or lzma", "DecompressReader.read", "0._fp"),),
+    "zlib": _inflate("zlib", "decompress"),
+    "zstandard": (
+        *_inflate("zstandard", "decompress"),
+        Row("zstandard", "ZstdDecompressor.decompress", least=_SMALL_PACKED),
+        Row("zstandard", "ZstdDecompressionReader.read readall readinto", size=""),
+    ),
+    "lz4.frame": (
+        *_inflate("lz4.frame", "decompress"),
+        Row("lz4.frame", "LZ4FrameFile.read", "0._fp"),
+    ),
+    "lz4.block": _inflate("lz4.block", "decompress"),
+    "blosc.toplevel": _inflate("blosc", "decompress unpack_array", threads=True),
+    "blosc2.core": _inflate(
+        "blosc2", "decompress decompress2 unpack unpack_array unpack_tensor", threads=True
+    ),
+    "blosc2.ndarray": (Row("blosc2", "NDArray.__getitem__", "0.schunk.urlpath", threads=True),),
+    "pickle": (Row("pickle", "load", "0:file", ""), Row("pickle", "loads", size="0", least=_SMALL_TEXT)),
+    "json": (Row("json", "load", "0:fp", ""), Row("json", "loads", size="0", least=_SMALL_TEXT)),
+    "sqlite3.dbapi2": (
+        Row("sqlite3", "connect", "0:database", made=True),
+        Row("sqlite3", "Connection.execute", "made 0", ""),
+        Row("sqlite3", "Cursor.execute fetchall fetchmany", "made 0.connection", ""),
+    ),
+    "duckdb": (
+        Row("duckdb", "connect", "0:database", made=True),
+        Row("duckdb", "execute", size="", threads=True),
+        Row(
+            "duckdb",
+            "DuckDBPyConnection.execute fetchall fetchmany df fetchdf fetch_df fetchnumpy torch",
+            "made 0",
+            "",
+            threads=True,
+        ),
+        Row("duckdb", "DuckDBPyRelation.execute fetchall df to_df fetchnumpy arrow torch", "", threads=True),
+    ),
+    "lmdb.cpython": (
+        Row("lmdb", "Environment.begin", finders.lmdb_data, made=True),
+        Row("lmdb", "Transaction.cursor", "made 0", made=True),
+        Row("lmdb", "Transaction.get", "made 0"),
+        Row("lmdb", "Cursor.get item value getmulti", "made 0"),
+    ),
+    "polars.io.csv.functions": (Row("polars", "read_csv", "0:source", finders.polars, threads=True),),
+    "polars.io.parquet.functions": (Row("polars", "read_parquet", "0:source", finders.polars, threads=True),),
+    "polars.io.ipc.functions": (Row("polars", "read_ipc", "0:source", finders.polars, threads=True),),
+    "polars.io.ndjson": (Row("polars", "read_ndjson", "0:source", finders.polars, threads=True),),
+    "polars.io.json.read": (Row("polars", "read_json", "0:source", finders.polars, threads=True),),
+    "polars.lazyframe.frame": (Row("polars", "LazyFrame.collect", "", finders.polars, threads=True),),
+    "pyarrow.parquet.core": (
+        Row("pyarrow.parquet", "ParquetFile.__init__", "1:source", made=True),
+        Row("pyarrow.parquet", "ParquetDataset.__init__", "1:path_or_paths", made=True),
+        Row("pyarrow.parquet", "read_table", "0:source", threads=True),
+        Row("pyarrow.parquet", "ParquetFile.read read_row_group read_row_groups", "made 0", threads=True),
+        Row("pyarrow.parquet", "ParquetFile.iter_batches", "made 0", each=True, threads=True),
+        Row("pyarrow.parquet", "ParquetDataset.read", "made 0", threads=True),
+    ),
+    "pyarrow.ipc": (
+        Row("pyarrow.ipc", "RecordBatchFileReader.__init__", "1:source", made=True),
+        Row("pyarrow.ipc", "RecordBatchStreamReader.__init__", "1:source", made=True),
+        Row(
+            "pyarrow.ipc",
+            "RecordBatchFileReader.read_all get_batch get_record_batch",
+            "made 0",
+            threads=True,
+        ),
+        Row(
+            "pyarrow.ipc",
+            "RecordBatchStreamReader.read_all read_next_batch __next__",
+            "made 0",
+            threads=True,
+        ),
+    ),
+    "pyarrow.feather": (Row("pyarrow.feather", "read_feather read_table", "0:source", threads=True),),
+    "pyarrow.orc": (Row("pyarrow.orc", "read_table", "0:source", threads=True),),
+    "pyarrow.csv": (Row("pyarrow.csv", "read_csv", "0:input_file", threads=True),),
+    "pyarrow.json": (Row("pyarrow.json", "read_json", "0:input_file", threads=True),),
+    "pyarrow._dataset": (
+        Row("pyarrow.dataset", "Dataset.to_table head take", finders.arrow_dataset, threads=True),
+        Row("pyarrow.dataset", "Dataset.to_batches", finders.arrow_dataset, each=True, threads=True),
+        Row("pyarrow.dataset", "Scanner.to_table head take", threads=True),
+        Row("pyarrow.dataset", "Scanner.to_batches", each=True, threads=True),
+    ),
+    "datasets.arrow_dataset": (
+        # The pages of its mapped Arrow files are read in there, by page faults.
+        Row("datasets", "Dataset._getitem", finders.hf_dataset, ""),
+    ),
+    "pandas.io.parsers.readers": (
+        *_pandas("read_csv read_table read_fwf", "filepath_or_buffer"),
+        Row("pandas", "TextFileReader.read", "0.handles.handle", threads=True),
+    ),
+    "pandas.io.parquet": _pandas("read_parquet", "path"),
+    "pandas.io.feather_format": _pandas("read_feather", "path"),
+    "pandas.io.orc": _pandas("read_orc", "path"),
+    "pandas.io.pickle": _pandas("read_pickle", "filepath_or_buffer"),
+    "pandas.io.json._json": _pandas("read_json", "path_or_buf"),
+    "pandas.io.pytables": _pandas("read_hdf", "path_or_buf"),
+    "pandas.io.excel._base": _pandas("read_excel", "io"),
+    "fsspec.asyn": (
+        # What file systems of fsspec wait for: s3fs, gcsfs, http and others; a call for each object.
+        Row("fsspec", "sync", finders.fsspec_object, threads=True),
+    ),
+    "obstore": (
+        Row("obstore", "get", finders.obstore_object, made=True),
+        Row("obstore", "get_range get_ranges", finders.obstore_object, "length", threads=True),
+        Row("obstore", "_obstore.GetResult.bytes buffer", "made 0", "length", threads=True),
+    ),
+}
+
+# What reads or decodes and leaves no span of its own. Its time counts as `transform`, after reading a file.
+NOT_HOOKED = {
+    "numpy.frombuffer": "makes a view of bytes that are there: nothing is read or decoded",
+    "mmap.mmap": "pages are read where they are touched, which no call shows",
+    "sqlite3 and duckdb: rows taken one by one": "a row takes less time than its record",
+    "pickle.Unpickler, json.JSONDecoder": "used by libraries for messages between processes",
+    "lmdb's iterators over a cursor": "a step takes less time than its record; values are views",
+    "safetensors' slices": "their class is made inside of the library",
+    "asynchronous calls (aiohttp, s3fs and obstore in a loop of the program)": "others run meanwhile",
+}
+
+
+def parse(text: str) -> tuple[str, Row]:
+    """Return the module and the row that a line of the settings describes: five fields between tabs.
+
+    Module, calls, file, size, and words out of ``threads`` and ``each``; the last three may be missing.
+    """
+    module, calls, *rest = text.split("\t")
+    file, size, words = [*rest, "", "", ""][:3]
+    chosen = words.split()
+    row = Row(module.partition(".")[0], calls, file, size, threads="threads" in chosen, each="each" in chosen)
+    return module, row
