@@ -95,7 +95,8 @@ class Profile:
         try:
             block = InProcessSession(self._output, _rank() if self._rank is None else self._rank)
             try:
-                bootstrap.begin(str(block.session), identity.role(list(getattr(sys, "orig_argv", []))))
+                role = identity.role(list(getattr(sys, "orig_argv", [])))
+                bootstrap.begin(str(block.session), role, block.settings)
             except OSError as error:
                 raise not_writable(block.shown, error) from error
         except BaseException:

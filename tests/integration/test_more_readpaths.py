@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -375,3 +377,58 @@ def test_every_read_has_a_span_with_its_file(seen: tuple[int, Seen], kind: str) 
     assert case.size_bytes in sizes if case.some else set(sizes) == {case.size_bytes}
     if workers == 0:  # a worker is far ahead of this loop: nothing of its reading is waited for
         assert sum(found.charged[file]) > 0
+
+
+ADDED = """
+import numpy as np
+from torch.utils.data import DataLoader
+from mylib.reader import Reader
+import mylib.reader
+
+class Scans:
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        scan = Reader('scan.raw').read()
+        return np.frombuffer(b''.join(mylib.reader.chunks(scan)), 'u1')
+
+assert 'mylib' not in globals() or mylib.reader.TOUCHED == 0
+for batch in DataLoader(Scans(), batch_size=2):
+    pass
+"""
+MYLIB = """
+TOUCHED = 0
+class Reader:
+    def __init__(self, path):
+        self.path = path
+    def read(self):
+        with open(self.path, 'rb') as file:
+            return file.read()
+def chunks(scan):
+    for start in range(0, len(scan), 4096):
+        yield scan[start:start + 4096]
+"""
+POINTS = """[iotrace.readpaths]
+read; file 0.path = mylib.reader:Reader.read
+chunks; each; size result; threads = mylib.reader:chunks
+wrong; fil 0.path = mylib.reader:Reader.read
+"""
+
+
+def test_a_package_adds_read_paths_by_entry_points(tmp_path: Path) -> None:
+    (tmp_path / "mylib").mkdir()
+    (tmp_path / "mylib" / "__init__.py").write_text("")
+    (tmp_path / "mylib" / "reader.py").write_text(MYLIB)
+    installed = tmp_path / "mylib-1.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: mylib\nVersion: 1.0\n")
+    (installed / "entry_points.txt").write_text(POINTS)
+    (tmp_path / "scan.raw").write_bytes(bytes(16384))
+    run = run_script(tmp_path, ADDED, PYTHONPATH=str(tmp_path))
+    assert run.code == 0, run.stderr
+    found = seen_in(run.session)
+    assert found.spans["scan.raw"] == [("mylib.Reader.read", 16384)] * 8
+    assert Counter(found.spans[""]) == {("mylib.chunks", 4096): 32, ("mylib.chunks", -1): 8}
+    assert sum(found.charged["scan.raw"]) > 0
+    (refused,) = [item for item in run.report()["not_captured"] if "mylib" in item["what"]]
+    assert "'fil 0.path'" in refused["why"]

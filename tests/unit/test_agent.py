@@ -355,3 +355,14 @@ def test_every_module_of_a_library_that_is_waited_for_has_its_hook() -> None:
     from iotrace.agent.readpaths.table import ROWS
 
     assert sorted((*READ_PATH_MODULES, *STANDARD_MODULES)) == sorted(ROWS)
+
+
+def test_every_library_with_a_read_path_is_in_the_documents() -> None:
+    from iotrace.agent.readpaths.table import ROWS
+
+    table = (Path(__file__).parent.parent.parent / "docs" / "definitions.md").read_text()
+    listed = table.split("| Library | Read paths |")[1].split("\n\n")[0]
+    for rows in ROWS.values():
+        for row in rows:
+            for library in row.library.split(" or "):
+                assert library.partition(".")[0] in listed

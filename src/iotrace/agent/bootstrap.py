@@ -90,13 +90,16 @@ def recording() -> bool:
     return _recorder is not None
 
 
-def begin(session: str, process_role: str) -> Recorder:
-    """Record this process into `session` from now on; OSError where that cannot be written to."""
+def begin(session: str, process_role: str, settings: dict[str, str] | None = None) -> Recorder:
+    """Record this process into `session` from now on; OSError where that cannot be written to.
+
+    `settings` stand for those of the environment.
+    """
     global _recorder
     recorder = Recorder(session)
     recorder.open(identity.describe(process_role))
     _recorder = recorder
-    _install(recorder, session, _settings())
+    _install(recorder, session, _settings() if settings is None else settings)
     return recorder
 
 

@@ -15,6 +15,7 @@ from iotrace import __version__
 from iotrace.errors import LaunchError
 from iotrace.launch import child, posix
 from iotrace.launch.job import job_of, task_of
+from iotrace.launch.read_paths import added_read_paths
 from iotrace.launch.session_directory import begin, may_join, numbered
 from iotrace.launch.telemetry.start import Telemetry, start
 from iotrace.session import names
@@ -64,7 +65,7 @@ def run(
     environment = dict(os.environ)
     program = child.find(command, environment.get("PATH"))
     capture = posix.plan([*posix.python_directories(program), *own_python()], only)
-    not_captured = []
+    read_paths, not_captured = added_read_paths()
     # Before dftracer is switched on for iotrace: a program that uses it sees what the user set.
     own_dftracer = "on" if environment.get("DFTRACER_ENABLE") == "1" else "off"
     if capture.why_not:
@@ -72,7 +73,7 @@ def run(
     state = PosixState(on=not capture.why_not, only=[readable(path) for path in only])
     manifest = describe(command, state, not_captured, torch, telemetry_ms)
     launch = begin(directory, manifest)
-    settings = {"dftracer": own_dftracer, **torch}
+    settings = {"dftracer": own_dftracer, **read_paths, **torch}
     environment = traced_environment(environment, capture, launch, settings)
     telemetry = start(directory.resolve(), telemetry_ms) if telemetry_ms else Telemetry(None)
     started_ns = time.monotonic_ns()

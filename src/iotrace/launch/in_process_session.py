@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from iotrace.launch import capture
+from iotrace.launch.read_paths import added_read_paths
 from iotrace.launch.session_directory import begin, numbered
 from iotrace.launch.telemetry.procfs import read_stat
 from iotrace.session import names
@@ -44,7 +45,9 @@ class InProcessSession:
             named = numbered(Path(output + suffix))
             directory = next(path for path in named if path.resolve() not in self._made)
         command = list(getattr(sys, "orig_argv", [])) or list(sys.argv)
-        manifest = capture.describe(command, PosixState(on=False), [_NO_POSIX], {}, in_job=False)
+        self.settings, not_understood = added_read_paths()
+        not_captured = [_NO_POSIX, *not_understood]
+        manifest = capture.describe(command, PosixState(on=False), not_captured, {}, in_job=False)
         self.session = begin(directory, manifest)
         self.shown = directory
         self._made.add(self.session)
@@ -60,7 +63,7 @@ class InProcessSession:
 
     def enter_environment(self) -> None:
         """Make processes that are started anew, such as spawned workers, record into the session."""
-        variables = capture.agent_environment(self.session, os.environ.get("PYTHONPATH", ""), {})
+        variables = capture.agent_environment(self.session, os.environ.get("PYTHONPATH", ""), self.settings)
         for name, value in variables.items():
             self._before[name] = (os.environ.get(name), value)
             os.environ[name] = value

@@ -297,10 +297,8 @@ NOT_HOOKED = {
 def parse(text: str) -> tuple[str, Row]:
     """Return the module and the row that a line of the settings describes: five fields between tabs.
 
-    Module, calls, file, size, and words out of ``threads`` and ``each``; the last three may be missing.
+    Module, call, file, size, and words out of ``threads`` and ``each``.
     """
-    module, calls, *rest = text.split("\t")
-    file, size, words = [*rest, "", "", ""][:3]
-    chosen = words.split()
-    row = Row(module.partition(".")[0], calls, file, size, threads="threads" in chosen, each="each" in chosen)
-    return module, row
+    module, call, file, size, words = text.split("\t")
+    library, chosen = module.partition(".")[0], words.split()
+    return module, Row(library, call, file, size, threads="threads" in chosen, each="each" in chosen)
