@@ -126,7 +126,14 @@ def test_decoding_of_several_formats_or_of_unknown_files_is_told_in_general() ->
             "vectorise",
             "sleeps",
         ),
-        ({"on_cpu": 0.1}, "", ""),  # a busy host
+        # Decoding computes, the transform sleeps.
+        (
+            {"causes_ms": {"transform": 20.0, "decode": 30.0}, "asleep": 0.4, "on_cpu": 0.6},
+            "its thread sleeps",
+            "vectorise",
+        ),
+        ({"asleep": 0.6, "on_cpu": 0.02}, "its thread sleeps in 60 %", "vectorise"),  # and waits for a CPU
+        ({"asleep": 0.0, "on_cpu": 0.1}, "", ""),  # a busy host
         ({"asleep": None, "on_cpu": None}, "", ""),
     ],
 )

@@ -16,7 +16,7 @@ from iotrace.units import percent, size
 _HIGH_PERCENT = 20.0
 _MOST_OF_COST = 0.5  # of a cause: what one file has to cost to be named, and its format to be told
 _MOSTLY = 0.5
-_COMPUTES = 0.2  # of the making of samples
+_TELLING = 0.2  # of the transform: what the thread did in less of it does not tell what it is
 _SMALL_READ = 64 << 10
 _LARGE_BATCH = 1 << 20
 _MANY_SAMPLES = 16
@@ -150,21 +150,21 @@ def _chunked(file: FileFacts) -> str:
 
 
 def _transform(facts: LoaderFacts) -> str:
-    """By what the thread did: it slept, or it computed."""
+    """By what the thread did: it slept, or it computed; waits for a CPU are neither."""
     making_ms = sum(facts.causes_ms.get(cause, 0.0) for cause in ("read", "decode", "transform"))
-    share = facts.causes_ms["transform"] / making_ms
-    read_share = facts.causes_ms.get("read", 0.0) / making_ms
     if facts.asleep is None or facts.on_cpu is None:
         return ""
-    # Reading sleeps, too: what sleeps beyond it is the transform's.
-    asleep = min(1.0, max(0.0, facts.asleep - read_share) / share)
-    if asleep >= _MOSTLY:
+    # Reading sleeps, too, and decoding computes: what is beyond them is the transform's.
+    asleep = max(0.0, facts.asleep - facts.causes_ms.get("read", 0.0) / making_ms)
+    on_cpu = max(0.0, facts.on_cpu - facts.causes_ms.get("decode", 0.0) / making_ms)
+    share = facts.causes_ms["transform"] / making_ms
+    if asleep >= max(on_cpu, _TELLING * share):
         return (
-            f"its thread sleeps in {percent(asleep)} of that: find what it waits for (a network, a lock, "
-            "another process, a reader that iotrace does not know)"
+            f"its thread sleeps in {percent(min(1.0, asleep / share))} of that: find what it waits for (a "
+            "network, a lock, another process, a reader that iotrace does not know)"
         )
-    if facts.on_cpu < _COMPUTES:
-        return ""  # it waited for a CPU: the transform itself may be short
+    if on_cpu < max(asleep, _TELLING * share):
+        return ""
     on_device = ", or run it on the accelerator" if facts.accelerated else ""
     return f"do once, ahead of training, what is not random in it; vectorise the rest{on_device}"
 

@@ -144,14 +144,20 @@ def _samples_made(analysis: RankAnalysis, run: LoaderRun) -> tuple[float | None,
     """The shares of the making of a loader's samples in which its thread slept, and in which it computed."""
     totals = np.zeros(3)
     for process in analysis.rank.processes:
-        items = process.spans[(process.spans["kind"] == KIND_ITEM) & (process.spans["cpu_ns"] >= 0)]
-        numbers = [
-            number
-            for number in np.unique(items["name"]).tolist()
-            if run.description.wrapped
-            or process.texts.get(number, "").startswith(f"{run.description.dataset}.")
-        ]
-        items = items[np.isin(items["name"], numbers) & (items["run_delay_ns"] >= 0)]
+        windows = sorted(
+            (delivery.taken_ns, delivery.prepared_ns)
+            for delivery in run.deliveries
+            if (delivery.pid or analysis.rank.main.pid) == process.pid
+            and delivery.taken_ns is not None
+            and delivery.prepared_ns is not None
+        )
+        items = process.spans[outermost(process.spans, process.spans["kind"] == KIND_ITEM)]
+        items = items[(items["cpu_ns"] >= 0) & (items["run_delay_ns"] >= 0)]
+        if not windows or not len(items):
+            continue
+        starts, ends = np.array(windows, dtype=np.int64).T
+        within = np.searchsorted(starts, items["start_ns"], side="right") - 1
+        items = items[(within >= 0) & (items["start_ns"] < ends[within])]
         totals += [items["duration_ns"].sum(), items["cpu_ns"].sum(), items["run_delay_ns"].sum()]
     whole, cpu, delayed = totals.tolist()
     if not whole:
