@@ -129,12 +129,54 @@ class Arrays:
     def __getitem__(self, index):
         return load(index).numpy()
 """
-GRAPHS = """
+NODE_LOADER = """
 from torch_geometric.data import Data
-from torch_geometric.loader import DataLoader as GraphLoader, NeighborLoader
-class Graphs(Items):
-    def __getitem__(self, index):
-        return Data(x=load(index)[None], edge_index=torch.zeros(2, 0, dtype=torch.long))
+from torch_geometric.loader import NodeLoader
+from torch_geometric.sampler import BaseSampler, SamplerOutput
+class Sampler(BaseSampler):
+    def sample_from_nodes(self, index, **kwargs):
+        time.sleep(0.005)
+        none = torch.empty(0, dtype=torch.long)
+        return SamplerOutput(index.node, none, none, none, metadata=(index.input_id, index.time))
+    def sample_from_edges(self, index, **kwargs):
+        raise NotImplementedError
+graph = Data(x=torch.arange(48.0)[:, None].repeat(1, 4), edge_index=torch.zeros(2, 0, dtype=torch.long))
+"""
+ROWS = """
+from datasets import Dataset as Rows
+class Tensors:
+    rows = Rows.from_dict({"x": [[float(index)] * 4 for index in range(48)]}).with_format("torch")
+    def __iter__(self):
+        for batch in self.rows.iter(batch_size=4):
+            yield batch["x"]
+"""
+DALI = """
+from nvidia.dali import fn, pipeline_def, types
+from nvidia.dali.plugin.pytorch import DALIGenericIterator
+def sample(info):
+    if info.idx_in_epoch == 48:
+        raise StopIteration
+    return load(info.idx_in_epoch).numpy()
+@pipeline_def(batch_size=4, num_threads=2, device_id=None)
+def pipeline():
+    return fn.external_source(source=sample, batch=False, dtype=types.FLOAT)
+class Batches:
+    def __init__(self):
+        self.loader = DALIGenericIterator([pipeline()], ["x"], auto_reset=True)
+    def __iter__(self):
+        for (outputs,) in self.loader:
+            yield outputs["x"]
+"""
+RAY = """
+import ray
+class Batches:
+    def __init__(self):
+        ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        self.rows = ray.data.range(48).map_batches(lambda rows: {"x": rows["id"][:, None].repeat(4, 1)})
+    def __iter__(self):
+        for batch in self.rows.iter_torch_batches(batch_size=4, dtypes=torch.float32):
+            yield batch["x"]
 """
 
 CASES = {
@@ -216,6 +258,28 @@ CASES = {
         made_once("grain.MapDataset.source(Arrays()).to_iter_dataset().batch(4)", GRAIN),
         dataset="Arrays",
     ),
+    "monai-thread-workers": Case(
+        "monai",
+        "monai",
+        made_once(
+            "Loader(Items(), batch_size=4, num_workers=2, use_thread_workers=True)",
+            "from monai.data import ThreadDataLoader as Loader",
+        ),
+        inner=24,
+    ),
+    "pyg": Case(
+        "torch_geometric",
+        "torch_geometric",
+        made_once(
+            "NodeLoader(graph, Sampler(), batch_size=4, num_workers=2, filter_per_worker=False)", NODE_LOADER
+        ),
+        workers=2,
+        dataset="NodeLoader",
+        inner=24,
+    ),
+    "datasets": Case("datasets", "datasets", made_once("Tensors()", ROWS), dataset="Dataset"),
+    "dali": Case("dali", "nvidia.dali", made_once("Batches()", DALI), dataset="DALIGenericIterator"),
+    "ray": Case("ray", "ray", made_once("Batches()", RAY), dataset="Dataset"),
     "ultralytics": Case(
         "ultralytics",
         "ultralytics",
