@@ -15,9 +15,10 @@ from iotrace.doctor.results import SCHEMA_VERSION, Check, Diagnosis, Unknown
 from iotrace.doctor.run import run_checks
 from iotrace.launch.capture import readable
 
+_STEPS = "steps, data waits and their causes"
 # What a run records, and the checks on which that rests.
 _RECORDED = {
-    "steps, data waits and their causes": ("agent", "torch"),
+    _STEPS: ("agent", "torch"),
     "reads and decoding by file (h5py, zarr, numpy, PIL)": ("agent",),
     "POSIX calls": ("posix",),
     "operators and kernels (torch.profiler)": ("agent", "torch", "torch-profiler"),
@@ -76,6 +77,9 @@ def consequences(checks: list[Check]) -> tuple[list[str], list[str], list[Unknow
     captured, not_captured, not_known = [], [], []
     for part, needed in recorded.items():
         states = [status.get(name, "unknown") for name in needed]
+        if part == _STEPS and states == ["ok", "warning"] and not lost_all:
+            not_known.append(Unknown(part, "torch: not there, and other loaders are seen in a run alone"))
+            continue
         useless = any(status.get(name) == "warning" for name in needed if name in _USELESS_IF_WARNED)
         if lost_all or useless or "missing" in states:
             not_captured.append(part)

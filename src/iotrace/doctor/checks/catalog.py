@@ -55,7 +55,7 @@ class Catalog:
             ("telemetry", telemetry.telemetry),
             ("nvidia", accelerators.nvidia),
             ("amd", accelerators.amd),
-            ("cpus", lambda: processors.processors(demand)),
+            ("cpus", lambda: processors.processors(demand, self.environment)),
             ("memory", processors.memory),
             ("shm", lambda: limits.check_shm(limits.SHM, demand.workers)),
             ("limits", limits.limits),

@@ -48,13 +48,22 @@ def check_clock_source(source: Path, cost_ns: float) -> Check:
         name = "unknown source"
     what = f"{name}, {cost_ns:.0f} ns a reading"
     if cost_ns > _SLOW_NS:
+        faster = "boot with clocksource=tsc, or " if name != "tsc" and _has_tsc(source) else ""
         return warning(
             "clock",
             what,
             "two readings for each span and each POSIX call: tracing costs more here",
-            "boot with clocksource=tsc, or trace less with --io PATH",
+            f"{faster}trace less with --io PATH",
         )
     return ok("clock", what)
+
+
+def _has_tsc(source: Path) -> bool:
+    """Return whether this machine's kernel offers ``tsc``."""
+    try:
+        return "tsc" in source.with_name("available_clocksource").read_text().split()
+    except OSError:
+        return False
 
 
 def check_synchronised(state: int, status: int, max_error_us: int) -> Check:

@@ -113,7 +113,7 @@ def check_start_method(facts: InterpreterFacts) -> Check:
 
 
 def check_libraries(facts: InterpreterFacts) -> list[Check]:
-    """Check for torch, without which there are no steps, and list the libraries that iotrace hooks."""
+    """Check for torch, and list the libraries that iotrace hooks."""
     versions = {name: version for name, version in facts.packages.items() if version}
     readers = [f"{name} {versions[name]}" for name in _READERS if name in versions]
     libraries = ok("libraries", ", ".join(readers) or f"none of {', '.join(_READERS)} there")
@@ -122,7 +122,7 @@ def check_libraries(facts: InterpreterFacts) -> list[Check]:
     lacking = warning(
         "torch",
         "the interpreter does not find it",
-        "steps and data waits are those of torch.utils.data.DataLoader: there will be none",
-        "name the training program's own interpreter: iotrace doctor -- /path/to/python",
+        "steps and data waits are then those of other loaders alone: docs/loaders.md, iotrace.batches",
+        "where the program uses torch, name its own interpreter: iotrace doctor -- /path/to/python",
     )
     return [lacking, libraries]

@@ -46,13 +46,14 @@ def check_shm(path: str, workers: int | None) -> Check:
     total, free = usage.total, usage.free
     what = f"{size(free)} free of {size(total)} in {path}"
     for_each = f", {size(free / workers)} for each of {counted(workers, 'worker')}" if workers else ""
-    if total < _SMALL_SHM_BYTES or free < _FULL_SHM_FRACTION * total:
+    if workers != 0 and (total < _SMALL_SHM_BYTES or free < _FULL_SHM_FRACTION * total):
+        larger = f"mount -o remount,size=8G {path}; of a container docker run --shm-size=8g, or --ipc=host"
         return warning(
             "shm",
             what + for_each,
             "workers' batches lie there (prefetch_factor of each, 2 by default): when it is full, a worker "
             "dies by SIGBUS",
-            "docker run --shm-size=8g, or --ipc=host" if total < _SMALL_SHM_BYTES else f"empty {path}",
+            larger if total < _SMALL_SHM_BYTES else f"empty {path}",
         )
     return ok("shm", what + for_each)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,8 +102,13 @@ class Demand:
         return f"{counted(self.ranks, 'training process', 'training processes')} with {workers} each"
 
 
-def check_cpus(limit: float | None, affinity: int, cpus: int | None, demand: Demand) -> Check:
-    """Judge the CPUs by quota (`limit`) and affinity, against os.cpu_count() (`cpus`) and the demand."""
+def check_cpus(
+    limit: float | None, affinity: int, cpus: int | None, demand: Demand, threads: int | None = None
+) -> Check:
+    """Judge the CPUs by quota (`limit`) and affinity, against os.cpu_count() (`cpus`) and the demand.
+
+    `threads` is what OMP_NUM_THREADS says.
+    """
     usable = affinity if limit is None else min(limit, float(affinity))
     what = f"{_cpus(usable)} usable"
     limits = []
@@ -115,16 +121,16 @@ def check_cpus(limit: float | None, affinity: int, cpus: int | None, demand: Dem
         return warning(
             "cpus",
             f"{demand.in_words} on {_cpus(usable)}{detail}",
-            "they take turns: batches take longer to make, and the compute slows down, too",
+            "where all of them compute they take turns: batches take longer to make, and training slows down",
             _fewer(usable, demand),
         )
-    if limit is not None and limit < affinity:
+    if limit is not None and limit < affinity and (threads is None or threads > max(1, limit)):
         return warning(
             "cpus",
             f"{what}{detail}",
             f"torch, and programs that ask os.cpu_count(), start threads for {cpus or affinity} CPUs: the "
             "kernel then stops them all until the quota's next period",
-            f"set OMP_NUM_THREADS to {max(1, int(usable))}, and no more workers, or ask for more CPUs",
+            f"set OMP_NUM_THREADS to {max(1, int(usable))}, or ask for more CPUs",
         )
     if limits:
         return ok("cpus", f"{what}{detail}", "os.cpu_count() says more than that")
@@ -166,10 +172,11 @@ def _cpus(number: float) -> str:
     return f"{number:g} {'CPU' if number == 1 else 'CPUs'}"
 
 
-def processors(demand: Demand) -> Check:
-    """Check the CPUs of this process."""
-    affinity = len(os.sched_getaffinity(0))
-    return check_cpus(cpu_limit(read_own()), affinity, os.cpu_count(), demand)
+def processors(demand: Demand, environment: Mapping[str, str]) -> Check:
+    """Check the CPUs of this process, and of a command with `environment`."""
+    affinity, threads = len(os.sched_getaffinity(0)), environment.get("OMP_NUM_THREADS", "")
+    known = int(threads) if threads.isdecimal() else None
+    return check_cpus(cpu_limit(read_own()), affinity, os.cpu_count(), demand, known)
 
 
 def memory() -> Check:

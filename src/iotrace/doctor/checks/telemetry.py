@@ -47,5 +47,9 @@ def check_telemetry(processes: bool, figures: set[str]) -> Check:
     what = ", ".join(["processes", *found])
     if not lacking:
         return ok("telemetry", what, _ENERGY)
-    remedy = "boot with psi=1" if lacking == [_PRESSURE] else "a container may show /proc and /sys in part"
+    remedy = (
+        "boot with psi=1, where the kernel has it"
+        if lacking == [_PRESSURE]
+        else "a container may show /proc and /sys in part"
+    )
     return warning("telemetry", what, f"not available here: {', '.join(lacking)}; {_ENERGY}", remedy)
