@@ -14,7 +14,7 @@ import pytest
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.session.names import OVERRIDE_VARIABLE, encode_settings
 from iotrace.sources.session import open_session
-from tests.support.runs import Run, run_script, run_traced
+from tests.support.runs import Run, report_of, run_script, run_traced
 
 HEAD = """
 import time
@@ -560,3 +560,59 @@ def test_nothing_is_said_about_torch_without_it(tmp_path: Path, marked: bool) ->
     assert "torch" not in json.dumps(report["not_captured"]) + run.stderr
     batches = [loader["batches"] for rank in report["ranks"] for loader in rank["loaders"]]
     assert batches == ([20] if marked else [])
+
+
+PROFILED = (
+    HEAD
+    + STATEFUL
+    + ACCELERATE
+    + """
+import iotrace
+import torchdata.nodes as nodes
+import torchdata.stateful_dataloader.stateful_dataloader as loaders
+import torchdata.stateful_dataloader.worker as worker
+
+def graph():
+    node = nodes.SamplerWrapper(torch.utils.data.SequentialSampler(range(48)))
+    return nodes.Mapper(nodes.Batcher(node, 4), torch.tensor)
+
+def patched():
+    functions = [loaders._worker_loop, worker._worker_loop, nodes.Loader.__iter__]
+    functions.append(nodes.loader.LoaderIterator.__next__)
+    iterators = [loaders._StatefulBaseDataLoaderIter, loaders._StatefulMultiProcessingDataLoaderIter]
+    functions += [kind.__init__ for kind in iterators]
+    return [function for function in functions if hasattr(function, "__iotrace_original__")]
+
+if __name__ == "__main__":
+    kept = Accelerator(cpu=True).prepare(DataLoader(Items(), batch_size=4))
+    with iotrace.profile(output="session", report=False):
+        for context in ("fork", "spawn"):
+            train(StatefulDataLoader(Items(), batch_size=4, num_workers=1, multiprocessing_context=context))
+        train(kept)
+        total = sum(batch.sum().item() for batch in nodes.Loader(graph()))
+    print(total, patched())
+    train(kept)
+    train(StatefulDataLoader(Items(), batch_size=4, num_workers=1, multiprocessing_context="spawn"))
+"""
+)
+
+
+def test_a_profiled_block_hooks_what_is_imported_and_takes_it_back(tmp_path: Path) -> None:
+    for module in ("accelerate", "torchdata.nodes"):
+        needs(module)
+    path = tmp_path / "program.py"
+    path.write_text(PROFILED)
+    run = subprocess.run(
+        [sys.executable, str(path)], cwd=tmp_path, capture_output=True, text=True, timeout=280
+    )
+    assert (run.returncode, run.stdout) == (0, "1128 []\n"), run.stderr
+    loaders = report_of(tmp_path / "session")["ranks"][0]["loaders"]
+    assert [(loader["library"], loader["batches"], loader["start_method"]) for loader in loaders] == [
+        (None, 12, "fork"),
+        (None, 12, "spawn"),
+        ("accelerate", 12, None),
+        (None, 12, None),
+        ("torchdata", 12, None),
+    ]
+    logs = list((tmp_path / "session").glob("processes/*/agent.log"))
+    assert not logs, logs[0].read_text()
