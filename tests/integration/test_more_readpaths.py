@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 from importlib.util import find_spec
@@ -13,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.test_readpaths import FLOATS, FUNCTIONS, PARQUET, PROGRAM, TABLE, Case, Seen, seen_in
-from tests.support.runs import run_script
+from tests.support.runs import PROJECT, run_script, run_traced
 
 NETCDF = """import netCDF4
 def write_netcdf(path, format='NETCDF4'):
@@ -432,3 +434,18 @@ def test_a_package_adds_read_paths_by_entry_points(tmp_path: Path) -> None:
     assert sum(found.charged["scan.raw"]) > 0
     (refused,) = [item for item in run.report()["not_captured"] if "mylib" in item["what"]]
     assert "'fil 0.path'" in refused["why"]
+
+
+def test_readers_return_and_raise_what_they_do_without_us(tmp_path: Path) -> None:
+    """Also their tracebacks have as many lines, and classes and pickles are the same."""
+    program = PROJECT / "tests" / "support" / "told_by_readers.py"
+    bare, traced = tmp_path / "bare", tmp_path / "traced"
+    bare.mkdir()
+    traced.mkdir()
+    told = subprocess.run(
+        [sys.executable, str(program)], cwd=bare, capture_output=True, text=True, timeout=100, check=True
+    )
+    run = run_traced(traced, [str(program)], ["-q", "--torch-steps", "off"])
+    assert run.code == 0, run.stderr
+    assert run.stdout == told.stdout
+    assert not list(run.session.glob("processes/*/agent.log"))

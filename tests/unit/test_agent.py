@@ -366,3 +366,52 @@ def test_every_library_with_a_read_path_is_in_the_documents() -> None:
         for row in rows:
             for library in row.library.split(" or "):
                 assert library.partition(".")[0] in listed
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="sqlite3.Blob is new in Python 3.11")
+def test_a_compiled_class_gets_its_methods_back(tmp_path: Path) -> None:
+    import sqlite3
+
+    from iotrace.agent.readpaths.hooks import hook
+    from iotrace.agent.readpaths.table import Row
+
+    original = sqlite3.Blob.__dict__["read"]
+    recorder = make_recorder(tmp_path)
+    base = sqlite3.connect(":memory:")
+    base.execute("create table t (v blob)")
+    base.execute("insert into t values (x'010203')")
+    hook(sqlite3, Row("sqlite3", "Blob.read"), recorder)
+    hook(sqlite3, Row("sqlite3", "Blob.read"), recorder)
+    hook(sqlite3, Row("sqlite3", "Blob.__getitem__"), recorder)  # by a slot: cannot be hooked
+    with base.blobopen("t", "v", 1) as blob:
+        assert type(blob) is sqlite3.Blob
+        assert blob.read() == b"\1\2\3"
+        assert blob[0] == 1
+    ((_, _, _, size_bytes, *_),) = recorder.spans
+    assert size_bytes == 3
+    recorder.close()
+    patching.undo_all()
+    assert sqlite3.Blob.__dict__["read"] is original
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 keeps the frame of a bare raise")
+def test_an_error_of_a_compiled_function_shows_no_frame_of_ours(tmp_path: Path) -> None:
+    import traceback
+
+    from iotrace.agent.readpaths.hooks import hook
+    from iotrace.agent.readpaths.table import Row
+
+    module = types.ModuleType("library")
+    module.small = module.plain = int  # type: ignore[attr-defined]
+    recorder = make_recorder(tmp_path)
+    hook(module, Row("library", "small", least=2), recorder)
+    hook(module, Row("library", "plain"), recorder)
+    for call, text in ((module.small, "x"), (module.small, "xyz"), (module.plain, "x")):
+        with pytest.raises(ValueError, match="invalid literal") as raised:
+            call(text)
+        assert [frame.name for frame in traceback.extract_tb(raised.tb)] == [
+            "test_an_error_of_a_compiled_function_shows_no_frame_of_ours"
+        ]
+    assert len(recorder.spans) == 2
+    recorder.close()
+    patching.undo_all()

@@ -199,5 +199,5 @@ def hide_frame(error: BaseException) -> None:
     Call it in an ``except`` block of the wrapper, followed by a bare ``raise``.
     """
     traceback = error.__traceback__
-    if traceback is not None and traceback.tb_next is not None:
+    if traceback is not None:
         error.__traceback__ = traceback.tb_next

@@ -23,7 +23,7 @@ class Arrays(Dataset):
     def __getitem__(self, index):
         name = "slow" if index % 2 else "quick"
         values = torch.from_numpy(numpy.load(f"data/{name}.npy"))
-        time.sleep(0.006 if name == "slow" else 0.001)
+        time.sleep(0.02 if name == "slow" else 0.001)
         return values
 
 

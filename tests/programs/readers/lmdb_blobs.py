@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 from toy import train
 
-KNOWN = {"steps": 60, "cause": "transform", "after": "data/data.mdb", "needs": ["lmdb"]}
+KNOWN = {"steps": 60, "cause": "decode", "file": "data/data.mdb", "needs": ["lmdb"]}
 
 values = numpy.random.default_rng(0).normal(size=100000).astype("float32")
 with lmdb.open("data", map_size=1 << 28) as base, base.begin(write=True) as writer:

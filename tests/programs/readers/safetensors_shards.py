@@ -1,4 +1,4 @@
-"""safetensors: a large shard and a small one, each opened anew."""
+"""safetensors: a large shard and a small one, each opened anew; their mapped pages are copied behind that."""
 
 import os
 
@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 from torch.utils.data import DataLoader, Dataset
 from toy import train
 
-KNOWN = {"steps": 60, "cause": ["read", "decode"], "file": "data/large.safetensors", "needs": ["safetensors"]}
+KNOWN = {"steps": 60, "cause": "transform", "after": "data/large.safetensors", "needs": ["safetensors"]}
 
 os.makedirs("data")
 for name, rows in (("large", 400000), ("small", 100)):
