@@ -8,7 +8,7 @@ KNOWN = {"steps": 80, "cause": "transform", "loaders": 1}
 
 
 def loader_of(epoch: int) -> DataLoader:
-    return DataLoader(Items(160, ms=10 + 4 * epoch), batch_size=4, shuffle=True, num_workers=2)
+    return DataLoader(Items(160, ms=18 + 4 * epoch), batch_size=4, shuffle=True, num_workers=2)
 
 
 for epoch in range(2):
