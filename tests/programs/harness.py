@@ -17,7 +17,7 @@ from tests.support.runs import in_process
 
 TOLERANCE = 0.01  # of the loop: how far two clocks over the same run may lie apart
 _MOST_SKIPPED = 8  # the first step, and those that await a worker's first batch
-_SECONDS = 200
+_SECONDS = 400
 
 
 @dataclass
@@ -202,6 +202,13 @@ def _compare_causes(outcome: Outcome, known: Known, rank: dict[str, Any], direct
         named = after and os.path.relpath(directory / after["path"], directory)
         if after is None or named != known.after or after["transform_ms"] < causes["transform"] / 2:
             outcome.disagreements.append(f"transform after {named}, not {known.after}")
+    after = max(wait["files"], key=lambda one: one.get("transform_ms") or 0, default={"path": None})["path"]
+    if (
+        known.after
+        and told
+        and (after is None or os.path.relpath(directory / after, directory) != known.after)
+    ):
+        outcome.disagreements.append(f"after reading {after}, not {known.after}")
     if known.loaders is not None and len(rank["loaders"]) != known.loaders:
         outcome.disagreements.append(f"{len(rank['loaders'])} loaders, not {known.loaders}")
     parts = wait.get("by_loader")

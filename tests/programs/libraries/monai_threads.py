@@ -1,5 +1,8 @@
 """MONAI's ThreadDataLoader: a thread iterates over the loader, the loop takes from its buffer."""
 
+import sys
+
+sys.modules["tensorflow"] = None  # tensorboard would import it, for half a minute
 import clock
 from monai.data import Dataset, ThreadDataLoader
 from toy import Items, busy, train

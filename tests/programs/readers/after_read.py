@@ -27,5 +27,5 @@ class Arrays(Dataset):
         return values
 
 
-for batch in clock.steps(DataLoader(Arrays(), batch_size=4, num_workers=1)):
+for batch in clock.steps(DataLoader(Arrays(), batch_size=4)):
     train(batch, ms=5)

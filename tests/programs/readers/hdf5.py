@@ -31,4 +31,4 @@ class Rows(Dataset):
 
 
 for batch in clock.steps(DataLoader(Rows(), batch_size=12)):
-    train(batch, ms=5)
+    train(batch, ms=12)
