@@ -3,9 +3,9 @@
 import sys
 
 sys.modules["tensorflow"] = None  # tensorboard would import it, for half a minute
-import clock
-from monai.data import Dataset, ThreadDataLoader
-from toy import Items, busy, train
+import clock  # noqa: E402
+from monai.data import Dataset, ThreadDataLoader  # noqa: E402
+from toy import Items, busy, train  # noqa: E402
 
 KNOWN = {"steps": 60, "cause": "transform", "unknown": "allowed", "needs": ["monai"]}
 
