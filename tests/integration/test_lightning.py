@@ -118,13 +118,14 @@ def test_phases_are_told_apart(tmp_path: Path, namespace: str) -> None:
     assert delivered(rank) == seen
     assert seen == {"sanity check": 8, "training": 32, "validation": 30, "test": 4, "predict": 3}
     kinds = [loader["kind"] for loader in rank["loaders"]]
-    assert sorted(kinds) == ["predict", "test", "training", "training", "validation", "validation"]
+    # The two fits' loaders are made by one line, one after the other: they are one loader.
+    assert sorted(kinds) == ["predict", "test", "training", "validation", "validation"]
     checks = [loader for loader in rank["loaders"] if loader["kind"] == "validation"]
     assert all(loader["phases"] == {"validation": 15, "sanity check": 4} for loader in checks)
     (primary,) = [loader for loader in rank["loaders"] if loader["primary"]]
-    assert (primary["kind"], primary["batches"]) == ("training", 16)
-    # Two epochs of eight; each epoch's last step ends where the validation begins.
-    assert rank["steps"]["count"] == 15
+    assert (primary["kind"], primary["batches"]) == ("training", 32)
+    # Two fits of two epochs of eight: the first step is not measured, the last one has no known end.
+    assert (rank["steps"]["begun"], rank["steps"]["count"]) == (32, 30)
     phases, steps, overlaps, errors = query(
         run.session / "out" / "rank0.json.gz",
         "select name from slice where category = 'phase' order by ts",
@@ -136,7 +137,8 @@ def test_phases_are_told_apart(tmp_path: Path, namespace: str) -> None:
     assert overlaps == [[0]]
     one_fit = ["sanity check", *["training", "validation"] * 2]
     assert [name for (name,) in phases] == [*one_fit, *one_fit, "validation", "test", "predict"]
-    assert steps == [[16, 16]]
+    # Three epochs begin after an evaluation, inside the step that ends with their first batch.
+    assert steps == [[31 + 3, 31 + 3]]
     assert errors == []
 
 
@@ -153,7 +155,7 @@ def test_validation_inside_an_epoch_is_no_compute_of_a_step(tmp_path: Path, name
     # Optimisation is manual and nothing is ever differentiated: Lightning's word makes it training.
     training, _ = sorted(rank["loaders"], key=lambda loader: loader["kind"])
     assert (training["kind"], training["primary"]) == ("training", True)
-    assert rank["steps"]["count"] == 7
+    assert (rank["steps"]["begun"], rank["steps"]["count"]) == (8, 6)
     # A validation follows every second step, and is no part of it.
     overlaps, errors = query(run.session / "out" / "rank0.json.gz", OVERLAPS, ERRORS)
     assert (overlaps, errors) == ([[0]], [])
@@ -171,7 +173,7 @@ def test_batches_taken_in_advance_are_those_trained_on(tmp_path: Path, workers: 
     rank, seen = checked(run)
     assert delivered(rank) == seen == {"sanity check": 2, "training": 16, "validation": 4}
     # Every step holds its training_step, also an epoch's first and last.
-    assert rank["steps"]["count"] == 15
+    assert (rank["steps"]["begun"], rank["steps"]["count"]) == (16, 14)
     assert rank["steps"]["p50_ms"] >= min(json.loads(run.stdout.splitlines()[0]))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from _thread import get_ident
 from itertools import count
 from time import monotonic_ns
@@ -54,7 +55,9 @@ def enter_worker() -> None:
 
 def in_worker() -> bool:
     """Return whether this process is a worker, whose dataset may iterate a loader of its own."""
-    return _is_worker
+    # `iotrace.profile` asks without a run around it, too: then torch alone knows.
+    torch_worker: Any = sys.modules.get("torch.utils.data._utils.worker")
+    return _is_worker or getattr(torch_worker, "_worker_info", None) is not None
 
 
 def end_record(iterator: int, epoch: int, error: BaseException, wait_start_ns: int) -> dict[str, Any]:

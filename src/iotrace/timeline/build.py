@@ -28,7 +28,7 @@ def build(analysis: RankAnalysis, with_torch: bool = True) -> Timeline:
     if phases:
         main.tracks.append(Track("phase", phases))
     steps = _steps(loop)
-    main.tracks.append(Track("steps", list(steps.values())))
+    main.tracks.append(Track("steps", [*steps.values(), *_after_evaluation(loop)]))
     for loader in loaders:
         suffix = "" if loader is analysis.primary else f" (loader {loader.number}, {loader.kind})"
         waits = [_wait(item) for item in analysis.explained(loader)]
@@ -63,8 +63,18 @@ def _steps(loop: Loop) -> dict[int, Slice]:
         if opened is not None:
             number = opened.number
             args = {"epoch": opened.epoch, "batch": opened.index, "samples": opened.samples}
-        found[number] = Slice(step.start_ns, step.end_ns, f"step {number}", "step", args)
+        end_ns = step.pieces[0][1] if step.pieces else step.end_ns
+        found[number] = Slice(step.start_ns, end_ns, f"step {number}", "step", args)
     return found
+
+
+def _after_evaluation(loop: Loop) -> list[Slice]:
+    """Make a slice of each part of a step that follows an evaluation pass, which is no part of it."""
+    return [
+        Slice(start_ns, end_ns, "step, after evaluation", "step", None)
+        for step in loop.steps
+        for start_ns, end_ns in step.pieces[1:]
+    ]
 
 
 def _wait(item: Explained) -> Slice:
