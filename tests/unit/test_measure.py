@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from iotrace.session import names
 from iotrace.session.manifest import Manifest, Outcome, PosixState
@@ -16,6 +17,7 @@ from iotrace.sources.records import (
     IteratorEnd,
     IteratorStart,
     Record,
+    Replayed,
     TorchWindow,
 )
 from iotrace.sweeps.measure import measure
@@ -43,7 +45,7 @@ def records() -> list[Record]:
     return [*found, End()]
 
 
-def write_session(path: Path) -> None:
+def write_session(path: Path, written: list[Record] | None = None) -> None:
     directory = path / names.PROCESSES / "1-0"
     directory.mkdir(parents=True)
     manifest = Manifest(names.FORMAT_VERSION, "0", ["python"], "/", "host", 0, 1, PosixState(False))
@@ -51,7 +53,7 @@ def write_session(path: Path) -> None:
     (path / names.OUTCOME).write_bytes(msgspec.json.encode(Outcome(0, 0, 0)))
     identity = Identity(1, 1, 0, "main", (0, 0, 1))
     (directory / names.PROCESS).write_bytes(msgspec.json.encode(identity))
-    lines = b"\n".join(map(msgspec.json.encode, records()))
+    lines = b"\n".join(map(msgspec.json.encode, records() if written is None else written))
     (directory / names.RECORDS).write_bytes(lines + b"\n")
     (directory / names.SPANS).write_bytes(b"")
 
@@ -65,3 +67,56 @@ def test_all_figures_of_a_point_are_of_the_measured_steps(tmp_path: Path) -> Non
     assert run.compute_ms is not None
     assert run.raw_wait_fraction is not None
     assert run.compute_ms == pytest.approx(run.step_ms * (1 - run.raw_wait_fraction))
+
+
+def inference(records: list[Record], wrapped: bool = False) -> list[Record]:
+    """The same loop without a backward pass, and without gradients; of a source that is no DataLoader."""
+    found: list[Record] = []
+    for record in records:
+        if isinstance(record, BatchRecord):
+            record = replace(record, grad=False, backward_count=0)
+        elif isinstance(record, IteratorEnd):
+            record = replace(record, backward_count=0)
+        elif isinstance(record, IteratorStart):
+            record = replace(record, wrapped=wrapped)
+        found.append(record)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "params", "more", "by_agent", "status"),
+    [
+        ("point", {"workers": "0"}, [], True, "ok"),
+        ("point", {"workers": "2"}, [], True, "not applied"),
+        ("point", {}, [], True, "ok"),
+        ("ceiling", {"workers": "2"}, [], True, "not applied"),
+        ("ceiling", {"workers": "2"}, [Replayed()], True, "ok"),
+    ],
+)
+def test_a_loop_that_trains_nothing_is_measured(
+    tmp_path: Path, kind: str, params: dict[str, str], more: list[Record], by_agent: bool, status: str
+) -> None:
+    write_session(tmp_path, [*more, *inference(records())])
+    asked = SweepRun(params=params, kind=kind, repeat=0, session=str(tmp_path), status="ok")
+    run = measure(asked, by_agent)
+    assert (run.status, run.inference, run.loaders) == (status, True, 1)
+    assert run.steps
+    assert bool(run.reason) == (status != "ok")
+
+
+@pytest.mark.parametrize(("by_agent", "status"), [(True, "not applied"), (False, "ok")])
+def test_workers_of_a_source_that_is_no_dataloader_are_the_commands_own(
+    tmp_path: Path, by_agent: bool, status: str
+) -> None:
+    write_session(tmp_path, inference(records(), wrapped=True))
+    asked = SweepRun(params={"workers": "2"}, kind="point", repeat=0, session=str(tmp_path), status="ok")
+    run = measure(asked, by_agent)
+    assert (run.status, run.workers) == (status, None)
+    assert run.step_ms
+
+
+def test_a_program_without_a_loop_has_no_steps(tmp_path: Path) -> None:
+    write_session(tmp_path, [End()])
+    run = measure(SweepRun(params={}, kind="point", repeat=0, session=str(tmp_path), status="ok"))
+    assert (run.status, run.loaders) == ("no steps", 0)
+    assert "no loader that iotrace knows" in run.reason

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import msgspec
 import numpy as np
 
@@ -19,7 +17,10 @@ from iotrace.sources.records import IteratorStart
 
 
 class FileFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A file's cost in ms of wait a step; bytes that calls read of it, and that libraries made of them."""
+    """A file's cost in ms of wait a step; bytes that calls read of it, and that libraries made of them.
+
+    `delivered_bytes` is looked up of the file alone whose decoding costs most.
+    """
 
     path: str
     read_ms: float = 0.0
@@ -151,7 +152,7 @@ def _samples_made(analysis: RankAnalysis, run: LoaderRun) -> tuple[float | None,
             and delivery.taken_ns is not None
             and delivery.prepared_ns is not None
         )
-        items = process.spans[outermost(process.spans, process.spans["kind"] == KIND_ITEM)]
+        items = process.spans[process.spans["kind"] == KIND_ITEM]
         items = items[(items["cpu_ns"] >= 0) & (items["run_delay_ns"] >= 0)]
         if not windows or not len(items):
             continue
@@ -180,9 +181,10 @@ def _collate(analysis: RankAnalysis, run: LoaderRun) -> str:
 def _files(analysis: RankAnalysis, report: RankReport, waits: list[Explained]) -> list[FileFacts]:
     """The files of these waits, costliest first."""
     read: dict[str, FileIo] = {file.path: file for file in report.io.files} if report.io else {}
-    delivered = _delivered(analysis)
+    costs = file_costs(waits, len(analysis.kept))
+    decoded = max(costs, key=lambda cost: cost.decode_ms, default=None)
     found = []
-    for cost in file_costs(waits, len(analysis.kept)):
+    for cost in costs:
         calls = read.get(cost.path)
         found.append(
             FileFacts(
@@ -191,22 +193,23 @@ def _files(analysis: RankAnalysis, report: RankReport, waits: list[Explained]) -
                 decode_ms=cost.decode_ms,
                 reads=calls.reads if calls else 0,
                 read_bytes=calls.read_bytes if calls and not calls.maps else None,
-                delivered_bytes=delivered.get(cost.path),
+                delivered_bytes=_delivered(analysis, cost.path) if cost is decoded else None,
             )
         )
     return found
 
 
-def _delivered(analysis: RankAnalysis) -> dict[str, int]:
-    """What libraries made of each file, in bytes; without files of which a span does not say it."""
-    totals: Counter[str] = Counter()
-    unknown: set[str] = set()
+def _delivered(analysis: RankAnalysis, path: str) -> int | None:
+    """What libraries made of one file, in bytes; None where a span does not say it."""
+    total_bytes, known = 0, False
     for process in analysis.rank.processes:
-        spans = process.spans[outermost(process.spans, process.spans["kind"] == KIND_READ_PATH)]
-        for number, file in process.span_files.items():
-            own = spans["bytes"][spans["file"] == number]
-            path = analysis.session.paths.shown(file)
-            totals[path] += int(own[own >= 0].sum())
-            if not len(own) or (own < 0).any():
-                unknown.add(path)
-    return {path: total for path, total in totals.items() if path not in unknown}
+        files = process.span_files.items()
+        numbers = [number for number, file in files if analysis.session.paths.shown(file) == path]
+        own = process.spans[
+            (process.spans["kind"] == KIND_READ_PATH) & np.isin(process.spans["file"], numbers)
+        ]
+        sizes = own["bytes"][outermost(own, np.ones(len(own), dtype=np.bool_))]
+        if (sizes < 0).any():
+            return None
+        total_bytes, known = total_bytes + int(sizes.sum()), known or len(sizes) > 0
+    return total_bytes if known else None

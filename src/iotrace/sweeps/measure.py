@@ -8,12 +8,12 @@ import msgspec
 import numpy as np
 
 from iotrace.analysis.loop.deliveries import Step
-from iotrace.analysis.rank import SessionAnalysis
+from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
 from iotrace.analysis.report import analyse
 from iotrace.analysis.results import LoaderResult, RankReport
 from iotrace.errors import IotraceError
 from iotrace.sources.records import Ended, Replayed
-from iotrace.sources.session import Session, open_session
+from iotrace.sources.session import open_session
 from iotrace.sweeps.grid import WORKERS
 from iotrace.sweeps.results import SweepRun
 
@@ -45,7 +45,7 @@ def measure(run: SweepRun, by_agent: bool = True) -> SweepRun:
     rank, slowest = max(looped, key=lambda pair: pair[1].data_wait.raw_wait_fraction or 0.0)
     wait, loader = slowest.data_wait, _primary(slowest)
     steps = rank.kept
-    reason = _not_applied(run, slowest, session, by_agent)
+    reason = _not_applied(run, rank, slowest, by_agent)
     ended = any(process.of_type(Ended) for process in session.processes)
     costly = wait.files[0] if wait.files else None
     rss = [found.system.rss_peak_bytes for _, found in looped]
@@ -65,7 +65,7 @@ def measure(run: SweepRun, by_agent: bool = True) -> SweepRun:
         if wait.raw_ms is None
         else sum(step.duration_ns - step.wait_ns for step in steps) / len(steps) / 1e6,
         production_ms=loader.production_ms if loader else None,
-        workers=loader.workers if loader and not _hidden(loader) else None,
+        workers=loader.workers if loader and not _hidden(rank, loader) else None,
         raw_wait_fraction=wait.raw_wait_fraction,
         causes_ms=wait.causes_ms,
         costly_file=costly.path if costly else "",
@@ -79,25 +79,25 @@ def _primary(rank: RankReport) -> LoaderResult | None:
     return next((loader for loader in rank.loaders if loader.primary), None)
 
 
-def _hidden(loader: LoaderResult) -> bool:
+def _hidden(rank: RankAnalysis, loader: LoaderResult) -> bool:
     """Whether nobody knows by how many workers its batches are made."""
-    return loader.wrapped and not loader.workers
+    return (rank.source is None or rank.source.description.wrapped) and not loader.workers
 
 
-def _not_applied(run: SweepRun, rank: RankReport, session: Session, by_agent: bool) -> str:
+def _not_applied(run: SweepRun, rank: RankAnalysis, found: RankReport, by_agent: bool) -> str:
     """Say why the run is not what was asked for; empty where it is."""
-    loader = _primary(rank)
+    loader = _primary(found)
     if run.kind == "ceiling":
-        replayed = any(process.of_type(Replayed) for process in session.processes)
+        replayed = any(process.of_type(Replayed) for process in rank.session.processes)
         needed = loader is None or loader.wrapped or loader.kind != "training"
         return "" if replayed or not needed else "the loop's batches did not come from memory"
     asked = run.params.get(WORKERS)
     if asked is None:
         return ""
-    if loader is None or _hidden(loader):
+    if loader is None or _hidden(rank, loader):
         if not by_agent:
             return ""
-        known = f", as measured: {rank.steps.per_second:.3g} steps/s" if rank.steps.per_second else ""
+        known = f", as measured: {found.steps.per_second:.3g} steps/s" if found.steps.per_second else ""
         return f"the loop takes its batches from no DataLoader whose workers could be set{known}"
     if loader.workers == int(asked):
         return ""
