@@ -415,3 +415,52 @@ def test_an_error_of_a_compiled_function_shows_no_frame_of_ours(tmp_path: Path) 
     assert len(recorder.spans) == 2
     recorder.close()
     patching.undo_all()
+
+
+def test_finders_say_where_a_call_has_its_file() -> None:
+    from iotrace.agent.readpaths import finders
+
+    class Reader:
+        path = "a.bin"
+
+        def name(self) -> str:
+            return "b.bin"
+
+    reader = Reader()
+    finders.remember(reader, "c.bin")
+    for text, found in (
+        ("0:source", reader),
+        ("0.path", "a.bin"),
+        ("0.name()", "b.bin"),
+        ("made 0", "c.bin"),
+        ("result", "bytes"),
+        ("1:source", "d.bin"),
+        ("2:missing", None),
+        ("0.missing.path", None),
+    ):
+        assert finders.compiled(text)("bytes", (reader,), {"source": "d.bin"}) == found
+    key = id(reader)
+    del reader
+    assert key not in finders.made
+
+
+def test_what_fsspec_reads_has_a_url() -> None:
+    from iotrace.agent.readpaths.finders import fsspec_object
+
+    class System:
+        protocol = ("s3", "s3a")
+
+        def fetch(self) -> None: ...
+
+    system = System()
+
+    def inner() -> None: ...
+
+    for args, kwargs, url in (
+        ((None, system.fetch, "bucket/key", 0, 5), {}, "s3://bucket/key"),
+        ((None, system.fetch), {"path": "bucket/key"}, "s3://bucket/key"),
+        ((None, system.fetch, "s3://bucket/key"), {}, "s3://bucket/key"),
+        ((None, inner, system, "bucket", "key", None, 0, 5), {}, "s3://bucket/key"),  # a block of s3fs
+        ((None, inner), {}, ""),
+    ):
+        assert fsspec_object(b"", args, kwargs) == url
