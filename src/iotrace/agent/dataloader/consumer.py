@@ -234,7 +234,7 @@ def _hook_iterator(base: Any, recorder: Recorder, is_grad_enabled: Callable[[], 
     def made(_: Any, __: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         loader = args[1] if len(args) > 1 else kwargs["loader"]
         setattr(args[0], _STATE, _Iterator(args[0], loader, recorder))
-        recorder.start()
+        recorder.start_loop()
 
     def make_next(original: Any) -> Any:
         def __next__(self: Any) -> Any:  # noqa: N807

@@ -83,7 +83,7 @@ class Pass:
                 "mono_ns": monotonic_ns(),
             }
         )
-        recorder.start()
+        recorder.start_loop()
 
     def timed(self, take: Any) -> Any:
         """Wrap ``next`` of the source, so that each call is a span of the thread that makes the batch."""

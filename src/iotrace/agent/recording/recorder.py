@@ -75,6 +75,7 @@ class Recorder:
         self.unsettled = False  # `over` or `asleep`: one check for what records often
         self._writer_id = 0
         self._absorbed = 0
+        self._loop_begun = False
 
     def open(self, identity: dict[str, Any]) -> None:
         """Make this process's directory and write `identity` into it; OSError where that fails."""
@@ -100,6 +101,13 @@ class Recorder:
             number = self._texts[value] = self._next_text()
             self.records.append({"type": "text", "id": number, "text": value})
         return number
+
+    def start_loop(self) -> None:
+        """Note, as the process first iterates a loader, what it has read until then; start the writer."""
+        if self._stop is not None and not self._loop_begun:  # reads at import had started it
+            self.tick()
+        self._loop_begun = True
+        self.start()
 
     def start(self) -> None:
         """Start the background writer, unless it runs; called when there is something to write."""

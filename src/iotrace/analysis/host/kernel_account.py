@@ -9,7 +9,7 @@ from iotrace.session.names import KIND_READ_PATH
 from iotrace.sources.dftracer import stdio
 from iotrace.sources.dftracer.calls import PosixCalls
 from iotrace.sources.processes import Process
-from iotrace.sources.records import Tick, Worker
+from iotrace.sources.records import IteratorStart, Tick, Worker
 from iotrace.sources.session import Rank, Session
 
 READS = stdio.READS | {"read", "pread", "pread64", "readv", "preadv", "preadv64", "preadv2"}
@@ -22,7 +22,7 @@ def coverage_of(process: Process, calls: PosixCalls, everyone: list[Process]) ->
 
     A program may take bytes from a buffer of stdio twice: no more is seen than there was.
     """
-    ticks = _accounts(process)
+    ticks = _of_loop(process)
     if len(ticks) < 2:
         return ProcessCoverage(process.pid, process.identity.role, None, None, None)
     first, last = ticks[0], ticks[-1]
@@ -36,6 +36,14 @@ def coverage_of(process: Process, calls: PosixCalls, everyone: list[Process]) ->
         traced_bytes = min(traced_bytes, max(kernel_bytes, 0))
     coverage = traced_bytes / kernel_bytes if kernel_bytes > 0 else None
     return ProcessCoverage(process.pid, process.identity.role, coverage, traced_bytes, max(kernel_bytes, 0))
+
+
+def _of_loop(process: Process) -> list[Tick]:
+    """The accounts since a training process first iterated a loader: imports read code before that."""
+    ticks = _accounts(process)
+    began = [start.mono_ns for start in process.of_type(IteratorStart)] if not process.of_type(Worker) else []
+    since = [tick for tick in ticks if tick.clock[0] >= min(began)] if began else []
+    return since if len(since) > 1 else ticks
 
 
 def _accounts(process: Process) -> list[Tick]:
@@ -77,7 +85,7 @@ def unseen_because(session: Session, rank: Rank, calls: PosixCalls) -> str | Non
 
 def _read_paths(process: Process) -> set[str]:
     """The names of the read paths that began within the process's account."""
-    ticks, spans = _accounts(process), process.spans
+    ticks, spans = _of_loop(process), process.spans
     if not ticks:
         return set()
     began = spans["start_ns"] >= process.clock.to_session_ns(ticks[0].clock[0])
