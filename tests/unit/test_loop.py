@@ -186,3 +186,43 @@ def test_the_wait_is_unknown_where_the_loop_trains_on_what_no_loader_delivered()
     loop = played("at at at at" + "t" * 20)
     assert loop.unknown_why == "the program trained 24 times, and its loaders delivered 4 batches"
     assert loop.begun == 24
+
+
+def test_a_source_that_wraps_a_loader_is_the_loops_and_has_its_samples() -> None:
+    program = Program()
+    for _ in range(4):
+        began = program.now
+        program.play("aa")
+        for record in program.records[-2:]:
+            if isinstance(record, BatchRecord):
+                record.samples = 8
+        wrapping = IteratorStart(
+            iterator=900, loader=900, dataset="W", workers=0, epoch=0, generation=0, mono_ns=0, wrapped=True
+        )
+        batch = BatchRecord(900, 0, 0, 0, MAIN, began, program.now, True, program.rounds)
+        program.records += [wrapping, batch]
+        program.play("t")
+    loop = program.loop()
+    assert loop.primary is not None
+    assert (loop.primary.description.dataset, loop.begun) == ("W", 4)
+    assert [(step.wait_ns / MS, step.samples) for step in loop.steps] == [(2, 16)] * 3
+
+
+def test_a_batch_that_another_thread_hands_to_a_wrapping_source_is_part_of_its_ask() -> None:
+    program = Program()
+    for _ in range(4):
+        began = program.now
+        program.play("pq")
+        wrapping = IteratorStart(
+            iterator=900, loader=900, dataset="W", workers=0, epoch=0, generation=0, mono_ns=0, wrapped=True
+        )
+        program.records += [
+            wrapping,
+            BatchRecord(900, 0, 0, 0, MAIN, began, program.now, True, program.rounds),
+        ]
+        program.play("t")
+    loop = program.loop()
+    assert loop.thread is not None
+    assert (loop.begun, loop.thread.handed) == (4, [])
+    assert [step.wait_ns / MS for step in loop.steps] == [1] * 3
+    assert [len(inside) for inside in loop.thread.inner.values()] == [1] * 4

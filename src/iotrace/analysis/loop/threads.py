@@ -81,7 +81,8 @@ def training_thread(main: Process, loaders: list[LoaderRun]) -> TrainingThread |
     asks = [(delivery.wait_start_ns, delivery.delivered_ns) for delivery in own]
     stops = [each.exhausted_ns for loader in loaders for each in loader.passes.values() if each.exhausted_ns]
     asked, inner = _outermost(own, stops)
-    handed = _handed_over(tid, deliveries, asked_by, blocked, handers, asks)
+    handed = _place_handed(_handed_over(tid, deliveries, asked_by, blocked, handers), asked, inner)
+    asked = [_with_samples(item, inner.get((item.loader, item.number), [])) for item in asked]
     evaluates = {item.tid for item in deliveries} - {item.tid for item in deliveries if item.grad}
     others = set(asked_by) - {tid} - evaluates
     first_ns = {one: next(item.delivered_ns for item in deliveries if item.tid == one) for one in others}
@@ -212,14 +213,11 @@ def _handed_over(
     asked_by: Counter[int],
     blocked: list[Blocked],
     handers: set[int],
-    asks: list[Interval],
 ) -> list[Delivery]:
     """Make a delivery of each wait of `tid` that a thread with batches ended: the last batch taken before."""
     others = [delivery for delivery in deliveries if delivery.tid != tid]
     if not others:
         return []
-    asks = sorted(asks)
-    starts = [start_ns for start_ns, _ in asks]
     taken = {one: [item for item in others if item.tid == one] for one in asked_by if one != tid}
     times = {one: [item.delivered_ns for item in own] for one, own in taken.items()}
     every = [item.delivered_ns for item in others]
@@ -227,9 +225,6 @@ def _handed_over(
     for wait in blocked:
         if wait.tid != tid or wait.by not in handers or wait.by is None or wait.call == "put":
             continue
-        at = bisect_right(starts, wait.start_ns) - 1
-        if at >= 0 and wait.start_ns < asks[at][1]:
-            continue  # inside an ask
         # A thread between the two has taken no batch itself.
         own = taken.get(wait.by, others)
         index = bisect_right(times.get(wait.by, every), wait.end_ns) - 1
@@ -245,6 +240,29 @@ def _handed_over(
                 )
             )
     return found
+
+
+def _place_handed(
+    handed: list[Delivery], asked: list[Delivery], inner: dict[tuple[int, int], list[Delivery]]
+) -> list[Delivery]:
+    """Return the hand-overs outside all asks; one inside an ask of a wrapped source is part of that ask."""
+    starts = [item.wait_start_ns for item in asked]
+    outside = []
+    for item in handed:
+        at = bisect_right(starts, item.wait_start_ns) - 1
+        if at < 0 or item.wait_start_ns >= asked[at].delivered_ns:
+            outside.append(item)
+        elif asked[at].inline_tid is not None and item.delivered_ns <= asked[at].delivered_ns:
+            inner[asked[at].loader, asked[at].number].append(item)
+    return outside
+
+
+def _with_samples(delivery: Delivery, inner: list[Delivery]) -> Delivery:
+    """Give a wrapped source's batch the samples of the batches that it was made of, where all are known."""
+    counts = [item.samples for item in inner if item.samples is not None]
+    if delivery.samples is not None or not inner or len(counts) < len(inner):
+        return delivery
+    return replace(delivery, samples=sum(counts))
 
 
 def _off_cpu_fraction(main: Process, tid: int, waits: list[Interval]) -> float | None:

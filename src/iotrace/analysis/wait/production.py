@@ -64,12 +64,16 @@ def compose(
     starts: Times,
     ends: Times,
     mapped_files: Sequence[str] = (),
+    inline: bool = False,
 ) -> Composition:
     """Compose the productions ``[starts[i], ends[i])`` of `process`: sorted and disjoint.
 
-    `calls` are the process's own POSIX calls, `mapped_files` the files of its memory maps.
+    `calls` are the process's own POSIX calls, `mapped_files` the files of its memory maps. `inline`: a
+    wrapped source makes the batches, and one item of it may hold several of the windows.
     """
     spans = process.spans
+    if not inline:
+        spans = spans[~_holds_a_window(spans, starts, ends)]
     posix = Coverage(calls.start_ns, calls.end_ns)
     # A copy out of a memory map (by a list of indices) reads inside the access: a read path of its own.
     is_read_path = (spans["kind"] == KIND_READ_PATH) | (spans["kind"] == KIND_MAPPED)
@@ -109,7 +113,8 @@ def compose_inline(
     cannot be seen: blocked time that neither calls nor read paths explain is `unknown`.
     """
     spans = process.spans[process.spans["tid"] == tid]
-    made = compose(replace(process, spans=spans), calls.where(calls.tid == tid), paths, starts, ends)
+    own = calls.where(calls.tid == tid)
+    made = compose(replace(process, spans=spans), own, paths, starts, ends, inline=True)
     items = spans[outermost(spans, spans["kind"] == KIND_ITEM)]
     piece_starts, piece_ends, item, window = pieces(*_bounds(items), starts, ends)
     on_cpu = items["cpu_ns"] + np.maximum(items["run_delay_ns"], 0)
@@ -126,6 +131,15 @@ def compose_inline(
     made.parts[:, _TRANSFORM] -= unexplained
     made.parts[:, _UNKNOWN] += unexplained
     return made
+
+
+def _holds_a_window(spans: Spans, starts: Times, ends: Times) -> npt.NDArray[np.bool_]:
+    """Mark the items that hold a whole window: of a source that wraps the loader whose windows these are."""
+    begin, end = _bounds(spans)
+    first = np.searchsorted(starts, begin)
+    until = np.append(ends, np.iinfo(np.int64).max)[first]
+    holds = (begin < np.append(starts, 0)[first]) & (until < end)
+    return np.asarray(holds & (spans["kind"] == KIND_ITEM), np.bool_)
 
 
 def _bounds(spans: Spans) -> Intervals:
