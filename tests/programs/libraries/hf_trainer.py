@@ -1,4 +1,4 @@
-"""transformers' Trainer: evaluation after every tenth step, accumulation over two batches."""
+"""transformers' Trainer: evaluation after every twentieth step, accumulation over two batches."""
 
 import os
 import time
@@ -57,7 +57,7 @@ arguments = TrainingArguments(
     per_device_train_batch_size=4,
     gradient_accumulation_steps=2,
     eval_strategy="steps",
-    eval_steps=10,
+    eval_steps=20,
     save_strategy="no",
     logging_strategy="no",
     report_to=[],
