@@ -94,7 +94,7 @@ def _print_rank(rank: RankReport, console: Console, several: bool) -> None:
     if rank.overhead is not None:
         _print_overhead(rank.overhead, console)
     for loader in rank.loaders:
-        line(console, "loader", _loader_text(loader))
+        line(console, f"loader {loader.id}" if len(rank.loaders) > 1 else "loader", _loader_text(loader))
     if rank.regions:
         _print_regions(rank.regions, console)
     print_system(rank.system, console)
@@ -138,7 +138,7 @@ def _print_wait(rank: RankReport, step_ms: float, console: Console) -> None:
     )
     line(console, "data wait", text)
     if len(wait.by_loader) > 1:
-        names = {loader.id: loader.dataset for loader in rank.loaders}
+        names = {loader.id: f"{loader.dataset} (loader {loader.id})" for loader in rank.loaders}
         shares = (f"{names[item.loader]} {milliseconds(item.raw_ms)}" for item in wait.by_loader)
         line(console, "by loader", " · ".join(shares))
     _print_causes(wait, console)
