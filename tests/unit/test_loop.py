@@ -178,8 +178,8 @@ def test_the_wait_is_unknown_where_batches_come_by_a_way_that_is_not_seen() -> N
     assert loop.begun == 5
 
 
-def test_a_thread_that_never_slept_waited_for_no_one() -> None:
-    assert played("p.t p.t p.t p.t").unknown_why == ""
+def test_the_wait_of_a_thread_that_never_slept_is_bounded() -> None:
+    assert played("p.t p.t p.t p.t").unknown_why.startswith("at most 0 %: another thread takes the batches")
 
 
 def test_the_wait_is_unknown_where_the_loop_trains_on_what_no_loader_delivered() -> None:

@@ -179,10 +179,10 @@ def _by_rounds(
 
 
 def _unhanded(thread: TrainingThread) -> str:
-    """Say why batches that another thread took, and handed over unseen, leave the wait unknown."""
+    """Say why batches that another thread took, and handed over unseen, leave the wait unknown; its bound."""
     slept = thread.off_cpu_fraction
     if slept is not None and slept <= _SHARE:
-        return ""  # it never slept: it waited for no one
+        return f"at most {100 * slept:.0f} %: another thread takes the batches, and this one slept no longer"
     return "another thread takes the batches, and how it hands them over cannot be seen"
 
 
@@ -274,7 +274,7 @@ def _evaluations(
     for loader in loaders:
         for key, each in loader.passes.items():
             own = (loader.number, *key) in asked or (not each.batches and each.exhausted_ns is not None)
-            if not own or (loader is primary and key in opening):
+            if not own or key in opening:
                 continue
             at = bisect_right(times, each.asked_ns) - 1
             if at < 0 or at + 1 >= len(times):
