@@ -140,6 +140,8 @@ def played(events: str, anew: str = "") -> Loop:
         ("at at atA at at atA", 6, [3, 3, 4, 3, 3], [1, 1, 1, 1, 1]),  # epochs: the end is the loop's time
         ("aat at at At", 4, [4, 3, 3], [2, 1, 0]),  # a batch is taken ahead
         ("a a a a", 4, [1, 1, 1], [1, 1, 1]),  # no training: every delivery
+        ("atatatatatat bububububububu", 13, [3] * 12, [1] * 12),  # two phases, each with its own optimizer
+        ("at at ccC bt bt ccC at bt", 6, [3, 3, 3, 3, 3], [1] * 5),  # one of two loaders a step; evaluation
         ("aabt aabt aabt", 3, [5, 5], [3, 3]),  # a step that takes several batches of one loader
     ],
 )

@@ -30,18 +30,18 @@ next_iterator = count().__next__
 backward_count = 0
 threads: set[int] = set()  # those that trained, by `get_ident`
 
-_ask_phase: AskPhase | None = None
+ask_phase: AskPhase | None = None
 
 
 def set_phase_source(ask: AskPhase | None) -> None:
     """Have `current_phase` call `ask`; with None the phase is unknown."""
-    global _ask_phase
-    _ask_phase = ask
+    global ask_phase
+    ask_phase = ask
 
 
 def current_phase() -> tuple[str | None, int]:
     """Return the phase, by its name in Lightning's RunningStage (None: unknown), and the batches ahead."""
-    return _ask_phase() if _ask_phase is not None else (None, 0)
+    return ask_phase() if ask_phase is not None else (None, 0)
 
 
 _is_worker = False

@@ -134,7 +134,7 @@ def _gpus(trace: KinetoTrace) -> list[Gpu]:
 def _data_wait(rank: _TraceRank) -> DataWait:
     starts, ends = rank.starts, rank.ends
     count, total_ns = len(starts), int((ends - starts).sum())
-    known: dict[str, Any] = {"causes_ms": {}, "files": [], "worst_batches": []}
+    known: dict[str, Any] = {"causes_ms": {}, "by_loader": [], "files": [], "worst_batches": []}
     (waits,) = rank.compute.waits
     # A trace without any such range may be of a program with another loader.
     if count and len(waits.starts_ns):

@@ -245,8 +245,9 @@ class TorchProgram(Record, tag="torch_program"):
 
 
 class TorchProgramTrace(Record, tag="torch_program_trace"):
-    """A trace that the program exported; `path` is empty where it was not copied."""
+    """A trace that the program exported to `source`; `path` is empty where it was not copied."""
 
     path: str
     mono_ns: Int
     duration_ns: Int
+    source: str = ""

@@ -118,8 +118,10 @@ class _Iterator:
 
     def deliver(self, iterator: Any, wait_start_ns: int, delivered_ns: int, grad: bool) -> int:
         """Record the batch that ``__next__`` has just returned, and return its index."""
-        handovers.watch()
-        phase, ahead = training.current_phase()
+        if not self.delivered:
+            handovers.watch()
+        ask_phase = training.ask_phase  # `current_phase`, without the call
+        phase, ahead = ask_phase() if ask_phase is not None else (None, 0)
         record: dict[str, Any] = {
             "type": "batch",
             "iterator": self.number,
@@ -160,8 +162,10 @@ class _Iterator:
             )
         self.delivered += 1
         self.recorder.records.append(record)
-        if not fetch.latest.depth:  # else a source that is asked now is the loop's
-            window.delivered(self, grad)
+        if (
+            window.current is not None and not fetch.latest.depth
+        ):  # else a source that is asked now is the loop's
+            window.current.delivered(self, grad)
         delivered: int = record["index"]
         return delivered
 

@@ -36,7 +36,11 @@ class CudaEvents:
         # A forked child must not touch its parent's events, not even to free them: they are kept.
         if cuda is None or self._failed or self._pid != os.getpid():
             return None
-        return self._guarded(self._record_if_used, cuda)
+        try:  # `_guarded`, without the call: this is all that a batch pays where no device is used
+            return self._record(cuda) if cuda.is_initialized() else None
+        except Exception as error:
+            self._fail(error)
+            return None
 
     def end(self, start: Any) -> tuple[Any, Any] | None:
         """Record the end of the wait that `start` began; return both events, None where that failed."""
@@ -75,9 +79,6 @@ class CudaEvents:
         if not cuda.is_current_stream_capturing():
             self.read(_MOST_PENDING)
 
-    def _record_if_used(self, cuda: Any) -> Any:
-        return self._record(cuda) if cuda.is_initialized() else None
-
     def _record(self, cuda: Any) -> Any:
         if cuda.is_current_stream_capturing():  # the event would become a part of the graph
             return None
@@ -89,6 +90,9 @@ class CudaEvents:
         try:
             return act(argument)
         except Exception as error:
-            self._failed = True
-            self._recorder.absorb(error, "recording the exposed wait")
+            self._fail(error)
             return None
+
+    def _fail(self, error: Exception) -> None:
+        self._failed = True
+        self._recorder.absorb(error, "recording the exposed wait")

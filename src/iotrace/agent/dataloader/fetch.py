@@ -33,6 +33,7 @@ class Fetches(_local):
 
 
 latest = Fetches()
+state_is_asked_for = False  # StatefulDataLoader is imported
 
 
 def hook_fetchers(module: Any, recorder: Recorder) -> None:
@@ -40,10 +41,11 @@ def hook_fetchers(module: Any, recorder: Recorder) -> None:
 
     def make_fetch(original: Any) -> Any:
         def fetch(self: Any, possibly_batched_index: Any) -> Any:
-            outer_samples, latest.samples = latest.samples, 0
-            latest.depth += 1
-            parts: _Parts | None = self.__dict__.get(_PARTS)
-            part = parts.swap_in(self) if parts is not None else None
+            own, held = latest, self.__dict__
+            outer_samples, own.samples = own.samples, 0
+            own.depth += 1
+            parts: _Parts | None = held.get(_PARTS)
+            part = parts.swap_in(held) if parts is not None else None
             start_ns = monotonic_ns()
             try:
                 return original(self, possibly_batched_index)
@@ -51,11 +53,11 @@ def hook_fetchers(module: Any, recorder: Recorder) -> None:
                 hide_frame(error)
                 raise
             finally:
-                latest.ended = (start_ns, monotonic_ns(), latest.samples if self.auto_collation else None)
-                latest.samples = outer_samples
-                latest.depth -= 1
+                own.ended = (start_ns, monotonic_ns(), own.samples if self.auto_collation else None)
+                own.samples = outer_samples
+                own.depth -= 1
                 if parts is not None:
-                    setattr(self, parts.name, part)
+                    held[parts.name] = part
 
         return fetch
 
@@ -69,7 +71,11 @@ def hook_fetchers(module: Any, recorder: Recorder) -> None:
         fetcher = args[0]
         collate = getattr(fetcher.collate_fn, "__name__", type(fetcher.collate_fn).__name__)
         fetcher.collate_fn = timed(recorder, fetcher.collate_fn, collate, KIND_COLLATE)
-        setattr(fetcher, _PARTS, _Parts(fetcher, recorder))
+        parts = _Parts(fetcher, recorder)
+        if state_is_asked_for:
+            setattr(fetcher, _PARTS, parts)
+        else:
+            parts.swap_in(fetcher.__dict__)
 
     for fetcher in (module._MapDatasetFetcher, module._IterableDatasetFetcher):
         observe(fetcher, "__init__", recorder, "timing a fetcher", before=making, ended=ended, after=made)
@@ -77,26 +83,27 @@ def hook_fetchers(module: Any, recorder: Recorder) -> None:
 
 
 class _Parts:
-    """What a fetcher takes samples from: its iterator, or its dataset. A timed stand-in is there in a fetch.
+    """What a fetcher takes samples from: its iterator, or its dataset. A timed stand-in takes its place.
 
-    Between two fetches the fetcher holds what it held, as StatefulDataLoader asks that for its state.
+    Where StatefulDataLoader may ask the fetcher's own part for its state, it does so in a fetch alone.
     """
 
     def __init__(self, fetcher: Any, recorder: Recorder) -> None:
         self.name = "dataset_iter" if hasattr(fetcher, "dataset_iter") else "dataset"
         self._dataset = dataset_name(fetcher.dataset)
         self._recorder = recorder
+        self._part: Any = None
         self._timed: _TimedDataset | _TimedIterator | None = None
 
-    def swap_in(self, fetcher: Any) -> Any:
-        """Put the stand-in into `fetcher`; return what was there."""
-        part = getattr(fetcher, self.name)
-        if isinstance(part, _TimedDataset | _TimedIterator):
-            return part  # another thread is in a fetch
-        if self._timed is None or self._timed._of is not part:
+    def swap_in(self, held: dict[str, Any]) -> Any:
+        """Put the stand-in into a fetcher that holds `held`; return what was there."""
+        part = held[self.name]
+        if part is not self._part:
+            if isinstance(part, _TimedDataset | _TimedIterator):
+                return part  # another thread is in a fetch
             make = _TimedIterator if self.name == "dataset_iter" else _TimedDataset
-            self._timed = make(part, self._dataset, self._recorder)
-        setattr(fetcher, self.name, self._timed)
+            self._part, self._timed = part, make(part, self._dataset, self._recorder)
+        held[self.name] = self._timed
         return part
 
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from iotrace.agent.dataloader import fetch
 from iotrace.agent.dataloader.consumer import hook_multiprocessing, state_of
 from iotrace.agent.patching import observe, patch
 from iotrace.agent.recording.recorder import Recorder
@@ -18,6 +19,7 @@ _LAYER = "rewind"
 
 def hook_stateful(module: Any, recorder: Recorder) -> None:
     """Patch ``torchdata.stateful_dataloader.stateful_dataloader``."""
+    fetch.state_is_asked_for = True
     # The name that this module imported, where its worker loop was patched later than that.
     worker = sys.modules[f"{module.__package__}.worker"]
     if module._worker_loop is not worker._worker_loop:

@@ -13,6 +13,7 @@ import sys
 from _thread import RLock, get_ident
 from time import monotonic_ns
 from typing import Any
+from weakref import ref
 
 from iotrace.agent import training
 from iotrace.agent.recording.recorder import Recorder
@@ -49,6 +50,7 @@ class Window:
         self._phase_step = 0  # ... and this phase
         self._loader: Any = None
         self._iterator: tuple[int, int] = (-1, -1)
+        self._pass: ref[Any] | None = None
         self._step = 0
         self._profiler: TorchProfiler | None = None
         self._remove_ranges: Any = None
@@ -63,11 +65,17 @@ class Window:
         step, loader.delivered = loader.delivered, loader.delivered + 1
         # A loader is known to train once a backward pass of its thread has followed a batch of its own.
         # Kineto complains of a profiler that another thread starts.
-        followed = grad and 0 <= loader.backward_count < training.backward_count
-        loader.trains = loader.trains or (followed and get_ident() in training.threads)
-        loader.backward_count = training.backward_count if grad else -1
+        count = training.backward_count
+        if not loader.trains and grad and 0 <= loader.backward_count < count:
+            loader.trains = get_ident() in training.threads
+        loader.backward_count = count if grad else -1
+        if self.phase is WAITING and not loader.trains and self._schedule.wait:
+            return  # `_is_due` says no
         with self._lock:
-            self._guarded(self._advance, iterator, loader, grad, step)
+            try:
+                self._advance(iterator, loader, grad, step)
+            except Exception as error:
+                self._fail(error)
 
     def _guarded(self, act: Any, *args: Any) -> None:
         try:
@@ -77,9 +85,12 @@ class Window:
 
     def _advance(self, iterator: Any, loader: Any, grad: bool, step: int) -> None:
         if self._loader is not None and loader is not self._loader:
-            if self.phase is ACTIVE and not grad:
-                self._finish("evaluation")
-            return
+            is_left = self._pass is None or self._pass() is None  # the program dropped the window's iterator
+            if self.phase is ACTIVE and (is_left or not grad):
+                self._finish("evaluation" if not grad else "epoch")
+            if self.phase is not WARMUP or not is_left or not grad:
+                return
+            self._loader, self._phase_step = loader, step  # its next epoch is another loader's
         self._step = step
         identity = (iterator.number, iterator.generation)
         if self.phase is ACTIVE:
@@ -87,7 +98,7 @@ class Window:
                 self._finish("epoch")
             elif step - self._phase_step >= self._schedule.active:
                 self._finish("")
-        self._iterator = identity
+        self._iterator, self._pass = identity, ref(iterator)
         if self.phase is WAITING and self._is_due(loader, grad, step):
             self._loader = loader
             self._phase_step = step
@@ -235,7 +246,7 @@ class Window:
             self._recorder.absorb(another, "stopping the torch profiler")
 
 
-_window: Window | None = None
+current: Window | None = None
 # Whether the starts of the program's profilers are patched; set by `foreign_profilers`.
 guarded = False
 # What the program profiles with; the window stays shut in a process that profiles itself.
@@ -244,33 +255,33 @@ _program_profiler = ""
 
 def install(recorder: Recorder, settings: dict[str, str]) -> None:
     """Make this process's window, if the settings ask for one."""
-    global _window
+    global current
     schedule = WindowSchedule(settings)
-    if not schedule.on or _window is not None:
+    if not schedule.on or current is not None:
         return
     if "KINETO_USE_DAEMON" in os.environ:  # a profiler outside this process may start at any moment
         give_way(recorder, "the daemon of Kineto (KINETO_USE_DAEMON)")
         return
-    _window = Window(recorder, schedule)
+    current = Window(recorder, schedule)
     if _program_profiler:
-        _window.phase = OVER
+        current.phase = OVER
     os.register_at_fork(
-        before=_window.before_fork,
-        after_in_parent=_window.after_fork_in_parent,
-        after_in_child=_window.after_fork_in_child,
+        before=current.before_fork,
+        after_in_parent=current.after_fork_in_parent,
+        after_in_child=current.after_fork_in_child,
     )
 
 
 def delivered(iterator: Any, grad: bool) -> None:
     """Advance the window, if there is one, by a delivery."""
-    if _window is not None:
-        _window.delivered(iterator, grad)
+    if current is not None:
+        current.delivered(iterator, grad)
 
 
 def epoch_ended(iterator: Any) -> None:
     """End the window, if there is one, with its loader's epoch."""
-    if _window is not None:
-        _window.epoch_ended(iterator)
+    if current is not None:
+        current.epoch_ended(iterator)
 
 
 def give_way(recorder: Recorder, what: str, starts: bool = False) -> None:
@@ -283,5 +294,5 @@ def give_way(recorder: Recorder, what: str, starts: bool = False) -> None:
     if starts or not _program_profiler:
         _program_profiler = what
         recorder.records.append({"type": "torch_program", "what": what, "mono_ns": monotonic_ns()})
-    if _window is not None and _window.phase is not OVER:
-        _window.end("program")
+    if current is not None and current.phase is not OVER:
+        current.end("program")

@@ -54,7 +54,9 @@ def loop_of(rank: Rank, loaders: list[LoaderRun]) -> Loop:
         return Loop(None, steps, len(marks) or None, bool(marks), why)
     primary, cuts = _primary(thread, loaders)
     if primary is not None and thread.rounds.times_ns and not _explains(cuts, thread.rounds):
-        together = _cuts(_trained_on(thread.asked), _passes(loaders), thread.rounds)
+        training = {loader.number for loader in loaders if loader.training}
+        asked = [item for item in _trained_on(thread.asked) if item.loader in training]
+        together = _cuts(asked, _passes(loaders), thread.rounds)
         cuts = together if _explains(together, thread.rounds) else cuts
     trains = primary is not None and primary.training
     if marks and not trains:
@@ -69,7 +71,7 @@ def loop_of(rank: Rank, loaders: list[LoaderRun]) -> Loop:
             why = "a thread other than the main one takes the batches, and nothing tells which one uses them"
     if primary is None:
         primary = _most(loaders, thread.handed)
-    return Loop(primary, _steps(cuts, thread, loaders, primary), len(cuts) or None, False, why, thread)
+    return Loop(primary, _steps(cuts, thread, loaders), len(cuts) or None, False, why, thread)
 
 
 def _primary(thread: TrainingThread, loaders: list[LoaderRun]) -> tuple[LoaderRun | None, list[Cut]]:
@@ -145,6 +147,12 @@ def _explains(cuts: list[Cut], rounds: Rounds) -> bool:
     kind has to be regular: with accumulation these are the backward passes, with critics their optimizer's.
     """
     times = [cut.time_ns for cut in cuts]
+    every = Counter(bisect_right(times, time_ns) for time_ns in rounds.times_ns)
+    most = max((every[number] for number in range(1, len(times))), default=every[len(times)])
+    # Before the first cut and behind the last one's step: a phase of training with another loader.
+    outside = every[0] + max(0, every[len(times)] - most)
+    if outside > max(2 * _FEW, _SHARE * len(rounds.times_ns)):
+        return False
     for series in rounds.series:
         if not series:
             continue
@@ -175,7 +183,7 @@ def _by_rounds(
     if primary is None or 2 * len(cuts) < len(rounds_ns):
         cuts = [Cut(time_ns) for time_ns in rounds_ns]
         primary = _most(loaders, thread.handed) or primary or _fed(loaders, thread)
-    return Loop(primary, _steps(cuts, thread, loaders, primary), len(cuts), False, why, thread)
+    return Loop(primary, _steps(cuts, thread, loaders), len(cuts), False, why, thread)
 
 
 def _unhanded(thread: TrainingThread) -> str:
@@ -217,11 +225,9 @@ def _marked(marks: list[int], thread: TrainingThread, loaders: list[LoaderRun]) 
     return Loop(primary, steps, len(marks), True, why, thread)
 
 
-def _steps(
-    cuts: list[Cut], thread: TrainingThread, loaders: list[LoaderRun], primary: LoaderRun | None
-) -> list[Step]:
+def _steps(cuts: list[Cut], thread: TrainingThread, loaders: list[LoaderRun]) -> list[Step]:
     """Make the closed steps, from cut to cut, less evaluation passes."""
-    left_out = _evaluations(cuts, thread, loaders, primary)
+    left_out = _evaluations(cuts, thread, loaders)
     left_out_starts = [start_ns for start_ns, _ in left_out]
     awaited = sorted([*thread.asked, *thread.handed], key=lambda item: item.delivered_ns)
     times = [item.delivered_ns for item in awaited]
@@ -257,10 +263,8 @@ def _sum(counts: list[int | None]) -> int | None:
     return sum(known) if len(known) == len(counts) else None
 
 
-def _evaluations(
-    cuts: list[Cut], thread: TrainingThread, loaders: list[LoaderRun], primary: LoaderRun | None
-) -> list[Interval]:
-    """Find the evaluation passes: from their first ask to the primary's next one, inside one step each.
+def _evaluations(cuts: list[Cut], thread: TrainingThread, loaders: list[LoaderRun]) -> list[Interval]:
+    """Find the evaluation passes: from their first ask to the loop's next one, inside one step each.
 
     The trainer says so, or the pass lies whole in a step, ended or gave two batches or more, and nothing was
     trained during it.
@@ -268,7 +272,7 @@ def _evaluations(
     times = [cut.time_ns for cut in cuts]
     opening = {cut.delivery.of_pass for cut in cuts if cut.delivery is not None}
     asked = {(item.loader, *item.of_pass) for item in thread.asked}
-    next_asks = _asks(primary, opening, thread)
+    next_asks = _asks(loaders, opening, thread)
     found: list[Interval] = []
     by_trainer = any(cut.delivery is not None and cut.delivery.phase for cut in cuts)
     for loader in loaders:
@@ -291,13 +295,12 @@ def _evaluations(
     return _merged(found)
 
 
-def _asks(primary: LoaderRun | None, opening: set[PassKey], thread: TrainingThread) -> list[int]:
-    """When the primary's passes that train were begun and asked, and when waits for a hand-over began."""
+def _asks(loaders: list[LoaderRun], opening: set[PassKey], thread: TrainingThread) -> list[int]:
+    """When the passes that open steps were begun and asked, and when waits for a hand-over began."""
     found = [item.wait_start_ns for item in thread.handed]
-    if primary is not None and opening:
-        found += [item.wait_start_ns for item in primary.deliveries if item.of_pass in opening]
-        for key in opening & primary.passes.keys():
-            each = primary.passes[key]
+    found += [item.wait_start_ns for item in thread.asked if item.of_pass in opening]
+    for key, each in _passes(loaders).items():
+        if key in opening:
             found += [each.start_ns, *([each.exhausted_ns[0]] if each.exhausted_ns else [])]
     return sorted(found)
 
