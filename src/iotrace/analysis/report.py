@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec.structs import replace
 
 from iotrace.analysis.advice import recommend
 from iotrace.analysis.completeness.not_captured import not_captured
@@ -37,7 +38,7 @@ def analyse(analysis: SessionAnalysis) -> Report:
     session = analysis.session
     ranks = [_rank(one) for one in analysis.ranks]
     recommendations = [
-        item
+        replace(item, rank=rank.rank)
         for one, rank in zip(analysis.ranks, ranks, strict=True)
         for item in recommend(loader_facts(one, rank))
     ]

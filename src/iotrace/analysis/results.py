@@ -386,6 +386,7 @@ class Recommendation(ReportPart, frozen=True, kw_only=True):
     text: str
     evidence: dict[str, float]
     gain_ms_per_step: float | None
+    rank: int | None = None
 
 
 class ClockSet(ReportPart, frozen=True, kw_only=True):

@@ -49,7 +49,8 @@ def print_report(report: Report, console: Console) -> None:
     if report.recommendations:
         console.print()
     for item in report.recommendations:
-        line(console, "advice", item.text)
+        whose = f"rank {item.rank}: " if len(report.ranks) > 1 and item.rank is not None else ""
+        line(console, "advice", f"{whose}{item.text}")
     if report.not_captured:
         console.print()
     for missing in report.not_captured:

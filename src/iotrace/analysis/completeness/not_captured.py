@@ -142,7 +142,7 @@ def _unseen_loops(analysis: SessionAnalysis) -> list[NotCaptured]:
     delivered = any(loop.marked or (loop.primary and loop.primary.deliveries) for loop in loops)
     if loops and not delivered and session.exit_code:
         return [_failed_early(session.exit_code)]
-    if loops and not any(loop.marked or loop.primary for loop in loops):
+    if loops and not any(loop.marked or loop.primary or loop.steps for loop in loops):
         why = "no loader that iotrace knows was iterated"
         return [NotCaptured("steps and data wait", why, f"where there is a loop, wrap its source: {_WRAP}")]
     return [
