@@ -6,8 +6,6 @@ or module is written out where it stands, as `observe` would add two calls to ea
 
 from __future__ import annotations
 
-import gc
-
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -88,6 +86,8 @@ def _patch_closed(owner: Any, name: str, original: Any, replacement: Any, layer:
     cannot be replaced so. Nothing must have looked the method up before: the interpreter would go on calling
     what it found.
     """
+    import gc  # few libraries need it, and every process imports this module
+
     (attributes,) = gc.get_referents(owner.__dict__)
     if name.startswith("__") or type(attributes) is not dict or attributes.get(name) is not original:
         return lambda: None
