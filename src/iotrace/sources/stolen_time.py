@@ -22,13 +22,16 @@ def add_stolen_time(process: Process, host: Host) -> None:
     """
     share = host.figures.get("stolen_share")
     spans = process.spans
-    if share is None or not share.value.any() or not len(spans):
+    if share is None or not len(spans):
+        return
+    shares = np.nan_to_num(share.value)  # a sample that is not known adds nothing
+    if not shares.any():
         return
     starts = spans["start_ns"]
     known = spans["run_delay_ns"] >= 0
     off_cpu = np.maximum(spans["duration_ns"] - spans["cpu_ns"] - spans["run_delay_ns"], 0)
     per_cpu_ns = _stolen_per_cpu_ns(
-        host.time_ns, share.time_ns, share.value, starts, starts + spans["duration_ns"]
+        host.time_ns, share.time_ns, shares, starts, starts + spans["duration_ns"]
     )
     stolen = np.minimum(np.maximum(spans["cpu_ns"], 0) * per_cpu_ns, off_cpu)
     spans["run_delay_ns"] += np.where(known, stolen, 0).astype(np.int64)
