@@ -210,7 +210,9 @@ def make_recorder(session: Path) -> Recorder:
 def test_what_is_recorded_is_read_back(tmp_path: Path) -> None:
     recorder = make_recorder(tmp_path)
     measure = timed(recorder, time.sleep, "sleep", KIND_ITEM)
+    began_ns = time.thread_time_ns()
     measure(0.05)
+    used_ns = time.thread_time_ns() - began_ns
     recorder.close()
     (process,) = read_processes(tmp_path)[0]
     assert process.ended
@@ -218,7 +220,7 @@ def test_what_is_recorded_is_read_back(tmp_path: Path) -> None:
     (span,) = process.spans
     assert process.texts[span["name"]] == "sleep"
     assert span["duration_ns"] >= 50_000_000
-    assert span["cpu_ns"] < 25_000_000
+    assert span["cpu_ns"] <= used_ns + 10_000_000  # one tick of the kernel's account
     assert span["voluntary_switches"] >= 1
     assert abs(int(span["start_ns"]) + int(span["duration_ns"]) - time.time_ns()) < 10**9
 
@@ -226,13 +228,19 @@ def test_what_is_recorded_is_read_back(tmp_path: Path) -> None:
 def test_cpu_time_of_a_span_is_that_of_its_thread(tmp_path: Path) -> None:
     recorder = Recorder(str(tmp_path))
 
-    def burn() -> None:
-        end = time.thread_time_ns() + 30_000_000
-        while time.thread_time_ns() < end:
-            pass
+    burnt_ns: list[int] = []
 
+    def burn() -> None:
+        began_ns = time.thread_time_ns()
+        while time.thread_time_ns() < began_ns + 30_000_000:
+            pass
+        burnt_ns.append(time.thread_time_ns() - began_ns)
+
+    began_ns = time.thread_time_ns()
     timed(recorder, burn, "burn", KIND_ITEM)()
-    assert 29_000_000 <= recorder.spans[0][2] <= 45_000_000
+    most_ns = time.thread_time_ns() - began_ns
+    # The kernel brings rusage up to date at its ticks, at most 10 ms apart.
+    assert burnt_ns[0] - 10_000_000 <= recorder.spans[0][2] <= most_ns + 10_000_000
 
 
 def test_a_failed_write_keeps_whole_records_and_says_so(tmp_path: Path) -> None:
