@@ -1,0 +1,110 @@
+"""What a report says, as plain data: its JSON is the contract (docs/definitions.md has the meanings).
+
+Times are means in ms: of ranks per measured step, of loaders per batch; ``total`` is a sum over the run.
+None is unknown, never 0.
+"""
+
+from __future__ import annotations
+
+from iotrace.analysis.results.base import (
+    ReportPart as ReportPart,
+)
+from iotrace.analysis.results.base import (
+    unknown as unknown,
+)
+from iotrace.analysis.results.device import (
+    Accelerator as Accelerator,
+)
+from iotrace.analysis.results.device import (
+    IdleByModule as IdleByModule,
+)
+from iotrace.analysis.results.device import (
+    StreamIdle as StreamIdle,
+)
+from iotrace.analysis.results.host import (
+    FileIo as FileIo,
+)
+from iotrace.analysis.results.host import (
+    Gpu as Gpu,
+)
+from iotrace.analysis.results.host import (
+    HostUse as HostUse,
+)
+from iotrace.analysis.results.host import (
+    Io as Io,
+)
+from iotrace.analysis.results.host import (
+    Overhead as Overhead,
+)
+from iotrace.analysis.results.host import (
+    ProcessCoverage as ProcessCoverage,
+)
+from iotrace.analysis.results.host import (
+    ProcessUse as ProcessUse,
+)
+from iotrace.analysis.results.host import (
+    System as System,
+)
+from iotrace.analysis.results.loop import (
+    DataWait as DataWait,
+)
+from iotrace.analysis.results.loop import (
+    Excluded as Excluded,
+)
+from iotrace.analysis.results.loop import (
+    FileCost as FileCost,
+)
+from iotrace.analysis.results.loop import (
+    LoaderResult as LoaderResult,
+)
+from iotrace.analysis.results.loop import (
+    LoaderWait as LoaderWait,
+)
+from iotrace.analysis.results.loop import (
+    RegionResult as RegionResult,
+)
+from iotrace.analysis.results.loop import (
+    Steps as Steps,
+)
+from iotrace.analysis.results.loop import (
+    WorstBatch as WorstBatch,
+)
+from iotrace.analysis.results.ranks import (
+    Collectives as Collectives,
+)
+from iotrace.analysis.results.ranks import (
+    Imbalance as Imbalance,
+)
+from iotrace.analysis.results.ranks import (
+    LateCollective as LateCollective,
+)
+from iotrace.analysis.results.ranks import (
+    RankBalance as RankBalance,
+)
+from iotrace.analysis.results.ranks import (
+    Straggler as Straggler,
+)
+from iotrace.analysis.results.report import (
+    SCHEMA_VERSION as SCHEMA_VERSION,
+)
+from iotrace.analysis.results.report import (
+    ClockInfo as ClockInfo,
+)
+from iotrace.analysis.results.report import (
+    ClockSet as ClockSet,
+)
+from iotrace.analysis.results.report import (
+    ProcessInfo as ProcessInfo,
+)
+from iotrace.analysis.results.report import (
+    RankReport as RankReport,
+)
+from iotrace.analysis.results.report import (
+    Recommendation as Recommendation,
+)
+from iotrace.analysis.results.report import (
+    Report as Report,
+)
+from iotrace.analysis.results.report import (
+    SessionInfo as SessionInfo,
+)

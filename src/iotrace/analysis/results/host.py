@@ -1,0 +1,139 @@
+"""The machine: I/O by file, processes, host, GPUs, and what tracing cost."""
+
+from __future__ import annotations
+
+import msgspec
+
+from iotrace.analysis.results.base import ReportPart
+
+
+class FileIo(ReportPart, frozen=True, kw_only=True):
+    """A file's I/O over the run; what page faults of its `maps` read is in no figure."""
+
+    path: str
+    opens: int
+    maps: int
+    reads: int
+    read_bytes: int | None
+    read_ms_total: float | None
+    writes: int
+    write_bytes: int
+    metadata_ms_total: float
+    sequential_fraction: float | None
+    reread_fraction: float | None
+    by_worker: dict[str, int]
+
+
+class ProcessCoverage(msgspec.Struct, frozen=True):
+    pid: int
+    role: str
+    coverage: float | None
+    traced_bytes: int | None
+    kernel_bytes: int | None
+
+
+class Io(ReportPart, frozen=True, kw_only=True):
+    """`unseen_because` says what the kernel counts and the tracer does not; None where no data was read."""
+
+    coverage: float | None
+    unseen_because: str | None
+    calls: int
+    bytes: int
+    ms_total: float
+    files: list[FileIo]
+    processes: list[ProcessCoverage]
+
+
+class Gpu(ReportPart, frozen=True, kw_only=True):
+    """An accelerator that the rank used (any, where that is unknown), or a MIG instance of one.
+
+    Means and sums are over the measured time: what the measured steps cover.
+    """
+
+    index: int
+    instance: int | None
+    uuid: str
+    name: str
+    memory_total_bytes: int | None
+    memory_bytes_peak: int | None
+    rank_memory_bytes_peak: int | None
+    util_pct_mean: float | None
+    util_pct_peak: float | None
+    util_source: str | None
+    memory_util_pct_mean: float | None
+    power_w_mean: float | None
+    power_w_peak: float | None
+    energy_j: float | None
+    energy_source: str | None
+    energy_j_per_step: float | None
+    energy_j_per_sample: float | None
+    sm_clock_mhz_mean: float | None
+    memory_clock_mhz_mean: float | None
+    temperature_c_max: float | None
+    pcie_sent_bytes_per_s_mean: float | None
+    pcie_received_bytes_per_s_mean: float | None
+    throttled_fraction: float | None
+    throttle_reasons: dict[str, float]
+
+
+class ProcessUse(ReportPart, frozen=True, kw_only=True):
+    """What a process of the rank used; `rss_peak_bytes` over its life, the rest over the measured time."""
+
+    pid: int
+    role: str
+    cpu_pct_mean: float | None
+    rss_peak_bytes: int | None
+    rss_growth_bytes: int | None
+    major_faults: int | None
+    io_calls: int | None
+    storage_read_bytes: int | None
+    storage_write_bytes: int | None
+
+
+class HostUse(ReportPart, frozen=True, kw_only=True):
+    """The rank's host over the measured time, of the CPUs that the job may use; shares are 0 to 1.
+
+    `cpu_throttled_fraction` is a share of the CPU quota's periods. `pressure_fraction` is the kernel's (PSI):
+    time in which some task waited for that resource.
+    """
+
+    cpu_busy_fraction: float | None
+    cpu_saturated_fraction: float | None
+    iowait_fraction: float | None
+    cpu_throttled_fraction: float | None
+    pressure_fraction: dict[str, float]
+    cgroup_pressure_fraction: dict[str, float]
+    memory_available_bytes_min: int | None
+    sampler_cpu_pct_mean: float | None
+
+
+class System(ReportPart, frozen=True, kw_only=True):
+    """`cpu_pct_mean`: CPU of the rank's processes over the measured steps; 100 is one core."""
+
+    gpus: list[Gpu]
+    cpu_pct_mean: float | None
+    rss_peak_bytes: int | None
+    cpus: int | None
+    processes: list[ProcessUse]
+    host: HostUse | None
+
+
+class Overhead(ReportPart, frozen=True, kw_only=True):
+    """What tracing itself may have cost: counts over the run, costs as measured on `measured_on` after it.
+
+    The percentages are of the measured steps and of their batches' production; `estimated_pct_of_step` is
+    an upper bound, as all but `least_pct_of_step` take every call to come after other work.
+    """
+
+    posix_calls: int | None
+    spans: int
+    processes: int
+    posix_call_us: float | None
+    next_posix_call_us: float | None
+    span_us: float | None
+    process_start_ms: float | None
+    measured_on: str | None
+    consumer_pct_of_step: float | None
+    workers_pct_of_production: float | None
+    estimated_pct_of_step: float | None
+    least_pct_of_step: float | None

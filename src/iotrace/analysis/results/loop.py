@@ -1,0 +1,101 @@
+"""The training loop: steps, their data wait, loaders, regions."""
+
+from __future__ import annotations
+
+from iotrace.analysis.results.base import ReportPart
+
+
+class Excluded(ReportPart, frozen=True, kw_only=True):
+    """Steps left out of the figures: the first, those awaiting a worker's first batch, those profiled."""
+
+    first: int
+    warmup: int
+    profiled: int
+
+
+class Steps(ReportPart, frozen=True, kw_only=True):
+    """Measured steps; `begun` counts all that the loop began, `unknown_why` is why its data wait is null."""
+
+    count: int
+    begun: int | None
+    unknown_why: str | None
+    excluded: Excluded
+    mean_ms: float | None
+    p50_ms: float | None
+    p95_ms: float | None
+    per_second: float | None
+    samples_per_second: float | None
+
+
+class FileCost(ReportPart, frozen=True, kw_only=True):
+    """A file's share of the data wait: `ms` in files, `transform_ms` behind reading this one alone."""
+
+    path: str
+    ms: float
+    read_ms: float
+    decode_ms: float
+    transform_ms: float
+
+
+class WorstBatch(ReportPart, frozen=True, kw_only=True):
+    batch: int
+    epoch: int
+    wait_ms: float
+    delay_ms: float | None
+    worker: int | None
+    pid: int | None
+    cause: str
+    files: list[str]
+
+
+class LoaderWait(ReportPart, frozen=True, kw_only=True):
+    """A loader's share of the data wait, as a mean per measured step."""
+
+    loader: int
+    raw_ms: float
+
+
+class DataWait(ReportPart, frozen=True, kw_only=True):
+    raw_ms: float | None
+    exposed_ms: float | None
+    exposed_source: str | None
+    exposed_steps: int | None
+    raw_wait_fraction: float | None
+    stall_fraction: float | None
+    verdict: str | None
+    causes_ms: dict[str, float]
+    by_loader: list[LoaderWait]
+    too_few_workers: bool | None
+    behind_ready_ms: float | None
+    files: list[FileCost]
+    worst_batches: list[WorstBatch]
+
+
+class LoaderResult(ReportPart, frozen=True, kw_only=True):
+    id: int
+    kind: str
+    primary: bool
+    dataset: str
+    wrapped: bool
+    library: str | None
+    workers: int
+    batches: int
+    phases: dict[str, int]
+    raw_ms: float | None
+    delay_ms: float | None
+    production_ms: float | None
+    queue_depth_mean: float | None
+    epochs: int
+    start_method: str | None
+    first_batch_ms: float | None
+    failures: list[str]
+
+
+class RegionResult(ReportPart, frozen=True, kw_only=True):
+    """A part of the program that its author named, over the whole run; `wait_ms` is per measured step."""
+
+    name: str
+    count: int
+    ms_total: float
+    cpu_ms_total: float
+    wait_ms: float | None

@@ -1,0 +1,62 @@
+"""Ranks beside each other."""
+
+from __future__ import annotations
+
+from iotrace.analysis.results.base import ReportPart
+
+
+class RankBalance(ReportPart, frozen=True, kw_only=True):
+    """Means per step of the traced window, in ms; the four parts sum to the step."""
+
+    rank: int
+    steps: int
+    step_ms: float
+    compute_ms: float
+    communication_wait_ms: float
+    data_wait_ms: float
+    other_ms: float
+
+
+class Collectives(ReportPart, frozen=True, kw_only=True):
+    """Collectives that could be matched between ranks; skew is the longest wait of a rank in one."""
+
+    matched: int
+    unmatched: int
+    skew_ms_mean: float | None
+    skew_ms_max: float | None
+
+
+class Straggler(ReportPart, frozen=True, kw_only=True):
+    """What a rank costs the others: `waited_for_ms` is a total over them and the window.
+
+    `by_data_pct` is the share of its lateness that its own data waits explain.
+    """
+
+    rank: int
+    last_to_arrive: int
+    waited_for_ms: float
+    impact_pct: float | None
+    severity: str | None
+    by_data_pct: float | None
+
+
+class LateCollective(ReportPart, frozen=True, kw_only=True):
+    name: str
+    elements: int | None
+    step: int | None
+    last_rank: int
+    skew_ms: float
+    data_wait_ms: float
+    late_by_data_ms: float
+
+
+class Imbalance(ReportPart, frozen=True, kw_only=True):
+    """Across ranks. `spread` is (max - mean) / mean over the ranks."""
+
+    ranks_seen: int
+    world_size: int | None
+    ranks: list[RankBalance]
+    spread: dict[str, float | None]
+    collectives: Collectives
+    stragglers: list[Straggler]
+    worst: list[LateCollective]

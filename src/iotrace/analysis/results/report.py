@@ -1,0 +1,93 @@
+"""A report: the session, its ranks, what to change, what was not captured."""
+
+from __future__ import annotations
+
+from iotrace.analysis.results.base import ReportPart
+from iotrace.analysis.results.device import Accelerator
+from iotrace.analysis.results.host import Io, Overhead, System
+from iotrace.analysis.results.loop import DataWait, LoaderResult, RegionResult, Steps
+from iotrace.analysis.results.ranks import Imbalance
+from iotrace.session.manifest import NotCaptured
+
+SCHEMA_VERSION = 1
+
+
+class SessionInfo(ReportPart, frozen=True, kw_only=True):
+    path: str
+    argv: list[str]
+    exit_code: int | None
+    ended: bool
+    complete: bool
+    iotrace_version: str | None
+
+
+class RankReport(ReportPart, frozen=True, kw_only=True):
+    rank: int
+    host: str | None
+    local_rank: int | None
+    world_size: int | None
+    incarnation: int
+    steps: Steps
+    data_wait: DataWait
+    loaders: list[LoaderResult]
+    regions: list[RegionResult]
+    breakdown_ms: dict[str, float] | None
+    breakdown_raw_ms: dict[str, float] | None
+    breakdown_steps: int | None
+    accelerator: Accelerator | None
+    io: Io | None
+    system: System
+    overhead: Overhead | None
+
+
+class Recommendation(ReportPart, frozen=True, kw_only=True):
+    id: str
+    severity: str
+    text: str
+    evidence: dict[str, float]
+    gain_ms_per_step: float | None
+    rank: int | None = None
+
+
+class ClockSet(ReportPart, frozen=True, kw_only=True):
+    """A host's clock was set by `by_ns` during the run, just after `at_ns`; undone."""
+
+    at_ns: int
+    by_ns: int
+
+
+class ClockInfo(ReportPart, frozen=True, kw_only=True):
+    """`kind` is ``exact``, or ``assumed`` where another machine's clock was not compared (bound unknown),
+    ``none`` where times have no date."""
+
+    source: str
+    host: str | None
+    kind: str
+    offset_ns: int
+    bound_ns: int | None
+    set: list[ClockSet]
+
+
+class ProcessInfo(ReportPart, frozen=True, kw_only=True):
+    """A Python process of the job; `role` is as ``Session.role_of`` gives it."""
+
+    pid: int
+    ppid: int
+    host: str
+    role: str
+    rank: int | None
+    local_rank: int | None
+    incarnation: int
+    start_method: str | None
+    python: str
+
+
+class Report(ReportPart, frozen=True, kw_only=True):
+    schema_version: int
+    session: SessionInfo
+    ranks: list[RankReport]
+    processes: list[ProcessInfo]
+    imbalance: Imbalance | None
+    recommendations: list[Recommendation]
+    not_captured: list[NotCaptured]
+    clocks: list[ClockInfo]
