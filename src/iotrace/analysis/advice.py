@@ -59,6 +59,8 @@ def _for_cause(facts: LoaderFacts, cause: str, remedy: str) -> Recommendation | 
         text=f"{cause}{_of(facts)} costs {cause_ms:.1f} ms of wait a step{share}: {remedy}",
         evidence={f"{cause}_ms": cause_ms, **_which(facts)},
         gain_ms_per_step=cause_ms,
+        remedy=remedy,
+        fix=_fix(f"{cause}-bound", facts),
     )
 
 
@@ -69,6 +71,11 @@ def _severity(cost_ms: float, facts: LoaderFacts) -> str:
 def _of(facts: LoaderFacts) -> str:
     """Name the loader where the loop waits for several."""
     return f" of the loader of {facts.name} (loader {facts.number})" if facts.of_several else ""
+
+
+def _fix(name: str, facts: LoaderFacts) -> str:
+    """What the verdict calls this change: by its loader, too, where the loop waits for several."""
+    return f"{name}:{facts.number}" if facts.of_several else name
 
 
 def _which(facts: LoaderFacts) -> dict[str, float]:
@@ -260,8 +267,16 @@ def _too_few_workers(facts: LoaderFacts) -> Recommendation | None:
             "workers": float(facts.workers),
             **_which(facts),
         },
-        gain_ms_per_step=None,
+        gain_ms_per_step=min(facts.wait_ms * facts.unmade_fraction, _beyond_the_cores(facts, made_ms)),
+        remedy=f"raise num_workers above {facts.workers}{shards}",
+        fix=_fix("too-few-workers", facts),
     )
+
+
+def _beyond_the_cores(facts: LoaderFacts, made_ms: float) -> float:
+    """What a step may win before the computing that its batches need keeps all cores busy."""
+    busy_ms = made_ms * (facts.on_cpu or 0.0) / (facts.cpus or 1)
+    return max(0.0, facts.step_ms - busy_ms)
 
 
 def _waiting_in_order(facts: LoaderFacts) -> Recommendation | None:
@@ -279,5 +294,7 @@ def _waiting_in_order(facts: LoaderFacts) -> Recommendation | None:
             "DataLoader(in_order=False) delivers that one, where the order of samples may change"
         ),
         evidence={"behind_ready_ms": behind_ms, **_which(facts)},
-        gain_ms_per_step=None,
+        gain_ms_per_step=behind_ms,
+        remedy="DataLoader(in_order=False), where the order of samples may change",
+        fix=_fix("waiting-in-order", facts),
     )

@@ -26,6 +26,8 @@ from iotrace.analysis.results import (
     Report,
     SessionInfo,
 )
+from iotrace.analysis.verdict.trust import trust_of
+from iotrace.analysis.verdict.verdict import verdict_of
 from iotrace.analysis.wait.data_wait import data_wait
 from iotrace.analysis.wait.regions import regions_of
 from iotrace.sources.processes import Process
@@ -45,19 +47,23 @@ def analyse(analysis: SessionAnalysis) -> Report:
     # Of a restarted job the ranks of its last start are compared.
     last = max((one.rank.incarnation for one in analysis.ranks if one.activities), default=0)
     compared = [(one.rank.number, one.compute) for one in analysis.ranks if one.rank.incarnation == last]
+    about = SessionInfo(
+        path=str(session.path),
+        argv=session.manifest.argv,
+        exit_code=session.exit_code,
+        ended=session.ended,
+        complete=session.ended and not analysis.data_loss,
+        iotrace_version=session.manifest.iotrace_version,
+    )
+    imbalance = compare(compared, ranks[0].world_size if ranks else None)
+    trust = trust_of(about, ranks)
     return Report(
         schema_version=SCHEMA_VERSION,
-        session=SessionInfo(
-            path=str(session.path),
-            argv=session.manifest.argv,
-            exit_code=session.exit_code,
-            ended=session.ended,
-            complete=session.ended and not analysis.data_loss,
-            iotrace_version=session.manifest.iotrace_version,
-        ),
+        session=about,
+        verdict=verdict_of(about, ranks, imbalance, recommendations, trust),
         ranks=ranks,
         processes=[_process(session, process) for process in session.processes],
-        imbalance=compare(compared, ranks[0].world_size if ranks else None),
+        imbalance=imbalance,
         recommendations=recommendations,
         not_captured=not_captured(analysis),
         clocks=_clocks(session),

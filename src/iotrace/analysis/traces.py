@@ -26,6 +26,8 @@ from iotrace.analysis.results import (
     System,
     unknown,
 )
+from iotrace.analysis.verdict.trust import trust_of
+from iotrace.analysis.verdict.verdict import verdict_of
 from iotrace.analysis.wait.data_wait import verdict
 from iotrace.session.manifest import NotCaptured
 from iotrace.sources.kineto.trace import Column, KinetoTrace
@@ -54,20 +56,24 @@ def analyse_traces(traces: Sequence[KinetoTrace], kernel_gap_us: float = KERNEL_
         (starts, ends), _ = compute.activities[0].step_spans()
         ranks.append(_TraceRank(number, trace, compute, starts, ends))
     sizes = {trace.world_size for trace in traces}
+    about = unknown(
+        SessionInfo,
+        path=_shared_path([str(trace.path) for trace in traces]),
+        argv=[],
+        ended=True,
+        complete=not any(trace.problems for trace in traces),
+    )
+    results = [_rank(rank) for rank in ranks]
+    world_size = sizes.pop() if len(sizes) == 1 else None
+    imbalance = compare([(rank.number, rank.compute) for rank in ranks], world_size)
+    trust = trust_of(about, results)
     return Report(
         schema_version=SCHEMA_VERSION,
-        session=unknown(
-            SessionInfo,
-            path=_shared_path([str(trace.path) for trace in traces]),
-            argv=[],
-            ended=True,
-            complete=not any(trace.problems for trace in traces),
-        ),
-        ranks=[_rank(rank) for rank in ranks],
+        session=about,
+        verdict=verdict_of(about, results, imbalance, [], trust),
+        ranks=results,
         processes=[],
-        imbalance=compare(
-            [(rank.number, rank.compute) for rank in ranks], sizes.pop() if len(sizes) == 1 else None
-        ),
+        imbalance=imbalance,
         recommendations=[],
         not_captured=_not_captured(traces),
         clocks=[_clock(rank) for rank in ranks],

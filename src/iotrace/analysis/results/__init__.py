@@ -108,3 +108,12 @@ from iotrace.analysis.results.report import (
 from iotrace.analysis.results.report import (
     SessionInfo as SessionInfo,
 )
+from iotrace.analysis.results.verdict import (
+    Fix as Fix,
+)
+from iotrace.analysis.results.verdict import (
+    Trust as Trust,
+)
+from iotrace.analysis.results.verdict import (
+    Verdict as Verdict,
+)

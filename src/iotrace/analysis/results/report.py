@@ -7,6 +7,7 @@ from iotrace.analysis.results.device import Accelerator
 from iotrace.analysis.results.host import Io, Overhead, System
 from iotrace.analysis.results.loop import DataWait, LoaderResult, RegionResult, Steps
 from iotrace.analysis.results.ranks import Imbalance
+from iotrace.analysis.results.verdict import Verdict
 from iotrace.session.manifest import NotCaptured
 
 SCHEMA_VERSION = 1
@@ -41,11 +42,18 @@ class RankReport(ReportPart, frozen=True, kw_only=True):
 
 
 class Recommendation(ReportPart, frozen=True, kw_only=True):
+    """Advice: `text` is the whole sentence, `remedy` the change in it, `fix` names it in the verdict.
+
+    `gain_ms_per_step` bounds what it saves: the wait that it is about, gone.
+    """
+
     id: str
     severity: str
     text: str
     evidence: dict[str, float]
     gain_ms_per_step: float | None
+    remedy: str = ""
+    fix: str | None = None
     rank: int | None = None
 
 
@@ -85,6 +93,7 @@ class ProcessInfo(ReportPart, frozen=True, kw_only=True):
 class Report(ReportPart, frozen=True, kw_only=True):
     schema_version: int
     session: SessionInfo
+    verdict: Verdict
     ranks: list[RankReport]
     processes: list[ProcessInfo]
     imbalance: Imbalance | None

@@ -1,0 +1,36 @@
+"""The first thing that a report says: what it found, why, what to change, how sure it is."""
+
+from __future__ import annotations
+
+import msgspec
+
+from iotrace.analysis.results.base import ReportPart
+
+
+class Fix(ReportPart, frozen=True, kw_only=True):
+    """A change to make; its gain is a bound: that wait gone. Gains of several do not add up."""
+
+    id: str
+    text: str
+    gain_ms_per_step: float | None
+    speedup: float | None
+
+
+class Trust(ReportPart, frozen=True, kw_only=True):
+    """How far the figures can be relied on: ``ok``, ``caution`` or ``bad``, and what that rests on."""
+
+    level: str
+    reasons: list[str]
+
+
+class Verdict(ReportPart, frozen=True, kw_only=True):
+    """What holds for the whole job; `rank` is the one that it is about, `text` begins with the banner."""
+
+    text: str
+    kind: str = msgspec.field(name="class")
+    why: str | None
+    file: str | None
+    cause: str | None
+    rank: int | None
+    fixes: list[Fix]
+    trust: Trust

@@ -1,0 +1,1 @@
+"""What holds for the whole job: its verdict, why, the fixes with their gain, how far to trust it."""

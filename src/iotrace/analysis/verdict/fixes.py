@@ -1,0 +1,23 @@
+"""The changes that a verdict names, with a bound of what each saves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from iotrace.analysis.results import Fix, RankReport, Recommendation
+
+
+def fixes_of(recommendations: Sequence[Recommendation], ranks: Sequence[RankReport]) -> list[Fix]:
+    """Make one fix of each recommendation, in their order."""
+    by_number = {rank.rank: rank for rank in ranks}
+    return [_fix(item, by_number.get(item.rank if item.rank is not None else -1)) for item in recommendations]
+
+
+def _fix(item: Recommendation, rank: RankReport | None) -> Fix:
+    step_ms = rank.steps.mean_ms if rank is not None else None
+    gain_ms = item.gain_ms_per_step
+    if gain_ms is not None and rank is not None and rank.data_wait.exposed_ms is not None:
+        # The device works through the rest of the wait: only its idle time can be won.
+        gain_ms = min(gain_ms, rank.data_wait.exposed_ms)
+    speedup = None if gain_ms is None or not step_ms or gain_ms >= step_ms else step_ms / (step_ms - gain_ms)
+    return Fix(id=item.fix or item.id, text=item.remedy, gain_ms_per_step=gain_ms, speedup=speedup)

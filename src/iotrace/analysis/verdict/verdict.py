@@ -1,0 +1,175 @@
+"""The verdict over a job: one line that holds for all its ranks, and the reason for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from iotrace.analysis.results import (
+    FileCost,
+    Imbalance,
+    RankReport,
+    Recommendation,
+    SessionInfo,
+    Straggler,
+    Trust,
+    Verdict,
+)
+from iotrace.analysis.verdict.fixes import fixes_of
+from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT
+from iotrace.units import percent
+
+BANNERS = {
+    "input-bound": "INPUT-BOUND",
+    "moderately-input-bound": "MODERATELY INPUT-BOUND",
+    "not-input-bound": "NOT INPUT-BOUND",
+    "rank-late": "RANK LATE",
+    "failed": "FAILED",
+    "running": "RUNNING",
+    "wait-unknown": "WAIT UNKNOWN",
+    "device-idle": "DEVICE IDLE",
+}
+_KINDS = {
+    "highly input-bound": "input-bound",
+    "moderately input-bound": "moderately-input-bound",
+    "not input-bound": "not-input-bound",
+}
+_MOSTLY = 0.5  # of a wait or a cause: what one thing has to cost to be named for it
+_LATE_PERCENT = 10.0  # of a step that the others wait for one rank
+_BY_DATA_PERCENT = 50.0  # of its lateness
+_SLOW = {"read": "slow to read", "decode": "slow to decode"}
+_CAUSES = {
+    "read": "reading",
+    "decode": "decoding",
+    "transform": "the dataset's own code (transform)",
+    "collate": "putting samples together (collate)",
+    "transport": "handing batches over from the workers (transport)",
+    "queued": "workers that had nothing to do (queued)",
+    "startup": "starting workers anew (startup)",
+}
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """A verdict before its fixes: what is said, of which rank."""
+
+    kind: str
+    text: str
+    why: str | None = None
+    file: str | None = None
+    cause: str | None = None
+    rank: RankReport | None = None
+
+
+def verdict_of(
+    session: SessionInfo,
+    ranks: Sequence[RankReport],
+    imbalance: Imbalance | None,
+    recommendations: Sequence[Recommendation],
+    trust: Trust,
+) -> Verdict:
+    """Say what holds for the job: its failure, a rank that is late, else the rank that waits longest."""
+    found = _failed(session) or _late(ranks, imbalance) or _of_worst(ranks)
+    rank = None if found.rank is None else found.rank.rank
+    own = [item for item in recommendations if rank is None or item.rank == rank]
+    return Verdict(
+        text=f"{BANNERS[found.kind]} {found.text}",
+        kind=found.kind,
+        why=found.why,
+        file=found.file,
+        cause=found.cause,
+        rank=rank,
+        fixes=fixes_of(own, ranks),
+        trust=trust,
+    )
+
+
+def _failed(session: SessionInfo) -> Finding | None:
+    if not session.exit_code:
+        return None
+    return Finding(kind="failed", text=f"exit code {session.exit_code}")
+
+
+def _late(ranks: Sequence[RankReport], imbalance: Imbalance | None) -> Finding | None:
+    """Find the rank that the others wait for, where that costs them much."""
+    if imbalance is None:
+        return None
+    late: Straggler | None = max(imbalance.stragglers, key=lambda each: each.impact_pct or 0.0, default=None)
+    if late is None or (late.impact_pct or 0.0) < _LATE_PERCENT:
+        return None
+    rank = next((each for each in ranks if each.rank == late.rank), None)
+    if rank is None:
+        return None
+    others = imbalance.ranks_seen - 1
+    text = (
+        f"rank {late.rank} is late; {others} rank{'s wait' if others > 1 else ' waits'} "
+        f"{late.impact_pct:.0f} % of each step for it"
+    )
+    if (late.by_data_pct or 0.0) < _BY_DATA_PERCENT:
+        return Finding(kind="rank-late", text=text, why="its data did not make it late", rank=rank)
+    reason = _reason(rank)
+    return Finding(kind="rank-late", text=text, rank=rank, **reason)
+
+
+def _of_worst(ranks: Sequence[RankReport]) -> Finding:
+    """Judge the job by the rank that waits for the largest share of its steps.
+
+    A rank whose wait is unknown may wait longest: then only a wait of another that is long enough is told.
+    """
+    rank = max(ranks, key=_fraction, default=None)
+    if rank is None:
+        return Finding(kind="wait-unknown", text="no process was traced")
+    whose = f"rank {rank.rank}: " if len(ranks) > 1 else ""
+    wait, fraction = rank.data_wait, _fraction(rank)
+    waited = f"({wait.raw_ms or 0.0:.1f} of {rank.steps.mean_ms or 0.0:.1f} ms)"
+    text = f"{whose}{percent(fraction)} of each step waits for data {waited}"
+    if 100 * fraction >= MODERATELY_PERCENT:
+        return Finding(kind=_KINDS[wait.verdict or ""], text=text, rank=rank, **_reason(rank))
+    unknown = next((each for each in ranks if each.data_wait.raw_wait_fraction is None), None)
+    if unknown is None:
+        return Finding(kind="not-input-bound", text=text, why=_ready(rank), rank=rank)
+    whose = f"rank {unknown.rank}: " if len(ranks) > 1 else ""
+    what = "the data wait was not seen" if unknown.steps.count else "no step was measured"
+    return Finding(kind="wait-unknown", text=f"{whose}{what}", why=unknown.steps.unknown_why, rank=unknown)
+
+
+def _fraction(rank: RankReport) -> float:
+    return -1.0 if rank.data_wait.raw_wait_fraction is None else rank.data_wait.raw_wait_fraction
+
+
+def _ready(rank: RankReport) -> str | None:
+    """Say that batches lie ready, where that was seen."""
+    primary = next((loader for loader in rank.loaders if loader.primary), None)
+    gain = f"a faster loader gains <= {rank.data_wait.raw_ms:.1f} ms"
+    if primary is None or primary.queue_depth_mean is None or primary.queue_depth_mean < 0.5:
+        return gain
+    return f"batches lie ready: {primary.queue_depth_mean:.1f} when asked; {gain}"
+
+
+def _reason(rank: RankReport) -> dict[str, str | None]:
+    """Name the file and the cause that most of a rank's wait is due to."""
+    wait = rank.data_wait
+    raw_ms, causes = wait.raw_ms or 0.0, wait.causes_ms
+    cause = max(causes, key=lambda name: causes[name], default=None)
+    if not raw_ms or cause is None or causes[cause] <= 0:
+        return {"why": None}
+    share = percent(causes[cause] / raw_ms)
+    if cause == "unknown":
+        return {"why": f"unknown: {share} of the wait is not explained by what was seen", "cause": cause}
+    file = _costliest(wait.files, cause)
+    if cause in _SLOW and file is not None and _cost(file, cause) >= _MOSTLY * causes[cause]:
+        share = percent(_cost(file, cause) / raw_ms)
+        return {
+            "why": f"{file.path} is {_SLOW[cause]}: {share} of the wait",
+            "file": file.path,
+            "cause": cause,
+        }
+    return {"why": f"{_CAUSES[cause]} takes {share} of the wait", "cause": cause}
+
+
+def _cost(file: FileCost, cause: str) -> float:
+    return {"read": file.read_ms, "decode": file.decode_ms}.get(cause, 0.0)
+
+
+def _costliest(files: Sequence[FileCost], cause: str) -> FileCost | None:
+    return max(files, key=lambda file: _cost(file, cause), default=None)

@@ -1,0 +1,153 @@
+"""The verdict over a job: what holds for all its ranks, why, and what each fix can save."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from iotrace.analysis.results import (
+    Collectives,
+    DataWait,
+    Excluded,
+    FileCost,
+    Imbalance,
+    RankReport,
+    Recommendation,
+    SessionInfo,
+    Steps,
+    Straggler,
+    Trust,
+    Verdict,
+    unknown,
+)
+from iotrace.analysis.verdict.verdict import verdict_of
+from iotrace.analysis.wait.data_wait import verdict
+
+OK = Trust(level="ok", reasons=["32 steps"])
+
+
+def session(**known: Any) -> SessionInfo:
+    return unknown(SessionInfo, **{"path": "s", "argv": ["python"], "exit_code": 0, "ended": True, **known})
+
+
+def rank(number: int = 0, wait_ms: float | None = 50.0, **known: Any) -> RankReport:
+    """A rank with steps of 100 ms; its wait, of one cause if not told otherwise."""
+    none = {"causes_ms": {}, "by_loader": [], "files": [], "worst_batches": []}
+    waited = {**none, "causes_ms": {"transform": wait_ms}}
+    data_wait = unknown(DataWait, **none)
+    if wait_ms is not None:
+        fraction = wait_ms / 100
+        waited |= {"raw_ms": wait_ms, "raw_wait_fraction": fraction, "verdict": verdict(fraction)}
+        data_wait = unknown(DataWait, **{**waited, **known})
+    steps = unknown(
+        Steps,
+        count=32,
+        mean_ms=100.0,
+        unknown_why="threads",
+        excluded=Excluded(first=1, warmup=0, profiled=0),
+    )
+    return unknown(
+        RankReport, rank=number, incarnation=0, loaders=[], regions=[], steps=steps, data_wait=data_wait
+    )
+
+
+def judged(*ranks: RankReport, imbalance: Imbalance | None = None, **about: Any) -> Verdict:
+    return verdict_of(session(**about), ranks, imbalance, [], OK)
+
+
+def late(number: int, impact_pct: float, by_data_pct: float) -> Imbalance:
+    straggler = Straggler(
+        rank=number,
+        last_to_arrive=9,
+        waited_for_ms=1.0,
+        impact_pct=impact_pct,
+        severity=None,
+        by_data_pct=by_data_pct,
+    )
+    none = Collectives(matched=9, unmatched=0, skew_ms_mean=None, skew_ms_max=None)
+    return unknown(
+        Imbalance, ranks_seen=4, ranks=[], spread={}, collectives=none, stragglers=[straggler], worst=[]
+    )
+
+
+@pytest.mark.parametrize(
+    ("wait_ms", "kind", "banner"),
+    [
+        (4.9, "not-input-bound", "NOT INPUT-BOUND 5 % of each step"),
+        (5.0, "moderately-input-bound", "MODERATELY INPUT-BOUND 5 % of each step"),
+        (20.1, "input-bound", "INPUT-BOUND 20 % of each step waits for data (20.1 of 100.0 ms)"),
+    ],
+)
+def test_the_share_of_the_wait_decides(wait_ms: float, kind: str, banner: str) -> None:
+    found = judged(rank(wait_ms=wait_ms))
+    assert (found.kind, found.rank) == (kind, 0)
+    assert found.text.startswith(banner)
+
+
+def test_a_job_that_waits_is_never_told_not_to() -> None:
+    found = judged(rank(0, 1.0), rank(1, 60.0), rank(2, None))
+    assert (found.kind, found.rank) == ("input-bound", 1)
+    assert "rank 1: 60 %" in found.text
+    found = judged(rank(0, 1.0), rank(1, None))
+    assert (found.kind, found.rank, found.why) == ("wait-unknown", 1, "threads")
+    assert judged().kind == "wait-unknown"
+
+
+def test_the_file_is_named_that_most_of_the_cause_is_spent_on() -> None:
+    files = [
+        FileCost(path="a.h5", ms=30.0, read_ms=1.0, decode_ms=29.0, transform_ms=0.0),
+        FileCost(path="b.h5", ms=21.0, read_ms=10.0, decode_ms=11.0, transform_ms=0.0),
+    ]
+    found = judged(rank(causes_ms={"decode": 40.0, "read": 10.0}, files=files))
+    assert (found.file, found.cause, found.why) == (
+        "a.h5",
+        "decode",
+        "a.h5 is slow to decode: 58 % of the wait",
+    )
+    spread = judged(rank(causes_ms={"decode": 70.0, "read": 10.0}, files=files))
+    assert (spread.file, spread.cause) == (None, "decode")
+
+
+def test_a_wait_that_was_not_explained_has_no_cause() -> None:
+    found = judged(rank(causes_ms={"decode": 10.0, "unknown": 40.0}))
+    assert found.cause == "unknown"
+    assert found.why == "unknown: 80 % of the wait is not explained by what was seen"
+
+
+def test_the_rank_that_is_late_stands_over_those_that_wait_for_it() -> None:
+    ranks = [rank(0, 1.0), rank(1, 60.0)]
+    found = judged(*ranks, imbalance=late(1, 53.0, 95.0))
+    assert (found.kind, found.rank, found.cause) == ("rank-late", 1, "transform")
+    assert "rank 1 is late; 3 ranks wait 53 % of each step for it" in found.text
+    assert judged(*ranks, imbalance=late(1, 9.0, 95.0)).kind == "input-bound"
+    computes = judged(*ranks, imbalance=late(0, 53.0, 10.0))
+    assert (computes.kind, computes.rank, computes.why) == ("rank-late", 0, "its data did not make it late")
+
+
+def test_a_failure_comes_first() -> None:
+    assert judged(rank(), exit_code=3).kind == "failed"
+
+
+def advice(gain_ms: float | None, of: int = 0) -> Recommendation:
+    return Recommendation(
+        id="decode-bound",
+        severity="high",
+        text="",
+        evidence={},
+        gain_ms_per_step=gain_ms,
+        remedy="do",
+        rank=of,
+    )
+
+
+def test_a_fix_saves_at_most_its_wait_and_what_the_device_idles() -> None:
+    def fixes(one: RankReport, *items: Recommendation) -> list[tuple[float | None, float | None]]:
+        found = verdict_of(session(), [one], None, items, OK).fixes
+        return [(fix.gain_ms_per_step, fix.speedup) for fix in found]
+
+    assert fixes(rank(), advice(50.0), advice(None), advice(1.0, of=3)) == [(50.0, 2.0), (None, None)]
+    hidden = rank()
+    hidden = replace(hidden, data_wait=replace(hidden.data_wait, exposed_ms=20.0))
+    assert fixes(hidden, advice(50.0)) == [(20.0, 1.25)]
