@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from iotrace.analysis.results import (
     DataWait,
     Excluded,
     FileCost,
+    FileGroup,
     Imbalance,
     RankReport,
     Recommendation,
@@ -32,7 +34,9 @@ def session(**known: Any) -> SessionInfo:
     return unknown(SessionInfo, **{"path": "s", "argv": ["python"], "exit_code": 0, "ended": True, **known})
 
 
-def rank(number: int = 0, wait_ms: float | None = 50.0, **known: Any) -> RankReport:
+def rank(
+    number: int = 0, wait_ms: float | None = 50.0, groups: Sequence[FileGroup] = (), **known: Any
+) -> RankReport:
     """A rank with steps of 100 ms; its wait, of one cause if not told otherwise."""
     none = {"causes_ms": {}, "by_loader": [], "files": [], "worst_batches": []}
     waited = {**none, "causes_ms": {"transform": wait_ms}}
@@ -48,9 +52,8 @@ def rank(number: int = 0, wait_ms: float | None = 50.0, **known: Any) -> RankRep
         unknown_why="threads",
         excluded=Excluded(first=1, warmup=0, profiled=0),
     )
-    return unknown(
-        RankReport, rank=number, incarnation=0, loaders=[], regions=[], steps=steps, data_wait=data_wait
-    )
+    parts = {"loaders": [], "regions": [], "file_groups": groups, "steps": steps, "data_wait": data_wait}
+    return unknown(RankReport, rank=number, incarnation=0, **parts)
 
 
 def judged(*ranks: RankReport, imbalance: Imbalance | None = None, **about: Any) -> Verdict:
@@ -108,6 +111,23 @@ def test_the_file_is_named_that_most_of_the_cause_is_spent_on() -> None:
     )
     spread = judged(rank(causes_ms={"decode": 70.0, "read": 10.0}, files=files))
     assert (spread.file, spread.cause) == (None, "decode")
+
+
+def test_the_directory_is_named_where_no_single_file_costs_most() -> None:
+    cost = {"ms": 4.0, "read_ms": 0.0, "decode_ms": 4.0, "transform_ms": 0.0}
+    files = [FileCost(path=f"harbour/{number}.jpg", **cost) for number in range(10)]
+    group = unknown(FileGroup, path="harbour/", kind="directory", members=10, read_ms=0.0, decode_ms=40.0)
+    one = unknown(FileGroup, path="road.jpg", kind="file", read_ms=0.0, decode_ms=3.0)
+    found = judged(rank(causes_ms={"decode": 45.0}, files=files, groups=[one, group]))
+    assert (found.file, found.why) == (
+        "harbour/",
+        "harbour/ (10 files) is slow to decode: 80 % of the wait",
+    )
+    half = replace(group, decode_ms=20.0)
+    assert judged(rank(causes_ms={"decode": 45.0}, files=files, groups=[half])).file is None
+    # A file that costs half of it goes first.
+    single = replace(files[0], decode_ms=30.0)
+    assert judged(rank(causes_ms={"decode": 45.0}, files=[single], groups=[group])).file == single.path
 
 
 def test_a_wait_that_was_not_explained_has_no_cause() -> None:

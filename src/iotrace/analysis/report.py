@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from iotrace.analysis.advice import recommend
 from iotrace.analysis.completeness.not_captured import not_captured
 from iotrace.analysis.device.compute import compare
+from iotrace.analysis.host.file_groups import file_groups, used_files
 from iotrace.analysis.host.io import io_of
 from iotrace.analysis.host.overhead import overhead_of
 from iotrace.analysis.host.system import system_of
@@ -88,6 +89,8 @@ def _process(session: Session, process: Process) -> ProcessInfo:
 def _rank(analysis: RankAnalysis) -> RankReport:
     rank, compute = analysis.rank, analysis.compute
     system = system_of(analysis.session, rank, analysis.kept, _cpu_percent(rank, analysis.kept))
+    wait, io = data_wait(analysis, system), io_of(analysis.session, rank)
+    groups, io = file_groups(wait, io, used_files(analysis))
     return RankReport(
         rank=rank.number,
         host=rank.main.host,
@@ -101,14 +104,15 @@ def _rank(analysis: RankAnalysis) -> RankReport:
             analysis.loop.begun,
             analysis.loop.unknown_why,
         ),
-        data_wait=data_wait(analysis, system),
+        data_wait=wait,
         loaders=[_loader(analysis, loader) for loader in analysis.loaders],
         regions=regions_of(rank, len(analysis.kept), analysis.measured_waits),
         breakdown_ms=compute.breakdown_ms,
         breakdown_raw_ms=compute.breakdown_raw_ms,
         breakdown_steps=compute.breakdown_steps,
         accelerator=compute.accelerator,
-        io=io_of(analysis.session, rank),
+        io=io,
+        file_groups=groups,
         system=system,
         overhead=overhead_of(analysis),
     )

@@ -122,6 +122,7 @@ def _rank(rank: _TraceRank) -> RankReport:
         breakdown_raw_ms=compute.breakdown_raw_ms,
         breakdown_steps=compute.breakdown_steps,
         accelerator=compute.accelerator,
+        file_groups=[],
         system=unknown(System, gpus=_gpus(rank.trace), processes=[]),
     )
 

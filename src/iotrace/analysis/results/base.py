@@ -14,6 +14,6 @@ class ReportPart(msgspec.Struct, frozen=True, kw_only=True):
 _Made = TypeVar("_Made", bound=ReportPart)
 
 
-def unknown(kind: type[_Made], **known: Any) -> _Made:
+def unknown(kind: type[_Made], /, **known: Any) -> _Made:
     """Make a result of which nothing but `known` is known: every other field is None."""
     return kind(**{**dict.fromkeys(kind.__struct_fields__), **known})

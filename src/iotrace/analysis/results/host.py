@@ -8,7 +8,10 @@ from iotrace.analysis.results.base import ReportPart
 
 
 class FileIo(ReportPart, frozen=True, kw_only=True):
-    """A file's I/O over the run; what page faults of its `maps` read is in no figure."""
+    """A file's I/O over the run; what page faults of its `maps` read is in no figure.
+
+    `kind` and `members` are those of its `group`, which is None of files that are no data.
+    """
 
     path: str
     opens: int
@@ -22,6 +25,28 @@ class FileIo(ReportPart, frozen=True, kw_only=True):
     sequential_fraction: float | None
     reread_fraction: float | None
     by_worker: dict[str, int]
+    kind: str = "file"
+    members: int | None = None
+    group: str | None = None
+
+
+class FileGroup(ReportPart, frozen=True, kw_only=True):
+    """Files that are one thing to their user: a store, a dataset, a directory, an archive or one file.
+
+    The first four figures are its cost of the data wait, per measured step; the others are over the run.
+    """
+
+    path: str
+    kind: str
+    members: int | None
+    ms: float | None
+    read_ms: float | None
+    decode_ms: float | None
+    transform_ms: float | None
+    reads: int | None
+    read_bytes: int | None
+    read_ms_total: float | None
+    write_bytes: int | None
 
 
 class ProcessCoverage(msgspec.Struct, frozen=True):

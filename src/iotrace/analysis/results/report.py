@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from iotrace.analysis.results.base import ReportPart
 from iotrace.analysis.results.device import Accelerator
-from iotrace.analysis.results.host import Io, Overhead, System
+from iotrace.analysis.results.host import FileGroup, Io, Overhead, System
 from iotrace.analysis.results.loop import DataWait, LoaderResult, RegionResult, Steps
 from iotrace.analysis.results.ranks import Imbalance
 from iotrace.analysis.results.verdict import Verdict
@@ -37,6 +37,7 @@ class RankReport(ReportPart, frozen=True, kw_only=True):
     breakdown_steps: int | None
     accelerator: Accelerator | None
     io: Io | None
+    file_groups: list[FileGroup]
     system: System
     overhead: Overhead | None
 

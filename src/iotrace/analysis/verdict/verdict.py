@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import msgspec
 
 from iotrace.analysis.results import (
     FileCost,
+    FileGroup,
     Imbalance,
     RankReport,
     Recommendation,
@@ -164,12 +166,24 @@ def _reason(rank: RankReport) -> dict[str, str | None]:
             "file": file.path,
             "cause": cause,
         }
+    group = _costliest(rank.file_groups, cause)
+    if cause in _SLOW and group is not None and _cost(group, cause) >= _MOSTLY * causes[cause]:
+        share = percent(_cost(group, cause) / raw_ms)
+        members = f" ({group.members} files)" if group.members is not None else ""
+        return {
+            "why": f"{group.path}{members} is {_SLOW[cause]}: {share} of the wait",
+            "file": group.path,
+            "cause": cause,
+        }
     return {"why": f"{_CAUSES[cause]} takes {share} of the wait", "cause": cause}
 
 
-def _cost(file: FileCost, cause: str) -> float:
-    return {"read": file.read_ms, "decode": file.decode_ms}.get(cause, 0.0)
+def _cost(file: FileCost | FileGroup, cause: str) -> float:
+    return {"read": file.read_ms, "decode": file.decode_ms}.get(cause) or 0.0
 
 
-def _costliest(files: Sequence[FileCost], cause: str) -> FileCost | None:
+_Costly = TypeVar("_Costly", FileCost, FileGroup)
+
+
+def _costliest(files: Sequence[_Costly], cause: str) -> _Costly | None:
     return max(files, key=lambda file: _cost(file, cause), default=None)
