@@ -12,6 +12,7 @@ from iotrace.analysis.results import (
     Collectives,
     DataWait,
     Excluded,
+    Failure,
     FileCost,
     FileGroup,
     Imbalance,
@@ -31,7 +32,10 @@ OK = Trust(level="ok", reasons=["32 steps"])
 
 
 def session(**known: Any) -> SessionInfo:
-    return unknown(SessionInfo, **{"path": "s", "argv": ["python"], "exit_code": 0, "ended": True, **known})
+    return unknown(
+        SessionInfo,
+        **{"path": "s", "argv": ["python"], "exit_code": 0, "ended": True, "failures": [], **known},
+    )
 
 
 def rank(
@@ -146,8 +150,81 @@ def test_the_rank_that_is_late_stands_over_those_that_wait_for_it() -> None:
     assert (computes.kind, computes.rank, computes.why) == ("rank-late", 0, "its data did not make it late")
 
 
-def test_a_failure_comes_first() -> None:
-    assert judged(rank(), exit_code=3).kind == "failed"
+def failure(**known: Any) -> Failure:
+    about = {"process": 7, "role": "rank", "rank": 0, "type": "ValueError", "message": "no", "stack": ""}
+    return unknown(Failure, **{**about, "at": "train.py:4 in train", "after_steps": 33, **known})
+
+
+def test_a_failure_comes_first_and_what_held_until_then_is_kept() -> None:
+    found = judged(rank(), exit_code=3)
+    assert (found.kind, found.text) == ("failed", "FAILED exit code 3 after 33 steps")
+    assert found.why is not None
+    assert found.why.startswith("unknown: no exception")
+    assert found.until == "INPUT-BOUND, 50 % waited for data (transform)"
+    assert (found.trust.level, found.trust.reasons) == ("caution", ["the last step is not whole"])
+    assert judged(rank()).until is None
+
+
+IN_WORKER = {"role": "loader worker", "worker": 1, "process": 4711, "type": "OSError", "batch": 18}
+
+
+@pytest.mark.parametrize(
+    ("first", "about", "text", "why"),
+    [
+        (
+            failure(**IN_WORKER, file="data/part2.h5", message="unable to read chunk"),
+            {"exit_code": 1},
+            "FAILED exit code 1 after 33 steps: OSError in worker 1 (pid 4711)",
+            'data/part2.h5: "unable to read chunk", batch 18',
+        ),
+        (
+            failure(after_steps=0, batch=3),
+            {"exit_code": 1},
+            "FAILED exit code 1 before the first step ended: ValueError",
+            'train.py:4 in train: "no", batch 3',
+        ),
+        (
+            failure(**IN_WORKER),
+            {"exit_code": 5},
+            "FAILED exit code 5 after 33 steps: OSError in worker 1 (pid 4711)",
+            'train.py:4 in train: "no", batch 18',
+        ),
+        (
+            failure(type="SIGKILL", at=None, after_steps=1),
+            {"exit_code": 137, "signal": "SIGKILL", "oom_kills": 0},
+            "KILLED by SIGKILL (exit code 137) after 1 step",
+            "unknown who sent it; the kernel counted no out-of-memory kill",
+        ),
+        (
+            failure(type="SIGKILL", at=None),
+            {"exit_code": 137, "signal": "SIGKILL", "oom_kills": 1},
+            "KILLED by SIGKILL (exit code 137) after 33 steps",
+            "out of memory: the kernel ended 1 process of this control group",
+        ),
+        (
+            failure(type="KeyboardInterrupt"),
+            {"exit_code": 130, "signal": "SIGINT"},
+            "INTERRUPTED by SIGINT (exit code 130) after 33 steps",
+            "Ctrl-C, or a signal from elsewhere",
+        ),
+        (
+            failure(type="SIGSEGV", rank=2),
+            {"exit_code": 1},
+            "FAILED exit code 1 after 33 steps: SIGSEGV on rank 2 (pid 7)",
+            "a crash in compiled code: python -X faulthandler names the line",
+        ),
+    ],
+)
+def test_what_failed_is_named(first: Failure, about: dict[str, Any], text: str, why: str) -> None:
+    found = judged(rank(), failures=[first, failure(message="a consequence")], **about)
+    assert (found.text, found.why, found.kind) == (text, why, "failed")
+
+
+def test_an_exception_that_does_not_explain_the_exit_code_is_not_its_cause() -> None:
+    helper, console = failure(role="helper"), failure()
+    assert "ValueError" not in judged(rank(), exit_code=3, failures=[console]).text
+    assert "ValueError" not in judged(rank(), exit_code=1, failures=[helper]).text
+    assert judged(rank(), exit_code=0, failures=[console]).kind == "input-bound"
 
 
 def advice(gain_ms: float | None, of: int = 0) -> Recommendation:

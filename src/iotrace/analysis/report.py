@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from iotrace.analysis.advice import recommend
 from iotrace.analysis.completeness.not_captured import not_captured
 from iotrace.analysis.device.compute import compare
+from iotrace.analysis.failures import failures_of, signal_name
 from iotrace.analysis.host.file_groups import file_groups, used_files
 from iotrace.analysis.host.io import io_of
 from iotrace.analysis.host.overhead import overhead_of
@@ -52,6 +53,9 @@ def analyse(analysis: SessionAnalysis) -> Report:
         path=str(session.path),
         argv=session.manifest.argv,
         exit_code=session.exit_code,
+        signal=None if session.signal is None else signal_name(session.signal),
+        oom_kills=session.oom_kills,
+        failures=failures_of(analysis),
         ended=session.ended,
         complete=session.ended and not analysis.data_loss,
         iotrace_version=session.manifest.iotrace_version,

@@ -58,6 +58,7 @@ def analyse_traces(traces: Sequence[KinetoTrace], kernel_gap_us: float = KERNEL_
     sizes = {trace.world_size for trace in traces}
     about = unknown(
         SessionInfo,
+        failures=[],
         path=_shared_path([str(trace.path) for trace in traces]),
         argv=[],
         ended=True,

@@ -17,6 +17,7 @@ from iotrace.launch import child, posix
 from iotrace.launch.job import job_of, task_of
 from iotrace.launch.read_paths import added_read_paths
 from iotrace.launch.session_directory import begin, may_join, numbered
+from iotrace.launch.telemetry.cgroups import count_oom_kills
 from iotrace.launch.telemetry.start import Telemetry, start
 from iotrace.session import names
 from iotrace.session.manifest import Manifest, NotCaptured, Outcome, PosixState, write_outcome
@@ -76,18 +77,25 @@ def run(
     settings = {"dftracer": own_dftracer, **read_paths, **torch}
     environment = traced_environment(environment, capture, launch, settings)
     telemetry = start(directory.resolve(), telemetry_ms) if telemetry_ms else Telemetry(None)
+    oom_kills = count_oom_kills()
     started_ns = time.monotonic_ns()
     try:
-        exit_code = child.run(command, environment)
+        code = child.run(command, environment)
     except LaunchError:
         telemetry.kill()
         if not manifest.job:
             shutil.rmtree(launch, ignore_errors=True)  # nothing ran: the name is free for the next try
         raise
-    write_outcome(
-        launch,
-        Outcome(exit_code=exit_code, ended_ns=time.time_ns(), duration_ns=time.monotonic_ns() - started_ns),
+    exit_code = 128 - code if code < 0 else code  # as a shell does
+    since = count_oom_kills()
+    outcome = Outcome(
+        exit_code=exit_code,
+        ended_ns=time.time_ns(),
+        duration_ns=time.monotonic_ns() - started_ns,
+        signal=-code if code < 0 else None,
+        oom_kills=None if oom_kills is None or since is None else since - oom_kills,
     )
+    write_outcome(launch, outcome)
     telemetry.release()
     return Finished(exit_code, first=launch == directory.resolve())
 

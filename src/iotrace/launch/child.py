@@ -1,4 +1,4 @@
-"""Run the command as a child process: forward signals, return its exit code as a shell does."""
+"""Run the command as a child process: forward signals, return how it ended."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def script_interpreter(program: str, path: str | None) -> tuple[str, str | None]
 
 
 def run(command: list[str], environment: dict[str, str]) -> int:
-    """Run `command` to its end and return its exit code, 128 + N where signal N ended it.
+    """Run `command` to its end and return its exit code, -N where signal N ended it.
 
     Signals sent to us alone reach it; those for the whole group have reached it by themselves.
     """
@@ -118,8 +118,7 @@ def _wait(pid: int, waited: set[signal.Signals], monitor: SignalMonitor) -> int:
     while True:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
-            code = os.waitstatus_to_exitcode(status)
-            return 128 - code if code < 0 else code
+            return os.waitstatus_to_exitcode(status)
         received = signal.sigwaitinfo(waited)
         if received.si_signo == signal.SIGCHLD:
             continue

@@ -61,12 +61,16 @@ class _Versioned(msgspec.Struct):
 class Outcome(msgspec.Struct, frozen=True):
     """How the run ended; absent while it runs and after the launcher was killed.
 
-    `exit_code` is None of a part of a program, which has none.
+    `exit_code` is None of a part of a program, which has none. `signal` ended the command itself.
+    `oom_kills` counts the processes of the launcher's control group that the kernel ended meanwhile for lack
+    of memory; None where it is not known.
     """
 
     exit_code: int | None
     ended_ns: int
     duration_ns: int
+    signal: int | None = None
+    oom_kills: int | None = None
 
 
 class Costs(msgspec.Struct, frozen=True):

@@ -183,6 +183,22 @@ class Produced(Record, tag="produced"):
     bytes: Int | None = None
 
 
+class Failure(Record, tag="failure"):
+    """An exception that ended the process, or took the place of a worker's batch `index`.
+
+    `text` is its traceback. `taken_ns` is when the worker took that index, `of_pid` the process that it is
+    about, if another one.
+    """
+
+    mono_ns: Int
+    error: str
+    text: str
+    generation: Int | None = None
+    index: Int | None = None
+    taken_ns: Int | None = None
+    of_pid: Int | None = None
+
+
 class OwnLog(Record, tag="own_log"):
     """The program began a log of dftracer's of its own at `prefix`, or ended it: empty then."""
 

@@ -88,6 +88,18 @@ class Session(msgspec.Struct, frozen=True, dict=True):
         return 0 if failed is None and None not in codes else failed if None not in codes else None
 
     @property
+    def signal(self) -> int | None:
+        """The signal that ended the command whose exit code is the session's."""
+        ends = [launch.outcome for launch in self.launches if launch.outcome is not None]
+        return next((end.signal for end in ends if end.exit_code and end.exit_code == self.exit_code), None)
+
+    @property
+    def oom_kills(self) -> int | None:
+        """How many processes a control group lost for lack of memory, at most; None where it is not known."""
+        ends = [launch.outcome for launch in self.launches if launch.outcome is not None]
+        return max((end.oom_kills for end in ends if end.oom_kills is not None), default=None)
+
+    @property
     def posix_on(self) -> bool:
         """Whether POSIX calls were traced."""
         return any(launch.manifest.posix.on for launch in self.launches)

@@ -97,6 +97,18 @@ class _Worker:
                 "bytes": _size_of(data) if outcome == "batch" else None,
             }
         )
+        if outcome == "error":
+            self._failed(data, index)
+
+    def _failed(self, wrapper: Any, index: int) -> None:
+        """Record the exception in `wrapper`, and write it: the program may end this worker when it has it."""
+        try:
+            from iotrace.agent.recording import failures
+
+            self.append(failures.of_batch(wrapper, self.generation, index, self.taken_ns))
+            self.flush()
+        except Exception as error:
+            self.recorder.absorb(error, "recording a failure")
 
 
 def _size_of(batch: Any) -> int | None:

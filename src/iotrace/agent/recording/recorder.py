@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _thread
 import os
+import sys
 import time
 from _struct import Struct  # `struct` is one file more to read in each process
 from itertools import count
@@ -76,6 +77,7 @@ class Recorder:
         self._writer_id = 0
         self._absorbed = 0
         self._loop_begun = False
+        self._failure = id(getattr(sys, "last_value", None))  # one of before the session is not its own
 
     def open(self, identity: dict[str, Any]) -> None:
         """Make this process's directory and write `identity` into it; OSError where that fails."""
@@ -143,6 +145,7 @@ class Recorder:
                     self.finish()
                     return
                 if beats % 2 == 0:
+                    self.note_failure()
                     self.tick()
                 self.flush()
         except BaseException as error:
@@ -188,6 +191,19 @@ class Recorder:
             pass
         self.records.append(record)
 
+    def note_failure(self) -> None:
+        """Record the exception that Python has printed because nothing caught it, if there is one."""
+        error = getattr(sys, "last_value", None)  # also where the program has an excepthook of its own
+        if error is None or id(error) == self._failure:
+            return
+        self._failure = id(error)
+        try:
+            from iotrace.agent.recording import failures
+
+            self.records.append(failures.of_process(error))
+        except Exception as problem:
+            self.absorb(problem, "recording a failure")
+
     def flush_soon(self) -> None:
         """Write what has been collected, unless that was done less than 0.1 s ago."""
         if time.monotonic_ns() - self._flushed_ns > _EAGER_FLUSH_NS:
@@ -224,6 +240,7 @@ class Recorder:
             action()
         self._closed = True
         self.pause()
+        self.note_failure()
         if self.records or self.spans or self._flushed_ns:
             self.tick()
         self.flush()

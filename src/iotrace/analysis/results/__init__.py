@@ -97,6 +97,9 @@ from iotrace.analysis.results.report import (
     ClockSet as ClockSet,
 )
 from iotrace.analysis.results.report import (
+    Failure as Failure,
+)
+from iotrace.analysis.results.report import (
     ProcessInfo as ProcessInfo,
 )
 from iotrace.analysis.results.report import (

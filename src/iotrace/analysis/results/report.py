@@ -13,10 +13,36 @@ from iotrace.session.manifest import NotCaptured
 SCHEMA_VERSION = 1
 
 
+class Failure(ReportPart, frozen=True, kw_only=True):
+    """An exception that nothing caught, or a signal that ended a process; `type` is its name.
+
+    `at` is the innermost line of the program's own code, `file` what was read, where the exception is about
+    that. `epoch` and `batch` are what a worker made, or what its loop worked on or asked for.
+    """
+
+    process: int | None
+    role: str | None
+    rank: int | None
+    worker: int | None
+    type: str
+    message: str
+    at: str | None
+    file: str | None
+    batch: int | None
+    epoch: int | None
+    after_steps: int | None
+    stack: str
+
+
 class SessionInfo(ReportPart, frozen=True, kw_only=True):
+    """`failures` in order of time: the first is the cause. `signal` ended the command itself."""
+
     path: str
     argv: list[str]
     exit_code: int | None
+    signal: str | None
+    oom_kills: int | None
+    failures: list[Failure]
     ended: bool
     complete: bool
     iotrace_version: str | None

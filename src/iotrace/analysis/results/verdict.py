@@ -24,7 +24,10 @@ class Trust(ReportPart, frozen=True, kw_only=True):
 
 
 class Verdict(ReportPart, frozen=True, kw_only=True):
-    """What holds for the whole job; `rank` is the one that it is about, `text` begins with the banner."""
+    """What holds for the whole job; `rank` is the one that it is about, `text` begins with the banner.
+
+    `until` is what held until the job failed; None where it did not.
+    """
 
     text: str
     kind: str = msgspec.field(name="class")
@@ -32,5 +35,6 @@ class Verdict(ReportPart, frozen=True, kw_only=True):
     file: str | None
     cause: str | None
     rank: int | None
+    until: str | None
     fixes: list[Fix]
     trust: Trust

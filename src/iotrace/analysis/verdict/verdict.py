@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from iotrace.analysis.results import (
     FileCost,
@@ -18,6 +19,7 @@ from iotrace.analysis.results import (
     Trust,
     Verdict,
 )
+from iotrace.analysis.verdict import failed
 from iotrace.analysis.verdict.fixes import fixes_of
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT
 from iotrace.units import percent
@@ -71,25 +73,48 @@ def verdict_of(
     trust: Trust,
 ) -> Verdict:
     """Say what holds for the job: its failure, a rank that is late, else the rank that waits longest."""
-    found = _failed(session) or _late(ranks, imbalance) or _of_worst(ranks)
+    found = _late(ranks, imbalance) or _of_worst(ranks)
     rank = None if found.rank is None else found.rank.rank
     own = [item for item in recommendations if rank is None or item.rank == rank]
-    return Verdict(
+    verdict = Verdict(
         text=f"{BANNERS[found.kind]} {found.text}",
         kind=found.kind,
         why=found.why,
         file=found.file,
         cause=found.cause,
         rank=rank,
+        until=None,
         fixes=fixes_of(own, ranks),
         trust=trust,
     )
+    return _failed(session, ranks, verdict, found) if session.exit_code else verdict
 
 
-def _failed(session: SessionInfo) -> Finding | None:
-    if not session.exit_code:
-        return None
-    return Finding(kind="failed", text=f"exit code {session.exit_code}")
+def _failed(session: SessionInfo, ranks: Sequence[RankReport], until: Verdict, found: Finding) -> Verdict:
+    """Say that the run failed; what it would have said otherwise held until then."""
+    cause = failed.cause_of(session)
+    return replace(
+        until,
+        text=f"{failed.banner_of(session)} {failed.what_failed(session, ranks)}",
+        kind="failed",
+        why=failed.why_failed(session),
+        file=None if cause is None else cause.file,
+        cause=None,
+        rank=None if cause is None else cause.rank,
+        until=_until(found),
+        trust=failed.trust_after(until.trust, ranks),
+    )
+
+
+def _until(found: Finding) -> str:
+    """Say in one line what held: the share of the wait, its cause and file."""
+    if found.kind == "wait-unknown":
+        return f"unknown: {found.text}"
+    if found.kind == "rank-late" or found.rank is None:
+        return f"{BANNERS[found.kind]}, {found.text}"
+    share = f"{percent(_fraction(found.rank))} waited for data"
+    due = ", ".join(part for part in (found.cause, found.file) if part)
+    return f"{BANNERS[found.kind]}, {share}{f' ({due})' if due else ''}"
 
 
 def _late(ranks: Sequence[RankReport], imbalance: Imbalance | None) -> Finding | None:

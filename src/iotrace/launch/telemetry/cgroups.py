@@ -62,3 +62,18 @@ def parse_quota(data: bytes) -> tuple[int, int] | None:
     if b"nr_periods" not in values or b"nr_throttled" not in values:
         return None
     return int(values[b"nr_periods"]), int(values[b"nr_throttled"])
+
+
+def count_oom_kills() -> int | None:
+    """Count the processes of this control group that the kernel ended for lack of memory; None: unknown."""
+    texts = read_own()
+    own = groups_v2(*texts)[:1], groups_v1(*texts, "memory")[:1]
+    for groups, name in zip(own, ("memory.events", "memory.oom_control"), strict=True):
+        for group in groups:
+            try:
+                with open(f"{group}/{name}") as file:
+                    counts = dict(line.split() for line in file)
+                return int(counts["oom_kill"])
+            except (OSError, ValueError, KeyError):
+                continue
+    return None

@@ -1,0 +1,51 @@
+"""Make the records of exceptions: of one that ended this process, of one that a worker hands to its loop.
+
+It is imported when there is one. No hook is set: Python itself keeps what it has printed in `sys.last_value`.
+"""
+
+from __future__ import annotations
+
+from time import monotonic_ns
+
+TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
+if TYPE_CHECKING:
+    from typing import Any
+
+# A message may hold any amount of data: its text is cut to so many lines, and each of them.
+_FIRST_LINES, _LAST_LINES = 20, 60
+_LONGEST_LINE = 300
+_LONGEST_TEXT = 1 << 16
+
+
+def of_process(error: BaseException) -> dict[str, Any]:
+    """Describe the exception that nothing in this process caught."""
+    from traceback import format_exception
+
+    text = "".join(format_exception(type(error), error, error.__traceback__))
+    pid = getattr(error, "error_pid", None)  # of torch.multiprocessing.spawn: the process that failed
+    return {**_describe(type(error), text), "of_pid": pid if type(pid) is int else None}
+
+
+def of_batch(wrapper: Any, generation: int, index: int, taken_ns: int) -> dict[str, Any]:
+    """Describe the exception in torch's `wrapper` that a worker puts into its queue in place of a batch."""
+    found = _describe(wrapper.exc_type, wrapper.exc_msg)
+    return {**found, "generation": generation, "index": index, "taken_ns": taken_ns}
+
+
+def _describe(kind: type, text: str) -> dict[str, Any]:
+    module = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
+    return {
+        "type": "failure",
+        "mono_ns": monotonic_ns(),
+        "error": f"{module}{kind.__qualname__}",
+        "text": _bounded(text),
+    }
+
+
+def _bounded(text: str) -> str:
+    if len(text) > 2 * _LONGEST_TEXT:
+        text = f"{text[:_LONGEST_TEXT]}\n...\n{text[-_LONGEST_TEXT:]}"
+    lines = [line[:_LONGEST_LINE] for line in text.split("\n")]
+    if len(lines) > _FIRST_LINES + _LAST_LINES:
+        lines[_FIRST_LINES:-_LAST_LINES] = ["..."]
+    return "\n".join(lines)

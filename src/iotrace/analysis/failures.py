@@ -1,0 +1,243 @@
+"""What failed in a run, the cause first: exceptions that nothing caught, processes that a signal ended."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import PurePath
+from signal import Signals
+
+import msgspec
+import numpy as np
+
+from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
+from iotrace.analysis.results import Failure
+from iotrace.session.names import KIND_MAPPED, KIND_READ_PATH
+from iotrace.sources.processes import Process
+from iotrace.sources.records import BatchRecord, IteratorEnd, IteratorStart
+from iotrace.sources.records import Failure as Recorded
+from iotrace.sources.session import rank_of
+
+_FRAME = re.compile(r'^([\s|]*)File "([^"]+)", line (\d+)(?:, in (.+))?$')
+_ERROR = re.compile(r"^([\s|]*)([A-Za-z_][\w.]*)(?:: ?(.*))?$")
+# What torchrun says of a rank that a signal ended.
+_SIGNALLED = re.compile(r"rank +: (\d+) .*\n +exitcode +: -(\d+) \(pid: (\d+)\)")
+# What torch says of a worker that a signal or its own code ended.
+_DEAD_WORKER = re.compile(r"DataLoader worker \((?:pid|pid\(s\)) (\d+)")
+# These come from outside or from a defect; SIGTERM is how torchrun ends the other ranks, SIGABRT may follow.
+_FIRST_SIGNALS = {Signals.SIGKILL, Signals.SIGSEGV, Signals.SIGBUS, Signals.SIGILL, Signals.SIGFPE}
+# numpy's functions of which an exception is about the file that was read.
+_OF_NUMPY = ("/npyio", "/_npyio", "/format.py", "/_format_impl.py")
+
+
+class Traceback(msgspec.Struct, frozen=True):
+    """What the text of a traceback says: the exception raised first, and the frames down to it."""
+
+    error: str
+    message: str
+    frames: list[tuple[str, int, str]]  # file, line, function
+
+
+def failures_of(analysis: SessionAnalysis) -> list[Failure]:
+    """List what failed, in order of time: the first is the cause, the others may follow from it.
+
+    A worker's exception counts where its loop raised it, and took no batch afterwards.
+    """
+    found: list[tuple[float, Failure]] = []
+    for process in analysis.session.processes:
+        found += _of_process(analysis, process)
+    found += _of_launches(analysis)
+    return [failure for _, failure in sorted(found, key=lambda each: each[0])]
+
+
+def parse(text: str, error: str) -> Traceback:
+    """Read the text of a traceback whose last exception is an `error`; of a nested one, the innermost's."""
+    lines = text.split("\n")
+    frames: list[tuple[str, int, str]] = []
+    last, depth = -1, 0
+    for number, line in enumerate(lines):
+        frame = _FRAME.match(line)
+        if frame is not None:
+            frames.append((frame[2], int(frame[3]), frame[4] or ""))
+            last, depth = number, len(frame[1])
+    for number, line in enumerate(lines[last + 1 :], last + 1):
+        said = _ERROR.match(line)
+        if said is not None and len(said[1]) < max(depth, 1):
+            message = said[3] or next((item.strip() for item in lines[number + 1 :] if item.strip()), "")
+            return Traceback(said[2], message, frames)
+    return Traceback(error, "", frames)
+
+
+def _of_process(analysis: SessionAnalysis, process: Process) -> Iterator[tuple[float, Failure]]:
+    records: list[Recorded] = process.of_type(Recorded)
+    one = _rank_of(analysis, process)
+    of_batches = [each for each in records if each.index is not None]
+    for record in of_batches:
+        if one is not None and _ended_loop(record, one.rank.main):
+            yield process.clock.to_session_ns(record.mono_ns), _of_record(analysis, process, record)
+    for record in [each for each in records if each.index is None][-1:]:  # a console shows several
+        dead_worker = _DEAD_WORKER.search(record.text)
+        pid = record.of_pid if dead_worker is None else int(dead_worker[1])
+        about = next((each for each in analysis.session.processes if each.pid == pid), process)
+        yield process.clock.to_session_ns(record.mono_ns), _of_record(analysis, about, record)
+        for number, signal, pid in _SIGNALLED.findall(record.text):
+            at = float("-inf") if int(signal) in _FIRST_SIGNALS else float("inf")
+            dead = next((each for each in analysis.session.processes if each.pid == int(pid)), None)
+            yield at, _of_signal(analysis, int(signal), dead, int(number))
+
+
+def _of_launches(analysis: SessionAnalysis) -> Iterator[tuple[float, Failure]]:
+    """Find the commands that a signal ended, and their processes where only one can be meant."""
+    for launch in analysis.session.launches:
+        if launch.outcome is None or launch.outcome.signal is None:
+            continue
+        mains = [
+            each
+            for each in analysis.session.processes
+            if each.identity.role == "main"
+            and not each.ended
+            and (
+                not launch.manifest.task or launch.manifest.task.partition(".")[0] == str(each.identity.rank)
+            )
+        ]
+        main = mains[0] if len(mains) == 1 else None
+        yield launch.outcome.ended_ns, _of_signal(analysis, launch.outcome.signal, main)
+
+
+def _ended_loop(record: Recorded, main: Process) -> bool:
+    """Tell whether the loop raised a worker's exception, and took no batch afterwards."""
+    ends = [each.mono_ns for each in main.of_type(IteratorEnd) if each.outcome != "exhausted"]
+    raised_ns = next((at for at in ends if at >= record.mono_ns), None)
+    if raised_ns is None:
+        return False
+    return not any(batch.delivered_ns > raised_ns for batch in main.of_type(BatchRecord))
+
+
+def _of_signal(
+    analysis: SessionAnalysis, signal: int, process: Process | None, rank: int | None = None
+) -> Failure:
+    name = signal_name(signal)
+    one = None if process is None else _rank_of(analysis, process)
+    return Failure(
+        process=None if process is None else process.pid,
+        role=None if process is None else analysis.session.role_of(process),
+        rank=rank if one is None else one.rank.number,
+        worker=None,
+        type=name,
+        message=f"ended by {name}",
+        at=None,
+        file=None,
+        batch=None,
+        epoch=None,
+        after_steps=_after_steps(one),
+        stack="",
+    )
+
+
+def signal_name(signal: int) -> str:
+    """Name a signal as the shell does: ``SIGKILL``; ``signal 35`` of one without a name."""
+    try:
+        return Signals(signal).name
+    except ValueError:
+        return f"signal {signal}"
+
+
+def _of_record(analysis: SessionAnalysis, process: Process, record: Recorded) -> Failure:
+    """Say where the exception was raised, in which batch, and of which file it is."""
+    seen = parse(record.text, record.error)
+    one = _rank_of(analysis, process)
+    epoch, batch = (None, None) if one is None else _batch_of(one, process, record)
+    users = [number for number, (file, _, _) in enumerate(seen.frames) if _is_users(file, process)]
+    below = seen.frames[users[-1] + 1 :] if users else seen.frames
+    at = None
+    if users:
+        file, line, function = seen.frames[users[-1]]
+        at = f"{analysis.session.paths.shown(file)}:{line}{f' in {function}' if function else ''}"
+    return Failure(
+        process=process.pid,
+        role=analysis.session.role_of(process),
+        rank=rank_of(process)[0] if one is None else one.rank.number,
+        worker=process.worker,
+        type=seen.error,
+        message=seen.message,
+        at=at,
+        file=_file_of(analysis, process, record, seen.message, [file for file, _, _ in below]),
+        batch=batch,
+        epoch=epoch,
+        after_steps=_after_steps(one),
+        stack=record.text.rstrip(),
+    )
+
+
+def _rank_of(analysis: SessionAnalysis, process: Process) -> RankAnalysis | None:
+    """Find the rank that trains in `process`, or whose worker it is."""
+    return next((one for one in analysis.ranks if any(each is process for each in one.rank.processes)), None)
+
+
+def _after_steps(one: RankAnalysis | None) -> int | None:
+    """Count the steps that were ended; None where no loop was begun."""
+    return None if one is None or not (one.loaders or one.loop.begun) else len(one.loop.steps)
+
+
+def _is_users(file: str, process: Process) -> bool:
+    """Tell whether a frame's file is the program's own, not an installed package's."""
+    if not file.startswith("/"):
+        return file in ("<string>", "<stdin>") or file.startswith("<ipython") or file.endswith(".py")
+    roots = [f"{prefix}/" for prefix in process.identity.prefixes if prefix not in ("/", "/usr")]
+    installed = "/site-packages/" in file or "/dist-packages/" in file
+    return not installed and not file.startswith(("/usr/lib", *roots))
+
+
+def _batch_of(one: RankAnalysis, process: Process, record: Recorded) -> tuple[int | None, int | None]:
+    """Find epoch and batch: the one that the worker made, or that the loop had last or asked for."""
+    main = one.rank.main
+    if record.index is not None:
+        starts = [each for each in main.of_type(IteratorStart) if process.pid in each.pids]
+        own = [each for each in starts if each.generation == record.generation]
+        return (_epoch_of(one, own[-1].iterator, own[-1].epoch) if own else None), record.index
+    if one.primary is None or not one.primary.deliveries:
+        return None, None
+    last = one.primary.deliveries[-1]
+    for end in main.of_type(IteratorEnd):
+        if main.clock.to_session_ns(end.mono_ns) > last.delivered_ns:
+            epoch = _epoch_of(one, end.iterator, end.epoch)
+            goes_on = (end.iterator, epoch) == last.of_pass
+            return (None, None) if end.outcome == "exhausted" else (epoch, last.index + 1 if goes_on else 0)
+    return last.epoch, last.index
+
+
+def _epoch_of(one: RankAnalysis, iterator: int, epoch: int) -> int:
+    """Number an epoch as reports do: loaders that one line makes anew are one loader."""
+    recorded = [each.epoch for each in one.rank.main.of_type(IteratorStart) if each.iterator == iterator]
+    numbered = [each for loader in one.loaders for number, each in loader.passes if number == iterator]
+    return epoch + min(numbered) - min(recorded) if numbered and recorded else epoch
+
+
+def _file_of(
+    analysis: SessionAnalysis, process: Process, record: Recorded, message: str, below: list[str]
+) -> str | None:
+    """Find the file that the exception is about: the one that was read last, if it or its library says so.
+
+    `below` are the files of the frames that the program's own code called.
+    """
+    one, spans = _rank_of(analysis, process), process.spans
+    failed_ns = process.clock.to_session_ns(record.mono_ns)
+    since_ns = process.began_ns
+    if record.taken_ns is not None:
+        since_ns = process.clock.to_session_ns(record.taken_ns)
+    elif one is not None:
+        delivered = (each.delivered_ns for loader in one.loaders for each in loader.deliveries)
+        since_ns = max((at for at in delivered if at <= failed_ns), default=since_ns)
+    ends_ns = spans["start_ns"] + spans["duration_ns"]
+    is_read = np.isin(spans["kind"], (KIND_READ_PATH, KIND_MAPPED)) & (spans["file"] >= 0)
+    rows = np.flatnonzero(is_read & (spans["start_ns"] >= since_ns) & (ends_ns <= failed_ns))
+    if not len(rows):
+        return None
+    last = spans[rows[np.argmax(ends_ns[rows])]]
+    path = analysis.session.paths.shown(process.texts.get(int(last["file"]), ""))
+    library = process.texts.get(int(last["name"]), "").partition(".")[0]
+    if library == "numpy":  # arrays are its business, too
+        of_library = any(part in file for file in below for part in _OF_NUMPY)
+    else:
+        of_library = any(f"/{library}/" in f"/{file}" for file in below)
+    return path if path and (of_library or PurePath(path).name in message) else None

@@ -1,0 +1,121 @@
+"""The verdict over a run that failed: what ended it, where, and why that may be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from iotrace.analysis.results import Failure, RankReport, SessionInfo, Trust
+
+_CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE")
+_INTERRUPTED = 130
+_UNCAUGHT = 1  # what Python leaves with when nothing caught an exception
+
+
+def cause_of(session: SessionInfo) -> Failure | None:
+    """Choose the failure that explains the exit code; None where none was seen.
+
+    An exception in a process that only helps does not end the run; nor does one that Python printed in a
+    program that then left with a code of its own.
+    """
+    for failure in session.failures:
+        if failure.role == "helper":
+            continue
+        if failure.worker is not None or failure.type.startswith("SIG") or session.signal is not None:
+            return failure
+        if session.exit_code == _UNCAUGHT:
+            return failure
+    return None
+
+
+def banner_of(session: SessionInfo) -> str:
+    """Name the kind of failure: a key or SIGINT, another signal, anything else."""
+    cause = cause_of(session)
+    if session.signal == "SIGINT" or session.exit_code == _INTERRUPTED:
+        return "INTERRUPTED"
+    if cause is not None and cause.type == "KeyboardInterrupt":
+        return "INTERRUPTED"
+    return "FAILED" if session.signal is None else "KILLED"
+
+
+def what_failed(session: SessionInfo, ranks: Sequence[RankReport]) -> str:
+    """Say how the command ended, after how many steps, and in which process that began."""
+    cause = cause_of(session)
+    ended = f"exit code {session.exit_code}"
+    if session.signal is not None:
+        ended = f"by {session.signal} ({ended})"
+    when = _when(cause.after_steps) if cause is not None else _when(_steps(ranks))
+    if cause is None or session.signal is not None:
+        return f"{ended}{when}"
+    several = len(ranks) > 1 or bool(cause.rank)
+    name = cause.type.rpartition(".")[2]
+    where = ""
+    if cause.worker is not None:
+        where = (
+            f" in worker {cause.worker}{f' of rank {cause.rank}' if several else ''} (pid {cause.process})"
+        )
+    elif several and cause.rank is not None:
+        where = f" on rank {cause.rank}{'' if cause.process is None else f' (pid {cause.process})'}"
+    return f"{ended}{when}: {name}{where}"
+
+
+def why_failed(session: SessionInfo) -> str:
+    """Say what the exception was about, or what is known of the signal."""
+    cause = cause_of(session)
+    by_signal = session.signal or (cause.type if cause is not None and cause.type.startswith("SIG") else None)
+    if by_signal is not None:
+        return _why_signal(by_signal, session.oom_kills)
+    if cause is None:
+        return "unknown: no exception was left uncaught; the program's output may say why"
+    said = f'"{cause.message}"' if cause.message else ""
+    about = cause.file or cause.at
+    parts = [": ".join(part for part in (about, said) if part) or "unknown: it has no message"]
+    if cause.batch is not None:
+        parts.append(f"batch {cause.batch}")
+    if session.oom_kills:
+        parts.append(_out_of_memory(session.oom_kills))
+    return ", ".join(parts)
+
+
+def trust_after(trust: Trust, ranks: Sequence[RankReport]) -> Trust:
+    """Add that the last step is not whole, where steps were measured."""
+    if not any(rank.steps.count for rank in ranks):
+        return trust
+    reasons = [*(trust.reasons if trust.level != "ok" else []), "the last step is not whole"]
+    return replace(trust, level="caution" if trust.level == "ok" else trust.level, reasons=reasons)
+
+
+def _when(steps: int | None) -> str:
+    if steps is None:
+        return ""
+    if steps == 0:
+        return " before the first step ended"
+    return f" after {steps} step{'s' if steps > 1 else ''}"
+
+
+def _steps(ranks: Sequence[RankReport]) -> int | None:
+    """Count the ended steps of the rank that has most; None where no loop was seen."""
+    begun = [rank.steps for rank in ranks if rank.loaders or rank.steps.begun or rank.steps.count]
+    counts = [
+        each.count + each.excluded.first + each.excluded.warmup + each.excluded.profiled for each in begun
+    ]
+    return max(counts, default=None)
+
+
+def _why_signal(name: str, oom_kills: int | None) -> str:
+    if name == "SIGINT":
+        return "Ctrl-C, or a signal from elsewhere"
+    if name in _CRASHES:
+        also = "; or /dev/shm was full" if name == "SIGBUS" else ""
+        return f"a crash in compiled code: python -X faulthandler names the line{also}"
+    if name == "SIGKILL" and oom_kills:
+        return _out_of_memory(oom_kills)
+    if name == "SIGKILL":
+        none = "; the kernel counted no out-of-memory kill" if oom_kills == 0 else ""
+        return f"unknown who sent it{none}"
+    return "unknown who sent it; a batch system does at its time limit"
+
+
+def _out_of_memory(count: int) -> str:
+    return f"out of memory: the kernel ended {count} process{'es' if count > 1 else ''} of this control group"
