@@ -17,7 +17,7 @@ from iotrace.launch.job import tasks_of
 from iotrace.launch.session_directory import await_others
 from iotrace.report.layout import make_console
 from iotrace.report.progress import Progress, watched
-from iotrace.report.terminal import print_next, print_report
+from iotrace.report.terminal import print_report
 from iotrace.session import names
 from iotrace.session.manifest import read_manifest, write_document
 from iotrace.sources.session import Session, open_session
@@ -60,8 +60,7 @@ def _report(directory: Path) -> None:
         analysis = SessionAnalysis(session)
         report = analyse(analysis)
         timelines = _write_timelines(analysis, progress)
-    print_report(report, console)
-    print_next(report, timelines, console)
+    print_report(report, console, timelines=timelines)
 
 
 def _await_job(directory: Path, progress: Progress) -> int:

@@ -319,12 +319,12 @@ def test_figures_do_not_change_where_the_clock_was(long_run: Run, tmp_path: Path
         assert [file.read_ms_total for file in one.io.files] == [file.read_ms_total for file in two.io.files]
     assert not any(clock.set for clock in before.clocks)
     printed = StringIO()
-    print_report(before, Console(file=printed, width=200))
+    print_report(before, Console(file=printed, width=200), verbose=True)
     assert "was set by" not in printed.getvalue()
     for clock in after.clocks:
         (found,) = clock.set
         assert found.by_ns == pytest.approx(by_ns, abs=10_000)
         assert 0 <= middle - found.at_ns < 1.5 * SECOND
-    print_report(after, Console(file=printed, width=200))
+    print_report(after, Console(file=printed, width=200), verbose=True)
     size = f"{by_ns / 1e9:+.1f} s" if abs(by_ns) > SECOND else f"{by_ns / 1e6:+.3g} ms"
     assert printed.getvalue().count(f"was set by {size} at ") == 1

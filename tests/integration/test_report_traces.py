@@ -28,8 +28,12 @@ def test_two_ranks_are_compared() -> None:
     for rank in found["ranks"]:
         assert sum(rank["breakdown_ms"].values()) == pytest.approx(rank["steps"]["mean_ms"])
     screen = report(*RANKS).stdout
-    assert "rank 1 is waited for" in screen
-    assert "breakdown" in screen
+    assert screen.startswith("RANK LATE   rank 1 is late")
+    assert "iotrace run -- CMD" in screen
+    details = report(*RANKS, "-v").stdout
+    assert details.startswith(screen.partition("\nNext")[0])
+    assert "rank 1 is waited for" in details
+    assert "breakdown" in details
 
 
 def test_relative_paths_are_below_the_directory_that_they_share() -> None:

@@ -429,10 +429,11 @@ def test_devices_say_what_the_stand_in_says(known: Run) -> None:
     assert gpu["temperature_c_max"] == 60
     assert gpu["pcie_sent_bytes_per_s_mean"] == 2 * MIB
     assert (gpu["throttled_fraction"], gpu["throttle_reasons"]) == (1, {"power cap": 1})
-    assert "gpu 0        Stand-in A: 80 % busy · 300 W" in known.stderr
-    assert " J a sample" in known.stderr
+    told = known.details()
+    assert "gpu 0        Stand-in A: 80 % busy · 300 W" in told
+    assert " J a sample" in told
     assert gpu["power_w_peak"] == 300
-    assert re.search(r"grew over the measured steps: worker 0 [\d.]+ MiB", known.stderr)
+    assert re.search(r"grew over the measured steps: worker 0 [\d.]+ MiB", told)
     # The second device keeps no buffer of its power, which is polled all the same.
     assert not [item for item in known.report()["not_captured"] if "gpu" in item["what"]]
 

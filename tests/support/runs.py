@@ -35,6 +35,10 @@ class Run:
         """The report as JSON."""
         return report_of(self.session)
 
+    def details(self) -> str:
+        """All that the report says on a terminal."""
+        return in_process("report", str(self.session), "-v").stdout
+
 
 def in_process(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """What ``iotrace WORDS`` prints and returns, without an interpreter of its own.

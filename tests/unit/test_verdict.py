@@ -16,6 +16,7 @@ from iotrace.analysis.results import (
     FileCost,
     FileGroup,
     Imbalance,
+    LoopReads,
     RankReport,
     Recommendation,
     SessionInfo,
@@ -98,7 +99,8 @@ def test_a_job_that_waits_is_never_told_not_to() -> None:
     assert (found.kind, found.rank) == ("input-bound", 1)
     assert "rank 1: 60 %" in found.text
     found = judged(rank(0, 1.0), rank(1, None))
-    assert (found.kind, found.rank, found.why) == ("wait-unknown", 1, "threads")
+    assert (found.kind, found.rank, found.text) == ("wait-unknown", 1, "WAIT UNKNOWN rank 1: threads")
+    assert [fix.id for fix in found.fixes] == ["name-the-source"]
     assert judged().kind == "wait-unknown"
 
 
@@ -248,3 +250,10 @@ def test_a_fix_saves_at_most_its_wait_and_what_the_device_idles() -> None:
     hidden = rank()
     hidden = replace(hidden, data_wait=replace(hidden.data_wait, exposed_ms=20.0))
     assert fixes(hidden, advice(50.0)) == [(20.0, 1.25)]
+
+
+def test_without_a_loader_the_reads_of_the_loop_itself_are_told() -> None:
+    files = [FileCost(path="train.npy", ms=30.0, read_ms=30.0, decode_ms=0.0, transform_ms=0.0)]
+    alone = replace(rank(0, None), loop_reads=LoopReads(read_ms=35.0, decode_ms=5.0, files=files))
+    why = "the training thread itself reads for 40.0 of 100.0 ms a step (40 %), most in train.npy"
+    assert judged(alone).why == why

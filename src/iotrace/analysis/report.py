@@ -27,10 +27,12 @@ from iotrace.analysis.results import (
     RankReport,
     Report,
     SessionInfo,
+    Startup,
 )
 from iotrace.analysis.verdict.trust import trust_of
 from iotrace.analysis.verdict.verdict import verdict_of
 from iotrace.analysis.wait.data_wait import data_wait
+from iotrace.analysis.wait.loop_reads import loop_reads
 from iotrace.analysis.wait.regions import regions_of
 from iotrace.sources.processes import Process
 from iotrace.sources.records import Tick
@@ -91,7 +93,7 @@ def _process(session: Session, process: Process) -> ProcessInfo:
 
 
 def _rank(analysis: RankAnalysis) -> RankReport:
-    rank, compute = analysis.rank, analysis.compute
+    rank, compute, steps = analysis.rank, analysis.compute, analysis.loop.steps
     system = system_of(analysis.session, rank, analysis.kept, _cpu_percent(rank, analysis.kept))
     wait, io = data_wait(analysis, system), io_of(analysis.session, rank)
     groups, io = file_groups(wait, io, used_files(analysis))
@@ -101,14 +103,17 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         local_rank=rank.main.identity.local_rank,
         world_size=rank.world_size,
         incarnation=rank.incarnation,
+        startup=_startup(analysis),
         steps=summarise(
             [step.duration_ns for step in analysis.kept],
             [step.samples for step in analysis.kept],
             analysis.measured[1],
             analysis.loop.begun,
             analysis.loop.unknown_why,
+            steps[-1].end_ns - steps[0].start_ns if steps else None,
         ),
         data_wait=wait,
+        loop_reads=loop_reads(analysis),
         loaders=[_loader(analysis, loader) for loader in analysis.loaders],
         regions=regions_of(rank, len(analysis.kept), analysis.measured_waits),
         breakdown_ms=compute.breakdown_ms,
@@ -120,6 +125,17 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         system=system,
         overhead=overhead_of(analysis),
     )
+
+
+def _startup(analysis: RankAnalysis) -> Startup | None:
+    """Measure from the launch to the first request; None of a restart, and where the loop was not seen."""
+    steps, rank = analysis.loop.steps, analysis.rank
+    launched = [
+        launch for launch in analysis.session.launches if launch.manifest.host == rank.main.identity.node
+    ]
+    if not steps or rank.incarnation or len(launched) != 1:
+        return None
+    return Startup(seconds=(steps[0].start_ns - launched[0].manifest.started_ns) / 1e9)
 
 
 def _loader(analysis: RankAnalysis, loader: LoaderRun) -> LoaderResult:

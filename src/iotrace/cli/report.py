@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("sources", metavar="SESSION | TRACE...", type=PATH, nargs=-1, required=True)
 @json_option("the figures")
+@click.option("-v", "--verbose", is_flag=True, help="Print all: each rank, its loaders, system, I/O, advice.")
 @click.option(
     "--kernel-gap-us",
     metavar="US",
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
     type=click.Choice(["tb", "hta"]),
     help="Print the figures of torch-tb-profiler 0.4.3 (tb) or HolisticTraceAnalysis 0.5.0 (hta).",
 )
-def report(sources: tuple[Path, ...], as_json: bool, kernel_gap_us: float, compat: str | None) -> int:
+def report(
+    sources: tuple[Path, ...], as_json: bool, verbose: bool, kernel_gap_us: float, compat: str | None
+) -> int:
     """Print why a run waited for data, or what the steps of bare traces consist of.
 
     SESSION is a directory made by iotrace run. TRACE is a trace of torch.profiler (.json or .json.gz);
@@ -55,7 +58,7 @@ def report(sources: tuple[Path, ...], as_json: bool, kernel_gap_us: float, compa
         from iotrace.report.layout import make_console
         from iotrace.report.terminal import print_report
 
-        print_report(result, make_console(stderr=False))
+        print_report(result, make_console(stderr=False), verbose)
     return 0
 
 

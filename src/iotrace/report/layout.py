@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable, Sequence
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 LABEL_WIDTH = 12
+_NARROWEST = 20  # columns for text, however narrow the terminal
+_WIDEST = 93  # where what belongs to the edge stands on a wide one
+_GAP = "   "
 _ELLIPSIS = " … "
 
 
@@ -22,13 +27,52 @@ def command(argv: list[str], width: int) -> str:
     return text[: kept - kept // 2] + _ELLIPSIS + text[len(text) - kept // 2 :]
 
 
-def line(console: Console, label: str, text: str | Text) -> None:
-    """One labelled paragraph, wrapped beside its label."""
-    table = Table.grid(padding=(0, 1))
-    table.add_column(width=LABEL_WIDTH, no_wrap=True)
-    table.add_column(overflow="fold")
-    table.add_row(Text(label, style="bold"), text if isinstance(text, Text) else Text(text))
-    console.print(table)
+def line(console: Console, label: str, text: str | Text, width: int = LABEL_WIDTH) -> None:
+    """Print a paragraph, wrapped beside its label of `width` columns (0: none); no line ends in a space."""
+    body = text if isinstance(text, Text) else Text(text)
+    _print_beside(console, label, width, body.wrap(console, _room(console, width)))
+
+
+def _room(console: Console, width: int) -> int:
+    return max(_NARROWEST, console.width - len(_start("", width)))
+
+
+def _start(label: str, width: int) -> str:
+    return f"{label.ljust(width)} " if width else ""
+
+
+def _print_beside(console: Console, label: str, width: int, rows: Iterable[Text]) -> None:
+    for number, row in enumerate(rows):
+        row.rstrip()
+        start = Text(_start("" if number else label, width), style="bold")
+        console.print(Text.assemble(start, row), soft_wrap=True)
+
+
+def facts(console: Console, label: str, parts: Sequence[str | Text], width: int = LABEL_WIDTH) -> None:
+    """Print `parts` beside a label: on one line as long as they fit, each on a line of its own where not."""
+    room, rows = _room(console, width), [Text()]
+    for part in parts:
+        body = part if isinstance(part, Text) else Text(part)
+        if rows[-1] and cell_len(rows[-1].plain) + len(_GAP) + cell_len(body.plain) > room:
+            rows.append(Text())
+        rows[-1] = Text.assemble(rows[-1], _GAP, body) if rows[-1] else body
+    for number, row in enumerate(rows):
+        line(console, label if number == 0 else "", row, width)
+
+
+def two_columns(console: Console, label: str, left: str | Text, right: str | Text, width: int) -> None:
+    """Print `left` beside a label, and `right` at the edge of the screen; below it where both do not fit."""
+    body = left if isinstance(left, Text) else Text(left)
+    side = right if isinstance(right, Text) else Text(right)
+    room = min(_room(console, width), _WIDEST)
+    rows = list(body.wrap(console, room))
+    rows[-1].rstrip()
+    if side:
+        if cell_len(rows[-1].plain) + len(_GAP) + cell_len(side.plain) > room:
+            rows.append(Text())
+        rows[-1].append(" " * max(0, room - cell_len(rows[-1].plain) - cell_len(side.plain)))
+        rows[-1].append_text(side)
+    _print_beside(console, label, width, rows)
 
 
 def figures_table(titles: list[str], headings: list[str]) -> Table:
@@ -39,6 +83,14 @@ def figures_table(titles: list[str], headings: list[str]) -> Table:
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     return table
+
+
+def print_table(console: Console, table: Table) -> None:
+    """Print a table, no line of which ends in a space."""
+    for segments in console.render_lines(table, pad=False):
+        row = Text.assemble(*((segment.text, segment.style or "") for segment in segments))
+        row.rstrip()
+        console.print(row, soft_wrap=True)
 
 
 class _Console(Console):

@@ -1,8 +1,8 @@
-"""One screen: steps, wait, its cause, the costliest file, I/O, what was not captured, what next."""
+"""The report on a terminal: its first screen, then all the rest where that is asked for."""
 
 from __future__ import annotations
 
-import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from iotrace.analysis.results import DataWait, LoaderResult, Overhead, RankReport, RegionResult, Report
-from iotrace.report.layout import LABEL_WIDTH, command, figures_table, line
+from iotrace.report.layout import LABEL_WIDTH, command, figures_table, line, print_table
+from iotrace.report.screen import print_next, print_screen
 from iotrace.report.terminal_compute import print_compute, print_imbalance
 from iotrace.report.terminal_system import print_io, print_system
 from iotrace.sources.clocks.session_clock import step_text
@@ -23,20 +24,29 @@ _WORTH_NAMING = 0.01  # of the wait
 _NOTICEABLE_PERCENT = 2.0  # of the step, spent on tracing
 
 
-def print_report(report: Report, console: Console) -> None:
-    """Print `report` on `console`; it reads the same without colour."""
+def print_report(
+    report: Report, console: Console, verbose: bool = False, timelines: Sequence[Path] = ()
+) -> None:
+    """Print the first screen of `report`, and all that is known with `verbose`; the same without colour."""
+    print_screen(report, console)
+    if verbose:
+        _print_details(report, console)
+    print_next(report, timelines, console)
+
+
+def _print_details(report: Report, console: Console) -> None:
     session = report.session
-    if not session.argv:
-        traces = "trace" if len(report.ranks) == 1 else f"{len(report.ranks)} traces in"
-        console.print(Text.assemble(("iotrace ", "bold"), f"torch.profiler's {traces} {session.path}"))
-    else:
+    console.print()
+    if session.argv:
+        line(console, "command", command(session.argv, console.width - LABEL_WIDTH - 1))
         if session.exit_code is not None:
             how = f"  (exit code {session.exit_code})"
         else:  # a block of a program has no exit code; an end that was not seen is unknown
             how = "" if session.ended else "  (exit code unknown)"
-        shown = command(session.argv, console.width - len("iotrace "))
-        console.print(Text.assemble(("iotrace ", "bold"), shown), soft_wrap=False)
         line(console, "session", f"{session.path}{how}")
+    else:
+        traces = "trace" if len(report.ranks) == 1 else f"{len(report.ranks)} traces in"
+        line(console, "traces", f"torch.profiler's {traces} {session.path}")
     clocks = {
         (clock.host or "", item.by_ns, item.at_ns): None for clock in report.clocks for item in clock.set
     }
@@ -56,14 +66,6 @@ def print_report(report: Report, console: Console) -> None:
     for missing in report.not_captured:
         remedy = f" → {missing.remedy}" if missing.remedy else ""
         line(console, "not captured", f"{missing.what}: {missing.why}{remedy}")
-
-
-def print_next(report: Report, timelines: list[Path], console: Console) -> None:
-    """Print what to type and open next."""
-    console.print()
-    for path in timelines:
-        line(console, "timeline", f"open {path} in https://ui.perfetto.dev")
-    line(console, "rerun", f"iotrace report {shlex.quote(report.session.path)}")
 
 
 def _print_rank(rank: RankReport, console: Console, several: bool) -> None:
@@ -114,7 +116,7 @@ def _print_regions(regions: list[RegionResult], console: Console) -> None:
             milliseconds(region.cpu_ms_total),
             "" if region.wait_ms is None else milliseconds(region.wait_ms),
         )
-    console.print(table)
+    print_table(console, table)
     if len(regions) > _MOST_REGIONS:
         console.print(Text(f"{len(regions) - _MOST_REGIONS} more regions", style="dim"))
 
@@ -173,7 +175,7 @@ def _print_causes(wait: DataWait, console: Console) -> None:
         table.add_row(
             label, cause, milliseconds(cost_ms), percent(cost_ms / wait.raw_ms), Text(bar, style=style)
         )
-    console.print(table)
+    print_table(console, table)
 
 
 def _print_after_reading(wait: DataWait, console: Console) -> None:

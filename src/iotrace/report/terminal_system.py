@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from iotrace.analysis.results import FileIo, Gpu, Io, ProcessUse, System
-from iotrace.report.layout import figures_table, line
+from iotrace.report.layout import figures_table, line, print_table
 from iotrace.units import milliseconds, percent, size
 
 _MOST_FILES = 6
@@ -134,7 +134,7 @@ def print_io(io: Io, console: Console) -> None:
             milliseconds(file.metadata_ms_total),
             size(file.write_bytes),
         )
-    console.print(table)
+    print_table(console, table)
     more = len(io.files) - min(len(moved), _MOST_FILES)
     rest = f"{more} more files; " if more > 0 else ""
     if partly:

@@ -104,11 +104,14 @@ def summarise(
     excluded: Excluded,
     begun: int | None,
     unknown_why: str = "",
+    loop_ns: int | None = None,
 ) -> Steps:
     """Sum up measured steps by their lengths and samples; no mean where no step is measured."""
-    why = unknown_why or None
+    why, loop_seconds = unknown_why or None, None if loop_ns is None else loop_ns / 1e9
     if not len(durations_ns):
-        return unknown(Steps, count=0, begun=begun, unknown_why=why, excluded=excluded)
+        return unknown(
+            Steps, count=0, begun=begun, unknown_why=why, excluded=excluded, loop_seconds=loop_seconds
+        )
     durations_ms = np.array(durations_ns) / 1e6
     seconds = float(durations_ms.sum()) / 1e3
     known = [count for count in samples if count is not None]
@@ -122,4 +125,5 @@ def summarise(
         p95_ms=float(np.percentile(durations_ms, 95)),
         per_second=len(durations_ms) / seconds if seconds else None,
         samples_per_second=sum(known) / seconds if seconds and len(known) == len(durations_ms) else None,
+        loop_seconds=loop_seconds,
     )

@@ -64,7 +64,13 @@ from iotrace.analysis.results.loop import (
     LoaderWait as LoaderWait,
 )
 from iotrace.analysis.results.loop import (
+    LoopReads as LoopReads,
+)
+from iotrace.analysis.results.loop import (
     RegionResult as RegionResult,
+)
+from iotrace.analysis.results.loop import (
+    Startup as Startup,
 )
 from iotrace.analysis.results.loop import (
     Steps as Steps,

@@ -14,7 +14,10 @@ class Excluded(ReportPart, frozen=True, kw_only=True):
 
 
 class Steps(ReportPart, frozen=True, kw_only=True):
-    """Measured steps; `begun` counts all that the loop began, `unknown_why` is why its data wait is null."""
+    """Measured steps; `begun` counts all that the loop began, `unknown_why` is why its data wait is null.
+
+    `loop_seconds`: from the first step's beginning to the last known end, with all that is no measured step.
+    """
 
     count: int
     begun: int | None
@@ -25,6 +28,13 @@ class Steps(ReportPart, frozen=True, kw_only=True):
     p95_ms: float | None
     per_second: float | None
     samples_per_second: float | None
+    loop_seconds: float | None
+
+
+class Startup(ReportPart, frozen=True, kw_only=True):
+    """From the launch of the command to the loop's first request for a batch."""
+
+    seconds: float
 
 
 class FileCost(ReportPart, frozen=True, kw_only=True):
@@ -35,6 +45,14 @@ class FileCost(ReportPart, frozen=True, kw_only=True):
     read_ms: float
     decode_ms: float
     transform_ms: float
+
+
+class LoopReads(ReportPart, frozen=True, kw_only=True):
+    """What the training thread read itself, in ms per measured step, where its data wait is unknown."""
+
+    read_ms: float
+    decode_ms: float
+    files: list[FileCost]
 
 
 class WorstBatch(ReportPart, frozen=True, kw_only=True):

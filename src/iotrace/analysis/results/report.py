@@ -5,7 +5,7 @@ from __future__ import annotations
 from iotrace.analysis.results.base import ReportPart
 from iotrace.analysis.results.device import Accelerator
 from iotrace.analysis.results.host import FileGroup, Io, Overhead, System
-from iotrace.analysis.results.loop import DataWait, LoaderResult, RegionResult, Steps
+from iotrace.analysis.results.loop import DataWait, LoaderResult, LoopReads, RegionResult, Startup, Steps
 from iotrace.analysis.results.ranks import Imbalance
 from iotrace.analysis.results.verdict import Verdict
 from iotrace.session.manifest import NotCaptured
@@ -54,8 +54,10 @@ class RankReport(ReportPart, frozen=True, kw_only=True):
     local_rank: int | None
     world_size: int | None
     incarnation: int
+    startup: Startup | None
     steps: Steps
     data_wait: DataWait
+    loop_reads: LoopReads | None
     loaders: list[LoaderResult]
     regions: list[RegionResult]
     breakdown_ms: dict[str, float] | None

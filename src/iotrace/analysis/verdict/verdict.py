@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from iotrace.analysis.results import (
     FileCost,
     FileGroup,
+    Fix,
     Imbalance,
     RankReport,
     Recommendation,
@@ -54,6 +55,15 @@ _CAUSES = {
 }
 
 
+# What makes an unknown wait known.
+_NAME_IT = Fix(
+    id="name-the-source",
+    text="iotrace.batches(YOUR_ITERABLE) around the loop's source names the wait",
+    gain_ms_per_step=None,
+    speedup=None,
+)
+
+
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """A verdict before its fixes: what is said, of which rank."""
 
@@ -84,7 +94,7 @@ def verdict_of(
         cause=found.cause,
         rank=rank,
         until=None,
-        fixes=fixes_of(own, ranks),
+        fixes=[_NAME_IT] if found.kind == "wait-unknown" else fixes_of(own, ranks),
         trust=trust,
     )
     return _failed(session, ranks, verdict, found) if session.exit_code else verdict
@@ -156,8 +166,20 @@ def _of_worst(ranks: Sequence[RankReport]) -> Finding:
     if unknown is None:
         return Finding(kind="not-input-bound", text=text, why=_ready(rank), rank=rank)
     whose = f"rank {unknown.rank}: " if len(ranks) > 1 else ""
-    what = "the data wait was not seen" if unknown.steps.count else "no step was measured"
-    return Finding(kind="wait-unknown", text=f"{whose}{what}", why=unknown.steps.unknown_why, rank=unknown)
+    what = unknown.steps.unknown_why or "no step was measured"
+    return Finding(kind="wait-unknown", text=f"{whose}{what}", why=_loop_reads(unknown), rank=unknown)
+
+
+def _loop_reads(rank: RankReport) -> str | None:
+    """Say what the training thread read itself, as far as that is worth a word."""
+    reads, step_ms = rank.loop_reads, rank.steps.mean_ms
+    if reads is None or not step_ms:
+        return None
+    spent_ms = reads.read_ms + reads.decode_ms
+    share = f"{spent_ms:.1f} of {step_ms:.1f} ms a step ({percent(spent_ms / step_ms)})"
+    costly = reads.files[0] if reads.files else None
+    where = f", most in {costly.path}" if costly is not None and costly.ms >= _MOSTLY * spent_ms else ""
+    return f"the training thread itself reads for {share}{where}"
 
 
 def _fraction(rank: RankReport) -> float:

@@ -1,0 +1,180 @@
+"""The first screen of a report: verdict, why, fix, trust; then the figures behind them, and what next."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from iotrace.analysis.results import Fix, RankReport, Report
+from iotrace.analysis.verdict.verdict import BANNERS
+from iotrace.report.layout import facts, line, two_columns
+from iotrace.report.screen_ranks import print_ranks
+from iotrace.units import counted, milliseconds, size
+
+WIDTH = 6  # of a label
+_MOST_FIXES = 3
+_MOST_CAUSES = 5
+_WORTH_NAMING = 0.01  # of the wait
+_LEAST_MS = 0.05  # what is shown as 0.0
+_WORTH_A_FACTOR = 1.05  # a speedup below is told in ms
+_STYLES = {
+    "input-bound": "bold red",
+    "rank-late": "bold red",
+    "failed": "bold red",
+    "device-idle": "bold red",
+    "moderately-input-bound": "bold yellow",
+    "wait-unknown": "bold yellow",
+    "running": "bold yellow",
+    "not-input-bound": "bold green",
+}
+_TRUST_STYLES = {"ok": "green", "caution": "yellow", "bad": "bold red"}
+
+
+def print_screen(report: Report, console: Console) -> None:
+    """Print the verdict over the job, then the figures of the rank that it is about, or of all ranks."""
+    found = report.verdict
+    banner = BANNERS[found.kind]
+    style = _STYLES.get(found.kind, "bold")
+    line(console, "", Text.assemble((banner, style), "   ", found.text.removeprefix(banner).lstrip()), 0)
+    if found.why:
+        line(console, "Why", found.why, WIDTH)
+    _print_fixes(found.fixes, console)
+    level, reasons = found.trust.level, ", ".join(found.trust.reasons)
+    line(console, "Trust", Text.assemble((level, _TRUST_STYLES.get(level, "")), f": {reasons}"), WIDTH)
+    console.print()
+    if len(report.ranks) > 1:
+        print_ranks(report, console)
+    rank = next((rank for rank in reversed(report.ranks) if rank.rank == found.rank), None)
+    if rank is None and len(report.ranks) == 1:
+        rank = report.ranks[0]
+    if rank is not None:
+        _print_facts(rank, console)
+    if report.not_captured:
+        what = ", ".join(dict.fromkeys(item.what for item in report.not_captured))
+        line(console, "", f"Not captured: {what}; -v says why", 0)
+
+
+def print_next(report: Report, timelines: Sequence[Path], console: Console) -> None:
+    """Print what to type and open next."""
+    console.print()
+    path = shown_path(report.session.path)
+    following = [(f"iotrace report {path} -v", "loader, system, I/O, what was not captured")]
+    if not report.session.argv:
+        following = [
+            ("iotrace report -v TRACE...", "breakdown, idle time, ranks compared"),
+            ("iotrace run -- CMD", "adds workers, files and causes"),
+        ]
+    if len(timelines) == 1:
+        following.insert(0, (shown_path(str(timelines[0])), "open it in https://ui.perfetto.dev"))
+    elif timelines:
+        name = f"{shown_path(str(timelines[0].parent))}/rank*.json.gz"
+        following.insert(0, (name, "open them in https://ui.perfetto.dev"))
+    for number, (command, what) in enumerate(following):
+        two_columns(console, "" if number else "Next", command, Text(what, style="dim"), WIDTH)
+
+
+def shown_path(path: str) -> str:
+    """A path as one would type it here: relative where that is shorter."""
+    relative = os.path.relpath(path)
+    return shlex.quote(relative if len(relative) < len(path) else path)
+
+
+def _print_fixes(fixes: Sequence[Fix], console: Console) -> None:
+    for number, fix in enumerate(fixes[:_MOST_FIXES]):
+        text = fix.text if number == 0 else f"or {fix.text}"
+        two_columns(console, "" if number else "Fix", text, _gain(fix), WIDTH)
+    if len(fixes) > _MOST_FIXES:
+        line(console, "", f"{len(fixes) - _MOST_FIXES} more: -v", WIDTH)
+
+
+def _gain(fix: Fix) -> str:
+    """A bound, for it is the whole wait that the fix is about."""
+    if fix.speedup is not None and fix.speedup >= _WORTH_A_FACTOR:
+        return f"at most {fix.speedup:.1f}x faster"
+    if fix.gain_ms_per_step is not None:
+        return f"at most {milliseconds(fix.gain_ms_per_step)} a step"
+    return ""
+
+
+def _print_facts(rank: RankReport, console: Console) -> None:
+    steps, wait = rank.steps, rank.data_wait
+    whole_ms = steps.mean_ms
+    if whole_ms is not None:
+        pace = [f"{milliseconds(whole_ms)} (p95 {steps.p95_ms:.1f})", f"{steps.per_second:.1f} steps/s"]
+        if steps.samples_per_second is not None:
+            pace.append(f"{steps.samples_per_second:.1f} samples/s")
+        split = [] if wait.raw_ms is None else [f"data wait {wait.raw_ms:.1f}"]
+        split += [f"rest {whole_ms - wait.raw_ms:.1f}"] if wait.raw_ms is not None else []
+        facts(console, "Step", [" · ".join(pace), " · ".join(split)] if split else [" · ".join(pace)], WIDTH)
+    if wait.raw_ms:
+        _print_causes(rank, console)
+    _print_files(rank, console)
+    _print_ran(rank, console)
+
+
+def _print_causes(rank: RankReport, console: Console) -> None:
+    wait = rank.data_wait
+    causes = sorted(wait.causes_ms.items(), key=lambda pair: -pair[1])
+    shown = [f"{cause} {ms:.1f}" for cause, ms in causes if ms >= _LEAST_MS][:_MOST_CAUSES]
+    parts = [" · ".join(shown)] if shown else []
+    if wait.exposed_ms is None:
+        parts.append("unknown how long the device idled meanwhile")
+    elif wait.exposed_source != "cpu":
+        parts.append(f"device idle in {milliseconds(wait.exposed_ms)} of it")
+    if parts:
+        facts(console, "Wait", parts, WIDTH)
+    if len(wait.by_loader) > 1:
+        names = {loader.id: loader.dataset for loader in rank.loaders}
+        by_loader = [f"{names.get(item.loader, '?')} {item.raw_ms:.1f}" for item in wait.by_loader]
+        line(console, "", "by loader: " + " · ".join(by_loader), WIDTH)
+
+
+def _print_files(rank: RankReport, console: Console) -> None:
+    """The file that costs the wait most; what else was read."""
+    wait = rank.data_wait
+    read = [file for file in rank.io.files if file.reads or file.maps] if rank.io is not None else []
+    parts = []
+    costly = wait.files[0] if wait.files else None
+    if costly is not None and wait.raw_ms and costly.ms >= max(_LEAST_MS, _WORTH_NAMING * wait.raw_ms):
+        parts.append(
+            f"{costly.path} {milliseconds(costly.ms)} a step (decode {costly.decode_ms:.1f}, "
+            f"read {costly.read_ms:.1f})"
+        )
+        read = [file for file in read if file.path != costly.path]
+    if read:
+        known = [file.read_bytes for file in read if file.read_bytes is not None]
+        least = "" if len(known) == len(read) else "≥ "
+        others = counted(len(read), "other" if parts else "file")
+        parts.append(f"{others} {least}{size(sum(known))}")
+    if parts:
+        facts(console, "Files", parts, WIDTH)
+
+
+def _print_ran(rank: RankReport, console: Console) -> None:
+    """What the run was: its start-up, its loop, its workers, its memory."""
+    parts = []
+    if rank.startup is not None:
+        parts.append(f"start-up {_seconds(rank.startup.seconds)}")
+    if rank.steps.loop_seconds is not None:
+        parts.append(f"training {_seconds(rank.steps.loop_seconds)}")
+    primary = next((loader for loader in rank.loaders if loader.primary), None)
+    if primary is not None and not primary.wrapped:
+        parts.append(counted(primary.workers, "worker"))
+    if rank.system.rss_peak_bytes is not None:
+        parts.append(f"peak {size(rank.system.rss_peak_bytes)}")
+    if parts:
+        line(console, "Ran", " · ".join(parts), WIDTH)
+
+
+def _seconds(seconds: float) -> str:
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    minutes = round(seconds / 60)
+    return (
+        f"{seconds:.0f} s" if seconds < 600 else f"{minutes} min" if minutes < 300 else f"{minutes // 60} h"
+    )

@@ -1,0 +1,194 @@
+"""The first screen: what stands where, within any width, with no line that ends in a space."""
+
+from __future__ import annotations
+
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from rich.console import Console
+
+from iotrace.analysis.results import (
+    Collectives,
+    DataWait,
+    Excluded,
+    FileCost,
+    Fix,
+    Imbalance,
+    LoaderResult,
+    RankBalance,
+    RankReport,
+    Report,
+    SessionInfo,
+    Startup,
+    Steps,
+    Straggler,
+    System,
+    Trust,
+    Verdict,
+    unknown,
+)
+from iotrace.report.terminal import print_report
+from iotrace.session.manifest import NotCaptured
+
+NONE = Excluded(first=1, warmup=0, profiled=0)
+
+
+def rank(number: int = 0, **known: Any) -> RankReport:
+    wait = unknown(
+        DataWait,
+        raw_ms=59.5,
+        exposed_ms=59.5,
+        exposed_source="cpu",
+        raw_wait_fraction=0.44,
+        verdict="highly input-bound",
+        causes_ms={"decode": 54.7, "read": 1.4, "queued": 0.01, "transport": 3.4},
+        by_loader=[],
+        files=[FileCost(path="data/case_02.h5", ms=55.8, read_ms=1.4, decode_ms=54.4, transform_ms=0.0)],
+        worst_batches=[],
+    )
+    steps = unknown(
+        Steps, count=32, excluded=NONE, mean_ms=134.4, p95_ms=207.5, per_second=7.4, loop_seconds=725.0
+    )
+    loader = unknown(
+        LoaderResult, id=0, kind="training", primary=True, dataset="D", wrapped=False, workers=1, batches=9,
+        phases={}, epochs=1, failures=[],
+    )  # fmt: skip
+    found = unknown(
+        RankReport,
+        rank=number,
+        host="node1",
+        incarnation=0,
+        startup=Startup(seconds=4.25),
+        steps=steps,
+        data_wait=wait,
+        loaders=[loader],
+        regions=[],
+        system=unknown(System, gpus=[], processes=[], rss_peak_bytes=3 << 20),
+    )
+    return replace(found, **known)
+
+
+VERDICT = Verdict(
+    text="INPUT-BOUND 44 % of each step waits for data (59.5 of 134.4 ms)",
+    kind="input-bound",
+    why="data/case_02.h5 is slow to decode: 91 % of the wait",
+    file="data/case_02.h5",
+    cause="decode",
+    until=None,
+    rank=0,
+    fixes=[
+        Fix(id="a", text="re-chunk that file", gain_ms_per_step=54.7, speedup=1.69),
+        Fix(id="b", text="a longer text " * 6, gain_ms_per_step=2.0, speedup=1.01),
+        Fix(id="c", text="who knows", gain_ms_per_step=None, speedup=None),
+        Fix(id="d", text="not shown", gain_ms_per_step=1.0, speedup=None),
+    ],
+    trust=Trust(level="ok", reasons=["32 steps", "tracing <= 0.5 %"]),
+)
+
+
+def report(*ranks: RankReport, **known: Any) -> Report:
+    session = unknown(SessionInfo, path="/data/session", argv=["python", "train.py"], exit_code=0, ended=True)
+    whole = Report(
+        schema_version=1,
+        session=session,
+        verdict=VERDICT,
+        ranks=list(ranks),
+        processes=[],
+        imbalance=None,
+        recommendations=[],
+        not_captured=[],
+        clocks=[],
+    )
+    return replace(whole, **known)
+
+
+def screen(found: Report, width: int = 80, **options: Any) -> list[str]:
+    printed = StringIO()
+    print_report(found, Console(file=printed, width=width), **options)
+    return printed.getvalue().splitlines()
+
+
+def test_the_verdict_stands_first_and_what_to_type_last() -> None:
+    assert screen(report(rank())) == [
+        "INPUT-BOUND   44 % of each step waits for data (59.5 of 134.4 ms)",
+        "Why    data/case_02.h5 is slow to decode: 91 % of the wait",
+        "Fix    re-chunk that file                                    at most 1.7x faster",
+        "       or a longer text a longer text a longer text a longer text a longer text",
+        "       a longer text                                       at most 2.0 ms a step",
+        "       or who knows",
+        "       1 more: -v",
+        "Trust  ok: 32 steps, tracing <= 0.5 %",
+        "",
+        "Step   134.4 ms (p95 207.5) · 7.4 steps/s   data wait 59.5 · rest 74.9",
+        "Wait   decode 54.7 · transport 3.4 · read 1.4",
+        "Files  data/case_02.h5 55.8 ms a step (decode 54.4, read 1.4)",
+        "Ran    start-up 4.2 s · training 12 min · 1 worker · peak 3.0 MiB",
+        "",
+        "Next   iotrace report /data/session -v",
+        "                                      loader, system, I/O, what was not captured",
+    ]
+
+
+def late() -> Imbalance:
+    balance = [
+        RankBalance(
+            rank=number, steps=5, step_ms=100.0, compute_ms=20.0, communication_wait_ms=70.0 * (number != 1),
+            data_wait_ms=0.0, other_ms=0.0,
+        )
+        for number in range(20)
+    ]  # fmt: skip
+    straggler = Straggler(
+        rank=1, last_to_arrive=9, waited_for_ms=1.0, impact_pct=70.0, severity="critical", by_data_pct=90.0
+    )
+    matched = Collectives(matched=10, unmatched=0, skew_ms_mean=None, skew_ms_max=None)
+    return unknown(
+        Imbalance,
+        ranks_seen=20,
+        ranks=balance,
+        spread={},
+        collectives=matched,
+        stragglers=[straggler],
+        worst=[],
+    )
+
+
+def test_the_rank_that_is_late_stands_first_of_its_table() -> None:
+    verdict = replace(VERDICT, kind="rank-late", text="RANK LATE rank 1 is late", rank=1)
+    found = report(rank(), rank(1), rank(2, incarnation=2), imbalance=late(), verdict=verdict)
+    shown = screen(found)
+    heading = next(number for number, row in enumerate(shown) if row.split()[:2] == ["rank", "host"])
+    rows = [" ".join(row.split()) for row in shown[heading + 1 :]]
+    assert rows[0] == "late 1 node1 134.4 59.5 44 % 0 % 20 % 90 %"
+    assert rows[1] == "0 node1 134.4 59.5 44 % 70 % 20 % 0 %"
+    assert rows[2].startswith("2, restart 2")
+    many = screen(replace(found, ranks=[rank(number) for number in range(20)]))
+    assert any("median of 20" in row for row in many)
+    assert sum("node1" in row for row in many) == 3
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+@pytest.mark.parametrize("verbose", [False, True])
+def test_no_line_is_wider_than_the_screen_or_ends_in_a_space(width: int, verbose: bool) -> None:
+    lost = NotCaptured("gpu", "NVML was not found on this machine", "install it")
+    found = report(rank(), rank(1), imbalance=late(), not_captured=[lost])
+    shown = screen(found, width, verbose=verbose, timelines=[Path("/data/session/out/rank0.json.gz")])
+    assert [row for row in shown if row != row.rstrip()] == []
+    # What is typed or opened stays whole: it may be longer.
+    assert [row for row in shown if len(row) > width and "/data/session" not in row] == []
+
+
+def test_what_is_unknown_is_not_shown_as_a_figure() -> None:
+    steps = unknown(Steps, count=0, excluded=NONE)
+    wait = unknown(DataWait, causes_ms={}, by_loader=[], files=[], worst_batches=[])
+    verdict = replace(
+        VERDICT, kind="wait-unknown", text="WAIT UNKNOWN no step was measured", fixes=[], why=None
+    )
+    bare = rank(
+        startup=None, steps=steps, data_wait=wait, loaders=[], system=unknown(System, gpus=[], processes=[])
+    )
+    shown = screen(report(bare, verdict=verdict))
+    assert shown[:2] == ["WAIT UNKNOWN   no step was measured", "Trust  ok: 32 steps, tracing <= 0.5 %"]
+    assert not any(character.isdigit() for row in shown[2:] for character in row)
