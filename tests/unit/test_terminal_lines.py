@@ -34,6 +34,8 @@ def shown(processes: list[ProcessUse], gpus: list[Gpu], throttled: float | None 
     host = HostUse(
         cpu_busy_fraction=None,
         cpu_saturated_fraction=None,
+        others_cpu_fraction=None,
+        cpu_stolen_fraction=None,
         iowait_fraction=None,
         cpu_throttled_fraction=throttled,
         pressure_fraction={},

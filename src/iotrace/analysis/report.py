@@ -63,7 +63,8 @@ def analyse(analysis: SessionAnalysis) -> Report:
         iotrace_version=session.manifest.iotrace_version,
     )
     imbalance = compare(compared, ranks[0].world_size if ranks else None)
-    trust = trust_of(about, ranks)
+    clocks = _clocks(session)
+    trust = trust_of(about, ranks, clocks, analysis.data_loss)
     return Report(
         schema_version=SCHEMA_VERSION,
         session=about,
@@ -73,7 +74,7 @@ def analyse(analysis: SessionAnalysis) -> Report:
         imbalance=imbalance,
         recommendations=recommendations,
         not_captured=not_captured(analysis),
-        clocks=_clocks(session),
+        clocks=clocks,
     )
 
 

@@ -26,7 +26,7 @@ from iotrace.analysis.results import (
     System,
     unknown,
 )
-from iotrace.analysis.verdict.trust import trust_of
+from iotrace.analysis.verdict.trust import trust_of_traces
 from iotrace.analysis.verdict.verdict import verdict_of
 from iotrace.analysis.wait.data_wait import verdict
 from iotrace.session.manifest import NotCaptured
@@ -67,7 +67,7 @@ def analyse_traces(traces: Sequence[KinetoTrace], kernel_gap_us: float = KERNEL_
     results = [_rank(rank) for rank in ranks]
     world_size = sizes.pop() if len(sizes) == 1 else None
     imbalance = compare([(rank.number, rank.compute) for rank in ranks], world_size)
-    trust = trust_of(about, results)
+    trust = trust_of_traces(results, _recorded(traces), about.complete)
     return Report(
         schema_version=SCHEMA_VERSION,
         session=about,
@@ -167,6 +167,12 @@ def _exposed(rank: _TraceRank, waits: DataWaits, raw_ns: int) -> tuple[int | Non
     )
     bounds = rank.starts, rank.ends
     return int((either.within(*bounds) - busy.within(*bounds)).sum()), "kernels"
+
+
+def _recorded(traces: Sequence[KinetoTrace]) -> list[str]:
+    """Name what the profiler recorded beside times, in all of `traces`."""
+    keys = {"shapes": "record_shapes", "stacks": "with_stack"}
+    return [what for what, key in keys.items() if all(trace.document.get(key) for trace in traces)]
 
 
 def _not_captured(traces: Sequence[KinetoTrace]) -> list[NotCaptured]:

@@ -16,6 +16,7 @@ _LONGEST_HOLD_NS = 2_500_000_000
 _COVERED = 0.99
 # The same for a mean, an extreme and a change of a gauge: of half a run they are no figures of the run.
 _SEEN = 0.75
+LONG_NS = 10**15  # longer than any run
 
 
 class MeasuredTime:
@@ -100,3 +101,13 @@ class MeasuredTime:
     def per_second(self, amount: float | None) -> float | None:
         """`amount` over the measured time, per second."""
         return None if amount is None or not self.length_ns else amount / (self.length_ns / 1e9)
+
+
+def lifelong(counter: Series, start_ns: int, last_ns: int) -> Series:
+    """Extend a process's counter from before the run to `last_ns`: 0 first, then its last value."""
+    begin = min(start_ns, int(counter.time_ns[0]))
+    end = max(last_ns, int(counter.time_ns[-1]))
+    return Series(
+        np.concatenate(([begin - LONG_NS, begin], counter.time_ns, [end])),
+        np.concatenate(([0.0, 0.0], counter.value, counter.value[-1:])),
+    )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from iotrace.analysis.host.measured import MeasuredTime
+from iotrace.analysis.host.measured import LONG_NS, MeasuredTime, lifelong
+from iotrace.analysis.host.others import others_and_stolen
 from iotrace.analysis.loop.deliveries import Step
 from iotrace.analysis.results import Gpu, HostUse, ProcessUse, System, unknown
 from iotrace.sources.processes import Process
@@ -22,7 +23,6 @@ THROTTLE_REASONS = {
     0x400: "reliability",
 }
 _THROTTLES = sum(THROTTLE_REASONS)
-_LONG_NS = 10**15  # longer than any run
 _SATURATED = 0.95  # of each second, of all CPUs
 
 
@@ -46,7 +46,7 @@ def system_of(session: Session, rank: Rank, kept: list[Step], cpu_percent: float
         rss_peak_bytes=peak_bytes,
         cpus=rank.main.identity.cpus,
         processes=processes,
-        host=None if telemetry is None else _host(telemetry.host, time),
+        host=None if telemetry is None else _host(session, rank.main, telemetry, time),
     )
 
 
@@ -73,7 +73,9 @@ def _process(
 
     def growth(*fields: str) -> float | None:
         """Sum up counters; a process made, or ended, within the measured time stood still outside."""
-        grown = [time.growth(_lifelong(sampled, field, telemetry.last_ns)) for field in fields]
+        known = [sampled.series(field) for field in fields]
+        whole = [each and lifelong(each, sampled.start_ns, telemetry.last_ns) for each in known]
+        grown = [time.growth(each) for each in whole]
         return None if None in grown else sum(value for value in grown if value is not None)
 
     peak_bytes, grown_bytes = None, None
@@ -96,20 +98,9 @@ def _process(
     )
 
 
-def _lifelong(sampled: SampledProcess, field: str, last_ns: int) -> Series | None:
-    """Extend a counter from before the run to `last_ns`, the last sampling: 0 first, then its last value."""
-    known = sampled.series(field)
-    if known is None:
-        return None
-    begin = min(sampled.start_ns, int(known.time_ns[0]))
-    end = max(last_ns, int(known.time_ns[-1]))
-    return Series(
-        np.concatenate(([begin - _LONG_NS, begin], known.time_ns, [end])),
-        np.concatenate(([0.0, 0.0], known.value, known.value[-1:])),
-    )
+def _host(session: Session, main: Process, telemetry: Telemetry, time: MeasuredTime) -> HostUse:
+    host = telemetry.host
 
-
-def _host(host: Host, time: MeasuredTime) -> HostUse:
     def share(name: str, units_per_second: float) -> float | None:
         """Compute the growth of a counter of time, as a share of the measured time."""
         grown = time.per_second(time.growth(host.figures.get(name)))
@@ -129,10 +120,13 @@ def _host(host: Host, time: MeasuredTime) -> HostUse:
     busy = per_cpu(host.busy)
     full = per_cpu((host.busy >= _SATURATED).all(axis=1, keepdims=True).astype(float)) if busy else None
     sampler = share("sampler_cpu_ns", 1e9)
+    others, stolen = others_and_stolen(session, main, telemetry, time)
     return HostUse(
-        cpu_busy_fraction=time.mean(busy, _LONG_NS),
-        cpu_saturated_fraction=time.mean(full, _LONG_NS),
-        iowait_fraction=time.mean(per_cpu(host.iowait), _LONG_NS),
+        cpu_busy_fraction=time.mean(busy, LONG_NS),
+        cpu_saturated_fraction=time.mean(full, LONG_NS),
+        others_cpu_fraction=others,
+        cpu_stolen_fraction=stolen,
+        iowait_fraction=time.mean(per_cpu(host.iowait), LONG_NS),
         cpu_throttled_fraction=_throttled(host, time),
         pressure_fraction=pressures(""),
         cgroup_pressure_fraction=pressures("cgroup_"),

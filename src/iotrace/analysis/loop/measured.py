@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from iotrace.analysis.bootstrap import Floats, interval_of, mean_ci, resampled_means
 from iotrace.analysis.loop.deliveries import Step
 from iotrace.analysis.results import Excluded, Steps, unknown
 from iotrace.sources.processes import Process
@@ -115,15 +116,32 @@ def summarise(
     durations_ms = np.array(durations_ns) / 1e6
     seconds = float(durations_ms.sum()) / 1e3
     known = [count for count in samples if count is not None]
+    interval = mean_ci(durations_ms)
+    shortest_ms = float(durations_ms.min())
+    drift_percent, drift_interval = _drift(durations_ms)
     return Steps(
         count=len(durations_ms),
         begun=begun,
         unknown_why=why,
         excluded=excluded,
         mean_ms=float(durations_ms.mean()),
+        # Widened for their small number, few steps of much spread would reach below the shortest.
+        mean_ci95_ms=None if interval is None else [max(interval.low, shortest_ms), interval.high],
+        drift_pct=drift_percent,
+        drift_ci95_pct=drift_interval,
         p50_ms=float(np.percentile(durations_ms, 50)),
         p95_ms=float(np.percentile(durations_ms, 95)),
         per_second=len(durations_ms) / seconds if seconds else None,
         samples_per_second=sum(known) / seconds if seconds and len(known) == len(durations_ms) else None,
         loop_seconds=loop_seconds,
     )
+
+
+def _drift(durations_ms: Floats) -> tuple[float | None, list[float] | None]:
+    """Find by how many percent the second half of the steps is longer than the first, and its interval."""
+    half = len(durations_ms) // 2
+    first, second = durations_ms[:half], durations_ms[-half:]
+    before, after = resampled_means(first, seed=1), resampled_means(second, seed=2)
+    if before is None or after is None or before.min() <= 0:
+        return None, None
+    return 100 * float(second.mean() / first.mean() - 1), list(interval_of(100 * (after / before - 1)))

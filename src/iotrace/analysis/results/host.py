@@ -118,12 +118,15 @@ class ProcessUse(ReportPart, frozen=True, kw_only=True):
 class HostUse(ReportPart, frozen=True, kw_only=True):
     """The rank's host over the measured time, of the CPUs that the job may use; shares are 0 to 1.
 
-    `cpu_throttled_fraction` is a share of the CPU quota's periods. `pressure_fraction` is the kernel's (PSI):
-    time in which some task waited for that resource.
+    `others_cpu_fraction`: what none of the job's processes used; `cpu_stolen_fraction`: what other virtual
+    machines had. `cpu_throttled_fraction` is a share of the CPU quota's periods. `pressure_fraction` is the
+    kernel's (PSI): time in which some task waited for that resource.
     """
 
     cpu_busy_fraction: float | None
     cpu_saturated_fraction: float | None
+    others_cpu_fraction: float | None
+    cpu_stolen_fraction: float | None
     iowait_fraction: float | None
     cpu_throttled_fraction: float | None
     pressure_fraction: dict[str, float]

@@ -17,6 +17,7 @@ class Steps(ReportPart, frozen=True, kw_only=True):
     """Measured steps; `begun` counts all that the loop began, `unknown_why` is why its data wait is null.
 
     `loop_seconds`: from the first step's beginning to the last known end, with all that is no measured step.
+    `drift_pct`: by how much the second half of the steps is longer than the first; `ci95`: 95 % intervals.
     """
 
     count: int
@@ -24,6 +25,9 @@ class Steps(ReportPart, frozen=True, kw_only=True):
     unknown_why: str | None
     excluded: Excluded
     mean_ms: float | None
+    mean_ci95_ms: list[float] | None
+    drift_pct: float | None
+    drift_ci95_pct: list[float] | None
     p50_ms: float | None
     p95_ms: float | None
     per_second: float | None
@@ -79,6 +83,7 @@ class DataWait(ReportPart, frozen=True, kw_only=True):
     exposed_source: str | None
     exposed_steps: int | None
     raw_wait_fraction: float | None
+    raw_wait_fraction_ci95: list[float] | None
     stall_fraction: float | None
     verdict: str | None
     causes_ms: dict[str, float]

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from iotrace.analysis.results import Fix, RankReport, Recommendation
+from msgspec.structs import replace
+
+from iotrace.analysis.results import Fix, RankReport, Recommendation, Trust
+from iotrace.analysis.verdict.trust import BAD
 
 
-def fixes_of(recommendations: Sequence[Recommendation], ranks: Sequence[RankReport]) -> list[Fix]:
-    """Make one fix of each recommendation, in their order."""
+def fixes_of(
+    recommendations: Sequence[Recommendation], ranks: Sequence[RankReport], trust: Trust
+) -> list[Fix]:
+    """Make one fix of each recommendation, in their order; no gain is told where the figures are not good."""
     by_number = {rank.rank: rank for rank in ranks}
-    return [_fix(item, by_number.get(item.rank if item.rank is not None else -1)) for item in recommendations]
+    fixes = [
+        _fix(item, by_number.get(item.rank if item.rank is not None else -1)) for item in recommendations
+    ]
+    if trust.level == BAD:
+        return [replace(fix, gain_ms_per_step=None, speedup=None) for fix in fixes]
+    return fixes
 
 
 def _fix(item: Recommendation, rank: RankReport | None) -> Fix:

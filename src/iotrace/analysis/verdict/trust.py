@@ -1,30 +1,239 @@
-"""How far the figures of a report can be relied on, and what that rests on."""
+"""How far the figures of a report can be relied on, and what that rests on (docs/definitions.md, trust)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
-from iotrace.analysis.results import RankReport, SessionInfo, Trust
+from iotrace.analysis.bootstrap import FEWEST
+from iotrace.analysis.results import ClockInfo, HostUse, RankReport, SessionInfo, Trust
+from iotrace.session.manifest import NotCaptured
+from iotrace.units import counted, milliseconds, percent
 
-FEW_STEPS = 20
-NOTICEABLE_PERCENT = 2.0  # of a step, spent on tracing
+OK, CAUTION, BAD = "ok", "caution", "bad"
+LEVELS = (OK, CAUTION, BAD)
+
+# Each bound is (caution, bad); definitions.md has the reason for each.
+_FEW_STEPS = 20
+_OTHERS = (0.05, 0.20)  # of the CPUs, where none is free
+_OTHERS_BESIDE = 0.25  # of the CPUs, where some are free
+_BUSY, _SATURATED = 0.9, 0.2  # no CPU is free
+_STOLEN = (0.05, 0.20)
+_HELD_BACK = 0.1  # of a quota's periods, and of a device's polls
+_UNEXPLAINED = (0.2, 0.5)  # of the wait
+_TRACING_PERCENT = (2.0, 10.0)
+_SPREAD = (0.1, 0.5)  # half of the interval, of the mean
+_DRIFT_PERCENT = 10.0
+_VERDICT_BOUNDS = (0.05, 0.20)
+_COVERAGE = 0.9
+_CODE_AND_PIPES_BYTES = 10 << 20
+_CLOCK_BOUND = 0.05  # of a step
+_USUAL_THROTTLE = "power cap"  # how a device works under full load
 
 
-def trust_of(session: SessionInfo, ranks: Sequence[RankReport]) -> Trust:
-    """Judge the figures of `ranks`."""
-    measured = min((rank.steps.count for rank in ranks), default=0)
+class _Doubt(NamedTuple):
+    level: str
+    text: str
+
+
+def trust_of(
+    session: SessionInfo,
+    ranks: Sequence[RankReport],
+    clocks: Sequence[ClockInfo] = (),
+    losses: Sequence[NotCaptured] = (),
+) -> Trust:
+    """Judge the figures of `ranks`, the worst of them for each kind of doubt."""
+    doubts = [doubt for check in _CHECKS if (doubt := _worst(check, ranks)) is not None]
+    doubts += [*_of_run(session, losses), *_of_clocks(clocks, ranks)]
+    return _judged(doubts, _facts(ranks))
+
+
+def trust_of_traces(ranks: Sequence[RankReport], recorded: Sequence[str], complete: bool) -> Trust:
+    """Judge figures of bare traces of torch.profiler; `recorded`: what else than times each has."""
+    count = min((rank.steps.count for rank in ranks), default=0)
+    missing = [what for what in ("shapes", "stacks") if what not in recorded]
+    reasons = [counted(count, "step") if count else "no steps: the whole trace is one"]
+    reasons += [f"no {' or '.join(missing)} recorded"] if missing else []
+    reasons += [] if complete else ["part of a trace was lost"]
+    # A profiled step is slower than others, and nothing says by how much.
+    return Trust(level=CAUTION, reasons=[*reasons, "no file is known"])
+
+
+def _judged(doubts: Sequence[_Doubt], facts: list[str]) -> Trust:
+    if not doubts:
+        return Trust(level=OK, reasons=facts)
+    doubts = sorted(doubts, key=lambda doubt: -LEVELS.index(doubt.level))
+    return Trust(level=doubts[0].level, reasons=[doubt.text for doubt in doubts])
+
+
+def _worst(check: Callable[[RankReport], Iterator[_Doubt]], ranks: Sequence[RankReport]) -> _Doubt | None:
+    """Find the worst doubt of one kind; of several ranks its rank is named where not all have the same."""
+    found = [(doubt, rank.rank) for rank in ranks for doubt in check(rank)]
+    if not found:
+        return None
+    doubt, rank = max(found, key=lambda pair: LEVELS.index(pair[0].level))
+    alike = sum(other.text == doubt.text for other, _ in found) == len(ranks)
+    return doubt if alike else doubt._replace(text=f"rank {rank}: {doubt.text}")
+
+
+def _level(value: float, bounds: tuple[float, float]) -> str:
+    return BAD if value >= bounds[1] else CAUTION if value >= bounds[0] else OK
+
+
+def _doubt(value: float | None, bounds: tuple[float, float], text: str) -> Iterator[_Doubt]:
+    level = OK if value is None else _level(value, bounds)
+    if level != OK:
+        yield _Doubt(level, text)
+
+
+def _of_steps(rank: RankReport) -> Iterator[_Doubt]:
+    count = rank.steps.count
+    if count < _FEW_STEPS:
+        text = f"{counted(count, 'step')} measured" if count else "no step was measured"
+        yield _Doubt(BAD if count < FEWEST else CAUTION, text)
+
+
+def _of_others(rank: RankReport) -> Iterator[_Doubt]:
+    host = rank.system.host
+    others = host.others_cpu_fraction if host is not None else None
+    if host is None or others is None:
+        if rank.steps.count:
+            yield _Doubt(CAUTION, "not known: whether other programs were busy")
+        return
+    bounds = (_OTHERS_BESIDE, 2.0) if free_cpus(host) else _OTHERS
+    yield from _doubt(others, bounds, f"other programs used {percent(others)} of the CPUs")
+
+
+def free_cpus(host: HostUse) -> bool:
+    """Whether there was a CPU that neither the job nor anything else kept busy."""
+    busy, saturated = host.cpu_busy_fraction, host.cpu_saturated_fraction
+    return busy is not None and busy < _BUSY and (saturated or 0.0) < _SATURATED
+
+
+def disturbed(host: HostUse | None) -> bool:
+    """Whether other programs or machines took so many of the CPUs that times are no longer the job's own."""
+    if host is None:
+        return False
+    others = host.others_cpu_fraction or 0.0
+    return (not free_cpus(host) and others >= _OTHERS[1]) or (host.cpu_stolen_fraction or 0.0) >= _STOLEN[1]
+
+
+def _of_stolen(rank: RankReport) -> Iterator[_Doubt]:
+    stolen = rank.system.host.cpu_stolen_fraction if rank.system.host is not None else None
+    yield from _doubt(stolen, _STOLEN, f"the hypervisor took {percent(stolen or 0.0)} of the CPUs' time")
+
+
+def _of_throttling(rank: RankReport) -> Iterator[_Doubt]:
+    host = rank.system.host
+    held = host.cpu_throttled_fraction if host is not None else None
+    if held is not None and held >= _HELD_BACK:
+        yield _Doubt(CAUTION, f"the CPU quota held the job back in {percent(held)} of its periods")
+    for gpu in rank.system.gpus:
+        reasons = {why: share for why, share in gpu.throttle_reasons.items() if why != _USUAL_THROTTLE}
+        why = max(reasons, key=lambda name: reasons[name], default="")
+        if why and reasons[why] >= _HELD_BACK:
+            yield _Doubt(
+                CAUTION, f"GPU {gpu.index} was slowed down {percent(reasons[why])} of the time ({why})"
+            )
+
+
+def _of_wait(rank: RankReport) -> Iterator[_Doubt]:
+    wait, interval = rank.data_wait, rank.data_wait.raw_wait_fraction_ci95
+    if wait.raw_wait_fraction is None or not wait.raw_ms:
+        if rank.steps.count and wait.raw_wait_fraction is None:
+            yield _Doubt(CAUTION, "the data wait was not seen")
+        return
+    if wait.raw_wait_fraction >= _VERDICT_BOUNDS[0]:
+        unknown = wait.causes_ms.get("unknown", 0.0) / wait.raw_ms
+        yield from _doubt(unknown, _UNEXPLAINED, f"{percent(unknown)} of the wait is not explained")
+    if interval is not None and any(interval[0] < bound < interval[1] for bound in _VERDICT_BOUNDS):
+        low, high = interval
+        yield _Doubt(CAUTION, f"the wait is {100 * low:.0f} to {percent(high)} of a step (95 %)")
+
+
+def _of_tracing(rank: RankReport) -> Iterator[_Doubt]:
+    cost = rank.overhead.estimated_pct_of_step if rank.overhead is not None else None
+    if rank.overhead is None or cost is None:
+        if rank.steps.count:
+            yield _Doubt(CAUTION, "not known: what tracing cost")
+        return
+    caution, bad = _TRACING_PERCENT
+    if cost >= caution:
+        # An upper bound raises a doubt; only what tracing took at least makes figures bad.
+        level = BAD if (rank.overhead.least_pct_of_step or 0.0) >= bad else CAUTION
+        yield _Doubt(level, f"tracing took up to {cost:.0f} % of a step")
+
+
+def _of_coverage(rank: RankReport) -> Iterator[_Doubt]:
+    io = rank.io
+    if io is None or io.coverage is None or io.unseen_because is None or io.coverage >= _COVERAGE:
+        return
+    missed = (1 - io.coverage) * sum(process.kernel_bytes or 0 for process in io.processes)
+    if missed >= _CODE_AND_PIPES_BYTES:
+        yield _Doubt(CAUTION, f"{percent(1 - io.coverage)} of the bytes read were not traced")
+
+
+def _of_spread(rank: RankReport) -> Iterator[_Doubt]:
+    steps = rank.steps
+    if steps.mean_ms and steps.mean_ci95_ms is not None and steps.count >= FEWEST:
+        low, high = steps.mean_ci95_ms
+        half = (high - low) / 2 / steps.mean_ms
+        text = f"steps vary: {milliseconds(steps.mean_ms)} +- {percent(half)}"
+        if steps.p50_ms and steps.p95_ms:
+            text += f", p95 {steps.p95_ms / steps.p50_ms:.1f}x the median"
+        yield from _doubt(half, _SPREAD, text)
+
+
+def _of_drift(rank: RankReport) -> Iterator[_Doubt]:
+    drift, interval = rank.steps.drift_pct, rank.steps.drift_ci95_pct
+    if drift is None or interval is None or abs(drift) < _DRIFT_PERCENT or interval[0] <= 0 <= interval[1]:
+        return
+    grew = "longer" if drift > 0 else "shorter"
+    yield _Doubt(CAUTION, f"later steps are {abs(drift):.0f} % {grew} than earlier ones")
+
+
+# The order in which reasons of one level are told.
+_CHECKS = (
+    _of_steps,
+    _of_others,
+    _of_stolen,
+    _of_throttling,
+    _of_wait,
+    _of_tracing,
+    _of_spread,
+    _of_drift,
+    _of_coverage,
+)
+
+
+def _of_run(session: SessionInfo, losses: Sequence[NotCaptured]) -> Iterator[_Doubt]:
+    if losses:
+        more = f", and {len(losses) - 1} more" if len(losses) > 1 else ""
+        yield _Doubt(CAUTION, f"lost: {losses[0].what}{more}")
+    elif not session.ended:
+        yield _Doubt(CAUTION, "the end of the run was not seen")
+    elif not session.complete:
+        yield _Doubt(CAUTION, "part of the data was lost")
+
+
+def _of_clocks(clocks: Sequence[ClockInfo], ranks: Sequence[RankReport]) -> Iterator[_Doubt]:
+    hosts = {clock.host for clock in clocks}
+    if len(hosts) > 1 and any(clock.bound_ns is None for clock in clocks):
+        yield _Doubt(CAUTION, f"the clocks of {len(hosts)} hosts were not compared")
+    bound_ms = max((clock.bound_ns or 0 for clock in clocks), default=0) / 1e6
+    step_ms = min((rank.steps.mean_ms for rank in ranks if rank.steps.mean_ms), default=None)
+    if step_ms is not None and bound_ms >= _CLOCK_BOUND * step_ms:
+        yield _Doubt(CAUTION, f"times of POSIX calls are known to +- {milliseconds(bound_ms)}")
+    set_ns = max((abs(item.by_ns) for clock in clocks for item in clock.set), default=0)
+    if set_ns:
+        yield _Doubt(CAUTION, f"a clock was set by {milliseconds(set_ns / 1e6)} during the run (undone)")
+
+
+def _facts(ranks: Sequence[RankReport]) -> list[str]:
+    facts = [counted(min(rank.steps.count for rank in ranks), "step")]
     costs = [rank.overhead.estimated_pct_of_step for rank in ranks if rank.overhead is not None]
-    known = [cost for cost in costs if cost is not None]
-    doubts = []
-    if measured < FEW_STEPS:
-        doubts.append(f"{measured} steps measured")
-    if known and max(known) >= NOTICEABLE_PERCENT:
-        doubts.append(f"tracing <= {max(known):.0f} % of a step")
-    if not session.complete:
-        doubts.append("part of the data was lost")
-    if doubts:
-        return Trust(level="caution", reasons=doubts)
-    facts = [f"{measured} steps"]
-    if known:
+    if known := [cost for cost in costs if cost is not None]:
         facts.append(f"tracing <= {max(max(known), 0.1):.1f} %")
-    return Trust(level="ok", reasons=facts)
+    hosts = [rank.system.host for rank in ranks if rank.system.host is not None]
+    free = all(map(free_cpus, hosts))
+    return [*facts, "the machine had free cores" if free else "no other program was busy"]

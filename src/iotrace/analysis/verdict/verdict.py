@@ -94,7 +94,7 @@ def verdict_of(
         cause=found.cause,
         rank=rank,
         until=None,
-        fixes=[_NAME_IT] if found.kind == "wait-unknown" else fixes_of(own, ranks),
+        fixes=[_NAME_IT] if found.kind == "wait-unknown" else fixes_of(own, ranks, trust),
         trust=trust,
     )
     return _failed(session, ranks, verdict, found) if session.exit_code else verdict

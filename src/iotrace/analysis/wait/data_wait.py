@@ -6,7 +6,9 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 
+from iotrace.analysis.bootstrap import interval_of, resampled_means
 from iotrace.analysis.device.compute import exposed_by_kernels
 from iotrace.analysis.loop.deliveries import Step
 from iotrace.analysis.loop.loaders import delay_ms, production_ms
@@ -40,6 +42,7 @@ def data_wait(analysis: RankAnalysis, system: System) -> DataWait:
         exposed_source=exposed.source,
         exposed_steps=exposed.steps,
         raw_wait_fraction=raw_ns / total_ns,
+        raw_wait_fraction_ci95=_fraction_ci95(kept),
         stall_fraction=exposed.fraction,
         verdict=verdict(raw_ns / total_ns),
         causes_ms={cause: sum(item.causes[cause] for item in waits) / len(kept) / 1e6 for cause in CAUSES},
@@ -49,6 +52,14 @@ def data_wait(analysis: RankAnalysis, system: System) -> DataWait:
         files=file_costs(waits, len(kept)),
         worst_batches=_worst(waits),
     )
+
+
+def _fraction_ci95(kept: list[Step]) -> list[float] | None:
+    """Return the 95 % interval of the raw wait fraction: waits and lengths of steps are drawn together."""
+    means = resampled_means(np.array([(step.wait_ns, step.duration_ns) for step in kept], dtype=np.float64))
+    if means is None or means[:, 1].min() <= 0:
+        return None
+    return list(interval_of(np.clip(means[:, 0] / means[:, 1], 0.0, 1.0)))
 
 
 def _by_loader(waits: list[Explained], steps: int) -> list[LoaderWait]:

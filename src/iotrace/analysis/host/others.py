@@ -1,0 +1,93 @@
+"""CPU time on a rank's host that the job did not use: other programs', and what the hypervisor gave away."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from iotrace.analysis.host.measured import LONG_NS, MeasuredTime, lifelong
+from iotrace.sources.processes import Process
+from iotrace.sources.records import Tick
+from iotrace.sources.session import Session
+from iotrace.sources.telemetry import Floats, SampledProcess, Series, Telemetry
+
+
+def others_and_stolen(
+    session: Session, main: Process, telemetry: Telemetry, time: MeasuredTime
+) -> tuple[float | None, float | None]:
+    """Return the shares of the CPUs that other programs used, and that other virtual machines did.
+
+    Each second's busy time is compared with what the job's processes used in it. The first is None where the
+    training process was not sampled: nobody knows then which of the busy time is its own.
+    """
+    host = telemetry.host
+    if not host.cpus or len(host.time_ns) < 2:
+        return None, None
+    busy = host.busy.mean(axis=1)
+    stolen = np.full(len(busy), np.nan)
+    share = host.figures.get("stolen_share")
+    if share is not None:
+        stolen[np.searchsorted(host.time_ns, share.time_ns)] = share.value
+        stolen *= busy
+    stolen_fraction = _mean(time, telemetry, stolen)
+    sampled = telemetry.process_of(main)
+    if sampled is None or not len(sampled.samples):
+        return None, stolen_fraction
+    capacity_ns = np.diff(host.time_ns, prepend=host.time_ns[0] - 1) * float(len(host.cpus))
+    job = np.diff(_job_cpu_ns(session, telemetry), prepend=0.0) / capacity_ns
+    others = _mean(time, telemetry, busy - np.nan_to_num(stolen) - job)
+    # An account of 10 ms ticks may put a tick into the wrong second.
+    return None if others is None else max(0.0, others), stolen_fraction
+
+
+def _mean(time: MeasuredTime, telemetry: Telemetry, shares: Floats) -> float | None:
+    known = ~np.isnan(shares)
+    return time.mean(Series(telemetry.host.time_ns[known], shares[known]), LONG_NS) if known.any() else None
+
+
+def _job_cpu_ns(session: Session, telemetry: Telemetry) -> Floats:
+    """Return how much CPU time the job's processes, and the sampler, had used at each time of the host's."""
+    times = telemetry.host.time_ns
+    total = np.zeros(len(times))
+    own = telemetry.host.figures.get("sampler_cpu_ns")
+    accounts = [] if own is None else [own]
+    agents: dict[int, list[Series]] = {}
+    for process in session.processes:
+        if process.identity.node != telemetry.sampler.node:
+            continue
+        ticks = _ticks(process)
+        sampled = telemetry.process_of(process)
+        if sampled is not None:
+            agents.setdefault(id(sampled), []).extend(ticks)
+        else:  # it ended before it was found
+            accounts += ticks
+    for sampled in telemetry.processes:
+        series = sampled.series("cpu_ns")
+        # The agent's last account is later than the last sample, where the process ended by itself.
+        known = [*agents.get(id(sampled), []), *([] if series is None else [series])]
+        if known:
+            accounts.append(_whole_life(sampled, known, telemetry.last_ns))
+    for account in accounts:
+        total += np.interp(times.astype(np.float64), account.time_ns.astype(np.float64), account.value)
+    return total
+
+
+def _ticks(process: Process) -> list[Series]:
+    """Return the agent's account of the process, from its start on; none where it left none."""
+    records = process.of_type(Tick)
+    if not records:
+        return []
+    times = (
+        process.clock.to_session_ns(records[0].clock[0]),
+        *(process.clock.to_session_ns(record.clock[0]) for record in records),
+    )
+    values = [0.0, *(float(record.cpu_ns) for record in records)]
+    return [Series(np.array([min(process.began_ns, times[0]), *times[1:]]), np.array(values))]
+
+
+def _whole_life(sampled: SampledProcess, known: list[Series], last_ns: int) -> Series:
+    """Join accounts of one process: it had used nothing before its start, and no more after the last one."""
+    times = np.concatenate([series.time_ns for series in known])
+    values = np.concatenate([series.value for series in known])
+    order = np.argsort(times, kind="stable")
+    joined = Series(times[order], np.maximum.accumulate(values[order]))
+    return lifelong(joined, sampled.start_ns, last_ns)
