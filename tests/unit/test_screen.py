@@ -73,6 +73,7 @@ def rank(number: int = 0, **known: Any) -> RankReport:
 
 VERDICT = Verdict(
     text="INPUT-BOUND 44 % of each step waits for data (59.5 of 134.4 ms)",
+    banner="INPUT-BOUND",
     kind="input-bound",
     why="data/case_02.h5 is slow to decode: 91 % of the wait",
     file="data/case_02.h5",
@@ -156,7 +157,7 @@ def late() -> Imbalance:
 
 
 def test_the_rank_that_is_late_stands_first_of_its_table() -> None:
-    verdict = replace(VERDICT, kind="rank-late", text="RANK LATE rank 1 is late", rank=1)
+    verdict = replace(VERDICT, kind="rank-late", banner="RANK LATE", text="RANK LATE rank 1 is late", rank=1)
     found = report(rank(), rank(1), rank(2, incarnation=2), imbalance=late(), verdict=verdict)
     shown = screen(found)
     heading = next(number for number, row in enumerate(shown) if row.split()[:2] == ["rank", "host"])
@@ -184,7 +185,12 @@ def test_what_is_unknown_is_not_shown_as_a_figure() -> None:
     steps = unknown(Steps, count=0, excluded=NONE)
     wait = unknown(DataWait, causes_ms={}, by_loader=[], files=[], worst_batches=[])
     verdict = replace(
-        VERDICT, kind="wait-unknown", text="WAIT UNKNOWN no step was measured", fixes=[], why=None
+        VERDICT,
+        kind="wait-unknown",
+        banner="WAIT UNKNOWN",
+        text="WAIT UNKNOWN no step was measured",
+        fixes=[],
+        why=None,
     )
     bare = rank(
         startup=None, steps=steps, data_wait=wait, loaders=[], system=unknown(System, gpus=[], processes=[])

@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.text import Text
 
 from iotrace.analysis.results import Fix, RankReport, Report
-from iotrace.analysis.verdict.verdict import BANNERS
 from iotrace.report.layout import facts, line, two_columns
 from iotrace.report.screen_ranks import print_ranks
 from iotrace.units import counted, milliseconds, size
@@ -19,6 +18,7 @@ from iotrace.units import counted, milliseconds, size
 WIDTH = 6  # of a label
 _MOST_FIXES = 3
 _MOST_CAUSES = 5
+_MOST_GROUPS = 2
 _WORTH_NAMING = 0.01  # of the wait
 _LEAST_MS = 0.05  # what is shown as 0.0
 _WORTH_A_FACTOR = 1.05  # a speedup below is told in ms
@@ -38,11 +38,13 @@ _TRUST_STYLES = {"ok": "green", "caution": "yellow", "bad": "bold red"}
 def print_screen(report: Report, console: Console) -> None:
     """Print the verdict over the job, then the figures of the rank that it is about, or of all ranks."""
     found = report.verdict
-    banner = BANNERS[found.kind]
+    banner = found.banner
     style = _STYLES.get(found.kind, "bold")
     line(console, "", Text.assemble((banner, style), "   ", found.text.removeprefix(banner).lstrip()), 0)
     if found.why:
         line(console, "Why", found.why, WIDTH)
+    if found.until:
+        line(console, "Until", f"then: {found.until}", WIDTH)
     _print_fixes(found.fixes, console)
     level, reasons = found.trust.level, ", ".join(found.trust.reasons)
     line(console, "Trust", Text.assemble((level, _TRUST_STYLES.get(level, "")), f": {reasons}"), WIDTH)
@@ -135,22 +137,20 @@ def _print_causes(rank: RankReport, console: Console) -> None:
 
 
 def _print_files(rank: RankReport, console: Console) -> None:
-    """The file that costs the wait most; what else was read."""
-    wait = rank.data_wait
-    read = [file for file in rank.io.files if file.reads or file.maps] if rank.io is not None else []
+    """The files, summed up, that cost the wait most; what else was read."""
+    worth_ms = max(_LEAST_MS, _WORTH_NAMING * (rank.data_wait.raw_ms or 0.0))
+    shown = [group for group in rank.file_groups if (group.ms or 0.0) >= worth_ms][:_MOST_GROUPS]
     parts = []
-    costly = wait.files[0] if wait.files else None
-    if costly is not None and wait.raw_ms and costly.ms >= max(_LEAST_MS, _WORTH_NAMING * wait.raw_ms):
-        parts.append(
-            f"{costly.path} {milliseconds(costly.ms)} a step (decode {costly.decode_ms:.1f}, "
-            f"read {costly.read_ms:.1f})"
-        )
-        read = [file for file in read if file.path != costly.path]
-    if read:
-        known = [file.read_bytes for file in read if file.read_bytes is not None]
-        least = "" if len(known) == len(read) else "≥ "
-        others = counted(len(read), "other" if parts else "file")
-        parts.append(f"{others} {least}{size(sum(known))}")
+    for group in shown:
+        files = f" ({group.members} files)" if group.members is not None else ""
+        of = f"decode {group.decode_ms or 0.0:.1f}, read {group.read_ms or 0.0:.1f}"
+        parts.append(f"{group.path}{files} {milliseconds(group.ms or 0.0)} a step ({of})")
+    rest = [group for group in rank.file_groups if group not in shown and group.reads]
+    if rest:
+        known = [group.read_bytes for group in rest if group.read_bytes is not None]
+        least = "" if len(known) == len(rest) else "≥ "
+        count = sum(group.members or 1 for group in rest)
+        parts.append(f"{counted(count, 'other' if parts else 'file')} {least}{size(sum(known))}")
     if parts:
         facts(console, "Files", parts, WIDTH)
 

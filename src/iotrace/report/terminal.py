@@ -9,7 +9,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from iotrace.analysis.results import DataWait, LoaderResult, Overhead, RankReport, RegionResult, Report
+from iotrace.analysis.results import (
+    DataWait,
+    Failure,
+    LoaderResult,
+    Overhead,
+    RankReport,
+    RegionResult,
+    Report,
+)
 from iotrace.report.layout import LABEL_WIDTH, command, figures_table, line, print_table
 from iotrace.report.screen import print_next, print_screen
 from iotrace.report.terminal_compute import print_compute, print_imbalance
@@ -47,6 +55,8 @@ def _print_details(report: Report, console: Console) -> None:
     else:
         traces = "trace" if len(report.ranks) == 1 else f"{len(report.ranks)} traces in"
         line(console, "traces", f"torch.profiler's {traces} {session.path}")
+    for failure in session.failures:
+        _print_failure(failure, console)
     clocks = {
         (clock.host or "", item.by_ns, item.at_ns): None for clock in report.clocks for item in clock.set
     }
@@ -66,6 +76,17 @@ def _print_details(report: Report, console: Console) -> None:
     for missing in report.not_captured:
         remedy = f" → {missing.remedy}" if missing.remedy else ""
         line(console, "not captured", f"{missing.what}: {missing.why}{remedy}")
+
+
+def _print_failure(failure: Failure, console: Console) -> None:
+    who = failure.role or "process"
+    if failure.worker is not None:
+        who = f"worker {failure.worker}"
+    where = f" at {failure.at}" if failure.at else ""
+    pid = f" (pid {failure.process})" if failure.process is not None else ""
+    line(console, "failure", f"{who}{pid}: {failure.type}{where}: {failure.message}")
+    for row in failure.stack.splitlines():
+        console.print(Text(f"  {row.rstrip()}", style="dim"), soft_wrap=True)
 
 
 def _print_rank(rank: RankReport, console: Console, several: bool) -> None:

@@ -24,12 +24,13 @@ class Trust(ReportPart, frozen=True, kw_only=True):
 
 
 class Verdict(ReportPart, frozen=True, kw_only=True):
-    """What holds for the whole job; `rank` is the one that it is about, `text` begins with the banner.
+    """What holds for the whole job; `rank` is the one that it is about, `text` begins with its `banner`.
 
     `until` is what held until the job failed; None where it did not.
     """
 
     text: str
+    banner: str
     kind: str = msgspec.field(name="class")
     why: str | None
     file: str | None

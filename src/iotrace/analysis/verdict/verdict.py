@@ -88,6 +88,7 @@ def verdict_of(
     own = [item for item in recommendations if rank is None or item.rank == rank]
     verdict = Verdict(
         text=f"{BANNERS[found.kind]} {found.text}",
+        banner=BANNERS[found.kind],
         kind=found.kind,
         why=found.why,
         file=found.file,
@@ -102,10 +103,11 @@ def verdict_of(
 
 def _failed(session: SessionInfo, ranks: Sequence[RankReport], until: Verdict, found: Finding) -> Verdict:
     """Say that the run failed; what it would have said otherwise held until then."""
-    cause = failed.cause_of(session)
+    cause, banner = failed.cause_of(session), failed.banner_of(session)
     return replace(
         until,
-        text=f"{failed.banner_of(session)} {failed.what_failed(session, ranks)}",
+        text=f"{banner} {failed.what_failed(session, ranks)}",
+        banner=banner,
         kind="failed",
         why=failed.why_failed(session),
         file=None if cause is None else cause.file,
