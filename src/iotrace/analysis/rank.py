@@ -61,9 +61,12 @@ class RankAnalysis(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def measured(self) -> tuple[list[Step], Excluded]:
         """The measured steps, those that figures are made of; how many steps are left out, and why."""
+        return self._measured_of(self.loop.steps)
+
+    def _measured_of(self, steps: list[Step]) -> tuple[list[Step], Excluded]:
         main = self.rank.main
         workers = self.source.description.workers if self.source else 0
-        return measured(self.loop.steps, workers, profiled_intervals(main), program_intervals(main))
+        return measured(steps, workers, profiled_intervals(main), program_intervals(main))
 
     @property
     def kept(self) -> list[Step]:

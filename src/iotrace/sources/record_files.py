@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import reduce
+from functools import cache, reduce
 from operator import or_
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,22 +16,34 @@ Record = TypeVar("Record", bound=msgspec.Struct)
 
 def read_records(path: Path, kind: type[Record], problems: list[str]) -> list[Record]:
     """The lines of `path`, each a tagged subclass of `kind`; what is lost is added to `problems`."""
-    whole, newline, rest = _content(path).rpartition(b"\n")
+    whole, _, rest = _content(path).rpartition(b"\n")
     if rest:
         problems.append(f"{path.name} was cut in its last line")
-    decoder: Any = msgspec.json.Decoder(reduce(or_, kind.__subclasses__()))
+    found, lost = decode_lines(whole, kind)
+    if lost:
+        problems.append(f"{lost} unreadable lines in {path.name}")
+    return found
+
+
+def decode_lines(lines: bytes, kind: type[Record]) -> tuple[list[Record], int]:
+    """Decode whole `lines`, each a tagged subclass of `kind`; count those that cannot be read."""
+    decoder = _decoder(kind)
     try:
-        found: list[Record] = decoder.decode_lines(whole + newline)
-        return found
+        found: list[Record] = decoder.decode_lines(lines)
+        return found, 0
     except (msgspec.DecodeError, UnicodeDecodeError):
         found, lost = [], 0
-    for line in whole.split(b"\n"):
+    for line in lines.split(b"\n"):
         try:
             found.append(decoder.decode(line))
         except (msgspec.DecodeError, UnicodeDecodeError):
             lost += bool(line)
-    problems.append(f"{lost} unreadable lines in {path.name}")
-    return found
+    return found, lost
+
+
+@cache
+def _decoder(kind: type[msgspec.Struct]) -> Any:
+    return msgspec.json.Decoder(reduce(or_, kind.__subclasses__()))
 
 
 def read_rows(path: Path, dtype: np.dtype[Any], what: str, problems: list[str]) -> npt.NDArray[Any]:

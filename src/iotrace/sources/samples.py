@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from iotrace.session import names
 from iotrace.sources.clocks.anchors import AnchorSource
@@ -118,11 +119,15 @@ class SamplerEnd(SidecarRecord, tag="end"):
 
 
 class Sidecar(msgspec.Struct, frozen=True):
-    """The records of one sidecar, by type; `damage` says what was lost of them."""
+    """The records of one sidecar, by type; `damage` says what was lost of them.
+
+    `samples` are its samples as they lie in the file, in monotonic time; None: all of its file.
+    """
 
     directory: Path
     records: dict[type, list[Any]]
     damage: list[str]
+    samples: npt.NDArray[Any] | None = None
 
     @property
     def sampler(self) -> SamplerRecord:

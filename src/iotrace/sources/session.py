@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import cached_property
 from pathlib import Path
 
@@ -200,14 +200,9 @@ def open_session(path: Path, progress: Callable[[str], None] = lambda _: None) -
     calls = read_posix(*posix, own_logs=_own_logs(processes), clocks=clocks)
     paths = Paths(path, found[0].manifest.cwd, {*calls.files, *read_path_files(processes)})
     prefixes = {prefix for process in processes for prefix in process.identity.prefixes}
-    session_prefix = str(path.resolve())
+    session_prefix = f"{path.resolve()}/"
     is_data = np.array(
-        [
-            not is_code(paths.absolute(file), prefixes)
-            and not paths.absolute(file).startswith(session_prefix + "/")
-            for file in calls.files
-        ],
-        dtype=np.bool_,
+        [is_data_file(file, paths, prefixes, session_prefix) for file in calls.files], dtype=np.bool_
     )
     data_calls = calls.where(is_data[calls.file]) if len(calls) else calls
     progress("reading the telemetry")
@@ -219,6 +214,12 @@ def open_session(path: Path, progress: Callable[[str], None] = lambda _: None) -
         if sampled is not None:
             add_stolen_time(process, sampled.host)
     return session
+
+
+def is_data_file(file: str, paths: Paths, prefixes: Collection[str], session_prefix: str) -> bool:
+    """Tell whether a spelled name is no code, as what lies below `prefixes`, and not part of the session."""
+    absolute = paths.absolute(file)
+    return not is_code(absolute, prefixes) and not absolute.startswith(session_prefix)
 
 
 def _own_logs(processes: list[Process]) -> OwnLogs:

@@ -142,7 +142,11 @@ def _read(sidecar: Sidecar, clock: Clock) -> Telemetry:
         damage.append("could not write all it sampled")
     damage += _failure(directory / names.LOG)
     systems = records[SystemRecord]
-    samples = _samples(directory / names.SAMPLES, clock, damage)
+    samples = sidecar.samples
+    if samples is None:
+        samples = read_rows(directory / names.SAMPLES, SAMPLE_DTYPE, "sample", damage)
+    samples["time_ns"] = clock.times_to_session_ns(samples["time_ns"])
+    samples = samples[np.argsort(samples["process"], kind="stable")]  # in order of time within each
     switches = _switches(systems, clock)
     times = [clock.to_session_ns(record.clock[0]) for record in (sampler, *systems)]
     return Telemetry(
@@ -171,13 +175,6 @@ def _text(path: Path) -> str:
         return path.read_text(errors="replace")
     except OSError:
         return ""
-
-
-def _samples(path: Path, clock: Clock, damage: list[str]) -> npt.NDArray[Any]:
-    """The samples by process, in order of time within each."""
-    samples = read_rows(path, SAMPLE_DTYPE, "sample", damage)
-    samples["time_ns"] = clock.times_to_session_ns(samples["time_ns"])
-    return samples[np.argsort(samples["process"], kind="stable")]
 
 
 def _switches(records: list[SystemRecord], clock: Clock) -> dict[int, tuple[Series, Series]]:

@@ -83,7 +83,7 @@ def verdict_of(
     trust: Trust,
 ) -> Verdict:
     """Say what holds for the job: its failure, a rank that is late, else the rank that waits longest."""
-    found = _late(ranks, imbalance) or _of_worst(ranks)
+    found = _late(ranks, imbalance) or of_worst(ranks)
     rank = None if found.rank is None else found.rank.rank
     own = [item for item in recommendations if rank is None or item.rank == rank]
     verdict = Verdict(
@@ -150,7 +150,7 @@ def _late(ranks: Sequence[RankReport], imbalance: Imbalance | None) -> Finding |
     return Finding(kind="rank-late", text=text, rank=rank, **reason)
 
 
-def _of_worst(ranks: Sequence[RankReport]) -> Finding:
+def of_worst(ranks: Sequence[RankReport]) -> Finding:
     """Judge the job by the rank that waits for the largest share of its steps.
 
     A rank whose wait is unknown may wait longest: then only a wait of another that is long enough is told.

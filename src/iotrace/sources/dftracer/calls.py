@@ -60,14 +60,14 @@ class PosixCalls(msgspec.Struct, frozen=True):
 
     def where(self, keep: npt.NDArray[np.bool_]) -> PosixCalls:
         """The rows for which `keep` (one bool a row) holds."""
-        return replace(self, **{name: getattr(self, name)[keep] for name in _COLUMNS})
+        return replace(self, **{name: getattr(self, name)[keep] for name in COLUMNS})
 
     def by_process(self) -> dict[tuple[str, int], PosixCalls]:
         """Split the table by host and pid; each part is sorted by start, and a view of one copy."""
         hosts = np.array([self.nodes.index(node) for node in self.nodes] or [0], dtype=np.int64)[self.node]
         order = np.lexsort((self.pid, hosts))  # stable: the order of starts stays
         hosts, pids = hosts[order], self.pid[order]
-        whole = {name: getattr(self, name)[order] for name in _COLUMNS}
+        whole = {name: getattr(self, name)[order] for name in COLUMNS}
         first = np.flatnonzero((np.diff(hosts, prepend=-1) != 0) | (np.diff(pids, prepend=0) != 0))
         return {
             (self.nodes[int(hosts[begin])], int(pids[begin])): replace(
@@ -77,19 +77,19 @@ class PosixCalls(msgspec.Struct, frozen=True):
         }
 
 
-_COLUMNS = ("start_ns", "end_ns", "pid", "tid", "name", "file", "result", "offset", "count", "node")
+COLUMNS = ("start_ns", "end_ns", "pid", "tid", "name", "file", "result", "offset", "count", "node")
 
 
 def concatenate(parts: Sequence[PosixCalls]) -> PosixCalls:
     """The rows of tables that came from one, at least one, sorted by start."""
     columns: dict[str, Any] = {
-        name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS
+        name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS
     }
     order = np.argsort(columns["start_ns"], kind="stable")
     return replace(parts[0], **{name: column[order] for name, column in columns.items()})
 
 
-class _Index(dict[Any, int]):
+class Index(dict[Any, int]):
     """Numbers strings in the order in which they come."""
 
     def __missing__(self, key: Any) -> int:
@@ -117,7 +117,7 @@ def read_posix(*directories: Path, own_logs: OwnLogs = _NONE, clocks: Clocks | N
 
     Times are in ns with a resolution of 1 us; with `clocks` they are the session's, else CLOCK_REALTIME.
     """
-    table = _Table(own_logs.pids)
+    table = CallTable(own_logs.pids)
     problems: list[str] = []
     for path, since_ns in _files(directories, own_logs, problems):
         reader, losses = LineReader(), list[str]()
@@ -128,15 +128,15 @@ def read_posix(*directories: Path, own_logs: OwnLogs = _NONE, clocks: Clocks | N
     return table.calls(problems, clocks)
 
 
-class _Table:
+class CallTable:
     """Collects the calls of one log after another."""
 
-    def __init__(self, own_pids: frozenset[int]) -> None:
+    def __init__(self, own_pids: frozenset[int] = frozenset()) -> None:
         self._own_pids = own_pids
         self._tables: list[Times] = []
         self._count = 0
         self._logs: list[int] = []  # how many rows there are up to the end of each log
-        self._names, self._hashes, self._hosts = _Index(), _Index(), _Index()
+        self._names, self._hashes, self._hosts = Index(), Index(), Index()
         self._pool: dict[str, str] = {}
         self._pids: set[int] = set()
         self._numbers: dict[int, array[int]] = defaultdict(lambda: array("q"))  # of the log's events, by pid
@@ -195,11 +195,11 @@ class _Table:
 
     def calls(self, problems: list[str], clocks: Clocks | None) -> PosixCalls:
         """All calls, sorted by start."""
-        table = np.concatenate([np.empty((0, len(_COLUMNS)), np.int64), *self._tables])
+        table = np.concatenate([np.empty((0, len(COLUMNS)), np.int64), *self._tables])
         nodes = [self._pool.get(key, "") for key in self._hosts]
         unsure_ns = _steady(table, self._logs, nodes, clocks) if clocks is not None else 0
         table = table[np.argsort(table[:, 0], kind="stable")]
-        columns = {name: np.ascontiguousarray(table[:, index]) for index, name in enumerate(_COLUMNS)}
+        columns = {name: np.ascontiguousarray(table[:, index]) for index, name in enumerate(COLUMNS)}
         return PosixCalls(
             **columns,
             names=list(map(str, self._names)),
@@ -246,7 +246,7 @@ def _steady(table: Times, logs: Sequence[int], nodes: Sequence[str], clocks: Clo
     """Bring the times of the rows, in the order of their logs, to the session's; how far they may be off."""
     if all(clock.matches_realtime for clock in clocks.of_domain.values()):
         return 0
-    pid, tid, node = (_COLUMNS.index(name) for name in ("pid", "tid", "node"))
+    pid, tid, node = (COLUMNS.index(name) for name in ("pid", "tid", "node"))
     log = np.searchsorted(np.array(logs), np.arange(len(table)), side="right")
     keys = np.stack([log, table[:, node], table[:, pid], table[:, tid]], axis=1)
     _, thread = np.unique(keys, axis=0, return_inverse=True)

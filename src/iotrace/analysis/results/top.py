@@ -1,0 +1,88 @@
+"""What `iotrace top` shows at one moment. Names that a report has, too, mean what they mean there."""
+
+from __future__ import annotations
+
+from iotrace.analysis.results.base import ReportPart
+from iotrace.analysis.results.loop import DataWait, Steps
+
+SCHEMA_VERSION = 1
+
+
+class TopProcess(ReportPart, frozen=True, kw_only=True):
+    """A process of a rank now; `busy_fraction`: of the window's time a worker made batches."""
+
+    pid: int
+    role: str
+    cpu_pct: float | None
+    rss_bytes: int | None
+    read_bytes_per_s: float | None
+    storage_read_bytes_per_s: float | None
+    busy_fraction: float | None
+
+
+class TopGpu(ReportPart, frozen=True, kw_only=True):
+    """An accelerator that the rank uses, now."""
+
+    index: int
+    name: str
+    util_pct: float | None
+    memory_bytes: int | None
+    memory_total_bytes: int | None
+
+
+class TopRank(ReportPart, frozen=True, kw_only=True):
+    """A rank over its window: its newest measured steps of which everything is on disk.
+
+    `age_s` is how long ago the newest of them ended, `idle_s` how long ago the newest step of all did.
+    """
+
+    rank: int
+    incarnation: int
+    host: str | None
+    steps: Steps
+    seconds: float | None
+    age_s: float | None
+    idle_s: float | None
+    since: str | None
+    data_wait: DataWait
+    processes: list[TopProcess]
+    gpus: list[TopGpu]
+
+
+class TopHost(ReportPart, frozen=True, kw_only=True):
+    """A host of the job: its CPUs that the job may use, and its memory, now."""
+
+    host: str
+    cpu_busy_fraction: float | None
+    memory_available_bytes: int | None
+
+
+class TopVerdict(ReportPart, frozen=True, kw_only=True):
+    """What holds for the window of the rank that waits for the largest share of its steps."""
+
+    text: str
+    why: str | None
+    rank: int | None
+
+
+class Top(ReportPart, frozen=True, kw_only=True):
+    """One look at a session; `state`: ``awaiting``, ``running``, ``ended`` or ``lost`` (no end was written).
+
+    `awaited` says what is missing for figures, `news_s` how long ago anything was written. Causes and files
+    are those of the rank in `verdict`.
+    """
+
+    schema_version: int
+    time_s: float
+    path: str
+    argv: list[str]
+    state: str
+    exit_code: int | None
+    running_s: float | None
+    awaited: str | None
+    news_s: float | None
+    window_steps: int
+    verdict: TopVerdict | None
+    ranks: list[TopRank]
+    hosts: list[TopHost]
+    notes: list[str]

@@ -1,0 +1,133 @@
+"""``iotrace top``: what a run does while it runs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from iotrace.cli.interruption import ended_by_signals
+from iotrace.cli.numpy_import import import_numpy
+from iotrace.cli.parameters import PATH, json_option
+from iotrace.errors import SessionError
+
+if TYPE_CHECKING:
+    from iotrace.analysis.results.top import Top
+
+_Show = Callable[["Top"], None]
+# Of a core: where a look costs more, looks are made less often.
+_MOST_CPU = 0.05
+
+
+@click.command()
+@click.argument("session", metavar="[SESSION]", type=PATH, required=False)
+@click.option(
+    "-i",
+    "--interval",
+    metavar="S",
+    type=click.FloatRange(min=0.2, max=3600),
+    default=2.0,
+    show_default=True,
+    help="Refresh every S seconds.",
+)
+@click.option(
+    "-n",
+    "--count",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="End after N refreshes; default: when the run ends.",
+)
+@click.option(
+    "--steps",
+    metavar="N",
+    type=click.IntRange(min=1, max=1000),
+    default=50,
+    show_default=True,
+    help="Figures are over the last N steps, of at most 120 s.",
+)
+@json_option("one object a refresh, a line each,")
+def top(session: Path | None, interval: float, count: int | None, steps: int, as_json: bool) -> int:
+    """Show what a run waits for while it runs: steps, wait by cause, files, workers, memory.
+
+    SESSION is the directory that iotrace run writes; default: the newest one here. Nothing is written into
+    it, and the program is not touched. It ends when the run has ended, or by Ctrl-C.
+
+    Exit codes: 0 ended or interrupted, 1 SESSION cannot be read, 2 wrong usage.
+    """
+    import_numpy()
+    from iotrace.analysis.top import Watch
+    from iotrace.sources.live.session import LiveSession
+
+    watch = Watch(LiveSession(session or _newest()), steps)
+    try:
+        with ended_by_signals(), _screen(as_json) as show:
+            while True:
+                began, used = time.monotonic(), time.process_time()
+                found = watch.look()
+                show(found)
+                count = None if count is None else count - 1
+                if found.state in ("ended", "lost") or count == 0:
+                    return 0
+                rest = (time.process_time() - used) / _MOST_CPU
+                time.sleep(max(0.0, max(interval, rest) - (time.monotonic() - began)))
+    except KeyboardInterrupt:
+        return 0
+
+
+def _newest() -> Path:
+    from iotrace.sources.live.newest import newest_session
+
+    found = newest_session(Path())
+    if found is None:
+        raise SessionError("there is no session in this directory", "name one: iotrace top SESSION")
+    return found
+
+
+@contextmanager
+def _screen(as_json: bool) -> Iterator[_Show]:
+    """Yield what shows a look: lines of JSON, blocks of text, or on a terminal one screen that is redrawn."""
+    if as_json:
+        import msgspec
+
+        yield lambda found: _write(msgspec.json.encode(found).decode() + "\n")
+        return
+
+    from iotrace.report.layout import make_console
+    from iotrace.report.top import lines_of
+
+    console = make_console(stderr=False)
+
+    def text_of(found: Top, most: int | None = None) -> str:
+        with console.capture() as capture:
+            for line in lines_of(found, console)[:most]:
+                console.print(line, no_wrap=True, crop=False)
+        return capture.get()
+
+    if not console.is_terminal or console.is_dumb_terminal:
+        yield lambda found: _write(text_of(found) + "\n")
+        return
+    last: list[Top] = []
+
+    def draw(found: Top) -> None:
+        last[:] = [found]
+        # Each line is cleared behind its end, and what is below the last one: no flicker of a whole clear.
+        rows = text_of(found, max(1, console.height - 1)).rstrip("\n").replace("\n", "\x1b[K\n")
+        _write(f"\x1b[H{rows}\x1b[K\x1b[J")
+
+    _write("\x1b[?1049h\x1b[?25l")  # the alternate screen, no cursor
+    try:
+        yield draw
+    finally:
+        _write("\x1b[?25h\x1b[?1049l")
+        for found in last:
+            _write(text_of(found))
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()

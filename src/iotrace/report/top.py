@@ -1,0 +1,253 @@
+"""The screen of `iotrace top`: verdict, step, wait by cause, files, workers, memory; a row a rank."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from statistics import median
+
+from rich.console import Console
+from rich.text import Text
+
+from iotrace.analysis.results.top import Top, TopProcess, TopRank
+from iotrace.report.layout import command
+from iotrace.units import counted, percent, size
+
+_LABEL = 9
+_MOST_ROWS = 16  # ranks; of more the worst ones, a median and a sum of the rest
+_WORST_ROWS = 3
+_MOST_FILES = 3
+_LONG_S, _LONG_STEPS = 5.0, 5.0  # since the last step: worth telling
+_QUIET_S = 10.0
+_WORTH_NAMING = 0.01  # of the wait
+
+
+def lines_of(top: Top, console: Console) -> list[Text]:
+    """Set `top` in lines of at most the console's width."""
+    screen = _Screen(console)
+    worst = _worst(top)
+    _print_state(top, worst, screen)
+    if len(top.ranks) > 1 and any(rank.steps.count for rank in top.ranks):
+        _print_ranks(top.ranks, worst, top.state == "running", screen)
+    if worst is not None:
+        _print_rank(worst, screen)
+    for host in top.hosts if top.state in ("running", "awaiting") else ():
+        free = "unknown" if host.memory_available_bytes is None else size(host.memory_available_bytes)
+        busy = "" if host.cpu_busy_fraction is None else f"CPUs {percent(host.cpu_busy_fraction)} busy · "
+        screen.line("Host", f"{busy}{free} memory free{f' on {host.host}' if len(top.hosts) > 1 else ''}")
+    for note in top.notes:
+        screen.line("Note", note)
+    _print_window(top, worst, screen)
+    return screen.lines
+
+
+class _Screen:
+    """Lines with a label in front, wrapped beside it."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self.width = console.width
+        self.lines: list[Text] = []
+
+    def line(self, label: str, text: str | Text, style: str = "") -> None:
+        body = text if isinstance(text, Text) else Text(text, style=style)
+        for number, part in enumerate(body.wrap(self._console, max(20, self.width - _LABEL))):
+            part.rstrip()
+            front = label if number == 0 else ""
+            self.lines.append(Text.assemble((front.ljust(_LABEL), "bold"), part))
+
+    def banner(self, text: str, style: str = "bold") -> None:
+        for part in Text(text, style=style).wrap(self._console, self.width):
+            part.rstrip()
+            self.lines.append(part)
+
+    def blank(self) -> None:
+        self.lines.append(Text())
+
+
+def _worst(top: Top) -> TopRank | None:
+    """The rank that the verdict is about; the first one that is known before there is any."""
+    told = None if top.verdict is None else top.verdict.rank
+    return next((rank for rank in top.ranks if rank.rank == told), next(iter(top.ranks), None))
+
+
+def _print_state(top: Top, worst: TopRank | None, screen: _Screen) -> None:
+    if top.state in ("ended", "lost"):
+        how = "no end was written: launcher and program have gone"
+        if top.state == "ended":
+            how = "" if top.exit_code is None else f"exit code {top.exit_code}"
+        ago = "" if top.news_s is None else f"{_ago(top.news_s)} ago"
+        what = "no step was measured" if top.awaited else "below: its last steps"
+        screen.banner("ENDED " + ", ".join(part for part in (how, ago) if part) + f"; {what}")
+    elif top.awaited is not None:
+        screen.banner(f"RUNNING no figures yet: awaits {top.awaited}")
+    if top.verdict is not None:
+        high = top.verdict.text.startswith("INPUT-BOUND")
+        screen.banner(top.verdict.text, "bold red" if high else "bold")
+        if top.verdict.why:
+            screen.line("Why", top.verdict.why)
+    if worst is not None and top.state == "running" and _is_late(worst):
+        since = f"; since then {worst.since}" if worst.since else ""
+        screen.line("Late", f"the last step ended {_ago(worst.idle_s or 0.0)} ago{since}", "yellow")
+
+
+def _is_late(rank: TopRank) -> bool:
+    usual_s = (rank.steps.p95_ms or 0.0) / 1e3
+    return rank.idle_s is not None and rank.idle_s > max(_LONG_S, _LONG_STEPS * usual_s)
+
+
+def _print_ranks(ranks: Sequence[TopRank], worst: TopRank | None, living: bool, screen: _Screen) -> None:
+    """Print a row a rank, that with the longest wait first."""
+    ordered = sorted(ranks, key=lambda rank: -_share(rank))
+    columns: list[tuple[str, Callable[[TopRank], str]]] = [
+        ("rank", lambda rank: str(rank.rank)),
+        ("step ms", lambda rank: _number(rank.steps.mean_ms)),
+        ("steps/s", lambda rank: _number(rank.steps.per_second)),
+        ("wait ms", lambda rank: _number(rank.data_wait.raw_ms)),
+        ("of step", lambda rank: "unknown" if _share(rank) < 0 else percent(_share(rank))),
+    ]
+    if living:
+        columns += [
+            ("workers busy", _busy_text),
+            ("memory", lambda rank: _memory_text(rank.processes)),
+            ("age", lambda rank: "" if rank.age_s is None else _ago(rank.age_s)),
+        ]
+    shown = ordered if len(ordered) < _MOST_ROWS else ordered[:_WORST_ROWS]
+    if len({rank.host for rank in ranks}) > 1:
+        columns.append(("host", lambda rank: rank.host or ""))
+    table = [[name, *(cell(rank) for rank in shown)] for name, cell in columns]
+    widths = [max(map(len, column)) for column in table]
+    while sum(widths) + 2 * (len(widths) - 1) > screen.width - len("  < worst"):
+        widths.pop()
+    screen.blank()
+    for row in range(len(shown) + 1):
+        cells = [column[row].rjust(width) for column, width in zip(table, widths, strict=False)]
+        mark = "  < worst" if row and shown[row - 1] is worst else ""
+        screen.lines.append(Text("  ".join(cells) + mark, style="" if row else "bold"))
+    rest = ordered[len(shown) :]
+    if rest:
+        known = [rank.steps.mean_ms for rank in rest if rank.steps.mean_ms is not None]
+        waits = [_share(rank) for rank in rest if _share(rank) >= 0]
+        medians = f": median step {median(known):.1f} ms" if known else ""
+        medians += f", {percent(median(waits))} of it wait" if waits else ""
+        screen.lines.append(Text(f"{len(rest)} other ranks{medians}"))
+    screen.blank()
+
+
+def _print_rank(rank: TopRank, screen: _Screen) -> None:
+    steps, wait = rank.steps, rank.data_wait
+    if steps.mean_ms is not None:
+        samples = "" if steps.samples_per_second is None else f" · {steps.samples_per_second:.1f} samples/s"
+        rate = f"{_number(steps.per_second)} steps/s{samples}"
+        screen.line("Step", f"{steps.mean_ms:.1f} ms (p95 {steps.p95_ms:.1f}) · {rate}")
+        if wait.raw_ms is None:
+            screen.line("Wait", f"unknown: {steps.unknown_why or 'no loader is known'}")
+        else:
+            _print_wait(rank, screen)
+    if rank.processes:
+        _print_processes(rank.processes, screen)
+    for gpu in rank.gpus:
+        util = "unknown" if gpu.util_pct is None else f"{gpu.util_pct:.0f} %"
+        memory = "" if gpu.memory_bytes is None else f" · {size(gpu.memory_bytes)}"
+        total = "" if gpu.memory_total_bytes is None else f" of {size(gpu.memory_total_bytes)}"
+        screen.line(f"GPU {gpu.index}", f"{util} busy{memory}{total if memory else ''} · {gpu.name}")
+
+
+def _print_wait(rank: TopRank, screen: _Screen) -> None:
+    wait = rank.data_wait
+    raw_ms = wait.raw_ms or 0.0
+    causes = sorted(wait.causes_ms.items(), key=lambda pair: -pair[1])
+    parts = [f"{cause} {cost_ms:.1f}" for cause, cost_ms in causes if cost_ms >= 0.05]
+    screen.line("Wait", f"{raw_ms:.1f} ms a step{': ' if parts else ''}{' · '.join(parts)}")
+    files = [file for file in wait.files if file.ms >= max(0.05, _WORTH_NAMING * raw_ms)]
+    for number, file in enumerate(files[:_MOST_FILES]):
+        text = f"{file.ms:.1f} ms (decode {file.decode_ms:.1f}, read {file.read_ms:.1f})  "
+        room = screen.width - _LABEL - len(text)
+        path = file.path if len(file.path) <= room else "…" + file.path[-max(8, room - 1) :]
+        screen.line("" if number else "Files", Text.assemble(text, (path, "bold")))
+    others = wait.files[len(files[:_MOST_FILES]) :]
+    if files and others:
+        total_ms = sum(file.ms for file in others)
+        screen.line("", f"{total_ms:.1f} ms {counted(len(others), 'other file')}")
+
+
+def _print_processes(processes: Sequence[TopProcess], screen: _Screen) -> None:
+    workers = [process for process in processes if process.role != "main"]
+    if workers:
+        busy = _range([None if each.busy_fraction is None else 100 * each.busy_fraction for each in workers])
+        cpu = _range([each.cpu_pct for each in workers])
+        screen.line("Workers", f"{len(workers)}: make batches {busy} of the time · CPU {cpu}")
+    main = next((each for each in processes if each.role == "main"), None)
+    own = "" if main is None or main.cpu_pct is None else f" · CPU of the main process {main.cpu_pct:.0f} %"
+    screen.line(
+        "Memory", f"{_memory_text(processes)} in {counted(len(processes), 'process', 'processes')}{own}"
+    )
+    read = _sum([each.read_bytes_per_s for each in processes])
+    stored = _sum([each.storage_read_bytes_per_s for each in processes])
+    if read is not None:
+        storage = "" if stored is None else f" · {size(stored)}/s of it from storage"
+        screen.line("Reads", f"{size(read)}/s{storage}")
+
+
+def _print_window(top: Top, worst: TopRank | None, screen: _Screen) -> None:
+    if worst is not None and worst.seconds is not None:
+        kept = counted(worst.steps.count, "step")
+        last = f"the last {kept} ({worst.seconds:.1f} s)"
+        excluded = worst.steps.excluded
+        without = f", {excluded.profiled} profiled ones left out" if excluded.profiled else ""
+        newest = (
+            "" if worst.age_s is None or top.state == "ended" else f" · newest figure {_ago(worst.age_s)} old"
+        )
+        screen.line("Window", f"{last}{without}{newest}")
+    if top.state == "running" and top.news_s is not None and top.news_s > _QUIET_S:
+        screen.line("Quiet", f"nothing was written for {_ago(top.news_s)}: is the program stopped?", "yellow")
+    since = "" if top.running_s is None or top.state != "running" else f" · runs for {_ago(top.running_s)}"
+    screen.line("Session", f"{top.path}{since}")
+    screen.line("", command(top.argv, screen.width - _LABEL))
+    session = shlex.quote(top.path)
+    if top.state in ("ended", "lost"):
+        screen.line("Next", f"iotrace report {session}")
+    else:
+        screen.line("Next", f"iotrace report {session}  (Ctrl-C ends this screen alone)")
+
+
+def _share(rank: TopRank) -> float:
+    fraction = rank.data_wait.raw_wait_fraction
+    return -1.0 if fraction is None else fraction
+
+
+def _number(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.1f}"
+
+
+def _busy_text(rank: TopRank) -> str:
+    workers = [process for process in rank.processes if process.role != "main"]
+    known = [each.busy_fraction for each in workers if each.busy_fraction is not None]
+    return f"{len(workers)}: {percent(sum(known) / len(known))}" if known else str(len(workers))
+
+
+def _memory_text(processes: Sequence[TopProcess]) -> str:
+    total = _sum([process.rss_bytes for process in processes])
+    return "unknown" if total is None else size(total)
+
+
+def _sum(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known and len(known) == len(values) else None
+
+
+def _range(values: Sequence[float | None]) -> str:
+    """Percentages of several processes: their mean, and from which to which."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return "unknown"
+    mean = f"{sum(known) / len(known):.0f} %"
+    return mean if len(known) == 1 else f"{mean} ({min(known):.0f} to {max(known):.0f})"
+
+
+def _ago(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
