@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from iotrace.analysis.host.file_groups import file_groups, used_files
 from iotrace.analysis.host.system import devices_of
 from iotrace.analysis.loop.deliveries import Step
 from iotrace.analysis.loop.measured import summarise
@@ -97,6 +98,7 @@ class Watch:
             None,
             loop.unknown_why,
         )
+        wait = data_wait(window, _SYSTEM) if explained else _wait(window)
         return TopRank(
             rank=rank.number,
             incarnation=rank.incarnation,
@@ -106,7 +108,8 @@ class Watch:
             age_s=_seconds(now_ns - kept[-1].end_ns) if kept else None,
             idle_s=_seconds(now_ns - loop.steps[-1].end_ns) if loop.steps else None,
             since=_since_last_step(window),
-            data_wait=data_wait(window, _SYSTEM) if explained else _wait(window),
+            data_wait=wait,
+            file_groups=file_groups(wait, None, used_files(window))[0] if explained else [],
             processes=_processes(window, telemetry),
             gpus=[_gpu(device) for device in devices_of(telemetry, rank)] if telemetry is not None else [],
         )
@@ -184,7 +187,14 @@ def _verdict(ranks: Sequence[TopRank]) -> TopVerdict | None:
     if not any(rank.steps.count for rank in ranks):
         return None
     reports = [
-        unknown(RankReport, rank=rank.rank, steps=rank.steps, data_wait=rank.data_wait, loaders=[])
+        unknown(
+            RankReport,
+            rank=rank.rank,
+            steps=rank.steps,
+            data_wait=rank.data_wait,
+            loaders=[],
+            file_groups=rank.file_groups,
+        )
         for rank in ranks
         if rank.steps.count
     ]

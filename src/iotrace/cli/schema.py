@@ -11,6 +11,7 @@ from iotrace.cli.parameters import print_json
 # By command, the module and the name of what it prints; imported when it is asked for.
 _PRINTED = {
     "report": ("analysis.results", "Report"),
+    "top": ("analysis.results.top", "Top"),
     "sweep": ("sweeps.results", "SweepResult"),
     "merge": ("merge.summary", "Summary"),
     "doctor": ("doctor.results", "Diagnosis"),

@@ -159,16 +159,17 @@ def _print_wait(rank: TopRank, screen: _Screen) -> None:
     causes = sorted(wait.causes_ms.items(), key=lambda pair: -pair[1])
     parts = [f"{cause} {cost_ms:.1f}" for cause, cost_ms in causes if cost_ms >= 0.05]
     screen.line("Wait", f"{raw_ms:.1f} ms a step{': ' if parts else ''}{' · '.join(parts)}")
-    files = [file for file in wait.files if file.ms >= max(0.05, _WORTH_NAMING * raw_ms)]
+    files = [file for file in rank.file_groups if (file.ms or 0.0) >= max(0.05, _WORTH_NAMING * raw_ms)]
     for number, file in enumerate(files[:_MOST_FILES]):
-        text = f"{file.ms:.1f} ms (decode {file.decode_ms:.1f}, read {file.read_ms:.1f})  "
-        room = screen.width - _LABEL - len(text)
+        text = f"{file.ms:.1f} ms (decode {file.decode_ms or 0.0:.1f}, read {file.read_ms or 0.0:.1f})  "
+        members = f": {file.members} files" if file.members is not None else ""
+        room = screen.width - _LABEL - len(text) - len(members)
         path = file.path if len(file.path) <= room else "…" + file.path[-max(8, room - 1) :]
-        screen.line("" if number else "Files", Text.assemble(text, (path, "bold")))
-    others = wait.files[len(files[:_MOST_FILES]) :]
+        screen.line("" if number else "Files", Text.assemble(text, (path, "bold"), members))
+    others = rank.file_groups[len(files[:_MOST_FILES]) :]
     if files and others:
-        total_ms = sum(file.ms for file in others)
-        screen.line("", f"{total_ms:.1f} ms {counted(len(others), 'other file')}")
+        total_ms = sum(file.ms or 0.0 for file in others)
+        screen.line("", f"{total_ms:.1f} ms {counted(len(others), 'other')}")
 
 
 def _print_processes(processes: Sequence[TopProcess], screen: _Screen) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from iotrace.analysis.results.base import ReportPart
+from iotrace.analysis.results.host import FileGroup
 from iotrace.analysis.results.loop import DataWait, Steps
 
 SCHEMA_VERSION = 1
@@ -45,6 +46,7 @@ class TopRank(ReportPart, frozen=True, kw_only=True):
     idle_s: float | None
     since: str | None
     data_wait: DataWait
+    file_groups: list[FileGroup]
     processes: list[TopProcess]
     gpus: list[TopGpu]
 
