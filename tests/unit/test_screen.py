@@ -14,7 +14,7 @@ from iotrace.analysis.results import (
     Collectives,
     DataWait,
     Excluded,
-    FileCost,
+    FileGroup,
     Fix,
     Imbalance,
     LoaderResult,
@@ -36,6 +36,10 @@ from iotrace.session.manifest import NotCaptured
 NONE = Excluded(first=1, warmup=0, profiled=0)
 
 
+def group(path: str, **known: Any) -> FileGroup:
+    return unknown(FileGroup, **{"path": path, "kind": "file", "reads": 9, **known})
+
+
 def rank(number: int = 0, **known: Any) -> RankReport:
     wait = unknown(
         DataWait,
@@ -46,7 +50,7 @@ def rank(number: int = 0, **known: Any) -> RankReport:
         verdict="highly input-bound",
         causes_ms={"decode": 54.7, "read": 1.4, "queued": 0.01, "transport": 3.4},
         by_loader=[],
-        files=[FileCost(path="data/case_02.h5", ms=55.8, read_ms=1.4, decode_ms=54.4, transform_ms=0.0)],
+        files=[],
         worst_batches=[],
     )
     steps = unknown(
@@ -64,6 +68,10 @@ def rank(number: int = 0, **known: Any) -> RankReport:
         startup=Startup(seconds=4.25),
         steps=steps,
         data_wait=wait,
+        file_groups=[
+            group("data/case_02.h5", ms=55.8, read_ms=1.4, decode_ms=54.4),
+            group("data/rest/", kind="directory", members=3, read_bytes=8 << 20),
+        ],
         loaders=[loader],
         regions=[],
         system=unknown(System, gpus=[], processes=[], rss_peak_bytes=3 << 20),
@@ -91,7 +99,9 @@ VERDICT = Verdict(
 
 
 def report(*ranks: RankReport, **known: Any) -> Report:
-    session = unknown(SessionInfo, path="/data/session", argv=["python", "train.py"], exit_code=0, ended=True)
+    session = unknown(
+        SessionInfo, path="/data/session", argv=["python", "train.py"], exit_code=0, ended=True, failures=[]
+    )
     whole = Report(
         schema_version=1,
         session=session,
@@ -125,7 +135,7 @@ def test_the_verdict_stands_first_and_what_to_type_last() -> None:
         "",
         "Step   134.4 ms (p95 207.5) · 7.4 steps/s   data wait 59.5 · rest 74.9",
         "Wait   decode 54.7 · transport 3.4 · read 1.4",
-        "Files  data/case_02.h5 55.8 ms a step (decode 54.4, read 1.4)",
+        "Files  data/case_02.h5 55.8 ms a step (decode 54.4, read 1.4)   3 others 8.0 MiB",
         "Ran    start-up 4.2 s · training 12 min · 1 worker · peak 3.0 MiB",
         "",
         "Next   iotrace report /data/session -v",
@@ -193,7 +203,12 @@ def test_what_is_unknown_is_not_shown_as_a_figure() -> None:
         why=None,
     )
     bare = rank(
-        startup=None, steps=steps, data_wait=wait, loaders=[], system=unknown(System, gpus=[], processes=[])
+        file_groups=[],
+        startup=None,
+        steps=steps,
+        data_wait=wait,
+        loaders=[],
+        system=unknown(System, gpus=[], processes=[]),
     )
     shown = screen(report(bare, verdict=verdict))
     assert shown[:2] == ["WAIT UNKNOWN   no step was measured", "Trust  ok: 32 steps, tracing <= 0.5 %"]
