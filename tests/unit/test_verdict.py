@@ -9,12 +9,14 @@ import pytest
 from msgspec.structs import replace
 
 from iotrace.analysis.results import (
+    Accelerator,
     Collectives,
     DataWait,
     Excluded,
     Failure,
     FileCost,
     FileGroup,
+    IdleByModule,
     Imbalance,
     LoopReads,
     RankReport,
@@ -22,6 +24,7 @@ from iotrace.analysis.results import (
     SessionInfo,
     Steps,
     Straggler,
+    System,
     Trust,
     Verdict,
     unknown,
@@ -257,3 +260,34 @@ def test_without_a_loader_the_reads_of_the_loop_itself_are_told() -> None:
     alone = replace(rank(0, None), loop_reads=LoopReads(read_ms=35.0, decode_ms=5.0, files=files))
     why = "the training thread itself reads for 40.0 of 100.0 ms a step (40 %), most in train.npy"
     assert judged(alone).why == why
+
+
+def traced(idle_us: float, **wait: Any) -> Verdict:
+    """The verdict over a bare trace of a device that idled so long of 1 s."""
+    device = unknown(
+        Accelerator,
+        span_us=1e6,
+        busy_us=1e6 - idle_us,
+        idle_us=idle_us,
+        idle_by_class_us={"host_wait": 0.7 * idle_us, "other": 0.3 * idle_us},
+        idle_by_module=[IdleByModule(module="decoder", phase="forward", idle_us=0.6 * idle_us, comm_us=0.0)],
+    )
+    one = replace(rank(**wait), accelerator=device, system=unknown(System, gpus=[], processes=[]))
+    return judged(one, argv=[])
+
+
+def test_bare_traces_tell_the_idle_time_of_the_device() -> None:
+    idle = traced(240_000, wait_ms=None)
+    assert (idle.kind, idle.text) == (
+        "device-idle",
+        "DEVICE IDLE 24 % of the traced time, 240 ms of 1 s",
+    )
+    assert (
+        idle.why
+        == "the host launches its kernels too late: 70 % of the idle time; 60 % ends in decoder, forward"
+    )
+    assert traced(240_000, wait_ms=50.0).kind == "input-bound"
+    busy = traced(50_000, wait_ms=1.0)
+    assert busy.kind == "not-input-bound"
+    assert busy.why == "a faster loader gains <= 1.0 ms; the device is busy 95 % of the traced steps"
+    assert traced(50_000, wait_ms=None).text == "WAIT UNKNOWN no wait for a DataLoader was recorded"

@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from iotrace.analysis.results import (
+    Accelerator,
     FileCost,
     FileGroup,
     Fix,
@@ -21,6 +22,7 @@ from iotrace.analysis.results import (
     Verdict,
 )
 from iotrace.analysis.verdict import failed
+from iotrace.analysis.verdict.device import busy_text, idle_text, why_idle
 from iotrace.analysis.verdict.fixes import fixes_of
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT
 from iotrace.units import percent
@@ -73,6 +75,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     file: str | None = None
     cause: str | None = None
     rank: RankReport | None = None
+    unnamed: bool = False  # the loop has a source that nothing names
 
 
 def verdict_of(
@@ -84,6 +87,8 @@ def verdict_of(
 ) -> Verdict:
     """Say what holds for the job: its failure, a rank that is late, else the rank that waits longest."""
     found = _late(ranks, imbalance) or of_worst(ranks)
+    if not session.argv:
+        found = _of_traces(found, ranks)
     rank = None if found.rank is None else found.rank.rank
     own = [item for item in recommendations if rank is None or item.rank == rank]
     verdict = Verdict(
@@ -95,7 +100,7 @@ def verdict_of(
         cause=found.cause,
         rank=rank,
         until=None,
-        fixes=[_NAME_IT] if found.kind == "wait-unknown" else fixes_of(own, ranks, trust),
+        fixes=[_NAME_IT] if found.unnamed else fixes_of(own, ranks, trust),
         trust=trust,
     )
     return _failed(session, ranks, verdict, found) if session.exit_code else verdict
@@ -146,8 +151,7 @@ def _late(ranks: Sequence[RankReport], imbalance: Imbalance | None) -> Finding |
     )
     if (late.by_data_pct or 0.0) < _BY_DATA_PERCENT:
         return Finding(kind="rank-late", text=text, why="its data did not make it late", rank=rank)
-    reason = _reason(rank)
-    return Finding(kind="rank-late", text=text, rank=rank, **reason)
+    return replace(Finding(kind="rank-late", text=text, rank=rank), **_reason(rank))
 
 
 def of_worst(ranks: Sequence[RankReport]) -> Finding:
@@ -163,13 +167,32 @@ def of_worst(ranks: Sequence[RankReport]) -> Finding:
     waited = f"({wait.raw_ms or 0.0:.1f} of {rank.steps.mean_ms or 0.0:.1f} ms)"
     text = f"{whose}{percent(fraction)} of each step waits for data {waited}"
     if 100 * fraction >= MODERATELY_PERCENT:
-        return Finding(kind=_KINDS[wait.verdict or ""], text=text, rank=rank, **_reason(rank))
+        return replace(Finding(kind=_KINDS[wait.verdict or ""], text=text, rank=rank), **_reason(rank))
     unknown = next((each for each in ranks if each.data_wait.raw_wait_fraction is None), None)
     if unknown is None:
         return Finding(kind="not-input-bound", text=text, why=_ready(rank), rank=rank)
     whose = f"rank {unknown.rank}: " if len(ranks) > 1 else ""
     what = unknown.steps.unknown_why or "no step was measured"
-    return Finding(kind="wait-unknown", text=f"{whose}{what}", why=_loop_reads(unknown), rank=unknown)
+    why, unnamed = _loop_reads(unknown), unknown.steps.unknown_why is not None
+    return Finding(kind="wait-unknown", text=f"{whose}{what}", why=why, rank=unknown, unnamed=unnamed)
+
+
+def _of_traces(found: Finding, ranks: Sequence[RankReport]) -> Finding:
+    """Judge bare traces: by the data wait where there is one, else by the device's idle time."""
+    if found.kind not in ("wait-unknown", "not-input-bound"):
+        return found
+    known = [rank for rank in ranks if rank.accelerator is not None and rank.accelerator.span_us]
+    rank = max(known, key=lambda each: _idle(each.accelerator), default=None)
+    if rank is not None and rank.accelerator is not None and (text := idle_text(rank)) is not None:
+        of = f", rank {rank.rank} of {rank.world_size or len(ranks)}" if len(ranks) > 1 else ""
+        return Finding(kind="device-idle", text=f"{text}{of}", why=why_idle(rank.accelerator), rank=rank)
+    if found.kind == "wait-unknown" and found.rank is not None and found.rank.steps.count:
+        return replace(found, text="no wait for a DataLoader was recorded")
+    return found
+
+
+def _idle(found: Accelerator | None) -> float:
+    return found.idle_us / found.span_us if found is not None and found.span_us else 0.0
 
 
 def _loop_reads(rank: RankReport) -> str | None:
@@ -192,6 +215,8 @@ def _ready(rank: RankReport) -> str | None:
     """Say that batches lie ready, where that was seen."""
     primary = next((loader for loader in rank.loaders if loader.primary), None)
     gain = f"a faster loader gains <= {rank.data_wait.raw_ms:.1f} ms"
+    if rank.accelerator is not None and rank.accelerator.span_us:
+        gain += f"; {busy_text(rank.accelerator)}"
     if primary is None or primary.queue_depth_mean is None or primary.queue_depth_mean < 0.5:
         return gain
     return f"batches lie ready: {primary.queue_depth_mean:.1f} when asked; {gain}"

@@ -1,0 +1,45 @@
+"""What bare traces say beside the data wait: how long the device idled, and what ended that."""
+
+from __future__ import annotations
+
+from iotrace.analysis.results import Accelerator, RankReport
+from iotrace.units import duration, percent
+
+IDLE_PERCENT = 10.0  # of the traced window, from which the device's idle time is the verdict
+_MOSTLY = 0.5  # of the idle time: what one class has to take to be named as its reason
+_REASONS = {
+    "data_wait": "it waits for data",
+    "host_wait": "the host launches its kernels too late",
+    "kernel_wait": "its kernels are short, with gaps between them",
+}
+
+
+def idle_text(rank: RankReport) -> str | None:
+    """Say how long the device idled; None where that is little, or was not recorded."""
+    found = rank.accelerator
+    if found is None or not found.span_us or 100 * found.idle_us / found.span_us < IDLE_PERCENT:
+        return None
+    named = {gpu.name for gpu in rank.system.gpus}
+    device = f", {named.pop()}" if len(named) == 1 else ""
+    of = f"{duration(1e3 * found.idle_us)} of {duration(1e3 * found.span_us)}"
+    return f"{percent(found.idle_us / found.span_us)} of the traced time, {of}{device}"
+
+
+def why_idle(found: Accelerator) -> str | None:
+    """Name the class of most idle time, and the module whose kernel ended most of it."""
+    name = max(found.idle_by_class_us, key=lambda each: found.idle_by_class_us[each], default="")
+    idle_us = found.idle_by_class_us.get(name, 0.0)
+    if name not in _REASONS or idle_us < _MOSTLY * found.idle_us:
+        return None
+    share = percent(idle_us / found.idle_us)
+    ended = max(found.idle_by_module, key=lambda one: one.idle_us, default=None)
+    where = ""
+    if ended is not None and (ended.module or ended.phase != "other"):
+        module = f"{ended.module}, " if ended.module else ""
+        where = f"; {percent(ended.idle_us / found.idle_us)} ends in {module}{ended.phase}"
+    return f"{_REASONS[name]}: {share} of the idle time{where}"
+
+
+def busy_text(found: Accelerator) -> str:
+    """Say how busy the device was, where the loader is not what to change."""
+    return f"the device is busy {percent(found.busy_us / found.span_us)} of the traced steps"
