@@ -172,8 +172,8 @@ def test_steps_that_vary_say_how_well_their_mean_is_known() -> None:
     level, reasons = told(rank(lengths_ms=lengths_ms))
     assert level == "caution"
     (reason,) = reasons
-    assert reason.startswith("steps vary: 105.0 ms +- ")
-    assert reason.endswith("x the median")
+    assert reason.startswith("steps vary: their mean is known to +- ")
+    assert reason.endswith("(p95 is 5.7x the median)")
 
 
 def test_a_device_at_its_power_cap_works_as_it_should() -> None:

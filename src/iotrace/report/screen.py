@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from iotrace.analysis.results import Fix, RankReport, Report
+from iotrace.analysis.results import Fix, RankReport, Report, Trust
 from iotrace.report.layout import facts, line, two_columns
 from iotrace.report.screen_ranks import print_ranks
 from iotrace.units import counted, milliseconds, size
@@ -19,6 +19,7 @@ WIDTH = 6  # of a label
 _MOST_FIXES = 3
 _MOST_CAUSES = 5
 _MOST_GROUPS = 2
+_MOST_REASONS = 3  # for trust
 _WORTH_NAMING = 0.01  # of the wait
 _LEAST_MS = 0.05  # what is shown as 0.0
 _WORTH_A_FACTOR = 1.05  # a speedup below is told in ms
@@ -46,8 +47,7 @@ def print_screen(report: Report, console: Console) -> None:
     if found.until:
         line(console, "Until", f"then: {found.until}", WIDTH)
     _print_fixes(found.fixes, console)
-    level, reasons = found.trust.level, ", ".join(found.trust.reasons)
-    line(console, "Trust", Text.assemble((level, _TRUST_STYLES.get(level, "")), f": {reasons}"), WIDTH)
+    print_trust(found.trust, console, silenced=_silenced(report))
     console.print()
     if len(report.ranks) > 1:
         print_ranks(report, console)
@@ -59,6 +59,26 @@ def print_screen(report: Report, console: Console) -> None:
     if report.not_captured:
         what = ", ".join(dict.fromkeys(item.what for item in report.not_captured))
         line(console, "", f"Not captured: {what}; -v says why", 0)
+
+
+def print_trust(trust: Trust, console: Console, silenced: bool = False) -> None:
+    """Print how far to trust the figures, and why; `silenced`: so no gain stands beside the fixes."""
+    reasons = trust.reasons[:_MOST_REASONS]
+    if len(trust.reasons) > len(reasons):
+        reasons.append(f"{len(trust.reasons) - len(reasons)} more: -v")
+    if silenced:
+        reasons.append("so no gain is told")
+    text = (", " if trust.level == "ok" else "; ").join(reasons)
+    line(
+        console, "Trust", Text.assemble((trust.level, _TRUST_STYLES.get(trust.level, "")), f": {text}"), WIDTH
+    )
+
+
+def _silenced(report: Report) -> bool:
+    """Whether gains are known and not told."""
+    gains = [item.gain_ms_per_step for item in report.recommendations]
+    told = [fix.gain_ms_per_step for fix in report.verdict.fixes]
+    return report.verdict.trust.level == "bad" and bool(told) and any(gains) and not any(told)
 
 
 def print_next(report: Report, timelines: Sequence[Path], console: Console) -> None:

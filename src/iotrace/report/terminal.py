@@ -57,6 +57,7 @@ def _print_details(report: Report, console: Console) -> None:
         line(console, "traces", f"torch.profiler's {traces} {session.path}")
     for failure in session.failures:
         _print_failure(failure, console)
+    line(console, "trust", f"{report.verdict.trust.level}: {'; '.join(report.verdict.trust.reasons)}")
     clocks = {
         (clock.host or "", item.by_ns, item.at_ns): None for clock in report.clocks for item in clock.set
     }

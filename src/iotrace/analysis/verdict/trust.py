@@ -23,6 +23,7 @@ _HELD_BACK = 0.1  # of a quota's periods, and of a device's polls
 _UNEXPLAINED = (0.2, 0.5)  # of the wait
 _TRACING_PERCENT = (2.0, 10.0)
 _SPREAD = (0.1, 0.5)  # half of the interval, of the mean
+_LONG_STEPS = 2.0  # p95 over median, from which it is told
 _DRIFT_PERCENT = 10.0
 _VERDICT_BOUNDS = (0.05, 0.20)
 _COVERAGE = 0.9
@@ -44,6 +45,9 @@ def trust_of(
 ) -> Trust:
     """Judge the figures of `ranks`, the worst of them for each kind of doubt."""
     doubts = [doubt for check in _CHECKS if (doubt := _worst(check, ranks)) is not None]
+    # The rank that waits longest decides the verdict's class.
+    longest = max(ranks, key=lambda rank: rank.data_wait.raw_wait_fraction or 0.0, default=None)
+    doubts += [] if longest is None else _of_class(longest)
     doubts += [*_of_run(session, losses), *_of_clocks(clocks, ranks)]
     return _judged(doubts, _facts(ranks))
 
@@ -138,7 +142,7 @@ def _of_throttling(rank: RankReport) -> Iterator[_Doubt]:
 
 
 def _of_wait(rank: RankReport) -> Iterator[_Doubt]:
-    wait, interval = rank.data_wait, rank.data_wait.raw_wait_fraction_ci95
+    wait = rank.data_wait
     if wait.raw_wait_fraction is None or not wait.raw_ms:
         if rank.steps.count and wait.raw_wait_fraction is None:
             yield _Doubt(CAUTION, "the data wait was not seen")
@@ -146,6 +150,10 @@ def _of_wait(rank: RankReport) -> Iterator[_Doubt]:
     if wait.raw_wait_fraction >= _VERDICT_BOUNDS[0]:
         unknown = wait.causes_ms.get("unknown", 0.0) / wait.raw_ms
         yield from _doubt(unknown, _UNEXPLAINED, f"{percent(unknown)} of the wait is not explained")
+
+
+def _of_class(rank: RankReport) -> Iterator[_Doubt]:
+    interval = rank.data_wait.raw_wait_fraction_ci95
     if interval is not None and any(interval[0] < bound < interval[1] for bound in _VERDICT_BOUNDS):
         low, high = interval
         yield _Doubt(CAUTION, f"the wait is {100 * low:.0f} to {percent(high)} of a step (95 %)")
@@ -178,9 +186,9 @@ def _of_spread(rank: RankReport) -> Iterator[_Doubt]:
     if steps.mean_ms and steps.mean_ci95_ms is not None and steps.count >= FEWEST:
         low, high = steps.mean_ci95_ms
         half = (high - low) / 2 / steps.mean_ms
-        text = f"steps vary: {milliseconds(steps.mean_ms)} +- {percent(half)}"
-        if steps.p50_ms and steps.p95_ms:
-            text += f", p95 {steps.p95_ms / steps.p50_ms:.1f}x the median"
+        text = f"steps vary: their mean is known to +- {percent(half)}"
+        if steps.p50_ms and steps.p95_ms and steps.p95_ms >= _LONG_STEPS * steps.p50_ms:
+            text += f" (p95 is {steps.p95_ms / steps.p50_ms:.1f}x the median)"
         yield from _doubt(half, _SPREAD, text)
 
 
