@@ -121,6 +121,34 @@ def test_a_wait_counts_for_the_step_whose_batch_it_was_for() -> None:
     assert (first.step, first.last_rank, first.late_by_data_ms) == (1, 1, 0)
 
 
+def test_lateness_from_before_the_window_has_no_known_cause() -> None:
+    def one(number: int, *, began: float, wait: float) -> RankTrace:
+        # 50 us from the window's start to the first collective; the second one follows a wait for data.
+        first = began + 50
+        return rank(
+            number,
+            step(1, began, 300),
+            gloo(first, 200, 8),
+            data_wait(200, 200 + wait),
+            gloo(205 + wait, 290, 8),
+        )
+
+    found = imbalance_of([one(0, began=0, wait=5), one(1, began=100, wait=65)])
+    assert found is not None
+    straggler = found.stragglers[0]
+    assert (straggler.rank, straggler.last_to_arrive) == (1, 2)
+    assert [late.skew_ms for late in found.worst] == pytest.approx([0.1, 0.06])
+    assert straggler.by_data_pct == pytest.approx(100)
+
+
+def test_a_window_that_shows_no_cause_of_a_lateness_gives_no_share() -> None:
+    early, late = (rank(number, step(1, at, 300), gloo(at + 50, 200, 8)) for number, at in ((0, 0), (1, 100)))
+    found = imbalance_of([early, late])
+    assert found is not None
+    assert found.stragglers[0].last_to_arrive == 1
+    assert found.stragglers[0].by_data_pct is None
+
+
 def test_a_wait_behind_computation_is_no_wait() -> None:
     busy = rank(0, step(1, 0, 100), gloo(10, 60, 8), operator("aten::mm", 0, 100))
     found = imbalance_of([busy, rank(1, step(1, 0, 100), gloo(50, 60, 8), annotation("x", 0, 1))])

@@ -39,7 +39,7 @@ def imbalance_of(ranks: Sequence[RankTrace], world_size: int | None = None) -> I
             skew_ms_mean=float(np.mean(skews_ns)) / 1e6 if skews_ns else None,
             skew_ms_max=max(skews_ns) / 1e6 if skews_ns else None,
         ),
-        stragglers=_stragglers(ranks, matched, waits, late) if matched else [],
+        stragglers=_stragglers(ranks, waits, late, _arisen_ms(ranks, matched)) if matched else [],
         worst=sorted(late, key=lambda one: -one.skew_ms)[:_WORST],
     )
 
@@ -140,12 +140,35 @@ def _since(rank: RankTrace, matched: list[Matched]) -> dict[int, int]:
     return since
 
 
+def _arisen_ms(ranks: Sequence[RankTrace], matched: list[Matched]) -> list[float]:
+    """Find, per collective, which part of its skew arose within the window.
+
+    A rank may have been late when its window began. Of the skew of its first collective there counts how much
+    longer it took from the window's start to that collective than the quickest other rank.
+    """
+    began_ns = {rank.rank: int(rank.steps[0][0]) for rank in ranks}
+    firsts_ns: dict[int, int] = {}
+    for one in matched:
+        for rank, start_ns in one.starts_ns.items():
+            firsts_ns[rank] = min(start_ns, firsts_ns.get(rank, start_ns))
+    found = []
+    for one in matched:
+        skew_ns = max(one.durations_ns.values()) - one.real_ns
+        if one.starts_ns[one.last] == firsts_ns[one.last]:
+            taken_ns = {rank: start_ns - began_ns[rank] for rank, start_ns in one.starts_ns.items()}
+            longer_ns = taken_ns.pop(one.last) - min(taken_ns.values())
+            skew_ns = max(0, min(skew_ns, longer_ns))
+        found.append(skew_ns / 1e6)
+    return found
+
+
 def _stragglers(
     ranks: Sequence[RankTrace],
-    matched: list[Matched],
     waits: dict[int, dict[int, Intervals]],
     late: list[LateCollective],
+    arisen_ms: list[float],
 ) -> list[Straggler]:
+    """Make a row for each rank, the costliest first; `late` and `arisen_ms` have one entry per collective."""
     found = []
     for rank in ranks:
         waited_ns = sum(length(own[rank.rank]) for own in waits.values() if rank.rank in own)
@@ -155,8 +178,12 @@ def _stragglers(
                 starts, ends, _ = other.steps
                 others_ns += int((ends - starts).sum())
         impact_pct = 100 * waited_ns / others_ns if others_ns else None
-        own_late = [one for one in late if one.last_rank == rank.rank]
-        skew_ms = sum(one.skew_ms for one in own_late)
+        own_late = [
+            (min(one.late_by_data_ms, own_ms), own_ms)
+            for one, own_ms in zip(late, arisen_ms, strict=True)
+            if one.last_rank == rank.rank
+        ]
+        by_data_ms, skew_ms = (sum(column) for column in zip(*own_late, strict=True)) if own_late else (0, 0)
         found.append(
             Straggler(
                 rank=rank.rank,
@@ -164,7 +191,7 @@ def _stragglers(
                 waited_for_ms=waited_ns / 1e6,
                 impact_pct=impact_pct,
                 severity=_severity(impact_pct),
-                by_data_pct=100 * sum(one.late_by_data_ms for one in own_late) / skew_ms if skew_ms else None,
+                by_data_pct=100 * by_data_ms / skew_ms if skew_ms else None,
             )
         )
     return sorted(found, key=lambda one: -one.waited_for_ms)
