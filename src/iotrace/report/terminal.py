@@ -243,7 +243,7 @@ def _print_overhead(overhead: Overhead, console: Console) -> None:
 def _loader_text(loader: LoaderResult) -> str:
     parts = [f"{loader.dataset}, {loader.kind}{' (primary)' if loader.primary else ''}"]
     how = f" by {loader.start_method}" if loader.start_method else ""
-    workers = f"{loader.workers} workers{how}"
+    workers = f"{loader.workers} worker{'s' if loader.workers != 1 else ''}{how}"
     if loader.library:
         made = f"{loader.library}'s loader{f', {workers}' if loader.workers else ''}"
     else:

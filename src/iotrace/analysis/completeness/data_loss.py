@@ -13,16 +13,29 @@ from iotrace.sources.telemetry import Telemetry
 
 # A sampler writes once a second; a busy host may make it late. Where its launcher saw it killed, that counts.
 _SAMPLER_LATE_NS = 3_000_000_000
+_BUFFERED_CALLS = 19  # dftracer holds calls back in a buffer of 4 KiB
 
 
 def data_loss(session: Session) -> Iterator[NotCaptured]:
     """Find what was captured in part only, by process."""
+    left = _left_idle(session)
+    usual = {id(process) for process in left}
+    if left and session.posix_on:
+        workers = f"{len(left)} worker{'s'[: len(left) - 1]}"
+        pids = ", ".join(str(process.pid) for process in left)
+        why = f"the program ended while they waited for work; at most some {_BUFFERED_CALLS} calls of each"
+        yield NotCaptured(f"the last POSIX calls of {workers} (pid {pids})", why)
     for process in session.processes:
         name = named(process)
-        if not process.ended and len(process.records) and _recorded_data(process):
+        if (
+            not process.ended
+            and id(process) not in usual
+            and len(process.records)
+            and _recorded_data(process)
+        ):
             lost = "up to 1 s of its records is lost"
-            if process.idle:  # dftracer holds calls back in a buffer of 4 KiB
-                lost = "it had nothing to do, so only some 19 of its POSIX calls may be lost"
+            if process.idle:
+                lost = f"it had nothing to do, so only some {_BUFFERED_CALLS} of its POSIX calls may be lost"
             if not process.idle or session.posix_on:
                 why = f"it was killed, or left without its exit handlers: {lost}"
                 yield NotCaptured(f"the end of {name}", why)
@@ -42,6 +55,21 @@ def data_loss(session: Session) -> Iterator[NotCaptured]:
             by = f" by {telemetry.killed_by}" if telemetry.killed_by else ""
             lost = f", and the last {late_ns / 1e9:.1f} s are not sampled" if late_ns > 0 else ""
             yield NotCaptured(f"the end of the telemetry of {node}", f"its sampler was killed{by}{lost}")
+
+
+def _left_idle(session: Session) -> list[Process]:
+    """Find workers that waited for work when their program ended in good order, and were ended with it.
+
+    That is the usual end of persistent workers, and of those whose loader the program left.
+    """
+    if session.exit_code:
+        return []
+    return [
+        process
+        for rank in session.ranks
+        for process in rank.workers
+        if rank.main.ended and process.worker is not None and process.idle and not process.ended
+    ]
 
 
 def _parts(of: str, problems: list[str]) -> list[NotCaptured]:
