@@ -184,6 +184,39 @@ def test_the_wait_of_a_thread_that_never_slept_is_bounded() -> None:
     assert played("p.t p.t p.t p.t").unknown_why.startswith("at most 0 %: another thread takes the batches")
 
 
+def _fed_by_slots(slept_ms: int) -> Loop:
+    """The other thread takes batches and waits for this one, whose own way to get them is not seen."""
+    program = Program()
+    for _ in range(5):
+        program.play("p")
+        program.records.append(Blocked(OTHER, program.now, program.now + MS, MAIN))
+        program.now += slept_ms * MS
+        program.play("..t")
+    return program.loop()
+
+
+def test_a_thread_that_is_only_waited_for_waits_itself_where_it_sleeps() -> None:
+    assert "cannot be seen" in _fed_by_slots(slept_ms=2).unknown_why
+    ahead = _fed_by_slots(slept_ms=0)
+    assert ahead.unknown_why == ""
+    assert [step.wait_ns for step in ahead.steps] == [0] * 4
+
+
+def test_an_ask_that_failed_and_is_made_again_is_one_wait() -> None:
+    program = Program()
+    for _ in range(3):
+        program.play("at")
+        iterator, _ = program.passes["a"]
+        program.now += 2 * MS
+        failed = IteratorEnd(iterator, 0, "OSError", program.now - 2 * MS, program.now, program.rounds, MAIN)
+        program.records.append(failed)
+    program.play("at")
+    loop = program.loop()
+    assert [step.wait_ns / MS for step in loop.steps] == [3, 3, 3]
+    assert loop.primary is not None
+    assert loop.primary.failures == []
+
+
 def test_the_wait_is_unknown_where_the_loop_trains_on_what_no_loader_delivered() -> None:
     loop = played("at at at at" + "t" * 20)
     assert loop.unknown_why == "the program trained 24 times, and its loaders delivered 4 batches"

@@ -3,6 +3,8 @@
 ``queue.Queue``, ``threading.Event`` and ``concurrent.futures`` block in ``threading.Condition.wait``. The
 waits of the main thread, of threads that train and of threads that take batches are recorded, each with the
 thread that ended it; their calls of ``queue.Queue`` as a whole, as a thread also waits there for its turn.
+A call that found the queue empty or full is no record: the next one that succeeds began with it, unless the
+thread has trained in between.
 ``queue.SimpleQueue`` is written in C and cannot be seen.
 """
 
@@ -19,6 +21,8 @@ from iotrace.agent.recording.spans import thread_id
 watched: set[int] = set()  # threads, by `get_ident`
 _wakers: dict[int, int] = {}  # by a condition's id: the thread that notified it, 0 so far
 _in_queue: dict[int, int] = {}  # by a thread that is inside of a call of a queue: the thread that woke it
+# By a thread and its call, and by a queue's id: when the first call in vain since one succeeded began.
+_polled: dict[tuple[int, str], dict[int, int]] = {}
 
 
 def install(recorder: Recorder) -> None:
@@ -83,13 +87,17 @@ def install(recorder: Recorder) -> None:
                 _in_queue[thread] = 0
                 start_ns = monotonic_ns()
             try:
-                return original(self, *args, **kwargs)
+                result = original(self, *args, **kwargs)
             except BaseException as error:
                 hide_frame(error)
-                raise
-            finally:
                 if start_ns:
-                    record(start_ns, _in_queue.pop(thread, 0), queue=id(self), call=call)
+                    _in_queue.pop(thread, None)
+                    _polled.setdefault((thread, call), {}).setdefault(id(self), start_ns)
+                raise
+            if start_ns:
+                start_ns = _polled.pop((thread, call), {}).get(id(self), start_ns)
+                record(start_ns, _in_queue.pop(thread, 0), queue=id(self), call=call)
+            return result
 
         return called
 
@@ -100,8 +108,15 @@ def install(recorder: Recorder) -> None:
 
 
 def watch() -> None:
-    """Watch this thread, too: it trains, or takes batches from a loader."""
+    """Watch this thread, too: it takes batches from a loader."""
     watched.add(get_ident())
+
+
+def trained() -> None:
+    """Watch this thread; what it asked of queues in vain so far, it did not wait for."""
+    thread = get_ident()
+    watched.add(thread)
+    _polled.pop((thread, "get"), None)
 
 
 def forget_threads() -> None:
@@ -109,3 +124,4 @@ def forget_threads() -> None:
     watched.clear()
     _wakers.clear()
     _in_queue.clear()
+    _polled.clear()

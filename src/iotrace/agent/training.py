@@ -107,7 +107,7 @@ def hook_optimizers(module: Any, recorder: Recorder) -> None:
 def _record_round(recorder: Recorder, what: str, number: int) -> None:
     """Record that this thread has trained; `number` tells optimizers apart."""
     threads.add(get_ident())
-    handovers.watch()
+    handovers.trained()
     tid, cpu_ns, run_delay_ns = thread_times()
     recorder.records.append(
         {

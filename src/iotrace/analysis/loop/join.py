@@ -95,6 +95,7 @@ def _as_recorded(rank: Rank) -> list[LoaderRun]:
             draft.description = record
             draft.starts.setdefault((record.iterator, record.epoch), record)
         elif isinstance(record, BatchRecord) and record.iterator in by_iterator:
+            record = _asked_again(record, by_iterator[record.iterator])
             last = by_iterator[record.iterator], (record.iterator, record.epoch)
             last[0].batches.append(record)
             last[0].count_after[last[1]] = record.backward_count
@@ -106,6 +107,17 @@ def _as_recorded(rank: Rank) -> list[LoaderRun]:
         for record in rank.main.of_type(Exposed)
     }
     return [_loader(number, draft, rank.main, produced, exposed) for number, draft in drafts.items()]
+
+
+def _asked_again(record: BatchRecord, draft: _Draft) -> BatchRecord:
+    """Begin the wait for a batch with the ask before, if that failed and nothing was trained in between."""
+    failed = draft.ends.get((record.iterator, record.epoch))
+    if failed is None or failed.outcome == "exhausted":
+        return record
+    if failed.tid != record.tid or failed.backward_count != record.backward_count:
+        return record
+    del draft.ends[record.iterator, record.epoch]
+    return replace(record, wait_start_ns=failed.wait_start_ns)
 
 
 # By a worker's pid, the loader's generation and the batch's index: when the worker first asked for work,

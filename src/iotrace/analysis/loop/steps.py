@@ -172,9 +172,9 @@ def _by_rounds(
     """Make the loop of a thread whose own deliveries do not account for its rounds."""
     rounds_ns = thread.rounds.steps_ns
     why = ""
-    if not thread.handed and not thread.handing:
+    if not thread.handed and not (thread.handing and _awake(thread)):
         taken = sum(len(loader.deliveries) for loader in loaders)
-        if primary is None and thread.unhanded:
+        if primary is None and (thread.handing or thread.unhanded):
             why = _unhanded(thread)
         elif primary is None:
             why = f"the program trained {len(rounds_ns)} times, and no loader that is known delivered to it"
@@ -186,10 +186,15 @@ def _by_rounds(
     return Loop(primary, _steps(cuts, thread, loaders), len(cuts), False, why, thread)
 
 
+def _awake(thread: TrainingThread) -> bool:
+    """Tell whether the thread hardly slept, asks and waits that were seen aside."""
+    return thread.off_cpu_fraction is not None and thread.off_cpu_fraction <= _SHARE
+
+
 def _unhanded(thread: TrainingThread) -> str:
     """Say why batches that another thread took, and handed over unseen, leave the wait unknown; its bound."""
     slept = thread.off_cpu_fraction
-    if slept is not None and slept <= _SHARE:
+    if slept is not None and _awake(thread):
         return f"at most {100 * slept:.0f} %: another thread takes the batches, and this one slept no longer"
     return "another thread takes the batches, and how it hands them over cannot be seen"
 

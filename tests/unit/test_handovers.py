@@ -1,0 +1,51 @@
+"""What is recorded of a thread that gets batches from a queue: its waits, and polls in vain."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from iotrace.agent import handovers
+from iotrace.agent.patching import undo_all
+from iotrace.agent.recording.recorder import Recorder
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Iterator[Recorder]:
+    found = Recorder(str(tmp_path))
+    handovers.install(found)
+    yield found
+    undo_all()
+    handovers.forget_threads()
+
+
+def polled(of: queue.Queue[int]) -> None:
+    with pytest.raises(queue.Empty):
+        of.get_nowait()
+
+
+def test_polls_in_vain_are_part_of_the_wait_that_they_belong_to(recorder: Recorder) -> None:
+    filled: queue.Queue[int] = queue.Queue()
+    other: queue.Queue[int] = queue.Queue()
+    polled(filled)
+    polled(other)
+    polled(filled)
+    assert recorder.records == []
+    filled.put(1)
+    assert filled.get_nowait() == 1
+    put, got = recorder.records
+    assert (put["call"], got["call"], got["queue"]) == ("put", "get", id(filled))
+    assert got["start_ns"] < put["start_ns"] <= got["end_ns"]
+
+
+def test_polls_before_training_are_no_wait(recorder: Recorder) -> None:
+    commands: queue.Queue[int] = queue.Queue()
+    polled(commands)
+    handovers.trained()
+    commands.put(1)
+    commands.get()
+    put, got = recorder.records
+    assert got["start_ns"] >= put["end_ns"]
