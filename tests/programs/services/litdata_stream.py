@@ -21,7 +21,7 @@ writer.merge()
 
 class Slow(StreamingDataset):
     def __getitem__(self, index):
-        time.sleep(0.003)
+        time.sleep(0.006)
         return super().__getitem__(index)
 
 
