@@ -31,9 +31,11 @@ from iotrace.analysis.results import (
 )
 from iotrace.analysis.verdict.trust import trust_of
 from iotrace.analysis.verdict.verdict import verdict_of
+from iotrace.analysis.wait.blocks import step_blocks
 from iotrace.analysis.wait.data_wait import data_wait
 from iotrace.analysis.wait.loop_reads import loop_reads
 from iotrace.analysis.wait.regions import regions_of
+from iotrace.analysis.wait.stages import stages_of
 from iotrace.sources.processes import Process
 from iotrace.sources.records import Tick
 from iotrace.sources.session import Rank, Session, rank_of
@@ -54,6 +56,8 @@ def analyse(analysis: SessionAnalysis) -> Report:
     about = SessionInfo(
         path=str(session.path),
         argv=session.manifest.argv,
+        host=session.manifest.host,
+        started_ns=session.manifest.started_ns,
         exit_code=session.exit_code,
         signal=None if session.signal is None else signal_name(session.signal),
         oom_kills=session.oom_kills,
@@ -113,8 +117,10 @@ def _rank(analysis: RankAnalysis) -> RankReport:
             analysis.loop.unknown_why,
             steps[-1].end_ns - steps[0].start_ns if steps else None,
         ),
+        blocks=step_blocks(analysis),
         data_wait=wait,
         loop_reads=loop_reads(analysis),
+        stages=stages_of(analysis),
         loaders=[_loader(analysis, loader) for loader in analysis.loaders],
         regions=regions_of(rank, len(analysis.kept), analysis.measured_waits),
         breakdown_ms=compute.breakdown_ms,

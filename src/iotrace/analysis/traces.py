@@ -117,6 +117,7 @@ def _rank(rank: _TraceRank) -> RankReport:
         incarnation=0,
         steps=summarise(durations_ns, [], excluded, len(durations_ns)),
         data_wait=_data_wait(rank),
+        stages=[],
         loaders=[],
         regions=[],
         breakdown_ms=compute.breakdown_ms,

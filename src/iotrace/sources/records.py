@@ -84,6 +84,7 @@ class IteratorStart(Record, tag="iterator"):
     iterable: bool | None = None
     prefetch_factor: Int | None = None
     persistent_workers: bool | None = None
+    pin_memory: bool | None = None
     in_order: bool | None = None
 
 

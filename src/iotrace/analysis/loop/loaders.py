@@ -15,7 +15,8 @@ def loader_result(loader: LoaderRun, primary: bool, source: LoaderRun) -> Loader
     later = deliveries[1:]
     delays = [delay for delay in map(delay_ms, source.deliveries[1:]) if delay is not None]
     # Of a library's own threads and processes it is not known when they made which batch.
-    known = not source.description.library
+    about = source.description
+    known = not about.library
     return LoaderResult(
         id=loader.number,
         kind=loader.kind,
@@ -23,15 +24,20 @@ def loader_result(loader: LoaderRun, primary: bool, source: LoaderRun) -> Loader
         dataset=loader.description.dataset,
         wrapped=loader.description.wrapped,
         library=loader.description.library or None,
-        workers=source.description.workers,
+        workers=about.workers,
+        batch_size=about.batch_size,
+        prefetch_factor=about.prefetch_factor,
+        persistent_workers=about.persistent_workers,
+        pin_memory=about.pin_memory,
+        in_order=about.in_order,
         batches=len(deliveries),
         phases=loader.phases,
         raw_ms=sum(delivery.wait_ns for delivery in later) / len(later) / 1e6 if later else None,
         delay_ms=sum(delays) / len(delays) if delays else None,
         production_ms=production_ms(source.deliveries) if known else None,
-        queue_depth_mean=queue_depth(source.deliveries[1:]) if known and source.description.workers else None,
+        queue_depth_mean=queue_depth(source.deliveries[1:]) if known and about.workers else None,
         epochs=loader.epochs,
-        start_method=source.description.start_method,
+        start_method=about.start_method,
         first_batch_ms=deliveries[0].wait_ns / 1e6 if deliveries else None,
         failures=loader.failures,
     )

@@ -120,6 +120,12 @@ from iotrace.analysis.results.report import (
 from iotrace.analysis.results.report import (
     SessionInfo as SessionInfo,
 )
+from iotrace.analysis.results.samples import (
+    StageCost as StageCost,
+)
+from iotrace.analysis.results.samples import (
+    StepBlocks as StepBlocks,
+)
 from iotrace.analysis.results.verdict import (
     Fix as Fix,
 )

@@ -102,6 +102,11 @@ class LoaderResult(ReportPart, frozen=True, kw_only=True):
     wrapped: bool
     library: str | None
     workers: int
+    batch_size: int | None
+    prefetch_factor: int | None
+    persistent_workers: bool | None
+    pin_memory: bool | None
+    in_order: bool | None
     batches: int
     phases: dict[str, int]
     raw_ms: float | None

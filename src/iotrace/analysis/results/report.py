@@ -7,6 +7,7 @@ from iotrace.analysis.results.device import Accelerator
 from iotrace.analysis.results.host import FileGroup, Io, Overhead, System
 from iotrace.analysis.results.loop import DataWait, LoaderResult, LoopReads, RegionResult, Startup, Steps
 from iotrace.analysis.results.ranks import Imbalance
+from iotrace.analysis.results.samples import StageCost, StepBlocks
 from iotrace.analysis.results.verdict import Verdict
 from iotrace.session.manifest import NotCaptured
 
@@ -39,6 +40,8 @@ class SessionInfo(ReportPart, frozen=True, kw_only=True):
 
     path: str
     argv: list[str]
+    host: str | None
+    started_ns: int | None
     exit_code: int | None
     signal: str | None
     oom_kills: int | None
@@ -56,8 +59,10 @@ class RankReport(ReportPart, frozen=True, kw_only=True):
     incarnation: int
     startup: Startup | None
     steps: Steps
+    blocks: StepBlocks | None
     data_wait: DataWait
     loop_reads: LoopReads | None
+    stages: list[StageCost]
     loaders: list[LoaderResult]
     regions: list[RegionResult]
     breakdown_ms: dict[str, float] | None

@@ -197,7 +197,7 @@ def _share_decoding(
     files = [shown.get(file) for file in read_paths["file"].tolist()]
     for row, path in reads.latest.items():
         files[row] = path
-    blocked = _blocked_fraction(read_paths, posix.within(*bounds))
+    blocked = blocked_fraction(read_paths, posix.within(*bounds))
     piece_starts, piece_ends, span, window = pieces(*bounds, made.starts, made.ends)
     shares = Shares(*bounds, mask=posix).of(piece_starts, piece_ends)
     read = shares * blocked[span]
@@ -263,7 +263,7 @@ def _share_after_reads(
             made.charge(index, path, 0.0, 0.0, cost_ns)
 
 
-def _blocked_fraction(spans: Spans, in_calls: Times) -> Fractions:
+def blocked_fraction(spans: Spans, in_calls: Times) -> Fractions:
     """Find the fraction of each span's time outside POSIX calls in which its thread was blocked.
 
     Off-CPU time beyond that of the calls, where the thread gave up the CPU by itself, less what it waited for

@@ -1,0 +1,184 @@
+"""What a comparison rests on: the part of a report that it reads, of a session or of a kept JSON.
+
+Both ways give the same figures. A field that a kept report does not have is None or empty here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from iotrace.analysis.results import SCHEMA_VERSION, Report, StageCost, StepBlocks, Trust
+from iotrace.errors import SessionError, UsageError
+
+_AGAIN = "make it again with: iotrace check SESSION --save-baseline FILE"
+
+
+class Ran(msgspec.Struct, frozen=True):
+    """How the session was run."""
+
+    path: str
+    argv: list[str] = []
+    host: str | None = None
+    started_ns: int | None = None
+    exit_code: int | None = None
+    ended: bool = True
+    iotrace_version: str | None = None
+
+
+class Steps(msgspec.Struct, frozen=True):
+    count: int
+    unknown_why: str | None = None
+    mean_ms: float | None = None
+    per_second: float | None = None
+    samples_per_second: float | None = None
+
+
+class File(msgspec.Struct, frozen=True):
+    path: str
+    ms: float
+
+
+class DataWait(msgspec.Struct, frozen=True):
+    raw_ms: float | None = None
+    causes_ms: dict[str, float] = {}
+    files: list[File] = []
+
+
+class Loader(msgspec.Struct, frozen=True):
+    """The settings of a loader that change how fast it is, under DataLoader's names for them."""
+
+    primary: bool
+    dataset: str
+    library: str | None = None
+    workers: int | None = None
+    batch_size: int | None = None
+    prefetch_factor: int | None = None
+    persistent_workers: bool | None = None
+    pin_memory: bool | None = None
+    in_order: bool | None = None
+    start_method: str | None = None
+
+
+class FileRead(msgspec.Struct, frozen=True):
+    path: str
+    reads: int = 0
+    maps: int = 0
+
+
+class Io(msgspec.Struct, frozen=True):
+    files: list[FileRead] = []
+
+
+class ProcessUse(msgspec.Struct, frozen=True):
+    storage_read_bytes: int | None = None
+
+
+class HostUse(msgspec.Struct, frozen=True):
+    cpu_busy_fraction: float | None = None
+    cpu_throttled_fraction: float | None = None
+
+
+class Gpu(msgspec.Struct, frozen=True):
+    name: str
+
+
+class System(msgspec.Struct, frozen=True):
+    cpu_pct_mean: float | None = None
+    cpus: int | None = None
+    gpus: list[Gpu] = []
+    processes: list[ProcessUse] = []
+    host: HostUse | None = None
+
+
+class Rank(msgspec.Struct, frozen=True):
+    rank: int
+    steps: Steps
+    data_wait: DataWait
+    system: System
+    host: str | None = None
+    world_size: int | None = None
+    blocks: StepBlocks | None = None
+    phases_ms: dict[str, float] | None = None
+    stages: list[StageCost] = []
+    loaders: list[Loader] = []
+    io: Io | None = None
+
+    @property
+    def primary(self) -> Loader | None:
+        """The loader that the training loop waits for."""
+        return next((loader for loader in self.loaders if loader.primary), None)
+
+
+class Process(msgspec.Struct, frozen=True):
+    python: str = ""
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    text: str
+    trust: Trust
+
+
+class Basis(msgspec.Struct, frozen=True):
+    """A session as a comparison sees it."""
+
+    schema_version: int
+    session: Ran
+    verdict: Verdict
+    ranks: list[Rank]
+    processes: list[Process] = []
+
+    @property
+    def path(self) -> str:
+        """The session's path."""
+        return self.session.path
+
+
+class _Versioned(msgspec.Struct):
+    schema_version: int
+
+
+def basis_of(report: Report) -> Basis:
+    """Take from `report` what a comparison reads."""
+    return msgspec.convert(report, Basis, from_attributes=True)
+
+
+def read_basis(path: Path) -> Basis:
+    """Read a report that ``--json`` or ``--save-baseline`` wrote.
+
+    Raises:
+        SessionError: it holds none, or one of another schema version.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise SessionError(f"{path} cannot be read: {error.strerror}", "give a session or a JSON") from error
+    try:
+        version = msgspec.json.decode(data, type=_Versioned).schema_version
+        if version != SCHEMA_VERSION:
+            raise SessionError(
+                f"{path} has schema version {version}; this iotrace reads {SCHEMA_VERSION}", _AGAIN
+            )
+        return msgspec.json.decode(data, type=Basis)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise SessionError(f"{path} holds no report of iotrace: {error}", _AGAIN) from error
+
+
+def rank_pair(one: Basis, other: Basis) -> tuple[Rank, Rank]:
+    """Choose the rank that stands for the job: of those in both with steps, the one that waits longest.
+
+    Ranks step together, so a rank's step is the job's, and the one that waits tells why. It is the same
+    rank on both sides.
+
+    Raises:
+        UsageError: no rank was measured in both.
+    """
+    for side in (one, other):
+        if not any(rank.steps.count for rank in side.ranks):
+            raise UsageError(f"{side.path} has no measured steps", "run it longer, then compare again")
+    numbered = {rank.rank: rank for rank in other.ranks if rank.steps.count}
+    pairs = [(rank, numbered[rank.rank]) for rank in one.ranks if rank.steps.count and rank.rank in numbered]
+    if not pairs:
+        raise UsageError(f"no rank has measured steps in both {one.path} and {other.path}")
+    return max(pairs, key=lambda pair: max(each.data_wait.raw_ms or 0.0 for each in pair))

@@ -1,0 +1,78 @@
+"""What changed between two sessions, and why: what ``iotrace compare`` prints."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+from iotrace.analysis.compare.basis import Basis, Rank, rank_pair
+from iotrace.analysis.compare.changes import changed_parts, step_change
+from iotrace.analysis.compare.results import Comparison, Side
+from iotrace.analysis.compare.same_work import differences
+from iotrace.analysis.compare.settings import environment_of, settings_of
+from iotrace.analysis.compare.stages import stage_changes
+
+SCHEMA_VERSION = 1
+# Two runs of one program on one quiet machine differ by so much, whatever the steps within each say.
+RUN_TO_RUN_PCT = 2.0
+BANNERS = {"faster": "FASTER", "slower": "SLOWER", "no-difference": "NO DIFFERENCE"}
+
+
+def compare(one: Basis, other: Basis) -> Comparison:
+    """Compare two sessions, `one` before `other`, whether they did the same work or not."""
+    ranks = rank_pair(one, other)
+    steps_ms, change_pct, ci95_pct = step_change(ranks)
+    verdict = _verdict(change_pct, ci95_pct)
+    differs = differences(one, other, ranks)
+    waits_ms = [rank.data_wait.raw_ms for rank in ranks]
+    causes = [rank.data_wait.causes_ms for rank in ranks]
+    return Comparison(
+        schema_version=SCHEMA_VERSION,
+        sessions=[_side(side, rank) for side, rank in zip((one, other), ranks, strict=True)],
+        comparable=not differs,
+        differs=differs,
+        verdict=verdict,
+        text=_text(verdict, steps_ms, change_pct, ci95_pct),
+        rank=ranks[0].rank,
+        step_ms=steps_ms,
+        change_pct=change_pct,
+        ci95_pct=ci95_pct,
+        wait_ms=None if None in waits_ms else [wait for wait in waits_ms if wait is not None],
+        causes_ms={
+            cause: [each.get(cause, 0.0) for each in causes]
+            for cause in dict.fromkeys([*causes[0], *causes[1]])
+            if all(causes)
+        },
+        changed=changed_parts(ranks),
+        stages=stage_changes(ranks),
+        settings=settings_of(ranks),
+        environment=environment_of(one, other, ranks),
+    )
+
+
+def _side(basis: Basis, rank: Rank) -> Side:
+    started_ns = basis.session.started_ns
+    recorded = None
+    if started_ns is not None:
+        recorded = datetime.fromtimestamp(started_ns // 10**9, timezone.utc).isoformat()
+    return Side(path=basis.path, recorded=recorded, steps=rank.steps.count, trust=basis.verdict.trust)
+
+
+def _verdict(change_pct: float, ci95_pct: list[float] | None) -> str:
+    if ci95_pct is None or ci95_pct[0] <= 0 <= ci95_pct[1] or abs(change_pct) < RUN_TO_RUN_PCT:
+        return "no-difference"
+    return "slower" if change_pct > 0 else "faster"
+
+
+def _text(verdict: str, steps_ms: list[float], change_pct: float, ci95_pct: list[float] | None) -> str:
+    steps = f"{steps_ms[0]:.1f} -> {steps_ms[1]:.1f} ms a step"
+    if ci95_pct is None:
+        return f"{BANNERS[verdict]} seen: {steps}; too few steps for an interval"
+    if verdict == "no-difference":
+        low, high = ci95_pct
+        return f"{BANNERS[verdict]} seen: {steps} ({change_pct:+.1f} %, 95 %: {low:+.1f} to {high:+.1f})"
+    low, high = sorted(abs(bound) for bound in ci95_pct)
+    digits = 0 if abs(change_pct) >= 10 else 1
+    return (
+        f"{BANNERS[verdict]} {abs(change_pct):.{digits}f} % (95 %: {low:.{digits}f} to {high:.{digits}f}): "
+        f"{steps}"
+    )

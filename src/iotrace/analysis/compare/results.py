@@ -1,0 +1,109 @@
+"""What ``iotrace compare`` and ``iotrace check`` find, as plain data: their JSON is the contract.
+
+Pairs are [before, after], of the first and the second session. Unknown is None.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from iotrace.analysis.results import Trust
+
+
+class Changed(msgspec.Struct, frozen=True, kw_only=True):
+    """What takes more or less of a step than before, by how much."""
+
+    what: str
+    by_ms: float
+    ci95_ms: list[float] | None
+    cause: str | None
+    file: str | None
+
+
+class StageChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What a stage costs a sample that needs it, in one file (None: all others)."""
+
+    what: str
+    stage: str
+    file: str | None
+    clock: str
+    cost_ms: list[float]
+    change_pct: float
+    ci95_pct: list[float]
+    share: float
+
+
+class Differing(msgspec.Struct, frozen=True, kw_only=True):
+    """A setting, or something around the program, with its two values."""
+
+    what: str
+    values: list[str]
+
+
+class Side(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the two sessions."""
+
+    path: str
+    recorded: str | None
+    steps: int
+    trust: Trust
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """`verdict` is ``faster``, ``slower`` or ``no-difference``; `differs` says why it is not comparable."""
+
+    schema_version: int
+    sessions: list[Side]
+    comparable: bool
+    differs: list[str]
+    verdict: str
+    text: str
+    rank: int
+    step_ms: list[float]
+    change_pct: float
+    ci95_pct: list[float] | None
+    wait_ms: list[float] | None
+    causes_ms: dict[str, list[float]]
+    changed: list[Changed]
+    stages: list[StageChange]
+    settings: list[Differing]
+    environment: list[Differing]
+
+
+class Condition(msgspec.Struct, frozen=True, kw_only=True):
+    """A condition of ``--fail-if``: whether it holds; None where its figure is unknown."""
+
+    condition: str
+    holds: bool | None
+    where: str | None
+    value: float | None
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that is worse, or that cannot be told: a stage, a file, a setting, the step."""
+
+    what: str
+    text: str
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the session passes: nothing is worse, and no condition holds.
+
+    The fields of the comparison follow, each None without a baseline.
+    """
+
+    schema_version: int
+    ok: bool
+    text: str
+    worse: list[Finding]
+    untold: list[Finding]
+    conditions: list[Condition]
+    session: str
+    baseline: str | None
+    comparable: bool | None
+    step_ms: list[float] | None
+    change_pct: float | None
+    ci95_pct: list[float] | None
+    causes_ms: dict[str, list[float]] | None
+    changed: list[Changed] | None
+    comparison: Comparison | None

@@ -1,0 +1,46 @@
+"""The measured steps as blocks of consecutive ones: what the intervals of a comparison are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from iotrace.analysis.rank import RankAnalysis
+from iotrace.analysis.results import StepBlocks
+from iotrace.analysis.wait.waits import CAUSES
+
+MOST_BLOCKS = 64
+_MOST_FILES = 8
+
+
+def step_blocks(analysis: RankAnalysis) -> StepBlocks | None:
+    """Cut the measured steps into blocks of one size; what is left over at the end is in none of them."""
+    kept = analysis.kept
+    if not kept:
+        return None
+    size = -(-len(kept) // MOST_BLOCKS)
+
+    def means_ms(each_ns: Sequence[float]) -> list[float]:
+        whole = np.array(each_ns[: len(each_ns) // size * size], dtype=np.float64)
+        return [float(value) for value in whole.reshape(-1, size).mean(axis=1) / 1e6]
+
+    lengths_ms = means_ms([step.duration_ns for step in kept])
+    if analysis.source is None or analysis.loop.unknown_why:
+        return StepBlocks(steps=size, step_ms=lengths_ms, wait_ms=[], causes_ms={}, files_ms={})
+    waits = [[analysis.wait_of(delivery) for delivery in step.awaited] for step in kept]
+    files: dict[str, list[float]] = {}
+    for number, own in enumerate(waits):
+        for wait in own:
+            for path, (read_ns, decode_ns, _) in wait.files.items():
+                files.setdefault(path, [0.0] * len(kept))[number] += read_ns + decode_ns
+    costliest = sorted(files, key=lambda path: -sum(files[path]))[:_MOST_FILES]
+    return StepBlocks(
+        steps=size,
+        step_ms=lengths_ms,
+        wait_ms=means_ms([step.wait_ns for step in kept]),
+        causes_ms={
+            cause: means_ms([sum(wait.causes[cause] for wait in own) for own in waits]) for cause in CAUSES
+        },
+        files_ms={path: means_ms(files[path]) for path in costliest},
+    )
