@@ -20,7 +20,7 @@ from iotrace.errors import IotraceError
 
 _NAME = "iotrace"
 COMPLETION_VARIABLE = "_IOTRACE_COMPLETE"  # set by the shell when it asks for completions
-_COMMANDS = ("run", "top", "report", "sweep", "doctor", "merge", "export", "schema")
+_COMMANDS = ("run", "top", "report", "compare", "check", "sweep", "doctor", "merge", "export", "schema")
 
 _FAILED = 1
 _USAGE = 2

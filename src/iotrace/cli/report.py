@@ -51,7 +51,7 @@ def report(
             raise click.BadParameter("--compat takes traces of torch.profiler, not a session")
         _compat(sources, compat, as_json)
         return 0
-    result = _of_traces(sources, kernel_gap_us) if bare else _of_session(sources[0], kernel_gap_us)
+    result = _of_traces(sources, kernel_gap_us) if bare else report_of_session(sources[0], kernel_gap_us)
     if as_json:
         print_json(result)
     else:
@@ -62,7 +62,8 @@ def report(
     return 0
 
 
-def _of_session(path: Path, kernel_gap_us: float) -> Report:
+def report_of_session(path: Path, kernel_gap_us: float = 30.0) -> Report:
+    """Read and analyse the session at `path`, with progress on standard error."""
     from iotrace.analysis.rank import SessionAnalysis
     from iotrace.analysis.report import analyse
     from iotrace.report.progress import watched

@@ -12,6 +12,8 @@ from iotrace.cli.parameters import print_json
 _PRINTED = {
     "report": ("analysis.results", "Report"),
     "top": ("analysis.results.top", "Top"),
+    "compare": ("analysis.compare.results", "Comparison"),
+    "check": ("analysis.compare.results", "Check"),
     "sweep": ("sweeps.results", "SweepResult"),
     "merge": ("merge.summary", "Summary"),
     "doctor": ("doctor.results", "Diagnosis"),

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from iotrace.analysis.results import SCHEMA_VERSION, Report, StageCost, StepBlocks, Trust
-from iotrace.errors import SessionError, UsageError
+from iotrace.errors import SessionError
 
 _AGAIN = "make it again with: iotrace check SESSION --save-baseline FILE"
 
@@ -172,13 +172,13 @@ def rank_pair(one: Basis, other: Basis) -> tuple[Rank, Rank]:
     rank on both sides.
 
     Raises:
-        UsageError: no rank was measured in both.
+        SessionError: no rank was measured in both.
     """
     for side in (one, other):
         if not any(rank.steps.count for rank in side.ranks):
-            raise UsageError(f"{side.path} has no measured steps", "run it longer, then compare again")
+            raise SessionError(f"{side.path} has no measured steps", "run it longer, then compare again")
     numbered = {rank.rank: rank for rank in other.ranks if rank.steps.count}
     pairs = [(rank, numbered[rank.rank]) for rank in one.ranks if rank.steps.count and rank.rank in numbered]
     if not pairs:
-        raise UsageError(f"no rank has measured steps in both {one.path} and {other.path}")
+        raise SessionError(f"no rank has measured steps in both {one.path} and {other.path}")
     return max(pairs, key=lambda pair: max(each.data_wait.raw_ms or 0.0 for each in pair))

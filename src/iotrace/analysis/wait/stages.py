@@ -58,9 +58,7 @@ def stages_of(analysis: RankAnalysis) -> list[StageCost]:
         return []
     names = list(files)
     found = [
-        cost
-        for (stage, clock), own in parts.items()
-        for cost in _by_file(stage, clock, own, names, samples)
+        cost for (stage, clock), own in parts.items() for cost in _by_file(stage, clock, own, names, samples)
     ]
     return sorted(found, key=lambda cost: -cost.per_sample * cost.mean_ms)
 
@@ -98,9 +96,14 @@ def _add_process(
     decoding = _on_cpu_outside(reading, in_calls) if timed else reading["duration_ns"] - reads
     held = item >= 0
     inside = np.bincount(item[held], reading["cpu_ns" if timed else "duration_ns"][held], len(items))
-    own = np.maximum(items["cpu_ns"] - inside, 0) if timed else items["duration_ns"] - inside - _within(
-        posix, items
-    ) + np.bincount(item[held], in_calls[held], len(items))
+    own = (
+        np.maximum(items["cpu_ns"] - inside, 0)
+        if timed
+        else items["duration_ns"]
+        - inside
+        - _within(posix, items)
+        + np.bincount(item[held], in_calls[held], len(items))
+    )
     none = np.full(len(items), -1, dtype=np.int64)
     parts["transform", clock].append(_Part(items["start_ns"], np.maximum(own, 0), none))
     at_ns = reading["start_ns"]

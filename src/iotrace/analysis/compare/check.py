@@ -1,0 +1,184 @@
+"""Whether a session passes: no stage, no step is worse than in its baseline, and no condition holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from iotrace.analysis.compare.basis import Basis, basis_of, rank_pair
+from iotrace.analysis.compare.comparison import RUN_TO_RUN_PCT, SCHEMA_VERSION, compare
+from iotrace.analysis.compare.conditions import Limit, judge
+from iotrace.analysis.compare.machine import busy, other_storage
+from iotrace.analysis.compare.results import Check, Comparison, Condition, Finding, StageChange
+from iotrace.analysis.results import Report
+from iotrace.errors import SessionError
+
+WORSE_BY_PCT = 5.0
+_WORTH_FAILING = 0.01  # of what a sample costs in all
+_MOSTLY = 0.6  # of a stage's growth: what one file has of it, to be named for it
+# What other programs on the same cores add to a stage, though each is the lower quartile of many.
+_BUSY_PCT = {"cpu": 30.0, "wall": 100.0}
+
+
+def check(
+    report: Report, baseline: Basis | None, limits: Sequence[Limit], worse_by_pct: float, anyway: bool = False
+) -> Check:
+    """Judge a session's report against its baseline and the conditions.
+
+    Raises:
+        SessionError: the session or its baseline cannot be judged, or they did different work.
+    """
+    now = basis_of(report)
+    worse = list(_failed(now))
+    untold: list[Finding] = []
+    comparison = None
+    if not worse:
+        _refuse(now, baseline)
+        if baseline is not None:
+            comparison = _compared(baseline, now, anyway)
+            worse, untold = _judged(comparison, baseline, now, worse_by_pct)
+    document = msgspec.to_builtins(report)
+    conditions = [judge(limit, document) for limit in limits]
+    worse += [Finding(what=item.condition, text=_held(item)) for item in conditions if item.holds]
+    untold += [
+        Finding(what=item.condition, text=f"{item.condition}: the session has no such figure")
+        for item in conditions
+        if item.holds is None
+    ]
+    return Check(
+        schema_version=SCHEMA_VERSION,
+        ok=not worse,
+        text=_text(worse, untold),
+        worse=worse,
+        untold=untold,
+        conditions=conditions,
+        session=now.path,
+        baseline=None if baseline is None else baseline.path,
+        comparable=None if comparison is None else comparison.comparable,
+        step_ms=None if comparison is None else comparison.step_ms,
+        change_pct=None if comparison is None else comparison.change_pct,
+        ci95_pct=None if comparison is None else comparison.ci95_pct,
+        causes_ms=None if comparison is None else comparison.causes_ms,
+        changed=None if comparison is None else comparison.changed,
+        comparison=comparison,
+    )
+
+
+def _failed(now: Basis) -> Iterator[Finding]:
+    if now.session.exit_code:
+        yield Finding(what="the run", text=f"the run failed: exit code {now.session.exit_code}")
+
+
+def _refuse(now: Basis, baseline: Basis | None) -> None:
+    for name, side in (("session", now), ("baseline", baseline)):
+        if side is None:
+            continue
+        if not side.session.ended:
+            raise SessionError(
+                f"the {name} {side.path} has not ended: it still runs, or was killed",
+                "check a run that ended",
+            )
+        if side.session.exit_code:
+            raise SessionError(
+                f"the {name} {side.path} failed: exit code {side.session.exit_code}", "take one that passed"
+            )
+        if not any(rank.steps.count for rank in side.ranks):
+            raise SessionError(f"the {name} {side.path} has no measured steps", "run it longer")
+
+
+def _compared(baseline: Basis, now: Basis, anyway: bool) -> Comparison:
+    comparison = compare(baseline, now)
+    if not comparison.comparable and not anyway:
+        raise SessionError(
+            f"the baseline did different work: {'; '.join(comparison.differs)}",
+            "compare them nevertheless with --anyway",
+        )
+    return comparison
+
+
+def _held(item: Condition) -> str:
+    value = "" if item.value is None else f" is {item.value:.4g}"
+    return f"{item.condition}: {item.where}{value}"
+
+
+def _judged(
+    comparison: Comparison, baseline: Basis, now: Basis, worse_by_pct: float
+) -> tuple[list[Finding], list[Finding]]:
+    """Sort what grew into what is worse for certain, and what the machine does not let tell."""
+    doubt = _doubt(baseline, now)
+    cold = other_storage(rank_pair(baseline, now))
+    worse, untold = [], []
+    for change in _told_once(comparison.stages, worse_by_pct):
+        why = cold if change.stage == "read" and cold else doubt
+        text = f"{change.what}: {_percents(change.change_pct, change.ci95_pct)}, {_costs(change)}"
+        if why and (why == cold or change.change_pct < _BUSY_PCT[change.clock]):
+            untold.append(Finding(what=change.what, text=f"{text}: cannot be told, as {why}"))
+        else:
+            worse.append(Finding(what=change.what, text=text))
+    ci95_pct = comparison.ci95_pct
+    if ci95_pct and comparison.change_pct >= worse_by_pct and ci95_pct[0] > RUN_TO_RUN_PCT:
+        text = f"the step: {_percents(comparison.change_pct, ci95_pct)}{_because(comparison)}"
+        if doubt or cold:
+            untold.append(Finding(what="the step", text=f"{text}: cannot be told, as {doubt or cold}"))
+        else:
+            worse.append(Finding(what="the step", text=text))
+    return worse, untold
+
+
+def _doubt(baseline: Basis, now: Basis) -> str | None:
+    for name, side in (("the session", now), ("the baseline", baseline)):
+        why = busy(side)
+        if why:
+            return f"{why} ({name})"
+    return None
+
+
+def _told_once(stages: Sequence[StageChange], worse_by_pct: float) -> Iterator[StageChange]:
+    """Yield what got worse: a file that has most of it, else the stage over all its files."""
+    grown = [
+        change
+        for change in stages
+        if change.change_pct >= worse_by_pct
+        and change.ci95_pct[0] > 0
+        and change.share * change.change_pct / 100 >= _WORTH_FAILING
+    ]
+    for stage in dict.fromkeys(change.stage for change in grown):
+        own = [change for change in grown if change.stage == stage]
+        files = [change for change in own if change.file is not None]
+        whole = next((change for change in own if change.file is None), None)
+        most = max(files, key=_grew_ms, default=None)
+        if whole is None:
+            yield from files
+        else:
+            yield most if most is not None and _grew_ms(most) > _MOSTLY * _grew_ms(whole) else whole
+
+
+def _grew_ms(change: StageChange) -> float:
+    """How much more a sample costs; the costs of a stage and of its files are weighed alike."""
+    return change.cost_ms[1] - change.cost_ms[0]
+
+
+def _because(comparison: Comparison) -> str:
+    """Name what made the step longer: the part that grew most, and the settings that differ."""
+    grew = next((change for change in comparison.changed if change.by_ms > 0), None)
+    reasons = [f"{grew.what} +{grew.by_ms:.1f} ms"] if grew is not None else []
+    reasons += [f"{item.what} {item.values[0]} -> {item.values[1]}" for item in comparison.settings]
+    return f": {', '.join(reasons)}" if reasons else ""
+
+
+def _costs(change: StageChange) -> str:
+    before, after = change.cost_ms
+    clock = "CPU" if change.clock == "cpu" else "time"
+    return f"{before:.3g} -> {after:.3g} ms of {clock} a sample"
+
+
+def _percents(change_pct: float, ci95_pct: Sequence[float]) -> str:
+    return f"{change_pct:+.1f} % (95 %: {ci95_pct[0]:+.1f} to {ci95_pct[1]:+.1f})"
+
+
+def _text(worse: list[Finding], untold: list[Finding]) -> str:
+    """Write the first line: what it is, and what of."""
+    banner = "WORSE" if worse else "CANNOT BE TOLD" if untold else "NOT WORSE"
+    names = ", ".join(dict.fromkeys(finding.what for finding in worse or untold))
+    return f"{banner}  {names}".rstrip()

@@ -1,0 +1,63 @@
+"""How far the machine lets two sessions be told apart: other programs, and files that were not in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from iotrace.analysis.compare.basis import Basis, Rank
+from iotrace.units import percent
+
+BUSY = 0.1  # of the CPUs, taken by other programs
+_MORE_FROM_STORAGE = 2.0  # times as many bytes a step
+_FEW_BYTES = 1 << 16  # a step: as good as none
+
+
+def busy(side: Basis) -> str | None:
+    """Say what kept the CPUs of a session's hosts from the program; None where they were free for it."""
+    return next(_disturbances(side), None)
+
+
+def _disturbances(side: Basis) -> Iterator[str]:
+    share = others_share(side)
+    if share is None:
+        yield "what other programs took of its CPUs is unknown"
+    elif share > BUSY:
+        yield f"other programs took {percent(share)} of its CPUs"
+    held_back = [rank.system.host.cpu_throttled_fraction or 0.0 for rank in side.ranks if rank.system.host]
+    if max(held_back, default=0.0) > BUSY:
+        yield f"its CPU quota held it back in {percent(max(held_back))} of the periods"
+
+
+def others_share(side: Basis) -> float | None:
+    """Find the share of the CPUs that other programs took, on the host where it was largest."""
+    hosts: dict[str | None, list[Rank]] = {}
+    for rank in side.ranks:
+        if rank.steps.count:
+            hosts.setdefault(rank.host, []).append(rank)
+    shares = []
+    for ranks in hosts.values():
+        host, cpus = ranks[0].system.host, ranks[0].system.cpus
+        own_pct = [rank.system.cpu_pct_mean for rank in ranks]
+        if host is None or host.cpu_busy_fraction is None or not cpus or None in own_pct:
+            return None
+        shares.append(host.cpu_busy_fraction - sum(own or 0.0 for own in own_pct) / 100 / cpus)
+    return max(shares, default=None)
+
+
+def other_storage(ranks: tuple[Rank, Rank]) -> str | None:
+    """Say that one session read far more from storage, the other from memory; None where both did alike."""
+    known = [_from_storage(rank) for rank in ranks]
+    if known[0] is None or known[1] is None:
+        return None
+    low, high = sorted(value for value in known if value is not None)
+    if high <= _FEW_BYTES or high <= _MORE_FROM_STORAGE * low:
+        return None
+    cold = "the baseline" if known[0] > known[1] else "the session"
+    return f"{cold} read its files from storage, the other from memory"
+
+
+def _from_storage(rank: Rank) -> float | None:
+    read = [process.storage_read_bytes for process in rank.system.processes]
+    if not read or None in read or not rank.steps.count:
+        return None
+    return sum(value or 0 for value in read) / rank.steps.count

@@ -1,0 +1,94 @@
+"""``iotrace check``: exit code 4 where a run got worse than its baseline, or than a limit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from iotrace.cli.numpy_import import import_numpy
+from iotrace.cli.parameters import PATH, json_option, print_json
+
+_WORSE = 4
+
+
+@click.command()
+@click.argument("session", metavar="SESSION", type=PATH)
+@click.option("--baseline", metavar="SESSION|JSON", type=PATH, help="What it must not be worse than.")
+@click.option(
+    "--fail-if",
+    "conditions",
+    metavar="CONDITION",
+    multiple=True,
+    help='Fail where a figure of the report is so: "data_wait.raw_wait_fraction > 20%"; repeatable.',
+)
+@click.option(
+    "--worse-by",
+    metavar="PCT",
+    type=click.FloatRange(min=0.0),
+    default=5.0,
+    show_default=True,
+    help="The smallest change worth failing.",
+)
+@click.option("--strict", is_flag=True, help="Fail also where it cannot be told: on a busy machine, say.")
+@click.option("--anyway", is_flag=True, help="Compare also with a baseline that did different work.")
+@click.option(
+    "--save-baseline", metavar="FILE", type=PATH, help="Keep the session's report as JSON, if it passes."
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "md", "json"]),
+    default="text",
+    show_default=True,
+    help="md is for a comment on a pull request.",
+)
+@json_option("the result")
+def check(
+    session: Path,
+    baseline: Path | None,
+    conditions: tuple[str, ...],
+    worse_by: float,
+    strict: bool,
+    anyway: bool,
+    save_baseline: Path | None,
+    form: str,
+    as_json: bool,
+) -> int:
+    """Say whether SESSION got worse than its baseline beyond noise, and which stage, file or setting did.
+
+    A baseline is a session, or the JSON that --save-baseline or iotrace report --json wrote.
+
+    Exit codes: 0 not worse, or it cannot be told (a warning says why), 1 a session cannot be read or
+    compared, 2 wrong usage, 4 worse, a condition of --fail-if holds, or the run itself failed.
+    """
+    import_numpy()
+    from iotrace.analysis.compare.basis import basis_of, read_basis
+    from iotrace.analysis.compare.check import check as judge
+    from iotrace.analysis.compare.conditions import parse
+    from iotrace.cli.report import report_of_session
+    from iotrace.errors import UsageError
+    from iotrace.report.check import markdown, print_check
+    from iotrace.report.layout import make_console
+    from iotrace.session.manifest import write_atomically
+
+    limits = [parse(condition) for condition in conditions]
+    if baseline is None and not limits and save_baseline is None:
+        raise UsageError("nothing to check SESSION against", "give --baseline, --fail-if or --save-baseline")
+    report = report_of_session(session)
+    against = None
+    if baseline is not None:
+        against = read_basis(baseline) if baseline.is_file() else basis_of(report_of_session(baseline))
+    result = judge(report, against, limits, worse_by, anyway)
+    failed = not result.ok or (strict and bool(result.untold))
+    if save_baseline is not None and not failed:
+        import msgspec
+
+        write_atomically(save_baseline, msgspec.json.encode(report) + b"\n")
+    if as_json or form == "json":
+        print_json(result)
+    elif form == "md":
+        click.echo(markdown(result))
+    else:
+        print_check(result, make_console(stderr=False))
+    return _WORSE if failed else 0

@@ -1,0 +1,56 @@
+"""``iotrace compare``: what changed between two sessions, and why."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from iotrace.cli.numpy_import import import_numpy
+from iotrace.cli.parameters import PATH, json_option, print_json
+
+if TYPE_CHECKING:
+    from iotrace.analysis.compare.basis import Basis
+
+
+@click.command()
+@click.argument("before", metavar="A", type=PATH)
+@click.argument("after", metavar="B", type=PATH)
+@click.option("--anyway", is_flag=True, help="Compare also what did different work; say what differs.")
+@json_option("the result")
+def compare(before: Path, after: Path, anyway: bool, as_json: bool) -> int:
+    """Print what changed from session A to session B, by how much, and why.
+
+    A and B are sessions, or reports that iotrace report --json wrote. They have to have done the same work:
+    the same command, data, world size and batch size.
+
+    Exit codes: 0 compared, 1 A or B cannot be read, has no measured steps, or did different work, 2 wrong
+    usage.
+    """
+    import_numpy()
+    from iotrace.analysis.compare.comparison import compare as compare_both
+
+    result = compare_both(basis_at(before), basis_at(after))
+    refused = not result.comparable and not anyway
+    if as_json:
+        print_json(result)
+    elif not refused:
+        from iotrace.report.comparison import print_comparison
+        from iotrace.report.layout import make_console
+
+        print_comparison(result, make_console(stderr=False))
+    if refused:
+        print(f"iotrace: A and B did different work: {'; '.join(result.differs)}", file=sys.stderr)
+        print("  compare them nevertheless with --anyway", file=sys.stderr)
+        return 1
+    return 0
+
+
+def basis_at(path: Path) -> Basis:
+    """Read a session, or a kept report, as a comparison needs it."""
+    from iotrace.analysis.compare.basis import basis_of, read_basis
+    from iotrace.cli.report import report_of_session
+
+    return read_basis(path) if path.is_file() else basis_of(report_of_session(path))

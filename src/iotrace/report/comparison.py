@@ -1,0 +1,122 @@
+"""A comparison of two sessions on the terminal: verdict, why, trust, the parts of a step, what differs."""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.text import Text
+
+from iotrace.analysis.compare.results import Comparison, StageChange
+
+_LABEL = 7
+_NAMES = ("A", "B")
+_LEAST_MS = 0.05  # a cause below it is not listed
+_MOST_STAGES = 8
+_MOST_REASONS = 5
+_COLORS = {"slower": "bold red", "faster": "bold green"}
+
+
+def print_comparison(result: Comparison, console: Console) -> None:
+    """Print `result`; it reads the same without colour."""
+    console.print(Text(result.text, style=_COLORS.get(result.verdict, "bold")), soft_wrap=True)
+    for difference in result.differs:
+        say(console, "Work", f"differs: {difference}")
+    reasons = [
+        f"{change.what}: {change.by_ms:+.1f} ms a step{_interval(change.ci95_ms)}"
+        for change in result.changed[:_MOST_REASONS]
+    ]
+    reasons += [f"{item.what}: {item.values[0]} -> {item.values[1]}" for item in result.settings]
+    say_each(console, "Why", reasons or ["no part of the step changed beyond its noise"])
+    say_each(
+        console,
+        "Trust",
+        [
+            f"{name} {side.trust.level}: {', '.join(side.trust.reasons)}"
+            for name, side in zip(_NAMES, result.sessions, strict=True)
+        ],
+    )
+    console.print()
+    _print_parts(result, console)
+    if result.stages:
+        console.print()
+        print_stages(result.stages[:_MOST_STAGES], console, ("A", "B"))
+    console.print()
+    for name, side in zip(_NAMES, result.sessions, strict=True):
+        recorded = f", recorded {side.recorded.replace('T', ' ')[:16]} UTC" if side.recorded else ""
+        say(console, name, f"{side.path}{recorded}, {side.steps} steps")
+    say_each(console, "Around", [f"{item.what}: {' / '.join(item.values)}" for item in result.environment])
+    say(console, "Next", f"iotrace report {shlex.quote(result.sessions[1].path)}")
+
+
+def print_stages(stages: Iterable[StageChange], console: Console, names: tuple[str, str]) -> None:
+    """Print what stages cost a sample, before and after."""
+    rows = [
+        (
+            f"{change.what} ({'CPU' if change.clock == 'cpu' else 'time'})",
+            *(f"{cost:.3g}" for cost in change.cost_ms),
+            f"{change.change_pct:+.1f} %",
+            f"{change.ci95_pct[0]:+.1f} to {change.ci95_pct[1]:+.1f}",
+        )
+        for change in stages
+    ]
+    print_rows(console, ("ms a sample", *names, "change", "95 %"), rows)
+
+
+def _print_parts(result: Comparison, console: Console) -> None:
+    intervals = {change.cause or change.what: change.ci95_ms for change in result.changed}
+    parts = {cause: tuple(values) for cause, values in result.causes_ms.items() if max(values) >= _LEAST_MS}
+    rest: dict[str, tuple[float, ...]] = {}
+    if result.wait_ms is not None:
+        rest = {"rest": tuple(a - b for a, b in zip(result.step_ms, result.wait_ms, strict=True))}
+        intervals["rest"] = intervals.get("the rest of the step")
+    ordered = sorted(parts.items(), key=lambda item: -max(item[1]))
+    rows = [
+        (name, f"{before:.1f}", f"{after:.1f}", f"{after - before:+.1f}", _bounds(intervals.get(name)))
+        for name, (before, after) in [("step", tuple(result.step_ms)), *ordered, *rest.items()]
+    ]
+    print_rows(console, ("ms a step", *_NAMES, "change", "95 %"), rows)
+
+
+def _bounds(interval: list[float] | None) -> str:
+    return "" if interval is None else f"{interval[0]:+.1f} to {interval[1]:+.1f}"
+
+
+def _interval(interval: list[float] | None) -> str:
+    return "" if interval is None else f" (95 %: {_bounds(interval)})"
+
+
+def print_rows(console: Console, heading: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+    """Print a table: names to the left, figures to the right, nothing behind the last column."""
+    table = [heading, *rows]
+    widths = [max(len(row[column]) for row in table) for column in range(len(heading))]
+    room = console.width - sum(widths[1:]) - 2 * (len(heading) - 1)
+    widths[0] = max(10, min(widths[0], room))
+    for number, row in enumerate(table):
+        cells = [_cut(row[0], widths[0]).ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        console.print(Text("  ".join(cells).rstrip(), style="bold" if number == 0 else ""), soft_wrap=True)
+
+
+def _cut(name: str, width: int) -> str:
+    """Cut a long name in its middle: its stage and its file's name tell it."""
+    if len(name) <= width:
+        return name
+    end = (width - 1) * 2 // 3
+    return f"{name[: width - 1 - end]}…{name[len(name) - end :]}"
+
+
+def say_each(console: Console, label: str, texts: Iterable[str]) -> None:
+    """Print paragraphs under one label."""
+    for number, text in enumerate(texts):
+        say(console, label if number == 0 else "", text)
+
+
+def say(console: Console, label: str, text: str) -> None:
+    """Print one labelled paragraph, wrapped beside its label."""
+    lines = textwrap.wrap(text, max(20, console.width - _LABEL), break_on_hyphens=False) or [""]
+    for number, line in enumerate(lines):
+        shown = (label if number == 0 else "").ljust(_LABEL)
+        console.print(Text.assemble((shown, "bold"), line), soft_wrap=True)
