@@ -63,10 +63,10 @@ def check(
     compared, 2 wrong usage, 4 worse, a condition of --fail-if holds, or the run itself failed.
     """
     import_numpy()
-    from iotrace.analysis.compare.basis import basis_of, read_basis
+    from iotrace.analysis.compare.basis import basis_of
     from iotrace.analysis.compare.check import check as judge
     from iotrace.analysis.compare.conditions import parse
-    from iotrace.cli.report import report_of_session
+    from iotrace.cli.compare import report_at
     from iotrace.errors import UsageError
     from iotrace.report.check import markdown, print_check
     from iotrace.report.layout import make_console
@@ -75,10 +75,8 @@ def check(
     limits = [parse(condition) for condition in conditions]
     if baseline is None and not limits and save_baseline is None:
         raise UsageError("nothing to check SESSION against", "give --baseline, --fail-if or --save-baseline")
-    report = report_of_session(session)
-    against = None
-    if baseline is not None:
-        against = read_basis(baseline) if baseline.is_file() else basis_of(report_of_session(baseline))
+    report = report_at(session)
+    against = None if baseline is None else basis_of(report_at(baseline))
     result = judge(report, against, limits, worse_by, anyway)
     failed = not result.ok or (strict and bool(result.untold))
     if save_baseline is not None and not failed:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
 from iotrace.cli.numpy_import import import_numpy
 from iotrace.cli.parameters import PATH, json_option, print_json
-
-if TYPE_CHECKING:
-    from iotrace.analysis.compare.basis import Basis
 
 
 @click.command()
@@ -30,9 +27,10 @@ def compare(before: Path, after: Path, anyway: bool, as_json: bool) -> int:
     usage.
     """
     import_numpy()
+    from iotrace.analysis.compare.basis import basis_of
     from iotrace.analysis.compare.comparison import compare as compare_both
 
-    result = compare_both(basis_at(before), basis_at(after))
+    result = compare_both(basis_of(report_at(before)), basis_of(report_at(after)))
     refused = not result.comparable and not anyway
     if as_json:
         print_json(result)
@@ -48,9 +46,11 @@ def compare(before: Path, after: Path, anyway: bool, as_json: bool) -> int:
     return 0
 
 
-def basis_at(path: Path) -> Basis:
-    """Read a session, or a kept report, as a comparison needs it."""
-    from iotrace.analysis.compare.basis import basis_of, read_basis
+def report_at(path: Path) -> Any:
+    """Read a session's report, or one that was kept, as plain data."""
+    import msgspec
+
+    from iotrace.analysis.compare.basis import read_report
     from iotrace.cli.report import report_of_session
 
-    return read_basis(path) if path.is_file() else basis_of(report_of_session(path))
+    return read_report(path) if path.is_file() else msgspec.to_builtins(report_of_session(path))

@@ -7,7 +7,7 @@ import shlex
 from rich.console import Console
 from rich.text import Text
 
-from iotrace.analysis.compare.results import Check
+from iotrace.analysis.compare.results import Check, Comparison
 from iotrace.report.comparison import print_stages, say, say_each
 
 _MOST_STAGES = 8
@@ -25,12 +25,7 @@ def print_check(result: Check, console: Console) -> None:
     comparison = result.comparison
     if comparison is not None:
         say(console, "Step", comparison.text)
-        sides = zip(("before", "now"), comparison.sessions, strict=True)
-        say_each(
-            console,
-            "Trust",
-            [f"{name} {side.trust.level}: {', '.join(side.trust.reasons)}" for name, side in sides],
-        )
+        say_each(console, "Trust", _trust(comparison))
         differing = [*comparison.settings, *comparison.environment]
         say_each(console, "Differ", [f"{item.what}: {' / '.join(item.values)}" for item in differing])
         console.print()
@@ -69,6 +64,11 @@ def markdown(result: Check) -> str:
         )
         lines += ["", f"<sub>Trust {_escape(trust)}</sub>"]
     return "\n".join(lines)
+
+
+def _trust(comparison: Comparison) -> list[str]:
+    sides = zip(("before", "now"), comparison.sessions, strict=True)
+    return [f"{name} {side.trust.level}: {', '.join(side.trust.reasons)}" for name, side in sides]
 
 
 def _escape(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -88,7 +88,7 @@ def _interval(interval: list[float] | None) -> str:
     return "" if interval is None else f" (95 %: {_bounds(interval)})"
 
 
-def print_rows(console: Console, heading: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+def print_rows(console: Console, heading: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
     """Print a table: names to the left, figures to the right, nothing behind the last column."""
     table = [heading, *rows]
     widths = [max(len(row[column]) for row in table) for column in range(len(heading))]

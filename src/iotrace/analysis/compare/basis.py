@@ -6,10 +6,11 @@ Both ways give the same figures. A field that a kept report does not have is Non
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from iotrace.analysis.results import SCHEMA_VERSION, Report, StageCost, StepBlocks, Trust
+from iotrace.analysis.results import SCHEMA_VERSION, StageCost, StepBlocks, Trust
 from iotrace.errors import SessionError
 
 _AGAIN = "make it again with: iotrace check SESSION --save-baseline FILE"
@@ -76,7 +77,8 @@ class ProcessUse(msgspec.Struct, frozen=True):
 
 
 class HostUse(msgspec.Struct, frozen=True):
-    cpu_busy_fraction: float | None = None
+    others_cpu_fraction: float | None = None
+    cpu_stolen_fraction: float | None = None
     cpu_throttled_fraction: float | None = None
 
 
@@ -85,7 +87,6 @@ class Gpu(msgspec.Struct, frozen=True):
 
 
 class System(msgspec.Struct, frozen=True):
-    cpu_pct_mean: float | None = None
     cpus: int | None = None
     gpus: list[Gpu] = []
     processes: list[ProcessUse] = []
@@ -135,34 +136,31 @@ class Basis(msgspec.Struct, frozen=True):
         return self.session.path
 
 
-class _Versioned(msgspec.Struct):
-    schema_version: int
+def basis_of(document: Any) -> Basis:
+    """Take what a comparison reads from a report, as plain data."""
+    return msgspec.convert(document, Basis)
 
 
-def basis_of(report: Report) -> Basis:
-    """Take from `report` what a comparison reads."""
-    return msgspec.convert(report, Basis, from_attributes=True)
-
-
-def read_basis(path: Path) -> Basis:
-    """Read a report that ``--json`` or ``--save-baseline`` wrote.
+def read_report(path: Path) -> Any:
+    """Read a report that ``--json`` or ``--save-baseline`` wrote, as plain data.
 
     Raises:
         SessionError: it holds none, or one of another schema version.
     """
     try:
-        data = path.read_bytes()
+        document = msgspec.json.decode(path.read_bytes())
+        version = document["schema_version"] if isinstance(document, dict) else None
+        if version not in (None, SCHEMA_VERSION):
+            message = f"{path} has schema version {version}; this iotrace reads {SCHEMA_VERSION}"
+            raise SessionError(message, _AGAIN)
+        basis_of(document)
     except OSError as error:
-        raise SessionError(f"{path} cannot be read: {error.strerror}", "give a session or a JSON") from error
-    try:
-        version = msgspec.json.decode(data, type=_Versioned).schema_version
-        if version != SCHEMA_VERSION:
-            raise SessionError(
-                f"{path} has schema version {version}; this iotrace reads {SCHEMA_VERSION}", _AGAIN
-            )
-        return msgspec.json.decode(data, type=Basis)
+        raise SessionError(f"{path} cannot be read: {error.strerror}") from error
+    except KeyError as error:
+        raise SessionError(f"{path} holds no report of iotrace: it has no {error}", _AGAIN) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise SessionError(f"{path} holds no report of iotrace: {error}", _AGAIN) from error
+    return document
 
 
 def rank_pair(one: Basis, other: Basis) -> tuple[Rank, Rank]:

@@ -13,7 +13,7 @@ from iotrace.analysis.results import StepBlocks
 
 REST = "the rest of the step"
 _WORTH_NAMING = 0.01  # of the step before
-_MOSTLY = 0.5  # of a cause's change: what one file has to change to stand for it
+_MOSTLY = 0.6  # of a cause's change: what one file has to change to stand for it
 
 
 def step_change(ranks: tuple[Rank, Rank]) -> tuple[list[float], float, list[float] | None]:

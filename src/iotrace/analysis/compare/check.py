@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-
-import msgspec
+from typing import Any
 
 from iotrace.analysis.compare.basis import Basis, basis_of, rank_pair
 from iotrace.analysis.compare.comparison import RUN_TO_RUN_PCT, SCHEMA_VERSION, compare
 from iotrace.analysis.compare.conditions import Limit, judge
 from iotrace.analysis.compare.machine import busy, other_storage
 from iotrace.analysis.compare.results import Check, Comparison, Condition, Finding, StageChange
-from iotrace.analysis.results import Report
 from iotrace.errors import SessionError
 
 WORSE_BY_PCT = 5.0
@@ -22,9 +20,9 @@ _BUSY_PCT = {"cpu": 30.0, "wall": 100.0}
 
 
 def check(
-    report: Report, baseline: Basis | None, limits: Sequence[Limit], worse_by_pct: float, anyway: bool = False
+    report: Any, baseline: Basis | None, limits: Sequence[Limit], worse_by_pct: float, anyway: bool = False
 ) -> Check:
-    """Judge a session's report against its baseline and the conditions.
+    """Judge a session's report, as plain data, against its baseline and the conditions.
 
     Raises:
         SessionError: the session or its baseline cannot be judged, or they did different work.
@@ -38,8 +36,7 @@ def check(
         if baseline is not None:
             comparison = _compared(baseline, now, anyway)
             worse, untold = _judged(comparison, baseline, now, worse_by_pct)
-    document = msgspec.to_builtins(report)
-    conditions = [judge(limit, document) for limit in limits]
+    conditions = [judge(limit, report) for limit in limits]
     worse += [Finding(what=item.condition, text=_held(item)) for item in conditions if item.holds]
     untold += [
         Finding(what=item.condition, text=f"{item.condition}: the session has no such figure")

@@ -23,6 +23,9 @@ def _disturbances(side: Basis) -> Iterator[str]:
         yield "what other programs took of its CPUs is unknown"
     elif share > BUSY:
         yield f"other programs took {percent(share)} of its CPUs"
+    stolen = [rank.system.host.cpu_stolen_fraction or 0.0 for rank in side.ranks if rank.system.host]
+    if max(stolen, default=0.0) > BUSY:
+        yield f"other virtual machines took {percent(max(stolen))} of its CPUs"
     held_back = [rank.system.host.cpu_throttled_fraction or 0.0 for rank in side.ranks if rank.system.host]
     if max(held_back, default=0.0) > BUSY:
         yield f"its CPU quota held it back in {percent(max(held_back))} of the periods"
@@ -30,18 +33,9 @@ def _disturbances(side: Basis) -> Iterator[str]:
 
 def others_share(side: Basis) -> float | None:
     """Find the share of the CPUs that other programs took, on the host where it was largest."""
-    hosts: dict[str | None, list[Rank]] = {}
-    for rank in side.ranks:
-        if rank.steps.count:
-            hosts.setdefault(rank.host, []).append(rank)
-    shares = []
-    for ranks in hosts.values():
-        host, cpus = ranks[0].system.host, ranks[0].system.cpus
-        own_pct = [rank.system.cpu_pct_mean for rank in ranks]
-        if host is None or host.cpu_busy_fraction is None or not cpus or None in own_pct:
-            return None
-        shares.append(host.cpu_busy_fraction - sum(own or 0.0 for own in own_pct) / 100 / cpus)
-    return max(shares, default=None)
+    hosts = [rank.system.host for rank in side.ranks if rank.steps.count]
+    shares = [None if host is None else host.others_cpu_fraction for host in hosts]
+    return None if None in shares else max((share or 0.0 for share in shares), default=None)
 
 
 def other_storage(ranks: tuple[Rank, Rank]) -> str | None:

@@ -12,6 +12,7 @@ from iotrace.analysis.compare.results import StageChange
 from iotrace.analysis.results import StageCost
 
 _Key = tuple[str, str, str | None]  # stage, clock, file
+_WITHOUT_FILE = ("transform", "collate")
 
 
 def stage_changes(ranks: tuple[Rank, Rank]) -> list[StageChange]:
@@ -21,13 +22,18 @@ def stage_changes(ranks: tuple[Rank, Rank]) -> list[StageChange]:
     cost before: which file is drawn how often is chance.
     """
     before, after = ({_key(cost): cost for cost in rank.stages} for rank in ranks)
+    alike = {key for key in before if key[2]} == {key for key in after if key[2]}
     whole = sum(_of_sample(cost) for cost in before.values())
     found = []
     for stage, clock in dict.fromkeys(key[:2] for key in before):
         pairs = [
             (cost, after[key])
             for key, cost in before.items()
-            if key[:2] == (stage, clock) and key in after and cost.quartile_ms > 0
+            if key[:2] == (stage, clock)
+            and key in after
+            and cost.quartile_ms > 0
+            # The other files are others, where not the same ones stand on their own.
+            and (alike or key[2] is not None or cost.stage in _WITHOUT_FILE)
         ]
         if not pairs or not whole:
             continue

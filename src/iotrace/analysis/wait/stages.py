@@ -7,12 +7,14 @@ decode one file for one sample does so far less: its CPU time, the lower quartil
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from posixpath import dirname
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from iotrace.analysis.bootstrap import FEWEST
 from iotrace.analysis.intervals import Coverage, Times
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import StageCost
@@ -25,13 +27,15 @@ Costs = npt.NDArray[np.float64]
 
 _MOST_BLOCKS = 40
 _LEAST_IN_BLOCK = 4  # a quartile of fewer is their least
-_LEAST_OF_FILE = 24  # times that a file has to be needed, to stand on its own
-_MOST_FILES = 8  # of a stage; all others are one
+_LEAST_OF_FILE = 8  # times that a file has to be needed, to stand on its own; else its directory does
+_MOST_FILES = 16  # of a stage; all others are one
 
 
 class _Part(msgspec.Struct, frozen=True):
-    """Times that a stage was needed: when, what it cost (ns), in which file (an index, -1: no one's)."""
+    """Times that a stage was needed: when, what it cost (ns), in which file (an index; -1: in none)."""
 
+    stage: str
+    clock: str
     at_ns: Times
     cost_ns: Costs
     file: Times
@@ -39,82 +43,75 @@ class _Part(msgspec.Struct, frozen=True):
 
 def stages_of(analysis: RankAnalysis) -> list[StageCost]:
     """Make the costs of all stages of the samples that the loop's loader made, costliest first."""
-    if analysis.source is None:
-        return []
     files: dict[str, int] = {}
     parts: dict[tuple[str, str], list[_Part]] = defaultdict(list)
     samples = 0
     for process in analysis.rank.processes:
-        windows = sorted(
-            (delivery.taken_ns, delivery.prepared_ns)
-            for delivery in analysis.produced[process.pid]
-            if delivery.loader == analysis.source.number
-            and delivery.taken_ns is not None
-            and delivery.prepared_ns is not None
-        )
-        if windows:
-            samples += _add_process(analysis, process, np.array(windows, dtype=np.int64), files, parts)
-    if not samples:
-        return []
+        spans = _in_productions(analysis, process)
+        items = spans[outermost(spans, spans["kind"] == KIND_ITEM)]
+        if not len(items):
+            continue
+        samples += len(items)
+        calls = analysis.session.calls_of(process)
+        posix = Coverage(calls.start_ns, calls.end_ns)
+        numbers = {
+            number: files.setdefault(analysis.session.paths.shown(path), len(files))
+            for number, path in process.span_files.items()
+        }
+        for part in [*_of_samples(spans, items, posix, numbers), *_of_batches(spans)]:
+            parts[part.stage, part.clock].append(part)
     names = list(files)
-    found = [
-        cost for (stage, clock), own in parts.items() for cost in _by_file(stage, clock, own, names, samples)
-    ]
+    found = [cost for own in parts.values() for cost in _by_file(own, names, samples)]
     return sorted(found, key=lambda cost: -cost.per_sample * cost.mean_ms)
 
 
-def _add_process(
-    analysis: RankAnalysis,
-    process: Process,
-    windows: Times,
-    files: dict[str, int],
-    parts: dict[tuple[str, str], list[_Part]],
-) -> int:
-    """Add the stages of what `process` made in `windows`; return how many samples it made."""
-    spans = process.spans
-    starts, ends = windows.T
-    row = np.searchsorted(starts, spans["start_ns"], side="right") - 1
-    spans = spans[(row >= 0) & (spans["start_ns"] < ends[row])]
-    items = spans[outermost(spans, spans["kind"] == KIND_ITEM)]
-    kinds = (spans["kind"] == KIND_READ_PATH) | (spans["kind"] == KIND_MAPPED)
-    reading = spans[outermost(spans, kinds)]
-    collating = spans[outermost(spans, spans["kind"] == KIND_COLLATE)]
-    if not len(items):
-        return 0
-    calls = analysis.session.calls_of(process)
-    posix = Coverage(calls.start_ns, calls.end_ns)
-    item = holder(items, reading["start_ns"], reading["tid"])
-    in_calls = _within(posix, reading)
-    reads = in_calls + blocked_fraction(reading, in_calls) * (reading["duration_ns"] - in_calls)
-    numbers = {
-        number: files.setdefault(analysis.session.paths.shown(path), len(files))
-        for number, path in process.span_files.items()
-    }
-    file = np.array([numbers.get(number, -1) for number in reading["file"].tolist()], dtype=np.int64)
-    timed = bool((items["cpu_ns"] >= 0).all() and (reading["cpu_ns"] >= 0).all())
-    clock = "cpu" if timed else "wall"
-    decoding = _on_cpu_outside(reading, in_calls) if timed else reading["duration_ns"] - reads
-    held = item >= 0
-    inside = np.bincount(item[held], reading["cpu_ns" if timed else "duration_ns"][held], len(items))
-    own = (
-        np.maximum(items["cpu_ns"] - inside, 0)
-        if timed
-        else items["duration_ns"]
-        - inside
-        - _within(posix, items)
-        + np.bincount(item[held], in_calls[held], len(items))
+def _in_productions(analysis: RankAnalysis, process: Process) -> Spans:
+    """Select the spans of `process` that began while it made a batch of the loop's loader."""
+    windows = sorted(
+        (delivery.taken_ns, delivery.prepared_ns)
+        for delivery in analysis.produced[process.pid]
+        if analysis.source is not None
+        and delivery.loader == analysis.source.number
+        and delivery.taken_ns is not None
+        and delivery.prepared_ns is not None
     )
-    none = np.full(len(items), -1, dtype=np.int64)
-    parts["transform", clock].append(_Part(items["start_ns"], np.maximum(own, 0), none))
-    at_ns = reading["start_ns"]
-    parts["decode", clock].append(_each_sample(at_ns, decoding, file, item))
-    parts["read", "wall"].append(_each_sample(at_ns, reads, file, item))
+    spans = process.spans
+    if not windows:
+        return spans[:0]
+    starts, ends = np.array(windows, dtype=np.int64).T
+    row = np.searchsorted(starts, spans["start_ns"], side="right") - 1
+    inside = (row >= 0) & (spans["start_ns"] < ends[row])
+    return spans[np.flatnonzero(inside)]
+
+
+def _of_samples(spans: Spans, items: Spans, posix: Coverage, numbers: dict[int, int]) -> Iterator[_Part]:
+    """Yield what each of `items` took to read and decode each file, and the rest of it."""
+    reads_files = (spans["kind"] == KIND_READ_PATH) | (spans["kind"] == KIND_MAPPED)
+    reading = spans[outermost(spans, reads_files)]
+    item = holder(items, reading["start_ns"], reading["tid"])
+    file = np.array([numbers.get(number, -1) for number in reading["file"].tolist()], dtype=np.int64)
+    in_calls = _within(posix, reading)
+    read_ns = in_calls + blocked_fraction(reading, in_calls) * (reading["duration_ns"] - in_calls)
+    yield _each_sample("read", "wall", reading["start_ns"], read_ns, file, item)
+    held = item >= 0
+    if (items["cpu_ns"] >= 0).all() and (reading["cpu_ns"] >= 0).all():
+        clock, decode_ns = "cpu", _on_cpu_outside(reading, in_calls)
+        rest_ns = items["cpu_ns"] - np.bincount(item[held], reading["cpu_ns"][held], len(items))
+    else:
+        clock, decode_ns = "wall", reading["duration_ns"] - read_ns
+        outside = reading["duration_ns"] - in_calls
+        rest_ns = items["duration_ns"] - _within(posix, items)
+        rest_ns = rest_ns - np.bincount(item[held], outside[held], len(items))
+    yield _each_sample("decode", clock, reading["start_ns"], decode_ns, file, item)
+    yield _alone("transform", clock, items, np.maximum(rest_ns, 0.0))
+
+
+def _of_batches(spans: Spans) -> Iterator[_Part]:
+    collating = spans[outermost(spans, spans["kind"] == KIND_COLLATE)]
     if len(collating):
         timed = bool((collating["cpu_ns"] >= 0).all())
-        cost = collating["cpu_ns" if timed else "duration_ns"].astype(np.float64)
-        none = np.full(len(collating), -1, dtype=np.int64)
-        parts["collate", "cpu" if timed else "wall"].append(_Part(collating["start_ns"], cost, none))
-    return len(items)
+        cost_ns = collating["cpu_ns" if timed else "duration_ns"].astype(np.float64)
+        yield _alone("collate", "cpu" if timed else "wall", collating, cost_ns)
 
 
 def _within(posix: Coverage, spans: Spans) -> Times:
@@ -128,49 +125,54 @@ def _on_cpu_outside(spans: Spans, in_calls: Times) -> Costs:
     return np.asarray(np.maximum(spans["cpu_ns"] - on_cpu_in_calls, 0), dtype=np.float64)
 
 
-def _each_sample(at_ns: Times, cost_ns: Costs, file: Times, item: Times) -> _Part:
+def _alone(stage: str, clock: str, spans: Spans, cost_ns: Costs) -> _Part:
+    return _Part(stage, clock, spans["start_ns"], cost_ns, np.full(len(spans), -1, dtype=np.int64))
+
+
+def _each_sample(stage: str, clock: str, at_ns: Times, cost_ns: Costs, file: Times, item: Times) -> _Part:
     """Sum up what one sample cost in one file; outside of samples each time stands alone."""
     alone = np.arange(len(item)) + (item.max(initial=0) + 1)
     key = np.where(item >= 0, item, alone) * (file.max(initial=0) + 2) + file + 1
     _, first, of = np.unique(key, return_index=True, return_inverse=True)
-    return _Part(at_ns[first], np.bincount(of, cost_ns, len(first)), file[first])
+    summed = np.bincount(of, cost_ns, len(first)).astype(np.float64)
+    return _Part(stage, clock, at_ns[first], summed, file[first])
 
 
-def _by_file(
-    stage: str, clock: str, parts: Sequence[_Part], names: list[str], samples: int
-) -> list[StageCost]:
-    at_ns = np.concatenate([part.at_ns for part in parts])
-    order = np.argsort(at_ns, kind="stable")
+def _by_file(parts: Sequence[_Part], names: list[str], samples: int) -> list[StageCost]:
+    """Sum up one stage: the costliest files, or directories, on their own, all others as one."""
+    order = np.argsort(np.concatenate([part.at_ns for part in parts]), kind="stable")
     cost_ns = np.concatenate([part.cost_ns for part in parts])[order]
-    file = np.concatenate([part.file for part in parts])[order]
-    counts = np.bincount(file + 1, minlength=len(names) + 1)[1:]
-    totals = np.bincount(file + 1, cost_ns, len(names) + 1)[1:]
-    named = [
-        index for index in np.argsort(-totals, kind="stable").tolist() if counts[index] >= _LEAST_OF_FILE
-    ][:_MOST_FILES]
-    groups = [(names[index], cost_ns[file == index]) for index in named]
-    others = cost_ns[~np.isin(file, named)]
-    if len(others) >= _LEAST_IN_BLOCK:
-        groups.append((None, others))  # type: ignore[arg-type]
+    file = np.concatenate([part.file for part in parts])[order].tolist()
+    if len(file) < _LEAST_OF_FILE * len(set(file)):
+        names = [f"{dirname(name)}/" for name in names]
+    named: dict[str | None, list[int]] = defaultdict(list)
+    for row, index in enumerate(file):
+        named[names[index] if index >= 0 else None].append(row)
+    own = [name for name, rows in named.items() if name is not None and len(rows) >= _LEAST_OF_FILE]
+    own = sorted(own, key=lambda name: -float(cost_ns[named[name]].sum()))[:_MOST_FILES]
+    others = sorted(row for name, rows in named.items() if name not in own for row in rows)
+    groups = [*((name, cost_ns[named[name]]) for name in own), (None, cost_ns[others])]
     return [
         StageCost(
-            stage=stage,
+            stage=parts[0].stage,
             path=path,
-            clock=clock,
-            count=len(costs),
-            per_sample=len(costs) / samples,
-            mean_ms=float(costs.mean()) / 1e6,
-            quartile_ms=_quartile(costs),
-            blocks_ms=[_quartile(block) for block in _blocks(costs)],
+            clock=parts[0].clock,
+            count=len(costs_ns),
+            per_sample=len(costs_ns) / samples,
+            mean_ms=float(costs_ns.mean()) / 1e6,
+            quartile_ms=_quartile_ms(costs_ns),
+            blocks_ms=[_quartile_ms(block) for block in _blocks(costs_ns)],
         )
-        for path, costs in groups
-        if costs.any()
+        for path, costs_ns in groups
+        if len(costs_ns) and costs_ns.any()
     ]
 
 
-def _quartile(costs_ns: Costs) -> float:
+def _quartile_ms(costs_ns: Costs) -> float:
     return float(np.percentile(costs_ns, 25)) / 1e6
 
 
 def _blocks(costs: Costs) -> list[Costs]:
-    return np.array_split(costs, max(1, min(_MOST_BLOCKS, len(costs) // _LEAST_IN_BLOCK)))
+    """Cut costs into blocks, of several each where there are enough."""
+    count = min(_MOST_BLOCKS, max(len(costs) // _LEAST_IN_BLOCK, FEWEST))
+    return np.array_split(costs, min(count, len(costs)))

@@ -1,0 +1,333 @@
+"""Two sessions beside each other: the same work, what changed, what got worse beyond noise."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from iotrace.analysis.compare.basis import basis_of
+from iotrace.analysis.compare.check import check
+from iotrace.analysis.compare.comparison import compare
+from iotrace.analysis.compare.conditions import judge, parse
+from iotrace.analysis.compare.results import Check, Comparison
+from iotrace.errors import UsageError
+from tests.support.runs import in_process
+
+STEPS, FILES = 60, ("data/a.h5", "data/b.h5")
+
+
+def report(
+    seed: int = 0, decode: float = 1.0, slow: float = 1.0, others: float = 0.0, **known: Any
+) -> dict[str, Any]:
+    """A run of 60 steps of some 50 ms, 40 of them a wait for decoding two files.
+
+    `decode` multiplies what decoding costs, `slow` that of the second file alone; `others` is the share of
+    the CPUs that other programs took.
+    """
+    random = np.random.default_rng(seed)
+    factors = {FILES[0]: decode, FILES[1]: decode * slow}
+    # Neighbours depend on each other, and every run differs from the next.
+    noise = np.convolve(random.normal(1.0, 0.2, STEPS + 3), np.ones(4) / 4, "valid")
+    files = {
+        path: (20 * factor * noise * random.normal(1.0, 0.005)).tolist() for path, factor in factors.items()
+    }
+    decoded = np.sum(list(files.values()), axis=0)
+    steps = decoded + random.normal(10, 0.3, STEPS)
+    costs = {path: 8 * factor * random.normal(1.0, 0.01) for path, factor in factors.items()}
+    stages = [stage("decode", path, cost * random.normal(1.0, 0.03, 20)) for path, cost in costs.items()] + [
+        stage("transform", None, random.normal(0.5, 0.02, 20))
+    ]
+    mean_ms, wait_ms = float(steps.mean()), float(decoded.mean())
+    host = {"cpu_busy_fraction": 0.5 + others, "others_cpu_fraction": others}
+    return {
+        "schema_version": 1,
+        "session": {"path": f"run-{seed}", "argv": ["python", "train.py"], "exit_code": 0, "ended": True},
+        "verdict": {"text": "INPUT-BOUND", "trust": {"level": "ok", "reasons": ["60 steps"]}},
+        "ranks": [
+            {
+                "rank": 0,
+                "world_size": 1,
+                "steps": {"count": STEPS, "mean_ms": mean_ms, "per_second": 1e3 / mean_ms},
+                "data_wait": {
+                    "raw_ms": wait_ms,
+                    "raw_wait_fraction": wait_ms / mean_ms,
+                    "causes_ms": {"decode": wait_ms, "read": 0.0},
+                    "files": [{"path": path, "ms": float(np.mean(own))} for path, own in files.items()],
+                },
+                "blocks": {
+                    "steps": 1,
+                    "step_ms": steps.tolist(),
+                    "wait_ms": decoded.tolist(),
+                    "causes_ms": {"decode": decoded.tolist(), "read": [0.0] * STEPS},
+                    "files_ms": files,
+                },
+                "stages": stages,
+                "loaders": [{"primary": True, "dataset": "Volumes", "workers": 2, "batch_size": 4}],
+                "system": {"cpu_pct_mean": 100.0, "cpus": 2, "host": host},
+                "io": {"files": [{"path": path, "reads": 9} for path in FILES]},
+            }
+        ],
+        **known,
+    }
+
+
+def stage(name: str, path: str | None, blocks: Any) -> dict[str, Any]:
+    costs = [float(value) for value in blocks]
+    return {
+        "stage": name,
+        "path": path,
+        "clock": "cpu",
+        "count": 4 * len(costs),
+        "per_sample": 0.5,
+        "mean_ms": float(np.mean(costs)),
+        "quartile_ms": float(np.percentile(costs, 25)),
+        "blocks_ms": costs,
+    }
+
+
+def compared(one: dict[str, Any], other: dict[str, Any]) -> Comparison:
+    return compare(basis_of(one), basis_of(other))
+
+
+def checked(now: dict[str, Any], baseline: dict[str, Any], worse_by_pct: float = 5.0) -> Check:
+    return check(now, basis_of(baseline), [], worse_by_pct)
+
+
+def test_what_changed_is_told_with_its_interval() -> None:
+    found = compared(report(1), report(2, decode=0.5))
+    assert (found.comparable, found.verdict) == (True, "faster")
+    assert found.text.startswith("FASTER")
+    assert found.ci95_pct is not None
+    assert found.ci95_pct[0] < found.change_pct < found.ci95_pct[1] < 0
+    (change,) = found.changed
+    assert (change.what, change.cause, change.file) == ("decode", "decode", None)
+    assert change.ci95_ms is not None
+    assert change.ci95_ms[0] < change.by_ms < change.ci95_ms[1] < 0
+    before, after = found.causes_ms["decode"]
+    assert after - before == pytest.approx(change.by_ms)
+
+
+def test_the_file_is_named_that_most_of_a_change_is_due_to() -> None:
+    found = compared(report(1), report(2, slow=2.0))
+    assert (found.verdict, found.changed[0].what) == ("slower", "decode of data/b.h5")
+    assert [item.what for item in checked(report(2, slow=2.0), report(1)).worse] == [
+        "decode of data/b.h5",
+        "the step",
+    ]
+
+
+def test_no_difference_is_no_verdict() -> None:
+    found = compared(report(1), report(2))
+    assert (found.verdict, found.changed) == ("no-difference", [])
+    assert found.text.startswith("NO DIFFERENCE seen")
+
+
+def test_another_run_of_the_same_program_never_fails_and_a_slower_decode_always_does() -> None:
+    baseline = report(100)
+    for seed in range(20):
+        assert checked(report(seed), baseline).ok
+        slower = checked(report(seed, decode=1.1), baseline)
+        assert not slower.ok
+        assert slower.worse[0].what == "decode"
+        assert slower.worse[0].text.startswith("decode: +")
+
+
+def test_what_other_programs_may_have_done_is_not_told() -> None:
+    found = checked(report(1, decode=1.1, others=0.4), report(2))
+    assert (found.ok, found.worse) == (True, [])
+    assert found.text.startswith("CANNOT BE TOLD  decode")
+    assert "other programs took 40 % of its CPUs (the session)" in found.untold[0].text
+    # So much they do not add.
+    assert checked(report(1, decode=2.0, others=0.4), report(2)).worse[0].what == "decode"
+
+
+def test_the_smallest_change_worth_failing_is_the_users() -> None:
+    assert checked(report(1, decode=1.1), report(2), worse_by_pct=20.0).ok
+
+
+def test_a_run_that_failed_fails_the_check() -> None:
+    failed = report(1)
+    failed["session"]["exit_code"] = 3
+    assert [item.text for item in checked(failed, report(2)).worse] == ["the run failed: exit code 3"]
+
+
+@pytest.mark.parametrize(
+    ("change", "differs"),
+    [
+        ({"argv": ["/other/bin/python", "train.py"]}, None),
+        ({"argv": ["python", "train.py", "--lr", "1"]}, "command: python train.py / python train.py --lr 1"),
+        ({"world_size": 8}, "world size: 1 / 8"),
+        ({"batch_size": 8}, "batch size: 4 / 8"),
+        ({"dataset": "Images"}, "dataset: Volumes / Images"),
+        ({"files": ["data/c.h5"]}, "data: no file was read in both (data/a.h5 / data/c.h5)"),
+    ],
+)
+def test_other_work_is_not_compared(change: dict[str, Any], differs: str | None) -> None:
+    other = report(2)
+    rank = other["ranks"][0]
+    for name, value in change.items():
+        if name == "argv":
+            other["session"]["argv"] = value
+        elif name == "world_size":
+            rank["world_size"] = value
+        elif name == "files":
+            rank["io"]["files"] = [{"path": path, "reads": 1} for path in value]
+        else:
+            rank["loaders"][0][name] = value
+    found = compared(report(1), other)
+    assert found.differs == ([] if differs is None else [differs])
+
+
+def test_many_files_of_the_same_directory_are_the_same_data() -> None:
+    sides = [report(1), report(2)]
+    for number, side in enumerate(sides):
+        names = [f"images/{2 * index + number}.jpg" for index in range(40)]
+        side["ranks"][0]["io"]["files"] = [{"path": name, "reads": 1} for name in names]
+    assert compared(*sides).comparable
+
+
+def test_settings_and_surroundings_that_differ_are_told() -> None:
+    other = report(2)
+    other["ranks"][0]["loaders"][0]["workers"] = 4
+    other["processes"] = [{"python": "3.12.1"}]
+    found = compared(report(1), other)
+    assert [(item.what, item.values) for item in found.settings] == [("num_workers", ["2", "4"])]
+    assert [(item.what, item.values) for item in found.environment] == [("Python", ["unknown", "3.12.1"])]
+
+
+def test_the_rank_that_waits_longest_stands_for_the_job() -> None:
+    one, other = report(1), report(2)
+    for side in (one, other):
+        quick = json.loads(json.dumps(side["ranks"][0])) | {"rank": 1}
+        quick["data_wait"]["raw_ms"] = 1.0
+        side["ranks"].insert(0, quick)
+    assert compared(one, other).rank == 0
+
+
+@pytest.mark.parametrize(
+    ("condition", "holds"),
+    [
+        ("data_wait.raw_wait_fraction > 20%", True),
+        ("data_wait.raw_wait_fraction>0.99", False),
+        ("ranks[].steps.mean_ms < 1e9", True),
+        ("ranks[1].steps.mean_ms < 1e9", None),
+        ("loaders[0].workers == 2", True),
+        ("data_wait.causes_ms.decode <= 1", False),
+        ("overhead.estimated_pct_of_step > 2%", None),
+        ("session.exit_code != 0", False),
+    ],
+)
+def test_conditions_on_the_fields_of_the_json(condition: str, holds: bool | None) -> None:
+    assert judge(parse(condition), report()).holds is holds
+
+
+def test_a_percentage_keeps_its_number() -> None:
+    assert parse("overhead.estimated_pct_of_step > 2%").number == 2.0
+    assert parse("data_wait.stall_fraction > 2%").number == 0.02
+
+
+@pytest.mark.parametrize(
+    ("condition", "message", "remedy"),
+    [
+        ("data_wait.raw_ms", "takes FIELD OP NUMBER", "data_wait.raw_wait_fraction > 20%"),
+        ("data_wait.raw_wait > 1", "no field data_wait.raw_wait", "data_wait.raw_wait_fraction"),
+        ("exposed_ms > 1", "no field exposed_ms", "the nearest: data_wait.exposed_ms"),
+        ("data_wait.causes_ms.decoding > 1", "no field", "data_wait.causes_ms.decode"),
+        ("verdict.why > 1", "is a text", "iotrace schema report"),
+        ("zebra > 1", "no field zebra", "iotrace schema report"),
+    ],
+)
+def test_a_condition_that_is_none_gets_a_sentence(condition: str, message: str, remedy: str) -> None:
+    with pytest.raises(UsageError, match=message) as raised:
+        parse(condition)
+    assert remedy in raised.value.remedy
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    """Reports as a user keeps them: `now.json` decodes more slowly than `before.json`."""
+    slower = report(2, decode=1.3)
+    failed, running, empty = report(3), report(4), report(5)
+    failed["session"]["exit_code"] = 1
+    running["session"] |= {"ended": False, "exit_code": None}
+    empty["ranks"][0]["steps"] = {"count": 0}
+    written = {
+        "before": report(1),
+        "now": slower,
+        "failed": failed,
+        "running": running,
+        "empty": empty,
+        "newer": report(6, schema_version=2),
+        "other": {"traceEvents": []},
+    }
+    for name, document in written.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(document))
+    (tmp_path / "text.json").write_text("no JSON")
+    return tmp_path
+
+
+def test_the_command_line_of_check(kept: Path) -> None:
+    def run(*words: str) -> tuple[int, str]:
+        done = in_process("check", *words, cwd=kept)
+        return done.returncode, done.stdout + done.stderr
+
+    code, text = run("now.json", "--baseline", "before.json")
+    assert (code, text.splitlines()[0]) == (4, "WORSE  decode, the step")
+    code, text = run("now.json", "--baseline", "before.json", "--format", "md")
+    assert code == 4
+    assert text.startswith("### ❌ iotrace check: WORSE  decode, the step\n")
+    assert "| decode of data/a.h5 (CPU) |" in text
+    code, text = run("before.json", "--baseline", "before.json", "--json", "--save-baseline", "kept.json")
+    found = json.loads(text)
+    assert (code, found["ok"], found["comparable"]) == (0, True, True)
+    assert json.loads((kept / "kept.json").read_text()) == json.loads((kept / "before.json").read_text())
+    assert run("failed.json", "--baseline", "before.json")[0] == 4
+    assert run("before.json", "--fail-if", "data_wait.stall_fraction > 20%")[0] == 0
+    assert run("before.json", "--fail-if", "data_wait.stall_fraction > 20%", "--strict")[0] == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["now.json"], 2, "nothing to check SESSION against"),
+        (["now.json", "--baseline", "newer.json"], 1, "has schema version 2; this iotrace reads 1"),
+        (["now.json", "--baseline", "other.json"], 1, "holds no report of iotrace"),
+        (["now.json", "--baseline", "text.json"], 1, "holds no report of iotrace"),
+        (["now.json", "--baseline", "failed.json"], 1, "the baseline run-3 failed: exit code 1"),
+        (["running.json", "--baseline", "now.json"], 1, "has not ended"),
+        (["empty.json", "--baseline", "now.json"], 1, "has no measured steps"),
+        (["now.json", "--baseline", "none"], 1, "none does not exist"),
+        (["now.json", "--fail-if", "data_wait.raw_mss > 3"], 2, "data_wait.raw_ms"),
+    ],
+)
+def test_what_cannot_be_checked_gets_a_sentence(
+    kept: Path, words: list[str], code: int, message: str
+) -> None:
+    done = in_process("check", *words, cwd=kept)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert message in done.stderr
+
+
+@pytest.mark.parametrize("width", ["60", "80", "200"])
+def test_the_screen_of_compare(kept: Path, width: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    done = in_process("compare", "before.json", "now.json", cwd=kept)
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0
+    assert lines[0].startswith("SLOWER ")
+    assert lines[1].startswith("Why    decode: +")
+    assert any(line.startswith("decode ") for line in lines)
+    assert max(map(len, lines)) <= int(width)
+    assert not [line for line in lines if line != line.rstrip()]
+    other = report(7)
+    other["session"]["argv"] = ["python", "other.py"]
+    (kept / "work.json").write_text(json.dumps(other))
+    done = in_process("compare", "before.json", "work.json", cwd=kept)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "did different work: command: python train.py / python other.py" in done.stderr
+    done = in_process("compare", "before.json", "work.json", "--anyway", "--json", cwd=kept)
+    assert (done.returncode, json.loads(done.stdout)["comparable"]) == (0, False)
