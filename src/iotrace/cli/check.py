@@ -70,7 +70,6 @@ def check(
     from iotrace.errors import UsageError
     from iotrace.report.check import markdown, print_check
     from iotrace.report.layout import make_console
-    from iotrace.session.manifest import write_atomically
 
     limits = [parse(condition) for condition in conditions]
     if baseline is None and not limits and save_baseline is None:
@@ -82,7 +81,7 @@ def check(
     if save_baseline is not None and not failed:
         import msgspec
 
-        write_atomically(save_baseline, msgspec.json.encode(report) + b"\n")
+        save_baseline.write_bytes(msgspec.json.encode(report) + b"\n")
     if as_json or form == "json":
         print_json(result)
     elif form == "md":

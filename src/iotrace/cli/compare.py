@@ -50,7 +50,9 @@ def report_at(path: Path) -> Any:
     """Read a session's report, or one that was kept, as plain data."""
     import msgspec
 
-    from iotrace.analysis.compare.basis import read_report
+    from iotrace.analysis.compare.basis import parse_report
     from iotrace.cli.report import report_of_session
 
-    return read_report(path) if path.is_file() else msgspec.to_builtins(report_of_session(path))
+    if path.is_file():
+        return parse_report(path.read_bytes(), path)
+    return msgspec.to_builtins(report_of_session(path))

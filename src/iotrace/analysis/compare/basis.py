@@ -141,24 +141,20 @@ def basis_of(document: Any) -> Basis:
     return msgspec.convert(document, Basis)
 
 
-def read_report(path: Path) -> Any:
-    """Read a report that ``--json`` or ``--save-baseline`` wrote, as plain data.
+def parse_report(data: bytes, path: Path) -> Any:
+    """Decode a report that ``--json`` or ``--save-baseline`` wrote to `path`, as plain data.
 
     Raises:
-        SessionError: it holds none, or one of another schema version.
+        SessionError: it is none, or one of another schema version.
     """
     try:
-        document = msgspec.json.decode(path.read_bytes())
-        version = document["schema_version"] if isinstance(document, dict) else None
-        if version not in (None, SCHEMA_VERSION):
+        document = msgspec.json.decode(data)
+        version = document.get("schema_version") if isinstance(document, dict) else None
+        if isinstance(version, int) and version != SCHEMA_VERSION:
             message = f"{path} has schema version {version}; this iotrace reads {SCHEMA_VERSION}"
             raise SessionError(message, _AGAIN)
         basis_of(document)
-    except OSError as error:
-        raise SessionError(f"{path} cannot be read: {error.strerror}") from error
-    except KeyError as error:
-        raise SessionError(f"{path} holds no report of iotrace: it has no {error}", _AGAIN) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise SessionError(f"{path} holds no report of iotrace: {error}", _AGAIN) from error
     return document
 
