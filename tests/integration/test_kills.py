@@ -77,6 +77,13 @@ def test_a_killed_worker(tmp_path: Path) -> None:
     assert _count(session, victim, Produced) >= before > 0  # what was written is kept
     assert report["ranks"][0]["loaders"][0]["batches"] > 50
     assert report["ranks"][0]["loaders"][0]["failures"] == ["RuntimeError"]
+    verdict, steps = report["verdict"], report["session"]["failures"][0]["after_steps"]
+    number = process.worker
+    assert (
+        verdict["text"]
+        == f"FAILED exit code 1 after {steps} steps: RuntimeError in worker {number} (pid {victim})"
+    )
+    assert f"DataLoader worker (pid {victim}) is killed by signal: Killed" in verdict["why"]
 
 
 def test_a_killed_program(tmp_path: Path) -> None:
@@ -93,6 +100,11 @@ def test_a_killed_program(tmp_path: Path) -> None:
     assert report["session"]["complete"] is False
     assert any(f"main (pid {pid})" in missing["what"] for missing in report["not_captured"])
     assert report["ranks"][0]["steps"]["count"] > 50
+    (failure,) = report["session"]["failures"]
+    assert (failure["type"], failure["process"]) == ("SIGKILL", pid)
+    text = f"KILLED by SIGKILL (exit code 137) after {failure['after_steps']} steps"
+    assert (report["verdict"]["class"], report["verdict"]["text"]) == ("failed", text)
+    assert report["verdict"]["until"].endswith("waited for data (transform)")
     assert _count(session, pid, BatchRecord) >= before
     assert (session / "out" / "rank0.json.gz").exists()
 

@@ -150,12 +150,15 @@ def test_streams_pass_through_byte_for_byte(tmp_path: Path) -> None:
 def test_exit_code_is_kept(tmp_path: Path, code: int) -> None:
     done = run(tmp_path, "-o", "session", "--", "sh", "-c", f"exit {code}")
     assert done.returncode == code
-    assert json.loads((tmp_path / "session" / "outcome.json").read_text())["exit_code"] == code
+    outcome = json.loads((tmp_path / "session" / "outcome.json").read_text())
+    assert (outcome["exit_code"], outcome["signal"]) == (code, None)
 
 
 @pytest.mark.parametrize(("name", "code"), [("KILL", 137), ("TERM", 143), ("SEGV", 139)])
 def test_death_by_a_signal_is_told_as_a_shell_tells_it(tmp_path: Path, name: str, code: int) -> None:
-    assert run(tmp_path, "--", "sh", "-c", f"kill -{name} $$").returncode == code
+    assert run(tmp_path, "-o", "session", "--", "sh", "-c", f"kill -{name} $$").returncode == code
+    outcome = json.loads((tmp_path / "session" / "outcome.json").read_text())
+    assert (outcome["exit_code"], outcome["signal"]) == (code, code - 128)
 
 
 @pytest.mark.parametrize("separator", [["--"], []])

@@ -165,6 +165,16 @@ def test_a_dataset_that_raises_prints_what_it_prints_without_iotrace(tmp_path: P
     line = re.compile(r"line \d+, in _next_data")
     assert line.sub("", run.stderr).startswith(line.sub("", bare.stderr))
     assert "ValueError: sample 7 is broken" in bare.stderr
-    (loader,) = run.report()["ranks"][0]["loaders"]
+    report = run.report()
+    (loader,) = report["ranks"][0]["loaders"]
     assert loader["batches"] == 3
     assert loader["failures"] == ["ValueError"]
+    cause, *consequences = report["session"]["failures"]
+    assert (cause["type"], cause["message"], cause["batch"]) == ("ValueError", "sample 7 is broken", 3)
+    assert (cause["role"], cause["worker"]) == (("loader worker", 1) if workers == "2" else ("rank", None))
+    assert [each["role"] for each in consequences] == (["rank"] if workers == "2" else [])
+    where = f" in worker 1 (pid {cause['process']})" if workers == "2" else ""
+    assert report["verdict"]["text"] == f"FAILED exit code 1 after 2 steps: ValueError{where}"
+    at = next(n for n, line in enumerate(program.read_text().split("\n"), 1) if "is broken" in line)
+    at_line = f"{program.name}:{at} in __getitem__"
+    assert report["verdict"]["why"] == f'{at_line}: "sample 7 is broken", batch 3'

@@ -243,6 +243,25 @@ def test_cpu_time_of_a_span_is_that_of_its_thread(tmp_path: Path) -> None:
     assert burnt_ns[0] - 10_000_000 <= recorder.spans[0][2] <= most_ns + 10_000_000
 
 
+def test_a_span_of_a_call_that_raised_has_its_file(tmp_path: Path) -> None:
+    recorder = make_recorder(tmp_path)
+
+    def read(name: str) -> None:
+        raise OSError(name)
+
+    def describe(result: Any, args: tuple[str, ...], _: dict[str, Any]) -> tuple[int, str]:
+        return len(args[1]) if result else 7, args[0]
+
+    for words in ("a.h5",), ():  # of the second call `describe` itself fails
+        with pytest.raises((OSError, TypeError)):
+            timed(recorder, read, "read", KIND_ITEM, describe)(*words)
+    recorder.close()
+    (process,) = read_processes(tmp_path)[0]
+    assert [process.texts.get(span["file"]) for span in process.spans] == ["a.h5", None]
+    assert process.spans["bytes"].tolist() == [-1, -1]
+    assert not list(tmp_path.glob("processes/*/agent.log"))
+
+
 def test_a_failed_write_keeps_whole_records_and_says_so(tmp_path: Path) -> None:
     recorder = make_recorder(tmp_path)
     recorder.records.append({"type": "text", "id": 99, "text": "kept"})

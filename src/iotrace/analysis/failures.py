@@ -20,11 +20,12 @@ from iotrace.sources.session import rank_of
 
 _FRAME = re.compile(r'^([\s|]*)File "([^"]+)", line (\d+)(?:, in (.+))?$')
 _ERROR = re.compile(r"^([\s|]*)([A-Za-z_][\w.]*)(?:: ?(.*))?$")
+_WORDS = re.compile(r"\w")
 # What torchrun says of a rank that a signal ended.
 _SIGNALLED = re.compile(r"rank +: (\d+) .*\n +exitcode +: -(\d+) \(pid: (\d+)\)")
 # What torch says of a worker that a signal or its own code ended.
-_DEAD_WORKER = re.compile(r"DataLoader worker \((?:pid|pid\(s\)) (\d+)")
-# These come from outside or from a defect; SIGTERM is how torchrun ends the other ranks, SIGABRT may follow.
+_DEAD_WORKER = re.compile(r"DataLoader worker \(pid(?:\(s\))? (\d+).*")
+# These come from outside or from a defect; torchrun ends the other ranks by SIGTERM, and SIGABRT may follow.
 _FIRST_SIGNALS = {Signals.SIGKILL, Signals.SIGSEGV, Signals.SIGBUS, Signals.SIGILL, Signals.SIGFPE}
 # numpy's functions of which an exception is about the file that was read.
 _OF_NUMPY = ("/npyio", "/_npyio", "/format.py", "/_format_impl.py")
@@ -63,8 +64,9 @@ def parse(text: str, error: str) -> Traceback:
     for number, line in enumerate(lines[last + 1 :], last + 1):
         said = _ERROR.match(line)
         if said is not None and len(said[1]) < max(depth, 1):
-            message = said[3] or next((item.strip() for item in lines[number + 1 :] if item.strip()), "")
-            return Traceback(said[2], message, frames)
+            message = said[3] or next(filter(_WORDS.search, lines[number + 1 :]), "").strip()
+            dead_worker = _DEAD_WORKER.search(text)  # the first time it is named the signal is, too
+            return Traceback(said[2], dead_worker[0] if dead_worker else message, frames)
     return Traceback(error, "", frames)
 
 
@@ -81,9 +83,9 @@ def _of_process(analysis: SessionAnalysis, process: Process) -> Iterator[tuple[f
         about = next((each for each in analysis.session.processes if each.pid == pid), process)
         yield process.clock.to_session_ns(record.mono_ns), _of_record(analysis, about, record)
         for number, signal, pid in _SIGNALLED.findall(record.text):
-            at = float("-inf") if int(signal) in _FIRST_SIGNALS else float("inf")
-            dead = next((each for each in analysis.session.processes if each.pid == int(pid)), None)
-            yield at, _of_signal(analysis, int(signal), dead, int(number))
+            if int(signal) in _FIRST_SIGNALS:
+                dead = next((each for each in analysis.session.processes if each.pid == int(pid)), None)
+                yield float("-inf"), _of_signal(analysis, int(signal), dead, int(number))
 
 
 def _of_launches(analysis: SessionAnalysis) -> Iterator[tuple[float, Failure]]:

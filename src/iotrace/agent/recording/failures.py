@@ -5,6 +5,7 @@ It is imported when there is one. No hook is set: Python itself keeps what it ha
 
 from __future__ import annotations
 
+import sys
 from time import monotonic_ns
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
@@ -19,9 +20,13 @@ _LONGEST_TEXT = 1 << 16
 
 def of_process(error: BaseException) -> dict[str, Any]:
     """Describe the exception that nothing in this process caught."""
-    from traceback import format_exception
+    text = f"{type(error).__name__}\n"
+    # Python leaves by SIGINT if the last code that it compiled was interrupted: an import of `traceback`
+    # compiles more, and the exit code would be another one.
+    if "traceback" in sys.modules or not isinstance(error, KeyboardInterrupt):
+        from traceback import format_exception
 
-    text = "".join(format_exception(type(error), error, error.__traceback__))
+        text = "".join(format_exception(type(error), error, error.__traceback__))
     pid = getattr(error, "error_pid", None)  # of torch.multiprocessing.spawn: the process that failed
     return {**_describe(type(error), text), "of_pid": pid if type(pid) is int else None}
 

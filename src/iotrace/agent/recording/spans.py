@@ -129,6 +129,15 @@ def end_region(recorder: Recorder, begun: Begun, name: str) -> None:
     recorder.wake()
 
 
+def _describe_failed(describe: Describe, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, str]:
+    """Find the file of a call that raised, as far as that needs no result; what it asked may be closed."""
+    try:
+        known = describe(None, args, kwargs)
+    except Exception:
+        known = None
+    return _UNKNOWN if known is None else (-1, known[1])
+
+
 def timed(
     recorder: Recorder,
     call: Callable[..., Any],
@@ -188,6 +197,8 @@ def timed(
                     known = describe(result, args, kwargs)
                 except Exception as error:
                     recorder.absorb(error, "describing a call")
+            elif describe is not None:
+                known = _describe_failed(describe, args, kwargs)
             if known is not None:
                 append(
                     (

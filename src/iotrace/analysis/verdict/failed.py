@@ -10,6 +10,7 @@ from iotrace.analysis.results import Failure, RankReport, SessionInfo, Trust
 
 _CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE")
 _INTERRUPTED = 130
+_LONGEST = 120  # of a message; all of it stands in `session.failures`
 _UNCAUGHT = 1  # what Python leaves with when nothing caught an exception
 
 
@@ -68,7 +69,9 @@ def why_failed(session: SessionInfo) -> str:
         return _why_signal(by_signal, session.oom_kills)
     if cause is None:
         return "unknown: no exception was left uncaught; the program's output may say why"
-    said = f'"{cause.message}"' if cause.message else ""
+    message = cause.message if len(cause.message) <= _LONGEST else f"{cause.message[:_LONGEST]}..."
+    quote = "" if message.startswith(("'", '"')) else '"'
+    said = f"{quote}{message}{quote}" if message else ""
     about = cause.file or cause.at
     parts = [": ".join(part for part in (about, said) if part) or "unknown: it has no message"]
     if cause.batch is not None:
