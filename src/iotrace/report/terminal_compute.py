@@ -7,7 +7,7 @@ from rich.text import Text
 
 from iotrace.analysis.results import Accelerator, Imbalance, RankReport, Straggler
 from iotrace.report.layout import line
-from iotrace.units import milliseconds, percent
+from iotrace.units import counted, milliseconds, percent
 
 _WORTH_SHOWING = 0.005  # of the step
 _MOST_MODULES = 3
@@ -25,12 +25,13 @@ def print_compute(rank: RankReport, console: Console) -> None:
     if rank.breakdown_ms is not None:
         step_ms = sum(rank.breakdown_ms.values())
         parts = [
-            f"{_ROLE_NAMES.get(role, role)} {ms:.1f}"
+            f"{_ROLE_NAMES.get(role, role)} {percent(ms / step_ms)}"
             for role, ms in rank.breakdown_ms.items()
-            if ms >= _WORTH_SHOWING * step_ms
+            if ms >= _WORTH_SHOWING * step_ms > 0
         ]
-        steps = f"{rank.breakdown_steps} profiled step{'s' if rank.breakdown_steps != 1 else ''}"
-        line(console, "breakdown", f"{' · '.join(parts)} = {milliseconds(step_ms)} a step ({steps})")
+        # Profiling slows a step: its parts are shares, beside the ms of the measured steps.
+        steps = counted(rank.breakdown_steps or 0, "profiled step")
+        line(console, "breakdown", f"{' · '.join(parts)} (of {steps}, {milliseconds(step_ms)} each)")
     if rank.accelerator is not None:
         _print_accelerator(rank.accelerator, console)
 
@@ -64,12 +65,15 @@ def print_imbalance(found: Imbalance, console: Console) -> None:
     console.print()
     console.rule("ranks compared", align="left")
     for one in found.ranks:
-        line(
-            console,
-            f"rank {one.rank}",
-            f"{milliseconds(one.step_ms)} a step: compute {one.compute_ms:.1f} · communication wait "
-            f"{one.communication_wait_ms:.1f} · data wait {one.data_wait_ms:.1f} · other {one.other_ms:.1f}",
-        )
+        parts = {
+            "compute": one.compute_ms,
+            "communication wait": one.communication_wait_ms,
+            "data wait": one.data_wait_ms,
+            "other": one.other_ms,
+        }
+        shares = [f"{name} {percent(ms / one.step_ms)}" for name, ms in parts.items() if one.step_ms]
+        of = f"of {counted(one.steps, 'profiled step')}, {milliseconds(one.step_ms)} each"
+        line(console, f"rank {one.rank}", f"{' · '.join(shares)} ({of})")
     collectives = found.collectives
     if collectives.skew_ms_mean is not None and collectives.skew_ms_max is not None:
         unmatched = f", {collectives.unmatched} not matched" if collectives.unmatched else ""
