@@ -121,6 +121,8 @@ def _hooks(recorder: Recorder, session: str, settings: dict[str, str]) -> dict[s
         "torch.utils.data.dataloader": lambda module: _hook_loaders(module, recorder, settings),
         "torch.autograd": _hook("training", "hook_autograd", recorder),
         "torch.optim.optimizer": _hook("training", "hook_optimizers", recorder),
+        "torch.nn.modules.module": _hook("step_phases", "hook_roots", recorder),
+        "torch._dynamo.callback": _hook("step_phases", "hook_compiler", recorder),
         "torch.compiler": lambda module: regions.ask_compiler(getattr(module, "is_compiling", None)),
         "torch.distributed.distributed_c10d": _hook("training", "hook_distributed", recorder),
         "torch.profiler": _hook(_FOREIGN_PROFILERS, "hook_torch", recorder),
@@ -136,7 +138,11 @@ def _hooks(recorder: Recorder, session: str, settings: dict[str, str]) -> dict[s
     for name in LOADER_MODULES:
         _add(hooks, name, _hook("loaders.record", "hook_loaders", recorder, name))
     if settings.get(names.TORCH_STEPS, names.OFF) != names.OFF:
-        hooks["torch.nn.modules.module"] = _hook("torch_profiler.module_ranges", "hook_modules", recorder)
+        _add(
+            hooks,
+            "torch.nn.modules.module",
+            _hook("torch_profiler.module_ranges", "hook_modules", recorder),
+        )
     log_directory = f"{session}/{names.POSIX}"
     if _traced_into(log_directory):
         hooks["_posixsubprocess"] = _hook(

@@ -49,7 +49,7 @@ def patch(owner: Any, name: str, make: Callable[[Any], Any], layer: str = "recor
     closed = isinstance(owner, type) and owner.__flags__ & (_IMMUTABLE | _HEAP) != _HEAP
     # Of a compiled class, what is looked up stays in the interpreter's cache, whatever takes its place.
     original = owner.__dict__.get(name) if closed else getattr(owner, name, None)
-    if original is None or _has_layer(original, layer):
+    if original is None or has_layer(original, layer):
         return lambda: None
     if closed:
         return _patch_closed(owner, name, original, make(original), layer)
@@ -192,7 +192,8 @@ class StandIn:
         return getattr(self._of, name)
 
 
-def _has_layer(function: Any, layer: str) -> bool:
+def has_layer(function: Any, layer: str) -> bool:
+    """Whether `function` is a replacement of `layer`, or stands on top of one."""
     while hasattr(function, MARKER):
         if getattr(function, _LAYER, "") == layer:
             return True

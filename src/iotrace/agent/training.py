@@ -7,7 +7,7 @@ from _thread import get_ident
 from itertools import count
 from time import monotonic_ns
 
-from iotrace.agent import handovers
+from iotrace.agent import handovers, step_phases
 from iotrace.agent.patching import observe, on_undo
 from iotrace.agent.recording.regions import compiling
 from iotrace.agent.recording.spans import thread_id, thread_times
@@ -32,6 +32,8 @@ threads: set[int] = set()  # those that trained, by `get_ident`
 
 ask_phase: AskPhase | None = None
 
+_OPTIMIZING = "recording an optimizer's step"
+
 
 def set_phase_source(ask: AskPhase | None) -> None:
     """Have `current_phase` call `ask`; with None the phase is unknown."""
@@ -51,6 +53,7 @@ def enter_worker() -> None:
     """Say that this process is a worker of a loader, as are those that it forks."""
     global _is_worker
     _is_worker = True
+    step_phases.leave()
 
 
 def in_worker() -> bool:
@@ -78,30 +81,46 @@ def hook_autograd(module: Any, recorder: Recorder) -> None:
     """Record the calls of ``torch.autograd.backward``, which ``Tensor.backward`` uses."""
     recorder.records.append({"type": "framework", "name": "torch"})
 
-    def record_backward(args: list[Any], kwargs: dict[str, Any]) -> None:
+    def begins(*_: Any) -> int | None:
         global backward_count
+        if compiling() or step_phases.in_backward():
+            return None
         backward_count += 1
         _record_round(recorder, "backward", 0)
+        return step_phases.begin_backward()
 
-    observe(module, "backward", recorder, "the backward pass", before=record_backward)
+    def ended(start_ns: int | None, *_: Any) -> None:
+        if start_ns is not None:
+            step_phases.end_backward(recorder, start_ns)
+
+    observe(module, "backward", recorder, "the backward pass", before=begins, ended=ended)
 
 
 def hook_optimizers(module: Any, recorder: Recorder) -> None:
     """Record the steps of all optimizers of ``torch.optim``, by torch's own hook for that."""
-    register = getattr(module, "register_optimizer_step_post_hook", None)
-    if register is None:  # torch before 2.0
+    if not hasattr(module, "register_optimizer_step_post_hook"):  # torch before 2.0
         return
     numbers: dict[int, int] = {}
 
-    def record_step(optimizer: Any, *_: Any) -> None:
+    def begins(optimizer: Any, *_: Any) -> None:
         if compiling():
             return
         try:
+            step_phases.begin_optimizer(optimizer)
+        except Exception as error:
+            recorder.absorb(error, _OPTIMIZING)
+
+    def ended(optimizer: Any, *_: Any) -> None:
+        if compiling():
+            return
+        try:
+            step_phases.end_optimizer(recorder, optimizer)
             _record_round(recorder, "optimizer", numbers.setdefault(id(optimizer), len(numbers)))
         except Exception as error:
-            recorder.absorb(error, "recording an optimizer's step")
+            recorder.absorb(error, _OPTIMIZING)
 
-    on_undo(register(record_step).remove)
+    on_undo(module.register_optimizer_step_pre_hook(begins).remove)
+    on_undo(module.register_optimizer_step_post_hook(ended).remove)
 
 
 def _record_round(recorder: Recorder, what: str, number: int) -> None:

@@ -17,6 +17,7 @@ from iotrace.analysis.loader_facts import loader_facts
 from iotrace.analysis.loop.deliveries import LoaderRun, Step
 from iotrace.analysis.loop.loaders import loader_result
 from iotrace.analysis.loop.measured import summarise
+from iotrace.analysis.loop.step_phases import step_phases
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
 from iotrace.analysis.results import (
     SCHEMA_VERSION,
@@ -102,6 +103,7 @@ def _rank(analysis: RankAnalysis) -> RankReport:
     system = system_of(analysis.session, rank, analysis.kept, _cpu_percent(rank, analysis.kept))
     wait, io = data_wait(analysis, system), io_of(analysis.session, rank)
     groups, io = file_groups(wait, io, used_files(analysis))
+    phases = step_phases(analysis, wait.raw_ms)
     return RankReport(
         rank=rank.number,
         host=rank.main.host,
@@ -121,6 +123,9 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         data_wait=wait,
         loop_reads=loop_reads(analysis),
         stages=stages_of(analysis),
+        phases_ms=phases.means_ms,
+        phases_source=phases.source,
+        phases_unknown_why=phases.unknown_why,
         loaders=[_loader(analysis, loader) for loader in analysis.loaders],
         regions=regions_of(rank, len(analysis.kept), analysis.measured_waits),
         breakdown_ms=compute.breakdown_ms,

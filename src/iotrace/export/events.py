@@ -14,6 +14,7 @@ from iotrace.session.names import (
     KIND_DFTRACER,
     KIND_ITEM,
     KIND_MAPPED,
+    KIND_PHASE,
     KIND_READ_PATH,
     KIND_REGION,
 )
@@ -29,6 +30,7 @@ SPAN_KINDS = {
     KIND_MAPPED: "memory map",
     KIND_REGION: "region",
     KIND_DFTRACER: "mark",
+    KIND_PHASE: "phase",
 }
 
 

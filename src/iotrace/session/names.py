@@ -90,6 +90,12 @@ KIND_READ_PATH = 3  # h5py and the like: contains the file reads and the decodin
 KIND_MAPPED = 4  # an access to a memory map: the file is read by page faults, during it or later
 KIND_REGION = 5  # a part of the program that its author named
 KIND_DFTRACER = 6  # a function or block that the program marked for dftracer
+KIND_PHASE = 7  # what a thread that trains is in, by the names below
+
+FORWARD = "forward"
+FORWARD_NO_GRAD = "forward, no grad"
+BACKWARD = "backward"
+OPTIMIZER = "optimizer"
 
 
 def encode_settings(settings: dict[str, str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from iotrace.analysis.loop.deliveries import Delivery
 from iotrace.analysis.loop.phases import phases_of
+from iotrace.analysis.loop.step_phases import phase_spans
 from iotrace.analysis.loop.steps import Loop
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.wait.waits import CAUSES, Explained
@@ -29,6 +30,9 @@ def build(analysis: RankAnalysis, with_torch: bool = True) -> Timeline:
         main.tracks.append(Track("phase", phases))
     steps = _steps(loop)
     main.tracks.append(Track("steps", [*steps.values(), *_after_evaluation(loop)]))
+    phases_of_steps = _step_phases(analysis)
+    if phases_of_steps:
+        main.tracks.append(Track("forward, backward, optimizer", phases_of_steps))
     for loader in loaders:
         suffix = "" if loader is analysis.primary else f" (loader {loader.number}, {loader.kind})"
         waits = [_wait(item) for item in analysis.explained(loader)]
@@ -74,6 +78,17 @@ def _after_evaluation(loop: Loop) -> list[Slice]:
         Slice(start_ns, end_ns, "step, after evaluation", "step", None)
         for step in loop.steps
         for start_ns, end_ns in step.pieces[1:]
+    ]
+
+
+def _step_phases(analysis: RankAnalysis) -> list[Slice]:
+    """Make a slice of each phase of the training thread; one that an optimizer's step calls lies in it."""
+    texts = analysis.rank.main.texts
+    spans = phase_spans(analysis)
+    found = zip(*(spans[field].tolist() for field in ("start_ns", "duration_ns", "name")), strict=True)
+    return [
+        Slice(start_ns, start_ns + duration_ns, texts.get(name, "?"), "step phase")
+        for start_ns, duration_ns, name in found
     ]
 
 

@@ -9,6 +9,7 @@ from iotrace.session.names import (
     KIND_DFTRACER,
     KIND_ITEM,
     KIND_MAPPED,
+    KIND_PHASE,
     KIND_READ_PATH,
     KIND_REGION,
 )
@@ -29,7 +30,7 @@ _CATEGORIES = {
 
 def span_tracks(session: Session, process: Process) -> list[Track]:
     """Make a track of spans for each thread of the process."""
-    spans = process.spans
+    spans = process.spans[process.spans["kind"] != KIND_PHASE]  # they have a track of their own
     files = {number: session.paths.shown(file) for number, file in process.span_files.items()}
     by_thread: dict[int, list[Slice]] = defaultdict(list)
     for row in spans.tolist():

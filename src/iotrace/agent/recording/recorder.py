@@ -128,6 +128,11 @@ class Recorder:
             self._stop = None
             self.log(f"no writer: {error!r}")
 
+    @property
+    def running(self) -> bool:
+        """Whether there has been something to write."""
+        return self._stop is not None or self.asleep
+
     def wake(self) -> None:
         """Start the writer again that was ended for a fork, if it was."""
         if self.asleep:

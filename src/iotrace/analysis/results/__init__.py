@@ -67,6 +67,9 @@ from iotrace.analysis.results.loop import (
     LoopReads as LoopReads,
 )
 from iotrace.analysis.results.loop import (
+    PhasesMs as PhasesMs,
+)
+from iotrace.analysis.results.loop import (
     RegionResult as RegionResult,
 )
 from iotrace.analysis.results.loop import (

@@ -41,6 +41,15 @@ class Startup(ReportPart, frozen=True, kw_only=True):
     seconds: float
 
 
+class PhasesMs(ReportPart, frozen=True, kw_only=True):
+    """Means per measured step of what the training thread was in; with the data wait they sum to the step."""
+
+    forward: float | None
+    backward: float | None
+    optimizer: float | None
+    other: float | None
+
+
 class FileCost(ReportPart, frozen=True, kw_only=True):
     """A file's share of the data wait: `ms` in files, `transform_ms` behind reading this one alone."""
 

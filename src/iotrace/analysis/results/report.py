@@ -5,7 +5,15 @@ from __future__ import annotations
 from iotrace.analysis.results.base import ReportPart
 from iotrace.analysis.results.device import Accelerator
 from iotrace.analysis.results.host import FileGroup, Io, Overhead, System
-from iotrace.analysis.results.loop import DataWait, LoaderResult, LoopReads, RegionResult, Startup, Steps
+from iotrace.analysis.results.loop import (
+    DataWait,
+    LoaderResult,
+    LoopReads,
+    PhasesMs,
+    RegionResult,
+    Startup,
+    Steps,
+)
 from iotrace.analysis.results.ranks import Imbalance
 from iotrace.analysis.results.samples import StageCost, StepBlocks
 from iotrace.analysis.results.verdict import Verdict
@@ -63,6 +71,9 @@ class RankReport(ReportPart, frozen=True, kw_only=True):
     data_wait: DataWait
     loop_reads: LoopReads | None
     stages: list[StageCost]
+    phases_ms: PhasesMs
+    phases_source: str | None
+    phases_unknown_why: str | None
     loaders: list[LoaderResult]
     regions: list[RegionResult]
     breakdown_ms: dict[str, float] | None

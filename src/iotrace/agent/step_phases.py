@@ -1,0 +1,318 @@
+"""Time what a thread is in: forward, backward, an optimizer's step. Each call is a span of the kind `phase`.
+
+Forward is the call of a root: of a module that no other module's call holds. Roots are found at their first
+call: ``Module._call_impl`` is replaced, which adds a frame to each module's call, until calls bring no other
+root. A root that is known is timed by the ``_compiled_call_impl`` of the instance, which ``Module.__call__``
+asks for anyhow, and which no copy, pickle or state_dict takes along. So no submodule pays, no hook is
+registered, no class stays changed, and torch's fast path stays.
+
+torch.compile meets nothing of it: while dynamo traces, the class is as torch made it. Dynamo skips our
+frames, as their code carries the name of torch's file.
+"""
+
+from __future__ import annotations
+
+import sys
+from _thread import _local, get_ident
+from time import monotonic_ns
+from weakref import WeakValueDictionary, ref
+
+from iotrace.agent import patching
+from iotrace.agent.dataloader.fetch import latest
+from iotrace.agent.patching import hide_frame
+from iotrace.agent.recording.regions import compiling
+from iotrace.agent.recording.spans import thread_id
+from iotrace.session.names import BACKWARD, FORWARD, FORWARD_NO_GRAD, KIND_PHASE, OPTIMIZER
+
+TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from iotrace.agent.patching import Keywords
+    from iotrace.agent.recording.recorder import Recorder
+
+_ATTRIBUTE = "_compiled_call_impl"
+_LAYER = "root"
+_CALLS_OF_SEARCH = 100  # of roots, none of them new
+_MOST_SEARCHES = 64
+_FIRST_REPEAT = 16  # backward passes; the search begins anew after as many, twice as many, and so on
+
+
+class _Thread(_local):
+    """What a thread is in; `has_called`: it has called a root since its last optimizer's step."""
+
+    in_root = False
+    in_backward = False
+    has_called = False
+
+    def __init__(self) -> None:
+        self.optimizers: list[tuple[int, int]] = []  # the steps that are open: whose, since when
+
+
+_thread = _Thread()
+_search: _Search | None = None
+_backward: set[int] = set()  # the threads in a backward pass
+
+
+def _record(recorder: Recorder, name: str, start_ns: int) -> None:
+    """Record a phase of this thread that ends now."""
+    duration_ns = monotonic_ns() - start_ns
+    what = (-1, -1, thread_id(), recorder.text(name), -1, KIND_PHASE)
+    recorder.spans.append((start_ns, duration_ns, *what, -1, -1, -1, -1, -1))
+
+
+def in_backward() -> bool:
+    """Whether this thread works on a backward pass: one that begins there is a part of it."""
+    return _thread.in_backward or (bool(_backward) and _is_foreign())
+
+
+def begin_backward() -> int:
+    """Return the time at which this thread begins a backward pass."""
+    _thread.in_backward = True
+    _backward.add(get_ident())
+    return monotonic_ns()
+
+
+def _is_foreign() -> bool:
+    """Whether Python did not start this thread: autograd's own work on the backward passes of others."""
+    threading: Any = sys.modules["threading"]
+    known = threading._active.get(get_ident())
+    return known is None or isinstance(known, threading._DummyThread)
+
+
+def end_backward(recorder: Recorder, start_ns: int) -> None:
+    """Record the backward pass that began at `start_ns`."""
+    thread = _thread
+    thread.in_backward = False
+    _backward.discard(get_ident())
+    recorder.start()
+    _record(recorder, BACKWARD, start_ns)
+    if _search is not None:
+        _search.trained(thread.has_called)
+
+
+def begin_optimizer(optimizer: Any) -> None:
+    """Note that the step of `optimizer` begins; forget one of its own that raised."""
+    steps = _thread.optimizers
+    key = id(optimizer)
+    for position, (other, _) in enumerate(steps):
+        if other == key:
+            del steps[position:]
+            break
+    steps.append((key, monotonic_ns()))
+
+
+def end_optimizer(recorder: Recorder, optimizer: Any) -> None:
+    """Record the step of `optimizer` that `begin_optimizer` began on this thread."""
+    thread = _thread
+    thread.has_called = False
+    while thread.optimizers:
+        key, start_ns = thread.optimizers.pop()
+        if key == id(optimizer):
+            recorder.start()
+            _record(recorder, OPTIMIZER, start_ns)
+            return
+
+
+def hook_roots(module: Any, recorder: Recorder) -> None:
+    """Find and time the roots, among all modules of ``torch.nn.modules.module``."""
+    global _search
+    if not hasattr(module.Module, _ATTRIBUTE):  # torch before 2.1
+        return
+    _hide(_Root.__call__, module)
+    _search = _Search(recorder, module)
+    patching.on_undo(leave)
+    patching.observe(module.Module, "compile", recorder, "timing a compiled module", after=_compiled)
+    _search.begin()
+
+
+def _compiled(_: Any, __: Any, args: Sequence[Any], ___: Keywords) -> None:
+    if _search is not None:
+        _search.adopt(args[0])
+
+
+def hook_compiler(module: Any, recorder: Recorder) -> None:
+    """Patch ``torch._dynamo.callback``: where a compiler traces, the class is as torch made it."""
+
+    if _search is not None:
+        in_compiled = sys.modules["torch"]._C._dynamo.eval_frame.get_eval_frame_callback
+        _search.is_in_compiled = in_compiled
+
+    def begins(*_: Any) -> None:
+        if _search is not None:
+            _search.compiles = True
+            _search.suspend()
+
+    def ended(*_: Any) -> None:
+        if _search is not None:
+            _search.resume()
+
+    handler, what = module.CompilationCallbackHandler, "looking on at a compilation"
+    patching.observe(handler, "run_start_callbacks", recorder, what, before=begins)
+    patching.observe(handler, "run_end_callbacks", recorder, what, ended=ended)
+
+
+def leave() -> None:
+    """Time no modules any more: the session is over, or this process is a loader's worker."""
+    global _search
+    search, _search = _search, None
+    if search is not None:
+        search.close()
+
+
+class _Root:
+    """Is called in a root's place, and calls it: ``Module.__call__`` finds it in the instance.
+
+    Where a library copies the instance's dictionary as it is, the copy finds it too: the caller's frame tells
+    which module was called. A pickle that takes it along holds None instead.
+    """
+
+    __slots__ = ("_of", "inner")
+
+    def __init__(self, module: Any, inner: Any) -> None:
+        self._of: Callable[[], Any] = ref(
+            module
+        )  # no cycle: the model is freed as soon as the program drops it
+        self.inner = inner  # what `Module.compile` had put there
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return type(None), ()
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        if compiling():  # dynamo follows this line
+            return (self.inner or self._of()._call_impl)(*args, **kwargs)
+        call = self.inner
+        if call is None:
+            caller: Any = sys._getframe(1)
+            is_torch = caller.f_code.co_name == "_wrapped_call_impl"
+            call = (caller.f_locals["self"] if is_torch else self._of())._call_impl
+        thread, search = _thread, _search
+        if search is None or thread.in_root or thread.in_backward or latest.depth or search.is_in_compiled():
+            try:
+                return call(*args, **kwargs)
+            except BaseException as error:
+                hide_frame(error)
+                raise
+        grad = search.is_grad_enabled()
+        thread.in_root = True
+        start_ns = monotonic_ns()
+        try:
+            return call(*args, **kwargs)
+        except BaseException as error:
+            hide_frame(error)
+            raise
+        finally:
+            thread.in_root = False
+            search.called(grad, start_ns)
+
+
+class _Search:
+    """Looks for roots, by turns, and knows those that it has found."""
+
+    def __init__(self, recorder: Recorder, module: Any) -> None:
+        self._recorder = recorder
+        self._module = module
+        self._roots: WeakValueDictionary[int, Any] = WeakValueDictionary()
+        self._begun = self._passes = 0
+        self._calls_left = 0
+        self.compiles = False
+        self.is_in_compiled: Callable[[], Any] = bool  # no compiler is imported: it says no
+        self._unpatch: Callable[[], None] | None = None
+        self.is_grad_enabled: Callable[[], bool] = module.torch.is_grad_enabled
+
+    def begin(self) -> None:
+        """Look for roots from now on, unless that was done too often."""
+        if not self._calls_left and self._begun < _MOST_SEARCHES:
+            self._begun += 1
+            self._calls_left = _CALLS_OF_SEARCH
+            self.resume()
+
+    def resume(self) -> None:
+        """Replace ``Module._call_impl``, if roots are looked for and nobody else stands there for a while."""
+        base = self._module.Module
+        if self._calls_left and not hasattr(base._call_impl, patching.MARKER) and self._is_safe():
+            self._unpatch = patching.patch(base, "_call_impl", self._make, _LAYER)
+
+    def suspend(self) -> None:
+        """Put ``Module._call_impl`` back; later, where somebody has patched on top."""
+        if self._unpatch is not None:
+            self._unpatch()
+            if not patching.has_layer(self._module.Module._call_impl, _LAYER):
+                self._unpatch = None
+
+    def _is_safe(self) -> bool:
+        """Whether a compilation would be seen: by old versions of torch it is not."""
+        return "torch._dynamo.eval_frame" not in sys.modules or "torch._dynamo.callback" in sys.modules
+
+    def _make(self, original: Any) -> Any:
+        def _call_impl(module: Any, /, *args: Any, **kwargs: Any) -> Any:
+            thread, root = _thread, None
+            if not (thread.in_root or thread.in_backward or compiling() or self.is_in_compiled()):
+                root = self.adopt(module) if self._calls_left else None
+            try:
+                return original(module, *args, **kwargs) if root is None else root(*args, **kwargs)
+            except BaseException as error:
+                hide_frame(error)
+                raise
+
+        _hide(_call_impl, self._module)
+        return _call_impl
+
+    def adopt(self, module: Any) -> _Root | None:
+        """Time the calls of `module` from now on; None where they are a loader's, or cannot be timed."""
+        held = module.__dict__
+        inner = held.get(_ATTRIBUTE)
+        # Dynamo calls a module with hooks as Python does, and would compile anew where it then finds us.
+        is_traced = self.compiles and (held["_forward_hooks"] or held["_forward_pre_hooks"])
+        if latest.depth or isinstance(inner, _Root) or (is_traced and inner is None):
+            return None
+        try:
+            root = held[_ATTRIBUTE] = _Root(module, inner)
+            self._roots[id(module)] = module
+        except TypeError:  # a subclass that allows no weak reference
+            return None
+        if self._calls_left:
+            self._calls_left = _CALLS_OF_SEARCH
+        return root
+
+    def called(self, grad: bool, start_ns: int) -> None:
+        """Record the call of a root that began at `start_ns`."""
+        try:
+            if self._calls_left:
+                self._calls_left -= 1
+                if not self._calls_left:
+                    self.suspend()
+            _thread.has_called |= grad
+            if self._recorder.running:  # else nothing has been loaded or trained so far
+                _record(self._recorder, FORWARD if grad else FORWARD_NO_GRAD, start_ns)
+        except Exception as error:
+            self._recorder.absorb(error, "recording a forward pass")
+
+    def trained(self, has_called: bool) -> None:
+        """Look again after a backward pass through no known root, and ever more rarely after others."""
+        self._passes += 1
+        passes = self._passes
+        if not has_called or (passes >= _FIRST_REPEAT and passes & (passes - 1) == 0):
+            self.begin()
+        if self._unpatch is not None and not self._calls_left:
+            self.suspend()
+
+    def close(self) -> None:
+        """Leave all modules as they were."""
+        self._calls_left = 0
+        self.suspend()
+        for module in list(self._roots.values()):
+            root = module.__dict__.get(_ATTRIBUTE)
+            if isinstance(root, _Root):
+                del module.__dict__[_ATTRIBUTE]
+                if root.inner is not None:
+                    module.__dict__[_ATTRIBUTE] = root.inner
+
+
+def _hide(function: Any, module: Any) -> None:
+    """Have the frames of `function` pass for torch's own, in traces of calls as for the compiler."""
+    code = module.Module._wrapped_call_impl.__code__
+    function.__code__ = function.__code__.replace(
+        co_filename=code.co_filename, co_firstlineno=code.co_firstlineno
+    )

@@ -1,0 +1,110 @@
+"""Forward, backward and optimizer of the measured steps, on the training thread, by host times.
+
+Definitions: docs/definitions.md, "phases_ms".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from iotrace.analysis.intervals import Coverage, Intervals, Times, subtract, union
+from iotrace.analysis.loop.deliveries import Step
+from iotrace.analysis.rank import RankAnalysis
+from iotrace.analysis.results import PhasesMs, unknown
+from iotrace.session.names import BACKWARD, FORWARD, FORWARD_NO_GRAD, KIND_PHASE, OPTIMIZER
+
+Spans = npt.NDArray[Any]
+_FEW, _SHARE = 2, 0.05  # of the steps: in so many a backward pass may come without a forward that is seen
+_NO_STEP = "no step is measured"
+_NO_PHASE = "no call of a module, backward pass or optimizer's step was seen on the training thread"
+_NO_FORWARD = "backward passes came without a call of a module that could be seen"
+_NO_WAIT = "the data wait is not known"
+_NEVER = {
+    "forward": "no module was called",
+    "backward": "torch.autograd.backward was not called",
+    "optimizer": "no optimizer of torch.optim made a step",
+}
+
+
+class StepPhases(msgspec.Struct, frozen=True):
+    """Means per measured step; where the times are from; why one is not known: empty where all are."""
+
+    means_ms: PhasesMs
+    source: str | None = None
+    unknown_why: str | None = None
+
+
+def step_phases(analysis: RankAnalysis, wait_ms: float | None) -> StepPhases:
+    """Sum up the phases of the measured steps, whose mean data wait is `wait_ms`."""
+    kept = analysis.kept
+    spans = phase_spans(analysis)
+    if not kept or not len(spans):
+        return StepPhases(unknown(PhasesMs), None, _NO_PHASE if kept else _NO_STEP)
+    trains = analysis.loop.thread is not None and bool(analysis.loop.thread.rounds.times_ns)
+    intervals = _exclusive(analysis, spans, trains)
+    windows = _windows(kept)
+    found = {name: _by_step(own, windows, kept) for name, own in intervals.items()}
+    seen = {name: bool(len(own[0])) for name, own in intervals.items()}
+    why = next((_NEVER[name] for name, is_seen in seen.items() if trains and not is_seen), None)
+    unseen = int(((found["backward"] > 0) & (found["forward"] == 0)).sum())
+    if unseen > max(_FEW, _SHARE * int((found["backward"] > 0).sum())):
+        seen["forward"], why = False, _NO_FORWARD
+    means_ms = {name: float(own.mean()) / 1e6 if seen[name] else None for name, own in found.items()}
+    other_ms = None
+    if wait_ms is None:
+        why = why or _NO_WAIT
+    elif not why:
+        step_ms = sum(step.duration_ns for step in kept) / len(kept) / 1e6
+        other_ms = max(0.0, step_ms - wait_ms - sum(mean_ms or 0.0 for mean_ms in means_ms.values()))
+    return StepPhases(PhasesMs(**means_ms, other=other_ms), "host", why)
+
+
+def phase_spans(analysis: RankAnalysis) -> Spans:
+    """The phases of the training thread, as spans, in the order in which they ended."""
+    main, thread = analysis.rank.main, analysis.loop.thread
+    tid = thread.tid if thread is not None else main.pid
+    found: Spans = main.spans[(main.spans["kind"] == KIND_PHASE) & (main.spans["tid"] == tid)]
+    return found
+
+
+def _exclusive(analysis: RankAnalysis, spans: Spans, trains: bool) -> dict[str, Intervals]:
+    """Give each instant outside data waits to the innermost phase that holds it.
+
+    No phase is recorded in a backward pass, and no forward pass in a forward pass.
+    """
+    texts = analysis.rank.main.texts
+    names = np.array([texts.get(number, "") for number in spans["name"].tolist()])
+
+    def intervals(*wanted: str) -> Intervals:
+        own = spans[np.isin(names, wanted)]
+        return union(own["start_ns"], own["start_ns"] + own["duration_ns"])
+
+    awaited = [wait for step in analysis.kept for wait in step.awaited]
+    waits = union(
+        np.array([wait.wait_start_ns for wait in awaited], np.int64),
+        np.array([wait.delivered_ns for wait in awaited], np.int64),
+    )
+    backward = subtract(intervals(BACKWARD), waits)
+    forward = intervals(FORWARD) if trains else intervals(FORWARD, FORWARD_NO_GRAD)
+    forward = subtract(subtract(forward, waits), backward)
+    optimizer = subtract(subtract(subtract(intervals(OPTIMIZER), waits), backward), forward)
+    return {"forward": forward, "backward": backward, "optimizer": optimizer}
+
+
+def _by_step(own: Intervals, windows: tuple[Times, Times, Times], kept: list[Step]) -> Times:
+    """Measure how much of each step some intervals cover."""
+    starts, ends, step = windows
+    covered = np.zeros(len(kept), np.int64)
+    np.add.at(covered, step, Coverage(*own).within(starts, ends))
+    return covered
+
+
+def _windows(kept: list[Step]) -> tuple[Times, Times, Times]:
+    """The pieces of the steps, evaluation passes left out, and the step of each."""
+    rows = [(*piece, number) for number, step in enumerate(kept) for piece in step.pieces]
+    starts, ends, step = np.array(rows, np.int64).T
+    return starts, ends, step
