@@ -21,10 +21,9 @@ Spans = npt.NDArray[Any]
 _FEW, _SHARE = 2, 0.05  # of the steps: in so many a backward pass may come without a forward that is seen
 _NO_STEP = "no step is measured"
 _NO_PHASE = "no call of a module, backward pass or optimizer's step was seen on the training thread"
-_NO_FORWARD = "backward passes came without a call of a module that could be seen"
 _NO_WAIT = "the data wait is not known"
 _NEVER = {
-    "forward": "no module was called",
+    "forward": "backward passes came without a call of a module that could be seen",
     "backward": "torch.autograd.backward was not called",
     "optimizer": "no optimizer of torch.optim made a step",
 }
@@ -52,7 +51,7 @@ def step_phases(analysis: RankAnalysis, wait_ms: float | None) -> StepPhases:
     why = next((_NEVER[name] for name, is_seen in seen.items() if trains and not is_seen), None)
     unseen = int(((found["backward"] > 0) & (found["forward"] == 0)).sum())
     if unseen > max(_FEW, _SHARE * int((found["backward"] > 0).sum())):
-        seen["forward"], why = False, _NO_FORWARD
+        seen["forward"], why = False, _NEVER["forward"]
     means_ms = {name: float(own.mean()) / 1e6 if seen[name] else None for name, own in found.items()}
     other_ms = None
     if wait_ms is None:
