@@ -9,6 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from iotrace import __version__
 from iotrace.analysis.rank import SessionAnalysis
 from iotrace.analysis.report import analyse
 from iotrace.errors import IotraceError
@@ -19,6 +20,7 @@ from iotrace.report.layout import make_console
 from iotrace.report.progress import Progress, watched
 from iotrace.report.terminal import print_report
 from iotrace.session import names
+from iotrace.session.listing import store_verdict
 from iotrace.session.manifest import read_manifest, write_document
 from iotrace.sources.session import Session, open_session
 from iotrace.timeline.build import build
@@ -60,6 +62,7 @@ def _report(directory: Path) -> None:
         analysis = SessionAnalysis(session)
         report = analyse(analysis)
         timelines = _write_timelines(analysis, progress)
+    store_verdict(directory, report.verdict.text, __version__)
     print_report(report, console, timelines=timelines)
 
 

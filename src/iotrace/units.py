@@ -32,6 +32,19 @@ def duration(time_ns: float) -> str:
     return f"{time_ns:.3g} ns"
 
 
+def time_span(seconds: float) -> str:
+    """Format how long a run took, or how long ago one was: ``1.5 s``, ``3 min 5 s``, ``4 d 2 h``."""
+    whole = round(seconds)
+    if whole < 10 and round(seconds, 1) != whole:
+        return f"{seconds:.1f} s"
+    parts = []
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
+        count, whole = divmod(whole, length)
+        parts.append(f"{count} {unit}" if count else "")
+    first = next((number for number, part in enumerate(parts) if part), len(parts) - 1)
+    return " ".join(part for part in parts[first : first + 2] if part) or "0 s"
+
+
 def milliseconds(time_ms: float) -> str:
     """Format a time in ms with one decimal: figures of a step stay comparable in one unit."""
     return f"{time_ms:.1f} ms"

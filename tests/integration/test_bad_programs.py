@@ -18,7 +18,7 @@ from iotrace.analysis.loop.deliveries import LoaderRun
 from iotrace.analysis.loop.join import loaders_of
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.sources.session import Session, open_session
-from tests.support.runs import Run, run_traced
+from tests.support.runs import Run, after_announcement, run_traced
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def assert_alike(both: Both) -> None:
     """Output, tracebacks and exit code are those without iotrace; the report comes after them."""
     assert both.traced.code == both.bare.returncode, both.traced.stderr
     assert both.traced.stdout == both.bare.stdout
-    assert _same(both.traced.stderr).startswith(_same(both.bare.stderr))
+    assert _same(after_announcement(both.traced.stderr)).startswith(_same(both.bare.stderr))
     logs = list(both.traced.session.glob("processes/*/agent.log"))
     assert not logs, logs[0].read_text()
     assert both.traced.report()["session"]["exit_code"] == both.bare.returncode

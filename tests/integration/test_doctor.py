@@ -18,9 +18,8 @@ from tests.support.waiting import PATIENCE_S
 PATIENT = """
 from iotrace.cli import main
 from iotrace.doctor import probe, run
-from iotrace.doctor.checks import torch_probe
-probe._SECONDS = torch_probe._SECONDS = 60
-run.run_checks.__defaults__ = (80,)
+probe._SECONDS = 60
+run.run_checks.__defaults__ = (80, *run.run_checks.__defaults__[1:])
 main()
 """
 
@@ -55,7 +54,7 @@ def test_here_all_is_captured(tmp_path: Path) -> None:
     }
     assert checks["posix"]["what"] == "dftracer saw all 8 reads of a tiny program"
     assert checks["cpus"]["what"].startswith("900 workers")
-    assert checks["torch-profiler"]["status"] in ("ok", "unknown")  # a cold import may take too long
+    assert checks["torch-profiler"]["status"] == "ok"
     assert checks["data"]["what"].startswith("data is on ")
     assert sorted(os.listdir(tmp_path)) == ["data", "train.py"]
 

@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -73,6 +74,13 @@ def launcher(directory: Path, command: list[str], options: list[str] | None = No
     session = directory / f"session-{_WORKER}{next(_numbers)}"
     line = [sys.executable, "-m", "iotrace", "run", "-o", str(session), *(options or []), "--"]
     return [*line, sys.executable, *command], session
+
+
+def after_announcement(stderr: str) -> str:
+    """Standard error of a run without the two lines that say where the session is written to."""
+    found = re.match(r"iotrace: tracing into \S.*\niotrace: while it runs: iotrace top \S.*\n", stderr)
+    assert found is not None, stderr
+    return stderr[found.end() :]
 
 
 def run_traced(directory: Path, command: list[str], options: list[str] | None = None, **env: str) -> Run:

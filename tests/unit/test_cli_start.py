@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
+
+from iotrace.cli import app
+from iotrace.cli.usage import describe
+from tests.support.runs import in_process
 
 _LIST = """
 import json, os, sys
@@ -68,7 +74,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_report_as_json_imports_no_terminal(trace: Path) -> None:
     modules = _imported("report", "--json", str(trace))
     assert _below(modules, *_OTHERS, *_HEAVY, "rich", "iotrace.report.terminal", "iotrace.postrun") == []
-    assert len(_below(modules, "iotrace")) < 100
+    assert len(_below(modules, "iotrace")) < 110
     # A dataclass compiles its methods at import: 1 ms each, where a Struct takes 0.05.
     assert [name for name in modules if name.startswith("dataclass ")] == []
 
@@ -103,15 +109,18 @@ def _iotrace(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+_COMMANDS = ("run", "top", "report", "ls", "compare", "check", "sweep", "doctor", "merge", "export", "schema")
+
+
 def test_without_a_command_the_help_is_printed() -> None:
     done = _iotrace()
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("Usage: iotrace")
-    commands = ("run", "report", "sweep", "doctor", "merge", "export", "schema")
-    assert all(f"\n  {name} " in done.stderr for name in commands)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("Usage: iotrace")
+    assert all(f"\n  {name} " in done.stdout for name in _COMMANDS)
+    assert "..." not in done.stdout.partition("Commands:")[2]  # each sentence fits
 
 
-@pytest.mark.parametrize("name", ["run", "report", "sweep", "doctor", "merge", "export", "schema"])
+@pytest.mark.parametrize("name", _COMMANDS)
 def test_each_command_names_its_exit_codes(name: str) -> None:
     done = _iotrace(name, "-h")
     assert done.returncode == 0
@@ -121,18 +130,44 @@ def test_each_command_names_its_exit_codes(name: str) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["bogus"], 2, "No such command 'bogus'"),
-        (["report"], 2, "Missing argument"),
-        (["report", "x", "--kernel-gap-us", "-1"], 2, "'--kernel-gap-us': -1.0 is not in the range"),
-        (["report", "x", "--compat", "zz"], 2, "'zz' is not one of 'tb', 'hta'"),
-        (["run", "--bogus"], 125, "No such option"),
+        (["bogus"], 2, "there is no command bogus"),
+        (["reprot"], 2, "there is no command reprot: did you mean report?"),
+        (["--bogus"], 2, "there is no option --bogus"),
+        (["report", "--bogus"], 2, "there is no option --bogus"),
+        (["merge", "--per"], 2, "there is no option --per: did you mean --per-rank?"),
+        (["report", "x", "--kernel-gap-us", "-1"], 2, "--kernel-gap-us takes a number of at least 0"),
+        (["report", "x", "--kernel-gap-us", "few"], 2, "--kernel-gap-us takes a number of at least 0"),
+        (["run", "--telemetry-interval", "1", "true"], 125, "takes a whole number from 20 to 1000"),
+        (["report", "x", "--compat", "zz"], 2, "--compat is tb or hta"),
+        (["report", "x", "--json=yes"], 2, "--json takes no value"),
+        (["merge", "-o"], 2, "-o needs a value: -o FILE"),
+        (["merge"], 2, "there are no inputs"),
+        (["merge", "--align", "end", "x"], 2, "--align is start, not end"),
+        (["merge", "--steps", "9:1", "x"], 2, "--steps takes two numbers"),
+        (["export", "x", "-o", "y"], 2, "--format dftracer is missing"),
+        (["export", "-o", "y", "--format", "dftracer"], 2, "SESSION is missing"),
+        (["schema"], 2, "SUBJECT is missing"),
+        (["schema", "else"], 2, "SUBJECT is report, "),
+        (["schema", "report", "merge"], 2, "there is one argument too many: merge"),
+        (["run", "--bogus"], 125, "there is no option --bogus"),
+        (["run"], 125, "no command was given"),
     ],
 )
-def test_wrong_usage_is_a_sentence(words: list[str], code: int, said: str) -> None:
-    done = _iotrace(*words)
-    assert done.returncode == code
-    assert said in done.stderr
-    assert "see: iotrace" in done.stderr
+def test_wrong_usage_is_a_sentence_of_ours_and_the_next_command(
+    words: list[str], code: int, said: str
+) -> None:
+    done = in_process(*words)
+    assert (done.returncode, done.stdout) == (code, "")
+    sentence, remedy = done.stderr.splitlines()
+    assert sentence.startswith("iotrace: ")
+    assert said in sentence
+    assert "iotrace" in remedy
+    assert not re.search(r"Error|Invalid|Missing|Usage:|No such|is not one of|'-", done.stderr)
+
+
+def test_a_type_of_clicks_without_a_sentence_is_no_leak() -> None:
+    unknown = click.UsageError("Something that only click says.")
+    assert describe(unknown, app) == "the command line cannot be understood"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -141,7 +176,8 @@ def test_completion_is_installed_for_a_shell(tmp_path: Path, shell: str) -> None
     done = _iotrace("--install-completion", **home)
     assert done.returncode == 0, done.stderr
     (script,) = (path for path in tmp_path.rglob("*") if path.is_file())
-    assert str(script) in done.stdout
+    assert f"wrote {script}; no other file was changed\n" in done.stdout
+    assert done.stdout.endswith(f"to undo: rm {script}\n")
     assert script.read_text().strip() == _iotrace("--show-completion", shell, **home).stdout.strip()
     asked = _iotrace(_IOTRACE_COMPLETE="bash_complete", COMP_WORDS="iotrace re", COMP_CWORD="1")
     assert asked.stdout.split() == ["plain,report"]

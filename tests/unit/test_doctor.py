@@ -32,7 +32,7 @@ from iotrace.doctor.checks.processors import (
 from iotrace.doctor.checks.storage import Mount, check_output, mount_of, mounts, output
 from iotrace.doctor.checks.telemetry import check_telemetry
 from iotrace.doctor.checks.torch_probe import TorchFacts, judge_torch
-from iotrace.doctor.command import interpreter_of
+from iotrace.doctor.command import hosts_of, interpreter_of
 from iotrace.doctor.diagnose import consequences
 from iotrace.doctor.probe import READS, InterpreterFacts, Probe
 from iotrace.doctor.results import missing, ok, unknown, warning
@@ -328,8 +328,27 @@ def test_clocks(tmp_path: Path) -> None:
     (tmp_path / "available_clocksource").write_text("tsc hpet\n")
     assert "clocksource=tsc" in check_clock_source(tmp_path / "current", 1500.0).remedy
     assert check_clock_source(tmp_path / "none", 30.0).what == "unknown source, 30 ns a reading"
-    assert check_synchronised(5, 0x40, 16000000).status == "warning"
-    assert check_synchronised(0, 0x2001, 2500).what.endswith("to within 2.5 ms")
+    apart = check_synchronised(5, 0x40, 16000000, hosts=2)
+    assert (apart.status, "2 hosts" in apart.why) == ("warning", True)
+    assert check_synchronised(5, 0x40, 16000000, hosts=1).status == "ok"
+    assert check_synchronised(0, 0x2001, 2500, hosts=1).what.endswith("to within 2.5 ms")
+
+
+@pytest.mark.parametrize(
+    ("command", "variables", "hosts"),
+    [
+        ("python train.py --workers 4", {}, 1),
+        ("torchrun --nnodes=4 --nproc-per-node 8 train.py", {}, 4),
+        ("torchrun --nnodes 1:3 train.py", {}, 3),
+        ("srun -N 2 python train.py", {}, 2),
+        ("python train.py trainer.num_nodes=8", {}, 8),
+        ("python train.py", {"SLURM_JOB_NUM_NODES": "16"}, 16),
+        ("python train.py", {"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}, 2),
+        ("python train.py", {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}, 1),
+    ],
+)
+def test_how_many_hosts_take_part(command: str, variables: dict[str, str], hosts: int) -> None:
+    assert hosts_of(command.split(), variables) == hosts
 
 
 MOUNTS = [

@@ -15,7 +15,7 @@ import pytest
 
 from iotrace.cli import _main
 from iotrace.doctor.checks.catalog import Catalog
-from iotrace.doctor.results import CheckError, ok
+from iotrace.doctor.results import Check, CheckError, ok
 from iotrace.doctor.run import PATIENCE_SECONDS, BadDataError, run_checks
 from iotrace.doctor.sandbox import ClosedError, Sandbox
 
@@ -37,6 +37,28 @@ def test_a_check_that_fails_or_hangs_is_unknown_and_the_others_count() -> None:
     assert [(check.id, check.status) for check in found] == [("a", "unknown"), ("b", "unknown"), ("c", "ok")]
     assert "OSError: no such thing" in found[0].why
     assert "2.0 s" in found[1].why
+
+
+def test_a_check_that_may_take_longer_is_waited_for_and_named() -> None:
+    release, told = threading.Event(), []
+
+    def waits() -> Check:
+        assert release.wait(60)
+        return ok("b", "at last")
+
+    def hangs() -> Check:
+        threading.Event().wait()
+        return ok("c", "never")
+
+    def waiting(names: list[str]) -> None:
+        told.append(names)
+        release.set()
+
+    checks = [("a", lambda: ok("a", "fine")), ("b", waits), ("c", hangs), ("d", list)]
+    found = run_checks(checks, 0.2, {"b": 200.0}, waiting)  # type: ignore[arg-type]
+    assert [(check.id, check.status) for check in found] == [("a", "ok"), ("b", "ok"), ("c", "unknown")]
+    assert told == [["b"]]
+    assert "0.2 s" in found[2].why
 
 
 def test_a_user_waits_for_five_seconds_at_most() -> None:
@@ -122,7 +144,7 @@ def test_nothing_is_asked_of_a_path_outside_a_check(monkeypatch: pytest.MonkeyPa
     def hangs(path: object, *_: object, **__: object) -> None:
         asked.append(path)
 
-    def list_checks(words: list[str], data: str, output: str) -> None:
+    def list_checks(words: list[str], data: str, output: str, *_: object) -> None:
         for module, name in ((os, "stat"), (os, "lstat"), (os.path, "exists"), (shutil, "which")):
             monkeypatch.setattr(module, name, hangs)
         found = Catalog(words, data, output, {"PATH": "/dead"}).checks()

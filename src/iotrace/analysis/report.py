@@ -63,6 +63,7 @@ def analyse(analysis: SessionAnalysis) -> Report:
         signal=None if session.signal is None else signal_name(session.signal),
         oom_kills=session.oom_kills,
         failures=failures_of(analysis),
+        state=session.state,
         ended=session.ended,
         complete=session.ended and not analysis.data_loss,
         iotrace_version=session.manifest.iotrace_version,

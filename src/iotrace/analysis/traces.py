@@ -62,6 +62,7 @@ def analyse_traces(traces: Sequence[KinetoTrace], kernel_gap_us: float = KERNEL_
         failures=[],
         path=_shared_path([str(trace.path) for trace in traces]),
         argv=[],
+        state="ended",
         ended=True,
         complete=not any(trace.problems for trace in traces),
     )

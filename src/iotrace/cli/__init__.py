@@ -16,11 +16,11 @@ from typing import Any
 import click
 
 from iotrace import __version__
-from iotrace.errors import IotraceError
+from iotrace.errors import IotraceError, UsageError
 
 _NAME = "iotrace"
 COMPLETION_VARIABLE = "_IOTRACE_COMPLETE"  # set by the shell when it asks for completions
-_COMMANDS = ("run", "top", "report", "compare", "check", "sweep", "doctor", "merge", "export", "schema")
+_COMMANDS = ("run", "top", "report", "ls", "compare", "check", "sweep", "doctor", "merge", "export", "schema")
 
 _FAILED = 1
 _USAGE = 2
@@ -39,6 +39,16 @@ class _Commands(click.Group):
             return None
         found: click.Command = getattr(import_module(f"iotrace.cli.{cmd_name}"), cmd_name)
         return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does; another word than a command's name is wrong usage."""
+        if args[0] not in _COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
+            from iotrace.cli.usage import no_command
+
+            raise UsageError(no_command(args[0], _COMMANDS), f"see: {_NAME} --help")
+        return super().resolve_command(ctx, args)
 
 
 def _completion(context: click.Context, option: click.Parameter, shell: str | None) -> None:
@@ -67,7 +77,10 @@ def _shell_option(name: str, text: str) -> Callable[[Any], Any]:
 
 @click.group(_NAME, cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message=f"{_NAME} %(version)s", help="Print the version and exit.")
-@_shell_option("--install-completion", "Install shell completion (bash, zsh, fish).")
+@_shell_option(
+    "--install-completion",
+    "Install shell completion (bash, zsh, fish); says which file it wrote.",
+)
 @_shell_option("--show-completion", "Print the script of shell completion.")
 def app() -> None:
     """Why did the accelerator wait? File, decode step, worker, rank and step, from one run."""
@@ -89,11 +102,7 @@ def _main(arguments: list[str]) -> int:
         return shell_complete(app, {}, _NAME, COMPLETION_VARIABLE, asked)
     running = arguments[:1] == ["run"]
     try:
-        if not arguments:
-            with app.make_context(_NAME, [], resilient_parsing=True) as context:
-                print(app.get_help(context), file=sys.stderr)
-            return _USAGE
-        with app.make_context(_NAME, arguments) as context:
+        with app.make_context(_NAME, arguments or ["--help"]) as context:
             code = app.invoke(context)
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -104,8 +113,7 @@ def _main(arguments: list[str]) -> int:
         _say(str(error), error.remedy)
         return error.exit_code
     except click.UsageError as error:
-        command = error.ctx.command_path if error.ctx is not None else _NAME
-        _say(error.format_message().rstrip("."), f"see: {command} --help")
+        _say_usage(error, arguments)
         return _NOT_STARTED if running else _USAGE
     except (click.Abort, KeyboardInterrupt):
         _say("interrupted", "")
@@ -117,6 +125,18 @@ def _main(arguments: list[str]) -> int:
         _give_up()
         _say(_what_failed(error), "")
         return _NOT_STARTED if running else _FAILED
+
+
+def _say_usage(error: click.UsageError, arguments: list[str]) -> None:
+    from iotrace.cli.usage import describe
+
+    command = next((word for word in arguments if not word.startswith("-")), "")
+    if command in _COMMANDS:  # click does not always say where it was
+        known = _Commands().get_command(click.Context(app), command)
+        assert known is not None
+        _say(describe(error, known), f"see: {_NAME} {command} --help")
+    else:
+        _say(describe(error, app), f"see: {_NAME} --help")
 
 
 def _give_up() -> None:

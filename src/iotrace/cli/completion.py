@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 import click
 from click.shell_completion import get_completion_class
 
 from iotrace.cli import COMPLETION_VARIABLE
+from iotrace.errors import UsageError
 
 SHELLS = ("bash", "zsh", "fish")
 DETECT = "by $SHELL"
@@ -32,15 +34,20 @@ def install(app: click.Command, shell: str) -> str:
         "zsh": home / ".zfunc/_iotrace",
         "fish": config / "fish/completions/iotrace.fish",
     }[shell]
+    wrote = "replaced" if path.exists() else "wrote"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(script_of(app, shell))
+    lines = [f"{wrote} {path}; no other file was changed"]
     if shell == "zsh":
-        return f"wrote {path}; add to ~/.zshrc: fpath+=~/.zfunc; autoload -Uz compinit; compinit"
-    return f"wrote {path}; open a new shell to use it"
+        lines.append("add to ~/.zshrc: fpath+=~/.zfunc; autoload -Uz compinit; compinit")
+    else:
+        lines.append("open a new shell to use it")
+    return "\n".join([*lines, f"to undo: rm {shlex.quote(str(path))}"])
 
 
 def _known(shell: str) -> str:
     name = Path(os.environ.get("SHELL", "")).name if shell == DETECT else shell
     if name not in SHELLS:
-        raise click.BadParameter(f"completion is for {', '.join(SHELLS)}, not {name or 'an unknown shell'}")
+        remedy = "name one: iotrace --install-completion bash"
+        raise UsageError(f"completion is for {', '.join(SHELLS)}, not {name or 'an unknown shell'}", remedy)
     return name

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from iotrace.cli.numpy_import import import_numpy
 from iotrace.cli.parameters import BEFORE_A_COMMAND, json_option, output_option, print_json
+from iotrace.doctor.run import TORCH_SECONDS
 
 
 @click.command(context_settings=BEFORE_A_COMMAND)
 @click.argument("command", metavar="[--] [CMD [ARG]...]", nargs=-1, type=click.UNPROCESSED)
 @click.option("--data", metavar="PATH", help="The data that CMD reads; default: a guess.")
 @output_option("DIR", "The directory that the session would have; default: one made here.", kind=str)
+@click.option(
+    "--timeout",
+    metavar="S",
+    type=click.FloatRange(min=1.0),
+    default=TORCH_SECONDS,
+    show_default=True,
+    help="How long to wait for torch to be imported.",
+)
 @json_option("the findings")
-def doctor(command: tuple[str, ...], data: str | None, output: str | None, as_json: bool) -> int:
-    """Say what iotrace run will capture of CMD here, what not, and why. CMD itself is not run.
+def doctor(
+    command: tuple[str, ...], data: str | None, output: str | None, timeout: float, as_json: bool
+) -> int:
+    """Say what iotrace run will capture of CMD here, and what not.
+
+    The doctor says why, and what would help; CMD itself is not run. It answers within 5 seconds, or as soon
+    as torch can be imported.
 
     Exit codes: 0 nothing that matters is missing, as far as is known; 1 some is missing; 2 wrong usage.
     """
@@ -24,7 +40,7 @@ def doctor(command: tuple[str, ...], data: str | None, output: str | None, as_js
 
     # Paths stay text: even a look whether one exists may hang, so a check does it.
     with ended_by_signals():
-        diagnosis = diagnose(list(command), data, output)
+        diagnosis = diagnose(list(command), data, output, timeout, lambda _: _say_waiting(timeout))
     if as_json:
         print_json(diagnosis)
     else:
@@ -33,3 +49,8 @@ def doctor(command: tuple[str, ...], data: str | None, output: str | None, as_js
 
         print_diagnosis(diagnosis, output, make_console(stderr=False))
     return 1 if any(check.status == "missing" for check in diagnosis.checks) else 0
+
+
+def _say_waiting(timeout: float) -> None:
+    text = f"iotrace: waiting for torch to be imported, {timeout:g} s at most (--timeout S)"
+    print(text, file=sys.stderr, flush=True)

@@ -22,7 +22,9 @@ from iotrace.cli.parameters import PATH, json_option, output_option, print_json
 )
 @json_option("the number of written events, by kind,")
 def export(session: Path, output: Path, format_: str, as_json: bool) -> int:
-    """Write the events of SESSION, a directory made by iotrace run, to FILE: all of them or none.
+    """Write the events of SESSION to FILE, for other programs.
+
+    SESSION is a directory made by iotrace run. All of its events are written, or none.
 
     Exit codes: 0 written, 1 SESSION cannot be read or FILE cannot be written, 2 wrong usage.
     """

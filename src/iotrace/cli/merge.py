@@ -13,10 +13,12 @@ import click
 
 from iotrace.cli.numpy_import import import_numpy
 from iotrace.cli.parameters import json_option, output_option, print_json
+from iotrace.errors import UsageError
 
 if TYPE_CHECKING:
     from iotrace.merge.pool import Watch
 
+_HELP = "see: iotrace merge --help"
 _RECOVERED = 3
 _INTERVAL_SECONDS = 0.1
 
@@ -57,9 +59,10 @@ def merge(
     processes: int | None,
     as_json: bool,
 ) -> int:
-    """Merge traces of torch.profiler, dftracer, iotrace and others into one timeline for Perfetto.
+    """Merge traces of several profilers into one timeline for Perfetto.
 
-    INPUT is a trace, a directory of traces, a pattern or a session.
+    INPUT is a trace (of torch.profiler, dftracer, unitrace and others), a directory of traces, a pattern or a
+    session.
 
     iotrace recognizes each input by its content. All times become CLOCK_REALTIME. How sure the clock of each
     input is, is printed and stored. Nothing is dropped: slices that overlap get tracks of their own.
@@ -68,9 +71,9 @@ def merge(
     """
     given = [*inputs, *more]
     if not given:
-        raise click.BadParameter("no inputs")
+        raise UsageError("there are no inputs", "iotrace merge INPUT... -o FILE")
     if align not in ("", "start"):
-        raise click.BadParameter("--align must be 'start'")
+        raise UsageError(f"--align is start, not {align}", _HELP)
     import_numpy()
     from iotrace.cli.interruption import ended_by_signals
     from iotrace.merge.plan import Options
@@ -140,7 +143,7 @@ def _range(text: str, number: Any, option: str, example: str) -> tuple[Any, Any]
     except ValueError:
         found = (1, 0)
     if not colon or not 0 <= found[0] < found[1] <= 2**40:
-        raise click.BadParameter(f"{option} takes two numbers, the first below the second, such as {example}")
+        raise UsageError(f"{option} takes two numbers, the first below the second, such as {example}", _HELP)
     return found
 
 
@@ -154,6 +157,6 @@ def _ranks(text: str) -> frozenset[int] | None:
         if first.isdecimal() and last.isdecimal() == bool(dash):
             wanted = range(int(first), min(int(last or first), 1 << 24) + 1)
         if not wanted:
-            raise click.BadParameter(f"--ranks takes numbers and ranges such as 0,2-3, not {text}")
+            raise UsageError(f"--ranks takes numbers and ranges such as 0,2-3, not {text}", _HELP)
         found.update(wanted)
     return frozenset(found)

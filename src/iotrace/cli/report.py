@@ -10,13 +10,19 @@ import click
 
 from iotrace.cli.numpy_import import import_numpy
 from iotrace.cli.parameters import PATH, json_option, print_json
+from iotrace.errors import UsageError
+from iotrace.session import names
+from iotrace.session.listing import newest_session, session_of_timeline
 
 if TYPE_CHECKING:
     from iotrace.analysis.results import Report
 
+_ONE = "iotrace report SESSION, or iotrace report TRACE..."
+_TRACES = "iotrace report --compat tb TRACE..."
+
 
 @click.command()
-@click.argument("sources", metavar="SESSION | TRACE...", type=PATH, nargs=-1, required=True)
+@click.argument("sources", metavar="[SESSION | TRACE...]", type=PATH, nargs=-1)
 @json_option("the figures")
 @click.option("-v", "--verbose", is_flag=True, help="Print all: each rank, its loaders, system, I/O, advice.")
 @click.option(
@@ -35,20 +41,21 @@ if TYPE_CHECKING:
 def report(
     sources: tuple[Path, ...], as_json: bool, verbose: bool, kernel_gap_us: float, compat: str | None
 ) -> int:
-    """Print why a run waited for data, or what the steps of bare traces consist of.
+    """Say why a run waited for data, or what the steps of a trace hold.
 
-    SESSION is a directory made by iotrace run. TRACE is a trace of torch.profiler (.json or .json.gz);
-    give one for each rank.
+    SESSION is a directory made by iotrace run; without one, the newest in this directory. TRACE is a trace
+    of torch.profiler (.json or .json.gz); give one for each rank.
 
     Exit codes: 0 printed, 1 SESSION or TRACE cannot be read, 2 wrong usage.
     """
     import_numpy()
+    sources = _meant(sources)
     bare = all(path.is_file() for path in sources)
     if not bare and len(sources) > 1:
-        raise click.BadParameter("give one session, or only traces of torch.profiler")
+        raise UsageError("a report is of one session, or of traces of torch.profiler", _ONE)
     if compat is not None:
         if not bare:
-            raise click.BadParameter("--compat takes traces of torch.profiler, not a session")
+            raise UsageError("--compat takes traces of torch.profiler, not a session", _TRACES)
         _compat(sources, compat, as_json)
         return 0
     result = _of_traces(sources, kernel_gap_us) if bare else report_of_session(sources[0], kernel_gap_us)
@@ -58,8 +65,24 @@ def report(
         from iotrace.report.layout import make_console
         from iotrace.report.terminal import print_report
 
-        print_report(result, make_console(stderr=False), verbose)
+        timelines = [] if bare else sorted(sources[0].glob(f"{names.OUT}/rank*.json.gz"))
+        print_report(result, make_console(stderr=False), verbose, timelines)
     return 0
+
+
+def _meant(sources: tuple[Path, ...]) -> tuple[Path, ...]:
+    """Return the newest session here where nothing is named, and the session of each timeline of ours."""
+    if not sources:
+        newest = newest_session(Path())
+        print(f"iotrace: the newest session here is {newest}", file=sys.stderr)
+        return (newest,)
+    found: dict[Path, None] = {}
+    for path in sources:
+        session = session_of_timeline(path)
+        if session is not None and session not in found:
+            print(f"iotrace: {path} is a timeline of the session {session}; its report:", file=sys.stderr)
+        found[session or path] = None
+    return tuple(found)
 
 
 def report_of_session(path: Path, kernel_gap_us: float = 30.0) -> Report:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -47,7 +49,7 @@ from iotrace.launch.telemetry.start import DEFAULT_INTERVAL_MS, LONGEST_INTERVAL
     show_default=True,
     help="The time between two samples of the processes; the host is sampled once a second.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="Print no report and write no timeline at the end.")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing of ours, and write no timeline.")
 def run(
     command: tuple[str, ...],
     output: Path | None,
@@ -61,17 +63,28 @@ def run(
 ) -> int:
     """Run CMD traced and report why it waited for data.
 
-    CMD keeps its output, signals and exit code; the report goes to standard error.
+    CMD keeps its output, signals and exit code. Where the session is written to is said before CMD starts,
+    the report follows at its end, both on standard error.
 
     Exit codes: CMD's own, 128+N if signal N ended it, 127 not found, 126 not executable, 125 if iotrace
     could not start it.
     """
     directory = output or capture.default_directory()
     torch = torch_settings.settings(torch_steps, torch_options, torch_activities)
-    done = capture.run(list(command), directory, list(io), torch, telemetry_ms if telemetry else None)
+    sampled_ms = telemetry_ms if telemetry else None
+    announce = (lambda: None) if quiet else (lambda: _announce(directory))
+    done = capture.run(list(command), directory, list(io), torch, sampled_ms, announce)
     if done.first and not quiet:  # one report for all launchers of a job
         _report(directory)
     return done.exit_code
+
+
+def _announce(directory: Path) -> None:
+    """Say that the command is traced, where to, and how to look meanwhile."""
+    shown = shlex.quote(str(directory))
+    text = f"iotrace: tracing into {shown}\niotrace: while it runs: iotrace top {shown}"
+    with suppress(OSError, ValueError, AttributeError):  # standard error is full, closed, or nobody reads it
+        print(text, file=sys.stderr, flush=True)
 
 
 def _report(directory: Path) -> None:

@@ -16,6 +16,7 @@ _PRINTED = {
     "check": ("analysis.compare.results", "Check"),
     "sweep": ("sweeps.results", "SweepResult"),
     "merge": ("merge.summary", "Summary"),
+    "ls": ("session.listing", "Listing"),
     "doctor": ("doctor.results", "Diagnosis"),
 }
 

@@ -63,7 +63,7 @@ def sweep(
     csv: Path | None,
     io: tuple[str, ...],
 ) -> int:
-    """Run CMD with every number of workers, and say which is enough and why more do not help.
+    """Run CMD with every number of workers; say how many are enough.
 
     iotrace fills in {workers} in CMD. Without it, iotrace sets num_workers of the training DataLoader
     when the program first iterates it.

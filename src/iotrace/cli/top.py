@@ -14,7 +14,7 @@ import click
 from iotrace.cli.interruption import ended_by_signals
 from iotrace.cli.numpy_import import import_numpy
 from iotrace.cli.parameters import PATH, json_option
-from iotrace.errors import SessionError
+from iotrace.session.listing import newest_session
 
 if TYPE_CHECKING:
     from iotrace.analysis.results.top import Top
@@ -52,7 +52,7 @@ _MOST_CPU = 0.05
 )
 @json_option("one object a refresh, a line each,")
 def top(session: Path | None, interval: float, count: int | None, steps: int, as_json: bool) -> int:
-    """Show what a run waits for while it runs: steps, wait by cause, files, workers, memory.
+    """Show what a run waits for while it runs: causes, files, workers.
 
     SESSION is the directory that iotrace run writes; default: the newest one here. Nothing is written into
     it, and the program is not touched. It ends when the run has ended, or by Ctrl-C.
@@ -63,7 +63,7 @@ def top(session: Path | None, interval: float, count: int | None, steps: int, as
     from iotrace.analysis.top import Watch
     from iotrace.sources.live.session import LiveSession
 
-    watch = Watch(LiveSession(session or _newest()), steps)
+    watch = Watch(LiveSession(session or newest_session(Path())), steps)
     try:
         with ended_by_signals(), _screen(as_json) as show:
             while True:
@@ -77,15 +77,6 @@ def top(session: Path | None, interval: float, count: int | None, steps: int, as
                 time.sleep(max(0.0, max(interval, rest) - (time.monotonic() - began)))
     except KeyboardInterrupt:
         return 0
-
-
-def _newest() -> Path:
-    from iotrace.sources.live.newest import newest_session
-
-    found = newest_session(Path())
-    if found is None:
-        raise SessionError("there is no session in this directory", "name one: iotrace top SESSION")
-    return found
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -22,6 +22,8 @@ _CHOOSERS = frozenset(
 
 _WORKERS = re.compile(r"(?!.*persistent)(?:.*[-_.])?(?:num)?workers(?:\.[\w.]+)?")
 _RANKS = re.compile(r"-{1,2}nproc[-_]per[-_]node")
+_HOSTS = re.compile(r"(?:-{1,2}|.*[.])?(?:nnodes|nodes|num[-_]nodes|num[-_]machines)|-N")
+_HOST_VARIABLES = ("SLURM_JOB_NUM_NODES", "SLURM_NNODES", "PALS_NNODES", "GROUP_WORLD_SIZE")
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,17 @@ def workers_of(command: list[str]) -> int | None:
 def ranks_of(command: list[str]) -> int:
     """Return how many training processes the command starts on this host, by torchrun's option."""
     return max([1, *_numbers(command, _RANKS)])
+
+
+def hosts_of(command: list[str], environment: Mapping[str, str]) -> int:
+    """Return how many hosts take part, by the options of launchers and the variables of schedulers."""
+    named = [value.partition(":")[2] or value for name, value in _settings(command) if _HOSTS.fullmatch(name)]
+    told = [environment.get(name, "") for name in _HOST_VARIABLES]
+    found = [int(text) for text in (*named, *told) if text.isdecimal()]
+    everyone, here = (environment.get(name, "") for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    if everyone.isdecimal() and here.isdecimal() and int(here):
+        found.append(-(-int(everyone) // int(here)))
+    return max([1, *found])
 
 
 def data_of(command: list[str], directory: Path) -> Path | None:

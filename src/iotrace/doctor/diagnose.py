@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import msgspec
 
 from iotrace import __version__
 from iotrace.doctor.checks import accelerators
 from iotrace.doctor.checks.catalog import Catalog
-from iotrace.doctor.checks.torch_probe import BROKEN
+from iotrace.doctor.checks.torch_probe import BROKEN, TORCH
 from iotrace.doctor.probe import clean_environment
 from iotrace.doctor.results import SCHEMA_VERSION, Check, Diagnosis, Unknown
-from iotrace.doctor.run import run_checks
+from iotrace.doctor.run import TORCH_SECONDS, run_checks
 from iotrace.launch.capture import readable
 
 _STEPS = "steps, data waits and their causes"
@@ -28,18 +29,26 @@ _GPUS = ("nvidia", "amd")
 _USELESS_IF_WARNED = ("torch", *_GPUS)  # a warning of these: there is none that could be recorded
 
 
-def diagnose(words: list[str], data: str | None, output: str | None) -> Diagnosis:
+def diagnose(
+    words: list[str],
+    data: str | None,
+    output: str | None,
+    torch_seconds: float = TORCH_SECONDS,
+    waiting: Callable[[list[str]], None] = lambda _: None,
+) -> Diagnosis:
     """Check what a run of the command `words` would capture here; without words, of iotrace's own Python.
 
-    `data` and `output` are as the user gave them.
+    `data` and `output` are as the user gave them. torch is given `torch_seconds`; `waiting` is called where
+    only it still has to answer.
 
     Raises:
         BadDataError: `data` cannot be looked at.
     """
     start = time.monotonic()
-    catalog = Catalog(words, data, output, clean_environment())
+    catalog = Catalog(words, data, output, clean_environment(), torch_seconds)
     try:
-        found = run_checks(catalog.checks())
+        # Its own limit is to end it, so that what it said until then counts.
+        found = run_checks(catalog.checks(), longer={TORCH: torch_seconds + 0.5}, waiting=waiting)
     finally:  # an interruption, too
         catalog.sandbox.close()
     if any(check.id == "torch" and check.status == "warning" for check in found):

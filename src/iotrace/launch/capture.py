@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -20,6 +21,7 @@ from iotrace.launch.session_directory import begin, may_join, numbered
 from iotrace.launch.telemetry.cgroups import count_oom_kills
 from iotrace.launch.telemetry.start import Telemetry, start
 from iotrace.session import names
+from iotrace.session.liveness import this_process
 from iotrace.session.manifest import Manifest, NotCaptured, Outcome, PosixState, write_outcome
 
 # NVIDIA, AMD, Intel. A node without a device behind it makes the exposed wait unknown, not wrong.
@@ -52,11 +54,13 @@ def run(
     only: list[str],
     torch: dict[str, str],
     telemetry_ms: int | None = None,
+    announce: Callable[[], None] = lambda: None,
 ) -> Finished:
     """Run `command` traced into the session `directory`, a new one or one of the same job.
 
     `torch` holds the profiler's settings (`torch_settings.settings`). Processes are sampled every
-    `telemetry_ms`; None: not at all.
+    `telemetry_ms`; None: not at all. The launcher that made the session calls `announce` before the command
+    starts.
 
     Raises:
         LaunchError: the program does not start; 125, or 126 and 127 as in a shell.
@@ -78,6 +82,9 @@ def run(
     environment = traced_environment(environment, capture, launch, settings)
     telemetry = start(directory.resolve(), telemetry_ms) if telemetry_ms else Telemetry(None)
     oom_kills = count_oom_kills()
+    first = launch == directory.resolve()
+    if first:
+        announce()
     started_ns = time.monotonic_ns()
     try:
         code = child.run(command, environment)
@@ -97,7 +104,7 @@ def run(
     )
     write_outcome(launch, outcome)
     telemetry.release()
-    return Finished(exit_code, first=launch == directory.resolve())
+    return Finished(exit_code, first)
 
 
 def traced_environment(
@@ -150,6 +157,7 @@ def describe(
         telemetry_ms=telemetry_ms,
         not_captured=not_captured,
         torch=torch,
+        launcher=this_process(),
     )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from iotrace.errors import IotraceError
 from iotrace.session import names
+from iotrace.session.listing import session_of_timeline
 from iotrace.sources.byte_stream import blocks
 
 CHROME, DFTRACER, SESSION = "chrome", "dftracer", "session"
@@ -39,16 +40,21 @@ class InputFile:
     session_rank: str = ""
 
 
-def expand(patterns: Iterable[str]) -> list[tuple[Path, bool]]:
+def expand(patterns: Iterable[str], notes: list[str]) -> list[tuple[Path, bool]]:
     """Files and sessions that the arguments name, each once, and whether one was named itself.
 
-    What lies in a directory may be something else than a trace.
+    What lies in a directory may be something else than a trace. A timeline of ours leads to its session,
+    which holds more: `notes` say so.
     """
     unique: dict[str, tuple[Path, bool]] = {}
     for pattern in patterns:
         try:
             for path, named in _named_by(pattern):
-                unique.setdefault(os.path.realpath(path), (path, named))
+                session = session_of_timeline(path)
+                if session is not None:
+                    notes.append(f"{path} is a timeline of the session {session}: that is merged")
+                meant = session or path
+                unique.setdefault(os.path.realpath(meant), (meant, named))
         except OSError as error:
             raise MergeError(f"{pattern} cannot be read: {error.strerror}") from error
     return list(unique.values())

@@ -64,7 +64,7 @@ def files_of(
 ) -> list[InputFile]:
     """What `inputs` name, sessions by rank and with the traces in them; what was left out is noted."""
     files: list[InputFile] = []
-    for path, named in expand(inputs):
+    for path, named in expand(inputs, notes):
         if not named and is_output(path, output, per_rank):
             notes.append(f"left out: {path}, an output of this merge")
             continue

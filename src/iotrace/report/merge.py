@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import textwrap
 
@@ -47,7 +48,11 @@ def print_summary(summary: Summary) -> None:
         _line("note", note)
     _lines("damage", summary.problems)
     print()
-    _line("open", "https://ui.perfetto.dev")
+    for path in summary.outputs[:_SHOWN]:
+        _line("open", f"{path} in https://ui.perfetto.dev")
+    sessions = dict.fromkeys(item.path for item in summary.sources if item.kind == SESSION)
+    for path in list(sessions)[:_SHOWN]:
+        _line("report", f"iotrace report {shlex.quote(path)}")
 
 
 def _lines(label: str, texts: list[str]) -> None:

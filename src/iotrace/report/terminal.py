@@ -29,6 +29,11 @@ _MOST_CAUSES = 5
 _MOST_REGIONS = 6
 _BAR_CELLS = 20
 _WORTH_NAMING = 0.01  # of the wait
+_OPEN_ENDS = {
+    "running": "  (still running: so far)",
+    "killed": "  (killed: exit code unknown)",
+    "unknown": "  (exit code unknown)",
+}
 _NOTICEABLE_PERCENT = 2.0  # of the step, spent on tracing
 
 
@@ -50,7 +55,7 @@ def _print_details(report: Report, console: Console) -> None:
         if session.exit_code is not None:
             how = f"  (exit code {session.exit_code})"
         else:  # a block of a program has no exit code; an end that was not seen is unknown
-            how = "" if session.ended else "  (exit code unknown)"
+            how = "" if session.ended else _OPEN_ENDS[session.state]
         line(console, "session", f"{session.path}{how}")
     else:
         traces = "trace" if len(report.ranks) == 1 else f"{len(report.ranks)} traces in"

@@ -30,6 +30,19 @@ class PosixState(msgspec.Struct, frozen=True):
     only: list[str] = []
 
 
+class Launcher(msgspec.Struct, frozen=True):
+    """The process that writes the outcome: `iotrace run`, or the program that `iotrace.profile` records.
+
+    `start_ticks` since the boot tell the processes of one pid apart, `pid_namespace` is the kernel's number.
+    """
+
+    pid: int
+    start_ticks: int
+    node: str
+    boot_id: str
+    pid_namespace: int
+
+
 class Manifest(msgspec.Struct, frozen=True):
     """How the run began. Times in ns of CLOCK_REALTIME; `accelerators` are device nodes found.
 
@@ -52,6 +65,7 @@ class Manifest(msgspec.Struct, frozen=True):
     telemetry_ms: int | None = None
     not_captured: list[NotCaptured] = []
     torch: dict[str, str] = {}
+    launcher: Launcher | None = None  # of a session that an older iotrace wrote
 
 
 class _Versioned(msgspec.Struct):
@@ -143,18 +157,28 @@ def read_manifest(session: Path) -> Manifest:
         data = path.read_bytes()
     except OSError as error:
         problem = "does not exist" if not session.exists() else "is not an iotrace session"
+        if problem != "does not exist" and _is_empty(session):
+            problem = "is empty: no session has begun there"
         raise SessionError(f"{session} {problem}", "make one with: iotrace run -- CMD") from error
     try:
         version = msgspec.json.decode(data, type=_Versioned).format
-        if version > names.FORMAT_VERSION:
+        if version != names.FORMAT_VERSION:
+            newer = version > names.FORMAT_VERSION
             raise SessionError(
-                f"{session} was written by a newer iotrace "
+                f"{session} was written by {'a newer' if newer else 'another'} iotrace "
                 f"(format {version}; this one reads {names.FORMAT_VERSION})",
-                "pip install --upgrade iotrace-agent",
+                "pip install --upgrade iotrace-agent" if newer else "repeat the run: iotrace run -- CMD",
             )
         return msgspec.json.decode(data, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise SessionError(f"{path} is damaged: {error}", "the run has to be repeated") from error
+        raise SessionError(f"{path} is damaged", "repeat the run: iotrace run -- CMD") from error
+
+
+def _is_empty(directory: Path) -> bool:
+    try:
+        return not any(True for _ in directory.iterdir())
+    except OSError:
+        return False
 
 
 def launches(session: Path) -> list[Path]:

@@ -20,6 +20,7 @@ POSIX = "posix"
 OUT = "out"
 LAUNCHES = "launches"  # further launchers of the same job: each has a subdirectory laid out like a session
 FILES = "files.json"
+VERDICT = "verdict.json"  # in `out`: what the report after the run said
 TELEMETRY = "telemetry"  # one subdirectory for each sampler: its claim, and its streams
 
 PROCESS = "process.json"

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iotrace.session import names
+from iotrace.session.liveness import process_lives
 from iotrace.session.manifest import launches
 from iotrace.sources.clocks.anchors import AnchorSource, Clocks, clocks_of, domain_of
 from iotrace.sources.clocks.session_clock import Clock
@@ -43,6 +44,7 @@ class Process(msgspec.Struct, frozen=True, dict=True):
     texts: dict[int, str]
     problems: list[str] = []
     torch_traces: list[Path] = []
+    lives: bool | None = False  # None where that is not to be seen from here
 
     @cached_property
     def windows(self) -> Windows:
@@ -157,4 +159,6 @@ def _process(
         if isinstance(record, End) and record.broken:
             problems.append(f"could not write all it recorded: {record.broken}")
     traces = sorted(directory.glob(names.TORCH_TRACES))
-    return Process(identity, clock, records, spans, texts, problems, traces)
+    ended = any(isinstance(record, End) for record in records)
+    lives = False if ended else process_lives(msgspec.structs.asdict(identity))
+    return Process(identity, clock, records, spans, texts, problems, traces, lives)

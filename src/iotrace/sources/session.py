@@ -10,15 +10,8 @@ import msgspec
 import numpy as np
 
 from iotrace.session import names
-from iotrace.session.manifest import (
-    Costs,
-    Manifest,
-    Outcome,
-    launches,
-    read_document,
-    read_manifest,
-    read_outcome,
-)
+from iotrace.session.launches import Launch, joint_exit_code, joint_state, read_launches
+from iotrace.session.manifest import Costs, Manifest, read_document
 from iotrace.sources.clocks.anchors import Clocks
 from iotrace.sources.dftracer.calls import OwnLogs, PosixCalls, read_posix
 from iotrace.sources.paths import Paths, is_code
@@ -27,14 +20,6 @@ from iotrace.sources.records import Distributed, IteratorStart, OwnLog, StepMark
 from iotrace.sources.samples import read_sidecars
 from iotrace.sources.stolen_time import add_stolen_time
 from iotrace.sources.telemetry import Telemetry, read_telemetry
-
-
-class Launch(msgspec.Struct, frozen=True):
-    """One ``iotrace run`` of the session's job: how it began and, if known, ended."""
-
-    path: Path
-    manifest: Manifest
-    outcome: Outcome | None
 
 
 class Rank(msgspec.Struct, frozen=True):
@@ -81,11 +66,14 @@ class Session(msgspec.Struct, frozen=True, dict=True):
         return all(launch.outcome is not None for launch in self.launches)
 
     @property
+    def state(self) -> str:
+        """``running`` where one launch runs, else ``killed`` or ``unknown`` where one is; else ``ended``."""
+        return joint_state(self.launches)
+
+    @property
     def exit_code(self) -> int | None:
         """The first exit code that is not 0; None where an end was not seen, or has no code."""
-        codes = [launch.outcome.exit_code if launch.outcome else None for launch in self.launches]
-        failed = next((code for code in codes if code), None)
-        return 0 if failed is None and None not in codes else failed if None not in codes else None
+        return joint_exit_code(self.launches)
 
     @property
     def signal(self) -> int | None:
@@ -191,7 +179,7 @@ def open_session(path: Path, progress: Callable[[str], None] = lambda _: None) -
     Raises:
         SessionError: there is none that this version reads.
     """
-    found = [Launch(at, read_manifest(at), read_outcome(at)) for at in (path, *launches(path))]
+    found = read_launches(path)
     progress("reading the records of the processes")
     sidecars = read_sidecars(path)
     processes, clocks = read_processes(path, sidecars)

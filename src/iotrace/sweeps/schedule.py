@@ -221,9 +221,8 @@ def _load(plan: SweepPlan, directory: Path) -> _State:
     except OSError as error:
         raise UsageError(f"{directory} holds no sweep to resume", "omit --resume to begin one") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"{directory / _STATE} is damaged: {error}", "begin a new sweep with another -o DIR"
-        ) from error
+        remedy = "begin a new sweep with another -o DIR"
+        raise UsageError(f"{directory / _STATE} is damaged", remedy) from error
     for what in ("command", "steps", "cache"):
         before, now = getattr(state.plan, what), getattr(plan, what)
         if before != now:

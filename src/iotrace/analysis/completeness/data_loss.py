@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from iotrace.session.liveness import RUNNING
 from iotrace.session.manifest import NotCaptured
 from iotrace.sources.clocks.session_clock import Clock
 from iotrace.sources.processes import Process
@@ -18,6 +19,7 @@ _BUFFERED_CALLS = 19  # dftracer holds calls back in a buffer of 4 KiB
 
 def data_loss(session: Session) -> Iterator[NotCaptured]:
     """Find what was captured in part only, by process."""
+    running = session.state == RUNNING
     left = _left_idle(session)
     usual = {id(process) for process in left}
     if left and session.posix_on:
@@ -30,8 +32,8 @@ def data_loss(session: Session) -> Iterator[NotCaptured]:
         if (
             not process.ended
             and id(process) not in usual
-            and len(process.records)
             and _recorded_data(process)
+            and not (running and process.lives is not False)
         ):
             lost = "up to 1 s of its records is lost"
             if process.idle:

@@ -11,6 +11,7 @@ import numpy as np
 from iotrace.analysis.completeness.data_loss import named
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
 from iotrace.session import names
+from iotrace.session.liveness import KILLED, RUNNING, UNKNOWN
 from iotrace.session.manifest import NotCaptured
 from iotrace.sources.records import (
     Framework,
@@ -22,6 +23,7 @@ from iotrace.sources.records import (
 )
 from iotrace.sources.session import Session
 from iotrace.sources.telemetry import Telemetry
+from iotrace.units import time_span
 
 # A host's figures are sampled once a second.
 _GAP_NS = 2_000_000_000
@@ -32,6 +34,8 @@ def not_captured(analysis: SessionAnalysis) -> list[NotCaptured]:
     """List everything that a reader might expect and not find, losses included."""
     session = analysis.session
     found = list(dict.fromkeys(item for launch in session.launches for item in launch.manifest.not_captured))
+    if session.state == RUNNING:  # what is not there may come
+        return [*found, *_until_now(analysis), *_open_ends(session), *analysis.data_loss]
     if not session.processes:
         found.append(_no_process(session.manifest.argv, session.exit_code))
     found += _unseen_loops(analysis)
@@ -41,14 +45,34 @@ def not_captured(analysis: SessionAnalysis) -> list[NotCaptured]:
     found += _unseen_workers(analysis)
     found += _untraced_compute(analysis)
     found += dict.fromkeys(_telemetry(session))
+    return [*found, *_open_ends(session), *analysis.data_loss]
+
+
+def _until_now(analysis: SessionAnalysis) -> Iterator[NotCaptured]:
+    """Explain what is not there yet of a session whose command still runs."""
+    session = analysis.session
+    again = f"look again in a moment: iotrace report {session.path}"
+    if not session.processes:
+        yield NotCaptured("the program's processes", "none has begun to record yet", again)
+    elif not any(loader.deliveries for one in analysis.ranks for loader in one.loaders):
+        yield NotCaptured("steps and data wait", "no batch was delivered yet", again)
+
+
+def _open_ends(session: Session) -> Iterator[NotCaptured]:
+    """Say of each launch without an outcome whether it runs, was killed, or may be either."""
     for launch in session.launches:
-        if launch.outcome is None:
-            whose = (
-                f" of task {launch.manifest.task} on {launch.manifest.host}" if launch.manifest.task else ""
-            )
-            why = "the launcher did not see the end of the command, or it still runs"
-            found.append(NotCaptured(f"the exit code{whose}", why))
-    return found + analysis.data_loss
+        manifest = launch.manifest
+        whose = f" of task {manifest.task} on {manifest.host}" if manifest.task else ""
+        if launch.state == RUNNING:
+            yield NotCaptured(f"the exit code{whose}", "the command still runs: these are its figures so far")
+        elif launch.state == KILLED:
+            why = "the launcher was killed before it saw the end of the command"
+            yield NotCaptured(f"the exit code{whose}", why)
+        elif launch.state == UNKNOWN:
+            heard = launch.heard_seconds
+            since = "" if heard is None else f", last heard of {time_span(heard)} ago"
+            why = f"whether it still runs is seen on {manifest.host} alone{since}"
+            yield NotCaptured(f"the exit code{whose}", why, f"ask there: iotrace report {session.path}")
 
 
 def _no_process(argv: list[str], exit_code: int | None) -> NotCaptured:

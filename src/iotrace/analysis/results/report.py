@@ -44,7 +44,10 @@ class Failure(ReportPart, frozen=True, kw_only=True):
 
 
 class SessionInfo(ReportPart, frozen=True, kw_only=True):
-    """`failures` in order of time: the first is the cause. `signal` ended the command itself."""
+    """`failures` in order of time: the first is the cause. `signal` ended the command itself.
+
+    `state`: ``ended``, ``running``, ``killed`` (nothing of it lives), ``unknown`` (on another host).
+    """
 
     path: str
     argv: list[str]
@@ -54,6 +57,7 @@ class SessionInfo(ReportPart, frozen=True, kw_only=True):
     signal: str | None
     oom_kills: int | None
     failures: list[Failure]
+    state: str
     ended: bool
     complete: bool
     iotrace_version: str | None

@@ -44,6 +44,8 @@ def trust_of(
     losses: Sequence[NotCaptured] = (),
 ) -> Trust:
     """Judge the figures of `ranks`, the worst of them for each kind of doubt."""
+    if not ranks:
+        return Trust(level=BAD, reasons=["no process was traced"])
     doubts = [doubt for check in _CHECKS if (doubt := _worst(check, ranks)) is not None]
     # The rank that waits longest decides the verdict's class.
     longest = max(ranks, key=lambda rank: rank.data_wait.raw_wait_fraction or 0.0, default=None)

@@ -25,6 +25,7 @@ from iotrace.analysis.verdict import failed
 from iotrace.analysis.verdict.device import busy_text, idle_text, why_idle
 from iotrace.analysis.verdict.fixes import fixes_of
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT
+from iotrace.session.liveness import RUNNING
 from iotrace.units import percent
 
 BANNERS = {
@@ -89,6 +90,8 @@ def verdict_of(
     found = _late(ranks, imbalance) or of_worst(ranks)
     if not session.argv:
         found = _of_traces(found, ranks)
+    if session.state == RUNNING:
+        found = _so_far(found)
     rank = None if found.rank is None else found.rank.rank
     own = [item for item in recommendations if rank is None or item.rank == rank]
     verdict = Verdict(
@@ -132,6 +135,13 @@ def _until(found: Finding) -> str:
     share = f"{percent(_fraction(found.rank))} waited for data"
     due = ", ".join(part for part in (found.cause, found.file) if part)
     return f"{BANNERS[found.kind]}, {share}{f' ({due})' if due else ''}"
+
+
+def _so_far(found: Finding) -> Finding:
+    """Say of a run that goes on what its steps until now show."""
+    known = found.kind != "wait-unknown"
+    text = f"so far: {BANNERS[found.kind]} {found.text}" if known else f"{found.text} so far"
+    return replace(found, kind="running", text=text)
 
 
 def _late(ranks: Sequence[RankReport], imbalance: Imbalance | None) -> Finding | None:

@@ -18,11 +18,11 @@ from iotrace.doctor.checks import (
     storage,
     telemetry,
 )
-from iotrace.doctor.checks.torch_probe import check_torch
-from iotrace.doctor.command import Interpreter, data_of, interpreter_of, ranks_of, workers_of
+from iotrace.doctor.checks.torch_probe import TORCH, check_torch
+from iotrace.doctor.command import Interpreter, data_of, hosts_of, interpreter_of, ranks_of, workers_of
 from iotrace.doctor.probe import probe
 from iotrace.doctor.results import Check, unknown
-from iotrace.doctor.run import BadDataError, Named
+from iotrace.doctor.run import TORCH_SECONDS, BadDataError, Named
 from iotrace.doctor.sandbox import Sandbox
 
 
@@ -30,11 +30,17 @@ class Catalog:
     """The checks for the command `words` (may be empty), with `data` and `output` as the user named them."""
 
     def __init__(
-        self, words: list[str], data: str | None, output: str | None, environment: dict[str, str]
+        self,
+        words: list[str],
+        data: str | None,
+        output: str | None,
+        environment: dict[str, str],
+        torch_seconds: float = TORCH_SECONDS,
     ) -> None:
         self.words = words
         self.output = output
         self.environment = environment
+        self.torch_seconds = torch_seconds
         self.sandbox = Sandbox()
         # The Python that is tried, once it is known.
         self.interpreter: str | None = None if words else sys.executable
@@ -51,7 +57,7 @@ class Catalog:
         return [
             *(about_command if self.words else []),
             ("agent", self._agent),
-            ("torch-profiler", self._torch),
+            (TORCH, self._torch),
             ("telemetry", telemetry.telemetry),
             ("nvidia", accelerators.nvidia),
             ("amd", accelerators.amd),
@@ -60,7 +66,7 @@ class Catalog:
             ("shm", lambda: limits.check_shm(limits.SHM, demand.workers)),
             ("limits", limits.limits),
             ("clock", lambda: clock.check_clock_source(clock.SOURCE, clock.read_cost_ns())),
-            ("clock-sync", clock.synchronised),
+            ("clock-sync", lambda: clock.synchronised(hosts_of(self.words, self.environment))),
             ("output", lambda: storage.output(self.output, self._mounts)),
             ("data", self._storage),
             ("page-cache", self._page_cache),
@@ -87,7 +93,7 @@ class Catalog:
     def _torch(self) -> list[Check]:
         if self._python is None:
             return []
-        return [check_torch(self._python, self.environment, self.sandbox)]
+        return [check_torch(self._python, self.environment, self.sandbox, self.torch_seconds)]
 
     @cached_property
     def _data(self) -> Path | None:

@@ -9,10 +9,11 @@ import msgspec
 from iotrace.doctor.command import Interpreter
 from iotrace.doctor.probe import last_line
 from iotrace.doctor.results import Check, missing, ok, unknown, warning
+from iotrace.doctor.run import TORCH_SECONDS
 from iotrace.doctor.sandbox import Sandbox
 from iotrace.units import counted
 
-_SECONDS = 3.9
+TORCH = "torch-profiler"
 BROKEN = "torch cannot be imported"
 _LEAVE_OUT = "reinstall torch; the rest is recorded without it: iotrace run --torch-steps off"
 
@@ -64,17 +65,19 @@ class TorchFacts(msgspec.Struct):
     profiler: str = ""
 
 
-def check_torch(interpreter: Interpreter, environment: dict[str, str], sandbox: Sandbox) -> Check:
+def check_torch(
+    interpreter: Interpreter, environment: dict[str, str], sandbox: Sandbox, seconds: float = TORCH_SECONDS
+) -> Check:
     """Check that torch.profiler records there; the finding names the accelerators that torch can use."""
     try:
         variables = {**environment, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}  # no CUDA context for a question
         # python -c imports from the current directory, which may hold a json.py of the user's.
         with sandbox.directory() as directory:
-            done = sandbox.run([*interpreter.words, "-c", _PROGRAM], variables, _SECONDS, directory)
+            done = sandbox.run([*interpreter.words, "-c", _PROGRAM], variables, seconds, directory)
         facts, late = _merge(done.stdout), f"the process that asked torch ended early: {last_line(done)}"
     except subprocess.TimeoutExpired as error:
         facts = _merge(str(error.stdout or ""))
-        late = f"torch was not imported within {_SECONDS} s: try again, now that parts of it are cached"
+        late = f"torch was not imported within {seconds:g} s"
     return judge_torch(facts, late)
 
 
@@ -93,21 +96,20 @@ def judge_torch(facts: TorchFacts, late: str) -> Check:
     """Judge what the process printed before its end or time limit; `late` says why it printed no more."""
     lost = "no kernels, no compute"
     if facts.absent:
-        return unknown("torch-profiler", "torch is not there", facts.absent)
+        return unknown(TORCH, "torch is not there", facts.absent)
     if facts.broken:
         why = "no steps, no data waits: the training program will not run either"
-        return missing("torch-profiler", f"{BROKEN}: {facts.broken}", why, "repair its environment")
+        return missing(TORCH, f"{BROKEN}: {facts.broken}", why, "repair its environment")
     if facts.kineto is False:
         remedy = "install torch from its own wheels, or build it with USE_KINETO=1"
-        return missing("torch-profiler", f"torch {facts.version} was built without Kineto", lost, remedy)
+        return missing(TORCH, f"torch {facts.version} was built without Kineto", lost, remedy)
     if facts.profiler:
-        return missing("torch-profiler", f"it does not start: {facts.profiler}", lost, _LEAVE_OUT)
+        return missing(TORCH, f"it does not start: {facts.profiler}", lost, _LEAVE_OUT)
     if facts.events is None or facts.devices is None:
-        return unknown(
-            "torch-profiler", "no answer", late, "iotrace doctor again, or python -c 'import torch'"
-        )
+        remedy = "iotrace doctor --timeout 300, or see what it does: python -X importtime -c 'import torch'"
+        return unknown(TORCH, "no answer", late, remedy)
     if facts.events == 0:
-        return missing("torch-profiler", "it recorded nothing of an addition", lost, _LEAVE_OUT)
+        return missing(TORCH, "it recorded nothing of an addition", lost, _LEAVE_OUT)
     build = ", ".join(f"{name.upper()} {version}" for name, version in facts.build.items()) or "CPU build"
     devices = ", ".join(counted(count, f"{name.upper()} device") for name, count in facts.devices.items())
     what = f"records; {build}, {devices or 'no accelerator that torch can use'}"
@@ -118,4 +120,4 @@ def judge_torch(facts: TorchFacts, late: str) -> Check:
             "torch is built for an accelerator and finds none: the program would train on the CPU",
             "check the driver and CUDA_VISIBLE_DEVICES; in a container: --gpus all",
         )
-    return ok("torch-profiler", what)
+    return ok(TORCH, what)

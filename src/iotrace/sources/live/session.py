@@ -11,7 +11,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from iotrace.session import names
-from iotrace.session.manifest import launches, read_document, read_manifest, read_outcome
+from iotrace.session.launches import Launch, read_launches
+from iotrace.session.manifest import read_document, read_manifest
 from iotrace.sources.clocks.anchors import clocks_of
 from iotrace.sources.clocks.session_clock import FOREVER_NS, Clock
 from iotrace.sources.dftracer.calls import CallTable, PosixCalls
@@ -21,7 +22,7 @@ from iotrace.sources.live.sidecar import LiveSidecar
 from iotrace.sources.paths import Paths
 from iotrace.sources.processes import SPAN_DTYPE, Process
 from iotrace.sources.records import Identity, OwnLog
-from iotrace.sources.session import Launch, Rank, Session, is_data_file
+from iotrace.sources.session import Rank, Session, is_data_file
 from iotrace.sources.stolen_time import add_stolen_time
 from iotrace.sources.telemetry import read_telemetry
 
@@ -80,8 +81,7 @@ class LiveSession:
     def poll(self) -> Session:
         """Read what the files grew by; return the session with the newest records, no spans, no calls."""
         # Outcomes first: all that was recorded before an end that is seen is then read, too.
-        paths = [self.path, *launches(self.path)]
-        self.launches = [Launch(at, read_manifest(at), read_outcome(at)) for at in paths]
+        self.launches = read_launches(self.path)
         for launch in self.launches:
             self._discover(launch.path)
         self._calls.poll(launch.path / names.POSIX for launch in self.launches)

@@ -1,0 +1,42 @@
+"""``iotrace ls``: the sessions in a directory."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from iotrace.cli.parameters import PATH, json_option, print_json
+from iotrace.errors import SessionError
+
+
+@click.command()
+@click.argument("directory", metavar="[DIR]", type=PATH, default=Path())
+@json_option("the list")
+def ls(directory: Path, as_json: bool) -> int:
+    """List the sessions in DIR, or here, the newest first.
+
+    For each: when it began, how long it took, the exit code of its command, its size, its verdict where
+    iotrace run has stored one, and the command.
+
+    Exit codes: 0 listed, also where there is none; 1 DIR cannot be read, 2 wrong usage.
+    """
+    from iotrace.session.listing import list_sessions
+
+    if not directory.is_dir():
+        problem = "is no directory" if directory.exists() else "does not exist"
+        raise SessionError(f"{directory} {problem}", "name a directory that holds sessions")
+    os.listdir(directory)  # a pattern finds nothing where it may not look
+    found = list_sessions(directory)
+    if as_json:
+        print_json(found)
+    elif found.sessions:
+        from iotrace.report.sessions import print_sessions
+
+        print_sessions(found)
+    else:
+        print(f"iotrace: there is no session in {directory.absolute()}", file=sys.stderr)
+        print("  make one with: iotrace run -- CMD", file=sys.stderr)
+    return 0

@@ -1,0 +1,77 @@
+"""Wrong usage as a sentence of ours: what is wrong, and what may stand there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+import click
+
+_EXTRA = re.compile(r"Got unexpected extra arguments? \((?P<words>.*)\)")
+
+
+def no_command(name: str, commands: Sequence[str]) -> str:
+    """Say that there is no command `name`, and which is meant."""
+    near = get_close_matches(name, commands, n=1)
+    return f"there is no command {name}" + (f": did you mean {near[0]}?" if near else "")
+
+
+def either(words: Sequence[object]) -> str:
+    """Join `words` for a sentence: ``tb or hta``, ``a, b or c``."""
+    texts = [str(word) for word in words]
+    return " or ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))
+
+
+def describe(error: click.UsageError, command: click.Command) -> str:
+    """Say in one sentence what is wrong with the command line of `command`."""
+    if isinstance(error, click.NoSuchOption):
+        near = f": did you mean {either(sorted(error.possibilities))}?" if error.possibilities else ""
+        return f"there is no option {error.option_name}{near}"
+    if isinstance(error, click.MissingParameter):
+        return f"{_shown(error.param)} is missing" if error.param is not None else "an argument is missing"
+    if isinstance(error, click.BadParameter):
+        wanted = _wanted(error.param) if error.param is not None else ""
+        return wanted or error.message
+    if isinstance(error, click.BadOptionUsage):
+        return _wrong_value(error.option_name, command)
+    extra = _EXTRA.fullmatch(error.message)
+    if extra is not None:
+        return f"there is one argument too many: {extra['words']}"
+    return "the command line cannot be understood"
+
+
+def _wanted(param: click.Parameter) -> str:
+    """Say which values a parameter takes; empty where its type refuses none."""
+    kind, name = param.type, _name(param)
+    if isinstance(kind, click.Choice):
+        return f"{name} is {either(kind.choices)}"
+    if not isinstance(kind, click.types.IntParamType | click.types.FloatParamType):
+        return ""
+    what = "a whole number" if isinstance(kind, click.types.IntParamType) else "a number"
+    least, most = getattr(kind, "min", None), getattr(kind, "max", None)
+    if least is not None and most is not None:
+        return f"{name} takes {what} from {least:g} to {most:g}"
+    return f"{name} takes {what}" + (f" of at least {least:g}" if least is not None else "")
+
+
+def _wrong_value(name: str, command: click.Command) -> str:
+    option = next((one for one in command.params if name in one.opts), None)
+    if isinstance(option, click.Option) and option.is_flag:
+        return f"{name} takes no value"
+    return f"{name} needs a value" + (f": {_shown(option)}" if option is not None else "")
+
+
+def _name(param: click.Parameter) -> str:
+    """Name an argument by what its help calls it, an option by its longest spelling."""
+    if isinstance(param, click.Argument):
+        return param.metavar or param.human_readable_name
+    return max(param.opts, key=len)
+
+
+def _shown(param: click.Parameter) -> str:
+    """Show a parameter as it is to be typed: ``-o FILE``, ``SESSION``."""
+    if isinstance(param, click.Argument):
+        return _name(param)
+    values = "|".join(map(str, param.type.choices)) if isinstance(param.type, click.Choice) else ""
+    return f"{param.opts[0]} {values or param.metavar or 'VALUE'}"

@@ -1,0 +1,56 @@
+"""A list of sessions as text. It needs no rich, whose import would be most of the time that a list takes."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from datetime import datetime
+from pathlib import PurePath
+
+from iotrace.session.listing import ListedSession, Listing
+from iotrace.units import size, time_span
+
+_HEADINGS = ("session", "started", "took", "exit", "size")
+_NARROWEST = 12
+_ENDS = {"running": "running", "killed": "killed", "unknown": "?"}
+
+
+def print_sessions(listing: Listing) -> None:
+    """Print two lines for each session: when it began, how it went and its size; its verdict and command."""
+    width = shutil.get_terminal_size().columns
+    rows = [_HEADINGS, *(_row(each) for each in listing.sessions)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
+    rest = sum(widths[1:]) + 2 * len(widths[1:])
+    widths[0] = max(_NARROWEST, min(widths[0], width - rest))
+    _print_row(_HEADINGS, widths)
+    for each, row in zip(listing.sessions, rows[1:], strict=True):
+        _print_row(row, widths)
+        # Where the interpreter lies says little of a run.
+        argv = [PurePath(word).name if place == 0 else word for place, word in enumerate(each.argv)]
+        about = each.problem or " · ".join(filter(None, [each.verdict, shlex.join(argv)]))
+        print("  " + _cut(" ".join(about.split()), width - 2))
+    if any(each.state == "unknown" for each in listing.sessions):
+        print("? : it ran on another host, which alone sees whether it still does")
+
+
+def _print_row(row: tuple[str, ...], widths: list[int]) -> None:
+    cells = [f"{_cut(row[0], widths[0]):{widths[0]}}"]
+    cells += [f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)]
+    print("  ".join(cells).rstrip())
+
+
+def _row(session: ListedSession) -> tuple[str, ...]:
+    started = "" if session.started_ns is None else _date(session.started_ns)
+    took = "" if session.seconds is None else time_span(session.seconds)
+    end = _ENDS.get(session.state or "", "" if session.exit_code is None else str(session.exit_code))
+    return session.name, started, took, end, "" if session.bytes is None else size(session.bytes)
+
+
+def _date(time_ns: int) -> str:
+    then = datetime.fromtimestamp(time_ns / 1e9)
+    return f"{then:%d %b %H:%M}" if then.year == datetime.now().year else f"{then:%d %b %Y}"
+
+
+def _cut(text: str, width: int) -> str:
+    """Cut the end of a text that is too long, and show that it is."""
+    return text if len(text) <= width else text[: max(0, width - 1)] + "…"

@@ -1,0 +1,164 @@
+"""The sessions in a directory: which there are, how each went, and the verdict that its run stored."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from iotrace.errors import SessionError
+from iotrace.session import names
+from iotrace.session.launches import joint_exit_code, joint_state, read_launches
+from iotrace.session.liveness import RUNNING
+from iotrace.session.manifest import read_document, read_manifest, write_document
+
+SCHEMA_VERSION = 1
+_BY_READERS = (f"{names.OUT}/", names.COSTS, names.FILES)  # what is written into a session afterwards
+
+
+class Recorded(msgspec.Struct, frozen=True):
+    """How much the run recorded: files and bytes, without what readers made of it."""
+
+    files: int
+    bytes: int
+
+
+class StoredVerdict(msgspec.Struct, frozen=True):
+    """What the report after the run said; it holds for these `recorded` data and this `iotrace_version`."""
+
+    text: str
+    iotrace_version: str
+    recorded: Recorded
+
+
+class ListedSession(msgspec.Struct, frozen=True, kw_only=True):
+    """A session in a list; `problem` says why it cannot be read, then the rest is None.
+
+    `seconds` is how long it took, of one that is running so far. `verdict` is None where none was stored, or
+    where it is not of the data that are there.
+    """
+
+    name: str
+    path: str
+    started_ns: int | None = None
+    argv: list[str] = []
+    seconds: float | None = None
+    exit_code: int | None = None
+    state: str | None = None
+    verdict: str | None = None
+    bytes: int | None = None
+    problem: str | None = None
+
+
+class Listing(msgspec.Struct, frozen=True, kw_only=True):
+    """The sessions in `directory`, the newest first."""
+
+    schema_version: int
+    directory: str
+    sessions: list[ListedSession]
+
+
+def sessions_in(directory: Path) -> list[Path]:
+    """Return the sessions in `directory`, or itself; of a sweep's directory those of its runs."""
+    if (directory / names.MANIFEST).is_file():
+        return [directory]
+    patterns = (f"*/{names.MANIFEST}", f"runs/*/session/{names.MANIFEST}")
+    return sorted(path.parent for pattern in patterns for path in directory.glob(pattern))
+
+
+def newest_session(directory: Path) -> Path:
+    """Return the session in `directory` that began last.
+
+    Raises:
+        SessionError: there is none.
+    """
+    began: list[tuple[int, Path]] = []
+    for path in sessions_in(directory):
+        try:
+            began.append((read_manifest(path).started_ns, path))
+        except SessionError:
+            continue
+    if not began:
+        raise SessionError(
+            f"there is no session in {directory.absolute()}",
+            "make one with: iotrace run -- CMD, or name one",
+        )
+    return max(began)[1]
+
+
+def session_of_timeline(path: Path) -> Path | None:
+    """Return the session whose timeline `path` is (``SESSION/out/rank0.json.gz``); None where it is none."""
+    session = path.parent.parent
+    written = path.parent.name == names.OUT and path.name.startswith("rank")
+    return session if written and (session / names.MANIFEST).is_file() else None
+
+
+def list_sessions(directory: Path) -> Listing:
+    """List the sessions in `directory`, and how each went."""
+    found = [_listed(path, directory) for path in sessions_in(directory)]
+    found.sort(key=lambda each: each.started_ns or 0, reverse=True)
+    return Listing(schema_version=SCHEMA_VERSION, directory=str(directory), sessions=found)
+
+
+def _listed(path: Path, directory: Path) -> ListedSession:
+    name = path.name if path == directory else str(path.relative_to(directory))
+    try:
+        launches = read_launches(path)
+    except SessionError as error:
+        return ListedSession(name=name, path=str(path), problem=str(error))
+    first, state = launches[0], joint_state(launches)
+    ends_ns = [launch.outcome.ended_ns for launch in launches if launch.outcome is not None]
+    seconds = None
+    if state == RUNNING:
+        seconds = time.time() - first.manifest.started_ns / 1e9
+    elif len(launches) == 1 and first.outcome is not None:
+        seconds = first.outcome.duration_ns / 1e9
+    elif len(ends_ns) == len(launches):
+        seconds = (max(ends_ns) - first.manifest.started_ns) / 1e9
+    return ListedSession(
+        name=name,
+        path=str(path),
+        started_ns=first.manifest.started_ns,
+        argv=first.manifest.argv,
+        seconds=seconds,
+        exit_code=joint_exit_code(launches),
+        state=state,
+        verdict=stored_verdict(path),
+        bytes=sum(size for _, size in _files(path)),
+    )
+
+
+def store_verdict(session: Path, text: str, iotrace_version: str) -> None:
+    """Keep what the report says of `session`, for lists."""
+    stored = StoredVerdict(text, iotrace_version, _recorded(session))
+    write_document(session / names.OUT / names.VERDICT, stored)
+
+
+def stored_verdict(session: Path) -> str | None:
+    """Return the verdict stored in `session`; None where it is of other data, or of another iotrace."""
+    from iotrace import __version__
+
+    stored = read_document(session / names.OUT / names.VERDICT, StoredVerdict)
+    if stored is None or stored.iotrace_version != __version__ or stored.recorded != _recorded(session):
+        return None
+    return stored.text
+
+
+def _recorded(session: Path) -> Recorded:
+    sizes = [size for path, size in _files(session) if not path.startswith(_BY_READERS)]
+    return Recorded(len(sizes), sum(sizes))
+
+
+def _files(directory: Path) -> Iterator[tuple[str, int]]:
+    """Yield the relative path and the size of each file below `directory`, but of hidden ones."""
+    for root, _, files in os.walk(directory):
+        for name in files:
+            path = os.path.join(root, name)
+            try:
+                if not name.startswith("."):
+                    yield os.path.relpath(path, directory), os.lstat(path).st_size
+            except OSError:  # renamed or deleted meanwhile
+                continue

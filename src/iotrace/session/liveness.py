@@ -1,0 +1,126 @@
+"""Whether a launch without an outcome still runs: by its processes on this host, by its files elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from iotrace.session import names
+from iotrace.session.identity import boot_id
+from iotrace.session.manifest import Launcher, Manifest, Outcome
+
+ENDED, RUNNING, KILLED, UNKNOWN = "ended", "running", "killed", "unknown"
+
+# Agents and sidecar write once a second; a busy host or file system makes them late, clocks of hosts differ.
+_FRESH_SECONDS = 10.0
+# The kernel gives a process's start in ticks of 10 ms; the agent's first clock reading is later.
+_START_SLACK_NS = 50_000_000
+
+
+def this_process() -> Launcher:
+    """Describe the calling process, for the manifest of the session that it makes."""
+    pid = os.getpid()
+    return Launcher(pid, _start_ticks(pid) or 0, os.uname().nodename, boot_id(), _pid_namespace())
+
+
+def state_of(launch: Path, manifest: Manifest, outcome: Outcome | None) -> str:
+    """Return ``ended``, ``running``, ``killed`` (nothing of it lives), or ``unknown``: on another host.
+
+    A program that outlives its launcher is ``running``.
+    """
+    if outcome is not None:
+        return ENDED
+    launcher = manifest.launcher
+    here = False
+    if launcher is not None:
+        here = _is_here(launcher.node, launcher.boot_id) and launcher.pid_namespace == _pid_namespace()
+        if here and _start_ticks(launcher.pid) == launcher.start_ticks:
+            return RUNNING
+    processes = _documents(launch.glob(f"{names.PROCESSES}/*/{names.PROCESS}"))
+    sidecars = _documents(launch.glob(f"{names.TELEMETRY}/*/{names.RECORDS}"))
+    if launcher is None:  # of a session that an older iotrace wrote
+        known = [*sidecars, *processes]
+        here = bool(known) and all(_is_here(item.get("node"), item.get("boot_id")) for item in known)
+    if here:
+        lives = any(map(_sidecar_lives, sidecars)) or any(map(process_lives, processes))
+        return RUNNING if lives else KILLED
+    heard_seconds = last_heard_seconds(launch)
+    return RUNNING if heard_seconds is not None and heard_seconds < _FRESH_SECONDS else UNKNOWN
+
+
+def last_heard_seconds(launch: Path) -> float | None:
+    """Return how long ago something of the launch was written; None where nothing is there."""
+    newest = 0.0
+    for pattern in (f"{names.TELEMETRY}/*/{names.RECORDS}", f"{names.PROCESSES}/*/{names.RECORDS}"):
+        for path in launch.glob(pattern):
+            try:
+                with path.open("rb") as file:  # opening makes a network file system look anew
+                    newest = max(newest, os.fstat(file.fileno()).st_mtime)
+            except OSError:
+                continue
+    return time.time() - newest if newest else None
+
+
+def _is_here(node: object, boot: object) -> bool:
+    return node == os.uname().nodename and bool(boot) and boot == boot_id()
+
+
+def _sidecar_lives(sampler: dict[str, Any]) -> bool:
+    """It samples until the command's last process on its host has ended."""
+    pid, ticks = sampler.get("pid"), sampler.get("start_ticks")
+    here = _is_here(sampler.get("node"), sampler.get("boot_id"))
+    return here and isinstance(pid, int) and ticks is not None and _start_ticks(pid) == ticks
+
+
+def process_lives(identity: dict[str, Any]) -> bool | None:
+    """Return whether the process that its agent described so lives; None where that is not to be seen here.
+
+    A process that has the pid now, and began after the agent's first clock reading, is another one.
+    """
+    if not _is_here(identity.get("node"), identity.get("boot_id")):
+        return None
+    try:
+        ticks, began_ns = _start_ticks(int(identity["pid"])), int(identity["clock"][0])
+    except (KeyError, IndexError, TypeError, ValueError):
+        return None
+    if ticks is None:
+        return False
+    # Ticks count from the boot, the agent's clock leaves out the time in which the machine slept.
+    slept_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
+    started_ns = ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK") - slept_ns
+    return started_ns <= began_ns + _START_SLACK_NS
+
+
+def _start_ticks(pid: int) -> int | None:
+    """Return when the process began, in ticks since the boot; None where it has ended."""
+    try:
+        data = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    # The program's name comes first, in parentheses, and may hold any character.
+    fields = data[data.rindex(b")") + 2 :].split()
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def _pid_namespace() -> int:
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
+
+
+def _documents(paths: Any) -> list[dict[str, Any]]:
+    """Return the first line of each file, where it is a JSON object."""
+    found = []
+    for path in paths:
+        try:
+            with path.open("rb") as file:
+                document = json.loads(file.readline())
+        except (OSError, ValueError):
+            continue
+        if isinstance(document, dict):
+            found.append(document)
+    return found
