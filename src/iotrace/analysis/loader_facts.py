@@ -5,12 +5,13 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from iotrace.analysis.loop.deliveries import LoaderRun
+from iotrace.analysis.loop.deliveries import LoaderRun, Step
 from iotrace.analysis.loop.loaders import production_ms
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import FileIo, RankReport
-from iotrace.analysis.wait.data_wait import core_free, file_costs, unmade_fraction
-from iotrace.analysis.wait.production import outermost
+from iotrace.analysis.results import FileGroup, FileIo, RankReport
+from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, core_free, file_costs, unmade_fraction
+from iotrace.analysis.wait.production import FILE_PARTS, PARTS, outermost
+from iotrace.analysis.wait.replay import saved_ns
 from iotrace.analysis.wait.waits import CAUSES, Explained
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_READ_PATH
 from iotrace.sources.records import IteratorStart
@@ -36,7 +37,9 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     Settings are None where the loader has none of that name. `of_several`: the loop waits for others, too.
     `objects` counts the DataLoaders that it was, one after the other. `handed_over`: another thread takes
     its batches. `core_free`: the cores were not all busy. `asleep` and `on_cpu` are shares of the making of
-    its samples. `storage_bytes` came from storage, to all processes of the rank, per step.
+    its samples. `storage_bytes` came from storage, to all processes of the rank, per step. `made_ms` is the
+    production of a step's batches. `gains_ms` bounds what a step loses without a cause, or without what one
+    file adds to it (``cause:path``); `restart_ms` is what ending and starting workers takes in later epochs.
     """
 
     number: int = 0
@@ -45,7 +48,10 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     step_ms: float = 0.0
     wait_ms: float = 0.0
     causes_ms: dict[str, float] = {}
+    gains_ms: dict[str, float] = {}
     files: list[FileFacts] = []
+    groups: list[FileGroup] = []
+    item: str = ""
     has_settings: bool = True
     workers: int = 0
     iterable: bool | None = None
@@ -56,6 +62,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     objects: int = 1
     handed_over: bool = False
     production_ms: float | None = None
+    made_ms: float | None = None
+    restart_ms: float = 0.0
     unmade_fraction: float = 0.0
     behind_ready_ms: float | None = None
     batch_bytes: float | None = None
@@ -96,14 +104,23 @@ def _facts(
     samples = [delivery.samples for delivery in source.deliveries if delivery.samples is not None]
     handed_over = any(item.delivery.handed_over for item in waits)
     asleep, on_cpu = _samples_made(analysis, source)
+    made_ns = [
+        item.delivery.prepared_ns - item.delivery.taken_ns
+        for item in (analysis.source_waits if primary else waits)
+        if item.delivery.prepared_ns is not None and item.delivery.taken_ns is not None
+    ]
+    causes_ms = {cause: sum(item.causes[cause] for item in waits) / steps / 1e6 for cause in CAUSES}
+    files = _files(analysis, report, waits)
     return LoaderFacts(
         number=run.number,
         name=about.dataset,
         of_several=loaders > 1,
         step_ms=report.steps.mean_ms or 0.0,
         wait_ms=sum(item.delivery.wait_ns for item in waits) / steps / 1e6,
-        causes_ms={cause: sum(item.causes[cause] for item in waits) / steps / 1e6 for cause in CAUSES},
-        files=_files(analysis, report, waits),
+        causes_ms=causes_ms,
+        gains_ms={} if handed_over else _gains(analysis, run, causes_ms, files),
+        files=files,
+        groups=report.file_groups,
         has_settings=not about.wrapped,
         workers=about.workers,
         iterable=about.iterable,
@@ -114,6 +131,8 @@ def _facts(
         objects=_objects(analysis, source),
         handed_over=handed_over,
         production_ms=production_ms(source.deliveries),
+        made_ms=sum(made_ns) / steps / 1e6 if made_ns else None,
+        restart_ms=_restart_ns(run, analysis.kept) / steps / 1e6,
         unmade_fraction=unmade_fraction(waits),
         behind_ready_ms=wait.behind_ready_ms if primary else None,
         batch_bytes=sum(sizes) / len(sizes) if sizes else None,
@@ -128,6 +147,54 @@ def _facts(
         batches=len(source.deliveries),
         batches_per_step=len(waits) / steps,
     )
+
+
+def _gains(
+    analysis: RankAnalysis, run: LoaderRun, causes_ms: dict[str, float], files: list[FileFacts]
+) -> dict[str, float]:
+    """Replay the loader without each cause that costs much, and without its costliest file."""
+    about = run.description
+    if about.wrapped or about.library or about.in_order is False:
+        return {}
+    measured = {each.number for step in analysis.kept for each in step.awaited if each.loader == run.number}
+    whole_ms = sum(step.duration_ns for step in analysis.kept) / len(analysis.kept) / 1e6
+    costly = [cause for cause in CAUSES if 100 * causes_ms[cause] >= MODERATELY_PERCENT * whole_ms]
+    explained, steps = analysis.explained(run), len(analysis.kept)
+    found = {cause: gain_ms(explained, measured, steps, cause) for cause in costly}
+    for cause in {"read", "decode"}.intersection(costly):
+        most = max(files, key=lambda file: getattr(file, f"{cause}_ms"), default=None)
+        if most is not None:
+            found[f"{cause}:{most.path}"] = gain_ms(explained, measured, steps, cause, most.path)
+    return found
+
+
+def gain_ms(
+    explained: list[Explained], measured: set[int], steps: int, cause: str, path: str | None = None
+) -> float:
+    """Bound what a measured step loses without a cause (of one file): ms, by a replay of all batches."""
+    less = [0.0] * len(explained)
+    if cause in PARTS:
+        made = [item.made or ([0.0] * len(PARTS), {}) for item in explained]
+        if path is None:
+            less = [parts[PARTS.index(cause)] for parts, _ in made]
+        else:
+            part = FILE_PARTS.index(cause)
+            less = [by_file[path][part] if path in by_file else 0.0 for _, by_file in made]
+    deliveries = [item.delivery for item in explained]
+    saved = saved_ns(deliveries, less, transport=cause == "transport", sent_at_once=cause == "queued")
+    return sum(saved[number] for number in measured) / steps / 1e6
+
+
+def _restart_ns(run: LoaderRun, kept: list[Step]) -> int:
+    """How long the consumer took, in measured steps, to end workers and to start those of a later epoch."""
+    start_ns, end_ns = kept[0].start_ns, kept[-1].end_ns
+    total_ns = 0
+    for each in run.passes.values():
+        if start_ns < each.start_ns < end_ns:
+            total_ns += each.asked_ns - each.start_ns
+        if each.exhausted_ns is not None and start_ns < each.exhausted_ns[0] < end_ns:
+            total_ns += each.exhausted_ns[1] - each.exhausted_ns[0]
+    return total_ns
 
 
 def _objects(analysis: RankAnalysis, run: LoaderRun) -> int:

@@ -106,6 +106,7 @@ class BatchRecord(Record, tag="batch"):
     backward_count: Int
     worker: Int | None = None
     pid: Int | None = None
+    sent_ns: Int | None = None
     fetch_end_ns: Int | None = None
     samples: Int | None = None
     phase: str | None = None

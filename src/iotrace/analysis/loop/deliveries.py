@@ -25,9 +25,10 @@ class Delivery(msgspec.Struct, frozen=True):
     """A batch that the consumer got, joined with its production; ns of the session's time, None: unknown.
 
     `number` is its index among the deliveries of its loader, `index` that among the batches of its epoch.
-    `up_ns`: its worker asked for work for the first time. With ``num_workers=0`` the consumer takes the index
-    when it asks (`taken_ns` is `wait_start_ns`) and has prepared the batch when its fetch ends. `inline_tid`
-    is the consumer's thread where it made the batch in a wrapped source, else None.
+    `sent_ns`: its index was sent to its worker. `up_ns`: that worker asked for work for the first time.
+    With ``num_workers=0`` the consumer takes the index when it asks (`taken_ns` is `wait_start_ns`) and has
+    prepared the batch when its fetch ends. `inline_tid` is the consumer's thread where it made the batch in a
+    wrapped source, else None.
     `size_bytes` counts tensors and arrays that a worker put into it.
     `exposed_ns` is how long the accelerator stood idle during the wait, by its own events.
     `handed_over`: another thread took the batch; the wait is the training thread's, for that thread.
@@ -46,6 +47,7 @@ class Delivery(msgspec.Struct, frozen=True):
     phase: str | None = None
     worker: int | None = None
     pid: int | None = None
+    sent_ns: int | None = None
     up_ns: int | None = None
     taken_ns: int | None = None
     prepared_ns: int | None = None

@@ -209,6 +209,7 @@ def _delivery(
         phase=record.phase,
         worker=record.worker,
         pid=record.pid,
+        sent_ns=None if record.sent_ns is None else real(record.sent_ns),
         up_ns=up_ns,
         taken_ns=taken_ns,
         prepared_ns=prepared_ns,

@@ -26,11 +26,15 @@ _Composed = tuple[list[float], dict[str, list[float]]]  # what a production was 
 
 
 class Explained(msgspec.Struct, frozen=True):
-    """A delivery's wait by cause (ns, sums to the wait) and by file (`FILE_PARTS`, ns)."""
+    """A delivery's wait by cause (ns, sums to the wait) and by file (`FILE_PARTS`, ns).
+
+    `made`: what its whole production was made of, by `PARTS` and by file; None where that is not known.
+    """
 
     delivery: Delivery
     causes: dict[str, int]
     files: dict[str, list[float]] = {}
+    made: _Composed | None = None
 
     @property
     def cause(self) -> str:
@@ -145,7 +149,7 @@ def _explain(delivery: Delivery, composed: _Composed | None, inner: Sequence[Exp
     by_file = _scaled(files, production / whole if whole > 0 else 0.0)
     for wait in inner:
         _, by_file = _sum_up(([], by_file), [], wait.files)
-    return Explained(delivery, causes, by_file)
+    return Explained(delivery, causes, by_file, composed)
 
 
 def split_wait(delivery: Delivery) -> tuple[int, int, int, int]:
