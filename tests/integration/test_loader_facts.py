@@ -47,6 +47,11 @@ def test_facts_of_a_loader(tmp_path: Path) -> None:
     assert facts.asleep is not None
     assert facts.asleep > 0.2
     assert not facts.accelerated
+    assert facts.item.startswith("Images.__getitem__ (")
+    assert facts.item.endswith(":9)")
+    assert facts.made_ms is not None
+    assert facts.restart_ms > 0
+    assert 0 < facts.gains_ms["transform"] <= facts.wait_ms
     arrays = {file.path: file.delivered_bytes for file in facts.files if file.path.endswith(".npy")}
     assert set(arrays) <= {f"{number}.npy" for number in range(4)}
     assert set(arrays.values()) <= {12 * 4 * (1 << 16), None}

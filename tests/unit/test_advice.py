@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from iotrace.analysis.advice import recommend
 from iotrace.analysis.loader_facts import FileFacts, LoaderFacts
+from iotrace.analysis.results import FileGroup, unknown
 
 MIB = 1 << 20
 
@@ -230,7 +231,7 @@ TOO_FEW = {"production_ms": 200.0, "causes_ms": {}}
         ({"workers": 0}, "raise num_workers above 0"),
         ({"iterable": True}, "IterableDataset has to share its samples"),
         ({"workers": 7}, ""),  # of 8 CPUs
-        ({"workers": 7, "asleep": 0.9, "production_ms": 2000.0}, "they mostly sleep"),
+        ({"workers": 7, "asleep": 0.9, "on_cpu": 0.1, "production_ms": 800.0}, "they mostly sleep"),
         ({"cpus": 1, "workers": 0}, ""),
         ({"cpus": None}, ""),
         ({"core_free": False}, ""),
@@ -262,6 +263,108 @@ def test_too_few_workers(changes: dict[str, Any], said: str) -> None:
 def test_waiting_in_order(changes: dict[str, Any], fires: bool) -> None:
     ground = {"causes_ms": {}, "unmade_fraction": 0.0, "behind_ready_ms": 20.0}
     assert ("waiting-in-order" in advised(facts(**{**ground, **changes}))) == fires
+
+
+def short(*loaders: LoaderFacts) -> dict[str, str]:
+    """What the verdict names of each advice; each fits a line."""
+    found = {item.id: item.remedy for item in recommend(list(loaders))}
+    assert all(0 < len(text) <= 48 for text in found.values())
+    return found
+
+
+SLEEPS = {"asleep": 0.9, "on_cpu": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"production_ms": 190.0}, "DataLoader(num_workers=4)"),  # 50 ms of compute each
+        ({"production_ms": 500.0}, "DataLoader(num_workers=7)"),  # a core for each, and one for training
+        ({"production_ms": 190.0, "iterable": True}, "DataLoader(num_workers=4), samples shared out"),
+        ({"production_ms": 700.0, **SLEEPS}, "DataLoader(num_workers=14)"),
+        ({"production_ms": 900.0, **SLEEPS}, "more workers: iotrace sweep finds how many"),
+        ({"production_ms": 900.0, **SLEEPS, "wait_ms": 100.0}, "more workers: iotrace sweep finds how many"),
+    ],
+)
+def test_a_number_of_workers_is_named_where_it_can_be_justified(changes: dict[str, Any], said: str) -> None:
+    found = short(facts(**{**TOO_FEW, **changes}))
+    assert found["too-few-workers"] == said
+
+
+def test_workers_that_would_win_nothing_are_not_advised() -> None:
+    # One worker on two cores makes batches as slowly as the loop itself.
+    alone = {"workers": 0, "cpus": 2, "step_ms": 100.0, "wait_ms": 99.0, "made_ms": 99.0}
+    assert advised(facts(**{**TOO_FEW, **alone, "production_ms": 99.0})) == {}
+
+
+@pytest.mark.parametrize(
+    ("cause", "changes", "said"),
+    [
+        ("decode", {"files": [file("d/case_02.h5", decode_ms=50.0, read_bytes=9, delivered_bytes=1)]},
+         "re-chunk case_02.h5 to what a sample reads"),
+        ("decode", {"files": [file("d/case_02.h5", decode_ms=50.0, read_bytes=1, delivered_bytes=9)]},
+         "store case_02.h5 with lighter compression"),
+        ("decode", {"files": [file("d/f.zarr/height", decode_ms=50.0)]},
+         "re-chunk or recompress f.zarr/height"),
+        ("decode", {"files": [file("d/a.jpg", decode_ms=50.0)]}, "decode the images once, keep the arrays"),
+        ("decode", {"files": [file("d/a.npz", decode_ms=50.0)]}, "store a.npz uncompressed: numpy.save"),
+        ("decode", {"files": [file("d/a.csv", decode_ms=50.0)]}, "store a.csv as Parquet"),
+        ("decode", {"files": []}, "decode once, ahead of training; keep the result"),
+        ("decode", {"files": [file(f"d/{'long' * 9}.h5", decode_ms=50.0)]},
+         "re-chunk or recompress …longlonglonglonglong.h5"),
+        ("read", READ, "read a.npy in larger pieces"),
+        ("read", {"files": [file("d/f.zarr/a/0.0", read_ms=45.0, reads=9, read_bytes=9)]},
+         "store f.zarr/a/0.0 in larger chunks"),
+        ("read", {"files": [file("d/a.npy", read_ms=45.0, read_bytes=9)], "storage_bytes": 9.0},
+         "stage a.npy on faster storage"),
+        ("transform", {}, "precompute or vectorise the transform"),
+        ("transform", {"item": "Volumes.__getitem__ (t.py:4)"},
+         "precompute or vectorise Volumes.__getitem__"),
+        ("transform", {"asleep": 0.9, "on_cpu": 0.1, "item": "Volumes.__getitem__"},
+         "find what Volumes.__getitem__ waits for"),
+        ("collate", {"collate": "pad_all"}, "pad, convert and copy less in pad_all"),
+        ("collate", {"collate": "default_collate"}, "return narrower dtypes from the dataset"),
+        ("collate", {"collate": "default_collate", "batch_bytes": 9.0},
+         "make a batch at once: Dataset.__getitems__"),
+        ("transport", {}, "send narrower dtypes from the workers"),
+        ("queued", {}, "raise prefetch_factor above 2"),
+        ("startup", {"epochs": 3}, "DataLoader(persistent_workers=True)"),
+        ("startup", {"epochs": 3, "objects": 3}, "make the DataLoader once, and keep its workers"),
+    ],
+)  # fmt: skip
+def test_the_change_in_short(cause: str, changes: dict[str, Any], said: str) -> None:
+    found = short(facts(cause, **{"unmade_fraction": 0.0, **changes}))
+    assert found == {f"{cause}-bound": said}
+
+
+@pytest.mark.parametrize("name", ["a.jpg", "a.parquet", "a.h5", "a.mp4", "a.tar"])
+def test_no_larger_pieces_of_a_format_that_has_none(name: str) -> None:
+    small = file(f"d/{name}", read_ms=45.0, reads=1000, read_bytes=1000)
+    assert advised(facts("read", unmade_fraction=0.0, files=[small])) == {}
+
+
+def test_many_small_files_are_told_by_their_directory() -> None:
+    files = [file(f"d/harbour/{number}.jpg", decode_ms=5.0) for number in range(10)]
+    group = unknown(FileGroup, path="d/harbour/", kind="directory", members=10, decode_ms=50.0, read_ms=0.0)
+    (item,) = recommend([facts("decode", unmade_fraction=0.0, files=files, groups=[group])])
+    assert "(50.0 ms of it in d/harbour/)" in item.text
+    shards = [file(f"d/s/{number}.bin", read_ms=5.0) for number in range(10)]
+    small = unknown(FileGroup, path="d/s/", kind="directory", members=9, read_ms=50.0, reads=9, read_bytes=9)
+    found = short(facts("read", unmade_fraction=0.0, files=shards, groups=[small]))
+    assert found == {"read-bound": "read s/ in larger pieces"}
+
+
+def test_a_gain_is_that_of_the_replay() -> None:
+    gains = {"decode": 30.0, "files": 40.0, "files:d/a.h5": 35.0}
+    chunked = {"files": [file("d/a.h5", decode_ms=50.0)]}
+    images = {"files": [file("d/a.jpg", decode_ms=50.0)]}
+    for known, gain_ms in ((chunked, 35.0), (images, 40.0)):
+        (item,) = recommend([facts("decode", unmade_fraction=0.0, gains_ms=gains, **known)])
+        assert item.gain_ms_per_step == gain_ms
+    # What would win less than 5 % of the step is no advice, whatever is charged for it.
+    assert recommend([facts("decode", unmade_fraction=0.0, gains_ms={"files": 4.0}, **images)]) == []
+    (item,) = recommend([facts("startup", unmade_fraction=0.0, epochs=3, restart_ms=7.0)])
+    assert item.gain_ms_per_step == 57.0
 
 
 def test_of_several_loaders_the_one_that_costs_is_named() -> None:

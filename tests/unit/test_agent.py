@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iotrace.agent import imports, patching
+from iotrace.agent.dataloader.fetch import item_source
 from iotrace.agent.recording.encode import encode
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.spans import timed
@@ -491,3 +492,35 @@ def test_what_fsspec_reads_has_a_url() -> None:
         ((None, inner), {}, ""),
     ):
         assert fsspec_object(b"", args, kwargs) == url
+
+
+class Volumes:
+    def __getitem__(self, index: int) -> int:
+        return index
+
+    def __iter__(self) -> Any:
+        return iter(())
+
+
+def test_the_function_that_makes_items_is_found() -> None:
+    line = Volumes.__getitem__.__code__.co_firstlineno
+    known = {"item": "Volumes.__getitem__", "item_site": f"{__file__}:{line}"}
+    assert item_source(Volumes(), iterable=False) == known
+    assert item_source(Volumes(), iterable=True)["item"] == "Volumes.__iter__"
+    subset = type("Subset", (), {"__module__": "torch.utils.data.dataset"})()
+    subset.dataset = Volumes()
+    assert item_source(subset, iterable=False) == known
+    assert item_source([1, 2], iterable=False) == {"item": "list.__getitem__"}
+    installed = compile("def __getitem__(self, index): ...", "/x/site-packages/tv/data.py", "exec")
+    exec(installed, space := {})  # type: ignore[var-annotated]
+    assert item_source(type("ImageFolder", (), space)(), iterable=False) == {
+        "item": "ImageFolder.__getitem__"
+    }
+
+
+def test_a_dataset_that_fails_when_looked_at_is_left_alone() -> None:
+    class Odd(type):
+        def __getattribute__(cls, name: str) -> Any:
+            raise RuntimeError(name)
+
+    assert item_source(Odd("Odd", (), {})(), iterable=False) == {}

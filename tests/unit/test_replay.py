@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from typing import Any
 
 import msgspec
 import pytest
 from msgspec.structs import replace
 
+from iotrace.analysis.advice import recommend
 from iotrace.analysis.intervals import split_exactly
-from iotrace.analysis.loader_facts import gain_ms
+from iotrace.analysis.loader_facts import LoaderFacts
 from iotrace.analysis.loop.deliveries import Delivery
 from iotrace.analysis.wait.production import PARTS
-from iotrace.analysis.wait.replay import saved_ns
+from iotrace.analysis.wait.replay import gain_ms, saved_ns
 from iotrace.analysis.wait.waits import CAUSES, Explained, split_wait
 
 MS = 1_000_000
@@ -145,12 +147,12 @@ def test_no_file_that_costs_nothing_saves_more_than_its_bound() -> None:
     for seed in SEEDS:
         work = drawn(random.Random(seed))
         deliveries, end = simulate(work)
-        gone = [[own[0], own[1] if index % 3 else 0, *own[2:]] for index, own in enumerate(work.parts)]
+        gone = [[*(own[:2] if index % 3 else (0, 0)), *own[2:]] for index, own in enumerate(work.parts)]
         won_ms = (end - simulate(replace(work, parts=gone))[1]) / len(deliveries) / MS
         waits = explained(work, deliveries)
-        of_file = gain_ms(waits, set(range(len(waits))), len(waits), "decode", "0.h5")
+        of_file = gain_ms(waits, set(range(len(waits))), len(waits), "files:0.h5")
         assert won_ms <= of_file + 1e-6, seed
-        assert of_file <= gain_ms(waits, set(range(len(waits))), len(waits), "decode") + 1e-6
+        assert of_file <= gain_ms(waits, set(range(len(waits))), len(waits), "files") + 1e-6
 
 
 def test_what_is_left_as_it_was_saves_nothing() -> None:
@@ -172,3 +174,50 @@ def test_a_loader_without_workers_loses_just_the_stage() -> None:
         now = end + work.compute[number]
     decode = [float(parts[1]) for parts in work.parts]
     assert saved_ns(inline, decode) == decode
+
+
+def advised_ms(work: Work, **known: Any) -> dict[str, float]:
+    """The gain of each advice on a loader whose figures are those of the simulated one."""
+    deliveries, end = simulate(work)
+    waits = explained(work, deliveries)
+    steps = len(waits)
+    made_ms = sum(map(sum, work.parts)) / steps / MS
+    facts = LoaderFacts(
+        step_ms=end / steps / MS,
+        wait_ms=sum(wait.delivery.wait_ns for wait in waits) / steps / MS,
+        causes_ms={cause: sum(wait.causes[cause] for wait in waits) / steps / MS for cause in CAUSES},
+        workers=work.workers,
+        epochs=-(-steps // work.epoch),
+        persistent_workers=False,
+        in_order=True,
+        production_ms=made_ms,
+        made_ms=made_ms,
+        restart_ms=work.restart * (-(-steps // work.epoch) - 1) / steps / MS,
+        unmade_fraction=1.0,
+        behind_ready_ms=end / steps / MS,
+        core_free=True,
+        cpus=8,
+        batches=steps,
+        **known,
+    )
+    return {item.id: item.gain_ms_per_step or 0.0 for item in recommend([facts])}
+
+
+def test_no_other_setting_wins_more_than_its_bound() -> None:
+    fired: Counter[str] = Counter()
+    for seed in range(120):
+        work = drawn(random.Random(seed))
+        changes: dict[str, dict[str, Any]] = {
+            "waiting-in-order": {"in_order": False},
+            "startup-bound": {"startup": 0, "restart": 0},
+            "too-few-workers": {"workers": 7},
+        }
+        gains = advised_ms(work, on_cpu=0.0, asleep=0.0)
+        end = simulate(work)[1]
+        for name, change in changes.items():
+            if name not in gains:
+                continue
+            won = end - simulate(replace(work, **change))[1]
+            assert won / len(work.parts) / MS <= gains[name] + 1e-6, (seed, name)
+            fired[name] += won > 0
+    assert set(fired) == {"waiting-in-order", "startup-bound", "too-few-workers"}

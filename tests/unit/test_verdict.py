@@ -18,6 +18,7 @@ from iotrace.analysis.results import (
     FileGroup,
     IdleByModule,
     Imbalance,
+    LoaderResult,
     LoopReads,
     RankReport,
     Recommendation,
@@ -143,6 +144,18 @@ def test_a_wait_that_was_not_explained_has_no_cause() -> None:
     found = judged(rank(causes_ms={"decode": 10.0, "unknown": 40.0}))
     assert found.cause == "unknown"
     assert found.why == "unknown: 80 % of the wait is not explained by what was seen"
+
+
+def test_the_function_is_named_whose_time_it_is() -> None:
+    loader = unknown(LoaderResult, primary=True, wrapped=False, item="Volumes.__getitem__ (train.py:41)")
+    found = judged(replace(rank(), loaders=[loader]))
+    assert found.why == "Volumes.__getitem__ (train.py:41) takes 100 % of the wait"
+    decodes = judged(replace(rank(causes_ms={"decode": 50.0}), loaders=[loader]))
+    assert decodes.why == "decoding takes 100 % of the wait"
+    source = replace(loader, wrapped=True)
+    unseen = judged(replace(rank(causes_ms={"unknown": 50.0}), loaders=[source]))
+    assert unseen.why == "unknown what the source did in 100 % of the wait; iotrace.region in it tells"
+    assert unseen.fixes == []
 
 
 def test_the_rank_that_is_late_stands_over_those_that_wait_for_it() -> None:

@@ -5,26 +5,21 @@ Each rule names its guard first, and rests on the figures that stand in `evidenc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from pathlib import PurePath
 
-from iotrace.analysis.loader_facts import FileFacts, LoaderFacts
+from iotrace.analysis.file_advice import Remedy, cost_ms, costliest, decode, read
+from iotrace.analysis.loader_facts import LoaderFacts
 from iotrace.analysis.results import Recommendation
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, UNMADE
 from iotrace.units import percent, size
 
 _HIGH_PERCENT = 20.0
-_MOST_OF_COST = 0.5  # of a cause: what one file has to cost to be named, and its format to be told
 _MOSTLY = 0.5
 _TELLING = 0.2  # of the transform: what the thread did in less of it does not tell what it is
-_SMALL_READ = 64 << 10
 _LARGE_BATCH = 1 << 20
 _MANY_SAMPLES = 16
-_FROM_STORAGE = 0.5  # of the bytes read
-_INFLATED, _READ_IN_VAIN = 1.2, 1.5  # delivered / read, and the other way round
-_CHUNKED = frozenset({".h5", ".hdf5", ".he5", ".nc", ".nc4", ".cdf", ".zarr"})
-_IMAGES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
-_WHOLE = frozenset({*_IMAGES, ".mp4", ".avi", ".mkv", ".mp3", ".flac", ".wav", ".ogg", ".gz", ".zip"})
+_MOST_WORKERS = 2  # for each CPU: more of them, asleep, are for a sweep to find
 
 
 def recommend(loaders: list[LoaderFacts]) -> list[Recommendation]:
@@ -37,7 +32,7 @@ def recommend(loaders: list[LoaderFacts]) -> list[Recommendation]:
         first += _made(_too_few_workers(facts))
         last += _made(_waiting_in_order(facts))
         for cause, remedy in _REMEDIES.items():
-            if 100 * facts.causes_ms.get(cause, 0.0) / facts.step_ms >= MODERATELY_PERCENT:
+            if _worth(facts.causes_ms.get(cause, 0.0), facts):
                 found += _made(_for_cause(facts, cause, remedy(facts)))
     found.sort(key=lambda item: -(item.gain_ms_per_step or 0.0))
     return [*first, *found, *last]
@@ -47,21 +42,36 @@ def _made(item: Recommendation | None) -> list[Recommendation]:
     return [] if item is None else [item]
 
 
-def _for_cause(facts: LoaderFacts, cause: str, remedy: str) -> Recommendation | None:
-    if not remedy:
+def _for_cause(facts: LoaderFacts, cause: str, remedy: Remedy | None) -> Recommendation | None:
+    if remedy is None:
         return None
     cause_ms = facts.causes_ms[cause]
-    file = _costly(facts, cause)
-    share = f" ({_cost(file, cause):.1f} ms of it in {file.path})" if file is not None else ""
+    most = costliest(facts, cause)
+    share = f" ({cost_ms(most, cause):.1f} ms of it in {most.path})" if most is not None else ""
+    where = f" in {facts.item}" if cause == "transform" and facts.item else ""
+    gain_ms = _gain_ms(facts, cause, remedy)
+    if not _worth(gain_ms, facts):
+        return None
     return Recommendation(
         id=f"{cause}-bound",
         severity=_severity(cause_ms, facts),
-        text=f"{cause}{_of(facts)} costs {cause_ms:.1f} ms of wait a step{share}: {remedy}",
+        text=f"{cause}{_of(facts)}{where} costs {cause_ms:.1f} ms of wait a step{share}: {remedy.text}",
         evidence={f"{cause}_ms": cause_ms, **_which(facts)},
-        gain_ms_per_step=cause_ms,
-        remedy=remedy,
+        gain_ms_per_step=gain_ms,
+        remedy=remedy.short,
         fix=_fix(f"{cause}-bound", facts),
     )
+
+
+def _worth(cost_ms: float, facts: LoaderFacts) -> bool:
+    return 100 * cost_ms / facts.step_ms >= MODERATELY_PERCENT
+
+
+def _gain_ms(facts: LoaderFacts, cause: str, remedy: Remedy) -> float:
+    """A bound of what a step loses: of a replay without the cause, or without reading and decoding a file."""
+    if cause == "startup":
+        return facts.causes_ms[cause] + facts.restart_ms
+    return min(facts.wait_ms, facts.gains_ms.get(remedy.gone or cause, facts.wait_ms))
 
 
 def _severity(cost_ms: float, facts: LoaderFacts) -> str:
@@ -82,155 +92,90 @@ def _which(facts: LoaderFacts) -> dict[str, float]:
     return {"loader": float(facts.number)} if facts.of_several else {}
 
 
-def _cost(file: FileFacts, cause: str) -> float:
-    return {"read": file.read_ms, "decode": file.decode_ms}.get(cause, 0.0)
-
-
-def _costly(facts: LoaderFacts, cause: str) -> FileFacts | None:
-    """The file that costs most of a cause; None where no file costs any."""
-    files = [file for file in facts.files if _cost(file, cause) > 0]
-    return max(files, key=lambda file: _cost(file, cause), default=None)
-
-
-def _suffix(file: FileFacts) -> str:
-    """What names a file's format; of a part of a store that of the store."""
-    parts = PurePath(file.path).parts
-    if any(part.endswith(".zarr") for part in parts):
-        return ".zarr"
-    return PurePath(file.path).suffix.lower()
-
-
-def _formats(facts: LoaderFacts, cause: str) -> set[str]:
-    """The formats that the cause is spent on, but for a small rest."""
-    whole_ms = sum(_cost(file, cause) for file in facts.files)
-    costs: dict[str, float] = {}
-    for file in facts.files:
-        costs[_suffix(file)] = costs.get(_suffix(file), 0.0) + _cost(file, cause)
-    return {suffix for suffix, cost_ms in costs.items() if cost_ms >= 0.1 * whole_ms > 0}
-
-
-def _read(facts: LoaderFacts) -> str:
-    """Small pieces are made larger where the format allows; storage is to blame where bytes came from it."""
-    cost_ms = facts.causes_ms["read"]
-    file, remedies = _costly(facts, "read"), []
-    if file is not None and file.read_ms >= _MOST_OF_COST * cost_ms and file.reads and file.read_bytes:
-        piece = file.read_bytes / file.reads
-        if piece < _SMALL_READ and _suffix(file) not in _WHOLE:
-            remedies.append(f"read it in larger pieces ({size(piece)} each now)")
-    read_bytes = sum(each.read_bytes or 0 for each in facts.files)
-    per_step = _per_step(facts, read_bytes)
-    if facts.storage_bytes and per_step and facts.storage_bytes >= _FROM_STORAGE * per_step:
-        remedies.append(
-            f"keep the data on faster or local storage ({size(facts.storage_bytes)} a step come from it)"
-        )
-    return ", or ".join(remedies)
-
-
-def _per_step(facts: LoaderFacts, of_run: float) -> float | None:
-    """A sum over the run as a mean per measured step."""
-    return of_run / facts.batches * facts.batches_per_step if facts.batches else None
-
-
-def _decode(facts: LoaderFacts) -> str:
-    """By format: chunks and compression where there are any, else decoding once."""
-    formats, file = _formats(facts, "decode"), _costly(facts, "decode")
-    if formats and formats <= _CHUNKED and file is not None:
-        return _chunked(file)
-    if formats == {".npy"}:
-        return ""  # nothing to decode: what this time is, is not known
-    if formats and formats <= _IMAGES:
-        return "store the images at the size that training takes, or decode them once and keep the arrays"
-    if formats == {".npz"}:
-        return "store the arrays uncompressed, as by numpy.save"
-    if formats == {".csv"}:
-        return "store the table in a binary format, such as Parquet"
-    return "decode it once, ahead of training, and keep the result where there is room"
-
-
-def _chunked(file: FileFacts) -> str:
-    read, made = file.read_bytes, file.delivered_bytes
-    if read and made and made > _INFLATED * read:
-        return f"store it with lighter compression, or none ({size(read)} read give {size(made)})"
-    if read and made and read > _READ_IN_VAIN * made:
-        return f"store it in chunks that match what one sample reads ({size(read)} are read for {size(made)})"
-    return "if it is compressed, store it with lighter compression; if it is chunked, let a sample be a chunk"
-
-
-def _transform(facts: LoaderFacts) -> str:
+def _transform(facts: LoaderFacts) -> Remedy | None:
     """By what the thread did: it slept, or it computed; waits for a CPU are neither."""
     making_ms = sum(facts.causes_ms.get(cause, 0.0) for cause in ("read", "decode", "transform"))
     if facts.asleep is None or facts.on_cpu is None:
-        return ""
+        return None
     # Reading sleeps, too, and decoding computes: what is beyond them is the transform's.
     asleep = max(0.0, facts.asleep - facts.causes_ms.get("read", 0.0) / making_ms)
     on_cpu = max(0.0, facts.on_cpu - facts.causes_ms.get("decode", 0.0) / making_ms)
     share = facts.causes_ms["transform"] / making_ms
+    item = facts.item.partition(" ")[0]
     if asleep >= max(on_cpu, _TELLING * share):
-        return (
+        return Remedy(
+            f"find what {item or 'the dataset'} waits for",
             f"its thread sleeps in {percent(min(1.0, asleep / share))} of that: find what it waits for (a "
-            "network, a lock, another process, a reader that iotrace does not know)"
+            "network, a lock, another process, a reader that iotrace does not know)",
         )
     if on_cpu < max(asleep, _TELLING * share):
-        return ""
+        return None
     on_device = ", or run it on the accelerator" if facts.accelerated else ""
-    return f"do once, ahead of training, what is not random in it; vectorise the rest{on_device}"
-
-
-def _collate(facts: LoaderFacts) -> str:
-    """By whose the function is; torch's own only copies."""
-    if facts.collate and not facts.collate.startswith("default_"):
-        return f"{facts.collate} is slow: pad, convert and copy less in it"
-    if facts.collate != "default_collate" or facts.core_free is not True:
-        return ""
-    if facts.batch_bytes is not None and facts.batch_bytes >= _LARGE_BATCH:
-        return f"a batch of {size(facts.batch_bytes)} is copied: return narrower dtypes"
-    if facts.samples is not None and facts.samples >= _MANY_SAMPLES and facts.batch_bytes is not None:
-        return (
-            f"{facts.samples:.0f} small samples are stacked one by one: make a batch at once in "
-            "the dataset's __getitems__, with a collate_fn that passes it on"
-        )
-    return ""
-
-
-def _transport(facts: LoaderFacts) -> str:
-    """Only of large batches from workers, and not where processes wait for a CPU."""
-    if not facts.workers or facts.core_free is not True or facts.handed_over:
-        return ""
-    if facts.batch_bytes is None or facts.batch_bytes < _LARGE_BATCH:
-        return ""
-    cast = " and cast them on the accelerator" if facts.accelerated else ""
-    return f"batches of {size(facts.batch_bytes)} come from the workers: send narrower dtypes{cast}"
-
-
-def _queued(facts: LoaderFacts) -> str:
-    """Only where workers had nothing to do: they take indices in order, and had a CPU."""
-    if not facts.workers or not facts.has_settings or facts.core_free is not True or facts.handed_over:
-        return ""
-    if facts.in_order is False or facts.prefetch_factor is None:
-        return ""
-    return (
-        f"raise prefetch_factor above {facts.prefetch_factor}: workers had nothing to do until a batch "
-        "was taken"
+    return Remedy(
+        f"precompute or vectorise {item or 'the transform'}",
+        f"do once, ahead of training, what is not random in it; vectorise the rest{on_device}",
     )
 
 
-def _startup(facts: LoaderFacts) -> str:
+def _collate(facts: LoaderFacts) -> Remedy | None:
+    """By whose the function is; torch's own only copies."""
+    if facts.collate and not facts.collate.startswith("default_"):
+        text = f"{facts.collate} is slow: pad, convert and copy less in it"
+        return Remedy(f"pad, convert and copy less in {facts.collate}", text)
+    if facts.collate != "default_collate" or facts.core_free is not True:
+        return None
+    if facts.batch_bytes is not None and facts.batch_bytes >= _LARGE_BATCH:
+        text = f"a batch of {size(facts.batch_bytes)} is copied: return narrower dtypes"
+        return Remedy("return narrower dtypes from the dataset", text)
+    if facts.samples is not None and facts.samples >= _MANY_SAMPLES and facts.batch_bytes is not None:
+        return Remedy(
+            "make a batch at once: Dataset.__getitems__",
+            f"{facts.samples:.0f} small samples are stacked one by one: make a batch at once in "
+            "the dataset's __getitems__, with a collate_fn that passes it on",
+        )
+    return None
+
+
+def _transport(facts: LoaderFacts) -> Remedy | None:
+    """Only of large batches from workers, and not where processes wait for a CPU."""
+    if not facts.workers or facts.core_free is not True or facts.handed_over:
+        return None
+    if facts.batch_bytes is None or facts.batch_bytes < _LARGE_BATCH:
+        return None
+    cast = " and cast them on the accelerator" if facts.accelerated else ""
+    text = f"batches of {size(facts.batch_bytes)} come from the workers: send narrower dtypes{cast}"
+    return Remedy("send narrower dtypes from the workers", text)
+
+
+def _queued(facts: LoaderFacts) -> Remedy | None:
+    """Only where workers had nothing to do: they take indices in order, and had a CPU."""
+    if not facts.workers or not facts.has_settings or facts.core_free is not True or facts.handed_over:
+        return None
+    if facts.in_order is False or facts.prefetch_factor is None:
+        return None
+    change = f"raise prefetch_factor above {facts.prefetch_factor}"
+    return Remedy(change, f"{change}: workers had nothing to do until a batch was taken")
+
+
+def _startup(facts: LoaderFacts) -> Remedy | None:
     """Only of workers that a later epoch starts anew."""
     if not facts.workers or not facts.has_settings or facts.epochs < 2 or facts.handed_over:
-        return ""
+        return None
     if facts.objects > 1:
-        return (
+        return Remedy(
+            "make the DataLoader once, and keep its workers",
             f"{facts.objects} DataLoaders were made in turn, each with new workers: make it once, "
-            "with persistent_workers=True"
+            "with persistent_workers=True",
         )
     if facts.persistent_workers is not False:
-        return ""
-    return f"set persistent_workers=True: workers were started for each of {facts.epochs} epochs"
+        return None
+    text = f"set persistent_workers=True: workers were started for each of {facts.epochs} epochs"
+    return Remedy("DataLoader(persistent_workers=True)", text)
 
 
-_REMEDIES: dict[str, Callable[[LoaderFacts], str]] = {
-    "read": _read,
-    "decode": _decode,
+_REMEDIES: dict[str, Callable[[LoaderFacts], Remedy | None]] = {
+    "read": read,
+    "decode": decode,
     "transform": _transform,
     "collate": _collate,
     "transport": _transport,
@@ -243,7 +188,7 @@ def _too_few_workers(facts: LoaderFacts) -> Recommendation | None:
     """Where they make batches slower than the loop takes them, and there is a CPU for another one."""
     if not facts.has_settings or facts.production_ms is None or facts.core_free is not True:
         return None
-    if 100 * facts.wait_ms / facts.step_ms < MODERATELY_PERCENT or facts.unmade_fraction < UNMADE:
+    if not _worth(facts.wait_ms, facts) or facts.unmade_fraction < UNMADE:
         return None
     sleeps = facts.asleep is not None and facts.asleep >= _MOSTLY
     if not sleeps and (facts.cpus is None or facts.workers + 1 >= facts.cpus):
@@ -252,14 +197,23 @@ def _too_few_workers(facts: LoaderFacts) -> Recommendation | None:
     made_ms = facts.production_ms * facts.batches_per_step
     if facts.workers and made_ms / facts.workers <= compute_ms:
         return None
+    enough = _enough_workers(facts, made_ms, compute_ms, sleeps)
+    gain_ms = min(_won_by_order(facts, enough), _beyond_the_cores(facts, made_ms))
+    if not _worth(gain_ms, facts):
+        return None
     shards = "; its IterableDataset has to share its samples among them" if facts.iterable else ""
     room = "they mostly sleep" if sleeps else "the cores are not all busy"
+    more = f"raise num_workers above {facts.workers}"
+    change = "more workers: iotrace sweep finds how many"
+    if enough is not None:
+        more += f", to {enough}"
+        change = f"DataLoader(num_workers={enough})" + (", samples shared out" if facts.iterable else "")
     return Recommendation(
         id="too-few-workers",
         severity=_severity(facts.wait_ms, facts),
         text=(
             f"a batch{_of(facts)} takes {facts.production_ms:.0f} ms to make, the rest of a step "
-            f"{compute_ms:.0f} ms, and {room}: raise num_workers above {facts.workers}{shards}"
+            f"{compute_ms:.0f} ms, and {room}: {more}{shards}"
         ),
         evidence={
             "production_ms": facts.production_ms,
@@ -267,10 +221,22 @@ def _too_few_workers(facts: LoaderFacts) -> Recommendation | None:
             "workers": float(facts.workers),
             **_which(facts),
         },
-        gain_ms_per_step=min(facts.wait_ms * facts.unmade_fraction, _beyond_the_cores(facts, made_ms)),
-        remedy=f"raise num_workers above {facts.workers}{shards}",
+        gain_ms_per_step=gain_ms,
+        remedy=change,
         fix=_fix("too-few-workers", facts),
     )
+
+
+def _enough_workers(facts: LoaderFacts, made_ms: float, compute_ms: float, sleeps: bool) -> int | None:
+    """How many make batches as fast as the loop takes them; of those that compute as many as have a core.
+
+    None where that is known of neither.
+    """
+    cpus = facts.cpus or 0
+    needed = math.ceil(made_ms / compute_ms) if compute_ms > 0 else None
+    if not sleeps:
+        return cpus - 1 if needed is None else min(needed, cpus - 1)
+    return needed if needed is not None and facts.workers < needed <= _MOST_WORKERS * cpus else None
 
 
 def _beyond_the_cores(facts: LoaderFacts, made_ms: float) -> float:
@@ -279,10 +245,18 @@ def _beyond_the_cores(facts: LoaderFacts, made_ms: float) -> float:
     return max(0.0, facts.step_ms - busy_ms)
 
 
+def _won_by_order(facts: LoaderFacts, workers: int | None) -> float:
+    """What a step may win if `workers` (None: any number) always have work: all but their start and work."""
+    won_ms = facts.wait_ms - facts.causes_ms.get("startup", 0.0)
+    if workers and facts.made_ms is not None:
+        won_ms = min(won_ms, facts.step_ms - facts.made_ms / workers)
+    return max(0.0, won_ms)
+
+
 def _waiting_in_order(facts: LoaderFacts) -> Recommendation | None:
     """Where torch can deliver out of order, and the consumer waits for a batch while a later one is ready."""
-    behind_ms = facts.behind_ready_ms or 0.0
-    if 100 * behind_ms / facts.step_ms < MODERATELY_PERCENT:
+    behind_ms, won_ms = facts.behind_ready_ms or 0.0, _won_by_order(facts, facts.workers)
+    if not _worth(min(behind_ms, won_ms), facts):
         return None
     if facts.in_order is not True or facts.workers < 2 or not facts.has_settings or facts.handed_over:
         return None
@@ -294,7 +268,7 @@ def _waiting_in_order(facts: LoaderFacts) -> Recommendation | None:
             "DataLoader(in_order=False) delivers that one, where the order of samples may change"
         ),
         evidence={"behind_ready_ms": behind_ms, **_which(facts)},
-        gain_ms_per_step=behind_ms,
-        remedy="DataLoader(in_order=False), where the order of samples may change",
+        gain_ms_per_step=won_ms,
+        remedy="DataLoader(in_order=False), if order may change",
         fix=_fix("waiting-in-order", facts),
     )

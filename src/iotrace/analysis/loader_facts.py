@@ -6,12 +6,12 @@ import msgspec
 import numpy as np
 
 from iotrace.analysis.loop.deliveries import LoaderRun, Step
-from iotrace.analysis.loop.loaders import production_ms
+from iotrace.analysis.loop.loaders import item_of, production_ms
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import FileGroup, FileIo, RankReport
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, core_free, file_costs, unmade_fraction
-from iotrace.analysis.wait.production import FILE_PARTS, PARTS, outermost
-from iotrace.analysis.wait.replay import saved_ns
+from iotrace.analysis.wait.production import outermost
+from iotrace.analysis.wait.replay import FILES, gain_ms
 from iotrace.analysis.wait.waits import CAUSES, Explained
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_READ_PATH
 from iotrace.sources.records import IteratorStart
@@ -38,8 +38,9 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     `objects` counts the DataLoaders that it was, one after the other. `handed_over`: another thread takes
     its batches. `core_free`: the cores were not all busy. `asleep` and `on_cpu` are shares of the making of
     its samples. `storage_bytes` came from storage, to all processes of the rank, per step. `made_ms` is the
-    production of a step's batches. `gains_ms` bounds what a step loses without a cause, or without what one
-    file adds to it (``cause:path``); `restart_ms` is what ending and starting workers takes in later epochs.
+    production of a step's batches. `gains_ms` bounds what a step loses without a cause, without reading and
+    decoding (`FILES`), and without that of one file (``files:PATH``); `restart_ms` is what ending and
+    starting workers takes in later epochs.
     """
 
     number: int = 0
@@ -146,6 +147,7 @@ def _facts(
         storage_bytes=_storage_bytes(report, steps),
         batches=len(source.deliveries),
         batches_per_step=len(waits) / steps,
+        item=item_of(about, analysis.session.paths) or "",
     )
 
 
@@ -158,31 +160,20 @@ def _gains(
         return {}
     measured = {each.number for step in analysis.kept for each in step.awaited if each.loader == run.number}
     whole_ms = sum(step.duration_ns for step in analysis.kept) / len(analysis.kept) / 1e6
-    costly = [cause for cause in CAUSES if 100 * causes_ms[cause] >= MODERATELY_PERCENT * whole_ms]
+    gone = [cause for cause in CAUSES if 100 * causes_ms[cause] >= MODERATELY_PERCENT * whole_ms]
+    if "read" in gone or "decode" in gone:
+        most = {max(files, key=cost).path for cost in (_read_ms, _decode_ms) if files}
+        gone += [FILES, *(f"{FILES}:{path}" for path in sorted(most))]
     explained, steps = analysis.explained(run), len(analysis.kept)
-    found = {cause: gain_ms(explained, measured, steps, cause) for cause in costly}
-    for cause in {"read", "decode"}.intersection(costly):
-        most = max(files, key=lambda file: getattr(file, f"{cause}_ms"), default=None)
-        if most is not None:
-            found[f"{cause}:{most.path}"] = gain_ms(explained, measured, steps, cause, most.path)
-    return found
+    return {each: gain_ms(explained, measured, steps, each) for each in gone}
 
 
-def gain_ms(
-    explained: list[Explained], measured: set[int], steps: int, cause: str, path: str | None = None
-) -> float:
-    """Bound what a measured step loses without a cause (of one file): ms, by a replay of all batches."""
-    less = [0.0] * len(explained)
-    if cause in PARTS:
-        made = [item.made or ([0.0] * len(PARTS), {}) for item in explained]
-        if path is None:
-            less = [parts[PARTS.index(cause)] for parts, _ in made]
-        else:
-            part = FILE_PARTS.index(cause)
-            less = [by_file[path][part] if path in by_file else 0.0 for _, by_file in made]
-    deliveries = [item.delivery for item in explained]
-    saved = saved_ns(deliveries, less, transport=cause == "transport", sent_at_once=cause == "queued")
-    return sum(saved[number] for number in measured) / steps / 1e6
+def _read_ms(file: FileFacts) -> float:
+    return file.read_ms
+
+
+def _decode_ms(file: FileFacts) -> float:
+    return file.decode_ms
 
 
 def _restart_ns(run: LoaderRun, kept: list[Step]) -> int:

@@ -89,6 +89,7 @@ class _Iterator:
             "pin_memory": bool(iterator._pin_memory),
             "in_order": getattr(loader, "in_order", None),  # since torch 2.6
             "site": _site_of(loader),
+            **fetch.item_source(loader.dataset, iterator._dataset_kind == 1),
         }
         self.record_epoch()
 

@@ -16,6 +16,7 @@ from iotrace.agent.recording.spans import timed
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM
 
 _PARTS = "_iotrace_parts"
+_MOST_WRAPPERS = 4
 
 
 class Fetches(_local):
@@ -113,6 +114,29 @@ def dataset_name(dataset: Any) -> str:
     if kind.__module__ == "fastai.data.load":
         kind = type(getattr(getattr(dataset, "d", dataset), "dataset", dataset))
     return kind.__name__
+
+
+def item_source(dataset: Any, iterable: bool) -> dict[str, str]:
+    """Return the function that makes a dataset's items, and its ``file:line``; as far as they are known.
+
+    Where torch's own class holds another dataset (``Subset``), the function is that one's.
+    """
+    try:
+        for _ in range(_MOST_WRAPPERS):
+            inner = getattr(dataset, "__dict__", {}).get("dataset")
+            if inner is None or not type(dataset).__module__.startswith("torch."):
+                break
+            dataset = inner
+        kind = type(dataset)
+        many = hasattr(kind, "__getitems__")
+        name = "__iter__" if iterable else "__getitems__" if many else "__getitem__"
+        found = {"item": f"{kind.__name__}.{name}"}
+        code = getattr(getattr(kind, name), "__code__", None)
+        if code is not None and "/site-packages/" not in code.co_filename:
+            found["item_site"] = f"{code.co_filename}:{code.co_firstlineno}"
+        return found
+    except Exception:  # a class of the program may do anything
+        return {}
 
 
 class _TimedDataset(StandIn):

@@ -6,9 +6,11 @@ import numpy as np
 
 from iotrace.analysis.loop.deliveries import Delivery, LoaderRun
 from iotrace.analysis.results import LoaderResult
+from iotrace.sources.paths import Paths
+from iotrace.sources.records import IteratorStart
 
 
-def loader_result(loader: LoaderRun, primary: bool, source: LoaderRun) -> LoaderResult:
+def loader_result(loader: LoaderRun, primary: bool, source: LoaderRun, paths: Paths) -> LoaderResult:
     """Compute all figures of `loader`, means per batch; `source` makes its batches, mostly it itself."""
     deliveries = loader.deliveries
     # The first batch of the run waits for the workers' start: a figure of its own, in no mean.
@@ -22,6 +24,7 @@ def loader_result(loader: LoaderRun, primary: bool, source: LoaderRun) -> Loader
         kind=loader.kind,
         primary=primary,
         dataset=loader.description.dataset,
+        item=item_of(source.description, paths),
         wrapped=loader.description.wrapped,
         library=loader.description.library or None,
         workers=about.workers,
@@ -41,6 +44,14 @@ def loader_result(loader: LoaderRun, primary: bool, source: LoaderRun) -> Loader
         first_batch_ms=deliveries[0].wait_ns / 1e6 if deliveries else None,
         failures=loader.failures,
     )
+
+
+def item_of(about: IteratorStart, paths: Paths) -> str | None:
+    """Name what makes an item of a loader's dataset, with its line where that is the program's."""
+    if about.item is None or about.item_site is None:
+        return about.item
+    file, _, line = about.item_site.rpartition(":")
+    return f"{about.item} ({paths.shown(file)}:{line})"
 
 
 def queue_depth(deliveries: list[Delivery]) -> float | None:

@@ -108,6 +108,7 @@ class LoaderResult(ReportPart, frozen=True, kw_only=True):
     kind: str
     primary: bool
     dataset: str
+    item: str | None
     wrapped: bool
     library: str | None
     workers: int

@@ -93,7 +93,7 @@ class RankReport(ReportPart, frozen=True, kw_only=True):
 class Recommendation(ReportPart, frozen=True, kw_only=True):
     """Advice: `text` is the whole sentence, `remedy` the change in it, `fix` names it in the verdict.
 
-    `gain_ms_per_step` bounds what it saves: the wait that it is about, gone.
+    `gain_ms_per_step` is an upper bound of what it saves.
     """
 
     id: str

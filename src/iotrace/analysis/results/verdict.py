@@ -8,7 +8,7 @@ from iotrace.analysis.results.base import ReportPart
 
 
 class Fix(ReportPart, frozen=True, kw_only=True):
-    """A change to make; its gain is a bound: that wait gone. Gains of several do not add up."""
+    """A change to make; its gain is an upper bound. Gains of several do not add up."""
 
     id: str
     text: str

@@ -26,7 +26,8 @@ def fixes_of(
 def _fix(item: Recommendation, rank: RankReport | None) -> Fix:
     step_ms = rank.steps.mean_ms if rank is not None else None
     gain_ms = item.gain_ms_per_step
-    if gain_ms is not None and rank is not None and rank.data_wait.exposed_ms is not None:
+    waits = item.id != "startup-bound"  # ending and starting workers takes time outside the wait, too
+    if gain_ms is not None and waits and rank is not None and rank.data_wait.exposed_ms is not None:
         # The device works through the rest of the wait: only its idle time can be won.
         gain_ms = min(gain_ms, rank.data_wait.exposed_ms)
     speedup = None if gain_ms is None or not step_ms or gain_ms >= step_ms else step_ms / (step_ms - gain_ms)

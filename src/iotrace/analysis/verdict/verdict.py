@@ -241,7 +241,11 @@ def _reason(rank: RankReport) -> dict[str, str | None]:
         return {"why": None}
     share = percent(causes[cause] / raw_ms)
     if cause == "unknown":
-        return {"why": f"unknown: {share} of the wait is not explained by what was seen", "cause": cause}
+        why = f"unknown: {share} of the wait is not explained by what was seen"
+        primary = next((loader for loader in rank.loaders if loader.primary), None)
+        if primary is not None and primary.wrapped:
+            why = f"unknown what the source did in {share} of the wait; iotrace.region in it tells"
+        return {"why": why, "cause": cause}
     file = _costliest(wait.files, cause)
     if cause in _SLOW and file is not None and _cost(file, cause) >= _MOSTLY * causes[cause]:
         share = percent(_cost(file, cause) / raw_ms)
@@ -259,7 +263,10 @@ def _reason(rank: RankReport) -> dict[str, str | None]:
             "file": group.path,
             "cause": cause,
         }
-    return {"why": f"{_CAUSES[cause]} takes {share} of the wait", "cause": cause}
+    items = [
+        loader.item for loader in rank.loaders if loader.primary and loader.item and cause == "transform"
+    ]
+    return {"why": f"{items[0] if items else _CAUSES[cause]} takes {share} of the wait", "cause": cause}
 
 
 def _cost(file: FileCost | FileGroup, cause: str) -> float:

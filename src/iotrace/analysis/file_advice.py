@@ -1,0 +1,153 @@
+"""What to do about files that are slow to read or to decode: by their format and by what was read of them."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+import msgspec
+
+from iotrace.analysis.loader_facts import FileFacts, LoaderFacts
+from iotrace.analysis.results import FileGroup
+from iotrace.analysis.wait.replay import FILES
+from iotrace.units import size
+
+_MOST_OF_COST = 0.5  # of a cause: what one file or group has to cost to be named
+_SMALL_READ = 64 << 10
+_FROM_STORAGE = 0.5  # of the bytes read
+_INFLATED, _READ_IN_VAIN = 1.2, 1.5  # delivered / read, and the other way round
+_LONGEST_NAME = 24
+_CHUNKED = frozenset({".h5", ".hdf5", ".he5", ".nc", ".nc4", ".cdf", ".zarr"})
+_IMAGES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
+# The program chooses how much of these it reads in a call; of a zarr store the chunks do.
+_ANY_PIECE = frozenset({"", ".npy", ".bin", ".dat", ".raw", ".idx", ".txt", ".jsonl", ".csv", ".tsv"})
+
+
+class Remedy(msgspec.Struct, frozen=True):
+    """A change: in short, and as a sentence with its evidence.
+
+    `gone` is what it spares at most, as `LoaderFacts.gains_ms` names it; empty: its cause.
+    """
+
+    short: str
+    text: str
+    gone: str = ""
+
+
+class _Target(msgspec.Struct, frozen=True):
+    """The file or group that costs most of a cause; `gone`: what it costs, of a group what all files cost."""
+
+    name: str
+    gone: str
+    reads: int
+    read_bytes: int | None
+
+
+def cost_ms(file: FileFacts | FileGroup, cause: str) -> float:
+    """What a file adds to a cause."""
+    return {"read": file.read_ms, "decode": file.decode_ms}.get(cause) or 0.0
+
+
+def _costly(facts: LoaderFacts, cause: str) -> FileFacts | None:
+    """The file that costs most of a cause; None where no file costs any."""
+    most = max(facts.files, key=lambda file: cost_ms(file, cause), default=None)
+    return most if most is not None and cost_ms(most, cause) > 0 else None
+
+
+def costliest(facts: LoaderFacts, cause: str) -> FileFacts | FileGroup | None:
+    """The file that costs most of a cause, or the group where that is most of it and the file is not."""
+    file, whole_ms = _costly(facts, cause), facts.causes_ms[cause]
+    if file is None or cost_ms(file, cause) >= _MOST_OF_COST * whole_ms:
+        return file
+    group = max(facts.groups, key=lambda each: cost_ms(each, cause), default=None)
+    return file if group is None or cost_ms(group, cause) < _MOST_OF_COST * whole_ms else group
+
+
+def _target(facts: LoaderFacts, cause: str) -> _Target | None:
+    most = costliest(facts, cause)
+    if most is None or cost_ms(most, cause) < _MOST_OF_COST * facts.causes_ms[cause]:
+        return None
+    gone = f"{FILES}:{most.path}" if isinstance(most, FileFacts) else FILES
+    return _Target(_name(most.path), gone, most.reads or 0, most.read_bytes)
+
+
+def _name(path: str) -> str:
+    """A short name: of what lies in a store with the store's."""
+    parts = PurePath(path).parts
+    store = next((place for place, part in enumerate(parts) if part.endswith(".zarr")), len(parts) - 1)
+    name = "/".join(parts[store:]) + ("/" if path.endswith("/") else "")
+    return name if len(name) <= _LONGEST_NAME else f"…{name[1 - _LONGEST_NAME :]}"
+
+
+def _suffix(path: str) -> str:
+    """What names a file's format; of a part of a store that of the store."""
+    if any(part.endswith(".zarr") for part in PurePath(path).parts):
+        return ".zarr"
+    return PurePath(path).suffix.lower()
+
+
+def _formats(facts: LoaderFacts, cause: str) -> set[str]:
+    """The formats that the cause is spent on, but for a small rest."""
+    whole_ms = sum(cost_ms(file, cause) for file in facts.files)
+    costs: dict[str, float] = {}
+    for file in facts.files:
+        suffix = _suffix(file.path)
+        costs[suffix] = costs.get(suffix, 0.0) + cost_ms(file, cause)
+    return {suffix for suffix, cost in costs.items() if cost >= 0.1 * whole_ms > 0}
+
+
+def read(facts: LoaderFacts) -> Remedy | None:
+    """Small pieces are made larger where the format allows; storage is to blame where bytes came from it."""
+    target, formats, found = _target(facts, "read"), _formats(facts, "read"), []
+    if target is not None and target.reads and target.read_bytes:
+        piece = target.read_bytes / target.reads
+        if piece < _SMALL_READ and formats == {".zarr"}:
+            text = f"store it in larger chunks ({size(piece)} a read now)"
+            found.append(Remedy(f"store {target.name} in larger chunks", text, target.gone))
+        elif piece < _SMALL_READ and formats and formats <= _ANY_PIECE:
+            text = f"read it in larger pieces ({size(piece)} each now)"
+            found.append(Remedy(f"read {target.name} in larger pieces", text, target.gone))
+    read_bytes = sum(each.read_bytes or 0 for each in facts.files)
+    per_step = read_bytes / facts.batches * facts.batches_per_step if facts.batches else 0.0
+    if facts.storage_bytes and per_step and facts.storage_bytes >= _FROM_STORAGE * per_step:
+        text = f"keep the data on faster or local storage ({size(facts.storage_bytes)} a step come from it)"
+        what = target.name if target is not None else "the data"
+        found.append(Remedy(f"stage {what} on faster storage", text))
+    if len(found) < 2:
+        return found[0] if found else None
+    return Remedy(found[0].short, f"{found[0].text}, or {found[1].text}")
+
+
+def decode(facts: LoaderFacts) -> Remedy | None:
+    """By format: chunks and compression where there are any, else decoding once."""
+    formats, target, file = _formats(facts, "decode"), _target(facts, "decode"), _costly(facts, "decode")
+    gone = target.gone if target is not None else FILES
+    if formats and formats <= _CHUNKED and file is not None:
+        return _chunked(file, target.name if target is not None else "the files", gone)
+    if formats == {".npy"}:
+        return None  # nothing to decode: what this time is, is not known
+    if formats and formats <= _IMAGES:
+        text = "store the images at the size that training takes, or decode them once and keep the arrays"
+        return Remedy("decode the images once, keep the arrays", text, FILES)
+    if formats == {".npz"}:
+        what = target.name if target is not None else "the arrays"
+        text = "store the arrays uncompressed, as by numpy.save"
+        return Remedy(f"store {what} uncompressed: numpy.save", text, gone)
+    if formats in ({".csv"}, {".tsv"}):
+        what = target.name if target is not None else "the tables"
+        return Remedy(f"store {what} as Parquet", "store the table in a binary format, such as Parquet", gone)
+    text = "decode it once, ahead of training, and keep the result where there is room"
+    return Remedy("decode once, ahead of training; keep the result", text, FILES)
+
+
+def _chunked(file: FileFacts, name: str, gone: str) -> Remedy:
+    taken, made = file.read_bytes, file.delivered_bytes
+    if taken and made and made > _INFLATED * taken:
+        text = f"store it with lighter compression, or none ({size(taken)} read give {size(made)})"
+        return Remedy(f"store {name} with lighter compression", text, gone)
+    if taken and made and taken > _READ_IN_VAIN * made:
+        text = (
+            f"store it in chunks that match what one sample reads ({size(taken)} are read for {size(made)})"
+        )
+        return Remedy(f"re-chunk {name} to what a sample reads", text, gone)
+    text = "if it is compressed, store it with lighter compression; if it is chunked, let a sample be a chunk"
+    return Remedy(f"re-chunk or recompress {name}", text, gone)
