@@ -138,8 +138,8 @@ def test_the_verdict_stands_first_and_what_to_type_last() -> None:
         "Files  data/case_02.h5 55.8 ms a step (decode 54.4, read 1.4)   3 others 8.0 MiB",
         "Ran    start-up 4.2 s · training 12 min · 1 worker · peak 3.0 MiB",
         "",
-        "Next   iotrace report /data/session -v",
-        "                                      loader, system, I/O, what was not captured",
+        "Next   iotrace report /data/session -v                       loader, system, I/O",
+        "       iotrace compare /data/session AFTER                      when it is fixed",
     ]
 
 

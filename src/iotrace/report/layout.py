@@ -60,12 +60,17 @@ def facts(console: Console, label: str, parts: Sequence[str | Text], width: int 
         line(console, label if number == 0 else "", row, width)
 
 
-def two_columns(console: Console, label: str, left: str | Text, right: str | Text, width: int) -> None:
-    """Print `left` beside a label, and `right` at the edge of the screen; below it where both do not fit."""
+def two_columns(
+    console: Console, label: str, left: str | Text, right: str | Text, width: int, whole: bool = False
+) -> None:
+    """Print `left` beside a label, and `right` at the edge of the screen; below it where both do not fit.
+
+    `whole`: `left` is something to copy, and is never wrapped.
+    """
     body = left if isinstance(left, Text) else Text(left)
     side = right if isinstance(right, Text) else Text(right)
     room = min(_room(console, width), _WIDEST)
-    rows = list(body.wrap(console, room))
+    rows = [body] if whole else list(body.wrap(console, room))
     rows[-1].rstrip()
     if side:
         if cell_len(rows[-1].plain) + len(_GAP) + cell_len(side.plain) > room:

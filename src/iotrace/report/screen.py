@@ -84,20 +84,34 @@ def _silenced(report: Report) -> bool:
 def print_next(report: Report, timelines: Sequence[Path], console: Console) -> None:
     """Print what to type and open next."""
     console.print()
-    path = shown_path(report.session.path)
-    following = [(f"iotrace report {path} -v", "loader, system, I/O, what was not captured")]
+    for number, (command, what) in enumerate([*_opened(timelines), *_following(report)]):
+        label = "" if number else "Next"
+        two_columns(console, label, command, Text(what, style="dim"), WIDTH, whole=True)
+
+
+def _opened(timelines: Sequence[Path]) -> list[tuple[str, str]]:
+    if not timelines:
+        return []
+    if len(timelines) == 1:
+        return [(shown_path(str(timelines[0])), "open it in https://ui.perfetto.dev")]
+    return [(f"{shown_path(str(timelines[0].parent))}/rank*.json.gz", "open them in https://ui.perfetto.dev")]
+
+
+def _following(report: Report) -> list[tuple[str, str]]:
+    """The commands that a reader of this verdict needs next, and what each shows."""
     if not report.session.argv:
-        following = [
+        return [
             ("iotrace report -v TRACE...", "breakdown, idle time, ranks compared"),
             ("iotrace run -- CMD", "adds workers, files and causes"),
         ]
-    if len(timelines) == 1:
-        following.insert(0, (shown_path(str(timelines[0])), "open it in https://ui.perfetto.dev"))
-    elif timelines:
-        name = f"{shown_path(str(timelines[0].parent))}/rank*.json.gz"
-        following.insert(0, (name, "open them in https://ui.perfetto.dev"))
-    for number, (command, what) in enumerate(following):
-        two_columns(console, "" if number else "Next", command, Text(what, style="dim"), WIDTH)
+    path, found = shown_path(report.session.path), report.verdict
+    shows = "message and stack" if found.kind == "failed" else "loader, system, I/O"
+    following = [(f"iotrace report {path} -v", shows)]
+    if found.kind == "running":
+        following.insert(0, (f"iotrace top {path}", "what it waits for now"))
+    elif found.kind != "failed" and found.fixes:
+        following.append((f"iotrace compare {path} AFTER", "when it is fixed"))
+    return following
 
 
 def shown_path(path: str) -> str:
