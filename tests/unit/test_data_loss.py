@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from iotrace.analysis.completeness.data_loss import data_loss
+from iotrace.analysis.completeness.not_captured import _workers_left
 from iotrace.sources.clocks.session_clock import Clock
 from iotrace.sources.processes import SPAN_DTYPE, Process
-from iotrace.sources.records import End, Identity, Idle, Record, Tick, Worker
+from iotrace.sources.records import BatchRecord, End, Identity, Idle, Produced, Record, Tick, Worker
 from iotrace.sources.session import Rank
 
 
@@ -21,8 +22,10 @@ def process(pid: int, *records: Record) -> Process:
     return Process(identity, Clock([[0, 0, 1]]), [tick, *records], np.zeros(1, dtype=SPAN_DTYPE), {})
 
 
-def told(exit_code: int | None, *workers: Process) -> list[str]:
-    main = process(1, End())
+def told(exit_code: int | None, *workers: Process, taken: int = 2) -> tuple[list[str], list[str]]:
+    """What is said of the workers that the program left, and of what was lost; it took batches of pid 2."""
+    batches = [BatchRecord(0, 0, 0, index, 1, 0, 1, True, 0, worker=0, pid=2) for index in range(taken)]
+    main = process(1, *batches, End())
     session: Any = SimpleNamespace(
         exit_code=exit_code,
         ranks=[Rank(0, None, 0, main, list(workers))],
@@ -31,19 +34,35 @@ def told(exit_code: int | None, *workers: Process) -> list[str]:
         calls=SimpleNamespace(problems=[]),
         telemetry=[],
     )
-    return [f"{item.what}: {item.why}" for item in data_loss(session)]
+    return tuple([f"{each.what}: {each.why}" for each in of(session)] for of in (_workers_left, data_loss))  # type: ignore[return-value]
 
 
 def worker(pid: int, *records: Record) -> Process:
-    return process(pid, Worker(0), *records)
+    return process(pid, Worker(0), *(produced(index) for index in range(2)), *records)
+
+
+def produced(index: int) -> Produced:
+    return Produced(generation=0, index=index, outcome="batch", taken_ns=0, prepared_ns=1)
 
 
 @pytest.mark.parametrize("exit_code", [0, None])
-def test_workers_that_waited_for_work_as_the_program_ended_were_not_killed(exit_code: int | None) -> None:
-    (line,) = told(exit_code, worker(2, Idle()), worker(3, Idle()))
-    assert line.startswith("the last POSIX calls of 2 workers (pid 2, 3): the program ended")
+def test_workers_that_ended_with_their_program_were_not_killed(exit_code: int | None) -> None:
+    (left,), lost = told(exit_code, worker(2, Idle()), worker(3, Idle()))
+    assert left.startswith("the last work of 2 workers: the program ended before they did (pid 2, 3)")
+    assert "for batches that nobody took" not in left
+    assert lost == []
 
 
-def test_a_worker_that_worked_or_whose_program_failed_was_killed() -> None:
-    assert ["killed" in line for line in told(0, worker(2))] == [True]
-    assert ["killed" in line for line in told(1, worker(2, Idle()))] == [True]
+def test_what_a_worker_did_for_nobody_is_told() -> None:
+    (left,), lost = told(0, worker(2))
+    assert "for batches that nobody took, and some 19 POSIX calls" in left
+    assert lost == []
+
+
+@pytest.mark.parametrize(("exit_code", "taken"), [(1, 2), (0, 3)])
+def test_a_worker_whose_program_failed_or_whose_batch_is_missing_was_killed(
+    exit_code: int, taken: int
+) -> None:
+    left, lost = told(exit_code, worker(2), taken=taken)
+    assert left == []
+    assert ["killed" in line for line in lost] == [True]

@@ -23,7 +23,7 @@ from iotrace.report.screen import print_next, print_screen
 from iotrace.report.terminal_compute import print_compute, print_imbalance
 from iotrace.report.terminal_system import print_io, print_system
 from iotrace.sources.clocks.session_clock import step_text
-from iotrace.units import milliseconds, percent
+from iotrace.units import counted, milliseconds, percent
 
 _MOST_CAUSES = 5
 _MOST_REGIONS = 6
@@ -248,7 +248,7 @@ def _print_overhead(overhead: Overhead, console: Console) -> None:
 def _loader_text(loader: LoaderResult) -> str:
     parts = [f"{loader.dataset}, {loader.kind}{' (primary)' if loader.primary else ''}"]
     how = f" by {loader.start_method}" if loader.start_method else ""
-    workers = f"{loader.workers} worker{'s' if loader.workers != 1 else ''}{how}"
+    workers = f"{counted(loader.workers, 'worker')}{how}"
     if loader.library:
         made = f"{loader.library}'s loader{f', {workers}' if loader.workers else ''}"
     else:

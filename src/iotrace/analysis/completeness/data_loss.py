@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 
 from iotrace.session.liveness import RUNNING
 from iotrace.session.manifest import NotCaptured
 from iotrace.sources.clocks.session_clock import Clock
 from iotrace.sources.processes import Process
-from iotrace.sources.records import PosixEnded, Produced, Tick
+from iotrace.sources.records import BatchRecord, PosixEnded, Produced, Tick
 from iotrace.sources.session import Session
 from iotrace.sources.telemetry import Telemetry
 
 # A sampler writes once a second; a busy host may make it late. Where its launcher saw it killed, that counts.
 _SAMPLER_LATE_NS = 3_000_000_000
-_BUFFERED_CALLS = 19  # dftracer holds calls back in a buffer of 4 KiB
+BUFFERED_CALLS = 19  # dftracer holds calls back in a buffer of 4 KiB
 
 
 def data_loss(session: Session) -> Iterator[NotCaptured]:
     """Find what was captured in part only, by process."""
     running = session.state == RUNNING
-    left = _left_idle(session)
-    usual = {id(process) for process in left}
-    if left and session.posix_on:
-        workers = f"{len(left)} worker{'s'[: len(left) - 1]}"
-        pids = ", ".join(str(process.pid) for process in left)
-        why = f"the program ended while they waited for work; at most some {_BUFFERED_CALLS} calls of each"
-        yield NotCaptured(f"the last POSIX calls of {workers} (pid {pids})", why)
+    usual = {id(process) for process in workers_left(session)}
     for process in session.processes:
         name = named(process)
         if (
@@ -37,7 +32,7 @@ def data_loss(session: Session) -> Iterator[NotCaptured]:
         ):
             lost = "up to 1 s of its records is lost"
             if process.idle:
-                lost = f"it had nothing to do, so only some {_BUFFERED_CALLS} of its POSIX calls may be lost"
+                lost = f"it had nothing to do, so only some {BUFFERED_CALLS} of its POSIX calls may be lost"
             if not process.idle or session.posix_on:
                 why = f"it was killed, or left without its exit handlers: {lost}"
                 yield NotCaptured(f"the end of {name}", why)
@@ -59,19 +54,24 @@ def data_loss(session: Session) -> Iterator[NotCaptured]:
             yield NotCaptured(f"the end of the telemetry of {node}", f"its sampler was killed{by}{lost}")
 
 
-def _left_idle(session: Session) -> list[Process]:
-    """Find workers that waited for work when their program ended in good order, and were ended with it.
+def workers_left(session: Session) -> list[Process]:
+    """Find workers that ended with their program, which ended in good order: all that it took is recorded.
 
-    That is the usual end of persistent workers, and of those whose loader the program left.
+    That is the usual end of persistent workers, and of those of a loader that the program left. Multiprocessing
+    ends them by a signal, while they wait for work or make a batch that nobody takes.
     """
     if session.exit_code:
         return []
-    return [
-        process
-        for rank in session.ranks
-        for process in rank.workers
-        if rank.main.ended and process.worker is not None and process.idle and not process.ended
-    ]
+    found = []
+    for rank in session.ranks:
+        taken: dict[int | None, set[tuple[int, int]]] = defaultdict(set)
+        for batch in rank.main.of_type(BatchRecord):
+            taken[batch.pid].add((batch.generation, batch.index))
+        for process in rank.workers:
+            made = {(batch.generation, batch.index) for batch in process.of_type(Produced)}
+            if rank.main.ended and process.worker is not None and not process.ended:
+                found += [process] if taken[process.pid] <= made else []
+    return found
 
 
 def _parts(of: str, problems: list[str]) -> list[NotCaptured]:

@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 import numpy as np
 
-from iotrace.analysis.completeness.data_loss import named
+from iotrace.analysis.completeness.data_loss import BUFFERED_CALLS, named, workers_left
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
 from iotrace.session import names
 from iotrace.session.liveness import KILLED, RUNNING, UNKNOWN
@@ -23,7 +23,7 @@ from iotrace.sources.records import (
 )
 from iotrace.sources.session import Session
 from iotrace.sources.telemetry import Telemetry
-from iotrace.units import time_span
+from iotrace.units import counted, time_span
 
 # A host's figures are sampled once a second.
 _GAP_NS = 2_000_000_000
@@ -45,7 +45,7 @@ def not_captured(analysis: SessionAnalysis) -> list[NotCaptured]:
     found += _unseen_workers(analysis)
     found += _untraced_compute(analysis)
     found += dict.fromkeys(_telemetry(session))
-    return [*found, *_open_ends(session), *analysis.data_loss]
+    return [*found, *_open_ends(session), *_workers_left(session), *analysis.data_loss]
 
 
 def _until_now(analysis: SessionAnalysis) -> Iterator[NotCaptured]:
@@ -84,6 +84,18 @@ def _no_process(argv: list[str], exit_code: int | None) -> NotCaptured:
     if exit_code:
         return NotCaptured(what, f"{none}, before the command failed (exit code {exit_code})")
     return NotCaptured(what, none, f"else {remedy}")
+
+
+def _workers_left(session: Session) -> Iterator[NotCaptured]:
+    """Name the workers that ended with their program, and what they did for nobody."""
+    left = workers_left(session)
+    lost = [] if all(process.idle for process in left) else ["what they did for batches that nobody took"]
+    lost += [f"some {BUFFERED_CALLS} POSIX calls of each at most"] if left and session.posix_on else []
+    if lost:
+        what = f"the last work of {counted(len(left), 'worker')}"
+        pids = ", ".join(str(process.pid) for process in left)
+        why = f"the program ended before they did (pid {pids}), as with persistent workers: {', and '.join(lost)}"
+        yield NotCaptured(what, why)
 
 
 def _after_own_logs(session: Session) -> list[NotCaptured]:
