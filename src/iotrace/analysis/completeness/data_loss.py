@@ -57,8 +57,8 @@ def data_loss(session: Session) -> Iterator[NotCaptured]:
 def workers_left(session: Session) -> list[Process]:
     """Find workers that ended with their program, which ended in good order: all that it took is recorded.
 
-    That is the usual end of persistent workers, and of those of a loader that the program left. Multiprocessing
-    ends them by a signal, while they wait for work or make a batch that nobody takes.
+    That is the usual end of persistent workers, and of those of a loader that the program left: a signal
+    ends them while they wait for work or make a batch that nobody takes.
     """
     if session.exit_code:
         return []

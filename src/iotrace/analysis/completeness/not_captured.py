@@ -94,8 +94,8 @@ def _workers_left(session: Session) -> Iterator[NotCaptured]:
     if lost:
         what = f"the last work of {counted(len(left), 'worker')}"
         pids = ", ".join(str(process.pid) for process in left)
-        why = f"the program ended before they did (pid {pids}), as with persistent workers: {', and '.join(lost)}"
-        yield NotCaptured(what, why)
+        early = f"the program ended before they did (pid {pids}), as with persistent workers"
+        yield NotCaptured(what, f"{early}: {', and '.join(lost)}")
 
 
 def _after_own_logs(session: Session) -> list[NotCaptured]:
