@@ -28,6 +28,7 @@ def told(exit_code: int | None, *workers: Process, taken: int = 2) -> tuple[list
     main = process(1, *batches, End())
     session: Any = SimpleNamespace(
         exit_code=exit_code,
+        state="ended",
         ranks=[Rank(0, None, 0, main, list(workers))],
         processes=[main, *workers],
         posix_on=True,
