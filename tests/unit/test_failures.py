@@ -229,9 +229,10 @@ def test_the_file_is_named_where_the_exception_came_out_of_what_read_it(
 
 
 def test_a_worker_that_died_is_named_and_the_last_of_several_errors_counts(tmp_path: Path) -> None:
-    main = [*loop(18), raised(SYNTAX, 20), raised(DEAD_WORKER, 300)]
+    main = [*loop(18), raised(SYNTAX, 20), raised(f"\x1b[31m{DEAD_WORKER}\x1b[0m", 300)]
     (failure,) = found(tmp_path, BROKEN, {7: main, 11: [Worker(1)]})
     assert told([failure]) == [(11, "RuntimeError", 0, 1)]
+    assert "\x1b" not in failure.stack
     assert failure.message == "DataLoader worker (pid 11) is killed by signal: Killed."
 
 

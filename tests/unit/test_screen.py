@@ -14,6 +14,7 @@ from iotrace.analysis.results import (
     Collectives,
     DataWait,
     Excluded,
+    Failure,
     FileGroup,
     Fix,
     Imbalance,
@@ -213,3 +214,38 @@ def test_what_is_unknown_is_not_shown_as_a_figure() -> None:
     shown = screen(report(bare, verdict=verdict))
     assert shown[:2] == ["WAIT UNKNOWN   no step was measured", "Trust  ok: 32 steps, tracing <= 0.5 %"]
     assert not any(character.isdigit() for row in shown[2:] for character in row)
+
+
+def test_a_run_that_failed_says_until_when_and_its_stack_once() -> None:
+    first = unknown(
+        Failure,
+        process=7,
+        worker=1,
+        role="loader worker",
+        type="OSError",
+        message="no",
+        stack="Traceback:\nOSError: no",
+    )
+    again = replace(first, process=5, worker=None, role="rank", stack=f"In the loop:\n{first.stack}")
+    verdict = replace(
+        VERDICT,
+        kind="failed",
+        banner="FAILED",
+        text="FAILED exit code 1 after 9 steps: OSError in worker 1 (pid 7)",
+        why='x.h5: "no", batch 9',
+        until="INPUT-BOUND, 44 % waited for data (decode, data/case_02.h5)",
+        fixes=[],
+    )
+    found = report(rank(), verdict=verdict)
+    found = replace(found, session=replace(found.session, exit_code=1, failures=[first, again]))
+    shown = screen(found)
+    assert shown[:3] == [
+        "FAILED   exit code 1 after 9 steps: OSError in worker 1 (pid 7)",
+        'Why    x.h5: "no", batch 9',
+        "Until  then: INPUT-BOUND, 44 % waited for data (decode, data/case_02.h5)",
+    ]
+    assert "message and stack" in shown[-1]
+    whole = screen(found, verbose=True)
+    assert "failure      worker 1 (pid 7): OSError: no" in whole
+    assert "failure      rank (pid 5): OSError: no" in whole
+    assert whole.count("  OSError: no") == 1

@@ -268,6 +268,13 @@ def test_a_fix_saves_at_most_its_wait_and_what_the_device_idles() -> None:
     assert fixes(hidden, advice(50.0)) == [(20.0, 1.25)]
 
 
+def test_a_run_that_failed_has_no_fix_of_its_wait_unless_it_was_interrupted() -> None:
+    def fixes(exit_code: int) -> int:
+        return len(verdict_of(session(exit_code=exit_code), [rank()], None, [advice(50.0)], OK).fixes)
+
+    assert (fixes(0), fixes(1), fixes(137), fixes(130)) == (1, 0, 0, 1)
+
+
 def test_without_a_loader_the_reads_of_the_loop_itself_are_told() -> None:
     files = [FileCost(path="train.npy", ms=30.0, read_ms=30.0, decode_ms=0.0, transform_ms=0.0)]
     alone = replace(rank(0, None), loop_reads=LoopReads(read_ms=35.0, decode_ms=5.0, files=files))

@@ -23,6 +23,7 @@ _ERROR = re.compile(r"^([\s|]*)([A-Za-z_][\w.]*)(?:: ?(.*))?$")
 _WORDS = re.compile(r"\w")
 # What torchrun says of a rank that a signal ended.
 _SIGNALLED = re.compile(r"rank +: (\d+) .*\n +exitcode +: -(\d+) \(pid: (\d+)\)")
+_CONTROLS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[^\n\t -~\u00a0-\U0010ffff]")
 # What torch says of a worker that a signal or its own code ended.
 _DEAD_WORKER = re.compile(r"DataLoader worker \(pid(?:\(s\))? (\d+).*")
 # These come from outside or from a defect; torchrun ends the other ranks by SIGTERM, and SIGABRT may follow.
@@ -66,7 +67,7 @@ def parse(text: str, error: str) -> Traceback:
         if said is not None and len(said[1]) < max(depth, 1):
             message = said[3] or next(filter(_WORDS.search, lines[number + 1 :]), "").strip()
             dead_worker = _DEAD_WORKER.search(text)  # the first time it is named the signal is, too
-            return Traceback(said[2], dead_worker[0] if dead_worker else message, frames)
+            return Traceback(said[2], dead_worker[0].strip() if dead_worker else message, frames)
     return Traceback(error, "", frames)
 
 
@@ -146,7 +147,8 @@ def signal_name(signal: int) -> str:
 
 def _of_record(analysis: SessionAnalysis, process: Process, record: Recorded) -> Failure:
     """Say where the exception was raised, in which batch, and of which file it is."""
-    seen = parse(record.text, record.error)
+    text = _CONTROLS.sub("", record.text)
+    seen = parse(text, record.error)
     one = _rank_of(analysis, process)
     epoch, batch = (None, None) if one is None else _batch_of(one, process, record)
     users = [number for number, (file, _, _) in enumerate(seen.frames) if _is_users(file, process)]
@@ -167,7 +169,7 @@ def _of_record(analysis: SessionAnalysis, process: Process, record: Recorded) ->
         batch=batch,
         epoch=epoch,
         after_steps=_after_steps(one),
-        stack=record.text.rstrip(),
+        stack=text.rstrip(),
     )
 
 

@@ -60,8 +60,8 @@ def _print_details(report: Report, console: Console) -> None:
     else:
         traces = "trace" if len(report.ranks) == 1 else f"{len(report.ranks)} traces in"
         line(console, "traces", f"torch.profiler's {traces} {session.path}")
-    for failure in session.failures:
-        _print_failure(failure, console)
+    for number, failure in enumerate(session.failures):
+        _print_failure(failure, console, session.failures[:number])
     line(console, "trust", f"{report.verdict.trust.level}: {'; '.join(report.verdict.trust.reasons)}")
     clocks = {
         (clock.host or "", item.by_ns, item.at_ns): None for clock in report.clocks for item in clock.set
@@ -84,13 +84,16 @@ def _print_details(report: Report, console: Console) -> None:
         line(console, "not captured", f"{missing.what}: {missing.why}{remedy}")
 
 
-def _print_failure(failure: Failure, console: Console) -> None:
+def _print_failure(failure: Failure, console: Console, earlier: Sequence[Failure]) -> None:
+    """Print who failed, how and where; the stack of an exception that is raised again only once."""
     who = failure.role or "process"
     if failure.worker is not None:
         who = f"worker {failure.worker}"
     where = f" at {failure.at}" if failure.at else ""
     pid = f" (pid {failure.process})" if failure.process is not None else ""
     line(console, "failure", f"{who}{pid}: {failure.type}{where}: {failure.message}")
+    if any(each.stack and each.stack in failure.stack for each in earlier):
+        return
     for row in failure.stack.splitlines():
         console.print(Text(f"  {row.rstrip()}", style="dim"), soft_wrap=True)
 

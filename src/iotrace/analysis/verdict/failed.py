@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from iotrace.analysis.results import Failure, RankReport, SessionInfo, Trust
 
 _CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE")
-_INTERRUPTED = 130
+INTERRUPTED = "INTERRUPTED"
+_BY_KEY = 130
 _LONGEST = 120  # of a message; all of it stands in `session.failures`
 _UNCAUGHT = 1  # what Python leaves with when nothing caught an exception
 
@@ -33,10 +34,10 @@ def cause_of(session: SessionInfo) -> Failure | None:
 def banner_of(session: SessionInfo) -> str:
     """Name the kind of failure: a key or SIGINT, another signal, anything else."""
     cause = cause_of(session)
-    if session.signal == "SIGINT" or session.exit_code == _INTERRUPTED:
-        return "INTERRUPTED"
+    if session.signal == "SIGINT" or session.exit_code == _BY_KEY:
+        return INTERRUPTED
     if cause is not None and cause.type == "KeyboardInterrupt":
-        return "INTERRUPTED"
+        return INTERRUPTED
     return "FAILED" if session.signal is None else "KILLED"
 
 

@@ -122,6 +122,8 @@ def _failed(session: SessionInfo, ranks: Sequence[RankReport], until: Verdict, f
         cause=None,
         rank=None if cause is None else cause.rank,
         until=_until(found),
+        # A fix of the wait mends no failure; who interrupts a run may have seen enough of it.
+        fixes=until.fixes if banner == failed.INTERRUPTED else [],
         trust=failed.trust_after(until.trust, ranks),
     )
 
