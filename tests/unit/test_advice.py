@@ -306,7 +306,7 @@ def test_workers_that_would_win_nothing_are_not_advised() -> None:
          "store case_02.h5 with lighter compression"),
         ("decode", {"files": [file("d/f.zarr/height", decode_ms=50.0)]},
          "re-chunk or recompress f.zarr/height"),
-        ("decode", {"files": [file("d/a.jpg", decode_ms=50.0)]}, "decode the images once, keep the arrays"),
+        ("decode", {"files": [file("d/a.jpg", decode_ms=50.0)]}, "decode a.jpg once, keep the arrays"),
         ("decode", {"files": [file("d/a.npz", decode_ms=50.0)]}, "store a.npz uncompressed: numpy.save"),
         ("decode", {"files": [file("d/a.csv", decode_ms=50.0)]}, "store a.csv as Parquet"),
         ("decode", {"files": []}, "decode once, ahead of training; keep the result"),
@@ -348,6 +348,9 @@ def test_many_small_files_are_told_by_their_directory() -> None:
     group = unknown(FileGroup, path="d/harbour/", kind="directory", members=10, decode_ms=50.0, read_ms=0.0)
     (item,) = recommend([facts("decode", unmade_fraction=0.0, files=files, groups=[group])])
     assert "(50.0 ms of it in d/harbour/)" in item.text
+    assert item.remedy == "decode harbour/ once, keep the arrays"
+    (item,) = recommend([facts("decode", unmade_fraction=0.0, files=files)])
+    assert item.remedy == "decode the images once, keep the arrays"
     shards = [file(f"d/s/{number}.bin", read_ms=5.0) for number in range(10)]
     small = unknown(FileGroup, path="d/s/", kind="directory", members=9, read_ms=50.0, reads=9, read_bytes=9)
     found = short(facts("read", unmade_fraction=0.0, files=shards, groups=[small]))
@@ -357,7 +360,7 @@ def test_many_small_files_are_told_by_their_directory() -> None:
 def test_a_gain_is_that_of_the_replay() -> None:
     gains = {"decode": 30.0, "files": 40.0, "files:d/a.h5": 35.0}
     chunked = {"files": [file("d/a.h5", decode_ms=50.0)]}
-    images = {"files": [file("d/a.jpg", decode_ms=50.0)]}
+    images = {"files": [file(f"d/{name}.jpg", decode_ms=10.0) for name in "abcde"]}
     for known, gain_ms in ((chunked, 35.0), (images, 40.0)):
         (item,) = recommend([facts("decode", unmade_fraction=0.0, gains_ms=gains, **known)])
         assert item.gain_ms_per_step == gain_ms

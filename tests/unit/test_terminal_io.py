@@ -12,7 +12,9 @@ from iotrace.analysis.results import FileIo, Io
 from iotrace.report.terminal_system import print_io
 
 
-def shown(coverage: float | None, why: str | None = "code is not traced", **changes: int | None) -> list[str]:
+def shown(
+    coverage: float | None, why: str | None = "code is not traced", **changes: int | str | None
+) -> list[str]:
     names = ("data/" + "long" * 12 + ".npy", "b.npy")
     files = [
         FileIo(
@@ -28,6 +30,7 @@ def shown(coverage: float | None, why: str | None = "code is not traced", **chan
             sequential_fraction=None,
             reread_fraction=None,
             by_worker={},
+            group=name,
         )
         for name in names
     ]
@@ -78,3 +81,9 @@ def test_nothing_is_said_of_unseen_bytes_where_no_data_was_read() -> None:
     assert "not seen" not in text
     assert "coverage" not in text
     assert "≥" not in text
+
+
+def test_temporary_files_are_not_listed() -> None:
+    text = "\n".join(shown(1.0, group=None))
+    assert ".npy" not in text
+    assert "more files" not in text

@@ -127,7 +127,8 @@ def decode(facts: LoaderFacts) -> Remedy | None:
         return None  # nothing to decode: what this time is, is not known
     if formats and formats <= _IMAGES:
         text = "store the images at the size that training takes, or decode them once and keep the arrays"
-        return Remedy("decode the images once, keep the arrays", text, FILES)
+        what = target.name if target is not None else "the images"
+        return Remedy(f"decode {what} once, keep the arrays", text, gone)
     if formats == {".npz"}:
         what = target.name if target is not None else "the arrays"
         text = "store the arrays uncompressed, as by numpy.save"

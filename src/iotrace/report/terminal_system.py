@@ -123,8 +123,8 @@ def print_io(io: Io, console: Console) -> None:
     at_least = _AT_LEAST if partly else ""
     path_width = max(_NARROWEST_PATH, console.width - _FIGURES_WIDTH - len(at_least))
     table = figures_table(["I/O by file"], ["opens", "reads", "read", "read time", "metadata", "written"])
-    moved = [file for file in io.files if file.reads or file.writes or file.read_bytes is None]
-    for file in moved[:_MOST_FILES]:
+    data = [file for file in io.files if file.group is not None]  # without temporary files and libraries'
+    for file in data[:_MOST_FILES]:
         table.add_row(
             _shorten(file.path, path_width),
             str(file.opens),
@@ -134,8 +134,9 @@ def print_io(io: Io, console: Console) -> None:
             milliseconds(file.metadata_ms_total),
             size(file.write_bytes),
         )
-    print_table(console, table)
-    more = len(io.files) - min(len(moved), _MOST_FILES)
+    if data:
+        print_table(console, table)
+    more = len(data) - _MOST_FILES
     rest = f"{more} more files; " if more > 0 else ""
     if partly:
         console.print(Text(f"{rest}{io.calls} calls", style="dim"))
