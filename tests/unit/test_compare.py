@@ -38,9 +38,10 @@ def report(
     decoded = np.sum(list(files.values()), axis=0)
     steps = decoded + random.normal(10, 0.3, STEPS)
     costs = {path: 8 * factor * random.normal(1.0, 0.01) for path, factor in factors.items()}
-    stages = [stage("decode", path, cost * random.normal(1.0, 0.03, 20)) for path, cost in costs.items()] + [
-        stage("transform", None, random.normal(0.5, 0.02, 20))
-    ]
+    still = others < 0.1
+    stages = [
+        stage("decode", path, still, cost * random.normal(1.0, 0.03, 20)) for path, cost in costs.items()
+    ] + [stage("transform", None, still, random.normal(0.5, 0.02, 20))]
     mean_ms, wait_ms = float(steps.mean()), float(decoded.mean())
     host = {"cpu_busy_fraction": 0.5 + others, "others_cpu_fraction": others}
     return {
@@ -75,12 +76,13 @@ def report(
     }
 
 
-def stage(name: str, path: str | None, blocks: Any) -> dict[str, Any]:
+def stage(name: str, path: str | None, still: bool, blocks: Any) -> dict[str, Any]:
     costs = [float(value) for value in blocks]
     return {
         "stage": name,
         "path": path,
         "clock": "cpu",
+        "quiet": still,
         "count": 4 * len(costs),
         "per_sample": 0.5,
         "mean_ms": float(np.mean(costs)),
@@ -143,6 +145,17 @@ def test_what_other_programs_may_have_done_is_not_told() -> None:
     assert "other programs took 40 % of its CPUs (the session)" in found.untold[0].text
     # So much they do not add.
     assert checked(report(1, decode=2.0, others=0.4), report(2)).worse[0].what == "decode"
+
+
+def test_quiet_seconds_of_a_busy_run_tell() -> None:
+    now = report(1, decode=1.1, others=0.4)
+    for cost in now["ranks"][0]["stages"]:
+        cost["quiet"] = True
+    found = checked(now, report(2))
+    assert ([item.what for item in found.worse], [item.what for item in found.untold]) == (
+        ["decode"],
+        ["the step"],
+    )
 
 
 def test_the_smallest_change_worth_failing_is_the_users() -> None:

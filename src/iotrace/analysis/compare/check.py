@@ -107,9 +107,11 @@ def _judged(
     cold = other_storage(rank_pair(baseline, now))
     worse, untold = [], []
     for change in _told_once(comparison.stages, worse_by_pct):
-        why = cold if change.stage == "read" and cold else doubt
+        why = None if change.quiet or change.change_pct >= _BUSY_PCT[change.clock] else doubt
+        if change.stage == "read" and cold:
+            why = cold
         text = f"{change.what}: {_percents(change.change_pct, change.ci95_pct)}, {_costs(change)}"
-        if why and (why == cold or change.change_pct < _BUSY_PCT[change.clock]):
+        if why:
             untold.append(Finding(what=change.what, text=f"{text}: cannot be told, as {why}"))
         else:
             worse.append(Finding(what=change.what, text=text))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from iotrace.analysis.compare.basis import Basis, Rank
+from iotrace.analysis.host.others import QUIET
 from iotrace.units import percent
 
-BUSY = 0.1  # of the CPUs, taken by other programs
 _MORE_FROM_STORAGE = 2.0  # times as many bytes a step
 _FEW_BYTES = 1 << 16  # a step: as good as none
 
@@ -21,13 +21,13 @@ def _disturbances(side: Basis) -> Iterator[str]:
     share = others_share(side)
     if share is None:
         yield "what other programs took of its CPUs is unknown"
-    elif share > BUSY:
+    elif share > QUIET:
         yield f"other programs took {percent(share)} of its CPUs"
     stolen = [rank.system.host.cpu_stolen_fraction or 0.0 for rank in side.ranks if rank.system.host]
-    if max(stolen, default=0.0) > BUSY:
+    if max(stolen, default=0.0) > QUIET:
         yield f"other virtual machines took {percent(max(stolen))} of its CPUs"
     held_back = [rank.system.host.cpu_throttled_fraction or 0.0 for rank in side.ranks if rank.system.host]
-    if max(held_back, default=0.0) > BUSY:
+    if max(held_back, default=0.0) > QUIET:
         yield f"its CPU quota held it back in {percent(max(held_back))} of the periods"
 
 

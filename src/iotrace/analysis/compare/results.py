@@ -21,12 +21,13 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StageChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stage costs a sample that needs it, in one file (None: all others)."""
+    """What a stage costs a sample, in one file (None: in all of both); `quiet`: as others took few CPUs."""
 
     what: str
     stage: str
     file: str | None
     clock: str
+    quiet: bool
     cost_ms: list[float]
     change_pct: float
     ci95_pct: list[float]

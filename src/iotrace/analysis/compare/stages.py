@@ -73,6 +73,7 @@ def _change(pairs: Sequence[tuple[StageCost, StageCost]], whole: float) -> Stage
         stage=cost.stage,
         file=file,
         clock=cost.clock,
+        quiet=all(one.quiet for pair in pairs for one in pair),
         cost_ms=costs_ms,
         change_pct=change_pct,
         ci95_pct=[low, high],

@@ -5,10 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from iotrace.analysis.host.measured import LONG_NS, MeasuredTime, lifelong
+from iotrace.analysis.intervals import Coverage
 from iotrace.sources.processes import Process
 from iotrace.sources.records import Tick
 from iotrace.sources.session import Session
 from iotrace.sources.telemetry import Floats, SampledProcess, Series, Telemetry
+
+QUIET = 0.1  # of the CPUs: what others may take of a second that is called quiet
 
 
 def others_and_stolen(
@@ -16,27 +19,46 @@ def others_and_stolen(
 ) -> tuple[float | None, float | None]:
     """Return the shares of the CPUs that other programs used, and that other virtual machines did.
 
-    Each second's busy time is compared with what the job's processes used in it. The first is None where the
-    training process was not sampled: nobody knows then which of the busy time is its own.
+    The first is None where the training process was not sampled: nobody knows then which of the busy time
+    is its own.
     """
+    shares = _by_second(session, main, telemetry)
+    if shares is None:
+        return None, None
+    others, stolen = (_mean(time, telemetry, share) for share in shares)
+    # An account of 10 ms ticks may put a tick into the wrong second.
+    return None if others is None else max(0.0, others), stolen
+
+
+def quiet_seconds(session: Session, main: Process, telemetry: Telemetry) -> Coverage | None:
+    """Find the seconds in which others took less than `QUIET` of the CPUs; None where nobody knows."""
+    shares = _by_second(session, main, telemetry)
+    if shares is None or np.isnan(shares[0]).all():
+        return None
+    others, stolen = shares
+    taken = (others + np.nan_to_num(stolen))[1:]
+    quiet = np.flatnonzero(~np.isnan(taken) & (taken < QUIET))
+    times = telemetry.host.time_ns
+    return Coverage(times[quiet], times[quiet + 1])
+
+
+def _by_second(session: Session, main: Process, telemetry: Telemetry) -> tuple[Floats, Floats] | None:
+    """Compare each second's busy time with what the job's processes used in it; NaN is unknown."""
     host = telemetry.host
     if not host.cpus or len(host.time_ns) < 2:
-        return None, None
+        return None
     busy = host.busy.mean(axis=1)
     stolen = np.full(len(busy), np.nan)
     share = host.figures.get("stolen_share")
     if share is not None:
         stolen[np.searchsorted(host.time_ns, share.time_ns)] = share.value
         stolen *= busy
-    stolen_fraction = _mean(time, telemetry, stolen)
     sampled = telemetry.process_of(main)
     if sampled is None or not len(sampled.samples):
-        return None, stolen_fraction
+        return np.full(len(busy), np.nan), stolen
     capacity_ns = np.diff(host.time_ns, prepend=host.time_ns[0] - 1) * float(len(host.cpus))
     job = np.diff(_job_cpu_ns(session, telemetry), prepend=0.0) / capacity_ns
-    others = _mean(time, telemetry, busy - np.nan_to_num(stolen) - job)
-    # An account of 10 ms ticks may put a tick into the wrong second.
-    return None if others is None else max(0.0, others), stolen_fraction
+    return busy - np.nan_to_num(stolen) - job, stolen
 
 
 def _mean(time: MeasuredTime, telemetry: Telemetry, shares: Floats) -> float | None:

@@ -24,12 +24,14 @@ class StageCost(ReportPart, frozen=True, kw_only=True):
 
     `clock` is ``cpu`` or ``wall``. `quartile_ms` is the lower quartile over all `count` times, `blocks_ms`
     that of consecutive blocks of them, 40 at most: other programs only add to a cost, and seldom to all of
-    it. `per_sample` is how often a sample needs it.
+    it. Where `quiet`, times are those of seconds in which others took few of the CPUs; None: nobody knows.
+    `per_sample` is how often a sample needs it.
     """
 
     stage: str
     path: str | None
     clock: str
+    quiet: bool | None
     count: int
     per_sample: float
     mean_ms: float

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iotrace.analysis.bootstrap import FEWEST
+from iotrace.analysis.host.others import quiet_seconds
 from iotrace.analysis.intervals import Coverage, Times
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import StageCost
@@ -60,8 +61,11 @@ def stages_of(analysis: RankAnalysis) -> list[StageCost]:
         }
         for part in [*_of_samples(spans, items, posix, numbers), *_of_batches(spans)]:
             parts[part.stage, part.clock].append(part)
-    names = list(files)
-    found = [cost for own in parts.values() for cost in _by_file(own, names, samples)]
+    names, telemetry = list(files), analysis.session.telemetry_of(analysis.rank.main)
+    quiet = None
+    if telemetry is not None:
+        quiet = quiet_seconds(analysis.session, analysis.rank.main, telemetry)
+    found = [cost for own in parts.values() for cost in _by_file(own, names, samples, quiet)]
     return sorted(found, key=lambda cost: -cost.per_sample * cost.mean_ms)
 
 
@@ -138,9 +142,12 @@ def _each_sample(stage: str, clock: str, at_ns: Times, cost_ns: Costs, file: Tim
     return _Part(stage, clock, at_ns[first], summed, file[first])
 
 
-def _by_file(parts: Sequence[_Part], names: list[str], samples: int) -> list[StageCost]:
+def _by_file(
+    parts: Sequence[_Part], names: list[str], samples: int, quiet: Coverage | None
+) -> Iterator[StageCost]:
     """Sum up one stage: the costliest files, or directories, on their own, all others as one."""
     order = np.argsort(np.concatenate([part.at_ns for part in parts]), kind="stable")
+    at_ns = np.concatenate([part.at_ns for part in parts])[order]
     cost_ns = np.concatenate([part.cost_ns for part in parts])[order]
     file = np.concatenate([part.file for part in parts])[order].tolist()
     if len(file) < _LEAST_OF_FILE * len(set(file)):
@@ -151,21 +158,23 @@ def _by_file(parts: Sequence[_Part], names: list[str], samples: int) -> list[Sta
     own = [name for name, rows in named.items() if name is not None and len(rows) >= _LEAST_OF_FILE]
     own = sorted(own, key=lambda name: -float(cost_ns[named[name]].sum()))[:_MOST_FILES]
     others = sorted(row for name, rows in named.items() if name not in own for row in rows)
-    groups = [*((name, cost_ns[named[name]]) for name in own), (None, cost_ns[others])]
-    return [
-        StageCost(
+    is_quiet = np.zeros(len(order)) if quiet is None else quiet.within(at_ns, at_ns + 1)
+    for path, rows in [*((name, named[name]) for name in own), (None, others)]:
+        still = [row for row in rows if is_quiet[row]]
+        costs_ns = cost_ns[still if len(still) >= _LEAST_OF_FILE else rows]
+        if not costs_ns.any():
+            continue
+        yield StageCost(
             stage=parts[0].stage,
             path=path,
             clock=parts[0].clock,
+            quiet=None if quiet is None else len(still) >= _LEAST_OF_FILE,
             count=len(costs_ns),
-            per_sample=len(costs_ns) / samples,
+            per_sample=len(rows) / samples,
             mean_ms=float(costs_ns.mean()) / 1e6,
             quartile_ms=_quartile_ms(costs_ns),
             blocks_ms=[_quartile_ms(block) for block in _blocks(costs_ns)],
         )
-        for path, costs_ns in groups
-        if len(costs_ns) and costs_ns.any()
-    ]
 
 
 def _quartile_ms(costs_ns: Costs) -> float:
