@@ -126,6 +126,8 @@ def hook_optimizers(module: Any, recorder: Recorder) -> None:
 def _record_round(recorder: Recorder, what: str, number: int) -> None:
     """Record that this thread has trained; `number` tells optimizers apart."""
     threads.add(get_ident())
+    if not recorder.begun:  # a program without a loader is written while it runs, too
+        recorder.start()
     handovers.trained()
     tid, cpu_ns, run_delay_ns = thread_times()
     recorder.records.append(

@@ -74,6 +74,7 @@ class Recorder:
         self.over = False  # the session has ended, this process has not: it records no more
         self.asleep = False  # the writer was ended for a fork, and starts again with the next record
         self.unsettled = False  # `over` or `asleep`: one check for what records often
+        self.begun = False  # the writer was started in this process
         self._writer_id = 0
         self._absorbed = 0
         self._loop_begun = False
@@ -117,6 +118,7 @@ class Recorder:
             return
         self.asleep, self.unsettled = False, self.over
         self.tick()
+        self.begun = True
         self._stop = _thread.allocate_lock()
         self._stop.acquire()
         self._stopped = _thread.allocate_lock()
@@ -293,7 +295,7 @@ class Recorder:
         """Become the child's recorder; what the parent had not written yet stays the parent's."""
         self._lock = _thread.allocate_lock()
         self._stop = None
-        self._closed = False
+        self._closed = self.begun = False
         self.asleep, self.unsettled = False, self.over
         for stream in (self._records_stream, self._spans_stream):
             stream.forget()
