@@ -10,11 +10,7 @@ from typing import Any
 import pytest
 
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
-from iotrace.analysis.results.top import Top
 from iotrace.analysis.top import Watch
-from iotrace.analysis.wait.data_wait import file_costs
-from iotrace.analysis.wait.waits import CAUSES
-from iotrace.analysis.window import Window
 from iotrace.report.layout import make_console
 from iotrace.report.top import lines_of
 from iotrace.session import names
@@ -24,36 +20,8 @@ from iotrace.sources.live.session import LiveSession
 from iotrace.sources.live.tail import Tail, last_rows
 from iotrace.sources.processes import SPAN_DTYPE
 from iotrace.sources.session import open_session
-from tests.support.growing import MS, SECOND, Growing
+from tests.support.growing import MS, SECOND, Growing, agrees, looked
 from tests.support.runs import in_process
-
-
-def looked(watch: Watch) -> tuple[Top, list[Window]]:
-    found = watch.look()
-    return found, watch.windows
-
-
-def agrees(found: Top, windows: list[Window], whole: list[RankAnalysis]) -> int:
-    """Compare each window with the same steps of the whole session; return how many steps have causes."""
-    explained = 0
-    for shown, window, reported in zip(found.ranks, windows, whole, strict=True):
-        own, other = window.rank.main.clock.offset_ns, reported.rank.main.clock.offset_ns
-        by_start = {step.start_ns - other: step for step in reported.loop.steps}
-        same = [by_start[step.start_ns - own] for step in window.kept]
-        assert [step.start_ns for step in same] == [s.start_ns for s in reported.kept if s in same]
-        if not same:
-            continue
-        assert shown.steps.mean_ms == pytest.approx(sum(step.duration_ns for step in same) / len(same) / 1e6)
-        raw_ms = sum(step.wait_ns for step in same) / len(same) / 1e6
-        assert shown.data_wait.raw_ms == pytest.approx(raw_ms)
-        if shown.data_wait.causes_ms:
-            explained += len(same)
-            waits = [reported.wait_of(each) for step in same for each in step.awaited]
-            causes = {cause: sum(wait.causes[cause] for wait in waits) / len(same) / 1e6 for cause in CAUSES}
-            assert shown.data_wait.causes_ms == pytest.approx(causes)
-            files = {cost.path: cost.ms for cost in file_costs(waits, len(same))}
-            assert {cost.path: cost.ms for cost in shown.data_wait.files} == pytest.approx(files)
-    return explained
 
 
 def recorded(path: Path, whole: Path, steps: int, **how: Any) -> tuple[Growing, int, list[RankAnalysis]]:
@@ -84,7 +52,7 @@ def test_a_session_in_pieces_agrees_with_its_report(tmp_path: Path, workers: int
 
 
 def test_a_late_look_reads_the_newest_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    growing, _, whole = recorded(tmp_path / "s", tmp_path / "whole", 1500, calls=4)
+    growing, _, whole = recorded(tmp_path / "s", tmp_path / "whole", 800, calls=4)
     growing.grow(1 << 62)
     read_bytes: list[int] = []
     piece = Tail._piece
@@ -102,7 +70,7 @@ def test_a_late_look_reads_the_newest_alone(tmp_path: Path, monkeypatch: pytest.
 
 def test_memory_stays_bounded_while_a_run_goes_on(tmp_path: Path) -> None:
     growing = Growing(tmp_path, calls=4)
-    end_ns = growing.record(1500)
+    end_ns = growing.record(700)
     live = LiveSession(tmp_path)
     watch = Watch(live)
     kept = []

@@ -23,7 +23,7 @@ from iotrace.analysis.results.top import (
 )
 from iotrace.analysis.verdict.verdict import BANNERS, of_worst
 from iotrace.analysis.wait.data_wait import data_wait, verdict
-from iotrace.analysis.window import Window
+from iotrace.analysis.window import HOLD_NS, LONGEST_NS, Window
 from iotrace.session.identity import boot_id
 from iotrace.sources.live.session import LiveSession
 from iotrace.sources.processes import Process
@@ -54,7 +54,11 @@ class Watch:
         windows = [self._window(session, rank) for rank in session.ranks]
         worst = max(range(len(windows)), key=lambda number: _fraction(windows[number]), default=-1)
         if worst >= 0 and windows[worst].kept:
-            since_ns = _needed_since(windows[worst], windows[worst].kept)
+            # With spans and calls at hand the window may turn out to end earlier.
+            since_ns = max(
+                _needed_since(windows[worst], windows[worst].loop.steps),
+                windows[worst].newest_ns - LONGEST_NS - HOLD_NS,
+            )
             windows[worst] = self._window(*self.live.with_details(session, session.ranks[worst], since_ns))
         now_ns = self._now_ns(session)
         ranks = [self._rank(window, number == worst, now_ns) for number, window in enumerate(windows)]
@@ -64,19 +68,20 @@ class Watch:
 
     def _window(self, session: Session, rank: Rank) -> Window:
         key = rank.main.identity.node, rank.main.pid
-        window = Window(session, rank, most=self._most, first=self._first.get(key), fresh=self.live.fresh)
-        if self.live.fresh[key].whole and window.loop.steps:
+        fresh = dict(self.live.fresh)
+        window = Window(session, rank, most=self._most, first=self._first.get(key), fresh=fresh)
+        if fresh[key].whole and window.loop.steps:
             self._first[key] = window.loop.steps[0]
         return window
 
     def _old(self, window: Window) -> tuple[int, int]:
         """Find before when records are needed no more: those of the training process, those of the others."""
-        steps, kept = window.loop.steps, window.kept
+        steps = window.loop.steps
         if not steps:
             return 0, window.newest_ns - _IDLE_NS
-        begin_ns = kept[0].start_ns if kept else steps[-1].start_ns
-        at = max(0, next(number for number, step in enumerate(steps) if step.start_ns >= begin_ns) - _MARGIN)
-        return steps[at].start_ns if at else 0, _needed_since(window, steps[at:])
+        needed = _with_earlier(window, _MARGIN)
+        own_ns = 0 if len(needed) == len(steps) else needed[0].start_ns
+        return own_ns, _needed_since(window, needed)
 
     def _now_ns(self, session: Session) -> int:
         """The session's time now: by CLOCK_MONOTONIC where that is the session's, else CLOCK_REALTIME."""
@@ -89,6 +94,7 @@ class Watch:
 
     def _rank(self, window: Window, explained: bool, now_ns: int) -> TopRank:
         kept, rank, loop = window.kept, window.rank, window.loop
+        own = window.fresh[rank.main.identity.node, rank.main.pid]
         length_ns = kept[-1].end_ns - kept[0].start_ns if kept else 0
         telemetry = window.session.telemetry_of(rank.main)
         steps = summarise(
@@ -96,7 +102,7 @@ class Watch:
             [step.samples for step in kept],
             window.measured[1],
             None,
-            loop.unknown_why,
+            f"lately, {loop.unknown_why}" if loop.unknown_why and not own.whole else loop.unknown_why,
         )
         wait = data_wait(window, _SYSTEM) if explained else _wait(window)
         return TopRank(
@@ -154,6 +160,14 @@ def _fraction(window: Window) -> float:
     if not total_ns:
         return -2.0
     return -1.0 if window.loop.unknown_why else sum(step.wait_ns for step in window.kept) / total_ns
+
+
+def _with_earlier(window: Window, count: int) -> Sequence[Step]:
+    """All steps from `count` before the window on."""
+    steps = window.loop.steps
+    begin_ns = window.kept[0].start_ns if window.kept else steps[-1].start_ns
+    at = next(number for number, step in enumerate(steps) if step.start_ns >= begin_ns)
+    return steps[max(0, at - count) :]
 
 
 def _needed_since(window: Window, steps: Sequence[Step]) -> int:

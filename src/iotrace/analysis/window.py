@@ -104,10 +104,11 @@ class Window(RankAnalysis, frozen=True, dict=True):
             return True
         if delivery.taken_ns is None or delivery.prepared_ns is None:
             return delivery.worker is None or fresh.records_until_ns >= delivery.delivered_ns
-        # A thread writes spans just behind records; dftracer writes when its buffer is full.
+        # Agents write spans just behind records, dftracer when its buffer is full, a sidecar once a second.
         for until_ns, needed_ns in (
             (fresh.spans_until_ns, delivery.taken_ns),
             (fresh.calls_until_ns, delivery.prepared_ns),
+            (fresh.stolen_until_ns, delivery.prepared_ns),
         ):
             if until_ns is not None and self.newest_ns - HOLD_NS < until_ns < needed_ns:
                 return False

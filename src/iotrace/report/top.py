@@ -140,9 +140,7 @@ def _print_rank(rank: TopRank, screen: _Screen) -> None:
         samples = "" if steps.samples_per_second is None else f" · {steps.samples_per_second:.1f} samples/s"
         rate = f"{_number(steps.per_second)} steps/s{samples}"
         screen.line("Step", f"{steps.mean_ms:.1f} ms (p95 {steps.p95_ms:.1f}) · {rate}")
-        if wait.raw_ms is None:
-            screen.line("Wait", f"unknown: {steps.unknown_why or 'no loader is known'}")
-        else:
+        if wait.raw_ms is not None:
             _print_wait(rank, screen)
     if rank.processes:
         _print_processes(rank.processes, screen)

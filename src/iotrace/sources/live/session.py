@@ -24,10 +24,11 @@ from iotrace.sources.processes import SPAN_DTYPE, Process
 from iotrace.sources.records import Identity, OwnLog
 from iotrace.sources.session import Rank, Session, is_data_file
 from iotrace.sources.stolen_time import add_stolen_time
-from iotrace.sources.telemetry import read_telemetry
+from iotrace.sources.telemetry import Telemetry, read_telemetry
 
 _MOST_NAMES = 65_536
 _SLACK_NS = 1_000_000_000  # a clock that is set may show a call older than it is
+_FIRST_RECORDS = 3
 _NO_SPANS = np.empty(0, dtype=SPAN_DTYPE)
 _NO_CALLS = CallTable().calls([], None)
 
@@ -51,7 +52,8 @@ class Fresh(msgspec.Struct):
     """From when to when what a process recorded is known: its records, spans and POSIX calls.
 
     `whole`: none of its records was given up. Nothing is known of calls where `calls_until_ns` is None; spans
-    were not read where `spans_until_ns` is.
+    were not read where `spans_until_ns` is. Up to `stolen_until_ns` it is known what CPU time a hypervisor
+    took; None: nothing will say.
     """
 
     whole: bool
@@ -61,6 +63,7 @@ class Fresh(msgspec.Struct):
     spans_until_ns: int | None = None
     calls_since_ns: int = 0
     calls_until_ns: int | None = None
+    stolen_until_ns: int | None = None
 
 
 class LiveSession:
@@ -138,6 +141,7 @@ class LiveSession:
             telemetry = session.telemetry_of(process)
             if telemetry is not None:
                 add_stolen_time(found, telemetry.host)
+                fresh.stolen_until_ns = _stolen_until(telemetry)
         detailed = replace(session, processes=processes, calls=self._data_calls(session))
         return detailed, next(one for one in detailed.ranks if one.main.identity is rank.main.identity)
 
@@ -174,6 +178,14 @@ class LiveSession:
         clocks = session.clocks.of_domain.values()
         ahead = [clock.segments[-1].offset_ns - clock.offset_ns for clock in clocks]
         self._calls.forget(oldest_ns + min(ahead, default=0) - _SLACK_NS)
+
+
+def _stolen_until(telemetry: Telemetry) -> int | None:
+    """Until when it is known how much CPU time was stolen; None where the kernel does not say."""
+    stolen = telemetry.host.figures.get("stolen_share")
+    if stolen is not None:
+        return int(stolen.time_ns[-1])
+    return telemetry.first_ns if len(telemetry.host.time_ns) < _FIRST_RECORDS else None
 
 
 def _of_stamp(clock: Clock, stamp_ns: int) -> int:

@@ -1,0 +1,63 @@
+"""`iotrace top` beside a real run, without torch: what it shows is what the report says afterwards."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+from iotrace.analysis.rank import SessionAnalysis
+from iotrace.analysis.results.top import Top
+from iotrace.analysis.top import Watch
+from iotrace.analysis.window import Window
+from iotrace.session import names
+from iotrace.sources.live.session import LiveSession
+from iotrace.sources.session import open_session
+from tests.support.growing import agrees, looked
+from tests.support.runs import in_process, launcher
+
+PROGRAM = """
+import iotrace, os, time
+with open("data.bin", "wb") as file:
+    file.write(os.urandom(1 << 20))
+def batches():
+    while not os.path.exists("enough"):
+        with open("data.bin", "rb") as file:
+            yield file.read()
+        time.sleep(0.01)
+for batch in iotrace.batches(batches()):
+    time.sleep(0.005)
+"""
+
+
+def test_what_it_shows_while_a_program_runs_is_what_the_report_says(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    line, session = launcher(tmp_path, ["program.py"], ["-q"])
+    running = subprocess.Popen(line, cwd=tmp_path)
+    try:
+        while not (session / names.MANIFEST).exists():
+            assert running.poll() is None
+            time.sleep(0.02)
+        watch = Watch(LiveSession(session), most=20)
+        seen: list[tuple[Top, list[Window]]] = []
+        while sum(found.ranks[0].steps.count == 20 for found, _ in seen if found.ranks) < 4:
+            assert running.poll() is None
+            seen.append(looked(watch))
+            time.sleep(0.2)
+        shown = in_process("top", session.name, "-n", "1", cwd=tmp_path)
+        (tmp_path / "enough").touch()
+        assert running.wait(60) == 0
+    finally:
+        running.kill()
+    seen.append(looked(watch))
+    assert shown.returncode == 0, shown.stderr
+    assert "\nWindow   the last 50 steps (" in shown.stdout
+    states = [found.state for found, _ in seen]
+    assert states[-1] == "ended"
+    assert states[-2] == "running"
+    whole = SessionAnalysis(open_session(session)).ranks
+    for found, windows in seen:
+        if found.ranks and found.ranks[0].steps.count:
+            assert agrees(found, windows, whole) == found.ranks[0].steps.count
+            (process,) = found.ranks[0].processes or [None]
+            assert process is None or (process.rss_bytes or 0) > 0
