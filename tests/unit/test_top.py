@@ -163,7 +163,7 @@ def test_the_command_takes_the_newest_session_and_ends_with_it(tmp_path: Path) -
         (tmp_path / name / names.MANIFEST).write_text(json.dumps(manifest))
     done = in_process("top", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("ENDED exit code 3")
+    assert done.stdout.startswith("FAILED exit code 3")
     assert "\nNext     iotrace report new\n" in done.stdout
     assert "\x1b" not in done.stdout
 

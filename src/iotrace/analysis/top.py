@@ -25,6 +25,7 @@ from iotrace.analysis.verdict.verdict import BANNERS, of_worst
 from iotrace.analysis.wait.data_wait import data_wait, verdict
 from iotrace.analysis.window import HOLD_NS, LONGEST_NS, Window
 from iotrace.session.identity import boot_id
+from iotrace.session.liveness import RUNNING
 from iotrace.sources.live.session import LiveSession
 from iotrace.sources.processes import Process
 from iotrace.sources.records import IteratorStart, OwnLog, Produced
@@ -51,7 +52,9 @@ class Watch:
     def look(self) -> Top:
         """Read what the session's files grew by, and sum up."""
         session = self.live.poll()
-        windows = [self._window(session, rank) for rank in session.ranks]
+        last = max((rank.incarnation for rank in session.ranks), default=0)
+        ranks = [rank for rank in session.ranks if rank.incarnation == last]
+        windows = [self._window(session, rank) for rank in ranks]
         worst = max(range(len(windows)), key=lambda number: _fraction(windows[number]), default=-1)
         if worst >= 0 and windows[worst].kept:
             # With spans and calls at hand the window may turn out to end earlier.
@@ -59,12 +62,12 @@ class Watch:
                 _needed_since(windows[worst], windows[worst].loop.steps),
                 windows[worst].newest_ns - LONGEST_NS - HOLD_NS,
             )
-            windows[worst] = self._window(*self.live.with_details(session, session.ranks[worst], since_ns))
+            windows[worst] = self._window(*self.live.with_details(session, ranks[worst], since_ns))
         now_ns = self._now_ns(session)
-        ranks = [self._rank(window, number == worst, now_ns) for number, window in enumerate(windows)]
-        self.live.forget(session, [self._old(window) for window in windows])
+        found = [self._rank(window, number == worst, now_ns) for number, window in enumerate(windows)]
+        self.live.forget(session.clocks, [(window.rank, *self._old(window)) for window in windows])
         self.windows = windows
-        return self._top(session, windows, ranks, now_ns)
+        return self._top(session, windows, found, now_ns)
 
     def _window(self, session: Session, rank: Rank) -> Window:
         key = rank.main.identity.node, rank.main.pid
@@ -122,14 +125,11 @@ class Watch:
 
     def _top(self, session: Session, windows: list[Window], ranks: list[TopRank], now_ns: int) -> Top:
         manifest = self.live.manifest
-        state = "ended" if session.ended else "running"
+        state = session.state
         newest_ns = max((fresh.records_until_ns for fresh in self.live.fresh.values()), default=None)
         news_s = None if newest_ns is None else _seconds(now_ns - newest_ns)
-        sidecars = self.live.sidecars.values()
-        if not session.ended and sidecars and all(sidecar.ended for sidecar in sidecars):
-            state = "lost"
         awaited = None if any(rank.steps.count for rank in ranks) else _awaited(session, windows)
-        if awaited is not None and state == "running":
+        if awaited is not None and state == RUNNING:
             state = "awaiting"
         return Top(
             schema_version=SCHEMA_VERSION,

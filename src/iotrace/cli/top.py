@@ -15,6 +15,7 @@ from iotrace.cli.interruption import ended_by_signals
 from iotrace.cli.numpy_import import import_numpy
 from iotrace.cli.parameters import PATH, json_option
 from iotrace.session.listing import newest_session
+from iotrace.session.liveness import ENDED, KILLED
 
 if TYPE_CHECKING:
     from iotrace.analysis.results.top import Top
@@ -71,7 +72,7 @@ def top(session: Path | None, interval: float, count: int | None, steps: int, as
                 found = watch.look()
                 show(found)
                 count = None if count is None else count - 1
-                if found.state in ("ended", "lost") or count == 0:
+                if found.state in (ENDED, KILLED) or count == 0:
                     return 0
                 rest = (time.process_time() - used) / _MOST_CPU
                 time.sleep(max(0.0, max(interval, rest) - (time.monotonic() - began)))

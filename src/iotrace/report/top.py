@@ -20,6 +20,7 @@ _MOST_FILES = 3
 _LONG_S, _LONG_STEPS = 5.0, 5.0  # since the last step: worth telling
 _QUIET_S = 10.0
 _WORTH_NAMING = 0.01  # of the wait
+_OVER = ("ended", "killed")
 
 
 def lines_of(top: Top, console: Console) -> list[Text]:
@@ -28,10 +29,10 @@ def lines_of(top: Top, console: Console) -> list[Text]:
     worst = _worst(top)
     _print_state(top, worst, screen)
     if len(top.ranks) > 1 and any(rank.steps.count for rank in top.ranks):
-        _print_ranks(top.ranks, worst, top.state == "running", screen)
+        _print_ranks(top.ranks, worst, top.state not in _OVER, screen)
     if worst is not None:
         _print_rank(worst, screen)
-    for host in top.hosts if top.state in ("running", "awaiting") else ():
+    for host in () if top.state in _OVER else top.hosts:
         free = "unknown" if host.memory_available_bytes is None else size(host.memory_available_bytes)
         busy = "" if host.cpu_busy_fraction is None else f"CPUs {percent(host.cpu_busy_fraction)} busy · "
         screen.line("Host", f"{busy}{free} memory free{f' on {host.host}' if len(top.hosts) > 1 else ''}")
@@ -72,13 +73,14 @@ def _worst(top: Top) -> TopRank | None:
 
 
 def _print_state(top: Top, worst: TopRank | None, screen: _Screen) -> None:
-    if top.state in ("ended", "lost"):
-        how = "no end was written: launcher and program have gone"
-        if top.state == "ended":
-            how = "" if top.exit_code is None else f"exit code {top.exit_code}"
+    if top.state in _OVER:
+        how = "" if top.exit_code is None else f"exit code {top.exit_code}"
+        if top.state == "killed":
+            how = "nothing of it lives, and no end was written"
         ago = "" if top.news_s is None else f"{_ago(top.news_s)} ago"
         what = "no step was measured" if top.awaited else "below: its last steps"
-        screen.banner("ENDED " + ", ".join(part for part in (how, ago) if part) + f"; {what}")
+        told = ", ".join(part for part in (how, ago) if part)
+        screen.banner(f"{'FAILED' if top.exit_code else top.state.upper()} {told}; {what}")
     elif top.awaited is not None:
         screen.banner(f"RUNNING no figures yet: awaits {top.awaited}")
     if top.verdict is not None:
@@ -86,7 +88,7 @@ def _print_state(top: Top, worst: TopRank | None, screen: _Screen) -> None:
         screen.banner(top.verdict.text, "bold red" if high else "bold")
         if top.verdict.why:
             screen.line("Why", top.verdict.why)
-    if worst is not None and top.state == "running" and _is_late(worst):
+    if worst is not None and top.state not in _OVER and _is_late(worst):
         since = f"; since then {worst.since}" if worst.since else ""
         screen.line("Late", f"the last step ended {_ago(worst.idle_s or 0.0)} ago{since}", "yellow")
 
@@ -189,25 +191,20 @@ def _print_processes(processes: Sequence[TopProcess], screen: _Screen) -> None:
 
 
 def _print_window(top: Top, worst: TopRank | None, screen: _Screen) -> None:
+    over = top.state in _OVER
     if worst is not None and worst.seconds is not None:
-        kept = counted(worst.steps.count, "step")
-        last = f"the last {kept} ({worst.seconds:.1f} s)"
-        excluded = worst.steps.excluded
-        without = f", {excluded.profiled} profiled ones left out" if excluded.profiled else ""
-        newest = (
-            "" if worst.age_s is None or top.state == "ended" else f" · newest figure {_ago(worst.age_s)} old"
-        )
+        last = f"the last {counted(worst.steps.count, 'step')} ({_ago(worst.seconds)})"
+        profiled = worst.steps.excluded.profiled
+        without = f", without {profiled} profiled" if profiled else ""
+        newest = "" if over or worst.age_s is None else f" · newest figure {_ago(worst.age_s)} old"
         screen.line("Window", f"{last}{without}{newest}")
-    if top.state == "running" and top.news_s is not None and top.news_s > _QUIET_S:
+    if not over and top.news_s is not None and top.news_s > _QUIET_S:
         screen.line("Quiet", f"nothing was written for {_ago(top.news_s)}: is the program stopped?", "yellow")
-    since = "" if top.running_s is None or top.state != "running" else f" · runs for {_ago(top.running_s)}"
+    since = "" if over or top.running_s is None else f" · runs for {_ago(top.running_s)}"
     screen.line("Session", f"{top.path}{since}")
     screen.line("", command(top.argv, screen.width - _LABEL))
-    session = shlex.quote(top.path)
-    if top.state in ("ended", "lost"):
-        screen.line("Next", f"iotrace report {session}")
-    else:
-        screen.line("Next", f"iotrace report {session}  (Ctrl-C ends this screen alone)")
+    rest = "" if over else "  (Ctrl-C ends this screen alone)"
+    screen.line("Next", f"iotrace report {shlex.quote(top.path)}{rest}")
 
 
 def _share(rank: TopRank) -> float:
@@ -245,8 +242,10 @@ def _range(values: Sequence[float | None]) -> str:
 
 
 def _ago(seconds: float) -> str:
+    if seconds < 1:
+        return f"{1e3 * seconds:.0f} ms"
     if seconds < 60:
         return f"{seconds:.1f} s"
     if seconds < 5400:
         return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 3600:.1f} h" if seconds < 172800 else f"{seconds / 86400:.0f} days"

@@ -68,10 +68,12 @@ class TopVerdict(ReportPart, frozen=True, kw_only=True):
 
 
 class Top(ReportPart, frozen=True, kw_only=True):
-    """One look at a session; `state`: ``awaiting``, ``running``, ``ended`` or ``lost`` (no end was written).
+    """One look at a session.
 
-    `awaited` says what is missing for figures, `news_s` how long ago anything was written. Causes and files
-    are those of the rank in `verdict`.
+    `state`: ``awaiting`` (no figures yet), ``running``, ``ended``, ``killed``, or ``unknown`` where it cannot
+    be seen from here whether it runs. `awaited` says what is missing for figures, `news_s` how long ago
+    anything was recorded. Causes and files are those of the rank in `verdict`; of a restarted job the last
+    start counts.
     """
 
     schema_version: int

@@ -11,9 +11,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from iotrace.session import names
-from iotrace.session.launches import Launch, read_launches
+from iotrace.session.launches import Launch, joint_state, read_launches
+from iotrace.session.liveness import ENDED, KILLED
 from iotrace.session.manifest import read_document, read_manifest
-from iotrace.sources.clocks.anchors import clocks_of
+from iotrace.sources.clocks.anchors import Clocks, clocks_of
 from iotrace.sources.clocks.session_clock import FOREVER_NS, Clock
 from iotrace.sources.dftracer.calls import CallTable, PosixCalls
 from iotrace.sources.live.posix import LiveCalls
@@ -110,12 +111,13 @@ class LiveSession:
         sidecars = [each for each in self.sidecars.values() if each.poll()]
         sources = [live.anchors for live in living]
         clocks = clocks_of([*sources, *(each.anchors for each in sidecars)])
+        over = joint_state(self.launches) in (ENDED, KILLED)  # then nothing more is written
         own_log = any(isinstance(record, OwnLog) for live in living for record in live.records)
         processes = []
         for live, source in zip(living, sources, strict=True):
             clock = clocks.of_domain[source.domain]
             processes.append(Process(live.identity, clock, live.records, _NO_SPANS, live.texts))
-            fresh = Fresh(live.whole, live.ended, clock.to_session_ns(live.newest_ns))
+            fresh = Fresh(live.whole, live.ended or over, clock.to_session_ns(live.newest_ns))
             known = self._calls.known.get(live.identity.pid)
             if known is not None:
                 fresh.calls_since_ns = _of_stamp(clock, known.since_ns)
@@ -156,27 +158,23 @@ class LiveSession:
         is_data = np.array([known[file] for file in calls.files], dtype=np.bool_)
         return calls.where(is_data[calls.file]) if len(calls) else calls
 
-    def forget(self, session: Session, before_ns: Sequence[tuple[int, int]]) -> None:
-        """Give up old records: by rank those before two times, of its training process and of the others."""
-        oldest_ns = min((rest_ns for _, rest_ns in before_ns), default=0)
-        since = {
-            id(rank.main.identity): own_ns for rank, (own_ns, _) in zip(session.ranks, before_ns, strict=True)
-        }
-        for rank, (_, rest_ns) in zip(session.ranks, before_ns, strict=True):
-            since |= {id(worker.identity): rest_ns for worker in rank.workers}
+    def forget(self, clocks: Clocks, ranks: Sequence[tuple[Rank, int, int]]) -> None:
+        """Give up old records: of each rank those before two times, of its main process and its workers."""
+        oldest_ns = min((rest_ns for _, _, rest_ns in ranks), default=0)
+        since = {id(rank.main.identity): own_ns for rank, own_ns, _ in ranks}
+        since |= {id(worker.identity): rest_ns for rank, _, rest_ns in ranks for worker in rank.workers}
         for directory, live in self._processes.items():
             if live is None:
                 continue
-            clock = session.clocks.of(live.identity.node, live.identity.pid)
+            clock = clocks.of(live.identity.node, live.identity.pid)
             mono_ns = since.get(id(live.identity), oldest_ns) - (clock.offset_ns if clock is not None else 0)
             live.forget(mono_ns)
             if live.ended and live.is_worker and live.newest_ns < mono_ns:
                 self._processes[directory] = None
         for sidecar in self.sidecars.values():
             if sidecar.newest_ns:
-                sidecar.forget(oldest_ns - session.clocks.of_domain[sidecar.anchors.domain].offset_ns)
-        clocks = session.clocks.of_domain.values()
-        ahead = [clock.segments[-1].offset_ns - clock.offset_ns for clock in clocks]
+                sidecar.forget(oldest_ns - clocks.of_domain[sidecar.anchors.domain].offset_ns)
+        ahead = [clock.segments[-1].offset_ns - clock.offset_ns for clock in clocks.of_domain.values()]
         self._calls.forget(oldest_ns + min(ahead, default=0) - _SLACK_NS)
 
 
