@@ -258,6 +258,12 @@ def test_a_rank_that_was_killed_comes_before_what_the_others_raise(
     assert failures[-1].type.endswith("ChildFailedError")
 
 
+@pytest.mark.parametrize(("main", "role"), [([], "helper"), ([raised(TIMED_OUT, 400)], "process")])
+def test_a_process_whose_failure_its_parent_bore_helps(tmp_path: Path, main: list[Record], role: str) -> None:
+    first, *_ = found(tmp_path, BROKEN, {7: main, 8: [raised(SYNTAX, 300)]})
+    assert (first.process, first.role) == (8, role)
+
+
 def test_a_command_that_a_signal_ended(tmp_path: Path) -> None:
     failures = found(tmp_path, Outcome(137, 0, 0, signal=9, oom_kills=1), {7: loop(18)})
     assert told(failures) == [(7, "SIGKILL", 0, None)]

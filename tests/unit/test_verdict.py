@@ -241,7 +241,9 @@ def test_what_failed_is_named(first: Failure, about: dict[str, Any], text: str, 
 def test_an_exception_that_does_not_explain_the_exit_code_is_not_its_cause() -> None:
     helper, console = failure(role="helper"), failure()
     assert "ValueError" not in judged(rank(), exit_code=3, failures=[console]).text
-    assert "ValueError" not in judged(rank(), exit_code=1, failures=[helper]).text
+    helped = judged(rank(), exit_code=1, failures=[helper])
+    assert "ValueError" not in helped.text
+    assert helped.why == "unknown; a process that it started failed: ValueError (pid 7)"
     assert judged(rank(), exit_code=0, failures=[console]).kind == "input-bound"
 
 

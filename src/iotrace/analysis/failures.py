@@ -159,7 +159,7 @@ def _of_record(analysis: SessionAnalysis, process: Process, record: Recorded) ->
         at = f"{analysis.session.paths.shown(file)}:{line}{f' in {function}' if function else ''}"
     return Failure(
         process=process.pid,
-        role=analysis.session.role_of(process),
+        role=_role_of(analysis, process),
         rank=rank_of(process)[0] if one is None else one.rank.number,
         worker=process.worker,
         type=seen.error,
@@ -176,6 +176,21 @@ def _of_record(analysis: SessionAnalysis, process: Process, record: Recorded) ->
 def _rank_of(analysis: SessionAnalysis, process: Process) -> RankAnalysis | None:
     """Find the rank that trains in `process`, or whose worker it is."""
     return next((one for one in analysis.ranks if any(each is process for each in one.rank.processes)), None)
+
+
+def _role_of(analysis: SessionAnalysis, process: Process) -> str:
+    """Name the role as the session does; ``helper`` only where the program did not fail with the process.
+
+    A launcher that has no exception of its own may start ranks: these know their number.
+    """
+    role = analysis.session.role_of(process)
+    if _rank_of(analysis, process) is not None or process.identity.rank is not None:
+        return role
+    who = process.identity.ppid, process.identity.node
+    parents = [each for each in analysis.session.processes if (each.pid, each.identity.node) == who]
+    if any(not each.of_type(Recorded) for each in parents):
+        return "helper"
+    return "process" if role == "helper" else role
 
 
 def _after_steps(one: RankAnalysis | None) -> int | None:

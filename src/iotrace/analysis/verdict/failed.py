@@ -51,7 +51,6 @@ def what_failed(session: SessionInfo, ranks: Sequence[RankReport]) -> str:
     if cause is None or session.signal is not None:
         return f"{ended}{when}"
     several = len(ranks) > 1 or bool(cause.rank)
-    name = cause.type.rpartition(".")[2]
     where = ""
     if cause.worker is not None:
         where = (
@@ -59,7 +58,7 @@ def what_failed(session: SessionInfo, ranks: Sequence[RankReport]) -> str:
         )
     elif several and cause.rank is not None:
         where = f" on rank {cause.rank}{'' if cause.process is None else f' (pid {cause.process})'}"
-    return f"{ended}{when}: {name}{where}"
+    return f"{ended}{when}: {_name(cause)}{where}"
 
 
 def why_failed(session: SessionInfo) -> str:
@@ -69,7 +68,10 @@ def why_failed(session: SessionInfo) -> str:
     if by_signal is not None:
         return _why_signal(by_signal, session.oom_kills)
     if cause is None:
-        return "unknown: no exception was left uncaught; the program's output may say why"
+        helper = next((each for each in session.failures if each.role == "helper"), None)
+        if helper is None:
+            return "unknown: no exception was left uncaught; the program's output may say why"
+        return f"unknown; a process that it started failed: {_name(helper)} (pid {helper.process})"
     message = cause.message if len(cause.message) <= _LONGEST else f"{cause.message[:_LONGEST]}..."
     quote = "" if message.startswith(("'", '"')) else '"'
     said = f"{quote}{message}{quote}" if message else ""
@@ -88,6 +90,10 @@ def trust_after(trust: Trust, ranks: Sequence[RankReport]) -> Trust:
         return trust
     reasons = [*(trust.reasons if trust.level != "ok" else []), "the last step is not whole"]
     return replace(trust, level="caution" if trust.level == "ok" else trust.level, reasons=reasons)
+
+
+def _name(failure: Failure) -> str:
+    return failure.type.rpartition(".")[2]
 
 
 def _when(steps: int | None) -> str:
