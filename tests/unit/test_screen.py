@@ -19,6 +19,7 @@ from iotrace.analysis.results import (
     Fix,
     Imbalance,
     LoaderResult,
+    PhasesMs,
     RankBalance,
     RankReport,
     Report,
@@ -75,6 +76,7 @@ def rank(number: int = 0, **known: Any) -> RankReport:
         ],
         loaders=[loader],
         regions=[],
+        phases_ms=unknown(PhasesMs),
         system=unknown(System, gpus=[], processes=[], rss_peak_bytes=3 << 20),
     )
     return replace(found, **known)
@@ -249,3 +251,12 @@ def test_a_run_that_failed_says_until_when_and_its_stack_once() -> None:
     assert "failure      worker 1 (pid 7): OSError: no" in whole
     assert "failure      rank (pid 5): OSError: no" in whole
     assert whole.count("  OSError: no") == 1
+
+
+def test_a_step_is_split_into_its_phases_where_they_are_known() -> None:
+    known = PhasesMs(forward=20.0, backward=40.0, optimizer=9.9, other=5.0)
+    (row,) = [row for row in screen(report(rank(phases_ms=known)), 120) if row.startswith("Step")]
+    assert row.endswith("   data wait 59.5 · forward 20.0 · backward 40.0 · optimizer 9.9 · other 5.0")
+    partly = PhasesMs(forward=20.0, backward=None, optimizer=9.9, other=None)
+    (row,) = [row for row in screen(report(rank(phases_ms=partly)), 120) if row.startswith("Step")]
+    assert row.endswith("   data wait 59.5 · forward 20.0 · optimizer 9.9 · rest 45.0")

@@ -145,13 +145,28 @@ def _print_facts(rank: RankReport, console: Console) -> None:
         pace = [f"{milliseconds(whole_ms)} (p95 {steps.p95_ms:.1f})", f"{steps.per_second:.1f} steps/s"]
         if steps.samples_per_second is not None:
             pace.append(f"{steps.samples_per_second:.1f} samples/s")
-        split = [] if wait.raw_ms is None else [f"data wait {wait.raw_ms:.1f}"]
-        split += [f"rest {whole_ms - wait.raw_ms:.1f}"] if wait.raw_ms is not None else []
+        split = _split(rank, whole_ms)
         facts(console, "Step", [" · ".join(pace), " · ".join(split)] if split else [" · ".join(pace)], WIDTH)
     if wait.raw_ms:
         _print_causes(rank, console)
     _print_files(rank, console)
     _print_ran(rank, console)
+
+
+def _split(rank: RankReport, whole_ms: float) -> list[str]:
+    """What a step is made of, as far as that is known: the data wait, and what the host did in the rest."""
+    phases, wait_ms = rank.phases_ms, rank.data_wait.raw_ms
+    named = {
+        "data wait": wait_ms,
+        "forward": phases.forward,
+        "backward": phases.backward,
+        "optimizer": phases.optimizer,
+        "other": phases.other,
+    }
+    if wait_ms is not None and phases.other is None:
+        known = [each for each in (phases.forward, phases.backward, phases.optimizer) if each is not None]
+        named["rest"] = whole_ms - wait_ms - sum(known)
+    return [f"{name} {ms:.1f}" for name, ms in named.items() if ms is not None]
 
 
 def _print_causes(rank: RankReport, console: Console) -> None:
