@@ -55,7 +55,9 @@ def check(
     form: str,
     as_json: bool,
 ) -> int:
-    """Say whether SESSION got worse than its baseline beyond noise, and which stage, file or setting did.
+    """Say whether SESSION got worse than its baseline.
+
+    It names the stage, file or setting that did. A change within the noise is none.
 
     A baseline is a session, or the JSON that --save-baseline or iotrace report --json wrote.
 

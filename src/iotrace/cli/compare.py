@@ -18,7 +18,7 @@ from iotrace.cli.parameters import PATH, json_option, print_json
 @click.option("--anyway", is_flag=True, help="Compare also what did different work; say what differs.")
 @json_option("the result")
 def compare(before: Path, after: Path, anyway: bool, as_json: bool) -> int:
-    """Print what changed from session A to session B, by how much, and why.
+    """Say what changed from session A to B, by how much, and why.
 
     A and B are sessions, or reports that iotrace report --json wrote. They have to have done the same work:
     the same command, data, world size and batch size.

@@ -27,7 +27,7 @@ from iotrace.doctor.run import TORCH_SECONDS
 def doctor(
     command: tuple[str, ...], data: str | None, output: str | None, timeout: float, as_json: bool
 ) -> int:
-    """Say what iotrace run will capture of CMD here, and what not.
+    """Say what iotrace run will capture here, and what not.
 
     The doctor says why, and what would help; CMD itself is not run. It answers within 5 seconds, or as soon
     as torch can be imported.
