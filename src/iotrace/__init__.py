@@ -9,22 +9,29 @@ from iotrace.agent.recording.regions import region
 
 TYPE_CHECKING = False  # `typing` costs more than the rest of this module
 if TYPE_CHECKING:
+    from iotrace.loading import load
+    from iotrace.notebook import load_ipython_extension
     from iotrace.profiling import profile
     from iotrace.sweeping import sweep
 
-__all__ = ["__version__", "batches", "profile", "region", "step", "sweep"]
+__all__ = ["__version__", "batches", "load", "load_ipython_extension", "profile", "region", "step", "sweep"]
 
 __version__ = "0.1.0"
 
 
+# By name, its module: imported at its first use, as few traced processes need one.
+_LATER = {
+    "load": "loading",
+    "load_ipython_extension": "notebook",
+    "profile": "profiling",
+    "sweep": "sweeping",
+}
+
+
 def __getattr__(name: str) -> object:
-    """Import `profile` and `sweep` at their first use: few traced processes begin one."""
-    if name == "profile":
-        from iotrace.profiling import profile
+    """Import what `_LATER` names at its first use."""
+    if name in _LATER:
+        from importlib import import_module
 
-        return profile
-    if name == "sweep":
-        from iotrace.sweeping import sweep
-
-        return sweep
+        return getattr(import_module(f"iotrace.{_LATER[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -124,12 +124,12 @@ def shown_path(path: str) -> str:
 def _print_fixes(fixes: Sequence[Fix], console: Console) -> None:
     for number, fix in enumerate(fixes[:_MOST_FIXES]):
         text = fix.text if number == 0 else f"or {fix.text}"
-        two_columns(console, "" if number else "Fix", text, _gain(fix), WIDTH)
+        two_columns(console, "" if number else "Fix", text, gain_text(fix), WIDTH)
     if len(fixes) > _MOST_FIXES:
         line(console, "", f"{len(fixes) - _MOST_FIXES} more: -v", WIDTH)
 
 
-def _gain(fix: Fix) -> str:
+def gain_text(fix: Fix) -> str:
     """A bound, for it is the whole wait that the fix is about."""
     if fix.speedup is not None and fix.speedup >= _WORTH_A_FACTOR:
         return f"at most {fix.speedup:.1f}x faster"
