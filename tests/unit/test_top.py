@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -199,7 +200,7 @@ def test_a_tail_gives_whole_lines_once(tmp_path: Path) -> None:
     path.write_bytes(b"one\ntwo\nthree\nfour\nfive\n")
     data, passed = tail.read(8)
     assert data == b"five\n"
-    assert list(tail.lines(passed)) == [b"three", b"four"]
+    assert tail.search(re.compile(rb"\n(?!t)[^\n]+"), passed) == [b"four"]
     assert tail.grown() == 0
 
 

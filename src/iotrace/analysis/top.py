@@ -5,19 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-import numpy as np
-
 from iotrace.analysis.host.file_groups import file_groups, used_files
-from iotrace.analysis.host.system import devices_of
+from iotrace.analysis.host.now import gpus_now, hosts_now, processes_now
 from iotrace.analysis.loop.deliveries import Step
 from iotrace.analysis.loop.measured import summarise
 from iotrace.analysis.results import DataWait, RankReport, System, unknown
 from iotrace.analysis.results.top import (
     SCHEMA_VERSION,
     Top,
-    TopGpu,
-    TopHost,
-    TopProcess,
     TopRank,
     TopVerdict,
 )
@@ -27,16 +22,13 @@ from iotrace.analysis.window import HOLD_NS, LONGEST_NS, Window
 from iotrace.session.identity import boot_id
 from iotrace.session.liveness import RUNNING
 from iotrace.sources.live.session import LiveSession
-from iotrace.sources.processes import Process
-from iotrace.sources.records import IteratorStart, OwnLog, Produced
+from iotrace.sources.records import IteratorStart, OwnLog
 from iotrace.sources.session import Rank, Session
-from iotrace.sources.telemetry import SampledDevice, SampledProcess, Series, Telemetry
 from iotrace.units import counted
 
 DEFAULT_STEPS = 50
 _MARGIN = 10  # steps before the window that are kept in memory
 _IDLE_NS = 300_000_000_000  # of a rank without steps, what is older is given up
-_LATE_NS = 5_000_000_000  # without a sample for so long, a process has gone
 _SYSTEM = unknown(System, gpus=[], processes=[])
 
 
@@ -46,7 +38,9 @@ class Watch:
     def __init__(self, live: LiveSession, most: int = DEFAULT_STEPS) -> None:
         self.live = live
         self._most = most
-        self._first: dict[tuple[str, int], Step] = {}  # of the run, by host and pid
+        # By host and pid of a rank: the first step of the run; since when its workers' records are needed.
+        self._first: dict[tuple[str, int], Step] = {}
+        self._since_ns: dict[tuple[str, int], int] = {}
         self._boot = boot_id()
 
     def look(self) -> Top:
@@ -55,27 +49,29 @@ class Watch:
         last = max((rank.incarnation for rank in session.ranks), default=0)
         ranks = [rank for rank in session.ranks if rank.incarnation == last]
         windows = [self._window(session, rank) for rank in ranks]
-        worst = max(range(len(windows)), key=lambda number: _fraction(windows[number]), default=-1)
-        if worst >= 0 and windows[worst].kept:
-            # With spans and calls at hand the window may turn out to end earlier.
-            since_ns = max(
-                _needed_since(windows[worst], windows[worst].loop.steps),
-                windows[worst].newest_ns - LONGEST_NS - HOLD_NS,
-            )
+        worst = max(range(len(windows)), key=lambda number: _fraction(windows[number])) if ranks[1:] else 0
+        if ranks:
+            own = windows[worst]
+            since_ns = max(self._since_ns.get(own.key, 0), own.newest_ns - LONGEST_NS - HOLD_NS)
             windows[worst] = self._window(*self.live.with_details(session, ranks[worst], since_ns))
         now_ns = self._now_ns(session)
         found = [self._rank(window, number == worst, now_ns) for number, window in enumerate(windows)]
-        self.live.forget(session.clocks, [(window.rank, *self._old(window)) for window in windows])
+        self._forget(session, windows)
         self.windows = windows
         return self._top(session, windows, found, now_ns)
 
     def _window(self, session: Session, rank: Rank) -> Window:
         key = rank.main.identity.node, rank.main.pid
-        fresh = dict(self.live.fresh)
-        window = Window(session, rank, most=self._most, first=self._first.get(key), fresh=fresh)
-        if fresh[key].whole and window.loop.steps:
-            self._first[key] = window.loop.steps[0]
-        return window
+        return Window(session, rank, most=self._most, first=self._first.get(key), fresh=dict(self.live.fresh))
+
+    def _forget(self, session: Session, windows: list[Window]) -> None:
+        old = []
+        for window in windows:
+            if window.main_fresh.whole and window.loop.steps:
+                self._first[window.key] = window.loop.steps[0]
+            own_ns, self._since_ns[window.key] = self._old(window)
+            old.append((window.rank, own_ns, self._since_ns[window.key]))
+        self.live.forget(session.clocks, old)
 
     def _old(self, window: Window) -> tuple[int, int]:
         """Find before when records are needed no more: those of the training process, those of the others."""
@@ -89,23 +85,19 @@ class Watch:
     def _now_ns(self, session: Session) -> int:
         """The session's time now: by CLOCK_MONOTONIC where that is the session's, else CLOCK_REALTIME."""
         here = next((each for each in session.processes if each.identity.boot_id == self._boot), None)
-        return (
-            time.time_ns()
-            if here is None or not self._boot
-            else here.clock.to_session_ns(time.monotonic_ns())
-        )
+        if here is None or not self._boot:
+            return time.time_ns()
+        return here.clock.to_session_ns(time.monotonic_ns())
 
     def _rank(self, window: Window, explained: bool, now_ns: int) -> TopRank:
         kept, rank, loop = window.kept, window.rank, window.loop
-        own = window.fresh[rank.main.identity.node, rank.main.pid]
         length_ns = kept[-1].end_ns - kept[0].start_ns if kept else 0
-        telemetry = window.session.telemetry_of(rank.main)
         steps = summarise(
             [step.duration_ns for step in kept],
             [step.samples for step in kept],
             window.measured[1],
             None,
-            f"lately, {loop.unknown_why}" if loop.unknown_why and not own.whole else loop.unknown_why,
+            _why_unknown(window),
         )
         wait = data_wait(window, _SYSTEM) if explained else _wait(window)
         return TopRank(
@@ -119,8 +111,8 @@ class Watch:
             since=_since_last_step(window),
             data_wait=wait,
             file_groups=file_groups(wait, None, used_files(window))[0] if explained else [],
-            processes=_processes(window, telemetry),
-            gpus=[_gpu(device) for device in devices_of(telemetry, rank)] if telemetry is not None else [],
+            processes=processes_now(window),
+            gpus=gpus_now(window),
         )
 
     def _top(self, session: Session, windows: list[Window], ranks: list[TopRank], now_ns: int) -> Top:
@@ -144,9 +136,14 @@ class Watch:
             window_steps=self._most,
             verdict=_verdict(ranks),
             ranks=ranks,
-            hosts=_hosts(session),
+            hosts=hosts_now(session),
             notes=_notes(session),
         )
+
+
+def _why_unknown(window: Window) -> str:
+    why = window.loop.unknown_why  # may hold counts: of what is kept, not of the run
+    return why if window.main_fresh.whole or not why else f"lately, {why}"
 
 
 def _seconds(length_ns: int) -> float:
@@ -233,85 +230,6 @@ def _since_last_step(window: Window) -> str | None:
                 f"{counted(count, 'batch', 'batches')} of {loader.description.dataset} ({loader.kind})"
             )
     return ", ".join(parts) or None
-
-
-def _processes(window: Window, telemetry: Telemetry | None) -> list[TopProcess]:
-    """The rank's processes that live."""
-    found = []
-    for process in window.rank.processes:
-        if window.fresh[process.identity.node, process.pid].ended:
-            continue
-        sampled = telemetry.process_of(process) if telemetry is not None else None
-        lives = sampled is not None and telemetry is not None and _lives(sampled, telemetry)
-        if sampled is not None and len(sampled.samples) and not lives:
-            continue
-        found.append(
-            TopProcess(
-                pid=process.pid,
-                role="main" if process is window.rank.main else f"worker {process.worker}",
-                cpu_pct=_growth(sampled, "cpu_ns", 1e-7),
-                rss_bytes=_last(sampled.series("rss_bytes")) if sampled is not None else None,
-                read_bytes_per_s=_growth(sampled, "rchar"),
-                storage_read_bytes_per_s=_growth(sampled, "read_bytes"),
-                busy_fraction=_busy(process, window.kept),
-            )
-        )
-    return found
-
-
-def _lives(sampled: SampledProcess, telemetry: Telemetry) -> bool:
-    times = sampled.samples["time_ns"]
-    return bool(len(times)) and int(times[-1]) > telemetry.last_ns - _LATE_NS
-
-
-def _growth(sampled: SampledProcess | None, field: str, scale: float = 1.0) -> float | None:
-    """The growth of a counter per second, over the samples at hand."""
-    series = sampled.series(field) if sampled is not None else None
-    if series is None or len(series.time_ns) < 2:
-        return None
-    length_s = float(series.time_ns[-1] - series.time_ns[0]) / 1e9
-    return scale * float(series.value[-1] - series.value[0]) / length_s if length_s > 0 else None
-
-
-def _last(series: Series | None) -> int | None:
-    return int(series.value[-1]) if series is not None and len(series.value) else None
-
-
-def _busy(process: Process, kept: Sequence[Step]) -> float | None:
-    """The share of the window, up to the worker's last batch, in which it made batches."""
-    if not kept or process.worker is None:
-        return None
-    real = process.clock.to_session_ns
-    made = [(real(each.taken_ns), real(each.prepared_ns)) for each in process.of_type(Produced)]
-    begin_ns = kept[0].start_ns
-    end_ns = min(kept[-1].end_ns, max((prepared_ns for _, prepared_ns in made), default=0))
-    if end_ns <= begin_ns:
-        return None
-    inside = sum(max(0, min(end_ns, prepared) - max(begin_ns, taken)) for taken, prepared in made)
-    return inside / (end_ns - begin_ns)
-
-
-def _gpu(device: SampledDevice) -> TopGpu:
-    util = device.series.get("util_pct")
-    return TopGpu(
-        index=device.about.index,
-        name=device.about.name,
-        util_pct=None if util is None or not len(util.value) else float(util.value[-10:].mean()),
-        memory_bytes=_last(device.series.get("memory_bytes")),
-        memory_total_bytes=device.about.memory_total_bytes,
-    )
-
-
-def _hosts(session: Session) -> list[TopHost]:
-    found = {}
-    for telemetry in session.telemetry:
-        busy = telemetry.host.busy
-        found[telemetry.sampler.host or telemetry.sampler.node] = TopHost(
-            host=telemetry.sampler.host or telemetry.sampler.node,
-            cpu_busy_fraction=None if len(busy) < 2 or np.isnan(busy[-1]).any() else float(busy[-1].mean()),
-            memory_available_bytes=_last(telemetry.host.figures.get("memory_available_bytes")),
-        )
-    return list(found.values())
 
 
 def _awaited(session: Session, ranks: Sequence[Window]) -> str:

@@ -66,8 +66,8 @@ class Window(RankAnalysis, frozen=True, dict=True):
     def measured(self) -> tuple[list[Step], Excluded]:
         """The steps of the window; how many of those that are kept in memory are left out at the start."""
         steps = self.loop.steps
-        main, first = self.rank.main, self.first or _UNKNOWN_START
-        if not self.fresh[main.identity.node, main.pid].whole:
+        first = self.first or _UNKNOWN_START
+        if not self.main_fresh.whole:
             opening = first.delivery or next(iter(first.awaited), None)
             passes = {awaited.iterator for step in steps for awaited in step.awaited}
             # Epochs are counted from the oldest that is known: they are the run's while its first pass lasts.
@@ -81,10 +81,19 @@ class Window(RankAnalysis, frozen=True, dict=True):
         return newest, excluded
 
     @property
+    def key(self) -> tuple[str, int]:
+        """The host and the pid of the training process."""
+        return self.rank.main.identity.node, self.rank.main.pid
+
+    @property
+    def main_fresh(self) -> Fresh:
+        """How far that process is known."""
+        return self.fresh[self.key]
+
+    @property
     def newest_ns(self) -> int:
-        """How far the records of the training process go."""
-        main = self.rank.main
-        return self.fresh[main.identity.node, main.pid].records_until_ns
+        """How far its records go."""
+        return self.main_fresh.records_until_ns
 
     def _is_whole(self, step: Step) -> bool:
         """Whether all that was recorded of the making of the step's batches is on disk."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -20,7 +21,7 @@ _MOST_PASSED = 64 << 20  # in what was passed over, names of files are looked fo
 _MOST_FILES = 1_024
 _MOST_CALLS = 600_000
 _MOST_NAMES = 65_536
-_NAME = b'"FH"'
+_NAMES = re.compile(rb'\n\{"name":"(?:FH|HH)"[^\n]*')
 
 
 class Known(msgspec.Struct):
@@ -94,7 +95,7 @@ class LiveCalls:
     def _read(self, log: _Log, most_bytes: int) -> None:
         data, (start, end) = log.tail.read(most_bytes)
         if start < end:
-            named = (line for line in log.tail.lines((max(start, end - _MOST_PASSED), end)) if _NAME in line)
+            named = log.tail.search(_NAMES, (max(start, end - _MOST_PASSED), end))
             self._table.learn(pool_of(b"\n".join(named)))
             log.since_ns = -1
         for batch in log.reader.read([data]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -50,9 +51,8 @@ _TIMES: dict[type, Any] = {
     Exposed: None,
     Idle: None,
 }
-_FREQUENT = tuple(
-    f'{{"type":"{name}"'.encode()
-    for name in ("batch", "round", "blocked", "produced", "iterator_end", "mark", "tick", "exposed", "idle")
+_RARE = re.compile(
+    rb'\n(?!\{"type":"(?:batch|round|blocked|produced|iterator_end|mark|tick|exposed|idle)")[^\n]+'
 )
 
 
@@ -109,7 +109,7 @@ class LiveProcess:
         if passed[0] < passed[1]:
             self.whole = False
             self.records = [record for record in self.records if type(record) not in _TIMES]
-            rare = [line for line in self._tail.lines(passed) if not line.startswith(_FREQUENT)]
+            rare = self._tail.search(_RARE, passed)
             self._add(decode_lines(b"\n".join(rare), Record)[0])
         self._add(decode_lines(data, Record)[0])
 

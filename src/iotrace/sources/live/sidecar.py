@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from iotrace.sources.samples import (
 SAMPLED_NS = 10_000_000_000  # samples so old are read, from the newest one on
 _MOST_RECORD_BYTES = 4 << 20
 _MOST_SAMPLE_BYTES = 1 << 20
+_RARE = re.compile(rb'\n(?!\{"type": ?"(?:system|gpu)")[^\n]+')
 _MOST_RECORDS = 4_000
 
 
@@ -53,7 +55,7 @@ class LiveSidecar:
     def poll(self) -> bool:
         """Read what was appended to its records; return whether it has said who it is."""
         data, passed = self._tail.read(_MOST_RECORD_BYTES)
-        rare = [line for line in self._tail.lines(passed) if b'"system"' not in line and b'"gpu"' not in line]
+        rare = self._tail.search(_RARE, passed)
         for record in decode_lines(b"\n".join([*rare, data]), SidecarRecord)[0]:
             self._records[type(record)].append(record)
         for kind in (SystemRecord, GpuRecord):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
 from pathlib import Path
 from typing import Any
 
@@ -44,17 +44,20 @@ class Tail:
         self._position = start + len(data)
         return data, (first, start)
 
-    def lines(self, span: tuple[int, int]) -> Iterator[bytes]:
-        """Yield the lines of the bytes ``[start, end)`` that `read` has passed over."""
+    def search(self, pattern: re.Pattern[bytes], span: tuple[int, int]) -> list[bytes]:
+        """Find lines in the bytes ``[start, end)`` that were passed over; `pattern` begins with a newline."""
         start, end = span
-        rest = b""
+        found: list[bytes] = []
+        rest = b"\n"
         while start < end:
             data = self._piece(start, min(end, start + _BLOCK_BYTES))
             if not data:
-                return
+                break
             start += len(data)
-            *whole, rest = (rest + data).split(b"\n")
-            yield from whole
+            whole, _, rest = (rest + data).rpartition(b"\n")
+            rest = b"\n" + rest
+            found += [line[1:] for line in pattern.findall(whole)]
+        return found
 
     def _piece(self, start: int, end: int) -> bytes:
         try:
