@@ -106,7 +106,7 @@ def _following(report: Report) -> list[tuple[str, str]]:
         ]
     path, found = shown_path(report.session.path), report.verdict
     has_stack = any(failure.stack for failure in report.session.failures)
-    shows = "message and stack" if found.kind == "failed" and has_stack else "loader, system, I/O"
+    shows = "message and stack" if found.banner == "FAILED" and has_stack else "loader, system, I/O"
     following = [(f"iotrace report {path} -v", shows)]
     if found.kind == "running":
         following.insert(0, (f"iotrace top {path}", "what it waits for now"))
