@@ -142,7 +142,7 @@ def test_what_other_programs_may_have_done_is_not_told() -> None:
     found = checked(report(1, decode=1.1, others=0.4), report(2))
     assert (found.ok, found.worse) == (True, [])
     assert found.text.startswith("CANNOT BE TOLD  decode")
-    assert "other programs took 40 % of its CPUs (the session)" in found.untold[0].text
+    assert "as in the session other programs took 40 % of the CPUs" in found.untold[0].text
     # So much they do not add.
     assert checked(report(1, decode=2.0, others=0.4), report(2)).worse[0].what == "decode"
 
@@ -262,7 +262,7 @@ def kept(tmp_path: Path) -> Path:
     slower = report(2, decode=1.3)
     failed, running, empty = report(3), report(4), report(5)
     failed["session"]["exit_code"] = 1
-    running["session"] |= {"ended": False, "exit_code": None}
+    running["session"] |= {"ended": False, "exit_code": None, "state": "running"}
     empty["ranks"][0]["steps"] = {"count": 0}
     written = {
         "before": report(1),
@@ -307,7 +307,7 @@ def test_the_command_line_of_check(kept: Path) -> None:
         (["now.json", "--baseline", "other.json"], 1, "holds no report of iotrace"),
         (["now.json", "--baseline", "text.json"], 1, "holds no report of iotrace"),
         (["now.json", "--baseline", "failed.json"], 1, "the baseline run-3 failed: exit code 1"),
-        (["running.json", "--baseline", "now.json"], 1, "has not ended"),
+        (["running.json", "--baseline", "now.json"], 1, "run-4 is still running"),
         (["empty.json", "--baseline", "now.json"], 1, "has no measured steps"),
         (["now.json", "--baseline", "none"], 1, "none does not exist"),
         (["now.json", "--fail-if", "data_wait.raw_mss > 3"], 2, "data_wait.raw_ms"),

@@ -120,7 +120,7 @@ def _rank(analysis: RankAnalysis) -> RankReport:
             analysis.loop.unknown_why,
             steps[-1].end_ns - steps[0].start_ns if steps else None,
         ),
-        blocks=step_blocks(analysis),
+        blocks=step_blocks(analysis, phases.by_step_ns),
         data_wait=wait,
         loop_reads=loop_reads(analysis),
         stages=stages_of(analysis),

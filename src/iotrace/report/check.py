@@ -9,6 +9,7 @@ from rich.text import Text
 
 from iotrace.analysis.compare.results import Check, Comparison
 from iotrace.report.comparison import print_stages, say, say_each
+from iotrace.report.layout import line
 
 _MOST_STAGES = 8
 
@@ -16,7 +17,7 @@ _MOST_STAGES = 8
 def print_check(result: Check, console: Console) -> None:
     """Print `result`: what it says first, then the figures; it reads the same without colour."""
     style = "bold red" if not result.ok else "bold yellow" if result.untold else "bold green"
-    console.print(Text(result.text, style=style), soft_wrap=True)
+    line(console, "", Text(result.text, style=style), 0)
     say_each(console, "Worse", [finding.text for finding in result.worse])
     say_each(console, "Untold", [finding.text for finding in result.untold])
     for item in result.conditions:
@@ -24,7 +25,8 @@ def print_check(result: Check, console: Console) -> None:
             say(console, "Passed", item.condition)
     comparison = result.comparison
     if comparison is not None:
-        say(console, "Step", comparison.text)
+        if comparison.verdict != "unknown":
+            say(console, "Step", comparison.text)
         say_each(console, "Trust", _trust(comparison))
         differing = [*comparison.settings, *comparison.environment]
         say_each(console, "Differ", [f"{item.what}: {' / '.join(item.values)}" for item in differing])
@@ -46,7 +48,7 @@ def markdown(result: Check) -> str:
     lines += [f"- passed: `{item.condition}`" for item in result.conditions if item.holds is False]
     comparison = result.comparison
     if comparison is not None:
-        lines += [f"- {_escape(comparison.text)}"]
+        lines += [f"- {_escape(comparison.text)}"] if comparison.verdict != "unknown" else []
         lines += [
             f"- {_escape(item.what)}: {_escape(' → '.join(item.values))}"
             for item in [*comparison.settings, *comparison.environment]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import shlex
-import textwrap
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.text import Text
 
 from iotrace.analysis.compare.results import Comparison, StageChange
+from iotrace.report.layout import line
 
-_LABEL = 7
+_LABEL = 6
 _NAMES = ("A", "B")
 _LEAST_MS = 0.05  # a cause below it is not listed
 _MOST_STAGES = 8
@@ -21,7 +21,7 @@ _COLORS = {"slower": "bold red", "faster": "bold green"}
 
 def print_comparison(result: Comparison, console: Console) -> None:
     """Print `result`; it reads the same without colour."""
-    console.print(Text(result.text, style=_COLORS.get(result.verdict, "bold")), soft_wrap=True)
+    line(console, "", Text(result.text, style=_COLORS.get(result.verdict, "bold")), 0)
     for difference in result.differs:
         say(console, "Work", f"differs: {difference}")
     reasons = [
@@ -67,15 +67,11 @@ def print_stages(stages: Iterable[StageChange], console: Console, names: tuple[s
 
 def _print_parts(result: Comparison, console: Console) -> None:
     intervals = {change.cause or change.what: change.ci95_ms for change in result.changed}
-    parts = {cause: tuple(values) for cause, values in result.causes_ms.items() if max(values) >= _LEAST_MS}
-    rest: dict[str, tuple[float, ...]] = {}
-    if result.wait_ms is not None:
-        rest = {"rest": tuple(a - b for a, b in zip(result.step_ms, result.wait_ms, strict=True))}
-        intervals["rest"] = intervals.get("the rest of the step")
+    parts = {cause: values for cause, values in result.causes_ms.items() if max(values) >= _LEAST_MS}
     ordered = sorted(parts.items(), key=lambda item: -max(item[1]))
     rows = [
         (name, f"{before:.1f}", f"{after:.1f}", f"{after - before:+.1f}", _bounds(intervals.get(name)))
-        for name, (before, after) in [("step", tuple(result.step_ms)), *ordered, *rest.items()]
+        for name, (before, after) in [("step", result.step_ms), *ordered, *result.rest_ms.items()]
     ]
     print_rows(console, ("ms a step", *_NAMES, "change", "95 %"), rows)
 
@@ -116,7 +112,4 @@ def say_each(console: Console, label: str, texts: Iterable[str]) -> None:
 
 def say(console: Console, label: str, text: str) -> None:
     """Print one labelled paragraph, wrapped beside its label."""
-    lines = textwrap.wrap(text, max(20, console.width - _LABEL), break_on_hyphens=False) or [""]
-    for number, line in enumerate(lines):
-        shown = (label if number == 0 else "").ljust(_LABEL)
-        console.print(Text.assemble((shown, "bold"), line), soft_wrap=True)
+    line(console, label, text, _LABEL)

@@ -25,6 +25,7 @@ class Ran(msgspec.Struct, frozen=True):
     started_ns: int | None = None
     exit_code: int | None = None
     ended: bool = True
+    state: str = "ended"
     iotrace_version: str | None = None
 
 
@@ -101,7 +102,7 @@ class Rank(msgspec.Struct, frozen=True):
     host: str | None = None
     world_size: int | None = None
     blocks: StepBlocks | None = None
-    phases_ms: dict[str, float] | None = None
+    phases_ms: dict[str, float | None] = {}
     stages: list[StageCost] = []
     loaders: list[Loader] = []
     io: Io | None = None

@@ -12,6 +12,7 @@ from iotrace.analysis.compare.results import Changed
 from iotrace.analysis.results import StepBlocks
 
 REST = "the rest of the step"
+PHASES = ("forward", "backward", "optimizer", "other")  # what the rest consists of, where it is known
 _WORTH_NAMING = 0.01  # of the step before
 _MOSTLY = 0.6  # of a cause's change: what one file has to change to stand for it
 
@@ -59,9 +60,19 @@ def _changes(ranks: tuple[Rank, Rank]) -> Iterator[Changed]:
             cause=cause,
             file=file,
         )
-    rest_ms = [(rank.steps.mean_ms or 0.0) - (rank.data_wait.raw_ms or 0.0) for rank in ranks]
-    by_ms = rest_ms[1] - rest_ms[0]
-    yield Changed(what=REST, by_ms=by_ms, ci95_ms=_difference(ranks, "rest", by_ms), cause=None, file=None)
+    for part, values in rest_parts(ranks).items():
+        by_ms = values[1] - values[0]
+        yield Changed(what=part, by_ms=by_ms, ci95_ms=_difference(ranks, part, by_ms), cause=None, file=None)
+
+
+def rest_parts(ranks: tuple[Rank, Rank]) -> dict[str, list[float]]:
+    """Return what a step does besides waiting, before and after: its phases, where both sides have them."""
+    phases = [rank.phases_ms for rank in ranks]
+    if all(each.get(phase) is not None for each in phases for phase in PHASES):
+        return {phase: [each[phase] or 0.0 for each in phases] for phase in PHASES}
+    if any(rank.data_wait.raw_ms is None for rank in ranks):
+        return {}
+    return {REST: [(rank.steps.mean_ms or 0.0) - (rank.data_wait.raw_ms or 0.0) for rank in ranks]}
 
 
 def _file_behind(ranks: tuple[Rank, Rank], by_ms: float) -> str | None:
@@ -86,15 +97,18 @@ def _around(value: float, samples: Floats) -> list[float]:
 
 
 def _resampled(ranks: tuple[Rank, Rank], part: str) -> list[Floats | None]:
-    """Resample the means of a part of the step, of each side on its own: ``step``, ``rest`` or a cause."""
+    """Resample the means of a part of the step, of each side on its own."""
     known = [None if rank.blocks is None else _part(rank.blocks, part) for rank in ranks]
     return [None if one is None else resampled_means(one, seed=seed) for seed, one in enumerate(known)]
 
 
 def _part(blocks: StepBlocks, part: str) -> Floats | None:
-    if part == "step":
-        return np.array(blocks.step_ms)
-    if part == "rest":
-        wait = np.array(blocks.wait_ms)
-        return np.array(blocks.step_ms) - wait if len(wait) else None
-    return np.array(blocks.causes_ms[part]) if part in blocks.causes_ms else None
+    """Take the blocks of a part of the step; None where it is not known of them."""
+    known = {**blocks.causes_ms, **blocks.phases_ms, "step": blocks.step_ms}
+    if part in known:
+        return np.array(known[part])
+    if not blocks.wait_ms:
+        return None
+    rest = np.array(blocks.step_ms) - np.array(blocks.wait_ms)
+    named = () if part == REST else blocks.phases_ms.values()
+    return np.asarray(rest - sum(np.array(own) for own in named))

@@ -71,10 +71,11 @@ def _refuse(now: Basis, baseline: Basis | None) -> None:
     for name, side in (("session", now), ("baseline", baseline)):
         if side is None:
             continue
+        if side.session.state == "running":
+            raise SessionError(f"the {name} {side.path} is still running", "check it when it has ended")
         if not side.session.ended:
             raise SessionError(
-                f"the {name} {side.path} has not ended: it still runs, or was killed",
-                "check a run that ended",
+                f"the end of the {name} {side.path} was not seen: {side.session.state}", "take one that ended"
             )
         if side.session.exit_code:
             raise SessionError(
@@ -129,7 +130,7 @@ def _doubt(baseline: Basis, now: Basis) -> str | None:
     for name, side in (("the session", now), ("the baseline", baseline)):
         why = busy(side)
         if why:
-            return f"{why} ({name})"
+            return f"in {name} {why}"
     return None
 
 

@@ -5,23 +5,25 @@ from __future__ import annotations
 from datetime import datetime, timezone
 
 from iotrace.analysis.compare.basis import Basis, Rank, rank_pair
-from iotrace.analysis.compare.changes import changed_parts, step_change
+from iotrace.analysis.compare.changes import changed_parts, rest_parts, step_change
 from iotrace.analysis.compare.results import Comparison, Side
 from iotrace.analysis.compare.same_work import differences
 from iotrace.analysis.compare.settings import environment_of, settings_of
 from iotrace.analysis.compare.stages import stage_changes
+from iotrace.analysis.verdict.trust import BAD
 
 SCHEMA_VERSION = 1
 # Two runs of one program on one quiet machine differ by so much, whatever the steps within each say.
 RUN_TO_RUN_PCT = 2.0
-BANNERS = {"faster": "FASTER", "slower": "SLOWER", "no-difference": "NO DIFFERENCE"}
+_BANNERS = {"faster": "FASTER", "slower": "SLOWER"}
 
 
 def compare(one: Basis, other: Basis) -> Comparison:
     """Compare two sessions, `one` before `other`, whether they did the same work or not."""
     ranks = rank_pair(one, other)
     steps_ms, change_pct, ci95_pct = step_change(ranks)
-    verdict = _verdict(change_pct, ci95_pct)
+    doubt = _doubt(one, other)
+    verdict = _verdict(change_pct, ci95_pct, doubt)
     differs = differences(one, other, ranks)
     waits_ms = [rank.data_wait.raw_ms for rank in ranks]
     causes = [rank.data_wait.causes_ms for rank in ranks]
@@ -31,7 +33,7 @@ def compare(one: Basis, other: Basis) -> Comparison:
         comparable=not differs,
         differs=differs,
         verdict=verdict,
-        text=_text(verdict, steps_ms, change_pct, ci95_pct),
+        text=_text(verdict, steps_ms, change_pct, ci95_pct, doubt),
         rank=ranks[0].rank,
         step_ms=steps_ms,
         change_pct=change_pct,
@@ -42,6 +44,7 @@ def compare(one: Basis, other: Basis) -> Comparison:
             for cause in dict.fromkeys([*causes[0], *causes[1]])
             if all(causes)
         },
+        rest_ms=rest_parts(ranks),
         changed=changed_parts(ranks),
         stages=stage_changes(ranks),
         settings=settings_of(ranks),
@@ -57,22 +60,34 @@ def _side(basis: Basis, rank: Rank) -> Side:
     return Side(path=basis.path, recorded=recorded, steps=rank.steps.count, trust=basis.verdict.trust)
 
 
-def _verdict(change_pct: float, ci95_pct: list[float] | None) -> str:
-    if ci95_pct is None or ci95_pct[0] <= 0 <= ci95_pct[1] or abs(change_pct) < RUN_TO_RUN_PCT:
+def _doubt(one: Basis, other: Basis) -> str | None:
+    """Say what keeps one of the two from being relied on; None where nothing does."""
+    for name, side in (("A", one), ("B", other)):
+        if side.verdict.trust.level == BAD:
+            return f"{name}: {side.verdict.trust.reasons[0]}"
+    return None
+
+
+def _verdict(change_pct: float, ci95_pct: list[float] | None, doubt: str | None) -> str:
+    if ci95_pct is None or doubt:
+        return "unknown"
+    if ci95_pct[0] <= 0 <= ci95_pct[1] or abs(change_pct) < RUN_TO_RUN_PCT:
         return "no-difference"
     return "slower" if change_pct > 0 else "faster"
 
 
-def _text(verdict: str, steps_ms: list[float], change_pct: float, ci95_pct: list[float] | None) -> str:
+def _text(
+    verdict: str, steps_ms: list[float], change_pct: float, ci95_pct: list[float] | None, doubt: str | None
+) -> str:
     steps = f"{steps_ms[0]:.1f} -> {steps_ms[1]:.1f} ms a step"
     if ci95_pct is None:
-        return f"{BANNERS[verdict]} seen: {steps}; too few steps for an interval"
+        return f"CANNOT BE TOLD: {steps}; too few steps for an interval"
+    if verdict == "unknown":
+        return f"CANNOT BE TOLD: {steps}; {doubt}"
     if verdict == "no-difference":
         low, high = ci95_pct
-        return f"{BANNERS[verdict]} seen: {steps} ({change_pct:+.1f} %, 95 %: {low:+.1f} to {high:+.1f})"
+        return f"NO DIFFERENCE seen: {steps} ({change_pct:+.1f} %, 95 %: {low:+.1f} to {high:+.1f})"
     low, high = sorted(abs(bound) for bound in ci95_pct)
     digits = 0 if abs(change_pct) >= 10 else 1
-    return (
-        f"{BANNERS[verdict]} {abs(change_pct):.{digits}f} % (95 %: {low:.{digits}f} to {high:.{digits}f}): "
-        f"{steps}"
-    )
+    interval = f"(95 %: {low:.{digits}f} to {high:.{digits}f})"
+    return f"{_BANNERS[verdict]} {abs(change_pct):.{digits}f} % {interval}: {steps}"

@@ -20,15 +20,15 @@ def busy(side: Basis) -> str | None:
 def _disturbances(side: Basis) -> Iterator[str]:
     share = others_share(side)
     if share is None:
-        yield "what other programs took of its CPUs is unknown"
+        yield "what other programs took of the CPUs is unknown"
     elif share > QUIET:
-        yield f"other programs took {percent(share)} of its CPUs"
+        yield f"other programs took {percent(share)} of the CPUs"
     stolen = [rank.system.host.cpu_stolen_fraction or 0.0 for rank in side.ranks if rank.system.host]
     if max(stolen, default=0.0) > QUIET:
-        yield f"other virtual machines took {percent(max(stolen))} of its CPUs"
+        yield f"other virtual machines took {percent(max(stolen))} of the CPUs"
     held_back = [rank.system.host.cpu_throttled_fraction or 0.0 for rank in side.ranks if rank.system.host]
     if max(held_back, default=0.0) > QUIET:
-        yield f"its CPU quota held it back in {percent(max(held_back))} of the periods"
+        yield f"the CPU quota held it back in {percent(max(held_back))} of the periods"
 
 
 def others_share(side: Basis) -> float | None:

@@ -51,7 +51,10 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """`verdict` is ``faster``, ``slower`` or ``no-difference``; `differs` says why it is not comparable."""
+    """`verdict`: ``faster``, ``slower``, ``no-difference``, ``unknown``; `differs`: why not comparable.
+
+    `rest_ms` is what a step does besides waiting: its phases, or the rest of it as one.
+    """
 
     schema_version: int
     sessions: list[Side]
@@ -65,6 +68,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     ci95_pct: list[float] | None
     wait_ms: list[float] | None
     causes_ms: dict[str, list[float]]
+    rest_ms: dict[str, list[float]]
     changed: list[Changed]
     stages: list[StageChange]
     settings: list[Differing]

@@ -30,11 +30,15 @@ _NEVER = {
 
 
 class StepPhases(msgspec.Struct, frozen=True):
-    """Means per measured step; where the times are from; why one is not known: empty where all are."""
+    """Means per measured step; where the times are from; why one is not known: empty where all are.
+
+    `by_step_ns`: of the phases that are known, the time in each measured step.
+    """
 
     means_ms: PhasesMs
     source: str | None = None
     unknown_why: str | None = None
+    by_step_ns: dict[str, Times] = {}
 
 
 def step_phases(analysis: RankAnalysis, wait_ms: float | None) -> StepPhases:
@@ -59,7 +63,8 @@ def step_phases(analysis: RankAnalysis, wait_ms: float | None) -> StepPhases:
     elif not why:
         step_ms = sum(step.duration_ns for step in kept) / len(kept) / 1e6
         other_ms = max(0.0, step_ms - wait_ms - sum(mean_ms or 0.0 for mean_ms in means_ms.values()))
-    return StepPhases(PhasesMs(**means_ms, other=other_ms), "host", why)
+    known = {name: own for name, own in found.items() if seen[name]}
+    return StepPhases(PhasesMs(**means_ms, other=other_ms), "host", why, known)
 
 
 def phase_spans(analysis: RankAnalysis) -> Spans:

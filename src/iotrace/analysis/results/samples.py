@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from iotrace.analysis.results.base import ReportPart
 
 
@@ -9,7 +11,7 @@ class StepBlocks(ReportPart, frozen=True, kw_only=True):
     """Means of blocks of `steps` consecutive measured steps, in ms a step, in order of time.
 
     There are 64 at most, however long the run. `causes_ms` and `files_ms` (the costliest files) are parts
-    of the wait; empty where it is unknown, and so is `wait_ms`.
+    of the wait; empty where it is unknown, and so is `wait_ms`. `phases_ms` has the phases that are known.
     """
 
     steps: int
@@ -17,6 +19,7 @@ class StepBlocks(ReportPart, frozen=True, kw_only=True):
     wait_ms: list[float]
     causes_ms: dict[str, list[float]]
     files_ms: dict[str, list[float]]
+    phases_ms: dict[str, list[float]] = msgspec.field(default_factory=dict)
 
 
 class StageCost(ReportPart, frozen=True, kw_only=True):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from iotrace.analysis.intervals import Times
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import StepBlocks
 from iotrace.analysis.wait.waits import CAUSES
@@ -14,20 +15,26 @@ MOST_BLOCKS = 64
 _MOST_FILES = 8
 
 
-def step_blocks(analysis: RankAnalysis) -> StepBlocks | None:
-    """Cut the measured steps into blocks of one size; what is left over at the end is in none of them."""
+def step_blocks(analysis: RankAnalysis, phases_ns: Mapping[str, Times]) -> StepBlocks | None:
+    """Cut the measured steps into blocks of one size; what is left over at the end is in none of them.
+
+    `phases_ns` has the time of each step in each phase.
+    """
     kept = analysis.kept
     if not kept:
         return None
     size = -(-len(kept) // MOST_BLOCKS)
 
-    def means_ms(each_ns: Sequence[float]) -> list[float]:
+    def means_ms(each_ns: Sequence[float] | Times) -> list[float]:
         whole = np.array(each_ns[: len(each_ns) // size * size], dtype=np.float64)
         return [float(value) for value in whole.reshape(-1, size).mean(axis=1) / 1e6]
 
+    phases_ms = {phase: means_ms(own) for phase, own in phases_ns.items()}
     lengths_ms = means_ms([step.duration_ns for step in kept])
     if analysis.source is None or analysis.loop.unknown_why:
-        return StepBlocks(steps=size, step_ms=lengths_ms, wait_ms=[], causes_ms={}, files_ms={})
+        return StepBlocks(
+            steps=size, step_ms=lengths_ms, wait_ms=[], causes_ms={}, files_ms={}, phases_ms=phases_ms
+        )
     waits = [[analysis.wait_of(delivery) for delivery in step.awaited] for step in kept]
     files: dict[str, list[float]] = {}
     for number, own in enumerate(waits):
@@ -43,4 +50,5 @@ def step_blocks(analysis: RankAnalysis) -> StepBlocks | None:
             cause: means_ms([sum(wait.causes[cause] for wait in own) for own in waits]) for cause in CAUSES
         },
         files_ms={path: means_ms(files[path]) for path in costliest},
+        phases_ms=phases_ms,
     )
