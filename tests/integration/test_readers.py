@@ -167,6 +167,32 @@ def read():
     assert run.report()["ranks"][0]["data_wait"]["causes_ms"]["decode"] > 0
 
 
+def test_what_the_loop_reads_beside_its_loader_is_told(tmp_path: Path) -> None:
+    program = """
+import numpy as np, torch
+from PIL import Image
+from torch.utils.data import DataLoader
+Image.fromarray(np.random.default_rng(0).integers(0, 255, (256, 256, 3), np.uint8)).save("photo.png")
+weight = torch.ones(1, requires_grad=True)
+with open("log.txt", "w") as log:
+    for indices in DataLoader(range(24), batch_size=2):
+        photos = [torch.from_numpy(np.array(Image.open("photo.png"))) for _ in indices]
+        (photos[0].float().sum() * weight).sum().backward()
+        print(len(photos), file=log, flush=True)
+"""
+    run = run_script(tmp_path, program)
+    assert run.code == 0, run.stderr
+    report = run.report()
+    (rank,) = report["ranks"]
+    assert rank["steps"]["unknown_why"] is None
+    (file,) = rank["loop_reads"]["files"]
+    assert file["path"] == "photo.png"
+    reads_ms = rank["loop_reads"]["read_ms"] + rank["loop_reads"]["decode_ms"]
+    assert file["ms"] <= reads_ms + 1e-6
+    assert reads_ms <= rank["steps"]["mean_ms"] - rank["data_wait"]["raw_ms"] + 1e-6
+    assert report["verdict"]["why"].startswith("the training thread itself reads for")
+
+
 def test_a_reader_that_the_tracer_does_not_see_reads_in_its_blocked_time(tmp_path: Path) -> None:
     program = """
 import io, time

@@ -223,6 +223,10 @@ def _compare_causes(outcome: Outcome, known: Known, rank: dict[str, Any], direct
         and (after is None or os.path.relpath(directory / after, directory) != known.after)
     ):
         outcome.disagreements.append(f"after reading {after}, not {known.after}")
+    if known.reads:
+        reads = rank["loop_reads"]["files"] if rank["loop_reads"] else []
+        if [os.path.relpath(directory / cost["path"], directory) for cost in reads[:1]] != [known.reads]:
+            outcome.disagreements.append(f"the loop reads {reads[:1]}, not {known.reads}")
     if known.loaders is not None and len(rank["loaders"]) != known.loaders:
         outcome.disagreements.append(f"{len(rank['loaders'])} loaders, not {known.loaders}")
     parts = wait.get("by_loader")

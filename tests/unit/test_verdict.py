@@ -282,6 +282,12 @@ def test_without_a_loader_the_reads_of_the_loop_itself_are_told() -> None:
     alone = replace(rank(0, None), loop_reads=LoopReads(read_ms=35.0, decode_ms=5.0, files=files))
     why = "the training thread itself reads for 40.0 of 100.0 ms a step (40 %), most in train.npy"
     assert judged(alone).why == why
+    beside = judged(replace(rank(0, 2.0), loop_reads=alone.loop_reads))
+    assert (beside.kind, beside.why, beside.file) == ("input-bound", why, "train.npy")
+    assert beside.text == "INPUT-BOUND 42 % of each step waits for data or reads it (42.0 of 100.0 ms)"
+    assert [fix.id for fix in beside.fixes] == ["read-in-the-dataset"]
+    little = LoopReads(read_ms=4.0, decode_ms=0.9, files=files)
+    assert judged(replace(rank(0, 2.0), loop_reads=little)).kind == "not-input-bound"
 
 
 def traced(idle_us: float, **wait: Any) -> Verdict:

@@ -61,7 +61,7 @@ class FileCost(ReportPart, frozen=True, kw_only=True):
 
 
 class LoopReads(ReportPart, frozen=True, kw_only=True):
-    """What the training thread read itself, in ms per measured step, where its data wait is unknown."""
+    """What the training thread read itself, beside its asks, in ms per measured step."""
 
     read_ms: float
     decode_ms: float

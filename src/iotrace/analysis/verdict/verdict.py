@@ -25,6 +25,7 @@ from iotrace.analysis.verdict import failed
 from iotrace.analysis.verdict.device import busy_text, idle_text, why_idle
 from iotrace.analysis.verdict.fixes import fixes_of
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT
+from iotrace.analysis.wait.data_wait import verdict as verdict_in_words
 from iotrace.session.liveness import RUNNING
 from iotrace.units import percent
 
@@ -66,6 +67,14 @@ _NAME_IT = Fix(
     speedup=None,
 )
 
+# What takes reads out of the loop.
+_READ_AHEAD = Fix(
+    id="read-in-the-dataset",
+    text="read in the dataset's __getitem__: workers then read ahead of the loop",
+    gain_ms_per_step=None,
+    speedup=None,
+)
+
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """A verdict before its fixes: what is said, of which rank."""
@@ -76,7 +85,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     file: str | None = None
     cause: str | None = None
     rank: RankReport | None = None
-    unnamed: bool = False  # the loop has a source that nothing names
+    fix: Fix | None = None  # in place of those of the advice
 
 
 def verdict_of(
@@ -103,7 +112,7 @@ def verdict_of(
         cause=found.cause,
         rank=rank,
         until=None,
-        fixes=[_NAME_IT] if found.unnamed else fixes_of(own, ranks, trust),
+        fixes=fixes_of(own, ranks, trust) if found.fix is None else [found.fix],
         trust=trust,
     )
     return _failed(session, ranks, verdict, found) if session.exit_code else verdict
@@ -182,11 +191,34 @@ def of_worst(ranks: Sequence[RankReport]) -> Finding:
         return replace(Finding(kind=_KINDS[wait.verdict or ""], text=text, rank=rank), **_reason(rank))
     unknown = next((each for each in ranks if each.data_wait.raw_wait_fraction is None), None)
     if unknown is None:
-        return Finding(kind="not-input-bound", text=text, why=_ready(rank), rank=rank)
+        return _of_reads(ranks) or Finding(kind="not-input-bound", text=text, why=_ready(rank), rank=rank)
     whose = f"rank {unknown.rank}: " if len(ranks) > 1 else ""
     what = unknown.steps.unknown_why or "no step was measured"
-    why, unnamed = _loop_reads(unknown), unknown.steps.unknown_why is not None
-    return Finding(kind="wait-unknown", text=f"{whose}{what}", why=why, rank=unknown, unnamed=unnamed)
+    why, fix = _loop_reads(unknown), None if unknown.steps.unknown_why is None else _NAME_IT
+    return Finding(kind="wait-unknown", text=f"{whose}{what}", why=why, rank=unknown, fix=fix)
+
+
+def _of_reads(ranks: Sequence[RankReport]) -> Finding | None:
+    """Judge ranks that hardly wait by the one that reads most in its loop, where that is much of its step."""
+    rank = max(ranks, key=_read_ms)
+    reads, step_ms = rank.loop_reads, rank.steps.mean_ms
+    if reads is None or not step_ms or 100 * _read_ms(rank) < MODERATELY_PERCENT * step_ms:
+        return None
+    spent_ms = _read_ms(rank) + (rank.data_wait.raw_ms or 0.0)
+    whose = f"rank {rank.rank}: " if len(ranks) > 1 else ""
+    share = f"{percent(spent_ms / step_ms)} of each step waits for data or reads it"
+    return Finding(
+        kind=_KINDS[verdict_in_words(spent_ms / step_ms)],
+        text=f"{whose}{share} ({spent_ms:.1f} of {step_ms:.1f} ms)",
+        why=_loop_reads(rank),
+        file=reads.files[0].path if reads.files else None,
+        rank=rank,
+        fix=_READ_AHEAD,
+    )
+
+
+def _read_ms(rank: RankReport) -> float:
+    return rank.loop_reads.read_ms + rank.loop_reads.decode_ms if rank.loop_reads is not None else 0.0
 
 
 def _of_traces(found: Finding, ranks: Sequence[RankReport]) -> Finding:
@@ -212,7 +244,7 @@ def _loop_reads(rank: RankReport) -> str | None:
     reads, step_ms = rank.loop_reads, rank.steps.mean_ms
     if reads is None or not step_ms:
         return None
-    spent_ms = reads.read_ms + reads.decode_ms
+    spent_ms = _read_ms(rank)
     share = f"{spent_ms:.1f} of {step_ms:.1f} ms a step ({percent(spent_ms / step_ms)})"
     costly = reads.files[0] if reads.files else None
     where = f", most in {costly.path}" if costly is not None and costly.ms >= _MOSTLY * spent_ms else ""

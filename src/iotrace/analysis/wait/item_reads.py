@@ -30,6 +30,11 @@ class ItemReads(msgspec.Struct, frozen=True):
     latest: dict[int, str]
 
 
+def read_calls(calls: PosixCalls) -> npt.NDArray[np.bool_]:
+    """Mark the calls that read; opening a file or asking for its size is no read."""
+    return np.isin(calls.name, [row for row, name in enumerate(calls.names) if name in _READ_CALLS])
+
+
 def item_reads(
     items: Spans,
     spans: Spans,
@@ -45,7 +50,7 @@ def item_reads(
     number: dict[str, int] = {}
     span_number = _numbers(spans["file"], span_files, number)
     known = ((spans["kind"] == KIND_READ_PATH) | (spans["kind"] == KIND_MAPPED)) & (span_number >= 0)
-    reading = np.isin(calls.name, [row for row, name in enumerate(calls.names) if name in _READ_CALLS])
+    reading = read_calls(calls)
     of_calls = {file: call_files[file] for file in np.unique(calls.file[reading]).tolist()}
     of_calls = _within_stores(of_calls, number)
     call_number = _numbers(calls.file[reading], of_calls, number)

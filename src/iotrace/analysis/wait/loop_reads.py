@@ -1,29 +1,52 @@
-"""What the training thread itself read in the measured steps: all that is known without a loader."""
+"""What the training thread itself read in the measured steps, beside what it asked of loaders.
+
+All that is known of the data without a loader; with one, reading that no data wait holds.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 import numpy as np
 from msgspec.structs import replace
 
+from iotrace.analysis.intervals import Intervals, subtract, union
+from iotrace.analysis.loop.deliveries import Interval, Step
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import FileCost, LoopReads
+from iotrace.analysis.wait.item_reads import read_calls
 from iotrace.analysis.wait.production import compose
+from iotrace.session.names import KIND_MAPPED, KIND_READ_PATH
+
+_WORTH_TELLING = 0.01  # of a step, where the data wait is known
 
 
 def loop_reads(analysis: RankAnalysis) -> LoopReads | None:
-    """Sum up the thread's reading and decoding; None where the data wait is known, and without a step."""
+    """Sum up the thread's reading and decoding; None without a step.
+
+    Where the data wait is known, its asks and evaluations are left out; None where little is left.
+    """
     thread, kept, main = analysis.loop.thread, analysis.kept, analysis.rank.main
-    if thread is None or not kept or not analysis.loop.unknown_why:
+    if thread is None or not kept:
         return None
+    unknown = bool(analysis.loop.unknown_why)
     calls = analysis.session.calls_of(main)
-    own = replace(main, spans=main.spans[main.spans["tid"] == thread.tid])
-    starts = np.array([step.start_ns for step in kept], dtype=np.int64)
-    ends = np.array([step.end_ns for step in kept], dtype=np.int64)
-    made = compose(
-        own, calls.where(calls.tid == thread.tid), analysis.session.paths, starts, ends, inline=True
-    )
+    calls = calls.where((calls.tid == thread.tid) & read_calls(calls))
+    spans = main.spans[main.spans["tid"] == thread.tid]
+    starts, ends = _whole(kept) if unknown else _beside_asks(kept)
+    read = np.isin(spans["kind"], (KIND_READ_PATH, KIND_MAPPED))
+    if not unknown:  # most of many steps hold no read
+        at = np.concatenate((spans["start_ns"][read], calls.start_ns))
+        held = np.unique(np.searchsorted(starts, at, side="right") - 1)
+        held = held[held >= 0]
+        starts, ends = starts[held], ends[held]
+        if not len(held):
+            return None
+    made = compose(replace(main, spans=spans[read]), calls, analysis.session.paths, starts, ends, inline=True)
+    spent_ns = made.parts[:, :2].sum(axis=0)
+    if not unknown and spent_ns.sum() < _WORTH_TELLING * sum(step.duration_ns for step in kept):
+        return None
     totals: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for files in made.files:
         for path, (read_ns, decode_ns, _) in files.items():
@@ -40,9 +63,24 @@ def loop_reads(analysis: RankAnalysis) -> LoopReads | None:
         )
         for path, (read_ns, decode_ns) in totals.items()
     ]
-    read_ns, decode_ns = made.parts[:, :2].sum(axis=0).tolist()
     return LoopReads(
-        read_ms=read_ns * a_step,
-        decode_ms=decode_ns * a_step,
+        read_ms=float(spent_ns[0]) * a_step,
+        decode_ms=float(spent_ns[1]) * a_step,
         files=sorted(costs, key=lambda cost: -cost.ms),
     )
+
+
+def _whole(steps: Sequence[Step]) -> Intervals:
+    return _columns([(step.start_ns, step.end_ns) for step in steps])
+
+
+def _beside_asks(steps: Sequence[Step]) -> Intervals:
+    """Return the steps' time without evaluations and without the waits in them, sorted and disjoint."""
+    loop = _columns([piece for step in steps for piece in step.pieces])
+    asks = _columns([(item.wait_start_ns, item.delivered_ns) for step in steps for item in step.awaited])
+    return subtract(union(*loop), union(*asks))
+
+
+def _columns(intervals: Sequence[Interval]) -> Intervals:
+    columns = np.array(intervals, dtype=np.int64).reshape(-1, 2)
+    return columns[:, 0], columns[:, 1]
