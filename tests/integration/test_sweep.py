@@ -60,16 +60,20 @@ def test_points_and_ceiling_are_what_their_sessions_hold(tmp_path: Path) -> None
     """Where the knee lies, and what the model says, is computed in tests/unit/test_sweep.py."""
     words = ["--workers", "1,4", "--steps", "16", "-o", "s", "--json", "--csv", "table.csv"]
     done = sweep(tmp_path, *words, "--", sys.executable, "train.py")
-    assert done.returncode == 0, done.stderr
     result = result_of(done)
     rows = {row["workers"]: row for row in result["points"]}
     assert sorted(rows) == [1, 4]
-    assert result["advice"]["workers"] in rows
+    # On a busy machine there is no advice, and no other result.
+    assert (done.returncode, result["advice"] is None) in [(0, False), (1, True)], done.stderr
+    assert result["verdict"]["class"] == ("best" if result["advice"] else "no-advice")
+    assert [row["yours"] for row in result["points"]] == [False, False]
     assert result["ceiling"]["per_second"] > 0
     for row in rows.values():
         (session,) = row["sessions"]
         (rank,) = report_of(tmp_path / session)["ranks"]
         assert row["per_second"] == pytest.approx(rank["steps"]["per_second"])
+        assert row["ci95"] == pytest.approx([1e3 / end for end in reversed(rank["steps"]["mean_ci95_ms"])])
+        assert row["others_cpu_fraction"] == rank["system"]["host"]["others_cpu_fraction"]
         assert row["raw_wait_fraction"] == pytest.approx(rank["data_wait"]["raw_wait_fraction"])
         assert sum(row["causes_ms"].values()) == pytest.approx(rank["data_wait"]["raw_ms"])
         assert row["predicted_per_second"] > 0
@@ -86,9 +90,10 @@ def test_points_and_ceiling_are_what_their_sessions_hold(tmp_path: Path) -> None
 def test_a_placeholder_is_filled_and_the_agent_sets_nothing(tmp_path: Path) -> None:
     words = ["--workers", "2", "--steps", "6", "--no-ceiling", "-o", "s", "--json"]
     done = sweep(tmp_path, *words, "--", sys.executable, "train.py", "{workers}")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1, done.stderr  # one point is compared with nothing
     result = result_of(done)
     assert [row["workers"] for row in result["points"]] == [2]
+    assert result["points"][0]["yours"] is False  # what the program would do by itself is not known
     assert result["ceiling"] is None
     output = (tmp_path / "s" / "runs" / "point_workers=2_0" / "output.log").read_text()
     assert "→" not in output
@@ -114,8 +119,8 @@ def test_ctrl_c_keeps_what_there_is_and_resume_runs_the_rest(tmp_path: Path) -> 
     assert "--resume" in stderr
     assert "not run" in stdout
     done = sweep(tmp_path, *words[4:], "--resume", "--json", *command)
-    assert done.returncode == 0, done.stderr
     result = result_of(done)
+    assert done.returncode == (0 if result["advice"] else 1), done.stderr
     assert result["complete"] is True
     assert "run 2 of 2" in done.stderr
     assert "run 1 of 2" not in done.stderr
@@ -153,10 +158,10 @@ def test_a_sweep_from_python(tmp_path: Path) -> None:
     script = f"""
 import iotrace
 result = iotrace.sweep([{sys.executable!r}, "train.py"], workers=[2], steps=5, ceiling=False, output="s")
-print([row.workers for row in result.points], result.complete, result.advice.workers)
+print([row.workers for row in result.points], result.complete, result.verdict.kind)
 """
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "[2] True 2\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "[2] True no-advice\n"), done.stderr
 
 
 INFERENCE = """
@@ -182,8 +187,8 @@ with torch.no_grad():
 def test_a_loop_without_backward_is_swept(tmp_path: Path) -> None:
     words = ["--workers", "1,3", "--steps", "12", "-o", "s", "--json"]
     done = sweep(tmp_path, *words, "--", sys.executable, "train.py", program=INFERENCE)
-    assert done.returncode == 0, done.stderr
     result = result_of(done)
+    assert done.returncode == (0 if result["advice"] else 1), done.stderr
     assert [row["workers"] for row in result["points"]] == [1, 3]
     assert all(row["status"] == "ok" for row in result["points"])
     processes, _ = read_processes(tmp_path / result["ceiling"]["session"])
@@ -208,8 +213,8 @@ for batch in iotrace.batches(torch.ones(4) for _ in range(30)):
 def test_a_loop_without_a_dataloader_is_swept_by_its_own_words(tmp_path: Path) -> None:
     words = ["--workers", "1,2", "-o", "s", "--json", "--"]
     done = sweep(tmp_path, *words, sys.executable, "train.py", "{workers}", program=SOURCE)
-    assert done.returncode == 0, done.stderr
     result = result_of(done)
+    assert done.returncode == (0 if result["advice"] else 1), done.stderr
     assert [(row["workers"], row["status"]) for row in result["points"]] == [(1, "ok"), (2, "ok")]
     assert all(row["per_second"] > 0 for row in result["points"])
     assert result["ceiling"] is None

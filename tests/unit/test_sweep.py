@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+from io import StringIO
 from pathlib import Path
 
 import msgspec
 import pytest
+from rich.console import Console
 
 from iotrace.errors import UsageError
+from iotrace.report.sweep import print_sweep
 from iotrace.sweeps import cache
 from iotrace.sweeps.execute import Request
 from iotrace.sweeps.grid import (
@@ -20,10 +23,10 @@ from iotrace.sweeps.grid import (
     points,
     warnings_of,
 )
+from iotrace.sweeps.intervals import Spread, rate_interval, spread_of
 from iotrace.sweeps.model import Model
 from iotrace.sweeps.plan import SweepPlan
-from iotrace.sweeps.results import SweepRun
-from iotrace.sweeps.rows import interval95, rate_interval
+from iotrace.sweeps.results import SweepResult, SweepRun
 from iotrace.sweeps.schedule import NoStepsError, Sweep, open_sweep
 from tests.support import pagecache
 
@@ -82,8 +85,10 @@ class Machine:
             run,
             steps=40,
             step_ms=step_ms,
-            block_ms=[step_ms * (1 + 0.001 * (-1) ** block) for block in range(10)],
+            step_ci95_ms=[0.995 * step_ms, 1.005 * step_ms],
             compute_ms=compute_ms,
+            compute_ci95_ms=[0.995 * compute_ms, 1.005 * compute_ms],
+            own_workers=2,
             production_ms=self.make_ms,
             workers=workers,
             raw_wait_fraction=wait,
@@ -91,7 +96,7 @@ class Machine:
             costly_file="data/part2.h5",
             costly_file_ms=0.7 * wait * step_ms,
             cpu_pct_mean=self.cpu_percent,
-            others_pct=1.0,
+            others_cpu_fraction=0.01,
         )
 
 
@@ -289,11 +294,28 @@ def test_the_model_is_bounded_by_the_cores() -> None:
     assert [model.per_second(workers) for workers in (0, 1, 2, 8)] == pytest.approx([20, 25, 40, 40])
 
 
-def test_intervals_are_students() -> None:
-    assert interval95([1.0]) is None
-    low, high = interval95([9.0, 10.0, 11.0])  # type: ignore[misc]
-    assert (low, high) == pytest.approx((10 - 4.303 / 3**0.5, 10 + 4.303 / 3**0.5))
-    assert rate_interval([100.0, 100.0]) == pytest.approx([10, 10])
+def _run(*, step_ms: float, ci95_ms: list[float] | None = None) -> SweepRun:
+    known = {"params": {}, "kind": "point", "repeat": 0, "session": "", "status": "ok"}
+    return SweepRun(**known, step_ms=step_ms, step_ci95_ms=ci95_ms)  # type: ignore[arg-type]
+
+
+def test_a_runs_interval_is_that_of_its_steps_and_several_have_that_of_their_spread() -> None:
+    assert rate_interval([_run(step_ms=100.0, ci95_ms=[80.0, 125.0])], None) == pytest.approx([8, 12.5])
+    assert rate_interval([_run(step_ms=100.0)], None) is None
+    runs = [_run(step_ms=time) for time in (99.0, 100.0, 101.0)]
+    shared = Spread(0.02, 8)
+    half = 2.306 * 0.02 * 100 / 3**0.5
+    assert rate_interval(runs, shared) == pytest.approx([1e3 / (100 + half), 1e3 / (100 - half)])
+    # Five runs have a spread of their own.
+    runs = [_run(step_ms=time) for time in (98.0, 99.0, 100.0, 101.0, 102.0)]
+    half = 2.776 * 2.5**0.5 / 5**0.5
+    assert rate_interval(runs, shared) == pytest.approx([1e3 / (100 + half), 1e3 / (100 - half)])
+
+
+def test_points_share_the_spread_of_their_runs() -> None:
+    assert spread_of([[100.0], [50.0]]) is None
+    found = spread_of([[99.0, 101.0], [49.5, 50.5], [10.0]])
+    assert found == (pytest.approx(0.02**0.5 / 10), 2)
 
 
 @pytest.fixture
@@ -368,14 +390,19 @@ def test_files_are_dropped_from_the_page_cache_and_read_into_it(tmp_path: Path) 
     assert cache.drop([str(tmp_path / "missing")]) == []
 
 
-def advised(tmp_path: Path, machine: Machine, **changes: object) -> str:
-    """The advice of a sweep over 1 and 2 workers, some figures of whose runs are others."""
+def swept(tmp_path: Path, machine: Machine, **changes: object) -> SweepResult:
+    """A sweep over 1 and 2 workers, some figures of whose runs are others."""
 
     class Changed(Machine):
         def __call__(self, request: Request) -> SweepRun:
             return msgspec.structs.replace(machine(request), **changes)  # type: ignore[arg-type]
 
-    found = run_sweep(tmp_path / "s", Changed(), plan(axes={"workers": ["1", "2"]})).result().advice
+    return run_sweep(tmp_path / "s", Changed(), plan(axes={"workers": ["1", "2"]})).result()
+
+
+def advised(tmp_path: Path, machine: Machine, **changes: object) -> str:
+    """The advice of such a sweep."""
+    found = swept(tmp_path, machine, **changes).advice
     assert found is not None
     return found.text
 
@@ -383,31 +410,117 @@ def advised(tmp_path: Path, machine: Machine, **changes: object) -> str:
 def test_more_workers_are_asked_for_where_they_are_what_is_missing(tmp_path: Path) -> None:
     assert "try more than 2 workers" in advised(tmp_path / "a", Machine())
     for number, unlike in enumerate(
-        [{"cpu_pct_mean": None}, {"causes_ms": {"transport": 40.0, "read": 1.0}}, {"others_pct": 90.0}]
+        [{"cpu_pct_mean": None}, {"causes_ms": {"transport": 40.0, "read": 1.0}}]
     ):
         assert "try more" not in advised(tmp_path / str(number), Machine(), **unlike)
 
 
-def test_a_busy_machine_is_no_reason(tmp_path: Path) -> None:
-    text = advised(tmp_path, Machine(compute_ms=60.0), others_pct=90.0)
-    assert "cannot be told, as the machine was busy" in text or "the rest is compute" in text
-    assert "will not help, as" not in text
+def silent(result: SweepResult) -> str:
+    """What is said instead of advice."""
+    assert (result.advice, result.verdict.kind) == (None, "no-advice")
+    assert result.verdict.text.startswith("NO ADVICE ")
+    return result.verdict.text.removeprefix("NO ADVICE ")
 
 
-def test_a_point_above_its_ceiling_is_not_compared_with_it(tmp_path: Path) -> None:
+def test_the_verdict_names_the_gain_over_the_programs_own_workers(tmp_path: Path) -> None:
+    result = run_sweep(tmp_path / "s", Machine(compute_ms=30, make_ms=100)).result()
+    assert [row.yours for row in result.points] == [False, True, False, False]
+    assert result.verdict.kind == "best"
+    assert result.verdict.text == "BEST 4 workers: 33.3 steps/s, 1.67x of your 2 (95 %: 1.65 to 1.68)"
+    (fix,) = result.verdict.fixes
+    assert (fix.text, fix.gain_ms_per_step) == ("DataLoader(num_workers=4)", pytest.approx(20))
+    assert result.verdict.trust.reasons == ["1 run a point: how runs differ is not known"]
+    repeated = run_sweep(tmp_path / "r", Machine(), plan(repeats=2)).result()
+    assert (repeated.verdict.trust.level, repeated.verdict.trust.reasons) == (
+        "ok",
+        ["2 runs a point", "spread 0.0 %", "no point above its ceiling of 33.3"],
+    )
+
+
+def test_what_the_program_has_needs_no_change(tmp_path: Path) -> None:
+    result = run_sweep(tmp_path / "s", Machine(compute_ms=60, make_ms=100)).result()
+    assert result.verdict.text.startswith("BEST 2 workers, as you have: 16.7 steps/s (95 %: ")
+    assert result.verdict.fixes == []
+
+
+def test_a_placeholder_is_what_the_command_is_told(tmp_path: Path) -> None:
+    asked = plan(command=["python", "train.py", "{workers}"])
+    result = run_sweep(tmp_path / "s", Machine(), asked).result()
+    assert [fix.text for fix in result.verdict.fixes] == ["workers=4 in the command"]
+
+
+def test_on_a_busy_machine_nothing_is_advised(tmp_path: Path) -> None:
+    result = swept(tmp_path, Machine(), disturbed=True, others_cpu_fraction=0.4)
+    assert silent(result) == "other programs took the CPUs at 2 of 2 points"
+    assert result.verdict.why == "they used up to 40 % of the CPUs"
+    assert [fix.text for fix in result.verdict.fixes] == ["run it again on a quiet machine, with --repeat 5"]
+    assert result.verdict.trust.level == "bad"
+    assert result.verdict.trust.reasons[0] == "other programs took the CPUs in 2 of 2 runs"
+
+
+def test_points_that_cannot_be_told_apart_are_not_ranked(tmp_path: Path) -> None:
+    class Noisy(Machine):
+        def __call__(self, request: Request) -> SweepRun:
+            run = super().__call__(request)
+            assert run.step_ms is not None
+            return msgspec.structs.replace(run, step_ci95_ms=[0.85 * run.step_ms, 1.15 * run.step_ms])
+
+    result = run_sweep(tmp_path / "s", Noisy(compute_ms=30, make_ms=100)).result()
+    assert silent(result) == "4 and 7 workers cannot be told apart"
+    assert result.verdict.why == "33.3 (95 %: 29 to 39.2) against 33.3 (95 %: 29 to 39.2) steps/s"
+    # Two that no interval can take for alike are told apart all the same.
+    clear = run_sweep(tmp_path / "t", Noisy(), plan(axes={"workers": ["1", "4"]})).result()
+    assert clear.verdict.text.startswith("BEST 4 workers")
+
+
+def test_a_point_above_its_ceiling_was_measured_wrong(tmp_path: Path) -> None:
     assert "no loader can beat" in advised(tmp_path / "a", Machine())
 
     class Odd(Machine):
         def __call__(self, request: Request) -> SweepRun:
             run = super().__call__(request)
-            return run if request.kind != "ceiling" else msgspec.structs.replace(run, compute_ms=500.0)
+            slow = {"compute_ms": 90.0, "compute_ci95_ms": [89.0, 91.0]}
+            return run if request.kind != "ceiling" else msgspec.structs.replace(run, **slow)
 
-    assert "no loader can beat" not in advised(tmp_path / "b", Odd())
+    result = run_sweep(tmp_path / "b", Odd()).result()
+    assert silent(result) == "4 workers are faster than the ceiling, which no loader can beat"
+    assert "a point lies above the ceiling of 11.1" in result.verdict.trust.reasons
+
+
+def test_a_point_alone_and_points_of_few_steps_say_nothing(tmp_path: Path) -> None:
+    alone = run_sweep(tmp_path / "a", Machine(), plan(axes={"workers": ["2"]})).result()
+    assert silent(alone) == "2 workers alone gave figures: there is nothing to compare them with"
+    assert silent(swept(tmp_path / "b", Machine(), step_ci95_ms=None)).endswith(
+        "few steps for a 95 % interval"
+    )
+    machine = Machine()
+    machine.fail = dict.fromkeys(("1", "2", "4", "7"), "failed")
+    failed = run_sweep(tmp_path / "c", machine).result()
+    assert silent(failed) == "no point gave figures"
 
 
 def test_without_a_loader_the_fastest_point_is_advised(tmp_path: Path) -> None:
     unknown = {"production_ms": None, "compute_ms": None, "raw_wait_fraction": None, "causes_ms": {}}
-    text = advised(tmp_path, Machine(), workers=None, **unknown)
+    text = advised(tmp_path, Machine(), workers=None, own_workers=None, **unknown)
     assert text.startswith("use workers=2: ")
     assert "the best of all" in text
     assert "more workers" not in text.lower()
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+@pytest.mark.parametrize("verbose", [False, True])
+def test_no_line_of_the_screen_is_wider_than_it_or_ends_in_a_space(
+    tmp_path: Path, width: int, verbose: bool
+) -> None:
+    machine = Machine()
+    machine.fail = {"7": "failed"}
+    for name, repeats in (("a", 1), ("b", 2)):
+        result = run_sweep(tmp_path / name, machine, plan(repeats=repeats)).result()
+        console = Console(width=width, record=True, file=StringIO(), highlight=False)
+        print_sweep(result, console, verbose)
+        lines = console.export_text().splitlines()
+        assert lines[0].startswith("BEST   4 workers: ")
+        assert all(line == line.rstrip() for line in lines)
+        # Paths are not cut: one would have to type them.
+        assert all(len(line) <= width or str(tmp_path) in line for line in lines)
+        assert any("yours" in line and "2" in line for line in lines)

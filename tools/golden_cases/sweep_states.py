@@ -22,7 +22,7 @@ def sweep_states() -> dict[str, Make]:
     """How each state is made, by name."""
     made: dict[str, Callable[[State], None]] = {
         "quiet": lambda state: None,
-        "noisy": partial(_set, others_pct=60.0),
+        "noisy": partial(_set, disturbed=True, others_cpu_fraction=0.6),
         "compute": partial(_set, raw_wait_fraction=0.02),
         "cores": partial(_set, cpu_pct_mean=195.0),
         "storage": _storage,
@@ -52,7 +52,9 @@ def resume_arguments(state: State) -> list[str]:
 def _make(recorder: Recorder, path: Path, *, change: Callable[[State], None]) -> None:
     recorded = recorder.recorded.path / "sweeps" / "sleeper" / "sweep.json"
     state: State = json.loads(recorded.read_text())
-    _set(state, others_pct=3.0)
+    _set(state, others_cpu_fraction=0.03, disturbed=False, own_workers=1)
+    for run in state["runs"]:
+        run["step_ci95_ms"] = run["step_ms"] and [0.97 * run["step_ms"], 1.03 * run["step_ms"]]
     change(state)
     path.write_text(json.dumps(state, indent=2))
 
@@ -71,7 +73,7 @@ def _scaled(run: dict[str, Any], factor: float, **changes: Any) -> dict[str, Any
     made: dict[str, Any] = {**copy.deepcopy(run), **changes}
     for name, power in (("step_ms", 1), ("compute_ms", 1), ("production_ms", 1), ("samples_per_second", -1)):
         made[name] = made[name] and made[name] * factor**power
-    made["block_ms"] = [block * factor for block in made["block_ms"]]
+    made["step_ci95_ms"] = [end * factor for end in made["step_ci95_ms"]]
     return made
 
 
@@ -125,7 +127,7 @@ def _prefetch(state: State) -> None:
 
 def _equal(state: State) -> None:
     one, other = _points(state)
-    other.update({name: one[name] for name in ("step_ms", "block_ms", "samples_per_second")})
+    other.update({name: one[name] for name in ("step_ms", "step_ci95_ms", "samples_per_second")})
 
 
 def _many_workers(state: State) -> None:

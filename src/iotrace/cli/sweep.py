@@ -47,6 +47,7 @@ from iotrace.cli.parameters import BEFORE_A_COMMAND, PATH, io_option, json_optio
 @click.option("--resume", is_flag=True, help="Continue the sweep in DIR: run only what is missing.")
 @json_option("the result")
 @click.option("--csv", metavar="FILE", type=PATH, help="Also write the table as CSV.")
+@click.option("-v", "--verbose", is_flag=True, help="Also print what each point's step is made of.")
 @io_option
 def sweep(
     command: tuple[str, ...],
@@ -61,6 +62,7 @@ def sweep(
     resume: bool,
     as_json: bool,
     csv: Path | None,
+    verbose: bool,
     io: tuple[str, ...],
 ) -> int:
     """Run CMD with every number of workers; say how many are enough.
@@ -68,8 +70,8 @@ def sweep(
     iotrace fills in {workers} in CMD. Without it, iotrace sets num_workers of the training DataLoader
     when the program first iterates it.
 
-    Exit codes: 0 there is advice, 1 no point has figures, 2 wrong usage, 130 interrupted (the results so far
-    are printed and kept).
+    Exit codes: 0 there is advice, 1 there is none (the points cannot be told apart, the machine was busy, no
+    point has figures), 2 wrong usage, 130 interrupted (the results so far are printed and kept).
     """
     import_numpy()
     from iotrace.errors import UsageError
@@ -105,7 +107,7 @@ def sweep(
     if as_json:
         print_json(result)
     else:
-        print_sweep(result, make_console(stderr=False))
+        print_sweep(result, make_console(stderr=False), verbose)
     if interrupted:
         resumed = f"iotrace sweep --resume -o {running.directory}"
         console.print(f"interrupted; continue with: {resumed} ... (the same command)")

@@ -1,8 +1,9 @@
-"""A sweep on the terminal and as CSV: the live table while it runs, then table and advice."""
+"""A sweep on the terminal and as CSV: the live table while it runs, then advice and table."""
 
 from __future__ import annotations
 
 import csv
+import shlex
 import time
 from pathlib import Path
 
@@ -12,60 +13,161 @@ from rich.table import Table
 from rich.text import Text
 
 from iotrace.errors import IotraceError
-from iotrace.report.layout import figures_table
+from iotrace.report.layout import figures_table, line, print_table, two_columns
+from iotrace.report.screen import WIDTH, print_trust, shown_path
 from iotrace.sweeps.execute import Request
-from iotrace.sweeps.grid import named
+from iotrace.sweeps.grid import fill, named
 from iotrace.sweeps.results import PointResult, SweepResult, SweepRun
 from iotrace.sweeps.schedule import Sweep
-from iotrace.units import milliseconds, percent
+from iotrace.units import milliseconds, percent, size
 
-_HEADINGS = ("steps/s", "± 95 %", "model", "wait", "compute ms", "make ms", "CPU", "stopped by")
+_DETAILS = ("steps/s", "compute ms", "make ms", "CPU", "stopped by")
+_NARROW = 72  # columns below which a table shows less
+_LEGEND = {
+    "95 %": "interval of steps/s",
+    "wait": "share of a step that waits for data",
+    "model": "predicted from the fewest workers",
+    "memory": "peak of all processes",
+    "yours": "as the program has it",
+    "best": "advised",
+    "busy": "other programs took CPUs",
+}
+_BANNERS = {"best": ("BEST", "bold green"), "no-advice": ("NO ADVICE", "bold yellow")}
 
 
-def print_sweep(result: SweepResult, console: Console) -> None:
-    """Print the table, what no loader can beat, the advice and the warnings."""
-    console.print(sweep_table(result))
+def print_sweep(result: SweepResult, console: Console, verbose: bool = False) -> None:
+    """Print what to use and how sure that is, the table with its legend, warnings, and what to type next."""
+    found = result.verdict
+    banner, style = _BANNERS[found.kind]
+    line(console, "", Text.assemble((banner, style), "   ", found.text.removeprefix(banner).lstrip()), 0)
+    if found.why:
+        line(console, "Why", found.why, WIDTH)
+    for fix in found.fixes:
+        saved = f"saves {milliseconds(fix.gain_ms_per_step)} a step" if fix.gain_ms_per_step else ""
+        two_columns(console, "Fix", fix.text, saved, WIDTH)
+    print_trust(found.trust, console)
+    console.print()
+    print_table(console, sweep_table(result, console.width))
+    _print_legend(result, console)
     if result.ceiling is not None:
         step = milliseconds(result.ceiling.step_ms)
-        console.print(
-            f"ceiling: {result.ceiling.per_second:.3g} steps/s ({step} a step), on batches from memory"
+        text = f"ceiling: {result.ceiling.per_second:.3g} steps/s ({step} a step), on batches from memory"
+        line(console, "", text, 0)
+    if verbose:
+        console.print()
+        print_table(console, _details_table(result))
+        text = (
+            "compute: the step less its wait (in brackets: above the ceiling's); make: a batch, by one worker"
         )
+        line(console, "", Text(text, style="dim"), 0)
     for row in result.points:
         if row.status not in ("ok", "not run"):
-            console.print(f"{named(row.params)}: {row.status}: {row.reason}; its output: {_log(row)}")
+            line(console, "", f"{named(row.params)}: {row.status}: {row.reason}; its output: {_log(row)}", 0)
     for warning in result.warnings:
-        console.print(Text.assemble(("warning: ", "yellow"), warning))
-    if result.advice is not None:
-        console.print()
-        console.print(Text.assemble(("advice: ", "bold"), result.advice.text))
-    console.print(f"kept in {result.path}", style="dim")
+        line(console, "", Text.assemble(("warning: ", "yellow"), warning), 0)
+    _print_next(result, console)
 
 
-def sweep_table(result: SweepResult) -> Table:
-    """One row a point; `*` marks the advised one. In brackets: what workers take from the computation."""
+def sweep_table(result: SweepResult, width: int) -> Table:
+    """One row a point, the last column with marks; a narrow terminal shows no model and no memory."""
     params = result.points[0].params if result.points else {}
-    table = figures_table([], [*params, *_HEADINGS])
-    advised = result.advice.params if result.advice else None
+    wide = ["model", "memory"] if width >= _NARROW else []
+    table = figures_table([], [*params, "steps/s"])
+    table.add_column("95 %", no_wrap=True)
+    for heading in ("wait", *wide):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
     for row in result.points:
-        style = "bold" if row.params == advised else "" if row.status == "ok" else "dim"
-        table.add_row(*row.params.values(), *_cells(row, row.params == advised), style=style)
+        advised = result.advice is not None and row.params == result.advice.params
+        style = "bold" if advised else "" if row.status == "ok" else "dim"
+        table.add_row(*row.params.values(), *_cells(row, bool(wide)), _marks(row, advised), style=style)
     return table
 
 
-def _cells(row: PointResult, advised: bool) -> list[str]:
-    if row.per_second is None:
-        return ["-", "", "", "", "", "", "", row.status]
-    half = (row.ci95[1] - row.ci95[0]) / 2 if row.ci95 else None
-    return [
-        f"{row.per_second:.2f}{'*' if advised else ' '}",
-        "" if half is None else f"{half:.2f}{'~' if row.noisy else ''}",
-        "" if row.predicted_per_second is None else f"{row.predicted_per_second:.2f}",
+def _cells(row: PointResult, wide: bool) -> list[str]:
+    cells = [
+        "-" if row.per_second is None else _rate(row.per_second),
+        f"{_rate(row.ci95[0])} - {_rate(row.ci95[1])}" if row.ci95 else "",
         "" if row.raw_wait_fraction is None else percent(row.raw_wait_fraction),
-        _ms(row.compute_ms) + (f" ({row.contention_ms:+.1f})" if row.contention_ms is not None else ""),
-        _ms(row.production_ms),
-        "" if row.cpu_pct_mean is None else f"{row.cpu_pct_mean:.0f} %",
-        row.stopped_by or "",
     ]
+    predicted, memory = row.predicted_per_second, row.rss_peak_bytes
+    if wide:
+        cells += ["" if predicted is None else _rate(predicted), "" if memory is None else size(memory)]
+    return cells
+
+
+def _marks(row: PointResult, advised: bool) -> str:
+    if row.status != "ok":
+        return row.status
+    marks = {"yours": row.yours, "best": advised, "busy": row.disturbed}
+    return " ".join(mark for mark, holds in marks.items() if holds)
+
+
+def _rate(per_second: float) -> str:
+    return f"{per_second:.1f}" if per_second < 1000 else f"{per_second:.0f}"
+
+
+def _print_legend(result: SweepResult, console: Console) -> None:
+    """Explain what the table shows, and only that."""
+    ok = [row for row in result.points if row.status == "ok"]
+    advised = [row for row in ok if result.advice is not None and row.params == result.advice.params]
+    shown = {
+        "95 %": any(row.ci95 for row in ok),
+        "wait": any(row.raw_wait_fraction is not None for row in ok),
+        "model": console.width >= _NARROW and any(row.predicted_per_second is not None for row in ok),
+        "memory": console.width >= _NARROW and any(row.rss_peak_bytes is not None for row in ok),
+        "yours": any(row.yours for row in ok),
+        "best": bool(advised),
+        "busy": any(row.disturbed for row in ok),
+    }
+    parts = [f"{sign}: {_LEGEND[sign]}" for sign, there in shown.items() if there]
+    if parts:
+        line(console, "", Text(" · ".join(parts), style="dim"), 0)
+
+
+def _details_table(result: SweepResult) -> Table:
+    """What each point's step is made of."""
+    params = result.points[0].params if result.points else {}
+    table = figures_table([], [*params, *_DETAILS])
+    for row in result.points:
+        contention = f" ({row.contention_ms:+.1f})" if row.contention_ms is not None else ""
+        table.add_row(
+            *row.params.values(),
+            "-" if row.per_second is None else _rate(row.per_second),
+            _ms(row.compute_ms) + contention,
+            _ms(row.production_ms),
+            "" if row.cpu_pct_mean is None else f"{row.cpu_pct_mean:.0f} %",
+            row.stopped_by or "",
+        )
+    return table
+
+
+def _print_next(result: SweepResult, console: Console) -> None:
+    """What to type next: the command as advised, a look at that point, what changed; or more runs."""
+    console.print()
+    command = shlex.join(["--", *result.argv])
+    following = []
+    chosen = None
+    if result.advice is not None:
+        chosen = next(row for row in result.points if row.params == result.advice.params)
+        filled = shlex.join(["--", *fill(result.argv, chosen.params)])
+        when = "as advised" if filled != command else "with the change made"
+        following.append((f"iotrace run {filled}", when))
+        following.append((f"iotrace report {shown_path(chosen.sessions[-1])}", "how it waits then"))
+        yours = next((row for row in result.points if row.yours and row is not chosen and row.sessions), None)
+        if yours is not None:
+            pair = f"{shown_path(yours.sessions[-1])} {shown_path(chosen.sessions[-1])}"
+            following.append((f"iotrace compare {pair}", "what the change does"))
+    else:
+        seen = next((row for row in result.points if row.status == "ok" and row.sessions), None)
+        if seen is not None:
+            following.append((f"iotrace report {shown_path(seen.sessions[-1])}", "how a point ran"))
+    # Runs beside busy programs stay what they are: more of them help only where the others are good.
+    if not any(row.disturbed for row in result.points) and (chosen is None or chosen.repeats == 1):
+        more = f"iotrace sweep --resume -o {shown_path(result.path)} --repeat 5 …"
+        following.append((more, "the same command, run more often"))
+    for number, (text, what) in enumerate(following):
+        two_columns(console, "" if number else "Next", text, Text(what, style="dim"), WIDTH)
 
 
 def _ms(value: float | None) -> str:
@@ -79,7 +181,7 @@ def _log(row: PointResult) -> str:
 _COLUMNS = (
     "per_second", "samples_per_second", "step_ms", "compute_ms", "contention_ms", "production_ms",
     "raw_wait_fraction", "cpu_pct_mean", "rss_peak_bytes", "predicted_per_second", "stopped_by",
-    "prep_stall_ms", "fetch_stall_ms", "repeats", "noisy", "status",
+    "prep_stall_ms", "fetch_stall_ms", "repeats", "spread_pct", "yours", "noisy", "status",
 )  # fmt: skip
 
 
@@ -143,5 +245,5 @@ class Watcher:
 
     def _show(self) -> Group:
         elapsed = time.monotonic() - self._started
-        line = Text(f"{self._under_way}, {elapsed:.0f} s{self._left()}", style="dim")
-        return Group(sweep_table(self._sweep.result()), line)
+        now = Text(f"{self._under_way}, {elapsed:.0f} s{self._left()}", style="dim")
+        return Group(sweep_table(self._sweep.result(), self._console.width), now)

@@ -216,7 +216,10 @@ class PosixEnded(Record, tag="posix_ended"):
 
 
 class Override(Record, tag="override"):
-    """A sweep set a loader's (num_workers, prefetch_factor)."""
+    """A sweep set a loader's (num_workers, prefetch_factor); `before` are the program's own."""
+
+    dataset: str = ""
+    before: tuple[Int | None, Int | None] = (None, None)
 
 
 class Replayed(Record, tag="replayed"):

@@ -1,4 +1,4 @@
-"""The advice: the fewest workers that are as good as the best, and why not more, where that is known."""
+"""The advice in words: the chosen point, and why not more workers, where that is known."""
 
 from __future__ import annotations
 
@@ -8,26 +8,25 @@ from iotrace.sweeps.grid import WORKERS, named
 from iotrace.sweeps.results import Advice, Ceiling, PointResult, SweepRun
 
 _AS_GOOD_PERCENT = 2.0
-# Wide intervals of short runs hold anything: what is further below the best is not taken for as good.
-_NOISE_PERCENT = 10.0
 _MOSTLY = 0.5
 _UNMADE = 0.25  # of the wait: below it, more workers do not shorten it
 
 
-def advise(rows: Sequence[PointResult], ceiling: Ceiling | None, runs: Sequence[SweepRun]) -> Advice | None:
-    """The fewest workers within 2 %, or within the noise, of the best; None without a point to choose."""
-    usable = [row for row in rows if row.status == "ok" and row.per_second]
-    if not usable:
+def advise(
+    chosen: PointResult | None,
+    rows: Sequence[PointResult],
+    ceiling: Ceiling | None,
+    runs: Sequence[SweepRun],
+) -> Advice | None:
+    """Put the chosen point into words; None where none was chosen."""
+    if chosen is None:
         return None
+    usable = [row for row in rows if row.status == "ok" and row.per_second]
     best = max(usable, key=_rate_of)
-    chosen = min(
-        (row for row in usable if _as_good(row, best)),
-        key=lambda row: (row.workers or 0, -_rate_of(row)),
-    )
     return Advice(
         workers=chosen.workers,
         params=chosen.params,
-        text=f"{_what(chosen, best, len(usable), ceiling)}. {_why_not_more(chosen, usable, runs)}".rstrip(),
+        text=f"{_what(chosen, best, len(usable), ceiling)}. {why_not_more(chosen, usable, runs)}".rstrip(),
         limited_by=_limited_by(chosen),
         within_pct_of_best=_below_percent(chosen, best),
         ci95=chosen.ci95,
@@ -40,15 +39,6 @@ def _rate_of(row: PointResult) -> float:
 
 def _below_percent(row: PointResult, best: PointResult) -> float:
     return 100 * (1 - _rate_of(row) / _rate_of(best))
-
-
-def _as_good(row: PointResult, best: PointResult) -> bool:
-    if _below_percent(row, best) <= _AS_GOOD_PERCENT:
-        return True
-    # Within the noise: each mean lies in the other's interval. A noisy point's interval proves nothing.
-    if not row.ci95 or not best.ci95 or row.noisy or best.noisy or _below_percent(row, best) > _NOISE_PERCENT:
-        return False
-    return row.ci95[1] >= _rate_of(best) and best.ci95[0] <= _rate_of(row)
 
 
 def _limited_by(row: PointResult) -> str | None:
@@ -73,14 +63,13 @@ def _what(chosen: PointResult, best: PointResult, count: int, ceiling: Ceiling |
     return ", ".join(parts)
 
 
-def _why_not_more(chosen: PointResult, usable: list[PointResult], runs: Sequence[SweepRun]) -> str:
+def why_not_more(chosen: PointResult, usable: list[PointResult], runs: Sequence[SweepRun]) -> str:
+    """Say what is left of the wait, and whether more workers would shorten it; empty where not known."""
     if chosen.raw_wait_fraction is None or chosen.stopped_by is None or chosen.workers is None:
         return ""
     waits = f"{100 * chosen.raw_wait_fraction:.0f} % of the step"
     if chosen.stopped_by == "compute":
         return f"It waits {waits}: the rest is compute, and more workers will not help."
-    if chosen.noisy:
-        return f"It waits {waits}; what would help cannot be told, as the machine was busy."
     more = [row for row in usable if row.workers is not None and row.workers > chosen.workers]
     if chosen.stopped_by == "workers" and not more:
         if chosen.cpu_pct_mean is None or _unmade(chosen) < _UNMADE:

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from iotrace.session import names
 from iotrace.sweeps.grid import WORKERS, asked_of_agent, fill
 from iotrace.sweeps.measure import measure
@@ -49,7 +47,7 @@ def execute(request: Request) -> SweepRun:
     line = [sys.executable, "-m", "iotrace", "run", "--quiet", "--torch-steps", "off", "-o", str(session)]
     line += [*request.options, "--"]
     line += fill(request.command, request.params)
-    others_before, started = _others_seconds(), time.monotonic()
+    started = time.monotonic()
     with (request.directory / OUTPUT).open("wb") as output:
         process = subprocess.Popen(
             line,
@@ -63,7 +61,6 @@ def execute(request: Request) -> SweepRun:
         except BaseException:
             process.wait()
             raise
-    seconds = time.monotonic() - started
     run = SweepRun(
         params=request.params,
         kind=request.kind,
@@ -71,8 +68,7 @@ def execute(request: Request) -> SweepRun:
         session=str(session),
         status="ok",
         exit_code=128 - exit_code if exit_code < 0 else exit_code,
-        others_pct=max(0.0, 100 * (_others_seconds() - others_before) / seconds),
-        seconds=seconds,
+        seconds=time.monotonic() - started,
     )
     return measure(run, WORKERS in asked_of_agent(request.command, request.params))
 
@@ -97,10 +93,3 @@ def tail(run: SweepRun, lines: int = 5) -> str:
     except OSError:
         return ""
     return "\n".join(text.splitlines()[-lines:])
-
-
-def _others_seconds() -> float:
-    """CPU time that the machine has used since its start, without that of our ended children."""
-    machine, own = psutil.cpu_times(), os.times()
-    busy = machine.user + machine.nice + machine.system + machine.irq + machine.softirq
-    return busy - own.children_user - own.children_system

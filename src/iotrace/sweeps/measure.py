@@ -7,17 +7,16 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from iotrace.analysis.loop.deliveries import Step
+from iotrace.analysis.bootstrap import mean_ci
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
 from iotrace.analysis.report import analyse
 from iotrace.analysis.results import LoaderResult, RankReport
+from iotrace.analysis.verdict.trust import disturbed
 from iotrace.errors import IotraceError
-from iotrace.sources.records import Ended, Replayed
+from iotrace.sources.records import Ended, Override, Replayed
 from iotrace.sources.session import open_session
 from iotrace.sweeps.grid import WORKERS
 from iotrace.sweeps.results import SweepRun
-
-_BLOCKS = 10
 
 
 def measure(run: SweepRun, by_agent: bool = True) -> SweepRun:
@@ -44,7 +43,7 @@ def measure(run: SweepRun, by_agent: bool = True) -> SweepRun:
     # Ranks run in step with each other: the one that waits longest for its data tells why.
     rank, slowest = max(looped, key=lambda pair: pair[1].data_wait.raw_wait_fraction or 0.0)
     wait, loader = slowest.data_wait, _primary(slowest)
-    steps = rank.kept
+    computed_ms = np.array([step.duration_ns - step.wait_ns for step in rank.kept]) / 1e6
     reason = _not_applied(run, rank, slowest, by_agent)
     ended = any(process.of_type(Ended) for process in session.processes)
     costly = wait.files[0] if wait.files else None
@@ -59,17 +58,20 @@ def measure(run: SweepRun, by_agent: bool = True) -> SweepRun:
         ended=ended,
         steps=slowest.steps.count,
         step_ms=slowest.steps.mean_ms,
-        block_ms=_blocks(steps),
+        step_ci95_ms=slowest.steps.mean_ci95_ms,
         samples_per_second=_sum(samples),
-        compute_ms=None
-        if wait.raw_ms is None
-        else sum(step.duration_ns - step.wait_ns for step in steps) / len(steps) / 1e6,
+        compute_ms=None if wait.raw_ms is None else float(computed_ms.mean()),
+        compute_ci95_ms=None if wait.raw_ms is None else mean_ci(computed_ms),
         production_ms=loader.production_ms if loader else None,
         workers=loader.workers if loader and not _hidden(rank, loader) else None,
+        own_workers=_own_workers(run, rank, loader, by_agent),
         raw_wait_fraction=wait.raw_wait_fraction,
         causes_ms=wait.causes_ms,
         costly_file=costly.path if costly else "",
         costly_file_ms=costly.ms if costly else None,
+        others_cpu_fraction=None if slowest.system.host is None else slowest.system.host.others_cpu_fraction,
+        disturbed=any(disturbed(found.system.host) for _, found in looped),
+        tracing_pct=None if slowest.overhead is None else slowest.overhead.estimated_pct_of_step,
         cpu_pct_mean=_sum(cpu),
         rss_peak_bytes=None if None in rss else sum(value or 0 for value in rss),
     )
@@ -109,7 +111,14 @@ def _sum(values: list[float | None]) -> float | None:
     return sum(known) if len(known) == len(values) else None
 
 
-def _blocks(steps: list[Step]) -> list[float]:
-    """The mean step time of ten blocks of consecutive steps: neighbours depend on each other, blocks less."""
-    durations_ms = np.array([step.duration_ns for step in steps]) / 1e6
-    return [float(block.mean()) for block in np.array_split(durations_ms, min(_BLOCKS, len(durations_ms)))]
+def _own_workers(
+    run: SweepRun, rank: RankAnalysis, loader: LoaderResult | None, by_agent: bool
+) -> int | None:
+    """Find how many workers the program asks for by itself; None where its command was told."""
+    if not by_agent or loader is None or loader.wrapped:
+        return None
+    for override in rank.rank.main.of_type(Override):
+        if override.dataset == loader.dataset:
+            own: int | None = override.before[0]
+            return own
+    return loader.workers if run.params.get(WORKERS) == str(loader.workers) else None

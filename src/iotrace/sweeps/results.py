@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
+from iotrace.analysis.results import Fix, Trust
+
 SCHEMA_VERSION = 1
 
 
@@ -15,10 +17,10 @@ class SweepRun(msgspec.Struct, frozen=True, kw_only=True):
 
     `status` is ``ok`` or says why there is no figure: ``failed`` (its exit code), ``no steps`` (no loop gave
     any), ``not applied`` (the loader had other workers than asked, or no batches from memory). `inference`:
-    no backward pass follows the loop's batches; `loaders` were iterated. `block_ms` are the mean step
-    times of ten blocks of the run, one after another. `others_pct` is the CPU that everything else on the
-    machine used meanwhile; 100 is one core. `cache` is the state of the page cache before the run: ``asis``,
-    ``cold``, ``warm``, or ``cannot be`` one of them.
+    no backward pass follows the loop's batches; `loaders` were iterated. `own_workers` are those that the
+    program asks for by itself. `disturbed`: other programs or machines took so many CPUs that the times are
+    not the command's own (docs/definitions.md, trust). `cache` is the state of the page cache before the run:
+    ``asis``, ``cold``, ``warm``, or ``cannot be`` one of them.
     """
 
     params: dict[str, str]
@@ -30,18 +32,22 @@ class SweepRun(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
     steps: int = 0
     step_ms: float | None = None
-    block_ms: list[float] = []
+    step_ci95_ms: list[float] | None = None
     samples_per_second: float | None = None
     compute_ms: float | None = None
+    compute_ci95_ms: list[float] | None = None
     production_ms: float | None = None
     workers: int | None = None
+    own_workers: int | None = None
     raw_wait_fraction: float | None = None
     causes_ms: dict[str, float] = {}
     costly_file: str = ""
     costly_file_ms: float | None = None
     cpu_pct_mean: float | None = None
     rss_peak_bytes: int | None = None
-    others_pct: float | None = None
+    others_cpu_fraction: float | None = None
+    disturbed: bool = False
+    tracing_pct: float | None = None
     ended: bool = False
     loaders: int = 0
     inference: bool = False
@@ -57,6 +63,7 @@ class SweepRun(msgspec.Struct, frozen=True, kw_only=True):
 class PointResult(msgspec.Struct, frozen=True, kw_only=True):
     """All repeats of one point. `stopped_by` is ``compute``, ``workers``, ``cores`` or ``storage``.
 
+    `yours`: the program has these workers without the sweep. `disturbed`: one of the runs was.
     `reason` says why `status` is not ``ok``, or else why a stall is unknown though it was asked for.
     """
 
@@ -65,6 +72,8 @@ class PointResult(msgspec.Struct, frozen=True, kw_only=True):
     repeats: int
     per_second: float | None
     ci95: list[float] | None
+    spread_pct: float | None
+    yours: bool
     samples_per_second: float | None
     step_ms: float | None
     compute_ms: float | None
@@ -78,6 +87,8 @@ class PointResult(msgspec.Struct, frozen=True, kw_only=True):
     stopped_by: str | None
     prep_stall_ms: float | None
     fetch_stall_ms: float | None
+    others_cpu_fraction: float | None
+    disturbed: bool
     noisy: bool
     ended: bool
     status: str
@@ -105,6 +116,16 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     ci95: list[float] | None
 
 
+class SweepVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What the sweep says first; its class is ``best`` or ``no-advice``. A gain is measured, no bound."""
+
+    text: str
+    kind: str = msgspec.field(name="class")
+    why: str | None
+    fixes: list[Fix]
+    trust: Trust
+
+
 class SweepResult(msgspec.Struct, frozen=True, kw_only=True):
     """The whole sweep, as far as it has run."""
 
@@ -112,6 +133,7 @@ class SweepResult(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     argv: list[str]
     complete: bool
+    verdict: SweepVerdict
     points: list[PointResult]
     ceiling: Ceiling | None
     advice: Advice | None

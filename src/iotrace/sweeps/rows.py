@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from iotrace.sweeps.cache import COLD, WARM
 from iotrace.sweeps.grid import WORKERS
+from iotrace.sweeps.intervals import Spread, inverted, rate_interval, spread_of
 from iotrace.sweeps.model import Model, model_of, stopped_by
 from iotrace.sweeps.results import Ceiling, PointResult, SweepRun
 
-# Student's t, two-sided 95 %, for 1 to 30 degrees of freedom (NIST/SEMATECH e-Handbook, 1.3.6.7.2).
-_T95 = [
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
-    2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
-    2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-]  # fmt: skip
-_NOISY_SPREAD = 0.1  # of the repeats' mean
-_NOISY_OTHERS_PERCENT = 20.0  # of one core, used by everything else on the machine
+_NOISY_SPREAD_PERCENT = 10.0  # of the repeats' mean
 
 
 def rows(runs: Sequence[SweepRun], points: Sequence[dict[str, str]], cores: int) -> list[PointResult]:
     """One result a point, in the grid's order; a point without a run is ``not run``."""
     ceiling = ceiling_of(runs)
+    good = [run for run in runs if run.kind == "point" and run.ok]
+    spread = spread_of(
+        [[run.step_ms for run in good if run.params == params and run.step_ms] for params in points]
+    )
     model = model_of([run for run in runs if run.kind == "point"], cores)
     return [
         _row(
@@ -31,6 +28,7 @@ def rows(runs: Sequence[SweepRun], points: Sequence[dict[str, str]], cores: int)
             [run for run in runs if run.kind == "cold" and run.params == params],
             model,
             ceiling,
+            spread,
         )
         for params in points
     ]
@@ -42,6 +40,7 @@ def _row(
     cold: list[SweepRun],
     model: Model | None,
     ceiling: Ceiling | None,
+    spread: Spread | None,
 ) -> PointResult:
     good = [run for run in runs if run.ok]
     t1_ms = ceiling.step_ms if ceiling else None
@@ -51,13 +50,15 @@ def _row(
     failed = next((run for run in runs if not run.ok), None)
     known = [run.workers for run in good if run.workers is not None]
     workers = known[0] if known else _asked(params)
+    spread_percent = _spread_percent(good)
     status = "ok" if good else failed.status if failed else "not run"
     return PointResult(
         params=params,
         workers=workers,
         repeats=len(good),
         per_second=1e3 / step_ms if step_ms else None,
-        ci95=_interval(good),
+        ci95=rate_interval(good, spread),
+        spread_pct=spread_percent,
         samples_per_second=_mean([run.samples_per_second for run in good]),
         step_ms=step_ms,
         compute_ms=compute_ms,
@@ -71,7 +72,12 @@ def _row(
         stopped_by=stopped_by(good[0], model) if good and model else None,
         prep_stall_ms=prep_stall_ms,
         fetch_stall_ms=fetch_stall_ms,
-        noisy=_noisy(good),
+        yours=any(run.own_workers == run.workers for run in good if run.own_workers is not None),
+        others_cpu_fraction=max(
+            (run.others_cpu_fraction for run in good if run.others_cpu_fraction is not None), default=None
+        ),
+        disturbed=any(run.disturbed for run in good),
+        noisy=any(run.disturbed for run in good) or (spread_percent or 0.0) > _NOISY_SPREAD_PERCENT,
         ended=any(run.ended for run in good),
         status=status,
         reason=failed.reason if failed else why,
@@ -108,22 +114,17 @@ def ceiling_of(runs: Sequence[SweepRun]) -> Ceiling | None:
     t1_ms = _mean([run.compute_ms for run in found])
     if t1_ms is None:
         return None
-    interval = rate_interval([run.compute_ms for run in found if run.compute_ms]) if len(found) > 1 else None
-    return Ceiling(per_second=1e3 / t1_ms, step_ms=t1_ms, ci95=interval, session=found[0].session)
+    return Ceiling(
+        per_second=1e3 / t1_ms,
+        step_ms=t1_ms,
+        ci95=inverted(found[0].compute_ci95_ms),
+        session=found[0].session,
+    )
 
 
-def _interval(runs: list[SweepRun]) -> list[float] | None:
-    """Over the repeats; of a single run over its blocks of steps."""
-    if len(runs) == 1:
-        return rate_interval(runs[0].block_ms)
-    return rate_interval([run.step_ms for run in runs if run.step_ms])
-
-
-def _noisy(runs: list[SweepRun]) -> bool:
-    if any((run.others_pct or 0.0) > _NOISY_OTHERS_PERCENT for run in runs):
-        return True
+def _spread_percent(runs: list[SweepRun]) -> float | None:
     times = [run.step_ms for run in runs if run.step_ms]
-    return len(times) > 1 and (max(times) - min(times)) > _NOISY_SPREAD * sum(times) / len(times)
+    return 100 * (max(times) - min(times)) * len(times) / sum(times) if len(times) > 1 else None
 
 
 def _mean_causes(runs: list[SweepRun]) -> dict[str, float]:
@@ -139,25 +140,3 @@ def _mean(values: list[float | None]) -> float | None:
 def _asked(params: dict[str, str]) -> int | None:
     text = params.get(WORKERS, "")
     return int(text) if text.isdigit() else None
-
-
-def interval95(values: Sequence[float]) -> tuple[float, float] | None:
-    """The 95 % confidence interval of the mean; None for fewer than two values."""
-    count = len(values)
-    if count < 2:
-        return None
-    mean = sum(values) / count
-    variance = sum((value - mean) ** 2 for value in values) / (count - 1)
-    t = _T95[min(count - 1, len(_T95)) - 1]
-    half = t * math.sqrt(variance / count)
-    return mean - half, mean + half
-
-
-def rate_interval(step_ms: Sequence[float]) -> list[float] | None:
-    """The 95 % interval of steps per second, from mean step times."""
-    interval = interval95(step_ms)
-    if interval is None:
-        return None
-    low_ms, high_ms = interval
-    # A spread that reaches 0 ms bounds the rate from below alone: the fastest value stands for the top.
-    return [1e3 / high_ms, 1e3 / (low_ms if low_ms > 0 else min(step_ms))]

@@ -19,6 +19,7 @@ from iotrace.sweeps.grid import named, warnings_of
 from iotrace.sweeps.plan import SweepPlan
 from iotrace.sweeps.results import SCHEMA_VERSION, SweepResult, SweepRun
 from iotrace.sweeps.rows import ceiling_of, rows
+from iotrace.sweeps.verdict import choose, verdict_of
 
 _STATE = "sweep.json"
 _FORMAT = 1
@@ -135,23 +136,21 @@ class Sweep:
         failed = next((run for run in self.runs if run.kind == "ceiling" and not run.ok), None)
         if failed is not None:
             warnings.append(f"no ceiling: {failed.status}: {failed.reason}")
+        if ended := [named(row.params) for row in found if row.ended]:
+            warnings.append(f"{', '.join(ended)}: iotrace ended the program, which went on without batches")
         for row in found:
-            if row.noisy:
-                warnings.append(f"{named(row.params)}: noisy; use more --repeat, or a quieter machine")
-            if row.ended:
-                warnings.append(
-                    f"{named(row.params)}: iotrace ended the program, which went on without batches"
-                )
             if row.status == "ok" and row.reason:
                 warnings.append(f"{named(row.params)}: {row.reason}")
+        choice = choose(found, ceiling, self.plan.repeats)
         return SweepResult(
             schema_version=SCHEMA_VERSION,
             path=str(self.directory),
             argv=self.plan.command,
             complete=not self.missing(),
+            verdict=verdict_of(choice, found, ceiling, self.runs, self.plan),
             points=found,
             ceiling=ceiling,
-            advice=advise(found, ceiling, self.runs),
+            advice=advise(choice.point, found, ceiling, self.runs),
             warnings=warnings,
         )
 

@@ -1,0 +1,67 @@
+"""Intervals of steps per second: of one run by its steps, of several runs by how they differ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from iotrace.analysis.bootstrap import student_t95
+from iotrace.sweeps.results import PointResult, SweepRun
+
+_RUNS_OF_THEIR_OWN = 5  # runs of a point from which on their own spread is known well enough
+
+
+class Spread(NamedTuple):
+    """How runs of one point differ: standard deviation, as a share of the mean, and degrees of freedom."""
+
+    deviation: float
+    freedom: int
+
+
+def spread_of(points: Sequence[Sequence[float]]) -> Spread | None:
+    """Find the spread that the runs of all points have in common; None where no point has two."""
+    several = [times for times in points if len(times) > 1]
+    freedom = sum(len(times) - 1 for times in several)
+    if not freedom:
+        return None
+    squares = sum(
+        sum((time / mean - 1) ** 2 for time in times)
+        for times in several
+        for mean in [sum(times) / len(times)]
+    )
+    return Spread(math.sqrt(squares / freedom), freedom)
+
+
+def rate_interval(runs: Sequence[SweepRun], common: Spread | None) -> list[float] | None:
+    """Return the 95 % interval of a point's steps per second; None where too few steps were measured.
+
+    Two to four runs say little of their own spread: they share that of all points.
+    """
+    times = [run.step_ms for run in runs if run.step_ms]
+    if len(times) == 1:
+        return inverted(runs[0].step_ci95_ms)
+    spread = spread_of([times]) if len(times) >= _RUNS_OF_THEIR_OWN else common
+    if not times or spread is None:
+        return None
+    mean_ms = sum(times) / len(times)
+    half_ms = student_t95(spread.freedom) * spread.deviation * mean_ms / math.sqrt(len(times))
+    # A spread that reaches 0 ms bounds the rate from below alone: the fastest run stands for the top.
+    return inverted([max(mean_ms - half_ms, 0.0) or min(times), mean_ms + half_ms])
+
+
+def inverted(interval_ms: Sequence[float] | None) -> list[float] | None:
+    """Turn an interval of ms a step into one of steps per second."""
+    if interval_ms is None or interval_ms[0] <= 0:
+        return None
+    return [1e3 / interval_ms[1], 1e3 / interval_ms[0]]
+
+
+def ratio_interval(row: PointResult, other: PointResult) -> tuple[float, float] | None:
+    """Return the 95 % interval of how many times as fast as `other` a point is; None where one has none."""
+    if not (row.per_second and other.per_second and row.ci95 and other.ci95):
+        return None
+    ratio = row.per_second / other.per_second
+    below = math.hypot(1 - row.ci95[0] / row.per_second, other.ci95[1] / other.per_second - 1)
+    above = math.hypot(row.ci95[1] / row.per_second - 1, 1 - other.ci95[0] / other.per_second)
+    return ratio * (1 - below), ratio * (1 + above)
