@@ -150,6 +150,8 @@ def test_the_function_is_named_whose_time_it_is() -> None:
     loader = unknown(LoaderResult, primary=True, wrapped=False, item="Volumes.__getitem__ (train.py:41)")
     found = judged(replace(rank(), loaders=[loader]))
     assert found.why == "Volumes.__getitem__ (train.py:41) takes 100 % of the wait"
+    named = judged(replace(rank(), loaders=[replace(loader, item=None, dataset="Volumes")]))
+    assert named.why == "the own code of Volumes (transform) takes 100 % of the wait"
     decodes = judged(replace(rank(causes_ms={"decode": 50.0}), loaders=[loader]))
     assert decodes.why == "decoding takes 100 % of the wait"
     source = replace(loader, wrapped=True)

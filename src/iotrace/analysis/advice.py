@@ -101,7 +101,7 @@ def _transform(facts: LoaderFacts) -> Remedy | None:
     asleep = max(0.0, facts.asleep - facts.causes_ms.get("read", 0.0) / making_ms)
     on_cpu = max(0.0, facts.on_cpu - facts.causes_ms.get("decode", 0.0) / making_ms)
     share = facts.causes_ms["transform"] / making_ms
-    item = facts.item.partition(" ")[0]
+    item = facts.item.partition(" ")[0] or facts.name
     if asleep >= max(on_cpu, _TELLING * share):
         return Remedy(
             f"find what {item or 'the dataset'} waits for",

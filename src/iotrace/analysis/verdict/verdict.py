@@ -271,12 +271,12 @@ def _reason(rank: RankReport) -> dict[str, str | None]:
     wait = rank.data_wait
     raw_ms, causes = wait.raw_ms or 0.0, wait.causes_ms
     cause = max(causes, key=lambda name: causes[name], default=None)
+    primary = next((loader for loader in rank.loaders if loader.primary), None)
     if not raw_ms or cause is None or causes[cause] <= 0:
         return {"why": None}
     share = percent(causes[cause] / raw_ms)
     if cause == "unknown":
         why = f"unknown: {share} of the wait is not explained by what was seen"
-        primary = next((loader for loader in rank.loaders if loader.primary), None)
         if primary is not None and primary.wrapped:
             why = f"unknown what the source did in {share} of the wait; iotrace.region in it tells"
         return {"why": why, "cause": cause}
@@ -297,10 +297,10 @@ def _reason(rank: RankReport) -> dict[str, str | None]:
             "file": group.path,
             "cause": cause,
         }
-    items = [
-        loader.item for loader in rank.loaders if loader.primary and loader.item and cause == "transform"
-    ]
-    return {"why": f"{items[0] if items else _CAUSES[cause]} takes {share} of the wait", "cause": cause}
+    what = _CAUSES[cause]
+    if cause == "transform" and primary is not None:
+        what = primary.item or f"the own code of {primary.dataset} (transform)"
+    return {"why": f"{what} takes {share} of the wait", "cause": cause}
 
 
 def _cost(file: FileCost | FileGroup, cause: str) -> float:
