@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+
+_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+
 
 class IotraceError(Exception):
     """What went wrong, and what to do about it.
@@ -37,3 +41,12 @@ class LaunchError(IotraceError):
 
 class TraceError(IotraceError):
     """A file that should hold a trace does not hold one that can be read."""
+
+
+def what_failed(error: OSError) -> str:
+    """Say what the system refused, without its number."""
+    if error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    if error.errno in _OUTPUT:
+        return f"the output cannot be written: {error.strerror}"
+    return error.strerror or str(error)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from iotrace import __version__
 from iotrace.analysis.rank import SessionAnalysis
 from iotrace.analysis.report import analyse
-from iotrace.errors import IotraceError
+from iotrace.errors import IotraceError, what_failed
 from iotrace.launch.calibrate import Calibration
 from iotrace.launch.job import tasks_of
 from iotrace.launch.session_directory import await_others
@@ -39,8 +39,10 @@ def finish(directory: Path, in_program: bool = False) -> None:
     kept = f"the session is kept: iotrace report {directory}"
     try:
         _report(directory)
+    except OSError as error:
+        _say(f"iotrace: no report: {what_failed(error)}; {kept}")
     except Exception as error:  # a defect of ours, too
-        what = str(error) if isinstance(error, IotraceError | OSError) else repr(error)
+        what = str(error) if isinstance(error, IotraceError) else repr(error)
         _say(f"iotrace: no report: {what}; {kept}")
     except (KeyboardInterrupt, SystemExit):
         _say(f"iotrace: interrupted; {kept}")

@@ -35,6 +35,8 @@ def duration(time_ns: float) -> str:
 def time_span(seconds: float) -> str:
     """Format how long a run took, or how long ago one was: ``1.5 s``, ``3 min 5 s``, ``4 d 2 h``."""
     whole = round(seconds)
+    if seconds < 0.05:
+        return "< 0.1 s"
     if whole < 10 and round(seconds, 1) != whole:
         return f"{seconds:.1f} s"
     parts = []

@@ -183,6 +183,22 @@ def test_where_there_is_no_session_that_is_said(tmp_path: Path) -> None:
     assert "there is no session in" in done.stderr
 
 
+def test_a_directory_that_holds_sessions_is_not_taken_for_one(tmp_path: Path) -> None:
+    ended(tmp_path / "one", 10**18)
+    ended(tmp_path / "two", 10**18)
+    done = in_process("report", ".", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "iotrace: . is no session, but holds 2 sessions\n  iotrace ls . lists them\n"
+
+
+def test_a_name_that_is_not_utf8_is_no_defect(tmp_path: Path) -> None:
+    session = ended(tmp_path / os.fsdecode(b"\xff"), 10**18)
+    (found,) = json.loads(in_process("ls", "--json", cwd=tmp_path).stdout)["sessions"]
+    assert found["name"] == "?"
+    assert json.loads(in_process("report", "--json", str(session)).stdout)["session"]["path"].endswith("/?")
+    store_verdict(session, os.fsdecode(b"decode of \xff"), "0.1.0")
+
+
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_a_list_fits_the_terminal(tmp_path: Path, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(width))

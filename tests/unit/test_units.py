@@ -42,3 +42,20 @@ def test_shares_and_counts() -> None:
     assert units.percent(0.126) == "13 %"
     assert [units.counted(number, "slice") for number in (0, 1, 2)] == ["0 slices", "1 slice", "2 slices"]
     assert units.counted(2, "process", "processes") == "2 processes"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.002, "< 0.1 s"),
+        (0.7, "0.7 s"),
+        (1.96, "2 s"),
+        (12.4, "12 s"),
+        (60, "1 min"),
+        (185, "3 min 5 s"),
+        (3600, "1 h"),
+        (90_061, "1 d 1 h"),
+    ],
+)
+def test_spans_are_in_two_units_at_most(seconds: float, text: str) -> None:
+    assert units.time_span(seconds) == text

@@ -5,7 +5,6 @@ A command's module is imported when the command is called: `iotrace report` pays
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import sys
@@ -16,7 +15,7 @@ from typing import Any
 import click
 
 from iotrace import __version__
-from iotrace.errors import IotraceError, UsageError
+from iotrace.errors import IotraceError, UsageError, what_failed
 
 _NAME = "iotrace"
 COMPLETION_VARIABLE = "_IOTRACE_COMPLETE"  # set by the shell when it asks for completions
@@ -115,6 +114,9 @@ def _main(arguments: list[str]) -> int:
     except click.UsageError as error:
         _say_usage(error, arguments)
         return _NOT_STARTED if running else _USAGE
+    except MemoryError:
+        _say("the memory is not enough for this", "free some, or give fewer or smaller inputs")
+        return _FAILED
     except (click.Abort, KeyboardInterrupt):
         _say("interrupted", "")
         return _INTERRUPTED
@@ -123,7 +125,7 @@ def _main(arguments: list[str]) -> int:
         return 0
     except OSError as error:
         _give_up()
-        _say(_what_failed(error), "")
+        _say(what_failed(error), "")
         return _NOT_STARTED if running else _FAILED
 
 
@@ -142,14 +144,6 @@ def _say_usage(error: click.UsageError, arguments: list[str]) -> None:
 def _give_up() -> None:
     """Print nothing more: else the interpreter tries again at its exit, fails, and changes the exit code."""
     sys.stdout = None
-
-
-def _what_failed(error: OSError) -> str:
-    if error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF):
-        return f"the output cannot be written: {error.strerror}"
-    return str(error)
 
 
 def _say(message: str, remedy: str) -> None:

@@ -35,4 +35,10 @@ def print_json(document: Any) -> None:
     """Print `document` indented; JSON is UTF-8 whatever the terminal's encoding."""
     import msgspec
 
-    click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2))
+    try:
+        text = msgspec.json.encode(document)
+    except UnicodeEncodeError:  # the name of a file may be any bytes
+        import json
+
+        text = json.dumps(msgspec.to_builtins(document), ensure_ascii=False).encode(errors="replace")
+    click.echo(msgspec.json.format(text, indent=2))

@@ -10,9 +10,10 @@ import click
 
 from iotrace.cli.numpy_import import import_numpy
 from iotrace.cli.parameters import PATH, json_option, print_json
-from iotrace.errors import UsageError
+from iotrace.errors import SessionError, UsageError
 from iotrace.session import names
-from iotrace.session.listing import newest_session, session_of_timeline
+from iotrace.session.listing import newest_session, session_of_timeline, sessions_in
+from iotrace.units import counted
 
 if TYPE_CHECKING:
     from iotrace.analysis.results import Report
@@ -78,6 +79,10 @@ def _meant(sources: tuple[Path, ...]) -> tuple[Path, ...]:
         return (newest,)
     found: dict[Path, None] = {}
     for path in sources:
+        inside = [] if (path / names.MANIFEST).exists() else sessions_in(path)
+        if inside:
+            holds = f"{path} is no session, but holds {counted(len(inside), 'session')}"
+            raise SessionError(holds, f"iotrace ls {path} lists them")
         session = session_of_timeline(path)
         if session is not None and session not in found:
             print(f"iotrace: {path} is a timeline of the session {session}; its report:", file=sys.stderr)

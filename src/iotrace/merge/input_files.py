@@ -68,7 +68,9 @@ def _named_by(pattern: str) -> list[tuple[Path, bool]]:
         return [(path, True)]
     matches = sorted(Path(match) for match in glob.glob(pattern, recursive=True))
     if not matches:
-        raise MergeError(f"{pattern} does not exist")
+        raise MergeError(
+            f"{pattern} does not exist", "name a trace, a directory of traces, a pattern or a session"
+        )
     found = []
     for match in matches:
         found += _in_directory(match) if match.is_dir() else [(match, False)]

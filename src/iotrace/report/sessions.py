@@ -42,7 +42,7 @@ def _print_row(row: tuple[str, ...], widths: list[int]) -> None:
 def _row(session: ListedSession) -> tuple[str, ...]:
     started = "" if session.started_ns is None else _date(session.started_ns)
     took = "" if session.seconds is None else time_span(session.seconds)
-    end = _ENDS.get(session.state or "", "" if session.exit_code is None else str(session.exit_code))
+    end = _ENDS.get(session.state or "", "-" if session.exit_code is None else str(session.exit_code))
     return session.name, started, took, end, "" if session.bytes is None else size(session.bytes)
 
 

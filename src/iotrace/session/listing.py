@@ -133,7 +133,8 @@ def _listed(path: Path, directory: Path) -> ListedSession:
 
 def store_verdict(session: Path, text: str, iotrace_version: str) -> None:
     """Keep what the report says of `session`, for lists."""
-    stored = StoredVerdict(text, iotrace_version, _recorded(session))
+    readable = text.encode(errors="replace").decode()
+    stored = StoredVerdict(readable, iotrace_version, _recorded(session))
     write_document(session / names.OUT / names.VERDICT, stored)
 
 

@@ -100,12 +100,11 @@ def _inflated(file: BinaryIO, path: Path, problems: list[str], progress: Progres
                 piece = inflater.decompress(inflater.unconsumed_tail, CHUNK_BYTES)
             if inflater.eof:
                 pending = inflater.unused_data
-    except _DAMAGED as error:
+    except _DAMAGED:
         rest = _up_to_damage(path, member_at, member_made)
         pieces.append(rest)
         problems.append(
-            f"the gzip stream is damaged near byte {file.tell()}, after "
-            f"{made + len(rest)} bytes of content ({error})"
+            f"the gzip stream is damaged near byte {file.tell()}, after {made + len(rest)} bytes of content"
         )
     else:
         if not inflater.eof and not began:
