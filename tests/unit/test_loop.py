@@ -7,11 +7,14 @@ alone; `.` 1 ms of something else; `q` a wait of 1 ms for another thread, `p` a 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from iotrace.analysis.loop.join import loaders_of
 from iotrace.analysis.loop.steps import Loop, loop_of
+from iotrace.analysis.rank import RankAnalysis
 from iotrace.sources.clocks.session_clock import Clock
 from iotrace.sources.processes import SPAN_DTYPE, Process
 from iotrace.sources.records import (
@@ -110,10 +113,13 @@ class Program:
         self.records.append(batch)
         self.passes[name] = iterator, count + 1
 
-    def loop(self) -> Loop:
+    def rank(self) -> Rank:
         identity = Identity(format=1, pid=MAIN, ppid=0, role="main", clock=(0, 0, 1))
         spans = np.zeros(0, dtype=SPAN_DTYPE)
-        rank = Rank(0, None, 0, Process(identity, Clock([[0, 0, 1]]), self.records, spans, {}), [])
+        return Rank(0, None, 0, Process(identity, Clock([[0, 0, 1]]), self.records, spans, {}), [])
+
+    def loop(self) -> Loop:
+        rank = self.rank()
         return loop_of(rank, loaders_of(rank))
 
 
@@ -241,6 +247,10 @@ def test_a_source_that_wraps_a_loader_is_the_loops_and_has_its_samples() -> None
     assert loop.primary is not None
     assert (loop.primary.description.dataset, loop.begun) == ("W", 4)
     assert [(step.wait_ns / MS, step.samples) for step in loop.steps] == [(2, 16)] * 3
+    session: Any = None
+    assert RankAnalysis(session, program.rank()).within == {ord("a"): 900}
+    program.play("at")  # the loop asks it, too
+    assert RankAnalysis(session, program.rank()).within == {}
 
 
 def test_a_batch_that_another_thread_hands_to_a_wrapping_source_is_part_of_its_ask() -> None:

@@ -5,6 +5,7 @@ Report, timeline, export and sweep take their figures from the same `RankAnalysi
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cached_property
 
 import msgspec
@@ -57,6 +58,19 @@ class RankAnalysis(msgspec.Struct, frozen=True, dict=True):
         }
         wrapped = [loader for loader in self.loaders if loader.number in inside]
         return wrapped[0] if len(wrapped) == 1 else primary
+
+    @cached_property
+    def within(self) -> dict[int, int]:
+        """Of each loader that another one asks for all of its batches, that other one."""
+        thread = self.loop.thread
+        asked = Counter(
+            (each.loader, outer)
+            for (outer, _), own in (thread.inner.items() if thread is not None else ())
+            for each in own
+            if not each.handed_over
+        )
+        counts = {loader.number: len(loader.deliveries) for loader in self.loaders}
+        return {loader: outer for (loader, outer), count in asked.items() if count == counts[loader]}
 
     @cached_property
     def measured(self) -> tuple[list[Step], Excluded]:

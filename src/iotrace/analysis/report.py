@@ -155,7 +155,7 @@ def _loader(analysis: RankAnalysis, loader: LoaderRun) -> LoaderResult:
     """Make a loader's figures; of the primary one those of the loader that it wraps, where it wraps one."""
     primary = loader is analysis.primary
     source = analysis.source if primary and analysis.source is not None else loader
-    return loader_result(loader, primary, source, analysis.session.paths)
+    return loader_result(loader, primary, source, analysis.within.get(loader.number), analysis.session.paths)
 
 
 def _cpu_percent(rank: Rank, kept: list[Step]) -> float | None:

@@ -249,7 +249,8 @@ def _print_overhead(overhead: Overhead, console: Console) -> None:
 
 
 def _loader_text(loader: LoaderResult) -> str:
-    parts = [f"{loader.dataset}, {loader.kind}{' (primary)' if loader.primary else ''}"]
+    role = f"{loader.kind}{' (primary)' if loader.primary else ''}"
+    parts = [f"{loader.dataset}, {role if loader.within is None else f'within loader {loader.within}'}"]
     how = f" by {loader.start_method}" if loader.start_method else ""
     workers = f"{counted(loader.workers, 'worker')}{how}"
     if loader.library:

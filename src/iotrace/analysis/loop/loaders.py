@@ -10,8 +10,13 @@ from iotrace.sources.paths import Paths
 from iotrace.sources.records import IteratorStart
 
 
-def loader_result(loader: LoaderRun, primary: bool, source: LoaderRun, paths: Paths) -> LoaderResult:
-    """Compute all figures of `loader`, means per batch; `source` makes its batches, mostly it itself."""
+def loader_result(
+    loader: LoaderRun, primary: bool, source: LoaderRun, within: int | None, paths: Paths
+) -> LoaderResult:
+    """Compute all figures of `loader`, means per batch; `source` makes its batches, mostly it itself.
+
+    `within` is the loader that asks it for all of its batches, where it is not the loop that does.
+    """
     deliveries = loader.deliveries
     # The first batch of the run waits for the workers' start: a figure of its own, in no mean.
     later = deliveries[1:]
@@ -26,6 +31,7 @@ def loader_result(loader: LoaderRun, primary: bool, source: LoaderRun, paths: Pa
         dataset=loader.description.dataset,
         item=item_of(source.description, paths),
         wrapped=loader.description.wrapped,
+        within=within,
         library=loader.description.library or None,
         workers=about.workers,
         batch_size=about.batch_size,

@@ -110,6 +110,7 @@ class LoaderResult(ReportPart, frozen=True, kw_only=True):
     dataset: str
     item: str | None
     wrapped: bool
+    within: int | None
     library: str | None
     workers: int
     batch_size: int | None
