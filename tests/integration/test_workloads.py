@@ -5,6 +5,7 @@ Two forked workers by default, every start method and no workers with --slow.
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from iotrace.sources.records import BatchRecord, Produced
 from iotrace.sources.session import open_session
 from tests.support import strace
 from tests.support.pagecache import drop
-from tests.support.runs import Run
+from tests.support.runs import Run, in_process
 from tests.support.workloads import STEPS, WORKLOADS, Traced, make_data, run_workload
 
 needs_strace = pytest.mark.skipif(not strace.AVAILABLE, reason="strace is not installed (apt install strace)")
@@ -251,3 +252,19 @@ def test_cold_tokens_are_read_by_page_faults(directory: Path) -> None:
     assert sum(int(span["major_faults"]) for span in items) >= 500
     causes = run.ranks[0]["data_wait"]["causes_ms"]
     assert causes["read"] > 0
+
+
+def test_a_session_beside_itself_differs_in_nothing(unet_run: Run, tmp_path: Path) -> None:
+    session, kept = str(unet_run.session), str(tmp_path / "kept.json")
+    # One volume is a single chunk: each of its samples decodes the whole of it.
+    report = unet_run.report()
+    costliest = report["ranks"][0]["stages"][0]
+    assert (costliest["stage"], Path(costliest["path"]).name) == ("decode", "case_02.h5")
+    assert {"torch", "h5py", "numpy"} <= report["processes"][0]["versions"].keys()
+    assert in_process("check", session, "--save-baseline", kept).returncode == 0
+    done = in_process("check", session, "--baseline", kept, "--json")
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["worse"], found["comparable"]) == (0, [], True)
+    assert found["changed"] == found["comparison"]["settings"] == found["comparison"]["environment"] == []
+    done = in_process("compare", session, kept, "--json")
+    assert json.loads(done.stdout)["change_pct"] == 0

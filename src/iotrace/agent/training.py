@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 
 # Loaders and passes over them are numbered together, whether torch or the program made them.
 next_loader = count().__next__
-next_iterator = count().__next__
+_next_iterator = count().__next__
+
+_LIBRARIES = (
+    *("torch", "torchvision", "lightning", "pytorch_lightning", "transformers", "datasets", "numpy", "h5py"),
+    *("zarr", "numcodecs", "netCDF4", "xarray", "PIL", "cv2", "tifffile", "pandas", "polars", "pyarrow"),
+)
 
 # A loader whose batches are followed by a backward pass is a training loader.
 backward_count = 0
@@ -33,6 +38,18 @@ threads: set[int] = set()  # those that trained, by `get_ident`
 ask_phase: AskPhase | None = None
 
 _OPTIMIZING = "recording an optimizer's step"
+
+
+def number_iterator(recorder: Recorder) -> int:
+    """Number a pass over a loader; at the first one record the versions of the imported libraries."""
+    number = _next_iterator()
+    if number == 0:
+        # Not by getattr on the module: some modules import another at that.
+        loaded = {name: getattr(sys.modules.get(name), "__dict__", {}) for name in _LIBRARIES}
+        found = {name: own.get("__version__") for name, own in loaded.items()}
+        versions = {name: str(text) for name, text in found.items() if isinstance(text, str)}
+        recorder.records.append({"type": "versions", "versions": versions})
+    return number
 
 
 def set_phase_source(ask: AskPhase | None) -> None:

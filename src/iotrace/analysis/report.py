@@ -38,7 +38,7 @@ from iotrace.analysis.wait.loop_reads import loop_reads
 from iotrace.analysis.wait.regions import regions_of
 from iotrace.analysis.wait.stages import stages_of
 from iotrace.sources.processes import Process
-from iotrace.sources.records import Tick
+from iotrace.sources.records import Tick, Versions
 from iotrace.sources.session import Rank, Session, rank_of
 
 
@@ -96,6 +96,9 @@ def _process(session: Session, process: Process) -> ProcessInfo:
         incarnation=identity.incarnation,
         start_method=None if identity.role == "main" else identity.role,
         python=identity.python,
+        versions={
+            name: text for record in process.of_type(Versions) for name, text in record.versions.items()
+        },
     )
 
 

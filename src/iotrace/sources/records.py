@@ -51,6 +51,12 @@ class Framework(Record, tag="framework"):
     name: str
 
 
+class Versions(Record, tag="versions"):
+    """The versions of the libraries that were imported at the first pass over a loader."""
+
+    versions: dict[str, str]
+
+
 class Text(Record, tag="text"):
     id: Int
     text: str

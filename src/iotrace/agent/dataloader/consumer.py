@@ -56,7 +56,7 @@ class _Iterator:
     """What is known of one pass over a loader."""
 
     def __init__(self, iterator: Any, loader: Any, recorder: Recorder) -> None:
-        self.number = training.next_iterator()
+        self.number = training.number_iterator(recorder)
         self.recorder = recorder
         self.rewinding = False  # a restored StatefulDataLoader takes what had been delivered before
         self.generation = 0

@@ -62,7 +62,7 @@ class Pass:
         self.take: Any = None  # the iterator's timed `next`, where the iterator has no stand-in
         self._name = name
         self._append = recorder.records.append
-        self.number = training.next_iterator()
+        self.number = training.number_iterator(recorder)
         self._epoch = source.epochs
         self._delivered = 0
         source.epochs += 1

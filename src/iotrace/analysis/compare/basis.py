@@ -115,6 +115,7 @@ class Rank(msgspec.Struct, frozen=True):
 
 class Process(msgspec.Struct, frozen=True):
     python: str = ""
+    versions: dict[str, str] = {}
 
 
 class Verdict(msgspec.Struct, frozen=True):

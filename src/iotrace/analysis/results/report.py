@@ -126,7 +126,7 @@ class ClockInfo(ReportPart, frozen=True, kw_only=True):
 
 
 class ProcessInfo(ReportPart, frozen=True, kw_only=True):
-    """A Python process of the job; `role` is as ``Session.role_of`` gives it."""
+    """A Python process of the job; `role` is as ``Session.role_of`` gives it; `versions` of libraries."""
 
     pid: int
     ppid: int
@@ -137,6 +137,7 @@ class ProcessInfo(ReportPart, frozen=True, kw_only=True):
     incarnation: int
     start_method: str | None
     python: str
+    versions: dict[str, str]
 
 
 class Report(ReportPart, frozen=True, kw_only=True):
