@@ -98,7 +98,9 @@ def block_length(values: Floats) -> int:
     if variance <= 0:
         return shortest
     longest = min(count // 2, math.isqrt(count) + 5)
-    covariance = np.array([float(apart[: count - lag] @ apart[lag:]) / count for lag in range(longest + 1)])
+    padded = 1 << (2 * count - 1).bit_length()  # so that the end does not meet the beginning
+    transformed = np.fft.rfft(apart, padded)
+    covariance = np.fft.irfft(np.abs(transformed) ** 2, padded)[: longest + 1] / count
     lags = _dependent_lags(covariance / variance, count)
     if not lags:
         return shortest
