@@ -443,6 +443,12 @@ def test_what_the_program_has_needs_no_change(tmp_path: Path) -> None:
     assert result.verdict.fixes == []
 
 
+def test_workers_of_the_program_that_no_point_has_are_named(tmp_path: Path) -> None:
+    result = swept(tmp_path, Machine(), own_workers=0)
+    assert result.verdict.text.endswith(" to 20.1); your 0 workers not measured")
+    assert [fix.gain_ms_per_step for fix in result.verdict.fixes] == [None]
+
+
 def test_a_placeholder_is_what_the_command_is_told(tmp_path: Path) -> None:
     asked = plan(command=["python", "train.py", "{workers}"])
     result = run_sweep(tmp_path / "s", Machine(), asked).result()

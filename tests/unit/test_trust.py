@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import struct
 import types
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from rich.console import Console
 
 from iotrace.analysis.host.measured import MeasuredTime
 from iotrace.analysis.host.others import others_and_stolen
@@ -30,10 +32,12 @@ from iotrace.analysis.results import (
     Recommendation,
     SessionInfo,
     System,
+    Trust,
     unknown,
 )
 from iotrace.analysis.verdict.fixes import fixes_of
 from iotrace.analysis.verdict.trust import disturbed, trust_of, trust_of_traces
+from iotrace.report.screen import print_trust
 from iotrace.session import names
 from iotrace.session.manifest import NotCaptured
 from iotrace.sources.clocks.session_clock import Clock
@@ -254,6 +258,17 @@ def test_disturbed_is_a_machine_whose_cpus_others_took() -> None:
     assert disturbed(host(cpu_stolen_fraction=0.2))
     assert not disturbed(host(others_cpu_fraction=0.5))
     assert not disturbed(None)
+
+
+def test_the_screen_has_the_worst_reasons_and_counts_the_others() -> None:
+    def printed(trust: Trust, silenced: bool = False) -> str:
+        console = Console(width=200, record=True, file=StringIO(), highlight=False)
+        print_trust(trust, console, silenced)
+        return console.export_text().rstrip()
+
+    assert printed(Trust(level="ok", reasons=["32 steps", "a", "b"])) == "Trust  ok: 32 steps, a, b"
+    doubted = Trust(level="bad", reasons=["a", "b", "c", "d", "e"])
+    assert printed(doubted, silenced=True) == "Trust  bad: a; b; c; 2 more: -v; so no gain is told"
 
 
 # --- other programs' CPU time ---

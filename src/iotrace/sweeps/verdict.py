@@ -141,7 +141,7 @@ def _best(row: PointResult, yours: PointResult | None, runs: Sequence[SweepRun])
     interval = ratio_interval(row, yours) if yours is not None else None
     if yours is None or interval is None:
         own = next((run.own_workers for run in runs if run.own_workers is not None), None)
-        unmeasured = "" if own is None else f"; your {own} were not measured"
+        unmeasured = "" if own is None else f"; your {counted(own, 'worker')} not measured"
         return f"{called(row.params)}: {_figures(row, ' steps/s')}{unmeasured}"
     ratio = f"{_rate_of(row) / _rate_of(yours):.3g}x of your {called(yours.params, short=True)}"
     return (
