@@ -92,6 +92,59 @@ def cost(n=20000):
 print(json.dumps({"region": cost()}))
 """
 
+# Hooked and not by turns, in one process: two processes differ by more than this costs. Few calls at once, so
+# that the smallest were not preempted.
+_STEPS = """
+import importlib, json, time
+import torch
+from torch import nn
+from iotrace.agent import patching, step_phases, training
+from iotrace.agent.recording.recorder import Recorder
+torch.set_num_threads(1)
+recorder = Recorder(".")
+recorder._stop = object()  # as if the writer ran
+root = nn.Identity()
+layers = nn.Sequential(*[nn.Identity() for _ in range(62)])
+leaf = torch.ones((), requires_grad=True)
+optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], 0.1)
+def hook():
+    training.hook_autograd(torch.autograd, recorder)
+    training.hook_optimizers(importlib.import_module("torch.optim.optimizer"), recorder)
+    step_phases.hook_roots(nn.modules.module, recorder)
+def called():
+    root(leaf)
+def cost(call, n):
+    start = time.perf_counter_ns()
+    for _ in range(n):
+        call()
+    taken = (time.perf_counter_ns() - start) / n / 1000
+    recorder.spans.clear(), recorder.records.clear()
+    return taken
+found = {}
+def note(name, call, n, times=40):
+    for _ in range(times):
+        taken = cost(call, n)
+        found[name] = min(taken, found.get(name, taken))
+def forward():
+    layers(leaf)
+def noted(state):
+    note(f"root{state}", called, 3)
+    note(f"backward{state}", leaf.backward, 3)
+    note(f"optimizer{state}", optimizer.step, 3)
+    note(f"forward{state}", forward, 3)
+leaf.backward(), optimizer.step()
+for _ in range(10):
+    noted("")
+    hook()
+    forward()
+    note("forward, searched", forward, 3, 30)
+    for _ in range(110):
+        called(), forward()
+    noted(", hooked")
+    patching.undo_all()
+print(json.dumps(found))
+"""
+
 
 def micro(rounds: int) -> dict[str, Any]:
     """The small figures: ms per process, us per span, batch, region and call; the sidecar's."""
@@ -109,6 +162,7 @@ def micro(rounds: int) -> dict[str, Any]:
     found["span_us"] = _best(_SPAN, [AGENT], rounds)[AGENT]["span"]
     batches = _best(_BATCHES, [BARE, AGENT], rounds)
     found["batch_us"] = batches[AGENT]["batch"] - batches[BARE]["batch"]
+    found["step_us"] = _best(_STEPS, [BARE], rounds)[BARE]
     found["region_us"] = _best(_REGIONS, [AGENT], rounds)[AGENT]["region"]
     return found
 

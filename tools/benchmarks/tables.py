@@ -58,6 +58,14 @@ def workloads(compared: dict[str, Compared]) -> list[str]:
     return [*lines, "", *(f"{variant}: {MEANINGS[variant]}" for variant in shown), "", _NOTE]
 
 
+_PHASES = {
+    "root": "the call of a root",
+    "backward": "a backward pass",
+    "optimizer": "an optimizer's step",
+    "forward": "62 modules in a root that is known",
+}
+
+
 def small(found: dict[str, Any]) -> list[str]:
     """What a process, a call, a span, a batch and a region cost, and the sidecar."""
     rows = []
@@ -70,6 +78,10 @@ def small(found: dict[str, Any]) -> list[str]:
         rows.append(_change(f"{name}, both", cost[BARE], cost[BOTH], "us"))
     rows.append(["a span", "", "", f"{found['span_us']:.2f} us"])
     rows.append(["a batch of one sample, no workers", "", "", f"{found['batch_us']:.1f} us"])
+    step = found["step_us"]
+    for name, shown in _PHASES.items():
+        rows.append(_change(shown, step[name], step[f"{name}, hooked"], "us"))
+    rows.append(_change("62 modules, searched for roots", step["forward"], step["forward, searched"], "us"))
     rows.append(["an empty region", "", "", f"{found['region_us']:.2f} us"])
     sidecar = found["sidecar"]
     rows.append(["the sidecar's start, beside it", "", "", f"{sidecar['start_ms']:.1f} ms"])
