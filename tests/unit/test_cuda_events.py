@@ -77,7 +77,7 @@ def wait(events: CudaEvents, device: Device, index: int, wait_ms: float, work_ms
     device.now_ms += wait_ms
     pair = events.end(start) if start is not None else None
     if pair is not None:
-        events.keep(pair, 0, 0, index)
+        events.keep(pair, "exposed_ns", {"type": "exposed", "index": index})
     device.busy_until_ms = max(device.now_ms, device.busy_until_ms) + work_ms
 
 

@@ -12,7 +12,7 @@ from iotrace.analysis.rank import RankAnalysis
 from iotrace.session.names import BACKWARD, FORWARD, FORWARD_NO_GRAD, KIND_PHASE, OPTIMIZER
 from iotrace.sources.clocks.session_clock import Clock
 from iotrace.sources.processes import SPAN_DTYPE, Process
-from iotrace.sources.records import Identity
+from iotrace.sources.records import Exposed, Identity, PhaseOnDevice, Record
 from iotrace.sources.session import Rank
 from tests.unit.test_loop import MAIN, MS, OTHER, Program
 
@@ -22,12 +22,18 @@ Phase = tuple[str, float, float]  # its name, when it begins and ends in the ste
 
 
 def figures(
-    *steps: list[Phase], events: str = "a.......t", wait_ms: float | None = 1, tid: int = MAIN
+    *steps: list[Phase],
+    events: str = "a.......t",
+    wait_ms: float | None = 1,
+    tid: int = MAIN,
+    device_ms: dict[str, float] | None = None,
+    exposed_ms: float | None = 0.5,
 ) -> StepPhases:
     """The figures of steps of 10 ms, of which four are measured; those of `steps` by turns are in them."""
     program = Program()
     program.play(events * (_STEPS + 1))
     rows = []
+    records: list[Record] = []
     for number in range(_STEPS + 1):
         base_ns = (10 * number + 1) * MS  # the delivery
         for name, start_ms, end_ms in steps[number % len(steps)]:
@@ -36,10 +42,14 @@ def figures(
             row.update(start_ns=start_ns, duration_ns=end_ns - start_ns)
             row.update(tid=tid, name=_NAMES.index(name), kind=KIND_PHASE)
             rows.append(tuple(row.values()))
+            if device_ms is not None and number != 2:
+                records.append(PhaseOnDevice(tid, start_ns, round(device_ms[name] * MS)))
+    if device_ms is not None and exposed_ms is not None:
+        records += [Exposed(0, 0, number, round(exposed_ms * MS)) for number in range(_STEPS + 1)]
     main = Process(
         Identity(format=1, pid=MAIN, ppid=0, role="main", clock=(0, 0, 1)),
         Clock([[0, 0, 1]]),
-        program.records,
+        [*program.records, *records],
         np.array(rows, SPAN_DTYPE),
         dict(enumerate(_NAMES)),
     )
@@ -99,3 +109,15 @@ def test_phases_of_another_thread_are_none_of_the_loops() -> None:
 def test_a_loop_that_only_infers_has_a_forward_and_the_rest() -> None:
     found = figures([(FORWARD_NO_GRAD, 0, 4)], events="a.........")
     assert (means(found), found.unknown_why) == ([4, None, None, 5], None)
+
+
+@pytest.mark.parametrize("closure", [False, True])
+def test_the_times_of_the_device_are_those_of_steps_that_know_all_of_theirs(closure: bool) -> None:
+    """The events themselves are those of a stand-in: there is no device here."""
+    device_ms = {FORWARD: 2.5, BACKWARD: 4.0, OPTIMIZER: 7.5 if closure else 1.0}
+    program: list[Phase] = [(OPTIMIZER, 0, 7), (FORWARD, 1, 3), (BACKWARD, 3, 6)] if closure else ORDINARY
+    found = figures(program, device_ms=device_ms)
+    assert (means(found), found.source) == ([2.5, 4, 1, 2], "device_events")
+    found = figures(program, device_ms=device_ms, exposed_ms=None)
+    assert means(found) == [2.5, 4, 1, None]
+    assert found.unknown_why == "how long the accelerator stood idle in the data wait is not known"

@@ -8,6 +8,7 @@ import importlib
 import io
 import pickle
 import re
+import sys
 import threading
 import traceback
 import weakref
@@ -29,6 +30,7 @@ from iotrace.session.names import FORWARD as F
 from iotrace.session.names import FORWARD_NO_GRAD as N
 from iotrace.session.names import OPTIMIZER as S
 from iotrace.session.names import SPAN_FIELDS
+from tests.unit.test_cuda_events import Device
 
 _OPTIMIZER = importlib.import_module("torch.optim.optimizer")
 _CALL_IMPL = nn.Module._call_impl
@@ -192,6 +194,29 @@ def test_phases_of_a_program(recorder: Recorder, program: Callable[[], None], ex
     assert phases(recorder) == expected
     rounds = [record["what"] for record in recorder.records if record["type"] == "round"]
     assert rounds == [name for name in expected if name in (B, S)]  # no pass within a pass is a round
+
+
+def test_phases_are_timed_on_the_device(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no device here: what stands in for torch.cuda keeps a clock of its own."""
+    device = Device()
+    monkeypatch.setitem(sys.modules, "torch.cuda", device)
+
+    class Launching(Net):
+        def forward(self, x: torch.Tensor, module: int = 0, self_: int = 0) -> Any:
+            device.busy_until_ms += 30  # and the host goes on
+            return super().forward(x)
+
+    net = Launching()
+    torch.ones(1, requires_grad=True).sum().backward()  # from here on this thread trains
+    phases(recorder)
+    net(_X).sum().backward()
+    recorded = [span[:2] for span in recorder.spans]
+    device.now_ms = 100
+    for action in recorder.before_close:
+        action()
+    timed = [record for record in recorder.records if record["type"] == "phase"][1:]
+    assert [record["start_ns"] for record in timed] == [start_ns for start_ns, _ in recorded]
+    assert [record["device_ns"] / 1e6 for record in timed] == [30, 0]
 
 
 def test_nothing_is_a_phase_while_a_loader_makes_a_batch(recorder: Recorder) -> None:

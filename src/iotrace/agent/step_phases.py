@@ -18,6 +18,7 @@ from time import monotonic_ns
 from weakref import WeakValueDictionary, ref
 
 from iotrace.agent import patching
+from iotrace.agent.dataloader.cuda_events import CudaEvents
 from iotrace.agent.dataloader.fetch import latest
 from iotrace.agent.patching import hide_frame
 from iotrace.agent.recording.regions import compiling
@@ -32,10 +33,13 @@ if TYPE_CHECKING:
     from iotrace.agent.patching import Keywords
     from iotrace.agent.recording.recorder import Recorder
 
+    Begun = tuple[Any, int]  # an event on the device, where one is in use; CLOCK_MONOTONIC
+
 _ATTRIBUTE = "_compiled_call_impl"
 _LAYER = "root"
 _CALLS_OF_SEARCH = 100  # of roots, none of them new
 _MOST_SEARCHES = 64
+_MOST_PENDING = 1024  # phases that a device has not come to
 _FIRST_REPEAT = 16  # backward passes; the search begins anew after as many, twice as many, and so on
 
 
@@ -47,7 +51,9 @@ class _Thread(_local):
     has_called = False
 
     def __init__(self) -> None:
-        self.optimizers: list[tuple[int, int]] = []  # the steps that are open: whose, since when
+        self.recorder: Recorder | None = None
+        self.events: CudaEvents | None = None
+        self.optimizers: list[tuple[int, Begun]] = []  # the steps that are open: whose, since when
 
 
 _thread = _Thread()
@@ -55,9 +61,20 @@ _search: _Search | None = None
 _backward: set[int] = set()  # the threads in a backward pass
 
 
-def _record(recorder: Recorder, name: str, start_ns: int) -> None:
+def _begin() -> Begun:
+    """Begin a phase of this thread."""
+    events = _thread.events
+    return (None if events is None else events.begin()), monotonic_ns()
+
+
+def _record(recorder: Recorder, name: str, begun: Begun) -> None:
     """Record a phase of this thread that ends now."""
+    event, start_ns = begun
     duration_ns = monotonic_ns() - start_ns
+    events = _thread.events
+    pair = events.end(event) if event is not None and events is not None else None
+    if pair is not None and events is not None:
+        events.keep(pair, "device_ns", {"type": "phase", "tid": thread_id(), "start_ns": start_ns})
     what = (-1, -1, thread_id(), recorder.text(name), -1, KIND_PHASE)
     recorder.spans.append((start_ns, duration_ns, *what, -1, -1, -1, -1, -1))
 
@@ -67,11 +84,16 @@ def in_backward() -> bool:
     return _thread.in_backward or (bool(_backward) and _is_foreign())
 
 
-def begin_backward() -> int:
-    """Return the time at which this thread begins a backward pass."""
-    _thread.in_backward = True
+def begin_backward(recorder: Recorder) -> Begun:
+    """Begin a backward pass of this thread. From the first on, its phases are timed on the device, too."""
+    thread = _thread
+    if thread.recorder is not recorder:
+        thread.recorder, thread.events = recorder, CudaEvents(recorder, _MOST_PENDING)
+        recorder.before_close.append(thread.events.close)
+    begun = _begin()
+    thread.in_backward = True
     _backward.add(get_ident())
-    return monotonic_ns()
+    return begun
 
 
 def _is_foreign() -> bool:
@@ -81,13 +103,13 @@ def _is_foreign() -> bool:
     return known is None or isinstance(known, threading._DummyThread)
 
 
-def end_backward(recorder: Recorder, start_ns: int) -> None:
-    """Record the backward pass that began at `start_ns`."""
+def end_backward(recorder: Recorder, begun: Begun) -> None:
+    """Record the backward pass that `begin_backward` began."""
     thread = _thread
     thread.in_backward = False
     _backward.discard(get_ident())
     recorder.start()
-    _record(recorder, BACKWARD, start_ns)
+    _record(recorder, BACKWARD, begun)
     if _search is not None:
         _search.trained(thread.has_called)
 
@@ -100,7 +122,7 @@ def begin_optimizer(optimizer: Any) -> None:
         if other == key:
             del steps[position:]
             break
-    steps.append((key, monotonic_ns()))
+    steps.append((key, _begin()))
 
 
 def end_optimizer(recorder: Recorder, optimizer: Any) -> None:
@@ -108,10 +130,10 @@ def end_optimizer(recorder: Recorder, optimizer: Any) -> None:
     thread = _thread
     thread.has_called = False
     while thread.optimizers:
-        key, start_ns = thread.optimizers.pop()
+        key, begun = thread.optimizers.pop()
         if key == id(optimizer):
             recorder.start()
-            _record(recorder, OPTIMIZER, start_ns)
+            _record(recorder, OPTIMIZER, begun)
             return
 
 
@@ -195,8 +217,8 @@ class _Root:
                 hide_frame(error)
                 raise
         grad = search.is_grad_enabled()
+        begun = _begin()
         thread.in_root = True
-        start_ns = monotonic_ns()
         try:
             return call(*args, **kwargs)
         except BaseException as error:
@@ -204,7 +226,7 @@ class _Root:
             raise
         finally:
             thread.in_root = False
-            search.called(grad, start_ns)
+            search.called(grad, begun)
 
 
 class _Search:
@@ -276,8 +298,8 @@ class _Search:
             self._calls_left = _CALLS_OF_SEARCH
         return root
 
-    def called(self, grad: bool, start_ns: int) -> None:
-        """Record the call of a root that began at `start_ns`."""
+    def called(self, grad: bool, begun: Begun) -> None:
+        """Record the call of a root that has begun so."""
         try:
             if self._calls_left:
                 self._calls_left -= 1
@@ -285,7 +307,7 @@ class _Search:
                     self.suspend()
             _thread.has_called |= grad
             if self._recorder.running:  # else nothing has been loaded or trained so far
-                _record(self._recorder, FORWARD if grad else FORWARD_NO_GRAD, start_ns)
+                _record(self._recorder, FORWARD if grad else FORWARD_NO_GRAD, begun)
         except Exception as error:
             self._recorder.absorb(error, "recording a forward pass")
 

@@ -98,17 +98,17 @@ def hook_autograd(module: Any, recorder: Recorder) -> None:
     """Record the calls of ``torch.autograd.backward``, which ``Tensor.backward`` uses."""
     recorder.records.append({"type": "framework", "name": "torch"})
 
-    def begins(*_: Any) -> int | None:
+    def begins(*_: Any) -> step_phases.Begun | None:
         global backward_count
         if compiling() or step_phases.in_backward():
             return None
         backward_count += 1
         _record_round(recorder, "backward", 0)
-        return step_phases.begin_backward()
+        return step_phases.begin_backward(recorder)
 
-    def ended(start_ns: int | None, *_: Any) -> None:
-        if start_ns is not None:
-            step_phases.end_backward(recorder, start_ns)
+    def ended(begun: step_phases.Begun | None, *_: Any) -> None:
+        if begun is not None:
+            step_phases.end_backward(recorder, begun)
 
     observe(module, "backward", recorder, "the backward pass", before=begins, ended=ended)
 

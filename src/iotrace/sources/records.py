@@ -251,6 +251,14 @@ class Exposed(Record, tag="exposed"):
     exposed_ns: Int
 
 
+class PhaseOnDevice(Record, tag="phase"):
+    """How long the accelerator took for what the phase that thread `tid` began at `start_ns` has launched."""
+
+    tid: Int
+    start_ns: Int
+    device_ns: Int
+
+
 class TorchWindow(Record, tag="torch_window"):
     """A change of a window of the torch profiler, which took `duration_ns` from the program.
 

@@ -261,7 +261,8 @@ def _hook_iterator(base: Any, recorder: Recorder, is_grad_enabled: Callable[[], 
                 try:
                     index = state.deliver(self, wait_start_ns, delivered_ns, is_grad_enabled())
                     if pair is not None:
-                        events.keep(pair, state.number, state.epoch, index)
+                        of = {"iterator": state.number, "epoch": state.epoch, "index": index}
+                        events.keep(pair, "exposed_ns", {"type": "exposed", **of})
                 except Exception as error:
                     recorder.absorb(error, "recording a batch")
             return data

@@ -1,9 +1,9 @@
-"""Record the exposed wait of every batch: how long the device was idle because of it, on CUDA and HIP.
+"""Time what lies between two instants of the program on the device: waits for batches, phases of a step.
 
-An event is recorded on the current stream when the loader is asked and another when it delivers. Nothing is
-enqueued between them, so the time between the two on the device is idle time due to this wait; work that was
-still running hides the rest. The pairs are read later, when the device has passed them; nothing ever waits
-for the device.
+An event is recorded on the current stream at each of the two. While a loader is asked nothing is enqueued, so
+the time between them on the device is idle time due to this wait; work that was still running hides the rest.
+In a phase it is the time of what the phase has launched. The pairs are read later, when the device has passed
+them; nothing ever waits for the device.
 """
 
 from __future__ import annotations
@@ -15,59 +15,57 @@ from typing import Any
 
 from iotrace.agent.recording.recorder import Recorder
 
-# A device that is further behind than this has its oldest waits left unknown.
+# A device that is further behind than this has its oldest pairs left unknown.
 _MOST_PENDING = 64
 _READ_AT_ONCE = 4
+Record = dict[str, Any]
 
 
 class CudaEvents:
     """The pairs of events of this process; the first error of the device ends them for good."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, most_pending: int = _MOST_PENDING) -> None:
         self._recorder = recorder
+        self._most_pending = most_pending
         self._pid = os.getpid()
         self._failed = False
-        self._pending: deque[tuple[Any, Any, tuple[int, int, int]]] = deque()
+        self._pending: deque[tuple[Any, Any, str, Record]] = deque()
         self._free: list[Any] = []
 
     def begin(self) -> Any:
-        """Record the start of a wait; return None where no device is in use."""
+        """Record the first instant; return None where no device is in use."""
         cuda: Any = sys.modules.get("torch.cuda")
         # A forked child must not touch its parent's events, not even to free them: they are kept.
         if cuda is None or self._failed or self._pid != os.getpid():
             return None
-        try:  # `_guarded`, without the call: this is all that a batch pays where no device is used
+        try:  # `_guarded`, without the call: this is all that is paid where no device is used
             return self._record(cuda) if cuda.is_initialized() else None
         except Exception as error:
             self._fail(error)
             return None
 
     def end(self, start: Any) -> tuple[Any, Any] | None:
-        """Record the end of the wait that `start` began; return both events, None where that failed."""
+        """Record the second instant; return both events, None where that failed."""
         event = self._guarded(self._record, sys.modules["torch.cuda"])
         return None if event is None else (start, event)
 
-    def keep(self, pair: tuple[Any, Any], iterator: int, epoch: int, index: int) -> None:
-        """Remember `pair` for the batch that it awaited, and read those that the device has passed."""
-        self._pending.append((*pair, (iterator, epoch, index)))
-        if len(self._pending) > _MOST_PENDING:
+    def keep(self, pair: tuple[Any, Any], field: str, record: Record) -> None:
+        """Complete `record` by `field`, the time in ns between `pair`, when the device has passed it.
+
+        Those that it has passed are recorded now.
+        """
+        self._pending.append((*pair, field, record))
+        if len(self._pending) > self._most_pending:
             self._free.extend(self._pending.popleft()[:2])
         self._guarded(self.read, _READ_AT_ONCE)
 
     def read(self, most: int) -> None:
-        """Record the waits that the device has passed, in their order, at most `most` of them."""
+        """Record the pairs that the device has passed, in their order, at most `most` of them."""
         while self._pending and most and self._pending[0][1].query():
             most -= 1
-            start, event, (iterator, epoch, index) = self._pending.popleft()
-            self._recorder.records.append(
-                {
-                    "type": "exposed",
-                    "iterator": iterator,
-                    "epoch": epoch,
-                    "index": index,
-                    "exposed_ns": round(start.elapsed_time(event) * 1e6),  # torch gives ms
-                }
-            )
+            start, event, field, record = self._pending.popleft()
+            record[field] = round(start.elapsed_time(event) * 1e6)  # torch gives ms
+            self._recorder.records.append(record)
             self._free += (start, event)
 
     def close(self) -> None:
@@ -77,7 +75,7 @@ class CudaEvents:
 
     def _read_rest(self, cuda: Any) -> None:
         if not cuda.is_current_stream_capturing():
-            self.read(_MOST_PENDING)
+            self.read(self._most_pending)
 
     def _record(self, cuda: Any) -> Any:
         if cuda.is_current_stream_capturing():  # the event would become a part of the graph
@@ -95,4 +93,4 @@ class CudaEvents:
 
     def _fail(self, error: Exception) -> None:
         self._failed = True
-        self._recorder.absorb(error, "recording the exposed wait")
+        self._recorder.absorb(error, "timing on the device")

@@ -1,10 +1,11 @@
-"""Forward, backward and optimizer of the measured steps, on the training thread, by host times.
+"""Forward, backward and optimizer of the measured steps, on the training thread.
 
 Definitions: docs/definitions.md, "phases_ms".
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import Any
 
 import msgspec
@@ -16,16 +17,18 @@ from iotrace.analysis.loop.deliveries import Step
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import PhasesMs, unknown
 from iotrace.session.names import BACKWARD, FORWARD, FORWARD_NO_GRAD, KIND_PHASE, OPTIMIZER
+from iotrace.sources.records import PhaseOnDevice
 
 Spans = npt.NDArray[Any]
 _FEW, _SHARE = 2, 0.05  # of the steps: in so many a backward pass may come without a forward that is seen
 _NO_STEP = "no step is measured"
 _NO_PHASE = "no call of a module, backward pass or optimizer's step was seen on the training thread"
 _NO_WAIT = "the data wait is not known"
+_NO_EXPOSED = "how long the accelerator stood idle in the data wait is not known"
 _NEVER = {
-    "forward": "backward passes came without a call of a module that could be seen",
-    "backward": "torch.autograd.backward was not called",
-    "optimizer": "no optimizer of torch.optim made a step",
+    FORWARD: "backward passes came without a call of a module that could be seen",
+    BACKWARD: "torch.autograd.backward was not called",
+    OPTIMIZER: "no optimizer of torch.optim made a step",
 }
 
 
@@ -42,7 +45,11 @@ class StepPhases(msgspec.Struct, frozen=True):
 
 
 def step_phases(analysis: RankAnalysis, wait_ms: float | None) -> StepPhases:
-    """Sum up the phases of the measured steps, whose mean data wait is `wait_ms`."""
+    """Sum up the phases of the measured steps, whose mean data wait is `wait_ms`.
+
+    Where events of the device timed all phases of some steps, the figures are theirs, and the wait is the
+    exposed one.
+    """
     kept = analysis.kept
     spans = phase_spans(analysis)
     if not kept or not len(spans):
@@ -53,18 +60,64 @@ def step_phases(analysis: RankAnalysis, wait_ms: float | None) -> StepPhases:
     found = {name: _by_step(own, windows, kept) for name, own in intervals.items()}
     seen = {name: bool(len(own[0])) for name, own in intervals.items()}
     why = next((_NEVER[name] for name, is_seen in seen.items() if trains and not is_seen), None)
-    unseen = int(((found["backward"] > 0) & (found["forward"] == 0)).sum())
-    if unseen > max(_FEW, _SHARE * int((found["backward"] > 0).sum())):
-        seen["forward"], why = False, _NEVER["forward"]
+    unseen = int(((found[BACKWARD] > 0) & (found[FORWARD] == 0)).sum())
+    if unseen > max(_FEW, _SHARE * int((found[BACKWARD] > 0).sum())):
+        seen[FORWARD], why = False, _NEVER[FORWARD]
+    on_device = _on_device(analysis, spans) if trains else {}
+    if on_device:
+        kept = [kept[number] for number in on_device]
+        found = {name: np.array([own[name] for own in on_device.values()]) for name in found}
+        exposed = [step.exposed_ns for step in kept]
+        known = [each for each in exposed if each is not None]
+        wait_ms = sum(known) / len(kept) / 1e6 if len(known) == len(kept) else None
     means_ms = {name: float(own.mean()) / 1e6 if seen[name] else None for name, own in found.items()}
     other_ms = None
     if wait_ms is None:
-        why = why or _NO_WAIT
+        why = why or (_NO_EXPOSED if on_device else _NO_WAIT)
     elif not why:
         step_ms = sum(step.duration_ns for step in kept) / len(kept) / 1e6
         other_ms = max(0.0, step_ms - wait_ms - sum(mean_ms or 0.0 for mean_ms in means_ms.values()))
-    known = {name: own for name, own in found.items() if seen[name]}
-    return StepPhases(PhasesMs(**means_ms, other=other_ms), "host", why, known)
+    in_all = len(kept) == len(analysis.kept)
+    known = {name: own for name, own in found.items() if seen[name] and in_all}
+    source = "device_events" if on_device else "host"
+    return StepPhases(PhasesMs(**means_ms, other=other_ms), source, why, known)
+
+
+def _on_device(analysis: RankAnalysis, spans: Spans) -> dict[int, dict[str, int]]:
+    """Give each phase's time on the device, in the measured steps that know all of theirs, by their numbers.
+
+    A phase is the time of its calls, less that of the calls in them.
+    """
+    main, kept = analysis.rank.main, analysis.kept
+    real = main.clock.to_session_ns
+    timed = {
+        real(record.start_ns): record.device_ns
+        for record in main.of_type(PhaseOnDevice)
+        if record.tid == spans["tid"][0]
+    }
+    starts = [step.start_ns for step in kept]
+    found: dict[int, dict[str, int]] = {}
+    unknown_in = set()
+    around: list[tuple[int, dict[str, int], str]] = []  # the calls: their ends, steps and names
+    order = np.argsort(spans["start_ns"], kind="stable")
+    fields = (spans[field][order].tolist() for field in ("start_ns", "duration_ns", "name"))
+    for start_ns, duration_ns, text in zip(*fields, strict=True):
+        name, number = main.texts.get(text, ""), bisect_right(starts, start_ns) - 1
+        if number < 0 or name == FORWARD_NO_GRAD:
+            continue
+        if not any(begin_ns <= start_ns < end_ns for begin_ns, end_ns in kept[number].pieces):
+            continue
+        if start_ns not in timed:
+            unknown_in.add(number)
+            continue
+        own = found.setdefault(number, dict.fromkeys((FORWARD, BACKWARD, OPTIMIZER), 0))
+        own[name] += timed[start_ns]
+        while around and around[-1][0] <= start_ns:
+            around.pop()
+        if around:
+            around[-1][1][around[-1][2]] -= timed[start_ns]
+        around.append((start_ns + duration_ns, own, name))
+    return {number: own for number, own in found.items() if number not in unknown_in}
 
 
 def phase_spans(analysis: RankAnalysis) -> Spans:
@@ -96,7 +149,7 @@ def _exclusive(analysis: RankAnalysis, spans: Spans, trains: bool) -> dict[str, 
     forward = intervals(FORWARD) if trains else intervals(FORWARD, FORWARD_NO_GRAD)
     forward = subtract(subtract(forward, waits), backward)
     optimizer = subtract(subtract(subtract(intervals(OPTIMIZER), waits), backward), forward)
-    return {"forward": forward, "backward": backward, "optimizer": optimizer}
+    return {FORWARD: forward, BACKWARD: backward, OPTIMIZER: optimizer}
 
 
 def _by_step(own: Intervals, windows: tuple[Times, Times, Times], kept: list[Step]) -> Times:
