@@ -35,7 +35,7 @@ _NEVER = {
 class StepPhases(msgspec.Struct, frozen=True):
     """Means per measured step; where the times are from; why one is not known: empty where all are.
 
-    `by_step_ns`: of the phases that are known, the time in each measured step.
+    `by_step_ns`: of the phases that are known in all measured steps, the time in each.
     """
 
     means_ms: PhasesMs
@@ -67,9 +67,8 @@ def step_phases(analysis: RankAnalysis, wait_ms: float | None) -> StepPhases:
     if on_device:
         kept = [kept[number] for number in on_device]
         found = {name: np.array([own[name] for own in on_device.values()]) for name in found}
-        exposed = [step.exposed_ns for step in kept]
-        known = [each for each in exposed if each is not None]
-        wait_ms = sum(known) / len(kept) / 1e6 if len(known) == len(kept) else None
+        exposed = [step.exposed_ns for step in kept if step.exposed_ns is not None]
+        wait_ms = sum(exposed) / len(kept) / 1e6 if len(exposed) == len(kept) else None
     means_ms = {name: float(own.mean()) / 1e6 if seen[name] else None for name, own in found.items()}
     other_ms = None
     if wait_ms is None:
