@@ -143,6 +143,8 @@ def test_what_other_programs_may_have_done_is_not_told() -> None:
     assert (found.ok, found.worse) == (True, [])
     assert found.text.startswith("CANNOT BE TOLD  decode")
     assert "as in the session other programs took 40 % of the CPUs" in found.untold[0].text
+    hidden = checked(report(1), report(2, others=0.4))
+    assert (hidden.ok, [item.what for item in hidden.untold]) == (True, ["the step"])
     # So much they do not add.
     assert checked(report(1, decode=2.0, others=0.4), report(2)).worse[0].what == "decode"
 
@@ -152,6 +154,19 @@ def test_quiet_seconds_of_a_busy_run_tell() -> None:
     for cost in now["ranks"][0]["stages"]:
         cost["quiet"] = True
     assert [item.what for item in checked(now, report(2)).worse] == ["decode"]
+
+
+def test_reading_from_storage_is_not_held_against_reading_from_memory() -> None:
+    sides = [report(1), report(2)]
+    for side, factor, stored_bytes in zip(sides, (1.0, 5.0), (0, 60 << 20), strict=True):
+        (rank,) = side["ranks"]
+        rank["stages"].append(stage("read", FILES[0], True, np.full(20, 4.0 * factor)) | {"clock": "wall"})
+        rank["system"]["processes"] = [{"storage_read_bytes": stored_bytes}]
+    found = checked(sides[1], sides[0])
+    assert found.ok
+    (finding,) = found.untold
+    assert finding.what == "read of data/a.h5"
+    assert finding.text.endswith("as the session read its files from storage, the other from memory")
 
 
 def test_the_smallest_change_worth_failing_is_the_users() -> None:
@@ -217,7 +232,8 @@ def test_the_rank_that_waits_longest_stands_for_the_job() -> None:
         quick = json.loads(json.dumps(side["ranks"][0])) | {"rank": 1}
         quick["data_wait"]["raw_ms"] = 1.0
         side["ranks"].insert(0, quick)
-    assert compared(one, other).rank == 0
+    found = compared(one, other)
+    assert (found.rank, found.ranks) == (0, [2, 2])
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,13 @@ from iotrace.cli.parameters import PATH, json_option, print_json
 _WORSE = 4
 
 
+def _complete_field(context: click.Context, option: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the name of a field in a condition."""
+    from iotrace.analysis.compare.conditions import field_names
+
+    return [name for name in field_names() if name.startswith(incomplete)]
+
+
 @click.command()
 @click.argument("session", metavar="SESSION", type=PATH)
 @click.option("--baseline", metavar="SESSION|JSON", type=PATH, help="What it must not be worse than.")
@@ -20,6 +27,7 @@ _WORSE = 4
     "conditions",
     metavar="CONDITION",
     multiple=True,
+    shell_complete=_complete_field,
     help='Fail where a figure of the report is so: "data_wait.raw_wait_fraction > 20%"; repeatable.',
 )
 @click.option(

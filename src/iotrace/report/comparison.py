@@ -24,6 +24,8 @@ def print_comparison(result: Comparison, console: Console) -> None:
     line(console, "", Text(result.text, style=_COLORS.get(result.verdict, "bold")), 0)
     for difference in result.differs:
         say(console, "Work", f"differs: {difference}")
+    if max(result.ranks) > 1:
+        say(console, "Rank", f"{result.rank} stands for the job: it waits longest for its data")
     reasons = [
         f"{change.what}: {change.by_ms:+.1f} ms a step{_interval(change.ci95_ms)}"
         for change in result.changed[:_MOST_REASONS]

@@ -123,6 +123,10 @@ def _judged(
             untold.append(Finding(what="the step", text=f"{text}: cannot be told, as {doubt or cold}"))
         else:
             worse.append(Finding(what="the step", text=text))
+    elif busy(baseline) and not worse:
+        # A baseline that was held up hides what got slower.
+        text = f"the step: cannot be told, as in the baseline {busy(baseline)}"
+        untold.append(Finding(what="the step", text=text))
     return worse, untold
 
 

@@ -35,6 +35,7 @@ def compare(one: Basis, other: Basis) -> Comparison:
         verdict=verdict,
         text=_text(verdict, steps_ms, change_pct, ci95_pct, doubt),
         rank=ranks[0].rank,
+        ranks=[len(side.ranks) for side in (one, other)],
         step_ms=steps_ms,
         change_pct=change_pct,
         ci95_pct=ci95_pct,

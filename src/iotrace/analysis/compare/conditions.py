@@ -61,6 +61,11 @@ def parse(text: str) -> Limit:
     return Limit(" ".join(text.split()), field, found["sign"], number)
 
 
+def field_names() -> list[str]:
+    """Name the fields that a condition may be on, as they are shortest."""
+    return [name.removeprefix(_RANKS) for name, kind in _names() if kind != "string"]
+
+
 def judge(limit: Limit, report: dict[str, Any]) -> Condition:
     """Say whether any value of the field meets the condition; None where there is no value."""
     holds = _COMPARE[limit.sign]
@@ -108,7 +113,7 @@ def _full_name(field: str) -> str:
             raise UsageError(f"--fail-if: {field} is a text, not a number", _NAMES)
         if name is not None:
             return f"{start}{field}"
-    shown = [name.removeprefix(_RANKS) for name, kind in known.items() if kind != "string"]
+    shown = field_names()
     last = plain.rpartition(".")[2]
     near = get_close_matches(plain.removeprefix(_RANKS), shown, n=3, cutoff=0.6)
     near = [name for name in shown if name.rpartition(".")[2] == last][:3] or near

@@ -53,7 +53,8 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """`verdict`: ``faster``, ``slower``, ``no-difference``, ``unknown``; `differs`: why not comparable.
 
-    `rest_ms` is what a step does besides waiting: its phases, or the rest of it as one.
+    `rank` stands for the job, of `ranks` on each side. `rest_ms` is what a step does besides waiting: its
+    phases, or the rest of it as one.
     """
 
     schema_version: int
@@ -63,6 +64,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     verdict: str
     text: str
     rank: int
+    ranks: list[int]
     step_ms: list[float]
     change_pct: float
     ci95_pct: list[float] | None
