@@ -39,7 +39,15 @@ OK = Trust(level="ok", reasons=["32 steps"])
 def session(**known: Any) -> SessionInfo:
     return unknown(
         SessionInfo,
-        **{"path": "s", "argv": ["python"], "exit_code": 0, "ended": True, "failures": [], **known},
+        **{
+            "path": "s",
+            "argv": ["python"],
+            "exit_code": 0,
+            "ended": True,
+            "state": "ended",
+            "failures": [],
+            **known,
+        },
     )
 
 
@@ -321,3 +329,13 @@ def test_bare_traces_tell_the_idle_time_of_the_device() -> None:
     assert busy.kind == "not-input-bound"
     assert busy.why == "a faster loader gains <= 1.0 ms; the device is busy 95 % of the traced steps"
     assert traced(50_000, wait_ms=None).text == "WAIT UNKNOWN no wait for a DataLoader was recorded"
+
+
+def test_a_run_that_goes_on_is_told_so_and_gets_no_advice_on_what_was_not_seen() -> None:
+    running = session(state="running", exit_code=None, ended=False)
+    found = verdict_of(running, [rank()], None, [], OK)
+    assert found.kind == "running"
+    assert found.text.startswith("RUNNING so far: INPUT-BOUND 50 % of each step waits for data")
+    for state, kind in (("running", "running"), ("killed", "wait-unknown")):
+        young = verdict_of(session(state=state, exit_code=None), [rank(wait_ms=None)], None, [], OK)
+        assert (young.kind, young.fixes) == (kind, [])

@@ -26,7 +26,7 @@ from iotrace.analysis.verdict.device import busy_text, idle_text, why_idle
 from iotrace.analysis.verdict.fixes import fixes_of
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT
 from iotrace.analysis.wait.data_wait import verdict as verdict_in_words
-from iotrace.session.liveness import RUNNING
+from iotrace.session.liveness import ENDED, RUNNING
 from iotrace.units import percent
 
 BANNERS = {
@@ -99,6 +99,8 @@ def verdict_of(
     found = _late(ranks, imbalance) or of_worst(ranks)
     if not session.argv:
         found = _of_traces(found, ranks)
+    if session.state != ENDED and found.kind == "wait-unknown":  # a loop that was not seen may not have begun
+        found = replace(found, fix=None)
     if session.state == RUNNING:
         found = _so_far(found)
     rank = None if found.rank is None else found.rank.rank
