@@ -212,6 +212,13 @@ def test_the_worst_rank_is_named_and_the_worst_reason_comes_first() -> None:
     assert told(rank(0, host=bad), rank(1, host=bad))[1] == ["other programs used 50 % of the CPUs"]
 
 
+def test_a_restarted_job_is_judged_by_its_last_start() -> None:
+    first, again = rank(lengths_ms=[]), replace(rank(), incarnation=1)
+    assert told(first, again)[0] == "ok"
+    assert told(rank(), rank(1, lengths_ms=[])) == ("caution", ["rank 1: no step was measured"])
+    assert told(first, rank(1, lengths_ms=[]))[0] == "bad"
+
+
 def test_what_the_run_lost_is_told() -> None:
     lost = [NotCaptured("the end of main (pid 7)", "killed"), NotCaptured("part of posix", "cut")]
     assert told(rank(), losses=lost) == ("caution", ["lost: the end of main (pid 7), and 1 more"])

@@ -46,7 +46,14 @@ def trust_of(
     """Judge the figures of `ranks`, the worst of them for each kind of doubt."""
     if not ranks:
         return Trust(level=BAD, reasons=["no process was traced"])
+    # What an elastic job did before its last start is no figure of it; nor is a rank that trained nothing.
+    last = max((rank.incarnation for rank in ranks if rank.steps.count), default=None)
+    trained = [rank for rank in ranks if rank.steps.count and rank.incarnation == last]
+    without = [rank for rank in ranks if not rank.steps.count and rank.incarnation == last]
+    ranks = trained or ranks
     doubts = [doubt for check in _CHECKS if (doubt := _worst(check, ranks)) is not None]
+    if without:
+        doubts.append(_Doubt(CAUTION, f"rank {without[0].rank}: no step was measured"))
     # The rank that waits longest decides the verdict's class.
     longest = max(ranks, key=lambda rank: rank.data_wait.raw_wait_fraction or 0.0, default=None)
     doubts += [] if longest is None else _of_class(longest)
