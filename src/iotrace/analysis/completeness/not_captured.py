@@ -90,12 +90,12 @@ def _workers_left(session: Session) -> Iterator[NotCaptured]:
     """Name the workers that ended with their program, and what they did for nobody."""
     left = workers_left(session)
     lost = [] if all(process.idle for process in left) else ["what they did for batches that nobody took"]
-    lost += [f"some {BUFFERED_CALLS} POSIX calls of each at most"] if left and session.posix_on else []
+    lost += [f"at most some {BUFFERED_CALLS} POSIX calls of each"] if left and session.posix_on else []
     if lost:
         what = f"the last work of {counted(len(left), 'worker')}"
         pids = ", ".join(str(process.pid) for process in left)
         early = f"the program ended before they did (pid {pids}), as with persistent workers"
-        yield NotCaptured(what, f"{early}: {', and '.join(lost)}")
+        yield NotCaptured(what, f"{early}; missing are {' and '.join(lost)}")
 
 
 def _after_own_logs(session: Session) -> list[NotCaptured]:
