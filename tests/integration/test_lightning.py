@@ -126,15 +126,21 @@ def test_phases_are_told_apart(tmp_path: Path, namespace: str) -> None:
     assert (primary["kind"], primary["batches"]) == ("training", 32)
     # Two fits of two epochs of eight: the first step is not measured, the last one has no known end.
     assert (rank["steps"]["begun"], rank["steps"]["count"]) == (32, 30)
-    phases, steps, overlaps, errors = query(
+    parts = rank["phases_ms"]
+    assert (rank["phases_source"], rank["phases_unknown_why"]) == ("host", None)
+    assert sum(parts.values()) + rank["data_wait"]["raw_ms"] == pytest.approx(rank["steps"]["mean_ms"])
+    assert min(parts["forward"], parts["backward"], parts["optimizer"]) > 0  # in a closure of the last
+    phases, calls, steps, overlaps, errors = query(
         run.session / "out" / "rank0.json.gz",
         "select name from slice where category = 'phase' order by ts",
+        "select name, count(*) from slice where category = 'step phase' group by name order by name",
         "select count(*), sum(p.name = 'training') from slice s join slice p "
         "where s.category = 'step' and p.category = 'phase' and s.ts >= p.ts and s.ts < p.ts + p.dur",
         OVERLAPS,
         ERRORS,
     )
     assert overlaps == [[0]]
+    assert calls == [["backward", 32], ["forward", 32], ["optimizer", 32]]
     one_fit = ["sanity check", *["training", "validation"] * 2]
     assert [name for (name,) in phases] == [*one_fit, *one_fit, "validation", "test", "predict"]
     # Three epochs begin after an evaluation, inside the step that ends with their first batch.

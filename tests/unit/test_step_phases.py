@@ -414,7 +414,8 @@ def trained_compiled(prepare: Any, compiled_step: bool) -> tuple[list[float], in
 @pytest.mark.parametrize(
     ("prepare", "compiled_step", "expected"),
     [
-        (compiled_module, True, [F, F, B]),
+        (compiled_module, False, [F, F, B, S]),
+        pytest.param(compiled_module, True, [F, F, B], marks=pytest.mark.slow),
         (compiled_after_a_call, False, [F, F, B, S]),
         (compiled_in_place, False, [F, B, S]),
         (compiled_function, False, [B, S]),
