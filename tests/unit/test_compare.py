@@ -309,6 +309,9 @@ def test_the_command_line_of_check(kept: Path) -> None:
     assert code == 4
     assert text.startswith("### ❌ iotrace check: WORSE  decode, the step\n")
     assert "| decode of data/a.h5 (CPU) |" in text
+    # A kept report is called by its file: its session was another one of the same name, or is gone.
+    code, text = run("now.json", "--baseline", "before.json")
+    assert "iotrace compare before.json " in text
     code, text = run("before.json", "--baseline", "before.json", "--json", "--save-baseline", "kept.json")
     found = json.loads(text)
     assert (code, found["ok"], found["comparable"]) == (0, True, True)
@@ -325,7 +328,7 @@ def test_the_command_line_of_check(kept: Path) -> None:
         (["now.json", "--baseline", "newer.json"], 1, "has schema version 2; this iotrace reads 1"),
         (["now.json", "--baseline", "other.json"], 1, "holds no report of iotrace"),
         (["now.json", "--baseline", "text.json"], 1, "holds no report of iotrace"),
-        (["now.json", "--baseline", "failed.json"], 1, "the baseline run-3 failed: exit code 1"),
+        (["now.json", "--baseline", "failed.json"], 1, "the baseline failed.json failed: exit code 1"),
         (["running.json", "--baseline", "now.json"], 1, "run-4 is still running"),
         (["empty.json", "--baseline", "now.json"], 1, "has no measured steps"),
         (["now.json", "--baseline", "none"], 1, "none does not exist"),

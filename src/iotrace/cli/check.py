@@ -85,7 +85,7 @@ def check(
     if baseline is None and not limits and save_baseline is None:
         raise UsageError("nothing to check SESSION against", "give --baseline, --fail-if or --save-baseline")
     report = report_at(session)
-    against = None if baseline is None else basis_of(report_at(baseline))
+    against = None if baseline is None else basis_of(report_at(baseline), baseline)
     result = judge(report, against, limits, worse_by, anyway)
     failed = not result.ok or (strict and bool(result.untold))
     if save_baseline is not None and not failed:

@@ -30,7 +30,7 @@ def compare(before: Path, after: Path, anyway: bool, as_json: bool) -> int:
     from iotrace.analysis.compare.basis import basis_of
     from iotrace.analysis.compare.comparison import compare as compare_both
 
-    result = compare_both(basis_of(report_at(before)), basis_of(report_at(after)))
+    result = compare_both(basis_of(report_at(before), before), basis_of(report_at(after), after))
     refused = not result.comparable and not anyway
     if as_json:
         print_json(result)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from iotrace.analysis.results import SCHEMA_VERSION, StageCost, StepBlocks, Trust
 from iotrace.errors import SessionError
@@ -138,9 +139,10 @@ class Basis(msgspec.Struct, frozen=True):
         return self.session.path
 
 
-def basis_of(document: Any) -> Basis:
-    """Take what a comparison reads from a report, as plain data."""
-    return msgspec.convert(document, Basis)
+def basis_of(document: Any, path: Path | None = None) -> Basis:
+    """Take what a comparison reads from a report, as plain data; `path` is what it is called now."""
+    basis = msgspec.convert(document, Basis)
+    return basis if path is None else replace(basis, session=replace(basis.session, path=str(path)))
 
 
 def parse_report(data: bytes, path: Path) -> Any:
