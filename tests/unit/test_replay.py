@@ -117,7 +117,7 @@ def drawn(draw: random.Random, **known: Any) -> Work:
     )
 
 
-SEEDS = range(40)
+SEEDS = range(200)
 
 
 @pytest.mark.parametrize("cause", ["read", "decode", "transform", "collate", "transport", "queued"])
@@ -205,7 +205,7 @@ def advised_ms(work: Work, **known: Any) -> dict[str, float]:
 
 def test_no_other_setting_wins_more_than_its_bound() -> None:
     fired: Counter[str] = Counter()
-    for seed in range(120):
+    for seed in range(200):
         work = drawn(random.Random(seed))
         changes: dict[str, dict[str, Any]] = {
             "waiting-in-order": {"in_order": False},

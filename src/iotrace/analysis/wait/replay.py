@@ -79,10 +79,10 @@ def saved_ns(
 
 
 def _after(delivery: Delivery, transport: bool) -> float:
-    """What handing a batch over took of the wait for it, where that is to take no time."""
+    """How long a batch was on its way at most, where that is to take no time."""
     if not transport or delivery.prepared_ns is None:
         return 0.0
-    return delivery.delivered_ns - max(delivery.prepared_ns, delivery.wait_start_ns)
+    return delivery.delivered_ns - delivery.prepared_ns
 
 
 def _gain(delivery: Delivery, ahead: float) -> float:
