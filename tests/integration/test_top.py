@@ -11,6 +11,8 @@ from iotrace.analysis.results.top import Top
 from iotrace.analysis.top import Watch
 from iotrace.analysis.window import Window
 from iotrace.session import names
+from iotrace.sources.clocks.anchors import Clocks
+from iotrace.sources.live.posix import LiveCalls
 from iotrace.sources.live.session import LiveSession
 from iotrace.sources.session import open_session
 from tests.support.growing import agrees, looked
@@ -28,6 +30,39 @@ def batches():
 for batch in iotrace.batches(batches()):
     time.sleep(0.005)
 """
+
+# The parent meets the file first, and then makes no call: dftracer would keep the file's name in its buffer.
+FORKS = """
+import os, subprocess, time
+with open("forked.bin", "wb") as file:
+    file.write(b"1")
+if not os.fork():
+    while not os.path.exists("enough"):
+        with open("forked.bin", "rb") as file:
+            file.read()
+        time.sleep(0.002)
+    os._exit(0)
+os.wait()
+"""
+
+
+def test_files_have_names_while_forked_processes_read_them(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(FORKS)
+    line, session = launcher(tmp_path, ["program.py"], ["-q", "--no-telemetry"])
+    running = subprocess.Popen(line, cwd=tmp_path)
+    try:
+        calls = LiveCalls()
+        found = calls.calls(Clocks())
+        while len(found) < 60:
+            assert running.poll() is None
+            time.sleep(0.05)
+            calls.poll([session / names.POSIX])
+            found = calls.calls(Clocks())
+    finally:
+        (tmp_path / "enough").touch()
+        assert running.wait(60) == 0
+    assert not [file for file in found.files if "lost" in file]
+    assert "forked.bin" in {Path(file).name for file in found.files}
 
 
 def test_what_it_shows_while_a_program_runs_is_what_the_report_says(tmp_path: Path) -> None:

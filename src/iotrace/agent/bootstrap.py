@@ -248,6 +248,12 @@ def _before_fork() -> None:
     global _forking
     _forking = _recorder
     if _forking is not None:
+        traced = sys.modules.get("iotrace.agent.dftracer_compat.fork_exec")
+        if traced is not None:
+            try:
+                traced.write_names()
+            except Exception as error:
+                _forking.absorb(error, "writing names of files before a fork")
         _forking.before_fork()
 
 

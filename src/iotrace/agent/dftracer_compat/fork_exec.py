@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _ARGUMENTS, _CANDIDATES, _DIRECTORY, _ENVIRONMENT, _ERRORS, _REPORT = 0, 1, 4, 5, 12, 13
 # Group, groups, user and preexec_fn: where one is given, the child comes from fork.
 _BY_FORK = (17, 18, 19, 21) if sys.version_info >= (3, 11) else (16, 17, 18, 20)
+_FLUSH_NS = 1_000_000_000  # at most so often: a flush is some 25 calls
 _FIONREAD = 0x541B  # termios.FIONREAD, which programs seldom import
 
 # What leaves as a child does that could not run its program.
@@ -43,8 +44,26 @@ _SHELL = b"/bin/sh"
 _LEAVE = [b"sh", b"-c", b"exit 255"]
 
 
+_log_directory = ""
+_flushed_ns = 0
+
+
+def write_names() -> None:
+    """Before a fork: have dftracer write the names of files that the child's calls will not repeat.
+
+    Who reads the session meanwhile needs them; a parent that makes no calls would hold them back to its end.
+    """
+    global _flushed_ns
+    now_ns = monotonic_ns()
+    if _log_directory and now_ns - _flushed_ns > _FLUSH_NS:
+        _flushed_ns = now_ns
+        flush(_log_directory)
+
+
 def hook_fork_exec(module: Any, recorder: Recorder, log_directory: str) -> None:
     """Patch ``_posixsubprocess.fork_exec``, and what an earlier import of subprocess took over from it."""
+    global _log_directory
+    _log_directory = log_directory
 
     def starting(args: list[Any], _: dict[str, Any]) -> bool:
         """Return whether the start has to be looked after."""
