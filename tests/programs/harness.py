@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from tests.support.runs import in_process
 TOLERANCE = 0.01  # of the loop: how far two clocks over the same run may lie apart
 _MOST_SKIPPED = 8  # the first step, and those that await a worker's first batch
 _SECONDS = 400
+_STAMP = re.compile(r"(?<=^[IWEF]\d{4} )[\d:.]+ +\d+ ")  # time and thread in a line of a library's log
 
 
 @dataclass
@@ -149,7 +151,8 @@ def _compare_runs(outcome: Outcome, bare: _Ran, traced: _Ran) -> None:
 
 
 def _lines(text: str) -> list[str]:
-    return [line for line in text.splitlines() if not line.startswith("iotrace")]
+    lines = (_STAMP.sub("", line) for line in text.splitlines())
+    return [line for line in lines if not line.startswith("iotrace")]
 
 
 def _compare_report(outcome: Outcome, report: dict[str, Any], directory: Path) -> None:
