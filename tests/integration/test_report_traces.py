@@ -55,7 +55,7 @@ def test_figures_of_other_tools() -> None:
     [
         (["{none}"], 1, "does not exist"),
         (["{text}"], 1, "is no trace in Chrome's JSON format"),
-        (["{directory}", RANKS[0]], 2, "give one session, or only traces"),
+        (["{directory}", RANKS[0]], 2, "a report is of one session, or of traces"),
         (["{directory}", "--compat", "hta"], 2, "--compat takes traces"),
     ],
 )
