@@ -36,10 +36,10 @@ def test_dftracers_tools_count_every_event(unet_run: Run, tmp_path: Path) -> Non
     done = export(str(unet_run.session), "--format", "dftracer", "-o", str(path), "--json")
     assert done.returncode == 0, done.stderr
     counts = json.loads(done.stdout)["events"]
-    assert set(counts) == {"step", "wait", "batch", "item", "collate", "read path"}
+    assert set(counts) == {"step", "wait", "batch", "item", "collate", "read path", "phase"}
     session = open_session(unet_run.session)
     spans = sum(len(process.spans) for process in session.processes)
-    assert counts["item"] + counts["collate"] + counts["read path"] == spans
+    assert counts["item"] + counts["collate"] + counts["read path"] + counts["phase"] == spans
     lines = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
     assert sum(counts.values()) == sum(line["ph"] == 1 for line in lines)
     assert "0 failed" in tool("dftracer_validate", "--files", str(path))
