@@ -306,6 +306,8 @@ def traced(idle_us: float, **wait: Any) -> Verdict:
         Accelerator,
         span_us=1e6,
         busy_us=1e6 - idle_us,
+        comm_us=0.0,
+        comm_comp_overlap_us=0.0,
         idle_us=idle_us,
         idle_by_class_us={"host_wait": 0.7 * idle_us, "other": 0.3 * idle_us},
         idle_by_module=[IdleByModule(module="decoder", phase="forward", idle_us=0.6 * idle_us, comm_us=0.0)],
@@ -318,11 +320,11 @@ def test_bare_traces_tell_the_idle_time_of_the_device() -> None:
     idle = traced(240_000, wait_ms=None)
     assert (idle.kind, idle.text) == (
         "device-idle",
-        "DEVICE IDLE 24 % of the traced time, 240 ms of 1 s",
+        "DEVICE IDLE 24 % of the traced time (240 ms of 1 s)",
     )
     assert (
         idle.why
-        == "the host launches its kernels too late: 70 % of the idle time; 60 % ends in decoder, forward"
+        == "the host launches its kernels too late: 70 % of its gaps, 60 % before kernels of decoder, forward"
     )
     assert traced(240_000, wait_ms=50.0).kind == "input-bound"
     busy = traced(50_000, wait_ms=1.0)

@@ -55,6 +55,8 @@ def print_screen(report: Report, console: Console) -> None:
     if rank is None and len(report.ranks) == 1:
         rank = report.ranks[0]
     if rank is not None:
+        if len(report.ranks) > 1:
+            line(console, "", f"Of rank {rank.rank}:", 0)
         _print_facts(rank, console)
     if report.not_captured:
         what = ", ".join(dict.fromkeys(item.what for item in report.not_captured))
@@ -65,9 +67,9 @@ def print_trust(trust: Trust, console: Console, silenced: bool = False) -> None:
     """Print how far to trust the figures, and why; `silenced`: so no gain stands beside the fixes."""
     reasons = trust.reasons[:_MOST_REASONS]
     if len(trust.reasons) > len(reasons):
-        reasons.append(f"{len(trust.reasons) - len(reasons)} more: -v")
+        reasons.append(f"{len(trust.reasons) - len(reasons)} more with -v")
     if silenced:
-        reasons.append("so no gain is told")
+        reasons.append("no gain is told: repeat on a quiet machine, with more steps")
     text = (", " if trust.level == "ok" else "; ").join(reasons)
     line(
         console, "Trust", Text.assemble((trust.level, _TRUST_STYLES.get(trust.level, "")), f": {text}"), WIDTH
@@ -81,10 +83,10 @@ def _silenced(report: Report) -> bool:
     return report.verdict.trust.level == "bad" and bool(told) and any(gains) and not any(told)
 
 
-def print_next(report: Report, timelines: Sequence[Path], console: Console) -> None:
+def print_next(report: Report, timelines: Sequence[Path], console: Console, verbose: bool = False) -> None:
     """Print what to type and open next."""
     console.print()
-    for number, (command, what) in enumerate([*_opened(timelines), *_following(report)]):
+    for number, (command, what) in enumerate([*_opened(timelines), *_following(report, verbose)]):
         label = "" if number else "Next"
         two_columns(console, label, command, Text(what, style="dim"), WIDTH, whole=True)
 
@@ -97,17 +99,16 @@ def _opened(timelines: Sequence[Path]) -> list[tuple[str, str]]:
     return [(f"{shown_path(str(timelines[0].parent))}/rank*.json.gz", "open them in https://ui.perfetto.dev")]
 
 
-def _following(report: Report) -> list[tuple[str, str]]:
+def _following(report: Report, verbose: bool) -> list[tuple[str, str]]:
     """The commands that a reader of this verdict needs next, and what each shows."""
-    if not report.session.argv:
-        return [
-            ("iotrace report -v TRACE...", "breakdown, idle time, ranks compared"),
-            ("iotrace run -- CMD", "adds workers, files and causes"),
-        ]
     path, found = shown_path(report.session.path), report.verdict
+    if not report.session.argv:
+        traces = path if len(report.ranks) == 1 else "TRACE..."
+        details = [] if verbose else [(f"iotrace report -v {traces}", "breakdown, idle time, ranks compared")]
+        return [*details, ("iotrace run -- CMD", "adds workers, files and causes")]
     has_stack = any(failure.stack for failure in report.session.failures)
     shows = "message and stack" if found.banner == "FAILED" and has_stack else "loader, system, I/O"
-    following = [(f"iotrace report {path} -v", shows)]
+    following = [] if verbose else [(f"iotrace report {path} -v", shows)]
     if found.kind == "running":
         following.insert(0, (f"iotrace top {path}", "what it waits for now"))
     elif found.kind != "failed" and found.fixes:
@@ -142,7 +143,8 @@ def _print_facts(rank: RankReport, console: Console) -> None:
     steps, wait = rank.steps, rank.data_wait
     whole_ms = steps.mean_ms
     if whole_ms is not None:
-        pace = [f"{milliseconds(whole_ms)} (p95 {steps.p95_ms:.1f})", f"{steps.per_second:.1f} steps/s"]
+        long = f" (p95 {steps.p95_ms:.1f})" if steps.count > 1 else ""
+        pace = [f"{milliseconds(whole_ms)}{long}", f"{steps.per_second:.1f} steps/s"]
         if steps.samples_per_second is not None:
             pace.append(f"{steps.samples_per_second:.1f} samples/s")
         split = _split(rank, whole_ms)
@@ -200,7 +202,7 @@ def _print_files(rank: RankReport, console: Console) -> None:
         known = [group.read_bytes for group in rest if group.read_bytes is not None]
         least = "" if len(known) == len(rest) else "≥ "
         count = sum(group.members or 1 for group in rest)
-        parts.append(f"{counted(count, 'other' if parts else 'file')} {least}{size(sum(known))}")
+        parts.append(f"{counted(count, 'other' if parts else 'file')}: {least}{size(sum(known))} read in all")
     if parts:
         facts(console, "Files", parts, WIDTH)
 
@@ -216,7 +218,7 @@ def _print_ran(rank: RankReport, console: Console) -> None:
     if primary is not None and not primary.wrapped:
         parts.append(counted(primary.workers, "worker"))
     if rank.system.rss_peak_bytes is not None:
-        parts.append(f"peak {size(rank.system.rss_peak_bytes)}")
+        parts.append(f"memory {size(rank.system.rss_peak_bytes)} at most")
     if parts:
         line(console, "Ran", " · ".join(parts), WIDTH)
 

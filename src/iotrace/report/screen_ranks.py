@@ -13,6 +13,9 @@ from iotrace.report.layout import figures_table, line, print_table
 
 _MOST_ROWS = 15  # of more ranks only the latest are shown, the median, and how many the rest are
 _LATEST = 3
+_NARROW = 76  # columns, below which neither hosts nor computing are shown
+_OWN = ("step ms", "data ms", "data")
+_COMPARED = ("for others", "compute", "late in")
 
 
 def print_ranks(report: Report, console: Console) -> None:
@@ -20,9 +23,9 @@ def print_ranks(report: Report, console: Console) -> None:
     imbalance, late = report.imbalance, report.verdict.rank
     ranks = sorted(report.ranks, key=lambda rank: (-_lateness(rank, imbalance), rank.rank))
     rows = [_row(rank, imbalance) for rank in ranks]
-    headings = ["step ms", "data ms", "data"] + (["for others", "compute", "late in"] if imbalance else [])
     table = figures_table([""], ["rank"])
     table.add_column("host", no_wrap=True, overflow="ellipsis")
+    headings = _OWN if imbalance is None else _OWN + _COMPARED
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     several = len(ranks) > _MOST_ROWS
@@ -35,6 +38,8 @@ def print_ranks(report: Report, console: Console) -> None:
         waits = [rank.data_wait.raw_ms for rank in ranks if rank.data_wait.raw_ms is not None]
         middle = [f"{median(each):.1f}" if each else "?" for each in (steps, waits)]
         table.add_row("", "", f"median of {len(ranks)}", *middle, *[""] * (len(headings) - 2))
+    if console.width < _NARROW:
+        table.columns = [column for column in table.columns if column.header not in ("host", "compute")]
     print_table(console, table)
     legend = "data: own wait for data, of measured steps"
     if imbalance is not None:

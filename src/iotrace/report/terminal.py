@@ -27,6 +27,11 @@ from iotrace.units import counted, milliseconds, percent
 
 _MOST_CAUSES = 5
 _MOST_REGIONS = 6
+_LEGEND = (
+    "read: in calls to the file system; decode: in a reading library otherwise; transform: the rest of the "
+    "dataset's own code; collate: samples to a batch; transport: from the worker to the loop; queued: no "
+    "worker had begun; startup: workers were started"
+)
 _BAR_CELLS = 20
 _WORTH_NAMING = 0.01  # of the wait
 _OPEN_ENDS = {
@@ -44,7 +49,7 @@ def print_report(
     print_screen(report, console)
     if verbose:
         _print_details(report, console)
-    print_next(report, timelines, console)
+    print_next(report, timelines, console, verbose)
 
 
 def _print_details(report: Report, console: Console) -> None:
@@ -206,6 +211,7 @@ def _print_causes(wait: DataWait, console: Console) -> None:
             label, cause, milliseconds(cost_ms), percent(cost_ms / wait.raw_ms), Text(bar, style=style)
         )
     print_table(console, table)
+    line(console, "", Text(_LEGEND, style="dim"))
 
 
 def _print_after_reading(wait: DataWait, console: Console) -> None:

@@ -241,6 +241,8 @@ def _group(unit: _Unit, costs: dict[str, FileCost], rows: dict[str, FileIo], wai
     read = [rows[path] for path in unit.files if path in rows]
     sizes = [row.read_bytes for row in read]
     times = [row.read_ms_total for row in read]
+    # Page faults of a memory map read what no call tells.
+    known = bool(read) and None not in sizes and not any(row.maps for row in read)
     return FileGroup(
         path=unit.path,
         kind=unit.kind,
@@ -250,7 +252,7 @@ def _group(unit: _Unit, costs: dict[str, FileCost], rows: dict[str, FileIo], wai
         decode_ms=sum(cost.decode_ms for cost in charged) if wait_known else None,
         transform_ms=sum(cost.transform_ms for cost in charged) if wait_known else None,
         reads=sum(row.reads for row in read) if rows else None,
-        read_bytes=None if not read or None in sizes else sum(filter(None, sizes)),
+        read_bytes=sum(filter(None, sizes)) if known else None,
         read_ms_total=None if not read or None in times else sum(filter(None, times)),
         write_bytes=sum(row.write_bytes for row in read) if rows else None,
     )

@@ -14,30 +14,56 @@ _REASONS = {
 }
 
 
+_ON_DEVICE = ("kernel", "memcpy", "memset", "communication")
+
+
+def idle_fraction(rank: RankReport) -> float | None:
+    """The share of the steps, without steps of the traced window, in which the device did nothing."""
+    found, parts = rank.accelerator, rank.breakdown_ms
+    if found is None or not found.span_us:
+        return None
+    if parts is None or not sum(parts.values()):
+        return found.idle_us / found.span_us
+    return 1 - sum(parts.get(name, 0.0) for name in _ON_DEVICE) / sum(parts.values())
+
+
 def idle_text(rank: RankReport) -> str | None:
     """Say how long the device idled; None where that is little, or was not recorded."""
-    found = rank.accelerator
-    if found is None or not found.span_us or 100 * found.idle_us / found.span_us < IDLE_PERCENT:
+    fraction, found, parts = idle_fraction(rank), rank.accelerator, rank.breakdown_ms
+    if fraction is None or found is None or 100 * fraction < IDLE_PERCENT:
         return None
     named = {gpu.name for gpu in rank.system.gpus}
     device = f", {named.pop()}" if len(named) == 1 else ""
-    of = f"{duration(1e3 * found.idle_us)} of {duration(1e3 * found.span_us)}"
-    return f"{percent(found.idle_us / found.span_us)} of the traced time, {of}{device}"
+    if parts is None or not sum(parts.values()):
+        of = f"{duration(1e3 * found.idle_us)} of {duration(1e3 * found.span_us)}"
+        return f"{percent(fraction)} of the traced time ({of}){device}"
+    step_ms = sum(parts.values())
+    return f"{percent(fraction)} of each step ({fraction * step_ms:.1f} of {step_ms:.1f} ms){device}"
+
+
+def exposed_communication(found: Accelerator) -> str:
+    """Say how much communication no computation hides; empty where that is little."""
+    exposed_us = found.comm_us - found.comm_comp_overlap_us
+    if not found.span_us or 100 * exposed_us / found.span_us < IDLE_PERCENT:
+        return ""
+    return (
+        f"communication that no compute hides takes {percent(exposed_us / found.span_us)} of the traced time"
+    )
 
 
 def why_idle(found: Accelerator) -> str | None:
-    """Name the class of most idle time, and the module whose kernel ended most of it."""
+    """Name the class of most gaps between kernels, and the module whose kernel ended most of them."""
     name = max(found.idle_by_class_us, key=lambda each: found.idle_by_class_us[each], default="")
-    idle_us = found.idle_by_class_us.get(name, 0.0)
+    idle_us, exposed = found.idle_by_class_us.get(name, 0.0), exposed_communication(found)
     if name not in _REASONS or idle_us < _MOSTLY * found.idle_us:
-        return None
+        return exposed or None
     share = percent(idle_us / found.idle_us)
     ended = max(found.idle_by_module, key=lambda one: one.idle_us, default=None)
     where = ""
     if ended is not None and (ended.module or ended.phase != "other"):
         module = f"{ended.module}, " if ended.module else ""
-        where = f"; {percent(ended.idle_us / found.idle_us)} ends in {module}{ended.phase}"
-    return f"{_REASONS[name]}: {share} of the idle time{where}"
+        where = f", {percent(ended.idle_us / found.idle_us)} before kernels of {module}{ended.phase}"
+    return f"{_REASONS[name]}: {share} of its gaps{where}{exposed and f'; {exposed}'}"
 
 
 def busy_text(found: Accelerator) -> str:

@@ -69,7 +69,8 @@ def trust_of_traces(ranks: Sequence[RankReport], recorded: Sequence[str], comple
     reasons += [f"no {' or '.join(missing)} recorded"] if missing else []
     reasons += [] if complete else ["part of a trace was lost"]
     # A profiled step is slower than others, and nothing says by how much.
-    return Trust(level=CAUTION, reasons=[*reasons, "no file is known"])
+    level = BAD if 0 < count < FEWEST else CAUTION
+    return Trust(level=level, reasons=[*reasons, "no file is known"])
 
 
 def _judged(doubts: Sequence[_Doubt], facts: list[str]) -> Trust:
@@ -195,7 +196,7 @@ def _of_spread(rank: RankReport) -> Iterator[_Doubt]:
     if steps.mean_ms and steps.mean_ci95_ms is not None and steps.count >= FEWEST:
         low, high = steps.mean_ci95_ms
         half = (high - low) / 2 / steps.mean_ms
-        text = f"steps vary: their mean is known to +- {percent(half)}"
+        text = f"steps vary: mean {steps.mean_ms:.1f} +- {(high - low) / 2:.1f} ms"
         if steps.p50_ms and steps.p95_ms and steps.p95_ms >= _LONG_STEPS * steps.p50_ms:
             text += f" (p95 is {steps.p95_ms / steps.p50_ms:.1f}x the median)"
         yield from _doubt(half, _SPREAD, text)

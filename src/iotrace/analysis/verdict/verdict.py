@@ -9,7 +9,6 @@ import msgspec
 from msgspec.structs import replace
 
 from iotrace.analysis.results import (
-    Accelerator,
     FileCost,
     FileGroup,
     Fix,
@@ -22,7 +21,7 @@ from iotrace.analysis.results import (
     Verdict,
 )
 from iotrace.analysis.verdict import failed
-from iotrace.analysis.verdict.device import busy_text, idle_text, why_idle
+from iotrace.analysis.verdict.device import busy_text, idle_fraction, idle_text, why_idle
 from iotrace.analysis.verdict.fixes import fixes_of
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT
 from iotrace.analysis.wait.data_wait import verdict as verdict_in_words
@@ -228,17 +227,13 @@ def _of_traces(found: Finding, ranks: Sequence[RankReport]) -> Finding:
     if found.kind not in ("wait-unknown", "not-input-bound"):
         return found
     known = [rank for rank in ranks if rank.accelerator is not None and rank.accelerator.span_us]
-    rank = max(known, key=lambda each: _idle(each.accelerator), default=None)
+    rank = max(known, key=lambda each: idle_fraction(each) or 0.0, default=None)
     if rank is not None and rank.accelerator is not None and (text := idle_text(rank)) is not None:
         of = f", rank {rank.rank} of {rank.world_size or len(ranks)}" if len(ranks) > 1 else ""
         return Finding(kind="device-idle", text=f"{text}{of}", why=why_idle(rank.accelerator), rank=rank)
     if found.kind == "wait-unknown" and found.rank is not None and found.rank.steps.count:
         return replace(found, text="no wait for a DataLoader was recorded")
     return found
-
-
-def _idle(found: Accelerator | None) -> float:
-    return found.idle_us / found.span_us if found is not None and found.span_us else 0.0
 
 
 def _loop_reads(rank: RankReport) -> str | None:
