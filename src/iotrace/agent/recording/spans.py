@@ -172,12 +172,13 @@ def timed(
         start_cpu_ns = start_ns + thread.offset_ns if same else _after_switch(thread, switches)
         start_delay_ns = thread.run_delay_ns
         process_ns = process_time_ns() if own_threads else 0
-        returned = False
+        returned = failed = False
         try:
             result = call(*args, **kwargs)
             returned = True
             return result
         except BaseException as error:
+            failed = not isinstance(error, StopIteration)  # which is no failure, but an iterator's end
             hide_frame(error)
             raise
         finally:
@@ -197,7 +198,7 @@ def timed(
                     known = describe(result, args, kwargs)
                 except Exception as error:
                     recorder.absorb(error, "describing a call")
-            elif describe is not None:
+            elif describe is not None and failed:
                 known = _describe_failed(describe, args, kwargs)
             if known is not None:
                 append(
