@@ -14,7 +14,7 @@ from iotrace.analysis.traces import analyse_traces
 from iotrace.analysis.wait.waits import CAUSES, Explained
 from iotrace.sources.kineto.profiler_traces import read_windows
 from iotrace.sources.kineto.reader import read_kineto
-from tests.support.kineto import data_wait, kernel, operator, step, trace_of
+from tests.support.kineto import annotation, data_wait, kernel, operator, step, trace_of
 from tests.support.traces import SHARED, shared_trace
 
 DATA = Path(__file__).parent.parent / "data"
@@ -67,6 +67,14 @@ def test_without_device_activity(
     (rank,) = analyse_traces([trace]).ranks
     assert (rank.data_wait.exposed_ms, rank.data_wait.exposed_source) == (exposed_ms, source)
     assert rank.accelerator is None
+
+
+def test_workers_are_advised_where_the_trace_shows_a_loader_without_any() -> None:
+    alone = annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, 400)
+    (fix,) = analyse_traces([trace_of(step(3, 0, 1000), alone)]).verdict.fixes
+    assert (fix.id, fix.gain_ms_per_step) == ("no-workers", None)  # of one step no gain is told
+    for others in ([data_wait(0, 400)], [alone, data_wait(500, 600)], [operator("aten::mm", 0, 400)]):
+        assert analyse_traces([trace_of(step(3, 0, 1000), *others)]).verdict.fixes == []
 
 
 def test_what_a_trace_does_not_hold_is_unknown() -> None:

@@ -20,6 +20,7 @@ from iotrace.analysis.results import (
     Imbalance,
     LoaderResult,
     LoopReads,
+    Overhead,
     RankReport,
     Recommendation,
     SessionInfo,
@@ -341,3 +342,11 @@ def test_a_run_that_goes_on_is_told_so_and_gets_no_advice_on_what_was_not_seen()
     for state, kind in (("running", "running"), ("killed", "wait-unknown")):
         young = verdict_of(session(state=state, exit_code=None), [rank(wait_ms=None)], None, [], OK)
         assert (young.kind, young.fixes) == (kind, [])
+
+
+def test_a_wait_that_tracing_may_have_made_is_no_verdict() -> None:
+    cost = unknown(Overhead, least_pct_of_step=45.0)
+    found = judged(replace(rank(0, 80.0), overhead=cost))
+    assert (found.kind, found.fixes) == ("wait-unknown", [])
+    assert found.text == "WAIT UNKNOWN tracing itself took 45 % of a step or more, the wait 80 %"
+    assert judged(replace(rank(0, 95.0), overhead=cost)).kind == "input-bound"

@@ -22,6 +22,7 @@ from iotrace.analysis.results import (
     Gpu,
     PhasesMs,
     RankReport,
+    Recommendation,
     Report,
     SessionInfo,
     System,
@@ -29,9 +30,12 @@ from iotrace.analysis.results import (
 )
 from iotrace.analysis.verdict.trust import trust_of_traces
 from iotrace.analysis.verdict.verdict import verdict_of
-from iotrace.analysis.wait.data_wait import verdict
+from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, verdict
 from iotrace.session.manifest import NotCaptured
+from iotrace.sources.kineto.kinds import is_data_wait
 from iotrace.sources.kineto.trace import Column, KinetoTrace
+
+_WITHOUT_WORKERS = "_SingleProcessDataLoaderIter"  # torch's name of what delivers such batches
 
 
 class _TraceRank(msgspec.Struct, frozen=True):
@@ -70,14 +74,15 @@ def analyse_traces(traces: Sequence[KinetoTrace], kernel_gap_us: float = KERNEL_
     world_size = sizes.pop() if len(sizes) == 1 else None
     imbalance = compare([(rank.number, rank.compute) for rank in ranks], world_size)
     trust = trust_of_traces(results, _recorded(traces), about.complete)
+    advice = [item for rank, result in zip(ranks, results, strict=True) for item in _advice(rank, result)]
     return Report(
         schema_version=SCHEMA_VERSION,
         session=about,
-        verdict=verdict_of(about, results, imbalance, [], trust),
+        verdict=verdict_of(about, results, imbalance, advice, trust),
         ranks=results,
         processes=[],
         imbalance=imbalance,
-        recommendations=[],
+        recommendations=advice,
         not_captured=_not_captured(traces),
         clocks=[_clock(rank) for rank in ranks],
     )
@@ -159,6 +164,28 @@ def _data_wait(rank: _TraceRank) -> DataWait:
             known.update(exposed_ms=exposed_ns / count / 1e6, exposed_source=source, exposed_steps=count)
             known["stall_fraction"] = exposed_ns / total_ns if total_ns else None
     return unknown(DataWait, **known)
+
+
+def _advice(rank: _TraceRank, result: RankReport) -> list[Recommendation]:
+    """Advise workers where the trace shows that the loop waits for a DataLoader without any."""
+    wait = result.data_wait
+    if wait.raw_ms is None or 100 * (wait.raw_wait_fraction or 0.0) < MODERATELY_PERCENT:
+        return []
+    loaders = [name for name in rank.trace.names if is_data_wait(name)]
+    if not loaders or not all(_WITHOUT_WORKERS in name for name in loaders):
+        return []
+    return [
+        Recommendation(
+            id="no-workers",
+            severity="high",
+            text=f"the loop waits {wait.raw_ms:.1f} ms a step for a DataLoader without workers: give it some",
+            evidence={"raw_ms": wait.raw_ms},
+            gain_ms_per_step=wait.raw_ms,
+            remedy="DataLoader(num_workers=2) or more: it has none",
+            fix="no-workers",
+            rank=rank.number,
+        )
+    ]
 
 
 def _exposed(rank: _TraceRank, waits: DataWaits, raw_ns: int) -> tuple[int | None, str]:

@@ -189,6 +189,10 @@ def of_worst(ranks: Sequence[RankReport]) -> Finding:
     waited = f"({wait.raw_ms or 0.0:.1f} of {rank.steps.mean_ms or 0.0:.1f} ms)"
     text = f"{whose}{percent(fraction)} of each step waits for data {waited}"
     if 100 * fraction >= MODERATELY_PERCENT:
+        cost = rank.overhead.least_pct_of_step if rank.overhead is not None else None
+        if cost is not None and cost >= _MOSTLY * 100 * fraction:
+            text = f"{whose}tracing itself took {cost:.0f} % of a step or more, the wait {percent(fraction)}"
+            return Finding(kind="wait-unknown", text=text, rank=rank)
         return replace(Finding(kind=_KINDS[wait.verdict or ""], text=text, rank=rank), **_reason(rank))
     unknown = next((each for each in ranks if each.data_wait.raw_wait_fraction is None), None)
     if unknown is None:
