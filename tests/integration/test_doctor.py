@@ -149,7 +149,7 @@ def test_a_script_that_starts_the_interpreter_and_hangs_leaves_nothing(tmp_path:
         )
     )
     (tmp_path / "python3.99").chmod(0o755)
-    _, _, checks = doctor("--", "./python3.99", "x.py", cwd=tmp_path, patient=False)
+    _, _, checks = doctor("--timeout", "3", "--", "./python3.99", "x.py", cwd=tmp_path, patient=False)
     assert checks["agent"]["status"] == checks["torch-profiler"]["status"] == "unknown"
     started = (tmp_path / "pids").read_text().split()
     assert len(started) >= 4

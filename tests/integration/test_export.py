@@ -75,8 +75,8 @@ def test_events_tell_their_batch_their_file_and_whole_microseconds(unet_run: Run
         (["nowhere", "--format", "dftracer", "-o", "x.pfw.gz"], 1, "nowhere"),
         (["SESSION", "--format", "dftracer", "-o", "missing/x.pfw.gz"], 1, "cannot write"),
         (["SESSION", "--format", "dftracer", "-o", "/dev/null"], 1, "no regular file"),
-        (["SESSION", "--format", "otf2", "-o", "x.pfw.gz"], 2, "otf2"),
-        (["SESSION", "--format", "dftracer"], 2, "output"),
+        (["SESSION", "--format", "otf2", "-o", "x.pfw.gz"], 2, "--format is dftracer"),
+        (["SESSION", "--format", "dftracer"], 2, "-o FILE is missing"),
     ],
 )
 def test_what_cannot_be_done_is_a_sentence(

@@ -12,11 +12,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 
 from iotrace.cli.merge import _ranks
-from iotrace.errors import IotraceError
+from iotrace.errors import IotraceError, UsageError
 from iotrace.merge.plan import Options
 from iotrace.merge.run import merge
 from tests.support.perfetto import query
@@ -187,7 +186,7 @@ def test_names_that_lead_nowhere_are_told(tmp_path: Path) -> None:
 def test_wrong_ranks_are_wrong_usage() -> None:
     assert _ranks("0,2-3") == {0, 2, 3}
     for ranks in ("²", "3-1", "1-"):
-        with pytest.raises(click.BadParameter, match="--ranks takes numbers and ranges"):
+        with pytest.raises(UsageError, match="--ranks takes numbers and ranges"):
             _ranks(ranks)
 
 

@@ -51,7 +51,9 @@ def _by_second(session: Session, main: Process, telemetry: Telemetry) -> tuple[F
     stolen = np.full(len(busy), np.nan)
     share = host.figures.get("stolen_share")
     if share is not None:
-        stolen[np.searchsorted(host.time_ns, share.time_ns)] = share.value
+        row = np.searchsorted(host.time_ns, share.time_ns)
+        known = row < len(stolen)  # a record that was cut may have the one without the other
+        stolen[row[known]] = share.value[known]
         stolen *= busy
     sampled = telemetry.process_of(main)
     if sampled is None or not len(sampled.samples):
