@@ -31,13 +31,13 @@ ORIGINAL = """Traceback (most recent call last):
   File "/env/lib/python3.11/site-packages/torch/utils/data/_utils/fetch.py", line 54, in fetch
     data = [self.dataset[idx] for idx in possibly_batched_index]
             ~~~~~~~~~~~~^^^^^
-  File "/work/train.py", line 8, in __getitem__
+  File "/home/me/train.py", line 8, in __getitem__
     return self.file["x"][index]
   File "h5py/_objects.pyx", line 54, in h5py._objects.with_phil.wrapper
 OSError: Can't read data (filter returned failure during read)
 """
 RAISED_AGAIN = f"""Traceback (most recent call last):
-  File "/work/train.py", line 19, in <module>
+  File "/home/me/train.py", line 19, in <module>
     for batch in loader:
   File "/env/lib/python3.11/site-packages/torch/_utils.py", line 794, in reraise
     raise exception
@@ -45,7 +45,7 @@ OSError: Caught OSError in DataLoader worker process 1.
 Original {ORIGINAL}
 """
 DEAD_WORKER = """Traceback (most recent call last):
-  File "/work/train.py", line 19, in <module>
+  File "/home/me/train.py", line 19, in <module>
     for batch in loader:
   File "/env/lib/python3.11/site-packages/torch/utils/data/_utils/signal_handling.py", line 73, in handler
     _error_if_any_worker_fails()
@@ -54,14 +54,14 @@ RuntimeError: DataLoader worker (pid 11) is killed by signal: Killed.
 The above exception was the direct cause of the following exception:
 
 Traceback (most recent call last):
-  File "/work/train.py", line 19, in <module>
+  File "/home/me/train.py", line 19, in <module>
     for batch in loader:
   File "/env/lib/python3.11/site-packages/torch/utils/data/dataloader.py", line 1275, in _try_get_data
     raise RuntimeError(
 RuntimeError: DataLoader worker (pid(s) 11) exited unexpectedly
 """
 TIMED_OUT = """Traceback (most recent call last):
-  File "/work/train.py", line 9, in <module>
+  File "/home/me/train.py", line 9, in <module>
     for batch in loader:
   File "/env/lib/python3.11/site-packages/torch/utils/data/dataloader.py", line 1308, in _get_data
     raise RuntimeError(
@@ -74,7 +74,7 @@ torch.multiprocessing.spawn.ProcessRaisedException:
 
 -- Process 1 terminated with the following error:
 Traceback (most recent call last):
-  File "/work/train.py", line 11, in main
+  File "/home/me/train.py", line 11, in main
     raise KeyError("weights")
 KeyError: 'weights'
 
@@ -100,7 +100,7 @@ Root Cause (first observed failure):
 ======================================================
 """
 GROUP = """  + Exception Group Traceback (most recent call last):
-  |   File "/work/train.py", line 3, in <module>
+  |   File "/home/me/train.py", line 3, in <module>
   |     raise ExceptionGroup("two", [ValueError(1)])
   | ExceptionGroup: two (1 sub-exception)
   +-+---------------- 1 ----------------
@@ -108,9 +108,9 @@ GROUP = """  + Exception Group Traceback (most recent call last):
     +------------------------------------
 """
 SYNTAX = """Traceback (most recent call last):
-  File "/work/train.py", line 1, in <module>
+  File "/home/me/train.py", line 1, in <module>
     import model
-  File "/work/model.py", line 1
+  File "/home/me/model.py", line 1
     x = (
         ^
 SyntaxError: '(' was never closed
@@ -128,15 +128,15 @@ SyntaxError: '(' was never closed
             "h5py/_objects.pyx",
         ),
         (TIMED_OUT, "RuntimeError", "DataLoader timed out after 3 seconds", "/env/lib"),
-        (SPAWNED, "KeyError", "'weights'", "/work/train.py"),
+        (SPAWNED, "KeyError", "'weights'", "/home/me/train.py"),
         (
             TORCHRUN,
             "torch.distributed.elastic.multiprocessing.errors.ChildFailedError",
             "train.py FAILED",
             "/env",
         ),
-        (GROUP, "ExceptionGroup", "two (1 sub-exception)", "/work/train.py"),
-        (SYNTAX, "SyntaxError", "'(' was never closed", "/work/model.py"),
+        (GROUP, "ExceptionGroup", "two (1 sub-exception)", "/home/me/train.py"),
+        (SYNTAX, "SyntaxError", "'(' was never closed", "/home/me/model.py"),
         ("KeyboardInterrupt\n", "KeyboardInterrupt", "", ""),
         ("Traceback (most recent call last):\n  ...\n", "Cut", "", ""),
     ],
@@ -175,7 +175,7 @@ def found(
         (directory / names.PROCESS).write_bytes(msgspec.json.encode(who))
         (directory / names.RECORDS).write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in records))
         (directory / names.SPANS).write_bytes((spans or {}).get(pid, b""))
-    manifest = Manifest(names.FORMAT_VERSION, "0", ["python"], "/work", "host", 0, 1, PosixState(False))
+    manifest = Manifest(names.FORMAT_VERSION, "0", ["python"], "/home/me", "host", 0, 1, PosixState(False))
     (path / names.MANIFEST).write_bytes(msgspec.json.encode(manifest))
     (path / names.OUTCOME).write_bytes(msgspec.json.encode(outcome))
     return failures_of(SessionAnalysis(open_session(path)))
@@ -221,7 +221,7 @@ def test_the_file_is_named_where_the_exception_came_out_of_what_read_it(
     tmp_path: Path, library: str, at_ms: int, text: str, file: str | None
 ) -> None:
     span = [at_ms * MS, 3 * MS, 0, -1, 1, 0, 1, names.KIND_READ_PATH, 0, 0, 0, 0, -1]
-    worker = [Text(0, library), Text(1, "/work/x.h5"), Worker(1)]
+    worker = [Text(0, library), Text(1, "/home/me/x.h5"), Worker(1)]
     worker.append(raised(text, 150, generation=0, index=18, taken_ns=140 * MS))
     spans = {11: struct.pack(names.SPAN_FORMAT, *span)}
     cause, *_ = found(tmp_path, BROKEN, {7: loop(18, 180), 11: worker}, spans)
