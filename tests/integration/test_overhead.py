@@ -93,7 +93,9 @@ def test_a_batch_costs_few_instructions_more(tmp_path: Path) -> None:
     added = [ours - theirs for ours, theirs in zip(json.loads(traced.stdout), json.loads(bare), strict=True)]
     print(f"instructions added to a batch, with 0 workers and with 1: {added}")
     assert 0 < added[0] <= 650  # two spans, the fetch, the batch
-    assert 0 < added[1] <= 450  # an index sent, a batch received and delivered
+    # An index sent, a batch received and delivered. Each time that the feeder thread of a queue already waits
+    # to be told adds 29, as a notified condition is recorded: twice on an idle machine, never on a busy one.
+    assert 0 < added[1] <= 450 + 2 * 29
 
 
 def test_the_estimate_is_counts_times_measured_costs(run: Run) -> None:

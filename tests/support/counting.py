@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -18,12 +19,15 @@ def instructions(call: Callable[[], object]) -> int:
         counted += event == "opcode"
         return trace
 
-    before = sys.gettrace()
+    before, collects = sys.gettrace(), gc.isenabled()
+    gc.disable()  # what others left behind may run code of its own as it goes
     sys.settrace(trace)
     try:
         call()
     finally:
         sys.settrace(before)
+        if collects:
+            gc.enable()
     return counted
 
 
