@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -44,7 +42,8 @@ COSTS = Costs(
     process_start_ns=12_000_000,
 )
 
-# Counts the instructions that a batch takes its consumer, with 0 workers and with 1.
+# Counts the agent's own instructions in the consumer's call for a batch, with 0 workers and with 1: those of
+# the library vary with what its threads wait for.
 COUNTED = (
     Path(counting.__file__).read_text()
     + """
@@ -57,7 +56,7 @@ class Numbers(Dataset):
         return index
 def least(workers):
     batches = iter(DataLoader(Numbers(), batch_size=1, collate_fn=list, num_workers=workers))
-    return min(instructions(lambda: next(batches)) for _ in range(150))
+    return min(instructions(lambda: next(batches), "iotrace/agent/") for _ in range(150))
 print(json.dumps([least(0), least(1)]))
 """
 )
@@ -88,14 +87,10 @@ def test_what_tracing_costs_is_measured(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_batch_costs_few_instructions_more(tmp_path: Path) -> None:
     traced = run_script(tmp_path, COUNTED)
     assert traced.code == 0, traced.stderr
-    program = [sys.executable, "-c", COUNTED]
-    bare = subprocess.run(program, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
-    added = [ours - theirs for ours, theirs in zip(json.loads(traced.stdout), json.loads(bare), strict=True)]
+    added = json.loads(traced.stdout)
     print(f"instructions added to a batch, with 0 workers and with 1: {added}")
     assert 0 < added[0] <= 650  # two spans, the fetch, the batch
-    # An index sent, a batch received and delivered. Each time that the feeder thread of a queue already waits
-    # to be told adds 29, as a notified condition is recorded: twice on an idle machine, never on a busy one.
-    assert 0 < added[1] <= 450 + 2 * 29
+    assert 0 < added[1] <= 450  # an index sent, a batch received and delivered
 
 
 def test_the_estimate_is_counts_times_measured_costs(run: Run) -> None:

@@ -9,12 +9,17 @@ from types import FrameType
 from typing import Any
 
 
-def instructions(call: Callable[[], object]) -> int:
-    """Count the interpreter's instructions that ``call()`` executes, in Python functions of this thread."""
+def instructions(call: Callable[[], object], within: str = "") -> int:
+    """Count the interpreter's instructions that ``call()`` executes, in Python functions of this thread.
+
+    Of functions whose file's name contains `within` alone.
+    """
     counted = 0
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal counted
+        if within not in frame.f_code.co_filename:
+            return None
         frame.f_trace_lines, frame.f_trace_opcodes = False, True
         counted += event == "opcode"
         return trace
