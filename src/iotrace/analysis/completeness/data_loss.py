@@ -27,12 +27,14 @@ def data_loss(session: Session) -> Iterator[NotCaptured]:
         if (
             not process.ended
             and id(process) not in usual
-            and _recorded_data(process)
+            and (_recorded_data(process) or _lost_calls_alone(session, process))
             and not (running and process.lives is not False)
         ):
             lost = "up to 1 s of its records is lost"
             if process.idle:
                 lost = f"it had nothing to do, so only some {BUFFERED_CALLS} of its POSIX calls may be lost"
+            elif not _recorded_data(process):
+                lost = f"it recorded no data, so only some {BUFFERED_CALLS} of its POSIX calls may be lost"
             if not process.idle or session.posix_on:
                 why = f"it was killed, or left without its exit handlers: {lost}"
                 yield NotCaptured(f"the end of {name}", why)
@@ -99,6 +101,17 @@ def _shift_ns(clock: Clock | None, stamp_ns: int) -> int:
 
 def _recorded_data(process: Process) -> bool:
     return bool(len(process.spans) or process.of_type(Tick) or process.of_type(Produced))
+
+
+def _lost_calls_alone(session: Session, process: Process) -> bool:
+    """Whether a process without records of data has left calls in dftracer's buffer as it died.
+
+    One that executed another program did not: the agent has the buffer written before.
+    """
+    if not session.posix_on or not (session.signal or len(session.calls_of(process))):
+        return False
+    later = [other.began_ns for other in session.processes if other.pid == process.pid]
+    return process.began_ns == max(later)
 
 
 def named(process: Process) -> str:

@@ -1,0 +1,106 @@
+"""Signals."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tests.faults.harness import Running, Trial
+from tests.faults.rows import row
+
+# Reads a file for ever, and prints each read's number: the losses of a training without torch.
+READING = """
+import os, signal, sys
+data = os.open("data.bin", os.O_RDONLY)
+def loss(step):
+    return float(sum(os.pread(data, 64, step % 64))).hex()
+for step in range(60):
+    print(loss(step), flush=True)
+"""
+ENDLESS = (
+    READING
+    + """
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+)
+CHECKPOINTS = (
+    READING
+    + """
+def save(number, frame):
+    with open("checkpoint", "w") as file:
+        file.write(f"signal {number}, loss {loss(60)}")
+    sys.exit(9)
+for number in signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGINT:
+    signal.signal(number, save)
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+)
+DATA = {"data.bin": bytes(range(256))}
+# dftracer's buffer of 4 KiB holds at most this many calls.
+BUFFER = 19
+
+
+@row(
+    "SIGTERM, SIGHUP or SIGUSR1 to the launcher; the program's handler writes a checkpoint",
+    kept="the checkpoint, the program's exit code, all records",
+    lost="nothing",
+    default=True,
+)
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        pytest.param(signal.SIGHUP, marks=pytest.mark.fault),
+        pytest.param(signal.SIGUSR1, marks=pytest.mark.fault),
+    ],
+)
+def test_a_handler_that_saves(trial: Trial, number: signal.Signals) -> None:
+    trial.files = DATA
+    pair = trial.both(CHECKPOINTS, act=lambda running: running.when("ready").kill(number))
+    pair.assert_same()
+    pair.assert_nothing_lost()
+    assert "checkpoint" in pair.traced.files
+    assert pair.calls("pread64", "data.bin") == 61
+
+
+@row(
+    "SIGHUP, SIGTERM or SIGQUIT to the process group, no handler",
+    kept="the end by that signal, records up to a second before",
+    lost="a process's last second of records; 19 POSIX calls",
+)
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT])
+def test_the_group_ends(trial: Trial, number: signal.Signals) -> None:
+    trial.files = DATA
+    pair = trial.both(ENDLESS, act=lambda running: running.when("ready").kill_group(number))
+    pair.assert_same()
+    pair.assert_lost("main (pid")
+    assert 60 - BUFFER <= pair.calls("pread64", "data.bin") <= 60
+
+
+@row(
+    "Ctrl-C on the terminal",
+    kept="one KeyboardInterrupt, its traceback and exit code, all records",
+    lost="nothing",
+)
+def test_control_c(trial: Trial) -> None:
+    def press(running: Running) -> None:
+        running.when("ready").press(b"\x03")
+
+    trial.files = DATA
+    pair = trial.both(ENDLESS, act=press, terminal=True)
+    pair.assert_same()
+    pair.assert_nothing_lost()
+    assert "KeyboardInterrupt" in pair.traced.stderr
+
+
+@row("Ctrl-\\ on the terminal", kept="the end by SIGQUIT", lost="a process's last second; 19 POSIX calls")
+def test_control_backslash(trial: Trial) -> None:
+    trial.files = DATA
+    pair = trial.both(ENDLESS, act=lambda running: running.when("ready").press(b"\x1c"), terminal=True)
+    pair.assert_same()
+    pair.assert_lost("main (pid")
