@@ -1,6 +1,6 @@
 """The fault matrix: a real program, a fault, and the same outcome under ``iotrace run`` as without it.
 
-A row is a test under :func:`tests.faults.rows.row`, which states the fault, what is kept and what is lost. Its
+A row is a test under :func:`tests.faults.rows.row`, which states the fault, what is kept, what is lost. Its
 ``trial`` (:mod:`tests.faults.harness`) runs the program bare and traced and compares the two::
 
     @row("SIGTERM with a handler", kept="the handler runs, its exit code", lost="nothing")

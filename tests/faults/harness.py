@@ -114,7 +114,7 @@ class Pair:
         assert self.report["session"]["complete"] is True, self.told
 
     def assert_lost(self, *words: str) -> None:
-        """The session says that it is incomplete, and names what is missing: a sentence with each of the words."""
+        """The session is incomplete, and says what is missing: a sentence with each of the words."""
         assert self.report["session"]["complete"] is False
         for word in words:
             assert any(word in sentence for sentence in self.told), self.told
