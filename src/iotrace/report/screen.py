@@ -47,7 +47,7 @@ def print_screen(report: Report, console: Console) -> None:
     if found.until:
         line(console, "Until", f"then: {found.until}", WIDTH)
     _print_fixes(found.fixes, console)
-    print_trust(found.trust, console, silenced=_silenced(report))
+    print_trust(found.trust, console, silenced=silenced(report))
     console.print()
     if len(report.ranks) > 1:
         print_ranks(report, console)
@@ -68,15 +68,20 @@ def print_trust(trust: Trust, console: Console, silenced: bool = False) -> None:
     reasons = trust.reasons[:_MOST_REASONS]
     if len(trust.reasons) > len(reasons):
         reasons.append(f"{len(trust.reasons) - len(reasons)} more with -v")
-    if silenced:
-        reasons.append("no gain is told: repeat on a quiet machine, with more steps")
-    text = (", " if trust.level == "ok" else "; ").join(reasons)
+    text = trust_text(trust.level, reasons, silenced)
     line(
         console, "Trust", Text.assemble((trust.level, _TRUST_STYLES.get(trust.level, "")), f": {text}"), WIDTH
     )
 
 
-def _silenced(report: Report) -> bool:
+def trust_text(level: str, reasons: Sequence[str], silenced: bool) -> str:
+    """What stands behind the level of trust."""
+    if silenced:
+        reasons = [*reasons, "no gain is told: repeat on a quiet machine, with more steps"]
+    return (", " if level == "ok" else "; ").join(reasons)
+
+
+def silenced(report: Report) -> bool:
     """Whether gains are known and not told."""
     gains = [item.gain_ms_per_step for item in report.recommendations]
     told = [fix.gain_ms_per_step for fix in report.verdict.fixes]
@@ -86,7 +91,7 @@ def _silenced(report: Report) -> bool:
 def print_next(report: Report, timelines: Sequence[Path], console: Console, verbose: bool = False) -> None:
     """Print what to type and open next."""
     console.print()
-    for number, (command, what) in enumerate([*_opened(timelines), *_following(report, verbose)]):
+    for number, (command, what) in enumerate([*_opened(timelines), *following(report, verbose)]):
         label = "" if number else "Next"
         two_columns(console, label, command, Text(what, style="dim"), WIDTH, whole=True)
 
@@ -99,7 +104,7 @@ def _opened(timelines: Sequence[Path]) -> list[tuple[str, str]]:
     return [(f"{shown_path(str(timelines[0].parent))}/rank*.json.gz", "open them in https://ui.perfetto.dev")]
 
 
-def _following(report: Report, verbose: bool) -> list[tuple[str, str]]:
+def following(report: Report, verbose: bool) -> list[tuple[str, str]]:
     """The commands that a reader of this verdict needs next, and what each shows."""
     path, found = shown_path(report.session.path), report.verdict
     if not report.session.argv:
@@ -139,20 +144,28 @@ def gain_text(fix: Fix) -> str:
     return ""
 
 
+Row = tuple[str, Sequence[str]]  # a label, and what stands beside it
+
+
 def _print_facts(rank: RankReport, console: Console) -> None:
-    steps, wait = rank.steps, rank.data_wait
-    whole_ms = steps.mean_ms
-    if whole_ms is not None:
+    for label, parts in fact_rows(rank):
+        facts(console, label, parts, WIDTH)
+
+
+def fact_rows(rank: RankReport) -> list[Row]:
+    """The figures behind the verdict: the step, the wait, files, what ran; only what is known."""
+    steps = rank.steps
+    rows: list[Row] = []
+    if steps.mean_ms is not None:
         long = f" (p95 {steps.p95_ms:.1f})" if steps.count > 1 else ""
-        pace = [f"{milliseconds(whole_ms)}{long}", f"{steps.per_second:.1f} steps/s"]
+        pace = [f"{milliseconds(steps.mean_ms)}{long}", f"{steps.per_second:.1f} steps/s"]
         if steps.samples_per_second is not None:
             pace.append(f"{steps.samples_per_second:.1f} samples/s")
-        split = _split(rank, whole_ms)
-        facts(console, "Step", [" · ".join(pace), " · ".join(split)] if split else [" · ".join(pace)], WIDTH)
-    if wait.raw_ms:
-        _print_causes(rank, console)
-    _print_files(rank, console)
-    _print_ran(rank, console)
+        split = _split(rank, steps.mean_ms)
+        rows.append(("Step", [" · ".join(pace), " · ".join(split)] if split else [" · ".join(pace)]))
+    if rank.data_wait.raw_ms:
+        rows += _cause_rows(rank)
+    return [row for row in [*rows, ("Files", _files(rank)), ("Ran", _ran(rank))] if row[1]]
 
 
 def _split(rank: RankReport, whole_ms: float) -> list[str]:
@@ -171,7 +184,7 @@ def _split(rank: RankReport, whole_ms: float) -> list[str]:
     return [f"{name} {ms:.1f}" for name, ms in named.items() if ms is not None]
 
 
-def _print_causes(rank: RankReport, console: Console) -> None:
+def _cause_rows(rank: RankReport) -> list[Row]:
     wait = rank.data_wait
     causes = sorted(wait.causes_ms.items(), key=lambda pair: -pair[1])
     shown = [f"{cause} {ms:.1f}" for cause, ms in causes if ms >= _LEAST_MS][:_MOST_CAUSES]
@@ -180,15 +193,15 @@ def _print_causes(rank: RankReport, console: Console) -> None:
         parts.append("unknown how long the device idled meanwhile")
     elif wait.exposed_source != "cpu":
         parts.append(f"device idle in {milliseconds(wait.exposed_ms)} of it")
-    if parts:
-        facts(console, "Wait", parts, WIDTH)
+    rows: list[Row] = [("Wait", parts)]
     if len(wait.by_loader) > 1:
         names = {loader.id: loader.dataset for loader in rank.loaders}
         by_loader = [f"{names.get(item.loader, '?')} {item.raw_ms:.1f}" for item in wait.by_loader]
-        line(console, "", "by loader: " + " · ".join(by_loader), WIDTH)
+        rows.append(("", ["by loader: " + " · ".join(by_loader)]))
+    return rows
 
 
-def _print_files(rank: RankReport, console: Console) -> None:
+def _files(rank: RankReport) -> list[str]:
     """The files, summed up, that cost the wait most; what else was read."""
     worth_ms = max(_LEAST_MS, _WORTH_NAMING * (rank.data_wait.raw_ms or 0.0))
     shown = [group for group in rank.file_groups if (group.ms or 0.0) >= worth_ms][:_MOST_GROUPS]
@@ -203,11 +216,10 @@ def _print_files(rank: RankReport, console: Console) -> None:
         least = "" if len(known) == len(rest) else "≥ "
         count = sum(group.members or 1 for group in rest)
         parts.append(f"{counted(count, 'other' if parts else 'file')}: {least}{size(sum(known))} read in all")
-    if parts:
-        facts(console, "Files", parts, WIDTH)
+    return parts
 
 
-def _print_ran(rank: RankReport, console: Console) -> None:
+def _ran(rank: RankReport) -> list[str]:
     """What the run was: its start-up, its loop, its workers, its memory."""
     parts = []
     if rank.startup is not None:
@@ -219,8 +231,7 @@ def _print_ran(rank: RankReport, console: Console) -> None:
         parts.append(counted(primary.workers, "worker"))
     if rank.system.rss_peak_bytes is not None:
         parts.append(f"memory {size(rank.system.rss_peak_bytes)} at most")
-    if parts:
-        line(console, "Ran", " · ".join(parts), WIDTH)
+    return [" · ".join(parts)] if parts else []
 
 
 def _seconds(seconds: float) -> str:

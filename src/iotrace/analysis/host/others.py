@@ -22,7 +22,7 @@ def others_and_stolen(
     The first is None where the training process was not sampled: nobody knows then which of the busy time
     is its own.
     """
-    shares = _by_second(session, main, telemetry)
+    shares = shares_by_second(session, main, telemetry)
     if shares is None:
         return None, None
     others, stolen = (_mean(time, telemetry, share) for share in shares)
@@ -32,7 +32,7 @@ def others_and_stolen(
 
 def quiet_seconds(session: Session, main: Process, telemetry: Telemetry) -> Coverage | None:
     """Find the seconds in which others took less than `QUIET` of the CPUs; None where nobody knows."""
-    shares = _by_second(session, main, telemetry)
+    shares = shares_by_second(session, main, telemetry)
     if shares is None or np.isnan(shares[0]).all():
         return None
     others, stolen = shares
@@ -42,8 +42,8 @@ def quiet_seconds(session: Session, main: Process, telemetry: Telemetry) -> Cove
     return Coverage(times[quiet], times[quiet + 1])
 
 
-def _by_second(session: Session, main: Process, telemetry: Telemetry) -> tuple[Floats, Floats] | None:
-    """Compare each second's busy time with what the job's processes used in it; NaN is unknown."""
+def shares_by_second(session: Session, main: Process, telemetry: Telemetry) -> tuple[Floats, Floats] | None:
+    """Return what shares of the CPUs other programs, and other machines, had each second; NaN: unknown."""
     host = telemetry.host
     if not host.cpus or len(host.time_ns) < 2:
         return None

@@ -36,7 +36,8 @@ def system_of(session: Session, rank: Rank, kept: list[Step], cpu_percent: float
         sampled = [(process, telemetry.process_of(process)) for process in rank.processes]
         seen = [item for _, item in sampled if item is not None and len(item.samples)]
         if time.seen(telemetry.first_ns, telemetry.last_ns):
-            peak_bytes = _peak_together(seen)
+            together = total_memory(seen)
+            peak_bytes = None if together is None else int(together.value.max())
         processes = [_process(process, item, rank, time, telemetry) for process, item in sampled]
         if cpu_percent is None and processes and all(item.cpu_pct_mean is not None for item in processes):
             cpu_percent = sum(item.cpu_pct_mean or 0.0 for item in processes)
@@ -50,18 +51,18 @@ def system_of(session: Session, rank: Rank, kept: list[Step], cpu_percent: float
     )
 
 
-def _peak_together(processes: list[SampledProcess]) -> int | None:
-    """Find the largest sum of the processes' resident memory at an instant; shared pages count in each."""
+def total_memory(processes: list[SampledProcess]) -> Series | None:
+    """Sum up the processes' resident memory at each sample; shared pages count in each."""
     if not processes:
         return None
     times = np.unique(np.concatenate([item.samples["time_ns"] for item in processes]))
-    total = np.zeros(len(times), dtype=np.int64)
+    total = np.zeros(len(times))
     for item in processes:
         own = item.samples["time_ns"]
         index = np.searchsorted(own, times, side="right")
         alive = (index > 0) & (times <= own[-1])
         total[alive] += item.samples["rss_bytes"][index[alive] - 1]
-    return int(total.max())
+    return Series(times, total)
 
 
 def _process(

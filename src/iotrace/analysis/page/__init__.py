@@ -1,0 +1,31 @@
+"""What a page shows beside the report: one rank's steps, batches and samples, as columns."""
+
+from __future__ import annotations
+
+from iotrace.analysis.page.batches import batch_window
+from iotrace.analysis.page.series import sampled_series
+from iotrace.analysis.page.steps import step_columns
+from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
+from iotrace.analysis.results import Report
+from iotrace.analysis.results.page import RankColumns
+
+
+def columns_of(analysis: SessionAnalysis, report: Report) -> RankColumns | None:
+    """Choose the rank that the verdict is about, else the first; None where no process was seen."""
+    pairs = zip(reversed(analysis.ranks), reversed(report.ranks), strict=True)  # of restarts the last
+    found = next((one for one, rank in pairs if rank.rank == report.verdict.rank), None)
+    if found is None and not analysis.ranks:
+        return None
+    return rank_columns(found or analysis.ranks[0])
+
+
+def rank_columns(analysis: RankAnalysis) -> RankColumns:
+    """Make the columns of one rank."""
+    known = analysis.source is not None and not analysis.loop.unknown_why
+    return RankColumns(
+        rank=analysis.rank.number,
+        incarnation=analysis.rank.incarnation,
+        steps=step_columns(analysis, known),
+        window=batch_window(analysis) if known else None,
+        series=sampled_series(analysis),
+    )

@@ -1,0 +1,120 @@
+"""What the sidecar sampled on the rank's host, as short series: CPU, memory, rates, devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from iotrace.analysis.host.others import shares_by_second
+from iotrace.analysis.host.system import devices_of, total_memory
+from iotrace.analysis.rank import RankAnalysis
+from iotrace.analysis.results.page import SampledSeries
+from iotrace.sources.clocks.session_clock import Times
+from iotrace.sources.telemetry import Floats, Host, SampledDevice, Series, Telemetry
+
+_BINS = 180
+_FEWEST = 3  # samples, for a line
+_MOST_DEVICES = 4
+_RATES = (
+    ("disk_read_bytes", "disk read", "B/s", 1.0),
+    ("net_received_bytes", "network received", "B/s", 1.0),
+    ("io_pressure_us", "I/O pressure", "%", 1e-4),
+    ("memory_pressure_us", "memory pressure", "%", 1e-4),
+)
+_DEVICE = (("memory_bytes", "memory", "B"), ("power_w", "power", "W"))
+
+
+def sampled_series(analysis: RankAnalysis) -> list[SampledSeries]:
+    """Make the series of the rank's host, processes and devices; none without telemetry.
+
+    Rates that were 0 throughout are left out.
+    """
+    telemetry = analysis.session.telemetry_of(analysis.rank.main)
+    if telemetry is None:
+        return []
+    start_ns = telemetry.first_ns
+    found = [*_cpu(analysis, telemetry), *_memory(analysis, telemetry), *_rates(telemetry.host)]
+    for device in devices_of(telemetry, analysis.rank)[:_MOST_DEVICES]:
+        found += _device(device)
+    return [
+        series_of(name, unit, series, start_ns, most)
+        for name, unit, series, most in found
+        if len(series.value) >= _FEWEST
+    ]
+
+
+_Named = tuple[str, str, Series, float | None]
+
+
+def series_of(name: str, unit: str, series: Series, start_ns: int, most: float | None) -> SampledSeries:
+    """Make means of up to `_BINS` bins of samples; the peak is that of all samples."""
+    size = -(-len(series.value) // _BINS)
+    starts = np.arange(0, len(series.value), size)
+    sizes = np.diff(np.append(starts, len(series.value)))
+    means = np.add.reduceat(series.value, starts) / sizes
+    return SampledSeries(
+        name=name,
+        unit=unit,
+        time_s=[(int(series.time_ns[start]) - start_ns) / 1e9 for start in starts],
+        value=[float(value) for value in means],
+        peak=float(series.value.max()),
+        most=most,
+    )
+
+
+def _cpu(analysis: RankAnalysis, telemetry: Telemetry) -> Iterator[_Named]:
+    """Percent of the CPUs that the job may use: the job's own, others', what the host was denied."""
+    host = telemetry.host
+    shares = shares_by_second(analysis.session, analysis.rank.main, telemetry)
+    if shares is None:
+        return
+    others, stolen = shares
+    busy = host.busy.mean(axis=1)
+    if np.isnan(others).all():
+        yield _known("CPU, all programs", host.time_ns, busy)
+    else:
+        # An account in ticks of 10 ms may put one into the wrong second.
+        own = np.clip(busy - others - np.nan_to_num(stolen), 0.0, 1.0)
+        yield _known("CPU, this job", host.time_ns, own)
+        yield _known("CPU, other programs", host.time_ns, np.clip(others, 0.0, 1.0))
+    if np.nan_to_num(stolen).any():
+        yield _known("CPU, other machines (stolen)", host.time_ns, stolen)
+
+
+def _known(name: str, time_ns: Times, share: Floats) -> _Named:
+    known = ~np.isnan(share)
+    return name, "%", Series(time_ns[known], 100 * share[known]), 100.0
+
+
+def _memory(analysis: RankAnalysis, telemetry: Telemetry) -> Iterator[_Named]:
+    sampled = [telemetry.process_of(process) for process in analysis.rank.processes]
+    memory = total_memory([item for item in sampled if item is not None and len(item.samples)])
+    if memory is not None:
+        yield "memory of this rank", "B", memory, None
+    if "memory_available_bytes" in telemetry.host.figures:
+        yield "memory available", "B", telemetry.host.figures["memory_available_bytes"], None
+
+
+def _rates(host: Host) -> Iterator[_Named]:
+    for figure, name, unit, factor in _RATES:
+        counter = host.figures.get(figure)
+        if counter is None or len(counter.value) < _FEWEST:
+            continue
+        elapsed_ns = np.diff(counter.time_ns)
+        apart = elapsed_ns > 0
+        rates = np.diff(counter.value)[apart] / (elapsed_ns[apart] / 1e9) * factor
+        if rates.any():
+            yield name, unit, Series(counter.time_ns[1:][apart], rates), 100.0 if unit == "%" else None
+
+
+def _device(device: SampledDevice) -> Iterator[_Named]:
+    about = device.about
+    name = f"GPU {about.index}" + ("" if about.instance is None else f".{about.instance}")
+    util = device.series.get("util_samples", device.series.get("util_pct"))
+    if util is not None:
+        yield f"{name} busy", "%", util, 100.0
+    for figure, shown, unit in _DEVICE:
+        if figure in device.series:
+            most = about.memory_total_bytes if figure == "memory_bytes" else None
+            yield f"{name} {shown}", unit, device.series[figure], None if most is None else float(most)
