@@ -43,6 +43,7 @@ while True:
 DATA = {"data.bin": bytes(range(256))}
 # dftracer's buffer of 4 KiB holds at most this many calls.
 BUFFER = 19
+LOST = "a process's last second of records; its last 19 POSIX calls"
 
 
 @row(
@@ -71,7 +72,7 @@ def test_a_handler_that_saves(trial: Trial, number: signal.Signals) -> None:
 @row(
     "SIGHUP, SIGTERM or SIGQUIT to the process group, no handler",
     kept="the end by that signal, records up to a second before",
-    lost="a process's last second of records; 19 POSIX calls",
+    lost=LOST,
 )
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT])
 def test_the_group_ends(trial: Trial, number: signal.Signals) -> None:
@@ -96,11 +97,53 @@ def test_control_c(trial: Trial) -> None:
     pair.assert_same()
     pair.assert_nothing_lost()
     assert "KeyboardInterrupt" in pair.traced.stderr
+    assert pair.calls("pread64", "data.bin") == 60
 
 
-@row("Ctrl-\\ on the terminal", kept="the end by SIGQUIT", lost="a process's last second; 19 POSIX calls")
+@row("Ctrl-\\ on the terminal", kept="the end by SIGQUIT", lost=LOST)
 def test_control_backslash(trial: Trial) -> None:
     trial.files = DATA
     pair = trial.both(ENDLESS, act=lambda running: running.when("ready").press(b"\x1c"), terminal=True)
     pair.assert_same()
     pair.assert_lost("main (pid")
+
+
+ENDS = {
+    "abort": "os.abort()",
+    "segfault": "import ctypes; ctypes.string_at(0)",
+    "SIGKILL by itself": "os.kill(os.getpid(), signal.SIGKILL)",
+}
+
+
+@row("abort(), a segfault, SIGKILL of the program", kept="the end by that signal", lost=LOST)
+@pytest.mark.parametrize("how", ENDS)
+def test_the_program_dies(trial: Trial, how: str) -> None:
+    trial.files = DATA
+    pair = trial.both(READING + ENDS[how])
+    pair.assert_same()
+    pair.assert_lost("main (pid")
+    assert 60 - BUFFER <= pair.calls("pread64", "data.bin") <= 60
+
+
+LEAVES = {
+    "os._exit": "os._exit(5)",
+    "sys.exit": "sys.exit(6)",
+    "sys.exit with a text": "sys.exit('no more data')",
+    "an exception": "raise OSError(28, 'No space left on device')",
+    "exec": "os.execv('/bin/sh', ['sh', '-c', 'echo executed; exit 7'])",
+    "exec of what is not there": "os.execv('/not/there', ['there'])",
+}
+
+
+@row(
+    "the program leaves by os._exit, sys.exit, an exception or exec",
+    kept="its exit code and traceback, all records",
+    lost="nothing",
+)
+@pytest.mark.parametrize("how", LEAVES)
+def test_the_program_leaves(trial: Trial, how: str) -> None:
+    trial.files = DATA
+    pair = trial.both(READING + LEAVES[how])
+    pair.assert_same()
+    pair.assert_nothing_lost()
+    assert pair.calls("pread64", "data.bin") == 60

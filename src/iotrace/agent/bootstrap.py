@@ -77,8 +77,12 @@ def start() -> None:
         recorder = begin(session, process_role)
     except OSError:  # no directory to report to: the program runs as if we were not here
         return
-    keep_log_open.protect(f"{session}/{names.POSIX}", recorder)
-    keep_log_open.close_before_exec(recorder)
+    import atexit
+
+    log_directory = f"{session}/{names.POSIX}"
+    keep_log_open.protect(log_directory, recorder)
+    keep_log_open.close_before_exec(recorder, log_directory)
+    atexit.register(keep_log_open.flush_if_interrupted, log_directory, recorder)
 
 
 def _settings() -> dict[str, str]:

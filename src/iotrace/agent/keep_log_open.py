@@ -7,6 +7,7 @@ closes all descriptors, as daemons do, would get dftracer's lines into the file 
 from __future__ import annotations
 
 import os
+import sys
 from fcntl import F_GETFL, fcntl
 from stat import S_ISREG
 
@@ -73,14 +74,30 @@ def _shared_memory_device(log_directory: str) -> int:
         return -1
 
 
-def close_before_exec(recorder: Recorder) -> None:
+def close_before_exec(recorder: Recorder, log_directory: str) -> None:
     """Patch ``os.execv`` and ``os.execve``, which all others use: write what was recorded before."""
 
     def leaving(*_: Any) -> None:
         recorder.close()
+        _flush(log_directory)
 
     def still_here(*_: Any) -> None:
         recorder.reopen()
 
     for name in ("execv", "execve"):
         observe(os, name, recorder, "writing before an exec", before=leaving, ended=still_here)
+
+
+def flush_if_interrupted(log_directory: str, recorder: Recorder) -> None:
+    """Have dftracer write its buffer where Python will end itself by SIGINT, past C's exit handlers."""
+    if getattr(sys, "last_type", None) is KeyboardInterrupt:
+        try:
+            _flush(log_directory)
+        except Exception as error:
+            recorder.absorb(error, "writing after an interrupt")
+
+
+def _flush(log_directory: str) -> None:
+    from iotrace.agent.dftracer_compat.flush import flush  # few programs need it
+
+    flush(log_directory)

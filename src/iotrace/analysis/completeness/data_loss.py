@@ -106,12 +106,12 @@ def _recorded_data(process: Process) -> bool:
 def _lost_calls_alone(session: Session, process: Process) -> bool:
     """Whether a process without records of data has left calls in dftracer's buffer as it died.
 
-    One that executed another program did not: the agent has the buffer written before.
+    One that executed another program has not: the agent has the buffer written before.
     """
-    if not session.posix_on or not (session.signal or len(session.calls_of(process))):
+    if process.pid in session.calls.ended or not (session.signal or len(session.calls_of(process))):
         return False
-    later = [other.began_ns for other in session.processes if other.pid == process.pid]
-    return process.began_ns == max(later)
+    same = [other.began_ns for other in session.processes if other.pid == process.pid]
+    return session.posix_on and process.began_ns == max(same)
 
 
 def named(process: Process) -> str:

@@ -53,6 +53,9 @@ class PosixCalls(msgspec.Struct, frozen=True):
     nodes: list[str]
     pids: frozenset[int]
     problems: list[str]
+    ended: frozenset[int] = (
+        frozenset()
+    )  # the processes whose log dftracer closed itself: it holds all their calls
     unsure_ns: int = 0  # what times may be off by, beside their resolution, as a host's clock was set
 
     def __len__(self) -> int:
@@ -139,6 +142,7 @@ class CallTable:
         self._names, self._hashes, self._hosts = Index(), Index(), Index()
         self._pool: dict[str, str] = {}
         self._pids: set[int] = set()
+        self._ended: set[int] = set()
         self._numbers: dict[int, array[int]] = defaultdict(lambda: array("q"))  # of the log's events, by pid
 
     def take(self, batch: LineBatch, since_ns: int | None) -> None:
@@ -161,6 +165,8 @@ class CallTable:
             self._pids.add(pid)
             file = args.get("fhash")
             if file is None or line.cat == "dftracer":
+                if line.name == "end" and line.cat == "dftracer":
+                    self._ended.add(pid)
                 continue
             get = args.get
             host = get("hhash", "")
@@ -207,6 +213,7 @@ class CallTable:
             nodes=nodes,
             pids=frozenset(self._pids),
             problems=problems,
+            ended=frozenset(self._ended),
             unsure_ns=unsure_ns,
         )
 
