@@ -20,19 +20,20 @@ class LoadedReport(Report, frozen=True, kw_only=True):
         """Give the first screen of ``iotrace report``."""
         from io import StringIO
 
-        from rich.console import Console
-
+        from iotrace.report.layout import make_console
         from iotrace.report.terminal import print_report
 
         timelines = sorted(Path(self.session.path).glob(f"{names.OUT}/rank*.json.gz"))
         screen = StringIO()
-        console = Console(file=screen, width=80, highlight=False, color_system=None, force_jupyter=False)
+        console = make_console(False, file=screen, width=80, color_system=None, force_jupyter=False)
         print_report(self, console, timelines=timelines)
         return screen.getvalue().rstrip("\n")
 
     def __repr__(self) -> str:
         """Name the session and its verdict: all the figures would be pages."""
-        return f"<iotrace report of {self.session.path}: {self.verdict.text}>"
+        from iotrace.report.printing import visible
+
+        return visible(f"<iotrace report of {self.session.path}: {self.verdict.text}>")
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text(str(self))

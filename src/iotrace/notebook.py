@@ -10,6 +10,7 @@ from typing import Any
 from iotrace.errors import IotraceError
 from iotrace.loading import load
 from iotrace.profiling import Profile
+from iotrace.report.printing import echo
 
 _USAGE = "%%iotrace [-o DIR]"
 
@@ -74,9 +75,9 @@ def _show(profile: Profile) -> None:
     from IPython.display import display
 
     if profile.session is None:
-        print("iotrace: another recording is under way: the cell is a region of it")
+        echo("iotrace: another recording is under way: the cell is a region of it")
         return
     try:
         display(load(profile.session))
     except (IotraceError, OSError) as error:
-        print(f"iotrace: no report: {error}; the session is kept: iotrace report {profile.session}")
+        echo(f"iotrace: no report: {error}; the session is kept: iotrace report {profile.session}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from iotrace.launch.calibrate import Calibration
 from iotrace.launch.job import tasks_of
 from iotrace.launch.session_directory import await_others
 from iotrace.report.layout import make_console
-from iotrace.report.progress import Progress, watched
+from iotrace.report.printing import Progress, echo, watched
 from iotrace.report.terminal import print_report
 from iotrace.session import names
 from iotrace.session.listing import store_verdict
@@ -109,4 +108,4 @@ def _write_timelines(analysis: SessionAnalysis, progress: Progress) -> list[Path
 
 def _say(message: str) -> None:
     with suppress(OSError, ValueError):  # standard error is full, closed, or nobody reads it
-        print(message, file=sys.stderr)
+        echo(message, err=True)

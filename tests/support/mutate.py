@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import random
+from collections.abc import Sequence
 from typing import Any
 
 KINETO = (
@@ -88,10 +89,10 @@ _TOKENS = [
 ]
 
 
-def mutated(seed: int) -> bytes:
-    """A damaged trace, always the same for the same number."""
+def mutated(seed: int, seeds: Sequence[bytes] = SEEDS) -> bytes:
+    """One of `seeds`, traces by default, damaged: always the same for the same number."""
     chance = random.Random(seed)
-    data: Any = bytearray(chance.choice(SEEDS))
+    data: Any = bytearray(chance.choice(seeds))
     for _ in range(chance.choice((1, 1, 2, 4, 8))):
         at = chance.randrange(len(data) + 1)
         way = chance.randrange(7)

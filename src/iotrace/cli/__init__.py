@@ -16,6 +16,7 @@ import click
 
 from iotrace import __version__
 from iotrace.errors import IotraceError, UsageError, what_failed
+from iotrace.report.printing import echo
 
 _NAME = "iotrace"
 COMPLETION_VARIABLE = "_IOTRACE_COMPLETE"  # set by the shell when it asks for completions
@@ -148,6 +149,6 @@ def _give_up() -> None:
 
 def _say(message: str, remedy: str) -> None:
     try:
-        print(f"iotrace: {message}" + (f"\n  {remedy}" if remedy else ""), file=sys.stderr)
+        echo(f"iotrace: {message}", *([f"  {remedy}"] if remedy else []), err=True)
     except OSError:  # the exit code has to say it
         sys.stderr = None

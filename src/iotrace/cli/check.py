@@ -80,6 +80,7 @@ def check(
     from iotrace.errors import UsageError
     from iotrace.report.check import markdown, print_check
     from iotrace.report.layout import make_console
+    from iotrace.report.printing import echo
 
     limits = [parse(condition) for condition in conditions]
     if baseline is None and not limits and save_baseline is None:
@@ -95,7 +96,7 @@ def check(
     if as_json or form == "json":
         print_json(result)
     elif form == "md":
-        click.echo(markdown(result))
+        echo(*markdown(result).split("\n"))
     else:
         print_check(result, make_console(stderr=False))
     return _WORSE if failed else 0

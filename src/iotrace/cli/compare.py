@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import click
 
 from iotrace.cli.numpy_import import import_numpy
 from iotrace.cli.parameters import PATH, json_option, print_json
+from iotrace.report.printing import echo
 
 
 @click.command()
@@ -40,8 +40,8 @@ def compare(before: Path, after: Path, anyway: bool, as_json: bool) -> int:
 
         print_comparison(result, make_console(stderr=False))
     if refused:
-        print(f"iotrace: A and B did different work: {'; '.join(result.differs)}", file=sys.stderr)
-        print("  compare them nevertheless with --anyway", file=sys.stderr)
+        echo(f"iotrace: A and B did different work: {'; '.join(result.differs)}", err=True)
+        echo("  compare them nevertheless with --anyway", err=True)
         return 1
     return 0
 

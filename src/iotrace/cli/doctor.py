@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from iotrace.cli.numpy_import import import_numpy
 from iotrace.cli.parameters import BEFORE_A_COMMAND, json_option, output_option, print_json
 from iotrace.doctor.run import TORCH_SECONDS
+from iotrace.report.printing import echo
 
 
 @click.command(context_settings=BEFORE_A_COMMAND)
@@ -52,5 +51,4 @@ def doctor(
 
 
 def _say_waiting(timeout: float) -> None:
-    text = f"iotrace: waiting for torch to be imported, {timeout:g} s at most (--timeout S)"
-    print(text, file=sys.stderr, flush=True)
+    echo(f"iotrace: waiting for torch to be imported, {timeout:g} s at most (--timeout S)", err=True)

@@ -31,7 +31,7 @@ def export(session: Path, output: Path, format_: str, as_json: bool) -> int:
     import_numpy()
     from iotrace.analysis.rank import SessionAnalysis
     from iotrace.export.dftracer import write_dftracer
-    from iotrace.report.progress import watched
+    from iotrace.report.printing import echo, watched
     from iotrace.sources.session import open_session
 
     with watched() as progress:
@@ -42,5 +42,5 @@ def export(session: Path, output: Path, format_: str, as_json: bool) -> int:
         print_json({"schema_version": 1, "path": str(output), "format": format_, "events": counts})
     else:
         written = ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "no events"
-        click.echo(f"{output}: {written}")
+        echo(f"{output}: {written}")
     return 0

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import click
 
 from iotrace.cli.parameters import PATH, json_option, print_json
 from iotrace.errors import SessionError
+from iotrace.report.printing import echo
 
 
 @click.command()
@@ -37,6 +37,6 @@ def ls(directory: Path, as_json: bool) -> int:
 
         print_sessions(found)
     else:
-        print(f"iotrace: there is no session in {directory.absolute()}", file=sys.stderr)
-        print("  make one with: iotrace run -- CMD", file=sys.stderr)
+        echo(f"iotrace: there is no session in {directory.absolute()}", err=True)
+        echo("  make one with: iotrace run -- CMD", err=True)
     return 0

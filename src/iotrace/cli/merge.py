@@ -110,7 +110,7 @@ def _progress() -> Iterator[Callable[[Watch], None]]:
     from iotrace.report.layout import make_console
 
     columns = (
-        progress.TextColumn("{task.description}"),
+        progress.TextColumn("{task.description}", markup=False),
         progress.BarColumn(),
         progress.DownloadColumn(binary_units=True),
         progress.TransferSpeedColumn(),

@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from iotrace.report.printing import visible_json
+
 # A path is passed on as it is: the command itself says what is wrong with it.
 PATH = click.Path(path_type=Path, readable=False)
 
@@ -41,4 +43,4 @@ def print_json(document: Any) -> None:
         import json
 
         text = json.dumps(msgspec.to_builtins(document), ensure_ascii=False).encode(errors="replace")
-    click.echo(msgspec.json.format(text, indent=2))
+    click.echo(visible_json(msgspec.json.format(text, indent=2)))

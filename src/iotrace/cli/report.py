@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ import click
 from iotrace.cli.numpy_import import import_numpy
 from iotrace.cli.parameters import PATH, json_option, print_json
 from iotrace.errors import SessionError, UsageError
+from iotrace.report.printing import echo, watched
 from iotrace.session import names
 from iotrace.session.listing import newest_session, session_of_timeline, sessions_in
 from iotrace.units import counted
@@ -75,7 +75,7 @@ def _meant(sources: tuple[Path, ...]) -> tuple[Path, ...]:
     """Return the newest session here where nothing is named, and the session of each timeline of ours."""
     if not sources:
         newest = newest_session(Path())
-        print(f"iotrace: the newest session here is {newest}", file=sys.stderr)
+        echo(f"iotrace: the newest session here is {newest}", err=True)
         return (newest,)
     found: dict[Path, None] = {}
     for path in sources:
@@ -85,7 +85,7 @@ def _meant(sources: tuple[Path, ...]) -> tuple[Path, ...]:
             raise SessionError(holds, f"iotrace ls {path} lists them")
         session = session_of_timeline(path)
         if session is not None and session not in found:
-            print(f"iotrace: {path} is a timeline of the session {session}; its report:", file=sys.stderr)
+            echo(f"iotrace: {path} is a timeline of the session {session}; its report:", err=True)
         found[session or path] = None
     return tuple(found)
 
@@ -94,7 +94,6 @@ def report_of_session(path: Path, kernel_gap_us: float = 30.0) -> Report:
     """Read and analyse the session at `path`, with progress on standard error."""
     from iotrace.analysis.rank import SessionAnalysis
     from iotrace.analysis.report import analyse
-    from iotrace.report.progress import watched
     from iotrace.sources.session import open_session
 
     with watched() as progress:
@@ -106,7 +105,6 @@ def report_of_session(path: Path, kernel_gap_us: float = 30.0) -> Report:
 def _of_traces(paths: tuple[Path, ...], kernel_gap_us: float) -> Report:
     from iotrace import compiled
     from iotrace.analysis.traces import analyse_traces
-    from iotrace.report.progress import watched
     from iotrace.sources.kineto.reader import read_kineto
 
     traces = []
@@ -116,7 +114,7 @@ def _of_traces(paths: tuple[Path, ...], kernel_gap_us: float) -> Report:
             traces.append(read_kineto(path))
         if not compiled.available():
             note = compiled.missing("reading traces gives the same result ten to twenty times slower")
-            print(f"iotrace: {note}", file=sys.stderr)
+            echo(f"iotrace: {note}", err=True)
         progress("finding out what the accelerator did")
         return analyse_traces(traces, kernel_gap_us)
 

@@ -13,6 +13,7 @@ from iotrace.cli.numpy_import import import_numpy
 from iotrace.cli.parameters import BEFORE_A_COMMAND, io_option, output_option
 from iotrace.launch import capture, torch_settings
 from iotrace.launch.telemetry.start import DEFAULT_INTERVAL_MS, LONGEST_INTERVAL_MS, SHORTEST_INTERVAL_MS
+from iotrace.report.printing import echo
 
 
 @click.command(context_settings=BEFORE_A_COMMAND)
@@ -82,9 +83,9 @@ def run(
 def _announce(directory: Path) -> None:
     """Say that the command is traced, where to, and how to look meanwhile."""
     shown = shlex.quote(str(directory))
-    text = f"iotrace: tracing into {shown}\niotrace: while it runs: iotrace top {shown}"
+    lines = f"iotrace: tracing into {shown}", f"iotrace: while it runs: iotrace top {shown}"
     with suppress(OSError, ValueError, AttributeError):  # standard error is full, closed, or nobody reads it
-        print(text, file=sys.stderr, flush=True)
+        echo(*lines, err=True)
 
 
 def _report(directory: Path) -> None:
@@ -95,7 +96,7 @@ def _report(directory: Path) -> None:
 
         finish(directory)
     except Exception as error:  # a broken installation
-        print(f"iotrace: no report: {error!r}", file=sys.stderr)
+        echo(f"iotrace: no report: {error!r}", err=True)
     try:
         sys.stderr.flush()
     except (OSError, ValueError, AttributeError):

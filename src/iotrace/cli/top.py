@@ -14,6 +14,7 @@ import click
 from iotrace.cli.interruption import ended_by_signals
 from iotrace.cli.numpy_import import import_numpy
 from iotrace.cli.parameters import PATH, json_option
+from iotrace.report.printing import visible_json
 from iotrace.session.listing import newest_session
 from iotrace.session.liveness import ENDED, KILLED
 
@@ -86,7 +87,7 @@ def _screen(as_json: bool) -> Iterator[_Show]:
     if as_json:
         import msgspec
 
-        yield lambda found: _write(msgspec.json.encode(found).decode() + "\n")
+        yield lambda found: _write(visible_json(msgspec.json.encode(found)).decode() + "\n")
         return
 
     from iotrace.report.layout import make_console

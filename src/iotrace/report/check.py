@@ -10,6 +10,7 @@ from rich.text import Text
 from iotrace.analysis.compare.results import Check, Comparison
 from iotrace.report.comparison import print_stages, say, say_each
 from iotrace.report.layout import line
+from iotrace.report.printing import visible
 
 _MOST_STAGES = 8
 
@@ -75,6 +76,7 @@ def _trust(comparison: Comparison) -> list[str]:
 
 def _escape(text: str) -> str:
     """Keep what Markdown would take for markup: names of files hold underscores."""
+    text = visible(text)
     for sign in "\\`*_{}[]<>|#":
         text = text.replace(sign, f"\\{sign}")
     return text

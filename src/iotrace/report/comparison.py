@@ -10,6 +10,7 @@ from rich.text import Text
 
 from iotrace.analysis.compare.results import Comparison, StageChange
 from iotrace.report.layout import line
+from iotrace.report.printing import visible
 
 _LABEL = 6
 _NAMES = ("A", "B")
@@ -88,7 +89,7 @@ def _interval(interval: list[float] | None) -> str:
 
 def print_rows(console: Console, heading: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
     """Print a table: names to the left, figures to the right, nothing behind the last column."""
-    table = [heading, *rows]
+    table = [heading, *(tuple(map(visible, row)) for row in rows)]
     widths = [max(len(row[column]) for row in table) for column in range(len(heading))]
     room = console.width - sum(widths[1:]) - 2 * (len(heading) - 1)
     widths[0] = max(10, min(widths[0], room))

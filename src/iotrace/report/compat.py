@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from iotrace.report.printing import echo
+
 
 def print_compat(found: Mapping[str, Mapping[str, Any] | None]) -> None:
     """Print the figures of each trace, by its path; None where the tool finds nothing that it counts."""
     for path, figures in found.items():
-        print(path)
+        echo(path)
         for name, figure in (figures or {"figures": "none: the trace holds nothing that it counts"}).items():
-            print(f"  {name:24} {_text(figure)}")
+            echo(f"  {name:24} {_text(figure)}")
 
 
 def _text(figure: Any) -> str:

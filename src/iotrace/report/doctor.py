@@ -8,6 +8,8 @@ from rich.console import Console
 from rich.text import Text
 
 from iotrace.doctor.results import Check, Diagnosis
+from iotrace.report.layout import plain
+from iotrace.report.printing import visible
 
 _STYLES = {"ok": "green", "warning": "yellow", "missing": "bold red", "unknown": "magenta"}
 _STATUS_WIDTH, _ID_WIDTH = 7, 14
@@ -16,7 +18,7 @@ _LABEL_WIDTH = _STATUS_WIDTH + 1 + _ID_WIDTH + 1
 
 def print_diagnosis(diagnosis: Diagnosis, output: str | None, console: Console) -> None:
     """Print every check and what follows; `output` is the user's ``-o``, for the command to type next."""
-    subject = shlex.join(diagnosis.argv) or f"no command given: {diagnosis.interpreter}"
+    subject = visible(shlex.join(diagnosis.argv)) or f"no command given: {diagnosis.interpreter}"
     console.print(Text.assemble(("iotrace doctor ", "bold"), subject))
     console.print()
     for check in diagnosis.checks:
@@ -59,7 +61,7 @@ def _print_check(check: Check, console: Console) -> None:
 def _print_labelled(console: Console, label: Text, text: Text) -> None:
     """Print `text` folded right of `label`. No table: rich pads its lines with blanks."""
     width = max(1, console.width - _LABEL_WIDTH)
-    for number, line in enumerate(text.wrap(console, width, overflow="fold")):
+    for number, line in enumerate(plain(text, lines=True).wrap(console, width, overflow="fold")):
         line.rstrip()
         start = Text().append_text(label if number == 0 else Text())
         start.pad_right(_LABEL_WIDTH - start.cell_len)

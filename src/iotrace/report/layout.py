@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+
+from iotrace.report.printing import visible
 
 LABEL_WIDTH = 12
 _NARROWEST = 20  # columns for text, however narrow the terminal
@@ -19,7 +23,7 @@ _ELLIPSIS = " … "
 
 def command(argv: list[str], width: int) -> str:
     """A command in one line of at most `width` columns: what is too long is cut in its middle."""
-    text = " ".join(shlex.join(argv).split())  # a program may stand in it (``python -c``)
+    text = visible(" ".join(shlex.join(argv).split()))  # a program may stand in it (``python -c``)
     if len(text) <= width:
         return text
     kept = max(0, width - len(_ELLIPSIS))
@@ -27,9 +31,21 @@ def command(argv: list[str], width: int) -> str:
     return text[: kept - kept // 2] + _ELLIPSIS + text[len(text) - kept // 2 :]
 
 
+def plain(text: str | Text, style: str = "", lines: bool = False) -> Text:
+    """Make a text in which nothing steers the terminal, as `visible` does; its length is then known."""
+    if isinstance(text, str):
+        return Text(visible(text, lines), style=style)
+    if visible(text.plain, lines) == text.plain:
+        return text
+    whole = text.copy()
+    whole.end = ""
+    pieces = [(visible(each.text, lines), each.style or "") for each in whole.render(_PLAIN)]
+    return Text.assemble(*pieces, style=text.style)
+
+
 def line(console: Console, label: str, text: str | Text, width: int = LABEL_WIDTH) -> None:
     """Print a paragraph, wrapped beside its label of `width` columns (0: none); no line ends in a space."""
-    body = text if isinstance(text, Text) else Text(text)
+    body = plain(text)
     _print_beside(console, label, width, body.wrap(console, _room(console, width)))
 
 
@@ -44,7 +60,7 @@ def _start(label: str, width: int) -> str:
 def _print_beside(console: Console, label: str, width: int, rows: Iterable[Text]) -> None:
     for number, row in enumerate(rows):
         row.rstrip()
-        start = Text(_start("" if number else label, width), style="bold")
+        start = plain(_start("" if number else label, width), style="bold")
         console.print(Text.assemble(start, row), soft_wrap=True)
 
 
@@ -52,7 +68,7 @@ def facts(console: Console, label: str, parts: Sequence[str | Text], width: int 
     """Print `parts` beside a label: on one line as long as they fit, each on a line of its own where not."""
     room, rows = _room(console, width), [Text()]
     for part in parts:
-        body = part if isinstance(part, Text) else Text(part)
+        body = plain(part)
         if rows[-1] and cell_len(rows[-1].plain) + len(_GAP) + cell_len(body.plain) > room:
             rows.append(Text())
         rows[-1] = Text.assemble(rows[-1], _GAP, body) if rows[-1] else body
@@ -67,8 +83,7 @@ def two_columns(
 
     `whole`: `left` is something to copy, and is never wrapped.
     """
-    body = left if isinstance(left, Text) else Text(left)
-    side = right if isinstance(right, Text) else Text(right)
+    body, side = plain(left), plain(right)
     room = min(_room(console, width), _WIDEST)
     rows = [body] if whole else list(body.wrap(console, room))
     rows[-1].rstrip()
@@ -106,7 +121,20 @@ class _Console(Console):
         self.quiet = True
         raise
 
+    def render_str(self, text: str, **given: Any) -> Text:
+        """Take `text` as it is: a name may hold what rich would take for markup."""
+        return super().render_str(visible(text, lines=True), **given)
 
-def make_console(stderr: bool) -> Console:
-    """Make a console that obeys NO_COLOR and COLUMNS, and highlights nothing by itself."""
-    return _Console(stderr=stderr, highlight=False, soft_wrap=False)
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Yield what is printed. What made a text without `plain` gives only its width wrong."""
+        for segment in super().render(renderable, options):
+            text = segment.text if segment.control else visible(segment.text, lines=True)
+            yield segment if text == segment.text else Segment(text, segment.style)
+
+
+def make_console(stderr: bool, **given: Any) -> Console:
+    """Make a console that obeys NO_COLOR and COLUMNS; it highlights nothing, and knows no markup."""
+    return _Console(stderr=stderr, highlight=False, soft_wrap=False, markup=False, emoji=False, **given)
+
+
+_PLAIN = Console(color_system=None, markup=False)

@@ -8,6 +8,7 @@ import textwrap
 
 from iotrace.merge.input_files import SESSION
 from iotrace.merge.summary import SourceSummary, Summary
+from iotrace.report.printing import echo, visible
 from iotrace.units import counted, duration, rate, size
 
 _SHOWN = 12
@@ -17,7 +18,7 @@ _LABEL_WIDTH = 13
 def print_summary(summary: Summary) -> None:
     """Print counts in and out, clocks with their bounds, the check after the alignment, what was lost."""
     for path in summary.outputs:
-        print(f"{'merged':{_LABEL_WIDTH}}{path}")
+        echo(f"{'merged':{_LABEL_WIDTH}}{path}")
     _line(
         "size",
         f"{size(summary.bytes_read)} read, {size(summary.bytes_written)} written "
@@ -39,15 +40,15 @@ def print_summary(summary: Summary) -> None:
     if summary.loose_arrow_ends:
         check.append(f"{counted(summary.loose_arrow_ends, 'flow end')} in no slice")
     _line("check", "; ".join(check))
-    print()
+    echo("")
     _print_clocks(summary.sources)
-    print()
+    echo("")
     for kind in ("exact", "inferred", "assumed", "none"):
         _lines(kind, list(dict.fromkeys(item.clock_why for item in summary.sources if item.clock == kind)))
     for note in summary.notes:
         _line("note", note)
     _lines("damage", summary.problems)
-    print()
+    echo("")
     for path in summary.outputs[:_SHOWN]:
         _line("open", f"{path} in https://ui.perfetto.dev")
     sessions = dict.fromkeys(item.path for item in summary.sources if item.kind == SESSION)
@@ -65,8 +66,8 @@ def _lines(label: str, texts: list[str]) -> None:
 def _line(label: str, text: str) -> None:
     """Print a label, and the text beside it in as many lines as it takes."""
     width = max(20, shutil.get_terminal_size().columns - _LABEL_WIDTH)
-    for piece in textwrap.wrap(text, width, break_on_hyphens=False, drop_whitespace=False) or [""]:
-        print(f"{label:{_LABEL_WIDTH}}{piece.rstrip()}".rstrip())
+    for piece in textwrap.wrap(visible(text), width, break_on_hyphens=False, drop_whitespace=False) or [""]:
+        echo(f"{label:{_LABEL_WIDTH}}{piece.rstrip()}".rstrip())
         label = ""
 
 
@@ -78,7 +79,7 @@ def _print_clocks(sources: list[SourceSummary]) -> None:
         drift, bound = source.clock_drift_ppb, source.clock_bound_ns
         rows.append(
             [
-                source.path.rsplit("/", 1)[-1],
+                visible(source.path.rsplit("/", 1)[-1]),
                 "" if source.rank is None else str(source.rank),
                 str(source.events),
                 source.clock,
@@ -94,6 +95,6 @@ def _print_clocks(sources: list[SourceSummary]) -> None:
         cells = [
             f"{cell:{'<' if column in (0, 3) else '>'}{widths[column]}}" for column, cell in enumerate(row)
         ]
-        print("  ".join(cells).rstrip())
+        echo("  ".join(cells).rstrip())
     if len(sources) > _SHOWN:
-        print(f"{len(sources) - _SHOWN} more inputs: --json lists them")
+        echo(f"{len(sources) - _SHOWN} more inputs: --json lists them")

@@ -7,6 +7,7 @@ import shutil
 from datetime import datetime
 from pathlib import PurePath
 
+from iotrace.report.printing import echo, visible
 from iotrace.session.listing import ListedSession, Listing
 from iotrace.units import size, time_span
 
@@ -28,22 +29,22 @@ def print_sessions(listing: Listing) -> None:
         # Where the interpreter lies says little of a run.
         argv = [PurePath(word).name if place == 0 else word for place, word in enumerate(each.argv)]
         about = each.problem or " · ".join(filter(None, [each.verdict, shlex.join(argv)]))
-        print("  " + _cut(" ".join(about.split()), width - 2))
+        echo("  " + _cut(visible(" ".join(about.split())), width - 2))
     if any(each.state == "unknown" for each in listing.sessions):
-        print("? : it ran on another host, which alone sees whether it still does")
+        echo("? : it ran on another host, which alone sees whether it still does")
 
 
 def _print_row(row: tuple[str, ...], widths: list[int]) -> None:
     cells = [f"{_cut(row[0], widths[0]):{widths[0]}}"]
     cells += [f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)]
-    print("  ".join(cells).rstrip())
+    echo("  ".join(cells).rstrip())
 
 
 def _row(session: ListedSession) -> tuple[str, ...]:
     started = "" if session.started_ns is None else _date(session.started_ns)
     took = "" if session.seconds is None else time_span(session.seconds)
     end = _ENDS.get(session.state or "", "-" if session.exit_code is None else str(session.exit_code))
-    return session.name, started, took, end, "" if session.bytes is None else size(session.bytes)
+    return visible(session.name), started, took, end, "" if session.bytes is None else size(session.bytes)
 
 
 def _date(time_ns: int) -> str:

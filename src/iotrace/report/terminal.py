@@ -18,7 +18,7 @@ from iotrace.analysis.results import (
     RegionResult,
     Report,
 )
-from iotrace.report.layout import LABEL_WIDTH, command, figures_table, line, print_table
+from iotrace.report.layout import LABEL_WIDTH, command, figures_table, line, plain, print_table
 from iotrace.report.screen import print_next, print_screen
 from iotrace.report.terminal_compute import print_compute, print_imbalance
 from iotrace.report.terminal_system import print_io, print_system
@@ -96,11 +96,14 @@ def _print_failure(failure: Failure, console: Console, earlier: Sequence[Failure
         who = f"worker {failure.worker}"
     where = f" at {failure.at}" if failure.at else ""
     pid = f" (pid {failure.process})" if failure.process is not None else ""
-    line(console, "failure", f"{who}{pid}: {failure.type}{where}: {failure.message}")
+    told, *more = failure.message.splitlines() or [""]
+    line(console, "failure", f"{who}{pid}: {failure.type}{where}: {told}")
+    for row in more:
+        line(console, "", row)
     if any(each.stack and each.stack in failure.stack for each in earlier):
         return
     for row in failure.stack.splitlines():
-        console.print(Text(f"  {row.rstrip()}", style="dim"), soft_wrap=True)
+        console.print(plain(f"  {row.rstrip().expandtabs()}", style="dim"), soft_wrap=True)
 
 
 def _print_rank(rank: RankReport, console: Console, several: bool) -> None:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from iotrace.analysis.results.top import Top, TopProcess, TopRank
-from iotrace.report.layout import command
+from iotrace.report.layout import command, plain
 from iotrace.units import counted, percent, size
 
 _LABEL = 9
@@ -51,14 +51,14 @@ class _Screen:
         self.lines: list[Text] = []
 
     def line(self, label: str, text: str | Text, style: str = "") -> None:
-        body = text if isinstance(text, Text) else Text(text, style=style)
+        body = plain(text, style)
         for number, part in enumerate(body.wrap(self._console, max(20, self.width - _LABEL))):
             part.rstrip()
             front = label if number == 0 else ""
             self.lines.append(Text.assemble((front.ljust(_LABEL), "bold"), part))
 
     def banner(self, text: str, style: str = "bold") -> None:
-        for part in Text(text, style=style).wrap(self._console, self.width):
+        for part in plain(text, style).wrap(self._console, self.width):
             part.rstrip()
             self.lines.append(part)
 

@@ -98,25 +98,32 @@ class LineReader:
         rows: list[_Row] = []
         for raw in piece.split(b"\n"):
             self._line += 1
-            text = json_text.decode(raw).strip(_BETWEEN).removeprefix("[").lstrip(_BETWEEN)
-            if text in ("", "]"):
+            text = json_text.decode(raw).strip(_BETWEEN).lstrip("[]" + _BETWEEN)
+            if not text:
                 continue
             try:
                 rows.append(_sound(text))
                 continue
             except _UNREADABLE:
                 pass
+            end = 0
             for found in objects(text, 0, final=True):  # a torn line may hold the next one
+                end = found.end
                 try:
                     if found.value is None:
                         raise ValueError("damaged")
                     rows.append(_mended(found.value))
                 except _UNREADABLE:
-                    self.lost_events += 1
-                    self._first_loss = self._first_loss or self._line
+                    self._lose()
+            if text[end:].strip("]" + _BETWEEN):  # behind what seemed the end of all
+                self._lose()
         lines, starts, durations, extra = list(zip(*rows, strict=True)) or [(), (), (), ()]
         unknown = {row: keys for row, keys in enumerate(extra) if keys}
         return LineBatch(list(lines), np.array(starts, np.int64), np.array(durations, np.int64), unknown)
+
+    def _lose(self) -> None:
+        self.lost_events += 1
+        self._first_loss = self._first_loss or self._line
 
 
 def _sound(text: str) -> _Row:

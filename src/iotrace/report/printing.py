@@ -1,0 +1,75 @@
+"""All that iotrace prints passes here: the names in what it reads are other people's, and steer no terminal.
+
+A console (`iotrace.report.layout`) prints tables and colours. `echo` prints lines where importing rich would
+take longer than the command.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+Progress = Callable[[str], None]
+
+# Control characters of ASCII and Latin-1 (ESC, CSI), and marks that reverse a line or hide in it. Halves of
+# UTF-16 pairs stand for bytes that are no UTF-8.
+_STEERING = (
+    "\x00-\x1f\x7f-\x9f\xad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e0fff"
+)
+_IN_A_LINE = re.compile(f"[{_STEERING}]")
+_IN_LINES = re.compile(f"(?!\n)[{_STEERING}]")
+_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def _escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    if 0xDC80 <= code <= 0xDCFF:
+        code -= 0xDC00
+    long = f"\\U{code:08x}" if code > 0xFFFF else f"\\u{code:04x}"
+    return _SHORT.get(found[0]) or (f"\\x{code:02x}" if code < 0x100 else long)
+
+
+def visible(text: str, lines: bool = False) -> str:
+    r"""Return `text` with what would steer a terminal written out, as ``\x1b``; with `lines` ``\n`` stays."""
+    return (_IN_LINES if lines else _IN_A_LINE).sub(_escape, text)
+
+
+def visible_json(document: bytes) -> bytes:
+    r"""Escape in JSON what JSON may hold as it is and a terminal obeys; it stands for the same values."""
+    if document.isascii() and b"\x7f" not in document:
+        return document
+    import json
+
+    text = document.decode(errors="surrogateescape")
+    return _IN_LINES.sub(lambda found: json.dumps(found[0])[1:-1], text).replace("\x7f", "\\u007f").encode()
+
+
+def echo(*lines: str, err: bool = False) -> None:
+    """Print `lines` to standard output, or to standard error with `err`."""
+    stream = sys.stderr if err else sys.stdout
+    if stream is not None:
+        print(*map(visible, lines), sep="\n", file=stream, flush=err)
+
+
+@contextmanager
+def watched() -> Iterator[Progress]:
+    """Yield a function that shows a sentence on standard error, where that is a terminal."""
+    if not _is_terminal():
+        yield lambda _: None  # `rich` is not even imported
+        return
+    from rich.text import Text
+
+    from iotrace.report.layout import make_console
+
+    with make_console(stderr=True).status("reading") as status:
+        yield lambda text: status.update(Text(visible(text)))
+
+
+def _is_terminal() -> bool:
+    try:
+        return sys.stderr.isatty()
+    except (AttributeError, ValueError):  # it is closed
+        return False
