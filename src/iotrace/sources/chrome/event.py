@@ -79,8 +79,8 @@ def us_to_ns(value: Any) -> int:
     try:
         if isinstance(value, float) and abs(value) < _EXACT_US:
             return round(value * 1000)
-        exact = value if isinstance(value, int) else Decimal(str(value))
-        exact = round(exact * 1000) if abs(exact) < FARTHEST_NS else FARTHEST_NS  # 1e999999 has many digits
+        number: int | Decimal = value if isinstance(value, int) else Decimal(str(value))
+        exact = round(number * 1000) if abs(number) < FARTHEST_NS else FARTHEST_NS  # 1e999999 has many digits
     except (ArithmeticError, ValueError, TypeError) as error:
         raise ValueError(f"no time: {value!r}"[:80]) from error
     if abs(exact) >= FARTHEST_NS:
