@@ -80,7 +80,8 @@ def us_to_ns(value: Any) -> int:
         if isinstance(value, float) and abs(value) < _EXACT_US:
             return round(value * 1000)
         number: int | Decimal = value if isinstance(value, int) else Decimal(str(value))
-        exact = round(number * 1000) if abs(number) < FARTHEST_NS else FARTHEST_NS  # 1e999999 has many digits
+        within = -FARTHEST_NS < number < FARTHEST_NS  # else 1e999999 would be written out, digit by digit
+        exact = round(number * 1000) if within else FARTHEST_NS
     except (ArithmeticError, ValueError, TypeError) as error:
         raise ValueError(f"no time: {value!r}"[:80]) from error
     if abs(exact) >= FARTHEST_NS:
