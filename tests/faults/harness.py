@@ -45,6 +45,7 @@ class Running:
     ) -> None:
         self.process = process  # the launcher, or the bare program
         self.session = session
+        self.directory = stdout.parent / "cwd"  # in which the program was started
         self.traced = process.args != command
         self.keyboard = -1  # the terminal's end, where it has one
         self._command, self._stdout = command, stdout
@@ -184,6 +185,10 @@ class Trial:
         line += [*options, "--", *command]
         traced = self.start(command, line=line, session=session, act=act, **settings)
         return Pair(bare, traced, session, tuple(normal))
+
+    def pair(self, bare: Ended, traced: Ended, session: Path) -> Pair:
+        """Return two ends as a pair, for rows that start their runs themselves."""
+        return Pair(bare, traced, session)
 
     def command(self, program: str | Sequence[str], *arguments: str, python: Sequence[str] = ()) -> list[str]:
         """Return the command that runs a program's text, or the command that is given."""

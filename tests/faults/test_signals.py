@@ -7,17 +7,9 @@ import signal
 import pytest
 
 from tests.faults.harness import Running, Trial
+from tests.faults.programs import BUFFER, DATA, LOST, READING, READS
 from tests.faults.rows import row
 
-# Reads a file for ever, and prints each read's number: the losses of a training without torch.
-READING = """
-import os, signal, sys
-data = os.open("data.bin", os.O_RDONLY)
-def loss(step):
-    return float(sum(os.pread(data, 64, step % 64))).hex()
-for step in range(60):
-    print(loss(step), flush=True)
-"""
 ENDLESS = (
     READING
     + """
@@ -40,10 +32,6 @@ while True:
     signal.pause()
 """
 )
-DATA = {"data.bin": bytes(range(256))}
-# dftracer's buffer of 4 KiB holds at most this many calls.
-BUFFER = 19
-LOST = "a process's last second of records; its last 19 POSIX calls"
 
 
 @row(
@@ -66,7 +54,7 @@ def test_a_handler_that_saves(trial: Trial, number: signal.Signals) -> None:
     pair.assert_same()
     pair.assert_nothing_lost()
     assert "checkpoint" in pair.traced.files
-    assert pair.calls("pread64", "data.bin") == 61
+    assert pair.calls("pread64", "data.bin") == READS + 1
 
 
 @row(
@@ -80,7 +68,7 @@ def test_the_group_ends(trial: Trial, number: signal.Signals) -> None:
     pair = trial.both(ENDLESS, act=lambda running: running.when("ready").kill_group(number))
     pair.assert_same()
     pair.assert_lost("main (pid")
-    assert 60 - BUFFER <= pair.calls("pread64", "data.bin") <= 60
+    assert READS - BUFFER <= pair.calls("pread64", "data.bin") <= READS
 
 
 @row(
@@ -97,7 +85,7 @@ def test_control_c(trial: Trial) -> None:
     pair.assert_same()
     pair.assert_nothing_lost()
     assert "KeyboardInterrupt" in pair.traced.stderr
-    assert pair.calls("pread64", "data.bin") == 60
+    assert pair.calls("pread64", "data.bin") == READS
 
 
 @row("Ctrl-\\ on the terminal", kept="the end by SIGQUIT", lost=LOST)
@@ -122,7 +110,7 @@ def test_the_program_dies(trial: Trial, how: str) -> None:
     pair = trial.both(READING + ENDS[how])
     pair.assert_same()
     pair.assert_lost("main (pid")
-    assert 60 - BUFFER <= pair.calls("pread64", "data.bin") <= 60
+    assert READS - BUFFER <= pair.calls("pread64", "data.bin") <= READS
 
 
 LEAVES = {
@@ -146,4 +134,4 @@ def test_the_program_leaves(trial: Trial, how: str) -> None:
     pair = trial.both(READING + LEAVES[how])
     pair.assert_same()
     pair.assert_nothing_lost()
-    assert pair.calls("pread64", "data.bin") == 60
+    assert pair.calls("pread64", "data.bin") == READS

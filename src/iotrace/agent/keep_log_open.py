@@ -10,6 +10,7 @@ import os
 import sys
 from fcntl import F_GETFL, fcntl
 from stat import S_ISREG
+from time import monotonic_ns
 
 from iotrace.agent.patching import hide_frame, observe, patch
 
@@ -79,7 +80,7 @@ def close_before_exec(recorder: Recorder, log_directory: str) -> None:
 
     def leaving(*_: Any) -> None:
         recorder.close()
-        _flush(log_directory)
+        _set_aside(log_directory)
 
     def still_here(*_: Any) -> None:
         recorder.reopen()
@@ -101,3 +102,19 @@ def _flush(log_directory: str) -> None:
     from iotrace.agent.dftracer_compat.flush import flush  # few programs need it
 
     flush(log_directory)
+
+
+def _set_aside(log_directory: str) -> None:
+    """Write dftracer's buffer, and rename the log.
+
+    The program that is executed has the same pid, goes on in the log of that name, and deletes it if it makes
+    fewer than five calls itself.
+    """
+    from iotrace.agent.dftracer_compat.flush import find_log, flush
+
+    if flush(log_directory):
+        log = find_log(log_directory)
+        os.set_inheritable(log, False)  # the next program has a log of its own
+        path = os.readlink(f"/proc/self/fd/{log}")
+        stem = "/" + path.removesuffix(".pfw")  # two slashes: dftracer does not trace it
+        os.rename("/" + path, f"{stem}-{monotonic_ns():x}.pfw")
