@@ -18,7 +18,9 @@ from iotrace.agent.dataloader.cuda_events import CudaEvents
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.analysis.loop.deliveries import Delivery, Step
 from iotrace.analysis.wait.data_wait import ExposedWait, exposed_wait
+from iotrace.session.names import EXPOSED_ROW
 from tests.support.counting import instructions
+from tests.support.rows import told
 
 
 class Device(types.ModuleType):
@@ -77,12 +79,12 @@ def wait(events: CudaEvents, device: Device, index: int, wait_ms: float, work_ms
     device.now_ms += wait_ms
     pair = events.end(start) if start is not None else None
     if pair is not None:
-        events.keep(pair, "exposed_ns", {"type": "exposed", "index": index})
+        events.keep(pair, (EXPOSED_ROW, 0, 0, index))
     device.busy_until_ms = max(device.now_ms, device.busy_until_ms) + work_ms
 
 
 def exposed_ms(recorder: Recorder) -> dict[int, float]:
-    return {record["index"]: record["exposed_ns"] / 1e6 for record in recorder.records}
+    return {record["index"]: record["exposed_ns"] / 1e6 for record in told(recorder.records)}
 
 
 def test_work_that_still_runs_hides_the_wait(device: Device, recorder: Recorder) -> None:

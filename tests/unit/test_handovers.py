@@ -11,6 +11,7 @@ import pytest
 from iotrace.agent import handovers
 from iotrace.agent.patching import undo_all
 from iotrace.agent.recording.recorder import Recorder
+from tests.support.rows import told
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def test_polls_in_vain_are_part_of_the_wait_that_they_belong_to(recorder: Record
     assert recorder.records == []
     filled.put(1)
     assert filled.get_nowait() == 1
-    put, got = recorder.records
+    put, got = told(recorder.records)
     assert (put["call"], got["call"], got["queue"]) == ("put", "get", id(filled))
     assert got["start_ns"] < put["start_ns"] <= got["end_ns"]
 
@@ -47,5 +48,5 @@ def test_polls_before_training_are_no_wait(recorder: Recorder) -> None:
     handovers.trained()
     commands.put(1)
     commands.get()
-    put, got = recorder.records
+    put, got = told(recorder.records)
     assert got["start_ns"] >= put["end_ns"]

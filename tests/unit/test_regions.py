@@ -29,6 +29,7 @@ from iotrace.sources.processes import SPAN_DTYPE, Process
 from iotrace.sources.records import Identity
 from iotrace.sources.session import Rank
 from tests.support.counting import instructions
+from tests.support.rows import told
 
 
 @iotrace.region("decorated")
@@ -264,7 +265,9 @@ def test_marks_and_batches_are_recorded(recorder: Recorder) -> None:
         for _ in iotrace.batches(source()):
             iotrace.step()
     recorder.pause()
-    records = [record for record in recorder.records if record["type"] not in ("text", "tick", "versions")]
+    records = [
+        record for record in told(recorder.records) if record["type"] not in ("text", "tick", "versions")
+    ]
     kinds = [record["type"] for record in records]
     assert kinds == ["iterator", *["batch", "mark"] * 3, "iterator_end"] * 2
     batches = [record for record in records if record["type"] == "batch"]

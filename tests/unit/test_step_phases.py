@@ -30,6 +30,7 @@ from iotrace.session.names import FORWARD as F
 from iotrace.session.names import FORWARD_NO_GRAD as N
 from iotrace.session.names import OPTIMIZER as S
 from iotrace.session.names import SPAN_FIELDS
+from tests.support.rows import told
 from tests.unit.test_cuda_events import Device
 
 _OPTIMIZER = importlib.import_module("torch.optim.optimizer")
@@ -192,7 +193,7 @@ def scripted() -> None:
 def test_phases_of_a_program(recorder: Recorder, program: Callable[[], None], expected: list[str]) -> None:
     program()
     assert phases(recorder) == expected
-    rounds = [record["what"] for record in recorder.records if record["type"] == "round"]
+    rounds = [record["what"] for record in told(recorder.records) if record["type"] == "round"]
     assert rounds == [name for name in expected if name in (B, S)]  # no pass within a pass is a round
 
 
@@ -214,7 +215,7 @@ def test_phases_are_timed_on_the_device(recorder: Recorder, monkeypatch: pytest.
     device.now_ms = 100
     for action in recorder.before_close:
         action()
-    timed = [record for record in recorder.records if record["type"] == "phase"][1:]
+    timed = [record for record in told(recorder.records) if record["type"] == "phase"][1:]
     assert [record["start_ns"] for record in timed] == [start_ns for start_ns, _ in recorded]
     assert [record["device_ns"] / 1e6 for record in timed] == [30, 0]
 
@@ -250,7 +251,7 @@ def test_a_thread_of_autograds_makes_no_rounds(recorder: Recorder) -> None:
             return grad
 
     Elsewhere.apply(torch.ones(1, requires_grad=True)).sum().backward()
-    (own,) = [record["tid"] for record in recorder.records if record["type"] == "round"]
+    (own,) = [record["tid"] for record in told(recorder.records) if record["type"] == "round"]
     assert own == threading.get_native_id()
 
 

@@ -5,6 +5,7 @@ Read as docs/session-format.md describes them, without iotrace.
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
 import re
@@ -14,6 +15,23 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+# Fields of rows, by their kind.
+ROW_FIELDS = (
+    (
+        *("iterator", "epoch", "generation", "index", "tid", "wait_start_ns", "delivered_ns", "grad"),
+        *("backward_count", "phase", "ahead", "worker", "pid", "sent_ns", "received_ns", "pinned_ns"),
+        *("fetch_start_ns", "fetch_end_ns", "samples"),
+    ),
+    (
+        *("generation", "index", "outcome", "taken_ns", "fetch_start_ns", "fetch_end_ns", "prepared_ns"),
+        *("samples", "bytes"),
+    ),
+    ("what", "number", "tid", "mono_ns", "cpu_ns", "run_delay_ns"),
+    ("tid", "start_ns", "end_ns", "by", "queue", "call"),
+    ("iterator", "epoch", "index", "exposed_ns"),
+    ("tid", "start_ns", "device_ns"),
+    ("mono_ns",),
+)
 _SPAN = struct.Struct("<qqqqiiiiiiiiq")
 _LEFT_OUT = frozenset({"text", "idle"})  # texts stand in the spans; how often a worker is idle is chance
 _MASKED = re.compile(
@@ -33,7 +51,9 @@ def lines_of(session: Path, mask: Callable[[str], str]) -> list[str]:
     counted.update(f"posix: {line}" for line in _calls(session, mask))
     for directory in sorted(session.glob("**/processes/*")):
         process = json.loads((directory / "process.json").read_bytes())
-        records = [json.loads(line) for line in _lines(directory / "records.jsonl")]
+        records = [
+            record for line in _lines(directory / "records.jsonl") for record in _with_rows(json.loads(line))
+        ]
         label = _label(process, records)
         counted[f"{label}: process.json {_masked(process)}"] += 1
         for record in records:
@@ -86,6 +106,18 @@ def _calls(session: Path, mask: Callable[[str], str]) -> Iterator[str]:
             and file.startswith(("<work>/", "data/"))
         ):
             yield f"{event['name']} of {_NUMBERS.sub('#', file)}"
+
+
+def _with_rows(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """The record, or those that stand in its rows: their fields by position."""
+    if record["type"] != "rows":
+        return [record]
+    data = base64.b64decode(record["rows"])
+    width = 1 + len(ROW_FIELDS[record["kind"]])
+    return [
+        {"type": f"row {row[0]}", **dict(zip(ROW_FIELDS[row[0]], row[1:], strict=True))}
+        for row in struct.iter_unpack(f"<{width}q", data)
+    ]
 
 
 def _label(process: dict[str, Any], records: list[dict[str, Any]]) -> str:

@@ -17,12 +17,14 @@ from typing import Any
 from iotrace.agent.patching import hide_frame, patch
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.spans import thread_id
+from iotrace.session.names import BLOCKED_ROW, CALLS
 
+_GET = CALLS.index("get")
 watched: set[int] = set()  # threads, by `get_ident`
 _wakers: dict[int, int] = {}  # by a condition's id: the thread that notified it, 0 so far
 _in_queue: dict[int, int] = {}  # by a thread that is inside of a call of a queue: the thread that woke it
 # By a thread and its call, and by a queue's id: when the first call in vain since one succeeded began.
-_polled: dict[tuple[int, str], dict[int, int]] = {}
+_polled: dict[tuple[int, int], dict[int, int]] = {}
 
 
 def install(recorder: Recorder) -> None:
@@ -32,17 +34,8 @@ def install(recorder: Recorder) -> None:
 
     watched.add(threading.main_thread().ident or 0)
 
-    def record(start_ns: int, by: int, **more: Any) -> None:
-        recorder.records.append(
-            {
-                "type": "blocked",
-                "tid": thread_id(),
-                "start_ns": start_ns,
-                "end_ns": monotonic_ns(),
-                "by": by or None,
-                **more,
-            }
-        )
+    def record(start_ns: int, by: int, queue: int = -1, call: int = 0) -> None:
+        recorder.records.append((BLOCKED_ROW, thread_id(), start_ns, monotonic_ns(), by or -1, queue, call))
 
     def make_wait(original: Any) -> Any:
         def wait(self: Any, timeout: float | None = None) -> Any:
@@ -79,7 +72,7 @@ def install(recorder: Recorder) -> None:
         return notify
 
     def make_call(original: Any) -> Any:
-        call = original.__name__
+        call = CALLS.index(original.__name__)
 
         def called(self: Any, *args: Any, **kwargs: Any) -> Any:
             thread, start_ns = get_ident(), 0
@@ -96,7 +89,7 @@ def install(recorder: Recorder) -> None:
                 raise
             if start_ns:
                 start_ns = _polled.pop((thread, call), {}).get(id(self), start_ns)
-                record(start_ns, _in_queue.pop(thread, 0), queue=id(self), call=call)
+                record(start_ns, _in_queue.pop(thread, 0), id(self), call)
             return result
 
         return called
@@ -116,7 +109,7 @@ def trained() -> None:
     """Watch this thread; what it asked of queues in vain so far, it did not wait for."""
     thread = get_ident()
     watched.add(thread)
-    _polled.pop((thread, "get"), None)
+    _polled.pop((thread, _GET), None)
 
 
 def forget_threads() -> None:

@@ -24,10 +24,12 @@ def step() -> None:
 def _begin_step(recorder: Recorder) -> None:
     from time import monotonic_ns
 
+    from iotrace.session.names import MARK_ROW
+
     mono_ns = monotonic_ns()
     try:
         recorder.start()
-        recorder.records.append({"type": "mark", "mono_ns": mono_ns})
+        recorder.records.append((MARK_ROW, mono_ns))
     except Exception as error:
         recorder.absorb(error, "recording a step")
 

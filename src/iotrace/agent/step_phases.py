@@ -23,7 +23,7 @@ from iotrace.agent.dataloader.fetch import latest
 from iotrace.agent.patching import hide_frame
 from iotrace.agent.recording.regions import compiling
 from iotrace.agent.recording.spans import thread_id
-from iotrace.session.names import BACKWARD, FORWARD, FORWARD_NO_GRAD, KIND_PHASE, OPTIMIZER
+from iotrace.session.names import BACKWARD, DEVICE_PHASE_ROW, FORWARD, FORWARD_NO_GRAD, KIND_PHASE, OPTIMIZER
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def _record(recorder: Recorder, name: str, begun: Begun) -> None:
     events = _thread.events
     pair = events.end(event) if event is not None and events is not None else None
     if pair is not None and events is not None:
-        events.keep(pair, "device_ns", {"type": "phase", "tid": thread_id(), "start_ns": start_ns})
+        events.keep(pair, (DEVICE_PHASE_ROW, thread_id(), start_ns))
     what = (-1, -1, thread_id(), recorder.text(name), -1, KIND_PHASE)
     recorder.spans.append((start_ns, duration_ns, *what, -1, -1, -1, -1, -1))
 

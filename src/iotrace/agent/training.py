@@ -11,6 +11,7 @@ from iotrace.agent import handovers, step_phases
 from iotrace.agent.patching import observe, on_undo
 from iotrace.agent.recording.regions import compiling
 from iotrace.agent.recording.spans import thread_id, thread_times
+from iotrace.session.names import ROUND_ROW, ROUNDS
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ threads: set[int] = set()  # those that trained, by `get_ident`
 
 ask_phase: AskPhase | None = None
 
+_BACKWARD, _OPTIMIZER = map(ROUNDS.index, ("backward", "optimizer"))
 _OPTIMIZING = "recording an optimizer's step"
 
 
@@ -103,7 +105,7 @@ def hook_autograd(module: Any, recorder: Recorder) -> None:
         if compiling() or step_phases.in_backward():
             return None
         backward_count += 1
-        _record_round(recorder, "backward", 0)
+        _record_round(recorder, _BACKWARD, 0)
         return step_phases.begin_backward(recorder)
 
     def ended(begun: step_phases.Begun | None, *_: Any) -> None:
@@ -132,7 +134,7 @@ def hook_optimizers(module: Any, recorder: Recorder) -> None:
             return
         try:
             step_phases.end_optimizer(recorder, optimizer)
-            _record_round(recorder, "optimizer", numbers.setdefault(id(optimizer), len(numbers)))
+            _record_round(recorder, _OPTIMIZER, numbers.setdefault(id(optimizer), len(numbers)))
         except Exception as error:
             recorder.absorb(error, _OPTIMIZING)
 
@@ -140,24 +142,14 @@ def hook_optimizers(module: Any, recorder: Recorder) -> None:
     on_undo(module.register_optimizer_step_post_hook(ended).remove)
 
 
-def _record_round(recorder: Recorder, what: str, number: int) -> None:
+def _record_round(recorder: Recorder, what: int, number: int) -> None:
     """Record that this thread has trained; `number` tells optimizers apart."""
     threads.add(get_ident())
     if not recorder.begun:  # a program without a loader is written while it runs, too
         recorder.start()
     handovers.trained()
     tid, cpu_ns, run_delay_ns = thread_times()
-    recorder.records.append(
-        {
-            "type": "round",
-            "what": what,
-            "number": number,
-            "tid": tid,
-            "mono_ns": monotonic_ns(),
-            "cpu_ns": cpu_ns,
-            "run_delay_ns": run_delay_ns,
-        }
-    )
+    recorder.records.append((ROUND_ROW, what, number, tid, monotonic_ns(), cpu_ns, run_delay_ns))
 
 
 def hook_distributed(module: Any, recorder: Recorder) -> None:

@@ -67,6 +67,30 @@ SPAN_FIELDS = {
 }
 SPAN_FORMAT = "<" + "".join(SPAN_FIELDS.values())
 
+# What is recorded at each batch or step: rows of 64-bit integers in one record of the type `rows`, their kind
+# first. -1 where a value is unknown; times are those of CLOCK_MONOTONIC.
+BATCH_ROW, PRODUCED_ROW, ROUND_ROW, BLOCKED_ROW, EXPOSED_ROW, DEVICE_PHASE_ROW, MARK_ROW = range(7)
+ROW_FIELDS = (
+    (
+        *("iterator", "epoch", "generation", "index", "tid", "wait_start_ns", "delivered_ns", "grad"),
+        *("backward_count", "phase", "ahead", "worker", "pid", "sent_ns", "received_ns", "pinned_ns"),
+        *("fetch_start_ns", "fetch_end_ns", "samples"),  # `phase`: the id of a `text` record
+    ),
+    (
+        *("generation", "index", "outcome", "taken_ns", "fetch_start_ns", "fetch_end_ns", "prepared_ns"),
+        *("samples", "bytes"),
+    ),
+    ("what", "number", "tid", "mono_ns", "cpu_ns", "run_delay_ns"),
+    ("tid", "start_ns", "end_ns", "by", "queue", "call"),
+    ("iterator", "epoch", "index", "exposed_ns"),
+    ("tid", "start_ns", "device_ns"),
+    ("mono_ns",),
+)
+# What the numbers in these fields stand for.
+OUTCOMES = ("batch", "stop", "error")
+ROUNDS = ("backward", "optimizer")
+CALLS = ("", "get", "put")
+
 # A telemetry sample of a process, likewise. All but the first three and `rss_bytes` are sums so far.
 SAMPLES = "processes.bin"
 SAMPLE_FIELDS = {

@@ -29,6 +29,7 @@ from iotrace.sources.records import (
     TorchWindow,
     Worker,
 )
+from iotrace.sources.rows import expand
 from iotrace.sources.samples import Sidecar
 
 SPAN_DTYPE = np.dtype([(name, f"<{code}") for name, code in names.SPAN_FIELDS.items()])
@@ -129,7 +130,7 @@ def read_processes(session: Path, sidecars: Sequence[Sidecar] = ()) -> tuple[lis
             except (OSError, msgspec.DecodeError, UnicodeDecodeError):
                 continue  # killed before it could say who it was
             problems: list[str] = []
-            records = read_records(directory / names.RECORDS, Record, problems)
+            records = expand(read_records(directory / names.RECORDS, Record, problems), {})
             recorded.append((directory, identity, records, problems))
     anchors = [_anchors(identity, records) for _, identity, records, _ in recorded]
     clocks = clocks_of([*anchors, *(sidecar.anchors for sidecar in sidecars)])

@@ -57,6 +57,13 @@ class Versions(Record, tag="versions"):
     versions: dict[str, str]
 
 
+class Rows(Record, tag="rows"):
+    """Records that come with every batch or step, as rows of integers: `kind` numbers names.ROW_FIELDS."""
+
+    kind: Int
+    rows: bytes
+
+
 class Text(Record, tag="text"):
     id: Int
     text: str
@@ -180,6 +187,8 @@ class WorkerUp(Record, tag="worker_up"):
 class Idle(Record, tag="idle"):
     """A worker found no index to take: all that it had recorded is written."""
 
+    mono_ns: Int = 0
+
 
 class Produced(Record, tag="produced"):
     """A batch that a worker made; `outcome` is ``batch``, ``stop`` or ``error``."""
@@ -240,6 +249,7 @@ class End(Record, tag="end"):
     """The process said that this was all; `broken` is why it could not write everything."""
 
     broken: str = ""
+    mono_ns: Int = 0
 
 
 class Exposed(Record, tag="exposed"):

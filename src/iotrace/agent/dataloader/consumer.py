@@ -21,6 +21,7 @@ from iotrace.agent.patching import hide_frame, observe, patch
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.spans import thread_id
 from iotrace.agent.torch_profiler import window
+from iotrace.session.names import BATCH_ROW, EXPOSED_ROW
 
 _STATE = "_iotrace_state"
 _RECORDING_LOADER = "recording a loader"
@@ -123,52 +124,54 @@ class _Iterator:
             handovers.watch()
         ask_phase = training.ask_phase  # `current_phase`, without the call
         phase, ahead = ask_phase() if ask_phase is not None else (None, 0)
-        record: dict[str, Any] = {
-            "type": "batch",
-            "iterator": self.number,
-            "epoch": self.epoch,
-            "generation": self.generation,
-            "tid": thread_id(),
-            "wait_start_ns": wait_start_ns,
-            "delivered_ns": delivered_ns,
-            "grad": grad,
-            "backward_count": training.backward_count,
-            "phase": phase,
-            "ahead": ahead,
-        }
+        worker = pid = sent_ns = received_ns = pinned_ns = start_ns = end_ns = samples = -1
         if iterator._num_workers:
             # In order, the batch is the one before the next awaited; else the one received last.
             in_order = getattr(iterator, "_in_order", True)
             index = iterator._rcvd_idx - 1 if in_order else self.last_received
-            sent_ns, worker = self.sent.pop(index, (None, None))
-            received_ns, pinned_ns = self.pinned.pop(index, (self.received.pop(index, None), None))
-            record.update(
-                index=index,
-                worker=worker,
-                pid=None if worker is None else iterator._workers[worker].pid,
-                sent_ns=sent_ns,
-                received_ns=received_ns,
-                pinned_ns=pinned_ns,
-            )
+            sent_ns, worker = self.sent.pop(index, (-1, -1))
+            received_ns = self.received.pop(index, -1)
+            if self.pinned:
+                received_ns, pinned_ns = self.pinned.pop(index, (received_ns, -1))
+            if worker >= 0:
+                pid = iterator._workers[worker].pid
         else:
+            index = self.delivered
             start_ns, end_ns, samples = fetch.latest.ended
-            # A program's own iterator may take the batch from another thread, or from memory.
-            fetched = start_ns >= wait_start_ns
-            record.update(
-                index=self.delivered,
-                worker=None,
-                fetch_start_ns=start_ns if fetched else None,
-                fetch_end_ns=end_ns if fetched else None,
-                samples=samples if fetched else None,
-            )
+            if start_ns < wait_start_ns:
+                # A program's own iterator may take the batch from another thread, or from memory.
+                start_ns = end_ns = samples = -1
         self.delivered += 1
-        self.recorder.records.append(record)
+        recorder = self.recorder
+        recorder.records.append(
+            (
+                BATCH_ROW,
+                self.number,
+                self.epoch,
+                self.generation,
+                index,
+                thread_id(),
+                wait_start_ns,
+                delivered_ns,
+                grad,
+                training.backward_count,
+                -1 if phase is None else recorder.text(phase),
+                ahead,
+                worker,
+                pid,
+                sent_ns,
+                received_ns,
+                pinned_ns,
+                start_ns,
+                end_ns,
+                samples,
+            )
+        )
         if (
             window.current is not None and not fetch.latest.depth
         ):  # else a source that is asked now is the loop's
             window.current.delivered(self, grad)
-        delivered: int = record["index"]
-        return delivered
+        return index
 
     def end(self, error: BaseException, wait_start_ns: int) -> None:
         """Record that ``__next__`` raised `error` and returned no batch."""
@@ -261,8 +264,7 @@ def _hook_iterator(base: Any, recorder: Recorder, is_grad_enabled: Callable[[], 
                 try:
                     index = state.deliver(self, wait_start_ns, delivered_ns, is_grad_enabled())
                     if pair is not None:
-                        of = {"iterator": state.number, "epoch": state.epoch, "index": index}
-                        events.keep(pair, "exposed_ns", {"type": "exposed", **of})
+                        events.keep(pair, (EXPOSED_ROW, state.number, state.epoch, index))
                 except Exception as error:
                     recorder.absorb(error, "recording a batch")
             return data

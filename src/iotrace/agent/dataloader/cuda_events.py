@@ -18,7 +18,7 @@ from iotrace.agent.recording.recorder import Recorder
 # A device that is further behind than this has its oldest pairs left unknown.
 _MOST_PENDING = 64
 _READ_AT_ONCE = 4
-Record = dict[str, Any]
+Row = tuple[int, ...]
 
 
 class CudaEvents:
@@ -29,7 +29,7 @@ class CudaEvents:
         self._most_pending = most_pending
         self._pid = os.getpid()
         self._failed = False
-        self._pending: deque[tuple[Any, Any, str, Record]] = deque()
+        self._pending: deque[tuple[Any, Any, Row]] = deque()
         self._free: list[Any] = []
 
     def begin(self) -> Any:
@@ -49,12 +49,12 @@ class CudaEvents:
         event = self._guarded(self._record, sys.modules["torch.cuda"])
         return None if event is None else (start, event)
 
-    def keep(self, pair: tuple[Any, Any], field: str, record: Record) -> None:
-        """Complete `record` by `field`, the time in ns between `pair`, when the device has passed it.
+    def keep(self, pair: tuple[Any, Any], row: Row) -> None:
+        """Complete `row` by the time in ns between `pair`, when the device has passed it.
 
         Those that it has passed are recorded now.
         """
-        self._pending.append((*pair, field, record))
+        self._pending.append((*pair, row))
         if len(self._pending) > self._most_pending:
             self._free.extend(self._pending.popleft()[:2])
         self._guarded(self.read, _READ_AT_ONCE)
@@ -63,9 +63,9 @@ class CudaEvents:
         """Record the pairs that the device has passed, in their order, at most `most` of them."""
         while self._pending and most and self._pending[0][1].query():
             most -= 1
-            start, event, field, record = self._pending.popleft()
-            record[field] = round(start.elapsed_time(event) * 1e6)  # torch gives ms
-            self._recorder.records.append(record)
+            start, event, row = self._pending.popleft()
+            taken_ns = round(start.elapsed_time(event) * 1e6)  # torch gives ms
+            self._recorder.records.append((*row, taken_ns))
             self._free += (start, event)
 
     def close(self) -> None:

@@ -29,8 +29,8 @@ class Fetches(_local):
 
     samples = 0
     depth = 0
-    # start_ns, end_ns, samples; None where the dataset makes batches itself (``batch_size=None``)
-    ended: tuple[int, int, int | None] = (0, 0, 0)
+    # start_ns, end_ns, samples; -1 where the dataset makes batches itself (``batch_size=None``)
+    ended: tuple[int, int, int] = (0, 0, 0)
 
 
 latest = Fetches()
@@ -54,7 +54,7 @@ def hook_fetchers(module: Any, recorder: Recorder) -> None:
                 hide_frame(error)
                 raise
             finally:
-                own.ended = (start_ns, monotonic_ns(), own.samples if self.auto_collation else None)
+                own.ended = (start_ns, monotonic_ns(), own.samples if self.auto_collation else -1)
                 own.samples = outer_samples
                 own.depth -= 1
                 if parts is not None:

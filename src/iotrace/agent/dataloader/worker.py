@@ -12,7 +12,9 @@ from iotrace.agent import training
 from iotrace.agent.dataloader import fetch
 from iotrace.agent.patching import StandIn, observe
 from iotrace.agent.recording.recorder import Recorder
+from iotrace.session.names import OUTCOMES, PRODUCED_ROW
 
+_BATCH, _STOP, _ERROR = map(OUTCOMES.index, ("batch", "stop", "error"))
 _MOST_PARTS = 512  # of a batch, so that counting its bytes takes no longer than writing its record
 
 
@@ -75,29 +77,24 @@ class _Worker:
         if self.recorder.over:
             return
         start_ns, end_ns, samples = fetch.latest.ended
-        outcome = "batch"
+        outcome = _BATCH
         if self.stateful:
             data = data[0]
         if isinstance(data, self.stop):
-            outcome = "stop"
+            outcome = _STOP
         elif type(data).__name__ == "ExceptionWrapper":
-            outcome = "error"
-        fetched = start_ns >= self.taken_ns
+            outcome = _ERROR
+        if start_ns < self.taken_ns:
+            start_ns = end_ns = samples = -1
+        size = _size_of(data) if outcome == _BATCH else -1
         self.append(
-            {
-                "type": "produced",
-                "generation": self.generation,
-                "index": index,
-                "outcome": outcome,
-                "taken_ns": self.taken_ns,
-                "fetch_start_ns": start_ns if fetched else None,
-                "fetch_end_ns": end_ns if fetched else None,
-                "prepared_ns": prepared_ns,
-                "samples": samples if fetched else None,
-                "bytes": _size_of(data) if outcome == "batch" else None,
-            }
+            (
+                PRODUCED_ROW,
+                *(self.generation, index, outcome, self.taken_ns, start_ns, end_ns, prepared_ns),
+                *(samples, size),
+            )
         )
-        if outcome == "error":
+        if outcome == _ERROR:
             self._failed(data, index)
 
     def _failed(self, wrapper: Any, index: int) -> None:
@@ -111,15 +108,15 @@ class _Worker:
             self.recorder.absorb(error, "recording a failure")
 
 
-def _size_of(batch: Any) -> int | None:
-    """Return the bytes of the tensors and arrays in a batch; None where it has too many parts to look at."""
+def _size_of(batch: Any) -> int:
+    """Return the bytes of the tensors and arrays in a batch; -1 where it has too many parts to look at."""
     size_bytes, looked_at, left = 0, 0, [batch]
     try:
         while left:
             part = left.pop()
             looked_at += 1
             if looked_at + len(left) > _MOST_PARTS:
-                return None
+                return -1
             if isinstance(part, dict):
                 left.extend(part.values())
             elif isinstance(part, (list, tuple)):
@@ -127,7 +124,7 @@ def _size_of(batch: Any) -> int | None:
             elif type(part).__module__ in ("torch", "numpy"):
                 size_bytes += getattr(part, "nbytes", 0)
     except Exception:  # of a batch of the program's own kind
-        return None
+        return -1
     return size_bytes
 
 

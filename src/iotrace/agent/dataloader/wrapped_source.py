@@ -16,7 +16,7 @@ from iotrace.agent.dataloader.fetch import latest
 from iotrace.agent.patching import StandIn, hide_frame
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.spans import thread_id, timed
-from iotrace.session.names import KIND_ITEM
+from iotrace.session.names import BATCH_ROW, KIND_ITEM
 
 _WINDOW = "iotrace.agent.torch_profiler.window"
 Caller = tuple[str, int, str]  # a file, a line of it, the source's name
@@ -97,24 +97,12 @@ class Pass:
         grad_enabled = getattr(torch, "is_grad_enabled", None)  # absent while torch is being imported
         grad = grad_enabled() if grad_enabled is not None else True
         self._append(
-            {
-                "type": "batch",
-                "iterator": self.number,
-                "epoch": self._epoch,
-                "generation": 0,
-                "index": self._delivered,
-                "tid": thread_id(),
-                "wait_start_ns": wait_start_ns,
-                "delivered_ns": delivered_ns,
-                "grad": grad,
-                "backward_count": training.backward_count,
-                "phase": phase,
-                "ahead": ahead,
-                "worker": None,
-                "fetch_start_ns": wait_start_ns,
-                "fetch_end_ns": delivered_ns,
-                "samples": None,
-            }
+            (
+                BATCH_ROW,
+                *(self.number, self._epoch, 0, self._delivered, thread_id(), wait_start_ns, delivered_ns),
+                *(grad, training.backward_count, -1 if phase is None else self.recorder.text(phase), ahead),
+                *(-1, -1, -1, -1, -1, wait_start_ns, delivered_ns, -1),
+            )
         )
         self._delivered += 1
         window = sys.modules.get(_WINDOW)  # there with torch's DataLoader

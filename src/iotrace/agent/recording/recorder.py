@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    Record = dict[str, Any]
+    Record = dict[str, Any] | tuple[int, ...]  # a tuple: a row, its kind and names.ROW_FIELDS
     Span = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]  # names.SPAN_FIELDS
 
 FLUSH_SECONDS = 0.5
@@ -117,6 +117,7 @@ class Recorder:
         if self._stop is not None or self._closed or self.over:
             return
         self.asleep, self.unsettled = False, self.over
+        _import_rows()  # here, not in the writer's thread, which a fork may meet
         self.tick()
         self.begun = True
         self._stop = _thread.allocate_lock()
@@ -184,7 +185,7 @@ class Recorder:
 
     def tick(self) -> None:
         """Record the clocks and the kernel's own account of this process."""
-        record: Record = {"type": "tick", "clock": clock_anchor(), "cpu_ns": time.process_time_ns()}
+        record: dict[str, Any] = {"type": "tick", "clock": clock_anchor(), "cpu_ns": time.process_time_ns()}
         try:
             # Opened anew each second: a number that is kept may become a file of the program's.
             descriptor = os.open("/proc/self/io", os.O_RDONLY | os.O_CLOEXEC)
@@ -226,8 +227,11 @@ class Recorder:
             records = self.records[:]
             del self.records[: len(records)]
             if records:
-                lines = "\n".join([encode(record) for record in records])
-                self._records_stream.write((lines + "\n").encode())
+                lines = [encode(record) for record in records if type(record) is dict]
+                rows = [record for record in records if type(record) is tuple]
+                if rows:
+                    lines += _import_rows()(rows, self.log)
+                self._records_stream.write("\n".join([*lines, ""]).encode())
             if spans:
                 self._spans_stream.write(b"".join([_pack(*span) for span in spans]))
             if self._records_stream.broken or self._spans_stream.broken:
@@ -323,6 +327,12 @@ class Recorder:
             _append(f"{self.directory}/{names.LOG}", f"{time.time():.3f} {message}")
         except OSError:
             pass
+
+
+def _import_rows() -> Any:
+    from iotrace.agent.recording.rows import lines_of  # no process needs it that neither reads nor trains
+
+    return lines_of
 
 
 def _append(path: str, line: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,12 @@ from iotrace.sources.processes import SPAN_DTYPE
 from iotrace.sources.record_files import decode_lines
 from iotrace.sources.records import (
     BatchRecord,
-    Blocked,
     End,
     Exposed,
     Identity,
     Idle,
-    IteratorEnd,
     IteratorStart,
-    Produced,
+    PhaseOnDevice,
     Record,
     Round,
     StepMark,
@@ -32,6 +29,7 @@ from iotrace.sources.records import (
     Tick,
     Worker,
 )
+from iotrace.sources.rows import TIMES, expand
 
 _MOST_BYTES = 4 << 20  # of records, at one look
 _MOST_RECORDS = 20_000
@@ -40,19 +38,9 @@ _MOST_SPAN_BYTES = 4 << 20
 _MOST_PASSES = 64
 
 # When a record was made, by its type: those that come with each batch. The others are rare, and are kept.
-_TIMES: dict[type, Any] = {
-    BatchRecord: attrgetter("delivered_ns"),
-    Round: attrgetter("mono_ns"),
-    Blocked: attrgetter("end_ns"),
-    Produced: attrgetter("prepared_ns"),
-    IteratorEnd: attrgetter("mono_ns"),
-    StepMark: attrgetter("mono_ns"),
-    Tick: lambda record: record.clock[0],
-    Exposed: None,
-    Idle: None,
-}
+_TIMES: dict[type, Any] = {**TIMES, Exposed: None, PhaseOnDevice: None, Idle: None}
 _RARE = re.compile(
-    rb'\n(?!\{"type":"(?:batch|round|blocked|produced|iterator_end|mark|tick|exposed|idle)")[^\n]+'
+    rb'\n(?!\{"type":"(?:rows|batch|round|blocked|produced|iterator_end|mark|tick|exposed|phase|idle)")[^\n]+'
 )
 
 
@@ -114,7 +102,7 @@ class LiveProcess:
         self._add(decode_lines(data, Record)[0])
 
     def _add(self, records: list[Record]) -> None:
-        for record in records:
+        for record in expand(records, self.texts):
             if isinstance(record, Text):
                 self.texts[record.id] = record.text
             else:
