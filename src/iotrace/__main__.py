@@ -1,6 +1,6 @@
 """``python -m iotrace``."""
 
-from iotrace.cli import main
+from iotrace_command import main
 
 if __name__ == "__main__":
     main()

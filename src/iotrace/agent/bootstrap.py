@@ -195,8 +195,9 @@ def _hook(ours: str, function: str, *arguments: Any) -> imports.Hook:
     """Make a hook of a function in the module `ours` of the agent, which the hook imports when it runs."""
 
     def imported(module: Any) -> None:
-        __import__(f"iotrace.agent.{ours}")
-        getattr(sys.modules[f"iotrace.agent.{ours}"], function)(module, *arguments)
+        # With a name to take from it, else Python imports `iotrace`, which may be a module of the program's.
+        found = __import__(f"iotrace.agent.{ours}", None, None, [function])
+        getattr(found, function)(module, *arguments)
 
     return imported
 

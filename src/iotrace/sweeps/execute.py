@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import iotrace_command
 from iotrace.session import names
 from iotrace.sweeps.grid import WORKERS, asked_of_agent, fill
 from iotrace.sweeps.measure import measure
@@ -44,8 +45,8 @@ def execute(request: Request) -> SweepRun:
     request.directory.mkdir(parents=True, exist_ok=True)
     session = request.directory / "session"
     # Steps inside a window of torch.profiler are no measure of a loader.
-    line = [sys.executable, "-m", "iotrace", "run", "--quiet", "--torch-steps", "off", "-o", str(session)]
-    line += [*request.options, "--"]
+    line = [sys.executable, iotrace_command.__file__, "run", "--quiet", "--torch-steps", "off"]
+    line += ["-o", str(session), *request.options, "--"]
     line += fill(request.command, request.params)
     started = time.monotonic()
     with (request.directory / OUTPUT).open("wb") as output:
