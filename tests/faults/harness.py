@@ -16,9 +16,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import iotrace_command
 import psutil
 
+import iotrace_command
 from iotrace.sources.session import Session, open_session
 from tests.support.runs import report_of
 from tests.support.waiting import eventually
@@ -182,7 +182,16 @@ class Trial:
         command = self.command(program, *arguments, python=python)
         bare = self.start(command, act=act, **settings)
         session = self.directory / f"session-{self._runs}"
-        line = [sys.executable, iotrace_command.__file__, "run", "-q", "-o", str(session), "--torch-steps", "off"]
+        line = [
+            sys.executable,
+            iotrace_command.__file__,
+            "run",
+            "-q",
+            "-o",
+            str(session),
+            "--torch-steps",
+            "off",
+        ]
         line += [*options, "--", *command]
         traced = self.start(command, line=line, session=session, act=act, **settings)
         return Pair(bare, traced, session, tuple(normal))
