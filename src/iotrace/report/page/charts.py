@@ -1,0 +1,243 @@
+"""Geometry of the page's charts: columns of a result to paths and places; no figure is computed here.
+
+Paths lie in boxes of `HEIGHT` units that the browser stretches to any width; places are per cent of the box,
+so that text beside them keeps its size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil, floor, log10
+from typing import Any
+
+from iotrace.analysis.results.page import BatchWindow, SampledSeries, StepColumns
+from iotrace.analysis.wait.waits import CAUSES
+from iotrace.units import milliseconds, size
+
+HEIGHT = 1000
+_NOMINAL = (1040, 200)  # pixels of a chart on a wide screen, for which patterns are made
+_LONG = 3.0  # times the 95th percentile: what is longer does not set the scale
+_MOST_WORKERS = 16
+
+
+def bars(layers: Sequence[Sequence[float]], most: float, gap: float = 0.12) -> list[str]:
+    """Stack layers of bars, the first at the bottom, as one path each; what reaches above `most` is cut."""
+    below = [0.0] * max(map(len, layers), default=0)
+    width = f"{1 - gap:g}"
+    paths = []
+    for layer in layers:
+        path = []
+        for number, value in enumerate(layer):
+            bottom, top = (round(HEIGHT * min(1.0, at / most)) for at in (below[number], below[number] + value))
+            below[number] += value
+            if top > bottom:
+                path.append(f"M{number} {HEIGHT - top}h{width}v{top - bottom}h-{width}z")
+        paths.append("".join(path))
+    return paths
+
+
+def gridlines(most: float, unit: str = "ms") -> list[dict[str, Any]]:
+    """Choose two to five round values below `most`, with their places from the top in per cent."""
+    if most <= 0:
+        return []
+    rough = most / 3
+    power = 10.0 ** floor(log10(rough))
+    every = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.7)
+    values = [every * number for number in range(1, ceil(most / every)) if every * number <= 0.97 * most]
+    return [{"y": f"{100 * (1 - value / most):.2f}", "label": f"{value:g} {unit}"} for value in values]
+
+
+def step_strip(steps: StepColumns) -> dict[str, Any]:
+    """Draw each step as a bar: its wait by cause at the bottom, the rest above it."""
+    count = len(steps.step_ms)
+    ordered = sorted(steps.longest_ms)
+    usual = _LONG * ordered[floor(0.95 * (count - 1))]
+    most = 1.04 * (ordered[-1] if ordered[-1] <= usual else max(ms for ms in ordered if ms <= usual))
+    names = [cause for cause in CAUSES if cause in steps.causes_ms]
+    names.sort(key=lambda cause: -sum(steps.causes_ms[cause]))
+    waits = [steps.causes_ms[cause] for cause in names]
+    wait_ms = steps.wait_ms or [0.0] * count
+    rest = [max(0.0, step - wait) for step, wait in zip(steps.step_ms, wait_ms, strict=True)]
+    gap = 0.12 if count <= 250 else 0.0
+    *drawn, above = bars([*waits, rest], most, gap)
+    cut = [number for number, ms in enumerate(steps.longest_ms) if ms > most]
+    return {
+        "count": count,
+        "most": most,
+        "layers": list(zip(names, drawn, strict=True)),
+        "rest": above,
+        "rest_name": "rest of the step" if steps.wait_ms is not None else "step (its wait is unknown)",
+        "longest": _ticks(steps, most) if steps.bin > 1 else "",
+        "cut": "".join(f"M{number} 0h{1 - gap:g}v25h-{1 - gap:g}z" for number in cut),
+        "cut_text": _cut_text(steps, cut),
+        "unmeasured": _runs(steps.measured),
+        "grid": gridlines(most),
+        "pattern": _pattern_scale(count),
+        "labels": _step_labels(steps),
+    }
+
+
+def _ticks(steps: StepColumns, most: float) -> str:
+    heights = [HEIGHT - round(HEIGHT * ms / most) for ms in steps.longest_ms]
+    return "".join(f"M{number} {y}h1" for number, y in enumerate(heights) if y >= 0)
+
+
+def _cut_text(steps: StepColumns, cut: Sequence[int]) -> str:
+    if not cut:
+        return ""
+    longest = max(cut, key=lambda number: steps.longest_ms[number])
+    ms = milliseconds(steps.longest_ms[longest])
+    if len(cut) == 1:
+        return f"step {steps.longest[longest]} reaches above the chart: {ms}"
+    return f"{len(cut)} bars reach above the chart, up to {ms} (step {steps.longest[longest]})"
+
+
+def _runs(measured: Sequence[bool]) -> str:
+    """A band below each run of steps that are not measured."""
+    path, start = [], None
+    for number, is_measured in enumerate([*measured, True]):
+        if not is_measured and start is None:
+            start = number
+        elif is_measured and start is not None:
+            path.append(f"M{start} 0h{number - start}v1h-{number - start}z")
+            start = None
+    return "".join(path)
+
+
+def _step_labels(steps: StepColumns) -> list[str]:
+    last = steps.steps - 1
+    return [f"step {number}" for number in dict.fromkeys((0, last // 2, last))]
+
+
+def _pattern_scale(units: float, height: float = HEIGHT) -> str:
+    return f"scale({units / _NOMINAL[0]:.6g} {height / _NOMINAL[1]:.6g})"
+
+
+def _place(start: float, end: float, window: BatchWindow) -> dict[str, str] | None:
+    """Where a time lies within the window; None where it does not."""
+    start, end = max(0.0, start), min(window.length_ms, end)
+    if end <= start:
+        return None
+    whole = window.length_ms
+    return {"x": f"{100 * start / whole:.3f}", "width": f"{100 * (end - start) / whole:.3f}"}
+
+
+def gantt(window: BatchWindow) -> list[dict[str, Any]]:
+    """A row for the training loop and one for each worker: what each did when."""
+    loop: list[dict[str, Any]] = []
+    rows: dict[int | None, list[dict[str, Any]]] = {}
+    for number, batch in enumerate(window.batch):
+        file, worst = window.file[number] or "", number == window.worst
+        asked, delivered, computed = (
+            column[number] for column in (window.asked_ms, window.delivered_ms, window.computed_ms)
+        )
+        wait = milliseconds(delivered - asked)
+        text = f"batch {batch}: waited {wait}, mostly {window.cause[number]}" + (f", {file}" if file else "")
+        loop.append(_bar(window, asked, delivered, window.cause[number], f"{batch}", text, worst))
+        if computed is not None:
+            text = f"after batch {batch}: {milliseconds(computed - delivered)} without waiting for data"
+            loop.append(_bar(window, delivered, computed, "rest", "", text, False))
+        taken, prepared, made_of = window.taken_ms[number], window.prepared_ms[number], window.made_of[number]
+        if taken is not None and prepared is not None and window.worker[number] is not None:
+            text = f"batch {batch}: made in {milliseconds(prepared - taken)}, mostly {made_of or 'unknown'}"
+            text += f", {file}" if file else ""
+            bar = _bar(window, taken, prepared, made_of or "unknown", f"{batch}", text, worst)
+            rows.setdefault(window.worker[number], []).append(bar)
+    workers = sorted(rows, key=lambda worker: worker if worker is not None else -1)
+    found = [{"label": "loop", "bars": [bar for bar in loop if bar["place"]]}]
+    for worker in workers[:_MOST_WORKERS]:
+        found.append({"label": f"worker {worker}", "bars": [bar for bar in rows[worker] if bar["place"]]})
+    return found
+
+
+def _bar(
+    window: BatchWindow, start: float, end: float, kind: str, label: str, text: str, worst: bool
+) -> dict[str, Any]:
+    return {
+        "place": _place(start, end, window),
+        "kind": kind,
+        "label": label,
+        "text": text,
+        "worst": worst,
+    }
+
+
+def ready_area(window: BatchWindow) -> dict[str, Any] | None:
+    """The ready queue as a stepped area; None where it is not known."""
+    if not window.ready:
+        return None
+    most = max(1, *window.ready)
+    whole = window.length_ms
+    path, last = f"M0 {HEIGHT}", 0.0
+    for at, count in zip(window.ready_at_ms, window.ready, strict=True):
+        last = HEIGHT - HEIGHT * count / most
+        path += f"H{HEIGHT * at / whole:.1f}V{last:.0f}"
+    return {"path": f"{path}H{HEIGHT}V{HEIGHT}z", "most": most}
+
+
+def waterfall(window: BatchWindow) -> list[dict[str, Any]]:
+    """A row a batch, in order of delivery: fetched, ready, awaited, computed on."""
+    rows = []
+    for number, batch in enumerate(window.batch):
+        asked, delivered = window.asked_ms[number], window.delivered_ms[number]
+        taken, prepared = window.taken_ms[number], window.prepared_ms[number]
+        computed, made_of = window.computed_ms[number], window.made_of[number] or "unknown"
+        fetched = None if taken is None or prepared is None else prepared - taken
+        parts: list[dict[str, Any] | None] = [
+            _part(window, "fetch", made_of, taken, prepared),
+            _part(window, "ready", "ready", prepared, asked),
+            _part(window, "wait", "wait", asked, delivered),
+            _part(window, "compute", "rest", delivered, computed),
+        ]
+        worker = window.worker[number]
+        rows.append(
+            {
+                "batch": batch,
+                "worker": "loop" if worker is None else str(worker),
+                "worst": number == window.worst,
+                "parts": [part for part in parts if part is not None],
+                "fetch": fetched,
+                "wait": delivered - asked,
+                "compute": None if computed is None else computed - delivered,
+                "made_of": window.made_of[number],
+            }
+        )
+    return rows
+
+
+def _part(
+    window: BatchWindow, name: str, kind: str, start: float | None, end: float | None
+) -> dict[str, Any] | None:
+    place = None if start is None or end is None else _place(start, end, window)
+    if place is None or start is None or end is None:
+        return None
+    return {**place, "name": name, "kind": kind, "text": f"{name} {milliseconds(end - start)}"}
+
+
+def sparkline(series: SampledSeries) -> dict[str, Any]:
+    """A line over its area, from 0 to the peak, or to what is possible."""
+    most = series.most or series.peak or 1.0
+    first, last = series.time_s[0], series.time_s[-1]
+    whole = (last - first) or 1.0
+    points = [
+        f"{HEIGHT * (at - first) / whole:.1f} {HEIGHT - HEIGHT * min(1.0, value / most):.0f}"
+        for at, value in zip(series.time_s, series.value, strict=True)
+    ]
+    line = "M" + "L".join(points)
+    return {
+        "name": series.name,
+        "line": line,
+        "area": f"{line}L{HEIGHT} {HEIGHT}L0 {HEIGHT}z",
+        "peak": amount(series.peak, series.unit),
+        "most": amount(most, series.unit),
+        "seconds": f"{whole:.0f} s",
+    }
+
+
+def amount(value: float, unit: str) -> str:
+    """A figure of a series with its unit."""
+    if unit == "B":
+        return size(value)
+    if unit == "B/s":
+        return f"{size(value)}/s"
+    return f"{value:.0f} {unit}" if value >= 1 or not value else f"{value:.2g} {unit}"

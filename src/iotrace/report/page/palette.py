@@ -1,0 +1,81 @@
+"""The page's colours in both themes, and the pattern of each cause: no meaning stands in a colour alone.
+
+A test computes the contrasts: text 4.5 to 1, areas and lines that mean something 3 to 1 (WCAG 2.2, AA).
+"""
+
+from __future__ import annotations
+
+from iotrace.analysis.wait.waits import CAUSES
+
+LIGHT = {
+    "bg": "#ffffff",
+    "panel": "#f5f7f9",
+    "ink": "#1a2129",
+    "dim": "#55606b",
+    "line": "#d3dae1",
+    "rest": "#7f8a95",
+    "link": "#0a5fb4",
+    "bad": "#b3261e",
+    "warn": "#7d5700",
+    "good": "#1a6b35",
+    "startup": "#4f5f70",
+    "queued": "#7d5700",
+    "read": "#0a5fb4",
+    "decode": "#b3261e",
+    "transform": "#6a3fb0",
+    "collate": "#0b6b50",
+    "transport": "#97337a",
+    "unknown": "#5f6468",
+    "heat": "#f6b59f",
+}
+DARK = {
+    "bg": "#10151b",
+    "panel": "#19212a",
+    "ink": "#e8edf2",
+    "dim": "#a3afbb",
+    "line": "#35404b",
+    "rest": "#6b7885",
+    "link": "#79bdff",
+    "bad": "#ff8f86",
+    "warn": "#e5b84b",
+    "good": "#6fd391",
+    "startup": "#9db1c6",
+    "queued": "#e5b84b",
+    "read": "#79bdff",
+    "decode": "#ff8f86",
+    "transform": "#c7abff",
+    "collate": "#63d6ab",
+    "transport": "#ff9fd8",
+    "unknown": "#b3bac1",
+    "heat": "#7a3328",
+}
+# Lines over a cause's colour, in a square of eight units.
+PATTERNS = {
+    "startup": "M0 4H8M4 0V8",
+    "queued": "M0 4H8",
+    "read": "M4 0V8",
+    "decode": "M-2 2L2 -2M0 8L8 0M6 10L10 6",
+    "transform": "M-2 6L2 10M0 0L8 8M6 -2L10 2",
+    "collate": "M0 2H8M0 6H8",
+    "transport": "M2 0V8M6 0V8",
+    "unknown": "M0 0L8 8M8 0L0 8",
+}
+TEXT_ON_PAGE = ("ink", "dim", "link", "bad", "warn", "good", *CAUSES)
+MARKS_ON_PAGE = ("rest", *CAUSES)
+
+
+def variables(theme: dict[str, str]) -> str:
+    """The theme as CSS variables."""
+    return "".join(f"--{name}:{colour};" for name, colour in theme.items())
+
+
+def contrast(one: str, other: str) -> float:
+    """WCAG's contrast ratio of two colours ``#rrggbb``, from 1 to 21."""
+    light, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    channels = (int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5))
+    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

@@ -1,0 +1,82 @@
+"""Templates to one self-contained page, and its file."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import msgspec
+from markupsafe import Markup
+
+from iotrace import __version__
+from iotrace.errors import IotraceError
+from iotrace.report.page import palette
+from iotrace.units import milliseconds, percent, size
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_MOST_RECORDS = 2000  # of one list in the page's JSON
+# What a browser would not show, or would let change the order of a line: names of files may hold it.
+_UNSEEN = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"}
+_UNSEEN |= dict.fromkeys([0x7F, *range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD)
+
+
+def render(template: str, document: Any, **shown: Any) -> str:
+    """Fill `template`; `document` is what the page keeps as JSON, its lists of records as columns."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters.update(ms=milliseconds, pct=percent, size=size)
+    script = (_TEMPLATES / "script.js").read_text()
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    page = environment.get_template(template).render(
+        **shown,
+        version=__version__,
+        style=Markup((_TEMPLATES / "style.css").read_text()),
+        light=Markup(palette.variables(palette.LIGHT)),
+        dark=Markup(palette.variables(palette.DARK)),
+        causes=list(palette.PATTERNS),
+        patterns=palette.PATTERNS,
+        script=Markup(script),
+        digest=digest,
+        data=Markup(_embedded(document)),
+    )
+    return page.translate(_UNSEEN)
+
+
+def _embedded(document: Any) -> str:
+    """JSON that ends no script element."""
+    plain = msgspec.to_builtins(document)
+    text = json.dumps(as_columns(plain), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def as_columns(value: Any) -> Any:
+    """Turn each list of records into one record of lists; of a very long one the first `_MOST_RECORDS`."""
+    if isinstance(value, dict):
+        return {name: as_columns(own) for name, own in value.items()}
+    if isinstance(value, list):
+        if value and all(isinstance(own, dict) for own in value):
+            names = dict.fromkeys(name for own in value for name in own)
+            return {name: [as_columns(own.get(name)) for own in value[:_MOST_RECORDS]] for name in names}
+        return [as_columns(own) for own in value]
+    return round(value, 4) if isinstance(value, float) else value
+
+
+def write_page(page: str, path: Path) -> None:
+    """Write `page` to `path`.
+
+    Raises:
+        IotraceError: it cannot be written there.
+    """
+    try:
+        path.write_bytes(page.encode(errors="replace"))  # the name of a file may be any bytes
+    except OSError as error:
+        raise IotraceError(f"cannot write {path}: {error.strerror}", "choose another --html FILE") from error

@@ -1,0 +1,139 @@
+"""The page of a report: verdict first, then where, when and why, at last what is not known."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+from iotrace.analysis.results import Fix, Report
+from iotrace.analysis.results.page import RankColumns
+from iotrace.report.page import charts, sections
+from iotrace.report.page.definitions import CAUSES, WORDS
+from iotrace.report.page.render import render
+from iotrace.report.screen import fact_rows, following, gain_text, silenced, trust_text
+
+_TONES = {
+    "not-input-bound": "good",
+    "moderately-input-bound": "warn",
+    "wait-unknown": "warn",
+    "running": "warn",
+}
+_SECTIONS = (
+    ("failures", "What failed"),
+    ("strip", "Steps"),
+    ("where", "Where the wait goes"),
+    ("worst", "Worst batches"),
+    ("gantt", "Workers"),
+    ("waterfall", "Batch by batch"),
+    ("ranks", "Ranks"),
+    ("machine", "Machine"),
+    ("parts", "Inside a step"),
+    ("io", "I/O"),
+    ("advice", "Advice"),
+    ("missing", "Not captured"),
+    ("about", "About"),
+)
+
+
+def report_page(report: Report, columns: RankColumns | None = None) -> str:
+    """Write `report`, with `columns` of the rank that its verdict is about, as a page."""
+    rank = sections.main_rank(report, columns)
+    steps = columns.steps if columns is not None else None
+    window = columns.window if columns is not None else None
+    shown: dict[str, Any] = {
+        "failures": report.session.failures,
+        "strip": charts.step_strip(steps) if steps is not None and steps.steps > 1 else None,
+        "steps": steps,
+        "window": window,
+        "gantt": charts.gantt(window) if window is not None else None,
+        "ready": charts.ready_area(window) if window is not None else None,
+        "waterfall": charts.waterfall(window) if window is not None else None,
+        "where": sections.causes_table(rank) if rank is not None else None,
+        "tiles": sections.treemap(rank) if rank is not None else None,
+        "files": sections.files_table(rank) if rank is not None else None,
+        "worst": sections.worst_batches(rank, report.session.path) if rank is not None else None,
+        "ranks": sections.ranks_table(report),
+        "sparks": [charts.sparkline(one) for one in columns.series] if columns is not None else [],
+        "processes": sections.processes_table(report),
+        "gpus": rank.system.gpus if rank is not None else [],
+        "parts": sections.step_parts(rank) if rank is not None else None,
+        "io": sections.io_section(rank) if rank is not None else None,
+        "advice": report.recommendations,
+        "missing": report.not_captured,
+        "about": about(report),
+    }
+    shown["machine"] = bool(shown["sparks"] or shown["processes"])
+    return render(
+        "report.html",
+        {"report": report, "columns": columns},
+        title=f"{report.verdict.banner} · {report.session.path}",
+        banner=banner(report),
+        facts=fact_rows(rank) if rank is not None else [],
+        following=following(report, verbose=False),
+        rank=rank,
+        several=len(report.ranks) > 1,
+        report=report,
+        nav=[(name, title) for name, title in _SECTIONS if shown[name]],
+        cause_words=CAUSES,
+        words=WORDS,
+        **shown,
+    )
+
+
+def banner(report: Report) -> dict[str, Any]:
+    """The first screen's verdict, why, fixes and trust, in its words."""
+    found = report.verdict
+    rows = [{"label": "Why", "text": found.why}] if found.why else []
+    if found.until:
+        rows.append({"label": "Until", "text": f"then: {found.until}"})
+    trust = trust_text(found.trust.level, found.trust.reasons, silenced(report))
+    return {
+        "tone": _TONES.get(found.kind, "bad"),
+        "label": found.banner,
+        "text": found.text.removeprefix(found.banner).lstrip(),
+        "rows": [*rows, *fix_rows(found.fixes)],
+        "level": found.trust.level,
+        "trust": trust,
+    }
+
+
+def fix_rows(fixes: list[Fix]) -> list[dict[str, Any]]:
+    """A row for each fix, with its gain."""
+    return [
+        {
+            "label": "" if number else "Fix",
+            "text": f"or {fix.text}" if number else fix.text,
+            "side": gain_text(fix),
+        }
+        for number, fix in enumerate(fixes)
+    ]
+
+
+def about(report: Report) -> list[tuple[str, str]]:
+    """Where the figures are from: command, versions, environment; no variables, which may be secret."""
+    session = report.session
+    rows = [("Session", session.path)]
+    if session.started_ns is not None:
+        began = datetime.fromtimestamp(session.started_ns / 1e9, timezone.utc)
+        rows.append(("Recorded", f"{began:%Y-%m-%d %H:%M} UTC"))
+    if session.host:
+        rows.append(("Host", ", ".join(dict.fromkeys([session.host, *(p.host for p in report.processes)]))))
+    if session.exit_code is not None:
+        rows.append(("Exit code", str(session.exit_code)))
+    elif not session.ended:
+        rows.append(("State", session.state))
+    cpus = dict.fromkeys(rank.system.cpus for rank in report.ranks if rank.system.cpus)
+    if cpus:
+        rows.append(("CPUs of the job", ", ".join(map(str, cpus))))
+    devices = dict.fromkeys(gpu.name for rank in report.ranks for gpu in rank.system.gpus)
+    if devices:
+        rows.append(("Devices", ", ".join(devices)))
+    versions: dict[str, None] = {}
+    for process in report.processes:
+        versions[f"Python {process.python}"] = None
+        versions.update(dict.fromkeys(f"{name} {text}" for name, text in process.versions.items()))
+    if versions:
+        rows.append(("Versions", ", ".join(versions)))
+    if session.iotrace_version:
+        rows.append(("Recorded by", f"iotrace {session.iotrace_version}"))
+    return rows

@@ -1,0 +1,320 @@
+"""What each section of a report's page shows; a section is None where its data do not exist."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from iotrace.analysis.page.costs import OUTSIDE, Cost, costs_of, io_tree
+from iotrace.analysis.results import FileIo, Imbalance, RankReport, Report, WorstBatch
+from iotrace.analysis.results.page import RankColumns
+from iotrace.report.page.definitions import CAUSES
+from iotrace.report.page.treemap import squarify
+from iotrace.report.screen import shown_path
+from iotrace.units import milliseconds, percent, size
+
+_MOST_TILES = 60
+_MOST_FILES = 100
+_MOST_RANKS = 64
+_TREEMAP = (1000.0, 320.0)
+_SHADES = 5
+_NAMES = {
+    "data_wait": "data wait",
+    "host_wait": "host too late",
+    "kernel_wait": "between kernels",
+    "cpu_op": "CPU operators",
+    "dataloader": "data loader",
+}
+
+
+def causes_table(rank: RankReport) -> list[dict[str, Any]]:
+    """Each cause of the wait: what it costs, its share, its meaning."""
+    wait = rank.data_wait
+    if not wait.raw_ms:
+        return []
+    ordered = sorted(wait.causes_ms.items(), key=lambda pair: -pair[1])
+    return [
+        {"name": name, "ms": ms, "share": ms / wait.raw_ms, "meaning": CAUSES.get(name, "")}
+        for name, ms in ordered
+        if ms >= 0.005 * wait.raw_ms
+    ]
+
+
+def treemap(rank: RankReport) -> list[dict[str, Any]]:
+    """The wait as areas: directories, in them files by cause."""
+    costs = costs_of(rank)
+    if not costs:
+        return []
+    if len(costs) > _MOST_TILES:
+        rest = costs[_MOST_TILES:]
+        costs = costs[:_MOST_TILES]
+        by_cause: dict[str, float] = {}
+        for cost in rest:
+            by_cause[cost.cause] = by_cause.get(cost.cause, 0.0) + cost.ms
+        costs += [Cost("more files", f"{len(rest)} more", cause, ms) for cause, ms in by_cause.items()]
+    groups: dict[str, list[Cost]] = {}
+    for cost in costs:
+        groups.setdefault(cost.group, []).append(cost)
+    ordered = sorted(groups.values(), key=lambda own: -sum(cost.ms for cost in own))
+    whole_ms = sum(cost.ms for cost in costs)
+    outer = squarify([sum(cost.ms for cost in own) for own in ordered], (0.0, 0.0, *_TREEMAP))
+    tiles = []
+    for own, place in zip(ordered, outer, strict=True):
+        own = sorted(own, key=lambda cost: -cost.ms)
+        for cost, tile in zip(own, squarify([cost.ms for cost in own], place), strict=True):
+            tiles.append(_tile(cost, tile, whole_ms))
+    return tiles
+
+
+def _tile(cost: Cost, place: tuple[float, float, float, float], whole_ms: float) -> dict[str, Any]:
+    x, y, width, height = place
+    name = cost.path if cost.path is not None else cost.cause
+    about = f"{cost.cause}, {OUTSIDE}" if cost.path is None else f"{cost.cause} of {cost.path}"
+    return {
+        "x": f"{100 * x / _TREEMAP[0]:.3f}",
+        "y": f"{100 * y / _TREEMAP[1]:.3f}",
+        "width": f"{100 * width / _TREEMAP[0]:.3f}",
+        "height": f"{100 * height / _TREEMAP[1]:.3f}",
+        "cause": cost.cause,
+        "name": name.rstrip("/").rsplit("/", 1)[-1],
+        "figures": f"{cost.cause} {milliseconds(cost.ms)}" if cost.path is not None else milliseconds(cost.ms),
+        "text": f"{about}: {milliseconds(cost.ms)} a step, {percent(cost.ms / whole_ms)} of the wait",
+        "named": width >= 60 and height >= 22,
+        "two_lines": width >= 60 and height >= 42,
+        "share": percent(cost.ms / whole_ms) if width >= 100 and height >= 62 else "",
+    }
+
+
+def files_table(rank: RankReport) -> dict[str, Any] | None:
+    """Files by what they cost the wait, with their I/O over the run."""
+    costs = {cost.path: cost for cost in rank.data_wait.files}
+    rows = {row.path: row for row in (rank.io.files if rank.io is not None else []) if row.group is not None}
+    paths = sorted({**costs, **rows}, key=lambda path: (-_ms(costs.get(path)), path))
+    if not paths:
+        return None
+    known = rank.data_wait.raw_ms is not None
+    shown = [_file_row(path, costs.get(path), rows.get(path), known) for path in paths[:_MOST_FILES]]
+    return {"rows": shown, "more": max(0, len(paths) - _MOST_FILES), "wait_known": known}
+
+
+def _ms(cost: Any) -> float:
+    return 0.0 if cost is None else cost.ms + cost.transform_ms
+
+
+def _file_row(path: str, cost: Any, row: FileIo | None, known: bool) -> dict[str, Any]:
+    none = 0.0 if known else None  # a file that no wait was for cost none of it
+    return {
+        "path": path,
+        "ms": _ms(cost) if known else None,
+        "read_ms": none if cost is None else cost.read_ms,
+        "decode_ms": none if cost is None else cost.decode_ms,
+        "transform_ms": none if cost is None else cost.transform_ms,
+        "reads": None if row is None else row.reads,
+        "read_bytes": None if row is None or row.maps else row.read_bytes,
+        "read_ms_total": None if row is None else row.read_ms_total,
+    }
+
+
+def worst_batches(rank: RankReport, session: str) -> list[dict[str, Any]]:
+    """The batches that were waited for longest, each with the command that shows it."""
+    return [
+        {"batch": worst, "who": _who(worst), "command": open_command(session, rank, worst)}
+        for worst in rank.data_wait.worst_batches
+    ]
+
+
+def open_command(session: str, rank: RankReport, worst: WorstBatch) -> str:
+    """The command that shows a batch on the timeline."""
+    return f"iotrace open {shown_path(session)} --batch {worst.batch}"
+
+
+def _who(worst: WorstBatch) -> str:
+    return "loop" if worst.worker is None else f"worker {worst.worker}"
+
+
+def ranks_table(report: Report) -> dict[str, Any] | None:
+    """The ranks beside each other, the late one first; each with its wait over the run."""
+    if len(report.ranks) < 2:
+        return None
+    found, compared = report.verdict, report.imbalance
+    late = found.rank if found.kind == "rank-late" else None
+    ranks = sorted(report.ranks, key=lambda rank: (rank.rank != late, rank.rank, rank.incarnation))
+    rows = [_rank_row(rank, compared, late) for rank in ranks[:_MOST_RANKS]]
+    names = ("step", "data wait", "for others", "compute", "other", "late in")
+    columns = [name for name in names if any(row["cells"][name] is not None for row in rows)]
+    return {
+        "columns": columns,
+        "rows": rows,
+        "timed": any(row["over_time"] for row in rows),
+        "more": max(0, len(ranks) - _MOST_RANKS),
+        "profiled": compared is not None,
+        "world_size": compared.world_size if compared is not None else None,
+        "collectives": compared.collectives if compared is not None else None,
+    }
+
+
+def _rank_row(rank: RankReport, compared: Imbalance | None, late: int | None) -> dict[str, Any]:
+    own = next((one for one in compared.ranks if one.rank == rank.rank), None) if compared else None
+    straggler = next((one for one in compared.stragglers if one.rank == rank.rank), None) if compared else None
+    matched = compared.collectives.matched if compared else 0
+    cells: dict[str, dict[str, Any] | None] = dict.fromkeys(
+        ("step", "data wait", "for others", "compute", "other", "late in")
+    )
+    if rank.steps.mean_ms is not None:
+        cells["step"] = {"text": milliseconds(rank.steps.mean_ms), "value": rank.steps.mean_ms, "shade": 0}
+    fraction = rank.data_wait.raw_wait_fraction
+    if fraction is not None:
+        cells["data wait"] = _cell(fraction)
+    if own is not None and own.step_ms:
+        cells["for others"] = _cell(own.communication_wait_ms / own.step_ms)
+        cells["compute"] = _cell(own.compute_ms / own.step_ms, shaded=False)
+        cells["other"] = _cell(own.other_ms / own.step_ms, shaded=False)
+        if fraction is None:
+            cells["data wait"] = _cell(own.data_wait_ms / own.step_ms)
+    if straggler is not None and matched:
+        cells["late in"] = _cell(straggler.last_to_arrive / matched)
+    return {
+        "name": f"{rank.rank}" + (f", restart {rank.incarnation}" if rank.incarnation else ""),
+        "host": rank.host or "",
+        "late": rank.rank == late,
+        "cells": cells,
+        "over_time": _over_time(rank),
+    }
+
+
+def _cell(share: float, shaded: bool = True) -> dict[str, Any]:
+    return {"text": percent(share), "value": share, "shade": _shade(share) if shaded else 0}
+
+
+def _shade(share: float) -> int:
+    return min(_SHADES, max(0, round(_SHADES * share)))
+
+
+def _over_time(rank: RankReport) -> dict[str, Any] | None:
+    """One cell a block of steps, by the share of the block that waited; one path for each shade."""
+    blocks = rank.blocks
+    if blocks is None or not blocks.wait_ms:
+        return None
+    shades = [
+        _shade(wait / step) if step else 0 for wait, step in zip(blocks.wait_ms, blocks.step_ms, strict=True)
+    ]
+    paths = [
+        (shade, "".join(f"M{number} 0h1v1h-1z" for number, own in enumerate(shades) if own == shade))
+        for shade in range(1, _SHADES + 1)
+    ]
+    worst = max(
+        (wait / step for wait, step in zip(blocks.wait_ms, blocks.step_ms, strict=True) if step), default=0.0
+    )
+    text = f"share of data wait over the run, {len(shades)} blocks of steps; at most {percent(worst)}"
+    return {"count": len(shades), "paths": [(shade, path) for shade, path in paths if path], "text": text}
+
+
+def step_parts(rank: RankReport) -> list[dict[str, Any]]:
+    """What a step is made of, in tables of bars: by phase, as profiled, what idled the device and where."""
+    tables = []
+    phases = {"data wait": rank.data_wait.raw_ms} | {
+        name: getattr(rank.phases_ms, name) for name in ("forward", "backward", "optimizer", "other")
+    }
+    known = {name: ms for name, ms in phases.items() if ms is not None}
+    if len(known) > 1:
+        source = "by events of the device" if rank.phases_source == "device_events" else "by the host's clock"
+        tables.append(_bar_table("A step, in ms", known, f"Mean of {rank.steps.count} measured steps, {source}."))
+    if rank.breakdown_ms is not None and sum(rank.breakdown_ms.values()) > 0:
+        note = f"Mean of {rank.breakdown_steps} profiled steps: profiling slows a step, look at the shares."
+        named = {_NAMES.get(role, role): ms for role, ms in rank.breakdown_ms.items() if ms > 0}
+        tables.append(_bar_table("As torch.profiler saw it, in ms", named, note))
+    return tables + _device_tables(rank)
+
+
+def _device_tables(rank: RankReport) -> list[dict[str, Any]]:
+    found = rank.accelerator
+    if found is None or not found.span_us:
+        return []
+    busy = {
+        "compute": found.compute_us,
+        "communication": found.comm_us,
+        "memory": found.memory_us,
+        "idle": found.idle_us,
+    }
+    share = percent(found.busy_us / found.span_us)
+    note = f"Busy {share} of {milliseconds(found.span_us / 1e3)}."
+    if found.comm_us and found.comm_comp_overlap_pct is not None:
+        note += f" {found.comm_comp_overlap_pct:.0f} % of the communication ran during compute."
+    tables = [_bar_table("The device, in ms", _in_ms(busy), note)]
+    if found.idle_us:
+        idle = {_NAMES.get(name, name): us for name, us in found.idle_by_class_us.items() if us > 0}
+        tables.append(_bar_table("The device idled for, in ms", _in_ms(idle), ""))
+        modules = {
+            f"{one.module or 'no module'}, {one.phase}": one.idle_us
+            for one in found.idle_by_module[:12]
+            if one.idle_us > 0
+        }
+        if modules:
+            note = "The module whose kernels ended the idle time."
+            tables.append(_bar_table("Idle before, in ms", _in_ms(modules), note))
+        comm = {
+            f"{one.module or 'no module'}, {one.phase}": one.comm_us
+            for one in sorted(found.idle_by_module, key=lambda one: -one.comm_us)[:8]
+            if one.comm_us > 0
+        }
+        if comm:
+            tables.append(_bar_table("Communication by module, in ms", _in_ms(comm), ""))
+    return tables
+
+
+def _in_ms(values_us: dict[str, float]) -> dict[str, float]:
+    return {name: us / 1e3 for name, us in values_us.items()}
+
+
+def _bar_table(title: str, values: dict[str, float], note: str) -> dict[str, Any]:
+    most = max(values.values(), default=0.0) or 1.0
+    rows = [
+        {"name": name, "value": value, "text": f"{value:.1f}", "width": f"{100 * value / most:.2f}"}
+        for name, value in values.items()
+    ]
+    return {"title": title, "rows": rows, "note": note}
+
+
+def processes_table(report: Report) -> list[dict[str, Any]]:
+    """CPU and memory of each process of each rank, those that grew most first."""
+    rows = [
+        {
+            "rank": rank.rank,
+            "role": process.role,
+            "pid": process.pid,
+            "cpu": None if process.cpu_pct_mean is None else f"{process.cpu_pct_mean:.0f} %",
+            "cpu_value": process.cpu_pct_mean,
+            "peak": None if process.rss_peak_bytes is None else size(process.rss_peak_bytes),
+            "peak_value": process.rss_peak_bytes,
+            "growth": None if process.rss_growth_bytes is None else size(process.rss_growth_bytes),
+            "growth_value": process.rss_growth_bytes,
+        }
+        for rank in report.ranks
+        for process in rank.system.processes
+        if process.rss_peak_bytes is not None or process.cpu_pct_mean is not None
+    ]
+    return rows[:_MOST_FILES]
+
+
+def io_section(rank: RankReport) -> dict[str, Any] | None:
+    """Files and directories as a tree; None where no data file was seen."""
+    if rank.io is None:
+        return None
+    data = [file for file in rank.io.files if file.group is not None]
+    if not data:
+        return None
+    coverage = None if rank.io.coverage is None else percent(rank.io.coverage)
+    return {"tree": io_tree(data), "coverage": coverage, "unseen": rank.io.unseen_because}
+
+
+def main_rank(report: Report, columns: RankColumns | None) -> RankReport | None:
+    """The rank whose steps the page shows."""
+    if columns is not None:
+        return next(
+            one
+            for one in report.ranks
+            if (one.rank, one.incarnation) == (columns.rank, columns.incarnation)
+        )
+    about = next((one for one in reversed(report.ranks) if one.rank == report.verdict.rank), None)
+    return about or (report.ranks[0] if report.ranks else None)
+
+
