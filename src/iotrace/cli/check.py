@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from iotrace.cli.numpy_import import import_numpy
-from iotrace.cli.parameters import PATH, json_option, print_json
+from iotrace.cli.parameters import PATH, format_option, json_option, print_json
 
 _WORSE = 4
 
@@ -43,14 +43,7 @@ def _complete_field(context: click.Context, option: click.Parameter, incomplete:
 @click.option(
     "--save-baseline", metavar="FILE", type=PATH, help="Keep the session's report as JSON, if it passes."
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "md", "json"]),
-    default="text",
-    show_default=True,
-    help="md is for a comment on a pull request.",
-)
+@format_option()
 @json_option("the result")
 def check(
     session: Path,
@@ -78,7 +71,7 @@ def check(
     from iotrace.analysis.compare.conditions import parse
     from iotrace.cli.compare import report_at
     from iotrace.errors import UsageError
-    from iotrace.report.check import markdown, print_check
+    from iotrace.report.check import print_check
     from iotrace.report.layout import make_console
     from iotrace.report.printing import echo
 
@@ -96,7 +89,9 @@ def check(
     if as_json or form == "json":
         print_json(result)
     elif form == "md":
-        echo(*markdown(result).split("\n"))
+        from iotrace.report.markdown import check_markdown
+
+        echo(*check_markdown(result).split("\n"))
     else:
         print_check(result, make_console(stderr=False))
     return _WORSE if failed else 0

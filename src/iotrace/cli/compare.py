@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from iotrace.cli.numpy_import import import_numpy
-from iotrace.cli.parameters import PATH, json_option, print_json
+from iotrace.cli.parameters import PATH, format_option, html_option, json_option, print_json, save_page
 from iotrace.report.printing import echo
 
 
@@ -16,8 +16,10 @@ from iotrace.report.printing import echo
 @click.argument("before", metavar="A", type=PATH)
 @click.argument("after", metavar="B", type=PATH)
 @click.option("--anyway", is_flag=True, help="Compare also what did different work; say what differs.")
+@format_option()
 @json_option("the result")
-def compare(before: Path, after: Path, anyway: bool, as_json: bool) -> int:
+@html_option("the comparison")
+def compare(before: Path, after: Path, anyway: bool, form: str, as_json: bool, html: Path | None) -> int:
     """Say what changed from session A to B, by how much, and why.
 
     A and B are sessions, or reports that iotrace report --json wrote. They have to have done the same work:
@@ -32,8 +34,16 @@ def compare(before: Path, after: Path, anyway: bool, as_json: bool) -> int:
 
     result = compare_both(basis_of(report_at(before), before), basis_of(report_at(after), after))
     refused = not result.comparable and not anyway
-    if as_json:
+    if html is not None and not refused:
+        from iotrace.report.page.comparison import comparison_page
+
+        save_page(comparison_page(result), html)
+    if as_json or form == "json":
         print_json(result)
+    elif form == "md" and not refused:
+        from iotrace.report.markdown import comparison_markdown
+
+        echo(*comparison_markdown(result).split("\n"))
     elif not refused:
         from iotrace.report.comparison import print_comparison
         from iotrace.report.layout import make_console

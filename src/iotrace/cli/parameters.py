@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from iotrace.report.printing import visible_json
+from iotrace.report.printing import echo, visible_json
 
 # A path is passed on as it is: the command itself says what is wrong with it.
 PATH = click.Path(path_type=Path, readable=False)
@@ -31,6 +31,31 @@ def output_option(
 def json_option(what: str) -> Callable[[Any], Any]:
     """``--json``, which prints `what` as JSON."""
     return click.option("--json", "as_json", is_flag=True, help=f"Print {what} as JSON.")
+
+
+def format_option() -> Callable[[Any], Any]:
+    """``--format``, which chooses how the result is printed."""
+    return click.option(
+        "--format",
+        "form",
+        type=click.Choice(["text", "md", "json"]),
+        default="text",
+        show_default=True,
+        help="md is for mail, or a comment on a pull request.",
+    )
+
+
+def html_option(what: str) -> Callable[[Any], Any]:
+    """``--html``, which also writes a page."""
+    return click.option("--html", metavar="FILE", type=PATH, help=f"Also write {what} as one page of HTML.")
+
+
+def save_page(page: str, path: Path) -> None:
+    """Write a page, and say where it lies."""
+    from iotrace.report.page.render import write_page
+
+    write_page(page, path)
+    echo(f"iotrace: wrote {path}", err=True)
 
 
 def print_json(document: Any) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from iotrace.cli.numpy_import import import_numpy
-from iotrace.cli.parameters import PATH, json_option, print_json
+from iotrace.cli.parameters import PATH, format_option, html_option, json_option, print_json, save_page
 from iotrace.errors import SessionError, UsageError
 from iotrace.report.printing import echo, watched
 from iotrace.session import names
@@ -16,6 +16,7 @@ from iotrace.session.listing import newest_session, session_of_timeline, session
 from iotrace.units import counted
 
 if TYPE_CHECKING:
+    from iotrace.analysis.rank import SessionAnalysis
     from iotrace.analysis.results import Report
 
 _ONE = "iotrace report SESSION, or iotrace report TRACE..."
@@ -24,7 +25,9 @@ _TRACES = "iotrace report --compat tb TRACE..."
 
 @click.command()
 @click.argument("sources", metavar="[SESSION | TRACE...]", type=PATH, nargs=-1)
+@format_option()
 @json_option("the figures")
+@html_option("the report")
 @click.option("-v", "--verbose", is_flag=True, help="Print all: each rank, its loaders, system, I/O, advice.")
 @click.option(
     "--kernel-gap-us",
@@ -40,7 +43,13 @@ _TRACES = "iotrace report --compat tb TRACE..."
     help="Print the figures of torch-tb-profiler 0.4.3 (tb) or HolisticTraceAnalysis 0.5.0 (hta).",
 )
 def report(
-    sources: tuple[Path, ...], as_json: bool, verbose: bool, kernel_gap_us: float, compat: str | None
+    sources: tuple[Path, ...],
+    form: str,
+    as_json: bool,
+    html: Path | None,
+    verbose: bool,
+    kernel_gap_us: float,
+    compat: str | None,
 ) -> int:
     """Say why a run waited for data, or what the steps of a trace hold.
 
@@ -59,9 +68,16 @@ def report(
             raise UsageError("--compat takes traces of torch.profiler, not a session", _TRACES)
         _compat(sources, compat, as_json)
         return 0
-    result = _of_traces(sources, kernel_gap_us) if bare else report_of_session(sources[0], kernel_gap_us)
-    if as_json:
+    if html is not None:
+        result = _save_page(sources, bare, kernel_gap_us, html)
+    else:
+        result = _of_traces(sources, kernel_gap_us) if bare else report_of_session(sources[0], kernel_gap_us)
+    if as_json or form == "json":
         print_json(result)
+    elif form == "md":
+        from iotrace.report.markdown import report_markdown
+
+        echo(*report_markdown(result).split("\n"))
     else:
         from iotrace.report.layout import make_console
         from iotrace.report.terminal import print_report
@@ -90,8 +106,27 @@ def _meant(sources: tuple[Path, ...]) -> tuple[Path, ...]:
     return tuple(found)
 
 
+def _save_page(sources: tuple[Path, ...], bare: bool, kernel_gap_us: float, html: Path) -> Report:
+    """Write the page of a session or of traces; returns the report that it shows."""
+    from iotrace.report.page.report import report_page
+
+    if bare:
+        result = _of_traces(sources, kernel_gap_us)
+        save_page(report_page(result), html)
+        return result
+    from iotrace.analysis.page import columns_of
+
+    analysis, result = _analysed(sources[0], kernel_gap_us)
+    save_page(report_page(result, columns_of(analysis, result)), html)
+    return result
+
+
 def report_of_session(path: Path, kernel_gap_us: float = 30.0) -> Report:
     """Read and analyse the session at `path`, with progress on standard error."""
+    return _analysed(path, kernel_gap_us)[1]
+
+
+def _analysed(path: Path, kernel_gap_us: float) -> tuple[SessionAnalysis, Report]:
     from iotrace.analysis.rank import SessionAnalysis
     from iotrace.analysis.report import analyse
     from iotrace.sources.session import open_session
@@ -99,7 +134,8 @@ def report_of_session(path: Path, kernel_gap_us: float = 30.0) -> Report:
     with watched() as progress:
         session = open_session(path, progress)
         progress("finding the causes")
-        return analyse(SessionAnalysis(session, kernel_gap_us))
+        analysis = SessionAnalysis(session, kernel_gap_us)
+        return analysis, analyse(analysis)
 
 
 def _of_traces(paths: tuple[Path, ...], kernel_gap_us: float) -> Report:

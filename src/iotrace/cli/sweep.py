@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from iotrace.cli.numpy_import import import_numpy
-from iotrace.cli.parameters import BEFORE_A_COMMAND, PATH, io_option, json_option, output_option, print_json
+from iotrace.cli.parameters import (
+    BEFORE_A_COMMAND,
+    PATH,
+    format_option,
+    html_option,
+    io_option,
+    json_option,
+    output_option,
+    print_json,
+    save_page,
+)
+from iotrace.report.printing import echo
+
+if TYPE_CHECKING:
+    from iotrace.sweeps.results import SweepResult
 
 
 @click.command(context_settings=BEFORE_A_COMMAND)
@@ -45,7 +60,9 @@ from iotrace.cli.parameters import BEFORE_A_COMMAND, PATH, io_option, json_optio
 )
 @output_option("DIR", "The directory of the sweep; default: iotrace-sweep-<date>-<time>.")
 @click.option("--resume", is_flag=True, help="Continue the sweep in DIR: run only what is missing.")
+@format_option()
 @json_option("the result")
+@html_option("the result")
 @click.option("--csv", metavar="FILE", type=PATH, help="Also write the table as CSV.")
 @click.option("-v", "--verbose", is_flag=True, help="Also print what each point's step is made of.")
 @io_option
@@ -60,7 +77,9 @@ def sweep(
     ceiling: bool,
     output: Path | None,
     resume: bool,
+    form: str,
     as_json: bool,
+    html: Path | None,
     csv: Path | None,
     verbose: bool,
     io: tuple[str, ...],
@@ -104,8 +123,14 @@ def sweep(
     result = running.result()
     if csv is not None:
         write_csv(result, csv)
-    if as_json:
+    if html is not None:
+        _save_page(result, html)
+    if as_json or form == "json":
         print_json(result)
+    elif form == "md":
+        from iotrace.report.markdown import sweep_markdown
+
+        echo(*sweep_markdown(result).split("\n"))
     else:
         print_sweep(result, make_console(stderr=False), verbose)
     if interrupted:
@@ -113,3 +138,22 @@ def sweep(
         console.print(f"interrupted; continue with: {resumed} ... (the same command)")
         return 130
     return 0 if result.advice is not None else 1
+
+
+def _save_page(result: SweepResult, path: Path) -> None:
+    """Write the page of the sweep, with the batches of each point's last run."""
+    from iotrace.analysis.page import rank_columns
+    from iotrace.analysis.rank import SessionAnalysis
+    from iotrace.errors import IotraceError
+    from iotrace.report.page.sweep import sweep_page
+    from iotrace.sources.session import open_session
+
+    columns = {}
+    for row in result.points:
+        if row.status == "ok" and row.sessions:
+            try:
+                analysis = SessionAnalysis(open_session(Path(row.sessions[-1])))
+            except IotraceError:  # the sweep has its figures, and no session any more
+                continue
+            columns[row.sessions[-1]] = rank_columns(analysis.ranks[0])
+    save_page(sweep_page(result, columns), path)

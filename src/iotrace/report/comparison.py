@@ -13,7 +13,7 @@ from iotrace.report.layout import line
 from iotrace.report.printing import visible
 
 _LABEL = 6
-_NAMES = ("A", "B")
+NAMES = ("A", "B")
 _LEAST_MS = 0.05  # a cause below it is not listed
 _MOST_STAGES = 8
 _MOST_REASONS = 5
@@ -27,36 +27,45 @@ def print_comparison(result: Comparison, console: Console) -> None:
         say(console, "Work", f"differs: {difference}")
     if max(result.ranks) > 1:
         say(console, "Rank", f"{result.rank} stands for the job: it waits longest for its data")
-    reasons = [
-        f"{change.what}: {change.by_ms:+.1f} ms a step{_interval(change.ci95_ms)}"
-        for change in result.changed[:_MOST_REASONS]
-    ]
-    reasons += [f"{item.what}: {item.values[0]} -> {item.values[1]}" for item in result.settings]
-    say_each(console, "Why", reasons or ["no part of the step changed beyond its noise"])
-    say_each(
-        console,
-        "Trust",
-        [
-            f"{name} {side.trust.level}: {', '.join(side.trust.reasons)}"
-            for name, side in zip(_NAMES, result.sessions, strict=True)
-        ],
-    )
+    say_each(console, "Why", reasons_of(result))
+    say_each(console, "Trust", trust_of(result))
     console.print()
     _print_parts(result, console)
     if result.stages:
         console.print()
         print_stages(result.stages[:_MOST_STAGES], console, ("A", "B"))
     console.print()
-    for name, side in zip(_NAMES, result.sessions, strict=True):
+    for name, side in zip(NAMES, result.sessions, strict=True):
         recorded = f", recorded {side.recorded.replace('T', ' ')[:16]} UTC" if side.recorded else ""
         say(console, name, f"{side.path}{recorded}, {side.steps} steps")
     say_each(console, "Around", [f"{item.what}: {' / '.join(item.values)}" for item in result.environment])
     say(console, "Next", f"iotrace report {shlex.quote(result.sessions[1].path)}")
 
 
+def reasons_of(result: Comparison) -> list[str]:
+    """What changed, the largest first, and which settings did."""
+    reasons = [
+        f"{change.what}: {change.by_ms:+.1f} ms a step{_interval(change.ci95_ms)}"
+        for change in result.changed[:_MOST_REASONS]
+    ]
+    reasons += [f"{item.what}: {item.values[0]} -> {item.values[1]}" for item in result.settings]
+    return reasons or ["no part of the step changed beyond its noise"]
+
+
+def trust_of(result: Comparison, names: tuple[str, str] = NAMES) -> list[str]:
+    """How far to trust each side."""
+    sides = zip(names, result.sessions, strict=True)
+    return [f"{name} {side.trust.level}: {', '.join(side.trust.reasons)}" for name, side in sides]
+
+
 def print_stages(stages: Iterable[StageChange], console: Console, names: tuple[str, str]) -> None:
     """Print what stages cost a sample, before and after."""
-    rows = [
+    print_rows(console, ("ms a sample", *names, "change", "95 %"), stage_rows(stages))
+
+
+def stage_rows(stages: Iterable[StageChange]) -> list[tuple[str, ...]]:
+    """A row for each stage: its name, both costs, the change and its interval."""
+    return [
         (
             f"{change.what} ({'CPU' if change.clock == 'cpu' else 'time'})",
             *(f"{cost:.3g}" for cost in change.cost_ms),
@@ -65,18 +74,25 @@ def print_stages(stages: Iterable[StageChange], console: Console, names: tuple[s
         )
         for change in stages
     ]
-    print_rows(console, ("ms a sample", *names, "change", "95 %"), rows)
 
 
-def _print_parts(result: Comparison, console: Console) -> None:
+def part_rows(result: Comparison) -> list[tuple[str, float, float, str]]:
+    """The step and its parts: name, both values in ms, the change's interval."""
     intervals = {change.cause or change.what: change.ci95_ms for change in result.changed}
     parts = {cause: values for cause, values in result.causes_ms.items() if max(values) >= _LEAST_MS}
     ordered = sorted(parts.items(), key=lambda item: -max(item[1]))
-    rows = [
-        (name, f"{before:.1f}", f"{after:.1f}", f"{after - before:+.1f}", _bounds(intervals.get(name)))
+    return [
+        (name, before, after, _bounds(intervals.get(name)))
         for name, (before, after) in [("step", result.step_ms), *ordered, *result.rest_ms.items()]
     ]
-    print_rows(console, ("ms a step", *_NAMES, "change", "95 %"), rows)
+
+
+def _print_parts(result: Comparison, console: Console) -> None:
+    rows = [
+        (name, f"{before:.1f}", f"{after:.1f}", f"{after - before:+.1f}", bounds)
+        for name, before, after, bounds in part_rows(result)
+    ]
+    print_rows(console, ("ms a step", *NAMES, "change", "95 %"), rows)
 
 
 def _bounds(interval: list[float] | None) -> str:

@@ -78,7 +78,7 @@ def sweep_table(result: SweepResult, width: int) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
     for row in result.points:
-        advised = result.advice is not None and row.params == result.advice.params
+        advised = is_advised(row, result)
         style = "bold" if advised else "" if row.status == "ok" else "dim"
         table.add_row(*row.params.values(), *_cells(row, bool(wide)), _marks(row, advised), style=style)
     return table
@@ -96,6 +96,21 @@ def _cells(row: PointResult, wide: bool) -> list[str]:
     return cells
 
 
+def point_rows(result: SweepResult) -> tuple[list[str], list[list[str]]]:
+    """The table's headings and, for each point, its cells."""
+    params = list(result.points[0].params) if result.points else []
+    headings = [*params, "steps/s", "95 %", "wait", "model", "memory", ""]
+    return headings, [
+        [*row.params.values(), *_cells(row, True), _marks(row, is_advised(row, result))]
+        for row in result.points
+    ]
+
+
+def is_advised(row: PointResult, result: SweepResult) -> bool:
+    """Whether this is the point that the sweep advises."""
+    return result.advice is not None and row.params == result.advice.params
+
+
 def _marks(row: PointResult, advised: bool) -> str:
     if row.status != "ok":
         return row.status
@@ -110,7 +125,7 @@ def _rate(per_second: float) -> str:
 def _print_legend(result: SweepResult, console: Console) -> None:
     """Explain what the table shows, and only that."""
     ok = [row for row in result.points if row.status == "ok"]
-    advised = [row for row in ok if result.advice is not None and row.params == result.advice.params]
+    advised = [row for row in ok if is_advised(row, result)]
     shown = {
         "95 %": any(row.ci95 for row in ok),
         "wait": any(row.raw_wait_fraction is not None for row in ok),

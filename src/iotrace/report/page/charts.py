@@ -28,7 +28,9 @@ def bars(layers: Sequence[Sequence[float]], most: float, gap: float = 0.12) -> l
     for layer in layers:
         path = []
         for number, value in enumerate(layer):
-            bottom, top = (round(HEIGHT * min(1.0, at / most)) for at in (below[number], below[number] + value))
+            bottom, top = (
+                round(HEIGHT * min(1.0, at / most)) for at in (below[number], below[number] + value)
+            )
             below[number] += value
             if top > bottom:
                 path.append(f"M{number} {HEIGHT - top}h{width}v{top - bottom}h-{width}z")
@@ -113,12 +115,12 @@ def _pattern_scale(units: float, height: float = HEIGHT) -> str:
     return f"scale({units / _NOMINAL[0]:.6g} {height / _NOMINAL[1]:.6g})"
 
 
-def _place(start: float, end: float, window: BatchWindow) -> dict[str, str] | None:
-    """Where a time lies within the window; None where it does not."""
+def _place(start: float, end: float, window: BatchWindow, whole: float = 0.0) -> dict[str, str] | None:
+    """Where a time lies within the window, drawn `whole` ms wide; None where it does not."""
     start, end = max(0.0, start), min(window.length_ms, end)
     if end <= start:
         return None
-    whole = window.length_ms
+    whole = whole or window.length_ms
     return {"x": f"{100 * start / whole:.3f}", "width": f"{100 * (end - start) / whole:.3f}"}
 
 
@@ -128,9 +130,8 @@ def gantt(window: BatchWindow) -> list[dict[str, Any]]:
     rows: dict[int | None, list[dict[str, Any]]] = {}
     for number, batch in enumerate(window.batch):
         file, worst = window.file[number] or "", number == window.worst
-        asked, delivered, computed = (
-            column[number] for column in (window.asked_ms, window.delivered_ms, window.computed_ms)
-        )
+        asked, delivered = window.asked_ms[number], window.delivered_ms[number]
+        computed = window.computed_ms[number]
         wait = milliseconds(delivered - asked)
         text = f"batch {batch}: waited {wait}, mostly {window.cause[number]}" + (f", {file}" if file else "")
         loop.append(_bar(window, asked, delivered, window.cause[number], f"{batch}", text, worst))
@@ -175,8 +176,8 @@ def ready_area(window: BatchWindow) -> dict[str, Any] | None:
     return {"path": f"{path}H{HEIGHT}V{HEIGHT}z", "most": most}
 
 
-def waterfall(window: BatchWindow) -> list[dict[str, Any]]:
-    """A row a batch, in order of delivery: fetched, ready, awaited, computed on."""
+def waterfall(window: BatchWindow, whole: float = 0.0) -> list[dict[str, Any]]:
+    """A row a batch, in order of delivery: fetched, ready, awaited, computed on; `whole` ms wide."""
     rows = []
     for number, batch in enumerate(window.batch):
         asked, delivered = window.asked_ms[number], window.delivered_ms[number]
@@ -184,10 +185,10 @@ def waterfall(window: BatchWindow) -> list[dict[str, Any]]:
         computed, made_of = window.computed_ms[number], window.made_of[number] or "unknown"
         fetched = None if taken is None or prepared is None else prepared - taken
         parts: list[dict[str, Any] | None] = [
-            _part(window, "fetch", made_of, taken, prepared),
-            _part(window, "ready", "ready", prepared, asked),
-            _part(window, "wait", "wait", asked, delivered),
-            _part(window, "compute", "rest", delivered, computed),
+            _part(window, whole, "fetch", made_of, taken, prepared),
+            _part(window, whole, "ready", "ready", prepared, asked),
+            _part(window, whole, "wait", "wait", asked, delivered),
+            _part(window, whole, "compute", "rest", delivered, computed),
         ]
         worker = window.worker[number]
         rows.append(
@@ -206,9 +207,9 @@ def waterfall(window: BatchWindow) -> list[dict[str, Any]]:
 
 
 def _part(
-    window: BatchWindow, name: str, kind: str, start: float | None, end: float | None
+    window: BatchWindow, whole: float, name: str, kind: str, start: float | None, end: float | None
 ) -> dict[str, Any] | None:
-    place = None if start is None or end is None else _place(start, end, window)
+    place = None if start is None or end is None else _place(start, end, window, whole)
     if place is None or start is None or end is None:
         return None
     return {**place, "name": name, "kind": kind, "text": f"{name} {milliseconds(end - start)}"}

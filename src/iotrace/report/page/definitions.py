@@ -6,7 +6,7 @@ CAUSES = {
     "startup": "Workers were being started.",
     "queued": "No worker had begun the batch: all were busy with others.",
     "read": "In calls to the file system: open, read, page faults of memory maps.",
-    "decode": "In a library that reads files (h5py, zarr, PIL ...), outside of its reads: decompressing, copying.",
+    "decode": "In a library that reads files (h5py, zarr, PIL ...), outside of its reads: decompressing.",
     "transform": "In the rest of the dataset's own code.",
     "collate": "Putting samples together to a batch.",
     "transport": "Handing the batch over from the worker to the loop.",
@@ -14,26 +14,29 @@ CAUSES = {
 }
 WORDS = {
     "step": "From one delivery of a batch that is trained on to the next, without evaluation in between.",
-    "measured steps": "Those that figures are made of: not the first, not those that await a worker's first "
-    "batch, not those that a profiler slowed.",
-    "data wait": "The time in a step in which the training loop stood still for its next batch. Its causes sum "
-    "to it.",
+    "measured steps": "Those that figures are made of: not the first, not those that await a worker's "
+    "first batch, not those that a profiler slowed.",
+    "data wait": "The time in a step in which the training loop stood still for its next batch. Its "
+    "causes sum to it.",
     "rest of the step": "The step without its data wait: forward, backward, optimizer, all else.",
     "fetch": "Making a batch, in a worker or in the loop: from taking its index to having it prepared.",
-    "ready": "The batch lay prepared, and the loop had not asked for it yet. If batches lie ready, the loader is "
-    "fast enough.",
-    "ready queue": "How many batches lay ready at each moment. At 0 the loop waits for whatever is being made.",
-    "at most ... faster": "A bound: all of the wait that the fix is about is gone. Gains of several fixes do not "
-    "add up.",
-    "trust": "How far the figures can be relied on: ok, caution or bad, by noise, other programs, losses and the "
-    "cost of tracing.",
+    "ready": "The batch lay prepared, and the loop had not asked for it yet. Where batches lie ready, "
+    "the loader is fast enough.",
+    "ready queue": "How many batches lay ready at each moment. At 0 the loop waits for what is being made.",
+    "at most ... faster": "A bound: all of the wait that the fix is about is gone. Gains of several fixes "
+    "do not add up.",
+    "trust": "How far the figures can be relied on: ok, caution or bad, by noise, other programs, losses "
+    "and the cost of tracing.",
     "late in": "Of all matched collectives, the share in which this rank arrived last.",
     "for others": "Waiting inside collectives for ranks that come later.",
     "p95": "Of a hundred steps, five are longer.",
 }
 SWEEP = {
-    "95 %": "With other runs as noisy as these the figure would lie in this interval 95 times of 100.",
+    "95 %": "With other runs as noisy as these, the figure would lie in this interval 95 times of 100.",
     "model": "Predicted from the point with the fewest workers.",
     "ceiling": "Training on batches from memory: no loader can be faster.",
-    "limited by": "What keeps more workers from helping: compute, workers, cores or storage.",
+    "memory": "Peak of all processes of the run.",
+    "yours": "As the program has it without the sweep.",
+    "best": "What the sweep advises.",
+    "busy": "Other programs took CPUs: the times are not the command's own.",
 }

@@ -15,13 +15,11 @@ from markupsafe import Markup
 from iotrace import __version__
 from iotrace.errors import IotraceError
 from iotrace.report.page import palette
+from iotrace.report.printing import visible
 from iotrace.units import milliseconds, percent, size
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _MOST_RECORDS = 2000  # of one list in the page's JSON
-# What a browser would not show, or would let change the order of a line: names of files may hold it.
-_UNSEEN = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"}
-_UNSEEN |= dict.fromkeys([0x7F, *range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD)
 
 
 def render(template: str, document: Any, **shown: Any) -> str:
@@ -48,13 +46,13 @@ def render(template: str, document: Any, **shown: Any) -> str:
         digest=digest,
         data=Markup(_embedded(document)),
     )
-    return page.translate(_UNSEEN)
+    return visible(page, lines=True)  # names of files may hold what hides or reverses a line
 
 
 def _embedded(document: Any) -> str:
     """JSON that ends no script element."""
     plain = msgspec.to_builtins(document)
-    text = json.dumps(as_columns(plain), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    text = json.dumps(as_columns(plain), separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 

@@ -51,7 +51,7 @@ def report_page(report: Report, columns: RankColumns | None = None) -> str:
         "where": sections.causes_table(rank) if rank is not None else None,
         "tiles": sections.treemap(rank) if rank is not None else None,
         "files": sections.files_table(rank) if rank is not None else None,
-        "worst": sections.worst_batches(rank, report.session.path) if rank is not None else None,
+        "worst": sections.worst_batches(rank) if rank is not None else None,
         "ranks": sections.ranks_table(report),
         "sparks": [charts.sparkline(one) for one in columns.series] if columns is not None else [],
         "processes": sections.processes_table(report),

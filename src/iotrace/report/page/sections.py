@@ -9,7 +9,6 @@ from iotrace.analysis.results import FileIo, Imbalance, RankReport, Report, Wors
 from iotrace.analysis.results.page import RankColumns
 from iotrace.report.page.definitions import CAUSES
 from iotrace.report.page.treemap import squarify
-from iotrace.report.screen import shown_path
 from iotrace.units import milliseconds, percent, size
 
 _MOST_TILES = 60
@@ -76,7 +75,9 @@ def _tile(cost: Cost, place: tuple[float, float, float, float], whole_ms: float)
         "height": f"{100 * height / _TREEMAP[1]:.3f}",
         "cause": cost.cause,
         "name": name.rstrip("/").rsplit("/", 1)[-1],
-        "figures": f"{cost.cause} {milliseconds(cost.ms)}" if cost.path is not None else milliseconds(cost.ms),
+        "figures": f"{cost.cause} {milliseconds(cost.ms)}"
+        if cost.path is not None
+        else milliseconds(cost.ms),
         "text": f"{about}: {milliseconds(cost.ms)} a step, {percent(cost.ms / whole_ms)} of the wait",
         "named": width >= 60 and height >= 22,
         "two_lines": width >= 60 and height >= 42,
@@ -114,17 +115,9 @@ def _file_row(path: str, cost: Any, row: FileIo | None, known: bool) -> dict[str
     }
 
 
-def worst_batches(rank: RankReport, session: str) -> list[dict[str, Any]]:
-    """The batches that were waited for longest, each with the command that shows it."""
-    return [
-        {"batch": worst, "who": _who(worst), "command": open_command(session, rank, worst)}
-        for worst in rank.data_wait.worst_batches
-    ]
-
-
-def open_command(session: str, rank: RankReport, worst: WorstBatch) -> str:
-    """The command that shows a batch on the timeline."""
-    return f"iotrace open {shown_path(session)} --batch {worst.batch}"
+def worst_batches(rank: RankReport) -> list[dict[str, Any]]:
+    """The batches that were waited for longest."""
+    return [{"batch": worst, "who": _who(worst), "command": ""} for worst in rank.data_wait.worst_batches]
 
 
 def _who(worst: WorstBatch) -> str:
@@ -154,7 +147,9 @@ def ranks_table(report: Report) -> dict[str, Any] | None:
 
 def _rank_row(rank: RankReport, compared: Imbalance | None, late: int | None) -> dict[str, Any]:
     own = next((one for one in compared.ranks if one.rank == rank.rank), None) if compared else None
-    straggler = next((one for one in compared.stragglers if one.rank == rank.rank), None) if compared else None
+    straggler = (
+        next((one for one in compared.stragglers if one.rank == rank.rank), None) if compared else None
+    )
     matched = compared.collectives.matched if compared else 0
     cells: dict[str, dict[str, Any] | None] = dict.fromkeys(
         ("step", "data wait", "for others", "compute", "other", "late in")
@@ -217,7 +212,9 @@ def step_parts(rank: RankReport) -> list[dict[str, Any]]:
     known = {name: ms for name, ms in phases.items() if ms is not None}
     if len(known) > 1:
         source = "by events of the device" if rank.phases_source == "device_events" else "by the host's clock"
-        tables.append(_bar_table("A step, in ms", known, f"Mean of {rank.steps.count} measured steps, {source}."))
+        tables.append(
+            _bar_table("A step, in ms", known, f"Mean of {rank.steps.count} measured steps, {source}.")
+        )
     if rank.breakdown_ms is not None and sum(rank.breakdown_ms.values()) > 0:
         note = f"Mean of {rank.breakdown_steps} profiled steps: profiling slows a step, look at the shares."
         named = {_NAMES.get(role, role): ms for role, ms in rank.breakdown_ms.items() if ms > 0}
@@ -310,11 +307,7 @@ def main_rank(report: Report, columns: RankColumns | None) -> RankReport | None:
     """The rank whose steps the page shows."""
     if columns is not None:
         return next(
-            one
-            for one in report.ranks
-            if (one.rank, one.incarnation) == (columns.rank, columns.incarnation)
+            one for one in report.ranks if (one.rank, one.incarnation) == (columns.rank, columns.incarnation)
         )
     about = next((one for one in reversed(report.ranks) if one.rank == report.verdict.rank), None)
     return about or (report.ranks[0] if report.ranks else None)
-
-

@@ -1,4 +1,4 @@
-"""Areas in a rectangle, as close to squares as may be: Bruls, Huizing, van Wijk: Squarified Treemaps (2000)."""
+"""Areas in a rectangle, close to squares: Bruls, Huizing, van Wijk: Squarified Treemaps (2000)."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ def squarify(areas: Sequence[float], within: Rectangle) -> list[Rectangle]:
         along = 0.0
         for area in row:
             length = area / thick if thick > 0 else 0.0
-            found.append(
-                (x, y + along, thick, length) if width >= height else (x + along, y, length, thick)
-            )
+            found.append((x, y + along, thick, length) if width >= height else (x + along, y, length, thick))
             along += length
         if width >= height:
             x, width = x + thick, max(0.0, width - thick)

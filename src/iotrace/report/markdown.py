@@ -1,0 +1,161 @@
+"""Report, sweep, comparison and check as Markdown, for mail and pull requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from iotrace.analysis.compare.results import Check, Comparison
+from iotrace.analysis.results import Fix, RankReport, Report
+from iotrace.report.comparison import part_rows, reasons_of, stage_rows, trust_of
+from iotrace.report.printing import visible
+from iotrace.report.screen import fact_rows, following, gain_text, silenced, trust_text
+from iotrace.report.sweep import point_rows
+from iotrace.sweeps.results import SweepResult
+from iotrace.units import milliseconds, percent
+
+_MOST_STAGES = 8
+_MOST_RANKS = 16
+_MOST_BATCHES = 5
+_SIGNS = {"not-input-bound": "✅", "moderately-input-bound": "⚠️", "wait-unknown": "⚠️", "running": "⚠️"}
+_FROM_TO = ("before", "now")
+
+
+def report_markdown(report: Report) -> str:
+    """Write the first screen of `report`, its causes, ranks and worst batches."""
+    found = report.verdict
+    text = found.text.removeprefix(found.banner).lstrip()
+    lines = [f"### {_SIGNS.get(found.kind, '❌')} {escape(found.banner)}: {escape(text)}", ""]
+    lines += [f"- **Why**: {escape(found.why)}"] if found.why else []
+    lines += [f"- **Until then**: {escape(found.until)}"] if found.until else []
+    lines += _fixes(found.fixes)
+    trust = trust_text(found.trust.level, found.trust.reasons, silenced(report))
+    lines.append(f"- **Trust** {found.trust.level}: {escape(trust)}")
+    about = next((rank for rank in reversed(report.ranks) if rank.rank == found.rank), None)
+    rank = about or (report.ranks[0] if len(report.ranks) == 1 else None)
+    if rank is not None:
+        whose = f" of rank {rank.rank}" if len(report.ranks) > 1 else ""
+        rows = [(label, "; ".join(parts)) for label, parts in fact_rows(rank)]
+        lines += ["", *_table((f"Figures{whose}", ""), rows, 0)]
+        lines += _worst(rank)
+    if len(report.ranks) > 1:
+        lines += ["", *_table(("rank", "host", "step ms", "data wait ms", "data wait"), _ranks(report), 2)]
+    if report.not_captured:
+        lines += [
+            "",
+            f"Not captured: {escape(', '.join(dict.fromkeys(item.what for item in report.not_captured)))}",
+        ]
+    return "\n".join([*lines, "", *_commands(following(report, verbose=False))])
+
+
+def _fixes(fixes: Sequence[Fix]) -> list[str]:
+    gains = [f" ({gain_text(fix)})" if gain_text(fix) else "" for fix in fixes]
+    return [
+        f"- **{'or' if number else 'Fix'}** {escape(fix.text)}{gain}"
+        for number, (fix, gain) in enumerate(zip(fixes, gains, strict=True))
+    ]
+
+
+def _worst(rank: RankReport) -> list[str]:
+    rows = [
+        (
+            str(worst.batch),
+            f"{worst.wait_ms:.1f}",
+            worst.cause,
+            "loop" if worst.worker is None else f"worker {worst.worker}",
+            worst.files[0] if worst.files else "",
+        )
+        for worst in rank.data_wait.worst_batches[:_MOST_BATCHES]
+    ]
+    return ["", *_table(("worst batch", "waited ms", "mostly", "made by", "file"), rows, 0)] if rows else []
+
+
+def _ranks(report: Report) -> list[tuple[str, ...]]:
+    ranks = sorted(report.ranks, key=lambda rank: -(rank.data_wait.raw_wait_fraction or 0.0))
+    return [
+        (
+            f"{rank.rank}",
+            rank.host or "",
+            "unknown" if rank.steps.mean_ms is None else f"{rank.steps.mean_ms:.1f}",
+            "unknown" if rank.data_wait.raw_ms is None else f"{rank.data_wait.raw_ms:.1f}",
+            "unknown"
+            if rank.data_wait.raw_wait_fraction is None
+            else percent(rank.data_wait.raw_wait_fraction),
+        )
+        for rank in ranks[:_MOST_RANKS]
+    ]
+
+
+def sweep_markdown(result: SweepResult) -> str:
+    """Write what a sweep advises, and its points."""
+    found = result.verdict
+    banner = "BEST" if found.kind == "best" else "NO ADVICE"
+    sign = "✅" if found.kind == "best" else "⚠️"
+    lines = [f"### {sign} {banner}: {escape(found.text.removeprefix(banner).lstrip())}", ""]
+    lines += [f"- **Why**: {escape(found.why)}"] if found.why else []
+    for fix in found.fixes:
+        saved = f" (saves {milliseconds(fix.gain_ms_per_step)} a step)" if fix.gain_ms_per_step else ""
+        lines.append(f"- **Fix** {escape(fix.text)}{saved}")
+    trust = trust_text(found.trust.level, found.trust.reasons, silenced=False)
+    lines.append(f"- **Trust** {found.trust.level}: {escape(trust)}")
+    headings, rows = point_rows(result)
+    lines += ["", *_table(headings, rows, 0)]
+    return "\n".join(lines + [f"- warning: {escape(warning)}" for warning in result.warnings])
+
+
+def comparison_markdown(result: Comparison) -> str:
+    """Write what changed from one session to another."""
+    sign = {"slower": "❌", "faster": "✅"}.get(result.verdict, "⚠️" if result.verdict == "unknown" else "✅")
+    lines = [f"### {sign} {escape(result.text)}", ""]
+    lines += [f"- **differs**: {escape(difference)}" for difference in result.differs]
+    lines += [f"- **Why**: {escape(reason)}" for reason in reasons_of(result)]
+    lines += [
+        f"- around: {escape(item.what)}: {escape(' / '.join(item.values))}" for item in result.environment
+    ]
+    rows = [
+        (name, f"{before:.1f}", f"{after:.1f}", f"{after - before:+.1f}", bounds)
+        for name, before, after, bounds in part_rows(result)
+    ]
+    lines += ["", *_table(("ms a step", "A", "B", "change", "95 %"), rows, 1)]
+    if result.stages:
+        headings = ("ms a sample", "A", "B", "change", "95 %")
+        lines += ["", *_table(headings, stage_rows(result.stages[:_MOST_STAGES]), 1)]
+    return "\n".join([*lines, "", f"<sub>Trust {escape('; '.join(trust_of(result)))}</sub>"])
+
+
+def check_markdown(result: Check) -> str:
+    """Write whether a session passes, and what is worse."""
+    sign = "❌" if not result.ok else "⚠️" if result.untold else "✅"
+    lines = [f"### {sign} iotrace check: {escape(result.text)}", ""]
+    lines += [f"- **worse**: {escape(finding.text)}" for finding in result.worse]
+    lines += [f"- **cannot be told**: {escape(finding.text)}" for finding in result.untold]
+    lines += [f"- passed: `{item.condition}`" for item in result.conditions if item.holds is False]
+    comparison = result.comparison
+    if comparison is not None:
+        lines += [f"- {escape(comparison.text)}"] if comparison.verdict != "unknown" else []
+        lines += [
+            f"- {escape(item.what)}: {escape(' → '.join(item.values))}"
+            for item in [*comparison.settings, *comparison.environment]
+        ]
+        headings = ("ms a sample", *_FROM_TO, "change", "95 %")
+        lines += ["", *_table(headings, stage_rows(comparison.stages[:_MOST_STAGES]), 1)]
+        lines += ["", f"<sub>Trust {escape('; '.join(trust_of(comparison, _FROM_TO)))}</sub>"]
+    return "\n".join(lines)
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str]], figures_from: int) -> list[str]:
+    """A table; its columns from `figures_from` on (0: none) hold figures."""
+    sides = ["---:" if figures_from and number >= figures_from else "---" for number in range(len(headings))]
+    found = [f"| {' | '.join(headings)} |", f"|{'|'.join(sides)}|"]
+    return found + [f"| {' | '.join(map(escape, row))} |" for row in rows]
+
+
+def _commands(commands: Iterable[tuple[str, str]]) -> list[str]:
+    return [f"- `{command.replace('`', '')}` {what}" for command, what in commands]
+
+
+def escape(text: str) -> str:
+    """Keep what Markdown would take for markup: names of files hold underscores."""
+    text = visible(text)
+    for sign in "\\`*_{}[]<>|#":
+        text = text.replace(sign, f"\\{sign}")
+    return text
