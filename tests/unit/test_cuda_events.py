@@ -167,7 +167,8 @@ def _step(wait_ns: int, exposed_ns: int | None, awaits: bool = True) -> Step:
 def test_exposed_wait_is_the_mean_of_the_steps_that_know_it() -> None:
     steps = [_step(40, 10), _step(40, None), _step(40, 50), _step(0, None, awaits=False)]
     # 10, unknown, 50 cut to the wait's 40, and an epoch's last step, which waits for nothing.
-    expected = ExposedWait(ms=50 / 3 / 1e6, fraction=50 / 300, source="cuda_events", steps=3)
+    timed = [(10, 100), (40, 100), (0, 100)]
+    expected = ExposedWait(ms=50 / 3 / 1e6, fraction=50 / 300, source="cuda_events", steps=3, timed=timed)
     assert exposed_wait(steps, accelerated=True) == expected
     assert exposed_wait([_step(40, None), _step(0, None, awaits=False)], True) == ExposedWait()
-    assert exposed_wait(steps[:2], accelerated=False) == ExposedWait(40 / 1e6, 0.4, "cpu", 2)
+    assert exposed_wait(steps[:2], accelerated=False) == ExposedWait(40 / 1e6, 0.4, "cpu", 2, [(40, 100)] * 2)

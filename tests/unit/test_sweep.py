@@ -290,7 +290,7 @@ def test_lists_and_placeholders() -> None:
 
 
 def test_the_model_is_bounded_by_the_cores() -> None:
-    model = Model(compute_ms=10, production_ms=40, cpu_ms=50, cores=2)
+    model = Model(compute_ms=10, production_ms=40, cpu_ms=50, cores=2, launch_ms=10)
     assert [model.per_second(workers) for workers in (0, 1, 2, 8)] == pytest.approx([20, 25, 40, 40])
 
 

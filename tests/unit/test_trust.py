@@ -68,6 +68,9 @@ def rank(number: int = 0, *, lengths_ms: Any = (100.0, 101.0) * 16, **known: Any
     fraction = known.pop("fraction", 0.5)
     wait = unknown(DataWait, raw_ms=50.0, raw_wait_fraction=fraction, causes_ms=causes, **none)
     wait = replace(wait, raw_wait_fraction_ci95=known.pop("fraction_ci95", [0.49, 0.51]))
+    if known.pop("exposed_known", True) and fraction is not None:
+        wait = replace(wait, exposed_ms=50.0, exposed_source="cpu", stall_fraction=fraction)
+        wait = replace(wait, stall_fraction_ci95=wait.raw_wait_fraction_ci95)
     gpus = known.pop("gpus", [])
     system = unknown(System, gpus=gpus, processes=[], host=known.pop("host", host()))
     cost = known.pop("cost", 0.4)

@@ -281,6 +281,29 @@ def test_a_fix_saves_at_most_its_wait_and_what_the_device_idles() -> None:
     assert fixes(hidden, advice(50.0)) == [(20.0, 1.25)]
 
 
+def test_a_wait_that_the_device_works_through_is_not_what_binds_the_loop() -> None:
+    # As seen on an H100: a loop that waits 87 % of its step, while kernels of the step before run.
+    def on_device(idle_ms: float) -> Verdict:
+        about = {"exposed_ms": idle_ms, "exposed_source": "cuda_events", "stall_fraction": idle_ms / 100}
+        return judged(rank(0, 87.0, **about))
+
+    busy = on_device(0.0)
+    assert (busy.kind, busy.text) == (
+        "not-input-bound",
+        "NOT INPUT-BOUND the device waits for data in no step (0.0 of 100.0 ms)",
+    )
+    assert busy.why == "the loop waits 87.0 ms, but the device has work meanwhile: a faster loader gains <= 0.0 ms"
+    idle = on_device(45.0)
+    assert (idle.kind, idle.text) == (
+        "input-bound",
+        "INPUT-BOUND the device waits for data in 45 % of each step (45.0 of 100.0 ms)",
+    )
+    # Of two ranks, the one whose device idles is told, not the one whose loop waits longer.
+    longer = rank(0, 90.0, exposed_ms=1.0, exposed_source="cuda_events", stall_fraction=0.01)
+    idler = rank(1, 40.0, exposed_ms=40.0, exposed_source="cuda_events", stall_fraction=0.4)
+    assert judged(longer, idler).rank == 1
+
+
 def test_a_run_that_failed_has_no_fix_of_its_wait_unless_it_was_interrupted() -> None:
     def fixes(exit_code: int) -> int:
         return len(verdict_of(session(exit_code=exit_code), [rank()], None, [advice(50.0)], OK).fixes)

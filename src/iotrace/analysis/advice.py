@@ -24,7 +24,7 @@ _MOST_WORKERS = 2  # for each CPU: more of them, asleep, are for a sweep to find
 
 def recommend(loaders: list[LoaderFacts]) -> list[Recommendation]:
     """Recommend changes to loaders of one rank, largest gain first; none for waits below 5 % of the step."""
-    worth = sum(facts.wait_ms for facts in loaders)
+    worth = sum(facts.bound_ms for facts in loaders)
     if not loaders or 100 * worth / loaders[0].step_ms < MODERATELY_PERCENT:
         return []
     first, found, last = [], [], []
@@ -71,7 +71,7 @@ def _gain_ms(facts: LoaderFacts, cause: str, remedy: Remedy) -> float:
     """A bound of what a step loses: of a replay without the cause, or without reading and decoding a file."""
     if cause == "startup":
         return facts.causes_ms[cause] + facts.restart_ms
-    return min(facts.wait_ms, facts.gains_ms.get(remedy.gone or cause, facts.wait_ms))
+    return min(facts.bound_ms, facts.gains_ms.get(remedy.gone or cause, facts.wait_ms))
 
 
 def _severity(cost_ms: float, facts: LoaderFacts) -> str:
@@ -188,12 +188,12 @@ def _too_few_workers(facts: LoaderFacts) -> Recommendation | None:
     """Where they make batches slower than the loop takes them, and there is a CPU for another one."""
     if not facts.has_settings or facts.production_ms is None or facts.core_free is not True:
         return None
-    if not _worth(facts.wait_ms, facts) or facts.unmade_fraction < UNMADE:
+    if not _worth(facts.bound_ms, facts) or facts.unmade_fraction < UNMADE:
         return None
     sleeps = facts.asleep is not None and facts.asleep >= _MOSTLY
     if not sleeps and (facts.cpus is None or facts.workers + 1 >= facts.cpus):
         return None
-    compute_ms = facts.step_ms - facts.wait_ms
+    compute_ms = facts.step_ms - facts.bound_ms
     made_ms = facts.production_ms * facts.batches_per_step
     if facts.workers and made_ms / facts.workers <= compute_ms:
         return None
@@ -210,7 +210,7 @@ def _too_few_workers(facts: LoaderFacts) -> Recommendation | None:
         change = f"DataLoader(num_workers={enough})" + (", samples shared out" if facts.iterable else "")
     return Recommendation(
         id="too-few-workers",
-        severity=_severity(facts.wait_ms, facts),
+        severity=_severity(facts.bound_ms, facts),
         text=(
             f"a batch{_of(facts)} takes {facts.production_ms:.0f} ms to make, the rest of a step "
             f"{compute_ms:.0f} ms, and {room}: {more}{shards}"
@@ -250,7 +250,7 @@ def _won_by_order(facts: LoaderFacts, workers: int | None) -> float:
     won_ms = facts.wait_ms - facts.causes_ms.get("startup", 0.0)
     if workers and facts.made_ms is not None:
         won_ms = min(won_ms, facts.step_ms - facts.made_ms / workers)
-    return max(0.0, won_ms)
+    return max(0.0, min(won_ms, facts.bound_ms))
 
 
 def _waiting_in_order(facts: LoaderFacts) -> Recommendation | None:

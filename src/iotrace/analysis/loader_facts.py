@@ -34,6 +34,7 @@ class FileFacts(msgspec.Struct, frozen=True, kw_only=True):
 class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A loader and its part of the data wait. Figures in ms are means per measured step; None is unknown.
 
+    `wait_ms` is the loop's wait; `idle_ms` that of the accelerator in the waits for all loaders.
     Settings are None where the loader has none of that name. `of_several`: the loop waits for others, too.
     `objects` counts the DataLoaders that it was, one after the other. `handed_over`: another thread takes
     its batches. `core_free`: the cores were not all busy. `asleep` and `on_cpu` are shares of the making of
@@ -48,6 +49,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     of_several: bool = False
     step_ms: float = 0.0
     wait_ms: float = 0.0
+    idle_ms: float | None = None
     causes_ms: dict[str, float] = {}
     gains_ms: dict[str, float] = {}
     files: list[FileFacts] = []
@@ -78,6 +80,11 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     storage_bytes: float | None = None
     batches: int = 0
     batches_per_step: float = 1.0
+
+    @property
+    def bound_ms(self) -> float:
+        """What of the wait a faster loader can win at most: an accelerator works in the rest of it."""
+        return self.wait_ms if self.idle_ms is None else min(self.wait_ms, self.idle_ms)
 
 
 def loader_facts(analysis: RankAnalysis, report: RankReport) -> list[LoaderFacts]:
@@ -112,12 +119,14 @@ def _facts(
     ]
     causes_ms = {cause: sum(item.causes[cause] for item in waits) / steps / 1e6 for cause in CAUSES}
     files = _files(analysis, report, waits)
+    wait_ms = sum(item.delivery.wait_ns for item in waits) / steps / 1e6
     return LoaderFacts(
         number=run.number,
         name=about.dataset,
         of_several=loaders > 1,
         step_ms=report.steps.mean_ms or 0.0,
-        wait_ms=sum(item.delivery.wait_ns for item in waits) / steps / 1e6,
+        wait_ms=wait_ms,
+        idle_ms=wait.exposed_ms,
         causes_ms=causes_ms,
         gains_ms={} if handed_over else _gains(analysis, run, causes_ms, files),
         files=files,

@@ -30,7 +30,7 @@ from iotrace.analysis.results import (
 )
 from iotrace.analysis.verdict.trust import trust_of_traces
 from iotrace.analysis.verdict.verdict import verdict_of
-from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, verdict
+from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_fraction, verdict
 from iotrace.session.manifest import NotCaptured
 from iotrace.sources.kineto.kinds import is_data_wait
 from iotrace.sources.kineto.trace import Column, KinetoTrace
@@ -159,7 +159,8 @@ def _data_wait(rank: _TraceRank) -> DataWait:
         exposed_ns, source = _exposed(rank, waits, raw_ns)
         known["raw_ms"] = raw_ns / count / 1e6
         if total_ns:
-            known.update(raw_wait_fraction=raw_ns / total_ns, verdict=verdict(raw_ns / total_ns))
+            judged_ns = raw_ns if exposed_ns is None else exposed_ns
+            known.update(raw_wait_fraction=raw_ns / total_ns, verdict=verdict(judged_ns / total_ns))
         if exposed_ns is not None:
             known.update(exposed_ms=exposed_ns / count / 1e6, exposed_source=source, exposed_steps=count)
             known["stall_fraction"] = exposed_ns / total_ns if total_ns else None
@@ -169,7 +170,7 @@ def _data_wait(rank: _TraceRank) -> DataWait:
 def _advice(rank: _TraceRank, result: RankReport) -> list[Recommendation]:
     """Advise workers where the trace shows that the loop waits for a DataLoader without any."""
     wait = result.data_wait
-    if wait.raw_ms is None or 100 * (wait.raw_wait_fraction or 0.0) < MODERATELY_PERCENT:
+    if wait.raw_ms is None or 100 * (bound_fraction(wait) or 0.0) < MODERATELY_PERCENT:
         return []
     loaders = [name for name in rank.trace.names if is_data_wait(name)]
     if not loaders or not all(_WITHOUT_WORKERS in name for name in loaders):

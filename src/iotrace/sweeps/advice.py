@@ -65,9 +65,10 @@ def _what(chosen: PointResult, best: PointResult, count: int, ceiling: Ceiling |
 
 def why_not_more(chosen: PointResult, usable: list[PointResult], runs: Sequence[SweepRun]) -> str:
     """Say what is left of the wait, and whether more workers would shorten it; empty where not known."""
-    if chosen.raw_wait_fraction is None or chosen.stopped_by is None or chosen.workers is None:
+    fraction = chosen.raw_wait_fraction if chosen.stall_fraction is None else chosen.stall_fraction
+    if fraction is None or chosen.stopped_by is None or chosen.workers is None:
         return ""
-    waits = f"{100 * chosen.raw_wait_fraction:.0f} % of the step"
+    waits = f"{100 * fraction:.0f} % of the step"
     if chosen.stopped_by == "compute":
         return f"It waits {waits}: the rest is compute, and more workers will not help."
     more = [row for row in usable if row.workers is not None and row.workers > chosen.workers]

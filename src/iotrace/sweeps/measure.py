@@ -8,10 +8,12 @@ import msgspec
 import numpy as np
 
 from iotrace.analysis.bootstrap import mean_ci
+from iotrace.analysis.loop.deliveries import Step
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
 from iotrace.analysis.report import analyse
 from iotrace.analysis.results import LoaderResult, RankReport
 from iotrace.analysis.verdict.trust import disturbed
+from iotrace.analysis.wait.data_wait import bound_fraction
 from iotrace.errors import IotraceError
 from iotrace.sources.records import Ended, Override, Replayed
 from iotrace.sources.session import open_session
@@ -41,9 +43,9 @@ def measure(run: SweepRun, by_agent: bool = True) -> SweepRun:
         reason = f"{what} gave measured steps: run longer, or more --steps"
         return msgspec.structs.replace(run, status="no steps", reason=reason)
     # Ranks run in step with each other: the one that waits longest for its data tells why.
-    rank, slowest = max(looped, key=lambda pair: pair[1].data_wait.raw_wait_fraction or 0.0)
+    rank, slowest = max(looped, key=lambda pair: bound_fraction(pair[1].data_wait) or 0.0)
     wait, loader = slowest.data_wait, _primary(slowest)
-    computed_ms = np.array([step.duration_ns - step.wait_ns for step in rank.kept]) / 1e6
+    computed_ms = np.array([step.duration_ns - _bound_ns(step) for step in rank.kept]) / 1e6
     reason = _not_applied(run, rank, slowest, by_agent)
     ended = any(process.of_type(Ended) for process in session.processes)
     costly = wait.files[0] if wait.files else None
@@ -66,6 +68,7 @@ def measure(run: SweepRun, by_agent: bool = True) -> SweepRun:
         workers=loader.workers if loader and not _hidden(rank, loader) else None,
         own_workers=_own_workers(run, rank, loader, by_agent),
         raw_wait_fraction=wait.raw_wait_fraction,
+        stall_fraction=wait.stall_fraction,
         causes_ms=wait.causes_ms,
         costly_file=costly.path if costly else "",
         costly_file_ms=costly.ms if costly else None,
@@ -75,6 +78,11 @@ def measure(run: SweepRun, by_agent: bool = True) -> SweepRun:
         cpu_pct_mean=_sum(cpu),
         rss_peak_bytes=None if None in rss else sum(value or 0 for value in rss),
     )
+
+
+def _bound_ns(step: Step) -> int:
+    """The wait of a step in which the accelerator had nothing to do; all of it where that is not known."""
+    return step.wait_ns if step.exposed_ns is None else step.exposed_ns
 
 
 def _primary(rank: RankReport) -> LoaderResult | None:

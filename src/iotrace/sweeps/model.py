@@ -2,7 +2,8 @@
 
 A step ends when the consumer has computed and the next batch is there. With w workers that make a batch in
 T_production each, the loop does min(1 / T_compute, w / T_production) steps a second, and never more than the
-cores can compute: cores / CPU time of a step, of training and workers together.
+cores can compute: cores / CPU time of a step, of training and workers together. T_compute is the step less the
+wait in which the accelerator had nothing to do: without workers, it works while the consumer makes a batch.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ class Model:
     production_ms: float
     cpu_ms: float | None
     cores: int
+    launch_ms: float  # what the consumer does in a step beside waiting: all of compute_ms without an accelerator
 
     def per_second(self, workers: int) -> float:
         """Steps per second with `workers` workers; 0 workers make each batch between two steps."""
         if workers == 0:
-            return 1e3 / (self.compute_ms + self.production_ms)
+            return 1e3 / max(self.compute_ms, self.launch_ms + self.production_ms)
         bounds = [1e3 / self.compute_ms, 1e3 * workers / self.production_ms]
         if self.cpu_ms:
             bounds.append(1e3 * self.cores / self.cpu_ms)
@@ -48,14 +50,18 @@ def model_of(runs: list[SweepRun], cores: int) -> Model | None:
     cpu_ms = None
     if source.cpu_pct_mean is not None and source.step_ms is not None:
         cpu_ms = source.cpu_pct_mean / 100 * source.step_ms
-    return Model(source.compute_ms, source.production_ms, cpu_ms, cores)
+    launch_ms = source.compute_ms
+    if source.step_ms is not None and source.raw_wait_fraction is not None:
+        launch_ms = source.step_ms * (1 - source.raw_wait_fraction)
+    return Model(source.compute_ms, source.production_ms, cpu_ms, cores, launch_ms)
 
 
 def stopped_by(run: SweepRun, model: Model) -> str | None:
     """What keeps the point from being faster: ``compute``, ``cores``, ``storage`` or ``workers``."""
-    if run.raw_wait_fraction is None:
+    fraction = run.raw_wait_fraction if run.stall_fraction is None else run.stall_fraction
+    if fraction is None:
         return None
-    if run.raw_wait_fraction < _NOT_INPUT_BOUND:
+    if fraction < _NOT_INPUT_BOUND:
         return "compute"
     if run.cpu_pct_mean is not None and run.cpu_pct_mean >= 100 * _CORES_BUSY * model.cores:
         return "cores"

@@ -40,6 +40,7 @@ class SweepRun(msgspec.Struct, frozen=True, kw_only=True):
     workers: int | None = None
     own_workers: int | None = None
     raw_wait_fraction: float | None = None
+    stall_fraction: float | None = None
     causes_ms: dict[str, float] = {}
     costly_file: str = ""
     costly_file_ms: float | None = None
@@ -80,6 +81,7 @@ class PointResult(msgspec.Struct, frozen=True, kw_only=True):
     contention_ms: float | None
     production_ms: float | None
     raw_wait_fraction: float | None
+    stall_fraction: float | None
     causes_ms: dict[str, float]
     cpu_pct_mean: float | None
     rss_peak_bytes: int | None

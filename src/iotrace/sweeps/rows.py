@@ -65,6 +65,7 @@ def _row(
         contention_ms=compute_ms - t1_ms if compute_ms is not None and t1_ms is not None else None,
         production_ms=_mean([run.production_ms for run in good]),
         raw_wait_fraction=_mean([run.raw_wait_fraction for run in good]),
+        stall_fraction=_mean([run.stall_fraction for run in good]),
         causes_ms=_mean_causes(good),
         cpu_pct_mean=_mean([run.cpu_pct_mean for run in good]),
         rss_peak_bytes=max((run.rss_peak_bytes for run in good if run.rss_peak_bytes), default=None),

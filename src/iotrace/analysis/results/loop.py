@@ -94,6 +94,7 @@ class DataWait(ReportPart, frozen=True, kw_only=True):
     raw_wait_fraction: float | None
     raw_wait_fraction_ci95: list[float] | None
     stall_fraction: float | None
+    stall_fraction_ci95: list[float] | None
     verdict: str | None
     causes_ms: dict[str, float]
     by_loader: list[LoaderWait]

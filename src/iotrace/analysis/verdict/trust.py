@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from iotrace.analysis.bootstrap import FEWEST
 from iotrace.analysis.results import ClockInfo, HostUse, RankReport, SessionInfo, Trust
+from iotrace.analysis.wait.data_wait import bound_fraction
 from iotrace.session.manifest import NotCaptured
 from iotrace.units import counted, milliseconds, percent
 
@@ -55,7 +56,7 @@ def trust_of(
     if without:
         doubts.append(_Doubt(CAUTION, f"rank {without[0].rank}: no step was measured"))
     # The rank that waits longest decides the verdict's class.
-    longest = max(ranks, key=lambda rank: rank.data_wait.raw_wait_fraction or 0.0, default=None)
+    longest = max(ranks, key=lambda rank: bound_fraction(rank.data_wait) or 0.0, default=None)
     doubts += [] if longest is None else _of_class(longest)
     doubts += [*_of_run(session, losses), *_of_clocks(clocks, ranks)]
     return _judged(doubts, _facts(ranks))
@@ -157,13 +158,16 @@ def _of_wait(rank: RankReport) -> Iterator[_Doubt]:
         if rank.steps.count and wait.raw_wait_fraction is None:
             yield _Doubt(CAUTION, "the data wait was not seen")
         return
-    if wait.raw_wait_fraction >= _VERDICT_BOUNDS[0]:
+    if (bound_fraction(wait) or 0.0) >= _VERDICT_BOUNDS[0]:
+        if wait.exposed_ms is None:
+            yield _Doubt(CAUTION, "not known: whether the accelerator had work in the wait")
         unknown = wait.causes_ms.get("unknown", 0.0) / wait.raw_ms
         yield from _doubt(unknown, _UNEXPLAINED, f"{percent(unknown)} of the wait is not explained")
 
 
 def _of_class(rank: RankReport) -> Iterator[_Doubt]:
-    interval = rank.data_wait.raw_wait_fraction_ci95
+    wait = rank.data_wait
+    interval = wait.raw_wait_fraction_ci95 if wait.stall_fraction is None else wait.stall_fraction_ci95
     if interval is not None and any(interval[0] < bound < interval[1] for bound in _VERDICT_BOUNDS):
         low, high = interval
         yield _Doubt(CAUTION, f"the wait is {100 * low:.0f} to {percent(high)} of a step (95 %)")

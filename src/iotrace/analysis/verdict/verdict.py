@@ -23,7 +23,7 @@ from iotrace.analysis.results import (
 from iotrace.analysis.verdict import failed
 from iotrace.analysis.verdict.device import busy_text, idle_fraction, idle_text, why_idle
 from iotrace.analysis.verdict.fixes import fixes_of
-from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT
+from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_fraction, device_waits
 from iotrace.analysis.wait.data_wait import verdict as verdict_in_words
 from iotrace.session.liveness import ENDED, RUNNING
 from iotrace.units import percent
@@ -186,8 +186,7 @@ def of_worst(ranks: Sequence[RankReport]) -> Finding:
         return Finding(kind="wait-unknown", text="no process was traced")
     whose = f"rank {rank.rank}: " if len(ranks) > 1 else ""
     wait, fraction = rank.data_wait, _fraction(rank)
-    waited = f"({wait.raw_ms or 0.0:.1f} of {rank.steps.mean_ms or 0.0:.1f} ms)"
-    text = f"{whose}{percent(fraction)} of each step waits for data {waited}"
+    text = f"{whose}{_waits(rank, fraction)}"
     if 100 * fraction >= MODERATELY_PERCENT:
         cost = rank.overhead.least_pct_of_step if rank.overhead is not None else None
         if cost is not None and cost >= _MOSTLY * 100 * fraction:
@@ -209,6 +208,9 @@ def _of_reads(ranks: Sequence[RankReport]) -> Finding | None:
     reads, step_ms = rank.loop_reads, rank.steps.mean_ms
     if reads is None or not step_ms or 100 * _read_ms(rank) < MODERATELY_PERCENT * step_ms:
         return None
+    found = rank.accelerator
+    if found is not None and found.span_us and 100 * found.idle_us < MODERATELY_PERCENT * found.span_us:
+        return None  # the device works while the loop reads
     spent_ms = _read_ms(rank) + (rank.data_wait.raw_ms or 0.0)
     whose = f"rank {rank.rank}: " if len(ranks) > 1 else ""
     share = f"{percent(spent_ms / step_ms)} of each step waits for data or reads it"
@@ -253,13 +255,27 @@ def _loop_reads(rank: RankReport) -> str | None:
 
 
 def _fraction(rank: RankReport) -> float:
-    return -1.0 if rank.data_wait.raw_wait_fraction is None else rank.data_wait.raw_wait_fraction
+    fraction = bound_fraction(rank.data_wait)
+    return -1.0 if fraction is None else fraction
+
+
+def _waits(rank: RankReport, fraction: float) -> str:
+    """Say who waits for data, and for how much of a step."""
+    wait, step_ms = rank.data_wait, rank.steps.mean_ms or 0.0
+    if device_waits(wait):
+        share = "no step" if not wait.exposed_ms else f"{percent(fraction)} of each step"
+        waited = f"{wait.exposed_ms or 0.0:.1f} of {step_ms:.1f} ms"
+        return f"the device waits for data in {share} ({waited})"
+    return f"{percent(fraction)} of each step waits for data ({wait.raw_ms or 0.0:.1f} of {step_ms:.1f} ms)"
 
 
 def _ready(rank: RankReport) -> str | None:
     """Say that batches lie ready, where that was seen."""
     primary = next((loader for loader in rank.loaders if loader.primary), None)
-    gain = f"a faster loader gains <= {rank.data_wait.raw_ms:.1f} ms"
+    wait = rank.data_wait
+    gain = f"a faster loader gains <= {wait.raw_ms if wait.exposed_ms is None else wait.exposed_ms:.1f} ms"
+    if device_waits(wait) and 100 * (wait.raw_wait_fraction or 0.0) >= MODERATELY_PERCENT:
+        return f"the loop waits {wait.raw_ms:.1f} ms, but the device has work meanwhile: {gain}"
     if rank.accelerator is not None and rank.accelerator.span_us:
         gain += f"; {busy_text(rank.accelerator)}"
     if primary is None or primary.queue_depth_mean is None or primary.queue_depth_mean < 0.5:

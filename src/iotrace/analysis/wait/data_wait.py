@@ -36,27 +36,45 @@ def data_wait(analysis: RankAnalysis, system: System) -> DataWait:
     raw_ns = sum(step.wait_ns for step in kept)
     by_kernels = exposed_by_kernels(analysis.compute, analysis.loop.steps)
     exposed = exposed_wait(kept, bool(analysis.session.accelerators), by_kernels)
+    judged = raw_ns / total_ns if exposed.fraction is None else exposed.fraction
     return DataWait(
         raw_ms=raw_ns / len(kept) / 1e6,
         exposed_ms=exposed.ms,
         exposed_source=exposed.source,
         exposed_steps=exposed.steps,
         raw_wait_fraction=raw_ns / total_ns,
-        raw_wait_fraction_ci95=_fraction_ci95(kept),
+        raw_wait_fraction_ci95=_fraction_ci95([(step.wait_ns, step.duration_ns) for step in kept]),
         stall_fraction=exposed.fraction,
-        verdict=verdict(raw_ns / total_ns),
+        stall_fraction_ci95=_fraction_ci95(exposed.timed),
+        verdict=verdict(judged),
         causes_ms={cause: sum(item.causes[cause] for item in waits) / len(kept) / 1e6 for cause in CAUSES},
         by_loader=_by_loader(waits, len(kept)),
-        too_few_workers=_too_few_workers(analysis, raw_ns / total_ns, system),
+        too_few_workers=_too_few_workers(analysis, judged, system),
         behind_ready_ms=behind_ready_ns(source.deliveries, analysis.source_waits) / len(kept) / 1e6,
         files=file_costs(waits, len(kept)),
         worst_batches=_worst(waits),
     )
 
 
-def _fraction_ci95(kept: list[Step]) -> list[float] | None:
-    """Return the 95 % interval of the raw wait fraction: waits and lengths of steps are drawn together."""
-    means = resampled_means(np.array([(step.wait_ns, step.duration_ns) for step in kept], dtype=np.float64))
+def bound_fraction(wait: DataWait) -> float | None:
+    """Return the share of a step that a verdict judges; None where no wait was seen.
+
+    It is the accelerator's wait where that is known: a loop may wait for data while the device works off
+    what it launched before, and then no loader makes it faster.
+    """
+    return wait.raw_wait_fraction if wait.stall_fraction is None else wait.stall_fraction
+
+
+def device_waits(wait: DataWait) -> bool:
+    """Whether `bound_fraction` is the accelerator's, not the loop's."""
+    return wait.stall_fraction is not None and wait.exposed_source != "cpu"
+
+
+def _fraction_ci95(timed: Sequence[tuple[int, int]]) -> list[float] | None:
+    """Return the 95 % interval of the waits' share: waits and lengths of steps are drawn together."""
+    if not timed:
+        return None
+    means = resampled_means(np.array(timed, dtype=np.float64))
     if means is None or means[:, 1].min() <= 0:
         return None
     return list(interval_of(np.clip(means[:, 0] / means[:, 1], 0.0, 1.0)))
@@ -81,12 +99,16 @@ def verdict(wait_fraction: float) -> str:
 
 
 class ExposedWait(msgspec.Struct, frozen=True):
-    """Mean per step in ms, share of the step, how it is known, and over how many steps; None: unknown."""
+    """Mean per step in ms, share of the step, how it is known, of how many steps; None: unknown.
+
+    `timed` has (exposed wait, length) of each of those steps.
+    """
 
     ms: float | None = None
     fraction: float | None = None
     source: str | None = None
     steps: int | None = None
+    timed: Sequence[tuple[int, int]] = ()
 
 
 def exposed_wait(
@@ -109,7 +131,7 @@ def exposed_wait(
 def _mean(timed: Sequence[tuple[int, int]], source: str) -> ExposedWait:
     exposed_ns = sum(exposed_ns for exposed_ns, _ in timed)
     duration_ns = sum(duration_ns for _, duration_ns in timed)
-    return ExposedWait(exposed_ns / len(timed) / 1e6, exposed_ns / duration_ns, source, len(timed))
+    return ExposedWait(exposed_ns / len(timed) / 1e6, exposed_ns / duration_ns, source, len(timed), timed)
 
 
 def _too_few_workers(analysis: RankAnalysis, fraction: float, system: System) -> bool | None:
@@ -125,7 +147,7 @@ def _too_few_workers(analysis: RankAnalysis, fraction: float, system: System) ->
     made_in_ms = production_ms(source.deliveries)
     if made_in_ms is None or core_is_free is None:
         return None
-    compute_ms = sum(step.duration_ns - step.wait_ns for step in kept) / len(kept) / 1e6
+    compute_ms = (1 - fraction) * sum(step.duration_ns for step in kept) / len(kept) / 1e6
     workers = source.description.workers
     return workers == 0 or made_in_ms / workers > compute_ms
 
