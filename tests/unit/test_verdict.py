@@ -292,7 +292,10 @@ def test_a_wait_that_the_device_works_through_is_not_what_binds_the_loop() -> No
         "not-input-bound",
         "NOT INPUT-BOUND the device waits for data in no step (0.0 of 100.0 ms)",
     )
-    assert busy.why == "the loop waits 87.0 ms, but the device has work meanwhile: a faster loader gains <= 0.0 ms"
+    assert (
+        busy.why
+        == "the loop waits 87.0 ms, but the device has work meanwhile: a faster loader gains <= 0.0 ms"
+    )
     idle = on_device(45.0)
     assert (idle.kind, idle.text) == (
         "input-bound",

@@ -25,7 +25,9 @@ class Model:
     production_ms: float
     cpu_ms: float | None
     cores: int
-    launch_ms: float  # what the consumer does in a step beside waiting: all of compute_ms without an accelerator
+    launch_ms: (
+        float  # what the consumer does in a step beside waiting: all of compute_ms without an accelerator
+    )
 
     def per_second(self, workers: int) -> float:
         """Steps per second with `workers` workers; 0 workers make each batch between two steps."""
