@@ -2,8 +2,8 @@
 
 A step ends when the consumer has computed and the next batch is there. With w workers that make a batch in
 T_production each, the loop does min(1 / T_compute, w / T_production) steps a second, and never more than the
-cores can compute: cores / CPU time of a step, of training and workers together. T_compute is the step less the
-wait in which the accelerator had nothing to do: without workers, it works while the consumer makes a batch.
+cores can compute: cores / CPU time of a step, of training and workers together. T_compute is the step less
+the wait in which the accelerator had nothing to do: without workers, it works while a batch is made.
 """
 
 from __future__ import annotations
