@@ -28,6 +28,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("new" if config.getoption("--slow") else "same")
+    if config.getoption("--slow"):
+        os.environ["IOTRACE_TESTS_SLOW"] = "1"
     # A shell's background job ignores Ctrl-C, and would pass that on to the commands that tests interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

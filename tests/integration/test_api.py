@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.perfetto import ERRORS, query
-from tests.support.runs import Run, run_script
-
-
-def run_bare(directory: Path, script: str, *arguments: str) -> Run:
-    """Run the text of a program without the launcher; its session, if it makes one, is ``session``."""
-    path = directory / "program.py"
-    path.write_text(script)
-    done = subprocess.run(
-        [sys.executable, str(path), *arguments], cwd=directory, capture_output=True, text=True, timeout=120
-    )
-    return Run(done.returncode, done.stdout, done.stderr, directory / "session")
+from tests.support.runs import Run, run_bare, run_script
 
 
 def checked(run: Run) -> dict[str, Any]:
@@ -82,7 +70,7 @@ def test_regions_of_workers_and_trainer(tmp_path: Path, workers: int) -> None:
     assert 0 <= regions["load"]["cpu_ms_total"] <= regions["load"]["ms_total"]
     assert regions["compute"]["wait_ms"] is None
     assert "Regions" in run.details()
-    timeline = run.session / "out" / "rank0.json.gz"
+    timeline = run.timeline()
     inner = "select count(*) from slice s join slice p on s.parent_id = p.id"
     counts, errors = query(
         timeline,
@@ -160,7 +148,7 @@ def test_marked_steps_with_a_wrapped_source(tmp_path: Path) -> None:
     assert causes["transform"] == pytest.approx(wait["raw_ms"] - slept_ms, abs=slack_ms)
     assert wait["too_few_workers"] is None
     assert not [what for what in missing(report) if "data wait" in what]
-    timeline = run.session / "out" / "rank0.json.gz"
+    timeline = run.timeline()
     steps, errors = query(timeline, "select count(*) from slice where category = 'step'", ERRORS)
     assert steps == [[11]]
     assert errors == []
@@ -251,8 +239,8 @@ if __name__ == "__main__":
 
 
 def test_the_report_leaves_the_program_its_output_and_finds_the_session(tmp_path: Path) -> None:
-    script = f"""{PROGRAM}
-import os
+    script = """
+import os, iotrace
 os.mkdir("elsewhere")
 with iotrace.profile(output="session"):
     os.chdir("elsewhere")
@@ -271,7 +259,7 @@ print("still read", flush=True)
 
 
 def test_a_block_awaits_no_other_rank_and_passes_on_what_ends_the_program(tmp_path: Path) -> None:
-    script = f"""{PROGRAM}
+    script = """
 import os, iotrace.postrun
 iotrace.postrun.await_others = None
 def load(*args, **kwargs):

@@ -14,7 +14,7 @@ import pytest
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.session.names import OVERRIDE_VARIABLE, encode_settings
 from iotrace.sources.session import open_session
-from tests.support.runs import Run, report_of, run_script, run_traced
+from tests.support.runs import Run, environment, report_of, run_script, run_traced
 
 HEAD = """
 import time
@@ -314,9 +314,10 @@ def as_bare(directory: Path, script: str) -> Run:
     path = directory / "program.py"
     path.write_text(script)
     line = [sys.executable, str(path)]
-    bare = subprocess.run(line, cwd=directory, capture_output=True, text=True, timeout=280)
+    variables = environment()
+    bare = subprocess.run(line, cwd=directory, capture_output=True, text=True, timeout=280, env=variables)
     if "Creating new Ultralytics Settings" in bare.stdout:  # at the first start alone
-        bare = subprocess.run(line, cwd=directory, capture_output=True, text=True, timeout=280)
+        bare = subprocess.run(line, cwd=directory, capture_output=True, text=True, timeout=280, env=variables)
     assert bare.returncode == 0, bare.stderr
     run = run_script(directory, script)
     assert (run.code, run.stdout) == (0, bare.stdout), run.stderr
@@ -522,7 +523,7 @@ def test_a_dispatcher_hands_batches_to_every_rank(tmp_path: Path) -> None:
     needs("accelerate")
     (tmp_path / "program.py").write_text(DISPATCHED)
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    run = run_traced(tmp_path, [*launcher, str(tmp_path / "program.py")], ["--torch-steps", "off"])
+    run = run_traced(tmp_path, [*launcher, str(tmp_path / "program.py")], ["-q", "--torch-steps", "off"])
     assert run.code == 0, run.stderr
     ranks = run.report()["ranks"]
     assert [rank["rank"] for rank in ranks] == [0, 1]

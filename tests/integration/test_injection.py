@@ -12,7 +12,7 @@ import pytest
 
 from iotrace.session import names
 from iotrace.sources.processes import Process, read_processes
-from tests.support.runs import PROJECT, run_script
+from tests.support.runs import PROJECT, environment, run_script
 
 TREE = """
 import json, multiprocessing, os, subprocess, sys
@@ -84,7 +84,8 @@ print(json.dumps({
 def test_the_program_sees_what_it_sees_without_iotrace(tmp_path: Path) -> None:
     run = run_script(tmp_path, VISIBLE)
     program = next(tmp_path.glob("program_*.py"))
-    bare = subprocess.run([sys.executable, str(program)], cwd=tmp_path, capture_output=True, text=True)
+    line = [sys.executable, str(program)]
+    bare = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, env=environment())
     assert json.loads(run.stdout) == json.loads(bare.stdout)
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.perfetto import ERRORS, query
-from tests.support.runs import Run, run_script
+from tests.support.runs import Run, run_bare, run_script
 
 # One namespace for each test, the other by --slow: both are the same library.
 OLD, NEW = "pytorch_lightning", "lightning.pytorch"
@@ -131,7 +129,7 @@ def test_phases_are_told_apart(tmp_path: Path, namespace: str) -> None:
     assert sum(parts.values()) + rank["data_wait"]["raw_ms"] == pytest.approx(rank["steps"]["mean_ms"])
     assert min(parts["forward"], parts["backward"], parts["optimizer"]) > 0  # in a closure of the last
     phases, calls, steps, overlaps, errors = query(
-        run.session / "out" / "rank0.json.gz",
+        run.timeline(),
         "select name from slice where category = 'phase' order by ts",
         "select name, count(*) from slice where category = 'step phase' group by name order by name",
         "select count(*), sum(p.name = 'training') from slice s join slice p "
@@ -163,7 +161,7 @@ def test_validation_inside_an_epoch_is_no_compute_of_a_step(tmp_path: Path, name
     assert (training["kind"], training["primary"]) == ("training", True)
     assert (rank["steps"]["begun"], rank["steps"]["count"]) == (8, 6)
     # A validation follows every second step, and is no part of it.
-    overlaps, errors = query(run.session / "out" / "rank0.json.gz", OVERLAPS, ERRORS)
+    overlaps, errors = query(run.timeline(), OVERLAPS, ERRORS)
     assert (overlaps, errors) == ([[0]], [])
 
 
@@ -181,15 +179,6 @@ def test_batches_taken_in_advance_are_those_trained_on(tmp_path: Path, workers: 
     # Every step holds its training_step, also an epoch's first and last.
     assert (rank["steps"]["begun"], rank["steps"]["count"]) == (16, 14)
     assert rank["steps"]["p50_ms"] >= min(json.loads(run.stdout.splitlines()[0]))
-
-
-def run_bare(directory: Path, script: str) -> Run:
-    path = directory / "program.py"
-    path.write_text(script)
-    done = subprocess.run(
-        [sys.executable, str(path)], cwd=directory, capture_output=True, text=True, timeout=200
-    )
-    return Run(done.returncode, done.stdout, done.stderr, directory / "session")
 
 
 CALLBACK = """

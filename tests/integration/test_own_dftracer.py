@@ -109,7 +109,7 @@ def test_what_it_marked_is_on_the_timeline_and_no_call(pair: Pair) -> None:
     assert sorted(process.texts[name] for name in marks["name"].tolist()) == sorted(MARKS)
     assert set(marks["tid"].tolist()) == {process.pid}
     (slices, errors) = query(
-        pair.run.session / "out" / "rank0.json.gz",
+        pair.run.timeline(),
         "select name, dur from slice where category = 'dftracer'",
         ERRORS,
     )

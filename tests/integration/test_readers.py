@@ -264,7 +264,7 @@ def read():
     run = run_script(tmp_path, program + LOADED)
     assert run.code == 0, run.stderr
     arrows, turned, errors = query(
-        run.session / "out" / "rank0.json.gz",
+        run.timeline(),
         """select source.id, extract_arg(target.arg_set_id, 'args.file'), target.name
            from flow join slice source on flow.slice_out = source.id
            join slice target on flow.slice_in = target.id

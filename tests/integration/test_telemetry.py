@@ -440,7 +440,7 @@ def test_devices_say_what_the_stand_in_says(known: Run) -> None:
 
 def test_counters_on_the_timeline_have_their_units(known: Run) -> None:
     errors, rows = query(
-        known.session / "out" / "rank0.json.gz",
+        known.timeline(),
         ERRORS,
         """select process.name, track.name, max(value) from counter
            join process_counter_track track on counter.track_id = track.id join process using (upid)

