@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.harness import Running, Trial
+from tests.faults.harness import RUN, Running, Trial
 from tests.faults.programs import DATA, READING, READS, WORKERS
 from tests.faults.rows import row
 from tests.support.waiting import eventually
@@ -199,12 +199,12 @@ sys.exit(subprocess.call(inner))
 @row("`iotrace run` inside `iotrace run`", kept="both sessions, the inner exit code", lost="nothing")
 def test_nested_runs(trial: Trial) -> None:
     trial.files = DATA
-    inner = [sys.executable, "-m", "iotrace", "run", "-q", "-o", str(trial.directory / "inner"), "--"]
+    inner = [*RUN, "-q", "-o", str(trial.directory / "inner"), "--"]
     command = [*inner, *trial.command(NESTED)]
     outer = trial.directory / "outer"
     bare = trial.start(command)
     shutil.rmtree(trial.directory / "inner")
-    launcher = [sys.executable, "-m", "iotrace", "run", "-q", "-o", str(outer), "--"]
+    launcher = [*RUN, "-q", "-o", str(outer), "--"]
     traced = trial.start(command, line=[*launcher, *command])
     assert (traced.code, traced.stdout, traced.stderr) == (bare.code, bare.stdout, bare.stderr)
     assert bare.code == 5
@@ -220,7 +220,7 @@ def test_two_runs_into_one_directory(trial: Trial) -> None:
     trial.files = DATA
     pair = trial.both(READING)
     files = _files(pair.session)
-    launcher = [sys.executable, "-m", "iotrace", "run", "-o", str(pair.session), "--"]
+    launcher = [*RUN, "-o", str(pair.session), "--"]
     command = trial.command(READING)
     again = trial.start(command, line=[*launcher, *command])
     assert again.code == 125

@@ -12,6 +12,7 @@ import os
 import platform
 import re
 import string
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,6 +53,9 @@ def _find_library() -> tuple[str, str, str]:
         return "", f"dftracer has no build for {machine}", "run on x86_64 Linux to see POSIX calls"
     if not os.path.exists("/proc/self/cmdline"):  # dftracer 2.2.0 crashes the program then
         return "", "dftracer needs /proc, which is not mounted here", "mount -t proc proc /proc"
+    if None in (sys.__stdin__, sys.__stdout__, sys.__stderr__):
+        why = "a standard stream is closed: dftracer's log would take its number, and what the program writes"
+        return "", why, "redirect it to or from /dev/null"
     found = importlib.util.find_spec("dftracer")
     for directory in (found.submodule_search_locations or []) if found else []:
         library = Path(directory) / "lib64" / "libdftracer_preload.so"
