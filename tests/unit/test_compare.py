@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -317,6 +318,17 @@ def test_the_command_line_of_check(kept: Path) -> None:
     assert (code, found["ok"], found["comparable"]) == (0, True, True)
     assert json.loads((kept / "kept.json").read_text()) == json.loads((kept / "before.json").read_text())
     assert run("failed.json", "--baseline", "before.json")[0] == 4
+    code, text = run(
+        "now.json", "--fail-if", "steps.mean_ms > 1", "--fail-if", "data_wait.raw_wait_fraction > 0.1%"
+    )
+    assert (code, text.splitlines()[0]) == (
+        4,
+        "FAILED  steps.mean_ms > 1, data_wait.raw_wait_fraction > 0.1%",
+    )
+    assert re.search(
+        r"Why    rank 0: steps.mean_ms is [\d.]+\n       rank 0: data_wait.raw_wait_fraction is [\d.]+ %",
+        text,
+    )
     assert run("before.json", "--fail-if", "data_wait.stall_fraction > 20%")[0] == 0
     assert run("before.json", "--fail-if", "data_wait.stall_fraction > 20%", "--strict")[0] == 4
 

@@ -31,7 +31,12 @@ def compare(before: Path, after: Path, anyway: bool, form: str, as_json: bool, h
     import_numpy()
     from iotrace.analysis.compare.basis import basis_of
     from iotrace.analysis.compare.comparison import compare as compare_both
+    from iotrace.errors import UsageError
 
+    if before.resolve() == after.resolve():
+        raise UsageError(
+            f"{before} is both A and B", "give the session before a change, and the one after it"
+        )
     result = compare_both(basis_of(report_at(before), before), basis_of(report_at(after), after))
     refused = not result.comparable and not anyway
     if html is not None and not refused:

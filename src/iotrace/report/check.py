@@ -19,7 +19,8 @@ def print_check(result: Check, console: Console) -> None:
     """Print `result`: what it says first, then the figures; it reads the same without colour."""
     style = "bold red" if not result.ok else "bold yellow" if result.untold else "bold green"
     line(console, "", Text(result.text, style=style), 0)
-    say_each(console, "Worse", [finding.text for finding in result.worse])
+    label = "Why" if result.text.startswith("FAILED") else "Worse"
+    say_each(console, label, [finding.text for finding in result.worse])
     say_each(console, "Untold", [finding.text for finding in result.untold])
     for item in result.conditions:
         if item.holds is False:

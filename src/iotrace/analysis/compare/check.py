@@ -46,7 +46,7 @@ def check(
     return Check(
         schema_version=SCHEMA_VERSION,
         ok=not worse,
-        text=_text(worse, untold),
+        text=_text(worse, untold, [item.condition for item in conditions]),
         worse=worse,
         untold=untold,
         conditions=conditions,
@@ -96,8 +96,15 @@ def _compared(baseline: Basis, now: Basis, anyway: bool) -> Comparison:
 
 
 def _held(item: Condition) -> str:
-    value = "" if item.value is None else f" is {item.value:.4g}"
-    return f"{item.condition}: {item.where}{value}"
+    where = (item.where or "").replace("ranks[", "rank ", 1).replace("].", ": ", 1)
+    return f"{where} is {_figure(item.where or '', item.value)}"
+
+
+def _figure(name: str, value: float | None) -> str:
+    """Write a value as its condition does: shares in percent."""
+    if value is None:
+        return "unknown"
+    return f"{100 * value:.1f} %" if name.endswith("_fraction") else f"{value:.4g}"
 
 
 def _judged(
@@ -181,8 +188,9 @@ def _percents(change_pct: float, ci95_pct: Sequence[float]) -> str:
     return f"{change_pct:+.1f} % (95 %: {ci95_pct[0]:+.1f} to {ci95_pct[1]:+.1f})"
 
 
-def _text(worse: list[Finding], untold: list[Finding]) -> str:
+def _text(worse: list[Finding], untold: list[Finding], limits: Sequence[str]) -> str:
     """Write the first line: what it is, and what of."""
-    banner = "WORSE" if worse else "CANNOT BE TOLD" if untold else "NOT WORSE"
+    failed = worse and all(finding.what in limits for finding in worse)
+    banner = "FAILED" if failed else "WORSE" if worse else "CANNOT BE TOLD" if untold else "NOT WORSE"
     names = ", ".join(dict.fromkeys(finding.what for finding in worse or untold))
     return f"{banner}  {names}".rstrip()
