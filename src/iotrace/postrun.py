@@ -36,6 +36,9 @@ def finish(directory: Path, in_program: bool = False) -> None:
     (`in_program`) KeyboardInterrupt and SystemExit pass.
     """
     kept = f"the session is kept: iotrace report {directory}"
+    if not directory.exists():
+        _say(f"iotrace: no report: the program deleted its session {directory}")
+        return
     try:
         _report(directory)
     except OSError as error:
@@ -100,8 +103,9 @@ def _write_timelines(analysis: SessionAnalysis, progress: Progress) -> list[Path
     for rank in analysis.ranks:
         path = analysis.session.path / names.OUT / f"{rank.rank.name}.json.gz"
         progress(f"writing {path}")
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(names.DIRECTORY_MODE, exist_ok=True)
         write_chrome(build(rank), path)
+        path.chmod(names.FILE_MODE)
         written.append(path)
     return written
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from contextlib import suppress
@@ -70,13 +71,12 @@ def run(
     Exit codes: CMD's own, 128+N if signal N ended it, 127 not found, 126 not executable, 125 if iotrace
     could not start it.
     """
-    directory = output or capture.default_directory()
     torch = torch_settings.settings(torch_steps, torch_options, torch_activities)
     sampled_ms = telemetry_ms if telemetry else None
-    announce = (lambda: None) if quiet else (lambda: _announce(directory))
-    done = capture.run(list(command), directory, list(io), torch, sampled_ms, announce)
+    announce = (lambda _: None) if quiet else _announce
+    done = capture.run(list(command), output, list(io), torch, sampled_ms, announce)
     if done.first and not quiet:  # one report for all launchers of a job
-        _report(directory)
+        _report(done.session)
     return done.exit_code
 
 
@@ -88,15 +88,25 @@ def _announce(directory: Path) -> None:
         echo(*lines, err=True)
 
 
+def _leave_deleted_directory() -> None:
+    """Go to the root where CMD deleted the working directory: much of what reads files asks where it is."""
+    try:
+        os.getcwd()
+    except OSError:
+        os.chdir("/")
+
+
 def _report(directory: Path) -> None:
     """Print the report. Whatever happens here, CMD has had its run, and its exit code counts."""
     try:
+        _leave_deleted_directory()
         import_numpy()
         from iotrace.postrun import finish
 
         finish(directory)
-    except Exception as error:  # a broken installation
-        echo(f"iotrace: no report: {error!r}", err=True)
+    except (Exception, KeyboardInterrupt) as error:  # a broken installation; Ctrl-C during the imports
+        with suppress(OSError, ValueError, AttributeError):
+            echo(f"iotrace: no report: {error!r}", err=True)
     try:
         sys.stderr.flush()
     except (OSError, ValueError, AttributeError):

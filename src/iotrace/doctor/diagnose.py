@@ -15,6 +15,7 @@ from iotrace.doctor.probe import clean_environment
 from iotrace.doctor.results import SCHEMA_VERSION, Check, Diagnosis, Unknown
 from iotrace.doctor.run import TORCH_SECONDS, run_checks
 from iotrace.launch.capture import readable
+from iotrace.session.masks import masked
 
 _STEPS = "steps, data waits and their causes"
 # What a run records, and the checks on which that rests.
@@ -58,7 +59,7 @@ def diagnose(
     return Diagnosis(
         schema_version=SCHEMA_VERSION,
         iotrace_version=__version__,
-        argv=[readable(word) for word in words],
+        argv=masked([readable(word) for word in words]),
         interpreter=readable(catalog.interpreter) if catalog.interpreter is not None else None,
         captured=captured,
         not_captured=not_captured,

@@ -8,6 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -16,13 +17,15 @@ from iotrace import __version__
 from iotrace.errors import LaunchError
 from iotrace.launch import child, posix
 from iotrace.launch.job import job_of, task_of
+from iotrace.launch.posix_logs import make_private
 from iotrace.launch.read_paths import added_read_paths
-from iotrace.launch.session_directory import begin, may_join, numbered
+from iotrace.launch.session_directory import TakenError, begin, may_join, numbered
 from iotrace.launch.telemetry.cgroups import count_oom_kills
 from iotrace.launch.telemetry.start import Telemetry, start
 from iotrace.session import names
 from iotrace.session.liveness import this_process
 from iotrace.session.manifest import Manifest, NotCaptured, Outcome, PosixState, write_outcome
+from iotrace.session.masks import masked
 
 # NVIDIA, AMD, Intel. A node without a device behind it makes the exposed wait unknown, not wrong.
 _ACCELERATOR_NODES = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dri/renderD*", "/dev/accel/accel*")
@@ -31,36 +34,43 @@ _SHIM = Path(__file__).parent.parent / "agent" / "shim"
 
 @dataclass(frozen=True)
 class Finished:
-    """How the command ended; `first` unless an earlier launcher of the job made the session."""
+    """How the command ended; `first` unless an earlier launcher of the job made the `session`."""
 
     exit_code: int
     first: bool
+    session: Path
 
 
-def default_directory(suffix: str = "") -> Path:
-    """Return a new name in the current directory, by time; all tasks of a job get the same name."""
+def begin_by_default(manifest: Manifest, suffix: str = "") -> tuple[Path, Path]:
+    """Make a session in the current directory, named by time; all tasks of a job get the same name.
+
+    Return its path as it is shown, and what `begin` returns.
+
+    Raises:
+        LaunchError: it cannot be written.
+    """
     job = job_of(os.environ)
     name = job or f"{datetime.now():%Y%m%d-%H%M%S}"
-    return next(
-        path
-        for path in numbered(Path(f"iotrace-{name}{suffix}"))
-        if not path.exists() or (job and may_join(path, job, task_of(os.environ)))
-    )
+    for path in numbered(Path(f"iotrace-{name}{suffix}")):
+        if not path.exists() or (job and may_join(path, job, task_of(os.environ))):
+            with suppress(TakenError):  # another run that began in the same second was faster
+                return path, begin(path, manifest)
+    raise AssertionError("there is always a next number")
 
 
 def run(
     command: list[str],
-    directory: Path,
+    directory: Path | None,
     only: list[str],
     torch: dict[str, str],
     telemetry_ms: int | None = None,
-    announce: Callable[[], None] = lambda: None,
+    announce: Callable[[Path], None] = lambda _: None,
 ) -> Finished:
-    """Run `command` traced into the session `directory`, a new one or one of the same job.
+    """Run `command` traced into the session `directory`, a new one or one of the same job; None: by time.
 
-    `torch` holds the profiler's settings (`torch_settings.settings`). Processes are sampled every
-    `telemetry_ms`; None: not at all. The launcher that made the session calls `announce` before the command
-    starts.
+    Once the command has started, its exit code is returned whatever fails. `torch` holds the profiler's
+    settings (`torch_settings.settings`). Processes are sampled every `telemetry_ms`; None: not at all. The
+    launcher that made the session calls `announce` with its path before the command starts.
 
     Raises:
         LaunchError: the program does not start; 125, or 126 and 127 as in a shell.
@@ -77,14 +87,15 @@ def run(
         not_captured.append(NotCaptured("posix", capture.why_not, capture.remedy))
     state = PosixState(on=not capture.why_not, only=[readable(path) for path in only])
     manifest = describe(command, state, not_captured, torch, telemetry_ms)
-    launch = begin(directory, manifest)
+    shown, launch = (directory, begin(directory, manifest)) if directory else begin_by_default(manifest)
+    session = shown.resolve()
     settings = {"dftracer": own_dftracer, **read_paths, **torch}
     environment = traced_environment(environment, capture, launch, settings)
-    telemetry = start(directory.resolve(), telemetry_ms) if telemetry_ms else Telemetry(None)
+    telemetry = start(session, telemetry_ms) if telemetry_ms else Telemetry(None)
     oom_kills = count_oom_kills()
-    first = launch == directory.resolve()
+    first = launch == session
     if first:
-        announce()
+        announce(shown)
     started_ns = time.monotonic_ns()
     try:
         code = child.run(command, environment)
@@ -94,17 +105,32 @@ def run(
             shutil.rmtree(launch, ignore_errors=True)  # nothing ran: the name is free for the next try
         raise
     exit_code = 128 - code if code < 0 else code  # as a shell does
+    with suppress(Exception, KeyboardInterrupt):  # the command has had its run; a report says what is missing
+        _conclude(launch, code, started_ns, oom_kills)
+        telemetry.release()
+    return Finished(exit_code, first, shown if _is_there(shown, session) else session)
+
+
+def _conclude(launch: Path, code: int, started_ns: int, oom_kills: int | None) -> None:
+    """Write how the command ended, and make dftracer's logs private."""
     since = count_oom_kills()
     outcome = Outcome(
-        exit_code=exit_code,
+        exit_code=128 - code if code < 0 else code,
         ended_ns=time.time_ns(),
         duration_ns=time.monotonic_ns() - started_ns,
         signal=-code if code < 0 else None,
         oom_kills=None if oom_kills is None or since is None else since - oom_kills,
     )
     write_outcome(launch, outcome)
-    telemetry.release()
-    return Finished(exit_code, first)
+    make_private(launch / names.POSIX)
+
+
+def _is_there(shown: Path, session: Path) -> bool:
+    """Say whether `shown`, relative to a directory that the command may have deleted, is still `session`."""
+    try:
+        return shown.resolve() == session
+    except OSError:
+        return False
 
 
 def traced_environment(
@@ -145,7 +171,7 @@ def describe(
     return Manifest(
         format=names.FORMAT_VERSION,
         iotrace_version=__version__,
-        argv=[readable(word) for word in command],
+        argv=masked([readable(word) for word in command]),
         cwd=readable(_working_directory()),
         host=readable(os.environ.get(names.HOST_VARIABLE) or os.uname().nodename),
         started_ns=time.time_ns(),

@@ -39,17 +39,16 @@ class InProcessSession:
 
     def __init__(self, output: str | None, rank: int | None) -> None:
         suffix = "" if rank is None else f"-rank{rank}"
-        if output is None:
-            directory = capture.default_directory(suffix)
-        else:
-            named = numbered(Path(output + suffix))
-            directory = next(path for path in named if path.resolve() not in self._made)
         command = list(getattr(sys, "orig_argv", [])) or list(sys.argv)
         self.settings, not_understood = added_read_paths()
         not_captured = [_NO_POSIX, *not_understood]
         manifest = capture.describe(command, PosixState(on=False), not_captured, {}, in_job=False)
-        self.session = begin(directory, manifest)
-        self.shown = directory
+        if output is None:
+            self.shown, self.session = capture.begin_by_default(manifest, suffix)
+        else:
+            named = numbered(Path(output + suffix))
+            self.shown = next(path for path in named if path.resolve() not in self._made)
+            self.session = begin(self.shown, manifest)
         self._made.add(self.session)
         self._started_ns = time.monotonic_ns()
         self._before: dict[str, tuple[str | None, str]] = {}
@@ -81,7 +80,7 @@ class InProcessSession:
     def close(self) -> None:
         """End the session, in the block's other processes too, and write its outcome."""
         with suppress(OSError):  # deleted meanwhile: nothing is left to be closed
-            (self.session / names.CLOSED).mkdir()
+            (self.session / names.CLOSED).mkdir(names.DIRECTORY_MODE)
             deadline = time.monotonic() + _LONGEST_WAIT_S
             while any(map(_writing, self._others())) and time.monotonic() < deadline:
                 time.sleep(0.02)

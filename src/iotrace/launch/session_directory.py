@@ -18,6 +18,10 @@ _SAME_START_NS = 60 * 1_000_000_000
 _CHOOSE = "choose another directory with -o DIR"
 
 
+class TakenError(LaunchError):
+    """The directory already holds a session that this run does not belong to."""
+
+
 def numbered(directory: Path) -> Iterator[Path]:
     """Yield `directory` and, for when it is taken, ``directory-2``, ``directory-3`` and so on."""
     yield directory
@@ -34,7 +38,8 @@ def begin(directory: Path, manifest: Manifest) -> Path:
         LaunchError: `directory` holds something else, or cannot be written.
     """
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(names.DIRECTORY_MODE, exist_ok=True)
         _holds_session(directory)
         launch = directory.resolve()
         if not claim(launch, manifest):
@@ -42,10 +47,11 @@ def begin(directory: Path, manifest: Manifest) -> Path:
                 raise _taken(directory)
             name = f"{os.uname().nodename}-{os.getpid()}-{time.monotonic_ns():x}"
             launch = launch / names.LAUNCHES / name
-            launch.mkdir(parents=True)
+            launch.parent.mkdir(names.DIRECTORY_MODE, exist_ok=True)
+            launch.mkdir(names.DIRECTORY_MODE)
             claim(launch, manifest)
         for name in (names.PROCESSES, names.POSIX, names.OUT):
-            (launch / name).mkdir()
+            (launch / name).mkdir(names.DIRECTORY_MODE)
     except OSError as error:
         raise not_writable(directory, error) from error
     return launch
@@ -67,8 +73,8 @@ def _holds_session(directory: Path) -> bool:
     return session
 
 
-def _taken(directory: Path) -> LaunchError:
-    return LaunchError(
+def _taken(directory: Path) -> TakenError:
+    return TakenError(
         f"{directory} already holds a session", f"{_CHOOSE}, or see it with: iotrace report {directory}"
     )
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 
+from iotrace.session.names import FILE_MODE
+
 _LOWEST_DESCRIPTOR = 200
 
 
@@ -45,7 +47,7 @@ class Stream:
         # program: write only where it is still our file.
         if self._is_ours():
             return self._descriptor
-        low = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        low = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, FILE_MODE)
         self._descriptor = out_of_the_way(low)
         status = os.fstat(self._descriptor)
         self._identity = (status.st_dev, status.st_ino)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from iotrace.session.masks import masked
 from iotrace.session.names import HOST_VARIABLE
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
@@ -75,7 +76,7 @@ def describe(process_role: str) -> dict[str, Any]:
         "boot_id": boot_id(),
         **ranks(os.environ),
         "incarnation": int(restarts) if restarts.isdigit() else 0,
-        "argv": list(getattr(sys, "orig_argv", [])),
+        "argv": masked(list(getattr(sys, "orig_argv", []))),
         "python": sys.version.split()[0],
         "executable": sys.executable or "",
         "prefixes": sorted({sys.prefix, sys.base_prefix, sys.exec_prefix}),

@@ -119,8 +119,14 @@ def read_document(path: Path, kind: type[_Document]) -> _Document | None:
 def write_atomically(path: Path, data: bytes) -> None:
     """Write beside `path` and rename, so that a reader sees all or nothing."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(data)
+    _write_private(temporary, data)
     temporary.replace(path)
+
+
+def _write_private(path: Path, data: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, names.FILE_MODE)
+    with open(descriptor, "wb") as file:
+        file.write(data)
 
 
 def claim(session: Path, manifest: Manifest) -> bool:
@@ -131,7 +137,7 @@ def claim(session: Path, manifest: Manifest) -> bool:
     path = session / names.MANIFEST
     temporary = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
     try:
-        temporary.write_bytes(_pretty(manifest))
+        _write_private(temporary, _pretty(manifest))
         try:
             os.link(temporary, path)
         except FileExistsError:

@@ -12,6 +12,9 @@ HOST_VARIABLE = "IOTRACE_HOST"
 JOB_VARIABLE = "IOTRACE_JOB"
 OVERRIDE_VARIABLE = "IOTRACE_POINT"  # what a sweep asks of a run
 
+# A session holds paths, command lines and data of the program: it is for its owner alone, whatever the umask.
+DIRECTORY_MODE, FILE_MODE = 0o700, 0o600
+
 MANIFEST = "manifest.json"
 OUTCOME = "outcome.json"
 COSTS = "costs.json"

@@ -42,13 +42,15 @@ def execute(request: Request) -> SweepRun:
 
     KeyboardInterrupt passes, once the command, which the key reached too, has ended.
     """
-    request.directory.mkdir(parents=True, exist_ok=True)
+    request.directory.parent.mkdir(names.DIRECTORY_MODE, exist_ok=True)
+    request.directory.mkdir(names.DIRECTORY_MODE, exist_ok=True)
     session = request.directory / "session"
     # Steps inside a window of torch.profiler are no measure of a loader.
     line = [sys.executable, iotrace_command.__file__, "run", "--quiet", "--torch-steps", "off"]
     line += ["-o", str(session), *request.options, "--"]
     line += fill(request.command, request.params)
     started = time.monotonic()
+    (request.directory / OUTPUT).touch(names.FILE_MODE)
     with (request.directory / OUTPUT).open("wb") as output:
         process = subprocess.Popen(
             line,

@@ -11,7 +11,9 @@ from pathlib import Path
 import msgspec
 
 from iotrace.errors import IotraceError, UsageError
+from iotrace.session import names
 from iotrace.session.manifest import write_atomically
+from iotrace.session.masks import masked
 from iotrace.sweeps import cache
 from iotrace.sweeps.advice import advise
 from iotrace.sweeps.execute import Executor, Request, tail
@@ -145,7 +147,7 @@ class Sweep:
         return SweepResult(
             schema_version=SCHEMA_VERSION,
             path=str(self.directory),
-            argv=self.plan.command,
+            argv=masked(self.plan.command),
             complete=not self.missing(),
             verdict=verdict_of(choice, found, ceiling, self.runs, self.plan),
             points=found,
@@ -184,7 +186,13 @@ def open_sweep(
 
 def _save(state: _State, directory: Path) -> None:
     """Write `state` into `directory`: it is replaced whole or not at all."""
-    write_atomically(directory / _STATE, msgspec.json.format(msgspec.json.encode(state), indent=2))
+    stored = msgspec.structs.replace(state, plan=_stored(state.plan))
+    write_atomically(directory / _STATE, msgspec.json.format(msgspec.json.encode(stored), indent=2))
+
+
+def _stored(plan: SweepPlan) -> SweepPlan:
+    """Return `plan` without secrets on its command line: who resumes gives the command again."""
+    return msgspec.structs.replace(plan, command=masked(plan.command))
 
 
 def _create(plan: SweepPlan, directory: Path) -> _State:
@@ -200,7 +208,8 @@ def _create(plan: SweepPlan, directory: Path) -> _State:
         )
     state = _State(plan=plan)
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(names.DIRECTORY_MODE, exist_ok=True)
         _save(state, directory)
     except OSError as error:
         raise UsageError(
@@ -223,7 +232,7 @@ def _load(plan: SweepPlan, directory: Path) -> _State:
         remedy = "begin a new sweep with another -o DIR"
         raise UsageError(f"{directory / _STATE} is damaged", remedy) from error
     for what in ("command", "steps", "cache"):
-        before, now = getattr(state.plan, what), getattr(plan, what)
+        before, now = getattr(_stored(state.plan), what), getattr(_stored(plan), what)
         if before != now:
             raise UsageError(
                 f"{directory} is a sweep with another {what}: {before!r}, not {now!r}",

@@ -88,7 +88,7 @@ class Recorder:
         # Processes of several hosts may share the session: pids and clocks alone do not tell them apart.
         name = f"{os.getpid()}-{time.monotonic_ns():x}-{os.uname().nodename}"
         self.directory = f"{root}/{names.PROCESSES}/{name}"
-        os.mkdir(self.directory)
+        os.mkdir(self.directory, names.DIRECTORY_MODE)
         self._records_stream = Stream(f"{self.directory}/{names.RECORDS}")
         self._spans_stream = Stream(f"{self.directory}/{names.SPANS}")
         document = {"format": names.FORMAT_VERSION, **identity, "clock": clock_anchor()}
@@ -239,7 +239,7 @@ class Recorder:
 
     def _note_broken(self) -> None:
         try:
-            os.mkdir(f"{self.directory}/{names.BROKEN}")
+            os.mkdir(f"{self.directory}/{names.BROKEN}", names.DIRECTORY_MODE)
         except OSError:  # noted already, or the session is gone
             pass
 
@@ -336,7 +336,7 @@ def _import_rows() -> Any:
 
 
 def _append(path: str, line: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, names.FILE_MODE)
     try:
         os.write(descriptor, f"{line}\n".encode(errors="replace"))
     finally:

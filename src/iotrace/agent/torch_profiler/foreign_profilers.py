@@ -126,6 +126,7 @@ class _Keeper:
         self._number += 1
         hidden = f"{self._recorder.directory}/.{name}"
         try:
+            os.close(os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, names.FILE_MODE))
             shutil.copyfile(source, hidden)
             os.rename(hidden, f"{self._recorder.directory}/{name}")
         except OSError:

@@ -12,6 +12,8 @@ import zlib
 from _thread import get_ident
 from typing import Any
 
+from iotrace.session import names
+
 # Kineto writes two lines to standard error at each start and stop of a profiler, above its error level.
 _SILENT = "99"
 _LEVEL = "KINETO_LOG_LEVEL"
@@ -90,6 +92,7 @@ class TorchProfiler:
             raise OSError("too little space is left on the disk for a trace")
         plain, packed = f"{directory}/.{name}.plain", f"{directory}/.{name}"
         try:
+            os.close(_private(plain, os.O_WRONLY | os.O_CREAT))  # Kineto's own would be as the umask has it
             self._profile.kineto_results.save(plain)
             size_bytes = _compress(plain, packed)
             os.rename(packed, path)
@@ -129,11 +132,15 @@ def _metadata() -> list[tuple[str, str]]:
     return [("distributedInfo", f'{{"backend": "{backend}", "rank": {rank}, "world_size": {size}}}')]
 
 
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, names.FILE_MODE)
+
+
 def _compress(source: str, target: str) -> int:
     """Compress `source`, which must be a whole trace; Kineto does not say when it could not write it."""
     packer = zlib.compressobj(1, zlib.DEFLATED, 31)
     size_bytes, last = 0, b""
-    with open(source, "rb") as reader, open(target, "wb") as writer:
+    with open(source, "rb") as reader, open(target, "wb", opener=_private) as writer:
         while chunk := reader.read(_CHUNK_BYTES):
             last = chunk
             size_bytes += writer.write(packer.compress(chunk))

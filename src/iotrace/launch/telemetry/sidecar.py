@@ -163,7 +163,7 @@ class Sidecar:
     def _over(self) -> bool:
         if self._record_stream.broken or self._sample_stream.broken:
             with suppress(FileExistsError):
-                os.mkdir(f"{self._directory}/{names.BROKEN}")
+                os.mkdir(f"{self._directory}/{names.BROKEN}", names.DIRECTORY_MODE)
             return True
         if self._deleted:
             return True
@@ -191,6 +191,7 @@ def _next(time_ns: int, step_ns: int) -> int:
 def main(arguments: list[str]) -> None:
     """``SESSION DIRECTORY INTERVAL_MS``: sample the session's processes on this host into DIRECTORY."""
     session, directory, interval_ms = arguments
+    os.umask(0o077)
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -51,7 +51,9 @@ class Telemetry:
                 return
             if code < 0 and self._directory is not None:  # by its samples it would look like a late one
                 with suppress(OSError, ValueError):
-                    (self._directory / names.KILLED).write_text(signal.Signals(-code).name)
+                    killed = self._directory / names.KILLED
+                    killed.write_text(signal.Signals(-code).name)
+                    killed.chmod(names.FILE_MODE)
 
     def kill(self) -> None:
         """End it at once: nothing was run."""
@@ -86,7 +88,8 @@ def claim(session: Path) -> Path | None:
     namespace = os.stat("/proc/self/ns/pid").st_ino
     for directory in numbered(session / names.TELEMETRY / f"{os.uname().nodename}-{namespace:x}"):
         try:
-            directory.mkdir(parents=True)
+            directory.parent.mkdir(names.DIRECTORY_MODE, exist_ok=True)
+            directory.mkdir(names.DIRECTORY_MODE)
             return directory
         except FileExistsError:
             if _lives(directory):
