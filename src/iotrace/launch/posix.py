@@ -18,6 +18,7 @@ from pathlib import Path
 
 from iotrace.errors import LaunchError
 from iotrace.launch import child
+from iotrace.launch.preloads import wraps_calls
 
 _SYSTEM = frozenset(
     {"bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "libx32"}
@@ -56,6 +57,9 @@ def _find_library() -> tuple[str, str, str]:
     if None in (sys.__stdin__, sys.__stdout__, sys.__stderr__):
         why = "a standard stream is closed: dftracer's log would take its number, and what the program writes"
         return "", why, "redirect it to or from /dev/null"
+    if wrapper := wraps_calls(os.environ.get("LD_PRELOAD", "")):
+        why = f"{wrapper} is preloaded and wraps calls as dftracer does: both together may crash the program"
+        return "", why, "unset LD_PRELOAD, or leave that library out of it"
     found = importlib.util.find_spec("dftracer")
     for directory in (found.submodule_search_locations or []) if found else []:
         library = Path(directory) / "lib64" / "libdftracer_preload.so"
