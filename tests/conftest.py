@@ -20,6 +20,7 @@ settings.register_profile("new", deadline=None, suppress_health_check=list(Healt
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--chromium", action="store_true", help="open pages in Chromium, which has to be there")
     parser.addoption("--faults", action="store_true", help="run all rows of tests/faults")
     parser.addoption("--programs", action="store_true", help="run all programs of tests/programs")
     parser.addoption("--slow", action="store_true", help="run the big matrices too")
@@ -37,6 +38,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--faults"):
         left_out = [item for item in items if "fault" in item.keywords]
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)
+    if not config.getoption("--chromium"):
+        left_out = [item for item in items if "chromium" in item.keywords]
         items[:] = [item for item in items if item not in left_out]
         config.hook.pytest_deselected(items=left_out)
     if config.getoption("--slow"):

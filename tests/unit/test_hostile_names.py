@@ -101,7 +101,8 @@ def _commands(session: Path, directory: Path) -> Iterator[list[str]]:
     trace.write_bytes(_trace())
     yield from (["report", own], ["report", own, "-v"], ["ls", str(session.parent)], ["ls", own])
     yield ["report", str(session / names.OUT / "rank0.json.gz")]
-    yield from (["compare", own, own], ["compare", own, own, "--anyway"])
+    yield from (["report", own, "--html", f"{out}.html"], ["report", own, "--format", "md"])
+    yield from (["compare", own, own], ["compare", own, own, "--anyway", "--format", "md"])
     yield from (["check", own, "--baseline", own], ["check", own, "--baseline", own, "--format", "md"])
     yield from (["check", own, "--fail-if", HOSTILE], ["top", own, "--count=1"])
     yield from (

@@ -150,7 +150,7 @@ def _table(headings: Sequence[str], rows: Iterable[Sequence[str]], figures_from:
 
 
 def _commands(commands: Iterable[tuple[str, str]]) -> list[str]:
-    return [f"- `{command.replace('`', '')}` {what}" for command, what in commands]
+    return [f"- `{visible(command).replace('`', '')}` {what}" for command, what in commands]
 
 
 def escape(text: str) -> str:

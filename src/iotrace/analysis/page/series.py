@@ -16,11 +16,11 @@ from iotrace.sources.telemetry import Floats, Host, SampledDevice, Series, Telem
 _BINS = 180
 _FEWEST = 3  # samples, for a line
 _MOST_DEVICES = 4
-_RATES = (
-    ("disk_read_bytes", "disk read", "B/s", 1.0),
-    ("net_received_bytes", "network received", "B/s", 1.0),
-    ("io_pressure_us", "I/O pressure", "%", 1e-4),
-    ("memory_pressure_us", "memory pressure", "%", 1e-4),
+_RATES = (  # the last: a peak below it is not worth a line
+    ("disk_read_bytes", "disk read", "B/s", 1.0, 1e5),
+    ("net_received_bytes", "network received", "B/s", 1.0, 1e5),
+    ("io_pressure_us", "I/O pressure", "%", 1e-4, 1.0),
+    ("memory_pressure_us", "memory pressure", "%", 1e-4, 1.0),
 )
 _DEVICE = (("memory_bytes", "memory", "B"), ("power_w", "power", "W"))
 
@@ -28,7 +28,7 @@ _DEVICE = (("memory_bytes", "memory", "B"), ("power_w", "power", "W"))
 def sampled_series(analysis: RankAnalysis) -> list[SampledSeries]:
     """Make the series of the rank's host, processes and devices; none without telemetry.
 
-    Rates that were 0 throughout are left out.
+    Rates that were next to 0 throughout are left out.
     """
     telemetry = analysis.session.telemetry_of(analysis.rank.main)
     if telemetry is None:
@@ -92,19 +92,17 @@ def _memory(analysis: RankAnalysis, telemetry: Telemetry) -> Iterator[_Named]:
     memory = total_memory([item for item in sampled if item is not None and len(item.samples)])
     if memory is not None:
         yield "memory of this rank", "B", memory, None
-    if "memory_available_bytes" in telemetry.host.figures:
-        yield "memory available", "B", telemetry.host.figures["memory_available_bytes"], None
 
 
 def _rates(host: Host) -> Iterator[_Named]:
-    for figure, name, unit, factor in _RATES:
+    for figure, name, unit, factor, least in _RATES:
         counter = host.figures.get(figure)
         if counter is None or len(counter.value) < _FEWEST:
             continue
         elapsed_ns = np.diff(counter.time_ns)
         apart = elapsed_ns > 0
         rates = np.diff(counter.value)[apart] / (elapsed_ns[apart] / 1e9) * factor
-        if rates.any():
+        if len(rates) and rates.max() >= least:
             yield name, unit, Series(counter.time_ns[1:][apart], rates), 100.0 if unit == "%" else None
 
 

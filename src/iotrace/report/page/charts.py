@@ -206,6 +206,12 @@ def waterfall(window: BatchWindow, whole: float = 0.0) -> list[dict[str, Any]]:
     return rows
 
 
+def fetched(windows: Sequence[BatchWindow]) -> list[str]:
+    """What the batches of these windows were mostly made of, in the order of causes."""
+    seen = {part for window in windows for part in window.made_of}
+    return [cause for cause in CAUSES if cause in seen]
+
+
 def _part(
     window: BatchWindow, whole: float, name: str, kind: str, start: float | None, end: float | None
 ) -> dict[str, Any] | None:

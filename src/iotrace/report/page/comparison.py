@@ -13,7 +13,7 @@ _LABELS = {
     "slower": ("SLOWER", "bad"),
     "faster": ("FASTER", "good"),
     "no-difference": ("NO DIFFERENCE", "good"),
-    "unknown": ("UNKNOWN", "warn"),
+    "unknown": ("CANNOT BE TOLD", "warn"),
 }
 
 
@@ -30,7 +30,7 @@ def comparison_page(result: Comparison) -> str:
         banner={
             "tone": tone,
             "label": label,
-            "text": result.text,
+            "text": result.text.removeprefix(label).lstrip(": "),
             "rows": [{"label": label, "text": text} for label, text in rows],
             "level": None,
         },

@@ -15,6 +15,7 @@ LIGHT = {
     "line": "#d3dae1",
     "rest": "#7f8a95",
     "link": "#0a5fb4",
+    "plain": "#44708f",
     "bad": "#b3261e",
     "warn": "#7d5700",
     "good": "#1a6b35",
@@ -36,6 +37,7 @@ DARK = {
     "line": "#35404b",
     "rest": "#6b7885",
     "link": "#79bdff",
+    "plain": "#86b3d1",
     "bad": "#ff8f86",
     "warn": "#e5b84b",
     "good": "#6fd391",
@@ -61,7 +63,7 @@ PATTERNS = {
     "unknown": "M0 0L8 8M8 0L0 8",
 }
 TEXT_ON_PAGE = ("ink", "dim", "link", "bad", "warn", "good", *CAUSES)
-MARKS_ON_PAGE = ("rest", *CAUSES)
+MARKS_ON_PAGE = ("rest", "plain", *CAUSES)
 
 
 def variables(theme: dict[str, str]) -> str:

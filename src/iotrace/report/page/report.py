@@ -48,6 +48,7 @@ def report_page(report: Report, columns: RankColumns | None = None) -> str:
         "gantt": charts.gantt(window) if window is not None else None,
         "ready": charts.ready_area(window) if window is not None else None,
         "waterfall": charts.waterfall(window) if window is not None else None,
+        "fetched": charts.fetched([window]) if window is not None else [],
         "where": sections.causes_table(rank) if rank is not None else None,
         "tiles": sections.treemap(rank) if rank is not None else None,
         "files": sections.files_table(rank) if rank is not None else None,

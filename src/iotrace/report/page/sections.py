@@ -74,7 +74,7 @@ def _tile(cost: Cost, place: tuple[float, float, float, float], whole_ms: float)
         "width": f"{100 * width / _TREEMAP[0]:.3f}",
         "height": f"{100 * height / _TREEMAP[1]:.3f}",
         "cause": cost.cause,
-        "name": name.rstrip("/").rsplit("/", 1)[-1],
+        "name": "/".join(name.rstrip("/").rsplit("/", 2)[-2 if width >= 180 else -1 :]),
         "figures": f"{cost.cause} {milliseconds(cost.ms)}"
         if cost.path is not None
         else milliseconds(cost.ms),
@@ -226,7 +226,7 @@ def _device_tables(rank: RankReport) -> list[dict[str, Any]]:
     found = rank.accelerator
     if found is None or not found.span_us:
         return []
-    busy = {
+    device = {
         "compute": found.compute_us,
         "communication": found.comm_us,
         "memory": found.memory_us,
@@ -236,7 +236,7 @@ def _device_tables(rank: RankReport) -> list[dict[str, Any]]:
     note = f"Busy {share} of {milliseconds(found.span_us / 1e3)}."
     if found.comm_us and found.comm_comp_overlap_pct is not None:
         note += f" {found.comm_comp_overlap_pct:.0f} % of the communication ran during compute."
-    tables = [_bar_table("The device, in ms", _in_ms(busy), note)]
+    tables = [_bar_table("The device, in ms", _in_ms({name: us for name, us in device.items() if us > 0}), note)]
     if found.idle_us:
         idle = {_NAMES.get(name, name): us for name, us in found.idle_by_class_us.items() if us > 0}
         tables.append(_bar_table("The device idled for, in ms", _in_ms(idle), ""))

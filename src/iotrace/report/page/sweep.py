@@ -52,6 +52,7 @@ def sweep_page(result: SweepResult, columns: Mapping[str, RankColumns]) -> str:
         ],
         ceiling=_ceiling(result),
         falls=_waterfalls(result, columns),
+        fetched=charts.fetched([one.window for one in columns.values() if one.window is not None]),
         failed=[row for row in result.points if row.status not in ("ok", "not run")],
         words={**SWEEP, **{word: WORDS[word] for word in ("fetch", "ready", "data wait", "trust")}},
         cause_words=None,

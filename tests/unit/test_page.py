@@ -1,0 +1,331 @@
+"""The page of a report, a sweep, a comparison: well-formed, whole, in the words of the first screen."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from iotrace.analysis.loop.deliveries import Delivery, Step
+from iotrace.analysis.page.batches import ready_queue, steps_around
+from iotrace.analysis.page.costs import costs_of, io_tree
+from iotrace.analysis.page.steps import MOST_STEPS, binned
+from iotrace.analysis.results import FileCost, FileIo, RankReport, Report, SessionInfo, WorstBatch, unknown
+from iotrace.analysis.results.page import BatchWindow, RankColumns, SampledSeries
+from iotrace.analysis.wait.waits import CAUSES
+from iotrace.errors import IotraceError
+from iotrace.report.markdown import comparison_markdown, report_markdown, sweep_markdown
+from iotrace.report.page import palette
+from iotrace.report.page.comparison import comparison_page
+from iotrace.report.page.render import as_columns, write_page
+from iotrace.report.page.report import report_page
+from iotrace.report.page.sweep import sweep_page
+from iotrace.report.page.treemap import squarify
+from iotrace.session.manifest import NotCaptured
+from tests.support.pages import Page
+from tests.unit.test_compare import compared
+from tests.unit.test_compare import report as plain_report
+from tests.unit.test_screen import rank, report, screen
+from tests.unit.test_sweep import Machine, swept
+
+NASTY = 'data/<script>alert("1")</script>&\x1b[31m\u202e.h5'
+
+
+def cost(path: str, read_ms: float, decode_ms: float, transform_ms: float = 0.0) -> FileCost:
+    return FileCost(
+        path=path, ms=read_ms + decode_ms, read_ms=read_ms, decode_ms=decode_ms, transform_ms=transform_ms
+    )
+
+
+def io(path: str, **known: Any) -> FileIo:
+    given = {"opens": 1, "maps": 0, "reads": 4, "read_bytes": 1 << 20, "read_ms_total": 2.0, "writes": 0}
+    return unknown(
+        FileIo,
+        **{"path": path, **given, "write_bytes": 0, "metadata_ms_total": 0.1, "by_worker": {}, **known},
+    )
+
+
+def waiting(number: int = 0, path: str = "data/case_02.h5") -> RankReport:
+    """A rank whose wait is explained by files."""
+    found = rank(number)
+    worst = WorstBatch(
+        batch=27, epoch=1, wait_ms=190.0, delay_ms=0.1, worker=1, pid=4711, cause="decode", files=[path]
+    )
+    wait = replace(found.data_wait, files=[cost(path, 1.4, 54.4), cost("b", 0.0, 0.3)], worst_batches=[worst])
+    return replace(found, data_wait=wait)
+
+
+def columns(steps: int = 40, path: str = "data/case_02.h5") -> RankColumns:
+    lengths = [100.0 + number % 7 for number in range(steps)]
+    waits = [40.0 + number % 5 for number in range(steps)]
+    causes = {"decode": [wait - 1 for wait in waits], "read": [1.0] * steps}
+    count = 20
+    starts = [100.0 * number for number in range(count)]
+    window = BatchWindow(
+        first_step=3,
+        steps=count,
+        length_ms=2000.0,
+        step_starts_ms=starts,
+        batch=list(range(count)),
+        epoch=[0] * count,
+        worker=[number % 2 for number in range(count)],
+        taken_ms=[start - 80 for start in starts],
+        prepared_ms=[start + 30 for start in starts],
+        asked_ms=starts,
+        delivered_ms=[start + 40 for start in starts],
+        computed_ms=[*[start + 100 for start in starts[:-1]], None],
+        cause=["decode"] * count,
+        made_of=["decode"] * count,
+        file=[path] * count,
+        worst=10,
+        ready_at_ms=[0.0, 30.0],
+        ready=[0, 1],
+    )
+    series = SampledSeries(
+        name="CPU, this job", unit="%", time_s=[0.0, 1.0, 2.0], value=[3.0, 5.0, 4.0], peak=5.0, most=100.0
+    )
+    return RankColumns(
+        rank=0,
+        incarnation=0,
+        steps=binned(lengths, waits, causes, [number > 2 for number in range(steps)]),
+        window=window,
+        series=[series],
+    )
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Page]:
+    """Pages of every kind, each with names that would break out of it."""
+    about = unknown(
+        SessionInfo, path=f"/s/{NASTY}", argv=["python", NASTY], ended=True, state="ended", failures=[]
+    )
+    missing = [NotCaptured("POSIX calls", NASTY, "install dftracer")]
+    nasty = report(waiting(path=NASTY), session=about, not_captured=missing)
+    sweep = swept(tmp_path_factory.mktemp("sweep"), Machine())
+    first, *others = sweep.points
+    sweep = replace(sweep, path=NASTY, points=[replace(first, sessions=["a"]), *others])
+    slower = plain_report(1, decode=1.5, session={"path": NASTY, "argv": ["python", "train.py"]})
+    return {
+        "report": Page(report_page(nasty, columns(path=NASTY))),
+        "sweep": Page(sweep_page(sweep, {"a": columns(path=NASTY)})),
+        "compare": Page(comparison_page(compared(plain_report(), slower))),
+        "poor": Page(report_page(report(), None)),
+    }
+
+
+@pytest.fixture(params=["report", "sweep", "compare", "poor"])
+def page(request: pytest.FixtureRequest, pages: dict[str, Page]) -> Page:
+    return pages[request.param]
+
+
+def test_pages_are_well_formed(page: Page) -> None:
+    assert page.faults == []
+    assert len(set(page.ids)) == len(page.ids)
+    assert page.source.startswith("<!doctype html>")
+
+
+def test_pages_refer_to_themselves_alone(page: Page) -> None:
+    assert all(link.startswith("#") and link[1:] in page.ids for link in page.links)
+    style = page.source.split("<style>")[1].split("</style>")[0]
+    assert "@import" not in style
+    assert "url(" not in style
+    assert all(found.startswith("#") for found in re.findall(r"url\(([^)]*)\)", page.source))
+    assert not re.search(r"(?i)https?:", page.source)
+    assert "default-src &#39;none&#39;" in page.source or "default-src 'none'" in page.source
+
+
+def test_only_the_script_of_ours_may_run(page: Page) -> None:
+    assert len(page.scripts) == 2
+    assert len(page.scripts[1].encode()) <= 15_000
+    digest = base64.b64encode(hashlib.sha256(page.scripts[1].encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in page.source
+
+
+def test_names_break_out_of_nothing(page: Page) -> None:
+    assert "<script>alert" not in page.source
+    assert "\x1b" not in page.source
+    assert "\u202e" not in page.source
+    if "alert" in page.scripts[0]:
+        assert "data/<script>alert(" in page.text
+
+
+def test_what_is_not_known_has_no_section(pages: dict[str, Page]) -> None:
+    everything = pages["report"].sections
+    order = ["strip", "where", "worst", "gantt", "waterfall", "machine", "missing", "about"]
+    assert [name for name in everything if name in order] == order
+    assert pages["poor"].sections == ["about"]
+    unmeasured = replace(waiting(), data_wait=replace(waiting().data_wait, raw_ms=None))
+    page = Page(report_page(report(unmeasured)))
+    assert "where" not in page.sections
+    assert "wait, ms" not in page.text
+
+
+def test_an_unknown_wait_is_drawn_as_no_wait() -> None:
+    steps = binned([100.0, 110.0], None, {}, [True, True])
+    why = "nothing tells what the loop takes its batches from"
+    lost = rank(steps=replace(rank().steps, unknown_why=why))
+    page = Page(
+        report_page(report(lost), RankColumns(rank=0, incarnation=0, steps=steps, window=None, series=[]))
+    )
+    assert f"How much of it waited for data is unknown: {why}." in page.words
+    assert "its wait is unknown" in page.words
+
+
+def test_the_words_are_those_of_the_first_screen() -> None:
+    """Every line of the screen, but for what folding splits, stands on the page."""
+    found = report(waiting())
+    page = Page(report_page(found, columns()))
+    lines = " ".join(" ".join(screen(found, 400)).split())
+    for wanted in (
+        found.verdict.text,
+        found.verdict.why,
+        *(fix.text.strip() for fix in found.verdict.fixes[:3]),
+    ):
+        assert wanted is not None
+        assert " ".join(wanted.split()) in page.words
+    for part in (
+        "at most 1.7x faster",
+        "32 steps, tracing <= 0.5 %",
+        "decode 54.7 · transport 3.4 · read 1.4",
+        "data/case_02.h5 55.8 ms a step (decode 54.4, read 1.4)",
+        "start-up 4.2 s",
+    ):
+        assert part in lines
+        assert part in page.words
+
+
+def test_the_size_is_bounded() -> None:
+    thousand = report_page(report(waiting()), columns(1000))
+    assert len(thousand) < 500_000
+    assert thousand.count("<path") < 200
+    assert len(report_page(report(waiting()), columns(50_000))) < 500_000
+
+
+def test_the_json_inside_is_by_columns() -> None:
+    found = Page(report_page(report(waiting(), waiting(1)), columns())).data
+    assert found["report"]["ranks"]["rank"] == [0, 1]
+    assert len(found["columns"]["steps"]["step_ms"]) == 40
+    assert as_columns([{"a": 1}, {"a": 2, "b": [{"c": None}]}]) == {"a": [1, 2], "b": [None, {"c": [None]}]}
+
+
+def test_the_late_rank_is_named_beside_its_colour() -> None:
+    late = replace(report().verdict, kind="rank-late", banner="RANK LATE", rank=1)
+    page = Page(report_page(report(*(rank(number) for number in range(8)), verdict=late)))
+    assert "1 ◀ late" in page.words
+    assert page.source.index("1 <b") < page.source.index('class="nowrap">0')
+
+
+def test_a_page_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    with pytest.raises(IotraceError, match="cannot write"):
+        write_page("<p>", tmp_path / "no" / "page.html")
+    write_page("<p>\udcff", tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_text() == "<p>?"
+
+
+@pytest.mark.parametrize("theme", [palette.LIGHT, palette.DARK], ids=["light", "dark"])
+def test_contrast_is_that_of_wcag_aa(theme: dict[str, str]) -> None:
+    for ground in ("bg", "panel"):
+        assert {
+            name: palette.contrast(theme[name], theme[ground])
+            for name in palette.TEXT_ON_PAGE
+            if palette.contrast(theme[name], theme[ground]) < 4.5
+        } == {}
+        assert all(palette.contrast(theme[name], theme[ground]) >= 3 for name in palette.MARKS_ON_PAGE)
+    assert palette.contrast(theme["ink"], theme["heat"]) >= 4.5
+    assert palette.contrast("#000000", "#ffffff") == 21
+    # No meaning stands in a colour alone.
+    assert set(palette.PATTERNS) == set(CAUSES)
+    assert len(set(palette.PATTERNS.values())) == len(CAUSES)
+
+
+def test_areas_fill_the_rectangle_in_proportion() -> None:
+    areas = [6.0, 6.0, 4.0, 3.0, 2.0, 2.0, 1.0]
+    found = squarify(areas, (0.0, 0.0, 6.0, 4.0))
+    assert [width * height for _, _, width, height in found] == pytest.approx(areas)
+    for (x, y, width, height), (left, top, wide, high) in combinations(found, 2):
+        apart = x + width <= left + 1e-9 or left + wide <= x + 1e-9
+        assert apart or y + height <= top + 1e-9 or top + high <= y + 1e-9
+    assert all(x + width <= 6 + 1e-9 and y + height <= 4 + 1e-9 for x, y, width, height in found)
+    assert squarify([], (0.0, 0.0, 1.0, 1.0)) == []
+
+
+def test_bins_keep_the_longest_step() -> None:
+    lengths = [10.0] * 5003
+    lengths[1234] = 900.0
+    found = binned(lengths, [1.0] * 5003, {"read": [1.0] * 5003}, [True] * 5003)
+    assert len(found.step_ms) == len(found.causes_ms["read"]) <= MOST_STEPS
+    place = next(number for number, step in enumerate(found.longest) if step == 1234)
+    assert found.longest_ms[place] == 900.0
+    assert found.step_ms[place] == pytest.approx(
+        (9 * 10 + 900) / 10 if found.bin == 10 else found.step_ms[place]
+    )
+    assert sum(found.step_ms[:-1]) * found.bin + found.step_ms[-1] * (5003 % found.bin or found.bin) == (
+        pytest.approx(sum(lengths))
+    )
+    few = binned([1.0, 2.0], None, {}, [False, True])
+    assert (few.bin, few.step_ms, few.wait_ms, few.measured) == (1, [1.0, 2.0], None, [False, True])
+
+
+def test_batches_that_lie_ready_are_counted() -> None:
+    def batch(prepared_ns: int | None, delivered_ns: int) -> Delivery:
+        return Delivery(0, 0, 0, 0, 0, delivered_ns - 1, delivered_ns, prepared_ns=prepared_ns)
+
+    own = [batch(1, 5), batch(12, 14), batch(13, 20), batch(2, 30)]
+    assert ready_queue(own, 10, 25) == ([10, 10, 12, 13, 14, 20], [0, 1, 2, 3, 2, 1])
+    assert ready_queue([*own, batch(None, 40)], 10, 25) == ([], [])
+
+
+def test_the_window_lies_around_the_worst_step() -> None:
+    steps = [Step(None, number, number + 1) for number in range(100)]
+    assert steps_around(steps, 50) == range(40, 60)
+    assert steps_around(steps, 99) == range(80, 100)
+    assert steps_around(steps[:7], 3) == range(7)
+
+
+def test_costs_sum_to_the_wait() -> None:
+    wait = replace(
+        rank().data_wait,
+        raw_ms=59.5,
+        causes_ms={"decode": 54.7, "read": 1.4, "transport": 3.0, "transform": 0.4},
+        files=[cost("d/a", 1.0, 54.0, 0.3), *(cost(f"d/{number}", 0.01, 0.01) for number in range(9))],
+    )
+    found = costs_of(rank(data_wait=wait, file_groups=[]))
+    assert sum(one.ms for one in found) == pytest.approx(59.5)
+    assert (found[0].path, found[0].cause, found[0].group) == ("d/a", "decode", "d")
+    assert {one.path for one in found if one.cause == "read"} == {"d/a", "9 files", None}
+    assert costs_of(rank(data_wait=replace(wait, raw_ms=None))) == []
+
+
+def test_directories_sum_up_their_files() -> None:
+    files = [io("/d/a/x"), io("/d/a/y", read_bytes=None), io("/d/z"), *(io(f"/d/b/{n}") for n in range(5))]
+    tree = io_tree(files, most=3)
+    assert (tree.name, tree.files, tree.reads, tree.read_bytes) == ("/d/", 8, 32, None)
+    by_name = {node.name: node for node in tree.within}
+    assert by_name["b/"].read_bytes == 5 << 20
+    assert [node.name for node in by_name["b/"].within][-1] == "2 more files"
+    assert by_name["a/"].read_bytes is None
+
+
+def test_markdown_keeps_names_as_they_are() -> None:
+    found: Report = report(waiting(path="data/case_02|x.h5"))
+    text = report_markdown(found)
+    assert text.startswith("### ❌ INPUT-BOUND: 44 % of each step waits for data")
+    assert "- **Why**: data/case\\_02.h5 is slow to decode" in text
+    assert "| 27 | 190.0 | decode | worker 1 | data/case\\_02\\|x.h5 |" in text
+    assert all(row.count(" | ") == 4 for row in text.splitlines() if row.startswith("| 27"))
+
+
+def test_a_sweep_and_a_comparison_as_markdown(tmp_path: Path) -> None:
+    found = swept(tmp_path, Machine())
+    text = sweep_markdown(found)
+    assert text.splitlines()[0].endswith(found.verdict.text.removeprefix("BEST").lstrip())
+    assert text.count("\n| ") == 1 + len(found.points)
+    text = comparison_markdown(compared(plain_report(), plain_report(1, decode=1.5)))
+    assert text.startswith("### ❌ SLOWER")
+    assert "| decode |" in text
