@@ -236,7 +236,8 @@ def _device_tables(rank: RankReport) -> list[dict[str, Any]]:
     note = f"Busy {share} of {milliseconds(found.span_us / 1e3)}."
     if found.comm_us and found.comm_comp_overlap_pct is not None:
         note += f" {found.comm_comp_overlap_pct:.0f} % of the communication ran during compute."
-    tables = [_bar_table("The device, in ms", _in_ms({name: us for name, us in device.items() if us > 0}), note)]
+    seen = {name: us for name, us in device.items() if us > 0}
+    tables = [_bar_table("The device, in ms", _in_ms(seen), note)]
     if found.idle_us:
         idle = {_NAMES.get(name, name): us for name, us in found.idle_by_class_us.items() if us > 0}
         tables.append(_bar_table("The device idled for, in ms", _in_ms(idle), ""))
