@@ -20,7 +20,7 @@ def recorder(tmp_path: Path) -> Iterator[Recorder]:
     handovers.install(found)
     yield found
     undo_all()
-    handovers.forget_threads()
+    handovers.after_fork_in_child()
 
 
 def polled(of: queue.Queue[int]) -> None:

@@ -15,7 +15,7 @@ from torch import nn
 from iotrace.agent import patching
 from iotrace.agent.recording import regions
 from iotrace.agent.recording.recorder import Recorder
-from iotrace.agent.torch_profiler.module_ranges import hook_modules, names, parents_alive
+from iotrace.agent.torch_profiler.module_ranges import hook_modules, names, parents
 from iotrace.session.names import MODULE_RANGE
 
 
@@ -48,12 +48,12 @@ def hooked(tmp_path: Path) -> Iterator[None]:
     assert not nn.modules.module._global_module_registration_hooks
     assert not hasattr(nn.Module.__setstate__, patching.MARKER)
     gc.collect()
-    assert parents_alive() == []
+    assert parents.alive() == []
 
 
 def named(module: nn.Module) -> dict[str, str]:
     """What the ranges of `module`'s own modules are called, by torch's name for them."""
-    found = names(nn.Module, parents_alive())
+    found = names(nn.Module, parents.alive())
     return {name: found[id(each)][1].removeprefix(MODULE_RANGE) for name, each in module.named_modules()}
 
 
@@ -99,10 +99,10 @@ def test_a_wrapper_has_no_name() -> None:
 
 def test_modules_that_are_gone_are_forgotten() -> None:
     network = Network()
-    assert len(parents_alive()) == 6
+    assert len(parents.alive()) == 6
     del network
     gc.collect()
-    assert parents_alive() == []
+    assert parents.alive() == []
 
 
 def test_an_error_of_the_program_shows_no_frame_of_ours() -> None:

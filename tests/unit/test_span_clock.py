@@ -55,7 +55,7 @@ def test_a_preemption_anywhere_is_no_cpu_time_and_takes_none_away(
         machine = Machine(preempted)
         for name in ("monotonic_ns", "thread_time_ns", "getrusage"):
             monkeypatch.setattr(spans, name, getattr(machine, name))
-        spans.forget_threads()
+        spans.after_fork_in_child()
         recorder = Recorder(str(tmp_path))
         work = spans.timed(recorder, machine.run, "work", KIND_ITEM)
         for _ in range(3):
@@ -69,5 +69,5 @@ def test_a_preemption_anywhere_is_no_cpu_time_and_takes_none_away(
             assert WORK_NS - 10_000 <= span[2] <= WORK_NS + 10_000, (preempted, recorder.spans)
         preempted, readings = preempted + 1, machine.readings
     monkeypatch.undo()
-    spans.forget_threads()
+    spans.after_fork_in_child()
     assert readings > 10

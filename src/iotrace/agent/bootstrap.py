@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import os
 import sys
+from posix import getpid, stat
 
-from iotrace.agent import imports, keep_log_open, patching
+from iotrace.agent import forks, imports, keep_log_open, patching
 from iotrace.agent.recording import regions
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.session import identity, names
+from iotrace.session.guard import ours, remember
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
@@ -60,22 +62,23 @@ _PROGRAM_DFTRACER = "dftracer_compat.program_dftracer"
 # The process that has been started; a fork makes it differ. (A venv runs .pth files twice.)
 _started_in = 0
 _recorder: Recorder | None = None
-_fork_hooks_registered = False
+_children_hooked = False
 
 
 def start() -> None:
     """Start the agent once in this process, if the environment asks for it."""
     global _started_in
-    if _started_in == os.getpid():
+    if _started_in == getpid():
         return
-    _started_in = os.getpid()
+    _started_in = getpid()
     session = _settings().get("session", "")
     process_role = identity.role(list(getattr(sys, "orig_argv", [])))
-    if process_role == "helper" or not os.path.isdir(f"{session}/{names.PROCESSES}"):
+    if process_role == "helper":
         return
     try:
+        stat(f"{session}/{names.PROCESSES}")
         recorder = begin(session, process_role)
-    except OSError:  # no directory to report to: the program runs as if we were not here
+    except ours(OSError):  # no directory to report to: the program runs as if we were not here
         return
     import atexit
 
@@ -110,12 +113,28 @@ def begin(session: str, process_role: str, settings: dict[str, str] | None = Non
 def _install(recorder: Recorder, session: str, settings: dict[str, str]) -> None:
     import atexit
 
+    _remember_handlers(recorder)
     patching.on_undo(imports.install(_hooks(recorder, session, settings), recorder.absorb))
     regions.attach(recorder)
     # Registered first, so it runs last: after the program's own handlers and multiprocessing's.
-    atexit.register(recorder.close)
-    patching.on_undo(lambda: atexit.unregister(recorder.close))
-    _hook_forks()
+    atexit.register(recorder.close_at_exit)
+    patching.on_undo(lambda: atexit.unregister(recorder.close_at_exit))
+    forks.hook_forks(recorder)
+    _hook_children()
+
+
+def _remember_handlers(recorder: Recorder) -> None:
+    """Know the code of the program's signal handlers: those that are installed, and those that will be."""
+    import _signal  # type: ignore[import-not-found]  # `signal` is not imported for us
+
+    for number in range(1, _signal.NSIG):
+        remember(_signal.getsignal(number))
+
+    def installing(args: list[Any], _: dict[str, Any]) -> None:
+        for handler in args[1:]:
+            remember(handler)
+
+    patching.observe(_signal, "signal", recorder, "remembering a signal handler", before=installing)
 
 
 def _hooks(recorder: Recorder, session: str, settings: dict[str, str]) -> dict[str, imports.Hook]:
@@ -147,11 +166,11 @@ def _hooks(recorder: Recorder, session: str, settings: dict[str, str]) -> dict[s
             "torch.nn.modules.module",
             _hook("torch_profiler.module_ranges", "hook_modules", recorder),
         )
+    hooks["_posixsubprocess"] = lambda module: forks.hook_starts(module, recorder)
     log_directory = f"{session}/{names.POSIX}"
     if _traced_into(log_directory):
-        hooks["_posixsubprocess"] = _hook(
-            "dftracer_compat.fork_exec", "hook_fork_exec", recorder, log_directory
-        )
+        hook = _hook("dftracer_compat.fork_exec", "hook_fork_exec", recorder, log_directory)
+        _add(hooks, "_posixsubprocess", hook)
     return hooks
 
 
@@ -224,7 +243,7 @@ def _close_with_processes(module: Any, recorder: Recorder) -> None:
     """
 
     def register(own: Recorder) -> None:
-        module.Finalize(own, own.close, exitpriority=-100)
+        module.Finalize(None, own.close_at_exit, exitpriority=-100)  # of no object: no weak reference
 
     module.register_after_fork(recorder, register)
 
@@ -235,53 +254,29 @@ def _traced_into(log_directory: str) -> bool:
     return os.environ.get("DFTRACER_INIT") == "PRELOAD" and log.startswith(f"{log_directory}/")
 
 
-def _hook_forks() -> None:
-    """Register for forks, once in a process: that cannot be taken back."""
-    global _fork_hooks_registered
-    if not _fork_hooks_registered:
-        _fork_hooks_registered = True
-        os.register_at_fork(
-            before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
-        )
-
-
-# The recorder that a fork in progress has stopped: another thread may end the session meanwhile.
-_forking: Recorder | None = None
-
-
-def _before_fork() -> None:
-    global _forking
-    _forking = _recorder
-    if _forking is not None:
-        traced = sys.modules.get("iotrace.agent.dftracer_compat.fork_exec")
-        if traced is not None:
-            try:
-                traced.write_names()
-            except Exception as error:
-                _forking.absorb(error, "writing names of files before a fork")
-        _forking.before_fork()
-
-
-def _after_fork_in_parent() -> None:
-    if _forking is not None:
-        _forking.after_fork_in_parent()
+def _hook_children() -> None:
+    """Register for forked children, once in a process: that cannot be taken back."""
+    global _children_hooked
+    if not _children_hooked:
+        _children_hooked = True
+        os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _after_fork_in_child() -> None:
     global _started_in
-    _started_in = os.getpid()
+    _started_in = getpid()
     if _recorder is None:
         return
-    for name in ("handovers", "recording.spans"):
+    for name in ("handovers", "recording.spans", "torch_profiler.window"):
         module = sys.modules.get(f"iotrace.agent.{name}")
         if module is not None:
-            module.forget_threads()
+            module.after_fork_in_child()
     try:
         if _recorder.session_over():  # a fork server that was started in a block, and outlives it
             stop()
         else:
             _recorder.after_fork_in_child(identity.describe("forked"))
-    except OSError:
+    except ours(OSError):
         stop()
 
 

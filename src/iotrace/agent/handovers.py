@@ -10,13 +10,13 @@ thread has trained in between.
 
 from __future__ import annotations
 
-from _thread import get_ident
 from time import monotonic_ns
 from typing import Any
 
 from iotrace.agent.patching import hide_frame, patch
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.spans import thread_id
+from iotrace.agent.unpatched import get_ident
 from iotrace.session.names import BLOCKED_ROW, CALLS
 
 _GET = CALLS.index("get")
@@ -41,8 +41,8 @@ def install(recorder: Recorder) -> None:
         def wait(self: Any, timeout: float | None = None) -> Any:
             thread, key, start_ns = get_ident(), id(self), 0
             if thread in watched and not recorder.over:
-                _wakers[key] = 0
                 start_ns = monotonic_ns()
+                _wakers[key] = 0
             try:
                 return original(self, timeout)
             except BaseException as error:
@@ -77,8 +77,8 @@ def install(recorder: Recorder) -> None:
         def called(self: Any, *args: Any, **kwargs: Any) -> Any:
             thread, start_ns = get_ident(), 0
             if thread in watched and not recorder.over:
-                _in_queue[thread] = 0
                 start_ns = monotonic_ns()
+                _in_queue[thread] = 0  # a signal handler may raise at each call: none follows before `try`
             try:
                 result = original(self, *args, **kwargs)
             except BaseException as error:
@@ -112,7 +112,7 @@ def trained() -> None:
     _polled.pop((thread, _GET), None)
 
 
-def forget_threads() -> None:
+def after_fork_in_child() -> None:
     """Watch no thread of the parent's in a forked child."""
     watched.clear()
     _wakers.clear()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 
 from iotrace.agent.patching import StandIn
+from iotrace.session.guard import ours
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class _Finder:
                 self._kinds[kind] = _hooked_class(kind, self)
                 self._kinds[self._kinds[kind]] = self._kinds[kind]  # a loader of several modules (a zip)
             spec.loader.__class__ = self._kinds[kind]
-        except Exception:
+        except ours(Exception):
             spec.loader = _Loader(spec.loader, self)
 
     def loaded(self, module: Any) -> None:
@@ -113,7 +114,7 @@ def run_hook(hook: Hook, module: Any, absorb: Absorb) -> None:
     """Run one hook; what it raises goes to `absorb` and never reaches the program."""
     try:
         hook(module)
-    except Exception as error:
+    except ours(Exception) as error:
         absorb(error, f"the hook of {module.__name__}")
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import sys
 from fcntl import F_GETFL, fcntl
+from posix import O_ACCMODE, O_RDONLY, closerange, fstat, listdir, readlink, stat
 from stat import S_ISREG
 from time import monotonic_ns
 
 from iotrace.agent.patching import hide_frame, observe, patch
+from iotrace.session.guard import ours
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,19 +27,18 @@ def protect(log_directory: str, recorder: Recorder) -> None:
     """Patch ``os.close`` and ``os.closerange`` to leave files below `log_directory` open."""
     prefix = log_directory.rstrip("/") + "/"
     elsewhere = _shared_memory_device(log_directory)
-    fstat, read_only, access = os.fstat, os.O_RDONLY, os.O_ACCMODE
 
     def is_log(descriptor: Any) -> bool:
         try:
             # readlink in /proc costs 10 us, these calls 1: data files are read only, torch closes one
             # piece of shared memory for each tensor of a batch, the rest are mostly pipes and sockets.
-            if fcntl(descriptor, F_GETFL) & access == read_only:
+            if fcntl(descriptor, F_GETFL) & O_ACCMODE == O_RDONLY:
                 return False
             status = fstat(descriptor)
             if not S_ISREG(status.st_mode) or status.st_dev == elsewhere:
                 return False
-            return os.readlink(f"/proc/self/fd/{descriptor}").startswith(prefix)
-        except (OSError, TypeError, ValueError, OverflowError):  # no descriptor: os.close says so
+            return readlink(f"/proc/self/fd/{descriptor}").startswith(prefix)
+        except ours(OSError, TypeError, ValueError, OverflowError):  # no descriptor: os.close says so
             return False
 
     def make_close(original: Any) -> Any:
@@ -52,11 +53,9 @@ def protect(log_directory: str, recorder: Recorder) -> None:
 
         return close
 
-    closerange = os.closerange
-
     def sparing(args: list[Any], _: dict[str, Any]) -> None:
         low, high = args
-        for log in sorted(number for number in map(int, os.listdir("/proc/self/fd")) if is_log(number)):
+        for log in sorted(number for number in map(int, listdir("/proc/self/fd")) if is_log(number)):
             if low <= log < high:
                 closerange(low, log)
                 low = log + 1
@@ -69,9 +68,9 @@ def protect(log_directory: str, recorder: Recorder) -> None:
 def _shared_memory_device(log_directory: str) -> int:
     """Return the device of shared memory, where no log is; -1 where the logs themselves are there."""
     try:
-        device = os.stat("/dev/shm").st_dev
-        return -1 if os.stat(log_directory).st_dev == device else device
-    except OSError:
+        device = stat("/dev/shm").st_dev
+        return -1 if stat(log_directory).st_dev == device else device
+    except ours(OSError):
         return -1
 
 
@@ -94,7 +93,7 @@ def flush_if_interrupted(log_directory: str, recorder: Recorder) -> None:
     if getattr(sys, "last_type", None) is KeyboardInterrupt:
         try:
             _flush(log_directory)
-        except Exception as error:
+        except ours(Exception) as error:
             recorder.absorb(error, "writing after an interrupt")
 
 

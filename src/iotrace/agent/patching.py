@@ -6,6 +6,11 @@ or module is written out where it stands, as `observe` would add two calls to ea
 
 from __future__ import annotations
 
+from _functools import partial  # type: ignore[import-not-found]  # `functools` is five files to read
+from _weakref import ref
+
+from iotrace.session.guard import ours
+
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -133,7 +138,7 @@ def observe(
             if before is not None:
                 try:
                     seen = before(passed, kwargs)
-                except Exception as error:
+                except ours(Exception) as error:
                     recorder.absorb(error, what)
             try:
                 result = original(*passed, **kwargs)
@@ -144,12 +149,12 @@ def observe(
                 if ended is not None:
                     try:
                         ended(seen, passed, kwargs)
-                    except Exception as error:
+                    except ours(Exception) as error:
                         recorder.absorb(error, what)
             if after is not None:
                 try:
                     after(seen, result, passed, kwargs)
-                except Exception as error:
+                except ours(Exception) as error:
                     recorder.absorb(error, what)
             return result
 
@@ -166,7 +171,7 @@ def observe(
                 raise
             try:
                 after(None, result, args, kwargs)
-            except Exception as error:
+            except ours(Exception) as error:
                 recorder.absorb(error, what)
             return result
 
@@ -174,6 +179,36 @@ def observe(
 
     lean = before is None and ended is None
     return patch(owner, name, make_lean if lean else make, layer)
+
+
+class WeakTable:
+    """What is known of objects, each as long as it lives; of one that allows no weak reference nothing.
+
+    A signal handler of the program may raise in any Python code, and Python discards that in a weak
+    reference's callback, such as ``weakref.WeakKeyDictionary`` has: here it is written in C.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[int, tuple[Callable[[], Any], Any]] = {}
+
+    def get(self, thing: Any) -> Any:
+        """Return what is known of `thing`; None without."""
+        held = self._held.get(id(thing))
+        return held[1] if held is not None and held[0]() is thing else None
+
+    def put(self, thing: Any, known: Any) -> bool:
+        """Know this of `thing`; return False where it allows no weak reference."""
+        key = id(thing)
+        try:
+            self._held[key] = ref(thing, partial(self._held.pop, key)), known
+        except ours(TypeError):
+            return False
+        return True
+
+    def alive(self) -> list[Any]:
+        """Return the objects."""
+        found = [refer() for refer, _ in list(self._held.values())]
+        return [thing for thing in found if thing is not None]
 
 
 class StandIn:

@@ -30,7 +30,7 @@ def _begin_step(recorder: Recorder) -> None:
     try:
         recorder.start()
         recorder.records.append((MARK_ROW, mono_ns))
-    except Exception as error:
+    except recorder.ours(Exception) as error:
         recorder.absorb(error, "recording a step")
 
 
@@ -48,6 +48,6 @@ def batches(iterable: Iterable[Item]) -> Iterator[Item]:
 
         wrapped: Iterator[Item] = recorded(iterable, iterator, recorder)
         return wrapped
-    except Exception as error:
+    except recorder.ours(Exception) as error:
         recorder.absorb(error, f"recording iotrace.batches({type(iterable).__name__})")
         return iterator

@@ -13,9 +13,8 @@ frames, as their code carries the name of torch's file.
 from __future__ import annotations
 
 import sys
-from _thread import _local, get_ident
 from time import monotonic_ns
-from weakref import WeakValueDictionary, ref
+from weakref import ref
 
 from iotrace.agent import patching
 from iotrace.agent.dataloader.cuda_events import CudaEvents
@@ -23,6 +22,8 @@ from iotrace.agent.dataloader.fetch import latest
 from iotrace.agent.patching import hide_frame
 from iotrace.agent.recording.regions import compiling
 from iotrace.agent.recording.spans import thread_id
+from iotrace.agent.unpatched import _local, get_ident
+from iotrace.session.guard import ours
 from iotrace.session.names import BACKWARD, DEVICE_PHASE_ROW, FORWARD, FORWARD_NO_GRAD, KIND_PHASE, OPTIMIZER
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
@@ -58,7 +59,7 @@ class _Thread(_local):
 
 _thread = _Thread()
 _search: _Search | None = None
-_backward: set[int] = set()  # the threads in a backward pass
+_backward: dict[int, bool] = {}  # the threads in a backward pass
 
 
 def _begin() -> Begun:
@@ -90,9 +91,8 @@ def begin_backward(recorder: Recorder) -> Begun:
     if thread.recorder is not recorder:
         thread.recorder, thread.events = recorder, CudaEvents(recorder, _MOST_PENDING)
         recorder.before_close.append(thread.events.close)
-    begun = _begin()
-    thread.in_backward = True
-    _backward.add(get_ident())
+    begun, ident = _begin(), get_ident()
+    thread.in_backward = _backward[ident] = True
     return begun
 
 
@@ -107,7 +107,7 @@ def end_backward(recorder: Recorder, begun: Begun) -> None:
     """Record the backward pass that `begin_backward` began."""
     thread = _thread
     thread.in_backward = False
-    _backward.discard(get_ident())
+    _backward.pop(get_ident(), None)
     recorder.start()
     _record(recorder, BACKWARD, begun)
     if _search is not None:
@@ -235,7 +235,7 @@ class _Search:
     def __init__(self, recorder: Recorder, module: Any) -> None:
         self._recorder = recorder
         self._module = module
-        self._roots: WeakValueDictionary[int, Any] = WeakValueDictionary()
+        self._roots = patching.WeakTable()
         self._begun = self._passes = 0
         self._calls_left = 0
         self.compiles = False
@@ -289,11 +289,9 @@ class _Search:
         is_traced = self.compiles and (held["_forward_hooks"] or held["_forward_pre_hooks"])
         if latest.depth or isinstance(inner, _Root) or (is_traced and inner is None):
             return None
-        try:
-            root = held[_ATTRIBUTE] = _Root(module, inner)
-            self._roots[id(module)] = module
-        except TypeError:  # a subclass that allows no weak reference
+        if not self._roots.put(module, True):
             return None
+        root = held[_ATTRIBUTE] = _Root(module, inner)
         if self._calls_left:
             self._calls_left = _CALLS_OF_SEARCH
         return root
@@ -308,7 +306,7 @@ class _Search:
             _thread.has_called |= grad
             if self._recorder.running:  # else nothing has been loaded or trained so far
                 _record(self._recorder, FORWARD if grad else FORWARD_NO_GRAD, begun)
-        except Exception as error:
+        except ours(Exception) as error:
             self._recorder.absorb(error, "recording a forward pass")
 
     def trained(self, has_called: bool) -> None:
@@ -324,7 +322,7 @@ class _Search:
         """Leave all modules as they were."""
         self._calls_left = 0
         self.suspend()
-        for module in list(self._roots.values()):
+        for module in self._roots.alive():
             root = module.__dict__.get(_ATTRIBUTE)
             if isinstance(root, _Root):
                 del module.__dict__[_ATTRIBUTE]

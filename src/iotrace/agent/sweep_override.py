@@ -11,12 +11,12 @@ import copy
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
-from weakref import WeakSet
 
 from iotrace.agent import training
 from iotrace.agent.dataloader.fetch import dataset_name
-from iotrace.agent.patching import hide_frame, observe, patch
+from iotrace.agent.patching import WeakTable, hide_frame, observe, patch
 from iotrace.agent.recording.recorder import Recorder
+from iotrace.session.guard import ours
 
 _STATE = "_iotrace_override"
 _WHAT = "overriding a loader"
@@ -69,7 +69,7 @@ class _Overriding:
         self.override = override
         self._is_grad_enabled = is_grad_enabled
         self._states: dict[str, _Training] = {}
-        self._seen: WeakSet[Any] = WeakSet()
+        self._seen = WeakTable()
 
     def hook_iteration(self, owner: Any, name: str, inner: str = "") -> None:
         """Patch a method that iterates a loader, or makes its iterator.
@@ -87,7 +87,7 @@ class _Overriding:
 
         def made(_: Any, __: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
             loader = args[1] if len(args) > 1 else kwargs["loader"]
-            if loader in self._seen and self._is_of_loop():
+            if self._seen.get(loader) and self._is_of_loop():
                 setattr(args[0], _STATE, self._states[dataset_name(loader.dataset)])
 
         observe(iterator_class, "__init__", self.recorder, _WHAT, after=made, layer=_LAYER)
@@ -98,8 +98,8 @@ class _Overriding:
     def _iterating(self, loader: Any) -> None:
         if training.in_worker() or not self._is_of_loop():
             return
-        if loader not in self._seen:
-            self._seen.add(loader)
+        if not self._seen.get(loader):
+            self._seen.put(loader, True)
             _apply(loader, self.override, self.recorder)
         kind = dataset_name(loader.dataset)
         if kind not in self._states:
@@ -214,5 +214,5 @@ def _clone(batch: Any, torch: Any) -> Any:
 def _print(message: str) -> None:
     try:
         os.write(2, f"iotrace: {message}\n".encode())
-    except OSError:
+    except ours(OSError):
         pass

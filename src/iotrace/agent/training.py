@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from _thread import get_ident
 from itertools import count
 from time import monotonic_ns
 
@@ -11,6 +10,8 @@ from iotrace.agent import handovers, step_phases
 from iotrace.agent.patching import observe, on_undo
 from iotrace.agent.recording.regions import compiling
 from iotrace.agent.recording.spans import thread_id, thread_times
+from iotrace.agent.unpatched import get_ident
+from iotrace.session.guard import ours
 from iotrace.session.names import ROUND_ROW, ROUNDS
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
@@ -126,7 +127,7 @@ def hook_optimizers(module: Any, recorder: Recorder) -> None:
             return
         try:
             step_phases.begin_optimizer(optimizer)
-        except Exception as error:
+        except ours(Exception) as error:
             recorder.absorb(error, _OPTIMIZING)
 
     def ended(optimizer: Any, *_: Any) -> None:
@@ -135,7 +136,7 @@ def hook_optimizers(module: Any, recorder: Recorder) -> None:
         try:
             step_phases.end_optimizer(recorder, optimizer)
             _record_round(recorder, _OPTIMIZER, numbers.setdefault(id(optimizer), len(numbers)))
-        except Exception as error:
+        except ours(Exception) as error:
             recorder.absorb(error, _OPTIMIZING)
 
     on_undo(module.register_optimizer_step_pre_hook(begins).remove)

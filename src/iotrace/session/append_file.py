@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import fcntl
-import os
+from _functools import partial  # type: ignore[import-not-found]  # `functools` is five files to read
+from os import O_APPEND, O_CLOEXEC, O_CREAT, O_WRONLY
 
+# From `posix`: what `os` has under these names may be gevent's or eventlet's.
+from posix import close, fstat, ftruncate, open, write
+
+from iotrace.session.guard import ours
 from iotrace.session.names import FILE_MODE
 
 _LOWEST_DESCRIPTOR = 200
+_NEVER = object()  # what no call returns
+
+TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Stream:
@@ -20,26 +30,34 @@ class Stream:
         self._size_bytes = 0
         self.broken = ""
 
-    def write(self, data: bytes) -> None:
-        """Append `data` whole or not at all; after a failure the stream stays as it was, for good."""
+    def write(self, data: bytes, then: Callable[[], object] = tuple) -> None:
+        """Append `data` whole or not at all; after a failure the stream stays as it was, for good.
+
+        In the same step call `then`, which is written in C: no signal handler of the program comes between.
+        """
         if self.broken or not data:
+            then()
             return
         try:
             descriptor = self._open()
-        except OSError as error:
+        except ours(OSError) as error:
             # Nothing of ours is open: the descriptor that we had may be the program's file by now.
             self.broken = str(error)
+            then()
             return
         try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(descriptor, view) :]
-            self._size_bytes += len(data)
-        except OSError as error:
+            # Iterators written in C, which call one function after the other.
+            written, _ = next(
+                zip(iter(partial(write, descriptor, data), None), iter(then, _NEVER), strict=False)
+            )
+            while written < len(data):
+                written += write(descriptor, data[written:])
+        except ours(OSError) as error:
             self.broken = str(error)
+            then()
             try:
-                os.ftruncate(descriptor, self._size_bytes)
-            except OSError:
+                ftruncate(descriptor, self._size_bytes)
+            except ours(OSError):
                 pass
 
     def _open(self) -> int:
@@ -47,9 +65,9 @@ class Stream:
         # program: write only where it is still our file.
         if self._is_ours():
             return self._descriptor
-        low = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, FILE_MODE)
+        low = open(self._path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, FILE_MODE)
         self._descriptor = out_of_the_way(low)
-        status = os.fstat(self._descriptor)
+        status = fstat(self._descriptor)
         self._identity = (status.st_dev, status.st_ino)
         self._size_bytes = status.st_size
         return self._descriptor
@@ -57,14 +75,15 @@ class Stream:
     def forget(self) -> None:
         """Close the parent's file in a forked child, if the descriptor is still that file."""
         if self._is_ours():
-            os.close(self._descriptor)
+            close(self._descriptor)
         self._descriptor = -1
 
     def _is_ours(self) -> bool:
         try:
-            status = os.fstat(self._descriptor)
-        except OSError:  # closed, or never opened (-1)
+            status = fstat(self._descriptor)
+        except ours(OSError):  # closed, or never opened (-1)
             return False
+        self._size_bytes = status.st_size
         return (status.st_dev, status.st_ino) == self._identity
 
 
@@ -75,7 +94,7 @@ def out_of_the_way(descriptor: int) -> int:
     """
     try:
         high = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _LOWEST_DESCRIPTOR)
-    except OSError:
+    except ours(OSError):
         return descriptor
-    os.close(descriptor)
+    close(descriptor)
     return high

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from iotrace.session.guard import ours
 from iotrace.session.masks import masked
 from iotrace.session.names import HOST_VARIABLE
 
@@ -59,7 +60,7 @@ def boot_id() -> str:
             return os.read(descriptor, 64).decode().strip()
         finally:
             os.close(descriptor)
-    except (OSError, ValueError):
+    except ours(OSError, ValueError):
         return ""
 
 

@@ -10,24 +10,24 @@ import sys
 from collections.abc import Callable, Sequence
 from time import monotonic_ns
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from iotrace.agent import handovers, training
 from iotrace.agent.dataloader import fetch
 from iotrace.agent.dataloader.cuda_events import CudaEvents
 from iotrace.agent.dataloader.pin_memory import hook_pin_memory_loop, stamps_of
 from iotrace.agent.dataloader.worker import hook_worker_loop
-from iotrace.agent.patching import hide_frame, observe, patch
+from iotrace.agent.patching import WeakTable, hide_frame, observe, patch
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.spans import thread_id
 from iotrace.agent.torch_profiler import window
+from iotrace.session.guard import ours
 from iotrace.session.names import BATCH_ROW, EXPOSED_ROW
 
 _STATE = "_iotrace_state"
 _RECORDING_LOADER = "recording a loader"
 
-_loaders: WeakKeyDictionary[Any, _Loader] = WeakKeyDictionary()
-_sites: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+_loaders = WeakTable()
+_sites = WeakTable()  # the lines that make loaders
 _BUILDERS = frozenset(
     (
         "accelerate",
@@ -68,12 +68,8 @@ class _Iterator:
         self.received: dict[int, int] = {}
         self.pinned: dict[int, tuple[int, int]] = {}
         self.next_sent = 0
-        try:
-            if loader not in _loaders:
-                _loaders[loader] = _Loader()
-            self.loader = _loaders[loader]
-        except TypeError:  # a subclass that cannot be hashed: each pass is a loader of its own
-            self.loader = _Loader()
+        self.loader: _Loader = _loaders.get(loader) or _Loader()
+        _loaders.put(loader, self.loader)
         self.epoch = self.loader.epochs
         self.loader.epochs += 1
         self.description = {
@@ -89,7 +85,7 @@ class _Iterator:
             "persistent_workers": bool(getattr(loader, "persistent_workers", False)),
             "pin_memory": bool(iterator._pin_memory),
             "in_order": getattr(loader, "in_order", None),  # since torch 2.6
-            "site": _site_of(loader),
+            "site": _sites.get(loader),
             **fetch.item_source(loader.dataset, iterator._dataset_kind == 1),
         }
         self.record_epoch()
@@ -180,13 +176,6 @@ class _Iterator:
             window.epoch_ended(self)
 
 
-def _site_of(loader: Any) -> str | None:
-    try:
-        return _sites.get(loader)
-    except TypeError:  # cannot be hashed
-        return None
-
-
 def _building_site() -> str:
     """Return the line of the program that makes a loader, as ``file:line``; libraries are passed over."""
     frame = sys._getframe(2)
@@ -227,10 +216,7 @@ def _hook_construction(loader_class: Any, recorder: Recorder) -> None:
     """Note which line makes each loader: those of one line are one loader, made anew for each epoch."""
 
     def made(_: Any, __: Any, args: Sequence[Any], ___: dict[str, Any]) -> None:
-        try:
-            _sites[args[0]] = _building_site()
-        except TypeError:  # cannot be hashed
-            pass
+        _sites.put(args[0], _building_site())
 
     observe(loader_class, "__init__", recorder, "noting where a loader is made", after=made)
 
@@ -265,7 +251,7 @@ def _hook_iterator(base: Any, recorder: Recorder, is_grad_enabled: Callable[[], 
                     index = state.deliver(self, wait_start_ns, delivered_ns, is_grad_enabled())
                     if pair is not None:
                         events.keep(pair, (EXPOSED_ROW, state.number, state.epoch, index))
-                except Exception as error:
+                except ours(Exception) as error:
                     recorder.absorb(error, "recording a batch")
             return data
 

@@ -14,6 +14,7 @@ from collections import deque
 from typing import Any
 
 from iotrace.agent.recording.recorder import Recorder
+from iotrace.session.guard import ours
 
 # A device that is further behind than this has its oldest pairs left unknown.
 _MOST_PENDING = 64
@@ -40,7 +41,7 @@ class CudaEvents:
             return None
         try:  # `_guarded`, without the call: this is all that is paid where no device is used
             return self._record(cuda) if cuda.is_initialized() else None
-        except Exception as error:
+        except ours(Exception) as error:
             self._fail(error)
             return None
 
@@ -87,7 +88,7 @@ class CudaEvents:
     def _guarded(self, act: Any, argument: Any) -> Any:
         try:
             return act(argument)
-        except Exception as error:
+        except ours(Exception) as error:
             self._fail(error)
             return None
 

@@ -5,7 +5,6 @@ The fetchers run in the worker, or in the training process with ``num_workers=0`
 
 from __future__ import annotations
 
-from _thread import _local
 from collections.abc import Callable, Sequence
 from time import monotonic_ns
 from typing import Any
@@ -13,6 +12,8 @@ from typing import Any
 from iotrace.agent.patching import StandIn, hide_frame, observe, patch
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.spans import timed
+from iotrace.agent.unpatched import _local
+from iotrace.session.guard import ours
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM
 
 _PARTS = "_iotrace_parts"
@@ -43,22 +44,23 @@ def hook_fetchers(module: Any, recorder: Recorder) -> None:
     def make_fetch(original: Any) -> Any:
         def fetch(self: Any, possibly_batched_index: Any) -> Any:
             own, held = latest, self.__dict__
-            outer_samples, own.samples = own.samples, 0
-            own.depth += 1
             parts: _Parts | None = held.get(_PARTS)
             part = parts.swap_in(held) if parts is not None else None
             start_ns = monotonic_ns()
+            outer_samples, own.samples = own.samples, 0
+            own.depth += 1
             try:
                 return original(self, possibly_batched_index)
             except BaseException as error:
                 hide_frame(error)
                 raise
             finally:
-                own.ended = (start_ns, monotonic_ns(), own.samples if self.auto_collation else -1)
-                own.samples = outer_samples
+                # First what needs no call: a signal handler of the program may raise at each.
+                samples, own.samples = own.samples, outer_samples
                 own.depth -= 1
                 if parts is not None:
                     held[parts.name] = part
+                own.ended = (start_ns, monotonic_ns(), samples if self.auto_collation else -1)
 
         return fetch
 
@@ -135,7 +137,7 @@ def item_source(dataset: Any, iterable: bool) -> dict[str, str]:
         if code is not None and "/site-packages/" not in code.co_filename:
             found["item_site"] = f"{code.co_filename}:{code.co_firstlineno}"
         return found
-    except Exception:  # a class of the program may do anything
+    except ours(Exception):  # a class of the program may do anything
         return {}
 
 

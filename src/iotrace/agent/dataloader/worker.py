@@ -12,6 +12,7 @@ from iotrace.agent import training
 from iotrace.agent.dataloader import fetch
 from iotrace.agent.patching import StandIn, observe
 from iotrace.agent.recording.recorder import Recorder
+from iotrace.session.guard import ours
 from iotrace.session.names import OUTCOMES, PRODUCED_ROW
 
 _BATCH, _STOP, _ERROR = map(OUTCOMES.index, ("batch", "stop", "error"))
@@ -104,7 +105,7 @@ class _Worker:
 
             self.append(failures.of_batch(wrapper, self.generation, index, self.taken_ns))
             self.flush()
-        except Exception as error:
+        except ours(Exception) as error:
             self.recorder.absorb(error, "recording a failure")
 
 
@@ -123,7 +124,7 @@ def _size_of(batch: Any) -> int:
                 left.extend(part[:_MOST_PARTS])
             elif type(part).__module__ in ("torch", "numpy"):
                 size_bytes += getattr(part, "nbytes", 0)
-    except Exception:  # of a batch of the program's own kind
+    except ours(Exception):  # of a batch of the program's own kind
         return -1
     return size_bytes
 
@@ -149,7 +150,7 @@ class _IndexQueue(StandIn):
     def _empty(self) -> bool:
         try:
             return bool(self._of.empty())
-        except Exception:
+        except ours(Exception):
             return False
 
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 import sys
 from time import monotonic_ns
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from iotrace.agent import handovers, training
 from iotrace.agent.dataloader.fetch import latest
-from iotrace.agent.patching import StandIn, hide_frame
+from iotrace.agent.patching import StandIn, WeakTable, hide_frame
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.spans import thread_id, timed
 from iotrace.session.names import BATCH_ROW, KIND_ITEM
@@ -33,7 +32,7 @@ class _Source:
         self.trains = False
 
 
-_by_object: WeakKeyDictionary[Any, _Source] = WeakKeyDictionary()
+_by_object = WeakTable()
 _by_caller: dict[Caller, _Source] = {}
 
 
@@ -121,12 +120,9 @@ class Pass:
 def _source_of(iterable: Any, iterator: Any, caller: Caller) -> _Source:
     # A generator made anew for each epoch is the same source: it is known by the line that iterates it.
     if iterator is not iterable:
-        try:
-            if iterable not in _by_object:
-                _by_object[iterable] = _Source()
-            return _by_object[iterable]
-        except TypeError:  # cannot be hashed, or be referred to weakly
-            pass
+        known: _Source = _by_object.get(iterable) or _Source()
+        if _by_object.put(iterable, known):
+            return known
     return _by_caller.setdefault(caller, _Source())
 
 

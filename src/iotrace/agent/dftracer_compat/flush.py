@@ -6,11 +6,11 @@ the buffer with calls that readers drop.
 
 from __future__ import annotations
 
-import os
-
 # waitpid for this process itself fails at once, without a file system: dftracer traces it whatever paths it
 # traces, and readers drop it, because it has no file.
-from os import WNOHANG, fstat, getpid, waitpid
+from posix import O_CLOEXEC, O_RDONLY, WNOHANG, close, fstat, getpid, listdir, open, readlink, waitpid
+
+from iotrace.session.guard import ours
 
 # The buffer holds some 26 calls. More do not help: tracing is off, or the log is somewhere else.
 _MOST_CALLS = 40
@@ -28,7 +28,7 @@ def flush(directory: str) -> bool:
     for _ in range(_MOST_CALLS):
         try:
             waitpid(own, WNOHANG)
-        except ChildProcessError:
+        except ours(ChildProcessError):
             pass
         if fstat(log).st_size != size:
             return True
@@ -43,24 +43,36 @@ def find_log(directory: str) -> int:
     global _found
     process, descriptor, device, inode = _found
     if process != getpid():
-        descriptor, device, inode = _search(os.path.realpath(directory) + "/")
+        descriptor, device, inode = _search(_real_path(directory) + "/")
         _found = (getpid(), descriptor, device, inode)
     elif descriptor >= 0:
         try:
             status = fstat(descriptor)
-        except OSError:
+        except ours(OSError):
             return -1
         if (status.st_dev, status.st_ino) != (device, inode):
             return -1
     return descriptor
 
 
-def _search(prefix: str) -> tuple[int, int, int]:
-    for name in os.listdir("/proc/self/fd"):
+def _real_path(directory: str) -> str:
+    """Return the path without links. os.path.realpath keeps errors of the kind OSError."""
+    try:
+        descriptor = open(f"/{directory}", O_RDONLY | O_CLOEXEC)
         try:
-            if os.readlink(f"/proc/self/fd/{name}").startswith(prefix):
+            return readlink(f"/proc/self/fd/{descriptor}")
+        finally:
+            close(descriptor)
+    except ours(OSError):
+        return directory
+
+
+def _search(prefix: str) -> tuple[int, int, int]:
+    for name in listdir("/proc/self/fd"):
+        try:
+            if readlink(f"/proc/self/fd/{name}").startswith(prefix):
                 status = fstat(int(name))
                 return int(name), status.st_dev, status.st_ino
-        except OSError:  # closed meanwhile, as that of the listing itself
+        except ours(OSError):  # closed meanwhile, as that of the listing itself
             continue
     return -1, 0, 0

@@ -18,11 +18,13 @@ import sys
 from errno import EACCES, ENOENT, ENOTDIR
 from fcntl import ioctl
 from os import X_OK, access, fsencode, getcwdb, geteuid, getuid, stat, write
-from os.path import isdir, join
+from os.path import join
+from stat import S_ISDIR
 from time import monotonic_ns
 
 from iotrace.agent.dftracer_compat.flush import find_log, flush
 from iotrace.agent.patching import observe, patch
+from iotrace.session.guard import ours
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -105,7 +107,7 @@ def _prepare(args: list[Any]) -> int:
     first = reported[0] if reported else len(errors) - 1
     error = errors[first]
     fails = errors[-1] != 0
-    if fails and isdir(b"/" + directory) and access(b"/" + _SHELL, X_OK):
+    if fails and _is_directory(b"/" + directory) and access(b"/" + _SHELL, X_OK):
         write(args[_REPORT], f"OSError:{error:X}:".encode())
         args[_ARGUMENTS], args[_CANDIDATES] = _LEAVE, (_SHELL,)
         args[_DIRECTORY], args[_ENVIRONMENT] = None, []
@@ -118,9 +120,16 @@ def _error_of(path: bytes) -> int:
     """Return the error number of running `path`, as far as its metadata show it; 0 where it may run."""
     try:
         stat(path)
-    except OSError as error:
+    except ours(OSError) as error:
         return error.errno or 0
-    return EACCES if isdir(path) or (getuid() == geteuid() and not access(path, X_OK)) else 0
+    return EACCES if _is_directory(path) or (getuid() == geteuid() and not access(path, X_OK)) else 0
+
+
+def _is_directory(path: bytes) -> bool:
+    try:
+        return S_ISDIR(stat(path).st_mode)
+    except ours(OSError):
+        return False
 
 
 def _has_failed(args: Sequence[Any]) -> bool:

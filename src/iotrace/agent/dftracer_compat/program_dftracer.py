@@ -16,6 +16,7 @@ from iotrace.agent.dftracer_compat.flush import flush
 from iotrace.agent.patching import observe, patch
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.spans import thread_id, timed
+from iotrace.session.guard import ours
 from iotrace.session.names import KIND_DFTRACER, POSIX
 
 _UNIT_NS = {"NS": 1, "US": 1_000, "MS": 1_000_000, "SEC": 1_000_000_000}
@@ -83,7 +84,7 @@ def _flush(session: str, recorder: Recorder) -> None:
     """Have the preloaded dftracer write its buffer, which it drops when the program's log begins."""
     try:
         flush(f"{session}/{POSIX}")
-    except OSError as error:
+    except ours(OSError) as error:
         recorder.absorb(error, "writing dftracer's buffer")
 
 

@@ -6,21 +6,21 @@ import os
 import sys
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from iotrace.agent import training
 from iotrace.agent.dataloader.fetch import dataset_name, latest
 from iotrace.agent.dataloader.wrapped_source import Pass, Recorded, ask
 from iotrace.agent.loaders.table import ROWS, Row
-from iotrace.agent.patching import hide_frame, patch
+from iotrace.agent.patching import WeakTable, hide_frame, patch
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.session import names
+from iotrace.session.guard import ours
 
 _HEAP_TYPE = 1 << 9  # a class made by a `class` statement, which may be patched
 
 # Iterators of Python classes that a loop was given, with their loaders and rows; the pass begins with the
 # first ask.
-_given: WeakKeyDictionary[Any, tuple[Any, Row, Pass | None]] = WeakKeyDictionary()
+_given = WeakTable()
 
 
 def hook_loaders(module: Any, recorder: Recorder, name: str) -> None:
@@ -64,7 +64,7 @@ def passes_recorded(row: Row, recorder: Recorder) -> Callable[[Any], Any]:
                 if not row.own and _package(sys._getframe(1)) == row.library:
                     return iterator
                 return _record(args[0], iterator, row, recorder)
-            except Exception as error:
+            except ours(Exception) as error:
                 recorder.absorb(error, f"recording a loader of {row.library}")
                 return iterator
 
@@ -86,7 +86,7 @@ def _record(loader: Any, iterator: Any, row: Row, recorder: Recorder) -> Any:
     if not kind.__flags__ & _HEAP_TYPE:  # a generator, or a class in C
         return Recorded(iterator, _pass(loader, iterator, row, recorder))
     if kind.__module__ != "torch.utils.data.dataloader":  # else it has records of its own
-        _given[iterator] = loader, row, None
+        _given.put(iterator, (loader, row, None))
         _hook_asks(kind, recorder)
     return iterator
 
@@ -114,7 +114,7 @@ def _hook_asks(kind: Any, recorder: Recorder) -> None:
         def begin(iterator: Any, loader: Any, row: Row) -> Pass:
             begun = _pass(loader, iterator, row, recorder)
             begun.take = begun.timed(original)
-            _given[iterator] = loader, row, begun
+            _given.put(iterator, (loader, row, begun))
             return begun
 
         def __next__(self: Any) -> Any:  # noqa: N807
@@ -125,7 +125,7 @@ def _hook_asks(kind: Any, recorder: Recorder) -> None:
                     begun = given[2]
                     if begun is None or begun.over:
                         begun = begin(self, given[0], given[1])
-                except Exception as error:
+                except ours(Exception) as error:
                     recorder.absorb(error, f"recording a loader of {given[1].library}")
             try:
                 return original(self) if begun is None else ask(begun.take, begun, self)
@@ -153,7 +153,7 @@ def _follow(start: Any, path: str) -> Any:
                 start = _last(start, step[:-1])
             else:
                 start = start[int(step)] if step.isdigit() else getattr(start, step)
-    except (AttributeError, IndexError, KeyError, TypeError):
+    except ours(AttributeError, IndexError, KeyError, TypeError):
         return None
     return start
 
@@ -163,5 +163,5 @@ def _last(start: Any, attribute: str) -> Any:
     try:
         while True:
             start = getattr(start, attribute)
-    except (AttributeError, AssertionError):  # grain asserts that there is one
+    except ours(AttributeError, AssertionError):  # grain asserts that there is one
         return start

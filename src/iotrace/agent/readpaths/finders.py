@@ -9,6 +9,11 @@ from __future__ import annotations
 
 import os
 import sys
+from _functools import partial  # type: ignore[import-not-found]  # `functools` is five files to read
+from posix import stat
+from stat import S_ISDIR
+
+from iotrace.session.guard import ours
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,7 +46,7 @@ def compiled(text: str) -> Find:
                 found = getattr(found, attribute)
                 if call:
                     found = found()
-        except _MISSING:
+        except ours(*_MISSING):
             return None
         return made.get(id(found), (None, None))[1] if kind else found
 
@@ -54,8 +59,8 @@ def remember(thing: Any, file: str) -> None:
 
     key = id(thing)
     try:
-        forget = ref(thing, lambda _: made.pop(key, None))
-    except TypeError:
+        forget = ref(thing, partial(made.pop, key))  # no Python code: see `patching.WeakTable`
+    except ours(TypeError):
         forget = None
     made[key] = forget, file
 
@@ -103,7 +108,7 @@ def zarr_array(_: Any, args: Arguments, __: Keywords) -> str:
     try:
         store = array.store_path.store if hasattr(array, "store_path") else array.store
         root = str(store.root if hasattr(store, "root") else store.path)
-    except AttributeError:
+    except ours(AttributeError):
         return ""
     return f"{root}/{array.path}" if array.path else root
 
@@ -161,7 +166,7 @@ def lmdb_data(_: Any, args: Arguments, __: Keywords) -> str:
     known = made.get(id(environment))
     if known is None:
         path = path_of(environment.path())
-        remember(environment, f"{path}/data.mdb" if os.path.isdir(path) else path)
+        remember(environment, f"{path}/data.mdb" if S_ISDIR(stat(path).st_mode) else path)
         known = made[id(environment)]
     return known[1]
 

@@ -13,6 +13,7 @@ from iotrace.agent.readpaths import finders
 from iotrace.agent.readpaths.table import ROWS, Row, parse
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.spans import timed
+from iotrace.session.guard import ours
 from iotrace.session.names import KIND_READ_PATH
 
 TYPE_CHECKING = False
@@ -105,7 +106,7 @@ def _describe(row: Row, recorder: Recorder) -> Describe:
                 size_bytes = size_of(held(result, args, kwargs))
             elif counted is not None:
                 size_bytes = counted(result, args, kwargs)
-        except (AttributeError, IndexError, KeyError, TypeError):  # of another kind than usual, as None
+        except ours(AttributeError, IndexError, KeyError, TypeError):  # of another kind than usual, as None
             pass
         if not find:
             return size_bytes, ""
@@ -128,7 +129,7 @@ def _note(owner: Any, name: str, row: Row, recorder: Recorder) -> None:
         def noted(*args: Any, **kwargs: Any) -> None:
             try:
                 made(None, None, args, kwargs)
-            except Exception as error:
+            except ours(Exception) as error:
                 recorder.absorb(error, f"noting the file of a {owner.__name__}")
 
         patch(owner, name, lambda _: noted)
@@ -142,7 +143,7 @@ def _unless_small(original: Any, recorded: Any, least: int, position: int) -> An
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             small = len(args) > position and len(args[position]) < least
-        except TypeError:
+        except ours(TypeError):
             small = False
         try:
             return original(*args, **kwargs) if small else recorded(*args, **kwargs)
@@ -180,7 +181,7 @@ def _items(advance: Callable[[], Any]) -> Iterator[Any]:
     while True:
         try:
             item = advance()
-        except StopIteration:
+        except ours(StopIteration):
             return
         except BaseException as error:
             hide_frame(error)

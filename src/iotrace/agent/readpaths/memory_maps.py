@@ -13,6 +13,7 @@ from iotrace.agent.patching import hide_frame, patch
 from iotrace.agent.readpaths.finders import path_of
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.spans import thread_id, timed
+from iotrace.session.guard import ours
 from iotrace.session.names import KIND_MAPPED
 
 # Smaller results are not recorded: a loop over elements would make a span of each.
@@ -57,7 +58,7 @@ def hook_memory_maps(recorder: Recorder, numpy: Any) -> None:
             try:
                 if result.nbytes >= SMALLEST_BYTES:
                     note_view(self, result, start_ns)
-            except Exception as error:
+            except ours(Exception) as error:
                 recorder.absorb(error, "recording a memory map")
             return result
 

@@ -9,6 +9,8 @@ import os
 from _json import encode_basestring_ascii
 from _operator import index
 
+from iotrace.session.guard import ours
+
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
     from typing import Any
@@ -37,7 +39,7 @@ def encode(value: Any) -> str:
         return "[" + ",".join(map(encode, value)) + "]"
     try:
         return str(index(value))  # numpy's integers and the like
-    except TypeError:
+    except ours(TypeError):
         return encode_basestring_ascii(readable(repr(value)))
 
 
@@ -47,5 +49,5 @@ def readable(text: str) -> str:
         return text
     try:
         return os.fsencode(text).decode(errors="backslashreplace")
-    except UnicodeEncodeError:
+    except ours(UnicodeEncodeError):
         return text.encode(errors="backslashreplace").decode()

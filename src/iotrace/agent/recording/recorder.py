@@ -6,17 +6,20 @@ second, so that SIGKILL loses less than one second. docs/session-format.md descr
 
 from __future__ import annotations
 
-import _thread
-import os
 import sys
-import time
+from _functools import partial  # type: ignore[import-not-found]  # `functools` is five files to read
 from _struct import Struct  # `struct` is one file more to read in each process
 from itertools import count
+from os import O_APPEND, O_CLOEXEC, O_CREAT, O_RDONLY, O_WRONLY
+from posix import close, getpid, mkdir, open, read, stat, uname, write
+from time import monotonic_ns, process_time_ns, time
 
+from iotrace.agent import unpatched
 from iotrace.agent.recording.encode import encode
 from iotrace.session import names
 from iotrace.session.append_file import Stream
 from iotrace.session.clock_anchor import clock_anchor
+from iotrace.session.guard import ours
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
@@ -29,6 +32,9 @@ if TYPE_CHECKING:
 FLUSH_SECONDS = 0.5
 # The end of the writer's thread is polled for before a fork, 20 us apart, so many times at most.
 _POLLS_FOR_END = 500
+# No thread holds the lock as long. Where none is left that could release it, as in a child of a fork in C,
+# the process shall end all the same.
+_LOCK_SECONDS = 2.0
 # A worker may be ended at any moment after its batch (SIGTERM as its program leaves): its records are
 # written sooner than the background writer would.
 _EAGER_FLUSH_NS = 100_000_000
@@ -55,7 +61,12 @@ class Recorder:
     """Collect what one process records. `spans` and `records` are appended to from any thread.
 
     The two lists are never replaced, so that hooks may keep a bound ``append``.
+
+    A signal handler of the program may raise within any function here, or call it once more: each leaves the
+    recorder so that nothing is lost or written twice.
     """
+
+    ours = staticmethod(ours)  # for modules that are imported where nothing is recorded, too
 
     def __init__(self, session: str) -> None:
         self._session = session
@@ -63,10 +74,10 @@ class Recorder:
         self.records: list[Record] = _Records(self)
         self._texts: dict[str, int] = {}
         self._next_text = count().__next__
-        self._lock = _thread.allocate_lock()
+        self._lock: Any = unpatched.RLock()
         self._stop: Any = None
         self._stopped: Any = None
-        self._closed = False
+        self._closed = self._ended = False
         self._flushed_ns = 0
         self.directory = ""
         # Called first by `close`: what has to end while the process is still whole, and may record its end.
@@ -86,9 +97,9 @@ class Recorder:
         # starts so, hence the agent's own files are never traced.
         root = "//" + self._session.lstrip("/")
         # Processes of several hosts may share the session: pids and clocks alone do not tell them apart.
-        name = f"{os.getpid()}-{time.monotonic_ns():x}-{os.uname().nodename}"
+        name = f"{getpid()}-{monotonic_ns():x}-{uname().nodename}"
         self.directory = f"{root}/{names.PROCESSES}/{name}"
-        os.mkdir(self.directory, names.DIRECTORY_MODE)
+        mkdir(self.directory, names.DIRECTORY_MODE)
         self._records_stream = Stream(f"{self.directory}/{names.RECORDS}")
         self._spans_stream = Stream(f"{self.directory}/{names.SPANS}")
         document = {"format": names.FORMAT_VERSION, **identity, "clock": clock_anchor()}
@@ -116,20 +127,20 @@ class Recorder:
         """Start the background writer, unless it runs; called when there is something to write."""
         if self._stop is not None or self._closed or self.over:
             return
-        self.asleep, self.unsettled = False, self.over
         _import_rows()  # here, not in the writer's thread, which a fork may meet
-        self.tick()
-        self.begun = True
-        self._stop = _thread.allocate_lock()
-        self._stop.acquire()
-        self._stopped = _thread.allocate_lock()
-        self._stopped.acquire()
+        stop, stopped = unpatched.allocate_lock(), unpatched.allocate_lock()
+        stop.acquire()
+        stopped.acquire()
+        # No call from here on until the thread runs, so that no signal handler leaves it half begun.
+        self._stop, self._stopped, self.begun = stop, stopped, True
+        self.asleep, self.unsettled = False, self.over
         # Not threading.Thread: programs count, list and join those.
         try:
-            _thread.start_new_thread(self._run, (self._stop, self._stopped))
-        except RuntimeError as error:  # the limit of threads: `close` will write
+            unpatched.start_new_thread(self._run, (stop, stopped))
+        except ours(RuntimeError) as error:  # the limit of threads: `close` will write
             self._stop = None
             self.log(f"no writer: {error!r}")
+        self.tick()
 
     @property
     def running(self) -> bool:
@@ -139,11 +150,10 @@ class Recorder:
     def wake(self) -> None:
         """Start the writer again that was ended for a fork, if it was."""
         if self.asleep:
-            self.asleep, self.unsettled = False, self.over
             self.start()
 
     def _run(self, stop: Any, stopped: Any) -> None:
-        self._writer_id = _thread.get_native_id()
+        self._writer_id = unpatched.get_native_id()
         try:
             beats = 0
             while not stop.acquire(True, FLUSH_SECONDS):
@@ -156,7 +166,7 @@ class Recorder:
                     self.note_failure()
                     self.tick()
                 self.flush()
-        except BaseException as error:
+        except ours(Exception) as error:
             self.log(f"writer stopped: {error!r}")
         finally:
             stopped.release()
@@ -178,24 +188,24 @@ class Recorder:
         """
         try:
             for _ in range(_POLLS_FOR_END):
-                os.stat(f"//proc/self/task/{self._writer_id}")
-                time.sleep(0.000_02)
-        except OSError:
+                stat(f"//proc/self/task/{self._writer_id}")
+                unpatched.sleep(0.000_02)
+        except ours(OSError):
             pass
 
     def tick(self) -> None:
         """Record the clocks and the kernel's own account of this process."""
-        record: dict[str, Any] = {"type": "tick", "clock": clock_anchor(), "cpu_ns": time.process_time_ns()}
+        record: dict[str, Any] = {"type": "tick", "clock": clock_anchor(), "cpu_ns": process_time_ns()}
         try:
             # Opened anew each second: a number that is kept may become a file of the program's.
-            descriptor = os.open("/proc/self/io", os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = open("/proc/self/io", O_RDONLY | O_CLOEXEC)
             try:
-                for line in os.read(descriptor, 512).decode().splitlines():
+                for line in read(descriptor, 512).decode().splitlines():
                     key, _, value = line.partition(": ")
                     record[key] = int(value)
             finally:
-                os.close(descriptor)
-        except (OSError, ValueError):
+                close(descriptor)
+        except ours(OSError, ValueError):
             pass
         self.records.append(record)
 
@@ -209,46 +219,60 @@ class Recorder:
             from iotrace.agent.recording import failures
 
             self.records.append(failures.of_process(error))
-        except Exception as problem:
+        except ours(Exception) as problem:
             self.absorb(problem, "recording a failure")
 
     def flush_soon(self) -> None:
         """Write what has been collected, unless that was done less than 0.1 s ago."""
-        if time.monotonic_ns() - self._flushed_ns > _EAGER_FLUSH_NS:
+        if monotonic_ns() - self._flushed_ns > _EAGER_FLUSH_NS:
             self.flush()
 
     def flush(self) -> None:
         """Write what has been collected."""
-        with self._lock:
-            self._flushed_ns = time.monotonic_ns()
-            # Spans are taken before records and written after them: no span is without its texts.
-            spans = self.spans[:]
-            del self.spans[: len(spans)]
-            records = self.records[:]
-            del self.records[: len(records)]
-            if records:
-                lines = [encode(record) for record in records if type(record) is dict]
-                rows = [record for record in records if type(record) is tuple]
-                if rows:
-                    lines += _import_rows()(rows, self.log)
-                self._records_stream.write("\n".join([*lines, ""]).encode())
-            if spans:
-                self._spans_stream.write(b"".join([_pack(*span) for span in spans]))
-            if self._records_stream.broken or self._spans_stream.broken:
-                self._note_broken()
+        lock = self._lock
+        if lock._is_owned():  # a signal handler of the program calls this within this thread's own flush
+            return
+        try:
+            if lock.acquire(True, _LOCK_SECONDS):
+                self._write()
+        finally:
+            if lock._is_owned():
+                lock.release()
+
+    def _write(self) -> None:
+        self._flushed_ns = monotonic_ns()
+        # Spans are copied before records and written after them: no span is without its texts.
+        spans, records = self.spans[:], self.records[:]
+        try:
+            lines = [encode(record) for record in records if type(record) is dict]
+            rows = [record for record in records if type(record) is tuple]
+            if rows:
+                lines += _import_rows()(rows, self.log)
+            packed = b"".join([_pack(*span) for span in spans])
+        except ours(Exception):  # one that cannot be written shall not stop those behind it
+            del self.spans[: len(spans)], self.records[: len(records)]
+            raise
+        if records:
+            written = partial(self.records.__delitem__, slice(len(records)))
+            self._records_stream.write("\n".join([*lines, ""]).encode(), written)
+        if spans:
+            self._spans_stream.write(packed, partial(self.spans.__delitem__, slice(len(spans))))
+        if self._records_stream.broken or self._spans_stream.broken:
+            self._note_broken()
 
     def _note_broken(self) -> None:
         try:
-            os.mkdir(f"{self.directory}/{names.BROKEN}", names.DIRECTORY_MODE)
-        except OSError:  # noted already, or the session is gone
+            mkdir(f"{self.directory}/{names.BROKEN}", names.DIRECTORY_MODE)
+        except ours(OSError):  # noted already, or the session is gone
             pass
 
     def close(self) -> None:
         """Write the rest and the record ``end``: without that, readers report a loss."""
-        if self._closed:
+        if self._ended:
+            self.flush()  # a signal handler of the program may have interrupted the last one
             return
-        for action in self.before_close:
-            action()
+        while self.before_close:
+            self.before_close.pop(0)()
         self._closed = True
         self.pause()
         self.note_failure()
@@ -256,12 +280,27 @@ class Recorder:
             self.tick()
         self.flush()
         broken = self._records_stream.broken or self._spans_stream.broken
-        self.records.append({"type": "end", "mono_ns": time.monotonic_ns(), "broken": broken})
+        end = {"type": "end", "mono_ns": monotonic_ns(), "broken": broken}
+        list.append(self.records, end)  # which wakes no writer
+        self._ended = True
         self.flush()
+
+    def close_at_exit(self) -> None:
+        """Close, also where a signal handler of the program raises meanwhile."""
+        try:
+            self.close()
+        except BaseException:
+            self.close()
+            raise
 
     def session_over(self) -> bool:
         """Return whether the session has ended before its processes, as that of `iotrace.profile` does."""
-        return os.path.isdir(f"{self._session}/{names.CLOSED}")
+        # Not by os.path: that keeps any OSError, a signal handler's TimeoutError, too.
+        try:
+            stat(f"{self._session}/{names.CLOSED}")
+        except ours(OSError):
+            return False
+        return True
 
     def finish(self) -> None:
         """Close, and record no more in this process."""
@@ -271,35 +310,26 @@ class Recorder:
         self.records.clear()
 
     def before_fork(self) -> None:
-        """Stop the writer and hold the lock until after the fork."""
-        # Paused before the lock is taken, which the writer may be waiting for; set under the lock, as
-        # two threads may fork at once.
-        was_running = self.pause()
-        if was_running:
-            try:
-                self.flush()
-            except Exception as error:
-                self.absorb(error, "writing before a fork")
-        self._lock.acquire()
-        self._was_running = was_running
-
-    def after_fork_in_parent(self) -> None:
-        """Release the lock; the next record starts the writer again."""
-        # Not started at once: Python 3.13 counts threads behind this hook, and would warn of the writer.
-        if self._was_running:
+        """Stop the writer, which the next record starts again: no fork copies a thread of ours."""
+        # Not started again behind the fork: Python 3.13 counts threads there, and would warn of the writer.
+        if self._stop is None:
+            return
+        try:
+            self.pause()
+            self.flush()
+        finally:
             self.asleep = self.unsettled = True
-        self._lock.release()
 
     def reopen(self) -> None:
         """Record again after `close`: the exec that it was closed for has failed."""
-        self._closed = False
+        self._closed = self._ended = False
         self.start()
 
     def after_fork_in_child(self, identity: dict[str, Any]) -> None:
         """Become the child's recorder; what the parent had not written yet stays the parent's."""
-        self._lock = _thread.allocate_lock()
+        self._lock = unpatched.RLock()
         self._stop = None
-        self._closed = self.begun = False
+        self._closed = self._ended = self.begun = False
         self.asleep, self.unsettled = False, self.over
         for stream in (self._records_stream, self._spans_stream):
             stream.forget()
@@ -324,8 +354,8 @@ class Recorder:
     def log(self, message: str) -> None:
         """Append a line to this process's log; raise nothing."""
         try:
-            _append(f"{self.directory}/{names.LOG}", f"{time.time():.3f} {message}")
-        except OSError:
+            _append(f"{self.directory}/{names.LOG}", f"{time():.3f} {message}")
+        except ours(OSError):
             pass
 
 
@@ -336,8 +366,8 @@ def _import_rows() -> Any:
 
 
 def _append(path: str, line: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, names.FILE_MODE)
+    descriptor = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, names.FILE_MODE)
     try:
-        os.write(descriptor, f"{line}\n".encode(errors="replace"))
+        write(descriptor, f"{line}\n".encode(errors="replace"))
     finally:
-        os.close(descriptor)
+        close(descriptor)

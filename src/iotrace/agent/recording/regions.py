@@ -81,7 +81,7 @@ class Region:
             recorder.start()
             begun = _spans.begin()
             self._open.setdefault(begun[0].tid, []).append(begun)
-        except Exception as problem:
+        except recorder.ours(Exception) as problem:
             recorder.absorb(problem, f"recording the region {self.name!r}")
 
     def _end(self, recorder: Recorder) -> None:
@@ -94,7 +94,7 @@ class Region:
                     _spans.end_region(recorder, begun.pop(), str(self.name))
                     if not begun:
                         self._open.pop(tid, None)
-        except Exception as problem:
+        except recorder.ours(Exception) as problem:
             recorder.absorb(problem, f"recording the region {self.name!r}")
 
     def forget(self) -> None:

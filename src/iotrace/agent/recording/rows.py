@@ -9,6 +9,7 @@ from _struct import Struct, error  # type: ignore[attr-defined]
 from binascii import b2a_base64
 from itertools import starmap
 
+from iotrace.session.guard import ours
 from iotrace.session.names import ROW_FIELDS
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
@@ -37,11 +38,11 @@ def lines_of(rows: list[tuple[int, ...]], failed: Callable[[str], None]) -> list
 def _packed(kind: int, rows: list[tuple[int, ...]], failed: Callable[[str], None]) -> bytes:
     try:
         return b"".join(starmap(_packs[kind], rows))
-    except error:
+    except ours(error):
         found = []
     for row in rows:  # a library's own loader may number its batches by what is no integer
         try:
             found.append(_packs[kind](*row))
-        except error as problem:
+        except ours(error) as problem:
             failed(f"no row: {row!r}: {problem!r}")
     return b"".join(found)

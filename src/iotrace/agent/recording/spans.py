@@ -10,7 +10,6 @@ was ready to run but had no CPU changes at switches alone, and is read with the 
 
 from __future__ import annotations
 
-from _thread import _local, get_native_id
 from os import O_CLOEXEC, O_RDONLY
 from posix import close, open, read
 from resource import getrusage
@@ -18,6 +17,8 @@ from time import monotonic_ns, process_time_ns, thread_time_ns
 
 from iotrace.agent.patching import hide_frame
 from iotrace.agent.recording.recorder import Recorder
+from iotrace.agent.unpatched import _local, get_native_id
+from iotrace.session.guard import ours
 from iotrace.session.names import KIND_REGION
 
 TYPE_CHECKING = False  # `typing` costs as much as the rest of the agent
@@ -72,7 +73,7 @@ def thread_times() -> tuple[int, int, int]:
     return thread.tid, cpu_ns, thread.run_delay_ns
 
 
-def forget_threads() -> None:
+def after_fork_in_child() -> None:
     """Start over in a forked child: its only thread has a new id and a clock of its own."""
     _current.thread = _Thread()
 
@@ -96,7 +97,7 @@ def _run_delay_ns() -> int:
             return int(read(descriptor, 64).split()[1])
         finally:
             close(descriptor)
-    except (OSError, ValueError, IndexError):
+    except ours(OSError, ValueError, IndexError):
         return -1
 
 
@@ -133,7 +134,7 @@ def _describe_failed(describe: Describe, args: tuple[Any, ...], kwargs: dict[str
     """Find the file of a call that raised, as far as that needs no result; what it asked may be closed."""
     try:
         known = describe(None, args, kwargs)
-    except Exception:
+    except ours(Exception):
         known = None
     return _UNKNOWN if known is None else (-1, known[1])
 
@@ -196,7 +197,7 @@ def timed(
             if describe is not None and returned:
                 try:
                     known = describe(result, args, kwargs)
-                except Exception as error:
+                except ours(Exception) as error:
                     recorder.absorb(error, "describing a call")
             elif describe is not None and failed:
                 known = _describe_failed(describe, args, kwargs)

@@ -8,10 +8,9 @@ profiler: a program that profiles itself wants its trace undisturbed.
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-from _thread import _local
 from collections.abc import Sequence
+from posix import stat, unlink
 from time import monotonic_ns
 from typing import Any
 
@@ -19,7 +18,9 @@ from iotrace.agent.patching import observe
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.torch_profiler import window
 from iotrace.agent.torch_profiler.profiler import is_own_call
+from iotrace.agent.unpatched import _local
 from iotrace.session import names
+from iotrace.session.guard import ours
 
 # The C functions, and the modules that hold them: a caller may have imported them from any.
 _STARTS = ("_prepare_profiler", "_enable_profiler", "_enable_profiler_legacy")
@@ -31,6 +32,7 @@ _HOLDERS = (
 )
 _MOST_BYTES = 1 << 30
 _GZIP = b"\x1f\x8b"
+_CHUNK_BYTES = 1 << 20
 
 
 def hook_torch(module: Any, recorder: Recorder) -> None:
@@ -100,12 +102,12 @@ class _Keeper:
         source = "/" + os.path.abspath(os.fsdecode(path))
         name, why = "", ""
         try:
-            size_bytes = os.stat(source).st_size
+            size_bytes = stat(source).st_size
             if size_bytes > _MOST_BYTES:
                 why = f"larger than {_MOST_BYTES >> 20} MiB"
             else:
                 name = self._copy(source)
-        except OSError as error:
+        except ours(OSError) as error:
             size_bytes, why = None, error.strerror or str(error)
         self._recorder.records.append(
             {
@@ -121,16 +123,22 @@ class _Keeper:
 
     def _copy(self, source: str) -> str:
         with open(source, "rb") as file:
-            packed = file.read(2) == _GZIP
-        name = names.PROGRAM_TRACE.format(self._number) + (".gz" if packed else "")
-        self._number += 1
-        hidden = f"{self._recorder.directory}/.{name}"
-        try:
-            os.close(os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, names.FILE_MODE))
-            shutil.copyfile(source, hidden)
-            os.rename(hidden, f"{self._recorder.directory}/{name}")
-        except OSError:
-            if os.path.exists(hidden):
-                os.unlink(hidden)
-            raise
+            start = file.read(_CHUNK_BYTES)
+            name = names.PROGRAM_TRACE.format(self._number) + (".gz" if start.startswith(_GZIP) else "")
+            self._number += 1
+            hidden = f"{self._recorder.directory}/.{name}"
+            try:
+                os.close(os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, names.FILE_MODE))
+                # Not by shutil, which keeps some errors of the kind OSError.
+                with open(hidden, "wb") as copy:
+                    while start:
+                        copy.write(start)
+                        start = file.read(_CHUNK_BYTES)
+                os.rename(hidden, f"{self._recorder.directory}/{name}")
+            except BaseException:
+                try:
+                    unlink(hidden)
+                except ours(OSError):
+                    pass
+                raise
         return name

@@ -16,9 +16,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
-from weakref import WeakValueDictionary
 
-from iotrace.agent.patching import hide_frame, observe, on_undo, patch
+from iotrace.agent.patching import WeakTable, hide_frame, observe, on_undo, patch
 from iotrace.agent.recording import regions
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.session.names import MODULE_RANGE
@@ -32,13 +31,7 @@ _WRAPPERS = (
 )
 
 
-_parents: WeakValueDictionary[int, Any] = WeakValueDictionary()
-
-
-def parents_alive() -> list[Any]:
-    """Return the modules that hold others and still exist."""
-    found = [reference() for reference in _parents.valuerefs()]
-    return [module for module in found if module is not None]
+parents = WeakTable()  # the modules that hold others; one that allows no weak reference goes by its class
 
 
 def hook_modules(module: Any, recorder: Recorder) -> None:
@@ -46,7 +39,7 @@ def hook_modules(module: Any, recorder: Recorder) -> None:
     on_undo(module.register_module_module_registration_hook(_registered).remove)
 
     def restored(_: Any, __: Any, args: Sequence[Any], ___: dict[str, Any]) -> None:
-        _note(args[0])
+        parents.put(args[0], True)
 
     observe(module.Module, "__setstate__", recorder, "noting a module", after=restored)
 
@@ -54,14 +47,7 @@ def hook_modules(module: Any, recorder: Recorder) -> None:
 def _registered(parent: Any, name: str, child: Any) -> None:
     """A hook of torch's, which leaves `child` as it is by returning None."""
     if not regions.compiling():  # a function that is compiled whole may put modules together
-        _note(parent)
-
-
-def _note(module: Any) -> None:
-    try:
-        _parents[id(module)] = module
-    except TypeError:  # a subclass that allows no weak reference goes by its class
-        pass
+        parents.put(parent, True)
 
 
 def install() -> Callable[[], None]:
@@ -75,7 +61,7 @@ def install() -> Callable[[], None]:
         return lambda: None
     base = torch.nn.Module
     record_range = torch._C._profiler._RecordFunctionFast
-    named = names(base, parents_alive())
+    named = names(base, parents.alive())
     on = True
 
     def make(original: Any) -> Any:
@@ -84,15 +70,12 @@ def install() -> Callable[[], None]:
                 return original(self, *args, **kwargs)
             # An id may have passed to another module since; its class then mostly differs.
             kind, name = named.get(id(self), (None, ""))
-            called = record_range(name if kind is type(self) else f"{MODULE_RANGE}{type(self).__name__}")
-            called.__enter__()
             try:
-                return original(self, *args, **kwargs)
+                with record_range(name if kind is type(self) else f"{MODULE_RANGE}{type(self).__name__}"):
+                    return original(self, *args, **kwargs)
             except BaseException as error:
                 hide_frame(error)
                 raise
-            finally:
-                called.__exit__(None, None, None)
 
         return _call_impl
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import sys
 import zlib
-from _thread import get_ident
 from typing import Any
 
+from iotrace.agent.unpatched import get_ident
 from iotrace.session import names
+from iotrace.session.guard import ours
 
 # Kineto writes two lines to standard error at each start and stop of a profiler, above its error level.
 _SILENT = "99"
@@ -37,13 +38,14 @@ class TorchProfiler:
         experimental: dict[str, bool] = {"profile_all_threads": True, "trace_only": True}
         try:
             config = torch._C._profiler._ExperimentalConfig(**experimental)
-        except TypeError:
+        except ours(TypeError):
             # Without trace_only its end takes longer. Without profile_all_threads another thread cannot
             # stop it: this raises, and there is no window.
             del experimental["trace_only"]
             config = torch._C._profiler._ExperimentalConfig(**experimental)
         if "stacks" in options and "trace_only" in experimental:
             config.trace_only = False
+        self._started = False
         self._autograd = torch.autograd
         self._profile: Any = torch.autograd.profiler.profile(
             use_kineto=True,
@@ -68,18 +70,16 @@ class TorchProfiler:
 
     def start(self) -> None:
         """Record from here on."""
+        self._started = True
         self._call(self._profile._start_trace)
         for key, value in _metadata():
             self._autograd._add_metadata_json(key, value)
 
     def stop(self) -> None:
-        """Record no more."""
+        """Record no more. Kineto has no other way to end a warm-up than to start and stop."""
+        if not self._started:
+            self._call(self._profile._start_trace)
         self._call(self._profile.__exit__, None, None, None)
-
-    def discard(self) -> None:
-        """End a warm-up; Kineto has no other way than to start and stop."""
-        self._call(self._profile._start_trace)
-        self.stop()
 
     def save(self, path: str) -> int:
         """Write the trace to `path`, by hidden files beside it, and return its compressed size in bytes.
@@ -100,7 +100,7 @@ class TorchProfiler:
             for left in (plain, packed):
                 try:
                     os.unlink(left)
-                except OSError:
+                except ours(OSError):
                     pass
         return size_bytes
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from _thread import RLock, get_ident
+from posix import stat
 from time import monotonic_ns
 from typing import Any
 from weakref import ref
@@ -19,7 +19,12 @@ from iotrace.agent import training
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.torch_profiler import module_ranges
 from iotrace.agent.torch_profiler.profiler import TorchProfiler
+from iotrace.agent.unpatched import RLock, get_ident
 from iotrace.session import names
+from iotrace.session.guard import ours
+
+# At exit, of a thread that holds the lock for longer: it may be writing a trace.
+_LOCK_SECONDS = 2.0
 
 WAITING, WARMUP, ACTIVE, OVER = "waiting", "warmup", "active", "over"
 
@@ -43,7 +48,8 @@ class Window:
         self._recorder = recorder
         self._schedule = schedule
         # A thread that starts a profiler of its own ends ours, while the training thread steps it.
-        self._lock = RLock()
+        self._lock: Any = RLock()
+        self.forks = 0  # that are in progress: meanwhile no window opens
         self.phase = WAITING if schedule.on else OVER
         self._number = 0
         self._cycle_step = 0  # the loader's step at which this cycle began to wait
@@ -74,14 +80,20 @@ class Window:
         with self._lock:
             try:
                 self._advance(iterator, loader, grad, step)
-            except Exception as error:
+            except ours(Exception) as error:
                 self._fail(error)
+            except BaseException as error:
+                self._interrupted(error)
+                raise
 
     def _guarded(self, act: Any, *args: Any) -> None:
         try:
             act(*args)
-        except Exception as error:
+        except ours(Exception) as error:
             self._fail(error)
+        except BaseException as error:
+            self._interrupted(error)
+            raise
 
     def _advance(self, iterator: Any, loader: Any, grad: bool, step: int) -> None:
         if self._loader is not None and loader is not self._loader:
@@ -113,7 +125,7 @@ class Window:
             self._mark_step()
 
     def _is_due(self, loader: Any, grad: bool, step: int) -> bool:
-        if not grad or step - self._cycle_step < self._schedule.wait:
+        if not grad or self.forks or step - self._cycle_step < self._schedule.wait:
             return False
         # Without a step to wait for, nothing is known but that grad mode is on.
         return (loader.trains or self._schedule.wait == 0) and not training.in_worker()
@@ -132,18 +144,25 @@ class Window:
             self._guarded(self._interrupt, why)
             self.phase = OVER
 
-    def before_fork(self) -> None:
-        """Stop, as a child must not inherit a running profiler; hold the lock until after the fork."""
-        self._lock.acquire()
-        self._guarded(self._interrupt, "fork")
+    def end_at_exit(self) -> None:
+        """End the window, as `end` does, unless another thread is at work in it for long."""
+        lock = self._lock
+        try:
+            if lock.acquire(True, _LOCK_SECONDS):
+                self.end("exit")
+        finally:
+            if lock._is_owned():
+                lock.release()
 
-    def after_fork_in_parent(self) -> None:
-        """Release the lock."""
-        self._lock.release()
+    def before_fork(self) -> None:
+        """Stop, as a child must not inherit a running profiler; none starts until `forks` is as before."""
+        with self._lock:
+            self.forks += 1
+            self._guarded(self._interrupt, "fork")
 
     def after_fork_in_child(self) -> None:
         """Profile no more in a child of a process that has: Kineto's threads are missing there."""
-        self._lock = RLock()
+        self._lock, self.forks = RLock(), 0
         self._registered = False
         if self._profiler is not None or self._number or self._loader is not None:
             self.phase = OVER
@@ -153,20 +172,22 @@ class Window:
         if self.phase is ACTIVE:
             self._finish(why)
         elif self.phase is WARMUP and self._profiler is not None:
-            profiler, self._profiler = self._profiler, None
             self._remove_ranges()
-            self._timed("end", profiler.discard, why=why)
+            self._timed("end", self._profiler.stop, why=why)
+            self._profiler = None
 
     def _prepare(self) -> None:
         if not self._registered:
             self._registered = True
             # A profiler that runs when the process ends crashes it. Registered late, called early.
-            atexit.register(self.end, "exit")
-            self._recorder.before_close.append(lambda: self.end("exit"))
+            atexit.register(self.end_at_exit)
+            self._recorder.before_close.append(self.end_at_exit)
         if not guarded:
             raise RuntimeError("the program's profilers are not patched, hence ours is not safe")
-        if not os.path.isdir(self._recorder.directory):
-            raise OSError("the session is gone")
+        try:
+            stat(self._recorder.directory)
+        except ours(FileNotFoundError):
+            raise OSError("the session is gone") from None
         self._remove_ranges = module_ranges.install()
         self._profiler = TorchProfiler(self._schedule.options, self._schedule.activities)
         self._profiler.prepare()
@@ -190,8 +211,7 @@ class Window:
 
     def _finish(self, why: str) -> None:
         """Stop, write the trace, and wait for the next cycle, if one is left."""
-        self.phase = WAITING
-        profiler, self._profiler = self._profiler, None
+        profiler = self._profiler
         assert profiler is not None
         name = names.TORCH_TRACE.format(self._number)
         path = f"{self._recorder.directory}/{name}"
@@ -199,6 +219,7 @@ class Window:
         def stop() -> None:
             self._leave_step()
             profiler.stop()
+            self._profiler, self.phase = None, WAITING
             self._remove_ranges()
 
         self._timed("end", stop, why=why)
@@ -242,8 +263,12 @@ class Window:
                 self._remove_ranges()
             if profiler is not None:
                 profiler.stop()
-        except Exception as another:
+        except ours(Exception) as another:
             self._recorder.absorb(another, "stopping the torch profiler")
+
+    def _interrupted(self, error: BaseException) -> None:
+        """Profile no more where a signal handler of the program has raised `error` in the midst of this."""
+        self._fail(RuntimeError(f"interrupted by {type(error).__name__}"))
 
 
 current: Window | None = None
@@ -265,11 +290,12 @@ def install(recorder: Recorder, settings: dict[str, str]) -> None:
     current = Window(recorder, schedule)
     if _program_profiler:
         current.phase = OVER
-    os.register_at_fork(
-        before=current.before_fork,
-        after_in_parent=current.after_fork_in_parent,
-        after_in_child=current.after_fork_in_child,
-    )
+
+
+def after_fork_in_child() -> None:
+    """Have the window, if there is one, be a child's."""
+    if current is not None:
+        current.after_fork_in_child()
 
 
 def delivered(iterator: Any, grad: bool) -> None:

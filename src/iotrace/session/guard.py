@@ -1,0 +1,53 @@
+"""Tell our own errors from the program's, in processes that are traced.
+
+A signal handler of the program may raise in any line of ours, and what it raises is not ours to keep: a
+TimeoutError is an OSError. Hence each ``except`` that keeps an error asks by `ours`, and keeps no other.
+"""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
+if TYPE_CHECKING:
+    from types import CodeType
+    from typing import Any, TypeVar
+
+    Error = TypeVar("Error", bound=Exception)
+
+_MOST_WRAPPERS = 8
+
+# By its id, the code of each handler that is or was installed.
+_handlers: dict[int, CodeType] = {}
+
+
+def remember(handler: Any) -> None:
+    """Know what a signal's `handler` raises for the program's, from now on.
+
+    Of a handler in C nothing is known; it can be told only where it raises what is no `Exception`.
+    """
+    for _ in range(_MOST_WRAPPERS):
+        code = getattr(handler, "__code__", None)
+        if code is not None:
+            _handlers[id(code)] = code
+            return
+        # A functools.partial, or an object of a class that can be called.
+        handler = getattr(handler, "func", None) or type(handler).__call__
+
+
+def ours(*kinds: type[Error]) -> tuple[type[Error], ...]:
+    """Return `kinds` for an ``except`` clause; none of them where the error that is raised is the program's.
+
+    That one then goes on to the program, without the frames of ours in which the signal has come.
+    """
+    error = sys.exc_info()[1]
+    if not isinstance(error, Exception):
+        return ()
+    if _handlers:
+        traceback = error.__traceback__
+        while traceback is not None:
+            if id(traceback.tb_frame.f_code) in _handlers:
+                error.__traceback__ = traceback
+                return ()
+            traceback = traceback.tb_next
+    return kinds
