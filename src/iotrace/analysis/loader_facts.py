@@ -87,6 +87,9 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
         return self.wait_ms if self.idle_ms is None else min(self.wait_ms, self.idle_ms)
 
 
+_MOST_LOADERS = 32  # that advice is sought for
+
+
 def loader_facts(analysis: RankAnalysis, report: RankReport) -> list[LoaderFacts]:
     """The loaders that the measured steps waited for, costliest first."""
     step_ms = report.steps.mean_ms
@@ -96,7 +99,10 @@ def loader_facts(analysis: RankAnalysis, report: RankReport) -> list[LoaderFacts
     for wait in analysis.measured_waits:
         waits.setdefault(wait.delivery.loader, []).append(wait)
     runs = {loader.number: loader for loader in analysis.loaders}
-    found = [_facts(analysis, report, runs[number], own, len(waits)) for number, own in waits.items()]
+    costly = sorted(waits, key=lambda number: -sum(wait.delivery.wait_ns for wait in waits[number]))
+    found = [
+        _facts(analysis, report, runs[number], waits[number], len(waits)) for number in costly[:_MOST_LOADERS]
+    ]
     return sorted(found, key=lambda facts: -facts.wait_ms)
 
 

@@ -31,11 +31,18 @@ class RankAnalysis(msgspec.Struct, frozen=True, dict=True):
     rank: Rank
     kernel_gap_us: float = KERNEL_GAP_US
     _explained: dict[int, list[Explained]] = {}
+    _explaining: set[int] = set()
+    _mapped_by: dict[int, list[str]] = {}
 
     @cached_property
     def loaders(self) -> list[LoaderRun]:
         """The rank's loaders in the order they were first iterated."""
         return loaders_of(self.rank)
+
+    @cached_property
+    def by_number(self) -> dict[int, LoaderRun]:
+        """The loaders by their numbers."""
+        return {loader.number: loader for loader in self.loaders}
 
     @cached_property
     def loop(self) -> Loop:
@@ -91,17 +98,25 @@ class RankAnalysis(msgspec.Struct, frozen=True, dict=True):
         """The waits for the batches of `loader` (one of `loaders`), by cause; one entry per delivery."""
         if loader.number not in self._explained:
             within = self.loop.thread.inner if self.loop.thread else {}
+            # Damaged records may nest loaders in each other, or in themselves.
+            self._explaining.add(loader.number)
             inner = [
-                [self.wait_of(each) for each in within.get((loader.number, delivery.number), ())]
+                [
+                    self.wait_of(each)
+                    for each in within.get((loader.number, delivery.number), ())
+                    if each.loader not in self._explaining
+                ]
                 for delivery in loader.deliveries
             ]
-            self._explained[loader.number] = explain(self.session, self.rank, loader.deliveries, inner)
+            self._explaining.discard(loader.number)
+            self._explained[loader.number] = explain(
+                self.session, self.rank, loader.deliveries, inner, self._mapped_by
+            )
         return self._explained[loader.number]
 
     def wait_of(self, delivery: Delivery) -> Explained:
         """The wait for one batch, by cause; of a batch that was handed over the training thread's."""
-        loader = next(each for each in self.loaders if each.number == delivery.loader)
-        taken = self.explained(loader)[delivery.number]
+        taken = self.explained(self.by_number[delivery.loader])[delivery.number]
         return hand_over(delivery, taken) if delivery.handed_over else taken
 
     @cached_property

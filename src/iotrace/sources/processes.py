@@ -114,7 +114,36 @@ class Process(msgspec.Struct, frozen=True, dict=True):
 
     def of_type(self, kind: type[Any]) -> list[Any]:
         """The records of one type, in the order they were made."""
-        return [record for record in self.records if isinstance(record, kind)]
+        return self._by_type.get(kind, [])
+
+    @cached_property
+    def _by_type(self) -> dict[type[Any], list[Any]]:
+        found: dict[type[Any], list[Any]] = {}
+        for record in self.records:
+            found.setdefault(type(record), []).append(record)
+        return found
+
+    def spans_between(self, start_ns: int, end_ns: int) -> npt.NDArray[Any]:
+        """The spans that touch an interval, and those that touch what these cover."""
+        begins, ends, order, latest = self._span_order
+        for _ in range(2):
+            first, last = np.searchsorted(latest, start_ns, side="right"), np.searchsorted(begins, end_ns)
+            if first >= last:
+                break
+            start_ns = min(start_ns, int(begins[first]))
+            end_ns = max(end_ns, int(ends[first:last].max()))
+        if last - first == len(self.spans):
+            return self.spans
+        found: npt.NDArray[Any] = self.spans[np.sort(order[first:last])]
+        return found
+
+    @cached_property
+    def _span_order(self) -> tuple[npt.NDArray[np.int64], ...]:
+        """The spans by start: starts, ends, rows, and the latest end so far."""
+        order = np.argsort(self.spans["start_ns"], kind="stable")
+        starts = self.spans["start_ns"][order]
+        ends = starts + self.spans["duration_ns"][order]
+        return starts, ends, order, np.maximum.accumulate(ends)
 
 
 def read_processes(session: Path, sidecars: Sequence[Sidecar] = ()) -> tuple[list[Process], Clocks]:

@@ -85,11 +85,16 @@ class Step(msgspec.Struct, frozen=True):
 
     @property
     def duration_ns(self) -> int:
-        return self.end_ns - self.start_ns - sum(end_ns - start_ns for start_ns, end_ns in self.evaluation_ns)
+        whole_ns = self.end_ns - self.start_ns
+        if not self.evaluation_ns:
+            return whole_ns
+        return whole_ns - sum(end_ns - start_ns for start_ns, end_ns in self.evaluation_ns)
 
     @property
     def pieces(self) -> list[Interval]:
         """The step without its evaluation passes."""
+        if not self.evaluation_ns:
+            return [(self.start_ns, self.end_ns)] if self.start_ns < self.end_ns else []
         bounds = [
             self.start_ns,
             *(bound for interval in self.evaluation_ns for bound in interval),
@@ -100,6 +105,8 @@ class Step(msgspec.Struct, frozen=True):
     @property
     def wait_ns(self) -> int:
         """The raw data wait in this step."""
+        if len(self.awaited) == 1:
+            return self.awaited[0].delivered_ns - self.awaited[0].wait_start_ns
         return sum(delivery.wait_ns for delivery in self.awaited)
 
     @property

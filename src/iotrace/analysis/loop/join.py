@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -29,10 +30,14 @@ def loaders_of(rank: Rank) -> list[LoaderRun]:
     workers and kind, are one loader.
     """
     groups: list[list[LoaderRun]] = []
+    alike: dict[Any, list[list[LoaderRun]]] = defaultdict(list)  # groups of one line and kind
     for loader in sorted(_as_recorded(rank), key=_began_ns):
-        home = next((group for group in groups if _continues(group[-1], loader)), None)
-        if home is None:
+        about = loader.description
+        own = alike[tuple(getattr(about, name) for name in _OF_ONE_LOADER), loader.kind]
+        home = next((group for group in own if _is_over(group[-1], loader)), None)
+        if home is None or about.site is None:
             groups.append([loader])
+            own.append(groups[-1])
         else:
             home.append(loader)
     return [_as_one(group) for group in groups]
@@ -45,12 +50,8 @@ def _began_ns(loader: LoaderRun) -> int:
     return min(each.start_ns for each in loader.passes.values())
 
 
-def _continues(before: LoaderRun, loader: LoaderRun) -> bool:
-    """Tell whether `loader` is `before`, made anew by the same line after its end."""
-    one, other = before.description, loader.description
-    same = all(getattr(one, name) == getattr(other, name) for name in _OF_ONE_LOADER)
-    over_ns = max(each.end_ns for each in before.passes.values())
-    return one.site is not None and same and before.kind == loader.kind and over_ns <= _began_ns(loader)
+def _is_over(before: LoaderRun, loader: LoaderRun) -> bool:
+    return max(each.end_ns for each in before.passes.values()) <= _began_ns(loader)
 
 
 def _as_one(group: list[LoaderRun]) -> LoaderRun:

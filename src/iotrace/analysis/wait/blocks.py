@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -36,12 +37,18 @@ def step_blocks(analysis: RankAnalysis, phases_ns: Mapping[str, Times]) -> StepB
             steps=size, step_ms=lengths_ms, wait_ms=[], causes_ms={}, files_ms={}, phases_ms=phases_ms
         )
     waits = [[analysis.wait_of(delivery) for delivery in step.awaited] for step in kept]
-    files: dict[str, list[float]] = {}
+    totals: dict[str, float] = defaultdict(float)
+    for own in waits:
+        for wait in own:
+            for path, (read_ns, decode_ns, _) in wait.files.items():
+                totals[path] += read_ns + decode_ns
+    costliest = sorted(totals, key=lambda path: -totals[path])[:_MOST_FILES]
+    files = {path: [0.0] * len(kept) for path in costliest}
     for number, own in enumerate(waits):
         for wait in own:
             for path, (read_ns, decode_ns, _) in wait.files.items():
-                files.setdefault(path, [0.0] * len(kept))[number] += read_ns + decode_ns
-    costliest = sorted(files, key=lambda path: -sum(files[path]))[:_MOST_FILES]
+                if path in files:
+                    files[path][number] += read_ns + decode_ns
     return StepBlocks(
         steps=size,
         step_ms=lengths_ms,

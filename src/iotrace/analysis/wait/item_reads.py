@@ -77,11 +77,9 @@ def item_reads(
 
 def _numbers(files: npt.NDArray[np.int64], names: dict[int, str], number: dict[str, int]) -> Times:
     """Number files by name: -1 for those without one; `number` grows by the new ones."""
-    found = np.full(len(files), -1, dtype=np.int64)
-    for file in np.unique(files).tolist():
-        if file in names:
-            found[files == file] = number.setdefault(names[file], len(number))
-    return found
+    known, of_known = np.unique(files, return_inverse=True)
+    numbers = [number.setdefault(names[f], len(number)) if f in names else -1 for f in known.tolist()]
+    return np.array(numbers, dtype=np.int64)[of_known]
 
 
 def _within_stores(files: dict[int, str], read_paths: dict[str, int]) -> dict[int, str]:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
-from iotrace.analysis.intervals import split_exactly
+from iotrace.analysis.intervals import Times, split_exactly
 from iotrace.analysis.loop.deliveries import Delivery
 from iotrace.analysis.wait.production import FILE_PARTS, PARTS, compose, compose_inline
 from iotrace.sources.processes import Process
@@ -43,12 +44,18 @@ class Explained(msgspec.Struct, frozen=True):
 
 
 def explain(
-    session: Session, rank: Rank, deliveries: list[Delivery], inner: Sequence[Sequence[Explained]] = ()
+    session: Session,
+    rank: Rank,
+    deliveries: list[Delivery],
+    inner: Sequence[Sequence[Explained]] = (),
+    mapped_by: dict[int, list[str]] | None = None,
 ) -> list[Explained]:
     """Explain every delivery's wait, in the order given.
 
-    `inner` has the waits that lie inside each, where a wrapped source asks other loaders.
+    `inner` has the waits that lie inside each, where a wrapped source asks other loaders. `mapped_by` keeps
+    the mapped files of each process from one loader to the next.
     """
+    mapped_by = {} if mapped_by is None else mapped_by
     inner = inner or [()] * len(deliveries)
     compositions: list[_Composed | None] = [None] * len(deliveries)
     by_pid = {process.pid: process for process in rank.processes}
@@ -60,12 +67,19 @@ def explain(
         process = by_pid[pid]
         own.sort()
         starts, ends = np.array([window[:2] for window in own], dtype=np.int64).T
-        calls = session.calls_of(process)
+        spans = process.spans_between(int(starts[0]), int(ends.max()))
+        near_start_ns, near_end_ns = int(starts[0]), int(ends.max())
+        if len(spans):  # what a span holds counts, also where the span is longer than the windows
+            near_start_ns = min(near_start_ns, int(spans["start_ns"].min()))
+            near_end_ns = max(near_end_ns, int((spans["start_ns"] + spans["duration_ns"]).max()))
+        calls = session.calls_of(process).between(near_start_ns, near_end_ns)
+        near = replace(process, spans=spans)
         if tid is None:
-            mapped_files = _mapped_files(session, process)
-            made = compose(process, calls, session.paths, starts, ends, mapped_files)
+            if process.pid not in mapped_by:
+                mapped_by[process.pid] = _mapped_files(session, process)
+            made = compose(near, calls, session.paths, starts, ends, mapped_by[process.pid])
         else:
-            made = compose_inline(process, calls, session.paths, starts, ends, tid)
+            made = compose_inline(near, calls, session.paths, starts, ends, tid)
         for (_, _, number), parts, files in zip(own, made.parts.tolist(), made.files, strict=True):
             compositions[number] = _sum_up(compositions[number], parts, files)
     return [_explain(*each) for each in zip(deliveries, compositions, inner, strict=True)]
@@ -169,14 +183,38 @@ def behind_ready_ns(deliveries: list[Delivery], waits: list[Explained]) -> int:
 
     `deliveries` are the loader's, in the order of delivery. With ``in_order=False`` none of it is left.
     """
-    total_ns = 0
-    for item in waits:
-        awaited = item.delivery
-        for later in deliveries[awaited.number + 1 : awaited.number + 1 + _FARTHEST]:
-            same_epoch = (later.iterator, later.epoch) == (awaited.iterator, awaited.epoch)
-            if not same_epoch or later.prepared_ns is None:
-                break
-            if later.prepared_ns <= awaited.wait_start_ns:
-                total_ns += awaited.wait_ns - item.causes["transport"]
-                break
-    return total_ns
+    if not waits:
+        return 0
+    never = np.iinfo(np.int64).max
+    prepared = np.array([never if each.prepared_ns is None else each.prepared_ns for each in deliveries])
+    passes = np.array([each.of_pass for each in deliveries], dtype=np.int64)
+    # A run: consecutive batches of an epoch whose preparation is known; what lies behind one counts no more.
+    same = (passes[1:] == passes[:-1]).all(axis=1) & (prepared[1:] < never)
+    breaks = np.append(np.flatnonzero(~same) + 1, len(deliveries))
+    number = np.array([item.delivery.number for item in waits])
+    first = number + 1
+    until = np.minimum(breaks[np.searchsorted(breaks, first)], first + _FARTHEST)
+    earliest = _least_within(prepared, first, until)
+    asked = np.array([item.delivery.wait_start_ns for item in waits])
+    return sum(
+        waits[position].delivery.wait_ns - waits[position].causes["transport"]
+        for position in np.flatnonzero((first < until) & (earliest <= asked)).tolist()
+    )
+
+
+def _least_within(values: Times, first: Times, until: Times) -> Times:
+    """Per range ``[first, until)``, of at most `_FARTHEST`: the least of `values`."""
+    found = np.full(len(first), np.iinfo(np.int64).max)
+    least, length = values, 1  # `least` covers `length` values from each on
+    position = first.copy()
+    left = np.maximum(until - first, 0)
+    while length <= _FARTHEST and left.any():
+        odd = (left & length) > 0
+        found[odd] = np.minimum(found[odd], least[position[odd]])
+        position[odd] += length
+        left[odd] -= length
+        doubled = least.copy()
+        if length < len(least):
+            doubled[:-length] = np.minimum(least[:-length], least[length:])
+        least, length = doubled, 2 * length
+    return found

@@ -10,6 +10,7 @@ import glob
 from array import array
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from iotrace.sources.dftracer.lines import LineBatch, LineReader, hashes_of
 _LARGEST = 2**62  # of the numbers that a column of int64 holds, sums of two of them included
 
 
-class PosixCalls(msgspec.Struct, frozen=True):
+class PosixCalls(msgspec.Struct, frozen=True, dict=True):
     """POSIX calls that have a file, sorted by start; one row per call in every column.
 
     `result` is what the call returned, of stdio the bytes that it moved, -1 also where dftracer does not say
@@ -64,6 +65,16 @@ class PosixCalls(msgspec.Struct, frozen=True):
     def where(self, keep: npt.NDArray[np.bool_]) -> PosixCalls:
         """The rows for which `keep` (one bool a row) holds."""
         return replace(self, **{name: getattr(self, name)[keep] for name in COLUMNS})
+
+    def between(self, start_ns: int, end_ns: int) -> PosixCalls:
+        """The calls that touch an interval, and perhaps others before them."""
+        first = np.searchsorted(self._latest_ends, start_ns, side="right")
+        last = np.searchsorted(self.start_ns, end_ns)
+        return replace(self, **{name: getattr(self, name)[first:last] for name in COLUMNS})
+
+    @cached_property
+    def _latest_ends(self) -> npt.NDArray[np.int64]:
+        return np.maximum.accumulate(self.end_ns)
 
     def by_process(self) -> dict[tuple[str, int], PosixCalls]:
         """Split the table by host and pid; each part is sorted by start, and a view of one copy."""

@@ -1,0 +1,66 @@
+"""A report's work grows as its session does: counted, not timed. `tools/bench big` writes such sessions."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from tools.benchmarks.big import write_session
+
+from iotrace.analysis.loop.deliveries import Delivery
+from iotrace.analysis.rank import SessionAnalysis
+from iotrace.analysis.report import analyse
+from iotrace.analysis.results import Report
+from iotrace.analysis.wait.waits import CAUSES, Explained, behind_ready_ns
+from iotrace.sources.session import open_session
+from tests.support.counting import instructions
+
+
+def report(path: Path) -> Report:
+    return analyse(SessionAnalysis(open_session(path)))
+
+
+def work(path: Path, batches: int, loaders: int, workers: int) -> int:
+    write_session(path, batches, loaders, workers)
+    report(path)  # what is computed once in a process
+    return instructions(lambda: report(path), "/iotrace/")
+
+
+def test_work_is_linear_in_batches_and_in_loaders(tmp_path: Path) -> None:
+    few, many = work(tmp_path / "few", 40, 10, 1), work(tmp_path / "many", 120, 30, 1)
+    more = work(tmp_path / "more", 360, 90, 1)
+    print(f"instructions a batch: {(many - few) // 80}, then {(more - many) // 240}")
+    assert more - many < 1.2 * 3 * (many - few)
+
+
+def test_a_made_up_session_is_reported_as_it_was_made(tmp_path: Path) -> None:
+    write_session(tmp_path / "s", 300, loaders=1, workers=2, ranks=2, calls=2)
+    found = report(tmp_path / "s")
+    assert [rank.steps.begun for rank in found.ranks] == [300, 300]
+    for rank in found.ranks:
+        assert rank.steps.mean_ms == 10
+        assert rank.data_wait.raw_ms == 3
+        assert rank.io.calls == 600
+    assert found.session.complete
+
+
+def test_batches_behind_a_ready_one_are_found_as_by_a_look_at_each() -> None:
+    dice = random.Random(7)
+    for count in (1, 2, 5, 400):
+        made = []
+        for number in range(count):
+            asked = number * 100
+            prepared = dice.choice([None, asked + 30, asked - 20 * dice.randrange(400)])
+            epoch = number // dice.choice([7, 300])
+            times = (asked, asked + 60)
+            made.append(Delivery(0, number, 0, epoch, number, *times, prepared_ns=prepared))
+        waits = [Explained(each, {cause: cause == "transport" for cause in CAUSES}) for each in made]
+        expected = 0
+        for number, each in enumerate(made):
+            for later in made[number + 1 : number + 257]:
+                if later.of_pass != each.of_pass or later.prepared_ns is None:
+                    break
+                if later.prepared_ns <= each.wait_start_ns:
+                    expected += 59
+                    break
+        assert behind_ready_ns(made, waits) == expected
