@@ -1,6 +1,6 @@
 """Programs that fail: they print what they print without iotrace, and the session says what failed.
 
-(What a session says of workers that fail or are killed: test_loaders.py, test_kills.py.)
+(What a session says of workers that fail or are killed: test_loaders.py, tests/faults.)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""SIGKILL: the session opens, holds what was written, and tells the loss."""
+"""SIGKILL in a training with a DataLoader."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from iotrace.agent.recording.recorder import FLUSH_SECONDS
 from iotrace.sources.processes import Process, read_processes
 from iotrace.sources.records import BatchRecord, Produced, Worker
+from tests.faults.rows import row
 from tests.support.runs import Run, launcher
 from tests.support.waiting import PATIENCE_S, eventually, runs
 
@@ -61,6 +62,13 @@ def test_the_writer_leaves_a_second_at_most_unwritten() -> None:
     assert FLUSH_SECONDS <= 1
 
 
+@row(
+    "SIGKILL of a DataLoader's worker (as the OOM killer does)",
+    kept="torch's RuntimeError, exit code 1; what the worker wrote, the batches delivered",
+    lost="the worker's last second of records, its last 19 POSIX calls",
+    limit_s=200,
+    default=True,
+)
 def test_a_killed_worker(tmp_path: Path) -> None:
     launched, session, _ = _started(tmp_path)
     victim = _workers(session)[0].pid
@@ -86,6 +94,12 @@ def test_a_killed_worker(tmp_path: Path) -> None:
     assert f"DataLoader worker (pid {victim}) is killed by signal: Killed" in verdict["why"]
 
 
+@row(
+    "SIGKILL of the training process (a rank)",
+    kept="exit code 137; the workers end; steps and batches until a second before",
+    lost="its last second of records, its last 19 POSIX calls",
+    limit_s=200,
+)
 def test_a_killed_program(tmp_path: Path) -> None:
     launched, session, pid = _started(tmp_path)
     workers = [process.pid for process in _workers(session)]
@@ -109,6 +123,12 @@ def test_a_killed_program(tmp_path: Path) -> None:
     assert (session / "out" / "rank0.json.gz").exists()
 
 
+@row(
+    "SIGKILL of the launcher, then of the training process",
+    kept="the session opens; steps and batches until a second before",
+    lost="the exit code; the last second of records, the last 19 POSIX calls",
+    limit_s=200,
+)
 def test_a_killed_launcher_leaves_a_session_that_opens(tmp_path: Path) -> None:
     launched, session, pid = _started(tmp_path)
     launched.kill()

@@ -1,4 +1,4 @@
-"""The ten worst faults, each while torch's profiler runs: the program does what it does without iotrace."""
+"""Faults while torch's profiler runs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from iotrace.sources.records import TorchProgram, TorchProgramTrace
+from tests.faults.rows import row
 from tests.support.faults import AFTER, BEFORE, IN_WARMUP, IN_WINDOW, STEPS, assert_same, run_both
 from tests.support.runs import Run
 
@@ -45,10 +46,17 @@ def test_the_window_names_steps_and_modules_and_its_steps_are_left_out(tmp_path:
 # --- 1: nested profilers ---
 
 
+@row(
+    "the program starts torch.profiler itself: before, in or after our window, on any thread",
+    kept="losses, its own trace, a copy of it",
+    lost="our window's trace from there on, told",
+    limit_s=200,
+    default=True,
+)
 @pytest.mark.parametrize(
     ("at", "where", "window"),
     [
-        (BEFORE, "", []),
+        pytest.param(BEFORE, "", [], marks=pytest.mark.fault),
         pytest.param(
             IN_WARMUP, "another thread", [("warmup", ""), ("end", "program")], marks=pytest.mark.slow
         ),
@@ -72,6 +80,12 @@ def test_a_profiler_of_the_program(
         assert any(event.get("name") == "aten::addmm" for event in _events(trace))
 
 
+@row(
+    "a schedule, a subclass, autograd's profilers, emit_itt or emit_nvtx of the program's",
+    kept="losses, its own trace",
+    lost="our window's trace, told",
+    limit_s=200,
+)
 @pytest.mark.parametrize(
     ("fault", "at", "where"),
     [
@@ -98,6 +112,12 @@ def test_other_profilers_of_the_program(tmp_path: Path, fault: str, at: int, whe
 # --- 2 to 10 ---
 
 
+@row(
+    "in our window: a worker killed or raising, SIGTERM, SIGINT, os._exit, sys.exit, a segfault, a fork",
+    kept="losses, traceback, exit code or signal; the trace where Python ends in good order",
+    lost="the trace where it does not, told",
+    limit_s=200,
+)
 @pytest.mark.parametrize(
     ("fault", "code", "window"),
     [
@@ -129,6 +149,12 @@ def test_a_fault_in_the_window(tmp_path: Path, fault: str, code: int, window: li
     assert "iotrace/agent" not in both.traced.stderr
 
 
+@row(
+    "the disk is full as our window's trace is written",
+    kept="losses, exit code",
+    lost="the trace, told",
+    limit_s=200,
+)
 def test_a_disk_that_fills_up_midway(tmp_path: Path) -> None:
     small = tmp_path / "small"
     small.mkdir()
@@ -146,12 +172,14 @@ def test_a_disk_that_fills_up_midway(tmp_path: Path) -> None:
         subprocess.run(["umount", str(small)], check=True)
 
 
+@row("the session is deleted in our window", kept="losses, exit code", lost="the session", limit_s=200)
 def test_a_session_that_is_deleted_midway(tmp_path: Path) -> None:
     both = run_both(tmp_path, "session deleted", IN_WINDOW)
     assert both.bare.returncode == 0
     assert not both.traces()
 
 
+@row("a sitecustomize of the user's", kept="it runs; losses, our trace", lost="nothing", limit_s=200)
 def test_a_sitecustomize_of_the_users(tmp_path: Path) -> None:
     own = tmp_path / "own"
     own.mkdir()
@@ -162,6 +190,7 @@ def test_a_sitecustomize_of_the_users(tmp_path: Path) -> None:
     assert both.window == ENDED
 
 
+@row("`python -I` with torch", kept="losses, our trace", lost="nothing", limit_s=200)
 def test_an_isolated_interpreter(tmp_path: Path) -> None:
     both = run_both(tmp_path, "nothing", IN_WINDOW, python=["-I"])
     assert both.window == ENDED
@@ -228,6 +257,12 @@ def _compare(tmp_path: Path, arguments: list[str]) -> tuple[subprocess.Completed
     return done[1], session
 
 
+@row(
+    "Lightning's PyTorchProfiler",
+    kept="losses, its own trace",
+    lost="our window's trace: it never opens",
+    limit_s=200,
+)
 @pytest.mark.parametrize(
     ("namespace", "how"),
     [
@@ -288,6 +323,12 @@ dist.destroy_process_group()
 """
 
 
+@row(
+    "two ranks of torchrun (DistributedDataParallel, gloo); one profiles itself",
+    kept="losses of both, both traces",
+    lost="nothing",
+    limit_s=250,
+)
 @pytest.mark.parametrize("profiled", ["profiled", pytest.param("plain", marks=pytest.mark.slow)])
 def test_two_ranks_of_torchrun(tmp_path: Path, profiled: str) -> None:
     program = tmp_path / "program.py"
