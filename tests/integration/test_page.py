@@ -51,11 +51,12 @@ def test_the_page_of_two_traces_compares_their_ranks(tmp_path: Path) -> None:
 
 
 def test_the_page_of_a_comparison(unet_run: Run, tmp_path: Path) -> None:
-    own = str(unet_run.session)
-    done = in_process("compare", own, own, "--html", str(tmp_path / "p.html"), "--format", "md")
+    own, kept = str(unet_run.session), tmp_path / "before.json"
+    kept.write_text(in_process("report", own, "--json").stdout)
+    done = in_process("compare", str(kept), own, "--html", str(tmp_path / "p.html"), "--format", "md")
     assert done.returncode == 0, done.stderr
     assert Page((tmp_path / "p.html").read_text()).sections[0] == "parts"
-    refused = in_process("compare", own, own, "--html", str(tmp_path / "no" / "p.html"))
+    refused = in_process("compare", str(kept), own, "--html", str(tmp_path / "no" / "p.html"))
     assert (refused.returncode, "cannot write" in refused.stderr) == (1, True)
 
 
