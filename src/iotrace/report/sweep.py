@@ -158,31 +158,35 @@ def _details_table(result: SweepResult) -> Table:
 
 
 def _print_next(result: SweepResult, console: Console) -> None:
-    """What to type next: the command as advised, a look at that point, what changed; or more runs."""
     console.print()
+    for number, (text, what) in enumerate(following(result)):
+        two_columns(console, "" if number else "Next", text, Text(what, style="dim"), WIDTH)
+
+
+def following(result: SweepResult) -> list[tuple[str, str]]:
+    """What to type next: the command as advised, a look at that point, what changed; or more runs."""
     command = shlex.join(["--", *result.argv])
-    following = []
+    found: list[tuple[str, str]] = []
     chosen = None
     if result.advice is not None:
         chosen = next(row for row in result.points if row.params == result.advice.params)
         filled = shlex.join(["--", *fill(result.argv, chosen.params)])
         when = "as advised" if filled != command else "with the change made"
-        following.append((f"iotrace run {filled}", when))
-        following.append((f"iotrace report {shown_path(chosen.sessions[-1])}", "how it waits then"))
+        found.append((f"iotrace run {filled}", when))
+        found.append((f"iotrace report {shown_path(chosen.sessions[-1])}", "how it waits then"))
         yours = next((row for row in result.points if row.yours and row is not chosen and row.sessions), None)
         if yours is not None:
             pair = f"{shown_path(yours.sessions[-1])} {shown_path(chosen.sessions[-1])}"
-            following.append((f"iotrace compare {pair}", "what the change does"))
+            found.append((f"iotrace compare {pair}", "what the change does"))
     else:
         seen = next((row for row in result.points if row.status == "ok" and row.sessions), None)
         if seen is not None:
-            following.append((f"iotrace report {shown_path(seen.sessions[-1])}", "how a point ran"))
+            found.append((f"iotrace report {shown_path(seen.sessions[-1])}", "how a point ran"))
     # Runs beside busy programs stay what they are: more of them help only where the others are good.
     if not any(row.disturbed for row in result.points) and (chosen is None or chosen.repeats == 1):
         more = f"iotrace sweep --resume -o {shown_path(result.path)} --repeat 5 …"
-        following.append((more, "the same command, run more often"))
-    for number, (text, what) in enumerate(following):
-        two_columns(console, "" if number else "Next", text, Text(what, style="dim"), WIDTH)
+        found.append((more, "the same command, run more often"))
+    return found
 
 
 def _ms(value: float | None) -> str:

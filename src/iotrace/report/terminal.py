@@ -135,7 +135,7 @@ def _print_rank(rank: RankReport, console: Console, several: bool) -> None:
     if rank.overhead is not None:
         _print_overhead(rank.overhead, console)
     for loader in rank.loaders:
-        line(console, f"loader {loader.id}" if len(rank.loaders) > 1 else "loader", _loader_text(loader))
+        line(console, f"loader {loader.id}" if len(rank.loaders) > 1 else "loader", loader_text(loader))
     if rank.regions:
         _print_regions(rank.regions, console)
     print_system(rank.system, console)
@@ -257,7 +257,8 @@ def _print_overhead(overhead: Overhead, console: Console) -> None:
     line(console, "tracing", f"may itself take {share} of the steps{calls}")
 
 
-def _loader_text(loader: LoaderResult) -> str:
+def loader_text(loader: LoaderResult) -> str:
+    """What a loader is, and how it ran."""
     role = f"{loader.kind}{' (primary)' if loader.primary else ''}"
     parts = [f"{loader.dataset}, {role if loader.within is None else f'within loader {loader.within}'}"]
     how = f" by {loader.start_method}" if loader.start_method else ""

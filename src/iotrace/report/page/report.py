@@ -8,6 +8,7 @@ from typing import Any
 from iotrace.analysis.results import Fix, Report
 from iotrace.analysis.results.page import RankColumns
 from iotrace.report.page import charts, sections
+from iotrace.report.page.compute import step_parts
 from iotrace.report.page.definitions import CAUSES, WORDS
 from iotrace.report.page.render import render
 from iotrace.report.screen import fact_rows, following, gain_text, silenced, trust_text
@@ -28,6 +29,7 @@ _SECTIONS = (
     ("ranks", "Ranks"),
     ("machine", "Machine"),
     ("parts", "Inside a step"),
+    ("loaders", "Loaders"),
     ("io", "I/O"),
     ("advice", "Advice"),
     ("missing", "Not captured"),
@@ -57,7 +59,9 @@ def report_page(report: Report, columns: RankColumns | None = None) -> str:
         "sparks": [charts.sparkline(one) for one in columns.series] if columns is not None else [],
         "processes": sections.processes_table(report),
         "gpus": rank.system.gpus if rank is not None else [],
-        "parts": sections.step_parts(rank) if rank is not None else None,
+        "parts": step_parts(rank) if rank is not None else None,
+        "loaders": [] if rank is None else sections.loaders(rank),
+        "regions": [] if rank is None else rank.regions,
         "io": sections.io_section(rank) if rank is not None else None,
         "advice": report.recommendations,
         "missing": report.not_captured,
@@ -70,7 +74,7 @@ def report_page(report: Report, columns: RankColumns | None = None) -> str:
         title=f"{report.verdict.banner} · {report.session.path}",
         banner=banner(report),
         facts=fact_rows(rank) if rank is not None else [],
-        following=following(report, verbose=False),
+        following=following(report, verbose=True),
         rank=rank,
         several=len(report.ranks) > 1,
         report=report,
@@ -113,7 +117,7 @@ def fix_rows(fixes: list[Fix]) -> list[dict[str, Any]]:
 def about(report: Report) -> list[tuple[str, str]]:
     """Where the figures are from: command, versions, environment; no variables, which may be secret."""
     session = report.session
-    rows = [("Session", session.path)]
+    rows = [("Session" if session.argv else "Traces", session.path)]
     if session.started_ns is not None:
         began = datetime.fromtimestamp(session.started_ns / 1e9, timezone.utc)
         rows.append(("Recorded", f"{began:%Y-%m-%d %H:%M} UTC"))

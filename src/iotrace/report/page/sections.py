@@ -9,6 +9,7 @@ from iotrace.analysis.results import FileIo, Imbalance, RankReport, Report, Wors
 from iotrace.analysis.results.page import RankColumns
 from iotrace.report.page.definitions import CAUSES
 from iotrace.report.page.treemap import squarify
+from iotrace.report.terminal import loader_text
 from iotrace.units import milliseconds, percent, size
 
 _MOST_TILES = 60
@@ -16,13 +17,6 @@ _MOST_FILES = 100
 _MOST_RANKS = 64
 _TREEMAP = (1000.0, 320.0)
 _SHADES = 5
-_NAMES = {
-    "data_wait": "data wait",
-    "host_wait": "host too late",
-    "kernel_wait": "between kernels",
-    "cpu_op": "CPU operators",
-    "dataloader": "data loader",
-}
 
 
 def causes_table(rank: RankReport) -> list[dict[str, Any]]:
@@ -203,75 +197,6 @@ def _over_time(rank: RankReport) -> dict[str, Any] | None:
     return {"count": len(shades), "paths": [(shade, path) for shade, path in paths if path], "text": text}
 
 
-def step_parts(rank: RankReport) -> list[dict[str, Any]]:
-    """What a step is made of, in tables of bars: by phase, as profiled, what idled the device and where."""
-    tables = []
-    phases = {"data wait": rank.data_wait.raw_ms} | {
-        name: getattr(rank.phases_ms, name) for name in ("forward", "backward", "optimizer", "other")
-    }
-    known = {name: ms for name, ms in phases.items() if ms is not None}
-    if len(known) > 1:
-        source = "by events of the device" if rank.phases_source == "device_events" else "by the host's clock"
-        tables.append(
-            _bar_table("A step, in ms", known, f"Mean of {rank.steps.count} measured steps, {source}.")
-        )
-    if rank.breakdown_ms is not None and sum(rank.breakdown_ms.values()) > 0:
-        note = f"Mean of {rank.breakdown_steps} profiled steps: profiling slows a step, look at the shares."
-        named = {_NAMES.get(role, role): ms for role, ms in rank.breakdown_ms.items() if ms > 0}
-        tables.append(_bar_table("As torch.profiler saw it, in ms", named, note))
-    return tables + _device_tables(rank)
-
-
-def _device_tables(rank: RankReport) -> list[dict[str, Any]]:
-    found = rank.accelerator
-    if found is None or not found.span_us:
-        return []
-    device = {
-        "compute": found.compute_us,
-        "communication": found.comm_us,
-        "memory": found.memory_us,
-        "idle": found.idle_us,
-    }
-    share = percent(found.busy_us / found.span_us)
-    note = f"Busy {share} of {milliseconds(found.span_us / 1e3)}."
-    if found.comm_us and found.comm_comp_overlap_pct is not None:
-        note += f" {found.comm_comp_overlap_pct:.0f} % of the communication ran during compute."
-    seen = {name: us for name, us in device.items() if us > 0}
-    tables = [_bar_table("The device, in ms", _in_ms(seen), note)]
-    if found.idle_us:
-        idle = {_NAMES.get(name, name): us for name, us in found.idle_by_class_us.items() if us > 0}
-        tables.append(_bar_table("The device idled for, in ms", _in_ms(idle), ""))
-        modules = {
-            f"{one.module or 'no module'}, {one.phase}": one.idle_us
-            for one in found.idle_by_module[:12]
-            if one.idle_us > 0
-        }
-        if modules:
-            note = "The module whose kernels ended the idle time."
-            tables.append(_bar_table("Idle before, in ms", _in_ms(modules), note))
-        comm = {
-            f"{one.module or 'no module'}, {one.phase}": one.comm_us
-            for one in sorted(found.idle_by_module, key=lambda one: -one.comm_us)[:8]
-            if one.comm_us > 0
-        }
-        if comm:
-            tables.append(_bar_table("Communication by module, in ms", _in_ms(comm), ""))
-    return tables
-
-
-def _in_ms(values_us: dict[str, float]) -> dict[str, float]:
-    return {name: us / 1e3 for name, us in values_us.items()}
-
-
-def _bar_table(title: str, values: dict[str, float], note: str) -> dict[str, Any]:
-    most = max(values.values(), default=0.0) or 1.0
-    rows = [
-        {"name": name, "value": value, "text": f"{value:.1f}", "width": f"{100 * value / most:.2f}"}
-        for name, value in values.items()
-    ]
-    return {"title": title, "rows": rows, "note": note}
-
-
 def processes_table(report: Report) -> list[dict[str, Any]]:
     """CPU and memory of each process of each rank, those that grew most first."""
     rows = [
@@ -291,6 +216,12 @@ def processes_table(report: Report) -> list[dict[str, Any]]:
         if process.rss_peak_bytes is not None or process.cpu_pct_mean is not None
     ]
     return rows[:_MOST_FILES]
+
+
+def loaders(rank: RankReport) -> list[str]:
+    """What each loader is and how it ran, as the report on a terminal has it."""
+    named = [f"loader {loader.id}: " if len(rank.loaders) > 1 else "" for loader in rank.loaders]
+    return [name + loader_text(loader) for name, loader in zip(named, rank.loaders, strict=True)]
 
 
 def io_section(rank: RankReport) -> dict[str, Any] | None:

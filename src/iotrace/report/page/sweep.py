@@ -10,7 +10,7 @@ from iotrace.report.page import charts
 from iotrace.report.page.definitions import SWEEP, WORDS
 from iotrace.report.page.render import render
 from iotrace.report.screen import trust_text
-from iotrace.report.sweep import is_advised, point_rows
+from iotrace.report.sweep import following, is_advised, point_rows
 from iotrace.sweeps.grid import named
 from iotrace.sweeps.results import PointResult, SweepResult
 from iotrace.units import milliseconds
@@ -43,6 +43,7 @@ def sweep_page(result: SweepResult, columns: Mapping[str, RankColumns]) -> str:
             "trust": trust_text(found.trust.level, found.trust.reasons, silenced=False),
         },
         nav=[],
+        following=following(result),
         result=result,
         headings=headings,
         params=len(result.points[0].params) if result.points else 0,
