@@ -297,4 +297,5 @@ def end() -> None:
     recorder = _recorder
     if recorder is not None:
         recorder.close()
+        recorder.finish()
     stop()

@@ -303,11 +303,19 @@ class Recorder:
         return True
 
     def finish(self) -> None:
-        """Close, and record no more in this process."""
+        """Close, and record no more in this process; hold none of its files."""
         self.over = self.unsettled = True
         self.close()
         self.spans.clear()
         self.records.clear()
+        lock = self._lock
+        try:
+            if lock.acquire(True, _LOCK_SECONDS):
+                self._records_stream.forget()
+                self._spans_stream.forget()
+        finally:
+            if lock._is_owned():
+                lock.release()
 
     def before_fork(self) -> None:
         """Stop the writer, which the next record starts again: no fork copies a thread of ours."""
