@@ -10,7 +10,9 @@ import io
 import json
 import random
 import shutil
+import zlib
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -234,7 +236,8 @@ def _damaged(data: bytes, seed: int, chance: random.Random) -> bytes:
     start = chance.randrange(max(1, len(data) - MOST_BYTES))
     end = start + MOST_BYTES
     if data[:2] == b"\x1f\x8b" and chance.random() < 0.5:  # else its checksum alone is tried
-        return gzip.compress(mutated(seed, [gzip.decompress(data)]), 1)
+        with suppress(OSError, EOFError, zlib.error):  # it was damaged before
+            return gzip.compress(mutated(seed, [gzip.decompress(data)]), 1)
     return data[:start] + mutated(seed, [data[start:end]]) + data[end:]
 
 

@@ -34,6 +34,7 @@ def told(exit_code: int | None, *workers: Process, taken: int = 2) -> tuple[list
         posix_on=True,
         calls=SimpleNamespace(problems=[]),
         telemetry=[],
+        problems=[],
     )
     return tuple([f"{each.what}: {each.why}" for each in of(session)] for of in (_workers_left, data_loss))  # type: ignore[return-value]
 

@@ -38,6 +38,8 @@ def foreign_traces(path: Path) -> list[Path]:
         item
         for item in found
         if item.name not in _OWN
+        and item.is_file()
+        and not item.is_symlink()
         and not item.name.startswith(".")
         and names.OUT not in item.relative_to(path).parts[:-1]
     )

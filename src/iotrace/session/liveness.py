@@ -11,6 +11,7 @@ from typing import Any
 from iotrace.session import names
 from iotrace.session.identity import boot_id
 from iotrace.session.manifest import Launcher, Manifest, Outcome
+from iotrace.session.reading import open_regular
 
 ENDED, RUNNING, KILLED, UNKNOWN = "ended", "running", "killed", "unknown"
 
@@ -18,6 +19,7 @@ ENDED, RUNNING, KILLED, UNKNOWN = "ended", "running", "killed", "unknown"
 _FRESH_SECONDS = 10.0
 # The kernel gives a process's start in ticks of 10 ms; the agent's first clock reading is later.
 _START_SLACK_NS = 50_000_000
+_LONGEST_LINE = 1 << 20
 
 
 def this_process() -> Launcher:
@@ -57,7 +59,7 @@ def last_heard_seconds(launch: Path) -> float | None:
     for pattern in (f"{names.TELEMETRY}/*/{names.RECORDS}", f"{names.PROCESSES}/*/{names.RECORDS}"):
         for path in launch.glob(pattern):
             try:
-                with path.open("rb") as file:  # opening makes a network file system look anew
+                with open_regular(path, inside=True) as file:  # opening makes a network file system look anew
                     newest = max(newest, os.fstat(file.fileno()).st_mtime)
             except OSError:
                 continue
@@ -117,9 +119,9 @@ def _documents(paths: Any) -> list[dict[str, Any]]:
     found = []
     for path in paths:
         try:
-            with path.open("rb") as file:
-                document = json.loads(file.readline())
-        except (OSError, ValueError):
+            with open_regular(path, inside=True) as file:
+                document = json.loads(file.readline(_LONGEST_LINE))
+        except (OSError, ValueError, RecursionError):
             continue
         if isinstance(document, dict):
             found.append(document)

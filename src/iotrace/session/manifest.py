@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from iotrace.errors import SessionError
-from iotrace.session import names
+from iotrace.session import names, reading
 
 _Document = TypeVar("_Document")
 
@@ -111,8 +111,8 @@ def write_document(path: Path, value: Any) -> None:
 def read_document(path: Path, kind: type[_Document]) -> _Document | None:
     """Read a `kind` from JSON; None where there is none, or it is damaged."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return msgspec.json.decode(reading.read_whole(path), type=kind)
+    except (OSError, *reading.UNREADABLE):
         return None
 
 
@@ -124,7 +124,9 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def _write_private(path: Path, data: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, names.FILE_MODE)
+    path.unlink(missing_ok=True)
+    # Exclusive: never through a link that someone put there.
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, names.FILE_MODE)
     with open(descriptor, "wb") as file:
         file.write(data)
 
@@ -160,8 +162,10 @@ def read_manifest(session: Path) -> Manifest:
     """Read the manifest of the session at `session`; SessionError where there is none, or it is damaged."""
     path = session / names.MANIFEST
     try:
-        data = path.read_bytes()
+        data = reading.read_whole(path)
     except OSError as error:
+        if path.exists():
+            raise SessionError(f"{path} cannot be read: {error.strerror}") from error
         problem = "does not exist" if not session.exists() else "is not an iotrace session"
         if problem != "does not exist" and _is_empty(session):
             problem = "is empty: no session has begun there"
@@ -176,7 +180,7 @@ def read_manifest(session: Path) -> Manifest:
                 "pip install --upgrade iotrace-agent" if newer else "repeat the run: iotrace run -- CMD",
             )
         return msgspec.json.decode(data, type=Manifest)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except reading.UNREADABLE as error:
         raise SessionError(f"{path} is damaged", "repeat the run: iotrace run -- CMD") from error
 
 
@@ -189,8 +193,8 @@ def _is_empty(directory: Path) -> bool:
 
 def launches(session: Path) -> list[Path]:
     """Return the directories of the further launchers of the session's job, sorted by name."""
-    found = (session / names.LAUNCHES).glob("*")
-    return sorted(path for path in found if (path / names.MANIFEST).exists())
+    found = reading.entries(session / names.LAUNCHES)
+    return [path for path in found if reading.is_regular(path / names.MANIFEST)]
 
 
 def read_outcome(session: Path) -> Outcome | None:

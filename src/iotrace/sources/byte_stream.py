@@ -14,9 +14,13 @@ from typing import Any, BinaryIO
 
 from isal import isal_zlib
 
+from iotrace.session.reading import BLANKS, MOST_BLANK_BYTES, open_regular
+
 CHUNK_BYTES = 4 << 20
 _COMPRESSED_BYTES = 1 << 18
 _CAREFUL_BYTES = 1 << 14
+# Traces shrink to a tenth or a fiftieth: times differ. What shrinks to less says the same again and again.
+_MOST_RATIO, _TRUSTED_BYTES = 200, 256 << 20
 _GZIP = b"\x1f\x8b"
 _inflater: Any = isal_zlib.decompressobj
 
@@ -43,7 +47,7 @@ def silent(_: int) -> None:
 
 def is_compressed(path: Path) -> bool:
     """Whether the content is gzip, whatever the file is called."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return file.read(2) == _GZIP
 
 
@@ -52,15 +56,31 @@ def blocks(path: Path, problems: list[str], progress: Progress = silent) -> Iter
 
     A gzip stream that breaks off gives what it held up to there, and one line in `problems`.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         if file.read(2) == _GZIP:
             file.seek(0)
-            yield from _inflated(file, path, problems, progress)
+            yield from _of_use(_inflated(file, path, problems, progress), problems)
             return
         file.seek(0)
-        while block := file.read(CHUNK_BYTES):
-            progress(file.tell())
-            yield block
+        yield from _of_use(_read(file, progress), problems)
+
+
+def _read(file: BinaryIO, progress: Progress) -> Iterator[bytes]:
+    while block := file.read(CHUNK_BYTES):
+        progress(file.tell())
+        yield block
+
+
+def _of_use(pieces: Iterator[bytes], problems: list[str]) -> Iterator[bytes]:
+    """Pass on what is no long stretch of blanks: a gigabyte of them fits a megabyte of gzip."""
+    made = blank = 0
+    for piece in pieces:
+        made += len(piece)
+        blank = 0 if piece.strip(BLANKS) else blank + len(piece)
+        if blank > MOST_BLANK_BYTES:
+            problems.append(f"it holds nothing but blanks from byte {made - blank} on: the rest was left out")
+            return
+        yield piece
 
 
 def _inflated(file: BinaryIO, path: Path, problems: list[str], progress: Progress) -> Iterator[bytes]:
@@ -92,6 +112,13 @@ def _inflated(file: BinaryIO, path: Path, problems: list[str], progress: Progres
                     member_made += len(piece)
                 if held >= CHUNK_BYTES:
                     progress(file.tell())
+                    if made > _TRUSTED_BYTES and made > _MOST_RATIO * file.tell():
+                        problems.append(
+                            f"the gzip stream holds more than {_MOST_RATIO} times its size: "
+                            f"what follows its first {made} bytes was left out"
+                        )
+                        yield b"".join(pieces)
+                        return
                     yield b"".join(pieces)
                     pieces.clear()
                     held = 0

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from iotrace.session import names
-from iotrace.session.manifest import write_atomically
+from iotrace.session.manifest import read_document, write_atomically
 
 
 class Paths:
@@ -22,10 +22,7 @@ class Paths:
     def __init__(self, session: Path, cwd: str, spelled: Iterable[str]) -> None:
         self._cwd = cwd
         kept = session / names.FILES
-        try:
-            known = msgspec.json.decode(kept.read_bytes(), type=dict[str, str])
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-            known = {}
+        known = read_document(kept, dict[str, str]) or {}
         missing = {path for path in spelled if path not in known}
         for path in missing:
             known[path] = self._resolve(path)

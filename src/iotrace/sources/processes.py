@@ -14,6 +14,7 @@ import numpy.typing as npt
 from iotrace.session import names
 from iotrace.session.liveness import process_lives
 from iotrace.session.manifest import launches
+from iotrace.session.reading import UNREADABLE, entries, read_whole
 from iotrace.sources.clocks.anchors import AnchorSource, Clocks, clocks_of, domain_of
 from iotrace.sources.clocks.session_clock import Clock
 from iotrace.sources.kineto.profiler_traces import Recording, Windows, read_windows
@@ -146,18 +147,24 @@ class Process(msgspec.Struct, frozen=True, dict=True):
         return starts, ends, order, np.maximum.accumulate(ends)
 
 
-def read_processes(session: Path, sidecars: Sequence[Sidecar] = ()) -> tuple[list[Process], Clocks]:
+def read_processes(
+    session: Path, sidecars: Sequence[Sidecar] = (), losses: list[str] | None = None
+) -> tuple[list[Process], Clocks]:
     """Read the processes of a session, by start, and make the clocks that they and `sidecars` recorded.
 
-    A damaged process is read as far as it can be; its `problems` say what is missing.
+    A damaged process is read as far as it can be; its `problems` say what is missing. `losses` tell of those
+    that do not say who they are.
     """
     recorded = []
     for launch in [session, *launches(session)]:
-        for directory in sorted((launch / names.PROCESSES).glob("*")):
+        for directory in entries(launch / names.PROCESSES):
             try:
-                identity = msgspec.json.decode((directory / names.PROCESS).read_bytes(), type=Identity)
-            except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-                continue  # killed before it could say who it was
+                identity = msgspec.json.decode(read_whole(directory / names.PROCESS), type=Identity)
+            except (OSError, *UNREADABLE):  # killed before it could say who it was, or damaged since
+                if losses is not None and _recorded(directory):
+                    what = f"{names.PROCESS} of {directory.name} cannot be read"
+                    losses.append(f"{what}: all that this process recorded was left out")
+                continue
             problems: list[str] = []
             records = expand(read_records(directory / names.RECORDS, Record, problems), {})
             recorded.append((directory, identity, records, problems))
@@ -168,6 +175,11 @@ def read_processes(session: Path, sidecars: Sequence[Sidecar] = ()) -> tuple[lis
         for each, source in zip(recorded, anchors, strict=True)
     ]
     return sorted(found, key=lambda process: process.began_ns), clocks
+
+
+def _recorded(directory: Path) -> bool:
+    files = [directory / name for name in (names.RECORDS, names.SPANS)]
+    return any(path.is_file() and path.stat().st_size for path in files)
 
 
 def _anchors(who: Identity, records: list[Record]) -> AnchorSource:
@@ -188,7 +200,7 @@ def _process(
     for record in records:
         if isinstance(record, End) and record.broken:
             problems.append(f"could not write all it recorded: {record.broken}")
-    traces = sorted(directory.glob(names.TORCH_TRACES))
+    traces = [path for path in entries(directory) if path.match(names.TORCH_TRACES)]
     ended = any(isinstance(record, End) for record in records)
     lives = False if ended else process_lives(msgspec.structs.asdict(identity))
     return Process(identity, clock, records, spans, texts, problems, traces, lives)

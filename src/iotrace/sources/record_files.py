@@ -11,12 +11,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from iotrace.session.reading import UNREADABLE, read_stream
+
 Record = TypeVar("Record", bound=msgspec.Struct)
 
 
 def read_records(path: Path, kind: type[Record], problems: list[str]) -> list[Record]:
     """The lines of `path`, each a tagged subclass of `kind`; what is lost is added to `problems`."""
-    whole, _, rest = _content(path).rpartition(b"\n")
+    whole, _, rest = read_stream(path, problems).rpartition(b"\n")
     if rest:
         problems.append(f"{path.name} was cut in its last line")
     found, lost = decode_lines(whole, kind)
@@ -31,12 +33,12 @@ def decode_lines(lines: bytes, kind: type[Record]) -> tuple[list[Record], int]:
     try:
         found: list[Record] = decoder.decode_lines(lines)
         return found, 0
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         found, lost = [], 0
     for line in lines.split(b"\n"):
         try:
             found.append(decoder.decode(line))
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             lost += bool(line)
     return found, lost
 
@@ -48,15 +50,8 @@ def _decoder(kind: type[msgspec.Struct]) -> Any:
 
 def read_rows(path: Path, dtype: np.dtype[Any], what: str, problems: list[str]) -> npt.NDArray[Any]:
     """The rows of `path`, as far as they are whole; `what` is the name of one in `problems`."""
-    data = _content(path)
+    data = read_stream(path, problems)
     if len(data) % dtype.itemsize:
         problems.append(f"{path.name} was cut in its last {what}")
     rows: npt.NDArray[Any] = np.frombuffer(data, dtype, count=len(data) // dtype.itemsize).copy()
     return rows
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""

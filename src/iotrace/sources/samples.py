@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iotrace.session import names
+from iotrace.session.reading import entries
 from iotrace.sources.clocks.anchors import AnchorSource
 from iotrace.sources.record_files import read_records
 from iotrace.sources.records import Int
@@ -141,14 +142,21 @@ class Sidecar(msgspec.Struct, frozen=True):
         return AnchorSource(who.node, who.host, who.boot_id, anchors)
 
 
-def read_sidecars(session: Path) -> list[Sidecar]:
-    """Read the records of a session's sidecars, by directory; one that never said who it is, is left out."""
+def read_sidecars(session: Path, losses: list[str] | None = None) -> list[Sidecar]:
+    """Read the records of a session's sidecars, by directory.
+
+    One that does not say who it is, is left out; `losses` tell of it where it recorded something.
+    """
     found = []
-    for directory in sorted((session / names.TELEMETRY).glob("*")):
+    for directory in entries(session / names.TELEMETRY):
         damage: list[str] = []
         records: dict[type, list[Any]] = defaultdict(list)
         for record in read_records(directory / names.RECORDS, SidecarRecord, damage):
             records[type(record)].append(record)
         if records[SamplerRecord]:
             found.append(Sidecar(directory, records, damage))
+        elif losses is not None and (damage or any(records.values())):
+            losses.append(
+                f"the sampler of {directory.name} does not say who it is: its samples were left out"
+            )
     return found

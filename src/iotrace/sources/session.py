@@ -12,6 +12,7 @@ import numpy as np
 from iotrace.session import names
 from iotrace.session.launches import Launch, joint_exit_code, joint_state, read_launches
 from iotrace.session.manifest import Costs, Manifest, read_document
+from iotrace.session.reading import left_out
 from iotrace.sources.clocks.anchors import Clocks
 from iotrace.sources.dftracer.calls import OwnLogs, PosixCalls, read_posix
 from iotrace.sources.paths import Paths, is_code
@@ -54,6 +55,7 @@ class Session(msgspec.Struct, frozen=True, dict=True):
     telemetry: list[Telemetry] = []
     costs: Costs | None = None
     clocks: Clocks = msgspec.field(default_factory=Clocks)
+    problems: list[str] = []  # what of it could not be read, beside what its parts say of themselves
 
     @property
     def manifest(self) -> Manifest:
@@ -181,8 +183,9 @@ def open_session(path: Path, progress: Callable[[str], None] = lambda _: None) -
     """
     found = read_launches(path)
     progress("reading the records of the processes")
-    sidecars = read_sidecars(path)
-    processes, clocks = read_processes(path, sidecars)
+    problems = list(left_out(path))
+    sidecars = read_sidecars(path, problems)
+    processes, clocks = read_processes(path, sidecars, problems)
     progress("reading the POSIX calls")
     posix = [launch.path / names.POSIX for launch in found]
     calls = read_posix(*posix, own_logs=_own_logs(processes), clocks=clocks)
@@ -196,7 +199,10 @@ def open_session(path: Path, progress: Callable[[str], None] = lambda _: None) -
     progress("reading the telemetry")
     telemetry = read_telemetry(sidecars, clocks)
     costs = read_document(path / names.COSTS, Costs)
-    session = Session(path, found, processes, data_calls, paths, telemetry, costs, clocks)
+    for launch in found:
+        if launch.outcome is None and (launch.path / names.OUTCOME).exists():
+            problems.append(f"{names.OUTCOME} cannot be read: how the run ended is not known")
+    session = Session(path, found, processes, data_calls, paths, telemetry, costs, clocks, problems)
     for process in processes:
         sampled = session.telemetry_of(process)
         if sampled is not None:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iotrace.session import names
+from iotrace.session.reading import read_whole
 from iotrace.sources.clocks.anchors import Clocks, clocks_of
 from iotrace.sources.clocks.realtime_correction import restamp_one
 from iotrace.sources.clocks.session_clock import Clock, Times
@@ -172,7 +173,7 @@ def _failure(log: Path) -> list[str]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(errors="replace")
+        return read_whole(path).decode(errors="replace")
     except OSError:
         return ""
 

@@ -158,7 +158,7 @@ def parse_report(data: bytes, path: Path) -> Any:
             message = f"{path} has schema version {version}; this iotrace reads {SCHEMA_VERSION}"
             raise SessionError(message, _AGAIN)
         basis_of(document)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise SessionError(f"{path} holds no report of iotrace: {error}", _AGAIN) from error
     return document
 

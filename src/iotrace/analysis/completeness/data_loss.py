@@ -21,6 +21,7 @@ BUFFERED_CALLS = 19  # dftracer holds calls back in a buffer of 4 KiB
 def data_loss(session: Session) -> Iterator[NotCaptured]:
     """Find what was captured in part only, by process."""
     running = session.state == RUNNING
+    yield from _parts("the session", session.problems)
     usual = {id(process) for process in workers_left(session)}
     for process in session.processes:
         name = named(process)

@@ -18,6 +18,7 @@ from iotrace.sources.chrome.json_text import show
 
 # Where an event may begin again behind a damaged one.
 _START = re.compile(r'\{\s*"(?:ph|name|cat|pid|tid|ts|id)"\s*:')
+_MOST_STRANGERS = 100
 _SPACE = re.compile(r"[\s,\0]*")
 _TO_THE_END = re.compile(r"\s*\Z")
 _INTEGER_LIMIT = 1 << 64
@@ -59,6 +60,7 @@ def objects(text: str, at: int, final: bool) -> Iterator[Parsed]:
     next object is one loss. The time is linear in the text, unless objects are nested in damaged ones.
     """
     lost_from: int | None = None
+    strangers = 0  # values that are no events
     while True:
         space = _SPACE.match(text, at)
         at = space.end() if space else at
@@ -67,11 +69,11 @@ def objects(text: str, at: int, final: bool) -> Iterator[Parsed]:
         try:
             value, end = _decode(text, at)
         except _UNREADABLE as error:
-            if not final and _cut_off(text, at, error):
+            if not final and len(text) - at < LONGEST_EVENT and _cut_off(text, at, error):
                 break
             following = _START.search(text, at + 1)
             end = following.start() if following else len(text)
-            if not final and following is None and len(text) - at < _LONGEST_EVENT:
+            if not final and following is None and len(text) - at < LONGEST_EVENT:
                 break
             lost_from = at if lost_from is None else lost_from
             at = end
@@ -83,6 +85,10 @@ def objects(text: str, at: int, final: bool) -> Iterator[Parsed]:
             yield Parsed(value, at, end)
         elif lost_from is None:
             yield Parsed(None, at, end)
+            strangers += 1
+            if strangers > _MOST_STRANGERS:  # no array of events: each one costs as much as an event
+                following = _START.search(text, end)
+                end = following.start() if following else len(text)
         at = end
     if lost_from is not None:
         yield Parsed(None, lost_from, at)
@@ -108,7 +114,7 @@ def _decode(text: str, at: int) -> tuple[Any, int]:
 
 
 _FIRST_PIECE = 1 << 12
-_LONGEST_EVENT = 32 << 20
+LONGEST_EVENT = 8 << 20
 _LONGEST_WORD = 16  # -Infinity, or a surrogate pair's escape
 _UNREADABLE = (ValueError, RecursionError, ArithmeticError)
 
@@ -122,7 +128,7 @@ def _cut_off(text: str, at: int, error: Exception) -> bool:
         return False
     rest = len(text) - at - error.pos
     if _unterminated(error):
-        return rest < _LONGEST_EVENT
+        return rest < LONGEST_EVENT
     return rest < 8 or _TO_THE_END.match(text, at + error.pos) is not None
 
 

@@ -23,7 +23,7 @@ from iotrace.sources.chrome.batch import EventBatch
 from iotrace.sources.chrome.compiled_scan import END, MORE, ODD, Events, Scan
 from iotrace.sources.chrome.decoder import decode
 from iotrace.sources.chrome.event import Event
-from iotrace.sources.chrome.lenient_decoder import event_of, objects, plain
+from iotrace.sources.chrome.lenient_decoder import LONGEST_EVENT, event_of, objects, plain
 
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _NEXT_DOCUMENT = re.compile(rb"\}\s*\{(?=[^{}]*$)")  # the last one before some keys
@@ -134,6 +134,8 @@ class ChromeReader(Generic[Events]):
                 yield found.events
             self._offset += found.consumed
             buffer = buffer[found.consumed :]
+            if found.status == MORE and len(buffer) > LONGEST_EVENT:
+                break
             if found.status in (MORE, END):
                 return buffer
             if found.status == ODD:

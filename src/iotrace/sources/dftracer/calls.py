@@ -6,7 +6,6 @@ pooled over all files.
 
 from __future__ import annotations
 
-import glob
 from array import array
 from collections import defaultdict
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ import numpy.typing as npt
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from iotrace.session.reading import entries
 from iotrace.sources.byte_stream import blocks, without_collecting
 from iotrace.sources.clocks.anchors import Clocks
 from iotrace.sources.clocks.realtime_correction import Stamper, restamp
@@ -135,8 +135,11 @@ def read_posix(*directories: Path, own_logs: OwnLogs = _NONE, clocks: Clocks | N
     problems: list[str] = []
     for path, since_ns in _files(directories, own_logs, problems):
         reader, losses = LineReader(), list[str]()
-        for batch in reader.read(blocks(path, losses)):
-            table.take(batch, since_ns)
+        try:
+            for batch in reader.read(blocks(path, losses)):
+                table.take(batch, since_ns)
+        except OSError as error:
+            losses.append(f"it cannot be read: {error.strerror}")
         problems += [f"{path.name}: {loss}" for loss in losses + reader.problems]
         problems += table.end_of_log(whole=since_ns is None)
     return table.calls(problems, clocks)
@@ -297,7 +300,7 @@ def _files(
     found: list[tuple[Path, int | None]] = [(path, None) for path in paths]
     for prefix, since_ns in own_logs.since_ns.items():
         log = Path(prefix)
-        logs = sorted(_logs_in(log.parent, glob.escape(log.name) + "-"))
+        logs = sorted(_logs_in(log.parent, f"{log.name}-"))
         if not logs:
             problems.append(
                 f"{prefix}-*.pfw, the dftracer log that the program began, is missing: "
@@ -308,4 +311,5 @@ def _files(
 
 
 def _logs_in(directory: Path, start: str) -> list[Path]:
-    return [path for suffix in (".pfw", ".pfw.gz") for path in directory.glob(f"{start}*{suffix}")]
+    found = [path for path in entries(directory, inside=not start) if path.name.endswith((".pfw", ".pfw.gz"))]
+    return [path for path in found if path.name.startswith(start)]

@@ -26,6 +26,7 @@ _HASHES = re.compile(rb'"name"\s*:\s*"(?:FH|HH|SH|PH)"')
 _CONTROLS = bytes(0x20 if byte < 32 and byte != 10 else byte for byte in range(256))
 _BETWEEN = " ,\0"
 _FARTHEST_US = 2**52
+_LONGEST_LINE = 8 << 20
 
 
 class Line(msgspec.Struct, forbid_unknown_fields=True, gc=False, kw_only=True):
@@ -72,10 +73,17 @@ class LineReader:
 
     def read(self, blocks: Iterable[bytes]) -> Iterator[LineBatch]:
         """Yield the lines of the log in order; afterwards `problems` says what was lost."""
-        rest = b""
+        rest, long = b"", False  # of a line that is given up
         for block in blocks:
             whole, newline, rest = (rest + block.translate(_CONTROLS)).rpartition(b"\n")
+            if long and newline:
+                long, whole = False, whole.partition(b"\n")[2]
             yield self._batch(whole + newline)
+            if len(rest) > _LONGEST_LINE and not long:
+                self._line += 1
+                self._lose()
+                long = True
+            rest = b"" if long else rest
         if rest.strip(b" \0]"):
             yield self._batch(rest)
         if self.lost_events:
@@ -96,10 +104,13 @@ class LineReader:
 
     def _one_by_one(self, piece: bytes) -> LineBatch:
         rows: list[_Row] = []
-        for raw in piece.split(b"\n"):
+        for raw in piece.removesuffix(b"\n").split(b"\n"):
             self._line += 1
-            text = json_text.decode(raw).strip(_BETWEEN).lstrip("[]" + _BETWEEN)
+            line = json_text.decode(raw).strip(_BETWEEN)
+            text = line.lstrip("[]" + _BETWEEN)
             if not text:
+                if line not in ("", "[", "]", "[]"):
+                    self._lose()
                 continue
             try:
                 rows.append(_sound(text))

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from iotrace.session.reading import entries
 from iotrace.sources.clocks.anchors import Clocks
 from iotrace.sources.dftracer.calls import COLUMNS, CallTable, Index, PosixCalls
 from iotrace.sources.dftracer.lines import LineReader, pool_of
@@ -84,8 +85,8 @@ class LiveCalls:
     def poll(self, directories: Iterable[Path]) -> None:
         """Read what dftracer appended to its logs, `MOST_BYTES` at most; of more the newest of each log."""
         for directory in directories:
-            for path in directory.glob("*.pfw"):
-                if path not in self._logs:
+            for path in entries(directory):
+                if path not in self._logs and path.suffix == ".pfw":
                     self._logs[path] = _Log(path)
         grown = {log: size for log in self._logs.values() if (size := log.tail.grown())}
         share = min(1.0, MOST_BYTES / max(1, sum(grown.values())))

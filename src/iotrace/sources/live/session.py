@@ -14,6 +14,7 @@ from iotrace.session import names
 from iotrace.session.launches import Launch, joint_state, read_launches
 from iotrace.session.liveness import ENDED, KILLED
 from iotrace.session.manifest import read_document, read_manifest
+from iotrace.session.reading import entries
 from iotrace.sources.clocks.anchors import Clocks, clocks_of
 from iotrace.sources.clocks.session_clock import FOREVER_NS, Clock
 from iotrace.sources.dftracer.calls import CallTable, PosixCalls
@@ -89,7 +90,7 @@ class LiveSession:
         for launch in self.launches:
             self._discover(launch.path)
         self._calls.poll(launch.path / names.POSIX for launch in self.launches)
-        for directory in _inside(self.path / names.TELEMETRY):
+        for directory in entries(self.path / names.TELEMETRY):
             self.sidecars.setdefault(directory, LiveSidecar(directory))
         living = [live for live in self._processes.values() if live is not None]
         for live in living:
@@ -101,7 +102,7 @@ class LiveSession:
         return self._session(living)
 
     def _discover(self, launch: Path) -> None:
-        for directory in _inside(launch / names.PROCESSES):
+        for directory in entries(launch / names.PROCESSES):
             if directory not in self._processes:
                 identity = read_document(directory / names.PROCESS, Identity)
                 if identity is not None:
@@ -189,10 +190,3 @@ def _stolen_until(telemetry: Telemetry) -> int | None:
 def _of_stamp(clock: Clock, stamp_ns: int) -> int:
     """The session's time for a newest stamp of CLOCK_REALTIME."""
     return int(clock.segments[-1].to_mono_ns(stamp_ns)) + clock.offset_ns
-
-
-def _inside(directory: Path) -> list[Path]:
-    try:
-        return sorted(directory / name for name in os.listdir(directory))
-    except OSError:
-        return []

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from iotrace.session.reading import open_regular
+
 _BLOCK_BYTES = 1 << 20
 _FIRST_ROWS = 2048
 
@@ -61,7 +63,7 @@ class Tail:
 
     def _piece(self, start: int, end: int) -> bytes:
         try:
-            with open(self.path, "rb") as file:
+            with open_regular(self.path, inside=True) as file:
                 file.seek(start)
                 return file.read(end - start)
         except OSError:
@@ -76,7 +78,7 @@ def last_rows(
     A row's time is its first field, plus ``duration_ns`` where it has one.
     """
     try:
-        with open(path, "rb") as file:
+        with open_regular(path, inside=True) as file:
             total = os.fstat(file.fileno()).st_size // dtype.itemsize
             most = max(1, most_bytes // dtype.itemsize)
             count = min(total, most, _FIRST_ROWS)
