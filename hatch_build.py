@@ -15,6 +15,9 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 _LIBRARY = "src/iotrace/_compiled.so"
+# Preloaded into every traced process, behind dftracer: apart, as its functions must be nobody else's there.
+_GUARD = "src/iotrace/_posix_guard.so"
+_GUARD_SOURCE = "src/iotrace/launch/posix_guard.c"
 
 
 class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
@@ -35,11 +38,12 @@ class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
             why = getattr(error, "stderr", None) or error
             if asked:
                 raise RuntimeError(f"no library for {asked}: {why}") from error
-            Path(self.root, _LIBRARY).unlink(missing_ok=True)
+            for library in (_LIBRARY, _GUARD):
+                Path(self.root, library).unlink(missing_ok=True)
             self.app.display_warning(f"no C compiler ({why}): iotrace reads and merges traces more slowly")
             return
-        build_data["artifacts"].append(_LIBRARY)
-        # The library does not use Python's C API: any version of Python on this platform can load it.
+        build_data["artifacts"] += [_LIBRARY, _GUARD]
+        # The libraries do not use Python's C API: any version of Python on this platform can load it.
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{asked or _own_platform()}"
 
@@ -47,14 +51,15 @@ class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
         root = Path(self.root)
         sources = sorted(str(path.relative_to(root)) for path in root.glob("src/iotrace/**/*.c"))
         rooms = sorted({os.path.dirname(source) for source in sources})
-        library = root / _LIBRARY
-        made = library.with_suffix(".made")  # a process may have the old library loaded
+        sources.remove(_GUARD_SOURCE)
         compiler = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
         command = [*shlex.split(compiler), "-O2", "-shared", "-fPIC", *(f"-I{room}" for room in rooms)]
-        subprocess.run(
-            [*command, "-o", str(made), *sources], cwd=root, check=True, capture_output=True, text=True
-        )
-        made.replace(library)
+        for name, parts in ((_LIBRARY, sources), (_GUARD, [_GUARD_SOURCE])):
+            library = root / name
+            made = library.with_suffix(".made")  # a process may have the old library loaded
+            line = [*command, "-o", str(made), *parts]
+            subprocess.run(line, cwd=root, check=True, capture_output=True, text=True)
+            made.replace(library)
 
 
 def _own_platform() -> str:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -145,3 +148,139 @@ def test_two_starts_in_one_second(trial: Trial) -> None:
     sessions = [path.name for path in trial.directory.iterdir()]
     assert len(sessions) == 6
     assert all(re.fullmatch(r"iotrace-\d+-\d+(-\d)?", name) for name in sessions), sessions
+
+
+READS_IN_C = r"""
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+int main(int count, char **words)
+{
+    char buffer[8], *path;
+    int length = atoi(words[2]);
+    for (int number = 0; number < atoi(words[1]); number++) {
+        int file = open("data.bin", O_RDONLY);
+        read(file, buffer, sizeof buffer);
+        close(file);
+    }
+    path = calloc(length + 1, 1);
+    memset(path, 'a', length);
+    if (length && (open(path, O_RDONLY) >= 0 || mkdir(path, 0700) == 0 || fopen(path, "r")))
+        return 1;
+    if (length)
+        perror("refused");
+    printf("finished\\n");
+    return 7;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program in C: so many reads, then calls with a path of so many characters."""
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler here")
+    directory = tmp_path_factory.mktemp("reader")
+    (directory / "reader.c").write_text("#include <sys/stat.h>\n" + READS_IN_C)
+    subprocess.run(["cc", "-o", "reader", "reader.c"], cwd=directory, check=True)
+    return directory / "reader"
+
+
+@row(
+    "a path of 5,000 to 100,000 characters, in C",
+    kept="ENAMETOOLONG, as without iotrace (dftracer alone: a segfault)",
+    lost="nothing",
+    default=True,
+)
+@pytest.mark.parametrize("length", [5_000, pytest.param(100_000, marks=pytest.mark.fault)])
+def test_a_long_path(trial: Trial, reader: Path, length: int) -> None:
+    trial.files = {"data.bin": b"numbers"}
+    pair = trial.both([str(reader), "100", str(length)])
+    pair.assert_same()
+    assert pair.traced.stderr == "refused: File name too long\n"
+    pair.assert_nothing_lost()
+
+
+LONG_PATHS = """
+import os
+path = "/tmp/" + "a" * 20000
+for call in os.open, os.mkdir, os.listdir, os.stat, os.unlink, os.readlink, os.chdir, os.rmdir, open:
+    try:
+        call(path, 0) if call is os.open else call(path)
+    except OSError as error:
+        print(call.__name__, error.errno)
+"""
+
+
+@row("a path of 20,000 characters, in Python", kept="ENAMETOOLONG from every call", lost="nothing")
+def test_a_long_path_in_python(trial: Trial) -> None:
+    pair = trial.both(LONG_PATHS)
+    pair.assert_same()
+    assert pair.traced.stdout.count("36") == 9
+
+
+@row(
+    "ulimit -f 64 (files of 64 KiB), and a program in C that does not ignore SIGXFSZ",
+    kept="its output and exit code",
+    lost="its POSIX calls beyond 64 KiB of dftracer's log, told",
+    default=True,
+)
+def test_a_limit_of_file_sizes(trial: Trial, reader: Path) -> None:
+    trial.files = {"data.bin": b"numbers"}
+    pair = trial.both(["sh", "-c", f"ulimit -f 64; {reader} 3000 0; echo $?"])
+    pair.assert_same()
+    assert pair.traced.stdout == "finished\n7\n"
+    pair.assert_lost("the limit of file sizes")
+
+
+FILLS = """
+import os, subprocess
+def read(count):
+    for _ in range(count):
+        data = os.open("data.bin", os.O_RDONLY)
+        os.read(data, 8)
+        os.close(data)
+read(300)
+small = os.environ["SMALL"]
+with open(f"{small}/filling", "wb") as file:
+    try:
+        while True:
+            file.write(bytes(65536))
+            file.flush()
+    except OSError as error:
+        print(error.errno)
+read(2000)
+done = subprocess.run(["cat", "data.bin", "missing"], capture_output=True)
+print(done.stdout, done.stderr)
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB."""
+    directory = tmp_path / "small"
+    directory.mkdir()
+    line = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(directory)]
+    mounted = subprocess.run(line, capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
+    yield directory
+    subprocess.run(["umount", str(directory)], check=True)
+
+
+@row(
+    "the session's disk fills up midway",
+    kept="output, exit code, standard error (dftracer's complaints reach neither it nor a child's)",
+    lost="what is recorded from then on, told",
+    default=True,
+)
+def test_a_full_disk(trial: Trial, small: Path) -> None:
+    trial.files = {"data.bin": b"numbers"}
+    pair = trial.both(FILLS, env={"SMALL": str(small)}, session=small / "session")
+    assert (pair.traced.code, pair.traced.stdout) == (pair.bare.code, pair.bare.stdout)
+    assert pair.traced.stderr == pair.bare.stderr == ""
+    pair.assert_lost("the disk was full")

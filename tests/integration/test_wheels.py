@@ -16,6 +16,7 @@ from tests.support.runs import PROJECT
 
 MUSL_LOADER = Path("/lib/ld-musl-x86_64.so.1")
 LIBRARY = "iotrace/_compiled.so"
+GUARD = "iotrace/_posix_guard.so"
 
 
 def copy_sources(directory: Path) -> Path:
@@ -24,7 +25,7 @@ def copy_sources(directory: Path) -> Path:
     project.mkdir()
     for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
         shutil.copy(PROJECT / name, project)
-    ignored = shutil.ignore_patterns("__pycache__", "_compiled.*")
+    ignored = shutil.ignore_patterns("__pycache__", "_compiled.*", "_posix_guard.*")
     shutil.copytree(PROJECT / "src", project / "src", ignore=ignored)
     return project
 
@@ -54,7 +55,7 @@ def test_the_wheel_is_typed_and_carries_its_way_in(tmp_path: Path, compiler: str
     wheel, printed = build(copy_sources(tmp_path), tmp_path / "out", CC=compiler)
     contents = zipfile.ZipFile(wheel).namelist()
     compiled = compiler == "cc"
-    assert (LIBRARY in contents) == compiled
+    assert (LIBRARY in contents) == (GUARD in contents) == compiled
     assert wheel.name.endswith("-py3-none-any.whl") != compiled
     assert ("reads and merges traces more slowly" in printed) != compiled
     assert wheel.name.startswith("iotrace_agent-")

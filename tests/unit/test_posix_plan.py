@@ -7,6 +7,7 @@ import string
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -323,6 +324,8 @@ def test_dftracer_comes_before_what_was_preloaded() -> None:
     capture = posix.PosixCapture("/lib/dftracer.so", ("a", "/b"))
     variables = posix.environment(capture, Path("/session/posix"), "libfaketime.so:libc.so")
     assert variables["LD_PRELOAD"] == "/lib/dftracer.so:libfaketime.so:libc.so"
+    guarded = posix.environment(replace(capture, guard="/lib/guard.so"), Path("/session/posix"), "libc.so")
+    assert guarded["LD_PRELOAD"] == "/lib/dftracer.so:/lib/guard.so:libc.so"
     assert variables["DFTRACER_DATA_DIR"] == "a:/b"
     assert variables["DFTRACER_LOG_FILE"] == "/session/posix/io"
     assert "DFTRACER_BIND_SIGNALS" not in variables

@@ -31,12 +31,16 @@ _FIRST_CHARACTERS += bytes(range(0xC2, 0xF5)).decode("ascii", "surrogateescape")
 
 @dataclass(frozen=True)
 class PosixCapture:
-    """Whether POSIX calls are traced, else why not and what would help."""
+    """Whether POSIX calls are traced, else why not and what would help.
+
+    `guard` is the library that keeps dftracer from harming the program (`posix_guard.c`); empty: not compiled.
+    """
 
     library: str
     prefixes: tuple[str, ...] = ()
     why_not: str = ""
     remedy: str = ""
+    guard: str = ""
 
 
 def plan(excluded: list[str], only: list[str]) -> PosixCapture:
@@ -45,7 +49,8 @@ def plan(excluded: list[str], only: list[str]) -> PosixCapture:
     if why_not:
         return PosixCapture("", (), why_not, remedy)
     prefixes = spellings(only) if only else everything_but(excluded)
-    return PosixCapture(library, tuple(prefixes))
+    guard = str(Path(__file__).parents[1] / "_posix_guard.so")
+    return PosixCapture(library, tuple(prefixes), guard=guard if _preloads(guard) else "")
 
 
 def _find_library() -> tuple[str, str, str]:
@@ -64,8 +69,7 @@ def _find_library() -> tuple[str, str, str]:
     for directory in (found.submodule_search_locations or []) if found else []:
         library = Path(directory) / "lib64" / "libdftracer_preload.so"
         if library.exists():
-            # LD_PRELOAD is split at blanks and colons, with no way to quote one.
-            if any(separator in str(library) for separator in " :\t\n"):
+            if not _preloads(str(library)):
                 return (
                     "",
                     f"the path of dftracer's library has a blank or a colon: {library}",
@@ -75,6 +79,11 @@ def _find_library() -> tuple[str, str, str]:
     return "", "dftracer is not installed", "pip install dftracer==2.2.0"
 
 
+def _preloads(library: str) -> bool:
+    """Say whether the library is there, and LD_PRELOAD can name it: it is split at blanks and colons."""
+    return os.path.exists(library) and not set(" :\t\n") & {*library}
+
+
 def environment(capture: PosixCapture, directory: Path, inherited: str) -> dict[str, str]:
     """Return the variables that switch dftracer on; `inherited` is the LD_PRELOAD before.
 
@@ -82,8 +91,9 @@ def environment(capture: PosixCapture, directory: Path, inherited: str) -> dict[
     codes.
     """
     return {
-        # First: libfaketime before dftracer segfaults with torch, the other way round works.
-        "LD_PRELOAD": f"{capture.library}:{inherited}" if inherited else capture.library,
+        # First: libfaketime before dftracer segfaults with torch, the other way round works. The guard stands
+        # behind dftracer, hence it begins before.
+        "LD_PRELOAD": ":".join(filter(None, [capture.library, capture.guard, inherited])),
         "DFTRACER_ENABLE": "1",
         "DFTRACER_INIT": "PRELOAD",
         "DFTRACER_INC_METADATA": "1",

@@ -96,7 +96,11 @@ def check_posix(probe: Probe, environment: dict[str, str]) -> Check:
             lost,
             "unset LD_PRELOAD" if inherited else "please report it",
         )
-    return ok("posix", f"dftracer saw all {READS} reads of a tiny program{beside}")
+    unguarded = (
+        "a path of 4,200 characters, or ulimit -f, ends the program in dftracer: the guard is not compiled"
+    )
+    seen = f"dftracer saw all {READS} reads of a tiny program{beside}"
+    return ok("posix", seen, "" if capture.guard else unguarded)
 
 
 def check_start_method(facts: InterpreterFacts) -> Check:

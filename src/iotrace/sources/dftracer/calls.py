@@ -26,7 +26,7 @@ from iotrace.sources.clocks.anchors import Clocks
 from iotrace.sources.clocks.realtime_correction import Stamper, restamp
 from iotrace.sources.clocks.session_clock import Clock, Times
 from iotrace.sources.dftracer import stdio
-from iotrace.sources.dftracer.lines import LineBatch, LineReader, hashes_of
+from iotrace.sources.dftracer.lines import LineBatch, LineReader, given_up, hashes_of
 
 _LARGEST = 2**62  # of the numbers that a column of int64 holds, sums of two of them included
 
@@ -141,7 +141,7 @@ def read_posix(*directories: Path, own_logs: OwnLogs = _NONE, clocks: Clocks | N
         except OSError as error:
             losses.append(f"it cannot be read: {error.strerror}")
         problems += [f"{path.name}: {loss}" for loss in losses + reader.problems]
-        problems += table.end_of_log(whole=since_ns is None)
+        problems += table.end_of_log(whole=since_ns is None) + given_up(path)
     return table.calls(problems, clocks)
 
 

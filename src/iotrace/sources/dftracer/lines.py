@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -60,6 +61,13 @@ class LineBatch(msgspec.Struct):
     start_ns: Times
     duration_ns: Times
     extra: dict[int, dict[str, Any]] = {}
+
+
+def given_up(log: Path) -> list[str]:
+    """Say whether the log could not be written whole: `launch/posix_guard.c` makes a directory beside it then."""
+    if not log.with_name(f"{log.name}.broken").exists():
+        return []
+    return [f"{log.name}: the disk was full, or the limit of file sizes reached: what follows is not in it"]
 
 
 class LineReader:

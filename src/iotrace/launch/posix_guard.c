@@ -1,0 +1,193 @@
+/* Keep the preloaded dftracer from harming its process. The library is preloaded behind dftracer's: its constructor
+ * runs first, finds libdftracer_core and changes what that library alone calls (its global offset table):
+ *
+ *   stderr   what dftracer complains of (a full disk, a buffer that overflows) is not the program's to show
+ *   strcpy   it copies paths into buffers of PATH_MAX, whatever their length
+ *   dlsym    it looks up flockfile and funlockfile, which stand around each write of the log. Beyond RLIMIT_FSIZE a
+ *            write raises SIGXFSZ, which ends a program that does not ignore it: the log ends there instead
+ *
+ * A log that could not be written whole gets a directory LOG.broken beside it, which readers tell.
+ * Without dftracer in the process nothing happens. */
+
+#if defined(__linux__) && defined(__x86_64__)
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <elf.h>
+#include <errno.h>
+#include <limits.h>
+#include <link.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdio_ext.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+static void *(*real_dlsym)(void *, const char *);
+static void (*real_lock)(FILE *);
+static void (*real_unlock)(FILE *);
+static FILE *nowhere;
+/* The lock of the log, of which a process has one, is held while these are used. */
+static FILE *given_up;
+static sigset_t before;
+static int was_pending;
+
+/* System calls by number: dftracer also changes what this library calls. */
+static void tell(int descriptor)
+{
+    char link[64], path[PATH_MAX + 16];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", descriptor);
+    long length = syscall(SYS_readlink, link, path, (size_t)PATH_MAX);
+    if (length > 0) {
+        memcpy(path + length, ".broken", 8);
+        syscall(SYS_mkdir, path, 0700);
+    }
+}
+
+static sigset_t only_xfsz(void)
+{
+    sigset_t one;
+    sigemptyset(&one);
+    sigaddset(&one, SIGXFSZ);
+    return one;
+}
+
+static void lock_and_hold(FILE *log)
+{
+    sigset_t pending, one = only_xfsz(), mask;
+    real_lock(log);
+    sigprocmask(SIG_BLOCK, &one, &mask); /* of this thread, on Linux */
+    before = mask;
+    sigpending(&pending);
+    was_pending = sigismember(&pending, SIGXFSZ);
+}
+
+/* Whether what stdio still holds would be written beyond the limit, as the process ends. */
+static int is_too_large(FILE *log)
+{
+    struct rlimit limit;
+    struct stat status;
+    if (getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur == RLIM_INFINITY || fstat(fileno(log), &status))
+        return 0;
+    return (unsigned long)status.st_size + __fpending(log) >= limit.rlim_cur;
+}
+
+static void release_and_unlock(FILE *log)
+{
+    const struct timespec at_once = {0, 0};
+    sigset_t one = only_xfsz(), mask = before, pending;
+    int error = errno;
+    if (given_up != log && (ferror(log) || is_too_large(log)))
+        tell(fileno(log));
+    if (is_too_large(log))
+        given_up = log;
+    if (given_up == log)
+        __fpurge(log);
+    sigpending(&pending);
+    if (!was_pending && sigismember(&pending, SIGXFSZ))
+        sigtimedwait(&one, NULL, &at_once);
+    sigprocmask(SIG_SETMASK, &mask, NULL);
+    real_unlock(log);
+    errno = error;
+}
+
+static char *bounded_copy(char *to, const char *from)
+{
+    size_t length = strnlen(from, PATH_MAX - 1);
+    memcpy(to, from, length);
+    to[length] = 0;
+    return to;
+}
+
+static void *found_or_ours(void *library, const char *name)
+{
+    if (!strcmp(name, "flockfile"))
+        return lock_and_hold;
+    if (!strcmp(name, "funlockfile"))
+        return release_and_unlock;
+    return real_dlsym(library, name);
+}
+
+static void put(uintptr_t slot, void *value)
+{
+    uintptr_t size = (uintptr_t)sysconf(_SC_PAGESIZE), page = slot & ~(size - 1);
+    if (mprotect((void *)page, size, PROT_READ | PROT_WRITE) == 0)
+        *(void **)slot = value; /* the page stays writable: other slots of it may be bound later */
+}
+
+static void change(ElfW(Addr) base, const ElfW(Rela) *row, size_t bytes, const ElfW(Sym) *symbols, const char *names)
+{
+    for (size_t index = 0; index < bytes / sizeof *row; index++) {
+        unsigned long kind = ELF64_R_TYPE(row[index].r_info);
+        if (kind != R_X86_64_GLOB_DAT && kind != R_X86_64_JUMP_SLOT)
+            continue;
+        const char *name = names + symbols[ELF64_R_SYM(row[index].r_info)].st_name;
+        uintptr_t slot = base + row[index].r_offset;
+        if (!strcmp(name, "stderr"))
+            put(slot, &nowhere);
+        else if (!strcmp(name, "strcpy"))
+            put(slot, bounded_copy);
+        else if (!strcmp(name, "dlsym"))
+            put(slot, found_or_ours);
+    }
+}
+
+static int visit(struct dl_phdr_info *library, size_t size, void *unused)
+{
+    (void)size, (void)unused;
+    if (!strstr(library->dlpi_name, "/libdftracer_core"))
+        return 0;
+    const ElfW(Dyn) *entry = NULL;
+    for (int index = 0; index < library->dlpi_phnum; index++)
+        if (library->dlpi_phdr[index].p_type == PT_DYNAMIC)
+            entry = (const ElfW(Dyn) *)(library->dlpi_addr + library->dlpi_phdr[index].p_vaddr);
+    const ElfW(Rela) *data = NULL, *calls = NULL;
+    const ElfW(Sym) *symbols = NULL;
+    const char *names = NULL;
+    size_t data_bytes = 0, calls_bytes = 0;
+    for (; entry && entry->d_tag != DT_NULL; entry++) {
+        uintptr_t address = entry->d_un.d_ptr;
+        if (entry->d_tag == DT_RELA) data = (const void *)address;
+        if (entry->d_tag == DT_RELASZ) data_bytes = entry->d_un.d_val;
+        if (entry->d_tag == DT_JMPREL) calls = (const void *)address;
+        if (entry->d_tag == DT_PLTRELSZ) calls_bytes = entry->d_un.d_val;
+        if (entry->d_tag == DT_SYMTAB) symbols = (const void *)address;
+        if (entry->d_tag == DT_STRTAB) names = (const void *)address;
+    }
+    if (symbols && names && nowhere && real_lock && real_unlock) {
+        if (data)
+            change(library->dlpi_addr, data, data_bytes, symbols, names);
+        if (calls)
+            change(library->dlpi_addr, calls, calls_bytes, symbols, names);
+    }
+    return 1;
+}
+
+static ssize_t drop(void *cookie, const char *data, size_t size)
+{
+    (void)cookie, (void)data;
+    return (ssize_t)size;
+}
+
+static int is_there(struct dl_phdr_info *library, size_t size, void *unused)
+{
+    (void)size, (void)unused;
+    return strstr(library->dlpi_name, "/libdftracer_core") != NULL;
+}
+
+__attribute__((constructor)) static void guard_dftracer(void)
+{
+    if (!dl_iterate_phdr(is_there, NULL))
+        return;
+    real_dlsym = dlsym;
+    real_lock = (void (*)(FILE *))dlsym(RTLD_DEFAULT, "flockfile");
+    real_unlock = (void (*)(FILE *))dlsym(RTLD_DEFAULT, "funlockfile");
+    nowhere = fopencookie(NULL, "w", (cookie_io_functions_t){.write = drop}); /* needs no descriptor */
+    dl_iterate_phdr(visit, NULL);
+}
+#endif
