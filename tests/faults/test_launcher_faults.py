@@ -173,7 +173,7 @@ int main(int count, char **words)
         return 1;
     if (length)
         perror("refused");
-    printf("finished\\n");
+    printf("finished\n");
     return 7;
 }
 """
@@ -256,6 +256,7 @@ with open(f"{small}/filling", "wb") as file:
 read(2000)
 done = subprocess.run(["cat", "data.bin", "missing"], capture_output=True)
 print(done.stdout, done.stderr)
+os.unlink(f"{small}/filling")
 """
 
 

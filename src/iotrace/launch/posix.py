@@ -33,7 +33,7 @@ _FIRST_CHARACTERS += bytes(range(0xC2, 0xF5)).decode("ascii", "surrogateescape")
 class PosixCapture:
     """Whether POSIX calls are traced, else why not and what would help.
 
-    `guard` is the library that keeps dftracer from harming the program (`posix_guard.c`); empty: not compiled.
+    `guard` is the library that keeps dftracer from harming the program (`posix_guard.c`); empty: none.
     """
 
     library: str

@@ -64,7 +64,7 @@ class LineBatch(msgspec.Struct):
 
 
 def given_up(log: Path) -> list[str]:
-    """Say whether the log could not be written whole: `launch/posix_guard.c` makes a directory beside it then."""
+    """Say whether the log could not be written whole; `launch/posix_guard.c` makes a directory then."""
     if not log.with_name(f"{log.name}.broken").exists():
         return []
     return [f"{log.name}: the disk was full, or the limit of file sizes reached: what follows is not in it"]
