@@ -128,11 +128,10 @@ def _remember_handlers(recorder: Recorder) -> None:
     import _signal  # type: ignore[import-not-found]  # `signal` is not imported for us
 
     for number in range(1, _signal.NSIG):
-        remember(_signal.getsignal(number))
+        remember(number, _signal.getsignal(number))
 
     def installing(args: list[Any], _: dict[str, Any]) -> None:
-        for handler in args[1:]:
-            remember(handler)
+        remember(*args)
 
     patching.observe(_signal, "signal", recorder, "remembering a signal handler", before=installing)
 

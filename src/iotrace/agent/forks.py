@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import sys
+from _signal import SIG_BLOCK, SIG_SETMASK, pthread_sigmask  # type: ignore[import-not-found]
 
 from iotrace.agent.patching import hide_frame, observe, patch
-from iotrace.session.guard import ours
+from iotrace.session.guard import handled, ours
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
@@ -28,7 +29,11 @@ def hook_forks(recorder: Recorder) -> None:
     def make(original: Any) -> Any:
         def fork() -> Any:
             window = prepare(recorder)
+            # What a handler raises in the hooks of others, as logging has some, would be lost: it runs when
+            # they are through. The mask is read first, as the call that sets it may raise.
+            held = pthread_sigmask(SIG_BLOCK, ())
             try:
+                pthread_sigmask(SIG_BLOCK, handled)
                 return original()
             except BaseException as error:
                 hide_frame(error)
@@ -36,6 +41,7 @@ def hook_forks(recorder: Recorder) -> None:
             finally:
                 if window is not None:
                     window.forks -= window.forks > 0  # in the child there is none
+                pthread_sigmask(SIG_SETMASK, held)
 
         return fork
 

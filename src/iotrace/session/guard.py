@@ -7,6 +7,7 @@ TimeoutError is an OSError. Hence each ``except`` that keeps an error asks by `o
 from __future__ import annotations
 
 import sys
+from _signal import NSIG  # type: ignore[import-not-found]
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
@@ -17,15 +18,18 @@ if TYPE_CHECKING:
 
 _MOST_WRAPPERS = 8
 
-# By its id, the code of each handler that is or was installed.
+# The signals that have or had a handler, and by its id the code of each.
+handled: set[int] = set()
 _handlers: dict[int, CodeType] = {}
 
 
-def remember(handler: Any) -> None:
-    """Know what a signal's `handler` raises for the program's, from now on.
+def remember(number: int, handler: Any) -> None:
+    """Know what the `handler` of a signal raises for the program's, from now on.
 
     Of a handler in C nothing is known; it can be told only where it raises what is no `Exception`.
     """
+    if callable(handler) and type(number) is int and 0 < number < NSIG:
+        handled.add(number)
     for _ in range(_MOST_WRAPPERS):
         code = getattr(handler, "__code__", None)
         if code is not None:
