@@ -8,8 +8,8 @@ A program that trains with none, as an earlier run has shown (`inference`), has 
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Callable, Sequence
+from posix import write
 from typing import Any
 
 from iotrace.agent import training
@@ -213,6 +213,6 @@ def _clone(batch: Any, torch: Any) -> Any:
 
 def _print(message: str) -> None:
     try:
-        os.write(2, f"iotrace: {message}\n".encode())
+        write(2, f"iotrace: {message}\n".encode())
     except ours(OSError):
         pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from posix import close, open, read
 
 from iotrace.session.guard import ours
 from iotrace.session.masks import masked
@@ -55,11 +56,11 @@ def ranks(environment: Mapping[str, str]) -> dict[str, int | None]:
 def boot_id() -> str:
     """Return the id of this boot of the kernel, empty if unknown; processes of one boot share its clocks."""
     try:
-        descriptor = os.open("/proc/sys/kernel/random/boot_id", os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open("/proc/sys/kernel/random/boot_id", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            return os.read(descriptor, 64).decode().strip()
+            return read(descriptor, 64).decode().strip()
         finally:
-            os.close(descriptor)
+            close(descriptor)
     except ours(OSError, ValueError):
         return ""
 

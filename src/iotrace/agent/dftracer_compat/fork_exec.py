@@ -17,8 +17,9 @@ from __future__ import annotations
 import sys
 from errno import EACCES, ENOENT, ENOTDIR
 from fcntl import ioctl
-from os import X_OK, access, fsencode, getcwdb, geteuid, getuid, stat, write
+from os import fsencode
 from os.path import join
+from posix import X_OK, access, getcwdb, geteuid, getuid, stat, write
 from stat import S_ISDIR
 from time import monotonic_ns
 

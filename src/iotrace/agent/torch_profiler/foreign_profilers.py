@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from posix import stat, unlink
+from posix import close, stat, unlink
+from posix import open as posix_open
 from time import monotonic_ns
 from typing import Any
 
@@ -128,7 +129,7 @@ class _Keeper:
             self._number += 1
             hidden = f"{self._recorder.directory}/.{name}"
             try:
-                os.close(os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, names.FILE_MODE))
+                close(posix_open(hidden, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, names.FILE_MODE))
                 # Not by shutil, which keeps some errors of the kind OSError.
                 with open(hidden, "wb") as copy:
                     while start:

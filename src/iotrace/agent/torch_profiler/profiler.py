@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import sys
 import zlib
+from posix import close
+from posix import open as posix_open
 from typing import Any
 
 from iotrace.agent.unpatched import get_ident
@@ -92,7 +94,7 @@ class TorchProfiler:
             raise OSError("too little space is left on the disk for a trace")
         plain, packed = f"{directory}/.{name}.plain", f"{directory}/.{name}"
         try:
-            os.close(_private(plain, os.O_WRONLY | os.O_CREAT))  # Kineto's own would be as the umask has it
+            close(_private(plain, os.O_WRONLY | os.O_CREAT))  # Kineto's own would be as the umask has it
             self._profile.kineto_results.save(plain)
             size_bytes = _compress(plain, packed)
             os.rename(packed, path)
@@ -133,7 +135,7 @@ def _metadata() -> list[tuple[str, str]]:
 
 
 def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC, names.FILE_MODE)
+    return posix_open(path, flags | os.O_CLOEXEC, names.FILE_MODE)
 
 
 def _compress(source: str, target: str) -> int:
