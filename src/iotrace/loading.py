@@ -23,10 +23,10 @@ class LoadedReport(Report, frozen=True, kw_only=True):
         from iotrace.report.layout import make_console
         from iotrace.report.terminal import print_report
 
-        timelines = sorted(Path(self.session.path).glob(f"{names.OUT}/rank*.json.gz"))
+        timeline = Path(self.session.path, names.OUT, names.TIMELINE)
         screen = StringIO()
         console = make_console(False, file=screen, width=80, color_system=None, force_jupyter=False)
-        print_report(self, console, timelines=timelines)
+        print_report(self, console, timeline=timeline if timeline.exists() else None)
         return screen.getvalue().rstrip("\n")
 
     def __repr__(self) -> str:

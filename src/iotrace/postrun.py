@@ -15,6 +15,7 @@ from iotrace.errors import IotraceError, what_failed
 from iotrace.launch.calibrate import Calibration
 from iotrace.launch.job import tasks_of
 from iotrace.launch.session_directory import await_others
+from iotrace.merge.run import write_timeline
 from iotrace.report.layout import make_console
 from iotrace.report.printing import Progress, echo, watched
 from iotrace.report.terminal import print_report
@@ -22,8 +23,6 @@ from iotrace.session import names
 from iotrace.session.listing import store_verdict
 from iotrace.session.manifest import read_manifest, write_document
 from iotrace.sources.session import Session, open_session
-from iotrace.timeline.build import build
-from iotrace.timeline.writers.chrome import write_chrome
 
 # Tasks of one start end together, or the scheduler ends them.
 _OTHERS_SECONDS = 15.0
@@ -65,9 +64,9 @@ def _report(directory: Path) -> None:
         progress("finding the causes")
         analysis = SessionAnalysis(session)
         report = analyse(analysis)
-        timelines = _write_timelines(analysis, progress)
+        timeline = _write_timeline(analysis, progress)
     store_verdict(directory, report.verdict.text, __version__)
-    print_report(report, console, timelines=timelines)
+    print_report(report, console, timeline=timeline)
 
 
 def _await_job(directory: Path, progress: Progress) -> int:
@@ -97,17 +96,16 @@ def _start_calibration(directory: Path) -> Calibration | None:
         return None
 
 
-def _write_timelines(analysis: SessionAnalysis, progress: Progress) -> list[Path]:
-    """Write ``out/rankN.json.gz`` for every rank; returns the paths."""
-    written = []
-    for rank in analysis.ranks:
-        path = analysis.session.path / names.OUT / f"{rank.rank.name}.json.gz"
-        progress(f"writing {path}")
-        path.parent.mkdir(names.DIRECTORY_MODE, exist_ok=True)
-        write_chrome(build(rank), path)
-        path.chmod(names.FILE_MODE)
-        written.append(path)
-    return written
+def _write_timeline(analysis: SessionAnalysis, progress: Progress) -> Path | None:
+    """Write the timeline of all ranks; returns its path, None where no process was recorded."""
+    if not analysis.ranks:
+        return None
+    path = analysis.session.path / names.OUT / names.TIMELINE
+    progress(f"writing {path}")
+    path.parent.mkdir(names.DIRECTORY_MODE, exist_ok=True)
+    write_timeline(analysis, path)
+    path.chmod(names.FILE_MODE)
+    return path
 
 
 def _say(message: str) -> None:

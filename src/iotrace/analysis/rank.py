@@ -49,6 +49,15 @@ class RankAnalysis(msgspec.Struct, frozen=True, dict=True):
         """The training loop: its primary loader and its closed steps."""
         return loop_of(self.rank, self.loaders)
 
+    @cached_property
+    def startup(self) -> tuple[int, int] | None:
+        """From the launch to the first request, ns; None of a restart, and where the loop was not seen."""
+        steps, rank = self.loop.steps, self.rank
+        launched = [each for each in self.session.launches if each.manifest.host == rank.main.identity.node]
+        if not steps or rank.incarnation or len(launched) != 1:
+            return None
+        return launched[0].manifest.started_ns, steps[0].start_ns
+
     @property
     def primary(self) -> LoaderRun | None:
         """The loader that the training loop waits for."""

@@ -107,14 +107,14 @@ def _rank(analysis: RankAnalysis) -> RankReport:
     system = system_of(analysis.session, rank, analysis.kept, _cpu_percent(rank, analysis.kept))
     wait, io = data_wait(analysis, system), io_of(analysis.session, rank)
     groups, io = file_groups(wait, io, used_files(analysis))
-    phases = step_phases(analysis, wait.raw_ms)
+    phases, startup = step_phases(analysis, wait.raw_ms), analysis.startup
     return RankReport(
         rank=rank.number,
         host=rank.main.host,
         local_rank=rank.main.identity.local_rank,
         world_size=rank.world_size,
         incarnation=rank.incarnation,
-        startup=_startup(analysis),
+        startup=None if startup is None else Startup(seconds=(startup[1] - startup[0]) / 1e9),
         steps=summarise(
             [step.duration_ns for step in analysis.kept],
             [step.samples for step in analysis.kept],
@@ -141,17 +141,6 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         system=system,
         overhead=overhead_of(analysis),
     )
-
-
-def _startup(analysis: RankAnalysis) -> Startup | None:
-    """Measure from the launch to the first request; None of a restart, and where the loop was not seen."""
-    steps, rank = analysis.loop.steps, analysis.rank
-    launched = [
-        launch for launch in analysis.session.launches if launch.manifest.host == rank.main.identity.node
-    ]
-    if not steps or rank.incarnation or len(launched) != 1:
-        return None
-    return Startup(seconds=(steps[0].start_ns - launched[0].manifest.started_ns) / 1e9)
 
 
 def _loader(analysis: RankAnalysis, loader: LoaderRun) -> LoaderResult:

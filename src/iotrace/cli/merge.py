@@ -44,6 +44,11 @@ _INTERVAL_SECONDS = 0.1
     type=click.IntRange(min=1),
     help="Use at most N processes at a time; default: one for each core.",
 )
+@click.option(
+    "--process-tables",
+    is_flag=True,
+    help="Native output with processes and threads for SQL; Perfetto then sorts the processes itself.",
+)
 @json_option("the summary")
 def merge(
     inputs: tuple[str, ...],
@@ -57,6 +62,7 @@ def merge(
     align: str,
     strict_clocks: bool,
     processes: int | None,
+    process_tables: bool,
     as_json: bool,
 ) -> int:
     """Merge traces of several profilers into one timeline for Perfetto.
@@ -89,6 +95,7 @@ def merge(
         align_start=align == "start",
         strict_clocks=strict_clocks,
         processes=processes,
+        process_tables=process_tables,
     )
     with ended_by_signals(), _progress() as show:
         summary = merge_files(given, output or Path("merged.pftrace"), options, show)

@@ -82,8 +82,9 @@ def report(
         from iotrace.report.layout import make_console
         from iotrace.report.terminal import print_report
 
-        timelines = [] if bare else sorted(sources[0].glob(f"{names.OUT}/rank*.json.gz"))
-        print_report(result, make_console(stderr=False), verbose, timelines)
+        timeline = sources[0] / names.OUT / names.TIMELINE
+        shown = timeline if not bare and timeline.exists() else None
+        print_report(result, make_console(stderr=False), verbose, shown)
     return 0
 
 

@@ -42,6 +42,7 @@ class Job:
     pool: dict[str, str]
     directory: Path
     native: bool
+    process_tables: bool = False
 
     @property
     def part(self) -> Path:
@@ -128,7 +129,7 @@ def _sink(job: Job) -> Sink:
         return ChromePart(job.part, job.base_ns)
     from iotrace.timeline.writers.native import NativePart
 
-    return NativePart(job.part, job.index)
+    return NativePart(job.part, job.index, job.process_tables)
 
 
 def _chosen_pairs(job: Job) -> Times | None:

@@ -9,11 +9,15 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from iotrace.errors import IotraceError
 from iotrace.session import names
 from iotrace.session.listing import session_of_timeline
 from iotrace.sources.byte_stream import blocks
+
+if TYPE_CHECKING:  # it imports numpy and more
+    from iotrace.analysis.rank import RankAnalysis
 
 CHROME, DFTRACER, SESSION = "chrome", "dftracer", "session"
 _HEAD_BYTES = 1 << 20
@@ -32,12 +36,16 @@ class UnreadableError(MergeError):
 
 @dataclass
 class InputFile:
-    """One input: where it is and what it is. Of a session, the rank that is called `session_rank`."""
+    """One input: where it is and what it is. Of a session, the rank that is called `session_rank`.
+
+    `analysis` of that rank is what has been read of it, if anything; its timeline then holds torch's traces.
+    """
 
     path: Path
     kind: str
     label: str
     session_rank: str = ""
+    analysis: RankAnalysis | None = None
 
 
 def expand(patterns: Iterable[str], notes: list[str]) -> list[tuple[Path, bool]]:

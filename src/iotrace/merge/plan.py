@@ -45,6 +45,7 @@ class Options:
     align_start: bool = False
     strict_clocks: bool = False
     processes: int | None = None
+    process_tables: bool = False
 
 
 def is_output(path: Path, output: Path, per_rank: bool) -> bool:
@@ -221,6 +222,7 @@ def plan_jobs(inputs: list[Input], options: Options, directory: Path, native: bo
             pool=pool if item.file.kind == DFTRACER else {},
             directory=directory,
             native=native,
+            process_tables=options.process_tables,
         )
 
 

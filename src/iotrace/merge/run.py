@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from isal import igzip
 
@@ -19,7 +19,7 @@ from iotrace.merge.clocks.alignment import clocks_set, link
 from iotrace.merge.clocks.clock_map import ClockLink
 from iotrace.merge.convert import Result
 from iotrace.merge.input import Input
-from iotrace.merge.input_files import MergeError
+from iotrace.merge.input_files import SESSION, InputFile, MergeError
 from iotrace.merge.plan import (
     Options,
     adopt_ranks,
@@ -34,9 +34,12 @@ from iotrace.merge.plan import (
 from iotrace.merge.pool import Watch, run_all
 from iotrace.merge.summary import SCHEMA_VERSION, KindCount, SourceSummary, Summary
 from iotrace.merge.survey import Survey
-from iotrace.merge.track_names import arrange
+from iotrace.merge.track_names import arrange, title_of
 from iotrace.sources.chrome.event import KINDS
 from iotrace.timeline.writers import chrome_json
+
+if TYPE_CHECKING:  # it imports more than a merge of traces needs
+    from iotrace.analysis.rank import SessionAnalysis
 
 _DAY_NS = 86_400 * 10**9
 _EXACT_SPAN_NS = 100 * _DAY_NS
@@ -58,12 +61,35 @@ def merge(
     """
     options = options or Options()
     began = time.monotonic()
-    suffix = suffix_of(output)
-    native = ".pftrace" in suffix and compiled.available()
+    suffix_of(output)
     problems: list[str] = []
     notes: list[str] = []
     files = files_of(inputs, output, options.per_rank, problems, notes)
     check_output(output, options.per_rank, files)
+    return _merge(files, output, options, watch, problems, notes, began)
+
+
+def write_timeline(analysis: SessionAnalysis, output: Path) -> None:
+    """Write the timeline of all ranks of a session that has been read, whole or not at all."""
+    session = analysis.session
+    files = [
+        InputFile(session.path, SESSION, f"{session.path.name}/{rank.rank.name}", rank.rank.name, rank)
+        for rank in analysis.ranks
+    ]
+    _merge(files, output, Options(processes=1), None, [], [], time.monotonic())
+
+
+def _merge(
+    files: list[InputFile],
+    output: Path,
+    options: Options,
+    watch: Callable[[Watch], None] | None,
+    problems: list[str],
+    notes: list[str],
+    began: float,
+) -> Summary:
+    suffix = suffix_of(output)
+    native = ".pftrace" in suffix and compiled.available()
     cores = options.processes or len(os.sched_getaffinity(0))
     surveys: list[Survey] = run_all("survey", survey_tasks(files, options), cores, watch)
     found = [Input(file, survey) for file, survey in zip(files, surveys, strict=True)]
@@ -173,9 +199,12 @@ def _write(path: Path, inputs: list[Input], directory: Path) -> Path:
         opened.seek(0, os.SEEK_END)
     with opened as out:
         if is_native:
-            from iotrace.timeline.writers import native
+            from iotrace.timeline.writers import descriptors, native
 
-            native.join(parts, processes, base_ns, document, out)
+            with_tables = inputs[0].job.process_tables
+            tracks = descriptors.tree(title_of(inputs), processes)
+            tracks = descriptors.tables(processes) if with_tables else tracks
+            native.join(parts, tracks, base_ns, document, out)
             return temporary
         if path.name.endswith(".gz"):
             out.write(chrome_json.opening(base_ns))

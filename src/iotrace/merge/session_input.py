@@ -15,7 +15,7 @@ from iotrace.merge.survey import Survey
 from iotrace.session import names
 from iotrace.sources.chrome.batch import EventBatch
 from iotrace.sources.chrome.event import Event
-from iotrace.sources.session import Rank, Session, open_session
+from iotrace.sources.session import open_session
 from iotrace.timeline.build import build
 from iotrace.timeline.events import Threads, batched, batches_of
 from iotrace.timeline.model import ProcessTracks, Timeline
@@ -47,33 +47,39 @@ def foreign_traces(path: Path) -> list[Path]:
 
 def survey_session(file: InputFile) -> Survey:
     """Look at a rank of a session."""
-    session = open_session(file.path)
-    timeline, rank = _timeline_of(session, file.session_rank)
+    analysis = _analysis_of(file)
+    session, rank = analysis.session, analysis.rank
     found = Survey(absolute=True, rank=rank.number, world_size=rank.world_size, host=rank.main.host)
     found.clock_domain = rank.main.clock_domain
     found.bound_ns = max([session.calls.unsure_ns, *(process.clock.bound_ns for process in rank.processes)])
     found.clock = None if rank.main.clock.matches_realtime else rank.main.clock
+    found.pids = [process.pid for process in rank.processes]
+    if file.analysis is not None:  # of all of its session: a timeline is built twice for no choice
+        found.first_ns = session.manifest.started_ns
+        return found
     found.bytes = sum(item.stat().st_size for item in file.path.rglob("*") if item.is_file())
     found.bytes //= len(session.ranks)
-    found.pids = [process.pid for process in rank.processes]
+    timeline = build(analysis, with_torch=False)
     slices = [item for process in timeline.processes for track in process.tracks for item in track.slices]
     found.first_ns = min((item.start_ns for item in slices), default=None)
     found.last_ns = max((item.end_ns for item in slices), default=None)
     for item in slices:
-        if item.category == "step":
+        if item.category == "step" and item.name.split()[-1].isdigit():
             found.steps[int(item.name.split()[-1])] = (item.start_ns, item.end_ns)
     return found
 
 
-def _timeline_of(session: Session, name: str) -> tuple[Timeline, Rank]:
-    """The timeline of the rank called `name`, without torch.profiler's traces: these are merged whole."""
-    rank = next(rank for rank in session.ranks if rank.name == name)
-    return build(RankAnalysis(session, rank), with_torch=False), rank
+def _analysis_of(file: InputFile) -> RankAnalysis:
+    if file.analysis is not None:
+        return file.analysis
+    session = open_session(file.path)
+    return RankAnalysis(session, next(rank for rank in session.ranks if rank.name == file.session_rank))
 
 
 def session_batches(file: InputFile) -> Iterator[EventBatch]:
     """Yield a rank's processes, slices, counters and flows; times in ns of CLOCK_REALTIME."""
-    timeline, _ = _timeline_of(open_session(file.path), file.session_rank)
+    # Of a session that is merged torch.profiler's traces are inputs of their own.
+    timeline = build(_analysis_of(file), with_torch=file.analysis is not None)
     pids = [_pid(process, index) for index, process in enumerate(timeline.processes)]
     threads: Threads = [
         (pid, [(track.name, track.slices) for track in process.tracks])

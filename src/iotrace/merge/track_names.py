@@ -22,27 +22,35 @@ def arrange(inputs: list[Input]) -> list[Process]:
     """All processes with their threads, in the order: rank, main, devices with their streams, workers."""
     found: dict[int, Process] = {}
     twice = _ranks_twice(inputs)
+    sessions = _sessions(inputs)
     for item in sorted(inputs, key=lambda item: item.file.kind == DFTRACER):
         file, rank = item.file, item.survey.rank
         prefix = "" if rank is None else f"rank {rank} · "
         if (rank is None and len(inputs) > 1 and file.kind != DFTRACER) or rank in twice:
             prefix = f"{prefix}{file.label} · "
+        group = prefix.removesuffix(" · ")
         if file.kind == SESSION:  # its own names hold the rank
             prefix = f"{file.label} · " if rank in twice else ""
+        session = sessions.get(item.survey.pids[0] if item.survey.pids else -1, "")
         for process in item.result.tracks.processes.values():
             threads = _threads(file, item.result, process)
             if not threads and not process.used:
                 continue
             made = found.get(process.pid)
             if made is None:
-                name = prefix + _process_name(file, process)
+                name, labels = _process_name(file, process), _labels(process)
                 key = (
                     _NO_RANK if rank is None else rank,
                     _role(file, process),
                     item.job.index,
                     _order(process),
                 )
-                made = found[process.pid] = Process(process.pid, name, _labels(process), key)
+                made = found[process.pid] = Process(process.pid, prefix + name, labels, key)
+                own = group
+                if file.kind == SESSION:
+                    own, _, name = name.rpartition(" · ")
+                made.short = name + (f" · {labels}" if labels and labels not in name else "")
+                made.groups = tuple(filter(None, (session, own)))
             made.threads += threads
     ordered = sorted(found.values(), key=lambda made: made.key)
     for number, made in enumerate(ordered, start=1):
@@ -52,6 +60,25 @@ def arrange(inputs: list[Input]) -> list[Process]:
     return ordered
 
 
+def title_of(inputs: list[Input]) -> str:
+    """What stands at the root of the tree of tracks: the one session, or how many inputs there are."""
+    sessions = {item.file.path.absolute().name for item in inputs if item.file.kind == SESSION}
+    if len(sessions) == 1:
+        return sessions.pop()
+    return inputs[0].file.label if len(inputs) == 1 else f"{len(inputs)} inputs"
+
+
+def _sessions(inputs: list[Input]) -> dict[int, str]:
+    """The session of each process; nothing where there are no two, which it would tell apart."""
+    found = {
+        pid: item.file.path.absolute().name
+        for item in inputs
+        if item.file.kind == SESSION
+        for pid in item.survey.pids
+    }
+    return found if len(set(found.values())) > 1 else {}
+
+
 def _ranks_twice(inputs: list[Input]) -> set[int]:
     """Ranks that several files of the same kind claim: their files tell them apart."""
     claims = Counter((item.survey.rank, item.file.kind) for item in inputs)
@@ -59,8 +86,11 @@ def _ranks_twice(inputs: list[Input]) -> set[int]:
 
 
 def _role(file: InputFile, process: ProcessTrack) -> int:
+    if file.kind == SESSION:
+        role = process.name.rpartition(" · ")[2]
+        return _MAIN if role.startswith("main") else _WORKER if role.startswith("worker") else _DEVICE
     if isinstance(process.raw, str):
-        return _MAIN if file.kind == SESSION else _NOTES
+        return _NOTES
     if process.labels.startswith("GPU") or _device_of(process):
         return _DEVICE
     if file.kind == DFTRACER:
@@ -112,9 +142,7 @@ def _threads(file: InputFile, result: Result, process: ProcessTrack) -> list[Thr
         name = _thread_name(file, process, tracks.base_of(item))
         if item.stacked and item.raw_tid in plain:
             name += " · begin and end events"
-        if item.lane:
-            name += f" +{item.lane}"
-        found.append(Thread(item.pid, item.tid, name))
+        found.append(Thread(item.pid, item.tid, name, lane=item.lane))
     return found
 
 

@@ -88,20 +88,22 @@ def silenced(report: Report) -> bool:
     return report.verdict.trust.level == "bad" and bool(told) and any(gains) and not any(told)
 
 
-def print_next(report: Report, timelines: Sequence[Path], console: Console, verbose: bool = False) -> None:
+def print_next(report: Report, timeline: Path | None, console: Console, verbose: bool = False) -> None:
     """Print what to type and open next."""
     console.print()
-    for number, (command, what) in enumerate([*_opened(timelines), *following(report, verbose)]):
+    for number, (command, what) in enumerate([*_opened(report, timeline), *following(report, verbose)]):
         label = "" if number else "Next"
         two_columns(console, label, command, Text(what, style="dim"), WIDTH, whole=True)
 
 
-def _opened(timelines: Sequence[Path]) -> list[tuple[str, str]]:
-    if not timelines:
+def _opened(report: Report, timeline: Path | None) -> list[tuple[str, str]]:
+    """The command that opens the timeline where this reader looks first."""
+    if timeline is None:
         return []
-    if len(timelines) == 1:
-        return [(shown_path(str(timelines[0])), "open it in https://ui.perfetto.dev")]
-    return [(f"{shown_path(str(timelines[0].parent))}/rank*.json.gz", "open them in https://ui.perfetto.dev")]
+    path = shown_path(report.session.path)
+    if report.verdict.kind == "failed":
+        return [(f"iotrace open {path} --around failure", "the timeline, before it")]
+    return [(f"iotrace open {path}", "the timeline, at the worst wait")]
 
 
 def following(report: Report, verbose: bool) -> list[tuple[str, str]]:

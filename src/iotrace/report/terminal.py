@@ -43,13 +43,13 @@ _NOTICEABLE_PERCENT = 2.0  # of the step, spent on tracing
 
 
 def print_report(
-    report: Report, console: Console, verbose: bool = False, timelines: Sequence[Path] = ()
+    report: Report, console: Console, verbose: bool = False, timeline: Path | None = None
 ) -> None:
     """Print the first screen of `report`, and all that is known with `verbose`; the same without colour."""
     print_screen(report, console)
     if verbose:
         _print_details(report, console)
-    print_next(report, timelines, console, verbose)
+    print_next(report, timeline, console, verbose)
 
 
 def _print_details(report: Report, console: Console) -> None:

@@ -90,9 +90,10 @@ def newest_session(directory: Path) -> Path:
 
 
 def session_of_timeline(path: Path) -> Path | None:
-    """Return the session whose timeline `path` is (``SESSION/out/rank0.json.gz``); None where it is none."""
+    """Return the session whose timeline `path` is (in ``SESSION/out``); None where it is none."""
     session = path.parent.parent
-    written = path.parent.name == names.OUT and path.name.startswith("rank")
+    known = path.name == names.TIMELINE or path.name.startswith("rank")  # of older versions, one of each rank
+    written = path.parent.name == names.OUT and known
     return session if written and (session / names.MANIFEST).is_file() else None
 
 

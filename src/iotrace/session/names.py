@@ -21,6 +21,7 @@ COSTS = "costs.json"
 PROCESSES = "processes"
 POSIX = "posix"
 OUT = "out"
+TIMELINE = "timeline.pftrace"  # in `OUT`
 LAUNCHES = "launches"  # further launchers of the same job: each has a subdirectory laid out like a session
 FILES = "files.json"
 VERDICT = "verdict.json"  # in `out`: what the report after the run said

@@ -7,6 +7,7 @@ from iotrace.analysis.loop.phases import phases_of
 from iotrace.analysis.loop.step_phases import phase_spans
 from iotrace.analysis.loop.steps import Loop
 from iotrace.analysis.rank import RankAnalysis
+from iotrace.analysis.wait.production import FILE_PARTS
 from iotrace.analysis.wait.waits import CAUSES, Explained
 from iotrace.sources.processes import Process
 from iotrace.sources.records import Produced
@@ -14,7 +15,7 @@ from iotrace.sources.session import Rank
 from iotrace.timeline.calls import call_tracks, span_tracks
 from iotrace.timeline.flows import DeliveryKey, batch_flows, chunk_flows
 from iotrace.timeline.kineto import add_torch
-from iotrace.timeline.model import Args, Counter, ProcessTracks, Slice, Timeline, Track, first_ns
+from iotrace.timeline.model import Args, Counter, ProcessTracks, Slice, Timeline, Track, file_label, first_ns
 from iotrace.timeline.telemetry import add_telemetry
 
 
@@ -28,21 +29,23 @@ def build(analysis: RankAnalysis, with_torch: bool = True) -> Timeline:
     phases = [Slice(item.start_ns, item.end_ns, item.name, "phase") for item in phases_of(rank)]
     if phases:
         main.tracks.append(Track("phase", phases))
-    steps = _steps(loop)
-    main.tracks.append(Track("steps", [*steps.values(), *_after_evaluation(loop)]))
+    own = f"{_title(rank)} · " if len(session.ranks) > 1 else ""  # what is pinned stands alone
+    started = [Slice(*analysis.startup, "start-up", "start-up")] if analysis.startup is not None else []
+    main.tracks.append(Track(f"{own}steps", [*started, *_steps(loop), *_after_evaluation(loop)]))
     phases_of_steps = _step_phases(analysis)
     if phases_of_steps:
         main.tracks.append(Track("forward, backward, optimizer", phases_of_steps))
+    arrivals: dict[DeliveryKey, Slice] = {}
     for loader in loaders:
         suffix = "" if loader is analysis.primary else f" (loader {loader.number}, {loader.kind})"
-        waits = [_wait(item) for item in analysis.explained(loader)]
-        main.tracks.append(Track(f"data wait{suffix}", waits))
+        waits = [each for item in analysis.explained(loader) for each in _wait(item, arrivals)]
+        main.tracks.append(Track(f"{own}data wait{suffix}", waits))
         if loader.description.workers:
             main.counters.append(Counter(f"ready{suffix}", _ready(loader.deliveries), "batches"))
     ready: dict[DeliveryKey, Slice] = {}
     for process in rank.processes:
         _add_process(analysis, process, main, timeline, ready)
-    timeline.flows = batch_flows(analysis, steps, ready, timeline)
+    timeline.flows = batch_flows(analysis, arrivals, ready, timeline)
     add_telemetry(session, rank, timeline)
     for tracks in timeline.processes:
         timeline.flows += chunk_flows(tracks)
@@ -58,9 +61,9 @@ def _title(rank: Rank) -> str:
     return f"rank {rank.number}{restart}"
 
 
-def _steps(loop: Loop) -> dict[int, Slice]:
-    """Make a slice of each step, by the number of the delivery that opens it, of a marked one by its own."""
-    found = {}
+def _steps(loop: Loop) -> list[Slice]:
+    """Make a slice of each step: its number is that of the delivery that opens it, of a marked one its own."""
+    found = []
     for position, step in enumerate(loop.steps):
         number, opened = position, step.delivery
         args: Args | None = None
@@ -68,7 +71,7 @@ def _steps(loop: Loop) -> dict[int, Slice]:
             number = opened.number
             args = {"epoch": opened.epoch, "batch": opened.index, "samples": opened.samples}
         end_ns = step.pieces[0][1] if step.pieces else step.end_ns
-        found[number] = Slice(step.start_ns, end_ns, f"step {number}", "step", args)
+        found.append(Slice(step.start_ns, end_ns, f"step {number}", "step", args))
     return found
 
 
@@ -92,14 +95,41 @@ def _step_phases(analysis: RankAnalysis) -> list[Slice]:
     ]
 
 
-def _wait(item: Explained) -> Slice:
+def _wait(item: Explained, arrivals: dict[DeliveryKey, Slice]) -> list[Slice]:
+    """Show a wait, called by its cause and file, and in it what followed the batch's production.
+
+    `arrivals` gets the one of them where the batch's flow ends.
+    """
     delivery = item.delivery
     args: Args = {"epoch": delivery.epoch, "batch": delivery.index, "cause": item.cause}
     if delivery.worker is not None:
         args.update(worker=delivery.worker, worker_pid=delivery.pid)
     args.update({f"{cause}_ms": item.causes[cause] / 1e6 for cause in CAUSES if item.causes[cause]})
-    name = f"wait for batch {delivery.index}"
-    return Slice(delivery.wait_start_ns, delivery.delivered_ns, name, "data wait", args)
+    file = _file_of(item)
+    if file is not None:
+        args["file"] = file
+    name = " · ".join(filter(None, (f"wait {delivery.index}", item.cause, file and file_label(file))))
+    found = [Slice(delivery.wait_start_ns, delivery.delivered_ns, name, "data wait", args)]
+    made_ns = delivery.prepared_ns
+    if made_ns is not None and delivery.wait_start_ns < made_ns < delivery.delivered_ns - 1:
+        # A ns later than the ready batch begins: Perfetto follows a flow in the order of time.
+        found.append(
+            Slice(made_ns + 1, delivery.delivered_ns, f"batch {delivery.index} arrives", "transport")
+        )
+    arrivals[delivery.loader, delivery.number] = found[-1]
+    return found
+
+
+def _file_of(item: Explained) -> str | None:
+    """Find the file that is most of the wait's cause; several of a like share are told by their number."""
+    if item.cause not in FILE_PARTS:
+        return None
+    part = FILE_PARTS.index(item.cause)
+    costs = {path: each[part] for path, each in item.files.items() if each[part] > 0}
+    if not costs:
+        return None
+    worst = max(costs, key=lambda path: costs[path])
+    return worst if 2 * costs[worst] >= sum(costs.values()) else f"{len(costs)} files"
 
 
 def _ready(deliveries: list[Delivery]) -> list[tuple[int, float]]:

@@ -16,7 +16,7 @@ from iotrace.session.names import (
 from iotrace.sources.dftracer import stdio
 from iotrace.sources.processes import Process
 from iotrace.sources.session import Session
-from iotrace.timeline.model import Args, Slice, Track
+from iotrace.timeline.model import CALL, Args, Slice, Track, file_label
 
 _CATEGORIES = {
     KIND_ITEM: "dataset",
@@ -45,9 +45,11 @@ def span_tracks(session: Session, process: Process) -> list[Track]:
             args.update(voluntary_switches=voluntary, involuntary_switches=involuntary)
             if delay >= 0:
                 args["waited_for_cpu_ms"] = delay / 1e6
-        by_thread[tid].append(
-            Slice(start, start + duration, process.texts.get(name, "?"), _CATEGORIES.get(kind, "span"), args)
-        )
+        shown = process.texts.get(name, "?")
+        if kind == KIND_READ_PATH and file in files:
+            args[CALL] = shown
+            shown = f"{file_label(files[file])} · {shown}"
+        by_thread[tid].append(Slice(start, start + duration, shown, _CATEGORIES.get(kind, "span"), args))
     return _tracks("python", process, by_thread)
 
 

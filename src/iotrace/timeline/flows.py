@@ -1,4 +1,4 @@
-"""Flows of a timeline: each batch from its costliest read to its step, accesses of zarr to their chunks."""
+"""Flows of a timeline: of each batch from its costliest read to the wait for it; of zarr to its chunks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bisect import bisect_left
 
 from iotrace.analysis.loop.deliveries import Delivery
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.timeline.model import Flow, ProcessTracks, Slice, Timeline
+from iotrace.timeline.model import CALL, Flow, ProcessTracks, Slice, Timeline
 
 DeliveryKey = tuple[int, int]  # loader, and number of the delivery
 
@@ -14,25 +14,30 @@ _ZARR_ACCESS = "zarr.Array.__getitem__"
 
 
 def batch_flows(
-    analysis: RankAnalysis, steps: dict[int, Slice], ready: dict[DeliveryKey, Slice], timeline: Timeline
+    analysis: RankAnalysis,
+    arrivals: dict[DeliveryKey, Slice],
+    ready: dict[DeliveryKey, Slice],
+    timeline: Timeline,
 ) -> list[Flow]:
-    """Make a flow per delivered batch: its costliest read, the ready batch, the step that trained on it.
+    """Make a flow per delivered batch: its costliest read, the ready batch, the wait that it ended.
 
-    `steps` has the slice of each step by the number of the delivery that opens it.
+    `arrivals` has the slice of each wait, or of the part of it that followed the batch's production.
     """
     reads = _reads_by_process(analysis, timeline)
     flows = []
     for loader in analysis.loaders:
-        opens_steps = loader is analysis.primary and not analysis.loop.marked
         for delivery in loader.deliveries:
             batch = ready.get((loader.number, delivery.number))
             if batch is None:
                 continue
             read = _costliest(reads.get(delivery.pid or analysis.rank.main.pid, []), delivery)
-            step = steps.get(delivery.number) if opens_steps else None
-            stops = [item for item in (read, batch, step) if item is not None and item.end_ns > item.start_ns]
+            wait = arrivals.get((loader.number, delivery.number))
+            stops = [item for item in (read, batch, wait) if item is not None and item.end_ns > item.start_ns]
             if len(stops) > 1:
-                flows.append(Flow(f"batch {delivery.index}", [(item, item.start_ns) for item in stops]))
+                times = [item.start_ns for item in stops[:-1]]
+                # A wait that began before the batch was ready: the batch arrives within it.
+                times.append(max(stops[-1].start_ns, *times))
+                flows.append(Flow(f"batch {delivery.index}", list(zip(stops, times, strict=True))))
     return flows
 
 
@@ -69,7 +74,7 @@ def chunk_flows(process: ProcessTracks) -> list[Flow]:
         (item, track.tid)
         for track in process.tracks
         for item in track.slices
-        if item.name == _ZARR_ACCESS and item.args is not None and "file" in item.args
+        if item.args is not None and item.args.get(CALL) == _ZARR_ACCESS
     ]
     if not accesses:
         return []

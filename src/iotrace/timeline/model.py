@@ -6,6 +6,14 @@ from dataclasses import dataclass, field
 
 Args = dict[str, str | int | float | bool | None]
 _DECIMALS = 6
+CALL = "call"  # the argument that names the function of a slice that is named by its file
+
+
+def file_label(path: str) -> str:
+    """Name a file as a slice does: by its name, by its path within a zarr store."""
+    parts = path.rstrip("/").split("/")
+    store = next((number for number, part in enumerate(parts) if part.endswith(".zarr")), len(parts) - 1)
+    return "/".join(parts[store:])
 
 
 @dataclass(slots=True, eq=False)

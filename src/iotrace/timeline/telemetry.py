@@ -43,26 +43,28 @@ _HOST_RATES = (
 
 
 def add_telemetry(session: Session, rank: Rank, timeline: Timeline) -> None:
-    """Add counters to the tracks of the rank's processes, and tracks for its host and its devices.
+    """Add counters to the tracks of the rank's processes, and tracks for its devices.
 
-    The tracks of `timeline` are those of ``rank.processes``, in that order.
+    The first rank of a host has those of the host. The tracks of `timeline` are those of ``rank.processes``, in that order.
     """
     telemetry = session.telemetry_of(rank.main)
     if telemetry is None:
         return
+    is_over = all(launch.outcome is not None for launch in session.launches)
     for process, tracks in zip(rank.processes, timeline.processes, strict=True):
         sampled = telemetry.process_of(process)
         if sampled is not None:
-            tracks.counters += _process(sampled, telemetry)
+            tracks.counters += _process(sampled, telemetry, is_over)
     title = f"rank {rank.number}"
     for device in devices_of(telemetry, rank):
         timeline.processes.append(_device(title, device))
-    host = ProcessTracks(f"{title} · host {telemetry.sampler.node}", "")
-    host.counters += _host(telemetry.host)
-    timeline.processes.append(host)
+    if next(each for each in session.ranks if session.telemetry_of(each.main) is telemetry) is rank:
+        host = ProcessTracks(f"host {telemetry.sampler.node}", "")
+        host.counters += _host(telemetry.host)
+        timeline.processes.append(host)
 
 
-def _process(sampled: SampledProcess, telemetry: Telemetry) -> list[Counter]:
+def _process(sampled: SampledProcess, telemetry: Telemetry, is_over: bool) -> list[Counter]:
     cpu, memory = sampled.series("cpu_ns"), sampled.series("rss_bytes")
     found = []
     if cpu is not None:
@@ -70,6 +72,8 @@ def _process(sampled: SampledProcess, telemetry: Telemetry) -> list[Counter]:
     if memory is not None:
         found.append(_gauge("RSS", memory, "bytes"))
         gone_ns = telemetry.gone_ns(sampled)
+        if gone_ns is None and is_over:  # it was there to the last sample
+            gone_ns = telemetry.last_ns + telemetry.sampler.interval_ns
         if gone_ns is not None:
             found[-1].points.append((gone_ns, 0.0))
     rates = []

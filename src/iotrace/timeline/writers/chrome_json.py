@@ -179,7 +179,8 @@ def _names(processes: Iterable[Process]) -> Iterator[dict[str, Any]]:
             yield _metadata("process_labels", process.pid, 0, {"labels": process.labels})
         yield _metadata("process_sort_index", process.pid, 0, {"sort_index": process.order})
         for thread in process.threads:
-            yield _metadata("thread_name", thread.pid, thread.tid, {"name": thread.name})
+            name = f"{thread.name} +{thread.lane}" if thread.lane else thread.name
+            yield _metadata("thread_name", thread.pid, thread.tid, {"name": name})
             yield _metadata("thread_sort_index", thread.pid, thread.tid, {"sort_index": thread.order})
 
 

@@ -45,23 +45,29 @@ class ThreadTrack:
 
 @dataclass
 class Thread:
-    """A track of the result."""
+    """A track of the result; lanes of one thread have one name."""
 
     pid: int
     tid: int
     name: str
     order: int = 0
+    lane: int = 0
 
 
 @dataclass
 class Process:
-    """A process of the result, `order` counting from 1."""
+    """A process of the result, `order` counting from 1.
+
+    In a tree of tracks it is called `short`, and stands below its `groups`, the outermost first.
+    """
 
     pid: int
     name: str
     labels: str
     key: tuple[Any, ...]
     order: int = 0
+    short: str = ""
+    groups: tuple[str, ...] = ()
     threads: list[Thread] = field(default_factory=list)
 
 

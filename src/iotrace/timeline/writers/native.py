@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 import mmap
-from itertools import count
+import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 from msgspec import UNSET
 
 from iotrace.sources.byte_stream import Progress, append, silent
@@ -21,17 +23,21 @@ from iotrace.sources.chrome.event import Event, encode_number
 from iotrace.sources.chrome.raw_batch import TextBatch
 from iotrace.timeline.writers.columns import Columns, renumber
 from iotrace.timeline.writers.compiled_native import FIELDS, Packets
-from iotrace.timeline.writers.id_map import Process, Tracks
+from iotrace.timeline.writers.descriptors import COUNTERS_OF_UUID, PROCESS_UUID, ROOT_UUID
+from iotrace.timeline.writers.flow_binding import FlowBinding, are_flows
+from iotrace.timeline.writers.id_map import Tracks
 from iotrace.timeline.writers.lanes import NEXT, STACKED, UNBOUND, Lanes
 from iotrace.timeline.writers.protobuf import data, double, integer, packet, text
-from iotrace.timeline.writers.spill import BEGIN, FLOW, FLOW_NEXT, INSTANT, SLICE, Spill
+from iotrace.timeline.writers.spill import BEGIN, FLOW, FLOW_NEXT, INSTANT, SLICE, Rows, Spill
 from iotrace.timeline.writers.track_event import Bodies, bound, decode, legacy
 
-_REALTIME, _BOOTTIME = 1, 6
-_INSTANT, _COUNTER = 3, 4  # types of a TrackEvent
-_PROCESS_UUID = 1 << 40
-_GLOBAL_UUID = 1 << 41
+_SLICE_BEGIN, _SLICE_END, _INSTANT, _COUNTER = 1, 2, 3, 4  # types of a TrackEvent
+_ASYNC_TYPES = {"b": _SLICE_BEGIN, "n": _INSTANT, "e": _SLICE_END}
+_ASYNC_TYPES |= {"S": _SLICE_BEGIN, "T": _INSTANT, "p": _INSTANT, "F": _SLICE_END}
 _COUNTER_UUID = 1 << 42
+
+
+_Moved = npt.NDArray[np.int64]  # of bodies: the offset, and offset and size of what takes its place
 
 
 class NativePart:
@@ -39,7 +45,7 @@ class NativePart:
 
     needs_all_rows = True
 
-    def __init__(self, path: Path, index: int) -> None:
+    def __init__(self, path: Path, index: int, process_tables: bool = False) -> None:
         self._path = path
         self._bodies_path = path.with_suffix(".bodies")
         self._direct_path = path.with_suffix(".direct")
@@ -48,6 +54,10 @@ class NativePart:
         self._offset = 0
         self._encoder = Bodies()
         self._counters: dict[tuple[int, str], int] = {}
+        self._async: dict[tuple[Any, ...], int] = {}
+        self._counters_below = PROCESS_UUID if process_tables else COUNTERS_OF_UUID
+        self._process_tables = process_tables
+        self._flows = FlowBinding()
         self._uuid = _COUNTER_UUID * (index + 1)
         # Sequences of interned strings: one per input, 1 is the file's own.
         self._sequence = integer(10, index + 2) + integer(13, 2)
@@ -61,6 +71,9 @@ class NativePart:
         elif isinstance(batch, TextBatch):
             self._write_text(batch, columns, sizes)
         offsets = self._offset + np.concatenate([[0], np.cumsum(sizes[:-1], dtype=np.int64)])
+        if not self._process_tables:
+            flows = are_flows(columns.kinds)
+            self._flows.add(offsets[flows], columns.ids[flows], batch.phases[flows])
         self._offset += int(sizes.sum(dtype=np.int64))
         return offsets.astype(np.int64), sizes
 
@@ -110,12 +123,35 @@ class NativePart:
                     fields = integer(9, _COUNTER) + integer(11, uuid) + double(44, number)
                     self._direct.write(packet(stamp, self._sequence, data(11, fields)))
             return
-        uuid = _PROCESS_UUID + int(event.pid)  # type: ignore[arg-type]
-        if event.ph in "bneSTFp" and (event.id is not UNSET or event.id2 is not UNSET):
-            fields = body + integer(11, uuid) + legacy(event)
+        uuid = PROCESS_UUID + int(event.pid)  # type: ignore[arg-type]
+        if event.ph in _ASYNC_TYPES and (event.id is not UNSET or event.id2 is not UNSET):
+            if self._process_tables:
+                fields = body + integer(11, uuid) + legacy(event)
+            else:
+                fields = body + integer(9, _ASYNC_TYPES[event.ph]) + integer(11, self._async_track(event))
         else:
-            fields = body + integer(9, _INSTANT) + integer(11, _GLOBAL_UUID if event.s == "g" else uuid)
+            fields = body + integer(9, _INSTANT) + integer(11, ROOT_UUID if event.s == "g" else uuid)
         self._direct.write(packet(stamp, self._sequence, data(11, fields)))
+
+    def _async_track(self, event: Event) -> int:
+        """The track of what an id joins: of its process, or of the root where the id is the whole trace's.
+
+        Perfetto makes such tracks of legacy events of processes alone.
+        """
+        own = decode(event.id2) if event.id2 is not UNSET else {}
+        is_global = isinstance(own, dict) and "global" in own
+        below = ROOT_UUID if is_global else PROCESS_UUID + int(event.pid)  # type: ignore[arg-type]
+        key = (below, event.cat, event.id if event.id2 is UNSET else bytes(event.id2))
+        if key not in self._async:
+            name = text(2, str(event.name or event.cat or "async"))
+            self._async[key] = self._track(name + integer(5, below))
+        return self._async[key]
+
+    def _track(self, fields: bytes) -> int:
+        uuid = self._uuid
+        self._uuid += 1
+        self._direct.write(packet(self._sequence, data(60, integer(1, uuid) + fields)))
+        return uuid
 
     def _counter(self, event: Event, key: str) -> int:
         """The track of a counter, named as Perfetto names those of JSON."""
@@ -124,10 +160,8 @@ class NativePart:
         counter = (int(event.pid), name)  # type: ignore[arg-type]
         uuid = self._counters.get(counter)
         if uuid is None:
-            uuid = self._counters[counter] = self._uuid
-            self._uuid += 1
-            track = integer(1, uuid) + integer(5, _PROCESS_UUID + counter[0]) + text(2, name) + data(8, b"")
-            self._direct.write(packet(self._sequence, data(60, track)))
+            below = integer(5, self._counters_below + counter[0])
+            uuid = self._counters[counter] = self._track(below + text(2, name) + data(8, b""))
         return uuid
 
     def finish(
@@ -138,6 +172,7 @@ class NativePart:
         `progress` hears how many rows of the spill are done.
         """
         moved = unbound = done = 0
+        with_flows = self._with_flows(spill, not delete_unbound)
         self._bodies.flush()
         self._direct.flush()
         with self._path.open("wb") as out:
@@ -150,7 +185,10 @@ class NativePart:
                 thread = tracks.threads[index]
                 tracks_of_lanes = {0: thread.tid, STACKED: tracks.stacked_of(thread).tid}
                 packets = Packets(self._sequence, out)
-                for rows, placed in Lanes(not delete_unbound).through(spill.windows(index)):
+                for window, lanes in Lanes(not delete_unbound).through(spill.windows(index)):
+                    rows, placed = window, lanes
+                    if index in with_flows:
+                        rows, placed = _holding_flows(window, lanes, with_flows[index])
                     used = {lane & ~NEXT for lane in np.unique(placed).tolist() if lane != UNBOUND}
                     for lane in sorted(used - tracks_of_lanes.keys()):
                         tracks_of_lanes[lane] = tracks.overflow(thread, lane).tid
@@ -161,7 +199,7 @@ class NativePart:
                     thread.used |= loose > 0 and not delete_unbound  # they became instants
                     if isinstance(bodies, mmap.mmap):  # what was read counts as memory until it is given back
                         bodies.madvise(mmap.MADV_DONTNEED)
-                    done += len(rows)
+                    done += len(window)
                     progress(done)
                 packets.close()
         if isinstance(bodies, mmap.mmap):
@@ -172,10 +210,25 @@ class NativePart:
         self._direct_path.unlink()
         return moved, unbound
 
+    def _with_flows(self, spill: Spill, is_whole: bool) -> dict[int, _Moved]:
+        """Append bodies of slices that hold flows to the others; where they lie, by thread."""
+        found: dict[int, _Moved] = {}
+        for index in spill.threads() if self._flows else ():
+            bodies = self._flows.fields(Lanes(is_whole).through(spill.windows(index)))
+            places = np.empty((len(bodies), 3), np.int64)
+            for number, (offset, size, fields) in enumerate(bodies):
+                self._bodies.seek(offset)
+                body = self._bodies.read(size) + fields
+                self._bodies.seek(0, os.SEEK_END)
+                self._bodies.write(body)
+                places[number] = offset, self._offset, len(body)
+                self._offset += len(body)
+            found[index] = places
+        return found
+
     def _write_strings(self, out: BinaryIO) -> None:
-        defaults = data(59, integer(58, _REALTIME))
         sequence = integer(10, self._index + 2)
-        out.write(packet(sequence, integer(13, 1), defaults))
+        out.write(packet(sequence, integer(13, 1)))
         entries: list[bytes] = []
         for kind, field in FIELDS.items():
             for number, string in enumerate(self._encoder.interned.strings(kind), start=1):
@@ -185,6 +238,17 @@ class NativePart:
                     entries.clear()
         if entries:
             out.write(packet(sequence, integer(13, 2), data(12, b"".join(entries))))
+
+
+def _holding_flows(rows: Rows, lanes: Any, moved: _Moved) -> tuple[Rows, Any]:
+    """The rows without the flows that slices hold; those slices' bodies lie elsewhere."""
+    kept = ~are_flows(rows["kind"]) | (lanes == UNBOUND)
+    rows, lanes = rows[kept], lanes[kept]
+    if len(moved):
+        at = np.minimum(np.searchsorted(moved[:, 0], rows["ordinal"]), len(moved) - 1)
+        is_moved = (moved[at, 0] == rows["ordinal"]) & (rows["size"] > 0)
+        rows["ordinal"][is_moved], rows["size"][is_moved] = moved[at[is_moved], 1:].T
+    return rows, lanes
 
 
 def _number(value: Any) -> float | None:
@@ -199,28 +263,16 @@ def _number(value: Any) -> float | None:
 
 
 def join(
-    parts: list[Path], processes: list[Process], base_ns: int, document: dict[str, Any], out: BinaryIO
+    parts: list[Path], tracks: Iterable[bytes], base_ns: int, document: dict[str, Any], out: BinaryIO
 ) -> None:
-    """Write the trace: its clock, names of processes and threads, what is known of the inputs, the parts."""
-    first = base_ns or 1
-    # Both clocks are said to be the same: the trace's times stay CLOCK_REALTIME.
-    clocks = b"".join(data(1, integer(1, clock) + integer(2, first)) for clock in (_REALTIME, _BOOTTIME))
-    own = integer(10, 1)
-    out.write(packet(own, integer(8, first), integer(58, _REALTIME), data(6, clocks + integer(2, _REALTIME))))
-    # The tracks' own numbers join the packets; those that are shown can be dense and in order, by which
-    # Perfetto sorts the threads of native traces. No thread's is a process's, which would make it a main one.
-    shown = count(1001 if len(processes) < 1000 else len(processes) + 1)
-    for process in processes:
-        fields = integer(1, process.order) + text(6, process.name) + integer(3, process.order)
-        if process.labels:
-            fields += text(8, process.labels)
-        track = integer(1, _PROCESS_UUID + process.pid) + data(3, fields)
+    """Write the trace: the descriptors of its `tracks`, what is known of the inputs, the parts.
+
+    No clock is named: times are then the trace's own, ns of CLOCK_REALTIME, and Perfetto shows no group for
+    snapshots of clocks above ours.
+    """
+    own, first = integer(10, 1), base_ns or 1
+    for track in tracks:
         out.write(packet(own, data(60, track)))
-        for thread in process.threads:
-            fields = integer(1, process.order) + integer(2, next(shown)) + text(5, thread.name)
-            track = integer(1, thread.tid) + data(4, fields + integer(3, thread.order))
-            out.write(packet(own, data(60, track)))
-    out.write(packet(own, data(60, integer(1, _GLOBAL_UUID) + text(2, "whole trace"))))
     described = encode_number(document["iotrace_merge"]).decode()
     out.write(packet(own, integer(8, first), data(5, data(2, text(1, "iotrace_merge") + text(2, described)))))
     for part in parts:
