@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from iotrace.timeline.model import Counter as Counts
 from iotrace.timeline.model import ProcessTracks, Timeline
 from iotrace.timeline.writers.chrome import write_chrome
 from tests.support.mutate import DFTRACER, KINETO
-from tests.support.perfetto import ERRORS, query
+from tests.support.perfetto import ERRORS, query, track_paths
 from tests.support.runs import Run
 
 BASE_US = 1_795_000_000_000_000
@@ -118,15 +119,22 @@ def _imported(path: Path) -> dict[str, Any]:
 
 
 def _both(tmp_path: Path, inputs: list[str], options: Options | None = None) -> tuple[Any, dict[str, Any]]:
-    outputs = [tmp_path / "merged" / f"out.{kind}" for kind in ("json", "pftrace")]
+    """Merge to JSON, to a native tree of tracks and to native processes, which must hold the same."""
+    outputs = [tmp_path / "merged" / f"out{kind}" for kind in (".json", ".pftrace", "-tables.pftrace")]
     outputs[0].parent.mkdir()
-    summaries = [merge(inputs, output, options) for output in outputs]
+    options = options or Options()
+    summaries = [
+        merge(inputs, output, replace(options, process_tables="tables" in output.name)) for output in outputs
+    ]
     imported = [_imported(output) for output in outputs]
     # Floats are summed in another order where equal stamps are.
-    (counters, values), others = ([kind.pop("counters")[0] for kind in imported], imported)
-    assert counters == pytest.approx(values, rel=1e-9)
-    assert others[0] == others[1]
-    return summaries[0], {**others[0], "counters": [counters]}
+    counters, *values = (kind.pop("counters")[0] for kind in imported)
+    assert [pytest.approx(each, rel=1e-9) for each in values] == [counters, counters]
+    # Perfetto itself adds an argument to async slices of processes.
+    arguments = [kind.pop("arguments")[0][0] for kind in imported]
+    assert arguments[0] == arguments[1] <= arguments[2]
+    assert imported[0] == imported[1] == imported[2]
+    return summaries[0], {**imported[0], "counters": [counters], "arguments": [arguments[:1]]}
 
 
 def test_both_kinds_hold_the_same(tmp_path: Path) -> None:
@@ -169,10 +177,15 @@ def test_order_and_titles(tmp_path: Path) -> None:
     for number in (1, 0):
         (tmp_path / f"{number}.json").write_bytes(KINETO.replace(b'"rank": 1', b'"rank": %d' % number))
     merge([str(tmp_path / "1.json"), str(tmp_path / "0.json")], tmp_path / "out.pftrace", ONE)
-    (names,) = query(tmp_path / "out.pftrace", "select distinct name from process where name is not null")
-    told = [name for (name,) in names]
-    assert "rank 0 · GPU 0" in told
-    assert "rank 1 · process (4242)" in told
+    assert track_paths(tmp_path / "out.pftrace") == [
+        "2 inputs",
+        "2 inputs / rank 0",
+        "2 inputs / rank 0 / process (4242) · pid 4242",
+        "2 inputs / rank 0 / process (4242) · pid 4242 / main thread",
+        "2 inputs / rank 0 / GPU 0",
+        "2 inputs / rank 0 / GPU 0 / stream 7",
+        "2 inputs / rank 1",
+    ]
 
 
 def test_a_slice_that_overlaps_moves_with_its_arrow(tmp_path: Path) -> None:
@@ -324,12 +337,14 @@ def test_what_joins_by_other_ids_and_counters_in_both_kinds(tmp_path: Path) -> N
         FLOWS,
         "select name from process where name is not null order by name",
     )
+    tables = replace(ONE, process_tables=True)
     found = []
-    for kind in ("json", "pftrace"):
-        merge([_write(tmp_path / "a.json", events)], tmp_path / f"out.{kind}", ONE)
+    for kind, options in (("json", ONE), ("tables.pftrace", tables), ("pftrace", ONE)):
+        merge([_write(tmp_path / "a.json", events)], tmp_path / f"out.{kind}", options)
         found.append(query(tmp_path / f"out.{kind}", *statements))
     assert found[0] == found[1]
     slices, counters, flows, processes = found[0]
+    assert found[2] == [[[*row[:3], ""] for row in slices], counters, flows, []]
     assert slices == [
         ["first byte", 0, 1, "only async (80)"],
         ["of another process", 20_000, 0, "process (81)"],

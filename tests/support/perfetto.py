@@ -54,3 +54,19 @@ def _importer() -> subprocess.Popen[str]:
     )
     atexit.register(process.communicate)  # ends it: nothing more is asked
     return process
+
+
+def track_paths(trace: Path) -> list[str]:
+    """Return the tracks of slices of a native trace, each behind its groups, in the order they are drawn in."""
+    (rows,) = query(
+        trace,
+        """select t.id, t.parent_id, t.name, cast(extract_arg(t.source_arg_set_id, 'sibling_order_rank') as int)
+           from track t where t.type not glob '*counter*'""",
+    )
+    by_number = {row[0]: row for row in rows}
+
+    def path(row: list[Any]) -> list[tuple[int, str]]:
+        above = path(by_number[row[1]]) if row[1] in by_number else []
+        return [*above, (row[3] or 0, row[2])]
+
+    return list(dict.fromkeys(" / ".join(name for _, name in each) for each in sorted(map(path, rows))))

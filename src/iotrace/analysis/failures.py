@@ -41,7 +41,12 @@ class Traceback(msgspec.Struct, frozen=True):
 
 
 def failures_of(analysis: SessionAnalysis) -> list[Failure]:
-    """List what failed, in order of time: the first is the cause, the others may follow from it.
+    """List what failed, in order of time: the first is the cause, the others may follow from it."""
+    return [failure for _, failure in timed_failures(analysis)]
+
+
+def timed_failures(analysis: SessionAnalysis) -> list[tuple[float, Failure]]:
+    """List what failed, each with its time in ns; -inf where a launcher told of it later.
 
     A worker's exception counts where its loop raised it, and took no batch afterwards.
     """
@@ -49,7 +54,7 @@ def failures_of(analysis: SessionAnalysis) -> list[Failure]:
     for process in analysis.session.processes:
         found += _of_process(analysis, process)
     found += _of_launches(analysis)
-    return [failure for _, failure in sorted(found, key=lambda each: each[0])]
+    return sorted(found, key=lambda each: each[0])
 
 
 def parse(text: str, error: str) -> Traceback:

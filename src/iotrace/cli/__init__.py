@@ -20,7 +20,21 @@ from iotrace.report.printing import echo
 
 _NAME = "iotrace"
 COMPLETION_VARIABLE = "_IOTRACE_COMPLETE"  # set by the shell when it asks for completions
-_COMMANDS = ("run", "top", "report", "ls", "compare", "check", "sweep", "doctor", "merge", "export", "schema")
+_COMMANDS = (
+    "run",
+    "top",
+    "report",
+    "open",
+    "ls",
+    "compare",
+    "check",
+    "sweep",
+    "doctor",
+    "merge",
+    "export",
+    "schema",
+)
+_OTHERWISE = {"open": "open_"}  # what has the name of a builtin function
 
 _FAILED = 1
 _USAGE = 2
@@ -29,7 +43,7 @@ _INTERRUPTED = 130
 
 
 class _Commands(click.Group):
-    """Each command is the function of the module that has its name."""
+    """Each command is the function of the module that has its name, or nearly."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -37,7 +51,8 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        found: click.Command = getattr(import_module(f"iotrace.cli.{cmd_name}"), cmd_name)
+        module = import_module(f"iotrace.cli.{cmd_name}")
+        found: click.Command = getattr(module, _OTHERWISE.get(cmd_name, cmd_name))
         return found
 
     def resolve_command(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
+from iotrace.analysis.failures import timed_failures
 from iotrace.analysis.loop.deliveries import Delivery
 from iotrace.analysis.loop.phases import phases_of
 from iotrace.analysis.loop.step_phases import phase_spans
 from iotrace.analysis.loop.steps import Loop
-from iotrace.analysis.rank import RankAnalysis
+from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
 from iotrace.analysis.wait.production import FILE_PARTS
 from iotrace.analysis.wait.waits import CAUSES, Explained
 from iotrace.sources.processes import Process
@@ -17,6 +20,8 @@ from iotrace.timeline.flows import DeliveryKey, batch_flows, chunk_flows
 from iotrace.timeline.kineto import add_torch
 from iotrace.timeline.model import Args, Counter, ProcessTracks, Slice, Timeline, Track, file_label, first_ns
 from iotrace.timeline.telemetry import add_telemetry
+
+_LONGEST_NAME = 120
 
 
 def build(analysis: RankAnalysis, with_torch: bool = True) -> Timeline:
@@ -32,6 +37,9 @@ def build(analysis: RankAnalysis, with_torch: bool = True) -> Timeline:
     own = f"{_title(rank)} · " if len(session.ranks) > 1 else ""  # what is pinned stands alone
     started = [Slice(*analysis.startup, "start-up", "start-up")] if analysis.startup is not None else []
     main.tracks.append(Track(f"{own}steps", [*started, *_steps(loop), *_after_evaluation(loop)]))
+    failures = _failures(analysis)
+    if failures:
+        main.tracks.append(Track(f"{own}failure", failures))
     phases_of_steps = _step_phases(analysis)
     if phases_of_steps:
         main.tracks.append(Track("forward, backward, optimizer", phases_of_steps))
@@ -62,7 +70,7 @@ def _title(rank: Rank) -> str:
 
 
 def _steps(loop: Loop) -> list[Slice]:
-    """Make a slice of each step: its number is that of the delivery that opens it, of a marked one its own."""
+    """Make a slice of each step: its number is that of the delivery that opens it, or its mark."""
     found = []
     for position, step in enumerate(loop.steps):
         number, opened = position, step.delivery
@@ -72,6 +80,22 @@ def _steps(loop: Loop) -> list[Slice]:
             args = {"epoch": opened.epoch, "batch": opened.index, "samples": opened.samples}
         end_ns = step.pieces[0][1] if step.pieces else step.end_ns
         found.append(Slice(step.start_ns, end_ns, f"step {number}", "step", args))
+    return found
+
+
+def _failures(analysis: RankAnalysis) -> list[Slice]:
+    """Make a slice of each failure of the rank: from then on to the end of its command."""
+    session, rank = analysis.session, analysis.rank
+    ends_ns = [each.outcome.ended_ns for each in session.launches if each.outcome is not None]
+    found = []
+    for at_ns, failure in timed_failures(SessionAnalysis(session)):
+        if failure.rank not in (None, rank.number) or not math.isfinite(at_ns):
+            continue
+        args: Args = {"at": failure.at, "file": failure.file, "batch": failure.batch}
+        args.update(worker=failure.worker, pid=failure.process)
+        known: Args = {key: value for key, value in args.items() if value is not None}
+        name = f"{failure.type}: {failure.message}"[:_LONGEST_NAME]
+        found.append(Slice(int(at_ns), max([int(at_ns), *ends_ns]), name, "failure", known))
     return found
 
 

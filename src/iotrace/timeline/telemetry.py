@@ -45,7 +45,8 @@ _HOST_RATES = (
 def add_telemetry(session: Session, rank: Rank, timeline: Timeline) -> None:
     """Add counters to the tracks of the rank's processes, and tracks for its devices.
 
-    The first rank of a host has those of the host. The tracks of `timeline` are those of ``rank.processes``, in that order.
+    The first rank of a host has those of the host. The tracks of `timeline` are those of ``rank.processes``,
+    in that order.
     """
     telemetry = session.telemetry_of(rank.main)
     if telemetry is None:

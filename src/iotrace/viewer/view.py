@@ -1,0 +1,167 @@
+"""What a reader of a timeline sees first: a stretch of time, a selected slice, which groups are open."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from iotrace.errors import UsageError
+
+if TYPE_CHECKING:
+    from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
+    from iotrace.analysis.wait.waits import Explained
+
+WORST, FAILURE = "worst", "failure"
+_BEFORE_FAILURE_NS = 5 * 10**9
+_LEAST_MARGIN_NS = 10**6
+_MOST_PINNED = 8  # ranks whose waits are pinned
+_OPEN, _PIN = "dev.perfetto.ExpandTracksByRegex", "dev.perfetto.PinTracksByRegex"
+# Of a timeline whose session is not at hand: the groups and processes that our own names tell.
+_ANY_GROUPS = r"^rank \d+| inputs$|^main|^process "
+_ANY_PINS = r"(^|· )(failure|steps|data wait)$"
+
+
+class View(msgspec.Struct, frozen=True):
+    """Times in ns as the trace has them; None where the whole trace is shown. `what` says it in words."""
+
+    what: str
+    expanded: str
+    pinned: str
+    shown_ns: tuple[int, int] | None = None
+    selected_ns: tuple[int, int] | None = None  # a slice's start and duration
+
+    def fragment(self, **more: str) -> str:
+        """Return what follows the address of Perfetto's page."""
+        commands = [
+            {"id": command, "args": [pattern]}
+            for command, pattern in ((_OPEN, self.expanded), (_PIN, self.pinned))
+        ]
+        told = dict(more)
+        if self.shown_ns is not None:
+            told["visStart"], told["visEnd"] = map(str, self.shown_ns)
+        if self.selected_ns is not None:
+            told["ts"], told["dur"] = map(str, self.selected_ns)
+        told["startupCommands"] = json.dumps(commands, separators=(",", ":"))
+        return "#!/?" + urlencode(told, quote_via=quote)
+
+
+def view_of_file(path: Path) -> View:
+    """Look at all of a timeline of which no more is known."""
+    return View(f"all of {path.name}", _ANY_GROUPS, _ANY_PINS)
+
+
+def view_of_session(analysis: SessionAnalysis, around: str = WORST, batch: int | None = None) -> View:
+    """Look at a batch, at the longest wait, at the time before the failure, or at a step.
+
+    Raises:
+        UsageError: there is nothing of the kind.
+    """
+    if batch is not None:
+        return _at_batch(analysis, batch)
+    if around == FAILURE:
+        return _before_failure(analysis)
+    if around.isdecimal():
+        return _at_step(analysis, int(around))
+    if around != WORST:
+        raise UsageError(f"--around is worst, failure or a step's number, not {around}", "--around worst")
+    waits = [(rank, wait) for rank in analysis.ranks for wait in rank.measured_waits or rank.waits]
+    if not waits:
+        return _view(analysis, "all of the session", analysis.ranks[:1], None)
+    return _at_wait(analysis, *max(waits, key=lambda pair: pair[1].delivery.wait_ns), "the longest wait: ")
+
+
+def _at_batch(analysis: SessionAnalysis, batch: int) -> View:
+    waits = [(rank, wait) for rank in analysis.ranks for wait in rank.waits if wait.delivery.index == batch]
+    if not waits:
+        numbers = [wait.delivery.index for rank in analysis.ranks for wait in rank.waits]
+        held = f"batches 0 to {max(numbers)}" if numbers else "no batch"
+        raise UsageError(f"the session has no batch {batch}", f"it has {held}")
+    return _at_wait(analysis, *max(waits, key=lambda pair: pair[1].delivery.wait_ns), "")
+
+
+def _at_wait(analysis: SessionAnalysis, rank: RankAnalysis, wait: Explained, which: str) -> View:
+    delivery = wait.delivery
+    margin_ns = max(2 * delivery.wait_ns, 2 * _step_ns(rank), _LEAST_MARGIN_NS)
+    shown = delivery.wait_start_ns - margin_ns, delivery.delivered_ns + margin_ns
+    of_rank = f" of rank {rank.rank.number}" if len(analysis.ranks) > 1 else ""
+    what = f"{which}batch {delivery.index}{of_rank}, {delivery.wait_ns / 1e6:.1f} ms, {wait.cause}"
+    pids = [rank.rank.main.pid, *([delivery.pid] if delivery.pid is not None else [])]
+    found = _view(analysis, what, [rank], shown, pids)
+    return msgspec.structs.replace(found, selected_ns=(delivery.wait_start_ns, delivery.wait_ns))
+
+
+def _at_step(analysis: SessionAnalysis, number: int) -> View:
+    found = [
+        (rank, step)
+        for rank in analysis.ranks
+        for position, step in enumerate(rank.loop.steps)
+        if (position if step.delivery is None else step.delivery.number) == number
+    ]
+    if not found:
+        count = max((len(rank.loop.steps) for rank in analysis.ranks), default=0)
+        raise UsageError(f"the session has no step {number}", f"it has {count} steps, from 0")
+    rank, step = max(found, key=lambda pair: pair[1].duration_ns)
+    margin_ns = step.end_ns - step.start_ns
+    return _view(analysis, f"step {number}", [rank], (step.start_ns - margin_ns, step.end_ns + margin_ns))
+
+
+def _before_failure(analysis: SessionAnalysis) -> View:
+    from iotrace.analysis.failures import timed_failures
+
+    failures = timed_failures(analysis)
+    if not failures:
+        raise UsageError("no failure was recorded in this session", "--around worst shows the longest wait")
+    at_ns, first = failures[0]
+    failed = [rank for rank in analysis.ranks if rank.rank.number == first.rank] or analysis.ranks[:1]
+    ends_ns = [rank.loop.steps[-1].end_ns for rank in failed if rank.loop.steps]
+    end_ns = int(at_ns) if math.isfinite(at_ns) else max(ends_ns, default=0)
+    shown = end_ns - _BEFORE_FAILURE_NS, end_ns
+    pids = [*(rank.rank.main.pid for rank in failed), *([first.process] if first.process else [])]
+    found = _view(analysis, f"before the failure: {first.type}", failed, None, pids)
+    return msgspec.structs.replace(found, shown_ns=_within(analysis, shown, end_ns))
+
+
+def _step_ns(rank: RankAnalysis) -> int:
+    steps = sorted(step.duration_ns for step in rank.kept or rank.loop.steps)
+    return steps[len(steps) // 2] if steps else 0
+
+
+def _view(
+    analysis: SessionAnalysis,
+    what: str,
+    ranks: list[RankAnalysis],
+    shown: tuple[int, int] | None,
+    pids: list[int] | None = None,
+) -> View:
+    """Open the groups of `ranks` and processes; pin the waits of all ranks, or of these where there are many."""
+    pids = [rank.rank.main.pid for rank in ranks] if pids is None else pids
+    groups = [re.escape(analysis.session.path.absolute().name) + "$"]
+    groups += [rf"rank {rank.rank.number}( \(.*)?$" for rank in ranks]
+    groups += [rf".* · pid {pid}$" for pid in pids]
+    pinned = r"(^|· )(failure|steps|data wait)$"
+    if len(analysis.ranks) > _MOST_PINNED:
+        numbers = "|".join(str(rank.rank.number) for rank in ranks)
+        pinned = rf"^rank ({numbers})( .*)? · (failure|steps|data wait)$"
+    return View(what, "^(" + "|".join(groups) + ")", pinned, _within(analysis, shown))
+
+
+def _within(
+    analysis: SessionAnalysis, shown: tuple[int, int] | None, least_end_ns: int = 0
+) -> tuple[int, int] | None:
+    """Cut the stretch to what the timeline surely holds: Perfetto takes none that leads out of it."""
+    starts = [rank.startup[0] for rank in analysis.ranks if rank.startup is not None]
+    starts += [rank.waits[0].delivery.wait_start_ns for rank in analysis.ranks if rank.waits]
+    starts += [rank.loop.steps[0].start_ns for rank in analysis.ranks if rank.loop.steps]
+    ends = [least_end_ns]
+    ends += [rank.waits[-1].delivery.delivered_ns for rank in analysis.ranks if rank.waits]
+    ends += [rank.loop.steps[-1].end_ns for rank in analysis.ranks if rank.loop.steps]
+    if shown is None or not starts:
+        return None
+    begin, end = max(shown[0], min(starts)), min(shown[1], max(ends))
+    return (begin, end) if begin < end else None
