@@ -103,7 +103,11 @@ def _write_timeline(analysis: SessionAnalysis, progress: Progress) -> Path | Non
     path = analysis.session.path / names.OUT / names.TIMELINE
     progress(f"writing {path}")
     path.parent.mkdir(names.DIRECTORY_MODE, exist_ok=True)
-    write_timeline(analysis, path)
+    try:
+        write_timeline(analysis, path)
+    except IotraceError as error:  # nothing to draw, or no room: the report needs none of it
+        _say(f"iotrace: no timeline: {error}")
+        return None
     path.chmod(names.FILE_MODE)
     return path
 

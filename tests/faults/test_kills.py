@@ -120,7 +120,7 @@ def test_a_killed_program(tmp_path: Path) -> None:
     assert (report["verdict"]["class"], report["verdict"]["text"]) == ("failed", text)
     assert report["verdict"]["until"].endswith("waited for data (transform)")
     assert _count(session, pid, BatchRecord) >= before
-    assert (session / "out" / "rank0.json.gz").exists()
+    assert (session / "out" / "timeline.pftrace").exists()
 
 
 @row(

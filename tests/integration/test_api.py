@@ -255,7 +255,7 @@ print("still read", flush=True)
     assert (run.code, run.stdout) == (0, "still read\n")
     again = run.stderr.rpartition("iotrace report ")[2].partition("-v")[0]
     assert (run.session.parent / "elsewhere" / again.strip()).resolve() == run.session
-    assert (run.session / "out" / "rank0.json.gz").exists()
+    assert (run.session / "out" / "timeline.pftrace").exists()
 
 
 def test_a_block_awaits_no_other_rank_and_passes_on_what_ends_the_program(tmp_path: Path) -> None:

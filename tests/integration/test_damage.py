@@ -12,10 +12,9 @@ import pytest
 from iotrace.analysis.rank import SessionAnalysis
 from iotrace.analysis.report import analyse
 from iotrace.errors import IotraceError
+from iotrace.merge.run import write_timeline
 from iotrace.session import names
 from iotrace.sources.session import open_session
-from iotrace.timeline.build import build
-from iotrace.timeline.writers.chrome import write_chrome
 from tests.support.runs import Run
 
 ROUNDS = 120
@@ -59,8 +58,7 @@ def test_no_damage_ends_in_a_traceback(unet_run: Run, tmp_path: Path, part: int)
         try:
             analysis = SessionAnalysis(open_session(session))
             report = analyse(analysis)
-            for rank in analysis.ranks:
-                write_chrome(build(rank), session / names.OUT / f"{rank.rank.name}.json.gz")
+            write_timeline(analysis, session / names.OUT / names.TIMELINE)
         except IotraceError as error:
             sentences.append(str(error))
             continue

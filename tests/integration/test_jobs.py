@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.perfetto import track_paths
 from tests.support.runs import report_of
 
 TRAIN = """
@@ -85,7 +86,7 @@ def test_the_tasks_of_one_step_share_a_session(tmp_path: Path, output: list[str]
         assert loader["batches"] == 6
         (file,) = [file for file in rank["io"]["files"] if file["path"] == "values.bin"]
         assert file["reads"] == 12 * 8
-        assert (session / "out" / f"rank{rank['rank']}.json.gz").exists()
+        assert (session / "out" / "timeline.pftrace").exists()
     # Two hosts by name: nobody compared their clocks, and the report says so.
     kinds = {(clock["host"], clock["kind"], clock["bound_ns"] is None) for clock in report["clocks"]}
     first = report["clocks"][0]["host"]
@@ -151,10 +152,9 @@ def test_an_elastic_restart_is_another_incarnation(tmp_path: Path) -> None:
     report = report_of(tmp_path / "session")
     assert [(rank["rank"], rank["incarnation"]) for rank in report["ranks"]] == [(0, 0), (0, 1)]
     assert [rank["loaders"][0]["batches"] for rank in report["ranks"]] == [6, 6]
-    assert sorted(path.name for path in (tmp_path / "session" / "out").glob("*.gz")) == [
-        "rank0-restart1.json.gz",
-        "rank0.json.gz",
-    ]
+    tracks = track_paths(tmp_path / "session" / "out" / "timeline.pftrace")
+    groups = [path.split(" / ")[1] for path in tracks[1:]]
+    assert list(dict.fromkeys(groups)) == ["rank 0", "rank 0 (restart 1)", "counters"]
     roles = [process["role"] for process in report["processes"]]
     assert sorted(roles) == ["launcher", "loader worker", "loader worker", "rank", "rank"]
     assert "0, restart 1" in stderr

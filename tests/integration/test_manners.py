@@ -51,16 +51,16 @@ def test_a_report_without_a_name_is_of_the_newest_session_and_ends_as_the_run(di
 
 
 def test_our_own_timeline_leads_to_its_session(directory: Path) -> None:
-    done = in_process("report", "session/out/rank0.json.gz", cwd=directory)
+    done = in_process("report", "session/out/timeline.pftrace", cwd=directory)
     assert done.returncode == 0
     assert done.stderr == (
-        "iotrace: session/out/rank0.json.gz is a timeline of the session session; its report:\n"
+        "iotrace: session/out/timeline.pftrace is a timeline of the session session; its report:\n"
     )
     assert done.stdout == in_process("report", "session", cwd=directory).stdout
 
 
 def test_a_merge_takes_the_session_of_our_timeline_and_names_what_to_open(directory: Path) -> None:
-    done = in_process("merge", "session/out/rank0.json.gz", "-o", "all.json", cwd=directory)
+    done = in_process("merge", "session/out/timeline.pftrace", "-o", "all.json", cwd=directory)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert "is a timeline of the session session: that is merged" in " ".join(done.stdout.split())

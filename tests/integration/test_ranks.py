@@ -52,4 +52,4 @@ def test_two_ranks_of_torchrun(tmp_path: Path) -> None:
     for rank in report["ranks"]:
         (loader,) = rank["loaders"]
         assert (loader["kind"], loader["batches"], loader["workers"]) == ("training", 10, 1)
-        assert (session / "out" / f"rank{rank['rank']}.json.gz").exists()
+        assert (session / "out" / "timeline.pftrace").exists()

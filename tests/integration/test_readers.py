@@ -265,10 +265,10 @@ def read():
     assert run.code == 0, run.stderr
     arrows, turned, errors = query(
         run.timeline(),
-        """select source.id, extract_arg(target.arg_set_id, 'args.file'), target.name
+        """select source.id, extract_arg(target.arg_set_id, 'debug.file'), target.name
            from flow join slice source on flow.slice_out = source.id
            join slice target on flow.slice_in = target.id
-           where source.name = 'zarr.Array.__getitem__' and target.category = 'POSIX'""",
+           where source.name = 'data.zarr · zarr.Array.__getitem__' and target.category = 'POSIX'""",
         """select target.name from flow join slice source on flow.slice_out = source.id
            join slice target on flow.slice_in = target.id where target.ts < source.ts""",
         ERRORS,

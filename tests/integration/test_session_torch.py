@@ -12,7 +12,7 @@ from iotrace.analysis.loop.join import loaders_of
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.sources.session import Session, open_session
 from iotrace.timeline.build import build
-from iotrace.timeline.writers.chrome import write_chrome
+from tests.support.chrome_timeline import write_chrome
 from tests.support.perfetto import ERRORS, query
 from tests.support.runs import Run, run_script
 

@@ -15,7 +15,7 @@ from iotrace.sources.kineto.reader import read_kineto
 from iotrace.sources.kineto.trace import KinetoTrace
 from iotrace.timeline.kineto import add_torch
 from iotrace.timeline.model import ProcessTracks, Timeline
-from iotrace.timeline.writers.chrome import write_chrome
+from tests.support.chrome_timeline import write_chrome
 from tests.support.kineto import AUTOGRAD, MAIN, PID, annotation, event, kernel, operator, trace_of
 from tests.support.perfetto import ERRORS, query
 from tests.support.traces import SHARED, shared_trace

@@ -13,7 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.perfetto import ERRORS, query
+from iotrace.analysis.rank import SessionAnalysis
+from iotrace.sources.session import open_session
+from iotrace.timeline.build import build
+from tests.support.chrome_timeline import write_chrome
+from tests.support.perfetto import ERRORS, query, track_paths
 from tests.support.runs import UNET, Run, launcher, run_traced
 
 STEPS = 6
@@ -126,8 +130,10 @@ def test_every_step_and_stage_is_accounted_for(unet_run: Run) -> None:
     assert steps["samples_per_second"] == pytest.approx(2 * steps["per_second"])
 
 
-def test_perfetto_imports_every_slice_and_arrow(unet_run: Run) -> None:
-    path = unet_run.session / "out" / "rank0.json.gz"
+def test_perfetto_imports_every_slice_and_arrow(unet_run: Run, tmp_path: Path) -> None:
+    """From the timeline of the run as from the one in Chrome's format."""
+    path = tmp_path / "rank0.json.gz"
+    write_chrome(build(SessionAnalysis(open_session(unet_run.session)).ranks[0]), path)
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
     put_in = Counter(event["name"] for event in events if event["ph"] == "X")
     arrows = sum(event["ph"] in "tf" for event in events)
@@ -136,45 +142,77 @@ def test_perfetto_imports_every_slice_and_arrow(unet_run: Run) -> None:
         if event["ph"] == "X":
             durations[event["name"]] += round(event["dur"] * 1000)
     counters = sum(event["ph"] == "C" for event in events)
-    errors, slices, flows, values, processes = query(
-        path,
-        ERRORS,
-        "select name, count(*), sum(dur) from slice group by name",
-        "select count(*) from flow",
-        "select count(*) from counter",
-        "select name from process where name is not null order by name",
-    )
-    assert errors == []
-    assert {name: count for name, count, _ in slices} == dict(put_in)
-    assert {name: total for name, _, total in slices} == durations
-    assert flows == [[arrows]]
-    assert arrows >= 2 * 16
-    assert values == [[counters]]
-    assert [name.split(" (")[0] for (name,) in processes] == [
-        f"rank 0 · host {os.uname().nodename}",
-        "rank 0 · main",
-        "rank 0 · worker 0",
-        "rank 0 · worker 1",
+    written = unet_run.session / "out" / "timeline.pftrace"
+    for trace in (path, written):
+        errors, slices, flows, values = query(
+            trace,
+            ERRORS,
+            "select name, count(*), sum(dur) from slice group by name",
+            "select count(*) from flow",
+            "select count(*) from counter",
+        )
+        assert errors == []
+        assert {name: count for name, count, _ in slices} == dict(put_in)
+        assert {name: total for name, _, total in slices} == durations
+        assert flows == [[arrows]]
+        assert arrows >= 2 * 16
+        assert values == [[counters]]
+    parts = [path.split(" / ")[1:3] for path in track_paths(written)]
+    groups = [" / ".join(re.sub(r" \(.*", "", part) for part in each) for each in parts]
+    assert list(dict.fromkeys(groups)) == [
+        "",
+        "rank 0",
+        "rank 0 / main",
+        "rank 0 / worker 0",
+        "rank 0 / worker 1",
+        "counters",
+        "counters / rank 0 · main",
+        f"counters / host {os.uname().nodename}",
+        "counters / rank 0 · worker 0",
+        "counters / rank 0 · worker 1",
     ]
 
 
-def test_arrows_lead_from_the_read_over_the_batch_to_the_step(unet_run: Run) -> None:
-    path = unet_run.session / "out" / "rank0.json.gz"
+def test_waits_and_reads_are_named_by_cause_and_file(unet_run: Run) -> None:
+    """Also the start-up is one slice, and no track is called by a number of a lane."""
+    waits, reads, first, tracks = query(
+        unet_run.session / "out" / "timeline.pftrace",
+        "select name, extract_arg(arg_set_id, 'debug.cause'), extract_arg(arg_set_id, 'debug.file') "
+        "from slice where category = 'data wait'",
+        "select distinct name from slice where category = 'read path'",
+        "select s.name from slice s join track t on t.id = s.track_id "
+        "where t.name = 'steps' order by ts limit 1",
+        "select distinct name from track",
+    )
+    for name, cause, file in waits:
+        expected = [cause] if file is None else [cause, file.rpartition("/")[2]]
+        assert name.split(" · ")[1:] == expected
+    assert any(file is not None for _, _, file in waits)
+    assert all(re.fullmatch(r"case_\d+\.h5 · h5py\.Dataset\.__getitem__", name) for (name,) in reads)
+    assert first == [["start-up"]]
+    assert not [name for (name,) in tracks if not name or re.search(r" \+\d+( \d+)?$", name)]
+
+
+def test_arrows_lead_from_the_read_over_the_batch_to_the_wait(unet_run: Run) -> None:
+    path = unet_run.session / "out" / "timeline.pftrace"
     (rows,) = query(
         path,
         """select distinct o.category, i.category from flow
            join slice o on o.id = flow.slice_out join slice i on i.id = flow.slice_in""",
     )
     # Beside them torch's own lead from forward to backward operators.
-    assert sorted(rows) == [["operator", "operator"], ["read path", "ready"], ["ready", "step"]]
+    # A flow ends in the wait, or where the batch arrives within it.
+    found = [tuple(row) for row in sorted(rows)]
+    assert {("operator", "operator"), ("read path", "ready"), ("ready", "transport")} <= set(found)
+    assert set(found) <= {*found[:2], ("ready", "transport"), ("ready", "data wait")}
 
 
 def test_the_costly_reads_lie_inside_their_getitem(unet_run: Run) -> None:
-    path = unet_run.session / "out" / "rank0.json.gz"
+    path = unet_run.session / "out" / "timeline.pftrace"
     (rows,) = query(
         path,
         """select parent.name, count(*) from slice join slice parent on slice.parent_id = parent.id
-           where slice.name = 'h5py.Dataset.__getitem__' group by parent.name""",
+           where slice.name glob '* · h5py.Dataset.__getitem__' group by parent.name""",
     )
     assert rows == [["Volumes.__getitem__", 16 * 2 * 2]]
 

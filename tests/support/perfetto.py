@@ -57,11 +57,11 @@ def _importer() -> subprocess.Popen[str]:
 
 
 def track_paths(trace: Path) -> list[str]:
-    """Return the tracks of slices of a native trace, each behind its groups, in the order they are drawn in."""
+    """List the tracks of slices of a native trace, each behind its groups, in the order drawn."""
     (rows,) = query(
         trace,
-        """select t.id, t.parent_id, t.name, cast(extract_arg(t.source_arg_set_id, 'sibling_order_rank') as int)
-           from track t where t.type not glob '*counter*'""",
+        """select id, parent_id, name, cast(extract_arg(source_arg_set_id, 'sibling_order_rank') as int)
+           from track where type not glob '*counter*'""",
     )
     by_number = {row[0]: row for row in rows}
 

@@ -222,7 +222,7 @@ def test_a_stored_verdict_counts_for_the_same_data_and_iotrace_alone(tmp_path: P
     assert stored_verdict(session) is None
     store_verdict(session, "INPUT-BOUND", __version__)
     (session / "files.json").write_text("{}")  # a reader's
-    (session / "out" / "rank0.json.gz").write_bytes(b"")
+    (session / "out" / "timeline.pftrace").write_bytes(b"")
     assert stored_verdict(session) == "INPUT-BOUND"
     store_verdict(session, "INPUT-BOUND", "0.0.1")
     assert stored_verdict(session) is None
@@ -233,9 +233,9 @@ def test_a_stored_verdict_counts_for_the_same_data_and_iotrace_alone(tmp_path: P
 
 def test_a_timeline_of_ours_leads_to_its_session(tmp_path: Path) -> None:
     session = ended(tmp_path / "session", 10**18)
-    assert session_of_timeline(session / "out" / "rank0.json.gz") == session
+    assert session_of_timeline(session / "out" / "timeline.pftrace") == session
     assert session_of_timeline(session / "processes" / "rank0.json.gz") is None
-    assert session_of_timeline(tmp_path / "out" / "rank0.json.gz") is None
+    assert session_of_timeline(tmp_path / "out" / "timeline.pftrace") is None
 
 
 @pytest.mark.parametrize(("version", "said"), [(99, "a newer iotrace"), (0, "another iotrace")])

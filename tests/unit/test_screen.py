@@ -189,7 +189,7 @@ def test_the_rank_that_is_late_stands_first_of_its_table() -> None:
 def test_no_line_is_wider_than_the_screen_or_ends_in_a_space(width: int, verbose: bool) -> None:
     lost = NotCaptured("gpu", "NVML was not found on this machine", "install it")
     found = report(rank(), rank(1), imbalance=late(), not_captured=[lost])
-    shown = screen(found, width, verbose=verbose, timelines=[Path("/data/session/out/rank0.json.gz")])
+    shown = screen(found, width, verbose=verbose, timeline=Path("/data/session/out/timeline.pftrace"))
     assert [row for row in shown if row != row.rstrip()] == []
     # What is typed or opened stays whole: it may be longer.
     assert [row for row in shown if len(row) > width and "/data/session" not in row] == []

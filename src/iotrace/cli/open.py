@@ -35,7 +35,7 @@ _HELP = "see: iotrace open --help"
     help="Look at the worst wait (worst, the default), the time before the failure (failure) or a step (N).",
 )
 @click.option(
-    "--offline", is_flag=True, help="Use Perfetto's pages of the extra [viewer]: no network needed."
+    "--offline", is_flag=True, help="Perfetto's own pages, of the extra [viewer]: needs no network."
 )
 @click.option("--port", metavar="N", type=click.IntRange(0, 65535), default=0, help="Use this port.")
 def open_(source: Path | None, batch: int | None, around: str | None, offline: bool, port: int) -> int:

@@ -51,7 +51,7 @@ document.getElementById("open").addEventListener("click", () => {{
       const perfetto = {{ buffer, title: given.title, fileName: given.fileName }};
       tab.postMessage({{ perfetto }}, given.page, [buffer]);
       say("Perfetto has the trace.");
-    }}).catch((error) => say("The trace could not be read (" + error.message + "). Does iotrace open still run?"));
+    }}).catch((error) => say("No trace came (" + error.message + "). Does iotrace open still run?"));
   }};
   window.addEventListener("message", listen);
 }});

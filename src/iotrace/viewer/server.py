@@ -84,11 +84,6 @@ class _Handler(BaseHTTPRequestHandler):
         finally:
             self.server.ended()
 
-    def _refuse(self) -> None:
-        self.send_error(HTTPStatus.METHOD_NOT_ALLOWED)
-
-    do_HEAD = do_POST = do_PUT = do_DELETE = do_OPTIONS = do_PATCH = _refuse
-
     def _answer(self) -> None:
         host = self.headers.get("Host", "")
         if urlsplit(f"//{host}").hostname not in _HOSTS:

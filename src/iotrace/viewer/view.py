@@ -139,7 +139,7 @@ def _view(
     shown: tuple[int, int] | None,
     pids: list[int] | None = None,
 ) -> View:
-    """Open the groups of `ranks` and processes; pin the waits of all ranks, or of these where there are many."""
+    """Open the groups of `ranks` and processes; pin the waits of all ranks, of many those of these."""
     pids = [rank.rank.main.pid for rank in ranks] if pids is None else pids
     groups = [re.escape(analysis.session.path.absolute().name) + "$"]
     groups += [rf"rank {rank.rank.number}( \(.*)?$" for rank in ranks]
