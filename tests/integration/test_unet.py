@@ -179,7 +179,7 @@ def test_waits_and_reads_are_named_by_cause_and_file(unet_run: Run) -> None:
         unet_run.session / "out" / "timeline.pftrace",
         "select name, extract_arg(arg_set_id, 'debug.cause'), extract_arg(arg_set_id, 'debug.file') "
         "from slice where category = 'data wait'",
-        "select distinct name from slice where category = 'read path'",
+        "select distinct name from slice where category = 'read path' and name glob '*h5py*'",
         "select s.name from slice s join track t on t.id = s.track_id "
         "where t.name = 'steps' order by ts limit 1",
         "select distinct name from track",

@@ -21,6 +21,7 @@ import msgspec
 from iotrace.analysis.rank import SessionAnalysis
 from iotrace.analysis.report import analyse
 from iotrace.errors import IotraceError
+from iotrace.merge.run import write_timeline
 from iotrace.report.terminal import print_report
 from iotrace.session import names
 from iotrace.session.manifest import read_manifest
@@ -34,8 +35,6 @@ from iotrace.sources.record_files import read_records, read_rows
 from iotrace.sources.records import Record
 from iotrace.sources.samples import SidecarRecord
 from iotrace.sources.session import open_session
-from iotrace.timeline.build import build
-from iotrace.timeline.writers.chrome import write_chrome
 from tests.support.growing import SECOND, Growing
 from tests.support.mutate import ARRAY, DFTRACER, KINETO, mutated
 
@@ -245,8 +244,8 @@ def _read(path: Path) -> tuple[int, frozenset[str]]:
     """Read a session to its end; return how many rows it holds, and what is said to be lost."""
     analysis = SessionAnalysis(open_session(path))
     report = analyse(analysis)
-    for rank in analysis.ranks:
-        write_chrome(build(rank), path / f".{rank.rank.name}.json.gz")
+    if analysis.ranks:
+        write_timeline(analysis, path / ".timeline.pftrace")
     from iotrace.report.layout import make_console
 
     console = make_console(stderr=False)

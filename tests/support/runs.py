@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from iotrace.analysis.rank import RankAnalysis
+from iotrace.analysis.rank import SessionAnalysis
 from iotrace.cli import _main
+from iotrace.merge.run import write_timeline
 from iotrace.sources.session import open_session
-from iotrace.timeline.build import build
-from iotrace.timeline.writers.chrome import write_chrome
 
 PROJECT = Path(__file__).parent.parent.parent
 UNET = str(PROJECT / "workloads" / "unet3d_hdf5.py")
@@ -46,12 +45,11 @@ class Run:
         return in_process("report", str(self.session), "-v").stdout
 
     def timeline(self) -> Path:
-        """The timeline of rank 0, written now where the run was quiet."""
-        path = self.session / "out" / "rank0.json.gz"
+        """The timeline, written now where the run was quiet."""
+        path = self.session / "out" / "timeline.pftrace"
         if not path.exists():
             path.parent.mkdir(exist_ok=True)
-            session = open_session(self.session)
-            write_chrome(build(RankAnalysis(session, session.ranks[0])), path)
+            write_timeline(SessionAnalysis(open_session(self.session)), path)
         return path
 
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from iotrace.cli.numpy_import import import_numpy
-from iotrace.cli.parameters import PATH, format_option, json_option, print_json
+from iotrace.cli.parameters import PATH, format_option, import_numpy, json_option, print_json
 
 _WORSE = 4
 

@@ -7,8 +7,15 @@ from typing import Any
 
 import click
 
-from iotrace.cli.numpy_import import import_numpy
-from iotrace.cli.parameters import PATH, format_option, html_option, json_option, print_json, save_page
+from iotrace.cli.parameters import (
+    PATH,
+    format_option,
+    html_option,
+    import_numpy,
+    json_option,
+    print_json,
+    save_page,
+)
 from iotrace.report.printing import echo
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from iotrace.cli.numpy_import import import_numpy
-from iotrace.cli.parameters import BEFORE_A_COMMAND, json_option, output_option, print_json
+from iotrace.cli.parameters import BEFORE_A_COMMAND, import_numpy, json_option, output_option, print_json
 from iotrace.doctor.run import TORCH_SECONDS
 from iotrace.report.printing import echo
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from iotrace.cli.numpy_import import import_numpy
-from iotrace.cli.parameters import PATH, json_option, output_option, print_json
+from iotrace.cli.parameters import PATH, import_numpy, json_option, output_option, print_json
 
 
 @click.command()

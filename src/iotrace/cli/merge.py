@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from iotrace.cli.numpy_import import import_numpy
-from iotrace.cli.parameters import json_option, output_option, print_json
+from iotrace.cli.parameters import import_numpy, json_option, output_option, print_json
 from iotrace.errors import UsageError
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from iotrace.cli.numpy_import import import_numpy
-from iotrace.cli.parameters import PATH
+from iotrace.cli.interruption import ended_by_signals
+from iotrace.cli.parameters import PATH, import_numpy
 from iotrace.errors import SessionError, UsageError
 from iotrace.session import names
 from iotrace.session.listing import newest_session, session_of_timeline
@@ -59,7 +59,7 @@ def open_(source: Path | None, batch: int | None, around: str | None, offline: b
     session = _session_of(source)
     if session is None and (batch is not None or around is not None):
         raise UsageError("--batch and --around need a session: a file alone holds no causes", _HELP)
-    with tempfile.TemporaryDirectory(prefix="iotrace-open-") as directory:
+    with ended_by_signals(), tempfile.TemporaryDirectory(prefix="iotrace-open-") as directory:
         if session is None:
             from iotrace.viewer.view import view_of_file
 
@@ -93,7 +93,7 @@ def _session_of(source: Path) -> Path | None:
 def _analysis(session: Path) -> SessionAnalysis:
     import_numpy()
     from iotrace.analysis.rank import SessionAnalysis
-    from iotrace.report.progress import watched
+    from iotrace.report.printing import watched
     from iotrace.sources.session import open_session
 
     with watched() as progress:

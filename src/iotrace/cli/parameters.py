@@ -1,14 +1,18 @@
-"""Types, options and output that several commands share."""
+"""Types, options, output and the import of numpy that several commands share."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
 
 from iotrace.report.printing import echo, visible_json
+
+_THREADS = "OPENBLAS_NUM_THREADS"
 
 # A path is passed on as it is: the command itself says what is wrong with it.
 PATH = click.Path(path_type=Path, readable=False)
@@ -69,3 +73,15 @@ def print_json(document: Any) -> None:
 
         text = json.dumps(msgspec.to_builtins(document), ensure_ascii=False).encode(errors="replace")
     click.echo(visible_json(msgspec.json.format(text, indent=2)))
+
+
+def import_numpy() -> None:
+    """Import numpy without OpenBLAS's threads, which spin for 80 ms: no command multiplies matrices.
+
+    The environment stays as it was, for the programs that a command starts.
+    """
+    if _THREADS in os.environ:
+        return
+    os.environ[_THREADS] = "1"
+    import_module("numpy")
+    del os.environ[_THREADS]

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import click
 
-from iotrace.cli.numpy_import import import_numpy
-from iotrace.cli.parameters import BEFORE_A_COMMAND, io_option, output_option
+from iotrace.cli.parameters import BEFORE_A_COMMAND, import_numpy, io_option, output_option
 from iotrace.launch import capture, torch_settings
 from iotrace.launch.telemetry.start import DEFAULT_INTERVAL_MS, LONGEST_INTERVAL_MS, SHORTEST_INTERVAL_MS
 from iotrace.report.printing import echo

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from iotrace.cli.numpy_import import import_numpy
 from iotrace.cli.parameters import (
     BEFORE_A_COMMAND,
     PATH,
     format_option,
     html_option,
+    import_numpy,
     io_option,
     json_option,
     output_option,
