@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from iotrace.merge.convert import Result
@@ -22,7 +23,6 @@ def arrange(inputs: list[Input]) -> list[Process]:
     """All processes with their threads, in the order: rank, main, devices with their streams, workers."""
     found: dict[int, Process] = {}
     twice = _ranks_twice(inputs)
-    sessions = _sessions(inputs)
     for item in sorted(inputs, key=lambda item: item.file.kind == DFTRACER):
         file, rank = item.file, item.survey.rank
         prefix = "" if rank is None else f"rank {rank} · "
@@ -31,7 +31,7 @@ def arrange(inputs: list[Input]) -> list[Process]:
         group = prefix.removesuffix(" · ")
         if file.kind == SESSION:  # its own names hold the rank
             prefix = f"{file.label} · " if rank in twice else ""
-        session = sessions.get(item.survey.pids[0] if item.survey.pids else -1, "")
+        session = _session_of(inputs, item)
         for process in item.result.tracks.processes.values():
             threads = _threads(file, item.result, process)
             if not threads and not process.used:
@@ -62,21 +62,29 @@ def arrange(inputs: list[Input]) -> list[Process]:
 
 def title_of(inputs: list[Input]) -> str:
     """What stands at the root of the tree of tracks: the one session, or how many inputs there are."""
-    sessions = {item.file.path.absolute().name for item in inputs if item.file.kind == SESSION}
+    sessions = _session_names(inputs)
     if len(sessions) == 1:
-        return sessions.pop()
+        return next(iter(sessions.values()))
     return inputs[0].file.label if len(inputs) == 1 else f"{len(inputs)} inputs"
 
 
-def _sessions(inputs: list[Input]) -> dict[int, str]:
-    """The session of each process; nothing where there are no two, which it would tell apart."""
-    found = {
-        pid: item.file.path.absolute().name
-        for item in inputs
-        if item.file.kind == SESSION
-        for pid in item.survey.pids
-    }
-    return found if len(set(found.values())) > 1 else {}
+def _session_names(inputs: list[Input]) -> dict[Path, str]:
+    """What each session is called: by its directory, of several of one name with the one above."""
+    paths = dict.fromkeys(item.file.path.absolute() for item in inputs if item.file.kind == SESSION)
+    used = Counter(path.name for path in paths)
+    return {path: path.name if used[path.name] == 1 else "/".join(path.parts[-2:]) for path in paths}
+
+
+def _session_of(inputs: list[Input], item: Input) -> str:
+    """The session that an input is of, or whose process it recorded; nothing where there are no two."""
+    sessions = _session_names(inputs)
+    if len(sessions) < 2:
+        return ""
+    if item.file.kind == SESSION:
+        return sessions[item.file.path.absolute()]
+    own = (other for other in inputs if other.file.kind == SESSION)
+    found = next((other for other in own if set(other.survey.pids) & set(item.survey.pids[:1])), None)
+    return "" if found is None else sessions[found.file.path.absolute()]
 
 
 def _ranks_twice(inputs: list[Input]) -> set[int]:
