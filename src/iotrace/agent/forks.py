@@ -63,7 +63,7 @@ def hook_starts(module: Any, recorder: Recorder) -> None:
     observe(module, "fork_exec", recorder, what, before=starting, ended=started, layer=_LAYER)
     subprocess: Any = sys.modules.get("subprocess")
     if subprocess is not None and getattr(subprocess, "_fork_exec", None) is original:
-        patch(subprocess, "_fork_exec", lambda _: module.fork_exec, _LAYER)
+        patch(subprocess, "_fork_exec", lambda _: lambda *args: module.fork_exec(*args), _LAYER)
 
 
 def prepare(recorder: Recorder) -> Any:
