@@ -220,6 +220,8 @@ class Sessions:
             _refused(error)
             return
         before, known = self._told[original]
+        # A cut that joins two records to one sound line, with keys twice, is not to be seen.
+        before -= sum(_joined(session / victim) for victim in set(victims))
         assert count >= before or told - known, f"{before - count} rows of {victims} were lost without a word"
 
     def _fresh(self, original: Path) -> Path:
@@ -228,6 +230,23 @@ class Sessions:
             original, self._copy, ignore=shutil.ignore_patterns(names.OUT), copy_function=shutil.copy
         )
         return self._copy
+
+
+def _joined(path: Path) -> int:
+    """Count the lines of a session's records in which a key stands twice."""
+    if path.name != names.RECORDS:
+        return 0
+    found = 0
+
+    def keep(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        nonlocal found
+        found += len({key for key, _ in pairs}) < len(pairs)
+        return dict(pairs)
+
+    for line in path.read_bytes().split(b"\n"):
+        with suppress(ValueError, RecursionError):
+            json.loads(line, object_pairs_hook=keep)
+    return found
 
 
 def _damaged(data: bytes, seed: int, chance: random.Random) -> bytes:

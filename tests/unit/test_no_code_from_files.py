@@ -20,6 +20,7 @@ _NETWORK = frozenset(
 # Where it is needed, and why it is nobody else's text.
 _NAMED = {
     "agent": "hooks give wrappers the name of the library's file, and run in the user's own program",
+    "viewer": "serves a page on 127.0.0.1 while `iotrace open` runs, and asks nobody for anything",
     "notebook.py": "runs the cell that the user typed, as IPython does",
 }
 

@@ -17,6 +17,7 @@ import click
 from iotrace.cli.interruption import ended_by_signals
 from iotrace.cli.parameters import PATH, import_numpy
 from iotrace.errors import SessionError, UsageError
+from iotrace.report.printing import echo, watched
 from iotrace.session import names
 from iotrace.session.listing import newest_session, session_of_timeline
 
@@ -55,7 +56,7 @@ def open_(source: Path | None, batch: int | None, around: str | None, offline: b
     ui = perfetto_ui() if offline else None
     if source is None:
         source = newest_session(Path())
-        print(f"iotrace: the newest session here is {source}", file=sys.stderr)
+        echo(f"iotrace: the newest session here is {source}", err=True)
     session = _session_of(source)
     if session is None and (batch is not None or around is not None):
         raise UsageError("--batch and --around need a session: a file alone holds no causes", _HELP)
@@ -93,7 +94,6 @@ def _session_of(source: Path) -> Path | None:
 def _analysis(session: Path) -> SessionAnalysis:
     import_numpy()
     from iotrace.analysis.rank import SessionAnalysis
-    from iotrace.report.printing import watched
     from iotrace.sources.session import open_session
 
     with watched() as progress:
@@ -116,13 +116,12 @@ def _timeline(analysis: SessionAnalysis, directory: Path) -> Path:
 
 
 def _tell(address: str, port: int, what: str) -> None:
-    print(what)
-    print(f"open    {address}", flush=True)
+    echo(what, f"open    {address}")
     if os.environ.get("SSH_CONNECTION"):
-        print(f"first   ssh -L {port}:127.0.0.1:{port} {platform.node()}     where the browser is")
+        echo(f"first   ssh -L {port}:127.0.0.1:{port} {platform.node()}     where the browser is")
     elif sys.stdout.isatty() and (sys.platform == "darwin" or os.environ.get("DISPLAY")):
         webbrowser.open(address)
-    print("until   Ctrl-C, or ten minutes without a request", flush=True)
+    echo("until   Ctrl-C, or ten minutes without a request")
 
 
 @contextmanager
@@ -130,4 +129,4 @@ def _until_interrupted() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        print()
+        echo("")

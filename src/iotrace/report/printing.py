@@ -51,7 +51,7 @@ def echo(*lines: str, err: bool = False) -> None:
     """Print `lines` to standard output, or to standard error with `err`."""
     stream = sys.stderr if err else sys.stdout
     if stream is not None:
-        print(*map(visible, lines), sep="\n", file=stream, flush=err)
+        print(*map(visible, lines), sep="\n", file=stream, flush=True)
 
 
 @contextmanager
