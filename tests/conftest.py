@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,6 +29,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # The suite starts hundreds of interpreters: without bytecode each would compile all that it imports.
+    sys.dont_write_bytecode = False
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     settings.load_profile("new" if config.getoption("--slow") else "same")
     if config.getoption("--slow"):
         os.environ["IOTRACE_TESTS_SLOW"] = "1"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.perfetto import track_paths
-from tests.support.runs import report_of
+from tests.support.runs import environment, report_of
 
 TRAIN = """
 import os, sys
@@ -46,21 +46,21 @@ def _program(directory: Path, text: str) -> list[str]:
 
 
 def _start(directory: Path, words: list[str], **variables: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, **variables, "OMP_NUM_THREADS": "1"}
+    env = environment(OMP_NUM_THREADS="1", **variables)
     return subprocess.Popen(
-        words, cwd=directory, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        words, cwd=directory, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 
 
 def _end(started: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
     ended = []
     for process in started:
-        stdout, stderr = process.communicate(timeout=120)
+        stdout, stderr = process.communicate(timeout=280)
         ended.append((process.returncode, stdout, stderr))
     return ended
 
 
-@pytest.mark.parametrize("output", [["-o", "session"], []])
+@pytest.mark.parametrize("output", [pytest.param(["-o", "session"], marks=pytest.mark.slow), []])
 def test_the_tasks_of_one_step_share_a_session(tmp_path: Path, output: list[str]) -> None:
     program = _program(tmp_path, TRAIN)
     line = [*IOTRACE, *output, "--", *program]

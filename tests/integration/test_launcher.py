@@ -67,6 +67,11 @@ def run(directory: Path, *arguments: str, **variables: str) -> subprocess.Comple
     return call(directory, [*RUN, *arguments], **variables)
 
 
+def run_quietly(directory: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
+    """A run without a report, where that is not the matter."""
+    return call(directory, [*RUN, "-q", *arguments], **variables)
+
+
 def python(code: str) -> list[str]:
     return [sys.executable, "-c", code]
 
@@ -149,7 +154,7 @@ def test_streams_pass_through_byte_for_byte(tmp_path: Path) -> None:
     "code", [0, 3, 255, *(pytest.param(code, marks=pytest.mark.slow) for code in (1, 126, 127))]
 )
 def test_exit_code_is_kept(tmp_path: Path, code: int) -> None:
-    done = run(tmp_path, "-o", "session", "--", "sh", "-c", f"exit {code}")
+    done = run_quietly(tmp_path, "-o", "session", "--", "sh", "-c", f"exit {code}")
     assert done.returncode == code
     outcome = json.loads((tmp_path / "session" / "outcome.json").read_text())
     assert (outcome["exit_code"], outcome["signal"]) == (code, None)
@@ -157,7 +162,7 @@ def test_exit_code_is_kept(tmp_path: Path, code: int) -> None:
 
 @pytest.mark.parametrize(("name", "code"), [("KILL", 137), ("TERM", 143), ("SEGV", 139)])
 def test_death_by_a_signal_is_told_as_a_shell_tells_it(tmp_path: Path, name: str, code: int) -> None:
-    assert run(tmp_path, "-o", "session", "--", "sh", "-c", f"kill -{name} $$").returncode == code
+    assert run_quietly(tmp_path, "-o", "session", "--", "sh", "-c", f"kill -{name} $$").returncode == code
     outcome = json.loads((tmp_path / "session" / "outcome.json").read_text())
     assert (outcome["exit_code"], outcome["signal"]) == (code, code - 128)
 
@@ -165,7 +170,7 @@ def test_death_by_a_signal_is_told_as_a_shell_tells_it(tmp_path: Path, name: str
 @pytest.mark.parametrize("separator", [["--"], []])
 def test_arguments_reach_the_command_unchanged(tmp_path: Path, separator: list[str]) -> None:
     arguments = ["--", "-o", "", "--help", "a b", "$HOME", "*", "é", "--"]
-    done = run(tmp_path, *separator, "printf", "[%s]", *arguments)
+    done = run_quietly(tmp_path, *separator, "printf", "[%s]", *arguments)
     assert done.stdout.decode() == "".join(f"[{argument}]" for argument in arguments)
 
 
@@ -194,7 +199,7 @@ def test_open_descriptors_are_inherited(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     try:
         subprocess.run(
-            [*RUN, "--", *python(f"import os; os.write({writing}, b'through\\n')")],
+            [*RUN, "-q", "--", *python(f"import os; os.write({writing}, b'through\\n')")],
             cwd=tmp_path,
             pass_fds=[writing],
             capture_output=True,
@@ -214,7 +219,7 @@ def test_signal_dispositions_are_those_of_a_bare_run(tmp_path: Path, field: str)
         mask = int(done.stdout.split()[1], 16)
         return {number for number in signal.Signals if number < 32 and mask >> (number - 1) & 1}
 
-    assert known(run(tmp_path, "--", *command)) == known(call(tmp_path, command))
+    assert known(run_quietly(tmp_path, "--", *command)) == known(call(tmp_path, command))
 
 
 def test_sigpipe_ends_the_command_silently(tmp_path: Path) -> None:
@@ -225,8 +230,8 @@ def test_sigpipe_ends_the_command_silently(tmp_path: Path) -> None:
 
 
 def test_without_a_directory_the_session_is_named_by_time(tmp_path: Path) -> None:
-    run(tmp_path, "--", "true")
-    run(tmp_path, "--", "true")
+    run_quietly(tmp_path, "--", "true")
+    run_quietly(tmp_path, "--", "true")
     names = sorted(path.name for path in tmp_path.iterdir())
     assert len(names) == 2
     assert all(re.fullmatch(r"iotrace-\d{8}-\d{6}(-\d+)?", name) for name in names)
@@ -234,12 +239,12 @@ def test_without_a_directory_the_session_is_named_by_time(tmp_path: Path) -> Non
 
 def test_an_empty_directory_is_accepted(tmp_path: Path) -> None:
     (tmp_path / "session").mkdir()
-    assert run(tmp_path, "-o", "session", "--", "true").returncode == 0
+    assert run_quietly(tmp_path, "-o", "session", "--", "true").returncode == 0
     assert (tmp_path / "session" / "manifest.json").is_file()
 
 
 def test_missing_parents_of_the_session_are_made(tmp_path: Path) -> None:
-    assert run(tmp_path, "-o", "a/b/session", "--", "true").returncode == 0
+    assert run_quietly(tmp_path, "-o", "a/b/session", "--", "true").returncode == 0
     assert (tmp_path / "a/b/session/manifest.json").is_file()
 
 
@@ -249,7 +254,8 @@ def test_missing_parents_of_the_session_are_made(tmp_path: Path) -> None:
 @needs_dftracer
 def test_an_existing_ld_preload_stays_after_dftracer(tmp_path: Path) -> None:
     show = python('import os; print(os.environ["LD_PRELOAD"])')
-    first, *others = run(tmp_path, "--", *show, LD_PRELOAD="libm.so.6").stdout.decode().strip().split(":")
+    done = run_quietly(tmp_path, "--", *show, LD_PRELOAD="libm.so.6")
+    first, *others = done.stdout.decode().strip().split(":")
     assert first.endswith("/libdftracer_preload.so")
     assert [Path(other).name for other in others] == ["_posix_guard.so", "libm.so.6"]
 
@@ -263,7 +269,7 @@ def test_the_users_sitecustomize_and_path_still_work(tmp_path: Path) -> None:
     )
     (library / "users_module.py").write_text('NAME = "users_module"\n')
     show = python("import sitecustomize, users_module; print(users_module.NAME, sitecustomize.__file__)")
-    done = run(tmp_path, "--", *show, PYTHONPATH=str(library))
+    done = run_quietly(tmp_path, "--", *show, PYTHONPATH=str(library))
     assert done.stdout.decode().splitlines() == [
         "user sitecustomize",
         f"users_module {library / 'sitecustomize.py'}",
@@ -273,7 +279,7 @@ def test_the_users_sitecustomize_and_path_still_work(tmp_path: Path) -> None:
 
 def test_sys_path_is_that_of_a_bare_run(tmp_path: Path) -> None:
     show = python("import sys; print(sys.path)")
-    traced = run(tmp_path, "--", *show, PYTHONPATH="/nowhere:")
+    traced = run_quietly(tmp_path, "--", *show, PYTHONPATH="/nowhere:")
     assert traced.stdout == call(tmp_path, show, PYTHONPATH="/nowhere:").stdout
 
 
@@ -292,7 +298,7 @@ def test_sys_path_is_that_of_a_bare_run(tmp_path: Path) -> None:
 def test_isolated_interpreters_run_as_without_iotrace(tmp_path: Path, interpreter: list[str]) -> None:
     command = [*interpreter, "-c", "import sys; print('out', sys.argv); sys.exit(5)", "argument"]
     bare = call(tmp_path, command)
-    traced = run(tmp_path, "--", *command)
+    traced = run_quietly(tmp_path, "--", *command)
     assert bare.returncode == 5
     assert (traced.returncode, traced.stdout) == (bare.returncode, bare.stdout)
     assert b"Traceback" not in traced.stderr
@@ -515,7 +521,7 @@ def test_a_script_without_an_interpreter_line_runs_as_under_env(tmp_path: Path) 
     script.write_text("echo ran; exit 3\n")
     script.chmod(0o755)
     bare = call(tmp_path, ["env", "./script"])
-    done = run(tmp_path, "--", "./script")
+    done = run_quietly(tmp_path, "--", "./script")
     assert (bare.returncode, bare.stdout) == (3, b"ran\n")
     assert (done.returncode, done.stdout) == (3, b"ran\n")
 
@@ -537,7 +543,7 @@ def test_a_wrong_option_is_125(tmp_path: Path, option: str) -> None:
 
 
 def test_an_existing_session_is_never_overwritten(tmp_path: Path) -> None:
-    run(tmp_path, "-o", "session", "--", "true")
+    run_quietly(tmp_path, "-o", "session", "--", "true")
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "session").rglob("*")}
     code, sentence = refused(tmp_path, "-o", "session", "--", "touch", "started")
     assert code == 125

@@ -347,7 +347,10 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module", params=[0, 1], ids=["no-worker", "worker"])
+WORKERS = [pytest.param(0, id="no-worker"), pytest.param(1, id="worker", marks=pytest.mark.slow)]
+
+
+@pytest.fixture(scope="module", params=WORKERS)
 def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Seen]:
     """All cases whose library is there in one program, without and with a worker."""
     there = {kind: case for kind, case in CASES.items() if not case.needs or find_spec(case.needs)}

@@ -276,7 +276,10 @@ class Seen:
     """Read and decode time, ns, of the waits that were charged to the case's file."""
 
 
-@pytest.fixture(scope="module", params=[0, 1], ids=["no-worker", "worker"])
+WORKERS = [pytest.param(0, id="no-worker"), pytest.param(1, id="worker", marks=pytest.mark.slow)]
+
+
+@pytest.fixture(scope="module", params=WORKERS)
 def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Seen]:
     """All cases in one program, without and with a worker."""
     there = {kind: case for kind, case in CASES.items() if not case.needs or find_spec(case.needs)}

@@ -14,7 +14,7 @@ import pytest
 
 from iotrace.sources.processes import read_processes
 from iotrace.sources.records import Replayed
-from tests.support.runs import report_of
+from tests.support.runs import environment, report_of
 from tests.support.waiting import PATIENCE_S, eventually
 
 # Prepares a batch in PREP_S and computes for COMPUTE_S: the knee is at PREP_S / COMPUTE_S workers.
@@ -43,12 +43,25 @@ for epoch in range(100):
         for batch in DataLoader(Slow(), num_workers=0, sampler=range(2)):
             pass
 """
+# A loop without a DataLoader, which starts at once. Asked for two workers, it waits until it may run.
+SOURCE = """
+import os, sys, time
+import iotrace
+
+while sys.argv[1:] == ["2"] and os.path.exists("wait"):
+    time.sleep(0.05)
+for batch in iotrace.batches(number for number in range(30)):
+    time.sleep(0.002)
+    iotrace.step()
+"""
 SWEEP = [sys.executable, "-m", "iotrace", "sweep"]
 
 
 def sweep(directory: Path, *words: str, program: str = LOOP) -> subprocess.CompletedProcess[str]:
     (directory / "train.py").write_text(program)
-    return subprocess.run([*SWEEP, *words], cwd=directory, capture_output=True, text=True, timeout=280)
+    return subprocess.run(
+        [*SWEEP, *words], cwd=directory, capture_output=True, text=True, timeout=280, env=environment()
+    )
 
 
 def result_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
@@ -100,9 +113,10 @@ def test_a_placeholder_is_filled_and_the_agent_sets_nothing(tmp_path: Path) -> N
 
 
 def test_ctrl_c_keeps_what_there_is_and_resume_runs_the_rest(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(LOOP)
+    (tmp_path / "train.py").write_text(SOURCE)
+    (tmp_path / "wait").touch()
     words = [*SWEEP, "--workers", "1,2", "--steps", "5", "--no-ceiling", "-o", "s"]
-    command = ["--", sys.executable, "train.py"]
+    command = ["--", sys.executable, "train.py", "{workers}"]
     running = subprocess.Popen(
         [*words, *command],
         cwd=tmp_path,
@@ -118,7 +132,8 @@ def test_ctrl_c_keeps_what_there_is_and_resume_runs_the_rest(tmp_path: Path) -> 
     assert running.returncode == 130, stderr
     assert "--resume" in stderr
     assert "not run" in stdout
-    done = sweep(tmp_path, *words[4:], "--resume", "--json", *command)
+    (tmp_path / "wait").unlink()
+    done = sweep(tmp_path, *words[4:], "--resume", "--json", *command, program=SOURCE)
     result = result_of(done)
     assert done.returncode == (0 if result["advice"] else 1), done.stderr
     assert result["complete"] is True
@@ -154,10 +169,11 @@ def test_a_program_without_a_loader_is_told_after_its_first_run(tmp_path: Path) 
 
 
 def test_a_sweep_from_python(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(LOOP)
+    (tmp_path / "train.py").write_text(SOURCE)
     script = f"""
 import iotrace
-result = iotrace.sweep([{sys.executable!r}, "train.py"], workers=[2], steps=5, ceiling=False, output="s")
+command = [{sys.executable!r}, "train.py", "{{workers}}"]
+result = iotrace.sweep(command, workers=[2], steps=5, ceiling=False, output="s")
 print([row.workers for row in result.points], result.complete, result.verdict.kind)
 """
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
@@ -199,17 +215,6 @@ def test_a_loop_without_backward_is_swept(tmp_path: Path) -> None:
         assert rank["loaders"][0]["batches"] < 60
 
 
-SOURCE = """
-import sys, time
-import iotrace, torch
-
-weight = torch.ones(4, requires_grad=True)
-for batch in iotrace.batches(torch.ones(4) for _ in range(30)):
-    time.sleep(0.002)
-    (batch * weight).sum().backward()
-"""
-
-
 def test_a_loop_without_a_dataloader_is_swept_by_its_own_words(tmp_path: Path) -> None:
     words = ["--workers", "1,2", "-o", "s", "--json", "--"]
     done = sweep(tmp_path, *words, sys.executable, "train.py", "{workers}", program=SOURCE)
@@ -221,9 +226,20 @@ def test_a_loop_without_a_dataloader_is_swept_by_its_own_words(tmp_path: Path) -
     assert "no ceiling: not applied: the loop's batches did not come from memory" in result["warnings"]
 
 
+TRAINED_SOURCE = """
+import time
+import iotrace, torch
+
+weight = torch.ones(4, requires_grad=True)
+for batch in iotrace.batches(torch.ones(4) for _ in range(30)):
+    time.sleep(0.002)
+    (batch * weight).sum().backward()
+"""
+
+
 def test_workers_that_nobody_can_set_are_told_with_what_was_measured(tmp_path: Path) -> None:
     words = ["--workers", "1,2", "-o", "s", "--no-ceiling", "--", sys.executable, "train.py"]
-    done = sweep(tmp_path, *words, program=SOURCE)
+    done = sweep(tmp_path, *words, program=TRAINED_SOURCE)
     assert done.returncode == 2
     assert "from no DataLoader whose workers could be set, as measured" in done.stderr
     assert "steps/s" in done.stderr

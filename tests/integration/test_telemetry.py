@@ -100,10 +100,12 @@ def _seen(session: Path) -> list[dict[str, Any]]:
     return told if any(record["type"] == "process" for record in told) else []
 
 
-def start(directory: Path, script: str, **variables: str) -> subprocess.Popen[str]:
+def start(
+    directory: Path, script: str, options: tuple[str, ...] = ("-q",), **variables: str
+) -> subprocess.Popen[str]:
     """A shell's script under iotrace, when it has written its line: the pid of the shell."""
     return subprocess.Popen(
-        [*IOTRACE, "-o", "session", "--", "sh", "-c", f"echo $$; {script}"],
+        [*IOTRACE, *options, "-o", "session", "--", "sh", "-c", f"echo $$; {script}"],
         cwd=directory,
         env={**os.environ, **variables},
         stdout=subprocess.PIPE,
@@ -123,7 +125,7 @@ def told_pid(launched: subprocess.Popen[str]) -> int:
 
 def test_it_ends_with_the_command(tmp_path: Path) -> None:
     # One process has lost its parent, the other its environment: both are found.
-    launched = start(tmp_path, f"(sh -c '{WAITS}' & echo $!); env -i sh -c 'echo $$; {WAITS}'")
+    launched = start(tmp_path, f"(sh -c '{WAITS}' & echo $!); env -i sh -c 'echo $$; {WAITS}'", options=())
     shell, orphan, bare = (told_pid(launched) for _ in range(3))
     sidecar = sidecar_of(tmp_path / "session")
     assert os.getsid(sidecar) == sidecar  # no key on the terminal, no end of the launcher's session
@@ -193,7 +195,7 @@ def test_a_full_disk_ends_it_and_is_told(tmp_path: Path) -> None:
     """The limit on the size of files stands for a full disk: a write is refused in the middle."""
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     launched = subprocess.Popen(
-        [*IOTRACE, "-o", "session", "--", "sh", "-c", WAITS],
+        [*IOTRACE, "-q", "-o", "session", "--", "sh", "-c", WAITS],
         cwd=tmp_path,
         stderr=subprocess.PIPE,
         text=True,
@@ -268,7 +270,7 @@ def test_a_killed_sidecar_is_told(tmp_path: Path) -> None:
 
 
 def test_it_can_be_left_out(tmp_path: Path) -> None:
-    line = [*IOTRACE, "--no-telemetry", "-o", "session", "--", "true"]
+    line = [*IOTRACE, "-q", "--no-telemetry", "-o", "session", "--", "true"]
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, timeout=LIMIT_S)
     assert done.returncode == 0
     assert not (tmp_path / "session" / names.TELEMETRY).exists()
@@ -299,7 +301,7 @@ def test_it_has_the_launchers_environment_and_imports_nothing_from_the_directory
 
 
 def test_the_launchers_of_one_job_have_one_sidecar_on_a_host(tmp_path: Path) -> None:
-    line = [*IOTRACE, "-o", "session", "--", "sh", "-c", "sleep $SECONDS_TO_SLEEP"]
+    line = [*IOTRACE, "-q", "-o", "session", "--", "sh", "-c", "sleep $SECONDS_TO_SLEEP"]
     common = {**os.environ, "IOTRACE_JOB": "job", "SLURM_NTASKS": "2"}
     launched = [
         subprocess.Popen(

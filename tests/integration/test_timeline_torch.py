@@ -94,10 +94,10 @@ def test_operators_streams_and_arrows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "pid"),
     [
-        ("resnet50_num_workers_4.pt.trace.json.gz", 5555),
         ("nccl_2ranks_rank0.json.gz", 2910249),
-        ("recsys_8ranks_rank3.json.gz", 3113936),
-        ("mi300_owlv2.json.gz", 14646),
+        pytest.param("resnet50_num_workers_4.pt.trace.json.gz", 5555, marks=pytest.mark.slow),
+        pytest.param("recsys_8ranks_rank3.json.gz", 3113936, marks=pytest.mark.slow),
+        pytest.param("mi300_owlv2.json.gz", 14646, marks=pytest.mark.slow),
     ],
 )
 def test_perfetto_imports_every_slice_and_arrow_of_real_traces(tmp_path: Path, name: str, pid: int) -> None:

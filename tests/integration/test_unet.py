@@ -18,7 +18,7 @@ from iotrace.sources.session import open_session
 from iotrace.timeline.build import build
 from tests.support.chrome_timeline import write_chrome
 from tests.support.perfetto import ERRORS, query, track_paths
-from tests.support.runs import UNET, Run, launcher, run_traced
+from tests.support.runs import UNET, Run, environment, launcher, run_traced
 
 STEPS = 6
 
@@ -53,8 +53,8 @@ def _volumes(directory: Path, spelling: str) -> str:
     ("workers", "start_method", "spelling"),
     [
         (2, "fork", "symlink"),
-        (2, "spawn", "relative"),
-        (0, "fork", "absolute"),
+        pytest.param(2, "spawn", "relative", marks=pytest.mark.slow),
+        pytest.param(0, "fork", "absolute", marks=pytest.mark.slow),
         pytest.param(2, "fork", "relative", marks=pytest.mark.slow),
         pytest.param(2, "spawn", "absolute", marks=pytest.mark.slow),
         pytest.param(0, "fork", "relative", marks=pytest.mark.slow),
@@ -64,14 +64,19 @@ def _volumes(directory: Path, spelling: str) -> str:
 def test_read_calls_equal_straces(
     unet_directory: Path, tmp_path: Path, workers: int, start_method: str, spelling: str
 ) -> None:
-    line, session = launcher(unet_directory, [])
+    line, session = launcher(unet_directory, [], ["-q", "--torch-steps", "off"])
     python = line.pop()
     tracer = ["strace", "-ff", "-y", "-qq", "--seccomp-bpf", "-e", "trace=read,pread64,readv,preadv"]
     tracer += ["-o", str(tmp_path / "log")]
     program = [python, UNET, "--workers", str(workers), "--steps", str(STEPS)]
     options = ["--start-method", start_method, "--data", _volumes(unet_directory, spelling)]
     done = subprocess.run(
-        [*line, *tracer, *program, *options], cwd=unet_directory, capture_output=True, text=True
+        [*line, *tracer, *program, *options],
+        cwd=unet_directory,
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=280,
     )
     assert done.returncode == 0, done.stderr
     rank = Run(done.returncode, done.stdout, done.stderr, session).report()["ranks"][0]
@@ -219,6 +224,7 @@ def test_the_costly_reads_lie_inside_their_getitem(unet_run: Run) -> None:
 
 def test_io_narrows_what_is_traced(unet_directory: Path) -> None:
     program = [UNET, "--workers", "0", "--steps", "4"]
-    run = run_traced(unet_directory, program, ["--io", "data/unet3d/case_01.h5"])
+    options = ["-q", "--torch-steps", "off", "--io", "data/unet3d/case_01.h5"]
+    run = run_traced(unet_directory, program, options)
     files = run.report()["ranks"][0]["io"]["files"]
     assert [file["path"] for file in files] == ["data/unet3d/case_01.h5"]

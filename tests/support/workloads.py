@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -53,26 +55,24 @@ WORKLOADS = {
 }
 
 _MAKE = """
-import importlib, sys
+import importlib, json, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-module, data, ranks = importlib.import_module(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
-for rank in range(ranks):
-    module.make_data(data, *([rank] if ranks > 1 else []))
+for name, data, ranks in json.loads(sys.argv[2]):
+    for rank in range(ranks):
+        importlib.import_module(name).make_data(Path(data), *([rank] if ranks > 1 else []))
 """
 
 
-def make_data(workload: Workload, directory: Path) -> None:
-    """Make the data of `workload` below `directory`, as it would on first use."""
-    if (directory / workload.data).exists():
-        return
-    programs = str(PROJECT / "workloads")
-    subprocess.run(
-        [sys.executable, "-c", _MAKE, programs, workload.name, workload.data, str(workload.ranks)],
-        cwd=directory,
-        check=True,
-        timeout=240,
-    )
+def make_data(directory: Path, workloads: Iterable[Workload] = tuple(WORKLOADS.values())) -> None:
+    """Make the data of `workloads` below `directory`, as each would on first use; torch is imported once."""
+    missing = [
+        (workload.name, workload.data, workload.ranks)
+        for workload in workloads
+        if not (directory / workload.data).exists()
+    ]
+    line = [sys.executable, "-c", _MAKE, str(PROJECT / "workloads"), json.dumps(missing)]
+    subprocess.run(line, cwd=directory, check=True, timeout=280, env=environment())
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,6 @@ def run_workload(workload: Workload, directory: Path, logs: Path | None, *argume
 
     strace stops a process at each call that it logs: what it sees is counted, not timed.
     """
-    make_data(workload, directory)
     line, session = launcher(directory, [], ["--quiet"])
     tracer = strace.command(logs) if logs else []
     line = [*line[:-1], *tracer, line[-1], *workload.command(*arguments)]

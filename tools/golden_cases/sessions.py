@@ -69,7 +69,7 @@ def sweeps() -> dict[str, Make]:
 
 def _workload(recorder: Recorder, session: Path) -> None:
     workload = WORKLOADS[session.name]
-    make_data(workload, recorder.recorded.work)
+    make_data(recorder.recorded.work, [workload])
     command = workload.command()
     command[command.index("--steps") + 1] = _STEPS
     recorder.run(session.name, recorder.traced(session, *command))
