@@ -285,3 +285,32 @@ def test_a_full_disk(trial: Trial, small: Path) -> None:
     assert (pair.traced.code, pair.traced.stdout) == (pair.bare.code, pair.bare.stdout)
     assert pair.traced.stderr == pair.bare.stderr == ""
     pair.assert_lost("the disk was full")
+
+
+TRAINS_IN_A_THREAD = """
+import threading, torch
+from torch.utils.data import DataLoader, TensorDataset
+def train():
+    model = torch.nn.Linear(8, 1)
+    for batch, in DataLoader(TensorDataset(torch.randn(24, 8)), 2):
+        loss = model(batch).square().mean()
+        loss.backward()
+        print(loss.item().hex())
+torch.manual_seed(0)
+torch.set_num_threads(1)
+thread = threading.Thread(target=train)
+thread.start()
+thread.join()
+"""
+
+
+@row(
+    "a loader is iterated on another thread than the one that imported torch",
+    kept="losses bit by bit; standard error, on which Kineto would complain",
+    lost="the window of torch's profiler, told",
+    limit_s=240,
+)
+def test_training_in_a_thread(trial: Trial) -> None:
+    pair = trial.both(TRAINS_IN_A_THREAD, options=["--torch-steps", "3:2:4"])
+    pair.assert_same()
+    assert any("another thread" in told for told in pair.told), pair.told

@@ -28,6 +28,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#pragma weak dlsym /* before glibc 2.34 it lies in libdl, which dftracer brings along */
 static void *(*real_dlsym)(void *, const char *);
 static void (*real_lock)(FILE *);
 static void (*real_unlock)(FILE *);
@@ -182,7 +183,7 @@ static int is_there(struct dl_phdr_info *library, size_t size, void *unused)
 
 __attribute__((constructor)) static void guard_dftracer(void)
 {
-    if (!dl_iterate_phdr(is_there, NULL))
+    if (!dl_iterate_phdr(is_there, NULL) || !dlsym)
         return;
     real_dlsym = dlsym;
     real_lock = (void (*)(FILE *))dlsym(RTLD_DEFAULT, "flockfile");

@@ -112,6 +112,10 @@ class Window:
                 self._finish("")
         self._iterator, self._pass = identity, ref(iterator)
         if self.phase is WAITING and self._is_due(loader, grad, step):
+            if get_ident() != _kineto_thread:
+                self.phase = OVER
+                self._record("error", monotonic_ns(), why=_OTHER_THREAD)
+                return
             self._loader = loader
             self._phase_step = step
             self.phase = WARMUP
@@ -272,6 +276,9 @@ class Window:
 
 
 current: Window | None = None
+# The thread that imported torch. Kineto complains on standard error of a first profiler on another one.
+_kineto_thread = 0
+_OTHER_THREAD = "the batches come to another thread than the one that imported torch: Kineto would complain"
 # Whether the starts of the program's profilers are patched; set by `foreign_profilers`.
 guarded = False
 # What the program profiles with; the window stays shut in a process that profiles itself.
@@ -280,7 +287,8 @@ _program_profiler = ""
 
 def install(recorder: Recorder, settings: dict[str, str]) -> None:
     """Make this process's window, if the settings ask for one."""
-    global current
+    global current, _kineto_thread
+    _kineto_thread = get_ident()
     schedule = WindowSchedule(settings)
     if not schedule.on or current is not None:
         return
