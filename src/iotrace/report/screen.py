@@ -91,15 +91,15 @@ def silenced(report: Report) -> bool:
 def print_next(report: Report, timeline: Path | None, console: Console, verbose: bool = False) -> None:
     """Print what to type and open next."""
     console.print()
-    for number, (command, what) in enumerate([*_opened(report, timeline), *following(report, verbose)]):
+    for number, (command, what) in enumerate(
+        [*(opened(report) if timeline else []), *following(report, verbose)]
+    ):
         label = "" if number else "Next"
         two_columns(console, label, command, Text(what, style="dim"), WIDTH, whole=True)
 
 
-def _opened(report: Report, timeline: Path | None) -> list[tuple[str, str]]:
+def opened(report: Report) -> list[tuple[str, str]]:
     """The command that opens the timeline where this reader looks first."""
-    if timeline is None:
-        return []
     path = shown_path(report.session.path)
     if report.verdict.kind == "failed":
         return [(f"iotrace open {path} --around failure", "the timeline, before it")]

@@ -53,7 +53,7 @@ def print_system(system: System, console: Console) -> None:
     if growing:
         line(console, "memory", growing)
     for gpu in system.gpus[:_MOST_GPUS]:
-        line(console, _gpu_label(gpu), _gpu_text(gpu))
+        line(console, gpu_label(gpu), gpu_text(gpu))
     if len(system.gpus) > _MOST_GPUS:
         line(console, "", f"{len(system.gpus) - _MOST_GPUS} more devices: --json")
 
@@ -81,11 +81,13 @@ def _growing(processes: list[ProcessUse]) -> str:
     return f"grew over the measured steps: {named}{more}"
 
 
-def _gpu_label(gpu: Gpu) -> str:
+def gpu_label(gpu: Gpu) -> str:
+    """Name a device by its index."""
     return f"gpu {gpu.index}" if gpu.instance is None else f"gpu {gpu.index}.{gpu.instance}"
 
 
-def _gpu_text(gpu: Gpu) -> str:
+def gpu_text(gpu: Gpu) -> str:
+    """What a device is, and what it did over the measured steps."""
     parts = []
     if gpu.util_pct_mean is not None:
         parts.append(f"{gpu.util_pct_mean:.0f} % busy{_peak(gpu.util_pct_mean, gpu.util_pct_peak)}")

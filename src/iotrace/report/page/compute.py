@@ -78,8 +78,10 @@ def _in_ms(values_us: dict[str, float]) -> dict[str, float]:
 
 def _bar_table(title: str, values: dict[str, float], note: str) -> dict[str, Any]:
     most = max(values.values(), default=0.0) or 1.0
+    least = 0.002 * most  # what would be no bar
     rows = [
         {"name": name, "value": value, "text": f"{value:.1f}", "width": f"{100 * value / most:.2f}"}
         for name, value in values.items()
+        if value >= least
     ]
     return {"title": title, "rows": rows, "note": note}

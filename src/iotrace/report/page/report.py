@@ -11,7 +11,8 @@ from iotrace.report.page import charts, sections
 from iotrace.report.page.compute import step_parts
 from iotrace.report.page.definitions import CAUSES, WORDS
 from iotrace.report.page.render import render
-from iotrace.report.screen import fact_rows, following, gain_text, silenced, trust_text
+from iotrace.report.screen import fact_rows, following, gain_text, opened, silenced, trust_text
+from iotrace.report.terminal_system import gpu_label, gpu_text
 
 _TONES = {
     "not-input-bound": "good",
@@ -54,11 +55,13 @@ def report_page(report: Report, columns: RankColumns | None = None) -> str:
         "where": sections.causes_table(rank) if rank is not None else None,
         "tiles": sections.treemap(rank) if rank is not None else None,
         "files": sections.files_table(rank) if rank is not None else None,
-        "worst": sections.worst_batches(rank) if rank is not None else None,
+        "worst": sections.worst_batches(rank, report.session) if rank is not None else None,
         "ranks": sections.ranks_table(report),
         "sparks": [charts.sparkline(one) for one in columns.series] if columns is not None else [],
         "processes": sections.processes_table(report),
-        "gpus": rank.system.gpus if rank is not None else [],
+        "gpus": [f"{gpu_label(gpu)}: {gpu_text(gpu)}" for gpu in rank.system.gpus]
+        if rank is not None
+        else [],
         "parts": step_parts(rank) if rank is not None else None,
         "loaders": [] if rank is None else sections.loaders(rank),
         "regions": [] if rank is None else rank.regions,
@@ -67,14 +70,14 @@ def report_page(report: Report, columns: RankColumns | None = None) -> str:
         "missing": report.not_captured,
         "about": about(report),
     }
-    shown["machine"] = bool(shown["sparks"] or shown["processes"])
+    shown["machine"] = bool(shown["sparks"] or shown["processes"] or shown["gpus"])
     return render(
         "report.html",
         {"report": report, "columns": columns},
         title=f"{report.verdict.banner} · {report.session.path}",
         banner=banner(report),
         facts=fact_rows(rank) if rank is not None else [],
-        following=following(report, verbose=True),
+        following=[*(opened(report) if report.session.argv else []), *following(report, verbose=True)],
         rank=rank,
         several=len(report.ranks) > 1,
         report=report,

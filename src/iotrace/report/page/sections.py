@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from iotrace.analysis.page.costs import OUTSIDE, Cost, costs_of, io_tree
-from iotrace.analysis.results import FileIo, Imbalance, RankReport, Report, WorstBatch
+from iotrace.analysis.results import FileIo, Imbalance, RankReport, Report, SessionInfo, WorstBatch
 from iotrace.analysis.results.page import RankColumns
 from iotrace.report.page.definitions import CAUSES
 from iotrace.report.page.treemap import squarify
+from iotrace.report.screen import shown_path
 from iotrace.report.terminal import loader_text
 from iotrace.units import milliseconds, percent, size
 
@@ -109,9 +110,13 @@ def _file_row(path: str, cost: Any, row: FileIo | None, known: bool) -> dict[str
     }
 
 
-def worst_batches(rank: RankReport) -> list[dict[str, Any]]:
-    """The batches that were waited for longest."""
-    return [{"batch": worst, "who": _who(worst), "command": ""} for worst in rank.data_wait.worst_batches]
+def worst_batches(rank: RankReport, session: SessionInfo) -> list[dict[str, Any]]:
+    """The batches that were waited for longest, with the command that shows each."""
+    path = shown_path(session.path)
+    return [
+        {"batch": worst, "who": _who(worst), "command": f"iotrace open {path} --batch {worst.batch}"}
+        for worst in rank.data_wait.worst_batches
+    ]
 
 
 def _who(worst: WorstBatch) -> str:
