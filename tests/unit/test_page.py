@@ -166,6 +166,12 @@ def test_what_is_not_known_has_no_section(pages: dict[str, Page]) -> None:
     assert "wait, ms" not in page.text
 
 
+def test_each_worst_batch_has_the_command_that_opens_it() -> None:
+    page = Page(report_page(report(waiting())))
+    assert "iotrace open /data/session --batch 27" in page.text
+    assert "iotrace open /data/session" in page.words.split("worst wait")[0]
+
+
 def test_an_unknown_wait_is_drawn_as_no_wait() -> None:
     steps = binned([100.0, 110.0], None, {}, [True, True])
     why = "nothing tells what the loop takes its batches from"
