@@ -91,9 +91,8 @@ def silenced(report: Report) -> bool:
 def print_next(report: Report, timeline: Path | None, console: Console, verbose: bool = False) -> None:
     """Print what to type and open next."""
     console.print()
-    for number, (command, what) in enumerate(
-        [*(opened(report) if timeline else []), *following(report, verbose)]
-    ):
+    first = [] if timeline is None else opened(report)
+    for number, (command, what) in enumerate([*first, *following(report, verbose)]):
         label = "" if number else "Next"
         two_columns(console, label, command, Text(what, style="dim"), WIDTH, whole=True)
 

@@ -59,9 +59,7 @@ def report_page(report: Report, columns: RankColumns | None = None) -> str:
         "ranks": sections.ranks_table(report),
         "sparks": [charts.sparkline(one) for one in columns.series] if columns is not None else [],
         "processes": sections.processes_table(report),
-        "gpus": [f"{gpu_label(gpu)}: {gpu_text(gpu)}" for gpu in rank.system.gpus]
-        if rank is not None
-        else [],
+        "gpus": [f"{gpu_label(gpu)}: {gpu_text(gpu)}" for gpu in (rank.system.gpus if rank else [])],
         "parts": step_parts(rank) if rank is not None else None,
         "loaders": [] if rank is None else sections.loaders(rank),
         "regions": [] if rank is None else rank.regions,
