@@ -13,6 +13,8 @@ from iotrace.analysis.report import analyse
 from iotrace.analysis.results import Report
 from iotrace.analysis.wait.waits import CAUSES, Explained, behind_ready_ns
 from iotrace.sources.session import open_session
+from iotrace.timeline.build import build
+from iotrace.timeline.model import Slice, Timeline
 from tests.support.counting import instructions
 
 
@@ -42,6 +44,26 @@ def test_a_made_up_session_is_reported_as_it_was_made(tmp_path: Path) -> None:
         assert rank.data_wait.raw_ms == 3
         assert rank.io.calls == 600
     assert found.session.complete
+
+
+def test_a_timeline_of_too_much_shows_the_worst_part_and_blocks(tmp_path: Path) -> None:
+    write_session(tmp_path / "s", 9_000, workers=1, calls=1)
+    (rank,) = SessionAnalysis(open_session(tmp_path / "s")).ranks
+
+    def slices(found: Timeline) -> list[Slice]:
+        return [each for own in found.processes for track in own.tracks for each in track.slices]
+
+    whole, part = slices(build(rank)), slices(build(rank, most=2_000))
+    assert len(whole) > 70_000
+    assert len(part) < 2_000 + 2_000 + 100  # details, blocks, what touches the edges
+    assert {each.category for each in whole} | {"note", "steps"} == {each.category for each in part}
+    kept = {(each.start_ns, each.end_ns, each.name) for each in whole}
+    drawn = [each for each in part if each.category not in ("note", "steps")]
+    assert all((each.start_ns, each.end_ns, each.name) in kept for each in drawn)
+    blocks = [each.args or {} for each in part if each.category == "steps"]
+    shown = sum(each.category == "step" for each in part)
+    assert sum(int(block["steps"] or 0) for block in blocks) + shown == len(rank.loop.steps)
+    assert "steps are shown in detail" in next(each.name for each in part if each.category == "note")
 
 
 def test_batches_behind_a_ready_one_are_found_as_by_a_look_at_each() -> None:

@@ -15,7 +15,8 @@ from iotrace.analysis.wait.waits import CAUSES, Explained
 from iotrace.sources.processes import Process
 from iotrace.sources.records import Produced
 from iotrace.sources.session import Rank
-from iotrace.timeline.calls import call_tracks, span_tracks
+from iotrace.timeline.calls import call_tracks, span_tracks, within
+from iotrace.timeline.detail import MOST_SLICES, Detail, blocks, detail_of, note
 from iotrace.timeline.flows import DeliveryKey, batch_flows, chunk_flows
 from iotrace.timeline.kineto import add_torch
 from iotrace.timeline.model import Args, Counter, ProcessTracks, Slice, Timeline, Track, file_label, first_ns
@@ -24,8 +25,11 @@ from iotrace.timeline.telemetry import add_telemetry
 _LONGEST_NAME = 120
 
 
-def build(analysis: RankAnalysis, with_torch: bool = True) -> Timeline:
-    """Make tracks of everything recorded of a rank; its traces of torch.profiler `with_torch` alone."""
+def build(analysis: RankAnalysis, with_torch: bool = True, most: int = MOST_SLICES) -> Timeline:
+    """Make tracks of everything recorded of a rank; its traces of torch.profiler `with_torch` alone.
+
+    Of what would be more than `most` slices, a part is shown in detail, the other steps in blocks.
+    """
     session, rank = analysis.session, analysis.rank
     timeline = Timeline(base_ns=session.manifest.started_ns)
     loaders, loop = analysis.loaders, analysis.loop
@@ -36,23 +40,33 @@ def build(analysis: RankAnalysis, with_torch: bool = True) -> Timeline:
         main.tracks.append(Track("phase", phases))
     own = f"{_title(rank)} · " if len(session.ranks) > 1 else ""  # what is pinned stands alone
     started = [Slice(*analysis.startup, "start-up", "start-up")] if analysis.startup is not None else []
-    main.tracks.append(Track(f"{own}steps", [*started, *_steps(loop), *_after_evaluation(loop)]))
+    detail = detail_of(analysis, most)
+    steps = [*started, *_steps(loop, detail), *_after_evaluation(loop, detail)]
+    if detail is not None:
+        main.tracks.append(note(detail, loop.steps))
+        steps += blocks(detail, loop.steps)
+    main.tracks.append(Track(f"{own}steps", steps))
     failures = _failures(analysis)
     if failures:
         main.tracks.append(Track(f"{own}failure", failures))
-    phases_of_steps = _step_phases(analysis)
+    phases_of_steps = _step_phases(analysis, detail)
     if phases_of_steps:
         main.tracks.append(Track("forward, backward, optimizer", phases_of_steps))
     arrivals: dict[DeliveryKey, Slice] = {}
     for loader in loaders:
         suffix = "" if loader is analysis.primary else f" (loader {loader.number}, {loader.kind})"
-        waits = [each for item in analysis.explained(loader) for each in _wait(item, arrivals)]
+        explained = [
+            item for item in analysis.explained(loader) if detail is None or detail.holds_batch(item.delivery)
+        ]
+        waits = [each for item in explained for each in _wait(item, arrivals)]
         main.tracks.append(Track(f"{own}data wait{suffix}", waits))
         if loader.description.workers:
-            main.counters.append(Counter(f"ready{suffix}", _ready(loader.deliveries), "batches"))
+            main.counters.append(
+                Counter(f"ready{suffix}", _ready([item.delivery for item in explained]), "batches")
+            )
     ready: dict[DeliveryKey, Slice] = {}
     for process in rank.processes:
-        _add_process(analysis, process, main, timeline, ready)
+        _add_process(analysis, process, main, timeline, ready, detail)
     timeline.flows = batch_flows(analysis, arrivals, ready, timeline)
     add_telemetry(session, rank, timeline)
     for tracks in timeline.processes:
@@ -69,10 +83,11 @@ def _title(rank: Rank) -> str:
     return f"rank {rank.number}{restart}"
 
 
-def _steps(loop: Loop) -> list[Slice]:
+def _steps(loop: Loop, detail: Detail | None) -> list[Slice]:
     """Make a slice of each step: its number is that of the delivery that opens it, or its mark."""
     found = []
-    for position, step in enumerate(loop.steps):
+    first, behind = (0, len(loop.steps)) if detail is None else (detail.first_step, detail.behind_step)
+    for position, step in enumerate(loop.steps[first:behind], first):
         number, opened = position, step.delivery
         args: Args | None = None
         if opened is not None:
@@ -99,19 +114,20 @@ def _failures(analysis: RankAnalysis) -> list[Slice]:
     return found
 
 
-def _after_evaluation(loop: Loop) -> list[Slice]:
+def _after_evaluation(loop: Loop, detail: Detail | None) -> list[Slice]:
     """Make a slice of each part of a step that follows an evaluation pass, which is no part of it."""
     return [
         Slice(start_ns, end_ns, "step, after evaluation", "step", None)
         for step in loop.steps
         for start_ns, end_ns in step.pieces[1:]
+        if detail is None or detail.holds(start_ns, end_ns)
     ]
 
 
-def _step_phases(analysis: RankAnalysis) -> list[Slice]:
+def _step_phases(analysis: RankAnalysis, detail: Detail | None) -> list[Slice]:
     """Make a slice of each phase of the training thread; one that an optimizer's step calls lies in it."""
     texts = analysis.rank.main.texts
-    spans = phase_spans(analysis)
+    spans = within(phase_spans(analysis), detail)
     found = zip(*(spans[field].tolist() for field in ("start_ns", "duration_ns", "name")), strict=True)
     return [
         Slice(start_ns, start_ns + duration_ns, texts.get(name, "?"), "step phase")
@@ -178,9 +194,12 @@ def _add_process(
     main: ProcessTracks,
     timeline: Timeline,
     ready: dict[DeliveryKey, Slice],
+    detail: Detail | None,
 ) -> None:
     """Add the process's batches, Python spans and POSIX calls; the training process's go to `main`."""
     session, rank, produced = analysis.session, analysis.rank, analysis.produced[process.pid]
+    if detail is not None:
+        produced = [delivery for delivery in produced if detail.holds_batch(delivery)]
     if process is rank.main:
         tracks = main
         made = [
@@ -193,12 +212,12 @@ def _add_process(
         name = f"{_title(rank)} · worker {process.worker:0{digits}} ({process.host})"
         tracks = ProcessTracks(name, f"pid {process.pid}")
         timeline.processes.append(tracks)
-        made = _worker_batches(process, produced)
+        made = _worker_batches(process, produced, detail)
     if made:
         tracks.tracks.append(Track("batches", made))
         tracks.tracks.append(Track("ready", _ready_slices(produced, ready)))
-    tracks.tracks += span_tracks(session, process)
-    tracks.tracks += call_tracks(session, process)
+    tracks.tracks += span_tracks(session, process, detail)
+    tracks.tracks += call_tracks(session, process, detail)
 
 
 def _ready_slices(produced: list[Delivery], ready: dict[DeliveryKey, Slice]) -> list[Slice]:
@@ -216,7 +235,7 @@ def _ready_slices(produced: list[Delivery], ready: dict[DeliveryKey, Slice]) -> 
     return found
 
 
-def _worker_batches(process: Process, produced: list[Delivery]) -> list[Slice]:
+def _worker_batches(process: Process, produced: list[Delivery], detail: Detail | None) -> list[Slice]:
     """Show all batches that the worker made, also those that nobody took."""
     delivered = {delivery.taken_ns: delivery for delivery in produced}
     made = []
@@ -225,6 +244,8 @@ def _worker_batches(process: Process, produced: list[Delivery]) -> list[Slice]:
             continue
         taken_ns = process.clock.to_session_ns(record.taken_ns)
         prepared_ns = process.clock.to_session_ns(record.prepared_ns)
+        if detail is not None and not detail.holds(taken_ns, prepared_ns):
+            continue
         delivery = delivered.get(taken_ns)
         epoch = delivery.epoch if delivery else None
         item = _batch(record.index, epoch, record.samples, taken_ns, prepared_ns)

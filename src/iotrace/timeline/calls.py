@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Any
+
+import numpy.typing as npt
 
 from iotrace.session.names import (
     KIND_COLLATE,
@@ -16,6 +19,7 @@ from iotrace.session.names import (
 from iotrace.sources.dftracer import stdio
 from iotrace.sources.processes import Process
 from iotrace.sources.session import Session
+from iotrace.timeline.detail import Detail
 from iotrace.timeline.model import CALL, Args, Slice, Track, file_label
 
 _CATEGORIES = {
@@ -28,9 +32,19 @@ _CATEGORIES = {
 }
 
 
-def span_tracks(session: Session, process: Process) -> list[Track]:
+def within(spans: npt.NDArray[Any], detail: Detail | None) -> npt.NDArray[Any]:
+    """Choose the spans that touch what is shown in detail."""
+    if detail is None:
+        return spans
+    starts, ends = spans["start_ns"], spans["start_ns"] + spans["duration_ns"]
+    chosen: npt.NDArray[Any] = spans[(starts < detail.end_ns) & (ends > detail.start_ns)]
+    return chosen
+
+
+def span_tracks(session: Session, process: Process, detail: Detail | None = None) -> list[Track]:
     """Make a track of spans for each thread of the process."""
     spans = process.spans[process.spans["kind"] != KIND_PHASE]  # they have a track of their own
+    spans = within(spans, detail)
     files = {number: session.paths.shown(file) for number, file in process.span_files.items()}
     by_thread: dict[int, list[Slice]] = defaultdict(list)
     for row in spans.tolist():
@@ -53,9 +67,11 @@ def span_tracks(session: Session, process: Process) -> list[Track]:
     return _tracks("python", process, by_thread)
 
 
-def call_tracks(session: Session, process: Process) -> list[Track]:
+def call_tracks(session: Session, process: Process, detail: Detail | None = None) -> list[Track]:
     """Make a track of POSIX calls on data for each thread of the process."""
     calls = session.calls_of(process)
+    if detail is not None:
+        calls = calls.where((calls.start_ns < detail.end_ns) & (calls.end_ns > detail.start_ns))
     shown = [session.paths.shown(file) for file in calls.files]
     moves_bytes = stdio.READS | stdio.WRITES
     by_thread: dict[int, list[Slice]] = defaultdict(list)
