@@ -11,6 +11,12 @@ make_pinned_venv() {
     _make_venv "$1" "$(cat "$2"; _package)" torch --no-deps -r "$2" -e .
 }
 
+# make_small_pinned_venv DIR FILE: the same without torch.
+make_small_pinned_venv() {
+    local constraints=$2
+    _make_venv "$1" "$(cat "$2"; _package)" --no-deps -r "$2" -e .
+}
+
 # make_tools_venv DIR REQUIREMENT...: a venv with the requirements alone, at the pinned versions.
 make_tools_venv() {
     _make_venv "$1" "" "${@:2}"
