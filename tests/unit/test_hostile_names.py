@@ -23,7 +23,7 @@ from tests.support.mutate import KINETO
 from tests.support.runs import PROJECT
 
 # A title of the window, CSI of Latin-1, a mark that reverses what follows, a false line, markup of rich.
-HOSTILE = "\x1b]0;evil\x07\x9b5m\u202egnp\u2066\r\nTrust  ok\x85[/bold][red]"
+HOSTILE = "\x1b]0;evil\x07\x9b5m\u202egnp\u2066\r\nTrust  ok\x85[/bold][red]</script><img src=x>"
 SHOWN = "\\x1b]0;evil\\x07\\x9b5m\\u202egnp"
 # What rich itself sends: colours, and movements of the cursor.
 _BY_RICH = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
@@ -101,6 +101,8 @@ def _commands(session: Path, directory: Path) -> Iterator[list[str]]:
     trace.write_bytes(_trace())
     yield from (["report", own], ["report", own, "-v"], ["ls", str(session.parent)], ["ls", own])
     yield ["report", str(session / names.OUT / "rank0.json.gz")]
+    yield ["report", own, "--html", f"{out}.html"]
+    yield from (["report", own, "--format", "md"], ["compare", own, own, "--html", f"{out}2.html"])
     yield from (["report", own, "--html", f"{out}.html"], ["report", own, "--format", "md"])
     yield from (["compare", own, own], ["compare", own, own, "--anyway", "--format", "md"])
     yield from (["check", own, "--baseline", own], ["check", own, "--baseline", own, "--format", "md"])
@@ -144,6 +146,10 @@ def test_no_name_reaches_the_terminal_raw(session: Path, tmp_path: Path, termina
         assert "\nTrust  ok\\x85" not in text, words
         seen += SHOWN[:12] in re.sub(r"\s", "", text)
     assert seen > 20
+    pages = list(tmp_path.glob("*.html"))
+    assert pages
+    for page in pages:
+        assert "<img src=x>" not in page.read_text()
 
 
 @pytest.mark.parametrize("command", ["report", "ls", "top"])
