@@ -28,7 +28,7 @@ from tests.support.fuzz import Readers, Sessions
 _READER_SECONDS, _SESSION_SECONDS = 2, 20
 _STUCK_SECONDS = 120  # of waiting without CPU time: no reader waits for anything
 _MEMORY_BYTES = 1 << 30
-_CHUNK = {True: 50_000, False: 250}
+_CHUNK = {True: 10_000, False: 100}
 _FRAME = re.compile(r'File "[^"]*/src/(?P<file>[^"]+)", line (?P<line>\d+)')
 
 
