@@ -33,8 +33,8 @@ def pytest_configure(config: pytest.Config) -> None:
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     settings.load_profile("new" if config.getoption("--slow") else "same")
-    if config.getoption("--slow"):
-        os.environ["IOTRACE_TESTS_SLOW"] = "1"
+    if config.getoption("--slow") or config.getoption("--programs"):
+        os.environ["IOTRACE_TESTS_WHOLE_TORCH"] = "1"
     # A shell's background job ignores Ctrl-C, and would pass that on to the commands that tests interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -6,6 +6,7 @@ With --traced-only no program runs bare beside it: half the time, and output and
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -22,6 +23,7 @@ def main() -> int:
     parser.add_argument("names", metavar="NAME", nargs="*", help="a part of the names of programs")
     parser.add_argument("--traced-only", action="store_true", help="run no program bare")
     chosen_by = parser.parse_args()
+    os.environ["IOTRACE_TESTS_WHOLE_TORCH"] = "1"
     names = chosen_by.names
     chosen = [one for one in programs() if not names or any(name in one.name for name in names)]
     print(_ROW.format("program", "own steps", "told", "own wait %", "told %", "cause", "file", "verdict"))

@@ -15,7 +15,7 @@ from typing import Any
 from tests.programs import own_clock
 from tests.programs.catalog import COMMON, Known, Program
 from tests.programs.own_clock import OwnClock
-from tests.support.runs import in_process
+from tests.support.runs import environment, in_process
 
 TOLERANCE = 0.01  # of the loop: how far two clocks over the same run may lie apart
 _MOST_SKIPPED = 8  # the first step, and those that await a worker's first batch
@@ -96,9 +96,9 @@ def _start(program: Program, directory: Path, prefix: list[str]) -> subprocess.P
     directory.mkdir(parents=True)
     ranks = program.known.ranks
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    environment = {
+    variables = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, (str(COMMON), os.environ.get("PYTHONPATH")))),
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(COMMON), environment().get("PYTHONPATH")))),
         "PYTHONWARNINGS": "default",
         "OMP_NUM_THREADS": "1",
         "OWN_CLOCK": str(directory / "own-clock"),
@@ -110,7 +110,7 @@ def _start(program: Program, directory: Path, prefix: list[str]) -> subprocess.P
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=environment,
+        env=variables,
         start_new_session=True,
     )
     _prefer(process.pid)

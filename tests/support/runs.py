@@ -98,9 +98,9 @@ def after_announcement(stderr: str) -> str:
 def environment(**variables: str) -> dict[str, str]:
     """The variables of a program with torch: what only torch.compile needs is imported where it is used.
 
-    With --slow it is imported as anywhere.
+    With --slow and --programs it is imported as anywhere.
     """
-    lazy = {} if os.environ.get("IOTRACE_TESTS_SLOW") else {"PYTHONPATH": LAZY_TORCH}
+    lazy = {} if os.environ.get("IOTRACE_TESTS_WHOLE_TORCH") else {"PYTHONPATH": LAZY_TORCH}
     return {**os.environ, **lazy, **variables}
 
 
