@@ -16,7 +16,16 @@ from iotrace.analysis.loop.deliveries import Delivery, Step
 from iotrace.analysis.page.batches import ready_queue, steps_around
 from iotrace.analysis.page.costs import costs_of, io_tree
 from iotrace.analysis.page.steps import MOST_STEPS, binned
-from iotrace.analysis.results import FileCost, FileIo, RankReport, Report, SessionInfo, WorstBatch, unknown
+from iotrace.analysis.results import (
+    FileCost,
+    FileIo,
+    Io,
+    RankReport,
+    Report,
+    SessionInfo,
+    WorstBatch,
+    unknown,
+)
 from iotrace.analysis.results.page import BatchWindow, RankColumns, SampledSeries
 from iotrace.analysis.wait.waits import CAUSES
 from iotrace.errors import IotraceError
@@ -211,6 +220,10 @@ def test_the_size_is_bounded() -> None:
     assert len(thousand) < 500_000
     assert thousand.count("<path") < 200
     assert len(report_page(report(waiting()), columns(50_000))) < 500_000
+    files = [io(f"/data/{number % 40}/{number}.h5", group="/data/") for number in range(1200)]
+    read = unknown(Io, coverage=0.99, calls=9, bytes=9, ms_total=9.0, files=files, processes=[])
+    many = [replace(waiting(number), io=read) for number in range(8)]
+    assert len(report_page(report(*many), columns(1000))) < 1_500_000
 
 
 def test_the_json_inside_is_by_columns() -> None:

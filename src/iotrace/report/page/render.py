@@ -19,7 +19,8 @@ from iotrace.report.printing import visible
 from iotrace.units import milliseconds, percent, size
 
 _TEMPLATES = Path(__file__).parent / "templates"
-_MOST_RECORDS = 2000  # of one list in the page's JSON
+_MOST_RECORDS = (2000, 500, 100, 20)  # of one list in the page's JSON: as many as its size allows
+_MOST_BYTES = 700_000
 
 
 def render(template: str, document: Any, **shown: Any) -> str:
@@ -50,21 +51,26 @@ def render(template: str, document: Any, **shown: Any) -> str:
 
 
 def _embedded(document: Any) -> str:
-    """JSON that ends no script element."""
+    """JSON that ends no script element; its lists of records are cut where it would be too long."""
     plain = msgspec.to_builtins(document)
-    text = json.dumps(as_columns(plain), separators=(",", ":"), allow_nan=False)
+    text = ""
+    for most in _MOST_RECORDS:
+        found = {"lists_cut_after": most, **as_columns(plain, most)}
+        text = json.dumps(found, separators=(",", ":"), allow_nan=False)
+        if len(text) <= _MOST_BYTES:
+            break
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def as_columns(value: Any) -> Any:
-    """Turn each list of records into one record of lists; of a very long one the first `_MOST_RECORDS`."""
+def as_columns(value: Any, most: int = _MOST_RECORDS[0]) -> Any:
+    """Turn each list of records into one record of lists, of the first `most` of them."""
     if isinstance(value, dict):
-        return {name: as_columns(own) for name, own in value.items()}
+        return {name: as_columns(own, most) for name, own in value.items()}
     if isinstance(value, list):
         if value and all(isinstance(own, dict) for own in value):
             names = dict.fromkeys(name for own in value for name in own)
-            return {name: [as_columns(own.get(name)) for own in value[:_MOST_RECORDS]] for name in names}
-        return [as_columns(own) for own in value]
+            return {name: [as_columns(own.get(name), most) for own in value[:most]] for name in names}
+        return [as_columns(own, most) for own in value]
     return round(value, 4) if isinstance(value, float) else value
 
 
