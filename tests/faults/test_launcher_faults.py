@@ -314,3 +314,41 @@ def test_training_in_a_thread(trial: Trial) -> None:
     pair = trial.both(TRAINS_IN_A_THREAD, options=["--torch-steps", "3:2:4"])
     pair.assert_same()
     assert any("another thread" in told for told in pair.told), pair.told
+
+
+NOBODY = 65534
+
+
+def _without_privileges(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run iotrace as a user who may not read what belongs to others."""
+    if os.geteuid() or shutil.which("setpriv") is None:
+        pytest.skip("needs root and setpriv")
+    dropped = "-dac_override,-dac_read_search"
+    line = ["setpriv", f"--bounding-set={dropped}", f"--inh-caps={dropped}", sys.executable]
+    return subprocess.run([*line, iotrace_command.__file__, *words], capture_output=True, text=True)
+
+
+@row(
+    "report, top, merge and export of another user's session, whole or in part",
+    kept="a sentence that names the owner and what to ask for; what can be read is reported",
+    lost="what cannot be read, told",
+)
+def test_another_users_session(trial: Trial) -> None:
+    trial.files = {"data.bin": b"numbers"}
+    pair = trial.both(STARTS_PROGRAMS, "--some", "word")
+    for path in (pair.session, *pair.session.rglob("*")):
+        os.chown(path, NOBODY, NOBODY)
+    for command in ("report", "top", "export", "merge"):
+        output = [] if command in ("report", "top") else ["-o", str(trial.directory / "out.json")]
+        output += ["--format", "dftracer"] if command == "export" else []
+        done = _without_privileges(command, str(pair.session), *output)
+        assert done.returncode == 1, done.stderr
+        assert "cannot be read" in done.stderr
+        assert "Traceback" not in done.stderr
+    subprocess.run(["chmod", "-R", "go+rX", str(pair.session)], check=True)
+    process = sorted(pair.session.glob("processes/*"))[0]
+    for hidden in (process / "records.jsonl", process, pair.session / "posix"):
+        hidden.chmod(0)
+        done = _without_privileges("report", str(pair.session))
+        assert done.returncode == 0, done.stderr
+        assert "Not captured" in done.stdout

@@ -141,8 +141,20 @@ def _main(arguments: list[str]) -> int:
         return 0
     except OSError as error:
         _give_up()
-        _say(what_failed(error), "")
+        _say(*_explained(error))
         return _NOT_STARTED if running else _FAILED
+
+
+def _explained(error: OSError) -> tuple[str, str]:
+    """Say what the system refused, and what helps where it is a session of another user."""
+    if isinstance(error, PermissionError) and os.path.basename(str(error.filename)) == "manifest.json":
+        from pathlib import Path
+
+        from iotrace.session.manifest import not_readable
+
+        refused = not_readable(Path(str(error.filename)).parent)
+        return str(refused), refused.remedy
+    return what_failed(error), ""
 
 
 def _say_usage(error: click.UsageError, arguments: list[str]) -> None:

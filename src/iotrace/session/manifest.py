@@ -163,6 +163,8 @@ def read_manifest(session: Path) -> Manifest:
     path = session / names.MANIFEST
     try:
         data = reading.read_whole(path)
+    except PermissionError as error:
+        raise not_readable(session) from error
     except OSError as error:
         if path.exists():
             raise SessionError(f"{path} cannot be read: {error.strerror}") from error
@@ -182,6 +184,17 @@ def read_manifest(session: Path) -> Manifest:
         return msgspec.json.decode(data, type=Manifest)
     except reading.UNREADABLE as error:
         raise SessionError(f"{path} is damaged", "repeat the run: iotrace run -- CMD") from error
+
+
+def not_readable(session: Path) -> SessionError:
+    """Make the error for a session of another user, which nobody else may read."""
+    try:
+        owner = session.owner()
+    except (OSError, KeyError):
+        owner = "another user"
+    return SessionError(
+        f"{session} cannot be read: it is {owner}'s alone", f"its owner can share it: chmod -R g+rX {session}"
+    )
 
 
 def _is_empty(directory: Path) -> bool:

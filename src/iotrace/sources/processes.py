@@ -179,7 +179,10 @@ def read_processes(
 
 def _recorded(directory: Path) -> bool:
     files = [directory / name for name in (names.RECORDS, names.SPANS)]
-    return any(path.is_file() and path.stat().st_size for path in files)
+    try:
+        return any(path.is_file() and path.stat().st_size for path in files)
+    except PermissionError:  # another user's
+        return True
 
 
 def _anchors(who: Identity, records: list[Record]) -> AnchorSource:
