@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from iotrace.analysis.rank import SessionAnalysis
+from iotrace.errors import UsageError
 from iotrace.sources.session import open_session
 from iotrace.timeline.build import build
+from iotrace.viewer.view import view_of_session
 from tests.support.chrome_timeline import write_chrome
 from tests.support.perfetto import ERRORS, query, track_paths
 from tests.support.runs import UNET, Run, environment, launcher, run_traced
@@ -176,6 +178,34 @@ def test_perfetto_imports_every_slice_and_arrow(unet_run: Run, tmp_path: Path) -
         "counters / rank 0 · worker 0",
         "counters / rank 0 · worker 1",
     ]
+
+
+def test_open_selects_the_longest_wait_of_the_timeline(unet_run: Run) -> None:
+    analysis = SessionAnalysis(open_session(unet_run.session))
+    (rank,) = analysis.ranks
+    longest = max(rank.measured_waits, key=lambda wait: wait.delivery.wait_ns)
+    view = view_of_session(analysis)
+    assert view.selected_ns is not None
+    assert view.shown_ns is not None
+    start_ns, duration_ns = view.selected_ns
+    found, bounds = query(
+        unet_run.session / "out" / "timeline.pftrace",
+        f"select category, name from slice where ts = {start_ns} and dur = {duration_ns}",
+        f"select start_ts <= {view.shown_ns[0]} and {view.shown_ns[1]} <= end_ts from trace_bounds",
+    )
+    assert bounds == [[1]]
+    ((category, name),) = found
+    assert category == "data wait"
+    assert name.startswith(f"wait {longest.delivery.index} · {longest.cause}")
+    assert re.search(view.expanded, f"worker 1 (host) · pid {longest.delivery.pid}")
+    assert re.search(view.pinned, "data wait")
+    batch = view_of_session(analysis, batch=longest.delivery.index)
+    assert batch.what.startswith(f"batch {longest.delivery.index}, ")
+    assert view_of_session(analysis, "3").what == "step 3"
+    for wrong, remedy in (({"batch": 10**6}, "batches 0 to"), ({"around": "failure"}, "--around worst")):
+        with pytest.raises(UsageError) as raised:
+            view_of_session(analysis, **wrong)
+        assert remedy in str(raised.value.remedy)
 
 
 def test_waits_and_reads_are_named_by_cause_and_file(unet_run: Run) -> None:

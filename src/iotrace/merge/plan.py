@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from iotrace.merge.convert import Job
@@ -28,6 +29,7 @@ from iotrace.sources.byte_stream import size_of
 from iotrace.timeline.writers.id_map import PIDS_EACH, Raw
 
 _DAY_NS = 86_400 * 10**9
+_APART_NS = 60 * 10**9
 _LOOK_BYTES = 1 << 16
 _RANK_OR_OTHER = re.compile(r"rank\d+|other")  # what --per-rank adds to the output's name
 _SUFFIXES = (".json", ".json.gz", ".pftrace", ".pftrace.gz")
@@ -202,6 +204,25 @@ def check_steps(inputs: list[Input], steps: tuple[int, int] | None, notes: list[
         for item in inputs
         if not item.survey.steps
     ]
+
+
+def far_apart(inputs: list[Input]) -> list[str]:
+    """Note a gap in which no input holds anything, where it is longer than all that they hold."""
+    spans = sorted(
+        (item.first_ns, item.last_ns, item.file.label)
+        for item in inputs
+        if item.first_ns is not None and item.last_ns is not None
+    )
+    found: list[str] = []
+    for before, after in pairwise(spans):
+        last_ns = max(end for start, end, _ in spans if start <= before[0])
+        gap_ns = after[0] - last_ns
+        if gap_ns > max(_APART_NS, spans[-1][1] - spans[0][0] - gap_ns):
+            found.append(
+                f"{after[2]} begins {gap_ns / 6e10:.1f} min after {before[2]} ended: most of the timeline "
+                "is empty; merge what ran together, or compare two sessions: iotrace compare"
+            )
+    return found
 
 
 def plan_jobs(inputs: list[Input], options: Options, directory: Path, native: bool) -> None:

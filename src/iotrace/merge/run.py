@@ -25,6 +25,7 @@ from iotrace.merge.plan import (
     adopt_ranks,
     check_output,
     check_steps,
+    far_apart,
     files_of,
     of_ranks,
     plan_jobs,
@@ -98,6 +99,7 @@ def _merge(
     check_steps(found, options.steps, notes)
     notes += clocks_set(found)
     link(found, options.align_start, options.strict_clocks)
+    notes += far_apart(found)
     with _workspace(output) as directory:
         plan_jobs(found, options, directory, native)
         results: list[Result] = run_all("merge", [item.job for item in found], cores, watch)

@@ -100,7 +100,7 @@ def print_next(report: Report, timeline: Path | None, console: Console, verbose:
 def opened(report: Report) -> list[tuple[str, str]]:
     """The command that opens the timeline where this reader looks first."""
     path = shown_path(report.session.path)
-    if report.verdict.kind == "failed":
+    if report.verdict.kind == "failed" and report.session.failures:
         return [(f"iotrace open {path} --around failure", "the timeline, before it")]
     return [(f"iotrace open {path}", "the timeline, at the worst wait")]
 

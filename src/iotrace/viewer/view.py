@@ -91,8 +91,8 @@ def _at_wait(analysis: SessionAnalysis, rank: RankAnalysis, wait: Explained, whi
     shown = delivery.wait_start_ns - margin_ns, delivery.delivered_ns + margin_ns
     of_rank = f" of rank {rank.rank.number}" if len(analysis.ranks) > 1 else ""
     what = f"{which}batch {delivery.index}{of_rank}, {delivery.wait_ns / 1e6:.1f} ms, {wait.cause}"
-    pids = [rank.rank.main.pid, *([delivery.pid] if delivery.pid is not None else [])]
-    found = _view(analysis, what, [rank], shown, pids)
+    # Of the training process what matters is pinned: who made the batch is open.
+    found = _view(analysis, what, [rank], shown, [delivery.pid or rank.rank.main.pid])
     return msgspec.structs.replace(found, selected_ns=(delivery.wait_start_ns, delivery.wait_ns))
 
 
@@ -119,12 +119,17 @@ def _before_failure(analysis: SessionAnalysis) -> View:
         raise UsageError("no failure was recorded in this session", "--around worst shows the longest wait")
     at_ns, first = failures[0]
     failed = [rank for rank in analysis.ranks if rank.rank.number == first.rank] or analysis.ranks[:1]
-    ends_ns = [rank.loop.steps[-1].end_ns for rank in failed if rank.loop.steps]
-    end_ns = int(at_ns) if math.isfinite(at_ns) else max(ends_ns, default=0)
-    shown = end_ns - _BEFORE_FAILURE_NS, end_ns
-    pids = [*(rank.rank.main.pid for rank in failed), *([first.process] if first.process else [])]
-    found = _view(analysis, f"before the failure: {first.type}", failed, None, pids)
-    return msgspec.structs.replace(found, shown_ns=_within(analysis, shown, end_ns))
+    what = f"before the failure: {first.type}"
+    pids = [first.process] if first.process is not None else [rank.rank.main.pid for rank in failed]
+    if not math.isfinite(at_ns):  # a launcher told of it later
+        return _view(analysis, what, failed, None, pids)
+    ended_ns = [each.outcome.ended_ns for each in analysis.session.launches if each.outcome is not None]
+    last_ns = max([int(at_ns), *ended_ns])
+    shown = int(at_ns) - _BEFORE_FAILURE_NS, int(at_ns) + _BEFORE_FAILURE_NS // 10
+    found = _view(analysis, what, failed, None, pids)
+    return msgspec.structs.replace(
+        found, shown_ns=_within(analysis, shown, last_ns), selected_ns=(int(at_ns), last_ns - int(at_ns))
+    )
 
 
 def _step_ns(rank: RankAnalysis) -> int:

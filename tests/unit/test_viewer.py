@@ -1,0 +1,133 @@
+"""What `iotrace open` serves, and to whom; gaps between inputs that a merge tells of."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from iotrace.errors import IotraceError
+from iotrace.merge.plan import far_apart
+from iotrace.viewer.server import Viewer, perfetto_ui
+from iotrace.viewer.view import View, view_of_file
+
+TITLE = "</script><b>run"
+MINUTE_NS = 60 * 10**9
+
+
+def serving(viewer: Viewer) -> Iterator[Viewer]:
+    ended = threading.Event()
+
+    def serve() -> None:
+        while not ended.is_set():
+            viewer.handle_request()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield viewer
+    ended.set()
+    thread.join()
+    viewer.server_close()
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "a.pftrace"
+    path.write_bytes(b"a trace")
+    return path
+
+
+@pytest.fixture
+def online(trace: Path) -> Iterator[Viewer]:
+    yield from serving(Viewer(trace, TITLE, View("what", "a", "b", (1, 2), (3, 4))))
+
+
+@pytest.fixture
+def offline(trace: Path) -> Iterator[Viewer]:
+    yield from serving(Viewer(trace, TITLE, view_of_file(trace), perfetto_ui()))
+
+
+def ask(viewer: Viewer, path: str, method: str = "GET", host: str | None = None) -> Any:
+    connection = http.client.HTTPConnection("127.0.0.1", viewer.server_address[1])
+    connection.request(method, path, headers={} if host is None else {"Host": host})
+    answer = connection.getresponse()
+    found = answer.status, dict(answer.getheaders()), answer.read()
+    connection.close()
+    return found
+
+
+def test_the_page_hands_over_the_one_file(online: Viewer) -> None:
+    path = urlsplit(online.address).path
+    status, headers, body = ask(online, path)
+    assert status == 200
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
+    assert body.count(b"<script") == 1
+    assert b"<b>run" not in body
+    given = re.search(rb"const given = (.*);\n", body)
+    assert given is not None
+    told = json.loads(given[1])
+    assert (told["title"], told["fileName"], told["page"]) == (TITLE, "a.pftrace", "https://ui.perfetto.dev")
+    asked = parse_qs(told["fragment"].removeprefix("#!/?"))
+    assert [asked[key] for key in ("visStart", "visEnd", "ts", "dur")] == [["1"], ["2"], ["3"], ["4"]]
+    assert json.loads(asked["startupCommands"][0]) == [
+        {"id": "dev.perfetto.ExpandTracksByRegex", "args": ["a"]},
+        {"id": "dev.perfetto.PinTracksByRegex", "args": ["b"]},
+    ]
+    assert ask(online, f"{path}trace")[::2] == (200, b"a trace")
+
+
+def test_others_are_refused(online: Viewer) -> None:
+    path = urlsplit(online.address).path
+    for host in ("evil.example", "127.0.0.1.evil.example", ""):
+        assert ask(online, f"{path}trace", host=host)[0] == 403
+    assert ask(online, f"{path}trace", host="localhost:1")[0] == 200  # a forwarded port
+    for wrong in ("/", "/trace", "/other/trace", f"{path}a.pftrace", f"{path}ui/index.html", f"{path}../x"):
+        assert ask(online, wrong)[0] == 404
+    for method in ("POST", "PUT", "HEAD", "OPTIONS"):
+        assert ask(online, f"{path}trace", method)[0] in (405, 501)
+
+
+def test_offline_the_pages_are_of_the_same_origin_and_may_ask_no_other(offline: Viewer) -> None:
+    path = urlsplit(offline.address).path
+    status, headers, _ = ask(offline, path)
+    assert status == 302
+    where = urlsplit(headers["Location"])
+    (url,) = parse_qs(where.fragment.removeprefix("!/?"))["url"]
+    assert url == f"{offline.address}trace"
+    status, headers, body = ask(offline, where.path)
+    assert status == 200
+    assert b"Perfetto" in body
+    policy = headers["Content-Security-Policy"]
+    assert "http" not in policy
+    assert "*" not in policy
+    for wrong in ("../server.py", "%2e%2e/__init__.py", "nothing", "%2Fetc%2Fpasswd"):
+        assert ask(offline, f"{path}ui/{wrong}")[0] == 404
+
+
+def test_it_ends_when_nobody_asks(trace: Path) -> None:
+    with Viewer(trace, TITLE, view_of_file(trace)) as viewer:
+        viewer.serve(idle_seconds=0)
+
+
+def test_a_port_in_use_gets_a_sentence(online: Viewer, trace: Path) -> None:
+    with pytest.raises(IotraceError, match="cannot be used") as raised:
+        Viewer(trace, TITLE, view_of_file(trace), port=online.server_address[1])
+    assert "--port" in str(raised.value.remedy)
+
+
+def test_inputs_far_apart_are_told_and_others_not() -> None:
+    def item(start_minute: int, end_minute: int, label: str) -> Any:
+        first, last = start_minute * MINUTE_NS, end_minute * MINUTE_NS
+        return SimpleNamespace(first_ns=first, last_ns=last, file=SimpleNamespace(label=label))
+
+    (note,) = far_apart([item(31, 32, "b"), item(0, 1, "a")])
+    assert note.startswith("b begins 30.0 min after a ended")
+    assert far_apart([item(0, 40, "a"), item(1, 2, "within"), item(41, 52, "b")]) == []
