@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -352,3 +355,32 @@ def test_another_users_session(trial: Trial) -> None:
         done = _without_privileges("report", str(pair.session))
         assert done.returncode == 0, done.stderr
         assert "Not captured" in done.stdout
+
+
+@row(
+    "merge and report are interrupted, ended or killed at any stage",
+    kept="what was there; the output is whole or absent, and the same command makes it",
+    lost="nothing; SIGKILL may leave a hidden file that ends in .partial",
+    limit_s=120,
+)
+def test_readers_are_interrupted(trial: Trial) -> None:
+    trial.files = {"data.bin": b"numbers"}
+    pair = trial.both(STARTS_PROGRAMS, "--some", "word")
+    output = trial.directory / "merged.json"
+    iotrace = [sys.executable, iotrace_command.__file__]
+    commands = {"merge": ["-o", str(output)], "report": ["--json"]}
+    for command, options in commands.items():
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+            for delay_s in (0.1, 0.4):  # whatever stage it has reached: each must hold
+                line = [*iotrace, command, str(pair.session), *options]
+                process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(delay_s)
+                process.send_signal(number)
+                _, stderr = process.communicate()
+                assert not output.exists() or json.loads(output.read_bytes())["traceEvents"]
+                output.unlink(missing_ok=True)
+                if process.returncode == 130:
+                    assert b"give the same command again" in stderr
+        assert subprocess.run([*iotrace, command, str(pair.session), *options]).returncode == 0
+    assert pair.report["session"]["exit_code"] == 0

@@ -134,7 +134,7 @@ def _main(arguments: list[str]) -> int:
         _say("the memory is not enough for this", "free some, or give fewer or smaller inputs")
         return _FAILED
     except (click.Abort, KeyboardInterrupt):
-        _say("interrupted", "")
+        _say("interrupted", "no file is left half-written: give the same command again")
         return _INTERRUPTED
     except BrokenPipeError:  # the reader of our output has left: head, a closed pager
         _give_up()
