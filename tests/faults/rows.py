@@ -31,11 +31,11 @@ _ROWS: dict[str, list[Row]] = {}  # by module, in the order of its tests
 
 
 def row(
-    fault: str, *, kept: str, lost: str, limit_s: int = 60, default: bool = False
+    fault: str, *, kept: str, lost: str, limit_s: int = 240, default: bool = False
 ) -> Callable[[Test], Test]:
     """Make a test a row of the matrix; a parametrized test is one row.
 
-    `lost` names what is lost and its bound. `limit_s` ends a row that hangs: some ten times what it needs.
+    `lost` names what is lost and its bound. `limit_s` ends a row that hangs: many times what it needs, as a machine may be busy.
     A row with `default` costs a second or two and runs in the default suite, too.
     """
 

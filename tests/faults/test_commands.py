@@ -49,7 +49,7 @@ def ended(line: Sequence[str], directory: Path, after_s: float, number: signal.S
     "SIGINT, SIGTERM or SIGKILL of `iotrace merge` at five stages",
     kept="the inputs; the next merge writes the same bytes",
     lost="the output; SIGKILL leaves a directory .OUT*.partial, which no command reads",
-    limit_s=200,
+    limit_s=250,
 )
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_merge_that_is_interrupted(tmp_path: Path, number: signal.Signals) -> None:
@@ -84,7 +84,7 @@ def test_a_merge_that_is_interrupted(tmp_path: Path, number: signal.Signals) -> 
     "SIGINT, SIGTERM or SIGKILL of `iotrace report` at five stages",
     kept="the session, byte for byte; the next report says the same",
     lost="that report",
-    limit_s=200,
+    limit_s=250,
 )
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_report_that_is_interrupted(trial: Trial, number: signal.Signals) -> None:

@@ -116,7 +116,7 @@ def test_forks(trial: Trial) -> None:
     "a handler raises within os.fork where `logging` has hooks",
     kept="no fewer arrive than bare, where some are lost in those hooks; over three seeds",
     lost="nothing",
-    limit_s=120,
+    limit_s=250,
 )
 def test_forks_with_hooks_of_others(trial: Trial) -> None:
     lost = {"bare": 0, "traced": 0}

@@ -66,7 +66,7 @@ def test_the_writer_leaves_a_second_at_most_unwritten() -> None:
     "SIGKILL of a DataLoader's worker (as the OOM killer does)",
     kept="torch's RuntimeError, exit code 1; what the worker wrote, the batches delivered",
     lost="the worker's last second of records, its last 19 POSIX calls",
-    limit_s=200,
+    limit_s=250,
     default=True,
 )
 def test_a_killed_worker(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_killed_worker(tmp_path: Path) -> None:
     "SIGKILL of the training process (a rank)",
     kept="exit code 137; the workers end; steps and batches until a second before",
     lost="its last second of records, its last 19 POSIX calls",
-    limit_s=200,
+    limit_s=250,
 )
 def test_a_killed_program(tmp_path: Path) -> None:
     launched, session, pid = _started(tmp_path)
@@ -127,7 +127,7 @@ def test_a_killed_program(tmp_path: Path) -> None:
     "SIGKILL of the launcher, then of the training process",
     kept="the session opens; steps and batches until a second before",
     lost="the exit code; the last second of records, the last 19 POSIX calls",
-    limit_s=200,
+    limit_s=250,
 )
 def test_a_killed_launcher_leaves_a_session_that_opens(tmp_path: Path) -> None:
     launched, session, pid = _started(tmp_path)

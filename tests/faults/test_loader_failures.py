@@ -74,7 +74,7 @@ finally:
     "a dataset, its iterator, collate function or worker_init_fn raises; a loader's timeout; the loop raises",
     kept="output, traceback without a frame of ours, exit code, batches until then",
     lost="nothing",
-    limit_s=150,
+    limit_s=250,
 )
 @pytest.mark.parametrize(
     ("kind", "workers", "batches", "failure"),
@@ -169,7 +169,7 @@ FAULTS = {
     "two workers raise the same text; a worker out of memory (`ulimit -v`); DataLoader replaced; zero steps",
     kept="losses, output, tracebacks, exit code",
     lost="nothing; of a worker that is ended, its last second",
-    limit_s=150,
+    limit_s=250,
 )
 @pytest.mark.parametrize("fault", FAULTS)
 def test_odd_trainings(trial: Trial, fault: str) -> None:
@@ -205,7 +205,7 @@ print(sorted((name, dict(found)) for name, found in counters.items() if name in 
     "torch.compile, on a torch without CUDA",
     kept="losses, the number of graphs and graph breaks",
     lost="nothing",
-    limit_s=200,
+    limit_s=250,
 )
 def test_torch_compile(trial: Trial) -> None:
     pair = trial.both(COMPILED)

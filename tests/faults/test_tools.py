@@ -163,7 +163,7 @@ exit()
 """
 
 
-@row("IPython, and a notebook by nbclient", kept="cells, outputs, tracebacks", lost="nothing", limit_s=120)
+@row("IPython, and a notebook by nbclient", kept="cells, outputs, tracebacks", lost="nothing", limit_s=250)
 @pytest.mark.parametrize("how", ["IPython", "nbclient"])
 def test_ipython(trial: Trial, how: str) -> None:
     trial.files = DATA
