@@ -35,7 +35,7 @@ def row(
 ) -> Callable[[Test], Test]:
     """Make a test a row of the matrix; a parametrized test is one row.
 
-    `lost` names what is lost and its bound. `limit_s` ends a row that hangs: many times what it needs, as a machine may be busy.
+    `lost` names what is lost and its bound. `limit_s` ends a row that hangs: machines may be busy.
     A row with `default` costs a second or two and runs in the default suite, too.
     """
 

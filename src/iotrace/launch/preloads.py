@@ -19,7 +19,8 @@ _CALLS = frozenset(
     {b"open", b"open64", b"openat", b"openat64", b"close", b"read", b"write", b"pread", b"pread64", b"pwrite"}
     | {b"pwrite64", b"lseek", b"lseek64", b"fopen", b"fopen64", b"fread", b"fwrite", b"fclose"}
 )
-_HARMLESS = ("libdftracer", "libc.", "libpthread")  # those of a run around this one; what is wrapped
+# Those of a run around this one, and what is wrapped.
+_HARMLESS = ("libdftracer", "_posix_guard.", "libc.", "libpthread")
 _FOR_ALL = Path("/etc/ld.so.preload")
 # Of ELF, 64 bits, little-endian.
 _HEADER = struct.Struct("<16x H H 20x Q 10x H H 2x")
