@@ -512,7 +512,7 @@ def test_counters_of_a_process_that_never_move_are_left_out(tmp_path: Path) -> N
     (found,) = read_telemetry(read_sidecars(tmp_path))
     counters = {
         (counter.name, counter.unit): [value for _, value in counter.points]
-        for counter in _process(found.processes[0], found)
+        for counter in _process(found.processes[0], found, is_over=True)
     }
     assert counters.pop(("CPU", "%")) == [0, 0, 0]
     assert counters.pop(("RSS", "bytes"))[0] == 7
