@@ -123,8 +123,9 @@ def test_start_up_imports_few_modules(tmp_path: Path) -> None:
     assert list((tmp_path / names.PROCESSES).iterdir())
     ours = {name.removeprefix("iotrace").removeprefix(".") for name in added if name.startswith("iotrace")}
     recording = {"recording", "recording.recorder", "recording.encode", "recording.regions"}
-    agent = {"bootstrap", "imports", "keep_log_open", "patching", *recording}
-    session = {f"session.{name}" for name in ("names", "identity", "append_file", "clock_anchor", "masks")}
+    agent = {"bootstrap", "forks", "imports", "keep_log_open", "patching", "unpatched", *recording}
+    of_session = ("names", "identity", "append_file", "clock_anchor", "guard", "masks")
+    session = {f"session.{name}" for name in of_session}
     assert ours == {"agent", *(f"agent.{name}" for name in agent), "session", *session}
     others = {name for name in added if not name.startswith("iotrace")}
     assert others <= {"__future__", "_json", "_operator", "_struct", "atexit", "fcntl", "itertools"}
