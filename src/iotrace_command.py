@@ -15,9 +15,12 @@ def main() -> None:
     (some sites install each package into a directory of its own). The current directory is left out.
     """
     _isolate()
-    from iotrace.cli import main as run
+    try:
+        from iotrace.cli import main as run
 
-    run()
+        run()
+    except KeyboardInterrupt:  # as its modules are imported; later on the command line handles it
+        sys.exit(130)
 
 
 def _isolate() -> None:
