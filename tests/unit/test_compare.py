@@ -329,6 +329,10 @@ def test_the_command_line_of_check(kept: Path) -> None:
         r"Why    rank 0: steps.mean_ms is [\d.]+\n       rank 0: data_wait.raw_wait_fraction is [\d.]+ %",
         text,
     )
+    code, text = run("now.json", "--fail-if", "steps.mean_ms > 1e6")
+    assert (code, text.splitlines()[0]) == (0, "PASSED")
+    assert re.search(r"^Passed rank 0: steps.mean_ms is [\d.]+; fails if steps.mean_ms > 1e6$", text, re.M)
+    assert "Next   iotrace compare" not in run("now.json", "--baseline", "now.json")[1]
     assert run("before.json", "--fail-if", "data_wait.stall_fraction > 20%")[0] == 0
     assert run("before.json", "--fail-if", "data_wait.stall_fraction > 20%", "--strict")[0] == 4
 

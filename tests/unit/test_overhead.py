@@ -85,4 +85,4 @@ def test_a_line_with_its_remedy_where_it_may_have_cost_more() -> None:
         "tracing may itself take 4 to 7 % of the steps: 500 POSIX calls at 2.0 to 3.0 µs; "
         "--io PATH traces fewer"
     )
-    assert shown(3.0, None) == "tracing may itself take 2 to 3 % of the steps"
+    assert shown(3.0, None) == "tracing may itself take 2 to 3 % of the steps: 10 spans at 1.0 µs"

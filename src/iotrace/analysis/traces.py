@@ -181,7 +181,7 @@ def _advice(rank: _TraceRank, result: RankReport) -> list[Recommendation]:
             severity="high",
             text=f"the loop waits {wait.raw_ms:.1f} ms a step for a DataLoader without workers: give it some",
             evidence={"raw_ms": wait.raw_ms},
-            gain_ms_per_step=wait.raw_ms,
+            gain_ms_per_step=wait.raw_ms if wait.exposed_ms is None else wait.exposed_ms,
             remedy="DataLoader(num_workers=2) or more: it has none",
             fix="no-workers",
             rank=rank.number,

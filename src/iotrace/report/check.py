@@ -7,6 +7,7 @@ import shlex
 from rich.console import Console
 from rich.text import Text
 
+from iotrace.analysis.compare.check import figure_text
 from iotrace.analysis.compare.results import Check
 from iotrace.report.comparison import print_stages, say, say_each, trust_of
 from iotrace.report.layout import line
@@ -24,7 +25,12 @@ def print_check(result: Check, console: Console) -> None:
     say_each(console, "Untold", [finding.text for finding in result.untold])
     for item in result.conditions:
         if item.holds is False:
-            say(console, "Passed", item.condition)
+            is_known = item.value is not None
+            say(
+                console,
+                "Passed",
+                f"{figure_text(item)}; fails if {item.condition}" if is_known else item.condition,
+            )
     comparison = result.comparison
     if comparison is not None:
         if comparison.verdict != "unknown":
@@ -35,7 +41,8 @@ def print_check(result: Check, console: Console) -> None:
         console.print()
         print_stages(comparison.stages[:_MOST_STAGES], console, _NAMES)
         console.print()
-        paths = f"{shlex.quote(result.baseline or '')} {shlex.quote(result.session)}"
-        say(console, "Next", f"iotrace compare {paths}")
+        if result.baseline != result.session:
+            paths = f"{shlex.quote(result.baseline or '')} {shlex.quote(result.session)}"
+            say(console, "Next", f"iotrace compare {paths}")
     else:
         say(console, "Next", f"iotrace report {shlex.quote(result.session)}")

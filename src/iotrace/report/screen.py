@@ -16,6 +16,7 @@ from iotrace.report.screen_ranks import print_ranks
 from iotrace.units import counted, milliseconds, size
 
 WIDTH = 6  # of a label
+_WANT_A_FIX = ("input-bound", "moderately-input-bound", "rank-late")
 _MOST_FIXES = 3
 _MOST_CAUSES = 5
 _MOST_GROUPS = 2
@@ -47,6 +48,8 @@ def print_screen(report: Report, console: Console) -> None:
     if found.until:
         line(console, "Until", f"then: {found.until}", WIDTH)
     _print_fixes(found.fixes, console)
+    if not found.fixes and found.kind in _WANT_A_FIX:
+        line(console, "Fix", "none is known for what was seen; -v has loader, system and I/O", WIDTH)
     print_trust(found.trust, console, silenced=silenced(report))
     console.print()
     if len(report.ranks) > 1:

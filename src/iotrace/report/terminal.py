@@ -18,6 +18,7 @@ from iotrace.analysis.results import (
     RegionResult,
     Report,
 )
+from iotrace.analysis.verdict.trust import bounds
 from iotrace.report.layout import LABEL_WIDTH, command, figures_table, line, plain, print_table
 from iotrace.report.screen import print_next, print_screen
 from iotrace.report.terminal_compute import print_compute, print_imbalance
@@ -246,14 +247,16 @@ def _print_overhead(overhead: Overhead, console: Console) -> None:
         bound = f"up to {slowed:.1f} %" if slowed >= 0.05 else "less than 0.1 %"
         line(console, "tracing", Text(f"slowed the steps by {bound}", style="dim"))
         return
-    calls = ""
-    if overhead.posix_calls and overhead.posix_call_us is not None:
+    calls, of_calls = "", (overhead.posix_calls or 0) * (overhead.posix_call_us or 0.0)
+    of_spans = overhead.spans * (overhead.span_us or 0.0)
+    if of_spans > of_calls:
+        calls = f": {overhead.spans} spans at {overhead.span_us:.1f} µs"
+    elif overhead.posix_calls and overhead.posix_call_us is not None:
         each = f"{overhead.posix_call_us:.1f} µs"
         if overhead.next_posix_call_us is not None:
             each = f"{min(overhead.next_posix_call_us, overhead.posix_call_us):.1f} to {each}"
         calls = f": {overhead.posix_calls} POSIX calls at {each}; --io PATH traces fewer"
-    most, least = f"{slowed:.0f}", f"{overhead.least_pct_of_step or 0:.0f}"
-    share = f"up to {most} %" if least in (most, "0") else f"{least} to {most} %"
+    share = bounds(overhead.least_pct_of_step, slowed)
     line(console, "tracing", f"may itself take {share} of the steps{calls}")
 
 

@@ -37,7 +37,7 @@ def check(
             comparison = _compared(baseline, now, anyway)
             worse, untold = _judged(comparison, baseline, now, worse_by_pct)
     conditions = [judge(limit, report) for limit in limits]
-    worse += [Finding(what=item.condition, text=_held(item)) for item in conditions if item.holds]
+    worse += [Finding(what=item.condition, text=figure_text(item)) for item in conditions if item.holds]
     untold += [
         Finding(what=item.condition, text=f"{item.condition}: the session has no such figure")
         for item in conditions
@@ -46,7 +46,7 @@ def check(
     return Check(
         schema_version=SCHEMA_VERSION,
         ok=not worse,
-        text=_text(worse, untold, [item.condition for item in conditions]),
+        text=_text(worse, untold, [item.condition for item in conditions], baseline is not None),
         worse=worse,
         untold=untold,
         conditions=conditions,
@@ -95,7 +95,8 @@ def _compared(baseline: Basis, now: Basis, anyway: bool) -> Comparison:
     return comparison
 
 
-def _held(item: Condition) -> str:
+def figure_text(item: Condition) -> str:
+    """Say what the figure of a condition is."""
     where = (item.where or "").replace("ranks[", "rank ", 1).replace("].", ": ", 1)
     return f"{where} is {_figure(item.where or '', item.value)}"
 
@@ -188,9 +189,11 @@ def _percents(change_pct: float, ci95_pct: Sequence[float]) -> str:
     return f"{change_pct:+.1f} % (95 %: {ci95_pct[0]:+.1f} to {ci95_pct[1]:+.1f})"
 
 
-def _text(worse: list[Finding], untold: list[Finding], limits: Sequence[str]) -> str:
+def _text(worse: list[Finding], untold: list[Finding], limits: Sequence[str], compared: bool) -> str:
     """Write the first line: what it is, and what of."""
     failed = worse and all(finding.what in limits for finding in worse)
     banner = "FAILED" if failed else "WORSE" if worse else "CANNOT BE TOLD" if untold else "NOT WORSE"
+    if banner == "NOT WORSE" and not compared:
+        banner = "PASSED"
     names = ", ".join(dict.fromkeys(finding.what for finding in worse or untold))
     return f"{banner}  {names}".rstrip()

@@ -173,6 +173,14 @@ def _of_class(rank: RankReport) -> Iterator[_Doubt]:
         yield _Doubt(CAUTION, f"the wait is {100 * low:.0f} to {percent(high)} of a step (95 %)")
 
 
+def bounds(least_pct: float | None, most_pct: float) -> str:
+    """Write a figure of which a lower and an upper bound are known."""
+    least, most = f"{least_pct or 0.0:.0f}", f"{most_pct:.0f}"
+    if least == most:
+        return f"some {most} %"
+    return f"up to {most} %" if least == "0" else f"{least} to {most} %"
+
+
 def _of_tracing(rank: RankReport) -> Iterator[_Doubt]:
     cost = rank.overhead.estimated_pct_of_step if rank.overhead is not None else None
     if rank.overhead is None or cost is None:
@@ -183,7 +191,7 @@ def _of_tracing(rank: RankReport) -> Iterator[_Doubt]:
     if cost >= caution:
         # An upper bound raises a doubt; only what tracing took at least makes figures bad.
         level = BAD if (rank.overhead.least_pct_of_step or 0.0) >= bad else CAUTION
-        yield _Doubt(level, f"tracing took up to {cost:.0f} % of a step")
+        yield _Doubt(level, f"tracing took {bounds(rank.overhead.least_pct_of_step, cost)} of a step")
 
 
 def _of_coverage(rank: RankReport) -> Iterator[_Doubt]:

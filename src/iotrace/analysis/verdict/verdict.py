@@ -317,6 +317,8 @@ def _reason(rank: RankReport) -> dict[str, str | None]:
     what = _CAUSES[cause]
     if cause == "transform" and primary is not None:
         what = primary.item or f"the own code of {primary.dataset} (transform)"
+    if cause == "transport" and primary is not None and (primary.queue_depth_mean or 0.0) >= 1:
+        what = f"batches lay ready ({primary.queue_depth_mean:.1f} when asked): {what}"
     return {"why": f"{what} takes {share} of the wait", "cause": cause}
 
 
