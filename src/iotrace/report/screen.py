@@ -214,7 +214,9 @@ def _files(rank: RankReport) -> list[str]:
         files = f" ({group.members} files)" if group.members is not None else ""
         of = f"decode {group.decode_ms or 0.0:.1f}, read {group.read_ms or 0.0:.1f}"
         parts.append(f"{group.path}{files} {milliseconds(group.ms or 0.0)} a step ({of})")
-    rest = [group for group in rank.file_groups if group not in shown and group.reads]
+    # Of a mapped file no call reads: how many bytes came of it is unknown.
+    read = [group for group in rank.file_groups if group.reads or group.read_bytes is None]
+    rest = [group for group in read if group not in shown]
     if rest:
         known = [group.read_bytes for group in rest if group.read_bytes is not None]
         least = "" if len(known) == len(rest) else "≥ "

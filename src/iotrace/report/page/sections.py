@@ -111,12 +111,16 @@ def _file_row(path: str, cost: Any, row: FileIo | None, known: bool) -> dict[str
 
 
 def worst_batches(rank: RankReport, session: SessionInfo) -> list[dict[str, Any]]:
-    """The batches that were waited for longest, with the command that shows each."""
-    path = shown_path(session.path)
-    return [
-        {"batch": worst, "who": _who(worst), "command": f"iotrace open {path} --batch {worst.batch}"}
-        for worst in rank.data_wait.worst_batches
-    ]
+    """The batches that were waited for longest, with the command that shows each.
+
+    The command shows the longest wait for a batch of that number: of another epoch it is none.
+    """
+    path, rows, numbers = shown_path(session.path), [], set()
+    for worst in rank.data_wait.worst_batches:
+        command = "" if worst.batch in numbers else f"iotrace open {path} --batch {worst.batch}"
+        numbers.add(worst.batch)
+        rows.append({"batch": worst, "who": _who(worst), "command": command})
+    return rows
 
 
 def _who(worst: WorstBatch) -> str:
@@ -131,7 +135,7 @@ def ranks_table(report: Report) -> dict[str, Any] | None:
     late = found.rank if found.kind == "rank-late" else None
     ranks = sorted(report.ranks, key=lambda rank: (rank.rank != late, rank.rank, rank.incarnation))
     rows = [_rank_row(rank, compared, late) for rank in ranks[:_MOST_RANKS]]
-    names = ("step", "data wait", "for others", "compute", "other", "late in")
+    names = ("step", "data wait", "for others", "compute", "late in")
     columns = [name for name in names if any(row["cells"][name] is not None for row in rows)]
     return {
         "columns": columns,
@@ -151,7 +155,7 @@ def _rank_row(rank: RankReport, compared: Imbalance | None, late: int | None) ->
     )
     matched = compared.collectives.matched if compared else 0
     cells: dict[str, dict[str, Any] | None] = dict.fromkeys(
-        ("step", "data wait", "for others", "compute", "other", "late in")
+        ("step", "data wait", "for others", "compute", "late in")
     )
     if rank.steps.mean_ms is not None:
         cells["step"] = {"text": milliseconds(rank.steps.mean_ms), "value": rank.steps.mean_ms, "shade": 0}
@@ -161,7 +165,6 @@ def _rank_row(rank: RankReport, compared: Imbalance | None, late: int | None) ->
     if own is not None and own.step_ms:
         cells["for others"] = _cell(own.communication_wait_ms / own.step_ms)
         cells["compute"] = _cell(own.compute_ms / own.step_ms, shaded=False)
-        cells["other"] = _cell(own.other_ms / own.step_ms, shaded=False)
         if fraction is None:
             cells["data wait"] = _cell(own.data_wait_ms / own.step_ms)
     if straggler is not None and matched:
