@@ -59,7 +59,8 @@ def print_screen(report: Report, console: Console) -> None:
         rank = report.ranks[0]
     if rank is not None:
         if len(report.ranks) > 1:
-            line(console, "", f"Of rank {rank.rank}:", 0)
+            restart = f", restart {rank.incarnation}" if rank.incarnation else ""
+            line(console, "", f"Of rank {rank.rank}{restart}:", 0)
         _print_facts(rank, console)
     if report.not_captured:
         what = ", ".join(dict.fromkeys(item.what for item in report.not_captured))

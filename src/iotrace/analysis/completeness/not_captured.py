@@ -9,6 +9,7 @@ from pathlib import PurePath
 import numpy as np
 
 from iotrace.analysis.completeness.data_loss import BUFFERED_CALLS, named, workers_left
+from iotrace.analysis.loop.steps import NO_LOADER
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
 from iotrace.session import names
 from iotrace.session.liveness import KILLED, RUNNING, UNKNOWN
@@ -179,13 +180,20 @@ def _unseen_loops(analysis: SessionAnalysis) -> list[NotCaptured]:
     if loops and not delivered and session.exit_code:
         return [_failed_early(session.exit_code)]
     if loops and not any(loop.marked or loop.primary or loop.steps for loop in loops):
-        why = "no loader that iotrace knows was iterated"
-        return [NotCaptured("steps and data wait", why, f"where there is a loop, wrap its source: {_WRAP}")]
-    return [
-        NotCaptured(f"data wait of rank {rank.number}", loop.unknown_why, f"wrap the loop's source: {_WRAP}")
-        for rank, loop in zip(session.ranks, loops, strict=True)
-        if loop.unknown_why
-    ]
+        return [
+            NotCaptured("steps and data wait", NO_LOADER, f"where there is a loop, wrap its source: {_WRAP}")
+        ]
+    return [_unseen_loop(one, session) for one in analysis.ranks if one.loop.unknown_why]
+
+
+def _unseen_loop(one: RankAnalysis, session: Session) -> NotCaptured:
+    """Say why the wait of one rank is unknown; of a restarted one, which start is meant."""
+    rank, name = one.rank, f"data wait of rank {one.rank.number}"
+    if any(each.number == rank.number and each.incarnation > rank.incarnation for each in session.ranks):
+        name += f" before restart {rank.incarnation + 1}"
+    if one.loaders and one.loop.unknown_why == NO_LOADER:
+        return NotCaptured(name, "its loader delivered no batch")
+    return NotCaptured(name, one.loop.unknown_why or "", f"wrap the loop's source: {_WRAP}")
 
 
 def _failed_early(exit_code: int) -> NotCaptured:

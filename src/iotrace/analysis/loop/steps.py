@@ -17,7 +17,7 @@ from iotrace.sources.records import StepMark
 from iotrace.sources.session import Rank
 
 _TRAINING = "train"
-_NO_LOADER = "no loader that iotrace knows was iterated"
+NO_LOADER = "no loader that iotrace knows was iterated"
 _FEW = 2  # of two counts: so much they may differ
 _SHARE = 0.05
 
@@ -50,7 +50,7 @@ def loop_of(rank: Rank, loaders: list[LoaderRun]) -> Loop:
     marks = [rank.main.clock.to_session_ns(mark.mono_ns) for mark in rank.main.of_type(StepMark)]
     if thread is None:
         steps = [Step(None, start_ns, end_ns) for start_ns, end_ns in pairwise(marks)]
-        why = "nothing tells what the loop takes its batches from" if marks else _NO_LOADER
+        why = "nothing tells what the loop takes its batches from" if marks else NO_LOADER
         return Loop(None, steps, len(marks) or None, bool(marks), why)
     primary, cuts = _primary(thread, loaders)
     if primary is not None and thread.rounds.times_ns and not _explains(cuts, thread.rounds):
