@@ -242,7 +242,7 @@ def test_the_report_leaves_the_program_its_output_and_finds_the_session(tmp_path
     script = """
 import os, iotrace
 os.mkdir("elsewhere")
-with iotrace.profile(output="session"):
+with iotrace.profile(output="session"), iotrace.region("moving"):
     os.chdir("elsewhere")
 read_end, write_end = os.pipe()
 os.dup2(write_end, 2)

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from iotrace.merge.plan import Options
 from iotrace.merge.run import merge
 from tests.support.perfetto import ERRORS, query
 
@@ -47,7 +48,7 @@ def test_unitrace_of_a_rank(tmp_path: Path) -> None:
     trace.write_text('{ "traceEvents":[\n' + ",\n".join(lines) + "\n]\n}\n")
     for suffix in (".json", ".pftrace"):
         output = tmp_path / f"merged{suffix}"
-        summary = merge([str(trace)], output)
+        summary = merge([str(trace)], output, Options(process_tables=True))
         assert (summary.problems, summary.arrows_backwards, summary.sources[0].rank) == ([], 0, 3)
         counts = {kind: (count.read, count.written) for kind, count in summary.counts.items()}
         assert counts == {"slices": (3, 3), "instants": (1, 1), "flows": (4, 4)}

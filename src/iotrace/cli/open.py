@@ -40,7 +40,9 @@ _HELP = "see: iotrace open --help"
 )
 @click.option("--port", metavar="N", type=click.IntRange(0, 65535), default=0, help="Use this port.")
 def open_(source: Path | None, batch: int | None, around: str | None, offline: bool, port: int) -> int:
-    """Open a timeline in Perfetto: of a session (here: the newest), or a FILE that holds one.
+    """Show a timeline in Perfetto: that of a session, or of FILE.
+
+    Without an argument it is that of the newest session here.
 
     iotrace serves a small page on this machine alone. Its button opens https://ui.perfetto.dev and hands the
     trace over, from tab to tab: nothing is uploaded. The groups that matter are open, the waits are pinned.

@@ -29,6 +29,9 @@
 #include <unistd.h>
 
 #pragma weak dlsym /* before glibc 2.34 it lies in libdl, which dftracer brings along */
+#ifdef __GLIBC__
+__asm__(".symver dlsym, dlsym@GLIBC_2.2.5"); /* what any glibc has */
+#endif
 static void *(*real_dlsym)(void *, const char *);
 static void (*real_lock)(FILE *);
 static void (*real_unlock)(FILE *);
@@ -73,7 +76,7 @@ static int is_too_large(FILE *log)
 {
     struct rlimit limit;
     struct stat status;
-    if (getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur == RLIM_INFINITY || fstat(fileno(log), &status))
+    if (getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur == RLIM_INFINITY || syscall(SYS_fstat, fileno(log), &status))
         return 0;
     return (unsigned long)status.st_size + __fpending(log) >= limit.rlim_cur;
 }
