@@ -4,7 +4,7 @@ from __future__ import annotations
 
 # Reads a file 60 times, and prints a loss of each read to its last bit.
 READING = """
-import os, signal, sys
+import os, signal, sys, time
 data = os.open("data.bin", os.O_RDONLY)
 def loss(step):
     return float(sum(os.pread(data, 64, step % 64))).hex()

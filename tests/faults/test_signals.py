@@ -15,7 +15,7 @@ ENDLESS = (
     + """
 print("ready", flush=True)
 while True:
-    signal.pause()
+    time.sleep(0.1)
 """
 )
 CHECKPOINTS = (
@@ -29,7 +29,7 @@ for number in signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGINT:
     signal.signal(number, save)
 print("ready", flush=True)
 while True:
-    signal.pause()
+    time.sleep(0.1)
 """
 )
 

@@ -141,7 +141,7 @@ def stopped(number, frame):
 signal.signal(signal.SIGCONT, stopped)
 print("ready", flush=True)
 while True:
-    signal.pause()
+    time.sleep(0.1)
 """
 )
 

@@ -36,7 +36,7 @@ needs_dftracer = pytest.mark.skipif(
 
 # Exits with 40 + the number of SIGINT it got before SIGTERM.
 COUNTS_INTERRUPTS = """
-import signal, sys
+import signal, sys, time
 count = 0
 def handler(*_):
     global count
@@ -46,7 +46,7 @@ signal.signal(signal.SIGINT, handler)
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(40 + count))
 print("ready", flush=True)
 while True:
-    signal.pause()
+    time.sleep(0.1)  # a signal just before `signal.pause` would be waited for in vain
 """
 
 
@@ -318,11 +318,11 @@ def test_isolated_interpreters_run_as_without_iotrace(tmp_path: Path, interprete
 )
 def test_a_signal_to_the_launcher_alone_reaches_the_command(tmp_path: Path, name: str) -> None:
     handles = f"""
-import signal, sys
+import signal, sys, time
 signal.signal(signal.{name}, lambda *_: sys.exit(77))
 print("ready", flush=True)
 while True:
-    signal.pause()
+    time.sleep(0.1)
 """
     process = start(tmp_path, python(handles))
     os.kill(process.pid, getattr(signal, name))
@@ -382,10 +382,11 @@ def test_a_command_that_catches_control_c_exits_with_its_own_code(
     tmp_path: Path, terminal: tuple[int, int]
 ) -> None:
     catches = """
-import signal, sys
+import signal, sys, time
 try:
     print("ready", flush=True)
-    signal.pause()
+    while True:
+        time.sleep(0.1)
 except KeyboardInterrupt:
     sys.exit(7)
 """
