@@ -47,7 +47,7 @@ def ended(line: Sequence[str], directory: Path, after_s: float, number: signal.S
 
 @row(
     "SIGINT, SIGTERM or SIGKILL of `iotrace merge` at five stages",
-    kept="the inputs; the next merge writes the same bytes",
+    kept="the inputs; the output is whole or absent; the next merge writes the same bytes",
     lost="the output; SIGKILL leaves a directory .OUT*.partial, which no command reads",
     limit_s=250,
 )
@@ -68,8 +68,8 @@ def test_a_merge_that_is_interrupted(tmp_path: Path, number: signal.Signals) -> 
         code = ended(line, tmp_path, stage * whole_s, number)
         assert code in (0, 130, -number), code
         written = tmp_path / "out.json"
-        assert written.exists() == (code == 0)
-        if code == 0:  # it was done before the signal came
+        assert written.exists() or code != 0
+        if written.exists():  # it was done before the signal came, but for its end
             assert written.read_bytes() == whole
             written.unlink()
         left = {path.name for path in tmp_path.iterdir()} - set(inputs)

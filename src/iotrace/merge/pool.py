@@ -6,7 +6,8 @@ import ctypes
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from iotrace.merge.survey import survey
 _KEPT_BYTES = 32 << 20  # the most that glibc takes
 _INTERVAL_SECONDS = 0.1
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
@@ -41,12 +43,23 @@ def _begin(positions: Any, parent: int) -> None:
     _share(positions)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
     try:
         ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
     except (OSError, AttributeError):  # no Linux
         return
     if os.getppid() != parent:  # it has ended already
         os._exit(1)
+
+
+@contextmanager
+def _unended() -> Iterator[None]:
+    """Hold back signals that end the command: what they raise in a hook of a fork, Python only prints."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _report(index: int) -> Callable[[int], None]:
@@ -101,9 +114,10 @@ def run_all(phase: str, items: Sequence[Any], cores: int, watch: Callable[[Watch
         with ProcessPoolExecutor(workers, context, _begin, (positions, os.getpid())) as pool:
             # The largest first: the last one to end is then a small one.
             order = sorted(range(len(items)), key=lambda index: -sizes[index])
-            futures: dict[int, Future[Any]] = {
-                index: pool.submit(_do, (index, items[index])) for index in order
-            }
+            with _unended():
+                futures: dict[int, Future[Any]] = {
+                    index: pool.submit(_do, (index, items[index])) for index in order
+                }
             pending = set(futures.values())
             try:
                 while pending:
