@@ -18,6 +18,7 @@ from iotrace.cli.parameters import (
 )
 from iotrace.errors import SessionError, UsageError
 from iotrace.report.printing import echo, watched
+from iotrace.report.views import VIEWS
 from iotrace.session import names
 from iotrace.session.listing import newest_session, session_of_timeline, sessions_in
 from iotrace.units import counted
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _ONE = "iotrace report SESSION, or iotrace report TRACE..."
 _TRACES = "iotrace report --compat tb TRACE..."
+_VIEWS = "; ".join(f"{name} ({view.shows})" for name, view in VIEWS.items())
 
 
 @click.command()
@@ -36,6 +38,10 @@ _TRACES = "iotrace report --compat tb TRACE..."
 @json_option("the figures")
 @html_option("the report")
 @click.option("-v", "--verbose", is_flag=True, help="Print all: each rank, its loaders, system, I/O, advice.")
+@click.option("--view", metavar="NAME", type=click.Choice(list(VIEWS)), help=f"Print one view: {_VIEWS}.")
+@click.option(
+    "--csv", metavar="FILE", type=PATH, help="Also write the view's tables as CSV, with all fields."
+)
 @click.option(
     "--kernel-gap-us",
     metavar="US",
@@ -55,6 +61,8 @@ def report(
     as_json: bool,
     html: Path | None,
     verbose: bool,
+    view: str | None,
+    csv: Path | None,
     kernel_gap_us: float,
     compat: str | None,
 ) -> int:
@@ -65,6 +73,11 @@ def report(
 
     Exit codes: 0 printed, 1 SESSION or TRACE cannot be read, 2 wrong usage.
     """
+    if csv is not None and view is None:
+        raise UsageError("--csv writes the tables of a view", "add --view NAME")
+    if view is not None and (compat is not None or form == "md"):
+        other = "--compat" if compat is not None else "--format md"
+        raise UsageError(f"--view and {other} exclude each other", "give one of them")
     import_numpy()
     sources = _meant(sources)
     bare = all(path.is_file() for path in sources)
@@ -79,7 +92,9 @@ def report(
         result = _save_page(sources, bare, kernel_gap_us, html)
     else:
         result = _of_traces(sources, kernel_gap_us) if bare else report_of_session(sources[0], kernel_gap_us)
-    if as_json or form == "json":
+    if view is not None:
+        _print_view(result, view, as_json or form == "json", csv)
+    elif as_json or form == "json":
         print_json(result)
     elif form == "md":
         from iotrace.report.markdown import report_markdown
@@ -93,6 +108,23 @@ def report(
         shown = timeline if not bare and timeline.exists() else None
         print_report(result, make_console(stderr=False), verbose, shown)
     return 0
+
+
+def _print_view(result: Report, name: str, in_json: bool, csv: Path | None) -> None:
+    """Print the view `name` of a report, and write it to `csv`."""
+    from iotrace.report.views import tables_of
+    from iotrace.report.views.table import as_json, print_tables, write_csv
+
+    tables = tables_of(name, result)
+    if csv is not None:
+        write_csv(tables, csv)
+        echo(f"iotrace: wrote {csv}", err=True)
+    if in_json:
+        print_json(as_json(name, tables))
+    else:
+        from iotrace.report.layout import make_console
+
+        print_tables(tables, make_console(stderr=False))
 
 
 def _meant(sources: tuple[Path, ...]) -> tuple[Path, ...]:

@@ -1,0 +1,36 @@
+"""``iotrace report --view NAME``: tables of one part of the report, for the terminal, JSON and CSV alike.
+
+A new view is a row of `VIEWS`, and in the module that it names a function with its name, ``-`` as ``_``, that takes
+the report and returns `Table`s. What the function shows stands in the report: no figure is computed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from iotrace.analysis.results import Report
+    from iotrace.report.views.table import Table
+
+
+class View(NamedTuple):
+    """What a view shows, as its help says it; the module of this package that makes its tables."""
+
+    shows: str
+    module: str
+
+
+# The command line reads this table at each start: the modules are imported when a view is asked for.
+VIEWS = {
+    "modules": View("idle time and communication by module and phase", "device"),
+    "streams": View("each stream of a device: busy, idle by class", "device"),
+}
+
+
+def tables_of(name: str, report: Report) -> Sequence[Table]:
+    """Make the tables of the view `name`, one of `VIEWS`."""
+    module = import_module(f"{__name__}.{VIEWS[name].module}")
+    found: Sequence[Table] = getattr(module, name.replace("-", "_"))(report)
+    return found

@@ -1,0 +1,155 @@
+"""A table of a view: results as rows, which of their fields the terminal shows, and how it is written out."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table as Grid
+
+from iotrace.analysis.results import SCHEMA_VERSION, RankReport
+from iotrace.errors import IotraceError
+from iotrace.report.layout import line, print_table
+from iotrace.report.printing import visible
+
+_WHOLE, _LONGEST = 20, 40  # columns of a text: shown whole; at most, beside figures
+
+
+class Field(msgspec.Struct, frozen=True):
+    """A field of a table's rows as the terminal shows it: `form` makes its text, which stands left if `is_text`.
+
+    `name` may name an entry of a field, ``idle_us.other``; where it is None `absent` stands there.
+    """
+
+    name: str
+    heading: str
+    form: Callable[[Any], str] = str
+    is_text: bool = False
+    absent: str = "?"
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows of one kind, of `rank` or of the whole job. JSON and CSV hold all fields of the rows.
+
+    Without rows `unknown` says why there are none, and `remedy` what records them.
+    """
+
+    title: str
+    rows: Sequence[msgspec.Struct]
+    fields: Sequence[Field]
+    rank: int | None = None
+    unknown: str = "none was recorded"
+    remedy: str = ""
+    notes: Sequence[str] = ()
+
+
+def of_ranks(ranks: Sequence[RankReport], make: Callable[[RankReport], Table]) -> list[Table]:
+    """Make a table for each rank."""
+    return [msgspec.structs.replace(make(rank), rank=rank.rank) for rank in ranks]
+
+
+def print_tables(tables: Sequence[Table], console: Console) -> None:
+    """Print `tables` below each other; what is unknown is a question mark."""
+    several = len({table.rank for table in tables}) > 1
+    for number, table in enumerate(tables):
+        if number:
+            console.print()
+        whose = f"rank {table.rank}: " if several and table.rank is not None else ""
+        line(console, "", f"{whose}{table.title}", 0)
+        if table.rows:
+            print_table(console, _grid(table, console.width))
+        else:
+            remedy = f" → {table.remedy}" if table.remedy else ""
+            line(console, "", f"unknown: {table.unknown}{remedy}", 0)
+        for note in table.notes:
+            line(console, "", note, 0)
+
+
+def _grid(table: Table, width: int) -> Grid:
+    """Lay the rows out; the last text takes the room that is left."""
+    cells = [[_cell(field, row) for field in table.fields] for row in table.rows]
+    widest = [
+        max(len(field.heading), *(len(row[at]) for row in cells)) for at, field in enumerate(table.fields)
+    ]
+    texts = [at for at, field in enumerate(table.fields) if field.is_text]
+    for at in texts[:-1]:
+        widest[at] = min(widest[at], _LONGEST if len(texts) < 3 else _WHOLE)
+    if texts:
+        others = sum(widest) - widest[texts[-1]] + 2 * (len(widest) - 1)
+        widest[texts[-1]] = max(_WHOLE, min(widest[texts[-1]], width - others))
+    grid = Grid(box=None, pad_edge=False, padding=(0, 1))
+    for at, field in enumerate(table.fields):
+        justify = "left" if field.is_text else "right"
+        grid.add_column(field.heading, justify=justify, no_wrap=True, width=widest[at])  # type: ignore[arg-type]
+    for row in cells:
+        grid.add_row(*(_middle_cut(text, widest[at]) for at, text in enumerate(row)))
+    return grid
+
+
+def _cell(field: Field, row: msgspec.Struct) -> str:
+    name, _, entry = field.name.partition(".")
+    value = getattr(row, name)
+    if entry and value is not None:
+        value = value.get(entry)
+    return field.absent if value is None else visible(field.form(value))
+
+
+def _middle_cut(text: str, width: int) -> str:
+    """Cut a long text in its middle: beginning and end tell names apart."""
+    if len(text) <= width:
+        return text
+    kept = width - 1
+    return f"{text[: kept - kept // 2]}…{text[len(text) - kept // 2 :]}"
+
+
+def as_json(name: str, tables: Sequence[Table]) -> dict[str, Any]:
+    """Make what ``--view NAME --json`` prints: all fields of the rows, null where unknown."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "view": name,
+        "tables": [
+            {
+                "title": table.title,
+                "rank": table.rank,
+                "rows": table.rows,
+                "unknown": None if table.rows else table.unknown,
+            }
+            for table in tables
+        ],
+    }
+
+
+def write_csv(tables: Sequence[Table], path: Path) -> None:
+    """Write all rows, behind their rank and title; an empty line before rows with other fields.
+
+    Raises:
+        IotraceError: the file cannot be written.
+    """
+    try:
+        with path.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file:
+            writer = csv.writer(file)
+            before: tuple[str, ...] = ()
+            for table in tables:
+                for row in table.rows:
+                    if row.__struct_fields__ != before:
+                        if before:
+                            writer.writerow(())
+                        before = row.__struct_fields__
+                        own = ("rank",) if "rank" not in before else ()
+                        writer.writerow([*own, "table", *before])
+                    whose = () if "rank" in before else (table.rank,)
+                    writer.writerow(
+                        [*whose, table.title, *(_csv_value(getattr(row, each)) for each in before)]
+                    )
+    except OSError as error:
+        raise IotraceError(f"cannot write {path}: {error.strerror}", "choose another --csv FILE") from error
+
+
+def _csv_value(value: Any) -> Any:
+    if value is None or isinstance(value, str | int | float):
+        return value
+    return msgspec.json.encode(value).decode()
