@@ -95,5 +95,3 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert (code, found["view"], found["tables"][0]["rows"]) == (0, name, [])
     assert found["tables"][0]["unknown"]
     assert call("--view", name, "--csv", str(tmp_path / "none" / "out.csv"))[0] == 1
-    for words in (["--csv", "x.csv"], ["--view", name, "--compat", "tb"], ["--view", name, "--format", "md"]):
-        assert call(*words)[0] == 2

@@ -1,7 +1,7 @@
 """``iotrace report --view NAME``: tables of one part of the report, for the terminal, JSON and CSV alike.
 
-A new view is a row of `VIEWS`, and in the module that it names a function with its name, ``-`` as ``_``, that takes
-the report and returns `Table`s. What the function shows stands in the report: no figure is computed here.
+A new view is a row of `VIEWS`, and in the module that it names a function with its name, ``-`` as ``_``,
+that takes the report and returns `Table`s. What it shows stands in the report: no figure is computed here.
 """
 
 from __future__ import annotations

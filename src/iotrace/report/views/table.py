@@ -20,9 +20,10 @@ _WHOLE, _LONGEST = 20, 40  # columns of a text: shown whole; at most, beside fig
 
 
 class Field(msgspec.Struct, frozen=True):
-    """A field of a table's rows as the terminal shows it: `form` makes its text, which stands left if `is_text`.
+    """A field of a table's rows as the terminal shows it: `form` makes its text.
 
-    `name` may name an entry of a field, ``idle_us.other``; where it is None `absent` stands there.
+    Texts stand left, figures right. `name` may name an entry of a field, ``idle_us.other``; where it
+    is None `absent` stands there.
     """
 
     name: str
