@@ -58,6 +58,13 @@ class Running:
         eventually(lambda: text in self.said or self.process.poll() is not None)
         return self
 
+    def asleep(self, text: str) -> Running:
+        """Wait until the program has written `text`, and sleeps: a signal then meets it in its last line."""
+        self.when(text)
+        program = psutil.Process(self.pid)
+        eventually(lambda: program.status() == psutil.STATUS_SLEEPING)
+        return self
+
     @property
     def said(self) -> str:
         """Its standard output so far."""

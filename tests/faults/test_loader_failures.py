@@ -174,7 +174,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_odd_trainings(trial: Trial, fault: str) -> None:
     program, code = FAULTS[fault]
-    torch_lines = [(r"line \\d+, in _(?:next_data|get_data|try_get_data)", ""), (r"process \\d+", "process")]
+    torch_lines = [(r"line \d+, in _(?:next_data|get_data|try_get_data)", ""), (r"process \d+", "process")]
     pair = trial.both(TRAINING + program, normal=torch_lines)
     pair.assert_same()
     assert pair.bare.code == code

@@ -50,7 +50,7 @@ while True:
 )
 def test_a_handler_that_saves(trial: Trial, number: signal.Signals) -> None:
     trial.files = DATA
-    pair = trial.both(CHECKPOINTS, act=lambda running: running.when("ready").kill(number))
+    pair = trial.both(CHECKPOINTS, act=lambda running: running.asleep("ready").kill(number))
     pair.assert_same()
     pair.assert_nothing_lost()
     assert "checkpoint" in pair.traced.files
@@ -65,7 +65,7 @@ def test_a_handler_that_saves(trial: Trial, number: signal.Signals) -> None:
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT])
 def test_the_group_ends(trial: Trial, number: signal.Signals) -> None:
     trial.files = DATA
-    pair = trial.both(ENDLESS, act=lambda running: running.when("ready").kill_group(number))
+    pair = trial.both(ENDLESS, act=lambda running: running.asleep("ready").kill_group(number))
     pair.assert_same()
     pair.assert_lost("main (pid")
     assert READS - BUFFER <= pair.calls("pread64", "data.bin") <= READS
@@ -78,7 +78,7 @@ def test_the_group_ends(trial: Trial, number: signal.Signals) -> None:
 )
 def test_control_c(trial: Trial) -> None:
     def press(running: Running) -> None:
-        running.when("ready").press(b"\x03")
+        running.asleep("ready").press(b"\x03")
 
     trial.files = DATA
     pair = trial.both(ENDLESS, act=press, terminal=True)
@@ -91,7 +91,7 @@ def test_control_c(trial: Trial) -> None:
 @row("Ctrl-\\ on the terminal", kept="the end by SIGQUIT", lost=LOST)
 def test_control_backslash(trial: Trial) -> None:
     trial.files = DATA
-    pair = trial.both(ENDLESS, act=lambda running: running.when("ready").press(b"\x1c"), terminal=True)
+    pair = trial.both(ENDLESS, act=lambda running: running.asleep("ready").press(b"\x1c"), terminal=True)
     pair.assert_same()
     pair.assert_lost("main (pid")
 

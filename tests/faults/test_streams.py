@@ -20,9 +20,19 @@ sys.stdout.buffer.write(bytes(range(256)) * 100)
 """
 
 
-@row("100 MB through standard input, bytes of all kinds", kept="every byte", lost="nothing")
-def test_a_long_input(trial: Trial) -> None:
-    pair = trial.both(ECHOES, stdin=os.urandom(1 << 20) * 100)
+@row("100 MB through standard input, a file or a pipe, bytes of all kinds", kept="every byte", lost="nothing")
+@pytest.mark.parametrize("piped", [False, True])
+def test_a_long_input(trial: Trial, piped: bool) -> None:
+    data = os.urandom(1 << 20) * 100
+    if piped:
+        (trial.directory / "data").write_bytes(data)
+        session = trial.directory / "session"
+        pipe = ["sh", "-c", 'cat "$0" | exec "$@"', str(trial.directory / "data")]
+        launcher = [*RUN, "-q", "-o", str(session), "--"]
+        command = trial.command(ECHOES)
+        pair = trial.pair(trial.start([*pipe, *command]), trial.start([*pipe, *launcher, *command]), session)
+    else:
+        pair = trial.both(ECHOES, stdin=data)
     pair.assert_same()
     pair.assert_nothing_lost()
     assert pair.bare.stdout.startswith(str(100 << 20))

@@ -7,11 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.faults.harness import Running, Trial
 from tests.faults.programs import DATA, READING, READS
 from tests.faults.rows import row
+from tests.support.waiting import eventually
 
 HOOKS = {
     "sys.settrace": "sys.settrace(hook); threading.settrace(hook)",
@@ -345,7 +347,7 @@ def test_gdb(trial: Trial) -> None:
     assert pair.calls("pread64", "data.bin") == READS
 
 
-STOPS = READING + "print('ready', flush=True)\nsignal.pause()\n"
+STOPS = READING + "print('ready', flush=True)\nwhile True:\n    time.sleep(0.1)\n"
 
 
 @row("a debugger attaches and leaves (SIGSTOP, SIGCONT to the program)", kept="it goes on", lost="nothing")
@@ -353,9 +355,11 @@ def test_a_stop_and_a_continuation(trial: Trial) -> None:
     import signal
 
     def stop(running: Running) -> None:
-        running.when("ready").kill_program(signal.SIGSTOP)
+        running.asleep("ready").kill_program(signal.SIGSTOP)
+        program = psutil.Process(running.pid)
+        eventually(lambda: program.status() == psutil.STATUS_STOPPED)
         running.kill_program(signal.SIGCONT)
-        running.kill(signal.SIGINT)
+        running.asleep("ready").kill(signal.SIGINT)
 
     trial.files = DATA
     pair = trial.both(STOPS, act=stop)

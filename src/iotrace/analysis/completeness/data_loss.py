@@ -52,9 +52,9 @@ def data_loss(session: Session) -> Iterator[NotCaptured]:
         yield from _parts(f"the telemetry of {node}", telemetry.damage)
         late_ns = _last_seen_ns(session, telemetry) - telemetry.last_ns
         if not telemetry.ended and (telemetry.killed_by or late_ns > _SAMPLER_LATE_NS):
-            by = f" by {telemetry.killed_by}" if telemetry.killed_by else ""
+            how = f"killed by {telemetry.killed_by}" if telemetry.killed_by else "killed or stopped"
             lost = f", and the last {late_ns / 1e9:.1f} s are not sampled" if late_ns > 0 else ""
-            yield NotCaptured(f"the end of the telemetry of {node}", f"its sampler was killed{by}{lost}")
+            yield NotCaptured(f"the end of the telemetry of {node}", f"its sampler was {how}{lost}")
 
 
 def workers_left(session: Session) -> list[Process]:
