@@ -54,6 +54,7 @@ LOADER_MODULES = (
 )
 STATEFUL_LOADER = "torchdata.stateful_dataloader"
 LIGHTNING_PROFILERS = ("pytorch_lightning.profilers.pytorch", "lightning.pytorch.profilers.pytorch")
+PROFILER_MODULES = ("pytorch_lightning.profilers.profiler", "lightning.pytorch.profilers.profiler")
 TRAINER_MODULES = ("pytorch_lightning.trainer.trainer", "lightning.pytorch.trainer.trainer")
 
 _FOREIGN_PROFILERS = "torch_profiler.foreign_profilers"
@@ -151,6 +152,7 @@ def _hooks(recorder: Recorder, session: str, settings: dict[str, str]) -> dict[s
         "dftracer.python.env": _hook(_PROGRAM_DFTRACER, "hook_settings", settings.get("dftracer") == "on"),
         "dftracer.python.common": _hook(_PROGRAM_DFTRACER, "hook_events", recorder, session),
         **dict.fromkeys(LIGHTNING_PROFILERS, _hook(_FOREIGN_PROFILERS, "hook_lightning", recorder)),
+        **dict.fromkeys(PROFILER_MODULES, _hook("lightning_ranges", "hook_profiler", recorder)),
         **dict.fromkeys(TRAINER_MODULES, _hook("lightning", "hook_trainer", recorder)),
         **_read_path_hooks(recorder, settings),
         "grain._src.python.dataset.dataset": _hook("loaders.grain", "hook_datasets", recorder),

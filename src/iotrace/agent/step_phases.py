@@ -19,6 +19,7 @@ from weakref import ref
 from iotrace.agent import patching
 from iotrace.agent.dataloader.cuda_events import CudaEvents
 from iotrace.agent.dataloader.fetch import latest
+from iotrace.agent.model_table import ModelTable
 from iotrace.agent.patching import hide_frame
 from iotrace.agent.recording.regions import compiling
 from iotrace.agent.recording.spans import thread_id
@@ -41,6 +42,7 @@ _LAYER = "root"
 _CALLS_OF_SEARCH = 100  # of roots, none of them new
 _MOST_SEARCHES = 64
 _MOST_PENDING = 1024  # phases that a device has not come to
+_MOST_TABLES = 16  # roots whose modules are recorded
 _FIRST_REPEAT = 16  # backward passes; the search begins anew after as many, twice as many, and so on
 
 
@@ -52,6 +54,7 @@ class _Thread(_local):
     has_called = False
 
     def __init__(self) -> None:
+        self.table: ModelTable | None = None  # of the root that it is in, where its modules are noted
         self.recorder: Recorder | None = None
         self.events: CudaEvents | None = None
         self.optimizers: list[tuple[int, Begun]] = []  # the steps that are open: whose, since when
@@ -190,13 +193,14 @@ class _Root:
     which module was called. A pickle that takes it along holds None instead.
     """
 
-    __slots__ = ("_of", "inner")
+    __slots__ = ("_of", "has_table", "inner")
 
     def __init__(self, module: Any, inner: Any) -> None:
         self._of: Callable[[], Any] = ref(
             module
         )  # no cycle: the model is freed as soon as the program drops it
         self.inner = inner  # what `Module.compile` had put there
+        self.has_table = False
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return type(None), ()
@@ -217,6 +221,9 @@ class _Root:
                 hide_frame(error)
                 raise
         grad = search.is_grad_enabled()
+        if grad and not self.has_table:
+            self.has_table = True
+            thread.table = search.make_table()
         begun = _begin()
         thread.in_root = True
         try:
@@ -227,6 +234,9 @@ class _Root:
         finally:
             thread.in_root = False
             search.called(grad, begun)
+            table, thread.table = thread.table, None
+            if table is not None:
+                table.record(self._of())
 
 
 class _Search:
@@ -238,6 +248,7 @@ class _Search:
         self._roots = patching.WeakTable()
         self._begun = self._passes = 0
         self._calls_left = 0
+        self._tables = 0
         self.compiles = False
         self.is_in_compiled: Callable[[], Any] = bool  # no compiler is imported: it says no
         self._unpatch: Callable[[], None] | None = None
@@ -270,13 +281,17 @@ class _Search:
     def _make(self, original: Any) -> Any:
         def _call_impl(module: Any, /, *args: Any, **kwargs: Any) -> Any:
             thread, root = _thread, None
+            table = thread.table
             if not (thread.in_root or thread.in_backward or compiling() or self.is_in_compiled()):
                 root = self.adopt(module) if self._calls_left else None
             try:
-                return original(module, *args, **kwargs) if root is None else root(*args, **kwargs)
+                result = original(module, *args, **kwargs) if root is None else root(*args, **kwargs)
             except BaseException as error:
                 hide_frame(error)
                 raise
+            if table is not None:
+                table.note(module, args, kwargs, result)
+            return result
 
         _hide(_call_impl, self._module)
         return _call_impl
@@ -295,6 +310,15 @@ class _Search:
         if self._calls_left:
             self._calls_left = _CALLS_OF_SEARCH
         return root
+
+    def make_table(self) -> ModelTable | None:
+        """Have the modules of the root that is called now noted: calls are seen while roots are looked for."""
+        if self._tables == _MOST_TABLES or not self._recorder.running:
+            return None
+        self._tables += 1
+        if self._unpatch is None:
+            self.begin()
+        return ModelTable(self._recorder, self._module.torch)
 
     def called(self, grad: bool, begun: Begun) -> None:
         """Record the call of a root that has begun so."""

@@ -18,6 +18,9 @@ from iotrace.analysis.loop.deliveries import LoaderRun, Step
 from iotrace.analysis.loop.loaders import loader_result
 from iotrace.analysis.loop.measured import summarise
 from iotrace.analysis.loop.step_phases import step_phases
+from iotrace.analysis.program.model import models_of
+from iotrace.analysis.program.speed import speed_of
+from iotrace.analysis.program.trainer import trainer_times
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
 from iotrace.analysis.results import (
     SCHEMA_VERSION,
@@ -140,6 +143,9 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         file_groups=groups,
         system=system,
         overhead=overhead_of(analysis),
+        speed=speed_of(analysis),
+        trainer=trainer_times(analysis),
+        models=models_of(rank.main),
     )
 
 

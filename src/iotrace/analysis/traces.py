@@ -134,6 +134,7 @@ def _rank(rank: _TraceRank) -> RankReport:
         accelerator=compute.accelerator,
         file_groups=[],
         system=unknown(System, gpus=_gpus(rank.trace), processes=[]),
+        models=[],
     )
 
 

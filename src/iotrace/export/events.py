@@ -17,6 +17,7 @@ from iotrace.session.names import (
     KIND_PHASE,
     KIND_READ_PATH,
     KIND_REGION,
+    KIND_TRAINER,
 )
 from iotrace.sources.processes import Process
 from iotrace.sources.session import Session
@@ -31,6 +32,7 @@ SPAN_KINDS = {
     KIND_REGION: "region",
     KIND_DFTRACER: "mark",
     KIND_PHASE: "phase",
+    KIND_TRAINER: "trainer",
 }
 
 

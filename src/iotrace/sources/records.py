@@ -176,6 +176,28 @@ class TrainerRun(Record, tag="trainer"):
     end_ns: Int
 
 
+class ModuleRow(msgspec.Struct, array_like=True, frozen=True):
+    """A module of a model: what it holds itself, how often the pass called it, shapes of the first call."""
+
+    name: str
+    kind: str
+    calls: Int = 0
+    given: list[list[Int]] | None = None
+    returned: list[list[Int]] | None = None
+    parameters: Int | None = None
+    trainable: Int | None = None
+    size_bytes: Int | None = None
+    weight: Int | None = None
+
+
+class Model(Record, tag="model"):
+    """The modules that the first training pass of a module outside all others went through."""
+
+    root: str
+    modules: list[ModuleRow] = []
+    left_out: Int = 0
+
+
 class Worker(Record, tag="worker"):
     worker: Int
 

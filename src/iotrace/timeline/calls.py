@@ -15,6 +15,7 @@ from iotrace.session.names import (
     KIND_PHASE,
     KIND_READ_PATH,
     KIND_REGION,
+    KIND_TRAINER,
 )
 from iotrace.sources.dftracer import stdio
 from iotrace.sources.processes import Process
@@ -29,6 +30,7 @@ _CATEGORIES = {
     KIND_REGION: "region",
     KIND_MAPPED: "memory map",
     KIND_DFTRACER: "dftracer",
+    KIND_TRAINER: "trainer",
 }
 
 

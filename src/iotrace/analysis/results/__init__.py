@@ -81,6 +81,27 @@ from iotrace.analysis.results.loop import (
 from iotrace.analysis.results.loop import (
     WorstBatch as WorstBatch,
 )
+from iotrace.analysis.results.program import (
+    Model as Model,
+)
+from iotrace.analysis.results.program import (
+    ModelLayer as ModelLayer,
+)
+from iotrace.analysis.results.program import (
+    PhaseSpeed as PhaseSpeed,
+)
+from iotrace.analysis.results.program import (
+    Speed as Speed,
+)
+from iotrace.analysis.results.program import (
+    SpeedPoint as SpeedPoint,
+)
+from iotrace.analysis.results.program import (
+    TrainerRange as TrainerRange,
+)
+from iotrace.analysis.results.program import (
+    TrainerTimes as TrainerTimes,
+)
 from iotrace.analysis.results.ranks import (
     Collectives as Collectives,
 )

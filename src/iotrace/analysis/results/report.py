@@ -14,6 +14,7 @@ from iotrace.analysis.results.loop import (
     Startup,
     Steps,
 )
+from iotrace.analysis.results.program import Model, Speed, TrainerTimes
 from iotrace.analysis.results.ranks import Imbalance
 from iotrace.analysis.results.samples import StageCost, StepBlocks
 from iotrace.analysis.results.verdict import Verdict
@@ -88,6 +89,9 @@ class RankReport(ReportPart, frozen=True, kw_only=True):
     file_groups: list[FileGroup]
     system: System
     overhead: Overhead | None
+    speed: Speed | None
+    trainer: TrainerTimes | None
+    models: list[Model]
 
 
 class Recommendation(ReportPart, frozen=True, kw_only=True):

@@ -1,0 +1,100 @@
+"""What the views of a program show: its speed, its trainer's time, its model."""
+
+from __future__ import annotations
+
+from iotrace.analysis.results.base import ReportPart
+
+
+class PhaseSpeed(ReportPart, frozen=True, kw_only=True):
+    """How fast the loop took batches in one phase: `cycles` of asking and working took `seconds`.
+
+    `wait_ms` is the mean raw wait for a batch, `production_per_second` what the loader's workers can make.
+    """
+
+    phase: str
+    batches: int
+    samples: int | None
+    cycles: int
+    seconds: float
+    batches_per_second: float | None
+    samples_per_second: float | None
+    wait_ms: float | None
+    production_per_second: float | None
+
+
+class SpeedPoint(ReportPart, frozen=True, kw_only=True):
+    """The speed of `steps` measured steps that follow each other, from number `first_step` on."""
+
+    first_step: int
+    steps: int
+    at_seconds: float
+    steps_per_second: float
+    wait_fraction: float
+
+
+class Speed(ReportPart, frozen=True, kw_only=True):
+    """`cpu_seconds` of the training process and its workers; `device_seconds`: busy, in profiled steps.
+
+    `evolution`: the measured steps in at most 20 pieces of equal counts.
+    """
+
+    phases: list[PhaseSpeed]
+    cpu_seconds: float | None
+    device_seconds: float | None
+    device_steps: int | None
+    evolution: list[SpeedPoint]
+
+
+class TrainerRange(ReportPart, frozen=True, kw_only=True):
+    """A range of Lightning's trainer: what `owner` did in `hook`; no time is in two rows' `self_ms_total`.
+
+    `kind`: ``callback``, ``strategy``, ``module``, ``data module`` or ``loop``.
+    """
+
+    kind: str
+    owner: str
+    hook: str
+    calls: int
+    ms_total: float
+    self_ms_total: float
+    ms_max: float
+    ms_per_step: float | None
+    run_pct: float | None
+
+
+class TrainerTimes(ReportPart, frozen=True, kw_only=True):
+    """Where the trainer's time went; `seconds` of all its runs (fit, validate, test, predict)."""
+
+    seconds: float | None
+    ranges: list[TrainerRange]
+
+
+class ModelLayer(ReportPart, frozen=True, kw_only=True):
+    """A module at `depth` below the root; figures with those of its modules, each parameter counted once.
+
+    `input_shapes` and `output_shapes` are those of the first tensors of its first call; None: not called.
+    `multiply_adds` of all its calls in one pass: of linear and convolution layers, others have none.
+    """
+
+    name: str
+    kind: str
+    depth: int
+    calls: int
+    input_shapes: list[list[int]] | None
+    output_shapes: list[list[int]] | None
+    parameters: int | None
+    trainable: int | None
+    size_bytes: int | None
+    multiply_adds: int | None
+
+
+class Model(ReportPart, frozen=True, kw_only=True):
+    """A module that the training called, and all in it, as one forward pass of the program showed them."""
+
+    root: str
+    parameters: int | None
+    trainable: int | None
+    size_bytes: int | None
+    multiply_adds: int | None
+    left_out: int
+    layers: list[ModelLayer]
