@@ -128,6 +128,15 @@ def test_phases_are_told_apart(tmp_path: Path, namespace: str) -> None:
     assert (rank["phases_source"], rank["phases_unknown_why"]) == ("host", None)
     assert sum(parts.values()) + rank["data_wait"]["raw_ms"] == pytest.approx(rank["steps"]["mean_ms"])
     assert min(parts["forward"], parts["backward"], parts["optimizer"]) > 0  # in a closure of the last
+    ranges = {(row["kind"], row["hook"]): row["calls"] for row in rank["trainer"]["ranges"]}
+    assert ranges["strategy", "training_step"] == ranges["loop", "run_training_batch"] == 32
+    assert ranges["strategy", "validation_step"] == 8 + 30  # the sanity checks are of the same hook
+    assert ranges["module", "configure_optimizers"] == 2
+    (layer,) = rank["models"]
+    assert (layer["root"], layer["parameters"], layer["multiply_adds"]) == ("Linear", 5, 8)
+    assert layer["layers"][0]["input_shapes"] == [[2, 4]]
+    speeds = {row["phase"]: row["batches"] for row in rank["speed"]["phases"]}
+    assert speeds == seen
     phases, calls, steps, overlaps, errors = query(
         run.timeline(),
         "select name from slice where category = 'phase' order by ts",

@@ -1,7 +1,8 @@
 """Make PyPI's torchvision importable beside a torch for the CPU alone.
 
-timm, which anemoi-training needs, imports it. PyPI's wheel is built for CUDA: its library does not load, and its
-Python then asks for operators that nobody has defined. They are defined here, first. Done twice it does nothing.
+timm, which anemoi-training needs, imports it. PyPI's wheel is built for CUDA: its library does not load, and
+its Python then asks for operators that nobody has defined. They are defined here, first. Done twice it does
+nothing.
 """
 
 import importlib.util

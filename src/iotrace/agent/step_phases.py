@@ -312,7 +312,7 @@ class _Search:
         return root
 
     def make_table(self) -> ModelTable | None:
-        """Have the modules of the root that is called now noted: calls are seen while roots are looked for."""
+        """Have the modules of the root that is called now noted, whose calls a search for roots sees."""
         if self._tables == _MOST_TABLES or not self._recorder.running:
             return None
         self._tables += 1

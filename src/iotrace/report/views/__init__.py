@@ -26,6 +26,10 @@ class View(NamedTuple):
 VIEWS = {
     "modules": View("idle time and communication by module and phase", "device"),
     "streams": View("each stream of a device: busy, idle by class", "device"),
+    "speed": View("batches and samples a second by phase, over time", "program"),
+    "time": View("where Lightning's trainer spends its time: hooks, callbacks", "program"),
+    "model": View("the layers of the model: parameters, shapes", "program"),
+    "system": View("means and peaks of processes, host, devices", "program"),
 }
 
 

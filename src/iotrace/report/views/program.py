@@ -1,0 +1,268 @@
+"""Views of a program: how fast it goes, where its trainer's time goes, its model, the machine under it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from iotrace.analysis.results import (
+    Model,
+    ModelLayer,
+    PhaseSpeed,
+    RankReport,
+    Report,
+    SpeedPoint,
+    TrainerRange,
+)
+from iotrace.report.views.table import Field, Table, of_ranks
+from iotrace.units import percent, size
+
+_NO_BATCH = "no loader delivered a batch"
+_NO_TRAINER = "no range of Lightning's trainer was seen"
+_NO_MODEL = "no call of a module of torch.nn with gradients was seen"
+_RUN = "iotrace run -- CMD, with a program that trains with Lightning, records them"
+_TRAINS = "iotrace run -- CMD, with a program that trains by torch, records its layers"
+_MOST_HOOKS = 30
+_MOST_LAYERS = 60
+_DEEPEST = 3
+
+
+def _three(value: float) -> str:
+    return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
+
+
+def _ms(value: float) -> str:
+    return f"{value:.1f}"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.1f}"
+
+
+def _count(value: int) -> str:
+    return f"{value:,}"
+
+
+def speed(report: Report) -> list[Table]:
+    """Show how fast each phase takes batches, and how the speed of training changes."""
+    fields = (
+        Field("phase", "phase", is_text=True),
+        Field("batches", "batches"),
+        Field("batches_per_second", "batches/s", _three),
+        Field("samples_per_second", "samples/s", _three),
+        Field("wait_ms", "wait ms", _ms),
+        Field("production_per_second", "loader makes/s", _three),
+    )
+    points = (
+        Field("first_step", "from step"),
+        Field("steps", "steps"),
+        Field("at_seconds", "at s", _seconds),
+        Field("steps_per_second", "steps/s", _three),
+        Field("wait_fraction", "data wait", percent),
+    )
+
+    def phases(rank: RankReport) -> Table:
+        rows: Sequence[PhaseSpeed] = rank.speed.phases if rank.speed else []
+        return Table(title="Speed by phase", rows=rows, fields=fields, unknown=_NO_BATCH, notes=_totals(rank))
+
+    def evolution(rank: RankReport) -> Table:
+        rows: Sequence[SpeedPoint] = rank.speed.evolution if rank.speed else []
+        why = rank.steps.unknown_why or "no step was measured"
+        return Table(title="Training, measured steps in order", rows=rows, fields=points, unknown=why)
+
+    return of_ranks(report.ranks, phases) + of_ranks(report.ranks, evolution)
+
+
+def _totals(rank: RankReport) -> list[str]:
+    if rank.speed is None:
+        return []
+    notes = []
+    if rank.steps.per_second is not None:
+        samples = rank.steps.samples_per_second
+        of_samples = "" if samples is None else f", {_three(samples)} samples/s"
+        notes.append(f"measured steps: {_three(rank.steps.per_second)} steps/s{of_samples}")
+    parts = []
+    if rank.speed.cpu_seconds is not None:
+        parts.append(f"CPU {_seconds(rank.speed.cpu_seconds)} s, of the program and its workers")
+    if rank.speed.device_seconds is not None:
+        parts.append(f"device busy {rank.speed.device_seconds:.3g} s in the profiled steps")
+    if parts:
+        notes.append("totals: " + " · ".join(parts))
+    return notes
+
+
+def time(report: Report) -> list[Table]:
+    """Show where the trainer's time goes: first summed up by what it is of, then each hook."""
+    shared: tuple[Field, ...] = (
+        Field("calls", "calls", _count),
+        Field("ms_total", "total ms", _ms),
+        Field("self_ms_total", "self ms", _ms),
+        Field("ms_per_step", "ms a step", _ms),
+        Field("run_pct", "% of run", _ms),
+    )
+    named = (Field("kind", "kind", is_text=True), Field("owner", "of", is_text=True))
+    without_self = [field for field in shared if field.name != "self_ms_total"]
+    hooks = (*without_self, Field("owner", "of", is_text=True), Field("hook", "hook", is_text=True))
+
+    def summed(rank: RankReport) -> Table:
+        rows = _by_owner(rank.trainer.ranges) if rank.trainer else []
+        return Table(
+            title="Trainer's time by what it is of: outermost hooks, no hook inside another",
+            rows=rows,
+            fields=(*shared, *named),
+            unknown=_NO_TRAINER,
+            remedy=_RUN,
+        )
+
+    def each(rank: RankReport) -> Table:
+        ranges = rank.trainer.ranges if rank.trainer else []
+        left = len(ranges) - _MOST_HOOKS
+        return Table(
+            title="Trainer's hooks",
+            rows=ranges[:_MOST_HOOKS],
+            fields=hooks,
+            unknown=_NO_TRAINER,
+            notes=[f"{left} more hooks: iotrace report --json, ranks[].trainer.ranges"] if left > 0 else [],
+        )
+
+    return of_ranks(report.ranks, summed) + of_ranks(report.ranks, each)
+
+
+def _by_owner(ranges: Sequence[TrainerRange]) -> list[TrainerRange]:
+    """Sum up ranges by what they are of; their own times, so that nothing counts twice."""
+    found: dict[tuple[str, str], list[TrainerRange]] = defaultdict(list)
+    for each in ranges:
+        found[each.kind, each.owner or each.hook].append(each)
+
+    def add(name: str, own: list[TrainerRange]) -> Any:
+        values = [getattr(each, name) for each in own]
+        return None if None in values else sum(values)
+
+    rows = [
+        TrainerRange(
+            kind=kind,
+            owner=owner,
+            hook="",
+            ms_max=max(each.ms_max for each in own),
+            **{
+                name: add(name, own)
+                for name in ("calls", "ms_total", "self_ms_total", "ms_per_step", "run_pct")
+            },
+        )
+        for (kind, owner), own in found.items()
+    ]
+    return sorted(rows, key=lambda row: -row.self_ms_total)
+
+
+def model(report: Report) -> list[Table]:
+    """Show the layers of the largest model, and each other model as one row."""
+    fields = (
+        Field("parameters", "params", _count),
+        Field("trainable", "trainable", _count),
+        Field("size_bytes", "bytes", size),
+        Field("multiply_adds", "mult-adds", _count),
+        Field("output_shapes", "output", _shapes, is_text=True, absent="not called"),
+        Field("name", "layer", is_text=True),
+    )
+
+    def layers(rank: RankReport) -> Table:
+        if not rank.models:
+            return Table(title="Model", rows=[], fields=fields, unknown=_NO_MODEL, remedy=_TRAINS)
+        largest = rank.models[0]
+        shown = [layer for layer in largest.layers if layer.depth <= _DEEPEST]
+        rows = [_indented(layer) for layer in shown[:_MOST_LAYERS]]
+        return Table(
+            title=f"Model: {largest.root}, as one training step called it",
+            rows=rows,
+            fields=fields,
+            notes=_model_notes(largest, len(rows), rank.models[1:]),
+        )
+
+    return of_ranks(report.ranks, layers)
+
+
+def _indented(layer: ModelLayer) -> ModelLayer:
+    last = layer.name.rpartition(".")[2] if layer.depth else layer.name
+    return msgspec.structs.replace(layer, name=f"{'  ' * layer.depth}{last} ({layer.kind})")
+
+
+def _model_notes(largest: Model, shown: int, others: Sequence[Model]) -> list[str]:
+    notes = []
+    if more := len(largest.layers) + largest.left_out - shown:
+        notes.append(f"{more} more layers, deeper or later: iotrace report --json, ranks[].models")
+    if others:
+        named = ", ".join(f"{other.root} ({_count(other.parameters or 0)} parameters)" for other in others)
+        notes.append(f"also called: {named}")
+    return notes
+
+
+def _shapes(shapes: list[list[int]]) -> str:
+    return " ".join(str(shape).replace(" ", "") for shape in shapes) or "no tensor"
+
+
+class SystemRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A figure of the machine over the measured time: its mean, and its peak."""
+
+    what: str
+    mean: float | None
+    peak: float | None
+    unit: str
+
+
+def system(report: Report) -> list[Table]:
+    """Show the mean and the peak of what the rank's processes, its host and its devices used."""
+    fields = (
+        Field("what", "what", is_text=True),
+        Field("mean", "mean", _three, absent="-"),
+        Field("peak", "peak", _three, absent="-"),
+        Field("unit", "unit", is_text=True),
+    )
+
+    def make(rank: RankReport) -> Table:
+        return Table(
+            title="System, over the measured steps",
+            rows=_system_rows(rank),
+            fields=fields,
+            unknown="no sample was taken",
+            remedy="iotrace run takes them, without --no-telemetry",
+        )
+
+    return of_ranks(report.ranks, make)
+
+
+def _system_rows(rank: RankReport) -> list[SystemRow]:
+    rows: list[SystemRow] = []
+
+    def add(what: str, unit: str, mean: float | None, peak: float | None = None, scale: float = 1.0) -> None:
+        if mean is not None or peak is not None:
+            mean, peak = (None if value is None else value * scale for value in (mean, peak))
+            rows.append(SystemRow(what=what, mean=mean, peak=peak, unit=unit))
+
+    found = rank.system
+    add("CPU of the rank's processes", "% of one core", found.cpu_pct_mean)
+    add("memory of the rank's processes", "MiB", None, found.rss_peak_bytes, 2**-20)
+    for process in found.processes:
+        name = f"{process.role}, pid {process.pid}"
+        add(f"CPU of {name}", "% of one core", process.cpu_pct_mean)
+        add(f"memory of {name}", "MiB", None, process.rss_peak_bytes, 2**-20)
+    if (host := found.host) is not None:
+        add("host's cores busy", "%", host.cpu_busy_fraction, scale=100)
+        add("of that: other programs", "%", host.others_cpu_fraction, scale=100)
+        add("host waits for storage", "%", host.iowait_fraction, scale=100)
+        add("host's free memory, at least", "MiB", host.memory_available_bytes_min, scale=2**-20)
+    for gpu in found.gpus:
+        name = f"gpu {gpu.index}"
+        add(f"{name} utilisation", "%", gpu.util_pct_mean, gpu.util_pct_peak)
+        add(f"{name} memory", "MiB", None, gpu.memory_bytes_peak, 2**-20)
+        add(f"{name} memory of the rank", "MiB", None, gpu.rank_memory_bytes_peak, 2**-20)
+        add(f"{name} memory bandwidth", "%", gpu.memory_util_pct_mean)
+        add(f"{name} power", "W", gpu.power_w_mean, gpu.power_w_peak)
+        add(f"{name} energy a step", "J", gpu.energy_j_per_step)
+        add(f"{name} energy a sample", "J", gpu.energy_j_per_sample)
+        add(f"{name} temperature", "°C", None, gpu.temperature_c_max)
+        add(f"{name} received over PCIe", "MB/s", gpu.pcie_received_bytes_per_s_mean, scale=1e-6)
+        add(f"{name} sent over PCIe", "MB/s", gpu.pcie_sent_bytes_per_s_mean, scale=1e-6)
+    return rows

@@ -1,0 +1,125 @@
+"""Speed, trainer's time and model: arithmetic on made-up columns, hooks on classes of the same shape."""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from iotrace.agent import lightning_ranges, patching
+from iotrace.agent.recording.recorder import Recorder
+from iotrace.analysis.program import model, trainer
+from iotrace.session import names
+from iotrace.sources import records
+from iotrace.sources.processes import SPAN_DTYPE
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("run_training_batch", ("loop", "", "run_training_batch")),
+        ("[Strategy]DDPStrategy.training_step", ("strategy", "DDPStrategy", "training_step")),
+        (
+            "[_TrainingEpochLoop].train_dataloader_next",
+            ("loop", "TrainingEpochLoop", "train_dataloader_next"),
+        ),
+        (
+            "[Callback]ModelCheckpoint{'monitor': 'a.b', 'mode': 'min'}.on_train_end",
+            ("callback", "ModelCheckpoint", "on_train_end"),
+        ),
+        ("[LightningDataModule]Data.prepare_data", ("data module", "Data", "prepare_data")),
+        ("no.brackets", ("loop", "", "no.brackets")),
+        ("", ("loop", "", "")),
+    ],
+)
+def test_a_range_says_what_it_is_of(name: str, parts: tuple[str, str, str]) -> None:
+    assert trainer.parts_of(name) == parts
+
+
+def test_a_range_is_charged_what_no_range_inside_it_took() -> None:
+    # Start, duration, thread: a range with two inside, one of which has a third; another thread's beside.
+    rows = [(0, 100, 1), (10, 20, 1), (40, 50, 1), (50, 30, 1), (5, 80, 2), (100, 7, 1)]
+    spans = np.zeros(len(rows), SPAN_DTYPE)
+    spans["start_ns"], spans["duration_ns"], spans["tid"] = np.array(rows).T
+    assert trainer._self_ns(spans) == [30, 20, 20, 30, 80, 7]
+
+
+def _row(name: str, kind: str, **known: Any) -> records.ModuleRow:
+    held = {"parameters": 0, "trainable": 0, "size_bytes": 0}
+    return records.ModuleRow(name, kind, **{**held, **known})
+
+
+def test_a_layer_counts_what_lies_in_it() -> None:
+    record = records.Model(
+        root="Net",
+        modules=[
+            _row("", "Net"),
+            _row("a", "Sequential"),
+            _row("a.0", "Linear", calls=2, returned=[[4, 3, 10]], parameters=60, weight=50, trainable=0),
+            _row(
+                "ab", "Conv2d", calls=1, given=[[2, 3, 8, 8]], returned=[[2, 5, 6, 6]], parameters=9, weight=9
+            ),
+            _row("c", "ConvTranspose1d", calls=1, given=[[2, 3, 4]], returned=[[2, 5, 9]], weight=7),
+            _row("d", "LazyLinear", parameters=None),
+        ],
+    )
+    (found,) = model.models_of(SimpleNamespace(of_type=lambda _: [record]))  # type: ignore[arg-type]
+    by_name = {layer.name: layer for layer in found.layers}
+    assert by_name["a"].parameters == 60  # not that of `ab`
+    assert by_name["a"].multiply_adds == 2 * 50 * 4 * 3
+    assert by_name["ab"].multiply_adds == 9 * 2 * 6 * 6
+    assert by_name["c"].multiply_adds == 7 * 2 * 4
+    assert by_name["a.0"].depth == 2
+    assert found.parameters is None  # a lazy layer's are not known
+    assert found.multiply_adds == 1200 + 648 + 56
+
+
+class _Base:
+    """As Lightning's base class of profilers, with a profiler of the program's that keeps its own account."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    @contextmanager
+    def profile(self, action_name: str) -> Any:
+        self.seen.append(f"begin {action_name}")
+        try:
+            yield action_name
+        finally:
+            self.seen.append(f"end {action_name}")
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Any:
+    (tmp_path / names.PROCESSES).mkdir()
+    made = Recorder(str(tmp_path))
+    made.open({"pid": 1})
+    yield made
+    patching.undo_all()
+
+
+def test_ranges_are_recorded_and_the_programs_profiler_stays(recorder: Recorder) -> None:
+    class Theirs(_Base):
+        pass
+
+    original = _Base.profile
+    lightning_ranges.hook_profiler(SimpleNamespace(Profiler=_Base), recorder)
+    theirs = Theirs()
+    with theirs.profile("[Strategy]S.training_step") as entered, theirs.profile("inner"):
+        assert entered == "[Strategy]S.training_step"
+    with pytest.raises(ValueError, match=re.escape("the program's own")), theirs.profile("raises"):
+        raise ValueError("the program's own")
+    assert theirs.seen[:2] == ["begin [Strategy]S.training_step", "begin inner"]
+    assert theirs.seen[-1] == "end raises"
+    kinds = {span[7] for span in recorder.spans}
+    assert (len(recorder.spans), kinds) == (3, {names.KIND_TRAINER})
+    patching.undo_all()
+    assert _Base.profile is original
+    with theirs.profile("after"):
+        pass
+    assert len(recorder.spans) == 3
