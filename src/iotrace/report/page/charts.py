@@ -18,6 +18,9 @@ HEIGHT = 1000
 _NOMINAL = (1040, 200)  # pixels of a chart on a wide screen, for which patterns are made
 _LONG = 3.0  # times the 95th percentile: what is longer does not set the scale
 _MOST_WORKERS = 16
+WIDTHS = (330, 560, 760, 1000)  # px of a chart on a phone, on paper, on a small and on a wide screen
+_LANE = 0.9  # of a chart's width, beside the lane's name
+CHARACTER = 7.9  # px, of bold text
 
 
 def bars(layers: Sequence[Sequence[float]], most: float, gap: float = 0.12) -> list[str]:
@@ -36,6 +39,16 @@ def bars(layers: Sequence[Sequence[float]], most: float, gap: float = 0.12) -> l
                 path.append(f"M{number} {HEIGHT - top}h{width}v{top - bottom}h-{width}z")
         paths.append("".join(path))
     return paths
+
+
+def fits(text: str, px: float, margin: float) -> bool:
+    """Say whether a text and the margin beside it fit into so many px."""
+    return CHARACTER * len(text) + margin <= px
+
+
+def least_width(text: str, share: float, margin: float) -> str:
+    """Name the class of a text that fits into `share` of a chart of some width and more; none: nowhere."""
+    return next((f"from{width}" for width in WIDTHS if fits(text, share * width, margin)), "")
 
 
 def gridlines(most: float, unit: str = "ms") -> list[dict[str, Any]]:
@@ -154,12 +167,16 @@ def gantt(window: BatchWindow) -> list[dict[str, Any]]:
 def _bar(
     window: BatchWindow, start: float, end: float, kind: str, label: str, text: str, worst: bool
 ) -> dict[str, Any]:
+    place = _place(start, end, window)
     return {
-        "place": _place(start, end, window),
+        "place": place,
         "kind": kind,
         "label": label,
         "text": text,
         "worst": worst,
+        "fits": least_width(
+            label, (min(end, window.length_ms) - max(0.0, start)) / window.length_ms * _LANE, 3
+        ),
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from iotrace.analysis.results import RankReport
+from iotrace.analysis.results import IdleByModule, RankReport
 from iotrace.units import milliseconds, percent
 
 _NAMES = {
@@ -45,35 +45,35 @@ def _device_tables(rank: RankReport) -> list[dict[str, Any]]:
         "memory": found.memory_us,
         "idle": found.idle_us,
     }
-    share = percent(found.busy_us / found.span_us)
-    note = f"Busy {share} of {milliseconds(found.span_us / 1e3)}."
+    whole_us = found.span_us
+    note = f"Busy {percent(found.busy_us / whole_us)} of the {milliseconds(whole_us / 1e3)} traced."
     if found.comm_us and found.comm_comp_overlap_pct is not None:
         note += f" {found.comm_comp_overlap_pct:.0f} % of the communication ran during compute."
     seen = {name: us for name, us in device.items() if us > 0}
-    tables = [_bar_table("The device, in ms", _in_ms(seen), note)]
+    tables = [_share_table("The device, % of the traced time", seen, whole_us, note)]
     if found.idle_us:
         idle = {_NAMES.get(name, name): us for name, us in found.idle_by_class_us.items() if us > 0}
-        tables.append(_bar_table("The device idled for, in ms", _in_ms(idle), ""))
-        modules = {
-            f"{one.module or 'no module'}, {one.phase}": one.idle_us
-            for one in found.idle_by_module[:12]
-            if one.idle_us > 0
-        }
+        tables.append(_share_table("The device idled for, %", idle, whole_us, ""))
+        modules = {_kernels(one): one.idle_us for one in found.idle_by_module[:12] if one.idle_us > 0}
         if modules:
-            note = "The module whose kernels ended the idle time."
-            tables.append(_bar_table("Idle before, in ms", _in_ms(modules), note))
+            tables.append(_share_table("The device idled before kernels of, %", modules, whole_us, ""))
         comm = {
-            f"{one.module or 'no module'}, {one.phase}": one.comm_us
+            _kernels(one): one.comm_us
             for one in sorted(found.idle_by_module, key=lambda one: -one.comm_us)[:8]
             if one.comm_us > 0
         }
         if comm:
-            tables.append(_bar_table("Communication by module, in ms", _in_ms(comm), ""))
+            tables.append(_share_table("Communication of, %", comm, whole_us, ""))
     return tables
 
 
-def _in_ms(values_us: dict[str, float]) -> dict[str, float]:
-    return {name: us / 1e3 for name, us in values_us.items()}
+def _kernels(found: IdleByModule) -> str:
+    return f"{found.module}, {found.phase}" if found.module else found.phase
+
+
+def _share_table(title: str, values_us: dict[str, float], whole_us: float, note: str) -> dict[str, Any]:
+    """Shares of the traced time: totals would stand beside figures of one step."""
+    return _bar_table(title, {name: 100 * us / whole_us for name, us in values_us.items()}, note)
 
 
 def _bar_table(title: str, values: dict[str, float], note: str) -> dict[str, Any]:

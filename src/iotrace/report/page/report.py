@@ -7,12 +7,11 @@ from typing import Any
 
 from iotrace.analysis.results import Fix, Report
 from iotrace.analysis.results.page import RankColumns
-from iotrace.report.page import charts, sections
+from iotrace.report.page import charts, sections, tiles
 from iotrace.report.page.compute import step_parts
 from iotrace.report.page.definitions import CAUSES, WORDS
 from iotrace.report.page.render import render
 from iotrace.report.screen import fact_rows, following, gain_text, opened, silenced, trust_text
-from iotrace.report.terminal_system import gpu_label, gpu_text
 
 _TONES = {
     "not-input-bound": "good",
@@ -53,13 +52,14 @@ def report_page(report: Report, columns: RankColumns | None = None) -> str:
         "waterfall": charts.waterfall(window) if window is not None else None,
         "fetched": charts.fetched([window]) if window is not None else [],
         "where": sections.causes_table(rank) if rank is not None else None,
-        "tiles": sections.treemap(rank) if rank is not None else None,
+        "tiles": tiles.treemap(rank) if rank is not None else None,
+        "tiles_height": 0,
         "files": sections.files_table(rank) if rank is not None else None,
         "worst": sections.worst_batches(rank, report.session) if rank is not None else None,
         "ranks": sections.ranks_table(report),
         "sparks": [charts.sparkline(one) for one in columns.series] if columns is not None else [],
         "processes": sections.processes_table(report),
-        "gpus": [f"{gpu_label(gpu)}: {gpu_text(gpu)}" for gpu in (rank.system.gpus if rank else [])],
+        "gpus": sections.devices(rank),
         "parts": step_parts(rank) if rank is not None else None,
         "loaders": [] if rank is None else sections.loaders(rank),
         "regions": [] if rank is None else rank.regions,
@@ -68,6 +68,7 @@ def report_page(report: Report, columns: RankColumns | None = None) -> str:
         "missing": report.not_captured,
         "about": about(report),
     }
+    shown["tiles_height"] = tiles.treemap_height(shown["tiles"] or [])
     shown["machine"] = bool(shown["sparks"] or shown["processes"] or shown["gpus"])
     return render(
         "report.html",

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from iotrace.analysis.page.costs import OUTSIDE, Cost, costs_of, io_tree
+from iotrace.analysis.page.costs import io_tree
 from iotrace.analysis.results import FileIo, Imbalance, RankReport, Report, SessionInfo, WorstBatch
 from iotrace.analysis.results.page import RankColumns
 from iotrace.report.page.definitions import CAUSES
-from iotrace.report.page.treemap import squarify
 from iotrace.report.screen import shown_path
 from iotrace.report.terminal import loader_text
+from iotrace.report.terminal_system import gpu_label, gpu_text
 from iotrace.units import milliseconds, percent, size
 
-_MOST_TILES = 60
 _MOST_FILES = 100
 _MOST_RANKS = 64
-_TREEMAP = (1000.0, 320.0)
 _SHADES = 5
+_SAMPLED = ("util_pct_mean", "power_w_mean", "memory_bytes_peak")
 
 
 def causes_table(rank: RankReport) -> list[dict[str, Any]]:
@@ -31,53 +30,6 @@ def causes_table(rank: RankReport) -> list[dict[str, Any]]:
         for name, ms in ordered
         if ms >= 0.005 * wait.raw_ms
     ]
-
-
-def treemap(rank: RankReport) -> list[dict[str, Any]]:
-    """The wait as areas: directories, in them files by cause."""
-    costs = costs_of(rank)
-    if not costs:
-        return []
-    if len(costs) > _MOST_TILES:
-        rest = costs[_MOST_TILES:]
-        costs = costs[:_MOST_TILES]
-        by_cause: dict[str, float] = {}
-        for cost in rest:
-            by_cause[cost.cause] = by_cause.get(cost.cause, 0.0) + cost.ms
-        costs += [Cost("more files", f"{len(rest)} more", cause, ms) for cause, ms in by_cause.items()]
-    groups: dict[str, list[Cost]] = {}
-    for cost in costs:
-        groups.setdefault(cost.group, []).append(cost)
-    ordered = sorted(groups.values(), key=lambda own: -sum(cost.ms for cost in own))
-    whole_ms = sum(cost.ms for cost in costs)
-    outer = squarify([sum(cost.ms for cost in own) for own in ordered], (0.0, 0.0, *_TREEMAP))
-    tiles = []
-    for own, place in zip(ordered, outer, strict=True):
-        own = sorted(own, key=lambda cost: -cost.ms)
-        for cost, tile in zip(own, squarify([cost.ms for cost in own], place), strict=True):
-            tiles.append(_tile(cost, tile, whole_ms))
-    return tiles
-
-
-def _tile(cost: Cost, place: tuple[float, float, float, float], whole_ms: float) -> dict[str, Any]:
-    x, y, width, height = place
-    name = cost.path if cost.path is not None else cost.cause
-    about = f"{cost.cause}, {OUTSIDE}" if cost.path is None else f"{cost.cause} of {cost.path}"
-    return {
-        "x": f"{100 * x / _TREEMAP[0]:.3f}",
-        "y": f"{100 * y / _TREEMAP[1]:.3f}",
-        "width": f"{100 * width / _TREEMAP[0]:.3f}",
-        "height": f"{100 * height / _TREEMAP[1]:.3f}",
-        "cause": cost.cause,
-        "name": "/".join(name.rstrip("/").rsplit("/", 2)[-2 if width >= 180 else -1 :]),
-        "figures": f"{cost.cause} {milliseconds(cost.ms)}"
-        if cost.path is not None
-        else milliseconds(cost.ms),
-        "text": f"{about}: {milliseconds(cost.ms)} a step, {percent(cost.ms / whole_ms)} of the wait",
-        "named": width >= 60 and height >= 22,
-        "two_lines": width >= 60 and height >= 42,
-        "share": percent(cost.ms / whole_ms) if width >= 100 and height >= 62 else "",
-    }
 
 
 def files_table(rank: RankReport) -> dict[str, Any] | None:
@@ -224,6 +176,14 @@ def processes_table(report: Report) -> list[dict[str, Any]]:
         if process.rss_peak_bytes is not None or process.cpu_pct_mean is not None
     ]
     return rows[:_MOST_FILES]
+
+
+def devices(rank: RankReport | None) -> list[str]:
+    """What was sampled of each accelerator; nothing where no sample exists, as in bare traces."""
+    gpus = rank.system.gpus if rank is not None else []
+    if all(getattr(gpu, figure) is None for gpu in gpus for figure in _SAMPLED):
+        return []
+    return [f"{gpu_label(gpu)}: {gpu_text(gpu)}" for gpu in gpus]
 
 
 def loaders(rank: RankReport) -> list[str]:
