@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from tests.support.runs import run_script
+from iotrace.sources.session import open_session
+from tests.support.runs import report_of, run_script
 
 # `tarfile` stands for the modules with hooks: its package differs from machine to machine in no way.
 LOADERS = """
@@ -82,7 +84,9 @@ print(sorted(counts))
 
 
 def bare(directory: Path, *words: str) -> str:
-    done = subprocess.run([sys.executable, *words], cwd=directory, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, *words], cwd=directory, capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -134,7 +138,7 @@ def _pythons(*versions: str) -> list[str]:
 def _run_by(program: str, script: str, directory: Path) -> subprocess.CompletedProcess[str]:
     session = "session-" + Path(program).name
     line = [sys.executable, "-m", "iotrace", "run", "-q", "-o", session, "--", program, script]
-    return subprocess.run(line, cwd=directory, capture_output=True, text=True, timeout=60)
+    return subprocess.run(line, cwd=directory, capture_output=True, text=True, timeout=600)
 
 
 NEWER = _pythons("3.12", "3.13", "3.14")
@@ -160,3 +164,56 @@ def test_pythons_too_old_for_the_agent_run_as_if_untraced(tmp_path: Path) -> Non
         # Where a child closes all descriptors, dftracer misses its log.
         errors = [line for line in done.stderr.splitlines() if not line.startswith("unable to write log")]
         assert (done.returncode, done.stdout, errors) == (0, "0\n", [])
+
+
+ELSEWHERE = """
+import gzip, os
+import numpy as np, torch
+from torch.utils.data import DataLoader, Dataset
+
+class Parts(Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        return torch.from_numpy(np.load("part.npz")["x"])
+
+if __name__ == "__main__":
+    np.savez_compressed("part.npz", x=np.ones((200, 500), "f4"))
+    model = torch.nn.Linear(500, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    for batch in DataLoader(Parts(), batch_size=2, num_workers=1):
+        model(batch).mean().backward()
+        optimizer.step()
+    try:
+        import iotrace
+    except ImportError as error:
+        raise RuntimeError("at the end") from error
+"""
+
+
+def test_a_python_without_iotrace_is_traced_like_another(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
+    (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    (packages / "others.pth").write_text(sysconfig.get_path("purelib"))  # whose own .pth files are not read
+    (tmp_path / "train.py").write_text(ELSEWHERE)
+    done = _run_by(str(tmp_path / "venv" / "bin" / "python"), "train.py", tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert "RuntimeError: at the end" in done.stderr
+    session = tmp_path / "session-python"
+    assert not list(session.glob("processes/*/agent.log"))
+    report = report_of(session)
+    (rank,) = report["ranks"]
+    assert rank["steps"]["count"] > 0
+    assert rank["loaders"][0]["workers"] == 1
+    assert rank["phases_ms"]["backward"] > 0
+    (worker,) = (process for process in open_session(session).processes if process.worker is not None)
+    assert [Path(file).name for file in worker.span_files.values()] == ["part.npz"]
+    assert "RuntimeError" in report["verdict"]["text"]
+
+
+def test_an_error_of_the_agent_is_told_once(tmp_path: Path) -> None:
+    run = run_script(tmp_path, FORKS)
+    for directory in run.session.glob("processes/*"):
+        (directory / "agent.log").write_text("1795366850.304 the hook of torch failed: KeyError('x')\n" * 3)
+    (told,) = [item for item in run.report()["not_captured"] if "KeyError" in item["why"]]
+    assert told["why"] == "iotrace's own code failed there: the hook of torch failed: KeyError('x')"

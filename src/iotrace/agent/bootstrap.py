@@ -215,26 +215,20 @@ def _hook(ours: str, function: str, *arguments: Any) -> imports.Hook:
     """Make a hook of a function in the module `ours` of the agent, which the hook imports when it runs."""
 
     def imported(module: Any) -> None:
-        # With a name to take from it, else Python imports `iotrace`, which may be a module of the program's.
-        found = __import__(f"iotrace.agent.{ours}", None, None, [function])
-        getattr(found, function)(module, *arguments)
+        getattr(imports.load(ours), function)(module, *arguments)
 
     return imported
 
 
 def _hook_loaders(module: Any, recorder: Recorder, settings: dict[str, str]) -> None:
+    consumer = imports.load("dataloader.consumer")
     asked = os.environ.get(names.OVERRIDE_VARIABLE, "")
     if asked:  # below the recording, which then sees what becomes of the loader
-        from iotrace.agent.sweep_override import Override, hook_override
-
-        hook_override(module, recorder, Override(names.decode_settings(asked)))
-    from iotrace.agent import handovers
-    from iotrace.agent.dataloader.consumer import hook_loader
-    from iotrace.agent.torch_profiler import window
-
-    hook_loader(module, recorder)
-    handovers.install(recorder)
-    window.install(recorder, settings)
+        override = imports.load("sweep_override")
+        override.hook_override(module, recorder, override.Override(names.decode_settings(asked)))
+    consumer.hook_loader(module, recorder)
+    imports.load("handovers").install(recorder)
+    imports.load("torch_profiler.window").install(recorder, settings)
 
 
 def _close_with_processes(module: Any, recorder: Recorder) -> None:

@@ -18,6 +18,26 @@ if TYPE_CHECKING:
     Hook = Callable[[Any], None]
     Absorb = Callable[[Exception, str], None]  # `Recorder.absorb`
 
+_package = sys.modules["iotrace"]
+_loading: list[str] = []
+
+
+def load(name: str) -> Any:
+    """Import the module `name` of the agent in a process that has begun its program; return it.
+
+    To take a module from a package, Python looks for the topmost one, too. `iotrace` is not installed in each
+    interpreter, and may be a module of the program's: meanwhile, it is what the agent began with.
+    """
+    _loading.append(name)
+    sys.modules.setdefault("iotrace", _package)
+    try:
+        return __import__(f"iotrace.agent.{name}", None, None, ["__name__"])
+    finally:
+        _loading.pop()
+        # Without a file it is the one that the way in has made, and has taken back.
+        if not _loading and sys.modules.get("iotrace") is _package and _package.__spec__ is None:
+            del sys.modules["iotrace"]
+
 
 class _Finder:
     """First on `sys.meta_path`: lets the others find, and attaches to the loader of a module with a hook."""

@@ -47,6 +47,7 @@ class Process(msgspec.Struct, frozen=True, dict=True):
     problems: list[str] = []
     torch_traces: list[Path] = []
     lives: bool | None = False  # None where that is not to be seen from here
+    agent_errors: list[str] = []  # what the agent could not do in it, and why
 
     @cached_property
     def windows(self) -> Windows:
@@ -206,4 +207,14 @@ def _process(
     traces = [path for path in entries(directory) if path.match(names.TORCH_TRACES)]
     ended = any(isinstance(record, End) for record in records)
     lives = False if ended else process_lives(msgspec.structs.asdict(identity))
-    return Process(identity, clock, records, spans, texts, problems, traces, lives)
+    errors = _agent_errors(directory / names.LOG)
+    return Process(identity, clock, records, spans, texts, problems, traces, lives, errors)
+
+
+def _agent_errors(log: Path) -> list[str]:
+    """Read what the agent kept from the program, without the times; damaged lines are as good as any."""
+    try:
+        lines = read_whole(log).decode(errors="replace").splitlines()
+    except OSError:  # as good as always: nothing has failed
+        return []
+    return [line.partition(" ")[2] or line for line in lines if line]

@@ -101,9 +101,9 @@ class _Worker:
     def _failed(self, wrapper: Any, index: int) -> None:
         """Record the exception in `wrapper`, and write it: the program may end this worker when it has it."""
         try:
-            from iotrace.agent.recording import failures
+            from iotrace.agent.recording.failures import of_batch
 
-            self.append(failures.of_batch(wrapper, self.generation, index, self.taken_ns))
+            self.append(of_batch(wrapper, self.generation, index, self.taken_ns))
             self.flush()
         except ours(Exception) as error:
             self.recorder.absorb(error, "recording a failure")

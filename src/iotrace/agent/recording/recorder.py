@@ -216,9 +216,9 @@ class Recorder:
             return
         self._failure = id(error)
         try:
-            from iotrace.agent.recording import failures
+            from iotrace.agent.recording.failures import of_process
 
-            self.records.append(failures.of_process(error))
+            self.records.append(of_process(error))
         except ours(Exception) as problem:
             self.absorb(problem, "recording a failure")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
+from iotrace.session import names
 from iotrace.session.liveness import RUNNING
 from iotrace.session.manifest import NotCaptured
 from iotrace.sources.clocks.session_clock import Clock
@@ -12,9 +13,12 @@ from iotrace.sources.processes import Process
 from iotrace.sources.records import BatchRecord, PosixEnded, Produced, Tick
 from iotrace.sources.session import Session
 from iotrace.sources.telemetry import Telemetry
+from iotrace.units import counted
 
 # A sampler writes once a second; a busy host may make it late. Where its launcher saw it killed, that counts.
 _SAMPLER_LATE_NS = 3_000_000_000
+_MOST_ERRORS = 5
+_TELL_US = "figures that rest on it are missing; please report the error"
 BUFFERED_CALLS = 19  # dftracer holds calls back in a buffer of 4 KiB
 
 
@@ -22,6 +26,7 @@ def data_loss(session: Session) -> Iterator[NotCaptured]:
     """Find what was captured in part only, by process."""
     running = session.state == RUNNING
     yield from _parts("the session", session.problems)
+    yield from _agent_errors(session)
     usual = {id(process) for process in workers_left(session)}
     for process in session.processes:
         name = named(process)
@@ -55,6 +60,20 @@ def data_loss(session: Session) -> Iterator[NotCaptured]:
             how = f"killed by {telemetry.killed_by}" if telemetry.killed_by else "killed or stopped"
             lost = f", and the last {late_ns / 1e9:.1f} s are not sampled" if late_ns > 0 else ""
             yield NotCaptured(f"the end of the telemetry of {node}", f"its sampler was {how}{lost}")
+
+
+def _agent_errors(session: Session) -> Iterator[NotCaptured]:
+    """Name what the agent could not do, each error once, with the processes that it happened in."""
+    happened: dict[str, list[str]] = {}
+    for process in session.processes:
+        for error in dict.fromkeys(process.agent_errors):
+            happened.setdefault(error, []).append(named(process))
+    for error, where in list(happened.items())[:_MOST_ERRORS]:
+        whose = where[0] if len(where) == 1 else f"{where[0]} and {len(where) - 1} more"
+        yield NotCaptured(f"part of {whose}", f"iotrace's own code failed there: {error}", _TELL_US)
+    if len(happened) > _MOST_ERRORS:
+        rest = counted(len(happened) - _MOST_ERRORS, "more error")
+        yield NotCaptured("part of its processes", f"{rest} of iotrace's own code: see {names.LOG} of each")
 
 
 def workers_left(session: Session) -> list[Process]:
