@@ -392,6 +392,30 @@ def test_the_offset_of_two_hosts_is_told_from_their_collectives(tmp_path: Path) 
     merge(_two_hosts(tmp_path, 7_000_000.0), tmp_path / "out.json", Options(strict_clocks=True))
 
 
+def test_traces_of_different_jobs_are_refused(tmp_path: Path) -> None:
+    """Nine days apart, and of other sizes: matched by their order, one was shifted onto the other."""
+
+    def trace(name: str, rank: int, world_size: int, apart_us: float = 0.0) -> str:
+        events = [
+            _slice(BASE_US + apart_us + 100 * each, 50, "ncclDevKernel_AllReduce(x)", cat="kernel")
+            | {"args": {"Collective name": "allreduce"}}
+            for each in range(4)
+        ]
+        info = {"rank": rank, "world_size": world_size}
+        return _write(tmp_path / name, events, schemaVersion=1, distributedInfo=info)
+
+    first = trace("first.json", 0, 2)
+    for other, why in (
+        (trace("size.json", 3, 8), "of a job of 2 ranks, size.json of one of 8"),
+        (trace("rank.json", 0, 2, 10.0), "are both of rank 0"),
+        (trace("late.json", 1, 2, 9 * 86_400e6), "were recorded 9 d apart"),
+    ):
+        with pytest.raises(IotraceError, match=why):
+            merge([first, other], tmp_path / "out.json", ONE)
+        merge([first, other], tmp_path / "out.json", Options(processes=1, align_start=True))
+    assert merge([first, trace("fits.json", 1, 2)], tmp_path / "out.json", ONE).sources[1].clock == "inferred"
+
+
 def test_clocks_that_nothing_relates(tmp_path: Path) -> None:
     known = _write(tmp_path / "known.json", [_slice(BASE_US, 5)])
     other = _write(tmp_path / "other.json", [_slice(BASE_US, 6)])
@@ -578,8 +602,10 @@ def test_real_traces_together_and_with_a_log(tmp_path: Path) -> None:
     for trace in REAL_TRACES:
         raw = json.loads(gzip.decompress(trace.read_bytes()), strict=False)["traceEvents"]
         slices += sum(event["ph"] in "Xi" for event in raw)
+    with pytest.raises(IotraceError, match="not traces of one job"):
+        merge(inputs, tmp_path / "out.json")
     for kind in ("out.json", "out.pftrace"):
-        merge(inputs, tmp_path / kind)
+        merge(inputs, tmp_path / kind, Options(align_start=True))
         errors, (count,) = query(tmp_path / kind, ERRORS, "select count(*) from slice")
         assert errors == []
         assert count == [slices]

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from iotrace.errors import TraceError
 from iotrace.sources import byte_stream
-from iotrace.sources.kineto.kinds import Kind, is_collective_kernel, is_data_wait, module_of, step_of
+from iotrace.sources.kineto.communication import is_collective_kernel
+from iotrace.sources.kineto.kinds import Kind, is_data_wait, module_of, step_of
 from iotrace.sources.kineto.reader import read_kineto
 from iotrace.sources.kineto.trace import KinetoTrace
 from tests.support.traces import SHARED, shared_trace
@@ -270,9 +271,27 @@ def test_names_and_what_they_mean() -> None:
     assert module_of("module:encoder.layer.0") == "encoder.layer.0"
     assert module_of("nn.Module: Linear_0") == "Linear_0"
     assert module_of("aten::mm") is None
-    kernels = ["ncclKernel_AllReduce_RING_LL_Sum_float(x)", "void rcclGenericKernel<1>", "oneccl_allreduce"]
-    assert all(map(is_collective_kernel, kernels))
-    assert not any(map(is_collective_kernel, ["void accl_like", "volta_sgemm_nn", "Memcpy HtoD", "cclean"]))
+
+
+def test_kernels_that_communicate_and_only_these() -> None:
+    kernels = (
+        *("ncclKernel_AllReduce_RING_LL_Sum_float(x)", "void rcclGenericKernel<1>", "oneccl_allreduce"),
+        "void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(c10::BFloat16*)",
+        "void (anonymous namespace)::two_shot_all_reduce_kernel<c10::BFloat16, 16, 8>(c10::BFloat16**)",
+        "void c10d::intra_node_comm::oneShotAllReduceKernel<8u, false>(c10::BFloat16*)",
+        "void vllm::cross_device_reduce_2stage<__nv_bfloat16, 8>(vllm::RankData*)",
+        "void deep_ep::internode_ll::dispatch<false, 3, 10, 7168>(void*, float*)",
+        "void deep_ep::intranode::combine<__nv_bfloat16, 8, 768, 4096>(__nv_bfloat16*)",
+        "void tensorrt_llm::kernels::ar_fusion::allreduce_fusion_kernel_oneshot_lamport<1>",
+        *("nvshmemi_transfer_rma", "mscclKernel_Sum_half_LL", "userbuffers_fp16_sum_inplace_gpu_rr<8>"),
+    )
+    assert [name for name in kernels if not is_collective_kernel(name)] == []
+    others = (
+        *("void accl_like", "volta_sgemm_nn", "Memcpy HtoD", "cclean", "void multi_tensor_apply_kernel<…>"),
+        *("void deep_ep::layout::get_dispatch_layout<256>", "void at::native::reduce_kernel<512, 1>"),
+        *("void vllm::reshape_and_cache_kernel", "triton_red_fused_all_reduced_sum_0", "aten::reduce"),
+    )
+    assert [name for name in others if is_collective_kernel(name)] == []
 
 
 @pytest.mark.skipif(SHARED is None, reason="shared/traces lies beside the checkout on some machines alone")

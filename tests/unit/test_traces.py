@@ -6,15 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.compute import compute_of, exposed_by_kernels
 from iotrace.analysis.loop.deliveries import Delivery, Step
+from iotrace.analysis.results import Report
 from iotrace.analysis.traces import analyse_traces
 from iotrace.analysis.wait.waits import CAUSES, Explained
 from iotrace.sources.kineto.profiler_traces import read_windows
 from iotrace.sources.kineto.reader import read_kineto
-from tests.support.kineto import annotation, data_wait, kernel, operator, step, trace_of
+from tests.support.kineto import annotation, data_wait, event, kernel, operator, step, trace_of
 from tests.support.traces import SHARED, shared_trace
 
 DATA = Path(__file__).parent.parent / "data"
@@ -81,10 +83,37 @@ def test_what_a_trace_does_not_hold_is_unknown() -> None:
     (rank,) = analyse_traces([trace_of(step(3, 0, 1000), kernel(0, 900, -1))]).ranks
     # No wait was recorded: the loader may be another one than torch's.
     assert (rank.data_wait.raw_ms, rank.data_wait.verdict) == (None, None)
-    report = analyse_traces([trace_of(kernel(0, 900, -1))])
+    report = analyse_traces([trace_of(event("overhead", "Instrumentation", 0, 9))])
     assert report.ranks[0].steps.mean_ms is None
     assert report.ranks[0].breakdown_ms is None
     assert [item.what for item in report.not_captured][1:] == ["steps of trace.json"]
+
+
+def test_without_profiler_steps_the_whole_trace_is_one() -> None:
+    report = analyse_traces(
+        [trace_of(data_wait(0, 400), operator("aten::mm", 400, 1000), kernel(600, 2000, 500))]
+    )
+    (rank,) = report.ranks
+    assert (rank.steps.count, rank.steps.mean_ms, rank.breakdown_steps) == (1, 1.0, 1)
+    assert (rank.data_wait.raw_ms, rank.data_wait.exposed_ms) == (0.4, 0.4)
+    assert rank.breakdown_ms is not None
+    assert sum(rank.breakdown_ms.values()) == pytest.approx(1.0)
+    assert report.verdict.kind == "input-bound"
+    assert "no steps: the whole trace is one" in report.verdict.trust.reasons
+    assert any("taken for one step" in item.why for item in report.not_captured)
+    (alone,) = analyse_traces([trace_of(kernel(0, 900, -1))]).ranks
+    assert (alone.steps.mean_ms, alone.data_wait.raw_ms) == (0.9, None)
+
+
+def test_events_of_devices_that_are_not_known_are_named() -> None:
+    (found,) = (
+        item
+        for item in analyse_traces(
+            [trace_of(step(1, 0, 9), event("mtia_ccp_events", "a", 1, 2), event("overhead", "b", 1, 2))]
+        ).not_captured
+        if item.what == "events of trace.json that no figure counts"
+    )
+    assert found.why == "their categories are not known here: mtia_ccp_events (1)"
 
 
 def test_ranks_are_those_that_the_traces_name() -> None:
@@ -141,3 +170,43 @@ def test_no_workers_and_four_of_the_same_training() -> None:
     assert wait.exposed_ms is not None
     assert breakdown is not None
     assert breakdown["dataloader"] <= wait.exposed_ms < (wait.raw_ms or 0)
+
+
+def _ranks(*around: dict[str, Any], apart_s: int = 0) -> Report:
+    """The report of two traces, `apart_s` from each other."""
+    launched = [trace_of(step(1, 0, 1000), kernel(10, 900, 5), base_ns=0, **one) for one in around]
+    dated = [
+        replace(
+            trace,
+            path=Path(f"trace-{number}.json"),
+            base_ns=0,
+            events=replace(trace.events, start_ns=trace.events.start_ns + 10**18 + number * apart_s * 10**9),
+        )
+        for number, trace in enumerate(launched)
+    ]
+    return analyse_traces(dated)
+
+
+def _of(rank: int, world_size: int) -> dict[str, Any]:
+    return {"distributedInfo": {"rank": rank, "world_size": world_size}}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "apart_s", "why"),
+    [
+        (_of(3, 8), _of(1, 2), 0, "trace-0.json is of a job of 8 ranks, trace-1.json of one of 2"),
+        (_of(0, 2), _of(0, 2), 0, "trace-0.json and trace-1.json are both of rank 0"),
+        (_of(0, 2), _of(1, 2), 7200, "trace-0.json and trace-1.json were recorded 2 h apart"),
+        (_of(0, 2), {}, 0, "trace-1.json does not say which rank of which job it is"),
+        (_of(0, 2), _of(0, 2), 60, "several windows of rank 0: give one of each rank"),
+        (_of(0, 2), _of(1, 2), 60, None),
+    ],
+)
+def test_traces_of_different_jobs_are_not_compared_as_ranks(
+    one: dict[str, Any], other: dict[str, Any], apart_s: int, why: str | None
+) -> None:
+    found = _ranks(one, other, apart_s=apart_s)
+    reasons = [item.why for item in found.not_captured if item.what == "the ranks beside each other"]
+    assert (reasons, found.imbalance is None) == ([why] if why else [], why is not None)
+    assert len(found.ranks) == 2
+    assert (why in " ".join(found.verdict.trust.reasons)) if why else True

@@ -12,6 +12,7 @@ import numpy as np
 from iotrace.analysis.device.accelerator import KERNEL_GAP_US, DataWaits
 from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.compute import Compute, compare, compute_of
+from iotrace.analysis.device.one_job import RankOfJob, why_not_compared
 from iotrace.analysis.intervals import Coverage
 from iotrace.analysis.loop.measured import summarise
 from iotrace.analysis.results import (
@@ -32,14 +33,14 @@ from iotrace.analysis.verdict.trust import trust_of_traces
 from iotrace.analysis.verdict.verdict import verdict_of
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_fraction, verdict
 from iotrace.session.manifest import NotCaptured
-from iotrace.sources.kineto.kinds import is_data_wait
+from iotrace.sources.kineto.kinds import Kind, is_data_wait, is_unknown
 from iotrace.sources.kineto.trace import Column, KinetoTrace
 
 _WITHOUT_WORKERS = "_SingleProcessDataLoaderIter"  # torch's name of what delivers such batches
 
 
 class _TraceRank(msgspec.Struct, frozen=True):
-    """A trace with the number of its rank; `starts` and `ends` are those of its steps."""
+    """A trace with the number of its rank; `starts` and `ends` are those of its steps, or of all of it."""
 
     number: int
     trace: KinetoTrace
@@ -54,11 +55,16 @@ class _TraceRank(msgspec.Struct, frozen=True):
 
 
 def analyse_traces(traces: Sequence[KinetoTrace], kernel_gap_us: float = KERNEL_GAP_US) -> Report:
-    """Make the report of `traces`; steps are their ProfilerStep ranges, all of them measured."""
+    """Make the report of `traces`; steps are their ProfilerStep ranges, all of them measured.
+
+    A trace without such ranges is one step.
+    """
     ranks = []
     for number, trace in sorted(zip(_numbers(traces), traces, strict=True), key=lambda pair: pair[0]):
-        compute = compute_of([Activity(trace)], kernel_gap_us=kernel_gap_us)
+        compute = compute_of([Activity(trace)], kernel_gap_us=kernel_gap_us, whole=True)
         (starts, ends), _ = compute.activities[0].step_spans()
+        if not len(starts):
+            starts, ends = compute.activities[0].whole()
         ranks.append(_TraceRank(number, trace, compute, starts, ends))
     sizes = {trace.world_size for trace in traces}
     about = unknown(
@@ -72,8 +78,12 @@ def analyse_traces(traces: Sequence[KinetoTrace], kernel_gap_us: float = KERNEL_
     )
     results = [_rank(rank) for rank in ranks]
     world_size = sizes.pop() if len(sizes) == 1 else None
-    imbalance = compare([(rank.number, rank.compute) for rank in ranks], world_size)
-    trust = trust_of_traces(results, _recorded(traces), about.complete)
+    apart = why_not_compared([_of_job(trace) for trace in traces])
+    imbalance = (
+        compare([(rank.number, rank.compute) for rank in ranks], world_size) if apart is None else None
+    )
+    stepped = all(rank.compute.activities[0].steps.any() for rank in ranks)
+    trust = trust_of_traces(results, _recorded(traces), about.complete, stepped, apart)
     advice = [item for rank, result in zip(ranks, results, strict=True) for item in _advice(rank, result)]
     return Report(
         schema_version=SCHEMA_VERSION,
@@ -83,9 +93,16 @@ def analyse_traces(traces: Sequence[KinetoTrace], kernel_gap_us: float = KERNEL_
         processes=[],
         imbalance=imbalance,
         recommendations=advice,
-        not_captured=_not_captured(traces),
+        not_captured=_not_captured(traces, apart),
         clocks=[_clock(rank) for rank in ranks],
     )
+
+
+def _of_job(trace: KinetoTrace) -> RankOfJob:
+    ends = trace.span_ns() if trace.base_ns is not None else None
+    host = np.flatnonzero(np.isin(trace.kinds, (Kind.CPU_OP, Kind.RUNTIME, Kind.ANNOTATION)))
+    process = trace.threads[trace.events.thread[host[0]]][0] if len(host) else None
+    return RankOfJob(trace.path.name, trace.rank, trace.world_size, process, *(ends or (None, None)))
 
 
 def _shared_path(paths: Sequence[str]) -> str:
@@ -208,13 +225,30 @@ def _recorded(traces: Sequence[KinetoTrace]) -> list[str]:
     return [what for what, key in keys.items() if all(trace.document.get(key) for trace in traces)]
 
 
-def _not_captured(traces: Sequence[KinetoTrace]) -> list[NotCaptured]:
+def _not_captured(traces: Sequence[KinetoTrace], apart: str | None) -> list[NotCaptured]:
     what, why = "causes of the data wait, files, I/O", "bare traces of torch.profiler hold none"
     found = [NotCaptured(what, why, "record with: iotrace run -- CMD")]
+    if apart is not None:
+        found.append(NotCaptured("the ranks beside each other", apart, "give the traces of one job's ranks"))
     for trace in traces:
         name = trace.path.name
         found += [NotCaptured(f"part of {name}", problem) for problem in trace.problems]
         if not trace.named(lambda name: name.startswith("ProfilerStep")).any():
-            why = "it has no ProfilerStep ranges"
+            why = "it has no ProfilerStep ranges: all of it is taken for one step"
             found.append(NotCaptured(f"steps of {name}", why, "call profiler.step()"))
+        found += _unknown_events(trace)
     return found
+
+
+def _unknown_events(trace: KinetoTrace) -> list[NotCaptured]:
+    """Name the categories of events that no figure counts; a device that is not known may have left them."""
+    lasted = np.bincount(trace.events.category[~trace.events.instant], minlength=len(trace.categories))
+    unknown = [
+        f"{name} ({count})"
+        for name, count in zip(trace.categories, lasted.tolist(), strict=False)
+        if count and is_unknown(name)
+    ]
+    if not unknown:
+        return []
+    what = f"events of {trace.path.name} that no figure counts"
+    return [NotCaptured(what, f"their categories are not known here: {', '.join(unknown)}", "")]

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from iotrace.analysis.intervals import Intervals, union
+from iotrace.sources.kineto.communication import is_collective_kernel
 from iotrace.sources.kineto.kinds import (
     Kind,
-    is_collective_kernel,
     is_collective_range,
     is_data_wait,
     module_of,
@@ -99,6 +99,17 @@ class Activity(msgspec.Struct, frozen=True, dict=True):
     def step_spans(self) -> tuple[Intervals, list[int]]:
         """The profiler's steps in order of time, and their numbers."""
         return steps_in_order(self.trace, self.steps)
+
+    def whole(self) -> Intervals:
+        """The trace as one step, as torch-tb-profiler takes one without steps: from first to last operator.
+
+        A data wait may begin or end it; where the host was not recorded, the device does. Empty without any.
+        """
+        host = self.operators | self.data_waits
+        starts, ends = self.intervals(host if host.any() else self.device)
+        if not len(starts):
+            return starts, ends
+        return starts.min(keepdims=True), ends.max(keepdims=True)
 
     @cached_property
     def launch(self) -> Column:

@@ -40,10 +40,11 @@ def compute_of(
     explained: Sequence[Explained] = (),
     steps: Sequence[Step] = (),
     kernel_gap_us: float = KERNEL_GAP_US,
+    whole: bool = False,
 ) -> Compute:
     """Derive the figures of a rank's traces; `explained` are the waits that the agent recorded, in order.
 
-    A trace without the profiler's steps is broken down by the agent's `steps`.
+    A trace without the profiler's steps is broken down by the agent's `steps`, or, with `whole`, as one step.
     """
     waits = [_waits(activity, explained) for activity in activities]
     exclusive, raw = [], []
@@ -53,6 +54,8 @@ def compute_of(
             inside = _inside(activity, steps)
             starts = np.array([step.start_ns for step in inside], dtype=np.int64)
             ends = np.array([step.end_ns for step in inside], dtype=np.int64)
+        if whole and not len(starts):
+            starts, ends = activity.whole()
         if len(starts):
             tables = break_down(roles_of(activity), starts, ends)
             exclusive.append(tables[0])

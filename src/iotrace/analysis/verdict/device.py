@@ -55,7 +55,7 @@ def why_idle(found: Accelerator) -> str | None:
     """Name the class of most gaps between kernels, and the module whose kernel ended most of them."""
     name = max(found.idle_by_class_us, key=lambda each: found.idle_by_class_us[each], default="")
     idle_us, exposed = found.idle_by_class_us.get(name, 0.0), exposed_communication(found)
-    if name not in _REASONS or idle_us < _MOSTLY * found.idle_us:
+    if name not in _REASONS or not idle_us or idle_us < _MOSTLY * found.idle_us:
         return exposed or None
     share = percent(idle_us / found.idle_us)
     ended = max(found.idle_by_module, key=lambda one: one.idle_us, default=None)

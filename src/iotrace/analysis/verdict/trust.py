@@ -62,15 +62,26 @@ def trust_of(
     return _judged(doubts, _facts(ranks))
 
 
-def trust_of_traces(ranks: Sequence[RankReport], recorded: Sequence[str], complete: bool) -> Trust:
-    """Judge figures of bare traces of torch.profiler; `recorded`: what else than times each has."""
+def trust_of_traces(
+    ranks: Sequence[RankReport],
+    recorded: Sequence[str],
+    complete: bool,
+    stepped: bool = True,
+    apart: str | None = None,
+) -> Trust:
+    """Judge figures of bare traces of torch.profiler; `recorded`: what else than times each has.
+
+    `stepped`: they have steps, or else are taken for one each; `apart`: why they are not compared as ranks of
+    one job.
+    """
     count = min((rank.steps.count for rank in ranks), default=0)
     missing = [what for what in ("shapes", "stacks") if what not in recorded]
-    reasons = [counted(count, "step") if count else "no steps: the whole trace is one"]
+    reasons = [] if apart is None else [f"the ranks are not compared: {apart}"]
+    reasons.append(counted(count, "step") if count and stepped else "no steps: the whole trace is one")
     reasons += [f"no {' or '.join(missing)} recorded"] if missing else []
     reasons += [] if complete else ["part of a trace was lost"]
     # A profiled step is slower than others, and nothing says by how much.
-    level = BAD if 0 < count < FEWEST else CAUTION
+    level = BAD if stepped and 0 < count < FEWEST else CAUTION
     return Trust(level=level, reasons=[*reasons, "no file is known"])
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 
+from iotrace.analysis.device.one_job import APART_NS, RankOfJob, why_not_one_job
 from iotrace.merge.clocks.clock_map import ClockLink, ClockMap
 from iotrace.merge.clocks.sync_by_collectives import relate
 from iotrace.merge.input import Input
 from iotrace.merge.input_files import DFTRACER, SESSION, InputFile, MergeError
 from iotrace.merge.survey import Survey
 from iotrace.sources.clocks.session_clock import Clock, step_text
+from iotrace.units import time_span
 
 # dftracer and Kineto stamp with the same clock of a host: they were measured to agree to this.
 _SAME_HOST_BOUND_NS = 6_000
@@ -30,7 +32,19 @@ def link(inputs: list[Input], align_start: bool, strict: bool) -> None:
         item.link.island = index
     _other_hosts(inputs)
     _same_process(inputs)
-    relate(inputs)
+    why = why_not_one_job([_of_job(item) for item in inputs if item.is_trace and item.survey.by_kineto])
+    if why is None:
+        relate(inputs)
+        why = _moved_too_far(inputs)
+    if why is not None:
+        if not align_start:
+            raise MergeError(
+                f"these are not traces of one job: {why}",
+                "merge what ran together; --align start puts their starts together all the same",
+            )
+        for index, item in enumerate(inputs):
+            if item.is_trace:
+                item.link = ClockLink("none", why="of another job than the others", island=index)
     unrelated = [item for item in inputs if item.link.kind == "none"]
     alone = len({item.link.island for item in inputs}) == 1
     if unrelated and not alone and not align_start:
@@ -50,6 +64,22 @@ def link(inputs: list[Input], align_start: bool, strict: bool) -> None:
                 f"the clock of {item.file.label} is {item.link.kind}: {item.link.why}",
                 "leave --strict-clocks out to merge it with that note",
             )
+
+
+def _of_job(item: Input) -> RankOfJob:
+    found = item.survey
+    ends = (found.first_ns, found.last_ns) if found.absolute else (None, None)
+    process = found.pids[0] if found.pids else None
+    return RankOfJob(item.file.label, found.rank, found.world_size, process, *ends)
+
+
+def _moved_too_far(inputs: list[Input]) -> str | None:
+    """Say which trace its collectives would move further than clocks of hosts differ; None without one."""
+    for item in inputs:
+        shift_ns = abs(item.link.map.shift_ns)
+        if item.is_trace and item.survey.absolute and item.link.kind == "inferred" and shift_ns > APART_NS:
+            return f"{item.file.label} would have to be moved by {time_span(shift_ns / 1e9)}"
+    return None
 
 
 def _first(file: InputFile, found: Survey) -> ClockLink:

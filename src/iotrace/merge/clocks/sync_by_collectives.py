@@ -21,6 +21,10 @@ def relate(inputs: list[Input]) -> None:
     Where there is none, the rank with the most matches is the reference. Ranks that no collective joins to
     the reference are related to one of their own: their offset to the rest stays assumed, or unknown.
     """
+    for item in inputs:
+        if item.survey.rank is None:  # the third collective of one job is not that of another
+            kept = item.survey.collectives.items()
+            item.survey.collectives = {key: end for key, end in kept if not key[-1].startswith(BY_ORDER)}
     if not any(item.survey.collectives for item in inputs):
         return
     only_each_other = all(item.link.kind == "none" for item in inputs)

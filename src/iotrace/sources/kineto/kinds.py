@@ -34,12 +34,21 @@ _KINDS = {
     "xpu_driver": Kind.RUNTIME,
     "privateuse1_runtime": Kind.RUNTIME,
     "privateuse1_driver": Kind.RUNTIME,
+    "mtia_runtime": Kind.RUNTIME,
     "cpu_op": Kind.CPU_OP,
     "operator": Kind.CPU_OP,
     "user_annotation": Kind.ANNOTATION,
     "gpu_user_annotation": Kind.GPU_ANNOTATION,
     "python_function": Kind.PYTHON,
 }
+
+# What Kineto writes beside these took no device's time: markers, counters, its own costs, waits of streams.
+_COUNTED_NOWHERE = frozenset(
+    {
+        *("", "trace", "cpu_instant_event", "overhead", "cuda_sync", "external_correlation"),
+        *("collective_comm", "gpu_pm_counter", "instant", "cuda_profiler_range"),
+    }
+)
 
 LAUNCH = "ac2g"
 FORWARD_BACKWARD = "fwdbwd"
@@ -58,8 +67,6 @@ _MODULE_PREFIXES = ("module:", "nn.Module: ")
 
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 _DATA_WAIT = re.compile(r"enumerate\((?:DataLoader\)#.*\.__next__$|DataPipe\)#)")
-# Kernels of NCCL and RCCL (nccl…), MSCCL, oneCCL.
-_COLLECTIVE_KERNEL = re.compile(r"(?<![a-z])(?:(?:n|r|ms|one)ccl|ccl(?:_|::))", re.IGNORECASE)
 # The range that a process group's backend puts around a collective on the host.
 _COLLECTIVE_RANGE = re.compile(r"(?:nccl|rccl|gloo|mpi|ucc|xccl|ccl|oneccl|hccl):\w")
 
@@ -67,6 +74,11 @@ _COLLECTIVE_RANGE = re.compile(r"(?:nccl|rccl|gloo|mpi|ucc|xccl|ccl|oneccl|hccl)
 def kind_of(category: str) -> Kind:
     """The kind of events of a category, matched without case."""
     return _KINDS.get(category.lower(), Kind.OTHER)
+
+
+def is_unknown(category: str) -> bool:
+    """Whether events of a category may be another device's, or anything else that no figure counts."""
+    return kind_of(category) == Kind.OTHER and category.lower() not in _COUNTED_NOWHERE
 
 
 def flow_category(category: str) -> str:
@@ -83,11 +95,6 @@ def step_of(name: str) -> int | None:
 def is_data_wait(name: str) -> bool:
     """Whether a range is the consumer's wait in torch's DataLoader (or a DataPipe)."""
     return _DATA_WAIT.match(name) is not None
-
-
-def is_collective_kernel(name: str) -> bool:
-    """Whether a kernel communicates between devices, by its name."""
-    return _COLLECTIVE_KERNEL.search(name) is not None
 
 
 def is_collective_range(name: str) -> bool:
