@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from iotrace.analysis.device.accelerator import KERNEL_GAP_US, DataWaits
 from iotrace.analysis.device.activity import Activity
@@ -26,6 +27,7 @@ from iotrace.analysis.results import (
     Recommendation,
     Report,
     SessionInfo,
+    Steps,
     System,
     unknown,
 )
@@ -36,6 +38,7 @@ from iotrace.session.manifest import NotCaptured
 from iotrace.sources.kineto.kinds import Kind, is_data_wait, is_unknown
 from iotrace.sources.kineto.trace import Column, KinetoTrace
 
+_NO_STEPS = "it has no ProfilerStep ranges: all of it is taken for one step"
 _WITHOUT_WORKERS = "_SingleProcessDataLoaderIter"  # torch's name of what delivers such batches
 
 
@@ -131,7 +134,6 @@ def _clock(rank: _TraceRank) -> ClockInfo:
 
 
 def _rank(rank: _TraceRank) -> RankReport:
-    durations_ns, excluded = (rank.ends - rank.starts).tolist(), Excluded(first=0, warmup=0, profiled=0)
     compute = rank.compute
     return unknown(
         RankReport,
@@ -139,7 +141,7 @@ def _rank(rank: _TraceRank) -> RankReport:
         host=rank.host,
         world_size=rank.trace.world_size,
         incarnation=0,
-        steps=summarise(durations_ns, [], excluded, len(durations_ns)),
+        steps=_steps(rank),
         data_wait=_data_wait(rank),
         stages=[],
         phases_ms=unknown(PhasesMs),
@@ -153,6 +155,15 @@ def _rank(rank: _TraceRank) -> RankReport:
         system=unknown(System, gpus=_gpus(rank.trace), processes=[]),
         models=[],
     )
+
+
+def _steps(rank: _TraceRank) -> Steps:
+    """Sum up the steps; of a trace that is one for want of any, how many a second is unknown."""
+    durations_ns, excluded = (rank.ends - rank.starts).tolist(), Excluded(first=0, warmup=0, profiled=0)
+    found = summarise(durations_ns, [], excluded, len(durations_ns))
+    if rank.compute.activities[0].steps.any():
+        return found
+    return replace(found, per_second=None, unknown_why=_NO_STEPS)
 
 
 def _gpus(trace: KinetoTrace) -> list[Gpu]:
@@ -234,8 +245,7 @@ def _not_captured(traces: Sequence[KinetoTrace], apart: str | None) -> list[NotC
         name = trace.path.name
         found += [NotCaptured(f"part of {name}", problem) for problem in trace.problems]
         if not trace.named(lambda name: name.startswith("ProfilerStep")).any():
-            why = "it has no ProfilerStep ranges: all of it is taken for one step"
-            found.append(NotCaptured(f"steps of {name}", why, "call profiler.step()"))
+            found.append(NotCaptured(f"steps of {name}", _NO_STEPS, "call profiler.step()"))
         found += _unknown_events(trace)
     return found
 

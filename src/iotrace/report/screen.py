@@ -163,11 +163,14 @@ def fact_rows(rank: RankReport) -> list[Row]:
     rows: list[Row] = []
     if steps.mean_ms is not None:
         long = f" (p95 {steps.p95_ms:.1f})" if steps.count > 1 else ""
-        pace = [f"{milliseconds(steps.mean_ms)}{long}", f"{steps.per_second:.1f} steps/s"]
+        pace = [f"{milliseconds(steps.mean_ms)}{long}"]
+        if steps.per_second is not None:
+            pace.append(f"{steps.per_second:.1f} steps/s")
         if steps.samples_per_second is not None:
             pace.append(f"{steps.samples_per_second:.1f} samples/s")
         split = _split(rank, steps.mean_ms)
-        rows.append(("Step", [" · ".join(pace), " · ".join(split)] if split else [" · ".join(pace)]))
+        label = "Trace" if steps.count == 1 and steps.per_second is None else "Step"
+        rows.append((label, [" · ".join(pace), " · ".join(split)] if split else [" · ".join(pace)]))
     if rank.data_wait.raw_ms:
         rows += _cause_rows(rank)
     return [row for row in [*rows, ("Files", _files(rank)), ("Ran", _ran(rank))] if row[1]]

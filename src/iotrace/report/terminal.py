@@ -125,11 +125,12 @@ def _print_rank(rank: RankReport, console: Console, several: bool) -> None:
         samples = (
             f" · {steps.samples_per_second:.1f} samples/s" if steps.samples_per_second is not None else ""
         )
+        pace = "" if steps.per_second is None else f" · {steps.per_second:.1f} steps/s"
         line(
             console,
             "steps",
             f"{steps.count} measured{without}: {milliseconds(steps.mean_ms)} each "
-            f"(p95 {steps.p95_ms:.1f}) · {steps.per_second:.1f} steps/s{samples}",
+            f"(p95 {steps.p95_ms:.1f}){pace}{samples}",
         )
         _print_wait(rank, steps.mean_ms, console)
     print_compute(rank, console)

@@ -17,6 +17,11 @@ _REASONS = {
 _ON_DEVICE = ("kernel", "memcpy", "memset", "communication")
 
 
+def each_step(rank: RankReport) -> str:
+    """What a share of the steps is a share of: a trace without steps is taken for one."""
+    return "the trace" if rank.steps.count == 1 and rank.steps.per_second is None else "each step"
+
+
 def idle_fraction(rank: RankReport) -> float | None:
     """The share of the steps, without steps of the traced window, in which the device did nothing."""
     found, parts = rank.accelerator, rank.breakdown_ms
@@ -38,7 +43,7 @@ def idle_text(rank: RankReport) -> str | None:
         of = f"{duration(1e3 * found.idle_us)} of {duration(1e3 * found.span_us)}"
         return f"{percent(fraction)} of the traced time ({of}){device}"
     step_ms = sum(parts.values())
-    return f"{percent(fraction)} of each step ({fraction * step_ms:.1f} of {step_ms:.1f} ms){device}"
+    return f"{percent(fraction)} of {each_step(rank)} ({fraction * step_ms:.1f} of {step_ms:.1f} ms){device}"
 
 
 def exposed_communication(found: Accelerator) -> str:

@@ -21,7 +21,7 @@ from iotrace.analysis.results import (
     Verdict,
 )
 from iotrace.analysis.verdict import failed
-from iotrace.analysis.verdict.device import busy_text, idle_fraction, idle_text, why_idle
+from iotrace.analysis.verdict.device import busy_text, each_step, idle_fraction, idle_text, why_idle
 from iotrace.analysis.verdict.fixes import fixes_of
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_fraction, device_waits
 from iotrace.analysis.wait.data_wait import verdict as verdict_in_words
@@ -238,7 +238,7 @@ def _of_traces(found: Finding, ranks: Sequence[RankReport]) -> Finding:
         of = f", rank {rank.rank} of {rank.world_size or len(ranks)}" if len(ranks) > 1 else ""
         return Finding(kind="device-idle", text=f"{text}{of}", why=why_idle(rank.accelerator), rank=rank)
     if found.kind == "wait-unknown" and found.rank is not None and found.rank.steps.count:
-        return replace(found, text="no wait for a DataLoader was recorded")
+        return replace(found, text="no wait for a DataLoader was recorded", fix=None)
     return found
 
 
@@ -261,12 +261,12 @@ def _fraction(rank: RankReport) -> float:
 
 def _waits(rank: RankReport, fraction: float) -> str:
     """Say who waits for data, and for how much of a step."""
-    wait, step_ms = rank.data_wait, rank.steps.mean_ms or 0.0
+    wait, step_ms, each = rank.data_wait, rank.steps.mean_ms or 0.0, each_step(rank)
     if device_waits(wait):
-        share = "no step" if not wait.exposed_ms else f"{percent(fraction)} of each step"
+        share = "no step" if not wait.exposed_ms else f"{percent(fraction)} of {each}"
         waited = f"{wait.exposed_ms or 0.0:.1f} of {step_ms:.1f} ms"
         return f"the device waits for data in {share} ({waited})"
-    return f"{percent(fraction)} of each step waits for data ({wait.raw_ms or 0.0:.1f} of {step_ms:.1f} ms)"
+    return f"{percent(fraction)} of {each} waits for data ({wait.raw_ms or 0.0:.1f} of {step_ms:.1f} ms)"
 
 
 def _ready(rank: RankReport) -> str | None:
