@@ -396,6 +396,7 @@ def test_the_host_is_told_within_its_bounds(known: Run) -> None:
     for fraction in host["pressure_fraction"].values():
         assert 0 <= fraction <= 1
     assert host["sampler_cpu_pct_mean"] > 0  # how much is measured by tools/bench overhead
+    assert host["calibration"]["quartile_us"] <= host["calibration"]["median_us"]
 
 
 def test_energy_is_what_the_counter_grew_by_in_the_measured_steps(known: Run) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import struct
 import sys
@@ -20,9 +21,10 @@ from hypothesis import strategies as st
 
 from iotrace.analysis.completeness.not_captured import _gaps
 from iotrace.analysis.host.measured import MeasuredTime
-from iotrace.analysis.host.system import _gpu, _throttled
+from iotrace.analysis.host.system import _calibration, _gpu, _throttled
 from iotrace.analysis.loop.deliveries import Step
 from iotrace.launch.telemetry import amd, gpus
+from iotrace.launch.telemetry.calibration import Calibration
 from iotrace.launch.telemetry.gpus import Device, Figure, FigureError, Poller, UnavailableError
 from iotrace.launch.telemetry.sidecar import Sidecar
 from iotrace.launch.telemetry.start import _import_path, claim
@@ -438,6 +440,40 @@ def test_a_gap_in_the_samples_is_told(tmp_path: Path) -> None:
     )
     (found,) = read_telemetry(read_sidecars(tmp_path))
     assert [item.why.split(":")[0] for item in _gaps(found)] == ["a gap of 2.5 s"]
+
+
+# --- how fast the CPUs were ---
+
+
+def test_the_fixed_piece_of_work_is_summed_up_over_the_measured_steps(tmp_path: Path) -> None:
+    sampler = {**SAMPLER, "calibration": "inflate"}
+    taken = [[index * SECOND // 4, (400 + index) * 1000] for index in range(32)]
+    record = {**SYSTEM, "clock": [8 * SECOND, 18 * SECOND, 5], "calibration_ns": taken}
+    _sampled(tmp_path / names.TELEMETRY / "n-1", [sampler, record], b"")
+    (found,) = read_telemetry(read_sidecars(tmp_path))
+    start = 10 * SECOND
+    # From 2 s to 6 s: the 9th to the 25th.
+    inside = MeasuredTime(steps((start + 2 * SECOND + 1, start + 6 * SECOND)))
+    calibration = _calibration(found, inside)
+    assert calibration is not None
+    assert (calibration.work, calibration.count) == ("inflate", 16)
+    assert (calibration.quartile_us, calibration.median_us) == (412.75, 416.5)
+    assert _calibration(found, MeasuredTime(steps((start, start + SECOND)))) is None  # too few of them
+
+
+def test_the_piece_of_work_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, cpu_ns = [0], itertools.count(0, 500_000)
+    monkeypatch.setattr("time.monotonic_ns", lambda: clock[0])
+    monkeypatch.setattr("time.thread_time_ns", lambda: next(cpu_ns))
+    piece = Calibration()
+    piece.run()
+    clock[0] = 249_000_000
+    piece.run()
+    assert piece.take() == [(0, 500_000)]
+    clock[0] = 250_000_000  # 500 times as long: 0.2 % of a core
+    piece.run()
+    assert piece.take() == [(250_000_000, 500_000)]
+    assert piece.take() == []
 
 
 # --- the CPU quota ---

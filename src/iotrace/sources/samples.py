@@ -35,6 +35,7 @@ class SamplerRecord(SidecarRecord, tag="sampler"):
     interval_ns: Int
     host: str = ""
     boot_id: str = ""
+    calibration: str = ""
 
 
 class ProcessRecord(SidecarRecord, tag="process"):
@@ -63,6 +64,7 @@ class SystemRecord(SidecarRecord, tag="system"):
     cgroup_memory_pressure_us: dict[str, Int] = {}
     cgroup_io_pressure_us: dict[str, Int] = {}
     switches: list[tuple[Int, Int, Int]] = []
+    calibration_ns: list[tuple[Int, Int]] = []
     cgroup_quotas: dict[str, tuple[Int, Int]] = {}
 
 

@@ -90,6 +90,7 @@ class Host(msgspec.Struct, frozen=True):
     figures: dict[str, Series]
     # By control group: periods of its CPU quota in which it ran, and those that held it back.
     quotas: dict[str, tuple[Series, Series]] = {}
+    calibration_ns: Series | None = None  # CPU ns of the sampler's fixed piece of work
 
 
 class Telemetry(msgspec.Struct, frozen=True):
@@ -248,7 +249,13 @@ def _host(records: list[SystemRecord], clock: Clock) -> Host:
     columns = {name: list(map(read, records)) for name, read in figures.items()}
     columns |= {name: [getattr(record, name).get("some") for record in records] for name in _PRESSURES}
     series = _known_series(times, columns)
-    return Host(times, cpus, shares[:, :, 0], shares[:, :, 1], series, _quotas(records, times))
+    taken = [pair for record in records for pair in record.calibration_ns]
+    calibration = None
+    if taken:
+        mono_ns, cpu_ns = np.array(taken, dtype=np.int64).T
+        calibration = Series(clock.times_to_session_ns(mono_ns), cpu_ns.astype(np.float64))
+    quotas = _quotas(records, times)
+    return Host(times, cpus, shares[:, :, 0], shares[:, :, 1], series, quotas, calibration)
 
 
 def _stolen_share(record: SystemRecord) -> float | None:

@@ -7,7 +7,7 @@ import numpy as np
 from iotrace.analysis.host.measured import LONG_NS, MeasuredTime, lifelong
 from iotrace.analysis.host.others import others_and_stolen
 from iotrace.analysis.loop.deliveries import Step
-from iotrace.analysis.results import Gpu, HostUse, ProcessUse, System, unknown
+from iotrace.analysis.results import Calibration, Gpu, HostUse, ProcessUse, System, unknown
 from iotrace.sources.processes import Process
 from iotrace.sources.session import Rank, Session
 from iotrace.sources.telemetry import Floats, Host, SampledDevice, SampledProcess, Series, Telemetry
@@ -24,6 +24,7 @@ THROTTLE_REASONS = {
 }
 _THROTTLES = sum(THROTTLE_REASONS)
 _SATURATED = 0.95  # of each second, of all CPUs
+_LEAST_CALIBRATIONS = 8
 
 
 def system_of(session: Session, rank: Rank, kept: list[Step], cpu_percent: float | None) -> System:
@@ -135,6 +136,24 @@ def _host(session: Session, main: Process, telemetry: Telemetry, time: MeasuredT
             time.extreme(host.figures.get("memory_available_bytes"), largest=False)
         ),
         sampler_cpu_pct_mean=None if sampler is None else 100 * sampler,
+        calibration=_calibration(telemetry, time),
+    )
+
+
+def _calibration(telemetry: Telemetry, time: MeasuredTime) -> Calibration | None:
+    """Sum up the sampler's piece of work; None where it was not done often enough for a quartile."""
+    taken = telemetry.host.calibration_ns
+    if taken is None or not telemetry.sampler.calibration:
+        return None
+    cpu_us = taken.value[time.weights(taken.time_ns) > 0] / 1e3
+    if len(cpu_us) < _LEAST_CALIBRATIONS or cpu_us.min() <= 0:
+        return None
+    quartile_us, median_us = np.percentile(cpu_us, [25, 50])
+    return Calibration(
+        work=telemetry.sampler.calibration,
+        count=len(cpu_us),
+        quartile_us=float(quartile_us),
+        median_us=float(median_us),
     )
 
 

@@ -22,6 +22,9 @@ from iotrace.analysis.results.device import (
     StreamIdle as StreamIdle,
 )
 from iotrace.analysis.results.host import (
+    Calibration as Calibration,
+)
+from iotrace.analysis.results.host import (
     FileGroup as FileGroup,
 )
 from iotrace.analysis.results.host import (

@@ -115,6 +115,18 @@ class ProcessUse(ReportPart, frozen=True, kw_only=True):
     storage_write_bytes: int | None
 
 
+class Calibration(ReportPart, frozen=True, kw_only=True):
+    """CPU time of the sampler's fixed piece of `work`, which it did `count` times over the measured steps.
+
+    Its quartiles tell how fast the CPUs were: those of two runs relate CPU times of the one to the other.
+    """
+
+    work: str
+    count: int
+    quartile_us: float
+    median_us: float
+
+
 class HostUse(ReportPart, frozen=True, kw_only=True):
     """The rank's host over the measured time, of the CPUs that the job may use; shares are 0 to 1.
 
@@ -133,6 +145,7 @@ class HostUse(ReportPart, frozen=True, kw_only=True):
     cgroup_pressure_fraction: dict[str, float]
     memory_available_bytes_min: int | None
     sampler_cpu_pct_mean: float | None
+    calibration: Calibration | None = None
 
 
 class System(ReportPart, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from iotrace.launch.telemetry import Record, amd, nvml
+from iotrace.launch.telemetry.calibration import WORK, Calibration
 from iotrace.launch.telemetry.gpus import Poller
 from iotrace.launch.telemetry.procfs import TICKS_PER_SECOND, read_stat
 from iotrace.launch.telemetry.system import System
@@ -56,6 +57,7 @@ class Sidecar:
         self._record_stream = Stream(f"{directory}/{names.RECORDS}")
         self._sample_stream = Stream(f"{directory}/{names.SAMPLES}")
         self._system = System()
+        self._calibration = Calibration()
         self._start_ticks = read_stat("self").start_ticks
         self._tree = Tree(session, self._start_ticks)
         self._poller = Poller({"NVML": nvml.find, "amdsmi": amd.find}, self._records.append)
@@ -82,6 +84,8 @@ class Sidecar:
             if turn:
                 self._sample()
                 turn_ns = _next(turn_ns, self._turn_ns)
+                if self._tree.members:
+                    self._calibration.run()
             else:
                 self._samples.append(self._tree.sample(new_alone=True))
             if slow:
@@ -111,6 +115,7 @@ class Sidecar:
             "interval_ns": self._interval_ns,
             "ticks_per_second": TICKS_PER_SECOND,
             "cpus": len(os.sched_getaffinity(0)),
+            "calibration": WORK,
         }
 
     def _scan(self, scan: Callable[[], list[Record]], rest: int = 0) -> None:
@@ -143,6 +148,7 @@ class Sidecar:
         record = {"type": "system", "clock": clock_anchor(), **figures}
         record["interval_ns"] = self._turn_ns
         record["switches"] = self._switches()
+        record["calibration_ns"] = self._calibration.take()
         record["cost_ns"] = {**costs, **self._costs}
         record["sampler_cpu_ns"] = time.process_time_ns()
         self._records.append(record)
