@@ -51,6 +51,8 @@ def main() -> None:
     parser.add_argument(
         "--runs", type=int, default=20, help="of the same program, and of the slower one (20)"
     )
+    parser.add_argument("--baselines", type=int, default=5, help="runs that make the baseline (5)")
+    parser.add_argument("--sessions", type=int, default=1, help="runs that are checked at once (1)")
     parser.add_argument("--epochs", type=int, default=3, help="of each run (3, some 5 s of decoding)")
     parser.add_argument("--noise", type=float, default=0.3, help="share of the time of a busy process (0.3)")
     parser.add_argument("--directory", type=Path, help="keep the sessions here")
@@ -60,18 +62,26 @@ def main() -> None:
     _write_data(directory)
     program = _PROGRAM.format(files=_FILES, items=_ITEMS, slower=_SLOWER_ROWS, epochs=options.epochs)
     (directory / "train.py").write_text(program)
-    _record(directory, "base", _ROWS, 0.0)
+    baselines = [f"base{number:02}" for number in range(options.baselines)]
+    for name in baselines:
+        _record(directory, name, _ROWS, options.noise)
     counts: Counter[tuple[str, str]] = Counter()
     for number in range(options.runs):
         for kind, rows in (("same", _ROWS), ("slower", _SLOWER_ROWS)):
-            name = f"{kind}{number:02}"
-            _record(directory, name, rows, options.noise)
-            found = _check(directory, name)
+            names = [f"{kind}{number:02}-{again}" for again in range(options.sessions)]
+            for name in names:
+                _record(directory, name, rows, options.noise)
+            found = _check(directory, names, baselines)
             said = found["text"].partition("  ")[0]
             counts[kind, said] += 1
             decode = next(item for item in found["comparison"]["stages"] if item["stage"] == "decode")
-            low, high = decode["ci95_pct"]
-            print(f"{name}: {found['text']}  (decode {low:+.1f} to {high:+.1f} %, quiet {decode['quiet']})")
+            slower = found["comparison"]["cpu_slower_pct"]
+            slower = "unknown" if slower is None else f"{slower:+.1f} %"
+            print(
+                f"{names[0]}: {found['text']}  (decode {decode['change_pct']:+.1f} %, told from "
+                f"{decode['noise_pct']:.1f} % on; CPUs slower: {slower})",
+                flush=True,
+            )
     print(
         f"load {os.getloadavg()[0]:.1f}",
         *(f"{kind} {said}: {n}" for (kind, said), n in counts.items()),
@@ -102,8 +112,9 @@ def _record(directory: Path, name: str, rows: int, noise: float) -> None:
         sys.exit(f"{name} failed: exit code {traced.returncode}")
 
 
-def _check(directory: Path, name: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "iotrace", "check", name, "--baseline", "base", "--json"]
+def _check(directory: Path, sessions: list[str], baselines: list[str]) -> dict[str, Any]:
+    against = [word for name in baselines for word in ("--baseline", name)]
+    command = [sys.executable, "-m", "iotrace", "check", *sessions, *against, "--json"]
     done = subprocess.run(command, cwd=directory, capture_output=True, text=True)
     if done.returncode not in (0, 4):
         sys.exit(done.stderr)

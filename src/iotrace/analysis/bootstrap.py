@@ -21,6 +21,12 @@ _T95 = [
     2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
     2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 ]  # fmt: skip
+# The same, one-sided 99 %.
+_T99 = [
+    31.821, 6.965, 4.541, 3.747, 3.365, 3.143, 2.998, 2.896, 2.821, 2.764,
+    2.718, 2.681, 2.650, 2.624, 2.602, 2.583, 2.567, 2.552, 2.539, 2.528,
+    2.518, 2.508, 2.500, 2.492, 2.485, 2.479, 2.473, 2.467, 2.462, 2.457,
+]  # fmt: skip
 _NORMAL95 = 1.960
 
 
@@ -34,6 +40,11 @@ class Interval(NamedTuple):
 def student_t95(freedom: int) -> float:
     """Return Student's t, two-sided 95 %, for `freedom` degrees of freedom (1 or more)."""
     return _T95[min(freedom, len(_T95)) - 1]
+
+
+def student_t99(freedom: int) -> float:
+    """Return Student's t, one-sided 99 %, for `freedom` degrees of freedom (1 or more)."""
+    return _T99[min(freedom, len(_T99)) - 1]
 
 
 def mean_ci(values: Sequence[float] | Floats, block: int | None = None, seed: int = 0) -> Interval | None:

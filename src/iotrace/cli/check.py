@@ -19,8 +19,15 @@ def _complete_field(context: click.Context, option: click.Parameter, incomplete:
 
 
 @click.command()
-@click.argument("session", metavar="SESSION", type=PATH)
-@click.option("--baseline", metavar="SESSION|JSON", type=PATH, help="What it must not be worse than.")
+@click.argument("sessions", metavar="SESSION...", type=PATH, nargs=-1, required=True)
+@click.option(
+    "--baseline",
+    "baselines",
+    metavar="SESSION|JSON|DIR",
+    type=PATH,
+    multiple=True,
+    help="What it must not be worse than; repeatable, or a directory of several.",
+)
 @click.option(
     "--fail-if",
     "conditions",
@@ -40,31 +47,37 @@ def _complete_field(context: click.Context, option: click.Parameter, incomplete:
 @click.option("--strict", is_flag=True, help="Fail also where it cannot be told: on a busy machine, say.")
 @click.option("--anyway", is_flag=True, help="Compare also with a baseline that did different work.")
 @click.option(
-    "--save-baseline", metavar="FILE", type=PATH, help="Keep the session's report as JSON, if it passes."
+    "--save-baseline",
+    metavar="FILE|DIR/",
+    type=click.Path(),  # a slash at its end counts
+    help="Keep the session's report as JSON, if it passes.",
 )
 @format_option()
 @json_option("the result")
 def check(
-    session: Path,
-    baseline: Path | None,
+    sessions: tuple[Path, ...],
+    baselines: tuple[Path, ...],
     conditions: tuple[str, ...],
     worse_by: float,
     strict: bool,
     anyway: bool,
-    save_baseline: Path | None,
+    save_baseline: str | None,
     form: str,
     as_json: bool,
 ) -> int:
     """Say whether SESSION got worse than its baseline.
 
-    It names the stage, file or setting that did. A change within the noise is none.
+    It names the stage, file or setting that did. A change within the noise is none. Several sessions are
+    runs of one program: they, and several baselines, show the noise, and let smaller changes be told.
 
-    A baseline is a session, or the JSON that --save-baseline or iotrace report --json wrote.
+    A baseline is a session, the JSON that --save-baseline or iotrace report --json wrote, or a directory of
+    such.
 
     Exit codes: 0 not worse, or it cannot be told (a warning says why), 1 a session cannot be read or
     compared, 2 wrong usage, 4 worse, a condition of --fail-if holds, or the run itself failed.
     """
     import_numpy()
+    from iotrace.analysis.compare.baselines import kept_at, save
     from iotrace.analysis.compare.basis import basis_of
     from iotrace.analysis.compare.check import check as judge
     from iotrace.analysis.compare.conditions import parse
@@ -75,16 +88,14 @@ def check(
     from iotrace.report.printing import echo
 
     limits = [parse(condition) for condition in conditions]
-    if baseline is None and not limits and save_baseline is None:
+    if not baselines and not limits and save_baseline is None:
         raise UsageError("nothing to check SESSION against", "give --baseline, --fail-if or --save-baseline")
-    report = report_at(session)
-    against = None if baseline is None else basis_of(report_at(baseline), baseline)
-    result = judge(report, against, limits, worse_by, anyway)
+    reports = [report_at(session) for session in sessions]
+    paths = [path for given in baselines for path in kept_at(given, sessions)]
+    result = judge(reports, [basis_of(report_at(path), path) for path in paths], limits, worse_by, anyway)
     failed = not result.ok or (strict and bool(result.untold))
     if save_baseline is not None and not failed:
-        import msgspec
-
-        save_baseline.write_bytes(msgspec.json.encode(report) + b"\n")
+        save(reports, save_baseline)
     if as_json or form == "json":
         print_json(result)
     elif form == "md":

@@ -9,11 +9,27 @@ from rich.text import Text
 
 from iotrace.analysis.compare.check import figure_text
 from iotrace.analysis.compare.results import Check
-from iotrace.report.comparison import print_stages, say, say_each, trust_of
+from iotrace.report.comparison import print_stages, say, say_each, speed_of, trust_of
 from iotrace.report.layout import line
 
 _MOST_STAGES = 8
 _NAMES = ("before", "now")
+
+
+def seen_by(result: Check) -> list[str]:
+    """Say what growth of the costliest stage is told from noise, and how fast the CPUs were."""
+    if result.comparison is None or not result.comparison.stages:
+        return []
+    runs = [len(result.baselines), len(result.sessions)]
+    of = " and ".join(
+        f"{count} {name}{'s' if count > 1 else ''}"
+        for count, name in zip(runs, ("baseline", "session"), strict=True)
+    )
+    stage = result.comparison.stages[0]
+    return [
+        f"{stage.stage} from {stage.noise_pct:+.0f} % on, by {of}",
+        *speed_of(result.comparison),
+    ]
 
 
 def print_check(result: Check, console: Console) -> None:
@@ -33,8 +49,10 @@ def print_check(result: Check, console: Console) -> None:
             )
     comparison = result.comparison
     if comparison is not None:
-        if comparison.verdict != "unknown":
+        # Of several runs those in the middle stand here: what they say of the step is not all that is known.
+        if comparison.verdict != "unknown" and len(result.baselines) + len(result.sessions) == 2:
             say(console, "Step", comparison.text)
+        say_each(console, "Sees", seen_by(result))
         say_each(console, "Trust", trust_of(comparison, _NAMES))
         differing = [*comparison.settings, *comparison.environment]
         say_each(console, "Differ", [f"{item.what}: {' / '.join(item.values)}" for item in differing])

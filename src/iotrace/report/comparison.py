@@ -17,6 +17,7 @@ NAMES = ("A", "B")
 _LEAST_MS = 0.05  # a cause below it is not listed
 _MOST_STAGES = 8
 _MOST_REASONS = 5
+_WORTH_TELLING_PCT = 1.0
 _COLORS = {"slower": "bold red", "faster": "bold green"}
 
 
@@ -38,7 +39,8 @@ def print_comparison(result: Comparison, console: Console) -> None:
     for name, side in zip(NAMES, result.sessions, strict=True):
         recorded = f", recorded {side.recorded.replace('T', ' ')[:16]} UTC" if side.recorded else ""
         say(console, name, f"{side.path}{recorded}, {side.steps} steps")
-    say_each(console, "Around", [f"{item.what}: {' / '.join(item.values)}" for item in result.environment])
+    around = [f"{item.what}: {' / '.join(item.values)}" for item in result.environment]
+    say_each(console, "Around", [*around, *speed_of(result)])
     say(console, "Next", f"iotrace report {shlex.quote(result.sessions[1].path)}")
 
 
@@ -50,6 +52,15 @@ def reasons_of(result: Comparison) -> list[str]:
     ]
     reasons += [f"{item.what}: {item.values[0]} -> {item.values[1]}" for item in result.settings]
     return reasons or ["no part of the step changed beyond its noise"]
+
+
+def speed_of(result: Comparison) -> list[str]:
+    """Say how fast the CPUs were in the second run, where that differed."""
+    slower = result.cpu_slower_pct
+    if slower is None or abs(slower) < _WORTH_TELLING_PCT:
+        return []
+    how = "slower" if slower > 0 else "faster"
+    return [f"CPUs {abs(slower):.1f} % {how} than before; taken out of CPU times"]
 
 
 def trust_of(result: Comparison, names: tuple[str, str] = NAMES) -> list[str]:

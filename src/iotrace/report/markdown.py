@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from iotrace.analysis.compare.results import Check, Comparison
 from iotrace.analysis.results import Fix, RankReport, Report
+from iotrace.report.check import seen_by
 from iotrace.report.comparison import part_rows, reasons_of, stage_rows, trust_of
 from iotrace.report.printing import visible
 from iotrace.report.screen import fact_rows, following, gain_text, silenced, trust_text
@@ -136,6 +137,7 @@ def check_markdown(result: Check) -> str:
             f"- {escape(item.what)}: {escape(' → '.join(item.values))}"
             for item in [*comparison.settings, *comparison.environment]
         ]
+        lines += [f"- sees {escape(text)}" for text in seen_by(result)]
         headings = ("ms a sample", *_FROM_TO, "change", "95 %")
         lines += ["", *_table(headings, stage_rows(comparison.stages[:_MOST_STAGES]), 1)]
         lines += ["", f"<sub>Trust {escape('; '.join(trust_of(comparison, _FROM_TO)))}</sub>"]

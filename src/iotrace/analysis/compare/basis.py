@@ -5,13 +5,14 @@ Both ways give the same figures. A field that a kept report does not have is Non
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from iotrace.analysis.results import SCHEMA_VERSION, StageCost, StepBlocks, Trust
+from iotrace.analysis.results import SCHEMA_VERSION, Calibration, StageCost, StepBlocks, Trust
 from iotrace.errors import SessionError
 
 _AGAIN = "make it again with: iotrace check SESSION --save-baseline FILE"
@@ -82,6 +83,7 @@ class HostUse(msgspec.Struct, frozen=True):
     others_cpu_fraction: float | None = None
     cpu_stolen_fraction: float | None = None
     cpu_throttled_fraction: float | None = None
+    calibration: Calibration | None = None
 
 
 class Gpu(msgspec.Struct, frozen=True):
@@ -161,6 +163,24 @@ def parse_report(data: bytes, path: Path) -> Any:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise SessionError(f"{path} holds no report of iotrace: {error}", _AGAIN) from error
     return document
+
+
+def middle_of(sides: Sequence[Basis]) -> Basis:
+    """Choose the session whose step is of middle length: the later of two."""
+    measured = [(max(rank.steps.mean_ms or 0.0 for rank in side.ranks), side) for side in sides]
+    return sorted(measured, key=lambda pair: pair[0])[len(sides) // 2][1]
+
+
+def same_rank(side: Basis, rank: Rank) -> Rank:
+    """Return the rank of another session that has the number of `rank`.
+
+    Raises:
+        SessionError: it was not measured there.
+    """
+    found = next((own for own in side.ranks if own.rank == rank.rank and own.steps.count), None)
+    if found is None:
+        raise SessionError(f"rank {rank.rank} has no measured steps in {side.path}")
+    return found
 
 
 def rank_pair(one: Basis, other: Basis) -> tuple[Rank, Rank]:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
+from statistics import fmean
 from typing import Any
 
-from iotrace.analysis.compare.basis import Basis, basis_of, rank_pair
+from msgspec.structs import replace
+
+from iotrace.analysis.compare.basis import Basis, basis_of, middle_of, rank_pair, same_rank
 from iotrace.analysis.compare.comparison import RUN_TO_RUN_PCT, SCHEMA_VERSION, compare
 from iotrace.analysis.compare.conditions import Limit, judge
-from iotrace.analysis.compare.machine import busy, other_storage
+from iotrace.analysis.compare.machine import busy, held_up_alike, other_storage
 from iotrace.analysis.compare.results import Check, Comparison, Condition, Finding, StageChange
+from iotrace.analysis.compare.same_work import differences
+from iotrace.analysis.compare.spread import cpu_slower_pct, noise_of, prior_of
+from iotrace.analysis.compare.stages import stage_changes
 from iotrace.errors import SessionError
 
 WORSE_BY_PCT = 5.0
@@ -20,23 +27,28 @@ _BUSY_PCT = {"cpu": 30.0, "wall": 100.0}
 
 
 def check(
-    report: Any, baseline: Basis | None, limits: Sequence[Limit], worse_by_pct: float, anyway: bool = False
+    reports: Sequence[Any],
+    baselines: Sequence[Basis],
+    limits: Sequence[Limit],
+    worse_by_pct: float,
+    anyway: bool = False,
 ) -> Check:
-    """Judge a session's report, as plain data, against its baseline and the conditions.
+    """Judge the reports of one or more runs, as plain data, against baselines and the conditions.
 
     Raises:
-        SessionError: the session or its baseline cannot be judged, or they did different work.
+        SessionError: a session or baseline cannot be judged, or they did different work.
     """
-    now = basis_of(report)
-    worse = list(_failed(now))
+    sessions = [basis_of(report) for report in reports]
+    worse = [finding for session in sessions for finding in _failed(session, len(sessions) > 1)]
     untold: list[Finding] = []
     comparison = None
     if not worse:
-        _refuse(now, baseline)
-        if baseline is not None:
-            comparison = _compared(baseline, now, anyway)
-            worse, untold = _judged(comparison, baseline, now, worse_by_pct)
-    conditions = [judge(limit, report) for limit in limits]
+        _refuse("session", sessions)
+        _refuse("baseline", baselines)
+        if baselines:
+            comparison = _compared(baselines, sessions, anyway)
+            worse, untold = _judged(comparison, baselines, sessions, worse_by_pct)
+    conditions = [_of_most([judge(limit, report) for report in reports]) for limit in limits]
     worse += [Finding(what=item.condition, text=figure_text(item)) for item in conditions if item.holds]
     untold += [
         Finding(what=item.condition, text=f"{item.condition}: the session has no such figure")
@@ -46,12 +58,12 @@ def check(
     return Check(
         schema_version=SCHEMA_VERSION,
         ok=not worse,
-        text=_text(worse, untold, [item.condition for item in conditions], baseline is not None),
+        text=_text(worse, untold, [item.condition for item in conditions], bool(baselines)),
         worse=worse,
         untold=untold,
         conditions=conditions,
-        session=now.path,
-        baseline=None if baseline is None else baseline.path,
+        session=(middle_of(sessions) if comparison else sessions[0]).path,
+        baseline=middle_of(baselines).path if comparison else baselines[0].path if baselines else None,
         comparable=None if comparison is None else comparison.comparable,
         step_ms=None if comparison is None else comparison.step_ms,
         change_pct=None if comparison is None else comparison.change_pct,
@@ -59,18 +71,24 @@ def check(
         causes_ms=None if comparison is None else comparison.causes_ms,
         changed=None if comparison is None else comparison.changed,
         comparison=comparison,
+        sessions=[session.path for session in sessions],
+        baselines=[baseline.path for baseline in baselines],
     )
 
 
-def _failed(now: Basis) -> Iterator[Finding]:
-    if now.session.exit_code:
-        yield Finding(what="the run", text=f"the run failed: exit code {now.session.exit_code}")
+def _of_most(found: Sequence[Condition]) -> Condition:
+    """Choose the answer that stands for several runs: a condition that holds in half of them holds."""
+    return sorted(found, key=lambda item: (item.holds is not None, bool(item.holds)))[len(found) // 2]
 
 
-def _refuse(now: Basis, baseline: Basis | None) -> None:
-    for name, side in (("session", now), ("baseline", baseline)):
-        if side is None:
-            continue
+def _failed(session: Basis, of_several: bool) -> Iterator[Finding]:
+    if session.session.exit_code:
+        what = f"the run {session.path}" if of_several else "the run"
+        yield Finding(what=what, text=f"{what} failed: exit code {session.session.exit_code}")
+
+
+def _refuse(name: str, sides: Sequence[Basis]) -> None:
+    for side in sides:
         if side.session.state == "running":
             raise SessionError(f"the {name} {side.path} is still running", "check it when it has ended")
         if not side.session.ended:
@@ -85,13 +103,27 @@ def _refuse(now: Basis, baseline: Basis | None) -> None:
             raise SessionError(f"the {name} {side.path} has no measured steps", "run it longer")
 
 
-def _compared(baseline: Basis, now: Basis, anyway: bool) -> Comparison:
-    comparison = compare(baseline, now)
-    if not comparison.comparable and not anyway:
-        raise SessionError(
-            f"the baseline did different work: {'; '.join(comparison.differs)}",
-            "compare them nevertheless with --anyway",
+def _compared(baselines: Sequence[Basis], sessions: Sequence[Basis], anyway: bool) -> Comparison:
+    """Compare the sessions in the middle of both sides, and the stages of all."""
+    before, after = middle_of(baselines), middle_of(sessions)
+    comparison = compare(before, after)
+    if len(baselines) + len(sessions) > 2:
+        chosen, _ = rank_pair(before, after)
+        ranks = [[same_rank(side, chosen) for side in sides] for sides in (baselines, sessions)]
+        comparison = replace(
+            comparison,
+            stages=stage_changes(ranks[0], ranks[1]),
+            cpu_slower_pct=cpu_slower_pct(ranks[0], ranks[1]),
         )
+    for side in [*baselines, *sessions]:
+        reference = after if side in baselines else before
+        differs = differences(reference, side, rank_pair(reference, side))
+        if differs and not anyway:
+            raise SessionError(
+                f"{'the baseline' if side in baselines else 'the session'} {side.path} did different work: "
+                f"{'; '.join(differs)}",
+                "compare them nevertheless with --anyway",
+            )
     return comparison
 
 
@@ -109,14 +141,19 @@ def _figure(name: str, value: float | None) -> str:
 
 
 def _judged(
-    comparison: Comparison, baseline: Basis, now: Basis, worse_by_pct: float
+    comparison: Comparison, baselines: Sequence[Basis], sessions: Sequence[Basis], worse_by_pct: float
 ) -> tuple[list[Finding], list[Finding]]:
     """Sort what grew into what is worse for certain, and what the machine does not let tell."""
-    doubt = _doubt(baseline, now)
-    cold = other_storage(rank_pair(baseline, now))
+    doubt = None if held_up_alike(baselines, sessions) else _doubt(baselines, sessions)
+    middle = middle_of(baselines), middle_of(sessions)
+    cold = other_storage(rank_pair(*middle))
     worse, untold = [], []
     for change in _told_once(comparison.stages, worse_by_pct):
-        why = None if change.quiet or change.change_pct >= _BUSY_PCT[change.clock] else doubt
+        why = None
+        if change.change_pct < change.noise_pct:
+            why = _noise(change.noise_pct, len(baselines), len(sessions))
+        elif doubt and not change.quiet and change.change_pct < _BUSY_PCT[change.clock]:
+            why = doubt
         if change.stage == "read" and cold:
             why = cold
         text = f"{change.what}: {_percents(change.change_pct, change.ci95_pct)}, {_costs(change)}"
@@ -125,22 +162,53 @@ def _judged(
         else:
             worse.append(Finding(what=change.what, text=text))
     ci95_pct = comparison.ci95_pct
-    if ci95_pct and comparison.change_pct >= worse_by_pct and ci95_pct[0] > RUN_TO_RUN_PCT:
-        text = f"the step: {_percents(comparison.change_pct, ci95_pct)}{_because(comparison)}"
-        if doubt or cold:
-            untold.append(Finding(what="the step", text=f"{text}: cannot be told, as {doubt or cold}"))
+    change_pct, noise_pct = _step_of_all(baselines, sessions)
+    if ci95_pct and change_pct >= worse_by_pct and ci95_pct[0] > RUN_TO_RUN_PCT:
+        several = len(baselines) + len(sessions) > 2
+        percents = f"{change_pct:+.1f} %" if several else _percents(change_pct, ci95_pct)
+        text = f"the step: {percents}{_because(comparison)}"
+        slower_pct = max(comparison.cpu_slower_pct or 0.0, 0.0)
+        why = doubt or cold
+        if change_pct < noise_pct:
+            why = _noise(noise_pct, len(baselines), len(sessions))
+        elif change_pct < noise_pct + slower_pct:
+            why = f"the CPUs were {slower_pct:.0f} % slower"
+        if why:
+            untold.append(Finding(what="the step", text=f"{text}: cannot be told, as {why}"))
         else:
             worse.append(Finding(what="the step", text=text))
-    elif busy(baseline) and not worse:
+    elif not worse:
         # A baseline that was held up hides what got slower.
-        text = f"the step: cannot be told, as in the baseline {busy(baseline)}"
-        untold.append(Finding(what="the step", text=text))
+        held_up = None if doubt is None else next(filter(None, map(busy, baselines)), None)
+        if held_up:
+            text = f"the step: cannot be told, as in the baseline {held_up}"
+            untold.append(Finding(what="the step", text=text))
     return worse, untold
 
 
-def _doubt(baseline: Basis, now: Basis) -> str | None:
-    for name, side in (("the session", now), ("the baseline", baseline)):
-        why = busy(side)
+def _step_of_all(baselines: Sequence[Basis], sessions: Sequence[Basis]) -> tuple[float, float]:
+    """Return the change of the mean step over all runs, and what 1 in 100 exceeds by chance, in percent.
+
+    Of one run a side, on CPUs that were steady, the bound is `RUN_TO_RUN_PCT` for the interval's lower end.
+    """
+    rank, _ = rank_pair(middle_of(baselines), middle_of(sessions))
+    ranks = [[same_rank(side, rank) for side in sides] for sides in (baselines, sessions)]
+    before, after = ([math.log(each.steps.mean_ms or 1.0) for each in side] for side in ranks)
+    prior = max(RUN_TO_RUN_PCT / 100, prior_of("cpu", [*ranks[0], *ranks[1]]))
+    steady = prior == RUN_TO_RUN_PCT / 100 and len(before) + len(after) == 2
+    noise = 0.0 if steady else noise_of([before, after], prior).exceeded_by_1_pct
+    return 100 * math.expm1(fmean(after) - fmean(before)), 100 * math.expm1(noise)
+
+
+def _noise(noise_pct: float, baselines: int, sessions: int) -> str:
+    """Say why a change may be chance, and what would tell it from chance."""
+    more = "more runs on both sides" if baselines + sessions > 2 else "several baselines"
+    return f"runs of one program may differ by {noise_pct:.0f} % here; {more} would show less"
+
+
+def _doubt(baselines: Sequence[Basis], sessions: Sequence[Basis]) -> str | None:
+    for name, sides in (("the session", sessions), ("the baseline", baselines)):
+        why = next(filter(None, map(busy, sides)), None)
         if why:
             return f"in {name} {why}"
     return None
@@ -151,9 +219,7 @@ def _told_once(stages: Sequence[StageChange], worse_by_pct: float) -> Iterator[S
     grown = [
         change
         for change in stages
-        if change.change_pct >= worse_by_pct
-        and change.ci95_pct[0] > 0
-        and change.share * change.change_pct / 100 >= _WORTH_FAILING
+        if change.change_pct >= worse_by_pct and change.share * change.change_pct / 100 >= _WORTH_FAILING
     ]
     for stage in dict.fromkeys(change.stage for change in grown):
         own = [change for change in grown if change.stage == stage]

@@ -9,6 +9,7 @@ from iotrace.analysis.compare.changes import changed_parts, rest_parts, step_cha
 from iotrace.analysis.compare.results import Comparison, Side
 from iotrace.analysis.compare.same_work import differences
 from iotrace.analysis.compare.settings import environment_of, settings_of
+from iotrace.analysis.compare.spread import cpu_slower_pct
 from iotrace.analysis.compare.stages import stage_changes
 from iotrace.analysis.verdict.trust import BAD
 
@@ -47,9 +48,10 @@ def compare(one: Basis, other: Basis) -> Comparison:
         },
         rest_ms=rest_parts(ranks),
         changed=changed_parts(ranks),
-        stages=stage_changes(ranks),
+        stages=stage_changes(ranks[:1], ranks[1:]),
         settings=settings_of(ranks),
         environment=environment_of(one, other, ranks),
+        cpu_slower_pct=cpu_slower_pct(ranks[:1], ranks[1:]),
     )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from iotrace.analysis.compare.basis import Basis, Rank
 from iotrace.analysis.host.others import QUIET
 from iotrace.units import percent
 
+_SEVERAL = 3  # baselines, to show how far runs differ
 _MORE_FROM_STORAGE = 2.0  # times as many bytes a step
 _FEW_BYTES = 1 << 16  # a step: as good as none
 
@@ -29,6 +30,20 @@ def _disturbances(side: Basis) -> Iterator[str]:
     held_back = [rank.system.host.cpu_throttled_fraction or 0.0 for rank in side.ranks if rank.system.host]
     if max(held_back, default=0.0) > QUIET:
         yield f"the CPU quota held it back in {percent(max(held_back))} of the periods"
+
+
+def held_up_alike(baselines: Sequence[Basis], sessions: Sequence[Basis]) -> bool:
+    """Whether others took as much of the CPUs in the sessions as in several baselines.
+
+    Then the spread of the baselines shows what that does to the figures.
+    """
+    shares = [others_share(side) for side in baselines]
+    known = [share for share in shares if share is not None]
+    if len(known) < max(_SEVERAL, len(shares)):
+        return False
+    now = [others_share(side) for side in sessions]
+    alike = (min(known) - QUIET, max(known) + QUIET)
+    return all(share is not None and alike[0] <= share <= alike[1] for share in now)
 
 
 def others_share(side: Basis) -> float | None:

@@ -21,7 +21,11 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StageChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stage costs a sample, in one file (None: in all of both); `quiet`: as others took few CPUs."""
+    """What a stage costs a sample, in one file (None: in all of both); `quiet`: as others took few CPUs.
+
+    `cost_ms` is as it was measured; of CPU times the change is the one at the same speed of the CPUs. Runs
+    of one program differ by more than `noise_pct` once in a hundred times.
+    """
 
     what: str
     stage: str
@@ -32,6 +36,7 @@ class StageChange(msgspec.Struct, frozen=True, kw_only=True):
     change_pct: float
     ci95_pct: list[float]
     share: float
+    noise_pct: float
 
 
 class Differing(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +80,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     stages: list[StageChange]
     settings: list[Differing]
     environment: list[Differing]
+    cpu_slower_pct: float | None = None  # a fixed piece of work, in the second; taken out of CPU times
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,7 +102,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 class Check(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the session passes: nothing is worse, and no condition holds.
 
-    The fields of the comparison follow, each None without a baseline.
+    `session` and `baseline` are those in the middle, by the length of their steps, where there are several:
+    of them are the fields of the comparison, each None without a baseline; its stages are of all.
     """
 
     schema_version: int
@@ -114,3 +121,5 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     causes_ms: dict[str, list[float]] | None
     changed: list[Changed] | None
     comparison: Comparison | None
+    sessions: list[str] = []
+    baselines: list[str] = []

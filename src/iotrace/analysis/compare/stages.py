@@ -1,45 +1,68 @@
-"""What each stage of a sample costs in both sessions: the least noisy comparison that there is."""
+"""What each stage of a sample costs on both sides: the least noisy comparison that there is."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from statistics import fmean
 
+import msgspec
 import numpy as np
 
-from iotrace.analysis.bootstrap import FEWEST, RESAMPLES, Floats, interval_of
+from iotrace.analysis.bootstrap import FEWEST, Floats
 from iotrace.analysis.compare.basis import Rank
 from iotrace.analysis.compare.results import StageChange
+from iotrace.analysis.compare.spread import noise_of, prior_of, slowness_of
 from iotrace.analysis.results import StageCost
 
 _Key = tuple[str, str, str | None]  # stage, clock, file
 _WITHOUT_FILE = ("transform", "collate")
+_RESAMPLES = 400  # a variance needs fewer than the ends of an interval
 
 
-def stage_changes(ranks: tuple[Rank, Rank]) -> list[StageChange]:
-    """Compare the stages that both sessions have: each file of both, and each stage over all its files.
+class _Run(msgspec.Struct, frozen=True):
+    """A run: its stages, and how slow its CPUs were."""
+
+    costs: dict[_Key, StageCost]
+    slowness: float
+
+    def cost_ms(self, key: _Key, weight: float) -> float:
+        return weight * self.costs[key].quartile_ms
+
+
+def stage_changes(before: Sequence[Rank], after: Sequence[Rank]) -> list[StageChange]:
+    """Compare the stages that all runs of both sides have: each file of all, and each stage over its files.
 
     The costliest come first. A stage over all files sums up the changes of its files, weighed by what they
-    cost before: which file is drawn how often is chance.
+    cost before: which file is drawn how often is chance. CPU times are those at the speed of the first run.
     """
-    before, after = ({_key(cost): cost for cost in rank.stages} for rank in ranks)
-    alike = {key for key in before if key[2]} == {key for key in after if key[2]}
-    whole = sum(_of_sample(cost) for cost in before.values())
+    ranks = [*before, *after]
+    slowness = slowness_of(ranks)
+    runs = [
+        _Run({_key(cost): cost for cost in rank.stages}, slow / slowness[0])
+        for rank, slow in zip(ranks, slowness, strict=True)
+    ]
+    first = runs[0].costs
+    files = [{key for key in run.costs if key[2]} for run in runs]
+    alike = all(own == files[0] for own in files)
+    whole = sum(_of_sample(cost) for cost in first.values())
+    sides = runs[: len(before)], runs[len(before) :]
     found = []
-    for stage, clock in dict.fromkeys(key[:2] for key in before):
-        pairs = [
-            (cost, after[key])
-            for key, cost in before.items()
+    for stage, clock in dict.fromkeys(key[:2] for key in first):
+        keys = [
+            key
+            for key in first
             if key[:2] == (stage, clock)
-            and key in after
-            and cost.quartile_ms > 0
+            and all(key in run.costs and run.costs[key].quartile_ms > 0 for run in runs)
             # The other files are others, where not the same ones stand on their own.
-            and (alike or key[2] is not None or cost.stage in _WITHOUT_FILE)
+            and (alike or key[2] is not None or stage in _WITHOUT_FILE)
         ]
-        if not pairs or not whole:
+        if not keys or not whole:
             continue
-        each = [_change([pair], whole) for pair in pairs]
-        found += [change for change in [_change(pairs, whole), *(each if len(each) > 1 else [])] if change]
-    return sorted(found, key=lambda change: -change.share)
+        prior = prior_of(clock, ranks)
+        each = [_change([key], sides, whole, prior) for key in keys]
+        found += [_change(keys, sides, whole, prior), *(each if len(each) > 1 else [])]
+    return sorted((change for change in found if change), key=lambda change: -change.share)
 
 
 def _key(cost: StageCost) -> _Key:
@@ -50,41 +73,52 @@ def _of_sample(cost: StageCost) -> float:
     return cost.per_sample * cost.quartile_ms
 
 
-def _change(pairs: Sequence[tuple[StageCost, StageCost]], whole: float) -> StageChange | None:
-    weights = [before.per_sample for before, _ in pairs]
-    costs_ms = [
-        sum(weight * pair[side].quartile_ms for weight, pair in zip(weights, pairs, strict=True))
-        for side in (0, 1)
+def _change(
+    keys: Sequence[_Key], sides: tuple[list[_Run], list[_Run]], whole: float, prior: float
+) -> StageChange | None:
+    stage, clock, path = keys[0]
+    first = sides[0][0].costs
+    weights = {key: first[key].per_sample for key in keys}
+    costs_ms = [[sum(run.cost_ms(key, weights[key]) for key in keys) for run in runs] for runs in sides]
+    logs = [
+        [math.log(cost / (run.slowness if clock == "cpu" else 1.0)) for run, cost in zip(*side, strict=True)]
+        for side in zip(sides, costs_ms, strict=True)
     ]
-    resampled = []
-    for side in (0, 1):
-        drawn = [_quartiles(pair[side], 2 * row + side) for row, pair in enumerate(pairs)]
-        known = [values for values in drawn if values is not None]
-        if len(known) < len(pairs):
+    variance = 0.0
+    for runs in sides:
+        own = [_log_variance(run, weights, seed) for seed, run in enumerate(runs)]
+        known = [each for each in own if each is not None]
+        if len(known) < len(own):
             return None
-        resampled.append(sum(weight * values for weight, values in zip(weights, known, strict=True)))
-    change_pct = 100 * (costs_ms[1] / costs_ms[0] - 1)
-    ratios = np.asarray(100 * (resampled[1] / np.maximum(resampled[0], 1e-12) - 1))
-    low, high = interval_of(ratios + (change_pct - float(np.median(ratios))))
-    cost = pairs[0][0]
-    file = cost.path if len(pairs) == 1 else None
+        variance += sum(known) / len(known) ** 2
+    noise = noise_of(logs, prior, math.sqrt(variance))
+    change = fmean(logs[1]) - fmean(logs[0])
+    file = path if len(keys) == 1 else None
     return StageChange(
-        what=f"{cost.stage} of {file}" if file else cost.stage,
-        stage=cost.stage,
+        what=f"{stage} of {file}" if file else stage,
+        stage=stage,
         file=file,
-        clock=cost.clock,
-        quiet=all(one.quiet for pair in pairs for one in pair),
-        cost_ms=costs_ms,
-        change_pct=change_pct,
-        ci95_pct=[low, high],
-        share=costs_ms[0] / whole,
+        clock=clock,
+        quiet=all(run.costs[key].quiet for runs in sides for run in runs for key in keys),
+        cost_ms=[fmean(side) for side in costs_ms],
+        change_pct=_percent(change),
+        ci95_pct=[_percent(change - noise.half95), _percent(change + noise.half95)],
+        share=costs_ms[0][0] / whole,
+        noise_pct=_percent(noise.exceeded_by_1_pct),
     )
 
 
-def _quartiles(cost: StageCost, seed: int) -> Floats | None:
-    """Resample the lower quartile of a stage's cost, by its blocks; None where they are too few."""
-    values = np.array(cost.blocks_ms)
-    if len(values) < FEWEST:
-        return None
-    rows = np.random.default_rng(seed).integers(len(values), size=(RESAMPLES, len(values)))
-    return np.asarray(np.percentile(values[rows], 25, axis=1))
+def _percent(difference_of_logs: float) -> float:
+    return 100 * math.expm1(difference_of_logs)
+
+
+def _log_variance(run: _Run, weights: dict[_Key, float], seed: int) -> float | None:
+    """Find the variance of the logarithm of a run's cost, by its blocks; None where they are too few."""
+    resampled: Floats = np.zeros(_RESAMPLES)
+    for row, (key, weight) in enumerate(weights.items()):
+        values = np.array(run.costs[key].blocks_ms)
+        if len(values) < FEWEST:
+            return None
+        rows = np.random.default_rng([row, seed]).integers(len(values), size=(_RESAMPLES, len(values)))
+        resampled = resampled + weight * np.percentile(values[rows], 25, axis=1)
+    return float(np.var(np.log(np.maximum(resampled, 1e-12))))
