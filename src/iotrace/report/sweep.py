@@ -251,7 +251,8 @@ class Watcher:
     def after(self, run: SweepRun) -> None:
         """A run ended."""
         if not self._console.is_terminal:
-            figure = f"{1e3 / run.step_ms:.3g} steps/s" if run.ok and run.step_ms else run.status
+            step_ms = run.compute_ms if run.kind == "ceiling" else run.step_ms  # it waits for copies
+            figure = f"{1e3 / step_ms:.3g} steps/s" if run.ok and step_ms else run.status
             why = f": {run.reason}" if run.reason else ""
             self._console.print(f"  {figure}{why} in {run.seconds:.0f} s")
 
