@@ -1,0 +1,112 @@
+"""The documents agree with the code, and become a site without a broken link."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+import click
+import pytest
+
+from iotrace.cli import app
+from tests.support.runs import PROJECT
+
+_DOCS = PROJECT / "docs"
+_SETTINGS = PROJECT / "mkdocs.yml"
+_TEXTS = [PROJECT / "README.md", *sorted(_DOCS.glob("*.md"))]
+_MADE_BY_HOOK = {"index.md", "changelog.md"}  # tools/site_pages.py
+
+_FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+_CODE = re.compile(r"`([^`\n]+)`")
+_CALL = re.compile(r"(?<![\w/.-])iotrace +(?P<command>[a-z]+)(?P<rest>(?:(?! -- )[^`#|])*)")
+_OPTION = re.compile(r"(?<=[ \[])--?[a-z][\w-]*")
+
+
+def _command_pages() -> ModuleType:
+    found = spec_from_file_location("command_pages", PROJECT / "tools" / "command_pages.py")
+    assert found is not None
+    assert found.loader is not None
+    module = module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def test_every_page_stands_in_one_section() -> None:
+    listed = re.findall(r"([\w/.-]+\.md)", _SETTINGS.read_text().split("\nnav:\n")[1])
+    pages = {str(path.relative_to(_DOCS)) for path in _DOCS.rglob("*.md")} | _MADE_BY_HOOK
+    assert len(listed) == len(set(listed)), "a page stands twice in nav of mkdocs.yml"
+    omitted = sorted(pages - set(listed))
+    assert not omitted, f"in no section: {omitted}; add each to nav in mkdocs.yml, where readers look for it"
+    gone = sorted(set(listed) - pages)
+    assert not gone, f"nav of mkdocs.yml names {gone}, which docs/ does not hold"
+
+
+def test_the_page_of_each_command_is_what_its_help_prints() -> None:
+    made = _command_pages().pages()
+    stale = sorted(
+        name
+        for name in made.keys() | {path.name for path in (_DOCS / "commands").iterdir()}
+        if name not in made
+        or not (_DOCS / "commands" / name).exists()
+        or (_DOCS / "commands" / name).read_text() != made[name]
+    )
+    assert not stale, f"docs/commands/: not what --help prints: {stale}; run: tools/docs commands"
+
+
+def _calls(text: str) -> Iterator[tuple[str, str]]:
+    """Each call of iotrace in a text, as its command and what follows the command."""
+    known = app.list_commands(click.Context(app))
+    blocks = [line for block in _FENCED.findall(text) for line in block.replace("\\\n", " ").split("\n")]
+    for code in [*blocks, *_CODE.findall(_FENCED.sub("", text))]:
+        for call in _CALL.finditer(code):
+            if call["command"] in known or code.startswith(
+                ("$ iotrace", "iotrace")
+            ):  # not a sentence of output
+                yield call["command"], call["rest"]
+
+
+@pytest.mark.parametrize("path", _TEXTS, ids=lambda path: str(path.relative_to(PROJECT)))
+def test_commands_and_options_that_a_document_names_exist(path: Path) -> None:
+    top = click.Context(app)
+    unknown = []
+    for name, rest in _calls(path.read_text()):
+        command = app.get_command(top, name)
+        if command is None:
+            unknown.append(f"iotrace {name}")
+            continue
+        known = {"-h", "--help"}
+        for parameter in command.params:
+            known |= {*parameter.opts, *parameter.secondary_opts}
+        unknown += [f"iotrace {name} {option}" for option in _OPTION.findall(rest) if option not in known]
+    assert not unknown
+
+
+def test_calls_are_found() -> None:
+    text = "See `iotrace report S --json`.\n```\n$ iotrace run -q \\\n    -o run -- python t.py --lr 3\n```\n"
+    assert [(name, _OPTION.findall(rest)) for name, rest in _calls(text)] == [
+        ("run", ["-q", "-o"]),
+        ("report", ["--json"]),
+    ]
+
+
+@pytest.mark.skipif(
+    find_spec("material") is None, reason="the extra [docs] is missing: tools/test installs it"
+)
+def test_the_site_has_no_broken_link(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(site)],
+        cwd=PROJECT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    assert (site / "index.html").exists()
