@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import iotrace
 from iotrace.agent import imports, patching
 from iotrace.agent.dataloader.fetch import item_source
 from iotrace.agent.recording.encode import encode
@@ -510,6 +511,8 @@ def test_the_function_that_makes_items_is_found() -> None:
     subset = type("Subset", (), {"__module__": "torch.utils.data.dataset"})()
     subset.dataset = Volumes()
     assert item_source(subset, iterable=False) == known
+    decorated = type("Volumes", (), {"__getitem__": iotrace.region("sample")(Volumes.__getitem__)})()
+    assert item_source(decorated, iterable=False) == known
     assert item_source([1, 2], iterable=False) == {"item": "list.__getitem__"}
     installed = compile("def __getitem__(self, index): ...", "/x/site-packages/tv/data.py", "exec")
     exec(installed, space := {})  # type: ignore[var-annotated]

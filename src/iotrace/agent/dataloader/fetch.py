@@ -133,7 +133,10 @@ def item_source(dataset: Any, iterable: bool) -> dict[str, str]:
         many = hasattr(kind, "__getitems__")
         name = "__iter__" if iterable else "__getitems__" if many else "__getitem__"
         found = {"item": f"{kind.__name__}.{name}"}
-        code = getattr(getattr(kind, name), "__code__", None)
+        function = getattr(kind, name)
+        for _ in range(_MOST_WRAPPERS):  # of decorators: iotrace.region is one
+            function = getattr(function, "__wrapped__", function)
+        code = getattr(function, "__code__", None)
         if code is not None and "/site-packages/" not in code.co_filename:
             found["item_site"] = f"{code.co_filename}:{code.co_firstlineno}"
         return found
