@@ -301,6 +301,16 @@ def test_other_work_is_not_compared(change: dict[str, Any], differs: str | None)
     assert found.differs == ([] if differs is None else [differs])
 
 
+def test_of_long_commands_what_differs_is_shown() -> None:
+    deep = "/scratch/project/users/name/checkouts/of/the/program"
+    one, other = report(1), report(2)
+    one["session"]["argv"] = ["python", f"{deep}/train.py", "--epochs", "90", "--lr", "0.1"]
+    other["session"]["argv"] = ["python", f"{deep}/other.py", "--epochs", "90", "--lr", "0.1"]
+    assert compared(one, other).differs == ["command: ...e/program/train.py ... / ...e/program/other.py ..."]
+    other["session"]["argv"] = [*one["session"]["argv"], "--compile"]
+    assert compared(one, other).differs == ["command: ... nothing / ... --compile"]
+
+
 def test_many_files_of_the_same_directory_are_the_same_data() -> None:
     sides = [report(1), report(2)]
     for number, side in enumerate(sides):
@@ -361,6 +371,12 @@ def test_a_percentage_keeps_its_number() -> None:
         ("exposed_ms > 1", "no field exposed_ms", "the nearest: data_wait.exposed_ms"),
         ("data_wait.causes_ms.decoding > 1", "no field", "data_wait.causes_ms.decode"),
         ("verdict.why > 1", "is a text", "iotrace schema report"),
+        (
+            "data_wait > 10%",
+            "data_wait is no number",
+            "say which: data_wait.raw_wait_fraction, ",
+        ),
+        ("ranks[].steps > 10", "is no number; it holds several", "say which: steps.count"),
         ("zebra > 1", "no field zebra", "iotrace schema report"),
     ],
 )

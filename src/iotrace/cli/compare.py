@@ -62,7 +62,10 @@ def compare(before: Path, after: Path, anyway: bool, form: str, as_json: bool, h
 
         print_comparison(result, make_console(stderr=False))
     if refused:
-        echo(f"iotrace: A and B did different work: {'; '.join(result.differs)}", err=True)
+        first, *others = result.differs
+        echo(f"iotrace: A and B did different work: {first}", err=True)
+        for difference in others:
+            echo(f"  and {difference}", err=True)
         echo("  compare them nevertheless with --anyway", err=True)
         return 1
     return 0

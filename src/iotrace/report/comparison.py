@@ -24,8 +24,7 @@ _COLORS = {"slower": "bold red", "faster": "bold green"}
 def print_comparison(result: Comparison, console: Console) -> None:
     """Print `result`; it reads the same without colour."""
     line(console, "", Text(result.text, style=_COLORS.get(result.verdict, "bold")), 0)
-    for difference in result.differs:
-        say(console, "Work", f"differs: {difference}")
+    say_each(console, "Work", [f"differs in {difference}" for difference in result.differs])
     if max(result.ranks) > 1:
         say(console, "Rank", f"{result.rank} stands for the job: it waits longest for its data")
     say_each(console, "Why", reasons_of(result))

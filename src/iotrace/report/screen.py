@@ -46,7 +46,7 @@ def print_screen(report: Report, console: Console) -> None:
     if found.why:
         line(console, "Why", found.why, WIDTH)
     if found.until:
-        line(console, "Until", f"then: {found.until}", WIDTH)
+        line(console, "Until", f"it ended: {found.until}", WIDTH)
     _print_fixes(found.fixes, console)
     if not found.fixes and found.kind in _WANT_A_FIX:
         line(console, "Fix", "none is known for what was seen; -v has loader, system and I/O", WIDTH)

@@ -28,8 +28,11 @@ def print_sessions(listing: Listing) -> None:
         _print_row(row, widths)
         # Where the interpreter lies says little of a run.
         argv = [PurePath(word).name if place == 0 else word for place, word in enumerate(each.argv)]
-        about = each.problem or " · ".join(filter(None, [each.verdict, shlex.join(argv)]))
+        verdict = each.verdict or ("" if each.state == "running" else "no verdict")
+        about = each.problem or " · ".join(filter(None, [verdict, shlex.join(argv)]))
         echo("  " + _cut(visible(" ".join(about.split())), width - 2))
+    if any(not (each.verdict or each.problem or each.state == "running") for each in listing.sessions):
+        echo("no verdict: none was kept for what is recorded; iotrace report SESSION shows it")
     if any(each.state == "unknown" for each in listing.sessions):
         echo("? : it ran on another host, which alone sees whether it still does")
 

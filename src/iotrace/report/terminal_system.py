@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.text import Text
 
@@ -52,10 +54,11 @@ def print_system(system: System, console: Console) -> None:
     growing = _growing(system.processes)
     if growing:
         line(console, "memory", growing)
-    for gpu in system.gpus[:_MOST_GPUS]:
-        line(console, gpu_label(gpu), gpu_text(gpu))
-    if len(system.gpus) > _MOST_GPUS:
-        line(console, "", f"{len(system.gpus) - _MOST_GPUS} more devices: --json")
+    rows = _gpu_rows(system.gpus)
+    for label, text in rows[:_MOST_GPUS]:
+        line(console, label, text)
+    if len(rows) > _MOST_GPUS:
+        line(console, "", f"{len(rows) - _MOST_GPUS} more devices: --json")
 
 
 def _unsampled(system: System) -> str:
@@ -79,6 +82,19 @@ def _growing(processes: list[ProcessUse]) -> str:
     named = ", ".join(f"{role} {size(grown_bytes)}" for grown_bytes, role in grown[:_MOST_GROWN])
     more = f", {len(grown) - _MOST_GROWN} more" if len(grown) > _MOST_GROWN else ""
     return f"grew over the measured steps: {named}{more}"
+
+
+def _gpu_rows(gpus: Sequence[Gpu]) -> list[tuple[str, str]]:
+    """A row for each device; those of a name of which nothing more is known share one."""
+    rows: dict[str, list[str]] = {}
+    for gpu in gpus:
+        text = gpu_text(gpu)
+        key = text if text == f"{gpu.name}: unknown" else gpu_label(gpu)
+        rows.setdefault(key, [gpu_label(gpu), text])[2:] = [gpu_label(gpu).removeprefix("gpu ")]
+    return [
+        (first, text) if first == f"gpu {last}" else (f"{first} to {last}", text)
+        for first, text, last in rows.values()
+    ]
 
 
 def gpu_label(gpu: Gpu) -> str:

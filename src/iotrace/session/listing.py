@@ -105,7 +105,7 @@ def list_sessions(directory: Path) -> Listing:
 
 
 def _listed(path: Path, directory: Path) -> ListedSession:
-    name = path.name if path == directory else str(path.relative_to(directory))
+    name = path.resolve().name if path == directory else str(path.relative_to(directory))
     try:
         launches = read_launches(path)
     except SessionError as error:

@@ -30,6 +30,7 @@ _NAMES = "its names: iotrace schema report"
 _EXAMPLE = 'write it as "data_wait.raw_wait_fraction > 20%"'
 _PART = re.compile(r"(?P<name>\w+)(?:\[(?P<index>\d*)\])?")
 _RANKS = "ranks."
+_IN_PERCENT = re.compile(r"_(fraction|pct)(_|$)")
 
 
 class Limit(msgspec.Struct, frozen=True):
@@ -54,7 +55,7 @@ def parse(text: str) -> Limit:
         number = None
     if found is None or number is None:
         raise UsageError(f'--fail-if takes FIELD OP NUMBER, not "{text}"', _EXAMPLE)
-    field = _full_name(found["field"])
+    field = _full_name(found["field"], bool(found["percent"]))
     # Of a percentage the number is one already; everything else in percent is a fraction.
     if found["percent"] and "pct" not in field.rpartition(".")[2].split("_"):
         number /= 100
@@ -103,7 +104,13 @@ def _numbered(items: list[Any], where: str) -> list[tuple[int, Any]]:
     return [(item["rank"] if where == "ranks" else number, item) for number, item in enumerate(items)]
 
 
-def _full_name(field: str) -> str:
+def _within(field: str, shown: list[str], percent: bool) -> list[str]:
+    """Name three numbers that a field holds, shares first where the condition has a percentage."""
+    found = [name for name in shown if name.startswith(f"{field}.")]
+    return sorted(found, key=lambda name: percent and not _IN_PERCENT.search(name))[:3]
+
+
+def _full_name(field: str, percent: bool) -> str:
     """Check a field's name against the schema of a report; without ``ranks[].`` it is any rank's."""
     known = dict(_names())
     plain = re.sub(r"\[\d*\]", "", field)
@@ -114,6 +121,11 @@ def _full_name(field: str) -> str:
         if name is not None:
             return f"{start}{field}"
     shown = field_names()
+    within = _within(plain.removeprefix(_RANKS), shown, percent)
+    if within:
+        raise UsageError(
+            f"--fail-if: {field} is no number; it holds several", f"say which: {', '.join(within)}"
+        )
     last = plain.rpartition(".")[2]
     near = get_close_matches(plain.removeprefix(_RANKS), shown, n=3, cutoff=0.6)
     near = [name for name in shown if name.rpartition(".")[2] == last][:3] or near

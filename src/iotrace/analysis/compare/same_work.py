@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
 
 from iotrace.analysis.compare.basis import Basis, Rank
 
 # Of a few files each run reads all; of many each may draw others, from the same directories.
 _FEW_FILES = 32
 _LONGEST = 60  # characters of a command in a sentence
+_SHOWN_BEFORE = 10  # of them, before the first that differs
 
 
 def differences(one: Basis, other: Basis, ranks: tuple[Rank, Rank]) -> list[str]:
@@ -21,7 +23,7 @@ def differences(one: Basis, other: Basis, ranks: tuple[Rank, Rank]) -> list[str]
 def _differences(one: Basis, other: Basis, ranks: tuple[Rank, Rank]) -> Iterator[str]:
     commands = _command(one.session.argv), _command(other.session.argv)
     if commands[0] != commands[1]:
-        yield f"command: {_shown(commands[0])} / {_shown(commands[1])}"
+        yield f"command: {' / '.join(_where_they_differ(*commands))}"
     sizes = [rank.world_size or len(side.ranks) for rank, side in zip(ranks, (one, other), strict=True)]
     if sizes[0] != sizes[1]:
         yield f"world size: {sizes[0]} / {sizes[1]}"
@@ -39,8 +41,30 @@ def _command(argv: list[str]) -> list[str]:
     return [os.path.basename(argv[0]), *argv[1:]] if argv else []
 
 
-def _shown(argv: list[str]) -> str:
-    text = " ".join(shlex.join(argv).split())
+def _where_they_differ(one: list[str], other: list[str]) -> list[str]:
+    """Show two commands; of long ones the words that differ, of long words their parts that do."""
+    texts = [" ".join(shlex.join(argv).split()) for argv in (one, other)]
+    if max(map(len, texts)) <= _LONGEST:
+        return texts
+    begin = _alike(one, other)
+    end = _alike(one[begin:][::-1], other[begin:][::-1])
+    differing = [shlex.join(argv[begin : len(argv) - end]) or "nothing" for argv in (one, other)]
+    texts = [" ".join(text.split()) for text in differing]
+    if max(map(len, texts)) > _LONGEST:
+        alike = max(0, _alike(*texts) - _SHOWN_BEFORE)
+        texts = [_cut(text[alike:], bool(alike)) for text in texts]
+        begin = 0 if alike else begin
+    return [f"{'... ' if begin else ''}{text}{' ...' if end else ''}" for text in texts]
+
+
+def _alike(one: Sequence[str], other: Sequence[str]) -> int:
+    """Count the items with which both begin."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
+def _cut(text: str, begun: bool) -> str:
+    """Mark that a text began before, and cut its end."""
+    text = f"...{text}" if begun else text
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 

@@ -98,6 +98,8 @@ def verdict_of(
     found = _late(ranks, imbalance) or of_worst(ranks)
     if not session.argv:
         found = _of_traces(found, ranks)
+        if found.why is None and any(item.id == "no-workers" for item in recommendations):
+            found = replace(found, why="its loader has no workers: the loop loads each batch itself")
     if session.state != ENDED and found.kind == "wait-unknown":  # a loop that was not seen may not have begun
         found = replace(found, fix=None)
     if session.state == RUNNING:
@@ -141,7 +143,7 @@ def _failed(session: SessionInfo, ranks: Sequence[RankReport], until: Verdict, f
 def _until(found: Finding) -> str:
     """Say in one line what held: the share of the wait, its cause and file."""
     if found.kind == "wait-unknown":
-        return f"unknown: {found.text}"
+        return f"{BANNERS[found.kind]}, {found.text}"
     if found.kind == "rank-late" or found.rank is None:
         return f"{BANNERS[found.kind]}, {found.text}"
     share = f"{percent(_fraction(found.rank))} waited for data"

@@ -92,7 +92,7 @@ def banner(report: Report) -> dict[str, Any]:
     found = report.verdict
     rows = [{"label": "Why", "text": found.why}] if found.why else []
     if found.until:
-        rows.append({"label": "Until", "text": f"then: {found.until}"})
+        rows.append({"label": "Until", "text": f"it ended: {found.until}"})
     trust = trust_text(found.trust.level, found.trust.reasons, silenced(report))
     return {
         "tone": _TONES.get(found.kind, "bad"),

@@ -36,7 +36,7 @@ def files_table(rank: RankReport) -> dict[str, Any] | None:
     """Files by what they cost the wait, with their I/O over the run."""
     costs = {cost.path: cost for cost in rank.data_wait.files}
     rows = {row.path: row for row in (rank.io.files if rank.io is not None else []) if row.group is not None}
-    paths = sorted({**costs, **rows}, key=lambda path: (-_ms(costs.get(path)), path))
+    paths = sorted({**costs, **rows}, key=lambda path: (-costs[path].ms if path in costs else 0.0, path))
     if not paths:
         return None
     known = rank.data_wait.raw_ms is not None
@@ -44,15 +44,11 @@ def files_table(rank: RankReport) -> dict[str, Any] | None:
     return {"rows": shown, "more": max(0, len(paths) - _MOST_FILES), "wait_known": known}
 
 
-def _ms(cost: Any) -> float:
-    return 0.0 if cost is None else cost.ms + cost.transform_ms
-
-
 def _file_row(path: str, cost: Any, row: FileIo | None, known: bool) -> dict[str, Any]:
     none = 0.0 if known else None  # a file that no wait was for cost none of it
     return {
         "path": path,
-        "ms": _ms(cost) if known else None,
+        "ms": none if cost is None else cost.ms,
         "read_ms": none if cost is None else cost.read_ms,
         "decode_ms": none if cost is None else cost.decode_ms,
         "transform_ms": none if cost is None else cost.transform_ms,
