@@ -166,6 +166,8 @@ def test_perfetto_imports_every_slice_and_arrow(unet_run: Run, tmp_path: Path) -
         assert values == [[counters]]
     parts = [path.split(" / ")[1:3] for path in track_paths(written)]
     groups = [" / ".join(re.sub(r" \(.*", "", part) for part in each) for each in parts]
+    main = next(path for path in track_paths(written) if path.endswith("torch.profiler / torch"))
+    assert main.split(" / ")[1] == "rank 0"
     assert list(dict.fromkeys(groups)) == [
         "",
         "rank 0",

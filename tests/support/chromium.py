@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-_SECONDS = 120.0
+_SECONDS = 300.0
 _QUIET = (
     "--no-sandbox",
     "--disable-gpu",
@@ -27,7 +27,7 @@ _QUIET = (
 
 
 class Chromium:
-    """A browser with one page; `requests` are the addresses that it asked for."""
+    """A browser with one page; `answered` are the addresses that gave it something, `said` its log."""
 
     def __init__(self, profile: Path, *options: str) -> None:
         browser = shutil.which("chromium")
@@ -53,10 +53,10 @@ class Chromium:
         os.close(theirs_in)
         os.close(theirs_out)
         self._out, self._in, self._rest, self._number = ours_out, ours_in, b"", 0
-        self.requests: list[str] = []
+        self.answered: list[str] = []
         self.said: list[str] = []
         made = self._send("Target.createTarget", url="about:blank")["targetId"]
-        self._sessions = {"": self._attach(made)}
+        self._session = self._attach(made)
 
     def __enter__(self) -> Chromium:
         return self
@@ -71,7 +71,7 @@ class Chromium:
 
     def call(self, method: str, **arguments: Any) -> Any:
         """Ask the page, as the DevTools protocol has it."""
-        return self._send(method, self._sessions[""], **arguments)
+        return self._send(method, self._session, **arguments)
 
     def open(self, address: str) -> None:
         """Go to a page."""
@@ -113,10 +113,10 @@ class Chromium:
         more = {"clip": {**clip, "scale": 1}, "captureBeyondViewport": True} if clip else {}
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png", **more)["data"]))
 
-    def newest_tab(self) -> None:
-        """Go on with the tab that was opened last."""
-        tabs = [each for each in self._send("Target.getTargets")["targetInfos"] if each["type"] == "page"]
-        self._sessions[""] = self._attach(tabs[0]["targetId"])
+    def go_to_tab(self, address: str) -> None:
+        """Go on with the tab whose address begins so."""
+        tabs = self._send("Target.getTargets")["targetInfos"]
+        self._session = self._attach(next(tab["targetId"] for tab in tabs if tab["url"].startswith(address)))
 
     def _attach(self, target: str) -> str:
         session: str = self._send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
@@ -138,8 +138,8 @@ class Chromium:
 
     def _note(self, event: dict[str, Any]) -> None:
         found = event.get("params", {})
-        if event.get("method") == "Network.requestWillBeSent":
-            self.requests.append(found["request"]["url"])
+        if event.get("method") == "Network.responseReceived":
+            self.answered.append(found["response"]["url"])
         elif event.get("method") == "Log.entryAdded":
             self.said.append(found["entry"]["text"])
         elif event.get("method") == "Runtime.consoleAPICalled":

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from iotrace.merge.convert import Result
 from iotrace.merge.input import Input
 from iotrace.merge.input_files import DFTRACER, SESSION, InputFile
+from iotrace.timeline.model import TORCH
 from iotrace.timeline.writers.id_map import Process, ProcessTrack, Thread, ThreadTrack
 
 # The order within a rank.
 _MAIN, _DEVICE, _WORKER, _NOTES = range(4)
 _NO_RANK = 1 << 30
+_TORCH = "torch.profiler"
 # unitrace's names of processes and devices.
 _UNITRACE = re.compile(r"(?:RANK \d+ )?(HOST|DEVICE)<([^<>]*)>(.*)")
 
@@ -51,13 +54,24 @@ def arrange(inputs: list[Input]) -> list[Process]:
                     own, _, name = name.rpartition(" · ")
                 made.short = name + (f" · {labels}" if labels and labels not in name else "")
                 made.groups = tuple(filter(None, (session, own)))
+            for thread in threads:
+                thread.group = _TORCH if _is_torch(item, thread) else ""
             made.threads += threads
     ordered = sorted(found.values(), key=lambda made: made.key)
     for number, made in enumerate(ordered, start=1):
         made.order = number
+        # A process that has no other tracks is seen best without a group; else a group stays shut, at last.
+        if all(thread.group for thread in made.threads):
+            made.threads = [replace(thread, group="") for thread in made.threads]
+        made.threads.sort(key=lambda thread: thread.group)
         for order, thread in enumerate(made.threads, start=1):
             thread.order = order
     return ordered
+
+
+def _is_torch(item: Input, thread: Thread) -> bool:
+    """Whether a track shows what torch.profiler recorded, of a session or of a trace."""
+    return item.survey.by_kineto or (item.file.kind == SESSION and thread.name.split(" · ")[0] == TORCH)
 
 
 def title_of(inputs: list[Input]) -> str:

@@ -14,7 +14,7 @@ from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.modules import backward_ranges
 from iotrace.sources.kineto.kinds import FORWARD_BACKWARD, Kind
 from iotrace.sources.kineto.trace import Column
-from iotrace.timeline.model import Args, Flow, ProcessTracks, Slice, Timeline, Track
+from iotrace.timeline.model import TORCH, Args, Flow, ProcessTracks, Slice, Timeline, Track
 
 _CATEGORIES = {
     Kind.KERNEL: "kernel",
@@ -92,16 +92,20 @@ def _add_host(activity: Activity, slices: dict[int, Slice], pid: int, tracks: di
     for row in np.flatnonzero(shown).tolist():
         number = int(activity.trace.events.thread[row])
         tid = threads[number][1]
-        name = "torch" if number in others else "communication"
-        tracks[name if tid == pid else f"{name} · thread {tid}"].append(slices[row])
+        tracks[_named("" if number in others else "communication", tid, pid)].append(slices[row])
 
 
 def _add_backward(activity: Activity, pid: int, tracks: dict[str, list[Slice]]) -> None:
     """Add the backward pass of each module: only forwards have ranges in a trace."""
     for item in backward_ranges(activity):
         tid = activity.trace.threads[item.thread][1]
-        name = "backward by module" if tid == pid else f"backward by module · thread {tid}"
-        tracks[name].append(Slice(item.start_ns, item.end_ns, item.name, "backward"))
+        tracks[_named("backward by module", tid, pid)].append(
+            Slice(item.start_ns, item.end_ns, item.name, "backward")
+        )
+
+
+def _named(what: str, tid: int | str, pid: int) -> str:
+    return " · ".join(filter(None, (TORCH, what, "" if tid == pid else f"thread {tid}")))
 
 
 def _add_device(

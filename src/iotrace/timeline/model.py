@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 Args = dict[str, str | int | float | bool | None]
 _DECIMALS = 6
+TORCH = "torch"  # what each track of torch.profiler's host events is called by first
 CALL = "call"  # the argument that names the function of a slice that is named by its file
 
 

@@ -45,13 +45,14 @@ class ThreadTrack:
 
 @dataclass
 class Thread:
-    """A track of the result; lanes of one thread have one name."""
+    """A track of the result; lanes of one thread have one name. Those of one `group` stand together."""
 
     pid: int
     tid: int
     name: str
     order: int = 0
     lane: int = 0
+    group: str = ""
 
 
 @dataclass
