@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iotrace.analysis.device.accelerator import CLASSES, DataWaits, accelerator_of, classify, gaps_of
+from iotrace.analysis.device.accelerator import DataWaits, accelerator_of
 from iotrace.analysis.device.activity import Activity
+from iotrace.analysis.device.gaps import CLASSES, classify, gaps_of
 from iotrace.analysis.device.modules import PHASES, backward_ranges, origins_of
 from iotrace.analysis.intervals import Coverage, innermost
 from iotrace.sources.kineto.reader import read_kineto

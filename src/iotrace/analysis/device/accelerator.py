@@ -9,15 +9,16 @@ import numpy as np
 import numpy.typing as npt
 
 from iotrace.analysis.device.activity import Activity
-from iotrace.analysis.device.modules import PHASES, origins_of
+from iotrace.analysis.device.communication import collectives_of
+from iotrace.analysis.device.gaps import CLASSES, Gaps, classify, gaps_of, largest, named_gaps, other_parts
+from iotrace.analysis.device.kernels import Window, kernels_of, memory_operations_of, without_launch
+from iotrace.analysis.device.modules import PHASES, Origins, origins_of
+from iotrace.analysis.device.operators import OperatorTree, operators_of
 from iotrace.analysis.intervals import Coverage, intersect, length, pieces, union
-from iotrace.analysis.results import Accelerator, IdleByModule, StreamIdle
+from iotrace.analysis.results import Accelerator, Gap, IdleByModule, StreamIdle
 from iotrace.sources.kineto.trace import Column
 
-CLASSES = ("data_wait", "host_wait", "kernel_wait", "other")
 KERNEL_GAP_US = 30.0  # HTA's
-_DATA_WAIT, _HOST_WAIT, _KERNEL_WAIT, _OTHER = range(4)
-_UNKNOWN_LAUNCH = -(2**62)
 
 
 class DataWaits(msgspec.Struct, frozen=True):
@@ -46,6 +47,9 @@ class _Totals(msgspec.Struct):
     causes: dict[str, float] | None = None
     modules: dict[tuple[str | None, str], list[float]] = {}
     streams: dict[tuple[int, int], _Stream] = {}
+    windows: list[Window] = []
+    gaps: list[Gap] = []
+    others: dict[str, int] = {}
 
     def add(self, activity: Activity, waits: DataWaits, kernel_gap_ns: int) -> None:
         """Add one trace."""
@@ -68,7 +72,12 @@ class _Totals(msgspec.Struct):
         if waits.causes:
             self.causes = self.causes or {}
             _add_causes(self.causes, waits, gaps, classes)
-        _add_modules(self.modules, activity, gaps)
+        window = Window(activity, OperatorTree(activity), origins_of(activity))
+        _add_modules(self.modules, activity, gaps, window.origins)
+        self.gaps = largest([*self.gaps, *named_gaps(window, gaps, classes, len(self.windows))])
+        self.windows.append(window)
+        for name, idle_ns in other_parts(activity, gaps, classes).items():
+            self.others[name] = self.others.get(name, 0) + idle_ns
         for device in np.unique(events.device[rows]).tolist():
             of_device = rows[events.device[rows] == device]
             for stream in np.unique(events.stream[of_device]).tolist():
@@ -134,6 +143,13 @@ def accelerator_of(
             )
             for (device, stream), total in sorted(totals.streams.items())
         ],
+        idle_other_us={name: idle_ns / 1e3 for name, idle_ns in totals.others.items()},
+        without_launch=without_launch(totals.windows),
+        kernels=kernels_of(totals.windows),
+        operators=operators_of([window.tree for window in totals.windows]),
+        collectives=collectives_of([window.activity for window in totals.windows]),
+        memory_operations=memory_operations_of(totals.windows),
+        gaps=totals.gaps,
     )
 
 
@@ -156,9 +172,10 @@ def _add_causes(totals: dict[str, float], waits: DataWaits, gaps: Gaps, classes:
             totals[cause] = totals.get(cause, 0.0) + (part_ns * cost_ns / whole / 1e3 if whole else 0.0)
 
 
-def _add_modules(totals: dict[tuple[str | None, str], list[float]], activity: Activity, gaps: Gaps) -> None:
+def _add_modules(
+    totals: dict[tuple[str | None, str], list[float]], activity: Activity, gaps: Gaps, origins: Origins
+) -> None:
     """Add idle time by the origin of the kernel that ended it, communication by that of its launch."""
-    origins = origins_of(activity)
     collectives = np.flatnonzero(activity.collective_kernels)
     keys = (origins.module + 1) * len(PHASES) + origins.phase
     size = (len(origins.modules) + 1) * len(PHASES)
@@ -174,43 +191,3 @@ def _add_modules(totals: dict[tuple[str | None, str], list[float]], activity: Ac
         sums = totals.setdefault((origins.modules[module - 1] if module else None, PHASES[phase]), [0.0, 0.0])
         sums[0] += float(idle[key])
         sums[1] += float(communication[key])
-
-
-class Gaps(msgspec.Struct, frozen=True):
-    """Gaps ``[start, end)`` in which nothing ran, each with the row of the event that ended it."""
-
-    start_ns: Column
-    end_ns: Column
-    ended_by: Column
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
-
-
-def gaps_of(activity: Activity, rows: Column) -> Gaps:
-    """Find the gaps between the given events of the device (a stream's, or all)."""
-    events = activity.trace.events
-    rows = rows[np.lexsort((-events.end_ns[rows], events.start_ns[rows]))]
-    starts, ends = events.start_ns[rows], np.maximum.accumulate(events.end_ns[rows])
-    gap = np.flatnonzero(starts[1:] > ends[:-1])
-    return Gaps(ends[gap], starts[gap + 1], rows[gap + 1])
-
-
-def classify(activity: Activity, gaps: Gaps, waits: Coverage, kernel_gap_ns: int) -> Column:
-    """Divide each gap among the classes; returns ns in the shape (gaps, `CLASSES`), a row sums to its gap.
-
-    `host_wait`: the kernel was launched after the gap had begun; `data_wait` is its part inside the raw data
-    waits. Else `kernel_wait` where the gap is shorter than `kernel_gap_ns`, or `other`.
-    """
-    call = activity.launch[gaps.ended_by]
-    starts = activity.trace.events.start_ns
-    launched_ns = np.where(call >= 0, starts[np.maximum(call, 0)], _UNKNOWN_LAUNCH)
-    lengths = gaps.end_ns - gaps.start_ns
-    host = launched_ns > gaps.start_ns
-    short = ~host & (lengths < kernel_gap_ns)
-    table = np.zeros((len(gaps), len(CLASSES)), dtype=np.int64)
-    table[:, _DATA_WAIT] = np.where(host, waits.within(gaps.start_ns, gaps.end_ns), 0)
-    table[:, _HOST_WAIT] = np.where(host, lengths, 0) - table[:, _DATA_WAIT]
-    table[:, _KERNEL_WAIT] = np.where(short, lengths, 0)
-    table[:, _OTHER] = np.where(host | short, 0, lengths)
-    return table

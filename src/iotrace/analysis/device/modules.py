@@ -54,14 +54,14 @@ def origins_of(activity: Activity) -> Origins:
     module, phase = np.full(count, _UNKNOWN, dtype=np.int64), np.full(count, _OTHER, dtype=np.int64)
     device = np.flatnonzero(activity.device & (activity.launch >= 0))
     ranges = np.isin(activity.kinds, (Kind.ANNOTATION, Kind.PYTHON, Kind.CPU_OP))
-    in_module = _Enclosing(activity, activity.modules)
-    in_forward = _Enclosing(activity, ranges & trace.matching(_FORWARD_RANGE))
-    in_optimizer = _Enclosing(activity, ranges & trace.named(lambda name: name.startswith("Optimizer.")))
+    in_module = Enclosing(activity, activity.modules)
+    in_forward = Enclosing(activity, ranges & trace.matching(_FORWARD_RANGE))
+    in_optimizer = Enclosing(activity, ranges & trace.named(lambda name: name.startswith("Optimizer.")))
     operators = activity.operators
     backward = operators & ((events.forward_thread > 0) | trace.matching(_BACKWARD_NAME))
-    in_backward = _Enclosing(activity, backward)
+    in_backward = Enclosing(activity, backward)
     counted = operators & ~backward & (events.sequence >= 0)
-    in_counted = _Enclosing(activity, counted)
+    in_counted = Enclosing(activity, counted)
 
     calls = activity.launch[device]
     around_module = in_module.rows(calls)
@@ -96,7 +96,7 @@ def backward_ranges(activity: Activity) -> list[BackwardRange]:
     linked = np.flatnonzero(operators & (events.forward_thread > 0) & (events.sequence >= 0))
     counted = operators & (events.forward_thread <= 0) & (events.sequence >= 0)
     forward = _forward_operators(activity, linked, counted)
-    in_module = _Enclosing(activity, activity.modules)
+    in_module = Enclosing(activity, activity.modules)
     module = np.where(forward >= 0, in_module.rows(np.maximum(forward, 0)), _UNKNOWN)
     known = module >= 0
     linked, module = linked[known], module[known]
@@ -126,7 +126,7 @@ def backward_ranges(activity: Activity) -> list[BackwardRange]:
     return sorted(found, key=lambda one: one.start_ns)
 
 
-class _Enclosing:
+class Enclosing:
     """Finds the innermost of some events around the start of others, on the same thread."""
 
     def __init__(self, activity: Activity, mask: Mask) -> None:

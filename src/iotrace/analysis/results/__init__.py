@@ -16,7 +16,22 @@ from iotrace.analysis.results.device import (
     Accelerator as Accelerator,
 )
 from iotrace.analysis.results.device import (
+    CollectiveKind as CollectiveKind,
+)
+from iotrace.analysis.results.device import (
+    Gap as Gap,
+)
+from iotrace.analysis.results.device import (
     IdleByModule as IdleByModule,
+)
+from iotrace.analysis.results.device import (
+    Kernel as Kernel,
+)
+from iotrace.analysis.results.device import (
+    MemoryOperation as MemoryOperation,
+)
+from iotrace.analysis.results.device import (
+    Operator as Operator,
 )
 from iotrace.analysis.results.device import (
     StreamIdle as StreamIdle,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from iotrace.analysis.results.base import ReportPart
 
 
@@ -24,6 +26,76 @@ class StreamIdle(ReportPart, frozen=True, kw_only=True):
     idle_by_class_us: dict[str, float]
 
 
+class Kernel(ReportPart, frozen=True, kw_only=True):
+    """All calls of a kernel; `op` and `module` launched most of its time."""
+
+    name: str
+    calls: int
+    total_us: float
+    mean_us: float
+    max_us: float
+    is_collective: bool
+    op: str | None
+    module: str | None
+
+
+class Operator(ReportPart, frozen=True, kw_only=True):
+    """All calls of an operator. Self is without the operators inside; device is what it, or they, launched.
+
+    A call inside one of the same name is part of that in the totals.
+    """
+
+    name: str
+    calls: int
+    host_total_us: float
+    host_self_us: float
+    device_total_us: float
+    device_self_us: float
+
+
+class CollectiveKind(ReportPart, frozen=True, kw_only=True):
+    """Communication of a kind in a process group; its bandwidths include the waits for late ranks."""
+
+    kind: str
+    group: str | None
+    group_size: int | None
+    calls: int
+    bytes: int | None
+    total_us: float
+    exposed_us: float
+    algorithm_gb_per_s: float | None
+    bus_gb_per_s: float | None
+
+
+class MemoryOperation(ReportPart, frozen=True, kw_only=True):
+    """All copies of a kind, or sets; `overlapped_us` ran while a kernel computed."""
+
+    name: str
+    direction: str | None
+    pinned: bool | None
+    calls: int
+    bytes: int | None
+    total_us: float
+    gb_per_s: float | None
+    overlapped_us: float
+
+
+class Gap(ReportPart, frozen=True, kw_only=True):
+    """A time in which the device did nothing; `start_us` counts from the first event of the trace.
+
+    `op` and `module` launched `after`, which ended it; `class` is the one with most of it.
+    """
+
+    window: int
+    start_us: float
+    us: float
+    before: str
+    after: str
+    op: str | None
+    module: str | None
+    kind: str = msgspec.field(name="class")
+
+
 class Accelerator(ReportPart, frozen=True, kw_only=True):
     """Totals over the traced window, in us. `idle_by_class_us` and `idle_by_module` each sum to `idle_us`."""
 
@@ -43,3 +115,10 @@ class Accelerator(ReportPart, frozen=True, kw_only=True):
     data_wait_by_cause_us: dict[str, float] | None
     idle_by_module: list[IdleByModule]
     streams: list[StreamIdle]
+    idle_other_us: dict[str, float]
+    without_launch: int
+    kernels: list[Kernel]
+    operators: list[Operator]
+    collectives: list[CollectiveKind]
+    memory_operations: list[MemoryOperation]
+    gaps: list[Gap]

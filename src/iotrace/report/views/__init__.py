@@ -24,6 +24,11 @@ class View(NamedTuple):
 
 # The command line reads this table at each start: the modules are imported when a view is asked for.
 VIEWS = {
+    "kernels": View("kernels by name, and who launched them", "device"),
+    "operators": View("operators: time on the host and on the device", "device"),
+    "collectives": View("communication by kind and group: bandwidth, exposed part", "device"),
+    "memory-operations": View("copies and sets of device memory: bandwidth, overlap", "device"),
+    "gaps": View("the ten longest idle times of the device", "device"),
     "modules": View("idle time and communication by module and phase", "device"),
     "streams": View("each stream of a device: busy, idle by class", "device"),
     "speed": View("batches and samples a second by phase, over time", "program"),

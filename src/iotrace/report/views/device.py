@@ -8,6 +8,7 @@ import msgspec
 
 from iotrace.analysis.results import Accelerator, RankReport, Report
 from iotrace.report.views.table import Field, Table, of_ranks
+from iotrace.units import counted, size
 
 _NO_TRACE = "no trace of torch.profiler shows a device"
 _REMEDY = "iotrace run -- CMD records one where torch sees a device"
@@ -22,6 +23,7 @@ def _of_device(
     title: str,
     fields: Sequence[Field],
     rows: Callable[[Accelerator], Sequence[msgspec.Struct]],
+    notes: Callable[[Accelerator], Sequence[str]] = lambda _: (),
 ) -> list[Table]:
     """Make a table for each rank of what `rows` takes from its device."""
 
@@ -29,9 +31,108 @@ def _of_device(
         found = rank.accelerator
         if found is None:
             return Table(title=title, rows=[], fields=fields, unknown=_NO_TRACE, remedy=_REMEDY)
-        return Table(title=title, rows=rows(found), fields=fields)
+        return Table(title=title, rows=rows(found), fields=fields, notes=notes(found))
 
     return of_ranks(report.ranks, make)
+
+
+def _us(time_us: float) -> str:
+    return f"{time_us:.1f}"
+
+
+def _three(number: float) -> str:
+    return f"{number:.3g}"
+
+
+def _short(kernel: str) -> str:
+    """Leave out of a kernel's name what all kernels share, and its parameters."""
+    name = kernel.removeprefix("void ").replace("(anonymous namespace)::", "")
+    return name.partition("(")[0].strip() or kernel
+
+
+def kernels(report: Report) -> list[Table]:
+    """Show the kernels, the costliest first."""
+    fields = (
+        Field("total_us", "ms", _ms),
+        Field("calls", "calls"),
+        Field("mean_us", "mean us", _us),
+        Field("max_us", "max us", _us),
+        Field("op", "launched by", is_text=True),
+        Field("name", "kernel", _short, is_text=True),
+    )
+
+    def notes(found: Accelerator) -> list[str]:
+        if not found.without_launch:
+            return []
+        return [
+            f"{counted(found.without_launch, 'event')} of the device: launched before the trace, or not in it"
+        ]
+
+    return _of_device(report, "Kernels", fields, lambda found: found.kernels, notes)
+
+
+def operators(report: Report) -> list[Table]:
+    """Show the operators, the costliest for the host first."""
+    fields = (
+        Field("host_self_us", "host self", _ms),
+        Field("host_total_us", "host", _ms),
+        Field("device_self_us", "device self", _ms),
+        Field("device_total_us", "device", _ms),
+        Field("calls", "calls"),
+        Field("name", "operator", is_text=True),
+    )
+    return _of_device(report, "Operators, in ms", fields, lambda found: found.operators)
+
+
+def collectives(report: Report) -> list[Table]:
+    """Show the communication, the costliest first."""
+    fields = (
+        Field("total_us", "ms", _ms),
+        Field("exposed_us", "exposed ms", _ms),
+        Field("calls", "calls"),
+        Field("bytes", "bytes", size),
+        Field("algorithm_gb_per_s", "alg. GB/s", _three),
+        Field("bus_gb_per_s", "bus GB/s", _three),
+        Field("group_size", "ranks"),
+        Field("group", "group", is_text=True),
+        Field("kind", "kind", is_text=True),
+    )
+
+    def notes(_: Accelerator) -> list[str]:
+        return ["exposed: while no kernel computed; a bandwidth includes the wait for late ranks"]
+
+    return _of_device(report, "Communication", fields, lambda found: found.collectives, notes)
+
+
+def memory_operations(report: Report) -> list[Table]:
+    """Show what copied and set memory, the costliest first."""
+    fields = (
+        Field("total_us", "ms", _ms),
+        Field("overlapped_us", "overlapped ms", _ms),
+        Field("calls", "calls"),
+        Field("bytes", "bytes", size),
+        Field("gb_per_s", "GB/s", _three),
+        Field("name", "operation", is_text=True),
+    )
+    return _of_device(report, "Memory operations", fields, lambda found: found.memory_operations)
+
+
+def gaps(report: Report) -> list[Table]:
+    """Show the longest times in which the device did nothing."""
+    fields = (
+        Field("start_us", "at ms", _ms),
+        Field("us", "idle ms", _ms),
+        Field("kind", "class", is_text=True),
+        Field("op", "ended by", is_text=True),
+        Field("module", "module", is_text=True, absent="no module"),
+        Field("after", "kernel after", _short, is_text=True),
+    )
+
+    def notes(found: Accelerator) -> list[str]:
+        parts = [f"{name.replace('_', ' ')} {_ms(us)}" for name, us in found.idle_other_us.items() if us > 0]
+        return [f"class other, in ms: {' · '.join(parts)}"] if parts else []
+
+    return _of_device(report, "Longest idle times of the device", fields, lambda found: found.gaps, notes)
 
 
 def modules(report: Report) -> list[Table]:

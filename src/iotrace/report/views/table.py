@@ -16,7 +16,8 @@ from iotrace.errors import IotraceError
 from iotrace.report.layout import line, print_table
 from iotrace.report.printing import visible
 
-_WHOLE, _LONGEST = 20, 40  # columns of a text: shown whole; at most, beside figures
+_GAP = 2  # columns between two of the table
+_NARROWEST = 8  # columns of a text
 
 
 class Field(msgspec.Struct, frozen=True):
@@ -71,17 +72,16 @@ def print_tables(tables: Sequence[Table], console: Console) -> None:
 
 
 def _grid(table: Table, width: int) -> Grid:
-    """Lay the rows out; the last text takes the room that is left."""
+    """Lay the rows out; texts share the room that figures leave."""
     cells = [[_cell(field, row) for field in table.fields] for row in table.rows]
     widest = [
         max(len(field.heading), *(len(row[at]) for row in cells)) for at, field in enumerate(table.fields)
     ]
     texts = [at for at, field in enumerate(table.fields) if field.is_text]
-    for at in texts[:-1]:
-        widest[at] = min(widest[at], _LONGEST if len(texts) < 3 else _WHOLE)
-    if texts:
-        others = sum(widest) - widest[texts[-1]] + 2 * (len(widest) - 1)
-        widest[texts[-1]] = max(_WHOLE, min(widest[texts[-1]], width - others))
+    room = width - _GAP * (len(widest) - 1) - sum(widest[at] for at in range(len(widest)) if at not in texts)
+    for left, at in zip(range(len(texts), 0, -1), sorted(texts, key=lambda at: widest[at]), strict=True):
+        widest[at] = min(widest[at], max(_NARROWEST, room // left))
+        room -= widest[at]
     grid = Grid(box=None, pad_edge=False, padding=(0, 1))
     for at, field in enumerate(table.fields):
         justify = "left" if field.is_text else "right"
@@ -141,7 +141,7 @@ def write_csv(tables: Sequence[Table], path: Path) -> None:
                             writer.writerow(())
                         before = row.__struct_fields__
                         own = ("rank",) if "rank" not in before else ()
-                        writer.writerow([*own, "table", *before])
+                        writer.writerow([*own, "table", *row.__struct_encode_fields__])
                     whose = () if "rank" in before else (table.rank,)
                     writer.writerow(
                         [*whose, table.title, *(_csv_value(getattr(row, each)) for each in before)]

@@ -1,0 +1,102 @@
+"""Times in which the device did nothing: whose fault each was, and what stands around the longest of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+import numpy as np
+
+from iotrace.analysis.device.activity import Activity
+from iotrace.analysis.device.kernels import Window
+from iotrace.analysis.intervals import Coverage
+from iotrace.analysis.results import Gap
+from iotrace.sources.kineto.trace import Column
+
+CLASSES = ("data_wait", "host_wait", "kernel_wait", "other")
+# What the class `other` is made of; what was launched in time and still waited did so for its stream.
+OTHERS = ("graph_replay", "stream_wait", "unknown_launch")
+_DATA_WAIT, _HOST_WAIT, _KERNEL_WAIT, _OTHER = range(4)
+_UNKNOWN_LAUNCH = -(2**62)
+_MOST_GAPS = 10
+
+
+class Gaps(msgspec.Struct, frozen=True):
+    """Gaps ``[start, end)`` in which nothing ran, each with the row of the event that ended it."""
+
+    start_ns: Column
+    end_ns: Column
+    ended_by: Column
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+def gaps_of(activity: Activity, rows: Column) -> Gaps:
+    """Find the gaps between the given events of the device (a stream's, or all)."""
+    events = activity.trace.events
+    rows = rows[np.lexsort((-events.end_ns[rows], events.start_ns[rows]))]
+    starts, ends = events.start_ns[rows], np.maximum.accumulate(events.end_ns[rows])
+    gap = np.flatnonzero(starts[1:] > ends[:-1])
+    return Gaps(ends[gap], starts[gap + 1], rows[gap + 1])
+
+
+def classify(activity: Activity, gaps: Gaps, waits: Coverage, kernel_gap_ns: int) -> Column:
+    """Divide each gap among the classes; returns ns in the shape (gaps, `CLASSES`), a row sums to its gap.
+
+    `host_wait`: the kernel was launched after the gap had begun; `data_wait` is its part inside the raw data
+    waits. Else `kernel_wait` where the gap is shorter than `kernel_gap_ns`, or `other`.
+    """
+    call = activity.launch[gaps.ended_by]
+    starts = activity.trace.events.start_ns
+    launched_ns = np.where(call >= 0, starts[np.maximum(call, 0)], _UNKNOWN_LAUNCH)
+    lengths = gaps.end_ns - gaps.start_ns
+    host = launched_ns > gaps.start_ns
+    short = ~host & (lengths < kernel_gap_ns)
+    table = np.zeros((len(gaps), len(CLASSES)), dtype=np.int64)
+    table[:, _DATA_WAIT] = np.where(host, waits.within(gaps.start_ns, gaps.end_ns), 0)
+    table[:, _HOST_WAIT] = np.where(host, lengths, 0) - table[:, _DATA_WAIT]
+    table[:, _KERNEL_WAIT] = np.where(short, lengths, 0)
+    table[:, _OTHER] = np.where(host | short, 0, lengths)
+    return table
+
+
+def other_parts(activity: Activity, gaps: Gaps, classes: Column) -> dict[str, int]:
+    """Divide the class `other` by how what ended each gap was launched; ns by `OTHERS`."""
+    call, idle_ns = activity.launch[gaps.ended_by], classes[:, _OTHER]
+    graph = activity.trace.named(lambda name: "GraphLaunch" in name)[np.maximum(call, 0)]
+    masks = ((call >= 0) & graph, (call >= 0) & ~graph, call < 0)
+    return {name: int(idle_ns[mask].sum()) for name, mask in zip(OTHERS, masks, strict=True)}
+
+
+def named_gaps(window: Window, gaps: Gaps, classes: Column, number: int) -> list[Gap]:
+    """Name the longest gaps of a trace, the `number`-th of its rank: what ran around each, who ended it."""
+    activity, trace, tree = window.activity, window.activity.trace, window.tree
+    events, lengths = trace.events, gaps.end_ns - gaps.start_ns
+    longest = np.argsort(-lengths, kind="stable")[:_MOST_GAPS]
+    rows = np.flatnonzero(activity.device)
+    rows = rows[np.argsort(events.end_ns[rows], kind="stable")]
+    before = rows[np.searchsorted(events.end_ns[rows], gaps.start_ns[longest])]
+    first_ns, _ = trace.span_ns() or (0, 0)
+    found = []
+    for at, row in zip(longest.tolist(), before.tolist(), strict=True):
+        after = int(gaps.ended_by[at])
+        launcher, module = int(tree.launcher[after]), int(window.origins.module[after])
+        found.append(
+            Gap(
+                window=number,
+                start_us=(int(gaps.start_ns[at]) - first_ns) / 1e3,
+                us=int(lengths[at]) / 1e3,
+                before=trace.names[events.name[row]],
+                after=trace.names[events.name[after]],
+                op=trace.names[events.name[tree.rows[launcher]]] if launcher >= 0 else None,
+                module=window.origins.modules[module] if module >= 0 else None,
+                kind=CLASSES[int(classes[at].argmax())],
+            )
+        )
+    return found
+
+
+def largest(gaps: Iterable[Gap]) -> list[Gap]:
+    """Keep the longest of `gaps`, in that order."""
+    return sorted(gaps, key=lambda gap: -gap.us)[:_MOST_GAPS]
