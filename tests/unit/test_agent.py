@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 import iotrace
 from iotrace.agent import imports, patching
 from iotrace.agent.dataloader.fetch import item_source
+from iotrace.agent.recording import spans
 from iotrace.agent.recording.encode import encode
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.spans import timed
@@ -289,9 +290,10 @@ def test_a_program_that_closes_every_descriptor_gets_nothing_of_ours(tmp_path: P
     assert (tmp_path / "theirs").read_bytes() == b""
 
 
-def test_a_span_makes_five_calls_and_few_instructions(tmp_path: Path) -> None:
+def test_a_span_makes_few_calls_and_instructions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The least of many spans: a switch of the thread during one costs it further calls."""
     recorder = Recorder(str(tmp_path))
+    monkeypatch.setattr(spans, "_FRESH_NS", 0)
 
     def nothing() -> None:
         pass
@@ -299,7 +301,11 @@ def test_a_span_makes_five_calls_and_few_instructions(tmp_path: Path) -> None:
     measure = timed(recorder, nothing, "nothing", KIND_ITEM)
     calls = min((_calls_of(measure) for _ in range(200)), key=len)
     assert calls == ["monotonic_ns", "getrusage", "nothing", "monotonic_ns", "getrusage", "append"]
-    assert min(instructions(measure) for _ in range(200)) <= 200
+    assert min(instructions(measure) for _ in range(200)) <= 150
+    monkeypatch.setattr(spans, "_FRESH_NS", 10**9)  # the next span begins at once
+    measure()
+    calls = _calls_of(measure)
+    assert calls == ["monotonic_ns", "nothing", "monotonic_ns", "getrusage", "append"]
 
 
 def _calls_of(call: Callable[[], None]) -> list[str]:

@@ -71,3 +71,34 @@ def test_a_preemption_anywhere_is_no_cpu_time_and_takes_none_away(
     monkeypatch.undo()
     spans.after_fork_in_child()
     assert readings > 10
+
+
+@pytest.mark.parametrize(("between_ns", "readings"), [(0, 3), (2_000, 3), (10_000, 4)])
+def test_a_reading_serves_a_span_that_begins_at_once_and_no_later_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, between_ns: int, readings: int
+) -> None:
+    machine, faults, read = Machine(-1), 0, 0
+
+    def getrusage(who: int) -> list[Any]:
+        nonlocal read
+        read += 1
+        return [0] * 6 + [faults] + [0] * 9
+
+    def work() -> None:
+        nonlocal faults
+        faults += 3
+        machine.mono_ns += WORK_NS
+
+    for name in ("monotonic_ns", "thread_time_ns"):
+        monkeypatch.setattr(spans, name, getattr(machine, name))
+    monkeypatch.setattr(spans, "getrusage", getrusage)
+    spans.after_fork_in_child()
+    recorder = Recorder(str(tmp_path))
+    measure, read = spans.timed(recorder, work, "work", KIND_ITEM), 0
+    for _ in range(2):
+        measure()
+        machine.mono_ns += between_ns
+    monkeypatch.undo()
+    spans.after_fork_in_child()
+    assert read == readings
+    assert [span[8] for span in recorder.spans] == [3, 3]

@@ -22,9 +22,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from iotrace.agent import patching, step_phases, training
-from iotrace.agent.dataloader.fetch import latest
 from iotrace.agent.recording import regions
 from iotrace.agent.recording.recorder import Recorder
+from iotrace.agent.recording.spans import current
 from iotrace.session.names import BACKWARD as B
 from iotrace.session.names import FORWARD as F
 from iotrace.session.names import FORWARD_NO_GRAD as N
@@ -222,9 +222,9 @@ def test_phases_are_timed_on_the_device(recorder: Recorder, monkeypatch: pytest.
 
 def test_nothing_is_a_phase_while_a_loader_makes_a_batch(recorder: Recorder) -> None:
     transform = nn.Sequential(nn.ReLU())
-    latest.depth += 1
+    current.thread.depth += 1
     transform(_X)
-    latest.depth -= 1
+    current.thread.depth -= 1
     assert phases(recorder) == []
     assert _ATTRIBUTE not in transform.__dict__
 

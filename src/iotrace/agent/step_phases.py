@@ -18,11 +18,10 @@ from weakref import ref
 
 from iotrace.agent import patching
 from iotrace.agent.dataloader.cuda_events import CudaEvents
-from iotrace.agent.dataloader.fetch import latest
 from iotrace.agent.model_table import ModelTable
 from iotrace.agent.patching import hide_frame
 from iotrace.agent.recording.regions import compiling
-from iotrace.agent.recording.spans import thread_id
+from iotrace.agent.recording.spans import current, thread_id
 from iotrace.agent.unpatched import _local, get_ident
 from iotrace.session.guard import ours
 from iotrace.session.names import BACKWARD, DEVICE_PHASE_ROW, FORWARD, FORWARD_NO_GRAD, KIND_PHASE, OPTIMIZER
@@ -214,7 +213,8 @@ class _Root:
             is_torch = caller.f_code.co_name == "_wrapped_call_impl"
             call = (caller.f_locals["self"] if is_torch else self._of())._call_impl
         thread, search = _thread, _search
-        if search is None or thread.in_root or thread.in_backward or latest.depth or search.is_in_compiled():
+        is_part = thread.in_root or thread.in_backward or current.thread.depth
+        if search is None or is_part or search.is_in_compiled():
             try:
                 return call(*args, **kwargs)
             except BaseException as error:
@@ -302,7 +302,7 @@ class _Search:
         inner = held.get(_ATTRIBUTE)
         # Dynamo calls a module with hooks as Python does, and would compile anew where it then finds us.
         is_traced = self.compiles and (held["_forward_hooks"] or held["_forward_pre_hooks"])
-        if latest.depth or isinstance(inner, _Root) or (is_traced and inner is None):
+        if current.thread.depth or isinstance(inner, _Root) or (is_traced and inner is None):
             return None
         if not self._roots.put(module, True):
             return None

@@ -18,7 +18,7 @@ from iotrace.agent.dataloader.pin_memory import hook_pin_memory_loop, stamps_of
 from iotrace.agent.dataloader.worker import hook_worker_loop
 from iotrace.agent.patching import WeakTable, hide_frame, observe, patch
 from iotrace.agent.recording.recorder import Recorder
-from iotrace.agent.recording.spans import thread_id
+from iotrace.agent.recording.spans import current
 from iotrace.agent.torch_profiler import window
 from iotrace.session.guard import ours
 from iotrace.session.names import BATCH_ROW, EXPOSED_ROW
@@ -118,8 +118,11 @@ class _Iterator:
         """Record the batch that ``__next__`` has just returned, and return its index."""
         if not self.delivered:
             handovers.watch()
-        ask_phase = training.ask_phase  # `current_phase`, without the call
-        phase, ahead = ask_phase() if ask_phase is not None else (None, 0)
+        phase_id, ahead = -1, 0
+        recorder, thread = self.recorder, current.thread
+        if training.ask_phase is not None:
+            phase, ahead = training.ask_phase()
+            phase_id = -1 if phase is None else recorder.text(phase)
         worker = pid = sent_ns = received_ns = pinned_ns = start_ns = end_ns = samples = -1
         if iterator._num_workers:
             # In order, the batch is the one before the next awaited; else the one received last.
@@ -133,25 +136,24 @@ class _Iterator:
                 pid = iterator._workers[worker].pid
         else:
             index = self.delivered
-            start_ns, end_ns, samples = fetch.latest.ended
+            start_ns, end_ns, samples = thread.ended
             if start_ns < wait_start_ns:
                 # A program's own iterator may take the batch from another thread, or from memory.
                 start_ns = end_ns = samples = -1
         self.delivered += 1
-        recorder = self.recorder
-        recorder.records.append(
+        recorder.append_row(
             (
                 BATCH_ROW,
                 self.number,
                 self.epoch,
                 self.generation,
                 index,
-                thread_id(),
+                thread.tid,
                 wait_start_ns,
                 delivered_ns,
                 grad,
                 training.backward_count,
-                -1 if phase is None else recorder.text(phase),
+                phase_id,
                 ahead,
                 worker,
                 pid,
@@ -163,16 +165,16 @@ class _Iterator:
                 samples,
             )
         )
-        if (
-            window.current is not None and not fetch.latest.depth
-        ):  # else a source that is asked now is the loop's
+        if recorder.asleep:
+            recorder.wake()
+        if window.current is not None and not thread.depth:  # else a source that is asked now is the loop's
             window.current.delivered(self, grad)
         return index
 
     def end(self, error: BaseException, wait_start_ns: int) -> None:
         """Record that ``__next__`` raised `error` and returned no batch."""
         self.recorder.records.append(training.end_record(self.number, self.epoch, error, wait_start_ns))
-        if not fetch.latest.depth:
+        if not current.thread.depth:
             window.epoch_ended(self)
 
 

@@ -36,10 +36,13 @@ class CudaEvents:
     def begin(self) -> Any:
         """Record the first instant; return None where no device is in use."""
         cuda: Any = sys.modules.get("torch.cuda")
-        # A forked child must not touch its parent's events, not even to free them: they are kept.
-        if cuda is None or self._failed or self._pid != os.getpid():
+        # torch's own variable says no without a call: this is all that is paid where no device is used.
+        if cuda is None or not getattr(cuda, "_initialized", True):
             return None
-        try:  # `_guarded`, without the call: this is all that is paid where no device is used
+        # A forked child must not touch its parent's events, not even to free them: they are kept.
+        if self._failed or self._pid != os.getpid():
+            return None
+        try:  # `_guarded`, without the call
             return self._record(cuda) if cuda.is_initialized() else None
         except ours(Exception) as error:
             self._fail(error)

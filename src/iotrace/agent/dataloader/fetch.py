@@ -11,30 +11,13 @@ from typing import Any
 
 from iotrace.agent.patching import StandIn, hide_frame, observe, patch
 from iotrace.agent.recording.recorder import Recorder
-from iotrace.agent.recording.spans import timed
-from iotrace.agent.unpatched import _local
+from iotrace.agent.recording.spans import current, timed
 from iotrace.session.guard import ours
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM
 
 _PARTS = "_iotrace_parts"
 _MOST_WRAPPERS = 4
 
-
-class Fetches(_local):
-    """This thread's fetches: the samples made so far in the open one, and the last one that ended.
-
-    Fetches nest, as a dataset may iterate a loader of its own. `depth` counts what is open on this thread:
-    fetches, fetchers in the making, asks of sources that are no DataLoader. What is asked for within one is
-    production.
-    """
-
-    samples = 0
-    depth = 0
-    # start_ns, end_ns, samples; -1 where the dataset makes batches itself (``batch_size=None``)
-    ended: tuple[int, int, int] = (0, 0, 0)
-
-
-latest = Fetches()
 state_is_asked_for = False  # StatefulDataLoader is imported
 
 
@@ -43,12 +26,12 @@ def hook_fetchers(module: Any, recorder: Recorder) -> None:
 
     def make_fetch(original: Any) -> Any:
         def fetch(self: Any, possibly_batched_index: Any) -> Any:
-            own, held = latest, self.__dict__
-            parts: _Parts | None = held.get(_PARTS)
-            part = parts.swap_in(held) if parts is not None else None
+            thread = current.thread
+            parts: _Parts | None = self.__dict__.get(_PARTS) if state_is_asked_for else None
+            part = parts.swap_in(self.__dict__) if parts is not None else None
             start_ns = monotonic_ns()
-            outer_samples, own.samples = own.samples, 0
-            own.depth += 1
+            outer_samples, thread.samples = thread.samples, 0
+            thread.depth += 1
             try:
                 return original(self, possibly_batched_index)
             except BaseException as error:
@@ -56,19 +39,19 @@ def hook_fetchers(module: Any, recorder: Recorder) -> None:
                 raise
             finally:
                 # First what needs no call: a signal handler of the program may raise at each.
-                samples, own.samples = own.samples, outer_samples
-                own.depth -= 1
+                samples, thread.samples = thread.samples, outer_samples
+                thread.depth -= 1
                 if parts is not None:
-                    held[parts.name] = part
-                own.ended = (start_ns, monotonic_ns(), samples if self.auto_collation else -1)
+                    self.__dict__[parts.name] = part
+                thread.ended = (start_ns, monotonic_ns(), samples if self.auto_collation else -1)
 
         return fetch
 
     def making(*_: Any) -> None:
-        latest.depth += 1
+        current.thread.depth += 1
 
     def ended(*_: Any) -> None:
-        latest.depth -= 1
+        current.thread.depth -= 1
 
     def made(_: Any, __: Any, args: Sequence[Any], ___: dict[str, Any]) -> None:
         fetcher = args[0]
@@ -147,43 +130,37 @@ def item_source(dataset: Any, iterable: bool) -> dict[str, str]:
 class _TimedDataset(StandIn):
     """Stands between the fetcher and the dataset; the dataset and its class stay untouched."""
 
+    # The timed function itself, which the interpreter calls without a function of ours around it.
+    __slots__ = ("__getitem__",)
+
     def __init__(self, dataset: Any, name: str, recorder: Recorder) -> None:
         super().__init__(dataset)
-        self._get = timed(recorder, dataset.__getitem__, f"{name}.__getitem__", KIND_ITEM)
+        self.__getitem__ = timed(recorder, dataset.__getitem__, f"{name}.__getitem__", KIND_ITEM, samples=1)
         many = getattr(dataset, "__getitems__", None)
-        if many:  # the fetcher asks whether it is there
-            timed_many = timed(recorder, many, f"{name}.__getitems__", KIND_ITEM)
+        # The fetcher asks whether it is there, and is true: an error within `StandIn` would cost more.
+        self.__getitems__ = many and _many(timed(recorder, many, f"{name}.__getitems__", KIND_ITEM))
 
-            def getitems(indices: Sequence[Any]) -> Any:
-                latest.samples += len(indices)
-                return timed_many(indices)
 
-            self.__getitems__ = getitems
-
-    def __getitem__(self, index: Any) -> Any:
-        latest.samples += 1
+def _many(timed_many: Callable[..., Any]) -> Callable[[Sequence[Any]], Any]:
+    def getitems(indices: Sequence[Any]) -> Any:
+        current.thread.samples += len(indices)
         try:
-            return self._get(index)
+            return timed_many(indices)
         except BaseException as error:
             hide_frame(error)
             raise
+
+    return getitems
 
 
 class _TimedIterator(StandIn):
     """Stands between the fetcher and an IterableDataset's iterator."""
 
+    __slots__ = ("__next__",)
+
     def __init__(self, iterator: Any, name: str, recorder: Recorder) -> None:
         super().__init__(iterator)
-        self._next: Callable[[], Any] = timed(recorder, iterator.__next__, f"{name}.__next__", KIND_ITEM)
+        self.__next__ = timed(recorder, iterator.__next__, f"{name}.__next__", KIND_ITEM, samples=1)
 
     def __iter__(self) -> _TimedIterator:
         return self
-
-    def __next__(self) -> Any:
-        try:
-            item = self._next()
-        except BaseException as error:
-            hide_frame(error)
-            raise
-        latest.samples += 1
-        return item

@@ -9,9 +9,9 @@ from time import monotonic_ns
 from typing import Any
 
 from iotrace.agent import training
-from iotrace.agent.dataloader import fetch
 from iotrace.agent.patching import StandIn, observe
 from iotrace.agent.recording.recorder import Recorder
+from iotrace.agent.recording.spans import current
 from iotrace.session.guard import ours
 from iotrace.session.names import OUTCOMES, PRODUCED_ROW
 
@@ -77,7 +77,7 @@ class _Worker:
         """Record the batch `index`, which is `data`: a batch, the end of an iterable, or an exception."""
         if self.recorder.over:
             return
-        start_ns, end_ns, samples = fetch.latest.ended
+        start_ns, end_ns, samples = current.thread.ended
         outcome = _BATCH
         if self.stateful:
             data = data[0]

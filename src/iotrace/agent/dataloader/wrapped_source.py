@@ -11,10 +11,9 @@ from time import monotonic_ns
 from typing import Any
 
 from iotrace.agent import handovers, training
-from iotrace.agent.dataloader.fetch import latest
 from iotrace.agent.patching import StandIn, WeakTable, hide_frame
 from iotrace.agent.recording.recorder import Recorder
-from iotrace.agent.recording.spans import thread_id, timed
+from iotrace.agent.recording.spans import current, thread_id, timed
 from iotrace.session.names import BATCH_ROW, KIND_ITEM
 
 _WINDOW = "iotrace.agent.torch_profiler.window"
@@ -160,21 +159,21 @@ class Recorded(StandIn):
 
 def ask(take: Any, recording: Pass, *args: Any) -> Any:
     """Call ``take(*args)``, as an ask of the pass unless it lies within another ask of this thread."""
-    if latest.depth or recording.recorder.over:
+    if current.thread.depth or recording.recorder.over:
         try:
             return take(*args)
         except BaseException as error:
             hide_frame(error)
             raise
-    latest.depth = 1
+    current.thread.depth = 1
     wait_start_ns = monotonic_ns()
     try:
         item = take(*args)
     except BaseException as error:
-        latest.depth = 0
+        current.thread.depth = 0
         hide_frame(error)
         recording.end(error, wait_start_ns)
         raise
-    latest.depth = 0
+    current.thread.depth = 0
     recording.deliver(wait_start_ns, monotonic_ns())
     return item

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 from iotrace.agent import training
-from iotrace.agent.dataloader.fetch import dataset_name, latest
+from iotrace.agent.dataloader.fetch import dataset_name
 from iotrace.agent.dataloader.wrapped_source import Pass, Recorded, ask
 from iotrace.agent.loaders.table import ROWS, Row
 from iotrace.agent.patching import WeakTable, hide_frame, patch
 from iotrace.agent.recording.recorder import Recorder
+from iotrace.agent.recording.spans import current
 from iotrace.session import names
 from iotrace.session.guard import ours
 
@@ -50,15 +51,15 @@ def passes_recorded(row: Row, recorder: Recorder) -> Callable[[Any], Any]:
 
     def make(original: Any) -> Any:
         def iterate(*args: Any, **kwargs: Any) -> Any:
-            latest.depth += 1
+            current.thread.depth += 1
             try:
                 iterator = original(*args, **kwargs)
             except BaseException as error:
                 hide_frame(error)
                 raise
             finally:
-                latest.depth -= 1
-            if latest.depth or recorder.over:
+                current.thread.depth -= 1
+            if current.thread.depth or recorder.over:
                 return iterator
             try:
                 if not row.own and _package(sys._getframe(1)) == row.library:
@@ -118,7 +119,7 @@ def _hook_asks(kind: Any, recorder: Recorder) -> None:
             return begun
 
         def __next__(self: Any) -> Any:  # noqa: N807
-            given = None if latest.depth or recorder.over else _given.get(self)
+            given = None if current.thread.depth or recorder.over else _given.get(self)
             begun = None
             if given is not None:
                 try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from _functools import partial  # type: ignore[import-not-found]  # `functools` is five files to read
 from _struct import Struct  # `struct` is one file more to read in each process
-from itertools import count
+from itertools import count, starmap
 from os import O_APPEND, O_CLOEXEC, O_CREAT, O_RDONLY, O_WRONLY
 from posix import close, getpid, mkdir, open, read, stat, uname, write
 from time import monotonic_ns, process_time_ns, time
@@ -72,6 +72,8 @@ class Recorder:
         self._session = session
         self.spans: list[Span] = []
         self.records: list[Record] = _Records(self)
+        # Appends a row, and wakes no writer: who calls it looks at `asleep`.
+        self.append_row: Callable[[Record], None] = super(_Records, self.records).append
         self._texts: dict[str, int] = {}
         self._next_text = count().__next__
         self._lock: Any = unpatched.RLock()
@@ -248,7 +250,7 @@ class Recorder:
             rows = [record for record in records if type(record) is tuple]
             if rows:
                 lines += _import_rows()(rows, self.log)
-            packed = b"".join([_pack(*span) for span in spans])
+            packed = b"".join(starmap(_pack, spans))
         except ours(Exception):  # one that cannot be written shall not stop those behind it
             del self.spans[: len(spans)], self.records[: len(records)]
             raise
