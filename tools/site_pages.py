@@ -13,11 +13,11 @@ from mkdocs.structure.files import File, Files
 
 _PROJECT = Path(__file__).parents[1]
 _PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md"}
-_LINK = re.compile(r"\]\((?:docs/)?([\w/.-]+?)(#[\w-]+)?\)")
+_LINK = re.compile(r"\[([^\]]*)\]\((?!https?:)([\w/.-]+)(#[\w-]+)?\)")
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add the pages; what they link to lies elsewhere seen from the site."""
+    """Add the pages, with links as they are seen from the site."""
     for source, page in _PAGES.items():
         text = _LINK.sub(_link, (_PROJECT / source).read_text())
         files.append(File.generated(config, page, content=text))
@@ -25,5 +25,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def _link(found: re.Match[str]) -> str:
-    target = _PAGES.get(found[1], found[1])
-    return f"]({target}{found[2] or ''})"
+    label, target, anchor = found[1], found[2], found[3] or ""
+    if target.startswith("docs/") or target in _PAGES:
+        return f"[{label}]({_PAGES.get(target, target.removeprefix('docs/'))}{anchor})"
+    return label  # a file of the repository, which the site does not hold
