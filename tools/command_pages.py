@@ -39,7 +39,8 @@ def pages() -> dict[str, str]:
         assert command is not None
         printed = click.Context(command, parent=top, info_name=name, terminal_width=_COLUMNS).get_help()
         more = f"More: {_GUIDES[name]}.\n\n" if name in _GUIDES else ""
-        found[f"{name}.md"] = f"# iotrace {name}\n\n{_MADE}\n{more}{_block(f'iotrace {name} --help', printed)}"
+        block = _block(f"iotrace {name} --help", printed)
+        found[f"{name}.md"] = f"# iotrace {name}\n\n{_MADE}\n{more}{block}"
         rows.append(f"| [`iotrace {name}`]({name}.md) | {command.get_short_help_str(limit=200)} |\n")
     table = "| command | what it does |\n|---|---|\n" + "".join(rows)
     found["index.md"] = f"# Commands\n\n{_MADE}\n{table}\n{_block('iotrace --help', top.get_help())}"
