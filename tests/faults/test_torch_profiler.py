@@ -15,7 +15,7 @@ import pytest
 from iotrace.sources.records import TorchProgram, TorchProgramTrace
 from tests.faults.rows import row
 from tests.support.faults import AFTER, BEFORE, IN_WARMUP, IN_WINDOW, STEPS, assert_same, run_both
-from tests.support.runs import Run
+from tests.support.runs import Run, environment
 
 ENDED = [("warmup", ""), ("active", ""), ("end", ""), ("exported", "")]
 TAKEN = [("warmup", ""), ("active", ""), ("end", "program"), ("exported", "program")]
@@ -248,7 +248,7 @@ def _compare(tmp_path: Path, arguments: list[str]) -> tuple[subprocess.Completed
                 cwd=there,
                 capture_output=True,
                 text=True,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                env=environment(OMP_NUM_THREADS="1"),
                 timeout=200,
             )
         )

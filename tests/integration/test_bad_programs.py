@@ -18,7 +18,7 @@ from iotrace.analysis.loop.deliveries import LoaderRun
 from iotrace.analysis.loop.join import loaders_of
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.sources.session import Session, open_session
-from tests.support.runs import Run, after_announcement, run_traced
+from tests.support.runs import Run, after_announcement, environment, run_traced
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def run_both(directory: Path, script: str, *arguments: str) -> Both:
     program.write_text(script)
     line = [sys.executable, str(program), *arguments]
     with subprocess.Popen(
-        line, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        line, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
     ) as bare:  # beside the traced one: both mostly import torch
         traced = run_traced(directory, line[1:])
         stdout, stderr = bare.communicate(timeout=120)

@@ -14,7 +14,7 @@ import pytest
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.session.names import OVERRIDE_VARIABLE, encode_settings
 from iotrace.sources.session import open_session
-from tests.support.runs import Run, environment, report_of, run_script, run_traced
+from tests.support.runs import Run, environment, report_of, run_bare, run_script, run_traced
 
 HEAD = """
 import time
@@ -566,7 +566,6 @@ def test_nothing_is_said_about_torch_without_it(tmp_path: Path, marked: bool) ->
 PROFILED = (
     HEAD
     + STATEFUL
-    + ACCELERATE
     + """
 import iotrace
 import torchdata.nodes as nodes
@@ -585,6 +584,7 @@ def patched():
     return [function for function in functions if hasattr(function, "__iotrace_original__")]
 
 if __name__ == "__main__":
+    from accelerate import Accelerator  # here, as spawned workers need it not
     kept = Accelerator(cpu=True).prepare(DataLoader(Items(), batch_size=4))
     with iotrace.profile(output="session", report=False):
         for context in ("fork", "spawn"):
@@ -601,12 +601,8 @@ if __name__ == "__main__":
 def test_a_profiled_block_hooks_what_is_imported_and_takes_it_back(tmp_path: Path) -> None:
     for module in ("accelerate", "torchdata.nodes"):
         needs(module)
-    path = tmp_path / "program.py"
-    path.write_text(PROFILED)
-    run = subprocess.run(
-        [sys.executable, str(path)], cwd=tmp_path, capture_output=True, text=True, timeout=280
-    )
-    assert (run.returncode, run.stdout) == (0, "1128 []\n"), run.stderr
+    run = run_bare(tmp_path, PROFILED)
+    assert (run.code, run.stdout) == (0, "1128 []\n"), run.stderr
     loaders = report_of(tmp_path / "session")["ranks"][0]["loaders"]
     assert [(loader["library"], loader["batches"], loader["start_method"]) for loader in loaders] == [
         (None, 12, "fork"),

@@ -13,7 +13,7 @@ import pytest
 
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.sources.session import open_session
-from tests.support.runs import Run, run_script
+from tests.support.runs import Run, environment, run_script
 
 PROGRAM = """
 import json, sys, warnings
@@ -158,7 +158,11 @@ def test_a_dataset_that_raises_prints_what_it_prints_without_iotrace(tmp_path: P
     run = run_script(tmp_path, RAISING, workers)
     program = next(tmp_path.glob("program_*.py"))
     bare = subprocess.run(
-        [sys.executable, str(program), workers], cwd=tmp_path, capture_output=True, text=True
+        [sys.executable, str(program), workers],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=environment(),
     )
     assert run.code == bare.returncode == 1
     # Which line of torch re-raises depends on the order in which the workers finished.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from iotrace.sources.processes import Process, read_processes
 from iotrace.sources.records import TorchWindow
+from tests.support.runs import environment
 
 # Steps 0 to 2 wait, 3 and 4 warm up, 5 to 8 record; step 9 is touched by the export.
 STEPS = "3:2:4"
@@ -224,7 +224,7 @@ def run_both(
         there = directory / f"{name}-{next(_numbers)}"
         there.mkdir()
         return subprocess.run(
-            line, cwd=there, capture_output=True, text=True, env={**os.environ, **variables}, timeout=280
+            line, cwd=there, capture_output=True, text=True, env=environment(**variables), timeout=280
         )
 
     both = Both(run(command, "bare"), run([*launcher, *command], "traced"), session)

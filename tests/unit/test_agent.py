@@ -29,10 +29,11 @@ from iotrace.session.append_file import Stream
 from iotrace.session.names import KIND_ITEM, LOG, PROCESSES
 from iotrace.sources.processes import read_processes
 from tests.support.counting import instructions
+from tests.support.texts import any_text
 
 values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False, allow_infinity=False),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    st.none() | st.booleans() | st.integers() | any_text() | st.floats(allow_nan=False, allow_infinity=False),
+    lambda inner: st.lists(inner) | st.dictionaries(any_text(), inner),
     max_leaves=10,
 )
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iotrace.session.masks import MASK, is_secret, masked, masked_text
+from tests.support.texts import any_text
 
 SECRET = "sk-4f1d"
 
@@ -62,7 +63,7 @@ def test_what_follows_is_kept() -> None:
     assert masked(["--password", "--verbose"]) == ["--password", "--verbose"]
 
 
-@given(st.lists(st.text()))
+@given(st.lists(any_text()))
 def test_any_command_line_keeps_its_length(arguments: list[str]) -> None:
     shown = masked(arguments)
     assert len(shown) == len(arguments)

@@ -17,10 +17,11 @@ from iotrace.sources.chrome.raw_batch import text_scan
 from iotrace.sources.chrome.reader import ChromeReader
 from iotrace.sources.dftracer.chrome_events import DftracerReader
 from iotrace.sources.dftracer.lines import pool_of
+from tests.support.texts import any_text
 
 values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.text(max_size=6),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    st.none() | st.booleans() | st.integers(-(2**40), 2**40) | any_text(max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(any_text(max_size=4), inner, max_size=3),
     max_leaves=6,
 )
 times = st.integers(0, 2**62 // 1000).map(lambda ns: f"{ns // 1000}.{ns % 1000:03d}") | st.integers(
@@ -33,11 +34,11 @@ events = st.fixed_dictionaries(
         "dur": st.integers(0, 10**9).map(lambda ns: f"{ns / 1000}"),
     },
     optional={
-        "name": st.text(max_size=8),
-        "cat": st.text(max_size=4),
-        "pid": st.integers(0, 2**33) | st.text(max_size=3),
+        "name": any_text(max_size=8),
+        "cat": any_text(max_size=4),
+        "pid": st.integers(0, 2**33) | any_text(max_size=3),
         "tid": st.integers(0, 2**33),
-        "args": st.dictionaries(st.text(max_size=5), values, max_size=3),
+        "args": st.dictionaries(any_text(max_size=5), values, max_size=3),
         "unknown": values,
     },
 )

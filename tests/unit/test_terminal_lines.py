@@ -12,6 +12,7 @@ from iotrace.analysis.results import DataWait, FileCost, Gpu, HostUse, ProcessUs
 from iotrace.report.layout import command
 from iotrace.report.terminal import _print_after_reading
 from iotrace.report.terminal_system import print_system
+from tests.support.texts import any_text
 
 MIB = 1 << 20
 
@@ -97,7 +98,7 @@ def test_a_device_with_peaks_and_energy() -> None:
     assert "A: 40 % busy (at most 97)\n" in shown([], [Gpu(**{**figures, **known})]).replace(" \n", "\n")  # type: ignore[arg-type]
 
 
-@given(st.lists(st.text(min_size=1, max_size=40), min_size=1, max_size=12), st.integers(20, 120))
+@given(st.lists(any_text(min_size=1, max_size=40), min_size=1, max_size=12), st.integers(20, 120))
 def test_a_command_fits_one_line_and_keeps_both_ends(argv: list[str], width: int) -> None:
     text = command(["python", *argv, "--last"], width)
     assert len(text) <= width
