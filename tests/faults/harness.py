@@ -248,6 +248,12 @@ class Trial:
         variables = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **(env or {})}
 
         def begin() -> None:
+            for number in (
+                signal.SIGINT,
+                signal.SIGQUIT,
+                signal.SIGHUP,
+            ):  # ignored by nohup, and behind a shell's &
+                signal.signal(number, signal.SIG_DFL)
             if terminal:
                 fcntl.ioctl(end, termios.TIOCSCTTY, 0)
             if prepare is not None:
@@ -263,7 +269,7 @@ class Trial:
                 stderr=err,
                 env={name: value for name, value in variables.items() if value},
                 start_new_session=True,
-                preexec_fn=begin if terminal or prepare else None,
+                preexec_fn=begin,
             )
         running = Running(process, command, stdout, session)
         running.keyboard = keyboard
