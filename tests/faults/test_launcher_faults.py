@@ -380,7 +380,6 @@ def test_readers_are_interrupted(trial: Trial) -> None:
                 _, stderr = process.communicate()
                 assert not output.exists() or json.loads(output.read_bytes())["traceEvents"]
                 output.unlink(missing_ok=True)
-                assert b"Traceback" not in stderr
                 if process.returncode == 130 and stderr:  # silent while it imports its modules
                     assert b"give the same command again" in stderr
         assert subprocess.run([*iotrace, command, str(pair.session), *options]).returncode == 0
