@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
@@ -38,10 +39,11 @@ PYTEST = [
 
 @dataclass(frozen=True)
 class Outcomes:
-    """How each test of a suite ended, and how long all took."""
+    """How each test of a suite ended, how long all took, and how much processor time with their children."""
 
     of_test: dict[str, str]
     seconds: float
+    cpu_s: float
     shown: str
 
     def count(self, outcome: str) -> int:
@@ -56,16 +58,17 @@ def main() -> int:
     wanted = parser.parse_args()
     differing = 0
     for name in wanted.names or SUITES:
-        times: dict[str, list[float]] = {"bare": [], "traced": []}
         for _ in range(wanted.rounds):
-            bare, traced = (run(name, how == "traced") for how in times)
-            times["bare"].append(bare.seconds)
-            times["traced"].append(traced.seconds)
+            bare, traced = run(name, False), run(name, True)
             differing += report(name, bare, traced)
-        shown = ", ".join(
-            f"{how} {' '.join(f'{each:.1f}' for each in found)} s" for how, found in times.items()
-        )
-        print(f"{name}: {shown}", flush=True)
+            shown = (
+                f"{what} bare {before:.1f}, traced {after:.1f} s: {after / before:.2f}"
+                for what, before, after in (
+                    ("wall", bare.seconds, traced.seconds),
+                    ("processor", bare.cpu_s, traced.cpu_s),
+                )
+            )
+            print(f"{name}: {'; '.join(shown)}", flush=True)
     return 1 if differing else 0
 
 
@@ -77,14 +80,20 @@ def run(name: str, traced: bool) -> Outcomes:
         here.mkdir()
         command = [*PYTEST, f"--junitxml={results}", f"--basetemp={directory}/tmp", "--pyargs", *SUITES[name]]
         launcher = [sys.executable, iotrace_command.__file__, "run", "-q", "-o", f"{directory}/session", "--"]
-        begun = time.monotonic()
+        begun, before = time.monotonic(), children_cpu_s()
         done = subprocess.run(
             [*(launcher if traced else []), *command], cwd=here, capture_output=True, text=True, timeout=3600
         )
         seconds = time.monotonic() - begun
         if not results.exists():
             raise SystemExit(f"{name}: pytest left no results:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
-        return Outcomes(outcomes(results), seconds, done.stdout)
+        return Outcomes(outcomes(results), seconds, children_cpu_s() - before, done.stdout)
+
+
+def children_cpu_s() -> float:
+    """Return the processor time of all processes that have been waited for."""
+    used = os.times()
+    return used.children_user + used.children_system
 
 
 def outcomes(results: Path) -> dict[str, str]:
