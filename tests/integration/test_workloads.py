@@ -234,6 +234,9 @@ def test_validation_under_lightning_is_a_loader_apart(traced: Callable[[str], Tr
     (rank,) = traced("weather_zarr").ranks
     kinds = [(loader["kind"], loader["primary"], loader["batches"]) for loader in rank["loaders"]]
     assert kinds == [("training", True, STEPS), ("validation", False, 4)]
+    (height,) = [group for group in rank["file_groups"] if group["path"].endswith("/height")]
+    assert (height["kind"], height["chunks"]["of"]) == ("store", 4)  # of 64 times each, of which two are read
+    assert height["chunks"]["amplification"] == pytest.approx(32, abs=8)
 
 
 def test_the_slow_rank_is_told_from_the_one_that_waits_for_it(traced: Callable[[str], Traced]) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 # The modules in which libraries define their readers: the keys of `agent.readpaths.table`.
 READ_PATH_MODULES = (
+    *("anemoi.training.data.multidataset", "anemoi.datasets.usage.gridded.store"),
     *("h5py", "zarr.core", "zarr.core.array", "netCDF4._netCDF4", "numpy", "torch", "torchaudio"),
     *(f"xarray.backends.{name}" for name in ("netCDF4_", "h5netcdf_", "scipy_")),
     *("safetensors", "safetensors.torch", "safetensors.numpy", "torchvision.io.image"),

@@ -94,7 +94,17 @@ def install(recorder: Recorder) -> None:
 
         return called
 
-    patch(threading.Condition, "wait", make_wait)
+    def make_own_wait(original: Any) -> Any:
+        """In profiles with stacks, threads that wait as long as the program runs are in `threading`."""
+        wait = make_wait(original)
+        code = getattr(original, "__code__", None)
+        if code is not None:
+            wait.__code__ = wait.__code__.replace(
+                co_filename=code.co_filename, co_firstlineno=code.co_firstlineno
+            )
+        return wait
+
+    patch(threading.Condition, "wait", make_own_wait)
     patch(threading.Condition, "notify", make_notify)
     patch(queue.Queue, "get", make_call)
     patch(queue.Queue, "put", make_call)

@@ -155,7 +155,10 @@ def _apply(loader: Any, override: Override, recorder: Recorder) -> None:
     """Set the loader's workers and prefetching, and what depends on them to legal values."""
     before = (loader.num_workers, loader.prefetch_factor)
     if override.workers is not None:
-        loader.num_workers = _workers_of_state(loader, override.workers)
+        workers = override.workers
+        if override.replay and not workers and loader.worker_init_fn is not None:
+            workers = 1  # a dataset that a worker prepares for its work; it sleeps once the batches are kept
+        loader.num_workers = _workers_of_state(loader, workers)
     if loader.num_workers == 0:
         loader.prefetch_factor = None
         loader.timeout = 0

@@ -225,7 +225,7 @@ def _samples_made(analysis: RankAnalysis, run: LoaderRun) -> tuple[float | None,
             and delivery.taken_ns is not None
             and delivery.prepared_ns is not None
         )
-        items = process.spans[process.spans["kind"] == KIND_ITEM]
+        items = process.spans[outermost(process.spans, process.spans["kind"] == KIND_ITEM)]
         items = items[(items["cpu_ns"] >= 0) & (items["run_delay_ns"] >= 0)]
         if not windows or not len(items):
             continue

@@ -9,6 +9,7 @@ from iotrace.analysis.advice import recommend
 from iotrace.analysis.completeness.not_captured import not_captured
 from iotrace.analysis.device.compute import compare
 from iotrace.analysis.failures import failures_of, signal_name
+from iotrace.analysis.host.chunks import with_chunks
 from iotrace.analysis.host.file_groups import file_groups, used_files
 from iotrace.analysis.host.io import io_of
 from iotrace.analysis.host.overhead import overhead_of
@@ -108,8 +109,9 @@ def _process(session: Session, process: Process) -> ProcessInfo:
 def _rank(analysis: RankAnalysis) -> RankReport:
     rank, compute, steps = analysis.rank, analysis.compute, analysis.loop.steps
     system = system_of(analysis.session, rank, analysis.kept, _cpu_percent(rank, analysis.kept))
-    wait, io = data_wait(analysis, system), io_of(analysis.session, rank)
+    wait, io = data_wait(analysis, system), io_of(analysis.session, rank, _bounds(analysis.kept))
     groups, io = file_groups(wait, io, used_files(analysis))
+    groups = with_chunks(groups, io, rank, analysis.session.paths)
     phases, startup = step_phases(analysis, wait.raw_ms), analysis.startup
     return RankReport(
         rank=rank.number,
@@ -147,6 +149,10 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         trainer=trainer_times(analysis),
         models=models_of(rank.main),
     )
+
+
+def _bounds(steps: list[Step]) -> tuple[int, int] | None:
+    return (steps[0].start_ns, steps[-1].end_ns) if steps else None
 
 
 def _loader(analysis: RankAnalysis, loader: LoaderRun) -> LoaderResult:

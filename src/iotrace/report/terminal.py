@@ -142,7 +142,7 @@ def _print_rank(rank: RankReport, console: Console, several: bool) -> None:
         _print_regions(rank.regions, console)
     print_system(rank.system, console)
     if rank.io is not None:
-        print_io(rank.io, console)
+        print_io(rank.io, console, rank.file_groups)
 
 
 def _print_regions(regions: list[RegionResult], console: Console) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from rich.console import Console
 from rich.text import Text
 
-from iotrace.analysis.results import FileIo, Gpu, Io, ProcessUse, System
+from iotrace.analysis.results import Chunks, FileGroup, FileIo, Gpu, Io, ProcessUse, System
 from iotrace.report.layout import figures_table, line, print_table
-from iotrace.units import milliseconds, percent, size
+from iotrace.units import counted, milliseconds, percent, size
 
 _MOST_FILES = 6
 _MOST_GPUS = 8
@@ -17,6 +18,7 @@ _MOST_GPUS = 8
 _FIGURES_WIDTH = 58
 _NARROWEST_PATH = 16
 _AT_LEAST = "≥ "
+_UNSEEN_BYTES = 1 << 20
 _MOSTLY_SEEN = 0.95  # of the bytes that the kernel counted
 _WORTH_NAMING = 0.01  # of the time
 # Memory that grew by this much over the measured steps, and by this share of its largest.
@@ -134,49 +136,83 @@ def _peak(mean: float, peak: float | None) -> str:
     return f" (at most {peak:.0f})" if peak is not None and round(peak) > round(mean) else ""
 
 
-def print_io(io: Io, console: Console) -> None:
-    """Print the files that most time went to."""
+def print_io(io: Io, console: Console, groups: Sequence[FileGroup] = ()) -> None:
+    """Print the files that most time went to; those of a store, archive or directory in one row."""
     console.print()
-    partly = io.coverage is not None and io.coverage < _MOSTLY_SEEN and io.unseen_because is not None
+    coverage = io.coverage if io.data_coverage is None else io.data_coverage
+    partly = coverage is not None and coverage < _MOSTLY_SEEN and io.unseen_because is not None
     at_least = _AT_LEAST if partly else ""
     path_width = max(_NARROWEST_PATH, console.width - _FIGURES_WIDTH - len(at_least))
     table = figures_table(["I/O by file"], ["opens", "reads", "read", "read time", "metadata", "written"])
-    data = [file for file in io.files if file.group is not None]  # without temporary files and libraries'
-    for file in data[:_MOST_FILES]:
+    rows: dict[str, list[FileIo]] = defaultdict(list)
+    for file in io.files:
+        if file.group is not None:  # without temporary files and libraries'
+            rows[file.group].append(file)
+    for path, files in list(rows.items())[:_MOST_FILES]:
+        times = [file.read_ms_total for file in files]
         table.add_row(
-            _shorten(file.path, path_width),
-            str(file.opens),
-            str(file.reads),
-            _bytes_read(file, at_least),
-            "?" if file.read_ms_total is None else milliseconds(file.read_ms_total),
-            milliseconds(file.metadata_ms_total),
-            size(file.write_bytes),
+            _shorten(path, path_width),
+            str(sum(file.opens for file in files)),
+            str(sum(file.reads for file in files)),
+            _bytes_read(files, at_least),
+            "?" if None in times else milliseconds(sum(filter(None, times))),
+            milliseconds(sum(file.metadata_ms_total for file in files)),
+            size(sum(file.write_bytes for file in files)),
         )
-    if data:
+    if rows:
         print_table(console, table)
-    more = len(data) - _MOST_FILES
-    rest = f"{more} more files; " if more > 0 else ""
+    for group in groups:
+        if group.chunks is not None:
+            line(console, "chunks", f"{group.path}: {chunks_text(group.chunks)}")
+    more = len(rows) - _MOST_FILES
+    rest = f"{counted(more, 'more row')}; " if more > 0 else ""
+    if partly or io.unseen_because is None:
+        console.print(Text(f"{rest}{io.calls} calls", style="dim"))
+    else:
+        seen = "unknown" if coverage is None else percent(coverage)
+        of = ", of what makes batches" if io.data_coverage is not None else ""
+        of += " in the measured steps" if io.data_coverage_of_steps else ""
+        told = f"{rest}{io.calls} calls, coverage of the kernel's own account: {seen}{of}"
+        console.print(Text(told, style="dim"))
     if partly:
-        console.print(Text(f"{rest}{io.calls} calls", style="dim"))
-        line(
-            console,
-            "not seen",
-            f"{percent(1 - (io.coverage or 0.0))} of the bytes that the kernel counted as read: "
-            f"{io.unseen_because}",
-        )
-        return
-    if io.coverage is not None and io.unseen_because is None:  # no data was read: what lacks is none
-        console.print(Text(f"{rest}{io.calls} calls", style="dim"))
-        return
-    seen = "unknown" if io.coverage is None else percent(io.coverage)
-    console.print(Text(f"{rest}{io.calls} calls, coverage of the kernel's own account: {seen}", style="dim"))
+        whose = "the bytes that the kernel counted as read"
+        if io.data_coverage is not None and any(process.is_worker for process in io.processes):
+            whose += " by workers" + (" in the measured steps" if io.data_coverage_of_steps else "")
+        line(console, "not seen", f"{percent(1 - (coverage or 0.0))} of {whose}: {io.unseen_because}")
+    _print_unseen(io, console)
 
 
-def _bytes_read(file: FileIo, at_least: str) -> str:
-    """A file's bytes as the table has them: ``? B`` where unknown, ``≥`` where more may have been read."""
-    if file.read_bytes is None:
+def _print_unseen(io: Io, console: Console) -> None:
+    """Say what the kernel counted beside the data: code, and what the training process takes from workers."""
+    if not any(process.is_worker for process in io.processes):
+        return
+    others = [process for process in io.processes if not process.is_worker and process.kernel_bytes]
+    unseen = sum((process.kernel_bytes or 0) - (process.traced_bytes or 0) for process in others)
+    if unseen >= _UNSEEN_BYTES:
+        line(console, "not data", f"{size(unseen)} read by the training process: code, pipes of its workers")
+
+
+def chunks_text(chunks: Chunks) -> str:
+    """How many chunks were read of how many, how much of them was used, of which dates and variables."""
+    of = f" of {chunks.of}" if chunks.of is not None else ""
+    parts = [f"{chunks.read}{of} read, {chunks.times_read} times in all"]
+    if chunks.decoded_bytes is not None and chunks.used_bytes:
+        used = f"decoded {size(chunks.decoded_bytes)} for {size(chunks.used_bytes)} asked for"
+        parts.append(f"{used}: {chunks.amplification:.2g}x")
+    if chunks.first_date is not None:
+        parts.append(f"{chunks.first_date[:16]} to {(chunks.last_date or '?')[:16]}")
+    if chunks.variables:
+        parts.append(f"{len(chunks.variables)} variables")
+    return " · ".join(parts)
+
+
+def _bytes_read(files: Sequence[FileIo], at_least: str) -> str:
+    """What was read of files: ``? B`` where unknown, ``≥`` where more may have been read."""
+    sizes = [file.read_bytes for file in files]
+    if None in sizes:
         return "? B"
-    return (_AT_LEAST if file.maps else at_least if file.reads else "") + size(file.read_bytes)
+    some = any(file.maps for file in files) or (at_least and any(file.reads for file in files))
+    return (_AT_LEAST if some else "") + size(sum(filter(None, sizes)))
 
 
 def _shorten(path: str, width: int) -> str:

@@ -198,6 +198,27 @@ class Model(Record, tag="model"):
     left_out: Int = 0
 
 
+class ArrayInfo(Record, tag="array"):
+    """An array of zarr that was read: its chunks, and the bytes of each when it is decoded."""
+
+    path: str
+    chunks: Int
+    chunk_bytes: Int
+    rows_per_chunk: Int = 1
+    sharded: bool = False
+
+
+class Gridded(Record, tag="gridded"):
+    """A dataset of anemoi that was read: the dates along its first axis, its variables."""
+
+    path: str
+    dates: Int = 0
+    first: str = ""
+    last: str = ""
+    frequency: str = ""
+    variables: list[str] = []
+
+
 class Worker(Record, tag="worker"):
     worker: Int
 
@@ -320,3 +341,4 @@ class TorchProgramTrace(Record, tag="torch_program_trace"):
     mono_ns: Int
     duration_ns: Int
     source: str = ""
+    bytes: Int | None = None

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 # weak references is never forgotten; the next one at its address takes its place.
 made: dict[int, tuple[Any, str]] = {}
 _MOST_WRAPPERS = 8
+_MOST_VARIABLES = 512
 _MISSING = (AttributeError, IndexError, KeyError, TypeError)
 
 
@@ -111,6 +112,38 @@ def zarr_array(_: Any, args: Arguments, __: Keywords) -> str:
     except ours(AttributeError):
         return ""
     return f"{root}/{array.path}" if array.path else root
+
+
+def about_zarr(args: Arguments) -> dict[str, Any]:
+    """Describe an array of zarr: how many chunks it has, and how many bytes each is when decoded."""
+    array = args[0]
+    shape, chunks = array.shape, array.chunks
+    count = chunk_bytes = 1
+    for size, chunk in zip(shape, chunks):  # noqa: B905  # of an odd array the shorter one
+        count *= -(-size // chunk)
+        chunk_bytes *= chunk
+    return {
+        "type": "array",
+        "chunks": int(count),
+        "chunk_bytes": int(chunk_bytes * array.dtype.itemsize),
+        "rows_per_chunk": int(chunks[0]) if chunks else 1,
+        "sharded": getattr(array, "shards", None) is not None,
+    }
+
+
+def about_anemoi(args: Arguments) -> dict[str, Any]:
+    """Describe a dataset of anemoi, by what it has read of its store already: its dates and variables."""
+    dataset = args[0]
+    dates = dataset.__dict__.get("dates", ())  # a cached property
+    attributes = getattr(dataset.store.attrs, "_cached_asdict", None) or {}
+    return {
+        "type": "gridded",
+        "dates": len(dates),
+        "first": str(dates[0]) if len(dates) else "",
+        "last": str(dates[-1]) if len(dates) else "",
+        "frequency": str(attributes.get("frequency", "")),
+        "variables": [str(name) for name in attributes.get("variables", ())][:_MOST_VARIABLES],
+    }
 
 
 def unless_mapped(result: Any, _: Arguments, __: Keywords) -> int:

@@ -14,7 +14,7 @@ from iotrace.agent.readpaths.table import ROWS, Row, parse
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.spans import timed
 from iotrace.session.guard import ours
-from iotrace.session.names import KIND_READ_PATH
+from iotrace.session.names import KIND_ITEM, KIND_READ_PATH
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,7 +66,8 @@ def _record(owner: Any, name: str, shown: str, row: Row, recorder: Recorder) -> 
     def make(original: Any) -> Any:
         if row.each:
             return _each(original, shown, describe, row.threads, recorder)
-        replacement = timed(recorder, original, shown, KIND_READ_PATH, describe, own_threads=row.threads)
+        kind = KIND_ITEM if row.item else KIND_READ_PATH
+        replacement = timed(recorder, original, shown, kind, describe, own_threads=row.threads)
         # Libraries look for the first frame that is not theirs when they warn (pandas'
         # find_stack_level, skip_file_prefixes): ours passes for a frame of theirs.
         code = getattr(original, "__code__", None)
@@ -93,6 +94,7 @@ def _describe(row: Row, recorder: Recorder) -> Describe:
     counted = size if callable(size) else None
     plain, length = size == "result", size == "length"
     start, path_of = recorder.start, finders.path_of
+    about, told = row.about, set[str]()
 
     def describe(result: Any, args: Arguments, kwargs: Keywords) -> tuple[int, str]:
         start()
@@ -110,7 +112,14 @@ def _describe(row: Row, recorder: Recorder) -> Describe:
             pass
         if not find:
             return size_bytes, ""
-        return size_bytes, path_of(find(result, args, kwargs))
+        path = path_of(find(result, args, kwargs))
+        if about is not None and path not in told:
+            told.add(path)
+            try:
+                recorder.records.append({**about(args), "path": path})
+            except ours(Exception) as error:
+                recorder.absorb(error, "describing an array")
+        return size_bytes, path
 
     return describe
 

@@ -56,11 +56,25 @@ def hook_lightning(module: Any, recorder: Recorder) -> None:
 
 
 def _before(owner: Any, name: str, recorder: Recorder, what: str) -> None:
+    starts = name in _STARTS
+
     def starting(*_: Any) -> None:
         if not is_own_call():
-            window.give_way(recorder, what, name in _STARTS)
+            window.give_way(recorder, what, starts)
+            if starts:
+                recorder.before_fork()  # a profiler with stacks follows the threads that it finds
 
-    observe(owner, name, recorder, "giving way to the program's profiler", before=starting)
+    def started(*_: Any) -> None:
+        recorder.wake()  # by a thread that it does not follow
+
+    observe(
+        owner,
+        name,
+        recorder,
+        "giving way to the program's profiler",
+        before=starting,
+        ended=started if starts else None,
+    )
 
 
 class _Depth(_local):

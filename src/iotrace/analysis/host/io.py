@@ -7,8 +7,9 @@ from collections import defaultdict
 import msgspec
 import numpy as np
 
-from iotrace.analysis.host.kernel_account import READS, coverage_of, unseen_because
+from iotrace.analysis.host.kernel_account import READS, coverage_of, data_coverage, unseen_because
 from iotrace.analysis.intervals import union
+from iotrace.analysis.loop.deliveries import Interval
 from iotrace.analysis.results import FileIo, Io
 from iotrace.session.names import KIND_READ_PATH
 from iotrace.sources.dftracer import stdio
@@ -38,8 +39,11 @@ class _File(msgspec.Struct):
     ranges: list[tuple[int, int]] = []
 
 
-def io_of(session: Session, rank: Rank) -> Io | None:
-    """Sum up the I/O of a rank's processes by file; None where no POSIX calls were traced."""
+def io_of(session: Session, rank: Rank, steps: Interval | None = None) -> Io | None:
+    """Sum up the I/O of a rank's processes by file; None where no POSIX calls were traced.
+
+    `steps` are the bounds of the measured steps.
+    """
     if not session.posix_on or not session.calls.pids:
         return None
     of_each = [session.calls_of(process) for process in rank.processes]
@@ -54,14 +58,17 @@ def io_of(session: Session, rank: Rank) -> Io | None:
         if number in process.span_files
     }
     coverage = [
-        coverage_of(process, own, session.processes)
+        coverage_of(process, own, session.processes, steps)
         for process, own in zip(rank.processes, counted, strict=True)
     ]
     seen = [row for row in coverage if row.kernel_bytes]
     kernel_bytes = sum(row.kernel_bytes or 0 for row in seen)
     traced_bytes = sum(row.traced_bytes or 0 for row in seen)
     ordered = sorted(files.items(), key=lambda item: -(item[1].read_ns + item[1].metadata_ns))
+    of_data, of_steps = data_coverage(coverage)
     return Io(
+        data_coverage=of_data,
+        data_coverage_of_steps=of_steps,
         coverage=traced_bytes / kernel_bytes if kernel_bytes else None,
         unseen_because=unseen_because(session, rank, calls) if kernel_bytes else None,
         calls=sum(map(len, of_each)),

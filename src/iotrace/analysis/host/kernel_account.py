@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec.structs import replace
 
+from iotrace.analysis.loop.deliveries import Interval
 from iotrace.analysis.results import ProcessCoverage
 from iotrace.session.names import KIND_READ_PATH
 from iotrace.sources.dftracer import stdio
 from iotrace.sources.dftracer.calls import PosixCalls
 from iotrace.sources.processes import Process
-from iotrace.sources.records import IteratorStart, Tick, Worker
+from iotrace.sources.records import IteratorStart, Tick, TorchProgramTrace, Worker
 from iotrace.sources.session import Rank, Session
 
 READS = stdio.READS | {"read", "pread", "pread64", "readv", "preadv", "preadv64", "preadv2"}
@@ -17,17 +19,35 @@ READS = stdio.READS | {"read", "pread", "pread64", "readv", "preadv", "preadv64"
 _DUPLICATING = ("numpy.load", "numpy.fromfile")
 
 
-def coverage_of(process: Process, calls: PosixCalls, everyone: list[Process]) -> ProcessCoverage:
+def coverage_of(
+    process: Process, calls: PosixCalls, everyone: list[Process], steps: Interval | None = None
+) -> ProcessCoverage:
     """Compare the bytes read as traced with the kernel's ``rchar``, from the first to the last tick.
 
-    A program may take bytes from a buffer of stdio twice: no more is seen than there was.
+    A program may take bytes from a buffer of stdio twice: no more is seen than there was. `steps` are the
+    bounds of the measured steps.
     """
-    ticks = _of_loop(process)
+    whole = _coverage(process, calls, everyone, _of_loop(process))
+    if steps is None:
+        return whole
+    inside = [
+        tick
+        for tick in _accounts(process)
+        if steps[0] <= process.clock.to_session_ns(tick.clock[0]) <= steps[1]
+    ]
+    found = _coverage(process, calls, everyone, inside)
+    return replace(whole, steps_traced_bytes=found.traced_bytes, steps_kernel_bytes=found.kernel_bytes)
+
+
+def _coverage(
+    process: Process, calls: PosixCalls, everyone: list[Process], ticks: list[Tick]
+) -> ProcessCoverage:
+    about = process.pid, process.identity.role
     if len(ticks) < 2:
-        return ProcessCoverage(process.pid, process.identity.role, None, None, None)
+        return ProcessCoverage(*about, None, None, None, process.worker is not None)
     first, last = ticks[0], ticks[-1]
     kernel_bytes = int(last.rchar or 0) - int(first.rchar or 0)
-    kernel_bytes -= _reaped_bytes(process, first, last, everyone)
+    kernel_bytes -= _reaped_bytes(process, first, last, everyone) + _copied_bytes(process, first, last)
     is_read = _any_of(calls, READS)
     begin_ns, end_ns = (process.clock.to_session_ns(tick.clock[0]) for tick in (first, last))
     inside = is_read & (calls.result > 0) & (calls.start_ns >= begin_ns) & (calls.end_ns <= end_ns)
@@ -35,7 +55,24 @@ def coverage_of(process: Process, calls: PosixCalls, everyone: list[Process]) ->
     if _any_of(calls, stdio.READS)[inside].any():
         traced_bytes = min(traced_bytes, max(kernel_bytes, 0))
     coverage = traced_bytes / kernel_bytes if kernel_bytes > 0 else None
-    return ProcessCoverage(process.pid, process.identity.role, coverage, traced_bytes, max(kernel_bytes, 0))
+    kernel_bytes = max(kernel_bytes, 0)
+    return ProcessCoverage(*about, coverage, traced_bytes, kernel_bytes, process.worker is not None)
+
+
+def data_coverage(found: list[ProcessCoverage]) -> tuple[float | None, bool]:
+    """The coverage of the processes that make batches; whether it is that of the measured steps alone.
+
+    Without workers the training process makes them.
+    """
+    makers = [row for row in found if row.is_worker] or found
+    traced = [row.steps_traced_bytes for row in makers if row.steps_kernel_bytes]
+    kernel = sum(row.steps_kernel_bytes or 0 for row in makers)
+    if kernel:
+        return sum(each or 0 for each in traced) / kernel, True
+    kernel = sum(row.kernel_bytes or 0 for row in makers)
+    return (
+        sum(row.traced_bytes or 0 for row in makers if row.kernel_bytes) / kernel if kernel else None
+    ), False
 
 
 def _of_loop(process: Process) -> list[Tick]:
@@ -64,6 +101,17 @@ def _reaped_bytes(process: Process, first: Tick, last: Tick, everyone: list[Proc
         if first.clock[0] < accounts[-1].clock[0] <= last.clock[0]:
             reaped += int(accounts[-1].rchar or 0)
     return reaped
+
+
+def _copied_bytes(process: Process, first: Tick, last: Tick) -> int:
+    """Sum up what the agent read meanwhile to keep the traces that the program exported."""
+    return sum(
+        trace.bytes or 0
+        for trace in process.of_type(TorchProgramTrace)
+        if trace.path
+        and first.clock[0] <= trace.mono_ns
+        and trace.mono_ns + trace.duration_ns <= last.clock[0]
+    )
 
 
 def unseen_because(session: Session, rank: Rank, calls: PosixCalls) -> str | None:

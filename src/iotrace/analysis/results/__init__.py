@@ -40,6 +40,9 @@ from iotrace.analysis.results.host import (
     Calibration as Calibration,
 )
 from iotrace.analysis.results.host import (
+    Chunks as Chunks,
+)
+from iotrace.analysis.results.host import (
     FileGroup as FileGroup,
 )
 from iotrace.analysis.results.host import (

@@ -30,6 +30,24 @@ class FileIo(ReportPart, frozen=True, kw_only=True):
     group: str | None = None
 
 
+class Chunks(ReportPart, frozen=True, kw_only=True):
+    """What was read of a store of chunks over the run: `read` of `of` chunks, `times_read` in all.
+
+    Each time it is read, a chunk is decoded whole: `decoded_bytes`, of which `used_bytes` were asked for.
+    Dates are those of the chunks that were read, of a dataset that says them.
+    """
+
+    read: int
+    of: int | None
+    times_read: int
+    decoded_bytes: int | None
+    used_bytes: int | None
+    amplification: float | None
+    first_date: str | None
+    last_date: str | None
+    variables: list[str]
+
+
 class FileGroup(ReportPart, frozen=True, kw_only=True):
     """Files that are one thing to their user: a store, a dataset, a directory, an archive or one file.
 
@@ -47,20 +65,30 @@ class FileGroup(ReportPart, frozen=True, kw_only=True):
     read_bytes: int | None
     read_ms_total: float | None
     write_bytes: int | None
+    chunks: Chunks | None = None
 
 
 class ProcessCoverage(msgspec.Struct, frozen=True):
+    """The bytes that a process read, traced and by the kernel's count; in the measured steps likewise."""
+
     pid: int
     role: str
     coverage: float | None
     traced_bytes: int | None
     kernel_bytes: int | None
+    is_worker: bool = False
+    steps_traced_bytes: int | None = None
+    steps_kernel_bytes: int | None = None
 
 
 class Io(ReportPart, frozen=True, kw_only=True):
-    """`unseen_because` says what the kernel counts and the tracer does not; None where no data was read."""
+    """`data_coverage`: of the processes that make batches, in the measured steps or over the run.
+
+    `unseen_because` says what the kernel counts and the tracer does not; None where no data was read."""
 
     coverage: float | None
+    data_coverage: float | None = None
+    data_coverage_of_steps: bool = False
     unseen_because: str | None
     calls: int
     bytes: int

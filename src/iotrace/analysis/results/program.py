@@ -61,6 +61,10 @@ class TrainerRange(ReportPart, frozen=True, kw_only=True):
     ms_per_step: float | None
     run_pct: float | None
 
+    @property
+    def name(self) -> str:
+        return f"{self.owner}.{self.hook}" if self.owner else self.hook
+
 
 class TrainerTimes(ReportPart, frozen=True, kw_only=True):
     """Where the trainer's time went; `seconds` of all its runs (fit, validate, test, predict)."""

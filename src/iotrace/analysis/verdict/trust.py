@@ -207,11 +207,16 @@ def _of_tracing(rank: RankReport) -> Iterator[_Doubt]:
 
 def _of_coverage(rank: RankReport) -> Iterator[_Doubt]:
     io = rank.io
-    if io is None or io.coverage is None or io.unseen_because is None or io.coverage >= _COVERAGE:
+    if io is None or io.unseen_because is None:
         return
-    missed = (1 - io.coverage) * sum(process.kernel_bytes or 0 for process in io.processes)
+    # The training process reads code and its workers' queues, which are no data.
+    makers = [process for process in io.processes if process.is_worker] or io.processes
+    coverage = io.coverage if io.data_coverage is None else io.data_coverage
+    if coverage is None or coverage >= _COVERAGE:
+        return
+    missed = (1 - coverage) * sum(process.kernel_bytes or 0 for process in makers)
     if missed >= _CODE_AND_PIPES_BYTES:
-        yield _Doubt(CAUTION, f"{percent(1 - io.coverage)} of the bytes read were not traced")
+        yield _Doubt(CAUTION, f"{percent(1 - coverage)} of the bytes read were not traced")
 
 
 def _of_spread(rank: RankReport) -> Iterator[_Doubt]:

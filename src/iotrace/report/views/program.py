@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,6 +43,10 @@ def _seconds(value: float) -> str:
 
 
 def _count(value: int) -> str:
+    """Five digits at most: 556,314 is 556 k."""
+    for unit, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= 10 * scale or (value >= scale and scale > 1e3):
+            return f"{value / scale:.{0 if value >= 100 * scale else 1}f} {unit}"
     return f"{value:,}"
 
 
@@ -97,20 +101,20 @@ def _totals(rank: RankReport) -> list[str]:
 def time(report: Report) -> list[Table]:
     """Show where the trainer's time goes: first summed up by what it is of, then each hook."""
     shared: tuple[Field, ...] = (
-        Field("calls", "calls", _count),
+        Field("calls", "calls"),
         Field("ms_total", "total ms", _ms),
         Field("self_ms_total", "self ms", _ms),
         Field("ms_per_step", "ms a step", _ms),
         Field("run_pct", "% of run", _ms),
     )
-    named = (Field("kind", "kind", is_text=True), Field("owner", "of", is_text=True))
+    named = (Field("kind", "kind", is_text=True), Field("owner", "of", is_text=True, absent="-"))
     without_self = [field for field in shared if field.name != "self_ms_total"]
-    hooks = (*without_self, Field("owner", "of", is_text=True), Field("hook", "hook", is_text=True))
+    hooks = (*without_self, Field("name", "hook", is_text=True))
 
     def summed(rank: RankReport) -> Table:
         rows = _by_owner(rank.trainer.ranges) if rank.trainer else []
         return Table(
-            title="Trainer's time by what it is of: outermost hooks, no hook inside another",
+            title="Trainer's time by what it is of (self: without the hooks inside)",
             rows=rows,
             fields=(*shared, *named),
             unknown=_NO_TRAINER,
@@ -161,8 +165,6 @@ def model(report: Report) -> list[Table]:
     """Show the layers of the largest model, and each other model as one row."""
     fields = (
         Field("parameters", "params", _count),
-        Field("trainable", "trainable", _count),
-        Field("size_bytes", "bytes", size),
         Field("multiply_adds", "mult-adds", _count),
         Field("output_shapes", "output", _shapes, is_text=True, absent="not called"),
         Field("name", "layer", is_text=True),
@@ -172,35 +174,60 @@ def model(report: Report) -> list[Table]:
         if not rank.models:
             return Table(title="Model", rows=[], fields=fields, unknown=_NO_MODEL, remedy=_TRAINS)
         largest = rank.models[0]
-        shown = [layer for layer in largest.layers if layer.depth <= _DEEPEST]
-        rows = [_indented(layer) for layer in shown[:_MOST_LAYERS]]
+        inner = _unwrapped(largest)
+        deepest = inner[0].depth + _DEEPEST
+        shown = [each for each in inner if each.depth <= deepest and (each.calls or each.parameters != 0)]
+        rows = [_indented(layer, inner[0].depth) for layer in shown[:_MOST_LAYERS]]
         return Table(
             title=f"Model: {largest.root}, as one training step called it",
             rows=rows,
             fields=fields,
-            notes=_model_notes(largest, len(rows), rank.models[1:]),
+            notes=_model_notes(largest, len(inner) - len(rows), rank.models[1:]),
         )
 
     return of_ranks(report.ranks, layers)
 
 
-def _indented(layer: ModelLayer) -> ModelLayer:
+def _unwrapped(model: Model) -> list[ModelLayer]:
+    """The layers from the innermost module on that holds all parameters: without DDP and other wrappers."""
+    layers = model.layers
+    if not model.parameters:
+        return layers
+    whole = [at for at, layer in enumerate(layers) if layer.parameters == model.parameters]
+    depths = [layers[at].depth for at in whole]
+    chain = [at for at, depth in zip(whole, depths, strict=True) if depths.count(depth) == 1]
+    if not chain or len(chain) < len(whole):
+        return layers
+    inner, name = layers[chain[-1]], layers[chain[-1]].name
+    if any(layer.name.startswith(f"{name}.") for layer in layers):
+        return [inner, *(layer for layer in layers if layer.name.startswith(f"{name}."))]
+    return layers
+
+
+def _indented(layer: ModelLayer, depth: int) -> ModelLayer:
     last = layer.name.rpartition(".")[2] if layer.depth else layer.name
-    return msgspec.structs.replace(layer, name=f"{'  ' * layer.depth}{last} ({layer.kind})")
+    return msgspec.structs.replace(layer, name=f"{'  ' * (layer.depth - depth)}{last} ({layer.kind})")
 
 
-def _model_notes(largest: Model, shown: int, others: Sequence[Model]) -> list[str]:
-    notes = []
-    if more := len(largest.layers) + largest.left_out - shown:
-        notes.append(f"{more} more layers, deeper or later: iotrace report --json, ranks[].models")
+def _model_notes(largest: Model, more: int, others: Sequence[Model]) -> list[str]:
+    held, trainable = _count(largest.parameters or 0), _count(largest.trainable or 0)
+    notes = [f"whole model: {held} parameters, {trainable} trainable, {size(largest.size_bytes or 0)}"]
+    if more + largest.left_out > 0:
+        more += largest.left_out
+        notes.append(f"{more} more layers, deeper or not called: iotrace report --json, ranks[].models")
     if others:
-        named = ", ".join(f"{other.root} ({_count(other.parameters or 0)} parameters)" for other in others)
-        notes.append(f"also called: {named}")
+        counts = Counter(f"{other.root} ({_count(other.parameters or 0)} parameters)" for other in others)
+        named = ", ".join(name if count == 1 else f"{count} x {name}" for name, count in counts.items())
+        notes.append(f"also called outside of it: {named}")
     return notes
 
 
 def _shapes(shapes: list[list[int]]) -> str:
-    return " ".join(str(shape).replace(" ", "") for shape in shapes) or "no tensor"
+    """The first shape, and how many others there are."""
+    if not shapes:
+        return "no tensor"
+    first = str(shapes[0]).replace(" ", "")
+    return first if len(shapes) == 1 else f"{first} +{len(shapes) - 1}"
 
 
 class SystemRow(msgspec.Struct, frozen=True, kw_only=True):
