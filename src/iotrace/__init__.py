@@ -13,8 +13,19 @@ if TYPE_CHECKING:
     from iotrace.notebook import load_ipython_extension
     from iotrace.profiling import profile
     from iotrace.sweeping import sweep
+    from iotrace.timing import Timer
 
-__all__ = ["__version__", "batches", "load", "load_ipython_extension", "profile", "region", "step", "sweep"]
+__all__ = [
+    "Timer",
+    "__version__",
+    "batches",
+    "load",
+    "load_ipython_extension",
+    "profile",
+    "region",
+    "step",
+    "sweep",
+]
 
 __version__ = "0.1.0"
 
@@ -25,6 +36,7 @@ _LATER = {
     "load_ipython_extension": "notebook",
     "profile": "profiling",
     "sweep": "sweeping",
+    "Timer": "timing",
 }
 
 

@@ -19,6 +19,7 @@ from iotrace.analysis.loop.deliveries import LoaderRun, Step
 from iotrace.analysis.loop.loaders import loader_result
 from iotrace.analysis.loop.measured import summarise
 from iotrace.analysis.loop.step_phases import step_phases
+from iotrace.analysis.program.memory import memory_of
 from iotrace.analysis.program.model import models_of
 from iotrace.analysis.program.speed import speed_of
 from iotrace.analysis.program.trainer import trainer_times
@@ -148,6 +149,7 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         speed=speed_of(analysis),
         trainer=trainer_times(analysis),
         models=models_of(rank.main),
+        memory=memory_of(analysis),
     )
 
 

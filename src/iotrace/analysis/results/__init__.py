@@ -103,6 +103,15 @@ from iotrace.analysis.results.loop import (
     WorstBatch as WorstBatch,
 )
 from iotrace.analysis.results.program import (
+    Memory as Memory,
+)
+from iotrace.analysis.results.program import (
+    MemoryDevice as MemoryDevice,
+)
+from iotrace.analysis.results.program import (
+    MemoryOperator as MemoryOperator,
+)
+from iotrace.analysis.results.program import (
     Model as Model,
 )
 from iotrace.analysis.results.program import (

@@ -102,3 +102,31 @@ class Model(ReportPart, frozen=True, kw_only=True):
     multiply_adds: int | None
     left_out: int
     layers: list[ModelLayer]
+
+
+class MemoryOperator(ReportPart, frozen=True, kw_only=True):
+    """What an operator itself was given and freed on a device, without the operators that it called."""
+
+    device: str
+    name: str
+    allocations: int
+    allocated_bytes: int
+    freed_bytes: int
+
+
+class MemoryDevice(ReportPart, frozen=True, kw_only=True):
+    """A device's memory in the profiled steps; peaks are those of torch's allocator."""
+
+    device: str
+    allocations: int
+    allocated_bytes: int
+    freed_bytes: int
+    peak_bytes: int | None
+    reserved_peak_bytes: int | None
+
+
+class Memory(ReportPart, frozen=True, kw_only=True):
+    """`operators`: of each device the 20 that were given most."""
+
+    devices: list[MemoryDevice]
+    operators: list[MemoryOperator]

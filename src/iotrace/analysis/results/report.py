@@ -14,7 +14,7 @@ from iotrace.analysis.results.loop import (
     Startup,
     Steps,
 )
-from iotrace.analysis.results.program import Model, Speed, TrainerTimes
+from iotrace.analysis.results.program import Memory, Model, Speed, TrainerTimes
 from iotrace.analysis.results.ranks import Imbalance
 from iotrace.analysis.results.samples import StageCost, StepBlocks
 from iotrace.analysis.results.verdict import Verdict
@@ -92,6 +92,7 @@ class RankReport(ReportPart, frozen=True, kw_only=True):
     speed: Speed | None
     trainer: TrainerTimes | None
     models: list[Model]
+    memory: Memory | None
 
 
 class Recommendation(ReportPart, frozen=True, kw_only=True):

@@ -34,6 +34,7 @@ VIEWS = {
     "speed": View("batches and samples a second by phase, over time", "program"),
     "time": View("where Lightning's trainer spends its time: hooks, callbacks", "program"),
     "model": View("the layers of the model: parameters, shapes", "program"),
+    "memory": View("what operators were given of each device's memory", "program"),
     "system": View("means and peaks of processes, host, devices", "program"),
 }
 

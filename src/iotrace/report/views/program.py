@@ -25,6 +25,8 @@ _NO_TRAINER = "no range of Lightning's trainer was seen"
 _NO_MODEL = "no call of a module of torch.nn with gradients was seen"
 _RUN = "iotrace run -- CMD, with a program that trains with Lightning, records them"
 _TRAINS = "iotrace run -- CMD, with a program that trains by torch, records its layers"
+_NO_MEMORY = "no trace of torch.profiler recorded memory"
+_RECORD_MEMORY = "iotrace run --torch-options memory -- CMD"
 _MOST_HOOKS = 30
 _MOST_LAYERS = 60
 _DEEPEST = 3
@@ -228,6 +230,37 @@ def _shapes(shapes: list[list[int]]) -> str:
         return "no tensor"
     first = str(shapes[0]).replace(" ", "")
     return first if len(shapes) == 1 else f"{first} +{len(shapes) - 1}"
+
+
+def memory(report: Report) -> list[Table]:
+    """Show each device's memory in the profiled steps, and the operators that were given most."""
+    shared: tuple[Field, ...] = (
+        Field("allocated_bytes", "given", size),
+        Field("freed_bytes", "freed", size),
+        Field("allocations", "times"),
+    )
+    peaks = (Field("peak_bytes", "peak", size), Field("reserved_peak_bytes", "reserved", size, absent="-"))
+    device = Field("device", "device", is_text=True)
+    operator = Field("name", "operator", is_text=True)
+
+    def devices(rank: RankReport) -> Table:
+        return Table(
+            title="Memory by device, in the profiled steps",
+            rows=rank.memory.devices if rank.memory else [],
+            fields=(*shared, *peaks, device),
+            unknown=_NO_MEMORY,
+            remedy=_RECORD_MEMORY,
+        )
+
+    def operators(rank: RankReport) -> Table:
+        return Table(
+            title="Operators that were given most, themselves",
+            rows=rank.memory.operators if rank.memory else [],
+            fields=(*shared, device, operator),
+            unknown=_NO_MEMORY,
+        )
+
+    return of_ranks(report.ranks, devices) + of_ranks(report.ranks, operators)
 
 
 class SystemRow(msgspec.Struct, frozen=True, kw_only=True):
