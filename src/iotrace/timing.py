@@ -52,9 +52,9 @@ class _Key:
 class Timer:
     """Time parts of a program by key, nested or overlapping, in any thread.
 
-    ``timer.start("IO")`` and ``timer.end("IO")``; ``with timer("Forward"):``; ``@timer("Batch")``. Any key will
-    do; those of training are Epoch, Batch, Forward, Backward, Comm, IO and Other. Under `iotrace run` each time
-    is also a region: in the report and on the timeline of its rank.
+    ``timer.start("IO")`` and ``timer.end("IO")``; ``with timer("Forward"):``; ``@timer("Batch")``. Any key
+    will do; those of training are Epoch, Batch, Forward, Backward, Comm, IO and Other. Under `iotrace run`
+    each time is also a region: in the report and on the timeline of its rank.
 
     `device` ``"cuda"`` times what is enqueued on the current stream by events (also of HIP), which are waited
     for when `times` is called, not before.
@@ -142,7 +142,8 @@ class _Part:
             with self:
                 return call(*args, **kwargs)
 
-        return update_wrapper(timed, call)
+        wrapped: Any = update_wrapper(timed, call)
+        return wrapped  # type: ignore[no-any-return]
 
 
 def _cuda() -> Any:
@@ -150,7 +151,7 @@ def _cuda() -> Any:
     try:
         import torch
     except ImportError:
-        torch = None  # type: ignore[assignment]
+        torch = None
     if torch is None or not torch.cuda.is_available():
         raise UsageError(
             'Timer(device="cuda") finds no device of CUDA or HIP', "use Timer(), the CPU's clock"
