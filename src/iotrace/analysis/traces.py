@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from iotrace.analysis.device.accelerator import KERNEL_GAP_US, DataWaits
 from iotrace.analysis.device.activity import Activity
+from iotrace.analysis.device.advice import Facts, device_advice
 from iotrace.analysis.device.compute import Compute, compare, compute_of
 from iotrace.analysis.device.one_job import RankOfJob, why_not_compared
 from iotrace.analysis.intervals import Coverage
@@ -197,6 +198,17 @@ def _data_wait(rank: _TraceRank) -> DataWait:
 
 
 def _advice(rank: _TraceRank, result: RankReport) -> list[Recommendation]:
+    """Advise on the data wait, then on what else the device waits for."""
+    advice = _workers(rank, result)
+    if result.accelerator is not None:
+        (waits,), (activity,) = rank.compute.waits, rank.compute.activities
+        covered = Coverage(waits.starts_ns, waits.ends_ns)
+        facts = Facts(rank.number, activity, result.accelerator, rank.starts, rank.ends, covered)
+        advice += device_advice(facts)
+    return advice
+
+
+def _workers(rank: _TraceRank, result: RankReport) -> list[Recommendation]:
     """Advise workers where the trace shows that the loop waits for a DataLoader without any."""
     wait = result.data_wait
     if wait.raw_ms is None or 100 * (bound_fraction(wait) or 0.0) < MODERATELY_PERCENT:

@@ -9,6 +9,12 @@ from msgspec.structs import replace
 from iotrace.analysis.results import Fix, RankReport, Recommendation, Trust
 from iotrace.analysis.verdict.trust import BAD
 
+# What analysis/device/advice.py advises: it saves no data wait.
+OF_THE_DEVICE = frozenset(
+    {"pageable-copies", "copies-not-overlapped", "synchronising-calls", "launch-bound"}
+    | {"exposed-communication", "allocations", "no-tensor-cores"}
+)
+
 
 def fixes_of(
     recommendations: Sequence[Recommendation], ranks: Sequence[RankReport], trust: Trust
@@ -26,7 +32,8 @@ def fixes_of(
 def _fix(item: Recommendation, rank: RankReport | None) -> Fix:
     step_ms = rank.steps.mean_ms if rank is not None else None
     gain_ms = item.gain_ms_per_step
-    waits = item.id != "startup-bound"  # ending and starting workers takes time outside the wait, too
+    # Ending and starting workers takes time outside the wait, too; what idles the device lies there.
+    waits = item.id != "startup-bound" and item.id not in OF_THE_DEVICE
     if gain_ms is not None and waits and rank is not None and rank.data_wait.exposed_ms is not None:
         # The device works through the rest of the wait: only its idle time can be won.
         gain_ms = min(gain_ms, rank.data_wait.exposed_ms)
