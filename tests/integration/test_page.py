@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from iotrace.analysis.traces import analyse_traces
+from iotrace.report.page.report import report_page
+from tests.support.kineto import kernel, operator, step, trace_of
 from tests.support.pages import Page
 from tests.support.runs import Run, in_process
 
@@ -58,6 +61,15 @@ def test_the_page_of_a_comparison(unet_run: Run, tmp_path: Path) -> None:
     assert Page((tmp_path / "p.html").read_text()).sections[0] == "parts"
     refused = in_process("compare", str(kept), own, "--html", str(tmp_path / "no" / "p.html"))
     assert (refused.returncode, "cannot write" in refused.stderr) == (1, True)
+
+
+def test_the_page_of_a_trace_with_a_device_names_what_it_did(tmp_path: Path) -> None:
+    events = [step(1, 0, 1000), operator("aten::mm", 5, 20), kernel(30, 500, 10), kernel(700, 900, 600)]
+    page = Page(report_page(analyse_traces([trace_of(*events)])))
+    assert page.faults == []
+    assert "device" in page.sections
+    for text in ("Kernels", "Operators, in ms", "Longest idle times of the device", "aten::mm", "gemm"):
+        assert text in page.text
 
 
 @pytest.mark.chromium

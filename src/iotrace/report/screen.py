@@ -115,6 +115,8 @@ def following(report: Report, verbose: bool) -> list[tuple[str, str]]:
     if not report.session.argv:
         traces = path if len(report.ranks) == 1 else "TRACE..."
         details = [] if verbose else [(f"iotrace report -v {traces}", "breakdown, idle time, ranks compared")]
+        if found.kind == "device-idle":
+            details.append((f"iotrace report --view gaps {traces}", "the longest idle times, by name"))
         return [*details, ("iotrace run -- CMD", "adds workers, files and causes")]
     has_stack = any(failure.stack for failure in report.session.failures)
     shows = "message and stack" if found.banner == "FAILED" and has_stack else "loader, system, I/O"

@@ -5,14 +5,19 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import Any
 
-from iotrace.analysis.results import Fix, Report
+from msgspec.structs import replace
+
+from iotrace.analysis.results import Fix, RankReport, Report
 from iotrace.analysis.results.page import RankColumns
 from iotrace.report.page import charts, sections, tiles
 from iotrace.report.page.compute import step_parts
 from iotrace.report.page.definitions import CAUSES, WORDS
 from iotrace.report.page.render import render
 from iotrace.report.screen import fact_rows, following, gain_text, opened, silenced, trust_text
+from iotrace.report.views import VIEWS, tables_of
+from iotrace.report.views.table import cells_of
 
+_MOST_ROWS = 20  # of a view
 _TONES = {
     "not-input-bound": "good",
     "moderately-input-bound": "warn",
@@ -29,6 +34,7 @@ _SECTIONS = (
     ("ranks", "Ranks"),
     ("machine", "Machine"),
     ("parts", "Inside a step"),
+    ("device", "Device"),
     ("loaders", "Loaders"),
     ("io", "I/O"),
     ("advice", "Advice"),
@@ -61,6 +67,7 @@ def report_page(report: Report, columns: RankColumns | None = None) -> str:
         "processes": sections.processes_table(report),
         "gpus": sections.devices(rank),
         "parts": step_parts(rank) if rank is not None else None,
+        "device": _device(report, rank),
         "loaders": [] if rank is None else sections.loaders(rank),
         "regions": [] if rank is None else rank.regions,
         "io": sections.io_section(rank) if rank is not None else None,
@@ -85,6 +92,27 @@ def report_page(report: Report, columns: RankColumns | None = None) -> str:
         words=WORDS,
         **shown,
     )
+
+
+def _device(report: Report, rank: RankReport | None) -> list[dict[str, Any]]:
+    """The views of what `rank`'s device did, as tables of texts with their first rows."""
+    if rank is None or rank.accelerator is None:
+        return []
+    own = replace(report, ranks=[rank])
+    views = [name for name, view in VIEWS.items() if view.module == "device"]
+    return [
+        {
+            "title": table.title,
+            "fields": table.fields,
+            "rows": cells_of(replace(table, rows=table.rows[:_MOST_ROWS])),
+            "more": max(0, len(table.rows) - _MOST_ROWS),
+            "name": name,
+            "notes": table.notes,
+        }
+        for name in views
+        for table in tables_of(name, own)
+        if table.rows
+    ]
 
 
 def banner(report: Report) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def print_tables(tables: Sequence[Table], console: Console) -> None:
 
 def _grid(table: Table, width: int) -> Grid:
     """Lay the rows out; texts share the room that figures leave."""
-    cells = [[_cell(field, row) for field in table.fields] for row in table.rows]
+    cells = cells_of(table)
     widest = [
         max(len(field.heading), *(len(row[at]) for row in cells)) for at, field in enumerate(table.fields)
     ]
@@ -89,6 +89,11 @@ def _grid(table: Table, width: int) -> Grid:
     for row in cells:
         grid.add_row(*(_middle_cut(text, widest[at]) for at, text in enumerate(row)))
     return grid
+
+
+def cells_of(table: Table) -> list[list[str]]:
+    """Make the text of each cell."""
+    return [[_cell(field, row) for field in table.fields] for row in table.rows]
 
 
 def _cell(field: Field, row: msgspec.Struct) -> str:
