@@ -20,7 +20,7 @@ from iotrace.timeline.build import build
 from iotrace.viewer.view import view_of_session
 from tests.support.chrome_timeline import write_chrome
 from tests.support.perfetto import ERRORS, query, track_paths
-from tests.support.runs import UNET, Run, environment, launcher, run_traced
+from tests.support.runs import UNET, Run, environment, in_process, launcher, run_traced
 
 STEPS = 6
 
@@ -208,6 +208,23 @@ def test_open_selects_the_longest_wait_of_the_timeline(unet_run: Run) -> None:
         with pytest.raises(UsageError) as raised:
             view_of_session(analysis, **wrong)
         assert remedy in str(raised.value.remedy)
+
+
+def test_a_merge_keeps_what_lies_around_the_longest_wait(unet_run: Run, tmp_path: Path) -> None:
+    (rank,) = SessionAnalysis(open_session(unet_run.session)).ranks
+    longest = max(rank.measured_waits, key=lambda wait: wait.delivery.wait_ns).delivery
+    path = tmp_path / "part.pftrace"
+    done = in_process("merge", str(unet_run.session), "--around", "worst", "-o", str(path))
+    assert done.returncode == 0, done.stderr
+    found, all_steps = query(
+        path,
+        f"select name from slice where ts = {longest.wait_start_ns} and dur = {longest.wait_ns}",
+        "select count(*) from slice where category = 'step' and name glob 'step *'",
+    )
+    assert found[0][0].startswith(f"wait {longest.index} · ")
+    assert 3 <= all_steps[0][0] <= len(rank.loop.steps)
+    refused = in_process("merge", str(path), "--around", "worst", "-o", str(tmp_path / "no.json"))
+    assert (refused.returncode, "needs a session" in refused.stderr) == (2, True)
 
 
 def test_waits_and_reads_are_named_by_cause_and_file(unet_run: Run) -> None:

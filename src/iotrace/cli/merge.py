@@ -31,6 +31,11 @@ _INTERVAL_SECONDS = 0.1
 @click.option(
     "--time", "seconds", metavar="A:B", default="", help="Only the seconds A to B since the merged start."
 )
+@click.option(
+    "--around",
+    metavar="WHAT",
+    help="Only around the worst wait (worst), the failure (failure) or a step (N) of the first session.",
+)
 @click.option("--ranks", metavar="LIST", default="", help="Only these ranks: 0,2-3.")
 @click.option("--drop", metavar="CATEGORY", multiple=True, help="Leave a category out; repeatable.")
 @click.option(
@@ -56,6 +61,7 @@ def merge(
     per_rank: bool,
     steps: str,
     seconds: str,
+    around: str | None,
     ranks: str,
     drop: tuple[str, ...],
     align: str,
@@ -79,6 +85,8 @@ def merge(
         raise UsageError("there are no inputs", "iotrace merge INPUT... -o FILE")
     if align not in ("", "start"):
         raise UsageError(f"--align is start, not {align}", _HELP)
+    if around is not None and (steps or seconds):
+        raise UsageError("--around, --steps and --time exclude each other", _HELP)
     import_numpy()
     from iotrace.cli.interruption import ended_by_signals
     from iotrace.merge.plan import Options
@@ -88,6 +96,7 @@ def merge(
     options = Options(
         steps=_range(steps, int, "--steps", "100:110"),
         seconds=_range(seconds, float, "--time", "1.5:2"),
+        span_ns=None if around is None else _around(given, around),
         ranks=_ranks(ranks),
         dropped=frozenset(item.lower() for item in drop),
         per_rank=per_rank,
@@ -138,6 +147,23 @@ def _progress() -> Iterator[Callable[[Watch], None]]:
 
     with bar:
         yield show
+
+
+def _around(given: list[str], what: str) -> tuple[int, int]:
+    """Find the interval that `iotrace open --around` shows, and as much again on both sides of it."""
+    from iotrace.analysis.rank import SessionAnalysis
+    from iotrace.session import names
+    from iotrace.sources.session import open_session
+    from iotrace.viewer.view import view_of_session
+
+    session = next((Path(path) for path in given if (Path(path) / names.MANIFEST).is_file()), None)
+    if session is None:
+        raise UsageError("--around needs a session among the inputs", "--time A:B chooses by seconds")
+    shown = view_of_session(SessionAnalysis(open_session(session)), what).shown_ns
+    if shown is None:
+        raise UsageError(f"{session} tells no time around which to look", "--time A:B chooses by seconds")
+    length_ns = shown[1] - shown[0]
+    return shown[0] - length_ns, shown[1] + length_ns
 
 
 def _range(text: str, number: Any, option: str, example: str) -> tuple[Any, Any] | None:

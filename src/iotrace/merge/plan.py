@@ -37,10 +37,11 @@ _SUFFIXES = (".json", ".json.gz", ".pftrace", ".pftrace.gz")
 
 @dataclass(frozen=True)
 class Options:
-    """What the user asked for; `steps` and `seconds` are half-open, the latter from the merged start."""
+    """What the user asked for; ranges are half-open, `seconds` from the merged start, `span_ns` absolute."""
 
     steps: tuple[int, int] | None = None
     seconds: tuple[float, float] | None = None
+    span_ns: tuple[int, int] | None = None
     ranks: frozenset[int] | None = None
     dropped: frozenset[str] = frozenset()
     per_rank: bool = False
@@ -280,7 +281,7 @@ def _shared_pid(number: int, inputs: int) -> int:
 
 def _selection(item: Input, first_ns: int, options: Options) -> Selection:
     """What is wanted of an input; `first_ns` is the merged start."""
-    windows: tuple[tuple[int, int], ...] = ()
+    windows: tuple[tuple[int, int], ...] = () if options.span_ns is None else (options.span_ns,)
     if options.seconds is not None:
         begin, end = options.seconds
         windows = ((first_ns + round(begin * 1e9), first_ns + round(end * 1e9)),)

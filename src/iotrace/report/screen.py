@@ -18,6 +18,7 @@ from iotrace.units import counted, milliseconds, size
 WIDTH = 6  # of a label
 _WANT_A_FIX = ("input-bound", "moderately-input-bound", "rank-late")
 _MOST_FIXES = 3
+_MANY_STEPS = 2000  # more than one wants to scroll through in a browser
 _MOST_CAUSES = 5
 _MOST_GROUPS = 2
 _MOST_REASONS = 3  # for trust
@@ -106,7 +107,10 @@ def opened(report: Report) -> list[tuple[str, str]]:
     path = shown_path(report.session.path)
     if report.verdict.kind == "failed" and report.session.failures:
         return [(f"iotrace open {path} --around failure", "the timeline, before it")]
-    return [(f"iotrace open {path}", "the timeline, at the worst wait")]
+    found = [(f"iotrace open {path}", "the timeline, at the worst wait")]
+    if sum(rank.steps.count for rank in report.ranks) >= _MANY_STEPS:
+        found.append((f"iotrace merge {path} --around worst", "that part of it as a file"))
+    return found
 
 
 def following(report: Report, verbose: bool) -> list[tuple[str, str]]:
