@@ -59,6 +59,12 @@ def test_the_page_of_each_command_is_what_its_help_prints() -> None:
     assert not stale, f"docs/commands/: not what --help prints: {stale}; run: tools/docs commands"
 
 
+@pytest.mark.parametrize("path", _TEXTS, ids=lambda path: str(path.relative_to(PROJECT)))
+def test_paths_that_a_document_names_exist(path: Path) -> None:
+    named = set(re.findall(r"(?<![\w/.-])((?:tests|tools|docs|workloads|src)/[\w./-]*\w)", path.read_text()))
+    assert sorted(name for name in named if not (PROJECT / name).exists()) == []
+
+
 def _calls(text: str) -> Iterator[tuple[str, str]]:
     """Each call of iotrace in a text, as its command and what follows the command."""
     known = app.list_commands(click.Context(app))
