@@ -61,6 +61,6 @@ def print_check(result: Check, console: Console) -> None:
         console.print()
         if result.baseline != result.session:
             paths = f"{shlex.quote(result.baseline or '')} {shlex.quote(result.session)}"
-            say(console, "Next", f"iotrace compare {paths}")
+            say(console, "Next", f"iotrace compare {paths}{' --anyway' if comparison.differs else ''}")
     else:
         say(console, "Next", f"iotrace report {shlex.quote(result.session)}")
