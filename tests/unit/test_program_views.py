@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from iotrace.agent import lightning_ranges, patching
+from iotrace.agent.model_table import ModelTable
 from iotrace.agent.recording.recorder import Recorder
+from iotrace.agent.torch_profiler import foreign_profilers
 from iotrace.analysis.program import model, trainer
 from iotrace.session import names
 from iotrace.sources import records
@@ -123,3 +125,56 @@ def test_ranges_are_recorded_and_the_programs_profiler_stays(recorder: Recorder)
     with theirs.profile("after"):
         pass
     assert len(recorder.spans) == 3
+
+
+def test_a_snapshot_that_the_program_wrote_is_noted(recorder: Recorder, tmp_path: Path) -> None:
+    def _dump_snapshot(filename: str = "dump_snapshot.pickle") -> None:
+        Path(filename).write_bytes(b"12345")
+
+    module = SimpleNamespace(_dump_snapshot=_dump_snapshot)
+    foreign_profilers.hook_snapshots(module, recorder)
+    module._dump_snapshot(str(tmp_path / "s.pickle"))
+    (noted,) = [row for row in recorder.records if isinstance(row, dict) and row["type"] == "memory_snapshot"]
+    assert (noted["path"], noted["bytes"]) == (str(tmp_path / "s.pickle"), 5)
+
+
+class _Tensor:
+    """As torch's, as far as a table of layers asks."""
+
+    requires_grad = True
+
+    def __init__(self, *shape: int) -> None:
+        self.shape = shape
+
+    def numel(self) -> int:
+        return int(np.prod(self.shape))
+
+    def element_size(self) -> int:
+        return 4
+
+
+class _Module:
+    def __init__(self, *inside: _Module, **parameters: _Tensor) -> None:
+        self._parameters, self._buffers = parameters, {"running": _Tensor(2), "none": None}
+        self.inside = inside
+
+    def named_modules(self, prefix: str = "") -> Any:
+        yield prefix, self
+        for number, module in enumerate(self.inside):
+            yield from module.named_modules(f"{prefix}.{number}".strip("."))
+
+
+def test_a_table_holds_no_module_and_counts_a_shared_parameter_once(recorder: Recorder) -> None:
+    shared = _Tensor(3, 4)
+    first, second = _Module(weight=shared), _Module(weight=shared, bias=_Tensor(3))
+    root = _Module(first, second)
+    torch: Any = SimpleNamespace(Tensor=_Tensor, nn=SimpleNamespace(Module=_Module))
+    table = ModelTable(recorder, torch)
+    for _ in range(2):
+        table.note(first, [{"x": _Tensor(8, 4)}], {}, (_Tensor(8, 3), [_Tensor(1)]))
+    table.record(root)
+    (record,) = [row for row in recorder.records if isinstance(row, dict) and row["type"] == "model"]
+    top, one, two = record["modules"]
+    assert top == ["", "_Module", 0, None, None, 0, 0, 8, None]
+    assert one == ["0", "_Module", 2, [[8, 4]], [[8, 3], [1]], 12, 12, 12 * 4 + 8, 12]
+    assert two == ["1", "_Module", 0, None, None, 3, 3, 3 * 4 + 8, 12]

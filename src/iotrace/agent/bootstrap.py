@@ -149,6 +149,7 @@ def _hooks(recorder: Recorder, session: str, settings: dict[str, str]) -> dict[s
         "torch._dynamo.callback": _hook("step_phases", "hook_compiler", recorder),
         "torch.compiler": lambda module: regions.ask_compiler(getattr(module, "is_compiling", None)),
         "torch.distributed.distributed_c10d": _hook("training", "hook_distributed", recorder),
+        "torch.cuda.memory": _hook(_FOREIGN_PROFILERS, "hook_snapshots", recorder),
         "torch.profiler": _hook(_FOREIGN_PROFILERS, "hook_torch", recorder),
         "dftracer.python.env": _hook(_PROGRAM_DFTRACER, "hook_settings", settings.get("dftracer") == "on"),
         "dftracer.python.common": _hook(_PROGRAM_DFTRACER, "hook_events", recorder, session),

@@ -19,7 +19,7 @@ from iotrace.analysis.loop.deliveries import LoaderRun, Step
 from iotrace.analysis.loop.loaders import loader_result
 from iotrace.analysis.loop.measured import summarise
 from iotrace.analysis.loop.step_phases import step_phases
-from iotrace.analysis.program.memory import memory_of
+from iotrace.analysis.program.memory import memory_of, snapshots_of
 from iotrace.analysis.program.model import models_of
 from iotrace.analysis.program.speed import speed_of
 from iotrace.analysis.program.trainer import trainer_times
@@ -43,7 +43,7 @@ from iotrace.analysis.wait.loop_reads import loop_reads
 from iotrace.analysis.wait.regions import regions_of
 from iotrace.analysis.wait.stages import stages_of
 from iotrace.sources.processes import Process
-from iotrace.sources.records import Tick, Versions
+from iotrace.sources.records import Tick, TrainerRun, Versions
 from iotrace.sources.session import Rank, Session, rank_of
 
 
@@ -150,6 +150,7 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         trainer=trainer_times(analysis),
         models=models_of(rank.main),
         memory=memory_of(analysis),
+        snapshots=snapshots_of(rank.main),
     )
 
 
@@ -161,7 +162,9 @@ def _loader(analysis: RankAnalysis, loader: LoaderRun) -> LoaderResult:
     """Make a loader's figures; of the primary one those of the loader that it wraps, where it wraps one."""
     primary = loader is analysis.primary
     source = analysis.source if primary and analysis.source is not None else loader
-    return loader_result(loader, primary, source, analysis.within.get(loader.number), analysis.session.paths)
+    main, within = analysis.rank.main, analysis.within.get(loader.number)
+    ends = [main.clock.to_session_ns(run.end_ns) for run in main.of_type(TrainerRun)]
+    return loader_result(loader, primary, source, within, analysis.session.paths, max(ends, default=None))
 
 
 def _cpu_percent(rank: Rank, kept: list[Step]) -> float | None:

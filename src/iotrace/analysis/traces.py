@@ -155,6 +155,7 @@ def _rank(rank: _TraceRank) -> RankReport:
         file_groups=[],
         system=unknown(System, gpus=_gpus(rank.trace), processes=[]),
         models=[],
+        snapshots=[],
     )
 
 

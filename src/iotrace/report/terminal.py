@@ -264,6 +264,8 @@ def _print_overhead(overhead: Overhead, console: Console) -> None:
 def loader_text(loader: LoaderResult) -> str:
     """What a loader is, and how it ran."""
     role = f"{loader.kind}{' (primary)' if loader.primary else ''}"
+    if loader.after_training:
+        role += ", after the trainer's last run: no training reads"
     parts = [f"{loader.dataset}, {role if loader.within is None else f'within loader {loader.within}'}"]
     how = f" by {loader.start_method}" if loader.start_method else ""
     workers = f"{counted(loader.workers, 'worker')}{how}"

@@ -198,6 +198,14 @@ class Model(Record, tag="model"):
     left_out: Int = 0
 
 
+class MemorySnapshot(Record, tag="memory_snapshot"):
+    """The program wrote what torch's allocator recorded on a device to `path`, for torch.cuda._memory_viz."""
+
+    path: str
+    mono_ns: Int
+    bytes: Int | None = None
+
+
 class ArrayInfo(Record, tag="array"):
     """An array of zarr that was read: its chunks, and the bytes of each when it is decoded."""
 

@@ -50,6 +50,24 @@ def hook_torch(module: Any, recorder: Recorder) -> None:
     window.guarded = True
 
 
+def hook_snapshots(module: Any, recorder: Recorder) -> None:
+    """Patch ``torch.cuda.memory._dump_snapshot``: note where the program writes it."""
+
+    def dumped(_: Any, __: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        name = args[0] if args else kwargs.get("filename", "dump_snapshot.pickle")
+        path = os.path.abspath(os.fsdecode(name))
+        recorder.records.append(
+            {
+                "type": "memory_snapshot",
+                "path": path,
+                "bytes": stat("/" + path).st_size,
+                "mono_ns": monotonic_ns(),
+            }
+        )
+
+    observe(module, "_dump_snapshot", recorder, "noting a snapshot of memory", after=dumped)
+
+
 def hook_lightning(module: Any, recorder: Recorder) -> None:
     """Patch Lightning's ``PyTorchProfiler``, which makes torch's profiler much later."""
     _before(module.PyTorchProfiler, "__init__", recorder, "Lightning's PyTorchProfiler")

@@ -11,11 +11,17 @@ from iotrace.sources.records import IteratorStart
 
 
 def loader_result(
-    loader: LoaderRun, primary: bool, source: LoaderRun, within: int | None, paths: Paths
+    loader: LoaderRun,
+    primary: bool,
+    source: LoaderRun,
+    within: int | None,
+    paths: Paths,
+    trained_ns: int | None = None,
 ) -> LoaderResult:
     """Compute all figures of `loader`, means per batch; `source` makes its batches, mostly it itself.
 
-    `within` is the loader that asks it for all of its batches, where it is not the loop that does.
+    `within` is the loader that asks it for all its batches, where it is not the loop that does. The last run
+    of a trainer ended at `trained_ns`.
     """
     deliveries = loader.deliveries
     # The first batch of the run waits for the workers' start: a figure of its own, in no mean.
@@ -46,6 +52,9 @@ def loader_result(
         production_ms=production_ms(source.deliveries) if known else None,
         queue_depth_mean=queue_depth(source.deliveries[1:]) if known and about.workers else None,
         epochs=loader.epochs,
+        after_training=bool(
+            trained_ns is not None and deliveries and deliveries[0].wait_start_ns >= trained_ns
+        ),
         start_method=about.start_method,
         first_batch_ms=deliveries[0].wait_ns / 1e6 if deliveries else None,
         failures=loader.failures,

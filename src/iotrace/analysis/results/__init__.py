@@ -121,6 +121,9 @@ from iotrace.analysis.results.program import (
     PhaseSpeed as PhaseSpeed,
 )
 from iotrace.analysis.results.program import (
+    Snapshot as Snapshot,
+)
+from iotrace.analysis.results.program import (
     Speed as Speed,
 )
 from iotrace.analysis.results.program import (

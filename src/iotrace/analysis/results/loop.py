@@ -105,6 +105,8 @@ class DataWait(ReportPart, frozen=True, kw_only=True):
 
 
 class LoaderResult(ReportPart, frozen=True, kw_only=True):
+    """A loader; `after_training`: it was first asked behind the last run of Lightning's trainer."""
+
     id: int
     kind: str
     primary: bool
@@ -126,6 +128,7 @@ class LoaderResult(ReportPart, frozen=True, kw_only=True):
     production_ms: float | None
     queue_depth_mean: float | None
     epochs: int
+    after_training: bool
     start_method: str | None
     first_batch_ms: float | None
     failures: list[str]

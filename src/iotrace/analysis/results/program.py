@@ -130,3 +130,11 @@ class Memory(ReportPart, frozen=True, kw_only=True):
 
     devices: list[MemoryDevice]
     operators: list[MemoryOperator]
+
+
+class Snapshot(ReportPart, frozen=True, kw_only=True):
+    """A file of what torch's allocator on a device recorded, written `at_seconds` after the start."""
+
+    path: str
+    size_bytes: int | None
+    at_seconds: float

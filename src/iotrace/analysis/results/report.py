@@ -14,7 +14,7 @@ from iotrace.analysis.results.loop import (
     Startup,
     Steps,
 )
-from iotrace.analysis.results.program import Memory, Model, Speed, TrainerTimes
+from iotrace.analysis.results.program import Memory, Model, Snapshot, Speed, TrainerTimes
 from iotrace.analysis.results.ranks import Imbalance
 from iotrace.analysis.results.samples import StageCost, StepBlocks
 from iotrace.analysis.results.verdict import Verdict
@@ -93,6 +93,7 @@ class RankReport(ReportPart, frozen=True, kw_only=True):
     trainer: TrainerTimes | None
     models: list[Model]
     memory: Memory | None
+    snapshots: list[Snapshot]
 
 
 class Recommendation(ReportPart, frozen=True, kw_only=True):

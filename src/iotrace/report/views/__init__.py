@@ -35,6 +35,7 @@ VIEWS = {
     "time": View("where Lightning's trainer spends its time: hooks, callbacks", "program"),
     "model": View("the layers of the model: parameters, shapes", "program"),
     "memory": View("what operators were given of each device's memory", "program"),
+    "snapshot": View("the snapshots of device memory that the program wrote", "program"),
     "system": View("means and peaks of processes, host, devices", "program"),
 }
 

@@ -263,6 +263,26 @@ def memory(report: Report) -> list[Table]:
     return of_ranks(report.ranks, devices) + of_ranks(report.ranks, operators)
 
 
+def snapshot(report: Report) -> list[Table]:
+    """Show where the program wrote what its allocator recorded, for torch's viewer of memory."""
+    fields = (
+        Field("at_seconds", "at s", _seconds),
+        Field("size_bytes", "size", size),
+        Field("path", "file", is_text=True),
+    )
+
+    def make(rank: RankReport) -> Table:
+        return Table(
+            title="Snapshots of device memory, for pytorch.org/memory_viz",
+            rows=rank.snapshots,
+            fields=fields,
+            unknown="the program wrote none; it takes a device of CUDA or HIP",
+            remedy="torch.cuda.memory._record_memory_history() and _dump_snapshot(FILE) in the program",
+        )
+
+    return of_ranks(report.ranks, make)
+
+
 class SystemRow(msgspec.Struct, frozen=True, kw_only=True):
     """A figure of the machine over the measured time: its mean, and its peak."""
 
