@@ -108,6 +108,32 @@ def test_the_late_rank_and_whether_its_data_made_it_late() -> None:
     assert found.spread["data_wait"] == pytest.approx((70 - 30) / 30)
 
 
+@pytest.mark.parametrize(
+    ("compute", "steps", "kind"),
+    [(90, 3, "compute"), (10, 3, "host"), (50, 3, None), (90, 2, None)],
+)
+def test_what_made_a_rank_late_is_told_where_one_thing_did(
+    compute: int, steps: int, kind: str | None
+) -> None:
+    """Rank 1 arrives 80 us later; of these it computes `compute` - 10."""
+
+    def one(number: int, computes: int, arrives: int) -> RankTrace:
+        made: list[Any] = []
+        for each in range(steps):
+            at = 200 * each
+            made.append(step(each, at, at + 200))
+            made.append(operator("aten::mm", at, at + computes))
+            made.append(gloo(at + arrives, at + 150, 8))
+        return rank(number, *made)
+
+    found = imbalance_of([one(0, 10, 20), one(1, compute, 100)])
+    assert found is not None
+    late = found.stragglers[0]
+    assert (late.rank, late.kind) == (1, kind)
+    if kind == "compute":
+        assert late.kind_ms == pytest.approx(0.08)
+
+
 def test_a_wait_counts_for_the_step_whose_batch_it_was_for() -> None:
     # Steps begin at deliveries, as the agent's do: each wait lies at the end of the step before.
     early = rank(

@@ -156,7 +156,14 @@ def late() -> Imbalance:
         for number in range(20)
     ]  # fmt: skip
     straggler = Straggler(
-        rank=1, last_to_arrive=9, waited_for_ms=1.0, impact_pct=70.0, severity="critical", by_data_pct=90.0
+        rank=1,
+        last_to_arrive=9,
+        waited_for_ms=1.0,
+        impact_pct=70.0,
+        severity="critical",
+        by_data_pct=90.0,
+        kind=None,
+        kind_ms=None,
     )
     matched = Collectives(matched=10, unmatched=0, skew_ms_mean=None, skew_ms_max=None)
     return unknown(

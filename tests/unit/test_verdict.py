@@ -86,6 +86,8 @@ def late(number: int, impact_pct: float, by_data_pct: float) -> Imbalance:
         impact_pct=impact_pct,
         severity=None,
         by_data_pct=by_data_pct,
+        kind=None,
+        kind_ms=None,
     )
     none = Collectives(matched=9, unmatched=0, skew_ms_mean=None, skew_ms_max=None)
     return unknown(

@@ -14,6 +14,9 @@ from iotrace.analysis.results import Collectives, Imbalance, LateCollective, Ran
 
 _WARNING_PCT, _CRITICAL_PCT = 10.0, 20.0
 _WORST = 5
+_FEWEST_STEPS = 3  # from which what made a rank late is told
+_MOSTLY_PERCENT = 50.0
+_CLEARLY = 2.0
 _PARTS = ("compute_ms", "communication_wait_ms", "data_wait_ms", "other_ms")
 
 
@@ -24,6 +27,7 @@ def imbalance_of(ranks: Sequence[RankTrace], world_size: int | None = None) -> I
     matched, unmatched = match(ranks)
     waits = {rank.rank: _waits(rank, matched) for rank in ranks}
     balances = [_balance(rank, waits[rank.rank]) for rank in ranks]
+    kinds = {rank.rank: _kind(rank, ranks, balances) for rank in ranks}
     skews_ns = [max(one.durations_ns.values()) - one.real_ns for one in matched]
     late = _late(ranks, matched)
     return Imbalance(
@@ -39,7 +43,7 @@ def imbalance_of(ranks: Sequence[RankTrace], world_size: int | None = None) -> I
             skew_ms_mean=float(np.mean(skews_ns)) / 1e6 if skews_ns else None,
             skew_ms_max=max(skews_ns) / 1e6 if skews_ns else None,
         ),
-        stragglers=_stragglers(ranks, waits, late, _arisen_ms(ranks, matched)) if matched else [],
+        stragglers=_stragglers(ranks, waits, late, _arisen_ms(ranks, matched), kinds) if matched else [],
         worst=sorted(late, key=lambda one: -one.skew_ms)[:_WORST],
     )
 
@@ -167,6 +171,7 @@ def _stragglers(
     waits: dict[int, dict[int, Intervals]],
     late: list[LateCollective],
     arisen_ms: list[float],
+    kinds: dict[int, dict[str, float]],
 ) -> list[Straggler]:
     """Make a row for each rank, the costliest first; `late` and `arisen_ms` have one entry per collective."""
     found = []
@@ -184,6 +189,8 @@ def _stragglers(
             if one.last_rank == rank.rank
         ]
         by_data_ms, skew_ms = (sum(column) for column in zip(*own_late, strict=True)) if own_late else (0, 0)
+        by_data_pct = 100 * by_data_ms / skew_ms if skew_ms else None
+        kind, more_ms = _kind_of(kinds[rank.rank], by_data_pct, len(rank.steps[0]))
         found.append(
             Straggler(
                 rank=rank.rank,
@@ -191,10 +198,42 @@ def _stragglers(
                 waited_for_ms=waited_ns / 1e6,
                 impact_pct=impact_pct,
                 severity=_severity(impact_pct),
-                by_data_pct=100 * by_data_ms / skew_ms if skew_ms else None,
+                by_data_pct=by_data_pct,
+                kind=kind if waited_ns else None,
+                kind_ms=more_ms if waited_ns else None,
             )
         )
     return sorted(found, key=lambda one: -one.waited_for_ms)
+
+
+def _kind(rank: RankTrace, ranks: Sequence[RankTrace], balances: Sequence[RankBalance]) -> dict[str, float]:
+    """Find what a rank does longer than the others do, ms of a step by kind.
+
+    What is neither computing nor waiting are late launches where there is a device, else the host's own work.
+    """
+    own = next(one for one in balances if one.rank == rank.rank)
+    others = [one for one in balances if one.rank != rank.rank]
+    names = {"data_wait_ms": "data", "compute_ms": "compute"}
+    names["other_ms"] = "launch" if all(each.activity.device.any() for each in ranks) else "host"
+    return {
+        kind: getattr(own, part) - sum(getattr(one, part) for one in others) / len(others)
+        for part, kind in names.items()
+    }
+
+
+def _kind_of(
+    longer_ms: dict[str, float], by_data_pct: float | None, steps: int
+) -> tuple[str | None, float | None]:
+    """Choose what made a rank late: its data where that explains most of it, else what it does longest.
+
+    Of fewer than three steps, or where two things are alike, nothing is said.
+    """
+    if steps < _FEWEST_STEPS:
+        return None, None
+    if (by_data_pct or 0.0) >= _MOSTLY_PERCENT:
+        return "data", longer_ms["data"]
+    (kind, most_ms), (_, second_ms), *_ = sorted(longer_ms.items(), key=lambda pair: -pair[1])
+    return (kind, most_ms) if most_ms > 0 and most_ms >= _CLEARLY * second_ms else (None, None)
 
 
 def _severity(impact_pct: float | None) -> str | None:

@@ -29,7 +29,8 @@ class Collectives(ReportPart, frozen=True, kw_only=True):
 class Straggler(ReportPart, frozen=True, kw_only=True):
     """What a rank costs the others: `waited_for_ms` is a total over them and the window.
 
-    `by_data_pct` is the share of its lateness that its own data waits explain.
+    `by_data_pct` is the share of its lateness that its own data waits explain. `kind` is what made it late:
+    ``data``, ``compute``, ``launch`` (late launches), ``host``; by `kind_ms` a step longer than the others.
     """
 
     rank: int
@@ -38,6 +39,8 @@ class Straggler(ReportPart, frozen=True, kw_only=True):
     impact_pct: float | None
     severity: str | None
     by_data_pct: float | None
+    kind: str | None
+    kind_ms: float | None
 
 
 class LateCollective(ReportPart, frozen=True, kw_only=True):

@@ -29,6 +29,7 @@ VIEWS = {
     "collectives": View("communication by kind and group: bandwidth, exposed part", "device"),
     "memory-operations": View("copies and sets of device memory: bandwidth, overlap", "device"),
     "gaps": View("the ten longest idle times of the device", "device"),
+    "ranks": View("one line a rank: its step, what it waits for, why it is late", "ranks"),
     "modules": View("idle time and communication by module and phase", "device"),
     "streams": View("each stream of a device: busy, idle by class", "device"),
     "speed": View("batches and samples a second by phase, over time", "program"),
