@@ -506,3 +506,5 @@ def test_the_screen_of_compare(kept: Path, width: str, monkeypatch: pytest.Monke
     assert "did different work: command: python train.py / python other.py" in done.stderr
     done = in_process("compare", "before.json", "work.json", "--anyway", "--json", cwd=kept)
     assert (done.returncode, json.loads(done.stdout)["comparable"]) == (0, False)
+    done = in_process("check", "work.json", "--baseline", "before.json", "--anyway", cwd=kept)
+    assert done.stdout.endswith(" --anyway\n")

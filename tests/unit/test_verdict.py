@@ -16,6 +16,7 @@ from iotrace.analysis.results import (
     Failure,
     FileCost,
     FileGroup,
+    HostUse,
     IdleByModule,
     Imbalance,
     LoaderResult,
@@ -307,6 +308,20 @@ def test_a_wait_that_the_device_works_through_is_not_what_binds_the_loop() -> No
     longer = rank(0, 90.0, exposed_ms=1.0, exposed_source="cuda_events", stall_fraction=0.01)
     idler = rank(1, 40.0, exposed_ms=40.0, exposed_source="cuda_events", stall_fraction=0.4)
     assert judged(longer, idler).rank == 1
+
+
+def test_where_the_training_shares_busy_cpus_with_workers_no_bound_is_told() -> None:
+    def why(busy: float, workers: int) -> str | None:
+        loader = unknown(LoaderResult, primary=True, workers=workers, queue_depth_mean=2.0)
+        host = unknown(HostUse, cpu_busy_fraction=busy)
+        one = rank(0, 1.0, exposed_ms=1.0, exposed_source="cpu")
+        system = unknown(System, gpus=[], processes=[], host=host)
+        return judged(replace(one, loaders=[loader], system=system)).why
+
+    bound = "batches lie ready: 2.0 when asked; a faster loader gains <= 1.0 ms"
+    assert (why(0.5, workers=2), why(1.0, workers=0)) == (bound, bound)
+    untold = "what a faster loader gains is unknown, as no CPU was free"
+    assert why(1.0, workers=2) == f"batches lie ready: 2.0 when asked; {untold}"
 
 
 def test_a_run_that_failed_has_no_fix_of_its_wait_unless_it_was_interrupted() -> None:
