@@ -17,6 +17,7 @@ from iotrace.analysis.wait.data_wait import file_costs
 from iotrace.analysis.wait.waits import CAUSES
 from iotrace.analysis.window import Window
 from iotrace.session import names
+from tests.support.tables import waits_of
 
 MS, SECOND = 1_000_000, 1_000_000_000
 EPOCH_NS = 1_700_000_000 * SECOND  # CLOCK_REALTIME less CLOCK_MONOTONIC
@@ -260,6 +261,6 @@ def agrees(found: Top, windows: list[Window], whole: list[RankAnalysis]) -> int:
             causes = {cause: sum(wait.causes[cause] for wait in waits) / len(same) / 1e6 for cause in CAUSES}
             # The more anchors are known, the better the clock that calls are brought to: by less than 100 ns.
             assert shown.data_wait.causes_ms == pytest.approx(causes, abs=1e-4)
-            files = {cost.path: cost.ms for cost in file_costs(waits, len(same))}
+            files = {cost.path: cost.ms for cost in file_costs(waits_of(waits), len(same))}
             assert {cost.path: cost.ms for cost in shown.data_wait.files} == pytest.approx(files, abs=1e-4)
     return explained

@@ -79,7 +79,7 @@ def test_shares_divide_each_instant_equally_outside_the_mask(
 
 @given(st.integers(0, 10**12), st.lists(st.floats(0, 1e9), min_size=1, max_size=6))
 def test_split_is_exact_and_pro_rata(total: int, weights: list[float]) -> None:
-    parts = split_exactly(total, weights)
+    parts = split_exactly(np.array([total]), np.array([weights]))[0].tolist()
     whole = sum(weights)
     if whole == 0:
         assert parts == [0] * len(weights)

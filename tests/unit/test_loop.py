@@ -270,4 +270,4 @@ def test_a_batch_that_another_thread_hands_to_a_wrapping_source_is_part_of_its_a
     assert loop.thread is not None
     assert (loop.begun, loop.thread.handed) == (4, [])
     assert [step.wait_ns / MS for step in loop.steps] == [1] * 3
-    assert [len(inside) for inside in loop.thread.inner.values()] == [1] * 4
+    assert sorted(loop.thread.inner.number.tolist()) == [0, 1, 2, 3]

@@ -9,10 +9,11 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from iotrace.analysis.loop.deliveries import Delivery, Step
+from iotrace.analysis.loop.deliveries import Deliveries, Delivery
 from iotrace.analysis.page.batches import ready_queue, steps_around
 from iotrace.analysis.page.costs import costs_of, io_tree
 from iotrace.analysis.page.steps import MOST_STEPS, binned
@@ -102,7 +103,12 @@ def columns(steps: int = 40, path: str = "data/case_02.h5") -> RankColumns:
     return RankColumns(
         rank=0,
         incarnation=0,
-        steps=binned(lengths, waits, causes, [number > 2 for number in range(steps)]),
+        steps=binned(
+            np.array(lengths),
+            np.array(waits),
+            {cause: np.array(own) for cause, own in causes.items()},
+            np.arange(steps) > 2,
+        ),
         window=window,
         series=[series],
     )
@@ -182,7 +188,7 @@ def test_each_worst_batch_has_the_command_that_opens_it() -> None:
 
 
 def test_an_unknown_wait_is_drawn_as_no_wait() -> None:
-    steps = binned([100.0, 110.0], None, {}, [True, True])
+    steps = binned(np.array([100.0, 110.0]), None, {}, np.ones(2, np.bool_))
     why = "nothing tells what the loop takes its batches from"
     lost = rank(steps=replace(rank().steps, unknown_why=why))
     page = Page(
@@ -277,7 +283,7 @@ def test_areas_fill_the_rectangle_in_proportion() -> None:
 def test_bins_keep_the_longest_step() -> None:
     lengths = [10.0] * 5003
     lengths[1234] = 900.0
-    found = binned(lengths, [1.0] * 5003, {"read": [1.0] * 5003}, [True] * 5003)
+    found = binned(np.array(lengths), np.ones(5003), {"read": np.ones(5003)}, np.ones(5003, np.bool_))
     assert len(found.step_ms) == len(found.causes_ms["read"]) <= MOST_STEPS
     place = next(number for number, step in enumerate(found.longest) if step == 1234)
     assert found.longest_ms[place] == 900.0
@@ -287,7 +293,7 @@ def test_bins_keep_the_longest_step() -> None:
     assert sum(found.step_ms[:-1]) * found.bin + found.step_ms[-1] * (5003 % found.bin or found.bin) == (
         pytest.approx(sum(lengths))
     )
-    few = binned([1.0, 2.0], None, {}, [False, True])
+    few = binned(np.array([1.0, 2.0]), None, {}, np.array([False, True]))
     assert (few.bin, few.step_ms, few.wait_ms, few.measured) == (1, [1.0, 2.0], None, [False, True])
 
 
@@ -296,15 +302,14 @@ def test_batches_that_lie_ready_are_counted() -> None:
         return Delivery(0, 0, 0, 0, 0, delivered_ns - 1, delivered_ns, prepared_ns=prepared_ns)
 
     own = [batch(1, 5), batch(12, 14), batch(13, 20), batch(2, 30)]
-    assert ready_queue(own, 10, 25) == ([10, 10, 12, 13, 14, 20], [0, 1, 2, 3, 2, 1])
-    assert ready_queue([*own, batch(None, 40)], 10, 25) == ([], [])
+    assert ready_queue(Deliveries.of(own), 10, 25) == ([10, 10, 12, 13, 14, 20], [0, 1, 2, 3, 2, 1])
+    assert ready_queue(Deliveries.of([*own, batch(None, 40)]), 10, 25) == ([], [])
 
 
 def test_the_window_lies_around_the_worst_step() -> None:
-    steps = [Step(None, number, number + 1) for number in range(100)]
-    assert steps_around(steps, 50) == range(40, 60)
-    assert steps_around(steps, 99) == range(80, 100)
-    assert steps_around(steps[:7], 3) == range(7)
+    assert steps_around(100, 50) == range(40, 60)
+    assert steps_around(100, 99) == range(80, 100)
+    assert steps_around(7, 3) == range(7)
 
 
 def test_costs_sum_to_the_wait() -> None:

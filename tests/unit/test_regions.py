@@ -30,6 +30,7 @@ from iotrace.sources.records import Identity
 from iotrace.sources.session import Rank
 from tests.support.counting import instructions
 from tests.support.rows import told
+from tests.support.tables import waits_of
 
 
 @iotrace.region("decorated")
@@ -337,10 +338,10 @@ def test_a_wait_is_charged_by_the_share_of_production() -> None:
         {"start_ns": 2050, "duration_ns": 100, "name": 0},  # half of it behind the production
         {"start_ns": 2200, "duration_ns": 100, "name": 1},
     )
-    load, train = regions_of(Rank(0, None, 0, main, []), 2, [one, two])
+    load, train = regions_of(Rank(0, None, 0, main, []), 2, waits_of([one, two]))
     assert (load.name, load.count, load.ms_total) == ("load", 3, 160e-6)
     # 60 % of a wait of 50 ns and half of one of 100 ns, over two steps.
     assert load.wait_ms == pytest.approx((30 + 50) / 2 / 1e6)
     assert (train.name, train.count, train.wait_ms) == ("train", 1, None)
-    (unmeasured, _) = regions_of(Rank(0, None, 0, main, []), 0, [one, two])
+    (unmeasured, _) = regions_of(Rank(0, None, 0, main, []), 0, waits_of([one, two]))
     assert unmeasured.wait_ms is None

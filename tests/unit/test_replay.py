@@ -7,16 +7,18 @@ from collections import Counter
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from iotrace.analysis.advice import recommend
 from iotrace.analysis.intervals import split_exactly
 from iotrace.analysis.loader_facts import LoaderFacts
-from iotrace.analysis.loop.deliveries import Delivery
+from iotrace.analysis.loop.deliveries import Deliveries, Delivery
 from iotrace.analysis.wait.production import PARTS
 from iotrace.analysis.wait.replay import gain_ms, saved_ns
-from iotrace.analysis.wait.waits import CAUSES, Explained, split_wait
+from iotrace.analysis.wait.waits import CAUSES, Explained, Waits
+from tests.support.tables import split_wait, waits_of
 
 MS = 1_000_000
 
@@ -75,18 +77,19 @@ def simulate(work: Work) -> tuple[list[Delivery], int]:
     return deliveries, now
 
 
-def explained(work: Work, deliveries: list[Delivery]) -> list[Explained]:
+def explained(work: Work, deliveries: list[Delivery]) -> Waits:
     """The waits by cause, as the analysis splits them, and what each batch was made of."""
     found = []
     for each in deliveries:
         parts = [float(part) for part in work.parts[each.index]]
         startup, queued, making, transport = split_wait(each)
         causes = dict.fromkeys(CAUSES, 0) | {"startup": startup, "queued": queued, "transport": transport}
-        for name, part in zip(PARTS, split_exactly(making, parts), strict=True):
+        split = split_exactly(np.array([making]), np.array([parts]))[0].tolist()
+        for name, part in zip(PARTS, split, strict=True):
             causes[name] += part
         by_file = {f"{each.index % 3}.h5": [parts[0], parts[1], 0.0]}
         found.append(Explained(each, causes, {}, (parts, by_file)))
-    return found
+    return waits_of(found)
 
 
 def drawn(draw: random.Random, **known: Any) -> Work:
@@ -134,7 +137,7 @@ def test_no_stage_that_is_gone_saves_more_than_its_bound(cause: str) -> None:
             part = PARTS.index(cause)
             without = {"parts": [[*own[:part], 0, *own[part + 1 :]] for own in work.parts]}
         won_ms = (end - simulate(replace(work, **without))[1]) / len(deliveries) / MS
-        bound_ms = gain_ms(waits, set(range(len(waits))), len(waits), cause)
+        bound_ms = gain_ms(waits, np.arange(len(waits)), len(waits), cause)
         assert won_ms <= bound_ms + 1e-6, seed
         assert bound_ms <= sum(wait.delivery.wait_ns for wait in waits) / len(waits) / MS + 1e-6
         won_something += won_ms > 0.1
@@ -150,19 +153,20 @@ def test_no_file_that_costs_nothing_saves_more_than_its_bound() -> None:
         gone = [[*(own[:2] if index % 3 else (0, 0)), *own[2:]] for index, own in enumerate(work.parts)]
         won_ms = (end - simulate(replace(work, parts=gone))[1]) / len(deliveries) / MS
         waits = explained(work, deliveries)
-        of_file = gain_ms(waits, set(range(len(waits))), len(waits), "files:0.h5")
+        of_file = gain_ms(waits, np.arange(len(waits)), len(waits), "files:0.h5")
         assert won_ms <= of_file + 1e-6, seed
-        assert of_file <= gain_ms(waits, set(range(len(waits))), len(waits), "files") + 1e-6
+        assert of_file <= gain_ms(waits, np.arange(len(waits)), len(waits), "files") + 1e-6
 
 
 def test_what_is_left_as_it_was_saves_nothing() -> None:
     for seed in SEEDS:
         deliveries, _ = simulate(drawn(random.Random(seed)))
-        assert not any(saved_ns(deliveries))
+        assert not saved_ns(Deliveries.of(deliveries)).any()
         # Sessions recorded before indices were, and batches that nobody saw being made.
-        assert not any(saved_ns([replace(each, sent_ns=None) for each in deliveries]))
+        unsent = Deliveries.of(replace(each, sent_ns=None) for each in deliveries)
+        assert not saved_ns(unsent).any()
     unknown = [replace(each, taken_ns=None) for each in deliveries]
-    assert saved_ns(unknown) == [each.wait_ns for each in deliveries]
+    assert saved_ns(Deliveries.of(unknown)).tolist() == [each.wait_ns for each in deliveries]
 
 
 def test_a_loader_without_workers_loses_just_the_stage() -> None:
@@ -173,7 +177,7 @@ def test_a_loader_without_workers_loses_just_the_stage() -> None:
         inline.append(Delivery(0, number, 0, 0, number, now, end, taken_ns=now, prepared_ns=end))
         now = end + work.compute[number]
     decode = [float(parts[1]) for parts in work.parts]
-    assert saved_ns(inline, decode) == decode
+    assert saved_ns(Deliveries.of(inline), np.array(decode)).tolist() == decode
 
 
 def advised_ms(work: Work, **known: Any) -> dict[str, float]:

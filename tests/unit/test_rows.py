@@ -11,7 +11,7 @@ from iotrace.agent.recording.recorder import Recorder
 from iotrace.session import names
 from iotrace.sources.processes import read_processes
 from iotrace.sources.records import BatchRecord, Blocked, End, IteratorEnd, Produced, Record, Round, Rows
-from iotrace.sources.rows import columns_of
+from iotrace.sources.rows import KINDS, columns_of, made_ns
 
 BATCH = (names.BATCH_ROW, 0, 1, 2, 3, 4, 100, 200, True, 7, -1, 0, 1, 4711, 90, 150, -1, -1, -1, -1)
 
@@ -27,7 +27,8 @@ def recorder(tmp_path: Path) -> Recorder:
 def read(session: Path) -> list[Record]:
     ((process,), _) = read_processes(session)
     assert process.problems == []
-    return process.records
+    rows = [record for kind in KINDS for record in process.of_type(kind)]
+    return sorted([*process.records, *rows], key=lambda record: made_ns(record, 0))
 
 
 def test_rows_are_read_as_records_in_the_order_of_their_making(recorder: Recorder, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from iotrace.analysis.completeness.not_captured import _gaps
 from iotrace.analysis.host.measured import MeasuredTime
 from iotrace.analysis.host.system import _calibration, _gpu, _throttled
-from iotrace.analysis.loop.deliveries import Step
+from iotrace.analysis.loop.step_table import Step, StepTable
 from iotrace.launch.telemetry import amd, gpus
 from iotrace.launch.telemetry.calibration import Calibration
 from iotrace.launch.telemetry.gpus import Device, Figure, FigureError, Poller, UnavailableError
@@ -36,8 +36,8 @@ from iotrace.timeline.telemetry import _process
 SECOND = 1_000_000_000
 
 
-def steps(*intervals: tuple[int, int]) -> list[Step]:
-    return [Step(None, start, end, None) for start, end in intervals]  # type: ignore[arg-type]
+def steps(*intervals: tuple[int, int]) -> StepTable:
+    return StepTable.of(Step(None, start, end) for start, end in intervals)
 
 
 def series(*points: tuple[int, float]) -> Series:
@@ -90,7 +90,7 @@ def test_half_of_the_measured_time_is_no_figure_of_it() -> None:
     assert measured.change(gauge, 0, None) is None
     assert not measured.seen(-SECOND, 5 * SECOND)
     assert measured.seen(-SECOND, 8 * SECOND)
-    assert MeasuredTime([]).seen(0, SECOND)
+    assert MeasuredTime(steps()).seen(0, SECOND)
     most = series(*((n * SECOND, 8.0) for n in range(1, 9)))
     assert measured.mean(most) == measured.extreme(most) == 8
 
@@ -109,7 +109,7 @@ def test_what_memory_grew_before_the_steps_is_not_charged_to_them() -> None:
 
 
 def test_without_measured_steps_nothing_is_known() -> None:
-    measured = MeasuredTime([])
+    measured = MeasuredTime(steps())
     gauge = series((0, 1.0), (10, 2.0))
     assert measured.mean(gauge) is None
     assert measured.growth(gauge) is None

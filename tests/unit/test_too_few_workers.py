@@ -7,6 +7,7 @@ import pytest
 from iotrace.analysis.loop.deliveries import Delivery
 from iotrace.analysis.wait.data_wait import has_core, unmade_fraction
 from iotrace.analysis.wait.waits import CAUSES, Explained
+from tests.support.tables import waits_of
 
 
 def explained(**causes_ns: int) -> Explained:
@@ -15,9 +16,12 @@ def explained(**causes_ns: int) -> Explained:
 
 
 def test_the_wait_for_batches_that_were_not_made() -> None:
-    assert unmade_fraction([]) == 0
-    assert unmade_fraction([explained(transport=90, read=6), explained(queued=4)]) == pytest.approx(0.1)
-    assert unmade_fraction([explained(startup=50, decode=25), explained(queued=20, unknown=5)]) == 0.5
+    assert unmade_fraction(waits_of([])) == 0
+    assert unmade_fraction(waits_of([explained(transport=90, read=6), explained(queued=4)])) == pytest.approx(
+        0.1
+    )
+    startup = waits_of([explained(startup=50, decode=25), explained(queued=20, unknown=5)])
+    assert unmade_fraction(startup) == 0.5
 
 
 @pytest.mark.parametrize(

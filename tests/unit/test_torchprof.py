@@ -9,8 +9,9 @@ import pytest
 
 from iotrace.agent.torch_profiler.profiler import _compress
 from iotrace.agent.torch_profiler.window import WindowSchedule
-from iotrace.analysis.loop.deliveries import Delivery, Step
+from iotrace.analysis.loop.deliveries import Delivery
 from iotrace.analysis.loop.measured import measured, with_warm_up
+from iotrace.analysis.loop.step_table import Step, StepTable
 from iotrace.errors import LaunchError
 from iotrace.launch import torch_settings
 from iotrace.session.names import decode_settings, encode_settings
@@ -51,9 +52,9 @@ def test_a_mistake_gets_a_sentence(steps: str, options: str, activities: str, na
     assert caught.value.remedy
 
 
-def _steps(count: int) -> list[Step]:
+def _steps(count: int) -> StepTable:
     made = [Delivery(0, index, 0, 0, index, 0, 10 * index) for index in range(count)]
-    return [Step(each, each.delivered_ns, each.delivered_ns + 10) for each in made]
+    return StepTable.of(Step(each, each.delivered_ns, each.delivered_ns + 10) for each in made)
 
 
 def test_profiled_steps_are_left_out_and_counted() -> None:

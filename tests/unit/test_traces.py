@@ -10,13 +10,15 @@ from msgspec.structs import replace
 
 from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.compute import compute_of, exposed_by_kernels
-from iotrace.analysis.loop.deliveries import Delivery, Step
+from iotrace.analysis.loop.deliveries import Delivery
+from iotrace.analysis.loop.step_table import Step, StepTable
 from iotrace.analysis.results import Report
 from iotrace.analysis.traces import analyse_traces
 from iotrace.analysis.wait.waits import CAUSES, Explained
 from iotrace.sources.kineto.profiler_traces import read_windows
 from iotrace.sources.kineto.reader import read_kineto
 from tests.support.kineto import annotation, data_wait, event, kernel, operator, step, trace_of
+from tests.support.tables import waits_of
 from tests.support.traces import SHARED, shared_trace
 
 DATA = Path(__file__).parent.parent / "data"
@@ -133,7 +135,7 @@ def test_the_sessions_waits_give_causes_to_the_idle_time_and_exposure_to_steps()
     trace = trace_of(kernel(0, 100, -1), kernel(400, 500, 390), kernel(800, 1000, 790))
     waits = [delivery(50, 350), delivery(550, 650)]
     explained = [Explained(one, {**dict.fromkeys(CAUSES, 0), "decode": one.wait_ns}) for one in waits]
-    compute = compute_of([Activity(trace)], explained)
+    compute = compute_of([Activity(trace)], waits_of(explained))
     assert compute.accelerator is not None
     assert compute.accelerator.idle_by_class_us["data_wait"] == 250 + 100
     assert compute.accelerator.data_wait_by_cause_us is not None
@@ -141,7 +143,7 @@ def test_the_sessions_waits_give_causes_to_the_idle_time_and_exposure_to_steps()
     first = Step(delivery(-9, 0), 0, 350_000, (waits[0],))
     second = Step(waits[0], 350_000, 650_000, (waits[1],))
     beyond = Step(waits[1], 650_000, 2_000_000)
-    exposed = exposed_by_kernels(compute, [first, second, beyond])
+    exposed = exposed_by_kernels(compute, StepTable.of([first, second, beyond]))
     assert [sum(column) for column in zip(*exposed, strict=True)] == [350_000, 650_000]
     assert len(exposed) == 2
 

@@ -16,8 +16,8 @@ from rich.console import Console
 
 from iotrace.analysis.host.measured import MeasuredTime
 from iotrace.analysis.host.others import others_and_stolen
-from iotrace.analysis.loop.deliveries import Step
 from iotrace.analysis.loop.measured import summarise
+from iotrace.analysis.loop.step_table import Step, StepTable
 from iotrace.analysis.results import (
     ClockInfo,
     ClockSet,
@@ -83,7 +83,12 @@ def rank(number: int = 0, *, lengths_ms: Any = (100.0, 101.0) * 16, **known: Any
         incarnation=0,
         loaders=[],
         regions=[],
-        steps=summarise([round(length * MS) for length in lengths_ms], [], EXCLUDED, 99),
+        steps=summarise(
+            np.array([round(length * MS) for length in lengths_ms], np.int64),
+            np.empty(0, np.int64),
+            EXCLUDED,
+            99,
+        ),
         data_wait=wait,
         system=system,
         overhead=overhead,
@@ -318,7 +323,7 @@ def sampled(
 
 
 def measured(start_s: int, end_s: int) -> MeasuredTime:
-    return MeasuredTime([Step(None, start_s * SECOND, end_s * SECOND)])
+    return MeasuredTime(StepTable.of([Step(None, start_s * SECOND, end_s * SECOND)]))
 
 
 def test_others_used_what_the_job_did_not(tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ import numpy as np
 
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
 from iotrace.analysis.results import Failure
+from iotrace.session import names
 from iotrace.session.names import KIND_MAPPED, KIND_READ_PATH
 from iotrace.sources.processes import Process
-from iotrace.sources.records import BatchRecord, IteratorEnd, IteratorStart
 from iotrace.sources.records import Failure as Recorded
+from iotrace.sources.records import IteratorEnd, IteratorStart
 from iotrace.sources.session import rank_of
 
 _FRAME = re.compile(r'^([\s|]*)File "([^"]+)", line (\d+)(?:, in (.+))?$')
@@ -118,7 +119,7 @@ def _ended_loop(record: Recorded, main: Process) -> bool:
     raised_ns = next((at for at in ends if at >= record.mono_ns), None)
     if raised_ns is None:
         return False
-    return not any(batch.delivered_ns > raised_ns for batch in main.of_type(BatchRecord))
+    return not (main.rows(names.BATCH_ROW)["delivered_ns"] > raised_ns).any()
 
 
 def _of_signal(
@@ -219,7 +220,7 @@ def _batch_of(one: RankAnalysis, process: Process, record: Recorded) -> tuple[in
         starts = [each for each in main.of_type(IteratorStart) if process.pid in each.pids]
         own = [each for each in starts if each.generation == record.generation]
         return (_epoch_of(one, own[-1].iterator, own[-1].epoch) if own else None), record.index
-    if one.primary is None or not one.primary.deliveries:
+    if one.primary is None or not len(one.primary.deliveries):
         return None, None
     last = one.primary.deliveries[-1]
     for end in main.of_type(IteratorEnd):
@@ -250,8 +251,9 @@ def _file_of(
     if record.taken_ns is not None:
         since_ns = process.clock.to_session_ns(record.taken_ns)
     elif one is not None:
-        delivered = (each.delivered_ns for loader in one.loaders for each in loader.deliveries)
-        since_ns = max((at for at in delivered if at <= failed_ns), default=since_ns)
+        delivered = [loader.deliveries["delivered_ns"] for loader in one.loaders]
+        before = [own[own <= failed_ns] for own in delivered]
+        since_ns = max((int(own.max()) for own in before if len(own)), default=since_ns)
     ends_ns = spans["start_ns"] + spans["duration_ns"]
     is_read = np.isin(spans["kind"], (KIND_READ_PATH, KIND_MAPPED)) & (spans["file"] >= 0)
     rows = np.flatnonzero(is_read & (spans["start_ns"] >= since_ns) & (ends_ns <= failed_ns))

@@ -5,14 +5,21 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from iotrace.analysis.loop.deliveries import LoaderRun, Step
+from iotrace.analysis.loop.deliveries import LoaderRun
 from iotrace.analysis.loop.loaders import item_of, production_ms
+from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import FileGroup, FileIo, RankReport
-from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, core_free, file_costs, unmade_fraction
+from iotrace.analysis.wait.data_wait import (
+    MODERATELY_PERCENT,
+    core_free,
+    file_costs,
+    means_ms,
+    unmade_fraction,
+)
 from iotrace.analysis.wait.production import outermost
 from iotrace.analysis.wait.replay import FILES, gain_ms
-from iotrace.analysis.wait.waits import CAUSES, Explained
+from iotrace.analysis.wait.waits import CAUSES, Waits
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_READ_PATH
 from iotrace.sources.records import IteratorStart
 
@@ -95,37 +102,31 @@ def loader_facts(analysis: RankAnalysis, report: RankReport) -> list[LoaderFacts
     step_ms = report.steps.mean_ms
     if not report.data_wait.raw_ms or not step_ms:
         return []
-    waits: dict[int, list[Explained]] = {}
-    for wait in analysis.measured_waits:
-        waits.setdefault(wait.delivery.loader, []).append(wait)
-    runs = {loader.number: loader for loader in analysis.loaders}
-    costly = sorted(waits, key=lambda number: -sum(wait.delivery.wait_ns for wait in waits[number]))
-    found = [
-        _facts(analysis, report, runs[number], waits[number], len(waits)) for number in costly[:_MOST_LOADERS]
-    ]
+    waits, runs = analysis.measured_waits, analysis.by_number
+    wait_ms = {each.loader: each.raw_ms for each in report.data_wait.by_loader}
+    costly = sorted(wait_ms, key=lambda number: -wait_ms[number])[:_MOST_LOADERS]
+    of = waits.deliveries["loader"]
+    found = [_facts(analysis, report, runs[one], waits[of == one], len(wait_ms)) for one in costly]
     return sorted(found, key=lambda facts: -facts.wait_ms)
 
 
 def _facts(
-    analysis: RankAnalysis, report: RankReport, run: LoaderRun, waits: list[Explained], loaders: int
+    analysis: RankAnalysis, report: RankReport, run: LoaderRun, waits: Waits, loaders: int
 ) -> LoaderFacts:
     steps = len(analysis.kept)
     primary = run is analysis.primary
     source = analysis.source if primary and analysis.source is not None else run
     about, wait = source.description, report.data_wait
-    made = [delivery for delivery in source.deliveries if delivery.size_bytes is not None]
-    sizes = [delivery.size_bytes or 0 for delivery in made]
-    samples = [delivery.samples for delivery in source.deliveries if delivery.samples is not None]
-    handed_over = any(item.delivery.handed_over for item in waits)
+    sizes, samples = (
+        source.deliveries[field][source.deliveries.known(field)] for field in ("size_bytes", "samples")
+    )
+    handed_over = bool(waits.deliveries["handed_over"].any())
     asleep, on_cpu = _samples_made(analysis, source)
-    made_ns = [
-        item.delivery.prepared_ns - item.delivery.taken_ns
-        for item in (analysis.source_waits if primary else waits)
-        if item.delivery.prepared_ns is not None and item.delivery.taken_ns is not None
-    ]
-    causes_ms = {cause: sum(item.causes[cause] for item in waits) / steps / 1e6 for cause in CAUSES}
+    made = (analysis.source_waits if primary else waits).deliveries
+    made = made[made.made]
+    causes_ms = means_ms(waits, steps)
     files = _files(analysis, report, waits)
-    wait_ms = sum(item.delivery.wait_ns for item in waits) / steps / 1e6
+    wait_ms = int(waits.deliveries.wait_ns.sum()) / steps / 1e6
     return LoaderFacts(
         number=run.number,
         name=about.dataset,
@@ -147,12 +148,12 @@ def _facts(
         objects=_objects(analysis, source),
         handed_over=handed_over,
         production_ms=production_ms(source.deliveries),
-        made_ms=sum(made_ns) / steps / 1e6 if made_ns else None,
+        made_ms=int((made["prepared_ns"] - made["taken_ns"]).sum()) / steps / 1e6 if len(made) else None,
         restart_ms=_restart_ns(run, analysis.kept) / steps / 1e6,
         unmade_fraction=unmade_fraction(waits),
         behind_ready_ms=wait.behind_ready_ms if primary else None,
-        batch_bytes=sum(sizes) / len(sizes) if sizes else None,
-        samples=sum(samples) / len(samples) if samples else None,
+        batch_bytes=int(sizes.sum()) / len(sizes) if len(sizes) else None,
+        samples=int(samples.sum()) / len(samples) if len(samples) else None,
         collate=_collate(analysis, source),
         core_free=core_free(analysis, report.system),
         cpus=report.system.cpus,
@@ -173,8 +174,9 @@ def _gains(
     about = run.description
     if about.wrapped or about.library or about.in_order is False:
         return {}
-    measured = {each.number for step in analysis.kept for each in step.awaited if each.loader == run.number}
-    whole_ms = sum(step.duration_ns for step in analysis.kept) / len(analysis.kept) / 1e6
+    awaited = analysis.kept.awaited
+    measured = np.unique(awaited["number"][awaited["loader"] == run.number])
+    whole_ms = int(analysis.kept.duration_ns.sum()) / len(analysis.kept) / 1e6
     gone = [cause for cause in CAUSES if 100 * causes_ms[cause] >= MODERATELY_PERCENT * whole_ms]
     if "read" in gone or "decode" in gone:
         most = {max(files, key=cost).path for cost in (_read_ms, _decode_ms) if files}
@@ -191,9 +193,9 @@ def _decode_ms(file: FileFacts) -> float:
     return file.decode_ms
 
 
-def _restart_ns(run: LoaderRun, kept: list[Step]) -> int:
+def _restart_ns(run: LoaderRun, kept: StepTable) -> int:
     """How long the consumer took, in measured steps, to end workers and to start those of a later epoch."""
-    start_ns, end_ns = kept[0].start_ns, kept[-1].end_ns
+    start_ns, end_ns = int(kept["start_ns"][0]), int(kept["end_ns"][-1])
     total_ns = 0
     for each in run.passes.values():
         if start_ns < each.start_ns < end_ns:
@@ -217,19 +219,16 @@ def _storage_bytes(report: RankReport, steps: int) -> float | None:
 def _samples_made(analysis: RankAnalysis, run: LoaderRun) -> tuple[float | None, float | None]:
     """The shares of the making of a loader's samples in which its thread slept, and in which it computed."""
     totals = np.zeros(3)
+    made = run.deliveries[run.deliveries.made]
+    makers = made.maker(analysis.rank.main.pid)
     for process in analysis.rank.processes:
-        windows = sorted(
-            (delivery.taken_ns, delivery.prepared_ns)
-            for delivery in run.deliveries
-            if (delivery.pid or analysis.rank.main.pid) == process.pid
-            and delivery.taken_ns is not None
-            and delivery.prepared_ns is not None
-        )
+        windows = made[makers == process.pid]
+        windows = windows[np.lexsort((windows["prepared_ns"], windows["taken_ns"]))]
         items = process.spans[outermost(process.spans, process.spans["kind"] == KIND_ITEM)]
         items = items[(items["cpu_ns"] >= 0) & (items["run_delay_ns"] >= 0)]
-        if not windows or not len(items):
+        if not len(windows) or not len(items):
             continue
-        starts, ends = np.array(windows, dtype=np.int64).T
+        starts, ends = windows["taken_ns"], windows["prepared_ns"]
         within = np.searchsorted(starts, items["start_ns"], side="right") - 1
         items = items[(within >= 0) & (items["start_ns"] < ends[within])]
         totals += [items["duration_ns"].sum(), items["cpu_ns"].sum(), items["run_delay_ns"].sum()]
@@ -241,7 +240,7 @@ def _samples_made(analysis: RankAnalysis, run: LoaderRun) -> tuple[float | None,
 
 def _collate(analysis: RankAnalysis, run: LoaderRun) -> str:
     """The name of the collate function; empty where the run's loaders have several, or none."""
-    pids = {delivery.pid or analysis.rank.main.pid for delivery in run.deliveries}
+    pids = {*np.unique(run.deliveries.maker(analysis.rank.main.pid)).tolist()}
     names = {
         process.texts.get(number, "")
         for process in analysis.rank.processes
@@ -251,7 +250,7 @@ def _collate(analysis: RankAnalysis, run: LoaderRun) -> str:
     return next(iter(names)) if len(names) == 1 else ""
 
 
-def _files(analysis: RankAnalysis, report: RankReport, waits: list[Explained]) -> list[FileFacts]:
+def _files(analysis: RankAnalysis, report: RankReport, waits: Waits) -> list[FileFacts]:
     """The files of these waits, costliest first."""
     read: dict[str, FileIo] = {file.path: file for file in report.io.files} if report.io else {}
     costs = file_costs(waits, len(analysis.kept))

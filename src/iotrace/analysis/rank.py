@@ -5,21 +5,25 @@ Report, timeline, export and sweep take their figures from the same `RankAnalysi
 
 from __future__ import annotations
 
-from collections import Counter
 from functools import cached_property
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from iotrace.analysis.completeness.data_loss import data_loss
 from iotrace.analysis.device.accelerator import KERNEL_GAP_US
 from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.compute import Compute, compute_of
-from iotrace.analysis.loop.deliveries import Delivery, LoaderRun, Step
+from iotrace.analysis.loop.deliveries import Deliveries, Delivery, LoaderRun
 from iotrace.analysis.loop.join import loaders_of
 from iotrace.analysis.loop.measured import measured, profiled_intervals, program_intervals
+from iotrace.analysis.loop.step_table import Step, StepTable
 from iotrace.analysis.loop.steps import Loop, loop_of
 from iotrace.analysis.results import Excluded
-from iotrace.analysis.wait.waits import Explained, explain, hand_over
+from iotrace.analysis.table import key_of
+from iotrace.analysis.wait.file_costs import FileNames
+from iotrace.analysis.wait.waits import Explained, Waits, Within, explain, hand_over
 from iotrace.session.manifest import NotCaptured
 from iotrace.sources.session import Rank, Session
 
@@ -30,7 +34,8 @@ class RankAnalysis(msgspec.Struct, frozen=True, dict=True):
     session: Session
     rank: Rank
     kernel_gap_us: float = KERNEL_GAP_US
-    _explained: dict[int, list[Explained]] = {}
+    names: FileNames = msgspec.field(default_factory=FileNames)
+    _explained: dict[int, Waits] = {}
     _explaining: set[int] = set()
     _mapped_by: dict[int, list[str]] = {}
 
@@ -54,9 +59,9 @@ class RankAnalysis(msgspec.Struct, frozen=True, dict=True):
         """From the launch to the first request, ns; None of a restart, and where the loop was not seen."""
         steps, rank = self.loop.steps, self.rank
         launched = [each for each in self.session.launches if each.manifest.host == rank.main.identity.node]
-        if not steps or rank.incarnation or len(launched) != 1:
+        if not len(steps) or rank.incarnation or len(launched) != 1:
             return None
-        return launched[0].manifest.started_ns, steps[0].start_ns
+        return launched[0].manifest.started_ns, int(steps["start_ns"][0])
 
     @property
     def primary(self) -> LoaderRun | None:
@@ -69,104 +74,115 @@ class RankAnalysis(msgspec.Struct, frozen=True, dict=True):
         primary, thread = self.primary, self.loop.thread
         if primary is None or thread is None or not primary.description.wrapped:
             return primary
-        inside = {
-            each.loader for (outer, _), own in thread.inner.items() if outer == primary.number for each in own
-        }
+        inner = thread.inner
+        inside = np.unique(inner.deliveries["loader"][inner.loader == primary.number]).tolist()
         wrapped = [loader for loader in self.loaders if loader.number in inside]
         return wrapped[0] if len(wrapped) == 1 else primary
 
     @cached_property
     def within(self) -> dict[int, int]:
         """Of each loader that another one asks for all of its batches, that other one."""
-        thread = self.loop.thread
-        asked = Counter(
-            (each.loader, outer)
-            for (outer, _), own in (thread.inner.items() if thread is not None else ())
-            for each in own
-            if not each.handed_over
-        )
-        counts = {loader.number: len(loader.deliveries) for loader in self.loaders}
-        return {loader: outer for (loader, outer), count in asked.items() if count == counts[loader]}
+        if self.loop.thread is None:
+            return {}
+        inner = self.loop.thread.inner
+        own = inner.deliveries["handed_over"] == 0
+        pairs = np.stack((inner.deliveries["loader"][own], inner.loader[own]), axis=1)
+        asked, counts = np.unique(pairs, axis=0, return_counts=True)
+        return {
+            loader: outer
+            for (loader, outer), count in zip(asked.tolist(), counts.tolist(), strict=True)
+            if count == len(self.by_number[loader].deliveries)
+        }
 
     @cached_property
-    def measured(self) -> tuple[list[Step], Excluded]:
+    def measured(self) -> tuple[StepTable, Excluded]:
         """The measured steps, those that figures are made of; how many steps are left out, and why."""
         return self._measured_of(self.loop.steps)
 
-    def _measured_of(self, steps: list[Step]) -> tuple[list[Step], Excluded]:
+    def _measured_of(self, steps: StepTable, first: Step | None = None) -> tuple[StepTable, Excluded]:
         main = self.rank.main
         workers = self.source.description.workers if self.source else 0
-        return measured(steps, workers, profiled_intervals(main), program_intervals(main))
+        return measured(steps, workers, profiled_intervals(main), program_intervals(main), first)
 
     @property
-    def kept(self) -> list[Step]:
+    def kept(self) -> StepTable:
         """The measured steps."""
         return self.measured[0]
 
-    def explained(self, loader: LoaderRun) -> list[Explained]:
-        """The waits for the batches of `loader` (one of `loaders`), by cause; one entry per delivery."""
+    def explained(self, loader: LoaderRun) -> Waits:
+        """The waits for the batches of `loader` (one of `loaders`), by cause; one row per delivery."""
         if loader.number not in self._explained:
-            within = self.loop.thread.inner if self.loop.thread else {}
             # Damaged records may nest loaders in each other, or in themselves.
             self._explaining.add(loader.number)
-            inner = [
-                [
-                    self.wait_of(each)
-                    for each in within.get((loader.number, delivery.number), ())
-                    if each.loader not in self._explaining
-                ]
-                for delivery in loader.deliveries
-            ]
+            within = self._within(loader)
             self._explaining.discard(loader.number)
             self._explained[loader.number] = explain(
-                self.session, self.rank, loader.deliveries, inner, self._mapped_by
+                self.session, self.rank, loader.deliveries, within, self._mapped_by, self.names
             )
         return self._explained[loader.number]
 
+    def _within(self, loader: LoaderRun) -> Within | None:
+        """The waits inside of those for the batches of `loader`."""
+        if self.loop.thread is None or not len(self.loop.thread.inner.deliveries):
+            return None
+        rows, of = self.loop.thread.inner.of_rows(loader.deliveries)
+        inner = self.loop.thread.inner.deliveries[rows]
+        others = ~np.isin(inner["loader"], [*self._explaining])
+        return Within(self.waits_for(inner[others]), of[others]) if others.any() else None
+
+    def waits_for(self, deliveries: Deliveries) -> Waits:
+        """The waits for some batches, by cause; of a batch that was handed over the training thread's."""
+        numbers = np.unique(deliveries["loader"])
+        tables = [self.explained(self.by_number[number]) for number in numbers.tolist()]
+        first = np.cumsum([0, *map(len, tables)])
+        rows = first[np.searchsorted(numbers, deliveries["loader"])] + deliveries["number"]
+        taken = tables[0] if len(tables) == 1 else Waits.joined(tables, self.names)
+        if not (len(rows) == len(taken) and (rows == np.arange(len(rows))).all()):
+            taken = taken[rows]
+        return hand_over(deliveries, taken)
+
     def wait_of(self, delivery: Delivery) -> Explained:
-        """The wait for one batch, by cause; of a batch that was handed over the training thread's."""
-        taken = self.explained(self.by_number[delivery.loader])[delivery.number]
-        return hand_over(delivery, taken) if delivery.handed_over else taken
+        """The wait for one batch."""
+        return self.waits_for(Deliveries.of([delivery]))[0]
 
     @cached_property
-    def waits(self) -> list[Explained]:
+    def waits(self) -> Waits:
         """The waits of the loop, in order: those in its steps, and all others for the primary loader."""
-        awaited = [delivery for step in self.loop.steps for delivery in step.awaited]
-        seen = {(delivery.loader, delivery.number) for delivery in awaited}
-        others = self.primary.deliveries if self.primary else []
-        if self.loop.thread is not None:
-            others = [each for each in others if each.tid == self.loop.thread.tid]
-        awaited += [each for each in others if (each.loader, each.number) not in seen]
-        return [self.wait_of(each) for each in sorted(awaited, key=lambda each: each.wait_start_ns)]
+        awaited = self.loop.steps.awaited
+        if self.primary is not None:
+            others = self.primary.deliveries
+            if self.loop.thread is not None:
+                others = others[others["tid"] == self.loop.thread.tid]
+            keys, seen = (key_of(each["loader"], each["number"]) for each in (others, awaited))
+            awaited = Deliveries.joined([awaited, others[~np.isin(keys, seen)]])
+        return self.waits_for(awaited[np.argsort(awaited["wait_start_ns"], kind="stable")])
 
     @cached_property
-    def measured_waits(self) -> list[Explained]:
+    def measured_waits(self) -> Waits:
         """The waits that lie in measured steps."""
-        return [self.wait_of(delivery) for step in self.kept for delivery in step.awaited]
+        return self.waits_for(self.kept.awaited)
 
     @cached_property
-    def source_waits(self) -> list[Explained]:
+    def source_waits(self) -> Waits:
         """Of the measured waits those for batches of `source`."""
         if self.source is None:
-            return []
-        inner = self.loop.thread.inner if self.loop.thread is not None else {}
-        found = [
-            each
-            for wait in self.measured_waits
-            for each in (wait.delivery, *inner.get((wait.delivery.loader, wait.delivery.number), ()))
-        ]
-        return [self.wait_of(each) for each in found if each.loader == self.source.number]
+            return self.measured_waits[:0]
+        found = self.with_inner(self.measured_waits.deliveries)
+        return self.waits_for(found[found["loader"] == self.source.number])
+
+    def with_inner(self, deliveries: Deliveries) -> Deliveries:
+        """Return some deliveries, each followed by those inside of it."""
+        return deliveries if self.loop.thread is None else self.loop.thread.inner.with_inner(deliveries)
+
+    def produced_by(self, pid: int) -> Deliveries:
+        """The deliveries that a process made and whose production is known, loader by loader."""
+        rows = self._produced
+        own: npt.NDArray[np.bool_] = rows.maker(self.rank.main.pid) == pid
+        return rows[own]
 
     @cached_property
-    def produced(self) -> dict[int, list[Delivery]]:
-        """Per pid the deliveries that the process made and whose production is known, loader by loader."""
-        found: dict[int, list[Delivery]] = {process.pid: [] for process in self.rank.processes}
-        for loader in self.loaders:
-            for delivery in loader.deliveries:
-                maker = delivery.pid or self.rank.main.pid
-                if delivery.taken_ns is not None and delivery.prepared_ns is not None and maker in found:
-                    found[maker].append(delivery)
-        return found
+    def _produced(self) -> Deliveries:
+        return Deliveries.joined(loader.deliveries[loader.deliveries.made] for loader in self.loaders)
 
     @cached_property
     def activities(self) -> list[Activity]:

@@ -15,10 +15,11 @@ from iotrace.analysis.host.io import io_of
 from iotrace.analysis.host.overhead import overhead_of
 from iotrace.analysis.host.system import system_of
 from iotrace.analysis.loader_facts import loader_facts
-from iotrace.analysis.loop.deliveries import LoaderRun, Step
+from iotrace.analysis.loop.deliveries import LoaderRun
 from iotrace.analysis.loop.loaders import loader_result
 from iotrace.analysis.loop.measured import summarise
 from iotrace.analysis.loop.step_phases import step_phases
+from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.program.memory import memory_of, snapshots_of
 from iotrace.analysis.program.model import models_of
 from iotrace.analysis.program.speed import speed_of
@@ -122,12 +123,12 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         incarnation=rank.incarnation,
         startup=None if startup is None else Startup(seconds=(startup[1] - startup[0]) / 1e9),
         steps=summarise(
-            [step.duration_ns for step in analysis.kept],
-            [step.samples for step in analysis.kept],
+            analysis.kept.duration_ns,
+            analysis.kept["samples"],
             analysis.measured[1],
             analysis.loop.begun,
             analysis.loop.unknown_why,
-            steps[-1].end_ns - steps[0].start_ns if steps else None,
+            int(steps["end_ns"][-1] - steps["start_ns"][0]) if len(steps) else None,
         ),
         blocks=step_blocks(analysis, phases.by_step_ns),
         data_wait=wait,
@@ -154,7 +155,7 @@ def _rank(analysis: RankAnalysis) -> RankReport:
     )
 
 
-def _bounds(steps: list[Step]) -> tuple[int, int] | None:
+def _bounds(steps: StepTable) -> tuple[int, int] | None:
     return (steps[0].start_ns, steps[-1].end_ns) if steps else None
 
 
@@ -167,11 +168,11 @@ def _loader(analysis: RankAnalysis, loader: LoaderRun) -> LoaderResult:
     return loader_result(loader, primary, source, within, analysis.session.paths, max(ends, default=None))
 
 
-def _cpu_percent(rank: Rank, kept: list[Step]) -> float | None:
+def _cpu_percent(rank: Rank, kept: StepTable) -> float | None:
     """Compute the CPU of the rank's processes over the measured steps, in percent of one core."""
-    if not kept:
+    if not len(kept):
         return None
-    start, end = kept[0].start_ns, kept[-1].end_ns
+    start, end = int(kept["start_ns"][0]), int(kept["end_ns"][-1])
     used = 0.0
     for process in rank.processes:
         ticks = process.of_type(Tick)

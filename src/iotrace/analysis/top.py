@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+import numpy as np
+
 from iotrace.analysis.host.file_groups import file_groups, used_files
 from iotrace.analysis.host.now import gpus_now, hosts_now, processes_now
-from iotrace.analysis.loop.deliveries import Step
 from iotrace.analysis.loop.measured import summarise
+from iotrace.analysis.loop.step_table import Step, StepTable
 from iotrace.analysis.results import DataWait, RankReport, System, unknown
 from iotrace.analysis.results.top import (
     SCHEMA_VERSION,
@@ -67,7 +69,7 @@ class Watch:
     def _forget(self, session: Session, windows: list[Window]) -> None:
         old = []
         for window in windows:
-            if window.main_fresh.whole and window.loop.steps:
+            if window.main_fresh.whole and len(window.loop.steps):
                 self._first[window.key] = window.loop.steps[0]
             own_ns, self._since_ns[window.key] = self._old(window)
             old.append((window.rank, own_ns, self._since_ns[window.key]))
@@ -76,7 +78,7 @@ class Watch:
     def _old(self, window: Window) -> tuple[int, int]:
         """Find before when records are needed no more: those of the training process, those of the others."""
         steps = window.loop.steps
-        if not steps:
+        if not len(steps):
             return 0, window.newest_ns - _IDLE_NS
         needed = _with_earlier(window, _MARGIN)
         own_ns = 0 if len(needed) == len(steps) else needed[0].start_ns
@@ -91,10 +93,10 @@ class Watch:
 
     def _rank(self, window: Window, explained: bool, now_ns: int) -> TopRank:
         kept, rank, loop = window.kept, window.rank, window.loop
-        length_ns = kept[-1].end_ns - kept[0].start_ns if kept else 0
+        length_ns = kept[-1].end_ns - kept[0].start_ns if len(kept) else 0
         steps = summarise(
-            [step.duration_ns for step in kept],
-            [step.samples for step in kept],
+            kept.duration_ns,
+            kept["samples"],
             window.measured[1],
             None,
             _why_unknown(window),
@@ -105,9 +107,9 @@ class Watch:
             incarnation=rank.incarnation,
             host=rank.main.host,
             steps=steps,
-            seconds=length_ns / 1e9 if kept else None,
-            age_s=_seconds(now_ns - kept[-1].end_ns) if kept else None,
-            idle_s=_seconds(now_ns - loop.steps[-1].end_ns) if loop.steps else None,
+            seconds=length_ns / 1e9 if len(kept) else None,
+            age_s=_seconds(now_ns - kept[-1].end_ns) if len(kept) else None,
+            idle_s=_seconds(now_ns - loop.steps[-1].end_ns) if len(loop.steps) else None,
             since=_since_last_step(window),
             data_wait=wait,
             file_groups=file_groups(wait, None, used_files(window))[0] if explained else [],
@@ -153,35 +155,32 @@ def _seconds(length_ns: int) -> float:
 
 def _fraction(window: Window) -> float:
     """The share of the window that is data wait; below 0 where that is unknown."""
-    total_ns = sum(step.duration_ns for step in window.kept)
+    total_ns = int(window.kept.duration_ns.sum())
     if not total_ns:
         return -2.0
-    return -1.0 if window.loop.unknown_why else sum(step.wait_ns for step in window.kept) / total_ns
+    return -1.0 if window.loop.unknown_why else int(window.kept.wait_ns.sum()) / total_ns
 
 
-def _with_earlier(window: Window, count: int) -> Sequence[Step]:
+def _with_earlier(window: Window, count: int) -> StepTable:
     """All steps from `count` before the window on."""
     steps = window.loop.steps
-    begin_ns = window.kept[0].start_ns if window.kept else steps[-1].start_ns
-    at = next(number for number, step in enumerate(steps) if step.start_ns >= begin_ns)
+    begin_ns = window.kept[0].start_ns if len(window.kept) else steps[-1].start_ns
+    at = int(np.searchsorted(steps["start_ns"], begin_ns))
     return steps[max(0, at - count) :]
 
 
-def _needed_since(window: Window, steps: Sequence[Step]) -> int:
+def _needed_since(window: Window, steps: StepTable) -> int:
     """When the first batch that `steps` await was begun."""
-    inner = window.loop.thread.inner if window.loop.thread is not None else {}
-    since_ns = steps[0].start_ns
-    for awaited in (awaited for step in steps for awaited in step.awaited):
-        for each in (awaited, *inner.get((awaited.loader, awaited.number), ())):
-            since_ns = min(since_ns, each.wait_start_ns if each.taken_ns is None else each.taken_ns)
-    return since_ns
+    batches = window.with_inner(steps.awaited)
+    begun = np.where(batches.known("taken_ns"), batches["taken_ns"], batches["wait_start_ns"])
+    return int(begun.min(initial=steps[0].start_ns))
 
 
 def _wait(window: Window) -> DataWait:
     """How long a rank waits, without the causes."""
     fraction = _fraction(window)
     known = fraction >= 0
-    raw_ns = sum(step.wait_ns for step in window.kept)
+    raw_ns = int(window.kept.wait_ns.sum())
     return unknown(
         DataWait,
         raw_ms=raw_ns / len(window.kept) / 1e6 if known else None,
@@ -220,11 +219,11 @@ def _verdict(ranks: Sequence[TopRank]) -> TopVerdict | None:
 def _since_last_step(window: Window) -> str | None:
     """Say what the loop has been given since the last step ended: batches of an evaluation, say."""
     steps = window.loop.steps
-    if not steps:
+    if not len(steps):
         return None
     parts = []
     for loader in window.loaders:
-        count = sum(each.delivered_ns > steps[-1].end_ns for each in loader.deliveries)
+        count = int((loader.deliveries["delivered_ns"] > steps[-1].end_ns).sum())
         if count:
             parts.append(
                 f"{counted(count, 'batch', 'batches')} of {loader.description.dataset} ({loader.kind})"
@@ -236,7 +235,7 @@ def _awaited(session: Session, ranks: Sequence[Window]) -> str:
     """Say what is missing before a step can be measured."""
     if not session.processes:
         return "the program's first Python process"
-    begun = next((window for window in ranks if window.loop.steps), None)
+    begun = next((window for window in ranks if len(window.loop.steps)), None)
     if begun is not None:
         left_out = begun.measured[1]
         if len(begun.loop.steps) > left_out.first + left_out.warmup + left_out.profiled:
@@ -244,7 +243,7 @@ def _awaited(session: Session, ranks: Sequence[Window]) -> str:
         if left_out.profiled:
             return "a step that torch.profiler does not record: such steps are slower"
         return "a second step: the first one, and those that start workers, give no figures"
-    if any(loader.deliveries for window in ranks for loader in window.loaders):
+    if any(len(loader.deliveries) for window in ranks for loader in window.loaders):
         return "the end of the first step"
     starts = [start for process in session.processes for start in process.of_type(IteratorStart)]
     if starts:

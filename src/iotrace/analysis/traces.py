@@ -161,8 +161,8 @@ def _rank(rank: _TraceRank) -> RankReport:
 
 def _steps(rank: _TraceRank) -> Steps:
     """Sum up the steps; of a trace that is one for want of any, how many a second is unknown."""
-    durations_ns, excluded = (rank.ends - rank.starts).tolist(), Excluded(first=0, warmup=0, profiled=0)
-    found = summarise(durations_ns, [], excluded, len(durations_ns))
+    durations_ns, excluded = rank.ends - rank.starts, Excluded(first=0, warmup=0, profiled=0)
+    found = summarise(durations_ns, durations_ns[:0], excluded, len(durations_ns))
     if rank.compute.activities[0].steps.any():
         return found
     return replace(found, per_second=None, unknown_why=_NO_STEPS)

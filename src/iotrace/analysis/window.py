@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 
+import numpy as np
+import numpy.typing as npt
 from msgspec.structs import replace
 
 from iotrace.analysis.device.compute import Compute, compute_of
-from iotrace.analysis.loop.deliveries import Delivery, LoaderRun, Step
+from iotrace.analysis.intervals import Times
+from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
 from iotrace.analysis.loop.join import loaders_of
+from iotrace.analysis.loop.step_table import Step, StepTable
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import Excluded
+from iotrace.analysis.table import NONE, key_of
 from iotrace.sources.live.session import Fresh
 
 # So long a step waits for what its processes may not have written yet; then it counts, and that is unknown.
@@ -39,45 +44,51 @@ class Window(RankAnalysis, frozen=True, dict=True):
     def loaders(self) -> list[LoaderRun]:
         """The rank's loaders; how a batch was made is unknown where not all of it is known."""
         return [
-            replace(loader, deliveries=[self._as_known(each) for each in loader.deliveries])
-            for loader in loaders_of(self.rank)
+            replace(loader, deliveries=self._as_known(loader.deliveries)) for loader in loaders_of(self.rank)
         ]
 
-    def _as_known(self, delivery: Delivery) -> Delivery:
-        fresh = self._fresh_of(delivery)
-        if fresh is None or delivery.taken_ns is None or delivery.prepared_ns is None:
-            return delivery
-        passed_over = delivery.taken_ns < max(fresh.spans_since_ns, fresh.calls_since_ns)
-        if passed_over or self._held_back(delivery.prepared_ns, fresh):
-            return replace(delivery, up_ns=None, taken_ns=None, prepared_ns=None)
-        return delivery
+    def _as_known(self, deliveries: Deliveries) -> Deliveries:
+        unknown = np.zeros(len(deliveries), np.bool_)
+        for own, fresh in self._fresh_of(deliveries):
+            since_ns = max(fresh.spans_since_ns, fresh.calls_since_ns)
+            held_back = self._held_back(deliveries["prepared_ns"], fresh)
+            unknown |= own & deliveries.made & ((deliveries["taken_ns"] < since_ns) | held_back)
+        fields = ("up_ns", "taken_ns", "prepared_ns")
+        return deliveries.changed(**{field: np.where(unknown, NONE, deliveries[field]) for field in fields})
 
-    def _held_back(self, prepared_ns: int, fresh: Fresh) -> bool:
-        """Whether dftracer may still hold calls back that were made up to `prepared_ns`: long since, then."""
-        if fresh.ended or fresh.calls_until_ns is None or prepared_ns > self.newest_ns - HOLD_NS:
-            return False
-        return self.newest_ns - STILL_NS < fresh.calls_until_ns < prepared_ns
+    def _held_back(self, prepared_ns: Times, fresh: Fresh) -> npt.NDArray[np.bool_]:
+        """Mark when dftracer may still hold calls back that were made up to then: long since, then."""
+        if fresh.ended or fresh.calls_until_ns is None or self.newest_ns - STILL_NS >= fresh.calls_until_ns:
+            return np.zeros(len(prepared_ns), np.bool_)
+        return (prepared_ns <= self.newest_ns - HOLD_NS) & (fresh.calls_until_ns < prepared_ns)
 
-    def _fresh_of(self, delivery: Delivery) -> Fresh | None:
+    def _fresh_of(self, deliveries: Deliveries) -> Iterator[tuple[npt.NDArray[np.bool_], Fresh]]:
+        """Yield how much is known of each process, and mark the deliveries that it made."""
         main = self.rank.main
-        return self.fresh.get((main.identity.node, delivery.pid or main.pid))
+        makers = deliveries.maker(main.pid)
+        for pid in np.unique(makers).tolist():
+            fresh = self.fresh.get((main.identity.node, pid))
+            if fresh is not None:
+                yield makers == pid, fresh
 
     @cached_property
-    def measured(self) -> tuple[list[Step], Excluded]:
+    def measured(self) -> tuple[StepTable, Excluded]:
         """The steps of the window; how many of those that are kept in memory are left out at the start."""
         steps = self.loop.steps
-        first = self.first or _UNKNOWN_START
+        first: Step | None = None
         if not self.main_fresh.whole:
+            first = self.first or _UNKNOWN_START
             opening = first.delivery or next(iter(first.awaited), None)
-            passes = {awaited.iterator for step in steps for awaited in step.awaited}
             # Epochs are counted from the oldest that is known: they are the run's while its first pass lasts.
-            known = opening is not None and opening.iterator in passes
-            steps = [first if known else _UNKNOWN_START, *steps]
-        kept, excluded = self._measured_of(steps)
-        whole = next((number for number, step in enumerate(kept) if not self._is_whole(step)), len(kept))
+            if opening is None or opening.iterator not in steps.awaited["iterator"]:
+                first = _UNKNOWN_START
+        kept, excluded = self._measured_of(steps, first)
+        in_part = np.flatnonzero(~self._are_whole(kept))
+        whole = int(in_part[0]) if len(in_part) else len(kept)
         newest = kept[max(0, whole - self.most) : whole]
-        while len(newest) > FEWEST and newest[-1].end_ns - newest[0].start_ns > LONGEST_NS:
-            del newest[0]
+        if len(newest) > FEWEST:
+            since = int(np.searchsorted(newest["start_ns"], newest["end_ns"][-1] - LONGEST_NS))
+            newest = newest[min(since, len(newest) - FEWEST) :]
         return newest, excluded
 
     @property
@@ -95,33 +106,32 @@ class Window(RankAnalysis, frozen=True, dict=True):
         """How far its records go."""
         return self.main_fresh.records_until_ns
 
-    def _is_whole(self, step: Step) -> bool:
-        """Whether all that was recorded of the making of the step's batches is on disk."""
-        if step.end_ns < self.newest_ns - HOLD_NS:
-            return True
-        inner = self.loop.thread.inner if self.loop.thread is not None else {}
-        batches = [
-            each
-            for awaited in step.awaited
-            for each in (awaited, *inner.get((awaited.loader, awaited.number), ()))
-        ]
-        return all(map(self._is_on_disk, batches))
+    def _are_whole(self, steps: StepTable) -> npt.NDArray[np.bool_]:
+        """Mark the steps of which all that was recorded of the making of their batches is on disk."""
+        batches = self.with_inner(steps.awaited)
+        keys, asked = (key_of(each["loader"], each["number"]) for each in (batches, steps.awaited))
+        outer = np.cumsum(np.isin(keys, asked)) - 1
+        missing = np.zeros(len(steps), np.bool_)
+        missing[steps.awaited_by[outer[~self._on_disk(batches)]]] = True
+        return (steps["end_ns"] < self.newest_ns - HOLD_NS) | ~missing
 
-    def _is_on_disk(self, delivery: Delivery) -> bool:
-        fresh = self._fresh_of(delivery)
-        if fresh is None or fresh.ended:
-            return True
-        if delivery.taken_ns is None or delivery.prepared_ns is None:
-            return delivery.worker is None or fresh.records_until_ns >= delivery.delivered_ns
-        # Agents write spans just behind records, dftracer when its buffer is full, a sidecar once a second.
-        for until_ns, needed_ns in (
-            (fresh.spans_until_ns, delivery.taken_ns),
-            (fresh.calls_until_ns, delivery.prepared_ns),
-            (fresh.stolen_until_ns, delivery.prepared_ns),
-        ):
-            if until_ns is not None and self.newest_ns - HOLD_NS < until_ns < needed_ns:
-                return False
-        return True
+    def _on_disk(self, batches: Deliveries) -> npt.NDArray[np.bool_]:
+        found = np.ones(len(batches), np.bool_)
+        for own, fresh in self._fresh_of(batches):
+            if fresh.ended:
+                continue
+            known = fresh.records_until_ns >= batches["delivered_ns"]
+            on_disk = np.where(batches.made, True, ~batches.known("worker") | known)
+            # Agents write spans behind records, dftracer when its buffer is full, a sidecar once a second.
+            for until_ns, field in (
+                (fresh.spans_until_ns, "taken_ns"),
+                (fresh.calls_until_ns, "prepared_ns"),
+                (fresh.stolen_until_ns, "prepared_ns"),
+            ):
+                if until_ns is not None and self.newest_ns - HOLD_NS < until_ns:
+                    on_disk &= ~batches.made | (batches[field] <= until_ns)
+            found &= ~own | on_disk
+        return found
 
     @cached_property
     def compute(self) -> Compute:

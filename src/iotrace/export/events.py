@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from iotrace.analysis.loop.deliveries import Delivery
+import numpy as np
+
+from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
 from iotrace.session.names import (
     KIND_COLLATE,
@@ -57,13 +58,14 @@ class ExportEvent:
 def events_of(analysis: SessionAnalysis) -> Iterator[ExportEvent]:
     """Yield every rank's steps, waits and batches; then every process's spans."""
     session = analysis.session
-    produced: dict[_Key, list[Delivery]] = defaultdict(list)
+    produced: dict[_Key, list[Deliveries]] = defaultdict(list)
     for rank in analysis.ranks:
         yield from _rank_events(rank)
         for process in rank.rank.processes:
-            produced[_key(process)] += rank.produced[process.pid]
+            produced[_key(process)].append(rank.produced_by(process.pid))
     for process in session.processes:
-        made = sorted(produced[_key(process)], key=lambda delivery: delivery.taken_ns or 0)
+        made = Deliveries.joined(produced[_key(process)])
+        made = made[np.argsort(made["taken_ns"], kind="stable")]
         yield from _span_events(session, process, made)
 
 
@@ -96,12 +98,12 @@ def _rank_events(analysis: RankAnalysis) -> Iterator[ExportEvent]:
             )
 
 
-def _span_events(session: Session, process: Process, made: list[Delivery]) -> Iterator[ExportEvent]:
-    starts = [delivery.taken_ns or 0 for delivery in made]
+def _span_events(session: Session, process: Process, made: Deliveries) -> Iterator[ExportEvent]:
+    starts, owners = made["taken_ns"], list(made)
     for row in process.spans.tolist():
         start, duration, _, size_bytes, tid, name, file, kind, *_ = row
-        last = bisect_right(starts, start) - 1
-        within = made[last] if last >= 0 and start < (made[last].prepared_ns or 0) else None
+        last = int(np.searchsorted(starts, start, side="right")) - 1
+        within = owners[last] if last >= 0 and start < (owners[last].prepared_ns or 0) else None
         yield ExportEvent(
             SPAN_KINDS.get(kind, "span"),
             process.texts.get(name, "?"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,20 +24,34 @@ from iotrace.sources.records import (
     Identity,
     Idle,
     Record,
+    Rows,
     Text,
     Tick,
     TorchProgramTrace,
     TorchWindow,
     Worker,
 )
-from iotrace.sources.rows import expand
+from iotrace.sources.rows import (
+    KINDS,
+    TYPES,
+    Columns,
+    columns_of,
+    joined,
+    made_ns,
+    newest_ns,
+    of_records,
+    records_of,
+)
 from iotrace.sources.samples import Sidecar
 
 SPAN_DTYPE = np.dtype([(name, f"<{code}") for name, code in names.SPAN_FIELDS.items()])
 
 
 class Process(msgspec.Struct, frozen=True, dict=True):
-    """What one process recorded. Span times are the session's; record times are still monotonic."""
+    """What one process recorded. Span times are the session's; record times are still monotonic.
+
+    `arrays` has what was recorded as rows, by kind; older sessions have a record for each among `records`.
+    """
 
     identity: Identity
     clock: Clock
@@ -48,6 +62,7 @@ class Process(msgspec.Struct, frozen=True, dict=True):
     torch_traces: list[Path] = []
     lives: bool | None = False  # None where that is not to be seen from here
     agent_errors: list[str] = []  # what the agent could not do in it, and why
+    arrays: dict[int, Columns] = {}
 
     @cached_property
     def windows(self) -> Windows:
@@ -100,7 +115,8 @@ class Process(msgspec.Struct, frozen=True, dict=True):
     def idle(self) -> bool:
         """Whether it is a worker that had nothing to do when last heard of: its records are all written."""
         last = next((record for record in reversed(self.records) if not isinstance(record, Tick)), None)
-        return isinstance(last, Idle)
+        newest = max((newest_ns(kind, rows) for kind, rows in self.arrays.items()), default=0)
+        return isinstance(last, Idle) and last.mono_ns >= newest
 
     @property
     def worker(self) -> int | None:
@@ -116,7 +132,21 @@ class Process(msgspec.Struct, frozen=True, dict=True):
 
     def of_type(self, kind: type[Any]) -> list[Any]:
         """The records of one type, in the order they were made."""
+        if kind in KINDS and KINDS[kind] in self.arrays:
+            return records_of(KINDS[kind], self.rows(KINDS[kind]), self.texts)
         return self._by_type.get(kind, [])
+
+    def rows(self, kind: int) -> Columns:
+        """What was recorded of one kind of `names.ROW_FIELDS`, in the order it was made; -1: not known."""
+        if kind not in self._rows:
+            parts = [self.arrays[kind]] if kind in self.arrays else []
+            lines = self._by_type.get(TYPES[kind], [])
+            self._rows[kind] = joined(kind, [*parts, of_records(kind, lines, self.texts)] if lines else parts)
+        return self._rows[kind]
+
+    @cached_property
+    def _rows(self) -> dict[int, Columns]:
+        return {}
 
     @cached_property
     def _by_type(self) -> dict[type[Any], list[Any]]:
@@ -167,15 +197,36 @@ def read_processes(
                     losses.append(f"{what}: all that this process recorded was left out")
                 continue
             problems: list[str] = []
-            records = expand(read_records(directory / names.RECORDS, Record, problems), {})
-            recorded.append((directory, identity, records, problems))
-    anchors = [_anchors(identity, records) for _, identity, records, _ in recorded]
+            records, arrays = _divided(read_records(directory / names.RECORDS, Record, problems))
+            recorded.append((directory, identity, records, problems, arrays))
+    anchors = [_anchors(identity, records) for _, identity, records, *_ in recorded]
     clocks = clocks_of([*anchors, *(sidecar.anchors for sidecar in sidecars)])
     found = [
         _process(*each, clocks.of_domain[source.domain])
         for each, source in zip(recorded, anchors, strict=True)
     ]
     return sorted(found, key=lambda process: process.began_ns), clocks
+
+
+def _divided(read: Iterable[Record]) -> tuple[list[Record], dict[int, Columns]]:
+    """Divide records into rows, by kind, and the others: with rows, in the order of their making."""
+    parts: dict[int, list[Columns]] = {}
+    timed: list[tuple[int, Record]] = []
+    now_ns = 0
+    for record in read:
+        if isinstance(record, Rows):
+            rows = columns_of(record)
+            if len(rows):
+                parts.setdefault(record.kind, []).append(rows)
+                now_ns = max(now_ns, newest_ns(record.kind, rows))
+            continue
+        timed.append((made_ns(record, now_ns), record))
+        now_ns = max(now_ns, timed[-1][0])
+        if isinstance(record, Idle):
+            record.mono_ns = timed[-1][0]
+    if parts:
+        timed.sort(key=lambda each: each[0])
+    return [record for _, record in timed], {kind: joined(kind, own) for kind, own in parts.items()}
 
 
 def _recorded(directory: Path) -> bool:
@@ -193,7 +244,12 @@ def _anchors(who: Identity, records: list[Record]) -> AnchorSource:
 
 
 def _process(
-    directory: Path, identity: Identity, records: list[Record], problems: list[str], clock: Clock
+    directory: Path,
+    identity: Identity,
+    records: list[Record],
+    problems: list[str],
+    arrays: dict[int, Columns],
+    clock: Clock,
 ) -> Process:
     spans = read_rows(directory / names.SPANS, SPAN_DTYPE, "span", problems)
     if len(spans):
@@ -208,7 +264,7 @@ def _process(
     ended = any(isinstance(record, End) for record in records)
     lives = False if ended else process_lives(msgspec.structs.asdict(identity))
     errors = _agent_errors(directory / names.LOG)
-    return Process(identity, clock, records, spans, texts, problems, traces, lives, errors)
+    return Process(identity, clock, records, spans, texts, problems, traces, lives, errors, arrays)
 
 
 def _agent_errors(log: Path) -> list[str]:

@@ -8,10 +8,12 @@ import msgspec
 import numpy as np
 
 from iotrace.analysis.bootstrap import mean_ci
-from iotrace.analysis.loop.deliveries import Step
+from iotrace.analysis.intervals import Times
+from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
 from iotrace.analysis.report import analyse
 from iotrace.analysis.results import LoaderResult, RankReport
+from iotrace.analysis.table import NONE
 from iotrace.analysis.verdict.trust import disturbed
 from iotrace.analysis.wait.data_wait import bound_fraction
 from iotrace.errors import IotraceError
@@ -45,7 +47,7 @@ def measure(run: SweepRun, by_agent: bool = True) -> SweepRun:
     # Ranks run in step with each other: the one that waits longest for its data tells why.
     rank, slowest = max(looped, key=lambda pair: bound_fraction(pair[1].data_wait) or 0.0)
     wait, loader = slowest.data_wait, _primary(slowest)
-    computed_ms = np.array([step.duration_ns - _bound_ns(step) for step in rank.kept]) / 1e6
+    computed_ms = (rank.kept.duration_ns - _bound_ns(rank.kept)) / 1e6
     reason = _not_applied(run, rank, slowest, by_agent)
     ended = any(process.of_type(Ended) for process in session.processes)
     costly = wait.files[0] if wait.files else None
@@ -80,9 +82,9 @@ def measure(run: SweepRun, by_agent: bool = True) -> SweepRun:
     )
 
 
-def _bound_ns(step: Step) -> int:
-    """The wait of a step in which the accelerator had nothing to do; all of it where that is not known."""
-    return step.wait_ns if step.exposed_ns is None else step.exposed_ns
+def _bound_ns(steps: StepTable) -> Times:
+    """The wait of each step in which the accelerator had nothing to do; all of it where that is not known."""
+    return np.where(steps.exposed_ns == NONE, steps.wait_ns, steps.exposed_ns)
 
 
 def _primary(rank: RankReport) -> LoaderResult | None:

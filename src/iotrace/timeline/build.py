@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 
 from iotrace.analysis.failures import timed_failures
-from iotrace.analysis.loop.deliveries import Delivery
+from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.loop.phases import phases_of
 from iotrace.analysis.loop.step_phases import phase_spans
 from iotrace.analysis.loop.steps import Loop
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
-from iotrace.analysis.wait.production import FILE_PARTS
+from iotrace.analysis.wait.file_costs import FILE_PARTS
 from iotrace.analysis.wait.waits import CAUSES, Explained
+from iotrace.session import names
 from iotrace.sources.processes import Process
-from iotrace.sources.records import Produced
 from iotrace.sources.session import Rank
 from iotrace.timeline.calls import call_tracks, span_tracks, within
 from iotrace.timeline.detail import MOST_SLICES, Detail, blocks, detail_of, note
@@ -55,15 +55,13 @@ def build(analysis: RankAnalysis, with_torch: bool = True, most: int = MOST_SLIC
     arrivals: dict[DeliveryKey, Slice] = {}
     for loader in loaders:
         suffix = "" if loader is analysis.primary else f" (loader {loader.number}, {loader.kind})"
-        explained = [
-            item for item in analysis.explained(loader) if detail is None or detail.holds_batch(item.delivery)
-        ]
+        explained = analysis.explained(loader)
+        if detail is not None:
+            explained = explained[detail.holds_batches(explained.deliveries)]
         waits = [each for item in explained for each in _wait(item, arrivals)]
         main.tracks.append(Track(f"{own}data wait{suffix}", waits))
         if loader.description.workers:
-            main.counters.append(
-                Counter(f"ready{suffix}", _ready([item.delivery for item in explained]), "batches")
-            )
+            main.counters.append(Counter(f"ready{suffix}", _ready(explained.deliveries), "batches"))
     ready: dict[DeliveryKey, Slice] = {}
     for process in rank.processes:
         _add_process(analysis, process, main, timeline, ready, detail)
@@ -118,7 +116,7 @@ def _after_evaluation(loop: Loop, detail: Detail | None) -> list[Slice]:
     """Make a slice of each part of a step that follows an evaluation pass, which is no part of it."""
     return [
         Slice(start_ns, end_ns, "step, after evaluation", "step", None)
-        for step in loop.steps
+        for step in loop.steps[loop.steps["first_left_out"] < loop.steps["behind_left_out"]]
         for start_ns, end_ns in step.pieces[1:]
         if detail is None or detail.holds(start_ns, end_ns)
     ]
@@ -172,7 +170,7 @@ def _file_of(item: Explained) -> str | None:
     return worst if 2 * costs[worst] >= sum(costs.values()) else f"{len(costs)} files"
 
 
-def _ready(deliveries: list[Delivery]) -> list[tuple[int, float]]:
+def _ready(deliveries: Deliveries) -> list[tuple[int, float]]:
     """Count the batches that are prepared and not yet delivered, at every change."""
     changes: list[tuple[int, int]] = []
     for delivery in deliveries:
@@ -197,9 +195,9 @@ def _add_process(
     detail: Detail | None,
 ) -> None:
     """Add the process's batches, Python spans and POSIX calls; the training process's go to `main`."""
-    session, rank, produced = analysis.session, analysis.rank, analysis.produced[process.pid]
+    session, rank, produced = analysis.session, analysis.rank, analysis.produced_by(process.pid)
     if detail is not None:
-        produced = [delivery for delivery in produced if detail.holds_batch(delivery)]
+        produced = produced[detail.holds_batches(produced)]
     if process is rank.main:
         tracks = main
         made = [
@@ -220,7 +218,7 @@ def _add_process(
     tracks.tracks += call_tracks(session, process, detail)
 
 
-def _ready_slices(produced: list[Delivery], ready: dict[DeliveryKey, Slice]) -> list[Slice]:
+def _ready_slices(produced: Deliveries, ready: dict[DeliveryKey, Slice]) -> list[Slice]:
     """Show each batch of a process from prepared to delivered.
 
     The flows pass through these slices: Perfetto reverses a flow whose target began before its source, as a
@@ -235,20 +233,25 @@ def _ready_slices(produced: list[Delivery], ready: dict[DeliveryKey, Slice]) -> 
     return found
 
 
-def _worker_batches(process: Process, produced: list[Delivery], detail: Detail | None) -> list[Slice]:
+def _worker_batches(process: Process, produced: Deliveries, detail: Detail | None) -> list[Slice]:
     """Show all batches that the worker made, also those that nobody took."""
     delivered = {delivery.taken_ns: delivery for delivery in produced}
     made = []
-    for record in process.of_type(Produced):
-        if record.outcome == "stop":
-            continue
-        taken_ns = process.clock.to_session_ns(record.taken_ns)
-        prepared_ns = process.clock.to_session_ns(record.prepared_ns)
-        if detail is not None and not detail.holds(taken_ns, prepared_ns):
-            continue
+    rows = process.rows(names.PRODUCED_ROW)
+    rows = rows[rows["outcome"] != names.OUTCOMES.index("stop")]
+    taken, prepared = (
+        process.clock.times_to_session_ns(rows[field]) for field in ("taken_ns", "prepared_ns")
+    )
+    if detail is not None:
+        inside = detail.holds_all(taken, prepared)
+        rows, taken, prepared = rows[inside], taken[inside], prepared[inside]
+    numbers = zip(
+        taken.tolist(), prepared.tolist(), rows["index"].tolist(), rows["samples"].tolist(), strict=True
+    )
+    for taken_ns, prepared_ns, index, samples in numbers:
         delivery = delivered.get(taken_ns)
         epoch = delivery.epoch if delivery else None
-        item = _batch(record.index, epoch, record.samples, taken_ns, prepared_ns)
+        item = _batch(index, epoch, None if samples == -1 else samples, taken_ns, prepared_ns)
         if delivery is None and item.args is not None:
             item.args["delivered"] = False
         made.append(item)

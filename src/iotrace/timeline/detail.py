@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
-from iotrace.analysis.loop.deliveries import Delivery, Step
+from iotrace.analysis.intervals import Times
+from iotrace.analysis.loop.deliveries import Deliveries
+from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.timeline.model import Args, Slice, Track
 
@@ -25,10 +29,15 @@ class Detail(msgspec.Struct, frozen=True):
         """Whether something touches the interval."""
         return start_ns < self.end_ns and end_ns > self.start_ns
 
-    def holds_batch(self, delivery: Delivery) -> bool:
-        """Whether a batch was made or waited for in the interval."""
-        begun_ns = delivery.wait_start_ns if delivery.taken_ns is None else delivery.taken_ns
-        return self.holds(min(begun_ns, delivery.wait_start_ns), delivery.delivered_ns)
+    def holds_all(self, starts_ns: Times, ends_ns: Times) -> npt.NDArray[np.bool_]:
+        """Mark what touches the interval."""
+        return np.asarray((starts_ns < self.end_ns) & (ends_ns > self.start_ns))
+
+    def holds_batches(self, deliveries: Deliveries) -> npt.NDArray[np.bool_]:
+        """Mark the batches that were made or waited for in the interval."""
+        asked = deliveries["wait_start_ns"]
+        begun = np.where(deliveries.known("taken_ns"), deliveries["taken_ns"], asked)
+        return self.holds_all(np.minimum(begun, asked), deliveries["delivered_ns"])
 
 
 def detail_of(analysis: RankAnalysis, most: int = MOST_SLICES) -> Detail | None:
@@ -37,15 +46,15 @@ def detail_of(analysis: RankAnalysis, most: int = MOST_SLICES) -> Detail | None:
     count = _OF_A_BATCH * sum(len(loader.deliveries) for loader in analysis.loaders)
     for process in rank.processes:
         count += len(process.spans) + len(analysis.session.calls_of(process))
-    if count <= most or not steps:
+    if count <= most or not len(steps):
         return None
     shown = max(1, len(steps) * most // count)
-    worst = max(range(len(steps)), key=lambda number: steps[number].wait_ns)
+    worst = int(np.argmax(steps.wait_ns))
     first = max(0, min(worst - shown // 2, len(steps) - shown))
     return Detail(steps[first].start_ns, steps[first + shown - 1].end_ns, first, first + shown)
 
 
-def note(detail: Detail, steps: list[Step]) -> Track:
+def note(detail: Detail, steps: StepTable) -> Track:
     """Say in the timeline where there are no details, and what stands there."""
     size = block_size(detail, steps)
     shown = f"{detail.behind_step - detail.first_step:,} of {len(steps):,} steps are shown in detail"
@@ -54,12 +63,12 @@ def note(detail: Detail, steps: list[Step]) -> Track:
     return Track("not in detail", [Slice(*part, text, "note") for part in parts if part[0] < part[1]])
 
 
-def block_size(detail: Detail, steps: list[Step]) -> int:
+def block_size(detail: Detail, steps: StepTable) -> int:
     """How many steps a block stands for."""
     return -(-(len(steps) - detail.behind_step + detail.first_step) // _MOST_BLOCKS) or 1
 
 
-def blocks(detail: Detail, steps: list[Step]) -> list[Slice]:
+def blocks(detail: Detail, steps: StepTable) -> list[Slice]:
     """Sum up the steps that are not shown in detail."""
     size = block_size(detail, steps)
     found = []
@@ -69,9 +78,9 @@ def blocks(detail: Detail, steps: list[Step]) -> list[Slice]:
             name = f"{len(own):,} steps from {first:,} on"
             args: Args = {
                 "steps": len(own),
-                "step_ms": sum(step.duration_ns for step in own) / len(own) / 1e6,
-                "wait_ms": sum(step.wait_ns for step in own) / len(own) / 1e6,
-                "longest_ms": max(step.duration_ns for step in own) / 1e6,
+                "step_ms": int(own.duration_ns.sum()) / len(own) / 1e6,
+                "wait_ms": int(own.wait_ns.sum()) / len(own) / 1e6,
+                "longest_ms": int(own.duration_ns.max()) / 1e6,
             }
             found.append(Slice(own[0].start_ns, own[-1].end_ns, name, "steps", args))
     return found

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
+import numpy as np
+
 from iotrace.analysis.loop.deliveries import Delivery
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.timeline.model import CALL, Flow, ProcessTracks, Slice, Timeline
@@ -26,7 +28,8 @@ def batch_flows(
     reads = _reads_by_process(analysis, timeline)
     flows = []
     for loader in analysis.loaders:
-        for delivery in loader.deliveries:
+        shown = [number for of, number in ready if of == loader.number]
+        for delivery in loader.deliveries[np.array(sorted(shown), np.int64)]:
             batch = ready.get((loader.number, delivery.number))
             if batch is None:
                 continue

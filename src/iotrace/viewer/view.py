@@ -15,7 +15,7 @@ from iotrace.errors import UsageError
 
 if TYPE_CHECKING:
     from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
-    from iotrace.analysis.wait.waits import Explained
+    from iotrace.analysis.wait.waits import Explained, Waits
 
 WORST, FAILURE = "worst", "failure"
 _BEFORE_FAILURE_NS = 5 * 10**9
@@ -70,19 +70,26 @@ def view_of_session(analysis: SessionAnalysis, around: str = WORST, batch: int |
         return _at_step(analysis, int(around))
     if around != WORST:
         raise UsageError(f"--around is worst, failure or a step's number, not {around}", "--around worst")
-    waits = [(rank, wait) for rank in analysis.ranks for wait in rank.measured_waits or rank.waits]
-    if not waits:
+    longest = _longest([(rank, rank.measured_waits or rank.waits) for rank in analysis.ranks])
+    if longest is None:
         return _view(analysis, "all of the session", analysis.ranks[:1], None)
-    return _at_wait(analysis, *max(waits, key=lambda pair: pair[1].delivery.wait_ns), "the longest wait: ")
+    return _at_wait(analysis, *longest, "the longest wait: ")
+
+
+def _longest(waits: list[tuple[RankAnalysis, Waits]]) -> tuple[RankAnalysis, Explained] | None:
+    """Find the longest of some waits, and its rank."""
+    found = [(rank, own[int(own.deliveries.wait_ns.argmax())]) for rank, own in waits if len(own)]
+    return max(found, key=lambda pair: pair[1].delivery.wait_ns, default=None)
 
 
 def _at_batch(analysis: SessionAnalysis, batch: int) -> View:
-    waits = [(rank, wait) for rank in analysis.ranks for wait in rank.waits if wait.delivery.index == batch]
-    if not waits:
-        numbers = [wait.delivery.index for rank in analysis.ranks for wait in rank.waits]
+    waits = [(rank, rank.waits[rank.waits.deliveries["index"] == batch]) for rank in analysis.ranks]
+    longest = _longest(waits)
+    if longest is None:
+        numbers = [int(rank.waits.deliveries["index"].max()) for rank in analysis.ranks if rank.waits]
         held = f"batches 0 to {max(numbers)}" if numbers else "no batch"
         raise UsageError(f"the session has no batch {batch}", f"it has {held}")
-    return _at_wait(analysis, *max(waits, key=lambda pair: pair[1].delivery.wait_ns), "")
+    return _at_wait(analysis, *longest, "")
 
 
 def _at_wait(analysis: SessionAnalysis, rank: RankAnalysis, wait: Explained, which: str) -> View:
@@ -133,7 +140,7 @@ def _before_failure(analysis: SessionAnalysis) -> View:
 
 
 def _step_ns(rank: RankAnalysis) -> int:
-    steps = sorted(step.duration_ns for step in rank.kept or rank.loop.steps)
+    steps = sorted((rank.kept or rank.loop.steps).duration_ns.tolist())
     return steps[len(steps) // 2] if steps else 0
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 
+import numpy as np
+
+from iotrace.analysis.table import key_of
 from iotrace.session import names
 from iotrace.session.liveness import RUNNING
 from iotrace.session.manifest import NotCaptured
 from iotrace.sources.clocks.session_clock import Clock
 from iotrace.sources.processes import Process
-from iotrace.sources.records import BatchRecord, PosixEnded, Produced, Tick
+from iotrace.sources.records import PosixEnded, Tick
 from iotrace.sources.session import Session
 from iotrace.sources.telemetry import Telemetry
 from iotrace.units import counted
@@ -86,13 +88,12 @@ def workers_left(session: Session) -> list[Process]:
         return []
     found = []
     for rank in session.ranks:
-        taken: dict[int | None, set[tuple[int, int]]] = defaultdict(set)
-        for batch in rank.main.of_type(BatchRecord):
-            taken[batch.pid].add((batch.generation, batch.index))
+        batches = rank.main.rows(names.BATCH_ROW)
         for process in rank.workers:
-            made = {(batch.generation, batch.index) for batch in process.of_type(Produced)}
             if rank.main.ended and process.worker is not None and not process.ended:
-                found += [process] if taken[process.pid] <= made else []
+                taken, made = batches[batches["pid"] == process.pid], process.rows(names.PRODUCED_ROW)
+                wanted, known = (key_of(each["generation"], each["index"]) for each in (taken, made))
+                found += [process] if np.isin(wanted, known).all() else []
     return found
 
 
@@ -120,7 +121,7 @@ def _shift_ns(clock: Clock | None, stamp_ns: int) -> int:
 
 
 def _recorded_data(process: Process) -> bool:
-    return bool(len(process.spans) or process.of_type(Tick) or process.of_type(Produced))
+    return bool(len(process.spans) or process.of_type(Tick) or len(process.rows(names.PRODUCED_ROW)))
 
 
 def _lost_calls_alone(session: Session, process: Process) -> bool:

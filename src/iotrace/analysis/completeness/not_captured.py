@@ -9,6 +9,7 @@ from pathlib import PurePath
 import numpy as np
 
 from iotrace.analysis.completeness.data_loss import BUFFERED_CALLS, named, workers_left
+from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.loop.steps import NO_LOADER
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
 from iotrace.session import names
@@ -55,7 +56,7 @@ def _until_now(analysis: SessionAnalysis) -> Iterator[NotCaptured]:
     again = f"look again in a moment: iotrace report {session.path}"
     if not session.processes:
         yield NotCaptured("the program's processes", "none has begun to record yet", again)
-    elif not any(loader.deliveries for one in analysis.ranks for loader in one.loaders):
+    elif not any(len(loader.deliveries) for one in analysis.ranks for loader in one.loaders):
         yield NotCaptured("steps and data wait", "no batch was delivered yet", again)
 
 
@@ -147,14 +148,19 @@ def _untraced_compute(analysis: SessionAnalysis) -> Iterator[NotCaptured]:
 def _unopened(one: RankAnalysis, settings: dict[str, str]) -> tuple[str, str]:
     """Say why the window of torch.profiler did not open, and how it would; empty where that is not known."""
     wait, warmup, *_ = map(int, settings.get(names.TORCH_STEPS, "0:0").split(":"))
-    deliveries = [delivery for loader in one.loaders for delivery in loader.deliveries]
-    if not deliveries:
+    deliveries = Deliveries.joined(loader.deliveries for loader in one.loaders)
+    trained = deliveries["grad"] != 0
+    if not len(deliveries):
         return "its window opens at a batch, and the loop took none", ""
-    if not any(delivery.grad for delivery in deliveries):
+    if not trained.any():
         return "the loop ran without gradients, and its window opens in training alone", ""
     loaders = {start.iterator: start.loader for start in one.rank.main.of_type(IteratorStart)}
-    longest = max(Counter(loaders.get(item.iterator) for item in deliveries if item.grad).values())
-    if not any(delivery.followed_by_backward for delivery in deliveries):
+    iterators, counts = np.unique(deliveries["iterator"][trained], return_counts=True)
+    by_loader: Counter[int | None] = Counter()
+    for iterator, count in zip(iterators.tolist(), counts.tolist(), strict=True):
+        by_loader[loaders.get(iterator)] += count
+    longest = max(by_loader.values())
+    if not deliveries["followed_by_backward"].any():
         sooner = "open it at the first batch: --torch-steps 0:1:3" if wait and longest >= _SHORTEST else ""
         return "no backward pass followed a batch, and its window waits for one", sooner
     if longest <= wait + warmup:
@@ -176,10 +182,10 @@ _WRAP = "for batch in iotrace.batches(source)"
 def _unseen_loops(analysis: SessionAnalysis) -> list[NotCaptured]:
     """Find loops of which neither a DataLoader nor the program says enough."""
     session, loops = analysis.session, [one.loop for one in analysis.ranks]
-    delivered = any(loop.marked or (loop.primary and loop.primary.deliveries) for loop in loops)
+    delivered = any(loop.marked or (loop.primary and len(loop.primary.deliveries)) for loop in loops)
     if loops and not delivered and session.exit_code:
         return [_failed_early(session.exit_code)]
-    if loops and not any(loop.marked or loop.primary or loop.steps for loop in loops):
+    if loops and not any(loop.marked or loop.primary or len(loop.steps) for loop in loops):
         return [
             NotCaptured("steps and data wait", NO_LOADER, f"where there is a loop, wrap its source: {_WRAP}")
         ]
@@ -276,7 +282,8 @@ def _failed_figures(telemetry: Telemetry) -> list[NotCaptured]:
 def _unseen_workers(analysis: SessionAnalysis) -> Iterator[NotCaptured]:
     seen = {process.pid for process in analysis.session.processes}
     for one in analysis.ranks:
-        workers = {delivery.pid for loader in one.loaders for delivery in loader.deliveries if delivery.pid}
+        makers = [np.unique(loader.deliveries.maker(0)).tolist() for loader in one.loaders]
+        workers = {pid for own in makers for pid in own if pid}
         if pids := ", ".join(map(str, sorted(workers - seen))):
             what = f"loader workers of rank {one.rank.number} (pid {pids})"
             if all(loader.description.start_method in (None, "fork") for loader in one.loaders):

@@ -13,9 +13,9 @@ from iotrace.analysis.device.breakdown import ROLES, break_down, roles_of
 from iotrace.analysis.device.collectives import RankTrace
 from iotrace.analysis.device.imbalance import imbalance_of
 from iotrace.analysis.intervals import Coverage
-from iotrace.analysis.loop.deliveries import Step
+from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.results import Accelerator, Imbalance
-from iotrace.analysis.wait.waits import Explained
+from iotrace.analysis.wait.waits import Waits
 from iotrace.sources.kineto.trace import Column
 
 
@@ -37,8 +37,8 @@ class Compute(msgspec.Struct, frozen=True):
 
 def compute_of(
     activities: Sequence[Activity],
-    explained: Sequence[Explained] = (),
-    steps: Sequence[Step] = (),
+    explained: Waits | None = None,
+    steps: StepTable | None = None,
     kernel_gap_us: float = KERNEL_GAP_US,
     whole: bool = False,
 ) -> Compute:
@@ -51,9 +51,8 @@ def compute_of(
     for activity in activities:
         (starts, ends), _ = activity.step_spans()
         if not len(starts):
-            inside = _inside(activity, steps)
-            starts = np.array([step.start_ns for step in inside], dtype=np.int64)
-            ends = np.array([step.end_ns for step in inside], dtype=np.int64)
+            inside = _inside(activity, steps or StepTable.of([]))
+            starts, ends = inside["start_ns"], inside["end_ns"]
         if whole and not len(starts):
             starts, ends = activity.whole()
         if len(starts):
@@ -77,14 +76,14 @@ def _mean_ms(tables_ns: list[Column]) -> dict[str, float] | None:
     return dict(zip(ROLES, (np.concatenate(tables_ns).mean(axis=0) / 1e6).tolist(), strict=True))
 
 
-def _waits(activity: Activity, explained: Sequence[Explained]) -> DataWaits:
+def _waits(activity: Activity, explained: Waits | None) -> DataWaits:
     """Take the agent's waits, which have causes, else those of the trace."""
     span = activity.trace.span_ns()
-    if not explained or span is None:
+    if explained is None or not len(explained) or span is None:
         return waits_of(activity)
     starts, ends, causes = [], [], []
     last_ns = 0
-    for item in explained:
+    for item in explained[explained.deliveries["wait_start_ns"] < span[1]]:
         start_ns = max(item.delivery.wait_start_ns, last_ns)  # two loaders' waits may overlap
         end_ns = item.delivery.delivered_ns
         if start_ns < end_ns and start_ns < span[1]:
@@ -95,15 +94,15 @@ def _waits(activity: Activity, explained: Sequence[Explained]) -> DataWaits:
     return DataWaits(np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64), causes)
 
 
-def _inside(activity: Activity, steps: Sequence[Step]) -> list[Step]:
+def _inside(activity: Activity, steps: StepTable) -> StepTable:
     """Choose the steps that lie wholly inside the trace."""
     span = activity.trace.span_ns()
     if span is None:
-        return []
-    return [step for step in steps if span[0] <= step.start_ns and step.end_ns <= span[1]]
+        return steps[:0]
+    return steps[(span[0] <= steps["start_ns"]) & (steps["end_ns"] <= span[1])]
 
 
-def exposed_by_kernels(compute: Compute, steps: Sequence[Step]) -> list[tuple[int, int]]:
+def exposed_by_kernels(compute: Compute, steps: StepTable) -> list[tuple[int, int]]:
     """Find, per step that lies wholly inside a trace of a device, its exposed wait and its length; ns."""
     found = []
     for activity in compute.activities:

@@ -72,7 +72,7 @@ def used_files(analysis: RankAnalysis) -> Used:
         by_libraries.update(process.span_files[number] for number in numbers if number in process.span_files)
     return Used(
         cwd=analysis.session.manifest.cwd,
-        in_batches=frozenset(path for wait in analysis.waits for path in wait.files),
+        in_batches=frozenset(analysis.waits.files.totals()),
         by_libraries=frozenset(map(analysis.session.paths.shown, by_libraries)),
         prefixes=frozenset(
             prefix for process in analysis.rank.processes for prefix in process.identity.prefixes

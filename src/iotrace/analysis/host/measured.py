@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from iotrace.analysis.intervals import Coverage
-from iotrace.analysis.loop.deliveries import Step
+from iotrace.analysis.loop.step_table import StepTable
 from iotrace.sources.clocks.session_clock import Times
 from iotrace.sources.telemetry import Floats, Series
 
@@ -22,10 +22,9 @@ LONG_NS = 10**15  # longer than any run
 class MeasuredTime:
     """The union of the measured steps, without evaluation passes."""
 
-    def __init__(self, steps: list[Step]) -> None:
+    def __init__(self, steps: StepTable) -> None:
         self._time = Coverage(
-            np.array([start_ns for step in steps for start_ns, _ in step.pieces], dtype=np.int64),
-            np.array([end_ns for step in steps for _, end_ns in step.pieces], dtype=np.int64),
+            *steps.pieces[:2],
         )
         self.length_ns = int((self._time.ends - self._time.starts).sum())
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from iotrace.analysis.host.system import devices_of
-from iotrace.analysis.loop.deliveries import Step
+from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.results.top import TopGpu, TopHost, TopProcess
 from iotrace.analysis.window import Window
 from iotrace.sources.processes import Process
@@ -61,9 +59,9 @@ def _last(series: Series | None) -> int | None:
     return int(series.value[-1]) if series is not None and len(series.value) else None
 
 
-def _busy(process: Process, kept: Sequence[Step]) -> float | None:
+def _busy(process: Process, kept: StepTable) -> float | None:
     """The share of the window, up to the worker's last batch, in which it made batches."""
-    if not kept or process.worker is None:
+    if not len(kept) or process.worker is None:
         return None
     real = process.clock.to_session_ns
     made = [(real(each.taken_ns), real(each.prepared_ns)) for each in process.of_type(Produced)]

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from iotrace.analysis.intervals import Times
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import Overhead
+from iotrace.session import names
 from iotrace.sources.dftracer.calls import PosixCalls
 from iotrace.sources.processes import Process
-from iotrace.sources.records import BatchRecord
 from iotrace.sources.session import Session
 
 _AT_ONCE_NS = 20_000  # from call to call, within which caches still hold what tracing needs
@@ -23,7 +23,7 @@ def overhead_of(analysis: RankAnalysis) -> Overhead:
     session, processes = analysis.session, analysis.rank.processes
     measured, costs = session.costs, _Costs.of(session)
     shares = least = None
-    if analysis.primary is not None and analysis.kept and costs is not None:
+    if analysis.primary is not None and len(analysis.kept) and costs is not None:
         # As if every call came after work: what a program does between two is unknown.
         shares = _shares(analysis, replace(costs, next_ns=costs.first_ns))
         least = _shares(analysis, costs)
@@ -81,22 +81,21 @@ class _Shares(msgspec.Struct, frozen=True):
 
 def _shares(analysis: RankAnalysis, costs: _Costs) -> _Shares:
     kept = analysis.kept
-    steps_ns = sum(step.duration_ns for step in kept)
+    steps_ns = int(kept.duration_ns.sum())
     consumer = _consumer_ns(analysis, costs) / steps_ns
     by_worker = [_of_worker(analysis, costs, worker) for worker in analysis.rank.workers]
     made_ns = sum(made_ns for _, made_ns in by_worker)
     workers = sum(added_ns for added_ns, _ in by_worker) / made_ns if made_ns else None
     # Faster workers shorten a step by its wait at most.
-    wait = sum(step.wait_ns for step in kept) / steps_ns
+    wait = int(kept.wait_ns.sum()) / steps_ns
     return _Shares(consumer, workers, consumer + min(workers or 0.0, wait))
 
 
 def _consumer_ns(analysis: RankAnalysis, costs: _Costs) -> int:
     """What tracing added to the measured steps on the consumer's own threads."""
     main = analysis.rank.main
-    tids = sorted({batch.tid for batch in main.of_type(BatchRecord)})
-    starts = np.array([step.start_ns for step in analysis.kept], dtype=np.int64)
-    ends = np.array([step.end_ns for step in analysis.kept], dtype=np.int64)
+    tids = np.unique(main.rows(names.BATCH_ROW)["tid"])
+    starts, ends = analysis.kept["start_ns"], analysis.kept["end_ns"]
     calls, spans = analysis.session.calls_of(main), main.spans
     own_spans = spans["start_ns"][np.isin(spans["tid"], tids)]
     return costs.added_ns(calls.where(np.isin(calls.tid, tids)), own_spans, starts, ends)
@@ -104,14 +103,12 @@ def _consumer_ns(analysis: RankAnalysis, costs: _Costs) -> int:
 
 def _of_worker(analysis: RankAnalysis, costs: _Costs, worker: Process) -> tuple[int, int]:
     """What tracing added to a worker's productions of the measured batches, and how long they took; in ns."""
-    productions = sorted(
-        (delivery.taken_ns, delivery.prepared_ns)
-        for delivery in (wait.delivery for wait in analysis.measured_waits)
-        if delivery.pid == worker.pid and delivery.taken_ns is not None and delivery.prepared_ns is not None
-    )
-    if not productions:
+    made = analysis.measured_waits.deliveries
+    made = made[(made["pid"] == worker.pid) & made.made]
+    if not len(made):
         return 0, 0
-    starts, ends = np.array(productions, dtype=np.int64).T
+    made = made[np.lexsort((made["prepared_ns"], made["taken_ns"]))]
+    starts, ends = made["taken_ns"], made["prepared_ns"]
     added_ns = costs.added_ns(analysis.session.calls_of(worker), worker.spans["start_ns"], starts, ends)
     return added_ns, int((ends - starts).sum())
 

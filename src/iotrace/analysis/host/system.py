@@ -6,7 +6,7 @@ import numpy as np
 
 from iotrace.analysis.host.measured import LONG_NS, MeasuredTime, lifelong
 from iotrace.analysis.host.others import others_and_stolen
-from iotrace.analysis.loop.deliveries import Step
+from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.results import Calibration, Gpu, HostUse, ProcessUse, System, unknown
 from iotrace.sources.processes import Process
 from iotrace.sources.session import Rank, Session
@@ -27,7 +27,7 @@ _SATURATED = 0.95  # of each second, of all CPUs
 _LEAST_CALIBRATIONS = 8
 
 
-def system_of(session: Session, rank: Rank, kept: list[Step], cpu_percent: float | None) -> System:
+def system_of(session: Session, rank: Rank, kept: StepTable, cpu_percent: float | None) -> System:
     """Sum up the rank's `system`; `cpu_percent` is by its processes' exact account, where they have one."""
     telemetry = session.telemetry_of(rank.main)
     time = MeasuredTime(kept)
@@ -184,10 +184,9 @@ def _host_pids(telemetry: Telemetry, rank: Rank) -> set[int]:
     return {process.pid if item is None else item.host_pid for process, item in sampled}
 
 
-def _gpus(telemetry: Telemetry, rank: Rank, kept: list[Step], time: MeasuredTime) -> list[Gpu]:
-    samples = [step.samples for step in kept]
-    known = [count for count in samples if count is not None]
-    sample_count = sum(known) if len(known) == len(samples) else None
+def _gpus(telemetry: Telemetry, rank: Rank, kept: StepTable, time: MeasuredTime) -> list[Gpu]:
+    known = kept.known("samples").all()
+    sample_count = int(kept["samples"].sum()) if known else None
     pids = _host_pids(telemetry, rank)
     return [_gpu(device, pids, len(kept), sample_count, time) for device in devices_of(telemetry, rank)]
 

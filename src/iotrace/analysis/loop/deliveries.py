@@ -1,12 +1,20 @@
-"""Records of the training loop: a delivered batch, a step, a loader with all of its batches."""
+"""What loaders gave to their consumer: a delivered batch, a pass, a loader with all of its batches."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
+from iotrace.analysis.intervals import Times
+from iotrace.analysis.table import NONE, Table, joined
 from iotrace.sources.records import IteratorStart
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Interval = tuple[int, int]  # ns, half-open
 PassKey = tuple[int, int]  # an iterator and its epoch
@@ -68,57 +76,86 @@ class Delivery(msgspec.Struct, frozen=True):
         return self.iterator, self.epoch
 
 
-class Step(msgspec.Struct, frozen=True):
-    """From one cut or mark to the next, less the evaluation passes `evaluation_ns` (disjoint, inside it).
+_INTEGERS = tuple(Delivery.__struct_fields__)
+DELIVERY = np.dtype([(field, "<i8") for field in _INTEGERS])
+_NEVER_NONE = 7  # the first fields, and the truth values
 
-    `delivery` is the batch that opens it; None of a marked step, and where rounds of training cut.
-    `awaited` are the deliveries whose waits lie in it, of all loaders that the loop asks; `samples` those of
-    all batches delivered in it, None where one is unknown.
-    """
 
-    delivery: Delivery | None
-    start_ns: int
-    end_ns: int
-    awaited: tuple[Delivery, ...] = ()
-    evaluation_ns: tuple[Interval, ...] = ()
-    samples: int | None = None
+class Deliveries(Table[Delivery]):
+    """Deliveries as columns; a phase is the number of its name in `texts`."""
+
+    def __init__(self, rows: npt.NDArray[np.void], texts: dict[int, str]) -> None:
+        self.rows, self.texts = rows, texts
+
+    @classmethod
+    def of(cls, deliveries: Iterable[Delivery]) -> Self:
+        """Make columns of structs."""
+        own = list(deliveries)
+        phases = dict.fromkeys(each.phase for each in own if each.phase is not None)
+        numbers = {phase: number for number, phase in enumerate(phases)}
+        rows = np.empty(len(own), DELIVERY)
+        for field in _INTEGERS:
+            values = [getattr(each, field) for each in own]
+            if field == "phase":
+                values = [None if value is None else numbers[value] for value in values]
+            rows[field] = [NONE if value is None else value for value in values]
+        return cls(rows, {number: phase for phase, number in numbers.items()})
+
+    @classmethod
+    def joined(cls, parts: Iterable[Self]) -> Self:
+        """Put tables one behind the other; phases are numbered alike in all of them."""
+        parts = list(parts)
+        texts = parts[0].texts if parts else {}
+        return cls(joined([part.rows for part in parts], DELIVERY), texts)
+
+    def _with(self, rows: npt.NDArray[np.void]) -> Self:
+        return type(self)(rows, self.texts)
+
+    def changed(self, **columns: npt.ArrayLike) -> Self:
+        """Return a copy with other columns."""
+        rows = self.rows.copy()
+        for field, values in columns.items():
+            rows[field] = values
+        return self._with(rows)
+
+    def _structs(self, rows: npt.NDArray[np.void]) -> list[Delivery]:
+        columns: list[list[Any]] = []
+        for number, field in enumerate(_INTEGERS):
+            column: list[Any] = rows[field].tolist()
+            if field in ("grad", "followed_by_backward", "handed_over"):
+                column = [bool(value) for value in column]
+            elif field == "phase":
+                column = [self.texts.get(value) for value in column]
+            elif number >= _NEVER_NONE:
+                column = [None if value == NONE else value for value in column]
+            columns.append(column)
+        return [Delivery(*values) for values in zip(*columns, strict=True)]
 
     @property
-    def duration_ns(self) -> int:
-        whole_ns = self.end_ns - self.start_ns
-        if not self.evaluation_ns:
-            return whole_ns
-        return whole_ns - sum(end_ns - start_ns for start_ns, end_ns in self.evaluation_ns)
+    def wait_ns(self) -> Times:
+        """How long the consumer was blocked for each."""
+        return np.asarray(self.rows["delivered_ns"] - self.rows["wait_start_ns"])
 
     @property
-    def pieces(self) -> list[Interval]:
-        """The step without its evaluation passes."""
-        if not self.evaluation_ns:
-            return [(self.start_ns, self.end_ns)] if self.start_ns < self.end_ns else []
-        bounds = [
-            self.start_ns,
-            *(bound for interval in self.evaluation_ns for bound in interval),
-            self.end_ns,
-        ]
-        return [pair for pair in zip(bounds[::2], bounds[1::2], strict=True) if pair[0] < pair[1]]
+    def made(self) -> npt.NDArray[np.bool_]:
+        """Mark those of which it is known when they were made."""
+        return self.known("taken_ns", "prepared_ns")
+
+    def maker(self, main_pid: int) -> Times:
+        """The process that made each: a worker's pid, or `main_pid`."""
+        pids = self.rows["pid"]
+        return np.where((pids == NONE) | (pids == 0), main_pid, pids)
+
+    def in_phase(self, phase: str) -> npt.NDArray[np.bool_]:
+        """Mark those of one phase."""
+        numbers = [number for number, text in self.texts.items() if text == phase]
+        return np.isin(self.rows["phase"], numbers)
 
     @property
-    def wait_ns(self) -> int:
-        """The raw data wait in this step."""
-        if len(self.awaited) == 1:
-            return self.awaited[0].delivered_ns - self.awaited[0].wait_start_ns
-        return sum(delivery.wait_ns for delivery in self.awaited)
-
-    @property
-    def exposed_ns(self) -> int | None:
-        """The part of the wait in which the accelerator stood idle; None where it is not known."""
-        total_ns = 0
-        for delivery in self.awaited:
-            if delivery.exposed_ns is None:
-                return None
-            # The events enclose the wait, and the time to record them.
-            total_ns += max(0, min(delivery.exposed_ns, delivery.wait_ns))
-        return total_ns
+    def may_train(self) -> npt.NDArray[np.bool_]:
+        """Mark those that may be trained on: by the trainer, without one by the grad mode."""
+        named = np.isin(self.rows["phase"], [number for number, text in self.texts.items() if text])
+        return np.where(named, self.in_phase("train"), self.rows["grad"] != 0)
 
 
 class Pass(msgspec.Struct, frozen=True):
@@ -141,7 +178,7 @@ class LoaderRun(msgspec.Struct, frozen=True):
 
     number: int
     description: IteratorStart
-    deliveries: list[Delivery]
+    deliveries: Deliveries
     passes: dict[PassKey, Pass] = {}
     failures: list[str] = []
 
@@ -153,17 +190,22 @@ class LoaderRun(msgspec.Struct, frozen=True):
     @property
     def phases(self) -> dict[str, int]:
         """How many batches were delivered in each phase; empty where no trainer names any."""
-        counts = Counter(PHASES.get(item.phase, item.phase) for item in self.deliveries if item.phase)
-        ordered = [*PHASES.values(), *counts]
-        return {phase: counts[phase] for phase in dict.fromkeys(ordered) if counts[phase]}
+        numbers, amounts = np.unique(self.deliveries["phase"], return_counts=True)
+        counts: dict[str, int] = {}
+        for number, count in zip(numbers.tolist(), amounts.tolist(), strict=True):
+            phase = self.deliveries.texts.get(number)
+            if phase:
+                name = PHASES.get(phase, phase)
+                counts[name] = counts.get(name, 0) + count
+        return {
+            phase: counts[phase] for phase in dict.fromkeys([*PHASES.values(), *counts]) if phase in counts
+        }
 
     @property
     def training(self) -> bool:
         """Whether its trainer says so; without one: iterated with grad on, backward passes follow."""
-        return any(
-            item.phase == "train" if item.phase else item.grad and item.followed_by_backward
-            for item in self.deliveries
-        )
+        own = self.deliveries
+        return bool((own.may_train & (own.in_phase("train") | (own["followed_by_backward"] != 0))).any())
 
     @property
     def kind(self) -> str:
@@ -172,6 +214,6 @@ class LoaderRun(msgspec.Struct, frozen=True):
             return "training"
         if self.phases:
             return next(iter(self.phases))
-        if self.deliveries and not any(delivery.grad for delivery in self.deliveries):
+        if len(self.deliveries) and not self.deliveries["grad"].any():
             return "evaluation"
         return "other"

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from itertools import pairwise
 from typing import Any
 
-import msgspec
-from msgspec.structs import replace
+import numpy as np
 
-from iotrace.analysis.loop.deliveries import Delivery, LoaderRun, Pass, PassKey
+from iotrace.analysis.intervals import Times
+from iotrace.analysis.loop.deliveries import DELIVERY, Deliveries, LoaderRun, Pass, PassKey
+from iotrace.analysis.table import NONE, key_of, match
+from iotrace.session import names
 from iotrace.sources.processes import Process
-from iotrace.sources.records import (
-    BatchRecord,
-    Exposed,
-    IteratorEnd,
-    IteratorStart,
-    Produced,
-    Round,
-    WorkerUp,
-)
+from iotrace.sources.records import IteratorEnd, IteratorStart, WorkerUp
+from iotrace.sources.rows import Columns
 from iotrace.sources.session import Rank
 
 
@@ -30,16 +24,16 @@ def loaders_of(rank: Rank) -> list[LoaderRun]:
     workers and kind, are one loader.
     """
     groups: list[list[LoaderRun]] = []
-    alike: dict[Any, list[list[LoaderRun]]] = defaultdict(list)  # groups of one line and kind
+    alike: dict[Any, dict[int, int]] = defaultdict(dict)  # of one line and kind: when each group was over
     for loader in sorted(_as_recorded(rank), key=_began_ns):
-        about = loader.description
+        about, began_ns = loader.description, _began_ns(loader)
         own = alike[tuple(getattr(about, name) for name in _OF_ONE_LOADER), loader.kind]
-        home = next((group for group in own if _is_over(group[-1], loader)), None)
+        home = next((group for group, over_ns in own.items() if over_ns <= began_ns), None)
         if home is None or about.site is None:
-            groups.append([loader])
-            own.append(groups[-1])
-        else:
-            home.append(loader)
+            home = len(groups)
+            groups.append([])
+        groups[home].append(loader)
+        own[home] = max(each.end_ns for each in loader.passes.values())
     return [_as_one(group) for group in groups]
 
 
@@ -50,172 +44,178 @@ def _began_ns(loader: LoaderRun) -> int:
     return min(each.start_ns for each in loader.passes.values())
 
 
-def _is_over(before: LoaderRun, loader: LoaderRun) -> bool:
-    return max(each.end_ns for each in before.passes.values()) <= _began_ns(loader)
-
-
 def _as_one(group: list[LoaderRun]) -> LoaderRun:
     if len(group) == 1:
         return group[0]
     number, epochs = group[0].number, 0
-    deliveries: list[Delivery] = []
+    parts: list[Deliveries] = []
     passes: dict[PassKey, Pass] = {}
     for loader in group:
-        for delivery in loader.deliveries:
-            epoch, position = epochs + delivery.epoch, len(deliveries)
-            deliveries.append(replace(delivery, loader=number, number=position, epoch=epoch))
+        parts.append(loader.deliveries.changed(epoch=loader.deliveries["epoch"] + epochs))
         passes.update({(iterator, epochs + epoch): each for (iterator, epoch), each in loader.passes.items()})
         epochs = max(epoch for _, epoch in passes) + 1
+    joined = Deliveries.joined(parts)
+    deliveries = joined.changed(loader=number, number=np.arange(len(joined)))
     failures = [failure for loader in group for failure in loader.failures]
     return LoaderRun(number, group[-1].description, deliveries, passes, failures)
 
 
-class _Draft(msgspec.Struct):
-    """A loader while its records are read."""
-
-    description: IteratorStart
-    batches: list[BatchRecord] = []
-    starts: dict[PassKey, IteratorStart] = {}
-    ends: dict[PassKey, IteratorEnd] = {}
-    # The backward passes until the next ask of the process, after the last batch of each pass.
-    count_after: dict[PassKey, int] = {}
-
-
 def _as_recorded(rank: Rank) -> list[LoaderRun]:
     """Read the loaders, each DataLoader object and wrapped source on its own."""
-    drafts: dict[int, _Draft] = {}
-    by_iterator: dict[int, _Draft] = {}
-    last: tuple[_Draft, PassKey] | None = None
-    for record in rank.main.records:
-        if last is not None and isinstance(record, BatchRecord | IteratorEnd):
-            last[0].count_after[last[1]] = record.backward_count
-        elif last is not None and isinstance(record, Round) and record.what == "backward":
-            last[0].count_after[last[1]] += 1
-        if isinstance(record, IteratorStart):
-            draft = by_iterator[record.iterator] = drafts.setdefault(record.loader, _Draft(record))
-            draft.description = record
-            draft.starts.setdefault((record.iterator, record.epoch), record)
-        elif isinstance(record, BatchRecord) and record.iterator in by_iterator:
-            record = _asked_again(record, by_iterator[record.iterator])
-            last = by_iterator[record.iterator], (record.iterator, record.epoch)
-            last[0].batches.append(record)
-            last[0].count_after[last[1]] = record.backward_count
-        elif isinstance(record, IteratorEnd) and record.iterator in by_iterator:
-            by_iterator[record.iterator].ends[record.iterator, record.epoch] = record
-    produced = _productions(rank.workers)
-    exposed = {
-        (record.iterator, record.epoch, record.index): record.exposed_ns
-        for record in rank.main.of_type(Exposed)
-    }
-    return [_loader(number, draft, rank.main, produced, exposed) for number, draft in drafts.items()]
-
-
-def _asked_again(record: BatchRecord, draft: _Draft) -> BatchRecord:
-    """Begin the wait for a batch with the ask before, if that failed and nothing was trained in between."""
-    failed = draft.ends.get((record.iterator, record.epoch))
-    if failed is None or failed.outcome == "exhausted":
-        return record
-    if failed.tid != record.tid or failed.backward_count != record.backward_count:
-        return record
-    del draft.ends[record.iterator, record.epoch]
-    return replace(record, wait_start_ns=failed.wait_start_ns)
-
-
-# By a worker's pid, the loader's generation and the batch's index: when the worker first asked for work,
-# took the index, and had prepared the batch, in ns; how many samples and bytes it holds.
-_Productions = dict[tuple[int, int, int], tuple[int | None, int, int, int | None, int | None]]
-
-
-def _productions(workers: list[Process]) -> _Productions:
-    """Every batch as its worker recorded it."""
-    found: _Productions = {}
-    for process in workers:
-        real = process.clock.to_session_ns
-        up_ns = next((real(up.mono_ns) for up in process.of_type(WorkerUp)), None)
-        for record in process.of_type(Produced):
-            taken_ns, prepared_ns = real(record.taken_ns), real(record.prepared_ns)
-            made = up_ns, taken_ns, prepared_ns, record.samples, record.bytes
-            found[process.pid, record.generation, record.index] = made
+    main = rank.main
+    started = main.of_type(IteratorStart)
+    loader_of = {each.iterator: each.loader for each in started}
+    iterators = np.array(sorted(loader_of), dtype=np.int64)
+    rows = main.rows(names.BATCH_ROW)
+    rows = rows[np.isin(rows["iterator"], iterators)].copy()
+    ends = _ends(main, rows)
+    # By pass: all of its batches in order, one pass behind the other.
+    order = np.lexsort((rows["epoch"], rows["iterator"]))
+    later_count = _later_counts(main, rows, order, ends)
+    own = np.array([loader_of[each] for each in iterators.tolist()], dtype=np.int64)
+    deliveries = _deliveries(rank, rows, later_count)
+    deliveries["loader"] = own[np.searchsorted(iterators, rows["iterator"])] if len(rows) else 0
+    descriptions: dict[int, IteratorStart] = {}
+    starts: dict[int, dict[PassKey, IteratorStart]] = defaultdict(dict)
+    for start in started:
+        descriptions[start.loader] = start
+        starts[start.loader].setdefault((start.iterator, start.epoch), start)
+    wrapped = np.array([number for number, about in descriptions.items() if about.wrapped], dtype=np.int64)
+    inline = np.isin(deliveries["loader"], wrapped)
+    deliveries["inline_tid"] = np.where(inline, deliveries["tid"], NONE)
+    by_loader = np.argsort(deliveries["loader"], kind="stable")
+    in_order = deliveries["loader"][by_loader]
+    in_pass = _passes_of(rows, order)
+    ends_of: dict[int, list[IteratorEnd]] = defaultdict(list)
+    for (iterator, _), end in ends.items():
+        ends_of[loader_of[iterator]].append(end)
+    found = []
+    for number, about in descriptions.items():
+        bounds = np.searchsorted(in_order, [number, number + 1])
+        mine = deliveries[by_loader[slice(*bounds)]]
+        mine["number"] = np.arange(len(mine))
+        passes = {
+            key: _pass(start, rows[in_pass.get(key, _NO_ROWS)], ends.get(key), main)
+            for key, start in starts[number].items()
+        }
+        failures = [end.outcome for end in ends_of[number] if end.outcome != "exhausted"]
+        found.append(LoaderRun(number, about, Deliveries(mine, main.texts), passes, failures))
     return found
 
 
-def _loader(
-    number: int,
-    draft: _Draft,
-    main: Process,
-    produced: _Productions,
-    exposed: dict[tuple[int, int, int], int],
-) -> LoaderRun:
-    by_pass: dict[PassKey, list[BatchRecord]] = defaultdict(list)
-    for record in draft.batches:
-        by_pass[record.iterator, record.epoch].append(record)
-    deliveries = []
-    for key, records in by_pass.items():
-        end = draft.ends.get(key)
-        counts = [record.backward_count for record in records]
-        counts.append(end.backward_count if end is not None else draft.count_after[key])
-        for record, (count, later) in zip(records, pairwise(counts), strict=True):
-            deliveries.append(
-                _delivery(number, record, main, produced, exposed, later > count, draft.description.wrapped)
-            )
-    deliveries.sort(key=lambda delivery: delivery.delivered_ns)
-    deliveries = [replace(delivery, number=position) for position, delivery in enumerate(deliveries)]
-    passes = {
-        key: _pass(start, by_pass[key], draft.ends.get(key), main) for key, start in draft.starts.items()
-    }
-    failures = [end.outcome for end in draft.ends.values() if end.outcome != "exhausted"]
-    return LoaderRun(number, draft.description, deliveries, passes, failures)
+_NO_ROWS = np.empty(0, dtype=np.int64)
 
 
-def _pass(start: IteratorStart, batches: list[BatchRecord], end: IteratorEnd | None, main: Process) -> Pass:
+def _ends(main: Process, rows: Columns) -> dict[PassKey, IteratorEnd]:
+    """Find how each pass ended, last.
+
+    An ask that failed, and was made again with nothing trained in between, is no end: the wait for the batch
+    begins with the ask before. `rows` are changed so.
+    """
+    by_pass: dict[PassKey, list[IteratorEnd]] = defaultdict(list)
+    known = {start.iterator for start in main.of_type(IteratorStart)}
+    for end in main.of_type(IteratorEnd):
+        if end.iterator in known:
+            by_pass[end.iterator, end.epoch].append(end)
+    found: dict[PassKey, IteratorEnd] = {}
+    for key, ends in by_pass.items():
+        found[key] = ends[-1]
+        for number, failed in enumerate(ends):
+            if failed.outcome == "exhausted":
+                continue
+            until_ns = ends[number + 1].mono_ns if number + 1 < len(ends) else np.iinfo(np.int64).max
+            again = (rows["iterator"] == key[0]) & (rows["epoch"] == key[1])
+            again &= (rows["delivered_ns"] >= failed.mono_ns) & (rows["delivered_ns"] < until_ns)
+            again &= (rows["tid"] == failed.tid) & (rows["backward_count"] == failed.backward_count)
+            if again.any():
+                rows["wait_start_ns"][int(again.argmax())] = failed.wait_start_ns
+                if number + 1 == len(ends):
+                    del found[key]
+    return found
+
+
+def _later_counts(main: Process, rows: Columns, order: Times, ends: dict[PassKey, IteratorEnd]) -> Times:
+    """Count the backward passes until the next ask of each batch's pass; of its last batch, until any ask."""
+    iterator, epoch, count = (rows[field][order] for field in ("iterator", "epoch", "backward_count"))
+    later = np.append(count[1:], 0)
+    last = np.append((iterator[1:] != iterator[:-1]) | (epoch[1:] != epoch[:-1]), True)
+    for at in np.flatnonzero(last[: len(order)]).tolist():
+        row = int(order[at])
+        end = ends.get((int(iterator[at]), int(epoch[at])))
+        if end is not None:
+            later[at] = end.backward_count
+        elif row + 1 < len(rows):
+            later[at] = rows["backward_count"][row + 1]
+        else:
+            later[at] = _count_at_end(main, rows[row])
+    found = np.empty(len(rows), np.int64)
+    found[order] = later[: len(order)]
+    return found
+
+
+def _count_at_end(main: Process, last: Any) -> int:
+    """Count the backward passes that the process made until its records end; `last` is its last batch."""
+    asks = [(each.mono_ns, each.backward_count) for each in main.of_type(IteratorEnd)]
+    every = main.rows(names.BATCH_ROW)
+    asks += zip(every["delivered_ns"][-1:].tolist(), every["backward_count"][-1:].tolist(), strict=True)
+    at_ns, count = max([each for each in asks if each[0] >= last["delivered_ns"]], key=lambda ask: ask[0])
+    rounds = main.rows(names.ROUND_ROW)
+    backward = rounds["mono_ns"][rounds["what"] == names.ROUNDS.index("backward")]
+    return int(count + (backward > at_ns).sum())
+
+
+def _deliveries(rank: Rank, rows: Columns, later_count: Times) -> Any:
+    """Make the rows of the deliveries, joined with what their workers recorded."""
+    main, found = rank.main, np.full(len(rows), NONE, DELIVERY)
+    for field in ("iterator", "epoch", "index", "tid", "grad", "phase", "worker", "pid", "samples"):
+        found[field] = rows[field]
+    real = main.clock.times_to_session_ns
+    found["wait_start_ns"], found["delivered_ns"] = real(rows["wait_start_ns"]), real(rows["delivered_ns"])
+    found["sent_ns"] = np.where(rows["sent_ns"] == -1, NONE, real(rows["sent_ns"]))
+    found["followed_by_backward"] = later_count > rows["backward_count"]
+    found["handed_over"] = 0
+    own = (rows["worker"] == -1) & (rows["fetch_end_ns"] > 0)
+    found["taken_ns"][own] = found["wait_start_ns"][own]
+    found["prepared_ns"][own] = real(rows["fetch_end_ns"][own])
+    for process in rank.workers:
+        _join(found, rows, process)
+    for field in ("worker", "pid", "samples", "size_bytes"):
+        found[field][found[field] == -1] = NONE
+    exposed = main.rows(names.EXPOSED_ROW)
+    of_batch = ("iterator", "epoch", "index")
+    at = match(key_of(*(rows[field] for field in of_batch)), key_of(*(exposed[field] for field in of_batch)))
+    found["exposed_ns"][at >= 0] = exposed["exposed_ns"][at[at >= 0]]
+    return found
+
+
+def _join(found: Any, rows: Columns, worker: Process) -> None:
+    """Add when a worker took and prepared each batch that it made, how many samples and bytes it holds."""
+    of_worker = np.flatnonzero(rows["pid"] == worker.pid)
+    produced = worker.rows(names.PRODUCED_ROW)
+    key, known = (key_of(each["generation"], each["index"]) for each in (rows[of_worker], produced))
+    at = match(key, known)
+    joined, made = of_worker[at >= 0], produced[at[at >= 0]]
+    up = next(iter(worker.of_type(WorkerUp)), None)
+    found["up_ns"][joined] = NONE if up is None else worker.clock.to_session_ns(up.mono_ns)
+    for field in ("taken_ns", "prepared_ns"):
+        found[field][joined] = worker.clock.times_to_session_ns(made[field])
+    found["samples"][joined], found["size_bytes"][joined] = made["samples"], made["bytes"]
+
+
+def _passes_of(rows: Columns, order: Times) -> dict[PassKey, Times]:
+    """The rows of the batches of each pass."""
+    iterator, epoch = rows["iterator"][order], rows["epoch"][order]
+    cuts = np.flatnonzero((iterator[1:] != iterator[:-1]) | (epoch[1:] != epoch[:-1])) + 1
+    parts = np.split(order, cuts) if len(order) else []
+    return {(int(rows["iterator"][part[0]]), int(rows["epoch"][part[0]])): part for part in parts}
+
+
+def _pass(start: IteratorStart, rows: Columns, end: IteratorEnd | None, main: Process) -> Pass:
     real = main.clock.to_session_ns
     exhausted = None
     if end is not None and end.outcome == "exhausted":
         exhausted = real(end.wait_start_ns), real(end.mono_ns)
-    last = max([start.mono_ns, *(batch.delivered_ns for batch in batches), *([end.mono_ns] if end else [])])
-    phase = batches[0].phase if batches else start.phase
-    first = batches[0].wait_start_ns if batches else start.mono_ns
-    return Pass(real(start.mono_ns), real(first), real(last), len(batches), phase, exhausted)
-
-
-def _delivery(
-    loader: int,
-    record: BatchRecord,
-    main: Process,
-    produced: _Productions,
-    exposed: dict[tuple[int, int, int], int],
-    followed_by_backward: bool,
-    wrapped: bool,
-) -> Delivery:
-    real = main.clock.to_session_ns
-    wait_start_ns, samples = real(record.wait_start_ns), record.samples
-    up_ns = taken_ns = prepared_ns = size_bytes = None
-    if record.worker is None and record.fetch_end_ns:
-        taken_ns, prepared_ns = wait_start_ns, real(record.fetch_end_ns)
-    if record.pid is not None:
-        made = produced.get((record.pid, record.generation, record.index))
-        if made is not None:
-            up_ns, taken_ns, prepared_ns, samples, size_bytes = made
-    return Delivery(
-        loader=loader,
-        number=0,
-        iterator=record.iterator,
-        epoch=record.epoch,
-        index=record.index,
-        tid=record.tid,
-        wait_start_ns=wait_start_ns,
-        delivered_ns=real(record.delivered_ns),
-        grad=record.grad,
-        followed_by_backward=followed_by_backward,
-        phase=record.phase,
-        worker=record.worker,
-        pid=record.pid,
-        sent_ns=None if record.sent_ns is None else real(record.sent_ns),
-        up_ns=up_ns,
-        taken_ns=taken_ns,
-        prepared_ns=prepared_ns,
-        samples=samples,
-        size_bytes=size_bytes,
-        exposed_ns=exposed.get((record.iterator, record.epoch, record.index)),
-        inline_tid=record.tid if wrapped else None,
-    )
+    last = max([start.mono_ns, *rows["delivered_ns"][-1:].tolist(), *([end.mono_ns] if end else [])])
+    phase = main.texts.get(int(rows["phase"][0])) if len(rows) else start.phase
+    first = int(rows["wait_start_ns"][0]) if len(rows) else start.mono_ns
+    return Pass(real(start.mono_ns), real(first), real(last), len(rows), phase, exhausted)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
-from iotrace.analysis.loop.deliveries import Delivery, LoaderRun
+from iotrace.analysis.loop.deliveries import Deliveries, Delivery, LoaderRun
 from iotrace.analysis.results import LoaderResult
 from iotrace.sources.paths import Paths
 from iotrace.sources.records import IteratorStart
@@ -26,7 +27,7 @@ def loader_result(
     deliveries = loader.deliveries
     # The first batch of the run waits for the workers' start: a figure of its own, in no mean.
     later = deliveries[1:]
-    delays = [delay for delay in map(delay_ms, source.deliveries[1:]) if delay is not None]
+    delays = delays_ms(source.deliveries[1:])
     # Of a library's own threads and processes it is not known when they made which batch.
     about = source.description
     known = not about.library
@@ -47,8 +48,8 @@ def loader_result(
         in_order=about.in_order,
         batches=len(deliveries),
         phases=loader.phases,
-        raw_ms=sum(delivery.wait_ns for delivery in later) / len(later) / 1e6 if later else None,
-        delay_ms=sum(delays) / len(delays) if delays else None,
+        raw_ms=int(later.wait_ns.sum()) / len(later) / 1e6 if len(later) else None,
+        delay_ms=sum(delays.tolist()) / len(delays) if len(delays) else None,
         production_ms=production_ms(source.deliveries) if known else None,
         queue_depth_mean=queue_depth(source.deliveries[1:]) if known and about.workers else None,
         epochs=loader.epochs,
@@ -56,7 +57,7 @@ def loader_result(
             trained_ns is not None and deliveries and deliveries[0].wait_start_ns >= trained_ns
         ),
         start_method=about.start_method,
-        first_batch_ms=deliveries[0].wait_ns / 1e6 if deliveries else None,
+        first_batch_ms=deliveries[0].wait_ns / 1e6 if len(deliveries) else None,
         failures=loader.failures,
     )
 
@@ -69,13 +70,19 @@ def item_of(about: IteratorStart, paths: Paths) -> str | None:
     return f"{about.item} ({paths.shown(file)}:{line})"
 
 
-def queue_depth(deliveries: list[Delivery]) -> float | None:
+def queue_depth(deliveries: Deliveries) -> float | None:
     """Count the batches that lay ready when the consumer asked, on average."""
-    ready = np.sort([delivery.prepared_ns for delivery in deliveries if delivery.prepared_ns is not None])
-    asked = np.array([delivery.wait_start_ns for delivery in deliveries])
+    ready = np.sort(deliveries["prepared_ns"][deliveries.known("prepared_ns")])
+    asked = deliveries["wait_start_ns"]
     if not len(asked) or len(ready) < len(asked):
         return None
     return float((np.searchsorted(ready, asked, side="right") - np.arange(len(asked))).mean())
+
+
+def delays_ms(deliveries: Deliveries) -> npt.NDArray[np.float64]:
+    """Compute how long batches lay ready, of those that a worker made."""
+    own = deliveries[deliveries.known("worker", "prepared_ns")]
+    return np.asarray((own["delivered_ns"] - own["prepared_ns"]) / 1e6)
 
 
 def delay_ms(delivery: Delivery) -> float | None:
@@ -85,11 +92,7 @@ def delay_ms(delivery: Delivery) -> float | None:
     return (delivery.delivered_ns - delivery.prepared_ns) / 1e6
 
 
-def production_ms(deliveries: list[Delivery]) -> float | None:
+def production_ms(deliveries: Deliveries) -> float | None:
     """Compute how long a batch took to make, on average over those of which that is known."""
-    made = [
-        delivery.prepared_ns - delivery.taken_ns
-        for delivery in deliveries
-        if delivery.prepared_ns is not None and delivery.taken_ns is not None
-    ]
-    return sum(made) / len(made) / 1e6 if made else None
+    made = deliveries[deliveries.made]
+    return int((made["prepared_ns"] - made["taken_ns"]).sum()) / len(made) / 1e6 if len(made) else None

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from iotrace.analysis.bootstrap import Floats, interval_of, mean_ci, resampled_means
-from iotrace.analysis.loop.deliveries import Step
+from iotrace.analysis.intervals import Times
+from iotrace.analysis.loop.step_table import Step, StepTable
 from iotrace.analysis.results import Excluded, Steps, unknown
+from iotrace.analysis.table import NONE
 from iotrace.sources.processes import Process
 from iotrace.sources.records import TorchProgram, TorchProgramTrace, TorchWindow
 
@@ -17,37 +19,40 @@ _PREPARES = "_prepare_profiler"  # what torch's profilers call to begin their wa
 
 
 def measured(
-    steps: list[Step], workers: int, windows_ns: Sequence[Interval] = (), program_ns: Sequence[Interval] = ()
-) -> tuple[list[Step], Excluded]:
+    steps: StepTable,
+    workers: int,
+    windows_ns: Sequence[Interval] = (),
+    program_ns: Sequence[Interval] = (),
+    first: Step | None = None,
+) -> tuple[StepTable, Excluded]:
     """Choose the steps that figures are made of, and count what is left out.
 
     Left out are the very first step, those that await a worker's first batch of the run, and those that a
     profiler touched: iotrace's, in `windows_ns`, or the program's own, in `program_ns`. A program that
-    profiles its whole loop always runs so: where no step is left otherwise, the latter are measured.
+    profiles its whole loop always runs so: where no step is left otherwise, the latter are measured. `first`
+    is the first step of the run, where it is none of `steps`.
     """
-    kept, excluded = _untouched(steps, workers, [*windows_ns, *program_ns])
-    return (kept, excluded) if kept else _untouched(steps, workers, windows_ns)
+    kept, excluded = _untouched(steps, workers, [*windows_ns, *program_ns], first)
+    return (kept, excluded) if len(kept) else _untouched(steps, workers, windows_ns, first)
 
 
 def _untouched(
-    steps: list[Step], workers: int, profiled_ns: Sequence[Interval]
-) -> tuple[list[Step], Excluded]:
-    kept: list[Step] = []
-    warmup = profiled = 0
-    for step in steps[1:]:
-        opening = steps[0].delivery or next(iter(steps[0].awaited), None)
-        if opening is not None and any(
-            awaited.epoch == opening.epoch and awaited.index < workers for awaited in step.awaited
-        ):
-            warmup += 1
-        elif any(
-            start_ns < step.end_ns and (end_ns is None or step.start_ns < end_ns)
-            for start_ns, end_ns in profiled_ns
-        ):
-            profiled += 1
-        else:
-            kept.append(step)
-    return kept, Excluded(first=min(1, len(steps)), warmup=warmup, profiled=profiled)
+    steps: StepTable, workers: int, profiled_ns: Sequence[Interval], first: Step | None
+) -> tuple[StepTable, Excluded]:
+    later = steps if first is not None or not len(steps) else steps[1:]
+    first = first or (steps[0] if len(steps) else None)
+    opening = None if first is None else first.delivery or next(iter(first.awaited), None)
+    starts, profiled = np.zeros(len(later), np.bool_), np.zeros(len(later), np.bool_)
+    if opening is not None:
+        awaited = later.awaited
+        warm = (awaited["epoch"] == opening.epoch) & (awaited["index"] < workers)
+        starts[later.awaited_by[warm]] = True
+    for start_ns, end_ns in profiled_ns:
+        until = np.ones(len(later), np.bool_) if end_ns is None else later["start_ns"] < end_ns
+        profiled |= (later["end_ns"] > start_ns) & until
+    return later[~(starts | profiled)], Excluded(
+        first=int(first is not None), warmup=int(starts.sum()), profiled=int((profiled & ~starts).sum())
+    )
 
 
 def profiled_intervals(process: Process) -> list[Interval]:
@@ -100,22 +105,22 @@ def with_warm_up(spans: list[tuple[int, int]], prepared: list[int]) -> list[tupl
 
 
 def summarise(
-    durations_ns: Sequence[int],
-    samples: Sequence[int | None],
+    durations_ns: Times,
+    samples: Times,
     excluded: Excluded,
     begun: int | None,
     unknown_why: str = "",
     loop_ns: int | None = None,
 ) -> Steps:
-    """Sum up measured steps by their lengths and samples; no mean where no step is measured."""
+    """Sum up measured steps by their lengths and samples (`NONE`: unknown); no mean without any."""
     why, loop_seconds = unknown_why or None, None if loop_ns is None else loop_ns / 1e9
     if not len(durations_ns):
         return unknown(
             Steps, count=0, begun=begun, unknown_why=why, excluded=excluded, loop_seconds=loop_seconds
         )
-    durations_ms = np.array(durations_ns) / 1e6
+    durations_ms = durations_ns / 1e6
     seconds = float(durations_ms.sum()) / 1e3
-    known = [count for count in samples if count is not None]
+    known = samples[samples != NONE]
     interval = mean_ci(durations_ms)
     shortest_ms = float(durations_ms.min())
     drift_percent, drift_interval = _drift(durations_ms)
@@ -132,7 +137,9 @@ def summarise(
         p50_ms=float(np.percentile(durations_ms, 50)),
         p95_ms=float(np.percentile(durations_ms, 95)),
         per_second=len(durations_ms) / seconds if seconds else None,
-        samples_per_second=sum(known) / seconds if seconds and len(known) == len(durations_ms) else None,
+        samples_per_second=int(known.sum()) / seconds
+        if seconds and len(known) == len(durations_ms)
+        else None,
         loop_seconds=loop_seconds,
     )
 

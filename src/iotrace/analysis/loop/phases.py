@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from iotrace.analysis.loop.deliveries import PHASES
-from iotrace.sources.records import BatchRecord, IteratorStart, TrainerRun
+from iotrace.session import names
+from iotrace.sources.records import IteratorStart, TrainerRun
 from iotrace.sources.session import Rank
 
 
@@ -25,11 +26,15 @@ def phases_of(rank: Rank) -> list[Phase]:
     """
     real = rank.main.clock.to_session_ns
     asked: list[tuple[int, int, str]] = []
-    for record in rank.main.records:
-        if isinstance(record, IteratorStart) and record.phase:
+    for record in rank.main.of_type(IteratorStart):
+        if record.phase:
             asked.append((record.mono_ns, record.mono_ns, PHASES.get(record.phase, record.phase)))
-        elif isinstance(record, BatchRecord) and record.phase:
-            asked.append((record.wait_start_ns, record.delivered_ns, PHASES.get(record.phase, record.phase)))
+    batches = rank.main.rows(names.BATCH_ROW)
+    named = {number: PHASES.get(text, text) for number, text in rank.main.texts.items() if text}
+    columns = (batches[field].tolist() for field in ("wait_start_ns", "delivered_ns", "phase"))
+    asked += [
+        (start, end, named[phase]) for start, end, phase in zip(*columns, strict=True) if phase in named
+    ]
     run_ends = sorted(run.end_ns for run in rank.main.of_type(TrainerRun))
     found: list[Phase] = []
     start_ns = last_ns = 0

@@ -5,7 +5,6 @@ Definitions: docs/definitions.md, "phases_ms".
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from typing import Any
 
 import msgspec
@@ -13,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from iotrace.analysis.intervals import Coverage, Intervals, Times, subtract, union
-from iotrace.analysis.loop.deliveries import Step
+from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import PhasesMs, unknown
+from iotrace.analysis.table import NONE
+from iotrace.session import names
 from iotrace.session.names import BACKWARD, FORWARD, FORWARD_NO_GRAD, KIND_PHASE, OPTIMIZER
-from iotrace.sources.records import PhaseOnDevice
 
 Spans = npt.NDArray[Any]
 _FEW, _SHARE = 2, 0.05  # of the steps: in so many a backward pass may come without a forward that is seen
@@ -52,11 +52,11 @@ def step_phases(analysis: RankAnalysis, wait_ms: float | None) -> StepPhases:
     """
     kept = analysis.kept
     spans = phase_spans(analysis)
-    if not kept or not len(spans):
-        return StepPhases(unknown(PhasesMs), None, _NO_PHASE if kept else _NO_STEP)
-    trains = analysis.loop.thread is not None and bool(analysis.loop.thread.rounds.times_ns)
+    if not len(kept) or not len(spans):
+        return StepPhases(unknown(PhasesMs), None, _NO_PHASE if len(kept) else _NO_STEP)
+    trains = analysis.loop.thread is not None and len(analysis.loop.thread.rounds.times_ns) > 0
     intervals = _exclusive(analysis, spans, trains)
-    windows = _windows(kept)
+    windows = kept.pieces
     found = {name: _by_step(own, windows, kept) for name, own in intervals.items()}
     seen = {name: bool(len(own[0])) for name, own in intervals.items()}
     why = next((_NEVER[name] for name, is_seen in seen.items() if trains and not is_seen), None)
@@ -65,16 +65,16 @@ def step_phases(analysis: RankAnalysis, wait_ms: float | None) -> StepPhases:
         seen[FORWARD], why = False, _NEVER[FORWARD]
     on_device = _on_device(analysis, spans) if trains else {}
     if on_device:
-        kept = [kept[number] for number in on_device]
+        kept = kept[np.array([*on_device])]
         found = {name: np.array([own[name] for own in on_device.values()]) for name in found}
-        exposed = [step.exposed_ns for step in kept if step.exposed_ns is not None]
-        wait_ms = sum(exposed) / len(kept) / 1e6 if len(exposed) == len(kept) else None
+        exposed_ns = kept.exposed_ns
+        wait_ms = int(exposed_ns.sum()) / len(kept) / 1e6 if (exposed_ns != NONE).all() else None
     means_ms = {name: float(own.mean()) / 1e6 if seen[name] else None for name, own in found.items()}
     other_ms = None
     if wait_ms is None:
         why = why or (_NO_EXPOSED if on_device else _NO_WAIT)
     elif not why:
-        step_ms = sum(step.duration_ns for step in kept) / len(kept) / 1e6
+        step_ms = int(kept.duration_ns.sum()) / len(kept) / 1e6
         other_ms = max(0.0, step_ms - wait_ms - sum(mean_ms or 0.0 for mean_ms in means_ms.values()))
     in_all = len(kept) == len(analysis.kept)
     known = {name: own for name, own in found.items() if seen[name] and in_all}
@@ -88,24 +88,24 @@ def _on_device(analysis: RankAnalysis, spans: Spans) -> dict[int, dict[str, int]
     A phase is the time of its calls, less that of the calls in them.
     """
     main, kept = analysis.rank.main, analysis.kept
-    real = main.clock.to_session_ns
-    timed = {
-        real(record.start_ns): record.device_ns
-        for record in main.of_type(PhaseOnDevice)
-        if record.tid == spans["tid"][0]
-    }
-    starts = [step.start_ns for step in kept]
+    rows = main.rows(names.DEVICE_PHASE_ROW)
+    rows = rows[rows["tid"] == spans["tid"][0]]
+    begun = main.clock.times_to_session_ns(rows["start_ns"]).tolist()
+    timed = dict(zip(begun, rows["device_ns"].tolist(), strict=True))
+    if not timed:
+        return {}
+    piece_starts, piece_ends, step = kept.pieces
+    spans = spans[np.argsort(spans["start_ns"], kind="stable")]
+    at = np.searchsorted(piece_starts, spans["start_ns"], side="right") - 1
+    no_grad = [number for number, text in main.texts.items() if text == FORWARD_NO_GRAD]
+    inside = (at >= 0) & (spans["start_ns"] < piece_ends[at]) & ~np.isin(spans["name"], no_grad)
+    spans, steps = spans[inside], step[at[inside]]
     found: dict[int, dict[str, int]] = {}
     unknown_in = set()
     around: list[tuple[int, dict[str, int], str]] = []  # the calls: their ends, steps and names
-    order = np.argsort(spans["start_ns"], kind="stable")
-    fields = (spans[field][order].tolist() for field in ("start_ns", "duration_ns", "name"))
-    for start_ns, duration_ns, text in zip(*fields, strict=True):
-        name, number = main.texts.get(text, ""), bisect_right(starts, start_ns) - 1
-        if number < 0 or name == FORWARD_NO_GRAD:
-            continue
-        if not any(begin_ns <= start_ns < end_ns for begin_ns, end_ns in kept[number].pieces):
-            continue
+    fields = (spans[field].tolist() for field in ("start_ns", "duration_ns", "name"))
+    for start_ns, duration_ns, text, number in zip(*fields, steps.tolist(), strict=True):
+        name = main.texts.get(text, "")
         if start_ns not in timed:
             unknown_in.add(number)
             continue
@@ -133,17 +133,15 @@ def _exclusive(analysis: RankAnalysis, spans: Spans, trains: bool) -> dict[str, 
     No phase is recorded in a backward pass, and no forward pass in a forward pass.
     """
     texts = analysis.rank.main.texts
-    names = np.array([texts.get(number, "") for number in spans["name"].tolist()])
+    numbers, of_span = np.unique(spans["name"], return_inverse=True)
+    named = np.array([texts.get(number, "") for number in numbers.tolist()])
 
     def intervals(*wanted: str) -> Intervals:
-        own = spans[np.isin(names, wanted)]
+        own = spans[np.isin(named, wanted)[of_span]]
         return union(own["start_ns"], own["start_ns"] + own["duration_ns"])
 
-    awaited = [wait for step in analysis.kept for wait in step.awaited]
-    waits = union(
-        np.array([wait.wait_start_ns for wait in awaited], np.int64),
-        np.array([wait.delivered_ns for wait in awaited], np.int64),
-    )
+    awaited = analysis.kept.awaited
+    waits = union(awaited["wait_start_ns"], awaited["delivered_ns"])
     backward = subtract(intervals(BACKWARD), waits)
     forward = intervals(FORWARD) if trains else intervals(FORWARD, FORWARD_NO_GRAD)
     forward = subtract(subtract(forward, waits), backward)
@@ -151,16 +149,9 @@ def _exclusive(analysis: RankAnalysis, spans: Spans, trains: bool) -> dict[str, 
     return {FORWARD: forward, BACKWARD: backward, OPTIMIZER: optimizer}
 
 
-def _by_step(own: Intervals, windows: tuple[Times, Times, Times], kept: list[Step]) -> Times:
+def _by_step(own: Intervals, windows: tuple[Times, Times, Times], kept: StepTable) -> Times:
     """Measure how much of each step some intervals cover."""
     starts, ends, step = windows
     covered = np.zeros(len(kept), np.int64)
     np.add.at(covered, step, Coverage(*own).within(starts, ends))
     return covered
-
-
-def _windows(kept: list[Step]) -> tuple[Times, Times, Times]:
-    """The pieces of the steps, evaluation passes left out, and the step of each."""
-    rows = [(*piece, number) for number, step in enumerate(kept) for piece in step.pieces]
-    starts, ends, step = np.array(rows, np.int64).T
-    return starts, ends, step

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 from msgspec.structs import replace
 
-from iotrace.analysis.loop.deliveries import Delivery, Interval, LoaderRun
+from iotrace.analysis.intervals import Coverage, Times
+from iotrace.analysis.loop.deliveries import Deliveries, Interval, LoaderRun
+from iotrace.analysis.table import NONE, key_of, ranges, sums
+from iotrace.session import names
 from iotrace.sources.processes import Process
-from iotrace.sources.records import BatchRecord, Blocked, IteratorEnd, Round
+from iotrace.sources.records import Blocked, IteratorEnd
 
 # A wait that timed out is one with the next wait, if that follows as soon.
 _AT_ONCE_NS = 1_000_000
@@ -23,34 +25,67 @@ class Rounds(msgspec.Struct, frozen=True):
     `series` has the backward passes, all optimizer steps, and those of each optimizer.
     """
 
-    times_ns: list[int]
-    series: list[list[int]]
+    times_ns: Times
+    series: list[Times]
 
     @property
-    def steps_ns(self) -> list[int]:
+    def steps_ns(self) -> Times:
         """One time a step: the steps of the busiest optimizer, without one the backward passes."""
         by_optimizer = self.series[2:]
         return max(by_optimizer, key=len) if by_optimizer else self.times_ns
 
+    def until(self, times_ns: Times) -> Times:
+        """Count the rounds up to each time."""
+        return np.searchsorted(self.times_ns, times_ns, side="right")
+
     def between(self, start_ns: int, end_ns: int) -> bool:
         """Tell whether one lies in ``(start_ns, end_ns]``."""
-        return bisect_right(self.times_ns, start_ns) < bisect_right(self.times_ns, end_ns)
+        first, last = self.until(np.array([start_ns, end_ns])).tolist()
+        return bool(first < last)
+
+
+class Inner(msgspec.Struct, frozen=True):
+    """Deliveries inside of others: `deliveries`, sorted by the one that holds them."""
+
+    deliveries: Deliveries
+    loader: Times
+    number: Times
+    keys: Times
+
+    @classmethod
+    def of(cls, deliveries: Deliveries, outer: Deliveries) -> Inner:
+        """Take `deliveries`, each of which the delivery in the same row of `outer` holds."""
+        keys = key_of(outer["loader"], outer["number"])
+        order = np.argsort(keys, kind="stable")
+        return cls(deliveries[order], outer["loader"][order], outer["number"][order], keys[order])
+
+    def of_rows(self, outer: Deliveries) -> tuple[Times, Times]:
+        """Find the rows of `deliveries` inside of each of `outer`, and the row of that one; in its order."""
+        keys = key_of(outer["loader"], outer["number"])
+        return ranges(np.searchsorted(self.keys, keys), np.searchsorted(self.keys, keys, side="right"))
+
+    def with_inner(self, outer: Deliveries) -> Deliveries:
+        """Return each of `outer`, followed by those inside of it."""
+        if not len(self.deliveries):
+            return outer
+        rows, of = self.of_rows(outer)
+        order = np.argsort(np.concatenate((np.arange(len(outer)), of)), kind="stable")
+        return Deliveries.joined([outer, self.deliveries[rows]])[order]
 
 
 class TrainingThread(msgspec.Struct, frozen=True):
     """The thread whose loop is reported: what it asked for, outermost, and what else bears on its waits.
 
-    `asked` are the deliveries to it that no other ask of it holds, in order; `inner` those inside, by the
-    loader and number of the outer one. `handed` are the batches that other threads took and handed over, with
-    the thread's own waits for them; `unhanded` are threads that took batches, and handed none over as far as
-    is seen.
+    `asked` are the deliveries to it that no other ask of it holds, in order; `inner` those inside. `handed`
+    are the batches that other threads took and handed over, with the thread's own waits for them; `unhanded`
+    are threads that took batches, and handed none over as far as is seen.
     """
 
     tid: int
     rounds: Rounds
-    asked: list[Delivery]
-    inner: dict[tuple[int, int], list[Delivery]]
-    handed: list[Delivery]
+    asked: Deliveries
+    inner: Inner
+    handed: Deliveries
     handing: set[int]
     unhanded: set[int]
     off_cpu_fraction: float | None
@@ -62,97 +97,98 @@ def training_thread(main: Process, loaders: list[LoaderRun]) -> TrainingThread |
     None where no thread asked for a batch and none trained.
     """
     rounds = _rounds_by_thread(main)
-    deliveries = sorted(
-        (delivery for loader in loaders for delivery in loader.deliveries), key=lambda item: item.delivered_ns
-    )
+    deliveries = Deliveries.joined([loader.deliveries for loader in loaders])
+    deliveries = deliveries[np.argsort(deliveries["delivered_ns"], kind="stable")]
     blocked = _blocked(main)
-    asked_by = Counter(delivery.tid for delivery in deliveries)
+    tids, first, counts = np.unique(deliveries["tid"], return_index=True, return_counts=True)
+    asking = dict(zip(tids.tolist(), first.tolist(), strict=True))  # its first delivery, by thread
     busiest = max(rounds, key=lambda one: len(rounds[one].times_ns)) if rounds else main.pid
-    handers = _handing_threads(set(asked_by) - {busiest}, busiest, blocked)
+    handers = _handing_threads(set(asking) - {busiest}, busiest, blocked)
     if rounds:
         tid = busiest
-    elif asked_by[main.pid] or any(wait.tid == main.pid and wait.by in handers for wait in blocked):
+    elif main.pid in asking or any(wait.tid == main.pid and wait.by in handers for wait in blocked):
         tid = main.pid
-    elif asked_by:
-        tid = asked_by.most_common(1)[0][0]
+    elif asking:
+        most = tids[counts == counts.max()].tolist()
+        tid = min(most, key=lambda one: asking[one])
     else:
         return None
-    own = [delivery for delivery in deliveries if delivery.tid == tid]
-    asks = [(delivery.wait_start_ns, delivery.delivered_ns) for delivery in own]
+    own = deliveries[deliveries["tid"] == tid]
     stops = [each.exhausted_ns for loader in loaders for each in loader.passes.values() if each.exhausted_ns]
-    asked, inner = _outermost(own, stops)
-    handed = _place_handed(_handed_over(tid, deliveries, asked_by, blocked, handers), asked, inner)
-    asked = [_with_samples(item, inner.get((item.loader, item.number), [])) for item in asked]
-    evaluates = {item.tid for item in deliveries} - {item.tid for item in deliveries if item.grad}
-    others = set(asked_by) - {tid} - evaluates
-    first_ns = {one: next(item.delivered_ns for item in deliveries if item.tid == one) for one in others}
-    handing = {one for one in others if _meets(one, tid, first_ns[one], blocked)}
-    found = rounds.get(tid, Rounds([], []))
-    off_cpu = _off_cpu_fraction(
-        main, tid, [*asks, *((wait.start_ns, wait.end_ns) for wait in blocked if wait.tid == tid)]
-    )
+    asked, inside, outer = _outermost(own, stops)
+    handed = _handed_over(tid, deliveries, blocked, handers)
+    handed, of_asked, held_by = _place_handed(handed, asked)
+    inner = Inner.of(Deliveries.joined([inside, of_asked]), Deliveries.joined([asked[outer], asked[held_by]]))
+    asked = _with_samples(asked, inner)
+    evaluates = {*asking} - {*np.unique(deliveries["tid"][deliveries["grad"] != 0]).tolist()}
+    others = {*asking} - {tid} - evaluates
+    handing = {
+        one for one in others if _meets(one, tid, int(deliveries["delivered_ns"][asking[one]]), blocked)
+    }
+    found = rounds.get(tid, Rounds(np.empty(0, np.int64), []))
+    waits = [(wait.start_ns, wait.end_ns) for wait in blocked if wait.tid == tid]
+    asks = np.stack((own["wait_start_ns"], own["delivered_ns"]), axis=1)
+    off_cpu = _off_cpu_fraction(main, tid, np.concatenate((asks, _pairs(waits))))
     return TrainingThread(tid, found, asked, inner, handed, handing, others - handing, off_cpu)
 
 
+def _pairs(intervals: Sequence[Interval]) -> Times:
+    return np.array(intervals, dtype=np.int64).reshape(-1, 2)
+
+
 def _rounds_by_thread(main: Process) -> dict[int, Rounds]:
-    real = main.clock.to_session_ns
-    backward: dict[int, list[int]] = defaultdict(list)
-    optimizers: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for record in main.of_type(Round):
-        time_ns = real(record.mono_ns)
-        if record.what == "optimizer":
-            optimizers[record.tid][record.number].append(time_ns)
-        else:
-            backward[record.tid].append(time_ns)
-    if not backward and not optimizers:
-        backward = _rounds_by_count(main)
+    rows = main.rows(names.ROUND_ROW)
+    times = main.clock.times_to_session_ns(rows["mono_ns"])
+    steps, tids = rows["what"] == names.ROUNDS.index("optimizer"), rows["tid"]
+    if not len(rows):
+        times, tids = _rounds_by_count(main)
+        steps = np.zeros(len(times), np.bool_)
     found = {}
-    for tid in {*backward, *optimizers}:
-        steps = [sorted(times) for times in optimizers[tid].values()]
-        every_step = sorted(time_ns for times in steps for time_ns in times)
-        found[tid] = Rounds(
-            sorted([*backward[tid], *every_step]), [sorted(backward[tid]), every_step, *steps]
-        )
+    for tid in np.unique(tids).tolist():
+        own = tids == tid
+        numbers = rows["number"][own & steps] if len(rows) else steps[:0]
+        by_optimizer = [
+            np.sort(times[own & steps & (rows["number"] == number)])
+            for number in dict.fromkeys(numbers.tolist())
+        ]
+        series = [np.sort(times[own & ~steps]), np.sort(times[own & steps]), *by_optimizer]
+        found[tid] = Rounds(np.sort(times[own]), series)
     return found
 
 
-def _rounds_by_count(main: Process) -> dict[int, list[int]]:
+def _rounds_by_count(main: Process) -> tuple[Times, Times]:
     """Read backward passes from the counts that deliveries carry: sessions of older agents have no more."""
-    found: dict[int, list[int]] = defaultdict(list)
-    last: BatchRecord | None = None
-    count = 0
-    for record in main.records:
-        if isinstance(record, BatchRecord | IteratorEnd):
-            if last is not None and record.backward_count > count:
-                time_ns = main.clock.to_session_ns(last.delivered_ns) + 1
-                found[last.tid] += [time_ns] * (record.backward_count - count)
-            count = record.backward_count
-            last = record if isinstance(record, BatchRecord) else last
-    return found
+    rows, ends = main.rows(names.BATCH_ROW), main.of_type(IteratorEnd)
+    at = np.concatenate((rows["delivered_ns"], np.array([each.mono_ns for each in ends], np.int64)))
+    count = np.concatenate(
+        (rows["backward_count"], np.array([each.backward_count for each in ends], np.int64))
+    )
+    order = np.argsort(at, kind="stable")
+    more = np.diff(count[order], prepend=0)
+    last = np.maximum.accumulate(np.where(order < len(rows), order, -1))  # the batch before each ask, or it
+    before = np.append(-1, last[:-1])[: len(order)]
+    more = np.where(before >= 0, np.maximum(more, 0), 0)
+    row = np.repeat(before, more)
+    return main.clock.times_to_session_ns(rows["delivered_ns"][row] + 1), rows["tid"][row]
 
 
-def _outermost(
-    own: list[Delivery], stops: Iterable[Interval]
-) -> tuple[list[Delivery], dict[tuple[int, int], list[Delivery]]]:
-    """Divide a thread's deliveries into those that no other ask holds, and those inside of one."""
-    asks: list[tuple[int, int, Delivery | None]] = [
-        *((item.wait_start_ns, item.delivered_ns, item) for item in own),
-        *((start_ns, end_ns, None) for start_ns, end_ns in stops),
-    ]
-    asks.sort(key=lambda ask: (ask[0], -ask[1]))
-    asked: list[Delivery] = []
-    inner: dict[tuple[int, int], list[Delivery]] = defaultdict(list)
-    outer: Delivery | None = None
-    until_ns = 0
-    for start_ns, end_ns, delivery in asks:
-        if end_ns <= until_ns and start_ns < until_ns:
-            if delivery is not None and outer is not None:
-                inner[outer.loader, outer.number].append(delivery)
-            continue
-        outer, until_ns = delivery, end_ns
-        if delivery is not None:
-            asked.append(delivery)
-    return asked, inner
+def _outermost(own: Deliveries, stops: Sequence[Interval]) -> tuple[Deliveries, Deliveries, Times]:
+    """Divide a thread's deliveries into those that no other ask holds, and those inside of one of these.
+
+    The third says which one that is.
+    """
+    ending = _pairs(stops)
+    starts = np.concatenate((own["wait_start_ns"], ending[:, 0]))
+    ends = np.concatenate((own["delivered_ns"], ending[:, 1]))
+    order = np.lexsort((-ends, starts))
+    starts, ends = starts[order], ends[order]
+    until = np.maximum.accumulate(np.append(0, ends))[:-1]
+    is_inside = (ends <= until) & (starts < until)
+    is_delivery = order < len(own)
+    asked = np.cumsum(is_delivery & ~is_inside) - 1  # the row of the last one that is asked
+    outer = np.maximum.accumulate(np.where(is_inside, -1, np.arange(len(order))))
+    held = is_inside & is_delivery & is_delivery[outer]
+    return own[order[is_delivery & ~is_inside]], own[order[held]], asked[outer[held]]
 
 
 def _blocked(main: Process) -> list[Blocked]:
@@ -207,87 +243,75 @@ def _meets(one: int, tid: int, first_ns: int, blocked: list[Blocked]) -> bool:
     )
 
 
-def _handed_over(
-    tid: int,
-    deliveries: list[Delivery],
-    asked_by: Counter[int],
-    blocked: list[Blocked],
-    handers: set[int],
-) -> list[Delivery]:
+def _handed_over(tid: int, deliveries: Deliveries, blocked: list[Blocked], handers: set[int]) -> Deliveries:
     """Make a delivery of each wait of `tid` that a thread with batches ended: the last batch taken before."""
-    others = [delivery for delivery in deliveries if delivery.tid != tid]
-    if not others:
-        return []
-    taken = {one: [item for item in others if item.tid == one] for one in asked_by if one != tid}
-    times = {one: [item.delivered_ns for item in own] for one, own in taken.items()}
-    every = [item.delivered_ns for item in others]
-    found = []
-    for wait in blocked:
-        if wait.tid != tid or wait.by not in handers or wait.by is None or wait.call == "put":
-            continue
-        # A thread between the two has taken no batch itself.
-        own = taken.get(wait.by, others)
-        index = bisect_right(times.get(wait.by, every), wait.end_ns) - 1
-        if index >= 0:
-            found.append(
-                replace(
-                    own[index],
-                    tid=tid,
-                    wait_start_ns=wait.start_ns,
-                    delivered_ns=wait.end_ns,
-                    exposed_ns=None,
-                    handed_over=True,
-                )
-            )
-    return found
+    others: Deliveries = deliveries[np.flatnonzero(deliveries["tid"] != tid)]
+    waits = [
+        (wait.start_ns, wait.end_ns, wait.by)
+        for wait in blocked
+        if wait.tid == tid and wait.by in handers and wait.by is not None and wait.call != "put"
+    ]
+    if not len(others) or not waits:
+        return others[:0]
+    starts, ends, by = np.array(waits, dtype=np.int64).T
+    # A thread between the two has taken no batch itself.
+    row: Times = np.searchsorted(others["delivered_ns"], ends, side="right") - 1
+    for one in np.unique(others["tid"]).tolist():
+        taken, own = np.flatnonzero(others["tid"] == one), by == one
+        at = np.searchsorted(others["delivered_ns"][taken], ends[own], side="right") - 1
+        row[own] = np.where(at >= 0, taken[np.maximum(at, 0)], -1)
+    seen = row >= 0
+    taken_last: Times = row[seen]
+    return others[taken_last].changed(
+        tid=tid, wait_start_ns=starts[seen], delivered_ns=ends[seen], exposed_ns=NONE, handed_over=1
+    )
 
 
-def _place_handed(
-    handed: list[Delivery], asked: list[Delivery], inner: dict[tuple[int, int], list[Delivery]]
-) -> list[Delivery]:
-    """Return the hand-overs outside all asks; one inside an ask of a wrapped source is part of that ask."""
-    starts = [item.wait_start_ns for item in asked]
-    outside = []
-    for item in handed:
-        at = bisect_right(starts, item.wait_start_ns) - 1
-        if at < 0 or item.wait_start_ns >= asked[at].delivered_ns:
-            outside.append(item)
-        elif asked[at].inline_tid is not None and item.delivered_ns <= asked[at].delivered_ns:
-            inner[asked[at].loader, asked[at].number].append(item)
-    return outside
+def _place_handed(handed: Deliveries, asked: Deliveries) -> tuple[Deliveries, Deliveries, Times]:
+    """Divide hand-overs into those outside all asks, and those inside one of a wrapped source: which."""
+    at = np.searchsorted(asked["wait_start_ns"], handed["wait_start_ns"], side="right") - 1
+    if not len(asked):
+        return handed, handed[:0], at[:0]
+    ask = asked[np.maximum(at, 0)]
+    outside = (at < 0) | (handed["wait_start_ns"] >= ask["delivered_ns"])
+    inside = ~outside & ask.known("inline_tid") & (handed["delivered_ns"] <= ask["delivered_ns"])
+    return handed[outside], handed[inside], at[inside]
 
 
-def _with_samples(delivery: Delivery, inner: list[Delivery]) -> Delivery:
+def _with_samples(asked: Deliveries, inner: Inner) -> Deliveries:
     """Give a wrapped source's batch the samples of the batches that it was made of, where all are known."""
-    counts = [item.samples for item in inner if item.samples is not None]
-    if delivery.samples is not None or not inner or len(counts) < len(inner):
-        return delivery
-    return replace(delivery, samples=sum(counts))
+    rows, of = inner.of_rows(asked)
+    held = np.bincount(of, minlength=len(asked))
+    behind = np.cumsum(held)
+    samples = inner.deliveries["samples"][rows]
+    unknown = sums(samples == NONE, behind - held, behind)
+    whole = sums(np.where(samples == NONE, 0, samples), behind - held, behind)
+    made_of = ~asked.known("samples") & (held > 0) & (unknown == 0)
+    return asked.changed(samples=np.where(made_of, whole, asked["samples"])) if made_of.any() else asked
 
 
-def _off_cpu_fraction(main: Process, tid: int, waits: list[Interval]) -> float | None:
+def _off_cpu_fraction(main: Process, tid: int, waits: Times) -> float | None:
     """Find the share of the time between the first and the last round of `tid` that it slept, waits aside.
 
     Time that it was ready to run and had no CPU is no sleep. None where fewer than two rounds say.
     """
-    rounds = sorted((item for item in main.of_type(Round) if item.tid == tid), key=lambda item: item.mono_ns)
+    rounds = main.rows(names.ROUND_ROW)
+    rounds = rounds[rounds["tid"] == tid]
     if len(rounds) < 2:
         return None
-    first, last = rounds[0], rounds[-1]
-    length_ns = last.mono_ns - first.mono_ns
-    delay_ns = max(0, last.run_delay_ns - max(0, first.run_delay_ns))
-    off_cpu_ns = length_ns - (last.cpu_ns - first.cpu_ns) - delay_ns
-    start_ns, end_ns = main.clock.to_session_ns(first.mono_ns), main.clock.to_session_ns(last.mono_ns)
-    waited_ns = covered = 0
-    for begin_ns, until_ns in sorted(waits):
-        begin_ns, until_ns = max(begin_ns, start_ns, covered), min(until_ns, end_ns)
-        if begin_ns < until_ns:
-            waited_ns += until_ns - begin_ns
-            covered = until_ns
+    fields = ("mono_ns", "cpu_ns", "run_delay_ns")
+    (first_ns, first_cpu_ns, first_delay_ns), (last_ns, last_cpu_ns, last_delay_ns) = (
+        [int(rounds[field][at]) for field in fields] for at in (0, -1)
+    )
+    length_ns = last_ns - first_ns
+    delay_ns = max(0, last_delay_ns - max(0, first_delay_ns))
+    off_cpu_ns = length_ns - (last_cpu_ns - first_cpu_ns) - delay_ns
+    within = main.clock.times_to_session_ns([[first_ns], [last_ns]])
+    waited_ns = int(Coverage(waits[:, 0], waits[:, 1]).within(*within)[0])
     return max(0, off_cpu_ns - waited_ns) / length_ns if length_ns else None
 
 
-def first_at(times: list[int], time_ns: int) -> int | None:
+def first_at(times: Times, time_ns: int) -> int | None:
     """Return the first of the sorted `times` that is not before `time_ns`; None without one."""
-    index = bisect_left(times, time_ns)
-    return times[index] if index < len(times) else None
+    index = int(np.searchsorted(times, time_ns))
+    return int(times[index]) if index < len(times) else None

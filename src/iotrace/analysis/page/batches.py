@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import accumulate
+import numpy as np
 
-from iotrace.analysis.loop.deliveries import Delivery, Step
+from iotrace.analysis.intervals import Times
+from iotrace.analysis.loop.deliveries import Deliveries
+from iotrace.analysis.loop.threads import first_at
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results.page import BatchWindow
 from iotrace.analysis.wait.production import PARTS
@@ -17,15 +18,15 @@ STEPS = 20
 def batch_window(analysis: RankAnalysis) -> BatchWindow | None:
     """Choose the steps around the measured step that waits longest; None where none is measured."""
     steps, kept = analysis.loop.steps, analysis.kept
-    if not kept or analysis.source is None:
+    if not len(kept) or analysis.source is None:
         return None
-    worst = max(kept, key=lambda step: step.wait_ns)
-    chosen = steps_around(steps, next(number for number, step in enumerate(steps) if step is worst))
-    start_ns, end_ns = steps[chosen.start].start_ns, steps[chosen.stop - 1].end_ns
-    of_loop = [each for step in steps for each in step.awaited]
-    asks_ns = sorted(each.wait_start_ns for each in of_loop)
-    source = analysis.source.number
-    own = [analysis.wait_of(each) for each in _batches_of(analysis, steps[chosen.start : chosen.stop])]
+    worst_ns = kept["start_ns"][int(np.argmax(kept.wait_ns))]
+    chosen = steps_around(len(steps), int(np.searchsorted(steps["start_ns"], worst_ns)))
+    around = steps[chosen.start : chosen.stop]
+    start_ns, end_ns = int(around["start_ns"][0]), int(around["end_ns"][-1])
+    asks_ns = np.sort(steps.awaited["wait_start_ns"])
+    batches = analysis.with_inner(around.awaited)
+    own = list(analysis.waits_for(batches[batches["loader"] == analysis.source.number]))
     longest = max(own, key=lambda wait: wait.delivery.wait_ns, default=None)
 
     def ms(time_ns: int | None) -> float | None:
@@ -34,13 +35,12 @@ def batch_window(analysis: RankAnalysis) -> BatchWindow | None:
     def since(time_ns: int) -> float:
         return (time_ns - start_ns) / 1e6
 
-    everything = [each for each in analysis.source.deliveries if each.loader == source]
-    ready_at, ready = ready_queue(everything, start_ns, end_ns)
+    ready_at, ready = ready_queue(analysis.source.deliveries, start_ns, end_ns)
     return BatchWindow(
         first_step=chosen.start,
         steps=len(chosen),
         length_ms=(end_ns - start_ns) / 1e6,
-        step_starts_ms=[since(steps[number].start_ns) for number in chosen],
+        step_starts_ms=[since(time_ns) for time_ns in around["start_ns"].tolist()],
         batch=[wait.delivery.index for wait in own],
         epoch=[wait.delivery.epoch for wait in own],
         worker=[wait.delivery.worker for wait in own],
@@ -58,28 +58,15 @@ def batch_window(analysis: RankAnalysis) -> BatchWindow | None:
     )
 
 
-def steps_around(steps: Sequence[Step], worst: int) -> range:
+def steps_around(count: int, worst: int) -> range:
     """Choose up to `STEPS` consecutive steps with `worst` in their middle, as far as there are so many."""
-    first = max(0, min(worst - STEPS // 2, len(steps) - STEPS))
-    return range(first, min(first + STEPS, len(steps)))
+    first = max(0, min(worst - STEPS // 2, count - STEPS))
+    return range(first, min(first + STEPS, count))
 
 
-def _batches_of(analysis: RankAnalysis, steps: Sequence[Step]) -> list[Delivery]:
-    """List the batches of the source that these steps await, where the loop takes them itself or not."""
-    assert analysis.source is not None
-    inner = analysis.loop.thread.inner if analysis.loop.thread is not None else {}
-    found = [
-        each
-        for step in steps
-        for awaited in step.awaited
-        for each in (awaited, *inner.get((awaited.loader, awaited.number), ()))
-    ]
-    return [each for each in found if each.loader == analysis.source.number]
-
-
-def _next_ask(asks_ns: Sequence[int], delivered_ns: int, end_ns: int) -> int | None:
+def _next_ask(asks_ns: Times, delivered_ns: int, end_ns: int) -> int | None:
     """When the loop asked for a batch again: so long it computed on this one, or did something else."""
-    following = next((time_ns for time_ns in asks_ns if time_ns >= delivered_ns), None)
+    following = first_at(asks_ns, delivered_ns)
     return min(following, end_ns) if following is not None else None
 
 
@@ -90,17 +77,17 @@ def _made_of(wait: Explained) -> str | None:
     return max(zip(parts, PARTS, strict=True))[1]
 
 
-def ready_queue(deliveries: Sequence[Delivery], start_ns: int, end_ns: int) -> tuple[list[int], list[int]]:
+def ready_queue(deliveries: Deliveries, start_ns: int, end_ns: int) -> tuple[list[int], list[int]]:
     """Count the batches that are prepared and not yet delivered, from each change within the window on.
 
     Empty where the preparation of a batch is unknown.
     """
-    near = [each for each in deliveries if each.delivered_ns >= start_ns]
-    if any(each.prepared_ns is None for each in near):
+    near = deliveries[deliveries["delivered_ns"] >= start_ns]
+    if not near.known("prepared_ns").all():
         return [], []
-    changes = [(max(each.prepared_ns or 0, start_ns), 1) for each in near]
-    changes += [(each.delivered_ns, -1) for each in near]
+    at = np.concatenate((np.maximum(near["prepared_ns"], start_ns), near["delivered_ns"]))
+    by = np.repeat([1, -1], len(near))
+    at, by = at[at < end_ns], by[at < end_ns]
     # A batch is prepared before it is delivered: at one instant it counts first.
-    changes = sorted(((at, by) for at, by in changes if at < end_ns), key=lambda pair: (pair[0], -pair[1]))
-    counts = list(accumulate((by for _, by in changes), initial=0))
-    return [start_ns, *(at for at, _ in changes)], counts
+    order = np.lexsort((-by, at))
+    return [start_ns, *at[order].tolist()], [0, *np.cumsum(by[order]).tolist()]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
+import numpy.typing as npt
 
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results.page import StepColumns
@@ -18,24 +17,24 @@ _BINS = 500
 def step_columns(analysis: RankAnalysis, wait_known: bool) -> StepColumns | None:
     """Make the columns of all closed steps, measured or not; None where there are none."""
     steps = analysis.loop.steps
-    if not steps:
+    if not len(steps):
         return None
-    kept = {step.start_ns for step in analysis.kept}
-    waits = [[analysis.wait_of(each) for each in step.awaited] for step in steps] if wait_known else []
-    causes = {cause: [sum(wait.causes[cause] for wait in own) / 1e6 for own in waits] for cause in CAUSES}
+    causes = np.zeros((len(steps), len(CAUSES)), np.int64)
+    if wait_known:
+        np.add.at(causes, steps.awaited_by, analysis.waits_for(steps.awaited).causes)
     return binned(
-        [step.duration_ns / 1e6 for step in steps],
-        [step.wait_ns / 1e6 for step in steps] if wait_known else None,
-        {cause: values for cause, values in causes.items() if any(values)},
-        [step.start_ns in kept for step in steps],
+        steps.duration_ns / 1e6,
+        steps.wait_ns / 1e6 if wait_known else None,
+        {cause: own / 1e6 for cause, own in zip(CAUSES, causes.T, strict=True) if own.any()},
+        np.isin(steps["start_ns"], analysis.kept["start_ns"]),
     )
 
 
 def binned(
-    step_ms: Sequence[float],
-    wait_ms: Sequence[float] | None,
-    causes_ms: dict[str, list[float]],
-    measured: Sequence[bool],
+    step_ms: Floats,
+    wait_ms: Floats | None,
+    causes_ms: dict[str, Floats],
+    measured: npt.NDArray[np.bool_],
 ) -> StepColumns:
     """Keep up to `MOST_STEPS` steps as they are; of more make bins of one size, the last maybe smaller."""
     count = len(step_ms)
@@ -43,13 +42,12 @@ def binned(
     starts = np.arange(0, count, size)
     sizes = np.diff(np.append(starts, count))
 
-    def means(values: Sequence[float]) -> list[float]:
-        sums: Floats = np.add.reduceat(np.array(values, dtype=np.float64), starts)
+    def means(values: Floats) -> list[float]:
+        sums: Floats = np.add.reduceat(values, starts)
         return [float(value) for value in sums / sizes]
 
-    lengths = np.array(step_ms, dtype=np.float64)
-    longest = [int(start + lengths[start : start + size].argmax()) for start in starts]
-    whole = np.logical_and.reduceat(np.array(measured, dtype=np.bool_), starts)
+    longest = [int(start + step_ms[start : start + size].argmax()) for start in starts]
+    whole = np.logical_and.reduceat(measured, starts)
     return StepColumns(
         steps=count,
         bin=size,
@@ -59,6 +57,6 @@ def binned(
         wait_ms=None if wait_ms is None else means(wait_ms),
         causes_ms={cause: means(values) for cause, values in causes_ms.items()},
         longest=longest,
-        longest_ms=[float(lengths[number]) for number in longest],
+        longest_ms=[float(step_ms[number]) for number in longest],
         longest_wait_ms=None if wait_ms is None else [float(wait_ms[number]) for number in longest],
     )

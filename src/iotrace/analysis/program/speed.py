@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from iotrace.analysis.loop.deliveries import PHASES, Delivery, LoaderRun
+import numpy as np
+
+from iotrace.analysis.loop.deliveries import PHASES, Deliveries, LoaderRun
 from iotrace.analysis.loop.loaders import production_ms
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import PhaseSpeed, Speed, SpeedPoint
+from iotrace.analysis.table import NONE
 from iotrace.sources.records import Tick
 from iotrace.sources.session import Rank
 
@@ -16,17 +19,17 @@ _MOST_POINTS = 20
 
 def speed_of(analysis: RankAnalysis) -> Speed | None:
     """Compute the speed of each phase of a rank; None where no batch was delivered."""
-    by_phase: dict[str, list[tuple[LoaderRun, list[Delivery]]]] = defaultdict(list)
+    by_phase: dict[str, list[tuple[LoaderRun, Deliveries]]] = defaultdict(list)
     for loader in analysis.loaders:
         if loader.number in analysis.within:  # another loader asks it
             continue
-        own: dict[str, list[Delivery]] = defaultdict(list)
-        for delivery in loader.deliveries:
-            own[PHASES.get(delivery.phase, delivery.phase) if delivery.phase else loader.kind].append(
-                delivery
-            )
-        for phase, deliveries in own.items():
-            by_phase[phase].append((loader, deliveries))
+        own, texts = loader.deliveries, loader.deliveries.texts
+        named: dict[str, list[int]] = defaultdict(list)
+        for number in np.unique(own["phase"]).tolist():
+            phase = texts.get(number)
+            named[PHASES.get(phase, phase) if phase else loader.kind].append(number)
+        for phase, numbers in named.items():
+            by_phase[phase].append((loader, own[np.isin(own["phase"], numbers)]))
     if not by_phase:
         return None
     order = [*PHASES.values(), *by_phase]
@@ -40,36 +43,37 @@ def speed_of(analysis: RankAnalysis) -> Speed | None:
     )
 
 
-def _phase(phase: str, parts: list[tuple[LoaderRun, list[Delivery]]]) -> PhaseSpeed:
+def _phase(phase: str, parts: list[tuple[LoaderRun, Deliveries]]) -> PhaseSpeed:
     """Sum up a phase over its loaders.
 
     A cycle lasts from one ask to the next of the same pass: what follows the last batch of a pass that was
     left is of no loader.
     """
-    cycles = cycle_ns = wait_ns = waited = batches = 0
-    samples: int | None = 0
-    cycle_samples: int | None = 0
+    cycles = cycle_ns = wait_ns = waited = batches = samples = cycle_samples = 0
+    samples_known = cycles_known = True
     productions = []
     for loader, deliveries in parts:
         batches += len(deliveries)
-        passes: dict[tuple[int, int], list[Delivery]] = defaultdict(list)
-        for delivery in deliveries:
-            passes[delivery.of_pass].append(delivery)
-            samples = None if samples is None or delivery.samples is None else samples + delivery.samples
-        for key, own in passes.items():
-            asks = [delivery.wait_start_ns for delivery in own]
-            known = loader.passes.get(key)
-            if known is not None and known.exhausted_ns is not None:
-                asks.append(known.exhausted_ns[0])
-            # The first batch of a pass waits for its workers' start.
-            closed = list(zip(own, asks, asks[1:], strict=False))[1:]
-            for delivery, ask, following in closed:
-                cycles += 1
-                cycle_ns += following - ask
-                unknown = cycle_samples is None or delivery.samples is None
-                cycle_samples = None if unknown else (cycle_samples or 0) + (delivery.samples or 0)
-            wait_ns += sum(delivery.wait_ns for delivery in own[1:])
-            waited += len(own[1:])
+        count = np.where(deliveries.known("samples"), deliveries["samples"], 0)
+        samples += int(count.sum())
+        samples_known = samples_known and bool(deliveries.known("samples").all())
+        order = np.lexsort((deliveries["epoch"], deliveries["iterator"]))
+        own, count = deliveries[order], count[order]
+        changes = (own["iterator"][1:] != own["iterator"][:-1]) | (own["epoch"][1:] != own["epoch"][:-1])
+        is_first = np.append(True, changes)[: len(own)]
+        following = np.append(own["wait_start_ns"][1:], NONE)[: len(own)]
+        for last in np.flatnonzero(np.append(is_first[1:], True)[: len(own)]).tolist():
+            known = loader.passes.get((int(own["iterator"][last]), int(own["epoch"][last])))
+            exhausted_ns = None if known is None else known.exhausted_ns
+            following[last] = NONE if exhausted_ns is None else exhausted_ns[0]
+        # The first batch of a pass waits for its workers' start.
+        closed = ~is_first & (following != NONE)
+        cycles += int(closed.sum())
+        cycle_ns += int((following - own["wait_start_ns"])[closed].sum())
+        cycle_samples += int(count[closed].sum())
+        cycles_known = cycles_known and bool(own.known("samples")[closed].all())
+        wait_ns += int(own.wait_ns[~is_first].sum())
+        waited += int((~is_first).sum())
         made_ms = production_ms(deliveries)
         if made_ms and not loader.description.library:
             productions.append(max(1, loader.description.workers) * 1e3 / made_ms)
@@ -77,11 +81,11 @@ def _phase(phase: str, parts: list[tuple[LoaderRun, list[Delivery]]]) -> PhaseSp
     return PhaseSpeed(
         phase=phase,
         batches=batches,
-        samples=samples,
+        samples=samples if samples_known else None,
         cycles=cycles,
         seconds=seconds,
         batches_per_second=cycles / seconds if seconds else None,
-        samples_per_second=cycle_samples / seconds if seconds and cycle_samples is not None else None,
+        samples_per_second=cycle_samples / seconds if seconds and cycles_known else None,
         wait_ms=wait_ns / waited / 1e6 if waited else None,
         production_per_second=productions[0] if len(productions) == len(parts) == 1 else None,
     )
@@ -100,14 +104,14 @@ def _cpu_seconds(rank: Rank) -> float | None:
 
 def _evolution(analysis: RankAnalysis) -> list[SpeedPoint]:
     kept = analysis.kept
-    if not kept:
+    if not len(kept):
         return []
     each = -(-len(kept) // _MOST_POINTS)
     begin_ns = analysis.loop.steps[0].start_ns
     points = []
     for first in range(0, len(kept), each):
         steps = kept[first : first + each]
-        length_ns = sum(step.duration_ns for step in steps)
+        length_ns = int(steps.duration_ns.sum())
         if length_ns:
             points.append(
                 SpeedPoint(
@@ -115,7 +119,7 @@ def _evolution(analysis: RankAnalysis) -> list[SpeedPoint]:
                     steps=len(steps),
                     at_seconds=(steps[0].start_ns - begin_ns) / 1e9,
                     steps_per_second=1e9 * len(steps) / length_ns,
-                    wait_fraction=min(1.0, sum(step.wait_ns for step in steps) / length_ns),
+                    wait_fraction=min(1.0, int(steps.wait_ns.sum()) / length_ns),
                 )
             )
     return points

@@ -83,10 +83,9 @@ def parts_of(name: str) -> tuple[str, str, str]:
 
 def _in_steps(spans: npt.NDArray[Any], analysis: RankAnalysis) -> npt.NDArray[np.bool_]:
     """Mark the ranges that begin in a measured step, outside its evaluation passes."""
-    pieces = [piece for step in analysis.kept for piece in step.pieces]
-    if not pieces:
+    starts, ends, _ = analysis.kept.pieces
+    if not len(starts):
         return np.zeros(len(spans), np.bool_)
-    starts, ends = np.array(pieces, dtype=np.int64).T
     at = np.searchsorted(starts, spans["start_ns"], side="right") - 1
     found: npt.NDArray[np.bool_] = (at >= 0) & (spans["start_ns"] < ends[np.maximum(at, 0)])
     return found

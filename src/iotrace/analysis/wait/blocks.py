@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from iotrace.analysis.intervals import Times
 from iotrace.analysis.rank import RankAnalysis
@@ -22,40 +23,36 @@ def step_blocks(analysis: RankAnalysis, phases_ns: Mapping[str, Times]) -> StepB
     `phases_ns` has the time of each step in each phase.
     """
     kept = analysis.kept
-    if not kept:
+    if not len(kept):
         return None
     size = -(-len(kept) // MOST_BLOCKS)
 
-    def means_ms(each_ns: Sequence[float] | Times) -> list[float]:
-        whole = np.array(each_ns[: len(each_ns) // size * size], dtype=np.float64)
+    def means_ms(each_ns: npt.NDArray[Any]) -> list[float]:
+        whole = each_ns[: len(each_ns) // size * size].astype(np.float64)
         return [float(value) for value in whole.reshape(-1, size).mean(axis=1) / 1e6]
 
     phases_ms = {phase: means_ms(own) for phase, own in phases_ns.items()}
-    lengths_ms = means_ms([step.duration_ns for step in kept])
+    lengths_ms = means_ms(kept.duration_ns)
     if analysis.source is None or analysis.loop.unknown_why:
         return StepBlocks(
             steps=size, step_ms=lengths_ms, wait_ms=[], causes_ms={}, files_ms={}, phases_ms=phases_ms
         )
-    waits = [[analysis.wait_of(delivery) for delivery in step.awaited] for step in kept]
-    totals: dict[str, float] = defaultdict(float)
-    for own in waits:
-        for wait in own:
-            for path, (read_ns, decode_ns, _) in wait.files.items():
-                totals[path] += read_ns + decode_ns
+    waits = analysis.measured_waits
+    step = kept.awaited_by
+    causes = np.zeros((len(kept), len(CAUSES)), np.int64)
+    np.add.at(causes, step, waits.causes)
+    totals = {path: read_ns + decode_ns for path, (read_ns, decode_ns, _) in waits.files.totals().items()}
     costliest = sorted(totals, key=lambda path: -totals[path])[:_MOST_FILES]
-    files = {path: [0.0] * len(kept) for path in costliest}
-    for number, own in enumerate(waits):
-        for wait in own:
-            for path, (read_ns, decode_ns, _) in wait.files.items():
-                if path in files:
-                    files[path][number] += read_ns + decode_ns
+    cost_ns, of_step = waits.files.parts[:, 0] + waits.files.parts[:, 1], step[waits.files.owner]
+    files = {}
+    for path in costliest:
+        own = waits.files.file == waits.files.names.number(path)
+        files[path] = np.bincount(of_step[own], cost_ns[own], len(kept))
     return StepBlocks(
         steps=size,
         step_ms=lengths_ms,
-        wait_ms=means_ms([step.wait_ns for step in kept]),
-        causes_ms={
-            cause: means_ms([sum(wait.causes[cause] for wait in own) for own in waits]) for cause in CAUSES
-        },
+        wait_ms=means_ms(kept.wait_ns),
+        causes_ms={cause: means_ms(own) for cause, own in zip(CAUSES, causes.T, strict=True)},
         files_ms={path: means_ms(files[path]) for path in costliest},
         phases_ms=phases_ms,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import msgspec
@@ -10,12 +9,13 @@ import numpy as np
 
 from iotrace.analysis.bootstrap import interval_of, resampled_means
 from iotrace.analysis.device.compute import exposed_by_kernels
-from iotrace.analysis.loop.deliveries import Step
+from iotrace.analysis.intervals import Times
 from iotrace.analysis.loop.loaders import delay_ms, production_ms
+from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import DataWait, FileCost, LoaderWait, System, WorstBatch, unknown
-from iotrace.analysis.wait.production import FILE_PARTS
-from iotrace.analysis.wait.waits import CAUSES, Explained, behind_ready_ns
+from iotrace.analysis.table import NONE
+from iotrace.analysis.wait.waits import CAUSES, Waits, behind_ready_ns
 
 # XProf's bounds of the share of a step that waits for input.
 MODERATELY_PERCENT, _HIGHLY_PERCENT = 5.0, 20.0
@@ -29,11 +29,11 @@ _HELD_BACK = 0.1  # of the CPU quota's periods: below, bursts alone use it up
 def data_wait(analysis: RankAnalysis, system: System) -> DataWait:
     """Sum up the data wait of the measured steps; all None or empty without any."""
     source, kept = analysis.source, analysis.kept
-    total_ns = sum(step.duration_ns for step in kept)
+    total_ns = int(kept.duration_ns.sum())
     if source is None or not total_ns or analysis.loop.unknown_why:
         return unknown(DataWait, causes_ms={}, by_loader=[], files=[], worst_batches=[])
     waits = analysis.measured_waits
-    raw_ns = sum(step.wait_ns for step in kept)
+    raw_ns = int(kept.wait_ns.sum())
     by_kernels = exposed_by_kernels(analysis.compute, analysis.loop.steps)
     exposed = exposed_wait(kept, bool(analysis.session.accelerators), by_kernels)
     judged = raw_ns / total_ns if exposed.fraction is None else exposed.fraction
@@ -43,11 +43,11 @@ def data_wait(analysis: RankAnalysis, system: System) -> DataWait:
         exposed_source=exposed.source,
         exposed_steps=exposed.steps,
         raw_wait_fraction=raw_ns / total_ns,
-        raw_wait_fraction_ci95=_fraction_ci95([(step.wait_ns, step.duration_ns) for step in kept]),
+        raw_wait_fraction_ci95=_fraction_ci95(_timed(kept.wait_ns, kept)),
         stall_fraction=exposed.fraction,
         stall_fraction_ci95=_fraction_ci95(exposed.timed),
         verdict=verdict(judged),
-        causes_ms={cause: sum(item.causes[cause] for item in waits) / len(kept) / 1e6 for cause in CAUSES},
+        causes_ms=means_ms(waits, len(kept)),
         by_loader=_by_loader(waits, len(kept)),
         too_few_workers=_too_few_workers(analysis, judged, system),
         behind_ready_ms=behind_ready_ns(source.deliveries, analysis.source_waits) / len(kept) / 1e6,
@@ -70,23 +70,34 @@ def device_waits(wait: DataWait) -> bool:
     return wait.stall_fraction is not None and wait.exposed_source != "cpu"
 
 
-def _fraction_ci95(timed: Sequence[tuple[int, int]]) -> list[float] | None:
+def means_ms(waits: Waits, steps: int) -> dict[str, float]:
+    """Return what the causes of these waits cost a step."""
+    return {
+        cause: int(whole) / steps / 1e6 for cause, whole in zip(CAUSES, waits.causes.sum(axis=0), strict=True)
+    }
+
+
+def _timed(waits_ns: Times, steps: StepTable) -> Times:
+    return np.stack((waits_ns, steps.duration_ns), axis=1)
+
+
+def _fraction_ci95(timed: Times) -> list[float] | None:
     """Return the 95 % interval of the waits' share: waits and lengths of steps are drawn together."""
-    if not timed:
+    if not len(timed):
         return None
-    means = resampled_means(np.array(timed, dtype=np.float64))
+    means = resampled_means(timed.astype(np.float64))
     if means is None or means[:, 1].min() <= 0:
         return None
     return list(interval_of(np.clip(means[:, 0] / means[:, 1], 0.0, 1.0)))
 
 
-def _by_loader(waits: list[Explained], steps: int) -> list[LoaderWait]:
-    totals_ns: Counter[int] = Counter()
-    for item in waits:
-        totals_ns[item.delivery.loader] += item.delivery.wait_ns
+def _by_loader(waits: Waits, steps: int) -> list[LoaderWait]:
+    loaders, of = np.unique(waits.deliveries["loader"], return_inverse=True)
+    totals_ns = np.zeros(len(loaders), np.int64)
+    np.add.at(totals_ns, of, waits.deliveries.wait_ns)
     return [
         LoaderWait(loader=loader, raw_ms=total_ns / steps / 1e6)
-        for loader, total_ns in sorted(totals_ns.items())
+        for loader, total_ns in zip(loaders.tolist(), totals_ns.tolist(), strict=True)
     ]
 
 
@@ -98,21 +109,24 @@ def verdict(wait_fraction: float) -> str:
     return "moderately input-bound" if percent <= _HIGHLY_PERCENT else "highly input-bound"
 
 
+NO_STEPS = np.empty((0, 2), np.int64)
+
+
 class ExposedWait(msgspec.Struct, frozen=True):
     """Mean per step in ms, share of the step, how it is known, of how many steps; None: unknown.
 
-    `timed` has (exposed wait, length) of each of those steps.
+    `timed` has a row of exposed wait and length for each of those steps.
     """
 
     ms: float | None = None
     fraction: float | None = None
     source: str | None = None
     steps: int | None = None
-    timed: Sequence[tuple[int, int]] = ()
+    timed: Times = NO_STEPS
 
 
 def exposed_wait(
-    kept: list[Step], accelerated: bool, by_kernels: Sequence[tuple[int, int]] = ()
+    kept: StepTable, accelerated: bool, by_kernels: Sequence[tuple[int, int]] = ()
 ) -> ExposedWait:
     """Find the part of the data wait in which the accelerator had nothing to do; all of it without one.
 
@@ -120,17 +134,17 @@ def exposed_wait(
     `by_kernels` has (exposed wait, length) of the steps inside a trace, which `kept` leaves out.
     """
     if not accelerated:
-        return _mean([(step.wait_ns, step.duration_ns) for step in kept], "cpu")
+        return _mean(_timed(kept.wait_ns, kept), "cpu")
     # An epoch's last step awaits nothing: on its own it says nothing of the device.
-    if any(step.awaited and step.exposed_ns is not None for step in kept):
-        timed = [(step.exposed_ns, step.duration_ns) for step in kept if step.exposed_ns is not None]
-        return _mean(timed, "cuda_events")
-    return _mean(by_kernels, "kernels") if by_kernels else ExposedWait()
+    exposed_ns = kept.exposed_ns
+    known = exposed_ns != NONE
+    if (known & (kept["first"] < kept["behind"])).any():
+        return _mean(_timed(exposed_ns, kept)[known], "cuda_events")
+    return _mean(np.array(by_kernels, np.int64), "kernels") if by_kernels else ExposedWait()
 
 
-def _mean(timed: Sequence[tuple[int, int]], source: str) -> ExposedWait:
-    exposed_ns = sum(exposed_ns for exposed_ns, _ in timed)
-    duration_ns = sum(duration_ns for _, duration_ns in timed)
+def _mean(timed: Times, source: str) -> ExposedWait:
+    exposed_ns, duration_ns = timed.sum(axis=0).tolist()
     return ExposedWait(exposed_ns / len(timed) / 1e6, exposed_ns / duration_ns, source, len(timed), timed)
 
 
@@ -147,7 +161,7 @@ def _too_few_workers(analysis: RankAnalysis, fraction: float, system: System) ->
     made_in_ms = production_ms(source.deliveries)
     if made_in_ms is None or core_is_free is None:
         return None
-    compute_ms = (1 - fraction) * sum(step.duration_ns for step in kept) / len(kept) / 1e6
+    compute_ms = (1 - fraction) * int(kept.duration_ns.sum()) / len(kept) / 1e6
     workers = source.description.workers
     return workers == 0 or made_in_ms / workers > compute_ms
 
@@ -171,20 +185,15 @@ def has_core(busy_fraction: float | None, throttled_fraction: float | None) -> b
     return None if busy_fraction is None else busy_fraction < _BUSY
 
 
-def unmade_fraction(waits: list[Explained]) -> float:
+def unmade_fraction(waits: Waits) -> float:
     """Find the share of the waits that more workers shorten: batches were not made, workers were up."""
-    total_ns = sum(item.delivery.wait_ns for item in waits)
-    other_ns = sum(item.causes["startup"] + item.causes["transport"] for item in waits)
+    total_ns = int(waits.deliveries.wait_ns.sum())
+    other_ns = int((waits.of_cause("startup") + waits.of_cause("transport")).sum())
     return 1 - other_ns / total_ns if total_ns else 0.0
 
 
-def file_costs(waits: list[Explained], steps: int) -> list[FileCost]:
+def file_costs(waits: Waits, steps: int) -> list[FileCost]:
     """What the files of these waits cost a step, costliest first."""
-    totals: dict[str, list[float]] = defaultdict(lambda: [0.0] * len(FILE_PARTS))
-    for item in waits:
-        for path, parts in item.files.items():
-            for part, cost_ns in enumerate(parts):
-                totals[path][part] += cost_ns
     costs = [
         FileCost(
             path=path,
@@ -193,14 +202,14 @@ def file_costs(waits: list[Explained], steps: int) -> list[FileCost]:
             decode_ms=decode / steps / 1e6,
             transform_ms=transform / steps / 1e6,
         )
-        for path, (read, decode, transform) in totals.items()
+        for path, (read, decode, transform) in waits.files.totals().items()
         if read + decode + transform > 0
     ]
     return sorted(costs, key=lambda cost: -cost.ms)
 
 
-def _worst(waits: list[Explained]) -> list[WorstBatch]:
-    worst = sorted(waits, key=lambda item: -item.delivery.wait_ns)[:_WORST_BATCHES]
+def _worst(waits: Waits) -> list[WorstBatch]:
+    worst = waits[np.argsort(-waits.deliveries.wait_ns, kind="stable")[:_WORST_BATCHES]]
     return [
         WorstBatch(
             batch=item.delivery.index,

@@ -21,13 +21,15 @@ _READ_CALLS = stdio.READS | {"read", "pread", "pread64", "readv", "preadv", "pre
 class ItemReads(msgspec.Struct, frozen=True):
     """The reads of each item of one process, in time order.
 
-    `only[i]` is the file that item i read if that was just one, else None; `first_end_ns[i]` is when its
-    first read ended. `latest` has, per read path without a file, the file that its item read last before.
+    `only[i]` is the file that item i read if that was just one; `first_end_ns[i]` is when its first read
+    ended. `latest` has, for read paths without a file, the file that the item read last before. Both are
+    rows of `names`, -1 where there is none.
     """
 
-    only: list[str | None]
+    names: list[str]
+    only: Times
     first_end_ns: Times
-    latest: dict[int, str]
+    latest: Times
 
 
 def read_calls(calls: PosixCalls) -> npt.NDArray[np.bool_]:
@@ -41,7 +43,7 @@ def item_reads(
     read_paths: Spans,
     calls: PosixCalls,
     span_files: dict[int, str],
-    call_files: list[str],
+    call_files: dict[int, str],
 ) -> ItemReads:
     """Find what `items`, disjoint on each thread, read; `read_paths` are the outermost ones of `spans`.
 
@@ -67,12 +69,9 @@ def item_reads(
     np.minimum.at(least, item[held], file[held])
     np.maximum.at(most, item[held], file[held])
     np.minimum.at(first_end, item[held], ends[held])
-    only = [
-        names[one] if one == other else None for one, other in zip(least.tolist(), most.tolist(), strict=True)
-    ]
     order = held[np.lexsort((starts[held], item[held]))]
-    latest = _latest(items, read_paths, span_files, item[order], starts[order], file[order], names)
-    return ItemReads(only, first_end, latest)
+    latest = _latest(items, read_paths, span_files, item[order], starts[order], file[order])
+    return ItemReads(names, np.where(least == most, most, -1), first_end, latest)
 
 
 def _numbers(files: npt.NDArray[np.int64], names: dict[int, str], number: dict[str, int]) -> Times:
@@ -102,24 +101,20 @@ def _threads_of_items(items: Spans, tids: npt.NDArray[np.int64]) -> npt.NDArray[
 
 
 def _latest(
-    items: Spans,
-    read_paths: Spans,
-    span_files: dict[int, str],
-    item: Times,
-    starts: Times,
-    file: Times,
-    names: list[str],
-) -> dict[int, str]:
+    items: Spans, read_paths: Spans, span_files: dict[int, str], item: Times, starts: Times, file: Times
+) -> Times:
     """Find the file of the last read that began before each read path without a file ended, in its item."""
+    found = np.full(len(read_paths), -1, dtype=np.int64)
     nameless = np.flatnonzero(~np.isin(read_paths["file"], list(span_files)))
     held_by = holder(items, read_paths["start_ns"][nameless], read_paths["tid"][nameless])
-    span_ends = read_paths["start_ns"] + read_paths["duration_ns"]
-    first, last = np.searchsorted(item, held_by), np.searchsorted(item, held_by, side="right")
-    latest = {}
-    for row, low, high, of_item in zip(
-        nameless.tolist(), first.tolist(), last.tolist(), held_by.tolist(), strict=True
-    ):
-        before = low + int(np.searchsorted(starts[low:high], span_ends[row])) - 1
-        if of_item >= 0 and before >= low:
-            latest[row] = names[int(file[before])]
-    return latest
+    nameless, held_by = nameless[held_by >= 0], held_by[held_by >= 0]
+    ends = read_paths["start_ns"][nameless] + read_paths["duration_ns"][nameless]
+    # All reads and ends in one order; of equal times the ends come first.
+    is_read = np.arange(len(nameless) + len(item)) >= len(nameless)
+    order = np.lexsort((is_read, np.concatenate((ends, starts)), np.concatenate((held_by, item))))
+    reads_before = np.empty(len(order), dtype=np.int64)
+    reads_before[order] = np.cumsum(is_read[order])
+    last = reads_before[: len(nameless)] - 1
+    known = last >= np.searchsorted(item, held_by)
+    found[nameless[known]] = file[last[known]]
+    return found

@@ -5,14 +5,11 @@ All that is known of the data without a loader; with one, reading that no data w
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
-
 import numpy as np
 from msgspec.structs import replace
 
 from iotrace.analysis.intervals import Intervals, subtract, union
-from iotrace.analysis.loop.deliveries import Interval, Step
+from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import FileCost, LoopReads
 from iotrace.analysis.wait.item_reads import read_calls
@@ -28,13 +25,13 @@ def loop_reads(analysis: RankAnalysis) -> LoopReads | None:
     Where the data wait is known, its asks and evaluations are left out; None where little is left.
     """
     thread, kept, main = analysis.loop.thread, analysis.kept, analysis.rank.main
-    if thread is None or not kept:
+    if thread is None or not len(kept):
         return None
     unknown = bool(analysis.loop.unknown_why)
     calls = analysis.session.calls_of(main)
     calls = calls.where((calls.tid == thread.tid) & read_calls(calls))
     spans = main.spans[main.spans["tid"] == thread.tid]
-    starts, ends = _whole(kept) if unknown else _beside_asks(kept)
+    starts, ends = (kept["start_ns"], kept["end_ns"]) if unknown else _beside_asks(kept)
     read = np.isin(spans["kind"], (KIND_READ_PATH, KIND_MAPPED))
     if not unknown:  # most of many steps hold no read
         at = np.concatenate((spans["start_ns"][read], calls.start_ns))
@@ -45,13 +42,8 @@ def loop_reads(analysis: RankAnalysis) -> LoopReads | None:
             return None
     made = compose(replace(main, spans=spans[read]), calls, analysis.session.paths, starts, ends, inline=True)
     spent_ns = made.parts[:, :2].sum(axis=0)
-    if not unknown and spent_ns.sum() < _WORTH_TELLING * sum(step.duration_ns for step in kept):
+    if not unknown and spent_ns.sum() < _WORTH_TELLING * int(kept.duration_ns.sum()):
         return None
-    totals: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
-    for files in made.files:
-        for path, (read_ns, decode_ns, _) in files.items():
-            totals[path][0] += read_ns
-            totals[path][1] += decode_ns
     a_step = 1e-6 / len(kept)
     costs = [
         FileCost(
@@ -61,7 +53,7 @@ def loop_reads(analysis: RankAnalysis) -> LoopReads | None:
             decode_ms=decode_ns * a_step,
             transform_ms=0.0,
         )
-        for path, (read_ns, decode_ns) in totals.items()
+        for path, (read_ns, decode_ns, _) in made.files.totals().items()
     ]
     return LoopReads(
         read_ms=float(spent_ns[0]) * a_step,
@@ -70,17 +62,8 @@ def loop_reads(analysis: RankAnalysis) -> LoopReads | None:
     )
 
 
-def _whole(steps: Sequence[Step]) -> Intervals:
-    return _columns([(step.start_ns, step.end_ns) for step in steps])
-
-
-def _beside_asks(steps: Sequence[Step]) -> Intervals:
+def _beside_asks(steps: StepTable) -> Intervals:
     """Return the steps' time without evaluations and without the waits in them, sorted and disjoint."""
-    loop = _columns([piece for step in steps for piece in step.pieces])
-    asks = _columns([(item.wait_start_ns, item.delivered_ns) for step in steps for item in step.awaited])
-    return subtract(union(*loop), union(*asks))
-
-
-def _columns(intervals: Sequence[Interval]) -> Intervals:
-    columns = np.array(intervals, dtype=np.int64).reshape(-1, 2)
-    return columns[:, 0], columns[:, 1]
+    starts, ends, _ = steps.pieces
+    asks = steps.awaited
+    return subtract(union(starts, ends), union(asks["wait_start_ns"], asks["delivered_ns"]))

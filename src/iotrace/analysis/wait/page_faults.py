@@ -18,14 +18,11 @@ Spans = npt.NDArray[np.void]  # of `SPAN_DTYPE`
 Fractions = npt.NDArray[np.float64]
 
 
-def page_faults(
-    spans: Spans, items: Spans, read_paths: Spans, posix: Coverage
-) -> tuple[Fractions, list[dict[int, float]]]:
-    """Find the fraction of each item's own time that was read by page faults, and of which files.
+def page_faults(items: Spans, read_paths: Spans, posix: Coverage) -> Fractions:
+    """Find the fraction of each item's own time that was read by page faults.
 
-    `items` are disjoint on each thread, and so are `read_paths`; `spans` are all spans of the process. An
-    item's own time is what lies outside calls and read paths. The second gives, per item, the number of each
-    file and its part, which sum to 1; empty where no file is known.
+    `items` are disjoint on each thread, and so are `read_paths`. An item's own time is what lies outside
+    calls and read paths.
     """
     inside = holder(items, read_paths["start_ns"], read_paths["tid"])
     own = {
@@ -41,8 +38,8 @@ def page_faults(
     by_faults = np.divide(
         np.clip(own["major_faults"], 0, switches), switches, out=np.zeros(len(items)), where=switches > 0
     )
-    fraction = np.divide(blocked * by_faults, outside, out=np.zeros(len(items)), where=outside > 0)
-    return fraction, _touched(spans, items)
+    found: Fractions = np.divide(blocked * by_faults, outside, out=np.zeros(len(items)), where=outside > 0)
+    return found
 
 
 def _in_calls(spans: Spans, posix: Coverage) -> Times:
@@ -72,18 +69,14 @@ def holder(items: Spans, span_starts: Times, tids: Times) -> Times:
     return found
 
 
-def _touched(spans: Spans, items: Spans) -> list[dict[int, float]]:
-    """Find the mapped files that each item accessed, by their share of the bytes."""
+def touched(spans: Spans, items: Spans) -> tuple[Times, Times, Fractions]:
+    """Find the mapped files that items accessed: the item's row, sorted, the file, its share of the bytes."""
     mapped = spans[(spans["kind"] == KIND_MAPPED) & (spans["file"] >= 0) & (spans["bytes"] > 0)]
-    touched: list[dict[int, float]] = [{} for _ in range(len(items))]
-    holders = holder(items, mapped["start_ns"], mapped["tid"])
-    for row, file, size_bytes in zip(
-        holders.tolist(), mapped["file"].tolist(), mapped["bytes"].tolist(), strict=True
-    ):
-        if row >= 0:
-            touched[row][file] = touched[row].get(file, 0.0) + size_bytes
-    for files in touched:
-        whole = sum(files.values())
-        for file in files:
-            files[file] /= whole
-    return touched
+    item = holder(items, mapped["start_ns"], mapped["tid"])
+    mapped, item = mapped[item >= 0], item[item >= 0]
+    of_file = np.lexsort((mapped["file"], item))
+    item, file, size_bytes = item[of_file], mapped["file"][of_file], mapped["bytes"][of_file]
+    first = np.flatnonzero(np.append(True, (item[1:] != item[:-1]) | (file[1:] != file[:-1]))[: len(item)])
+    sums_bytes = np.add.reduceat(size_bytes, first) if len(first) else size_bytes
+    whole_bytes = np.bincount(item, size_bytes, len(items))
+    return item[first], file[first].astype(np.int64), sums_bytes / whole_bytes[item[first]]

@@ -18,8 +18,10 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from iotrace.analysis.intervals import Coverage, Intervals, Shares, Times, pieces
-from iotrace.analysis.wait.item_reads import ItemReads, item_reads
-from iotrace.analysis.wait.page_faults import Fractions, Spans, page_faults
+from iotrace.analysis.table import ranges
+from iotrace.analysis.wait.file_costs import Charges, FileCosts, FileNames
+from iotrace.analysis.wait.item_reads import item_reads
+from iotrace.analysis.wait.page_faults import Fractions, Spans, page_faults, touched
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_MAPPED, KIND_READ_PATH
 from iotrace.sources.dftracer import stdio
 from iotrace.sources.dftracer.calls import PosixCalls
@@ -28,33 +30,25 @@ from iotrace.sources.processes import Process
 
 PARTS = ("read", "decode", "transform", "collate", "unknown")
 _READ, _DECODE, _TRANSFORM, _COLLATE, _UNKNOWN = range(len(PARTS))
-
-Files = dict[str, list[float]]  # path -> ns of `FILE_PARTS`
-FILE_PARTS = ("read", "decode", "transform")  # the last: what followed the read of it alone, in an item
+_MOST_NS = 2**62
 
 
 class Composition(msgspec.Struct, frozen=True):
     """What the production windows ``[starts[i], ends[i])`` of one process were made of, in ns.
 
-    `parts` has the shape (windows, `PARTS`): each row sums to the length of its window. `files` has the
-    files of each window.
+    `parts` has the shape (windows, `PARTS`): each row sums to the length of its window. `files` are
+    charged to windows.
     """
 
     starts: Times
     ends: Times
     parts: npt.NDArray[np.float64]
-    files: list[Files]
+    files: FileCosts
 
     def move_to_read(self, part: int, windows: Times, costs_ns: Fractions) -> None:
         """Move `costs_ns`, one in each of `windows` (repeated or not), from `part` to `read`."""
         np.add.at(self.parts[:, _READ], windows, costs_ns)
         np.subtract.at(self.parts[:, part], windows, costs_ns)
-
-    def charge(self, window: int, path: str, *costs_ns: float) -> None:
-        """Add `costs_ns`, those of `FILE_PARTS` in order, to what the file at `path` cost in one window."""
-        costs = self.files[window].setdefault(path, [0.0] * len(FILE_PARTS))
-        for part, cost_ns in enumerate(costs_ns):
-            costs[part] += cost_ns
 
 
 def compose(
@@ -65,12 +59,15 @@ def compose(
     ends: Times,
     mapped_files: Sequence[str] = (),
     inline: bool = False,
+    names: FileNames | None = None,
 ) -> Composition:
     """Compose the productions ``[starts[i], ends[i])`` of `process`: sorted and disjoint.
 
     `calls` are the process's own POSIX calls, `mapped_files` the files of its memory maps. `inline`: a
-    wrapped source makes the batches, and one item of it may hold several of the windows.
+    wrapped source makes the batches, and one item of it may hold several of the windows. `names` number the
+    files.
     """
+    names = names or FileNames()
     spans = process.spans
     if not inline:
         spans = spans[~_holds_a_window(spans, starts, ends)]
@@ -90,22 +87,34 @@ def compose(
         )
     cumulative = np.stack([layer.within(starts, ends) for layer in layers], axis=1)
     parts = np.diff(cumulative, axis=1, prepend=0, append=(ends - starts)[:, None]).astype(np.float64)
-    made = Composition(starts, ends, parts, [{} for _ in range(len(starts))])
     shown = {number: paths.shown(file) for number, file in process.span_files.items()}
-    shown_calls = [paths.shown(file) for file in calls.files]
+    shown_calls = {number: paths.shown(calls.files[number]) for number in np.unique(calls.file).tolist()}
     items = spans[outermost(spans, spans["kind"] == KIND_ITEM)]
     reads = item_reads(items, spans, read_paths, calls, shown, shown_calls)
+    files = np.where(reads.latest >= 0, reads.latest, -1)
+    known = names.numbers(reads.names)
+    files = np.where(files >= 0, np.append(known, -1)[files], names.of(read_paths["file"], shown))
+    made = Composition(starts, ends, parts, FileCosts.of(names, []))
     _, held = stdio.nested(calls)  # calls inside one of stdio are that one's time
-    _charge_calls(made, calls.where(~held) if held.any() else calls, shown_calls)
-    _share_decoding(made, read_paths, posix, shown, reads)
+    own_calls = calls.where(~held) if held.any() else calls
+    charges = [_of_calls(made, own_calls, names.of(own_calls.file, shown_calls))]
+    charges.append(_of_decoding(made, read_paths, posix, files))
     only = paths.shown(mapped_files[0]) if len(mapped_files) == 1 else None
-    faulted = _share_faults(made, spans, items, read_paths, layers, shown, only)
-    _share_after_reads(made, items, layers[1], reads, 1 - faulted)
-    return made
+    faulted, of_faults = _of_faults(made, spans, items, read_paths, layers, shown, names, only)
+    charges += of_faults
+    read_alone = np.append(known, -1)[reads.only]
+    charges.append(_of_what_follows(made, items, layers[1], read_alone, reads.first_end_ns, 1 - faulted))
+    return replace(made, files=FileCosts.of(names, charges))
 
 
 def compose_inline(
-    process: Process, calls: PosixCalls, paths: Paths, starts: Times, ends: Times, tid: int
+    process: Process,
+    calls: PosixCalls,
+    paths: Paths,
+    starts: Times,
+    ends: Times,
+    tid: int,
+    names: FileNames | None = None,
 ) -> Composition:
     """`compose` for batches that the consumer's thread `tid` took from a wrapped source.
 
@@ -114,7 +123,7 @@ def compose_inline(
     """
     spans = process.spans[process.spans["tid"] == tid]
     own = calls.where(calls.tid == tid)
-    made = compose(replace(process, spans=spans), own, paths, starts, ends, inline=True)
+    made = compose(replace(process, spans=spans), own, paths, starts, ends, inline=True, names=names)
     items = spans[outermost(spans, spans["kind"] == KIND_ITEM)]
     piece_starts, piece_ends, item, window = pieces(*_bounds(items), starts, ends)
     on_cpu = items["cpu_ns"] + np.maximum(items["run_delay_ns"], 0)
@@ -125,9 +134,7 @@ def compose_inline(
     unexplained = np.clip(blocked - made.parts[:, _READ], 0, made.parts[:, _TRANSFORM])
     transform = made.parts[:, _TRANSFORM]
     kept = np.divide(transform - unexplained, transform, out=np.ones(len(starts)), where=transform > 0)
-    for files, fraction in zip(made.files, kept.tolist(), strict=True):
-        for costs in files.values():
-            costs[_TRANSFORM] *= fraction
+    made.files.parts[:, _TRANSFORM] *= kept[made.files.owner]
     made.parts[:, _TRANSFORM] -= unexplained
     made.parts[:, _UNKNOWN] += unexplained
     return made
@@ -163,104 +170,97 @@ def _first_to_last(item_starts: Times, item_ends: Times, starts: Times, ends: Ti
 def outermost(spans: Spans, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     """Mark the chosen spans that are not inside another chosen one of the same thread."""
     rows = np.flatnonzero(chosen)
-    rows = rows[np.lexsort((-spans["duration_ns"][rows], spans["start_ns"][rows], spans["tid"][rows]))]
     keep = np.zeros(len(spans), dtype=np.bool_)
-    tid, end = None, 0
-    for row, row_tid, start, duration in zip(
-        rows.tolist(),
-        spans["tid"][rows].tolist(),
-        spans["start_ns"][rows].tolist(),
-        spans["duration_ns"][rows].tolist(),
-        strict=True,
-    ):
-        if row_tid != tid or start >= end:
-            keep[row] = True
-            tid, end = row_tid, start + duration
+    if not len(rows):
+        return keep
+    rows = rows[np.lexsort((-spans["duration_ns"][rows], spans["start_ns"][rows], spans["tid"][rows]))]
+    tids = spans["tid"][rows]
+    thread = np.cumsum(np.append(False, tids[1:] != tids[:-1]))
+    starts = spans["start_ns"][rows] - spans["start_ns"][rows].min()
+    ends = starts + spans["duration_ns"][rows]
+    # One thread behind the other: all times in one order.
+    behind_ns = thread * min(int(ends.max()) + 1, _MOST_NS // (int(thread[-1]) + 1))
+    until = np.maximum.accumulate(np.append(-1, (ends + behind_ns)[:-1]))
+    alone = (starts + behind_ns >= until) | np.append(True, tids[1:] != tids[:-1])
+    keep[rows[alone]] = True
+    holder = np.maximum.accumulate(np.where(alone, np.arange(len(rows)), 0))
+    beyond = np.unique(holder[ends > ends[holder]])  # it overlaps the one that holds its start
+    for first in beyond.tolist():
+        until_ns = ends[first]
+        for at in range(first + 1, len(rows)):
+            if alone[at]:
+                break
+            if starts[at] >= until_ns:
+                keep[rows[at]], until_ns = True, ends[at]
     return keep
 
 
-def _charge_calls(made: Composition, calls: PosixCalls, shown: list[str]) -> None:
+def _of_calls(made: Composition, calls: PosixCalls, file: Times) -> Charges:
     piece_starts, piece_ends, call, window = pieces(calls.start_ns, calls.end_ns, made.starts, made.ends)
     shares = Shares(calls.start_ns, calls.end_ns).of(piece_starts, piece_ends)
-    for index, file, share in zip(window.tolist(), calls.file[call].tolist(), shares.tolist(), strict=True):
-        made.charge(index, shown[file], share)
+    return Charges.of(window, file[call], shares)
 
 
-def _share_decoding(
-    made: Composition, read_paths: Spans, posix: Coverage, shown: dict[int, str], reads: ItemReads
-) -> None:
-    """Divide what is in read paths but in no POSIX call; move its blocked part from decode to read.
-
-    A read path that knows no file decodes what its item read last.
-    """
+def _of_decoding(made: Composition, read_paths: Spans, posix: Coverage, file: Times) -> Charges:
+    """Divide what is in read paths but in no POSIX call; move its blocked part from decode to read."""
     bounds = _bounds(read_paths)
-    files = [shown.get(file) for file in read_paths["file"].tolist()]
-    for row, path in reads.latest.items():
-        files[row] = path
     blocked = blocked_fraction(read_paths, posix.within(*bounds))
     piece_starts, piece_ends, span, window = pieces(*bounds, made.starts, made.ends)
     shares = Shares(*bounds, mask=posix).of(piece_starts, piece_ends)
     read = shares * blocked[span]
     made.move_to_read(_DECODE, window, read)
-    for index, row, share, read_share in zip(
-        window.tolist(), span.tolist(), shares.tolist(), read.tolist(), strict=True
-    ):
-        path = files[row]
-        if path is not None:
-            made.charge(index, path, read_share, share - read_share)
+    return Charges.of(window, file[span], read, shares - read)
 
 
-def _share_faults(
+def _of_faults(
     made: Composition,
     spans: Spans,
     items: Spans,
     read_paths: Spans,
     layers: list[Coverage],
     shown: dict[int, str],
+    names: FileNames,
     only: str | None,
-) -> Fractions:
+) -> tuple[Fractions, list[Charges]]:
     """Move what the items read by page faults, outside calls and read paths, from transform to read.
 
     `only` is the one mapped file of the process, if it has just one: faults in no known file are its. Return
-    the fraction of each item's own time that was moved.
+    the fraction of each item's own time that was moved, too.
     """
-    fraction, touched_files = page_faults(spans, items, read_paths, layers[0])
+    fraction = page_faults(items, read_paths, layers[0])
     reading = np.flatnonzero(fraction > 0)
     if not len(reading):
-        return fraction
+        return fraction, []
     starts, ends = _bounds(items)
     piece_starts, piece_ends, item, window = pieces(starts[reading], ends[reading], made.starts, made.ends)
     item = reading[item]
     read = Shares(starts, ends, mask=layers[1]).of(piece_starts, piece_ends) * fraction[item]
     made.move_to_read(_TRANSFORM, window, read)
-    for index, row, read_share in zip(window.tolist(), item.tolist(), read.tolist(), strict=True):
-        touched = {shown[file]: part for file, part in touched_files[row].items() if file in shown}
-        if not touched and only is not None:
-            touched = {only: 1.0}
-        for path, part in touched.items():
-            made.charge(index, path, read_share * part)
-    return fraction
+    touching, file, share = touched(spans, items)
+    file = names.of(file, shown)
+    touching, file, share = touching[file >= 0], file[file >= 0], share[file >= 0]
+    row, piece = ranges(np.searchsorted(touching, item), np.searchsorted(touching, item, side="right"))
+    charges = [Charges.of(window[piece], file[row], read[piece] * share[row])]
+    if only is not None:
+        none = ~np.isin(item, touching)
+        charges.append(Charges.of(window[none], np.full(none.sum(), names.number(only)), read[none]))
+    return fraction, charges
 
 
-def _share_after_reads(
-    made: Composition, items: Spans, in_files: Coverage, reads: ItemReads, kept: Fractions
-) -> None:
-    """Charge the time of an item outside `in_files`, behind its first read, to the only file that it read.
+def _of_what_follows(
+    made: Composition, items: Spans, in_files: Coverage, only: Times, first_end_ns: Times, kept: Fractions
+) -> Charges:
+    """Charge the time of an item outside `in_files`, behind its first read, to the `only` file that it read.
 
     `kept` is the fraction of each item's own time that is `transform`.
     """
-    rows = np.flatnonzero([path is not None for path in reads.only])
-    if not len(rows):
-        return
+    rows = np.flatnonzero(only >= 0)
     starts, ends = _bounds(items)
-    after = np.minimum(reads.first_end_ns[rows], ends[rows])
+    after = np.minimum(first_end_ns[rows], ends[rows])
     piece_starts, piece_ends, piece, window = pieces(after, ends[rows], made.starts, made.ends)
     item = rows[piece]
     costs = Shares(starts, ends, mask=in_files).of(piece_starts, piece_ends) * kept[item]
-    for index, row, cost_ns in zip(window.tolist(), item.tolist(), costs.tolist(), strict=True):
-        path = reads.only[row]
-        if path is not None:
-            made.charge(index, path, 0.0, 0.0, cost_ns)
+    return Charges.of(window, only[item], np.zeros(len(costs)), np.zeros(len(costs)), costs)
 
 
 def blocked_fraction(spans: Spans, in_calls: Times) -> Fractions:

@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from iotrace.analysis.intervals import Coverage
+from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.results import RegionResult
 from iotrace.analysis.wait.production import outermost
-from iotrace.analysis.wait.waits import Explained, split_wait
+from iotrace.analysis.wait.waits import Waits, split_waits
 from iotrace.session.names import KIND_REGION
 from iotrace.sources.processes import Process
 from iotrace.sources.session import Rank
@@ -25,15 +26,13 @@ class _Region(msgspec.Struct):
     in_production: bool = False
 
 
-def regions_of(rank: Rank, steps: int, waits: list[Explained]) -> list[RegionResult]:
+def regions_of(rank: Rank, steps: int, waits: Waits) -> list[RegionResult]:
     """Sum up the regions of a rank's processes, longest first; `waits` are those of the measured `steps`."""
-    made_by: dict[int, list[Explained]] = defaultdict(list)
-    for item in waits:
-        if item.delivery.taken_ns and item.delivery.prepared_ns:
-            made_by[item.delivery.pid or rank.main.pid].append(item)
+    made = waits.deliveries[waits.deliveries.made]
+    makers = made.maker(rank.main.pid)
     found: dict[str, _Region] = defaultdict(_Region)
     for process in rank.processes:
-        _add(process, made_by[process.pid], found)
+        _add(process, made[makers == process.pid], found)
     results = [
         RegionResult(
             name=name,
@@ -47,31 +46,30 @@ def regions_of(rank: Rank, steps: int, waits: list[Explained]) -> list[RegionRes
     return sorted(results, key=lambda result: -result.ms_total)
 
 
-def _add(process: Process, made: list[Explained], found: dict[str, _Region]) -> None:
-    """Add one process's regions; `made` are the waits for batches that it made."""
+def _add(process: Process, made: Deliveries, found: dict[str, _Region]) -> None:
+    """Add one process's regions; `made` are the awaited batches that it made."""
     regions = process.spans[process.spans["kind"] == KIND_REGION]
-    names = np.array([process.texts.get(number, "?") for number in regions["name"].tolist()])
-    for name in dict.fromkeys(names.tolist()):
-        spans = regions[names == name]
+    numbers, first = np.unique(regions["name"], return_index=True)
+    named: dict[str, list[int]] = defaultdict(list)
+    for number in numbers[np.argsort(first)].tolist():
+        named[process.texts.get(number, "?")].append(number)
+    for name, own in named.items():
+        spans = regions[np.isin(regions["name"], own)]
         # A recursive function's inner calls are counted, their time is in the outer one's already.
         outer = spans[outermost(spans, np.ones(len(spans), dtype=np.bool_))]
         region = found[name]
         region.count += len(spans)
         region.wall_ns += int(outer["duration_ns"].sum())
         region.cpu_ns += int(outer["cpu_ns"].sum())
-        if made:
+        if len(made):
             shares = _shares(outer, made)
             region.in_production |= bool(shares.any())
-            region.wait_ns += sum(
-                share * split_wait(item.delivery)[2]
-                for share, item in zip(shares.tolist(), made, strict=True)
-            )
+            region.wait_ns += sum((shares * split_waits(made)[2]).tolist())
 
 
-def _shares(spans: npt.NDArray[np.void], made: list[Explained]) -> npt.NDArray[np.float64]:
+def _shares(spans: npt.NDArray[np.void], made: Deliveries) -> npt.NDArray[np.float64]:
     """Find the share of each batch's production that lies inside any of the spans."""
-    starts = np.array([item.delivery.taken_ns for item in made], dtype=np.int64)
-    ends = np.array([item.delivery.prepared_ns for item in made], dtype=np.int64)
+    starts, ends = made["taken_ns"], made["prepared_ns"]
     covered = Coverage(spans["start_ns"], spans["start_ns"] + spans["duration_ns"]).within(starts, ends)
     shares: npt.NDArray[np.float64] = np.zeros(len(made))
     np.divide(covered, ends - starts, out=shares, where=ends > starts)

@@ -7,88 +7,104 @@ took, and a batch that comes to lie ready is handed over at once: what is saved 
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Sequence
+import numpy as np
+import numpy.typing as npt
 
-from iotrace.analysis.loop.deliveries import Delivery, PassKey
+from iotrace.analysis.intervals import Times
+from iotrace.analysis.loop.deliveries import Deliveries
+from iotrace.analysis.table import key_of
 from iotrace.analysis.wait.production import PARTS
-from iotrace.analysis.wait.waits import Explained
+from iotrace.analysis.wait.waits import Waits
 
 FILES = "files"
-_READ_AND_DECODE = 2  # how many of a production's parts are spent on files: the first ones
 
 
-def gain_ms(explained: list[Explained], measured: set[int], steps: int, gone: str) -> float:
-    """Bound, by a replay of all batches, what a measured step loses without `gone`: a name in `gains_ms`."""
-    made = [item.made or ([0.0] * len(PARTS), {}) for item in explained]
+# So many batches are replayed, at most: each depends on those before.
+MOST = 100_000
+
+
+def gain_ms(waits: Waits, measured: Times, steps: int, gone: str) -> float:
+    """Bound, by a replay of all batches, what a measured step loses without `gone`: a name in `gains_ms`.
+
+    `measured` are the numbers of the batches that the measured `steps` await. Of more than `MOST` the first
+    are replayed, and stand for the others.
+    """
+    own = waits[:MOST] if len(waits) > MOST else waits
+    less: npt.NDArray[np.float64] = np.zeros(len(own))
     of_files, _, path = gone.partition(":")
     if path:
-        less = [sum(by_file.get(path, ())[:_READ_AND_DECODE]) for _, by_file in made]
+        costs = own.made_files
+        of_path = costs.file == costs.names.number(path)
+        spent = costs.parts[of_path, 0] + costs.parts[of_path, 1]
+        less = np.bincount(costs.owner[of_path], spent, len(own)).astype(np.float64)
     elif of_files == FILES:
-        less = [sum(parts[:_READ_AND_DECODE]) for parts, _ in made]
-    else:
-        less = [parts[PARTS.index(gone)] if gone in PARTS else 0.0 for parts, _ in made]
-    deliveries = [item.delivery for item in explained]
-    saved = saved_ns(deliveries, less, transport=gone == "transport", sent_at_once=gone == "queued")
-    return sum(saved[number] for number in measured) / steps / 1e6
+        less = own.made[:, 0] + own.made[:, 1]
+    elif gone in PARTS:
+        less = own.made[:, PARTS.index(gone)]
+    less = np.where(np.isnan(less), 0.0, less)
+    saved = saved_ns(own.deliveries, less, transport=gone == "transport", sent_at_once=gone == "queued")
+    replayed = measured[measured < len(own)]
+    if not len(replayed):
+        return 0.0
+    return float(sum(saved[np.unique(replayed)].tolist())) / steps / 1e6 * (len(measured) / len(replayed))
 
 
 def saved_ns(
-    deliveries: Sequence[Delivery],
-    making_ns: Sequence[float] = (),
+    deliveries: Deliveries,
+    making_ns: npt.NDArray[np.float64] | None = None,
     transport: bool = False,
     sent_at_once: bool = False,
-) -> list[float]:
+) -> npt.NDArray[np.float64]:
     """How much shorter each wait would have been without `making_ns` of each batch's production.
 
     `deliveries` are a loader's, in order. `transport`: handing batches over takes no time. `sent_at_once`:
     all indices of an epoch are sent with its first, as with an endless prefetch.
     """
-    ends = [delivery.delivered_ns for delivery in deliveries]
-    earlier: list[float] = []  # how much earlier each batch is delivered
+    less = np.zeros(len(deliveries)) if making_ns is None else making_ns
+    made, by_worker = deliveries.made, deliveries.known("pid")
+    after = deliveries["delivered_ns"] - deliveries["prepared_ns"] if transport else np.zeros(len(deliveries))
+    after = np.where(made, after, 0).astype(np.float64)
+    # What made the batch is not known: all of it might go. What the consumer makes itself is shorter by that.
+    saved = np.where(made, np.minimum(less + after, deliveries.wait_ns), deliveries.wait_ns).astype(
+        np.float64
+    )
+    if not (made & by_worker).any():
+        return saved
+    sent = np.where(deliveries.known("sent_ns"), deliveries["sent_ns"], deliveries["taken_ns"])
+    # An index is sent with the batch that was delivered last, or with that before: then the ask came later.
+    number = np.arange(len(deliveries))
+    at = np.minimum(np.searchsorted(deliveries["delivered_ns"], sent), number - 1)
+    at = at - ((at >= 0) & (deliveries["wait_start_ns"][at] > sent))
+    earlier = [0.0]  # how much earlier each batch is delivered, from the second place on
     prepared: dict[int, tuple[int, float]] = {}  # by worker: when its last batch was, and how much earlier
-    first: dict[PassKey, tuple[int, float]] = {}  # when the first index of each pass was sent, likewise
-    saved = []
-    for number, delivery in enumerate(deliveries):
-        asked = earlier[-1] if earlier else 0.0
-        less = making_ns[number] if making_ns else 0.0
-        wait_ns = delivery.wait_ns
-        if delivery.prepared_ns is None or delivery.taken_ns is None:
-            gain = float(wait_ns)  # what made it is not known: all of it might go
-        elif delivery.pid is None:
-            gain = min(less + _after(delivery, transport), wait_ns)
-        else:
-            sent = delivery.taken_ns if delivery.sent_ns is None else delivery.sent_ns
-            at = min(bisect_left(ends, sent), number - 1)
-            if at >= 0 and deliveries[at].wait_start_ns > sent:
-                at -= 1  # sent before that batch was asked for
-            sent_earlier = earlier[at] if at >= 0 else 0.0
-            first_sent = first.setdefault(delivery.of_pass, (sent, sent_earlier))
-            before = prepared.get(delivery.pid)
-            free = max(sent, before[0]) if before is not None else sent
-            start, start_earlier = first_sent if sent_at_once else (sent, sent_earlier)
+    first: dict[int, tuple[int, float]] = {}  # when the first index of each pass was sent, likewise
+    own_pass = key_of(deliveries["iterator"], deliveries["epoch"])
+    columns = (sent, at, deliveries["pid"], own_pass, deliveries["prepared_ns"], less, after, saved)
+    waits = zip(deliveries["wait_start_ns"].tolist(), deliveries.wait_ns.tolist(), strict=True)
+    made_by_worker = (made & by_worker).tolist()
+    for row, (sent_ns, sender, pid, of_pass, ready_ns, less_ns, after_ns, gain) in enumerate(
+        zip(*(column.tolist() for column in columns), strict=True)
+    ):
+        asked_ns, wait_ns = next(waits)
+        if made_by_worker[row]:
+            sent_earlier = earlier[sender + 1] if sender >= 0 else 0.0
+            first_sent = first.setdefault(of_pass, (sent_ns, sent_earlier))
+            before = prepared.get(pid)
+            free = max(sent_ns, before[0]) if before is not None else sent_ns
+            start, start_earlier = first_sent if sent_at_once else (sent_ns, sent_earlier)
             now_free = start - start_earlier
             if before is not None:
                 now_free = max(now_free, before[0] - before[1])
-            made_earlier = free - now_free + less
-            prepared[delivery.pid] = delivery.prepared_ns, made_earlier
-            gain = _gain(delivery, made_earlier + _after(delivery, transport) - asked)
-        saved.append(gain)
-        earlier.append(asked + gain)
+            made_earlier = free - now_free + less_ns
+            prepared[pid] = ready_ns, made_earlier
+            gain = _gain(asked_ns - ready_ns, wait_ns, made_earlier + after_ns - earlier[-1])
+            saved[row] = gain
+        earlier.append(earlier[-1] + gain)
     return saved
 
 
-def _after(delivery: Delivery, transport: bool) -> float:
-    """How long a batch was on its way at most, where that is to take no time."""
-    if not transport or delivery.prepared_ns is None:
-        return 0.0
-    return delivery.delivered_ns - delivery.prepared_ns
-
-
-def _gain(delivery: Delivery, ahead: float) -> float:
+def _gain(lay_ready_ns: int, wait_ns: int, ahead: float) -> float:
     """What the wait for a batch loses if it is made `ahead` ns earlier, as seen from when it is asked for."""
-    assert delivery.prepared_ns is not None
-    lay_ready = delivery.wait_start_ns - delivery.prepared_ns
-    if lay_ready < 0 or ahead > 0:
-        return min(ahead, float(delivery.wait_ns))
-    return min(0.0, lay_ready + delivery.wait_ns + ahead)
+    if lay_ready_ns < 0 or ahead > 0:
+        return min(ahead, float(wait_ns))
+    return min(0.0, lay_ready_ns + wait_ns + ahead)

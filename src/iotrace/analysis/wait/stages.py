@@ -19,6 +19,7 @@ from iotrace.analysis.host.others import quiet_seconds
 from iotrace.analysis.intervals import Coverage, Times
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import StageCost
+from iotrace.analysis.table import NONE
 from iotrace.analysis.wait.page_faults import Spans, holder
 from iotrace.analysis.wait.production import blocked_fraction, outermost
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_MAPPED, KIND_READ_PATH
@@ -71,18 +72,12 @@ def stages_of(analysis: RankAnalysis) -> list[StageCost]:
 
 def _in_productions(analysis: RankAnalysis, process: Process) -> Spans:
     """Select the spans of `process` that began while it made a batch of the loop's loader."""
-    windows = sorted(
-        (delivery.taken_ns, delivery.prepared_ns)
-        for delivery in analysis.produced[process.pid]
-        if analysis.source is not None
-        and delivery.loader == analysis.source.number
-        and delivery.taken_ns is not None
-        and delivery.prepared_ns is not None
-    )
-    spans = process.spans
-    if not windows:
+    made, spans = analysis.produced_by(process.pid), process.spans
+    made = made[made["loader"] == (NONE if analysis.source is None else analysis.source.number)]
+    if not len(made):
         return spans[:0]
-    starts, ends = np.array(windows, dtype=np.int64).T
+    made = made[np.lexsort((made["prepared_ns"], made["taken_ns"]))]
+    starts, ends = made["taken_ns"], made["prepared_ns"]
     row = np.searchsorted(starts, spans["start_ns"], side="right") - 1
     inside = (row >= 0) & (spans["start_ns"] < ends[row])
     return spans[np.flatnonzero(inside)]
@@ -93,7 +88,8 @@ def _of_samples(spans: Spans, items: Spans, posix: Coverage, numbers: dict[int, 
     reads_files = (spans["kind"] == KIND_READ_PATH) | (spans["kind"] == KIND_MAPPED)
     reading = spans[outermost(spans, reads_files)]
     item = holder(items, reading["start_ns"], reading["tid"])
-    file = np.array([numbers.get(number, -1) for number in reading["file"].tolist()], dtype=np.int64)
+    known, of = np.unique(reading["file"], return_inverse=True)
+    file = np.array([numbers.get(number, -1) for number in known.tolist()], dtype=np.int64)[of]
     in_calls = _within(posix, reading)
     read_ns = in_calls + blocked_fraction(reading, in_calls) * (reading["duration_ns"] - in_calls)
     yield _each_sample("read", "wall", reading["start_ns"], read_ns, file, item)
@@ -149,18 +145,22 @@ def _by_file(
     order = np.argsort(np.concatenate([part.at_ns for part in parts]), kind="stable")
     at_ns = np.concatenate([part.at_ns for part in parts])[order]
     cost_ns = np.concatenate([part.cost_ns for part in parts])[order]
-    file = np.concatenate([part.file for part in parts])[order].tolist()
-    if len(file) < _LEAST_OF_FILE * len(set(file)):
+    file = np.concatenate([part.file for part in parts])[order]
+    seen, first = np.unique(file, return_index=True)
+    if len(file) < _LEAST_OF_FILE * len(seen):
         names = [f"{dirname(name)}/" for name in names]
-    named: dict[str | None, list[int]] = defaultdict(list)
-    for row, index in enumerate(file):
-        named[names[index] if index >= 0 else None].append(row)
-    own = [name for name, rows in named.items() if name is not None and len(rows) >= _LEAST_OF_FILE]
-    own = sorted(own, key=lambda name: -float(cost_ns[named[name]].sum()))[:_MOST_FILES]
-    others = sorted(row for name, rows in named.items() if name not in own for row in rows)
+    unit_of: dict[str | None, int] = {}  # files of one name are one
+    units = np.empty(len(names) + 1, dtype=np.int64)
+    for index in seen[np.argsort(first)].tolist():
+        units[index] = unit_of.setdefault(names[index] if index >= 0 else None, len(unit_of))
+    unit = units[file]
+    counts, costs = np.bincount(unit), np.bincount(unit, cost_ns)
+    own = [name for name, number in unit_of.items() if name is not None and counts[number] >= _LEAST_OF_FILE]
+    own = sorted(own, key=lambda name: -float(costs[unit_of[name]]))[:_MOST_FILES]
+    others = np.flatnonzero(~np.isin(unit, [unit_of[name] for name in own]))
     is_quiet = np.zeros(len(order)) if quiet is None else quiet.within(at_ns, at_ns + 1)
-    for path, rows in [*((name, named[name]) for name in own), (None, others)]:
-        still = [row for row in rows if is_quiet[row]]
+    for path, rows in [*((name, np.flatnonzero(unit == unit_of[name])) for name in own), (None, others)]:
+        still = rows[is_quiet[rows] != 0]
         costs_ns = cost_ns[still if len(still) >= _LEAST_OF_FILE else rows]
         if not costs_ns.any():
             continue

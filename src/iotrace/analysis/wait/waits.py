@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import overload
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 from msgspec.structs import replace
 
 from iotrace.analysis.intervals import Times, split_exactly
-from iotrace.analysis.loop.deliveries import Delivery
-from iotrace.analysis.wait.production import FILE_PARTS, PARTS, compose, compose_inline
+from iotrace.analysis.loop.deliveries import Deliveries, Delivery
+from iotrace.analysis.table import NONE, Index
+from iotrace.analysis.wait.file_costs import Charges, FileCosts, FileNames
+from iotrace.analysis.wait.production import PARTS, compose, compose_inline
 from iotrace.sources.processes import Process
 from iotrace.sources.session import Rank, Session
 
 CAUSES = ("startup", "queued", "read", "decode", "transform", "collate", "transport", "unknown")
+_STARTUP, _QUEUED, _TRANSPORT, _UNKNOWN = (
+    CAUSES.index(cause) for cause in ("startup", "queued", "transport", "unknown")
+)
+_OF_PARTS = [CAUSES.index(part) for part in PARTS]
 
 # How far ahead of the consumer workers are looked for: prefetch times workers is less in practice.
 _FARTHEST = 256
 
 _MAPS = frozenset({"mmap", "mmap64"})
 
-
-_Composed = tuple[list[float], dict[str, list[float]]]  # what a production was made of: parts, files
+Floats = npt.NDArray[np.float64]
+Made = tuple[list[float], dict[str, list[float]]]  # what a production was made of: parts, files
 
 
 class Explained(msgspec.Struct, frozen=True):
@@ -35,7 +42,7 @@ class Explained(msgspec.Struct, frozen=True):
     delivery: Delivery
     causes: dict[str, int]
     files: dict[str, list[float]] = {}
-    made: _Composed | None = None
+    made: Made | None = None
 
     @property
     def cause(self) -> str:
@@ -43,90 +50,188 @@ class Explained(msgspec.Struct, frozen=True):
         return max(CAUSES, key=lambda name: self.causes[name])
 
 
+class Waits(Sequence[Explained]):
+    """Explained waits as columns: ``causes[i, j]`` is what cause j of `CAUSES` has of wait i, in ns.
+
+    `made` has the parts of each whole production, by `PARTS`, and is NaN where they are not known.
+    """
+
+    def __init__(
+        self, deliveries: Deliveries, causes: Times, files: FileCosts, made: Floats, made_files: FileCosts
+    ) -> None:
+        self.deliveries, self.causes, self.files = deliveries, causes, files
+        self.made, self.made_files = made, made_files
+
+    @classmethod
+    def joined(cls, parts: Sequence[Waits], names: FileNames) -> Waits:
+        """Put tables one behind the other."""
+        first = np.cumsum([0, *(len(part) for part in parts)])
+        owners = [np.arange(len(part)) + at for at, part in zip(first.tolist(), parts, strict=False)]
+        files = [part.files.owned_by(own) for part, own in zip(parts, owners, strict=True)]
+        made = [part.made_files.owned_by(own) for part, own in zip(parts, owners, strict=True)]
+        return cls(
+            Deliveries.joined(part.deliveries for part in parts),
+            np.concatenate([np.empty((0, len(CAUSES)), np.int64), *(part.causes for part in parts)]),
+            FileCosts.of(names, files),
+            np.concatenate([np.empty((0, len(PARTS))), *(part.made for part in parts)]),
+            FileCosts.of(names, made),
+        )
+
+    def __len__(self) -> int:
+        return len(self.deliveries)
+
+    @overload
+    def __getitem__(self, key: int) -> Explained: ...
+    @overload
+    def __getitem__(self, key: Index) -> Waits: ...
+    def __getitem__(self, key: int | Index) -> Explained | Waits:
+        if isinstance(key, int):
+            row = range(len(self))[key]
+            causes = dict(zip(CAUSES, self.causes[row].tolist(), strict=True))
+            made = None
+            if not np.isnan(self.made[row, 0]):
+                made = self.made[row].tolist(), self.made_files.of_row(row)
+            return Explained(self.deliveries[row], causes, self.files.of_row(row), made)
+        rows = np.arange(len(self))[key]
+        files, made_files = self.files.of_owners(rows), self.made_files.of_owners(rows)
+        return Waits(self.deliveries[rows], self.causes[rows], files, self.made[rows], made_files)
+
+    def __iter__(self) -> Iterator[Explained]:
+        return (self[row] for row in range(len(self)))
+
+    def of_cause(self, cause: str) -> Times:
+        """What a cause has of each wait, in ns."""
+        return np.asarray(self.causes[:, CAUSES.index(cause)])
+
+    @property
+    def cause(self) -> Times:
+        """The largest part of each, as a column of `CAUSES`."""
+        return np.asarray(np.argmax(self.causes, axis=1))
+
+
+class Within(msgspec.Struct, frozen=True):
+    """Waits inside of the deliveries of a loader: wait i is inside the delivery in row `of[i]`."""
+
+    waits: Waits
+    of: Times
+
+
 def explain(
     session: Session,
     rank: Rank,
-    deliveries: list[Delivery],
-    inner: Sequence[Sequence[Explained]] = (),
+    deliveries: Deliveries,
+    inner: Within | None = None,
     mapped_by: dict[int, list[str]] | None = None,
-) -> list[Explained]:
+    names: FileNames | None = None,
+) -> Waits:
     """Explain every delivery's wait, in the order given.
 
     `inner` has the waits that lie inside each, where a wrapped source asks other loaders. `mapped_by` keeps
-    the mapped files of each process from one loader to the next.
+    the mapped files of each process from one loader to the next, `names` number all files.
     """
-    mapped_by = {} if mapped_by is None else mapped_by
-    inner = inner or [()] * len(deliveries)
-    compositions: list[_Composed | None] = [None] * len(deliveries)
+    mapped_by, names = {} if mapped_by is None else mapped_by, names or FileNames()
     by_pid = {process.pid: process for process in rank.processes}
-    made_by: dict[tuple[int, int | None], list[_Window]] = defaultdict(list)
-    for number, (delivery, within) in enumerate(zip(deliveries, inner, strict=True)):
-        if delivery.taken_ns and delivery.prepared_ns:
-            made_by[delivery.pid or rank.main.pid, delivery.inline_tid] += _windows(delivery, number, within)
-    for (pid, tid), own in made_by.items():
-        process = by_pid[pid]
-        own.sort()
-        starts, ends = np.array([window[:2] for window in own], dtype=np.int64).T
-        spans = process.spans_between(int(starts[0]), int(ends.max()))
-        near_start_ns, near_end_ns = int(starts[0]), int(ends.max())
+    parts, charges = np.full((len(deliveries), len(PARTS)), np.nan), []
+    starts, ends, number = _windows(deliveries, inner)
+    parts[number] = 0.0
+    makers = np.stack((deliveries.maker(rank.main.pid)[number], deliveries["inline_tid"][number]), axis=1)
+    for pid, tid in np.unique(makers, axis=0).tolist():
+        own = np.flatnonzero((makers[:, 0] == pid) & (makers[:, 1] == tid))
+        own = own[np.lexsort((number[own], ends[own], starts[own]))]
+        process, window = by_pid[pid], (starts[own], ends[own])
+        near_start_ns, near_end_ns = int(window[0][0]), int(window[1].max())
+        spans = process.spans_between(near_start_ns, near_end_ns)
         if len(spans):  # what a span holds counts, also where the span is longer than the windows
             near_start_ns = min(near_start_ns, int(spans["start_ns"].min()))
             near_end_ns = max(near_end_ns, int((spans["start_ns"] + spans["duration_ns"]).max()))
         calls = session.calls_of(process).between(near_start_ns, near_end_ns)
         near = replace(process, spans=spans)
-        if tid is None:
+        if tid == NONE:
             if process.pid not in mapped_by:
                 mapped_by[process.pid] = _mapped_files(session, process)
-            made = compose(near, calls, session.paths, starts, ends, mapped_by[process.pid])
+            made = compose(near, calls, session.paths, *window, mapped_by[process.pid], names=names)
         else:
-            made = compose_inline(near, calls, session.paths, starts, ends, tid)
-        for (_, _, number), parts, files in zip(own, made.parts.tolist(), made.files, strict=True):
-            compositions[number] = _sum_up(compositions[number], parts, files)
-    return [_explain(*each) for each in zip(deliveries, compositions, inner, strict=True)]
+            made = compose_inline(near, calls, session.paths, *window, tid, names=names)
+        np.add.at(parts, number[own], made.parts)
+        charges.append(made.files.owned_by(number[own]))
+    return _explained(deliveries, parts, FileCosts.of(names, charges), inner)
 
 
-def hand_over(delivery: Delivery, taken: Explained) -> Explained:
-    """Explain the wait for a batch that another thread handed over: `taken` is that thread's wait for it.
+def _windows(deliveries: Deliveries, inner: Within | None) -> tuple[Times, Times, Times]:
+    """Cut the productions into what lies outside the waits inside of them: starts, ends, whose they are."""
+    made = deliveries.made & (deliveries["taken_ns"] != 0) & (deliveries["prepared_ns"] != 0)
+    number = np.flatnonzero(made)
+    taken, prepared = deliveries["taken_ns"][number], deliveries["prepared_ns"][number]
+    if inner is None:
+        return taken, np.maximum(taken, prepared), number
+    begin, until = inner.waits.deliveries["wait_start_ns"], inner.waits.deliveries["delivered_ns"]
+    order = np.lexsort((begin, inner.of))
+    order = order[made[inner.of[order]]]
+    of, begin, until = inner.of[order], begin[order], until[order]
+    behind = np.searchsorted(of, number, side="right")
+    held = behind > np.searchsorted(of, number)
+    last = np.where(held, np.append(until, 0)[behind - 1], taken)
+    first_of = np.argsort(np.concatenate((number, of)), kind="stable")
+    last_of = np.argsort(np.concatenate((of, number)), kind="stable")
+    starts = np.concatenate((taken, until))[first_of]
+    ends = np.concatenate((begin, np.maximum(last, prepared)))[last_of]
+    return starts, ends, np.concatenate((number, of))[first_of]
+
+
+def _explained(deliveries: Deliveries, parts: Floats, files: FileCosts, inner: Within | None) -> Waits:
+    """Split each wait by what its production was made of, where that is known."""
+    causes = np.zeros((len(deliveries), len(CAUSES)), dtype=np.int64)
+    if inner is not None:
+        np.add.at(causes, inner.of, inner.waits.causes)
+    inside = causes.sum(axis=1)
+    known = ~np.isnan(parts[:, 0])
+    startup, queued, production, transport = split_waits(deliveries)
+    production = production - inside
+    split = split_exactly(np.where(known, production, 0), np.where(known[:, None], parts, 0.0))
+    for cause, part in ((_STARTUP, startup), (_QUEUED, queued), (_TRANSPORT, transport)):
+        causes[:, cause] += np.where(known, part, 0)
+    causes[:, _OF_PARTS] += split
+    causes[:, _UNKNOWN] += np.where(known, production - split.sum(axis=1), deliveries.wait_ns - inside)
+    whole = _summed(parts)
+    scale = np.divide(production, whole, out=np.zeros(len(whole)), where=known & (whole > 0))
+    by_file: FileCosts = files.scaled(scale)
+    if inner is not None:
+        further = inner.waits.files.owned_by(inner.of)
+        seen = known[further.owner]
+        further = Charges(further.owner[seen], further.file[seen], further.parts[seen])
+        by_file = FileCosts.of(files.names, [by_file, further])
+    return Waits(deliveries, causes, by_file, parts, files)
+
+
+def _summed(columns: Floats) -> Floats:
+    """Sum up each row, from left to right."""
+    return np.asarray(np.cumsum(columns, axis=1)[:, -1])
+
+
+def hand_over(deliveries: Deliveries, taken: Waits) -> Waits:
+    """Explain the waits for batches that another thread handed over: `taken` are that thread's for them.
 
     What made the batch is that wait and what the thread did with the batch afterwards, which is unknown; the
-    hand-over is charged pro rata to both.
+    hand-over is charged pro rata to both. What was not handed over stays as it is.
     """
-    after_ns = max(0, delivery.delivered_ns - taken.delivery.delivered_ns)
-    weights = [float(taken.causes[cause]) for cause in CAUSES[:-1]]
-    weights.append(float(taken.causes["unknown"] + after_ns))
-    causes = dict(zip(CAUSES, split_exactly(delivery.wait_ns, weights), strict=True))
-    causes["unknown"] += delivery.wait_ns - sum(causes.values())
-    whole_ns = sum(weights)
-    scale = delivery.wait_ns / whole_ns if whole_ns else 0.0
-    return Explained(delivery, causes, _scaled(taken.files, scale))
-
-
-_Window = tuple[int, int, int]  # start and end in ns; the number of the delivery that it makes
-
-
-def _windows(delivery: Delivery, number: int, inner: Sequence[Explained]) -> list[_Window]:
-    """Cut the production of a delivery into what lies outside the waits inside of it."""
-    assert delivery.taken_ns is not None
-    assert delivery.prepared_ns is not None
-    windows, start_ns = [], delivery.taken_ns
-    for wait in sorted(inner, key=lambda item: item.delivery.wait_start_ns):
-        windows.append((start_ns, wait.delivery.wait_start_ns, number))
-        start_ns = wait.delivery.delivered_ns
-    return [*windows, (start_ns, max(start_ns, delivery.prepared_ns), number)]
-
-
-def _sum_up(before: _Composed | None, parts: list[float], files: dict[str, list[float]]) -> _Composed:
-    if before is None:
-        return parts, files
-    summed = dict(before[1])
-    for path, costs in files.items():
-        known = summed.get(path, [0.0] * len(FILE_PARTS))
-        summed[path] = [one + other for one, other in zip(known, costs, strict=True)]
-    return [one + other for one, other in zip(before[0], parts, strict=True)], summed
-
-
-def _scaled(files: dict[str, list[float]], scale: float) -> dict[str, list[float]]:
-    return {path: [cost * scale for cost in costs] for path, costs in files.items()}
+    handed = deliveries["handed_over"] != 0
+    if not handed.any():
+        return taken
+    weights = taken.causes.astype(np.float64)
+    after_ns = np.maximum(0, deliveries["delivered_ns"] - taken.deliveries["delivered_ns"])
+    weights[:, _UNKNOWN] = taken.causes[:, _UNKNOWN] + after_ns
+    causes = split_exactly(deliveries.wait_ns, weights)
+    causes[:, _UNKNOWN] += deliveries.wait_ns - causes.sum(axis=1)
+    whole = _summed(weights)
+    scale = np.divide(deliveries.wait_ns, whole, out=np.zeros(len(whole)), where=whole > 0)
+    rows = np.where(handed, deliveries.rows, taken.deliveries.rows)
+    return Waits(
+        Deliveries(rows, deliveries.texts),
+        np.where(handed[:, None], causes, taken.causes),
+        taken.files.scaled(np.where(handed, scale, 1.0)),
+        np.where(handed[:, None], np.nan, taken.made),
+        taken.made_files,
+    )
 
 
 def _mapped_files(session: Session, process: Process) -> list[str]:
@@ -145,61 +250,37 @@ def _mapped_files(session: Session, process: Process) -> list[str]:
     return sorted(files)
 
 
-def _explain(delivery: Delivery, composed: _Composed | None, inner: Sequence[Explained]) -> Explained:
-    causes = {cause: sum(wait.causes[cause] for wait in inner) for cause in CAUSES}
-    if composed is None:
-        causes["unknown"] += delivery.wait_ns - sum(causes.values())
-        return Explained(delivery, causes)
-    composition, files = composed
-    startup, queued, production, transport = split_wait(delivery)
-    production -= sum(causes.values())
-    for name, part in (("startup", startup), ("queued", queued), ("transport", transport)):
-        causes[name] += part
-    split = split_exactly(production, composition)
-    for name, part in zip(PARTS, split, strict=True):
-        causes[name] += part
-    causes["unknown"] += production - sum(split)
-    whole = sum(composition)
-    by_file = _scaled(files, production / whole if whole > 0 else 0.0)
-    for wait in inner:
-        _, by_file = _sum_up(([], by_file), [], wait.files)
-    return Explained(delivery, causes, by_file, composed)
-
-
-def split_wait(delivery: Delivery) -> tuple[int, int, int, int]:
-    """A wait's parts before its worker was up, before it took the index, during and after production."""
-    start, end = delivery.wait_start_ns, delivery.delivered_ns
-    taken = start if delivery.taken_ns is None else delivery.taken_ns
-    up = taken if delivery.up_ns is None else delivery.up_ns
-    prepared = end if delivery.prepared_ns is None else delivery.prepared_ns
-    up = min(max(up, start), end)
-    taken = min(max(taken, up), end)
-    prepared = min(max(prepared, taken), end)
+def split_waits(deliveries: Deliveries) -> tuple[Times, Times, Times, Times]:
+    """Waits' parts before the worker was up, before it took the index, during and after production."""
+    start, end = deliveries["wait_start_ns"], deliveries["delivered_ns"]
+    taken = np.where(deliveries.known("taken_ns"), deliveries["taken_ns"], start)
+    up = np.where(deliveries.known("up_ns"), deliveries["up_ns"], taken)
+    prepared = np.where(deliveries.known("prepared_ns"), deliveries["prepared_ns"], end)
+    up = np.minimum(np.maximum(up, start), end)
+    taken = np.minimum(np.maximum(taken, up), end)
+    prepared = np.minimum(np.maximum(prepared, taken), end)
     return up - start, taken - up, prepared - taken, end - prepared
 
 
-def behind_ready_ns(deliveries: list[Delivery], waits: list[Explained]) -> int:
+def behind_ready_ns(deliveries: Deliveries, waits: Waits) -> int:
     """How long the consumer waited for batches to be made while a later one of the epoch lay ready.
 
     `deliveries` are the loader's, in the order of delivery. With ``in_order=False`` none of it is left.
     """
-    if not waits:
+    if not len(waits):
         return 0
     never = np.iinfo(np.int64).max
-    prepared = np.array([never if each.prepared_ns is None else each.prepared_ns for each in deliveries])
-    passes = np.array([each.of_pass for each in deliveries], dtype=np.int64)
+    prepared = np.where(deliveries.known("prepared_ns"), deliveries["prepared_ns"], never)
     # A run: consecutive batches of an epoch whose preparation is known; what lies behind one counts no more.
-    same = (passes[1:] == passes[:-1]).all(axis=1) & (prepared[1:] < never)
+    same = prepared[1:] < never
+    for field in ("iterator", "epoch"):
+        same &= deliveries[field][1:] == deliveries[field][:-1]
     breaks = np.append(np.flatnonzero(~same) + 1, len(deliveries))
-    number = np.array([item.delivery.number for item in waits])
-    first = number + 1
+    first = waits.deliveries["number"] + 1
     until = np.minimum(breaks[np.searchsorted(breaks, first)], first + _FARTHEST)
     earliest = _least_within(prepared, first, until)
-    asked = np.array([item.delivery.wait_start_ns for item in waits])
-    return sum(
-        waits[position].delivery.wait_ns - waits[position].causes["transport"]
-        for position in np.flatnonzero((first < until) & (earliest <= asked)).tolist()
-    )
+    behind = (first < until) & (earliest <= waits.deliveries["wait_start_ns"])
+    return int((waits.deliveries.wait_ns - waits.of_cause("transport"))[behind].sum())
 
 
 def _least_within(values: Times, first: Times, until: Times) -> Times:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,13 @@ from iotrace.sources.records import (
     PhaseOnDevice,
     Record,
     Round,
+    Rows,
     StepMark,
     Text,
     Tick,
     Worker,
 )
-from iotrace.sources.rows import TIMES, expand
+from iotrace.sources.rows import TIMES, columns_of, made_ns, records_of
 
 _MOST_BYTES = 4 << 20  # of records, at one look
 _MOST_RECORDS = 20_000
@@ -48,6 +50,24 @@ def _made_ns(record: Record) -> int | None:
     """When the record was made, of CLOCK_MONOTONIC; None where its type does not say."""
     time_of = _TIMES.get(type(record))
     return None if time_of is None else time_of(record)
+
+
+def _expand(records: Sequence[Record], texts: dict[int, str]) -> list[Record]:
+    """Put a record in the place of each row, in the order in which they were made.
+
+    `texts` are the process's so far, those of `records` apart.
+    """
+    if not any(type(record) is Rows for record in records):
+        return list(records)
+    texts = {**texts, **{record.id: record.text for record in records if isinstance(record, Text)}}
+    timed: list[tuple[int, Record]] = []
+    now_ns = 0
+    for record in records:
+        own = records_of(record.kind, columns_of(record), texts) if isinstance(record, Rows) else [record]
+        timed += [(made_ns(one, now_ns), one) for one in own]
+        now_ns = max(now_ns, *(time_ns for time_ns, _ in timed[-len(own) :])) if own else now_ns
+    timed.sort(key=lambda each: each[0])
+    return [record for _, record in timed]
 
 
 class LiveProcess:
@@ -102,7 +122,7 @@ class LiveProcess:
         self._add(decode_lines(data, Record)[0])
 
     def _add(self, records: list[Record]) -> None:
-        for record in expand(records, self.texts):
+        for record in _expand(records, self.texts):
             if isinstance(record, Text):
                 self.texts[record.id] = record.text
             else:

@@ -1,0 +1,177 @@
+"""Steps of the training loop, and their table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from iotrace.analysis.intervals import Times
+from iotrace.analysis.loop.deliveries import Deliveries, Delivery, Interval
+from iotrace.analysis.table import NONE, Table, ranges, sums
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Step(msgspec.Struct, frozen=True):
+    """From one cut or mark to the next, less the evaluation passes `evaluation_ns` (disjoint, inside it).
+
+    `delivery` is the batch that opens it; None of a marked step, and where rounds of training cut.
+    `awaited` are the deliveries whose waits lie in it, of all loaders that the loop asks; `samples` those of
+    all batches delivered in it, None where one is unknown.
+    """
+
+    delivery: Delivery | None
+    start_ns: int
+    end_ns: int
+    awaited: tuple[Delivery, ...] = ()
+    evaluation_ns: tuple[Interval, ...] = ()
+    samples: int | None = None
+
+    @property
+    def duration_ns(self) -> int:
+        whole_ns = self.end_ns - self.start_ns
+        if not self.evaluation_ns:
+            return whole_ns
+        return whole_ns - sum(end_ns - start_ns for start_ns, end_ns in self.evaluation_ns)
+
+    @property
+    def pieces(self) -> list[Interval]:
+        """The step without its evaluation passes."""
+        if not self.evaluation_ns:
+            return [(self.start_ns, self.end_ns)] if self.start_ns < self.end_ns else []
+        bounds = [
+            self.start_ns,
+            *(bound for interval in self.evaluation_ns for bound in interval),
+            self.end_ns,
+        ]
+        return [pair for pair in zip(bounds[::2], bounds[1::2], strict=True) if pair[0] < pair[1]]
+
+    @property
+    def wait_ns(self) -> int:
+        """The raw data wait in this step."""
+        if len(self.awaited) == 1:
+            return self.awaited[0].delivered_ns - self.awaited[0].wait_start_ns
+        return sum(delivery.wait_ns for delivery in self.awaited)
+
+    @property
+    def exposed_ns(self) -> int | None:
+        """The part of the wait in which the accelerator stood idle; None where it is not known."""
+        total_ns = 0
+        for delivery in self.awaited:
+            if delivery.exposed_ns is None:
+                return None
+            # The events enclose the wait, and the time to record them.
+            total_ns += max(0, min(delivery.exposed_ns, delivery.wait_ns))
+        return total_ns
+
+
+# `opened`: the number of the delivery that opens it; `first`, `behind`: the range of its awaited deliveries,
+# `first_left_out`, `behind_left_out`: that of its evaluation passes.
+_FIELDS = ("start_ns", "end_ns", "opened", "first", "behind", "first_left_out", "behind_left_out", "samples")
+STEP = np.dtype([(field, "<i8") for field in _FIELDS])
+
+
+class StepTable(Table[Step]):
+    """Steps as columns, with the tables of the deliveries that they name, and of evaluation passes."""
+
+    def __init__(
+        self, rows: npt.NDArray[np.void], opening: Deliveries, awaited: Deliveries, left_out: Times
+    ) -> None:
+        self.rows, self.opening, self.in_order, self.left_out = rows, opening, awaited, left_out
+
+    @classmethod
+    def of(cls, steps: Iterable[Step]) -> Self:
+        """Make columns of structs."""
+        own = list(steps)
+        rows = np.empty(len(own), STEP)
+        opening = [step.delivery for step in own if step.delivery is not None]
+        opened = iter(range(len(opening)))
+        behind = np.cumsum([len(step.awaited) for step in own])
+        behind_left_out = np.cumsum([len(step.evaluation_ns) for step in own])
+        rows["start_ns"] = [step.start_ns for step in own]
+        rows["end_ns"] = [step.end_ns for step in own]
+        rows["opened"] = [NONE if step.delivery is None else next(opened) for step in own]
+        rows["first"], rows["behind"] = np.append(0, behind[:-1]) if own else 0, behind
+        rows["first_left_out"] = np.append(0, behind_left_out[:-1]) if own else 0
+        rows["behind_left_out"] = behind_left_out
+        rows["samples"] = [NONE if step.samples is None else step.samples for step in own]
+        left_out = [interval for step in own for interval in step.evaluation_ns]
+        return cls(
+            rows,
+            Deliveries.of(opening),
+            Deliveries.of(each for step in own for each in step.awaited),
+            np.array(left_out, np.int64).reshape(-1, 2),
+        )
+
+    def _with(self, rows: npt.NDArray[np.void]) -> Self:
+        return type(self)(rows, self.opening, self.in_order, self.left_out)
+
+    def _structs(self, rows: npt.NDArray[np.void]) -> list[Step]:
+        found = []
+        for start_ns, end_ns, opened, first, behind, first_out, behind_out, samples in rows.tolist():
+            found.append(
+                Step(
+                    None if opened == NONE else self.opening[opened],
+                    start_ns,
+                    end_ns,
+                    tuple(self.in_order[first:behind]),
+                    tuple(
+                        (begin_ns, until_ns)
+                        for begin_ns, until_ns in self.left_out[first_out:behind_out].tolist()
+                    ),
+                    None if samples == NONE else samples,
+                )
+            )
+        return found
+
+    @property
+    def awaited(self) -> Deliveries:
+        """The deliveries that the steps await, step by step."""
+        return self.in_order[ranges(self["first"], self["behind"])[0]]
+
+    @property
+    def awaited_by(self) -> Times:
+        """The row of the step that awaits each of `awaited`."""
+        return ranges(self["first"], self["behind"])[1]
+
+    @property
+    def duration_ns(self) -> Times:
+        """How long each took, less evaluation passes."""
+        lengths = self.left_out[:, 1] - self.left_out[:, 0]
+        return np.asarray(
+            self["end_ns"] - self["start_ns"] - sums(lengths, self["first_left_out"], self["behind_left_out"])
+        )
+
+    @property
+    def wait_ns(self) -> Times:
+        """The raw data wait in each."""
+        return np.asarray(sums(self.in_order.wait_ns, self["first"], self["behind"]))
+
+    @property
+    def exposed_ns(self) -> Times:
+        """The part of each wait in which the accelerator stood idle; `NONE` where it is not known."""
+        known = self.in_order.known("exposed_ns")
+        # The events enclose the wait, and the time to record them.
+        own = np.clip(
+            np.where(known, self.in_order["exposed_ns"], 0), 0, np.maximum(self.in_order.wait_ns, 0)
+        )
+        unknown = sums(~known, self["first"], self["behind"])
+        return np.where(unknown > 0, NONE, sums(own, self["first"], self["behind"]))
+
+    @property
+    def pieces(self) -> tuple[Times, Times, Times]:
+        """The steps without their evaluation passes: starts, ends, and the row of the step of each."""
+        inside, of = ranges(self["first_left_out"], self["behind_left_out"])
+        number = np.arange(len(self))
+        starts = np.concatenate((self["start_ns"], self.left_out[inside, 1]))
+        ends = np.concatenate((self.left_out[inside, 0], self["end_ns"]))
+        order = np.lexsort((starts, np.concatenate((number, of))))
+        behind = np.lexsort((ends, np.concatenate((of, number))))
+        starts, ends, step = starts[order], ends[behind], np.concatenate((number, of))[order]
+        held = starts < ends
+        return starts[held], ends[held], step[held]

@@ -1,0 +1,121 @@
+"""What files cost waits, or windows of production: columns of one entry for each of these and each file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from iotrace.analysis.intervals import Times
+from iotrace.analysis.table import ranges
+
+FILE_PARTS = ("read", "decode", "transform")  # the last: what followed the read of it alone, in an item
+Floats = npt.NDArray[np.float64]
+
+
+class FileNames:
+    """The files of a rank, by numbers."""
+
+    def __init__(self) -> None:
+        self.paths: list[str] = []
+        self._numbers: dict[str, int] = {}
+
+    def number(self, path: str | None) -> int:
+        """The number of a file; -1 for None."""
+        if path is None:
+            return -1
+        if path not in self._numbers:
+            self._numbers[path] = len(self.paths)
+            self.paths.append(path)
+        return self._numbers[path]
+
+    def numbers(self, paths: Iterable[str | None]) -> Times:
+        """The numbers of several."""
+        return np.array([self.number(path) for path in paths], dtype=np.int64)
+
+    def of(self, files: Times, known: dict[int, str]) -> Times:
+        """Number files that are numbered otherwise: by their names in `known`, -1 where it has none."""
+        each, of_each = np.unique(files, return_inverse=True)
+        return self.numbers(known.get(number) for number in each.tolist())[of_each.reshape(-1)]
+
+
+class Charges(msgspec.Struct, frozen=True):
+    """Costs in ns as they come: whose they are, of which file, of which of `FILE_PARTS`."""
+
+    owner: Times
+    file: Times
+    parts: Floats
+
+    @classmethod
+    def of(cls, owner: Times, file: Times, *costs_ns: Floats) -> Charges:
+        """Charge `costs_ns`, those of `FILE_PARTS` in order, where the file is known."""
+        parts = np.zeros((len(owner), len(FILE_PARTS)))
+        for column, costs in enumerate(costs_ns):
+            parts[:, column] = costs
+        known = file >= 0
+        return cls(owner[known], file[known], parts[known])
+
+
+class FileCosts(msgspec.Struct, frozen=True):
+    """`parts[i]` are what `file[i]` cost `owner[i]`, by `FILE_PARTS` in ns; sorted by owner."""
+
+    names: FileNames
+    owner: Times
+    file: Times
+    parts: Floats
+
+    @classmethod
+    def of(cls, names: FileNames, charges: Sequence[Charges | FileCosts]) -> FileCosts:
+        """Sum up what each owner pays for each file; its files in the order in which they were charged."""
+        none = np.empty(0, np.int64)
+        owner = np.concatenate([none, *(each.owner for each in charges)])
+        file = np.concatenate([none, *(each.file for each in charges)])
+        parts = np.concatenate([np.empty((0, len(FILE_PARTS))), *(each.parts for each in charges)])
+        keys, first, of = np.unique(
+            owner * (len(names.paths) + 1) + file, return_index=True, return_inverse=True
+        )
+        if len(keys) < len(owner):
+            summed = [np.bincount(of, column, len(keys)) for column in parts.T]
+            parts = np.stack(summed, axis=1).astype(np.float64)
+            owner, file = owner[first], file[first]
+        else:
+            first = np.arange(len(owner))
+        order = np.lexsort((first, owner))
+        return cls(names, owner[order], file[order], parts[order])
+
+    def __len__(self) -> int:
+        return len(self.owner)
+
+    def of_owners(self, owners: Times) -> FileCosts:
+        """What these owners pay; their places in `owners` are their new numbers."""
+        rows, of = ranges(
+            np.searchsorted(self.owner, owners), np.searchsorted(self.owner, owners, side="right")
+        )
+        return FileCosts(self.names, of, self.file[rows], self.parts[rows])
+
+    def scaled(self, factors: npt.NDArray[Any]) -> FileCosts:
+        """Multiply what each owner pays by its factor."""
+        return FileCosts(self.names, self.owner, self.file, self.parts * factors[self.owner][:, None])
+
+    def owned_by(self, owners: Times) -> Charges:
+        """Charge the same to others: owner i is ``owners[i]``."""
+        return Charges(owners[self.owner], self.file, self.parts)
+
+    def totals(self) -> dict[str, list[float]]:
+        """Sum up each file, in the order in which they were charged."""
+        files, first = np.unique(self.file, return_index=True)
+        whole = [np.bincount(self.file, column, len(self.names.paths)) for column in self.parts.T]
+        in_order = files[np.argsort(first)].tolist()
+        return {self.names.paths[file]: [float(part[file]) for part in whole] for file in in_order}
+
+    def of_row(self, owner: int) -> dict[str, list[float]]:
+        """The files that one owner pays for."""
+        first, behind = np.searchsorted(self.owner, [owner, owner + 1]).tolist()
+        files = self.file[first:behind].tolist()
+        return {
+            self.names.paths[file]: parts
+            for file, parts in zip(files, self.parts[first:behind].tolist(), strict=True)
+        }
