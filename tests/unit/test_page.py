@@ -226,7 +226,7 @@ def test_the_size_is_bounded() -> None:
     assert len(thousand) < 500_000
     assert thousand.count("<path") < 200
     assert len(report_page(report(waiting()), columns(50_000))) < 500_000
-    files = [io(f"/data/{number % 40}/{number}.h5", group="/data/") for number in range(1200)]
+    files = [io(f"/data/{number % 40}/{number}.h5", group="/data/") for number in range(5000)]
     read = unknown(Io, coverage=0.99, calls=9, bytes=9, ms_total=9.0, files=files, processes=[])
     many = [replace(waiting(number), io=read) for number in range(8)]
     assert len(report_page(report(*many), columns(1000))) < 1_500_000

@@ -52,7 +52,7 @@ def arrange(inputs: list[Input]) -> list[Process]:
                 own = group
                 if file.kind == SESSION:
                     own, _, name = name.rpartition(" · ")
-                made.short = name + (f" · {labels}" if labels and labels not in name else "")
+                made.short = " · ".join((name, *(each for each in labels.split(", ") if _adds(each, name))))
                 made.groups = tuple(filter(None, (session, own)))
             for thread in threads:
                 thread.group = _TORCH if _is_torch(item, thread) else ""
@@ -67,6 +67,10 @@ def arrange(inputs: list[Input]) -> list[Process]:
         for order, thread in enumerate(made.threads, start=1):
             thread.order = order
     return ordered
+
+
+def _adds(label: str, name: str) -> bool:
+    return bool(label) and label not in name and f"({label.removeprefix('pid ')})" not in name
 
 
 def _is_torch(item: Input, thread: Thread) -> bool:

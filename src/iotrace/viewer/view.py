@@ -23,7 +23,7 @@ _LEAST_MARGIN_NS = 10**6
 _MOST_PINNED = 8  # ranks whose waits are pinned
 _OPEN, _PIN = "dev.perfetto.ExpandTracksByRegex", "dev.perfetto.PinTracksByRegex"
 # Of a timeline whose session is not at hand: the groups and processes that our own names tell.
-_ANY_GROUPS = r"^rank \d+| inputs$|^main|^process "
+_ANY_GROUPS = r"^rank \d+| inputs$|^main|^process |^GPU \d+"
 _ANY_PINS = r"(^|· )(failure|steps|data wait)$"
 
 

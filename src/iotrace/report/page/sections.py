@@ -88,6 +88,7 @@ def ranks_table(report: Report) -> dict[str, Any] | None:
     return {
         "columns": columns,
         "rows": rows,
+        "hosts": any(row["host"] for row in rows),
         "timed": any(row["over_time"] for row in rows),
         "more": max(0, len(ranks) - _MOST_RANKS),
         "profiled": compared is not None,
