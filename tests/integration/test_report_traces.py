@@ -57,7 +57,7 @@ def test_figures_of_other_tools() -> None:
         (["{text}"], 1, "is no trace in Chrome's JSON format"),
         (["{directory}", RANKS[0]], 2, "a report is of one session, or of traces"),
         (["{directory}", "--compat", "hta"], 2, "--compat takes traces"),
-        ([RANKS[0], "--view", "none"], 2, "--view is modules"),
+        ([RANKS[0], "--view", "none"], 2, "--view is kernels, operators"),
         ([RANKS[0], "--view", "modules", "--compat", "tb"], 2, "--view and --compat exclude each other"),
         ([RANKS[0], "--csv", "out.csv"], 2, "--csv writes the tables of a view"),
     ],

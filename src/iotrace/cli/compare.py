@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from iotrace.cli.parameters import (
 )
 from iotrace.report.printing import echo
 
+_LOOK_BYTES = 4096
+
 
 @click.command()
 @click.argument("before", metavar="A", type=PATH)
@@ -30,7 +33,8 @@ def compare(before: Path, after: Path, anyway: bool, form: str, as_json: bool, h
     """Say what changed from session A to B, by how much, and why.
 
     A and B are sessions, or reports that iotrace report --json wrote. They have to have done the same work:
-    the same command, data, world size and batch size.
+    the same command, data, world size and batch size. Of two traces of torch.profiler kernels and operators
+    are compared by name.
 
     Exit codes: 0 compared, 1 A or B cannot be read, has no measured steps, or did different work, 2 wrong
     usage.
@@ -44,6 +48,12 @@ def compare(before: Path, after: Path, anyway: bool, form: str, as_json: bool, h
         raise UsageError(
             f"{before} is both A and B", "give the session before a change, and the one after it"
         )
+    if are_traces((before, after)):
+        if html is not None or form == "md":
+            what = "a comparison of traces is printed as text or as JSON"
+            raise UsageError(what, "leave --html and --format md out")
+        _compare_traces(before, after, as_json or form == "json")
+        return 0
     result = compare_both(basis_of(report_at(before), before), basis_of(report_at(after), after))
     refused = not result.comparable and not anyway
     if html is not None and not refused:
@@ -69,6 +79,31 @@ def compare(before: Path, after: Path, anyway: bool, form: str, as_json: bool, h
         echo("  compare them nevertheless with --anyway", err=True)
         return 1
     return 0
+
+
+def are_traces(paths: Sequence[Path]) -> bool:
+    """Tell whether all `paths` are files of which none is a report that was kept."""
+    for path in paths:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            if b'"schema_version"' in file.read(_LOOK_BYTES):
+                return False
+    return True
+
+
+def _compare_traces(before: Path, after: Path, in_json: bool) -> None:
+    from iotrace.analysis.compare.traces import compare_traces
+    from iotrace.cli.report import report_of_traces
+
+    found = compare_traces(report_of_traces((before,)), report_of_traces((after,)))
+    if in_json:
+        print_json(found)
+        return
+    from iotrace.report.layout import make_console
+    from iotrace.report.views.trace_comparison import print_trace_comparison
+
+    print_trace_comparison(found, make_console(stderr=False))
 
 
 def report_at(path: Path) -> Any:

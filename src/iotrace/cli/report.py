@@ -90,8 +90,10 @@ def report(
         return 0
     if html is not None:
         result = _save_page(sources, bare, kernel_gap_us, html)
+    elif bare:
+        result = report_of_traces(sources, kernel_gap_us)
     else:
-        result = _of_traces(sources, kernel_gap_us) if bare else report_of_session(sources[0], kernel_gap_us)
+        result = report_of_session(sources[0], kernel_gap_us)
     if view is not None:
         _print_view(result, view, as_json or form == "json", csv)
     elif as_json or form == "json":
@@ -151,7 +153,7 @@ def _save_page(sources: tuple[Path, ...], bare: bool, kernel_gap_us: float, html
     from iotrace.report.page.report import report_page
 
     if bare:
-        result = _of_traces(sources, kernel_gap_us)
+        result = report_of_traces(sources, kernel_gap_us)
         save_page(report_page(result), html)
         return result
     from iotrace.analysis.page import columns_of
@@ -178,7 +180,8 @@ def _analysed(path: Path, kernel_gap_us: float) -> tuple[SessionAnalysis, Report
         return analysis, analyse(analysis)
 
 
-def _of_traces(paths: tuple[Path, ...], kernel_gap_us: float) -> Report:
+def report_of_traces(paths: tuple[Path, ...], kernel_gap_us: float = 30.0) -> Report:
+    """Read and analyse traces, one for each rank, with progress on standard error."""
     from iotrace import compiled
     from iotrace.analysis.traces import analyse_traces
     from iotrace.sources.kineto.reader import read_kineto

@@ -44,7 +44,7 @@ def _three(number: float) -> str:
     return f"{number:.3g}"
 
 
-def _short(kernel: str) -> str:
+def kernel_name(kernel: str) -> str:
     """Leave out of a kernel's name what all kernels share, and its parameters."""
     name = kernel.removeprefix("void ").replace("(anonymous namespace)::", "")
     return name.partition("(")[0].strip() or kernel
@@ -58,7 +58,7 @@ def kernels(report: Report) -> list[Table]:
         Field("mean_us", "mean us", _us),
         Field("max_us", "max us", _us),
         Field("op", "launched by", is_text=True),
-        Field("name", "kernel", _short, is_text=True),
+        Field("name", "kernel", kernel_name, is_text=True),
     )
 
     def notes(found: Accelerator) -> list[str]:
@@ -125,7 +125,7 @@ def gaps(report: Report) -> list[Table]:
         Field("kind", "class", is_text=True),
         Field("op", "ended by", is_text=True),
         Field("module", "module", is_text=True, absent="no module"),
-        Field("after", "kernel after", _short, is_text=True),
+        Field("after", "kernel after", kernel_name, is_text=True),
     )
 
     def notes(found: Accelerator) -> list[str]:

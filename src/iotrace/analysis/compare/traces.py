@@ -1,0 +1,115 @@
+"""Two traces of torch.profiler beside each other: kernels and operators that came, went, took more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from iotrace.analysis.results import SCHEMA_VERSION, Accelerator, RankReport, Report
+
+
+class NamedChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A kernel's time on the device, or an operator's own on the host, a step; sorted by what it changed.
+
+    `change`: ``appeared``, ``vanished``, ``more``, ``less``, ``same``.
+    """
+
+    name: str
+    change: str
+    by_us: float
+    us: list[float]
+    calls: list[float]
+
+
+class TraceComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Pairs are [before, after], a step; of a trace without steps, all of it. Unknown is None.
+
+    Of one trace each nothing tells how much of a change is chance.
+    """
+
+    schema_version: int
+    traces: list[str]
+    steps: list[int]
+    step_ms: list[float | None]
+    change_pct: float | None
+    devices: list[str | None]
+    breakdown_ms: dict[str, list[float]] | None
+    kernels: list[NamedChange] | None
+    operators: list[NamedChange] | None
+    differs: list[str]
+
+
+def compare_traces(before: Report, after: Report) -> TraceComparison:
+    """Compare two reports of one trace each."""
+    first, second = before.ranks[0], after.ranks[0]
+    steps = first.steps.mean_ms, second.steps.mean_ms
+    devices = [_device(each) for each in (first, second)]
+    parts = first.breakdown_ms, second.breakdown_ms
+    known = first.accelerator, second.accelerator
+    counts = [max(1, each.steps.count) for each in (first, second)]
+    return TraceComparison(
+        schema_version=SCHEMA_VERSION,
+        traces=[before.session.path, after.session.path],
+        steps=[first.steps.count, second.steps.count],
+        step_ms=list(steps),
+        change_pct=100 * (steps[1] / steps[0] - 1) if steps[0] and steps[1] is not None else None,
+        devices=devices,
+        breakdown_ms=(
+            {name: [parts[0][name], parts[1][name]] for name in parts[0]}
+            if parts[0] is not None and parts[1] is not None
+            else None
+        ),
+        kernels=_changes(known, counts, _kernels),
+        operators=_changes(known, counts, _operators),
+        differs=_differs(first, second, devices),
+    )
+
+
+def _device(rank: RankReport) -> str | None:
+    names = {gpu.name for gpu in rank.system.gpus}
+    return names.pop() if len(names) == 1 else None
+
+
+def _differs(first: RankReport, second: RankReport, devices: Sequence[str | None]) -> list[str]:
+    """Say what else than the program may have made the difference."""
+    found = []
+    if devices[0] != devices[1]:
+        found.append(f"the device: {devices[0] or 'unknown'} and {devices[1] or 'unknown'}")
+    if first.world_size != second.world_size:
+        sizes = first.world_size or "unknown", second.world_size or "unknown"
+        found.append(f"the number of ranks: {sizes[0]} and {sizes[1]}")
+    if (first.steps.unknown_why is None) != (second.steps.unknown_why is None):
+        found.append("steps: one of the two has none, and is taken for one")
+    return found
+
+
+_Sums = dict[str, tuple[int, float]]  # calls and us by name
+
+
+def _kernels(found: Accelerator) -> _Sums:
+    return {one.name: (one.calls, one.total_us) for one in found.kernels}
+
+
+def _operators(found: Accelerator) -> _Sums:
+    return {one.name: (one.calls, one.host_self_us) for one in found.operators}
+
+
+def _changes(
+    known: Sequence[Accelerator | None], steps: Sequence[int], sums_of: Callable[[Accelerator], _Sums]
+) -> list[NamedChange] | None:
+    """List what changed by name, the largest change first; None where a trace shows no device."""
+    before, after = (None if each is None else sums_of(each) for each in known)
+    if before is None or after is None:
+        return None
+    found = []
+    for name in dict.fromkeys((*before, *after)):
+        sums = before.get(name, (0, 0.0)), after.get(name, (0, 0.0))
+        calls = [own / count for (own, _), count in zip(sums, steps, strict=True)]
+        us = [total / count for (_, total), count in zip(sums, steps, strict=True)]
+        by_us = us[1] - us[0]
+        change = "more" if by_us > 0 else "less" if by_us < 0 else "same"
+        if name not in before or name not in after:
+            change = "appeared" if name in after else "vanished"
+        found.append(NamedChange(name=name, change=change, by_us=by_us, us=us, calls=calls))
+    return sorted(found, key=lambda one: -abs(one.by_us))

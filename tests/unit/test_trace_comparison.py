@@ -1,0 +1,71 @@
+"""Two traces beside each other: what appeared, vanished, took more."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner
+
+from iotrace.analysis.compare.traces import TraceComparison, compare_traces
+from iotrace.analysis.traces import analyse_traces
+from iotrace.cli import app
+from iotrace.report.layout import make_console
+from iotrace.report.views.trace_comparison import print_trace_comparison
+from tests.support.kineto import kernel, operator, step, trace_of
+
+DATA = Path(__file__).parent.parent / "data"
+
+
+def compared(before: list[Any], after: list[Any], **around: Any) -> TraceComparison:
+    return compare_traces(analyse_traces([trace_of(*before)]), analyse_traces([trace_of(*after, **around)]))
+
+
+def test_kernels_and_operators_a_step_by_name() -> None:
+    before = [
+        *(step(1, 0, 1000), operator("aten::mm", 0, 100), operator("aten::old", 200, 210)),
+        *(kernel(300, 500, 10, "gemm"), kernel(600, 650, 20, "gone"), kernel(700, 710, 30, "same")),
+    ]
+    after = [
+        *(step(1, 0, 1000), step(2, 1000, 3000)),
+        *(operator("aten::mm", 0, 100), operator("aten::mm", 1100, 1180)),
+        *(kernel(300, 600, 10, "gemm"), kernel(1300, 1800, 1110, "gemm")),
+        *(kernel(700, 710, 30, "same"), kernel(1900, 1910, 1120, "same"), kernel(2000, 2010, 1130, "new")),
+    ]
+    found = compared(before, after)
+    assert (found.steps, found.step_ms, found.change_pct) == ([1, 2], [1.0, 1.5], 50)
+    assert [(one.name, one.change, one.by_us, one.us, one.calls) for one in found.kernels or ()] == [
+        ("gemm", "more", 200, [200, 400], [1, 1]),
+        ("gone", "vanished", -50, [50, 0], [1, 0]),
+        ("new", "appeared", 5, [0, 5], [0, 0.5]),
+        ("same", "same", 0, [10, 10], [1, 1]),
+    ]
+    assert {one.name: one.change for one in found.operators or ()} == {
+        "aten::mm": "less",
+        "aten::old": "vanished",
+    }
+    assert found.differs == []
+    console = make_console(False, width=80, color_system=None)
+    with console.capture() as captured:
+        print_trace_comparison(found, console)
+    lines = captured.get().splitlines()
+    assert lines[0] == "STEP   1.0 ms, then 1.5 ms (+50 %)"
+    assert all(len(line) <= 80 and line == line.rstrip() for line in lines)
+
+
+def test_what_else_differs_is_told() -> None:
+    named = {"deviceProperties": [{"name": "A"}]}
+    found = compared([kernel(0, 10, -5)], [step(1, 0, 100), kernel(0, 10, -5)], **named)
+    assert found.differs == [
+        "the device: unknown and A",
+        "steps: one of the two has none, and is taken for one",
+    ]
+
+
+def test_the_command_compares_traces() -> None:
+    traces = [str(DATA / f"gloo_rank{rank}.json.gz") for rank in (0, 1)]
+    done = CliRunner().invoke(app, ["compare", *traces, "--json"])
+    found = json.loads(done.output)
+    assert (done.exit_code, found["kernels"], found["steps"]) == (0, None, [4, 4])
+    assert "unknown: a trace shows no device" in CliRunner().invoke(app, ["compare", *traces]).output
