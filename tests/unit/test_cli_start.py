@@ -138,6 +138,7 @@ def test_each_command_names_its_exit_codes(name: str) -> None:
         (["report", "x", "--kernel-gap-us", "-1"], 2, "--kernel-gap-us takes a number of at least 0"),
         (["report", "x", "--kernel-gap-us", "few"], 2, "--kernel-gap-us takes a number of at least 0"),
         (["run", "--telemetry-interval", "1", "true"], 125, "takes a whole number from 20 to 1000"),
+        (["run", "--max-size", "lots", "true"], 125, "--max-size takes a size of at least 1MiB, or off"),
         (["report", "x", "--compat", "zz"], 2, "--compat is tb or hta"),
         (["report", "x", "--json=yes"], 2, "--json takes no value"),
         (["merge", "-o"], 2, "-o needs a value: -o FILE"),

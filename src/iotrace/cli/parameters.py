@@ -17,6 +17,32 @@ _THREADS = "OPENBLAS_NUM_THREADS"
 # A path is passed on as it is: the command itself says what is wrong with it.
 PATH = click.Path(path_type=Path, readable=False)
 
+_SMALLEST_SIZE = 1 << 20
+_UNITS = {"B": 0, "KIB": 10, "MIB": 20, "GIB": 30, "TIB": 40}
+
+
+class Size(click.ParamType):  # type: ignore[type-arg]
+    """A number of bytes as people write it: 500MiB, 10GiB; 0 where it is off."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the bytes."""
+        text = str(value).strip().upper()
+        if text in ("OFF", "0"):
+            return 0
+        number = text.rstrip("BKMGTI")
+        unit = text[len(number) :]
+        unit = unit if unit in _UNITS else f"{unit[:1]}IB"  # K, KB: everything here is binary
+        try:
+            found = int(float(number) * 2 ** _UNITS[unit])
+        except (ValueError, KeyError, OverflowError):
+            found = 0
+        if found < _SMALLEST_SIZE:
+            self.fail(f"--max-size takes a size of at least 1MiB, or off; not {value!r}", param, ctx)
+        return found
+
+
 # Everything behind the first word that is no option of ours belongs to the traced command.
 BEFORE_A_COMMAND = {"allow_interspersed_args": False, "ignore_unknown_options": False}
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import click
 
-from iotrace.cli.parameters import BEFORE_A_COMMAND, import_numpy, io_option, output_option
+from iotrace.cli.parameters import BEFORE_A_COMMAND, Size, import_numpy, io_option, output_option
+from iotrace.errors import LaunchError
 from iotrace.launch import capture, torch_settings
 from iotrace.launch.telemetry.start import DEFAULT_INTERVAL_MS, LONGEST_INTERVAL_MS, SHORTEST_INTERVAL_MS
 from iotrace.report.printing import echo
@@ -50,6 +51,15 @@ from iotrace.report.printing import echo
     show_default=True,
     help="The time between two samples of the processes; the host is sampled once a second.",
 )
+@click.option(
+    "--max-size",
+    "most_bytes",
+    metavar="SIZE",
+    type=Size(),
+    default="10GiB",
+    show_default=True,
+    help="Drop the oldest POSIX calls where the session grows beyond SIZE, and keep their sums; or: off.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing of ours, and write no timeline.")
 def run(
     command: tuple[str, ...],
@@ -60,6 +70,7 @@ def run(
     torch_activities: str,
     telemetry: bool,
     telemetry_ms: int,
+    most_bytes: int,
     quiet: bool,
 ) -> int:
     """Run CMD traced and report why it waited for data.
@@ -73,10 +84,18 @@ def run(
     torch = torch_settings.settings(torch_steps, torch_options, torch_activities)
     sampled_ms = telemetry_ms if telemetry else None
     announce = (lambda _: None) if quiet else _announce
-    done = capture.run(list(command), output, list(io), torch, sampled_ms, announce)
+    if most_bytes and not telemetry and _is_given("most_bytes"):
+        raise LaunchError("--max-size needs the sidecar, which --no-telemetry leaves out", "leave one out")
+    done = capture.run(list(command), output, list(io), torch, sampled_ms, announce, most_bytes)
     if done.first and not quiet:  # one report for all launchers of a job
         _report(done.session)
     return done.exit_code
+
+
+def _is_given(parameter: str) -> bool:
+    """Say whether the user gave the option."""
+    source = click.get_current_context().get_parameter_source(parameter)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _announce(directory: Path) -> None:

@@ -65,12 +65,14 @@ def run(
     torch: dict[str, str],
     telemetry_ms: int | None = None,
     announce: Callable[[Path], None] = lambda _: None,
+    most_bytes: int = 0,
 ) -> Finished:
     """Run `command` traced into the session `directory`, a new one or one of the same job; None: by time.
 
     Once the command has started, its exit code is returned whatever fails. `torch` holds the profiler's
     settings (`torch_settings.settings`). Processes are sampled every `telemetry_ms`; None: not at all. The
-    launcher that made the session calls `announce` with its path before the command starts.
+    launcher that made the session calls `announce` with its path before the command starts. What samples
+    keeps the session below `most_bytes`; 0: no limit.
 
     Raises:
         LaunchError: the program does not start; 125, or 126 and 127 as in a shell.
@@ -91,7 +93,7 @@ def run(
     session = shown.resolve()
     settings = {"dftracer": own_dftracer, **read_paths, **torch}
     environment = traced_environment(environment, capture, launch, settings)
-    telemetry = start(session, telemetry_ms) if telemetry_ms else Telemetry(None)
+    telemetry = start(session, telemetry_ms, most_bytes) if telemetry_ms else Telemetry(None)
     oom_kills = count_oom_kills()
     first = launch == session
     if first:

@@ -27,6 +27,8 @@ FILES = "files.json"
 VERDICT = "verdict.json"  # in `out`: what the report after the run said
 TELEMETRY = "telemetry"  # one subdirectory for each sampler: its claim, and its streams
 
+DROPPED = "dropped"  # of dftracer's lines: the sums of the calls that the limit of the session's size dropped
+
 PROCESS = "process.json"
 RECORDS = "records.jsonl"
 SPANS = "spans.bin"
@@ -126,6 +128,11 @@ FORWARD = "forward"
 FORWARD_NO_GRAD = "forward, no grad"
 BACKWARD = "backward"
 OPTIMIZER = "optimizer"
+
+
+def kept_log(log: str) -> str:
+    """Return the path of what is kept of the beginning of `log`, which was dropped."""
+    return f"{log}.kept"
 
 
 def encode_settings(settings: dict[str, str]) -> str:

@@ -61,8 +61,20 @@ def blocks(path: Path, problems: list[str], progress: Progress = silent) -> Iter
             file.seek(0)
             yield from _of_use(_inflated(file, path, problems, progress), problems)
             return
-        file.seek(0)
+        file.seek(_first_data(file))
         yield from _of_use(_read(file, progress), problems)
+
+
+def _first_data(file: BinaryIO) -> int:
+    """Return where a file begins: before data that lie behind a hole, at the last byte of that, a NUL."""
+    descriptor = file.fileno()
+    position = os.lseek(descriptor, 0, os.SEEK_CUR)
+    try:
+        return max(0, os.lseek(descriptor, 0, os.SEEK_DATA) - 1)
+    except OSError:  # an empty file, a file system that does not say
+        return 0
+    finally:
+        os.lseek(descriptor, position, os.SEEK_SET)  # `file` has read up to there
 
 
 def _read(file: BinaryIO, progress: Progress) -> Iterator[bytes]:

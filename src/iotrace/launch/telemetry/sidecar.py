@@ -22,6 +22,7 @@ from iotrace.launch.telemetry import Record, amd, nvml
 from iotrace.launch.telemetry.calibration import WORK, Calibration
 from iotrace.launch.telemetry.gpus import Poller
 from iotrace.launch.telemetry.procfs import TICKS_PER_SECOND, read_stat
+from iotrace.launch.telemetry.size_limit import SizeLimit
 from iotrace.launch.telemetry.system import System
 from iotrace.launch.telemetry.tree import Tree
 from iotrace.session import names
@@ -48,7 +49,7 @@ class Sidecar:
     Turns are `interval_ns` apart, or more where they would cost too much.
     """
 
-    def __init__(self, session: str, directory: str, interval_ns: int) -> None:
+    def __init__(self, session: str, directory: str, interval_ns: int, most_bytes: int = 0) -> None:
         self._session = session
         self._directory = directory
         self._interval_ns = interval_ns
@@ -56,6 +57,7 @@ class Sidecar:
         self._samples: list[bytes] = []
         self._record_stream = Stream(f"{directory}/{names.RECORDS}")
         self._sample_stream = Stream(f"{directory}/{names.SAMPLES}")
+        self._limit = SizeLimit(session, most_bytes) if most_bytes else None
         self._system = System()
         self._calibration = Calibration()
         self._start_ticks = read_stat("self").start_ticks
@@ -154,6 +156,8 @@ class Sidecar:
         self._records.append(record)
         self._costs = dict.fromkeys(self._costs, 0)
         self._poller.check()
+        if self._limit is not None:
+            self._limit.check({member.launch for member in self._tree.members.values()})
         self._flush()
         self._deleted = not os.path.isdir(self._directory)
 
@@ -195,8 +199,11 @@ def _next(time_ns: int, step_ns: int) -> int:
 
 
 def main(arguments: list[str]) -> None:
-    """``SESSION DIRECTORY INTERVAL_MS``: sample the session's processes on this host into DIRECTORY."""
-    session, directory, interval_ms = arguments
+    """``SESSION DIRECTORY INTERVAL_MS MOST_BYTES``: sample the session's processes here into DIRECTORY.
+
+    MOST_BYTES is what the session may hold; 0: no limit.
+    """
+    session, directory, interval_ms, most_bytes = arguments
     os.umask(0o077)
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
@@ -206,7 +213,7 @@ def main(arguments: list[str]) -> None:
     except (OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     try:
-        Sidecar(session, directory, int(interval_ms) * 1_000_000).run()
+        Sidecar(session, directory, int(interval_ms) * 1_000_000, int(most_bytes)).run()
     except Exception as error:
         with suppress(OSError):
             os.close(0)  # if descriptors have run out, this one writes why

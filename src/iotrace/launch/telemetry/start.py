@@ -62,8 +62,10 @@ class Telemetry:
             self._process.wait()
 
 
-def start(session: Path, interval_ms: int) -> Telemetry:
+def start(session: Path, interval_ms: int, most_bytes: int = 0) -> Telemetry:
     """Start sampling this host into the session's directory, unless another launcher's sidecar does.
+
+    The sidecar keeps the session below `most_bytes`; 0: no limit.
 
     What the system refuses is left out: the report says that there is no telemetry.
     """
@@ -72,7 +74,7 @@ def start(session: Path, interval_ms: int) -> Telemetry:
         directory = claim(session)
         if directory is None:
             return Telemetry(None)
-        return Telemetry(_spawn(session, directory, interval_ms), directory)
+        return Telemetry(_spawn(session, directory, interval_ms, most_bytes), directory)
     except OSError:
         if directory is not None:
             shutil.rmtree(directory, ignore_errors=True)  # the claim is another launcher's to make
@@ -110,14 +112,17 @@ def _lives(directory: Path) -> bool:
     return stat.state != "Z" and stat.start_ticks == sampler.get("start_ticks")
 
 
-def _spawn(session: Path, directory: Path, interval_ms: int) -> subprocess.Popen[bytes]:
+def _spawn(session: Path, directory: Path, interval_ms: int, most_bytes: int) -> subprocess.Popen[bytes]:
     environment = {
         name: value
         for name, value in os.environ.items()
         if name not in _OUTER and not name.startswith(_OUTER_PREFIX)
     }
     return subprocess.Popen(
-        [sys.executable, "-IS", "-c", _CODE, _import_path(), str(session), str(directory), str(interval_ms)],
+        [
+            *(sys.executable, "-IS", "-c", _CODE, _import_path()),
+            *map(str, (session, directory, interval_ms, most_bytes)),
+        ],
         env=environment,
         cwd="/",
         stdin=subprocess.PIPE,

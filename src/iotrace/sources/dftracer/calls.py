@@ -21,12 +21,12 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from iotrace.session.reading import entries
-from iotrace.sources.byte_stream import blocks, without_collecting
+from iotrace.sources.byte_stream import without_collecting
 from iotrace.sources.clocks.anchors import Clocks
 from iotrace.sources.clocks.realtime_correction import Stamper, restamp
 from iotrace.sources.clocks.session_clock import Clock, Times
-from iotrace.sources.dftracer import stdio
-from iotrace.sources.dftracer.lines import LineBatch, LineReader, given_up, hashes_of
+from iotrace.sources.dftracer import dropped, stdio
+from iotrace.sources.dftracer.lines import LineBatch, LineReader, given_up, hashes_of, pieces_of
 
 _LARGEST = 2**62  # of the numbers that a column of int64 holds, sums of two of them included
 
@@ -136,7 +136,7 @@ def read_posix(*directories: Path, own_logs: OwnLogs = _NONE, clocks: Clocks | N
     for path, since_ns in _files(directories, own_logs, problems):
         reader, losses = LineReader(), list[str]()
         try:
-            for batch in reader.read(blocks(path, losses)):
+            for batch in reader.read(pieces_of(path, losses)):
                 table.take(batch, since_ns)
         except OSError as error:
             losses.append(f"it cannot be read: {error.strerror}")
@@ -157,6 +157,7 @@ class CallTable:
         self._pool: dict[str, str] = {}
         self._pids: set[int] = set()
         self._ended: set[int] = set()
+        self._dropped = dropped.Dropped()
         self._numbers: dict[int, array[int]] = defaultdict(lambda: array("q"))  # of the log's events, by pid
 
     def take(self, batch: LineBatch, since_ns: int | None) -> None:
@@ -173,6 +174,8 @@ class CallTable:
             if line.id is not UNSET:
                 numbers[pid].append(_integer(line.id))
             if args is UNSET or (line.ph != 1 and line.ph != "X"):  # 2.x writes numbers, 1.x letters
+                if line.cat == "iotrace" and args is not UNSET:
+                    self._dropped.take(args)
                 continue
             if since_ns is not None and (pid not in self._own_pids or start_ns < since_ns):
                 continue
@@ -207,14 +210,17 @@ class CallTable:
         self._logs.append(self._count)
         problems = []
         for pid, numbers in self._numbers.items() if whole else ():
-            if lost := missing(np.frombuffer(numbers, dtype=np.int64)):
+            lost = missing(np.frombuffer(numbers, dtype=np.int64)) - self._dropped.events[pid]
+            if lost > 0:
                 what = "1 call" if lost == 1 else f"{lost} calls"
                 problems.append(f"dftracer lost {what} of pid {pid}")
         self._numbers.clear()
+        self._dropped.events.clear()
         return problems
 
     def calls(self, problems: list[str], clocks: Clocks | None) -> PosixCalls:
         """All calls, sorted by start."""
+        problems = [*problems, *self._dropped.problems()]
         table = np.concatenate([np.empty((0, len(COLUMNS)), np.int64), *self._tables])
         nodes = [self._pool.get(key, "") for key in self._hosts]
         unsure_ns = _steady(table, self._logs, nodes, clocks) if clocks is not None else 0

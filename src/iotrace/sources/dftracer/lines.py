@@ -16,6 +16,8 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
 
+from iotrace.session import names
+from iotrace.sources.byte_stream import blocks
 from iotrace.sources.chrome import json_text
 from iotrace.sources.chrome.event import KEYS, Times
 from iotrace.sources.chrome.lenient_decoder import event_of, objects, plain
@@ -68,6 +70,21 @@ def given_up(log: Path) -> list[str]:
     if not log.with_name(f"{log.name}.broken").exists():
         return []
     return [f"{log.name}: the disk was full, or the limit of file sizes reached: what follows is not in it"]
+
+
+def pieces_of(log: Path, problems: list[str]) -> Iterator[bytes]:
+    """Yield the bytes of a log; where its beginning was dropped, what was kept of that, then whole lines."""
+    kept = Path(names.kept_log(str(log)))
+    if not kept.exists():
+        yield from blocks(log, problems)
+        return
+    yield from blocks(kept, problems)
+    begins = True
+    for block in blocks(log, problems):
+        if begins and block[:1] == b"\0" and not (block := block.lstrip(b"\0").partition(b"\n")[2]):
+            continue
+        begins = False
+        yield block
 
 
 class LineReader:
