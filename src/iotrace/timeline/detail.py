@@ -49,7 +49,9 @@ def detail_of(analysis: RankAnalysis, most: int = MOST_SLICES) -> Detail | None:
     if count <= most or not len(steps):
         return None
     shown = max(1, len(steps) * most // count)
-    worst = int(np.argmax(steps.wait_ns))
+    # Of the measured steps, as the report's worst batches are: the first one waits for workers to start.
+    measured = np.isin(steps.start_ns, analysis.kept.start_ns)
+    worst = int(np.argmax(np.where(measured, steps.wait_ns, -1) if measured.any() else steps.wait_ns))
     first = max(0, min(worst - shown // 2, len(steps) - shown))
     return Detail(steps[first].start_ns, steps[first + shown - 1].end_ns, first, first + shown)
 

@@ -102,9 +102,10 @@ def _cut_text(steps: StepColumns, cut: Sequence[int]) -> str:
         return ""
     longest = max(cut, key=lambda number: steps.longest_ms[number])
     ms = milliseconds(steps.longest_ms[longest])
+    step = f"step {steps.longest[longest]}{'' if steps.measured[longest] else ', not measured,'}"
     if len(cut) == 1:
-        return f"step {steps.longest[longest]} reaches above the chart: {ms}"
-    return f"{len(cut)} bars reach above the chart, up to {ms} (step {steps.longest[longest]})"
+        return f"{step} reaches above the chart: {ms}"
+    return f"{len(cut)} bars reach above the chart, up to {ms} ({step.removesuffix(',')})"
 
 
 def _runs(measured: Sequence[bool]) -> str:
