@@ -181,4 +181,5 @@ def test_a_dataset_that_raises_prints_what_it_prints_without_iotrace(tmp_path: P
     assert report["verdict"]["text"] == f"FAILED exit code 1 after 2 steps: ValueError{where}"
     at = next(n for n, line in enumerate(program.read_text().split("\n"), 1) if "is broken" in line)
     at_line = f"{program.name}:{at} in __getitem__"
-    assert report["verdict"]["why"] == f'{at_line}: "sample 7 is broken", batch 3'
+    assert cause["sample"] == 7
+    assert report["verdict"]["why"] == f'{at_line}: "sample 7 is broken", batch 3, sample 7'

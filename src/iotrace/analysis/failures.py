@@ -176,6 +176,7 @@ def _of_record(analysis: SessionAnalysis, process: Process, record: Recorded) ->
         epoch=epoch,
         after_steps=_after_steps(one),
         stack=text.rstrip(),
+        sample=record.sample,
     )
 
 

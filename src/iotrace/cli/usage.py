@@ -26,7 +26,8 @@ def either(words: Sequence[object]) -> str:
 def describe(error: click.UsageError, command: click.Command) -> str:
     """Say in one sentence what is wrong with the command line of `command`."""
     if isinstance(error, click.NoSuchOption):
-        near = f": did you mean {either(sorted(error.possibilities))}?" if error.possibilities else ""
+        nearest = get_close_matches(error.option_name, error.possibilities or (), n=3)
+        near = f": did you mean {either(nearest)}?" if nearest else ""
         return f"there is no option {error.option_name}{near}"
     if isinstance(error, click.MissingParameter):
         return f"{_shown(error.param)} is missing" if error.param is not None else "an argument is missing"

@@ -257,12 +257,13 @@ class Failure(Record, tag="failure"):
     """An exception that ended the process, or took the place of a worker's batch `index`.
 
     `text` is its traceback. `taken_ns` is when the worker took that index, `of_pid` the process that it is
-    about, if another one.
+    about, if another one. `sample` is the index that the dataset was asked for.
     """
 
     mono_ns: Int
     error: str
     text: str
+    sample: Int | None = None
     generation: Int | None = None
     index: Int | None = None
     taken_ns: Int | None = None

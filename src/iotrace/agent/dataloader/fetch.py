@@ -35,6 +35,7 @@ def hook_fetchers(module: Any, recorder: Recorder) -> None:
             try:
                 return original(self, possibly_batched_index)
             except BaseException as error:
+                thread.failed = id(error), _failed_sample(self, possibly_batched_index, thread.samples)
                 hide_frame(error)
                 raise
             finally:
@@ -66,6 +67,18 @@ def hook_fetchers(module: Any, recorder: Recorder) -> None:
     for fetcher in (module._MapDatasetFetcher, module._IterableDatasetFetcher):
         observe(fetcher, "__init__", recorder, "timing a fetcher", before=making, ended=ended, after=made)
         patch(fetcher, "fetch", make_fetch)
+
+
+def _failed_sample(fetcher: Any, index: Any, made: int) -> int | None:
+    """Return the index with which the dataset was asked when it raised; None where that is not known."""
+    try:
+        if fetcher.auto_collation:
+            if getattr(fetcher.dataset, "__getitems__", None):
+                return None  # it makes all of them in one call
+            index = index[made] if made < len(index) else None  # else collating them raised
+        return index if type(index) is int else None
+    except ours(Exception):  # a sampler may yield anything
+        return None
 
 
 class _Parts:

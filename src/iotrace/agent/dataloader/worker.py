@@ -103,7 +103,8 @@ class _Worker:
         try:
             from iotrace.agent.recording.failures import of_batch
 
-            self.append(of_batch(wrapper, self.generation, index, self.taken_ns))
+            found = of_batch(wrapper, self.generation, index, self.taken_ns)
+            self.append({**found, "sample": current.thread.failed[1]})
             self.flush()
         except ours(Exception) as error:
             self.recorder.absorb(error, "recording a failure")

@@ -27,7 +27,8 @@ class Failure(ReportPart, frozen=True, kw_only=True):
     """An exception that nothing caught, or a signal that ended a process; `type` is its name.
 
     `at` is the innermost line of the program's own code, `file` what was read, where the exception is about
-    that. `epoch` and `batch` are what a worker made, or what its loop worked on or asked for.
+    that. `epoch` and `batch` are what a worker made, or what its loop worked on or asked for; `sample` is the
+    index with which the dataset was asked.
     """
 
     process: int | None
@@ -42,6 +43,7 @@ class Failure(ReportPart, frozen=True, kw_only=True):
     epoch: int | None
     after_steps: int | None
     stack: str
+    sample: int | None = None
 
 
 class SessionInfo(ReportPart, frozen=True, kw_only=True):

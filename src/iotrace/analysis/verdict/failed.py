@@ -79,6 +79,8 @@ def why_failed(session: SessionInfo) -> str:
     parts = [": ".join(part for part in (about, said) if part) or "unknown: it has no message"]
     if cause.batch is not None:
         parts.append(f"batch {cause.batch}")
+    if cause.sample is not None:
+        parts.append(f"sample {cause.sample}")
     if session.oom_kills:
         parts.append(_out_of_memory(session.oom_kills))
     return ", ".join(parts)
