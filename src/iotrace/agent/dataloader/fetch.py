@@ -35,7 +35,7 @@ def hook_fetchers(module: Any, recorder: Recorder) -> None:
             try:
                 return original(self, possibly_batched_index)
             except BaseException as error:
-                thread.failed = id(error), _failed_sample(self, possibly_batched_index, thread.samples)
+                recorder.failed = id(error), _failed_sample(self, possibly_batched_index, thread.samples)
                 hide_frame(error)
                 raise
             finally:

@@ -8,8 +8,6 @@ from __future__ import annotations
 import sys
 from time import monotonic_ns
 
-from iotrace.agent.recording.spans import current
-
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
     from typing import Any
@@ -30,12 +28,7 @@ def of_process(error: BaseException) -> dict[str, Any]:
 
         text = "".join(format_exception(type(error), error, error.__traceback__))
     pid = getattr(error, "error_pid", None)  # of torch.multiprocessing.spawn: the process that failed
-    by, sample = current.thread.failed  # in a fetch of a loader without workers
-    return {
-        **_describe(type(error), text),
-        "of_pid": pid if type(pid) is int else None,
-        "sample": sample if by == id(error) else None,
-    }
+    return {**_describe(type(error), text), "of_pid": pid if type(pid) is int else None}
 
 
 def of_batch(wrapper: Any, generation: int, index: int, taken_ns: int) -> dict[str, Any]:

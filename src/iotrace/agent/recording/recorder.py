@@ -92,6 +92,8 @@ class Recorder:
         self._absorbed = 0
         self._loop_begun = False
         self._failure = id(getattr(sys, "last_value", None))  # one of before the session is not its own
+        # The exception that ended the last fetch that failed, by its id, and the sample that it came out of.
+        self.failed: tuple[int, int | None] = (0, None)
 
     def open(self, identity: dict[str, Any]) -> None:
         """Make this process's directory and write `identity` into it; OSError where that fails."""
@@ -220,7 +222,8 @@ class Recorder:
         try:
             from iotrace.agent.recording.failures import of_process
 
-            self.records.append(of_process(error))
+            by, sample = self.failed
+            self.records.append({**of_process(error), "sample": sample if by == id(error) else None})
         except ours(Exception) as problem:
             self.absorb(problem, "recording a failure")
 

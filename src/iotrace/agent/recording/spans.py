@@ -53,7 +53,16 @@ class _Thread:
     """
 
     __slots__ = (
-        *("depth", "ended", "failed", "fresh_until_ns", "no_delay_ns", "offset_ns", "run_delay_ns", "samples"),
+        *(
+            "depth",
+            "ended",
+            "failed",
+            "fresh_until_ns",
+            "no_delay_ns",
+            "offset_ns",
+            "run_delay_ns",
+            "samples",
+        ),
         *("counts", "switches", "tid"),
     )
 
@@ -61,8 +70,6 @@ class _Thread:
         self.depth = self.samples = 0
         # start_ns, end_ns, samples; -1 where the dataset makes batches itself (``batch_size=None``)
         self.ended = (0, 0, 0)
-        # The exception that ended a fetch, by its id, and the index of the item that it came out of.
-        self.failed: tuple[int, int | None] = (0, None)
         self.begin_clocks()
 
     def begin_clocks(self) -> None:
