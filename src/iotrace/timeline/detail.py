@@ -50,7 +50,7 @@ def detail_of(analysis: RankAnalysis, most: int = MOST_SLICES) -> Detail | None:
         return None
     shown = max(1, len(steps) * most // count)
     # Of the measured steps, as the report's worst batches are: the first one waits for workers to start.
-    measured = np.isin(steps.start_ns, analysis.kept.start_ns)
+    measured = np.isin(steps["start_ns"], analysis.kept["start_ns"])
     worst = int(np.argmax(np.where(measured, steps.wait_ns, -1) if measured.any() else steps.wait_ns))
     first = max(0, min(worst - shown // 2, len(steps) - shown))
     return Detail(steps[first].start_ns, steps[first + shown - 1].end_ns, first, first + shown)
