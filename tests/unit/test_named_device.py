@@ -139,6 +139,13 @@ def test_gaps_say_what_stands_around_them_and_who_ended_them() -> None:
     assert (short.us, short.kind) == (1, "kernel_wait")
 
 
+def test_kernels_of_no_length_at_the_ends_keep_the_sums() -> None:
+    found = found_in(kernel(0, 0, launched=-5), kernel(10, 20, launched=-4), kernel(50, 50, launched=-3))
+    assert (found.span_us, found.busy_us, found.idle_us) == (50, 10, 40)
+    assert sum(found.idle_by_class_us.values()) == found.idle_us
+    assert accelerator_of([activity_of(kernel(5, 5, launched=1))]) is None
+
+
 HOST = "('cpu_op', 'Operator')"
 # Ranges that had the category of operators before torch 1.12.
 RANGES = ("ProfilerStep*", "enumerate(*", "nccl:*", "module:*")

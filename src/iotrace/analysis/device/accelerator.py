@@ -60,7 +60,8 @@ class _Totals(msgspec.Struct):
         kernels = activity.compute_kernels | activity.collective_kernels
         compute = union(*activity.intervals(activity.compute_kernels))
         communication = union(*activity.intervals(activity.collective_kernels))
-        self.span += int(busy[1][-1] - busy[0][0])
+        # Also kernels that took no ns end gaps; they lie in no union.
+        self.span += int(events.end_ns[rows].max() - events.start_ns[rows].min())
         self.busy += length(busy)
         self.compute += length(compute)
         self.communication += length(communication)
