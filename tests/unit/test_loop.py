@@ -7,6 +7,7 @@ alone; `.` 1 ms of something else; `q` a wait of 1 ms for another thread, `p` a 
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -251,6 +252,29 @@ def test_a_source_that_wraps_a_loader_is_the_loops_and_has_its_samples() -> None
     assert RankAnalysis(session, program.rank()).within == {ord("a"): 900}
     program.play("at")  # the loop asks it, too
     assert RankAnalysis(session, program.rank()).within == {}
+
+
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_loaders_that_lie_within_each_other_are_explained(order: str) -> None:
+    """Each waits for the other's batches at some time: to explain one asks for the other, and for itself."""
+    program = Program()
+    for _ in range(4):
+        for outer, inner in ("ab", "ba"):
+            began = program.now
+            program.play(inner)
+            program.play(outer)
+            asked = program.records[-1]
+            assert isinstance(asked, BatchRecord)
+            asked.wait_start_ns = began
+            program.play("t")
+    session: Any = SimpleNamespace(calls_of=lambda process: None, posix_on=False)
+    analysis = RankAnalysis(session, program.rank())
+    loaders = sorted(analysis.loaders, key=lambda loader: order.index(chr(loader.number)))
+    assert analysis.loop.thread is not None
+    assert len(analysis.loop.thread.inner.deliveries) == 8
+    for loader in loaders:
+        waits = analysis.explained(loader)
+        assert [sum(item.causes.values()) for item in waits] == [each.wait_ns for each in loader.deliveries]
 
 
 def test_a_batch_that_another_thread_hands_to_a_wrapping_source_is_part_of_its_ask() -> None:
