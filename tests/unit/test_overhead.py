@@ -83,6 +83,6 @@ def test_a_short_line_where_tracing_cost_little_and_none_where_that_is_unknown(
 def test_a_line_with_its_remedy_where_it_may_have_cost_more() -> None:
     assert shown(7.2, 500) == (
         "tracing may itself take 4 to 7 % of the steps: 500 POSIX calls at 2.0 to 3.0 µs; "
-        "--io PATH traces fewer"
+        "--io PATH traces fewer, --io off none"
     )
     assert shown(3.0, None) == "tracing may itself take 2 to 3 % of the steps: 10 spans at 1.0 µs"

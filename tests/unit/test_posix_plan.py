@@ -380,3 +380,8 @@ def test_any_text_can_be_decoded(text: str) -> None:
 def test_pieces_without_a_value_are_ignored() -> None:
     assert names.decode_settings("") == {}
     assert names.decode_settings("junk;a=1;;b=;more") == {"a": "1", "b": ""}
+
+
+def test_the_word_off_alone_traces_nothing() -> None:
+    assert posix.plan([], ["off"]).why_not == "switched off by --io off"
+    assert posix.plan([], ["./off"]).why_not == posix.plan([], []).why_not != "switched off by --io off"

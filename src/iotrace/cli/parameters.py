@@ -47,7 +47,10 @@ class Size(click.ParamType):  # type: ignore[type-arg]
 BEFORE_A_COMMAND = {"allow_interspersed_args": False, "ignore_unknown_options": False}
 
 io_option = click.option(
-    "--io", metavar="PATH", multiple=True, help="Trace only POSIX calls on files below PATH; repeatable."
+    "--io",
+    metavar="PATH|off",
+    multiple=True,
+    help="Trace only POSIX calls on files below PATH; repeatable; off: trace none.",
 )
 
 

@@ -87,7 +87,8 @@ def run(
     own_dftracer = "on" if environment.get("DFTRACER_ENABLE") == "1" else "off"
     if capture.why_not:
         not_captured.append(NotCaptured("posix", capture.why_not, capture.remedy))
-    state = PosixState(on=not capture.why_not, only=[readable(path) for path in only])
+    paths = [] if only == [names.OFF] else [readable(path) for path in only]
+    state = PosixState(on=not capture.why_not, only=paths)
     manifest = describe(command, state, not_captured, torch, telemetry_ms)
     shown, launch = (directory, begin(directory, manifest)) if directory else begin_by_default(manifest)
     session = shown.resolve()

@@ -19,6 +19,7 @@ from pathlib import Path
 from iotrace.errors import LaunchError
 from iotrace.launch import child
 from iotrace.launch.preloads import wraps_calls
+from iotrace.session.names import OFF
 
 _SYSTEM = frozenset(
     {"bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "libx32"}
@@ -44,7 +45,12 @@ class PosixCapture:
 
 
 def plan(excluded: list[str], only: list[str]) -> PosixCapture:
-    """Decide what to trace: all but the system and the `excluded` directories, or the paths in `only`."""
+    """Decide what to trace: all but the system and the `excluded` directories, or the paths in `only`.
+
+    The word `OFF` alone stands for no path: nothing is traced.
+    """
+    if only == [OFF]:
+        return PosixCapture("", why_not="switched off by --io off", remedy="leave --io off away")
     library, why_not, remedy = _find_library()
     if why_not:
         return PosixCapture("", (), why_not, remedy)

@@ -256,7 +256,7 @@ def _print_overhead(overhead: Overhead, console: Console) -> None:
         each = f"{overhead.posix_call_us:.1f} µs"
         if overhead.next_posix_call_us is not None:
             each = f"{min(overhead.next_posix_call_us, overhead.posix_call_us):.1f} to {each}"
-        calls = f": {overhead.posix_calls} POSIX calls at {each}; --io PATH traces fewer"
+        calls = f": {overhead.posix_calls} POSIX calls at {each}; --io PATH traces fewer, --io off none"
     share = bounds(overhead.least_pct_of_step, slowed)
     line(console, "tracing", f"may itself take {share} of the steps{calls}")
 
