@@ -127,6 +127,19 @@ def test_ranges_are_recorded_and_the_programs_profiler_stays(recorder: Recorder)
     assert len(recorder.spans) == 3
 
 
+def test_no_thread_of_ours_runs_when_the_programs_profiler_begins(recorder: Recorder) -> None:
+    """A profiler with stacks follows the threads that it finds."""
+    recorder.start()
+    writers: list[bool] = []
+    holder = SimpleNamespace(_enable_profiler=lambda: writers.append(recorder._stop is not None))
+    foreign_profilers._before(holder, "_enable_profiler", recorder, "torch's profiler")
+    assert recorder._stop is not None
+    holder._enable_profiler()
+    assert writers == [False]
+    assert recorder._stop is not None  # another thread, which it does not follow
+    recorder.close()
+
+
 def test_a_snapshot_that_the_program_wrote_is_noted(recorder: Recorder, tmp_path: Path) -> None:
     def _dump_snapshot(filename: str = "dump_snapshot.pickle") -> None:
         Path(filename).write_bytes(b"12345")

@@ -9,7 +9,6 @@ from iotrace.analysis.advice import recommend
 from iotrace.analysis.completeness.not_captured import not_captured
 from iotrace.analysis.device.compute import compare
 from iotrace.analysis.failures import failures_of, signal_name
-from iotrace.analysis.host.chunks import with_chunks
 from iotrace.analysis.host.file_groups import file_groups, used_files
 from iotrace.analysis.host.io import io_of
 from iotrace.analysis.host.overhead import overhead_of
@@ -20,21 +19,23 @@ from iotrace.analysis.loop.loaders import loader_result
 from iotrace.analysis.loop.measured import summarise
 from iotrace.analysis.loop.step_phases import step_phases
 from iotrace.analysis.loop.step_table import StepTable
-from iotrace.analysis.program.memory import memory_of, snapshots_of
-from iotrace.analysis.program.model import models_of
+from iotrace.analysis.program.model import models_of, snapshots_of
 from iotrace.analysis.program.speed import speed_of
-from iotrace.analysis.program.trainer import trainer_times
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
 from iotrace.analysis.results import (
     SCHEMA_VERSION,
     ClockInfo,
     ClockSet,
+    FileGroup,
+    Io,
     LoaderResult,
+    Memory,
     ProcessInfo,
     RankReport,
     Report,
     SessionInfo,
     Startup,
+    TrainerTimes,
 )
 from iotrace.analysis.verdict.trust import trust_of
 from iotrace.analysis.verdict.verdict import verdict_of
@@ -43,8 +44,9 @@ from iotrace.analysis.wait.data_wait import data_wait
 from iotrace.analysis.wait.loop_reads import loop_reads
 from iotrace.analysis.wait.regions import regions_of
 from iotrace.analysis.wait.stages import stages_of
+from iotrace.session.names import KIND_TRAINER
 from iotrace.sources.processes import Process
-from iotrace.sources.records import Tick, TrainerRun, Versions
+from iotrace.sources.records import ArrayInfo, Tick, TrainerRun, Versions
 from iotrace.sources.session import Rank, Session, rank_of
 
 
@@ -113,7 +115,7 @@ def _rank(analysis: RankAnalysis) -> RankReport:
     system = system_of(analysis.session, rank, analysis.kept, _cpu_percent(rank, analysis.kept))
     wait, io = data_wait(analysis, system), io_of(analysis.session, rank, _bounds(analysis.kept))
     groups, io = file_groups(wait, io, used_files(analysis))
-    groups = with_chunks(groups, io, rank, analysis.session.paths)
+    groups = _with_chunks(groups, io, analysis)
     phases, startup = step_phases(analysis, wait.raw_ms), analysis.startup
     return RankReport(
         rank=rank.number,
@@ -148,11 +150,39 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         system=system,
         overhead=overhead_of(analysis),
         speed=speed_of(analysis),
-        trainer=trainer_times(analysis),
+        trainer=_trainer(analysis),
         models=models_of(rank.main),
-        memory=memory_of(analysis),
+        memory=_memory(analysis),
         snapshots=snapshots_of(rank.main),
     )
+
+
+# What few sessions hold is imported where one does.
+
+
+def _with_chunks(groups: list[FileGroup], io: Io | None, analysis: RankAnalysis) -> list[FileGroup]:
+    rank = analysis.rank
+    if io is None or not any(process.of_type(ArrayInfo) for process in rank.processes):
+        return groups
+    from iotrace.analysis.host.chunks import with_chunks
+
+    return with_chunks(groups, io, rank, analysis.session.paths)
+
+
+def _trainer(analysis: RankAnalysis) -> TrainerTimes | None:
+    if not (analysis.rank.main.spans["kind"] == KIND_TRAINER).any():
+        return None
+    from iotrace.analysis.program.trainer import trainer_times
+
+    return trainer_times(analysis)
+
+
+def _memory(analysis: RankAnalysis) -> Memory | None:
+    if not any("[memory]" in trace.names for trace in analysis.rank.main.windows.traces):
+        return None
+    from iotrace.analysis.program.memory import memory_of
+
+    return memory_of(analysis)
 
 
 def _bounds(steps: StepTable) -> tuple[int, int] | None:

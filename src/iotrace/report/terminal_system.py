@@ -177,7 +177,12 @@ def print_io(io: Io, console: Console, groups: Sequence[FileGroup] = ()) -> None
     if partly:
         whose = "the bytes that the kernel counted as read"
         if io.data_coverage is not None and any(process.is_worker for process in io.processes):
-            whose += " by workers" + (" in the measured steps" if io.data_coverage_of_steps else "")
+            workers = [process for process in io.processes if process.is_worker]
+            read = sum(process.kernel_bytes or 0 for process in workers)
+            if io.data_coverage_of_steps:
+                read = sum(process.steps_kernel_bytes or 0 for process in workers)
+            when = " in the measured steps" if io.data_coverage_of_steps else ""
+            whose += f" by workers{when}, {size(read)}"
         line(console, "not seen", f"{percent(1 - (coverage or 0.0))} of {whose}: {io.unseen_because}")
     _print_unseen(io, console)
 

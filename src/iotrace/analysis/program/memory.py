@@ -9,13 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import Memory, MemoryDevice, MemoryOperator, Snapshot
+from iotrace.analysis.results import Memory, MemoryDevice, MemoryOperator
 from iotrace.errors import TraceError
 from iotrace.sources.kineto.kinds import Kind
 from iotrace.sources.kineto.memory import MEMORY, Allocation, read_allocations
 from iotrace.sources.kineto.trace import KinetoTrace
-from iotrace.sources.processes import Process
-from iotrace.sources.records import MemorySnapshot
 
 _MOST_OPERATORS = 20  # of each device
 _OUTSIDE = "(outside of operators)"
@@ -74,18 +72,6 @@ def memory_of(analysis: RankAnalysis) -> Memory | None:
             for name, each in own[:_MOST_OPERATORS]
         ]
     return Memory(devices=devices, operators=operators)
-
-
-def snapshots_of(process: Process) -> list[Snapshot]:
-    """List the snapshots of memory that the process wrote."""
-    return [
-        Snapshot(
-            path=record.path,
-            size_bytes=record.bytes,
-            at_seconds=(process.clock.to_session_ns(record.mono_ns) - process.began_ns) / 1e9,
-        )
-        for record in process.of_type(MemorySnapshot)
-    ]
 
 
 def _add(

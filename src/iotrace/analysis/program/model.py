@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from math import prod
 
-from iotrace.analysis.results import Model, ModelLayer
+from iotrace.analysis.results import Model, ModelLayer, Snapshot
 from iotrace.sources import records
 from iotrace.sources.processes import Process
 
@@ -17,6 +17,18 @@ def models_of(process: Process) -> list[Model]:
     """Make a table of each model that the process trained, the one with most parameters first."""
     found = [_model(record) for record in process.of_type(records.Model) if record.modules]
     return sorted(found, key=lambda model: -(model.parameters or 0))
+
+
+def snapshots_of(process: Process) -> list[Snapshot]:
+    """List the snapshots of memory that the process wrote."""
+    return [
+        Snapshot(
+            path=record.path,
+            size_bytes=record.bytes,
+            at_seconds=(process.clock.to_session_ns(record.mono_ns) - process.began_ns) / 1e9,
+        )
+        for record in process.of_type(records.MemorySnapshot)
+    ]
 
 
 def _model(record: records.Model) -> Model:
