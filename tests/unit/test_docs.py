@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -13,6 +14,7 @@ from types import ModuleType
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from iotrace.cli import app
 from tests.support.runs import PROJECT
@@ -63,6 +65,14 @@ def test_the_page_of_each_command_is_what_its_help_prints() -> None:
 def test_paths_that_a_document_names_exist(path: Path) -> None:
     named = set(re.findall(r"(?<![\w/.-])((?:tests|tools|docs|workloads|src)/[\w./-]*\w)", path.read_text()))
     assert sorted(name for name in named if not (PROJECT / name).exists()) == []
+
+
+def test_every_figure_of_the_report_is_defined() -> None:
+    schema = json.loads(CliRunner().invoke(app, ["schema", "report"]).stdout)
+    fields = {name for part in schema["$defs"].values() for name in part.get("properties", {})}
+    text = (_DOCS / "definitions.md").read_text()
+    missing = sorted(name for name in fields if not re.search(rf"\b{re.escape(name)}\b", text))
+    assert not missing, f"not in docs/definitions.md: {missing}; say unit, formula and when it is null"
 
 
 def _calls(text: str) -> Iterator[tuple[str, str]]:
