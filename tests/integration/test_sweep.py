@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from iotrace.session import names
 from iotrace.sources.processes import read_processes
 from iotrace.sources.records import Replayed
-from tests.support.runs import environment, report_of
+from tests.support.runs import environment, report_of, run_script
 from tests.support.waiting import PATIENCE_S, eventually
 
 # Prepares a batch in PREP_S and computes for COMPUTE_S: the knee is at PREP_S / COMPUTE_S workers.
@@ -213,6 +214,34 @@ def test_a_loop_without_backward_is_swept(tmp_path: Path) -> None:
     for row in result["points"]:
         (rank,) = report_of(tmp_path / row["sessions"][0])["ranks"]
         assert rank["loaders"][0]["batches"] < 60
+
+
+EPOCHS = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 24
+    def __getitem__(self, index):
+        return torch.ones(4)
+
+weight = torch.ones(4, requires_grad=True)
+for epoch in range(2):
+    count = 0
+    for batch in DataLoader(Numbers(), batch_size=2):
+        (batch * weight).sum().backward()
+        count += 1
+    print(count)
+"""
+
+
+def test_epochs_of_batches_from_memory_are_as_long_as_the_loaders(tmp_path: Path) -> None:
+    asked = names.encode_settings({"workers": "0", "replay": "4"})  # a ceiling, without --steps
+    run = run_script(tmp_path, EPOCHS, **{names.OVERRIDE_VARIABLE: asked})
+    assert run.stdout == "12\n12\n"
+    processes, _ = read_processes(run.session)
+    assert any(process.of_type(Replayed) for process in processes)
 
 
 def test_a_loop_without_a_dataloader_is_swept_by_its_own_words(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from iotrace.session.guard import ours
 _STATE = "_iotrace_override"
 _WHAT = "overriding a loader"
 _LAYER = "override"  # below the recording, which then sees what becomes of the loader
+_ENOUGH = 200  # batches from memory, of an iteration that has no length and no end
 _MOST_EMPTY = 3  # iterations without a batch, after which a program that never ends is ended
 
 
@@ -128,6 +129,8 @@ def hook_override(module: Any, recorder: Recorder, override: Override) -> None:
                 if state.most is not None and state.delivered >= state.most and state.runs:
                     _exhaust(state, recorder)
                 if override.replay and len(state.kept) >= override.replay:
+                    if state.in_this_iteration >= _length(self):
+                        raise StopIteration  # the epoch is over, as it were with batches of the loader
                     state.delivered += 1
                     state.in_this_iteration += 1
                     if not state.replayed:
@@ -149,6 +152,14 @@ def hook_override(module: Any, recorder: Recorder, override: Override) -> None:
         return __next__
 
     patch(module._BaseDataLoaderIter, "__next__", make_next, layer=_LAYER)
+
+
+def _length(iterator: Any) -> int:
+    """Return how many batches the iterator has; of one that does not know, as many as are enough."""
+    try:
+        return len(iterator)
+    except ours(Exception):  # an IterableDataset has no length
+        return _ENOUGH
 
 
 def _apply(loader: Any, override: Override, recorder: Recorder) -> None:
