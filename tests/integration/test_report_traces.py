@@ -55,6 +55,8 @@ def test_figures_of_other_tools() -> None:
     [
         (["{none}"], 1, "does not exist"),
         (["{text}"], 1, "is no trace in Chrome's JSON format"),
+        (["{execution}"], 1, "an execution trace of torch"),
+        (["{rocprof}"], 1, "rocprofv3's JSON"),
         (["{directory}", RANKS[0]], 2, "a report is of one session, or of traces"),
         (["{directory}", "--compat", "hta"], 2, "--compat takes traces"),
         ([RANKS[0], "--view", "none"], 2, "--view is kernels, operators"),
@@ -66,7 +68,10 @@ def test_wrong_arguments_get_a_sentence(
     tmp_path: Path, arguments: list[str], code: int, sentence: str
 ) -> None:
     (tmp_path / "text.json").write_text("hello")
-    places = {"none": tmp_path / "none", "text": tmp_path / "text.json", "directory": tmp_path}
+    (tmp_path / "execution.json").write_text('{"schema": "1.1.1-chakra.0.0.4", "nodes": [{"id": 1}]}')
+    (tmp_path / "rocprof.json").write_text('{"rocprofiler-sdk-tool": [{"metadata": {"pid": 1}}]}')
+    places = {name: tmp_path / f"{name}.json" for name in ("none", "text", "execution", "rocprof")}
+    places["directory"] = tmp_path
     done = report(*[argument.format(**places) for argument in arguments])
     assert done.returncode == code
     assert sentence in done.stderr

@@ -21,6 +21,12 @@ from iotrace.sources.kineto.trace import Column, KinetoTrace
 _BASE_QUANTUM_NS = 7_889_238 * 10**9
 _YEAR_2000_NS = 946_684_800 * 10**9
 _FARTHEST_NS = 1 << 62
+_LOOK_BYTES = 4096
+# What begins the JSON of other recorders, who have other contents for it.
+_OTHER_FORMATS = {
+    b'"rocprofiler-sdk-tool"': "rocprofv3's JSON, which this version does not read",
+    b"chakra": "an execution trace of torch (ExecutionTraceObserver): its operators have no times",
+}
 
 
 @without_collecting()
@@ -47,10 +53,17 @@ def _read(path: Path, near_ns: int | None) -> KinetoTrace:
         columns.add(batch)
     if not reader.arrays:
         raise TraceError(
-            f"{path} is no trace in Chrome's JSON format: it holds no traceEvents",
+            f"{path} is {_other_format(path)}",
             "give a file that torch.profiler's export_chrome_trace or tensorboard_trace_handler wrote",
         )
     return _trace(path, columns, reader.metadata, problems + reader.problems, near_ns)
+
+
+def _other_format(path: Path) -> str:
+    """Say what a file without traceEvents is, by how it begins."""
+    begin = next(iter(blocks(path, [])), b"")[:_LOOK_BYTES]
+    found = next((what for key, what in _OTHER_FORMATS.items() if key in begin), "")
+    return found or "no trace in Chrome's JSON format: it holds no traceEvents"
 
 
 def _trace(
