@@ -540,12 +540,14 @@ def test_small_values_of_counters_are_read_as_they_are(tmp_path: Path) -> None:
     assert [value for (value,) in found] == pytest.approx([value for _, value in points], abs=1e-6)
 
 
-def test_two_sessions_of_a_rank_are_told_apart(unet_run: Run, tmp_path: Path) -> None:
+def test_two_sessions_of_a_rank_are_told_apart_in_both_kinds(unet_run: Run, tmp_path: Path) -> None:
     sessions = [tmp_path / "before", tmp_path / "after"]
     for session in sessions:
         shutil.copytree(unet_run.session, session)
-    merge([str(session) for session in sessions], tmp_path / "out.pftrace", ONE)
-    groups = {tuple(path.split(" / ")[1:3]) for path in track_paths(tmp_path / "out.pftrace")}
+    _, imported = _both(tmp_path, [str(session) for session in sessions], ONE)
+    assert imported["flows"][0][0] > 0
+    assert imported["counters"][0][0] > 0
+    groups = {tuple(path.split(" / ")[1:3]) for path in track_paths(tmp_path / "merged" / "out.pftrace")}
     assert {("before", "rank 0"), ("after", "rank 0")} <= groups
 
 

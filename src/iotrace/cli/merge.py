@@ -150,7 +150,7 @@ def _progress() -> Iterator[Callable[[Watch], None]]:
 
 
 def _around(given: list[str], what: str) -> tuple[int, int]:
-    """Find the interval that `iotrace open --around` shows, and as much again on both sides of it."""
+    """Find the interval that `iotrace open --around` shows."""
     from iotrace.analysis.rank import SessionAnalysis
     from iotrace.session import names
     from iotrace.sources.session import open_session
@@ -162,8 +162,7 @@ def _around(given: list[str], what: str) -> tuple[int, int]:
     shown = view_of_session(SessionAnalysis(open_session(session)), what).shown_ns
     if shown is None:
         raise UsageError(f"{session} tells no time around which to look", "--time A:B chooses by seconds")
-    length_ns = shown[1] - shown[0]
-    return shown[0] - length_ns, shown[1] + length_ns
+    return shown
 
 
 def _range(text: str, number: Any, option: str, example: str) -> tuple[Any, Any] | None:
