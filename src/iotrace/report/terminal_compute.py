@@ -33,12 +33,15 @@ def print_compute(rank: RankReport, console: Console) -> None:
         steps = counted(rank.breakdown_steps or 0, "profiled step")
         line(console, "breakdown", f"{' · '.join(parts)} (of {steps}, {milliseconds(step_ms)} each)")
     if rank.accelerator is not None:
-        _print_accelerator(rank.accelerator, console)
+        _print_accelerator(rank.accelerator, rank.breakdown_steps, console)
 
 
-def _print_accelerator(found: Accelerator, console: Console) -> None:
+def _print_accelerator(found: Accelerator, steps: int | None, console: Console) -> None:
+    """Print sums over the profiled steps: a mean stands in the line of the breakdown alone."""
+    in_all = f" ({counted(steps, 'step')} in all)" if steps else ""
+    span = f"{milliseconds(found.span_us / 1e3)}{in_all}"
     busy = percent(found.busy_us / found.span_us)
-    text = f"busy {busy} of {milliseconds(found.span_us / 1e3)}: compute {found.compute_us / 1e3:.1f}"
+    text = f"busy {busy} of {span}: compute {found.compute_us / 1e3:.1f}"
     if found.comm_us:
         text += f", communication {found.comm_us / 1e3:.1f}"
         if found.comm_comp_overlap_pct is not None:
@@ -51,7 +54,7 @@ def _print_accelerator(found: Accelerator, console: Console) -> None:
     classes = [
         f"{_CLASS_NAMES[name]} {us / 1e3:.1f}" for name, us in found.idle_by_class_us.items() if us > 0
     ]
-    line(console, "idle", f"{milliseconds(found.idle_us / 1e3)}: {' · '.join(classes)}")
+    line(console, "idle", f"{milliseconds(found.idle_us / 1e3)} of it: {' · '.join(classes)}")
     ended = [
         f"{one.module or 'no module'}, {one.phase} {one.idle_us / 1e3:.1f}"
         for one in found.idle_by_module[:_MOST_MODULES]
