@@ -10,6 +10,7 @@ from iotrace.analysis.loop.loaders import item_of, production_ms
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import FileGroup, FileIo, RankReport
+from iotrace.analysis.table import taken
 from iotrace.analysis.wait.data_wait import (
     MODERATELY_PERCENT,
     core_free,
@@ -224,7 +225,7 @@ def _samples_made(analysis: RankAnalysis, run: LoaderRun) -> tuple[float | None,
     for process in analysis.rank.processes:
         windows = made[makers == process.pid]
         windows = windows[np.lexsort((windows["prepared_ns"], windows["taken_ns"]))]
-        items = process.spans[outermost(process.spans, process.spans["kind"] == KIND_ITEM)]
+        items = taken(process.spans, outermost(process.spans, process.spans["kind"] == KIND_ITEM))
         items = items[(items["cpu_ns"] >= 0) & (items["run_delay_ns"] >= 0)]
         if not len(windows) or not len(items):
             continue

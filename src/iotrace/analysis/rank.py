@@ -137,7 +137,9 @@ class RankAnalysis(msgspec.Struct, frozen=True, dict=True):
         first = np.cumsum([0, *map(len, tables)])
         rows = first[np.searchsorted(numbers, deliveries["loader"])] + deliveries["number"]
         taken = tables[0] if len(tables) == 1 else Waits.joined(tables, self.names)
-        if not (len(rows) == len(taken) and (rows == np.arange(len(rows))).all()):
+        if len(rows) and (np.diff(rows) == 1).all():
+            taken = taken.between(int(rows[0]), int(rows[-1]) + 1)
+        else:
             taken = taken[rows]
         return hand_over(deliveries, taken)
 

@@ -65,7 +65,7 @@ class Table(Sequence[T]):
         return np.asarray(np.logical_and.reduce([self.rows[field] != NONE for field in fields]), np.bool_)
 
 
-def taken(rows: npt.NDArray[np.void], key: Index) -> npt.NDArray[np.void]:
+def taken(rows: npt.NDArray[Any], key: Index) -> npt.NDArray[Any]:
     """Take some rows; as bytes, since numpy copies fields one by one otherwise."""
     return rows.view(f"V{rows.itemsize}")[key].view(rows.dtype)
 

@@ -18,7 +18,7 @@ from iotrace.session.reading import UNREADABLE, entries, read_whole
 from iotrace.sources.clocks.anchors import AnchorSource, Clocks, clocks_of, domain_of
 from iotrace.sources.clocks.session_clock import Clock
 from iotrace.sources.kineto.profiler_traces import Recording, Windows, read_windows
-from iotrace.sources.record_files import read_records, read_rows
+from iotrace.sources.record_files import each_record, read_rows
 from iotrace.sources.records import (
     End,
     Identity,
@@ -197,7 +197,7 @@ def read_processes(
                     losses.append(f"{what}: all that this process recorded was left out")
                 continue
             problems: list[str] = []
-            records, arrays = _divided(read_records(directory / names.RECORDS, Record, problems))
+            records, arrays = _divided(each_record(directory / names.RECORDS, Record, problems))
             recorded.append((directory, identity, records, problems, arrays))
     anchors = [_anchors(identity, records) for _, identity, records, *_ in recorded]
     clocks = clocks_of([*anchors, *(sidecar.anchors for sidecar in sidecars)])

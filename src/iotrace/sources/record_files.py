@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache, reduce
 from operator import or_
 from pathlib import Path
@@ -14,17 +15,28 @@ import numpy.typing as npt
 from iotrace.session.reading import UNREADABLE, read_stream
 
 Record = TypeVar("Record", bound=msgspec.Struct)
+_BLOCK_BYTES = 4 << 20
 
 
 def read_records(path: Path, kind: type[Record], problems: list[str]) -> list[Record]:
     """The lines of `path`, each a tagged subclass of `kind`; what is lost is added to `problems`."""
-    whole, _, rest = read_stream(path, problems).rpartition(b"\n")
-    if rest:
+    return list(each_record(path, kind, problems))
+
+
+def each_record(path: Path, kind: type[Record], problems: list[str]) -> Iterator[Record]:
+    """Yield what `read_records` gives, without keeping all of it in memory."""
+    data = read_stream(path, problems)
+    behind = data.rfind(b"\n")
+    if len(data) > behind + 1:
         problems.append(f"{path.name} was cut in its last line")
-    found, lost = decode_lines(whole, kind)
+    first = lost = 0
+    while first < behind:
+        until = data.find(b"\n", min(first + _BLOCK_BYTES, behind))
+        found, unreadable = decode_lines(data[first:until], kind)
+        yield from found
+        first, lost = until + 1, lost + unreadable
     if lost:
         problems.append(f"{lost} unreadable lines in {path.name}")
-    return found
 
 
 def decode_lines(lines: bytes, kind: type[Record]) -> tuple[list[Record], int]:

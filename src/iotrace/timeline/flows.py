@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import defaultdict
 
 import numpy as np
 
@@ -27,9 +28,11 @@ def batch_flows(
     """
     reads = _reads_by_process(analysis, timeline)
     flows = []
+    shown: dict[int, list[int]] = defaultdict(list)
+    for loader_number, number in ready:
+        shown[loader_number].append(number)
     for loader in analysis.loaders:
-        shown = [number for of, number in ready if of == loader.number]
-        for delivery in loader.deliveries[np.array(sorted(shown), np.int64)]:
+        for delivery in loader.deliveries[np.array(sorted(shown[loader.number]), np.int64)]:
             batch = ready.get((loader.number, delivery.number))
             if batch is None:
                 continue

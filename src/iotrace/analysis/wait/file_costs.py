@@ -96,6 +96,11 @@ class FileCosts(msgspec.Struct, frozen=True):
         )
         return FileCosts(self.names, of, self.file[rows], self.parts[rows])
 
+    def between(self, first: int, behind: int) -> FileCosts:
+        """What the owners in a range pay; the first of them is number 0."""
+        own = slice(*np.searchsorted(self.owner, [first, behind]).tolist())
+        return FileCosts(self.names, self.owner[own] - first, self.file[own], self.parts[own])
+
     def scaled(self, factors: npt.NDArray[Any]) -> FileCosts:
         """Multiply what each owner pays by its factor."""
         return FileCosts(self.names, self.owner, self.file, self.parts * factors[self.owner][:, None])

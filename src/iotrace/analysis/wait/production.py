@@ -18,7 +18,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from iotrace.analysis.intervals import Coverage, Intervals, Shares, Times, pieces
-from iotrace.analysis.table import ranges
+from iotrace.analysis.table import ranges, taken
 from iotrace.analysis.wait.file_costs import Charges, FileCosts, FileNames
 from iotrace.analysis.wait.item_reads import item_reads
 from iotrace.analysis.wait.page_faults import Fractions, Spans, page_faults, touched
@@ -70,11 +70,11 @@ def compose(
     names = names or FileNames()
     spans = process.spans
     if not inline:
-        spans = spans[~_holds_a_window(spans, starts, ends)]
+        spans = taken(spans, ~_holds_a_window(spans, starts, ends))
     posix = Coverage(calls.start_ns, calls.end_ns)
     # A copy out of a memory map (by a list of indices) reads inside the access: a read path of its own.
     is_read_path = (spans["kind"] == KIND_READ_PATH) | (spans["kind"] == KIND_MAPPED)
-    read_paths = spans[outermost(spans, is_read_path)]
+    read_paths = taken(spans, outermost(spans, is_read_path))
     layers = [posix]
     for layer in (
         _bounds(read_paths),
@@ -89,7 +89,7 @@ def compose(
     parts = np.diff(cumulative, axis=1, prepend=0, append=(ends - starts)[:, None]).astype(np.float64)
     shown = {number: paths.shown(file) for number, file in process.span_files.items()}
     shown_calls = {number: paths.shown(calls.files[number]) for number in np.unique(calls.file).tolist()}
-    items = spans[outermost(spans, spans["kind"] == KIND_ITEM)]
+    items = taken(spans, outermost(spans, spans["kind"] == KIND_ITEM))
     reads = item_reads(items, spans, read_paths, calls, shown, shown_calls)
     files = np.where(reads.latest >= 0, reads.latest, -1)
     known = names.numbers(reads.names)

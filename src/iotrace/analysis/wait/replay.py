@@ -20,7 +20,7 @@ FILES = "files"
 
 
 # So many batches are replayed, at most: each depends on those before.
-MOST = 100_000
+MOST = 20_000
 
 
 def gain_ms(waits: Waits, measured: Times, steps: int, gone: str) -> float:
@@ -29,7 +29,7 @@ def gain_ms(waits: Waits, measured: Times, steps: int, gone: str) -> float:
     `measured` are the numbers of the batches that the measured `steps` await. Of more than `MOST` the first
     are replayed, and stand for the others.
     """
-    own = waits[:MOST] if len(waits) > MOST else waits
+    own = waits.between(0, min(MOST, len(waits)))
     less: npt.NDArray[np.float64] = np.zeros(len(own))
     of_files, _, path = gone.partition(":")
     if path:

@@ -19,7 +19,7 @@ from iotrace.analysis.host.others import quiet_seconds
 from iotrace.analysis.intervals import Coverage, Times
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import StageCost
-from iotrace.analysis.table import NONE
+from iotrace.analysis.table import NONE, taken
 from iotrace.analysis.wait.page_faults import Spans, holder
 from iotrace.analysis.wait.production import blocked_fraction, outermost
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_MAPPED, KIND_READ_PATH
@@ -50,7 +50,7 @@ def stages_of(analysis: RankAnalysis) -> list[StageCost]:
     samples = 0
     for process in analysis.rank.processes:
         spans = _in_productions(analysis, process)
-        items = spans[outermost(spans, spans["kind"] == KIND_ITEM)]
+        items = taken(spans, outermost(spans, spans["kind"] == KIND_ITEM))
         if not len(items):
             continue
         samples += len(items)
@@ -80,13 +80,13 @@ def _in_productions(analysis: RankAnalysis, process: Process) -> Spans:
     starts, ends = made["taken_ns"], made["prepared_ns"]
     row = np.searchsorted(starts, spans["start_ns"], side="right") - 1
     inside = (row >= 0) & (spans["start_ns"] < ends[row])
-    return spans[np.flatnonzero(inside)]
+    return taken(spans, inside)
 
 
 def _of_samples(spans: Spans, items: Spans, posix: Coverage, numbers: dict[int, int]) -> Iterator[_Part]:
     """Yield what each of `items` took to read and decode each file, and the rest of it."""
     reads_files = (spans["kind"] == KIND_READ_PATH) | (spans["kind"] == KIND_MAPPED)
-    reading = spans[outermost(spans, reads_files)]
+    reading = taken(spans, outermost(spans, reads_files))
     item = holder(items, reading["start_ns"], reading["tid"])
     known, of = np.unique(reading["file"], return_inverse=True)
     file = np.array([numbers.get(number, -1) for number in known.tolist()], dtype=np.int64)[of]
@@ -107,7 +107,7 @@ def _of_samples(spans: Spans, items: Spans, posix: Coverage, numbers: dict[int, 
 
 
 def _of_batches(spans: Spans) -> Iterator[_Part]:
-    collating = spans[outermost(spans, spans["kind"] == KIND_COLLATE)]
+    collating = taken(spans, outermost(spans, spans["kind"] == KIND_COLLATE))
     if len(collating):
         timed = bool((collating["cpu_ns"] >= 0).all())
         cost_ns = collating["cpu_ns" if timed else "duration_ns"].astype(np.float64)

@@ -92,9 +92,15 @@ class Waits(Sequence[Explained]):
             if not np.isnan(self.made[row, 0]):
                 made = self.made[row].tolist(), self.made_files.of_row(row)
             return Explained(self.deliveries[row], causes, self.files.of_row(row), made)
-        rows = np.arange(len(self))[key]
-        files, made_files = self.files.of_owners(rows), self.made_files.of_owners(rows)
+        rows: Times = np.arange(len(self))[key]
+        files, made_files = (costs.of_owners(rows) for costs in (self.files, self.made_files))
         return Waits(self.deliveries[rows], self.causes[rows], files, self.made[rows], made_files)
+
+    def between(self, first: int, behind: int) -> Waits:
+        """Return the waits of a range, without a copy of them."""
+        own = slice(first, behind)
+        files, made_files = (costs.between(first, behind) for costs in (self.files, self.made_files))
+        return Waits(self.deliveries[own], self.causes[own], files, self.made[own], made_files)
 
     def __iter__(self) -> Iterator[Explained]:
         return (self[row] for row in range(len(self)))
