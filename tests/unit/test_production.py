@@ -71,7 +71,7 @@ def composed(
     identity = Identity(format=1, pid=PID, ppid=1, role="forked", clock=[0, 0, 1])
     process = Process(identity, Clock([[0, 0, 1]]), [], table, {0: "/d/a.h5", 1: "/d/b.h5"})
     made = compose(process, posix, paths, np.array([0]), np.array([end]), mapped_files)
-    return dict(zip(PARTS, made.parts[0].tolist(), strict=True)), made.files.of_row(0)
+    return dict(zip(PARTS, made.parts[0].tolist(), strict=True)), made.files.by_owner(1)[0]
 
 
 def test_each_instant_belongs_to_the_first_that_holds_it(paths: Paths) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Index = slice | npt.NDArray[Any]
 NONE = int(np.iinfo(np.int64).min)  # in a row: None
-_BLOCK = 4096
+BLOCK = 4096
 
 
 class Table(Sequence[T]):
@@ -52,8 +52,8 @@ class Table(Sequence[T]):
         return self._with(taken(self.rows, key))
 
     def __iter__(self) -> Iterator[T]:
-        for first in range(0, len(self.rows), _BLOCK):
-            yield from self._structs(self.rows[first : first + _BLOCK])
+        for first in range(0, len(self.rows), BLOCK):
+            yield from self._structs(self.rows[first : first + BLOCK])
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)

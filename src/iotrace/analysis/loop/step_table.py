@@ -112,18 +112,19 @@ class StepTable(Table[Step]):
         return type(self)(rows, self.opening, self.in_order, self.left_out)
 
     def _structs(self, rows: npt.NDArray[np.void]) -> list[Step]:
+        opened = rows["opened"]
+        opening = iter(self.opening[opened[opened != NONE]])
+        awaited = iter(self.in_order[ranges(rows["first"], rows["behind"])[0]])
         found = []
-        for start_ns, end_ns, opened, first, behind, first_out, behind_out, samples in rows.tolist():
+        for start_ns, end_ns, number, first, behind, first_out, behind_out, samples in rows.tolist():
+            left_out = self.left_out[first_out:behind_out].tolist() if first_out < behind_out else []
             found.append(
                 Step(
-                    None if opened == NONE else self.opening[opened],
+                    None if number == NONE else next(opening),
                     start_ns,
                     end_ns,
-                    tuple(self.in_order[first:behind]),
-                    tuple(
-                        (begin_ns, until_ns)
-                        for begin_ns, until_ns in self.left_out[first_out:behind_out].tolist()
-                    ),
+                    tuple(next(awaited) for _ in range(behind - first)),
+                    tuple((begin_ns, until_ns) for begin_ns, until_ns in left_out),
                     None if samples == NONE else samples,
                 )
             )

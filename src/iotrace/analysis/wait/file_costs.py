@@ -116,11 +116,10 @@ class FileCosts(msgspec.Struct, frozen=True):
         in_order = files[np.argsort(first)].tolist()
         return {self.names.paths[file]: [float(part[file]) for part in whole] for file in in_order}
 
-    def of_row(self, owner: int) -> dict[str, list[float]]:
-        """The files that one owner pays for."""
-        first, behind = np.searchsorted(self.owner, [owner, owner + 1]).tolist()
-        files = self.file[first:behind].tolist()
-        return {
-            self.names.paths[file]: parts
-            for file, parts in zip(files, self.parts[first:behind].tolist(), strict=True)
-        }
+    def by_owner(self, owners: int) -> list[dict[str, list[float]]]:
+        """The files that each of so many owners pays for."""
+        found: list[dict[str, list[float]]] = [{} for _ in range(owners)]
+        columns = (self.owner.tolist(), self.file.tolist(), self.parts.tolist())
+        for owner, file, parts in zip(*columns, strict=True):
+            found[owner][self.names.paths[file]] = parts
+        return found

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from iotrace.analysis.intervals import Times, split_exactly
 from iotrace.analysis.loop.deliveries import Deliveries, Delivery
-from iotrace.analysis.table import NONE, Index
+from iotrace.analysis.table import BLOCK, NONE, Index
 from iotrace.analysis.wait.file_costs import Charges, FileCosts, FileNames
 from iotrace.analysis.wait.production import PARTS, compose, compose_inline
 from iotrace.sources.processes import Process
@@ -87,11 +87,7 @@ class Waits(Sequence[Explained]):
     def __getitem__(self, key: int | Index) -> Explained | Waits:
         if isinstance(key, int):
             row = range(len(self))[key]
-            causes = dict(zip(CAUSES, self.causes[row].tolist(), strict=True))
-            made = None
-            if not np.isnan(self.made[row, 0]):
-                made = self.made[row].tolist(), self.made_files.of_row(row)
-            return Explained(self.deliveries[row], causes, self.files.of_row(row), made)
+            return self.between(row, row + 1)._structs()[0]
         rows: Times = np.arange(len(self))[key]
         files, made_files = (costs.of_owners(rows) for costs in (self.files, self.made_files))
         return Waits(self.deliveries[rows], self.causes[rows], files, self.made[rows], made_files)
@@ -103,7 +99,22 @@ class Waits(Sequence[Explained]):
         return Waits(self.deliveries[own], self.causes[own], files, self.made[own], made_files)
 
     def __iter__(self) -> Iterator[Explained]:
-        return (self[row] for row in range(len(self)))
+        for first in range(0, len(self), BLOCK):
+            yield from self.between(first, min(first + BLOCK, len(self)))._structs()
+
+    def _structs(self) -> list[Explained]:
+        known = (~np.isnan(self.made[:, 0])).tolist()
+        columns = (
+            self.deliveries,
+            self.causes.tolist(),
+            self.files.by_owner(len(self)),
+            zip(self.made.tolist(), self.made_files.by_owner(len(self)), strict=True),
+            known,
+        )
+        return [
+            Explained(delivery, dict(zip(CAUSES, causes, strict=True)), files, made if is_known else None)
+            for delivery, causes, files, made, is_known in zip(*columns, strict=True)
+        ]
 
     def of_cause(self, cause: str) -> Times:
         """What a cause has of each wait, in ns."""
