@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -15,8 +16,10 @@ from iotrace.analysis.device.imbalance import imbalance_of
 from iotrace.analysis.intervals import Coverage
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.results import Accelerator, Imbalance
-from iotrace.analysis.wait.waits import Waits
 from iotrace.sources.kineto.trace import Column
+
+if TYPE_CHECKING:
+    from iotrace.analysis.wait.waits import Waits
 
 
 class Compute(msgspec.Struct, frozen=True):

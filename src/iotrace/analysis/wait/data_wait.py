@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -12,10 +13,12 @@ from iotrace.analysis.device.compute import exposed_by_kernels
 from iotrace.analysis.intervals import Times
 from iotrace.analysis.loop.loaders import delay_ms, production_ms
 from iotrace.analysis.loop.step_table import StepTable
-from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import DataWait, FileCost, LoaderWait, System, WorstBatch, unknown
 from iotrace.analysis.table import NONE
-from iotrace.analysis.wait.waits import CAUSES, Waits, behind_ready_ns
+
+if TYPE_CHECKING:  # a report of bare traces has no ranks
+    from iotrace.analysis.rank import RankAnalysis
+    from iotrace.analysis.wait.waits import Waits
 
 # XProf's bounds of the share of a step that waits for input.
 MODERATELY_PERCENT, _HIGHLY_PERCENT = 5.0, 20.0
@@ -28,6 +31,8 @@ _HELD_BACK = 0.1  # of the CPU quota's periods: below, bursts alone use it up
 
 def data_wait(analysis: RankAnalysis, system: System) -> DataWait:
     """Sum up the data wait of the measured steps; all None or empty without any."""
+    from iotrace.analysis.wait.waits import behind_ready_ns
+
     source, kept = analysis.source, analysis.kept
     total_ns = int(kept.duration_ns.sum())
     if source is None or not total_ns or analysis.loop.unknown_why:
@@ -72,6 +77,8 @@ def device_waits(wait: DataWait) -> bool:
 
 def means_ms(waits: Waits, steps: int) -> dict[str, float]:
     """Return what the causes of these waits cost a step."""
+    from iotrace.analysis.wait.waits import CAUSES
+
     return {
         cause: int(whole) / steps / 1e6 for cause, whole in zip(CAUSES, waits.causes.sum(axis=0), strict=True)
     }
