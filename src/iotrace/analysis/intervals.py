@@ -102,7 +102,8 @@ class Shares:
 def _distinct(*columns: Times) -> Times:
     """The values of all columns, sorted; ``np.unique`` hashes them, which takes 70 times as long."""
     values = np.sort(np.concatenate(columns))
-    return values[np.append(True, values[1:] != values[:-1])[: len(values)]]
+    found: Times = values[np.append(True, values[1:] != values[:-1])[: len(values)]]
+    return found
 
 
 def pieces(
