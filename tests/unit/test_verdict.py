@@ -34,6 +34,7 @@ from iotrace.analysis.results import (
 )
 from iotrace.analysis.verdict.verdict import verdict_of
 from iotrace.analysis.wait.data_wait import verdict
+from iotrace.report.screen import gain_text
 
 OK = Trust(level="ok", reasons=["32 steps"])
 
@@ -311,12 +312,21 @@ def test_a_wait_that_the_device_works_through_is_not_what_binds_the_loop() -> No
 
 
 def test_where_the_training_shares_busy_cpus_with_workers_no_bound_is_told() -> None:
-    def why(busy: float, workers: int) -> str | None:
+    def sharing(wait_ms: float, busy: float, workers: int) -> RankReport:
         loader = unknown(LoaderResult, primary=True, workers=workers, queue_depth_mean=2.0)
         host = unknown(HostUse, cpu_busy_fraction=busy)
-        one = rank(0, 1.0, exposed_ms=1.0, exposed_source="cpu")
-        system = unknown(System, gpus=[], processes=[], host=host)
-        return judged(replace(one, loaders=[loader], system=system)).why
+        one = rank(0, wait_ms, exposed_ms=wait_ms, exposed_source="cpu")
+        return replace(one, loaders=[loader], system=unknown(System, gpus=[], processes=[], host=host))
+
+    def why(busy: float, workers: int) -> str | None:
+        return judged(sharing(1.0, busy, workers)).why
+
+    def gain(busy: float, workers: int) -> str:
+        (fix,) = verdict_of(session(), [sharing(60.0, busy, workers)], None, [advice(50.0)], OK).fixes
+        return gain_text(fix)
+
+    assert (gain(0.5, workers=2), gain(1.0, workers=0)) == ("at most 2.0x faster",) * 2
+    assert gain(1.0, workers=2) == "its wait gone: 2.0x"
 
     bound = "batches lie ready: 2.0 when asked; a faster loader gains <= 1.0 ms"
     assert (why(0.5, workers=2), why(1.0, workers=0)) == (bound, bound)

@@ -14,6 +14,7 @@ class Fix(ReportPart, frozen=True, kw_only=True):
     text: str
     gain_ms_per_step: float | None
     speedup: float | None
+    at_most: bool = True
 
 
 class Trust(ReportPart, frozen=True, kw_only=True):

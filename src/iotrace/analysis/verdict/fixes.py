@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from iotrace.analysis.results import Fix, RankReport, Recommendation, Trust
-from iotrace.analysis.verdict.trust import BAD
+from iotrace.analysis.verdict.trust import BAD, competes
 
 # What analysis/device/advice.py advises: it saves no data wait.
 OF_THE_DEVICE = frozenset(
@@ -38,4 +38,7 @@ def _fix(item: Recommendation, rank: RankReport | None) -> Fix:
         # The device works through the rest of the wait: only its idle time can be won.
         gain_ms = min(gain_ms, rank.data_wait.exposed_ms)
     speedup = None if gain_ms is None or not step_ms or gain_ms >= step_ms else step_ms / (step_ms - gain_ms)
-    return Fix(id=item.fix or item.id, text=item.remedy, gain_ms_per_step=gain_ms, speedup=speedup)
+    at_most = rank is None or not competes(rank)
+    return Fix(
+        id=item.fix or item.id, text=item.remedy, gain_ms_per_step=gain_ms, speedup=speedup, at_most=at_most
+    )

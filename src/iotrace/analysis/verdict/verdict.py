@@ -23,7 +23,7 @@ from iotrace.analysis.results import (
 from iotrace.analysis.verdict import failed
 from iotrace.analysis.verdict.device import busy_text, each_step, idle_fraction, idle_text, why_idle
 from iotrace.analysis.verdict.fixes import fixes_of
-from iotrace.analysis.verdict.trust import free_cpus
+from iotrace.analysis.verdict.trust import competes
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_fraction, device_waits
 from iotrace.analysis.wait.data_wait import verdict as verdict_in_words
 from iotrace.session.liveness import ENDED, RUNNING
@@ -281,17 +281,11 @@ def _ready(rank: RankReport) -> str | None:
         return f"the loop waits {wait.raw_ms:.1f} ms, but the device has work meanwhile: {gain}"
     if rank.accelerator is not None and rank.accelerator.span_us:
         gain += f"; {busy_text(rank.accelerator)}"
-    if primary is not None and primary.workers and wait.exposed_source == "cpu" and _no_cpu_free(rank):
-        # Cheaper workers would leave more of the CPUs to the training: by 200 of 350 ms a step, as was seen.
+    if competes(rank):
         gain = "what a faster loader gains is unknown, as no CPU was free"
     if primary is None or primary.queue_depth_mean is None or primary.queue_depth_mean < 0.5:
         return gain
     return f"batches lie ready: {primary.queue_depth_mean:.1f} when asked; {gain}"
-
-
-def _no_cpu_free(rank: RankReport) -> bool:
-    host = rank.system.host
-    return host is not None and host.cpu_busy_fraction is not None and not free_cpus(host)
 
 
 def _reason(rank: RankReport) -> dict[str, str | None]:
