@@ -64,3 +64,14 @@ def test_losses_are_told_by_process(tmp_path: Path) -> None:
         "dftracer lost 1 call of pid 9",
     ]
     assert len(calls) == 6
+
+
+def test_a_call_whose_file_is_not_named_is_told_but_not_one_that_has_none(tmp_path: Path) -> None:
+    path = tmp_path / "io-1-preload.pfw"
+    log(path, (7, 1), (7, 2))
+    fork = {"id": 3, "name": "fork", "cat": "POSIX", "pid": 7, "tid": 7, "ph": 1, "ts": 3, "dur": 1}
+    lines = path.read_text().replace('"fhash": "2"', '"fhasg": "2"') + json.dumps(fork | {"args": {"ret": 1}})
+    path.write_text(lines + "\n")
+    found = read_posix(tmp_path)
+    assert len(found) == 1
+    assert found.problems == ["1 call was left out: read without a file"]

@@ -7,7 +7,7 @@ pooled over all files.
 from __future__ import annotations
 
 from array import array
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
@@ -155,6 +155,7 @@ class CallTable:
         self._logs: list[int] = []  # how many rows there are up to the end of each log
         self._names, self._hashes, self._hosts = Index(), Index(), Index()
         self._pool: dict[str, str] = {}
+        self._without_file: Counter[str] = Counter()
         self._pids: set[int] = set()
         self._ended: set[int] = set()
         self._dropped = dropped.Dropped()
@@ -182,7 +183,9 @@ class CallTable:
             self._pids.add(pid)
             file = args.get("fhash")
             if file is None or line.cat == "dftracer":
-                if line.name == "end" and line.cat == "dftracer":
+                if line.cat != "dftracer":
+                    self._without_file[str(line.name)] += 1
+                elif line.name == "end":
                     self._ended.add(pid)
                 continue
             get = args.get
@@ -221,6 +224,10 @@ class CallTable:
     def calls(self, problems: list[str], clocks: Clocks | None) -> PosixCalls:
         """All calls, sorted by start."""
         problems = [*problems, *self._dropped.problems()]
+        for name, count in self._without_file.items():
+            if name in self._names:  # `fork` and `waitpid` have none
+                left_out = "1 call was" if count == 1 else f"{count} calls were"
+                problems.append(f"{left_out} left out: {name} without a file")
         table = np.concatenate([np.empty((0, len(COLUMNS)), np.int64), *self._tables])
         nodes = [self._pool.get(key, "") for key in self._hosts]
         unsure_ns = _steady(table, self._logs, nodes, clocks) if clocks is not None else 0
