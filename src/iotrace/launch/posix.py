@@ -50,7 +50,7 @@ def plan(excluded: list[str], only: list[str]) -> PosixCapture:
     The word `OFF` alone stands for no path: nothing is traced.
     """
     if only == [OFF]:
-        return PosixCapture("", why_not="switched off by --io off", remedy="leave --io off away")
+        return PosixCapture("", why_not="switched off by --io off", remedy="run it without --io off")
     library, why_not, remedy = _find_library()
     if why_not:
         return PosixCapture("", (), why_not, remedy)

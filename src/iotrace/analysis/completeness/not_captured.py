@@ -119,7 +119,7 @@ def _untraced_compute(analysis: SessionAnalysis) -> Iterator[NotCaptured]:
     if not ranks and analysis.ranks:
         return
     if analysis.session.manifest.torch.get(names.TORCH_STEPS, names.OFF) == names.OFF:
-        yield NotCaptured("compute", "torch.profiler was switched off", "leave --torch-steps off away")
+        yield NotCaptured("compute", "torch.profiler was switched off", "run it without --torch-steps off")
         return
     for one in ranks:
         windows, main = one.rank.main.of_type(TorchWindow), one.rank.main
