@@ -59,7 +59,7 @@ def test_a_merged_file_merged_again_keeps_its_time(tmp_path: Path) -> None:
         _write(
             tmp_path / f"{rank}.json",
             [_slice(1000.5)],
-            baseTimeNanoseconds=BASE_US * 1000 + rank * 10**15,
+            baseTimeNanoseconds=BASE_US * 1000 + rank * 10**12,
             distributedInfo={"rank": rank},
         )
         for rank in range(2)

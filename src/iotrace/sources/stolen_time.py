@@ -34,7 +34,7 @@ def add_stolen_time(process: Process, host: Host) -> None:
         host.time_ns, share.time_ns, shares, starts, starts + spans["duration_ns"]
     )
     stolen = np.minimum(np.maximum(spans["cpu_ns"], 0) * per_cpu_ns, off_cpu)
-    known &= stolen < 2.0**62  # what is more comes of damage, and no integer holds it
+    known &= np.abs(stolen) < 2.0**62  # what is more comes of damage, and no integer holds it
     spans["run_delay_ns"] += np.where(known, stolen, 0).astype(np.int64)
 
 
