@@ -403,3 +403,12 @@ def test_a_wait_that_tracing_may_have_made_is_no_verdict() -> None:
     assert (found.kind, found.fixes) == ("wait-unknown", [])
     assert found.text == "WAIT UNKNOWN tracing itself took 45 % of a step or more, the wait 80 %"
     assert judged(replace(rank(0, 95.0), overhead=cost)).kind == "input-bound"
+
+
+def test_a_fix_of_another_cause_than_the_verdicts_says_of_which() -> None:
+    def text(**causes_ms: float) -> str:
+        (fix,) = verdict_of(session(), [rank(causes_ms=causes_ms)], None, [advice(10.0)], OK).fixes
+        return fix.text
+
+    assert text(transform=40.0, decode=10.0) == "do (decode: 20 % of the wait)"
+    assert text(transform=10.0, decode=40.0) == "do"

@@ -11,7 +11,7 @@ from iotrace.analysis.results import Failure, RankReport, SessionInfo, Trust
 _CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE")
 INTERRUPTED = "INTERRUPTED"
 _BY_KEY = 130
-_LONGEST = 120  # of a message; all of it stands in `session.failures`
+_LONGEST = 160  # of a message; all of it stands in `session.failures`
 _UNCAUGHT = 1  # what Python leaves with when nothing caught an exception
 
 

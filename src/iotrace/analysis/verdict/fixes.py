@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from iotrace.analysis.results import Fix, RankReport, Recommendation, Trust
 from iotrace.analysis.verdict.trust import BAD, competes
+from iotrace.units import percent
 
 # What analysis/device/advice.py advises: it saves no data wait.
 OF_THE_DEVICE = frozenset(
@@ -17,19 +18,26 @@ OF_THE_DEVICE = frozenset(
 
 
 def fixes_of(
-    recommendations: Sequence[Recommendation], ranks: Sequence[RankReport], trust: Trust
+    recommendations: Sequence[Recommendation],
+    ranks: Sequence[RankReport],
+    trust: Trust,
+    cause: str | None = None,
 ) -> list[Fix]:
-    """Make one fix of each recommendation, in their order; no gain is told where the figures are not good."""
+    """Make one fix of each recommendation, in their order; no gain is told where the figures are not good.
+
+    `cause` is the one that the verdict names: a fix of another says of which.
+    """
     by_number = {rank.rank: rank for rank in ranks}
     fixes = [
-        _fix(item, by_number.get(item.rank if item.rank is not None else -1)) for item in recommendations
+        _fix(item, by_number.get(item.rank if item.rank is not None else -1), cause)
+        for item in recommendations
     ]
     if trust.level == BAD:
         return [replace(fix, gain_ms_per_step=None, speedup=None) for fix in fixes]
     return fixes
 
 
-def _fix(item: Recommendation, rank: RankReport | None) -> Fix:
+def _fix(item: Recommendation, rank: RankReport | None, cause: str | None) -> Fix:
     step_ms = rank.steps.mean_ms if rank is not None else None
     gain_ms = item.gain_ms_per_step
     # Ending and starting workers takes time outside the wait, too; what idles the device lies there.
@@ -39,6 +47,14 @@ def _fix(item: Recommendation, rank: RankReport | None) -> Fix:
         gain_ms = min(gain_ms, rank.data_wait.exposed_ms)
     speedup = None if gain_ms is None or not step_ms or gain_ms >= step_ms else step_ms / (step_ms - gain_ms)
     at_most = rank is None or not competes(rank)
-    return Fix(
-        id=item.fix or item.id, text=item.remedy, gain_ms_per_step=gain_ms, speedup=speedup, at_most=at_most
-    )
+    text = item.remedy + _of_another(item, rank, cause)
+    return Fix(id=item.fix or item.id, text=text, gain_ms_per_step=gain_ms, speedup=speedup, at_most=at_most)
+
+
+def _of_another(item: Recommendation, rank: RankReport | None, cause: str | None) -> str:
+    """Say which cause a fix is about, where it is not the one that the verdict names."""
+    own = item.id.removesuffix("-bound")
+    wait = None if rank is None else rank.data_wait
+    if wait is None or not wait.raw_ms or cause in (None, own) or own not in wait.causes_ms:
+        return ""
+    return f" ({own}: {percent(wait.causes_ms[own] / wait.raw_ms)} of the wait)"

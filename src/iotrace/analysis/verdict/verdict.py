@@ -116,7 +116,7 @@ def verdict_of(
         cause=found.cause,
         rank=rank,
         until=None,
-        fixes=fixes_of(own, ranks, trust) if found.fix is None else [found.fix],
+        fixes=fixes_of(own, ranks, trust, found.cause) if found.fix is None else [found.fix],
         trust=trust,
     )
     return _failed(session, ranks, verdict, found) if session.exit_code else verdict
