@@ -24,6 +24,7 @@ from iotrace.merge.run import merge
 from iotrace.merge.survey import Wants, survey
 from iotrace.report.merge import print_summary
 from iotrace.report.terminal import print_report
+from iotrace.sources.dftracer.calls import PosixCalls
 from iotrace.sources.session import open_session
 from tests.support.perfetto import ERRORS, query
 from tests.support.runs import UNET, Run, run_traced
@@ -298,6 +299,15 @@ def test_a_session_whose_clock_was(long_run: Run, tmp_path: Path, what: str) -> 
         assert f"was set by {'+7.0' if what == 'set forward' else '-7.0'} s at " in note
 
 
+def _moved_ns(plain: PosixCalls, as_set: PosixCalls) -> int:
+    """How long the calls are in all that lie elsewhere: on a busy machine two places may suit a call."""
+    orders = [np.lexsort((calls.start_ns, calls.tid, calls.pid)) for calls in (plain, as_set)]
+    starts, others = (calls.start_ns[order] for calls, order in zip((plain, as_set), orders, strict=True))
+    by_ns = np.abs(starts - others)
+    durations = (plain.end_ns - plain.start_ns)[orders[0]]
+    return int(durations[by_ns > 2_000].sum())
+
+
 @pytest.mark.parametrize("by_ns", [7 * SECOND, -7 * SECOND, 40_000_000, -40_000_000])
 def test_figures_do_not_change_where_the_clock_was(long_run: Run, tmp_path: Path, by_ns: int) -> None:
     """Steps, waits, their causes and the I/O of a run are the same whatever its host's clock was set to."""
@@ -307,11 +317,14 @@ def test_figures_do_not_change_where_the_clock_was(long_run: Run, tmp_path: Path
     session = open_session(plain)
     middle = _between_calls(session.calls.start_ns, session.calls.end_ns)
     _set_clock(set_, lambda real_ns: real_ns + by_ns * (middle < real_ns))
-    before, after = (analyse(SessionAnalysis(one)) for one in (session, open_session(set_)))
+    as_set = open_session(set_)
+    moved_ns = _moved_ns(session.calls, as_set.calls)
+    before, after = (analyse(SessionAnalysis(one)) for one in (session, as_set))
     for one, two in zip(before.ranks, after.ranks, strict=True):
         assert one.steps == two.steps
         assert one.data_wait.raw_ms == two.data_wait.raw_ms
-        assert one.data_wait.causes_ms == pytest.approx(two.data_wait.causes_ms, abs=0.2)
+        most_ms = 0.2 + moved_ns / one.steps.count / 1e6
+        assert one.data_wait.causes_ms == pytest.approx(two.data_wait.causes_ms, abs=most_ms)
         assert one.loaders == two.loaders
         assert one.io is not None
         assert two.io is not None
