@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from iotrace.analysis.device.activity import Activity
+from iotrace.analysis.device.compute import compute_of
 from iotrace.sources.kineto.reader import read_kineto
 from iotrace.sources.kineto.trace import KinetoTrace
 from iotrace.timeline.kineto import add_torch
@@ -30,7 +31,7 @@ def written(path: Path, trace: KinetoTrace, pid: int) -> Path:
     timeline = Timeline(base_ns=span[0] - 1000)
     main = ProcessTracks("rank 0 · main", "")
     timeline.processes.append(main)
-    add_torch(timeline, main, "rank 0", pid, [Activity(trace)])
+    add_torch(timeline, main, "rank 0", pid, compute_of([Activity(trace)]))
     write_chrome(timeline, path / "rank0.json.gz")
     return path / "rank0.json.gz"
 
@@ -68,6 +69,9 @@ def test_operators_streams_and_arrows(tmp_path: Path) -> None:
     )
     assert errors == []
     assert [row[:3] for row in slices] == [
+        ["rank 0 · GPU 0", "idle", "idle · kernel wait · AddmmBackward0"],
+        ["rank 0 · GPU 0", "modules", "forward"],
+        ["rank 0 · GPU 0", "modules", "backward"],
         ["rank 0 · GPU 0", "stream 20 (communication)", "ncclDevKernel_AllReduce"],
         ["rank 0 · GPU 0", "stream 7", "gemm"],
         ["rank 0 · GPU 0", "stream 7", "gemm"],
@@ -82,7 +86,8 @@ def test_operators_streams_and_arrows(tmp_path: Path) -> None:
         ["rank 0 · main", f"torch · thread {AUTOGRAD}", "AddmmBackward0"],
         *[["rank 0 · main", f"torch · thread {AUTOGRAD}", "cudaLaunchKernel"]] * 3,
     ]
-    assert slices[10][3:] == [61_000, 10_000]
+    assert [row[3:] for row in slices[:3]] == [[61_000, 2_000], [31_000, 30_000], [76_000, 24_000]]
+    assert slices[13][3:] == [61_000, 10_000]
     # A call that launched nothing has no arrow.
     assert arrows == [
         ["aten::linear", "AddmmBackward0"],

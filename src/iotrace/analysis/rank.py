@@ -15,6 +15,7 @@ from iotrace.analysis.completeness.data_loss import data_loss
 from iotrace.analysis.device.accelerator import KERNEL_GAP_US
 from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.compute import Compute, compute_of
+from iotrace.analysis.device.gaps import Origin
 from iotrace.analysis.loop.deliveries import Deliveries, Delivery, LoaderRun
 from iotrace.analysis.loop.join import loaders_of
 from iotrace.analysis.loop.measured import measured, profiled_intervals, program_intervals
@@ -194,7 +195,8 @@ class RankAnalysis(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def compute(self) -> Compute:
         """What those traces say of the steps and of the accelerator."""
-        return compute_of(self.activities, self.waits, self.loop.steps, self.kernel_gap_us)
+        origin = Origin(str(self.session.path), self.session.manifest.started_ns)
+        return compute_of(self.activities, self.waits, self.loop.steps, self.kernel_gap_us, origin=origin)
 
 
 class SessionAnalysis(msgspec.Struct, frozen=True, dict=True):

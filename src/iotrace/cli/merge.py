@@ -53,6 +53,11 @@ _INTERVAL_SECONDS = 0.1
     is_flag=True,
     help="Native output with processes and threads for SQL; Perfetto then sorts the processes itself.",
 )
+@click.option(
+    "--device-tracks",
+    is_flag=True,
+    help="Add idle times, modules and launch queue of each device in traces of torch.profiler.",
+)
 @json_option("the summary")
 def merge(
     inputs: tuple[str, ...],
@@ -68,6 +73,7 @@ def merge(
     strict_clocks: bool,
     processes: int | None,
     process_tables: bool,
+    device_tracks: bool,
     as_json: bool,
 ) -> int:
     """Merge traces of several profilers into one timeline for Perfetto.
@@ -104,6 +110,7 @@ def merge(
         strict_clocks=strict_clocks,
         processes=processes,
         process_tables=process_tables,
+        device_tracks=device_tracks,
     )
     with ended_by_signals(), _progress() as show:
         summary = merge_files(given, output or Path("merged.pftrace"), options, show)

@@ -16,13 +16,14 @@ import click
 
 from iotrace.cli.interruption import ended_by_signals
 from iotrace.cli.parameters import PATH, import_numpy
-from iotrace.errors import SessionError, UsageError
+from iotrace.errors import SessionError, TraceError, UsageError
 from iotrace.report.printing import echo, watched
 from iotrace.session import names
 from iotrace.session.listing import newest_session, session_of_timeline
 
 if TYPE_CHECKING:
     from iotrace.analysis.rank import SessionAnalysis
+    from iotrace.viewer.view import View
 
 _HELP = "see: iotrace open --help"
 
@@ -30,6 +31,12 @@ _HELP = "see: iotrace open --help"
 @click.command("open")
 @click.argument("source", metavar="[SESSION|FILE]", type=PATH, required=False)
 @click.option("--batch", metavar="N", type=click.IntRange(min=0), help="Look at batch N of its epoch.")
+@click.option(
+    "--at",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0.0),
+    help="Look at this time since the session or the trace began: at the device's idle time there.",
+)
 @click.option(
     "--around",
     metavar="WHAT",
@@ -39,7 +46,14 @@ _HELP = "see: iotrace open --help"
     "--offline", is_flag=True, help="Perfetto's own pages, of the extra [viewer]: needs no network."
 )
 @click.option("--port", metavar="N", type=click.IntRange(0, 65535), default=0, help="Use this port.")
-def open_(source: Path | None, batch: int | None, around: str | None, offline: bool, port: int) -> int:
+def open_(
+    source: Path | None,
+    batch: int | None,
+    at: float | None,
+    around: str | None,
+    offline: bool,
+    port: int,
+) -> int:
     """Show a timeline in Perfetto: that of a session, or of FILE.
 
     Without an argument it is that of the newest session here.
@@ -47,12 +61,14 @@ def open_(source: Path | None, batch: int | None, around: str | None, offline: b
     iotrace serves a small page on this machine alone. Its button opens https://ui.perfetto.dev and hands the
     trace over, from tab to tab: nothing is uploaded. The groups that matter are open, the waits are pinned.
 
+    A trace of torch.profiler gets tracks of its devices' idle times, modules and launch queues.
+
     The page lives until Ctrl-C, or ten minutes without a request.
 
     Exit codes: 0 served until Ctrl-C or ten idle minutes, 1 nothing to open, 2 wrong usage.
     """
-    if batch is not None and around is not None:
-        raise UsageError("--batch and --around exclude each other", _HELP)
+    if sum(option is not None for option in (batch, at, around)) > 1:
+        raise UsageError("--batch, --at and --around exclude each other", _HELP)
     from iotrace.viewer.server import Viewer, perfetto_ui
 
     ui = perfetto_ui() if offline else None
@@ -64,14 +80,13 @@ def open_(source: Path | None, batch: int | None, around: str | None, offline: b
         raise UsageError("--batch and --around need a session: a file alone holds no causes", _HELP)
     with ended_by_signals(), tempfile.TemporaryDirectory(prefix="iotrace-open-") as directory:
         if session is None:
-            from iotrace.viewer.view import view_of_file
-
-            trace, title, view = source, source.name, view_of_file(source)
+            trace, view = _bare(source, at, Path(directory))
+            title = source.name
         else:
-            from iotrace.viewer.view import WORST, view_of_session
+            from iotrace.viewer.view import WORST, view_at, view_of_session
 
             analysis = _analysis(session)
-            view = view_of_session(analysis, around or WORST, batch)
+            view = view_of_session(analysis, around or WORST, batch) if at is None else view_at(analysis, at)
             trace = _timeline(analysis, Path(directory)) if source.is_dir() else source
             title = session.absolute().name
         with Viewer(trace, title, view, ui, port) as viewer, _until_interrupted():
@@ -91,6 +106,33 @@ def _session_of(source: Path) -> Path | None:
     if not source.is_file():
         raise SessionError(f"{source} is no regular file", "name a session, or a file that holds a timeline")
     return session_of_timeline(source)
+
+
+def _bare(source: Path, at: float | None, directory: Path) -> tuple[Path, View]:
+    """The timeline of a file that is no session's, with what is derived of devices where it shows some."""
+    import_numpy()
+    from iotrace.analysis.device.activity import Activity
+    from iotrace.sources.kineto.reader import read_kineto
+    from iotrace.viewer.view import view_of_file, view_of_trace
+
+    try:
+        with watched() as progress:
+            progress(f"reading {source}")
+            trace = read_kineto(source)
+    except TraceError:
+        trace = None
+    # A merge of ours has its tracks.
+    if trace is None or not Activity(trace).device.any() or "iotrace_merge" in trace.document:
+        if at is not None:
+            what = f"--at needs a session or a trace of torch.profiler with a device; {source} is neither"
+            raise UsageError(what, _HELP)
+        return source, view_of_file(source)
+    from iotrace.merge.plan import Options
+    from iotrace.merge.run import merge
+
+    made = directory / f"{source.name}.pftrace"
+    merge([str(source)], made, Options(processes=1, device_tracks=True))
+    return made, view_of_trace(Activity(trace), at)
 
 
 def _analysis(session: Path) -> SessionAnalysis:

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ class Job:
     directory: Path
     native: bool
     process_tables: bool = False
+    device_tracks: bool = False
 
     @property
     def part(self) -> Path:
@@ -147,7 +149,12 @@ def _reading(job: Job, problems: list[str], progress: Progress) -> tuple[Any, It
 
         return None, session_batches(job.file)
     reader: Any = ChromeReader(text_scan()) if job.file.kind == CHROME else DftracerReader(job.pool)
-    return reader, reader.batches(blocks(job.file.path, problems, progress))
+    batches: Iterator[Batch] = reader.batches(blocks(job.file.path, problems, progress))
+    if job.device_tracks:
+        from iotrace.merge.device_input import device_batches  # it imports the analysis, too
+
+        batches = chain(batches, device_batches(job.file.path, job.inputs > 2))
+    return reader, batches
 
 
 def _metadata(reader: Any, notes: list[str]) -> dict[str, Any]:

@@ -38,7 +38,8 @@ class UnreadableError(MergeError):
 class InputFile:
     """One input: where it is and what it is. Of a session, the rank that is called `session_rank`.
 
-    `analysis` of that rank is what has been read of it, if anything; its timeline then holds torch's traces.
+    `of_session`: it is a trace that lies in a session. `analysis` of the rank is what has been read of it, if
+    anything; its timeline then holds torch's traces.
     """
 
     path: Path
@@ -46,6 +47,7 @@ class InputFile:
     label: str
     session_rank: str = ""
     analysis: RankAnalysis | None = None
+    of_session: bool = False
 
 
 def expand(patterns: Iterable[str], notes: list[str]) -> list[tuple[Path, bool]]:

@@ -8,7 +8,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -49,6 +49,7 @@ class Options:
     strict_clocks: bool = False
     processes: int | None = None
     process_tables: bool = False
+    device_tracks: bool = False
 
 
 def is_output(path: Path, output: Path, per_rank: bool) -> bool:
@@ -96,7 +97,7 @@ def files_of(
             except MergeError:
                 continue
             if extra is not None:
-                files.append(extra)
+                files.append(replace(extra, of_session=True))
     files = _each_once(files, notes)
     if not files:
         raise MergeError(
@@ -245,6 +246,7 @@ def plan_jobs(inputs: list[Input], options: Options, directory: Path, native: bo
             directory=directory,
             native=native,
             process_tables=options.process_tables,
+            device_tracks=item.survey.by_kineto and (options.device_tracks or item.file.of_session),
         )
 
 

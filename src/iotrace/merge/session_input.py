@@ -92,13 +92,14 @@ def session_batches(file: InputFile) -> Iterator[EventBatch]:
 def _names(timeline: Timeline, pids: list[int | str]) -> Iterator[Event]:
     """Yield the names of processes, and the order of processes and tracks."""
     for index, (pid, process) in enumerate(zip(pids, timeline.processes, strict=True)):
-        yield _metadata(pid, "process_name", {"name": process.name}, UNSET)
-        yield _metadata(pid, "process_sort_index", {"sort_index": index}, UNSET)
+        yield metadata_event(pid, "process_name", {"name": process.name}, UNSET)
+        yield metadata_event(pid, "process_sort_index", {"sort_index": index}, UNSET)
         for order, track in enumerate(process.tracks):
-            yield _metadata(pid, "thread_sort_index", {"sort_index": order}, track.name)
+            yield metadata_event(pid, "thread_sort_index", {"sort_index": order}, track.name)
 
 
-def _metadata(pid: int | str, name: str, args: dict[str, Any], tid: str | UnsetType) -> Event:
+def metadata_event(pid: int | str, name: str, args: dict[str, Any], tid: int | str | UnsetType) -> Event:
+    """Make an event that names a process, or tells where a process or a track stands."""
     return Event(ph="M", pid=pid, tid=tid, name=name, args=Raw(_encode(args)))
 
 

@@ -70,7 +70,7 @@ def build(analysis: RankAnalysis, with_torch: bool = True, most: int = MOST_SLIC
     for tracks in timeline.processes:
         timeline.flows += chunk_flows(tracks)
     if with_torch:
-        add_torch(timeline, main, _title(rank), rank.main.pid, analysis.activities)
+        add_torch(timeline, main, _title(rank), rank.main.pid, analysis.compute, analysis.kernel_gap_us, own)
     # The sidecar's first samples come before the command.
     timeline.base_ns = min(timeline.base_ns, first_ns(timeline))
     return timeline

@@ -6,14 +6,17 @@ Flows are made anew from correlations: those of the traces also lead to calls th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
+from iotrace.analysis.device.accelerator import KERNEL_GAP_US
 from iotrace.analysis.device.activity import Activity
+from iotrace.analysis.device.compute import Compute
 from iotrace.analysis.device.modules import backward_ranges
 from iotrace.sources.kineto.kinds import FORWARD_BACKWARD, Kind
 from iotrace.sources.kineto.trace import Column
+from iotrace.timeline.device import Derived, derived_of
 from iotrace.timeline.model import TORCH, Args, Flow, ProcessTracks, Slice, Timeline, Track
 
 _CATEGORIES = {
@@ -31,24 +34,53 @@ _DEVICE = (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET, Kind.GPU_ANNOTATION)
 
 
 def add_torch(
-    timeline: Timeline, main: ProcessTracks, title: str, pid: int, activities: Sequence[Activity]
+    timeline: Timeline,
+    main: ProcessTracks,
+    title: str,
+    pid: int,
+    compute: Compute,
+    kernel_gap_us: float = KERNEL_GAP_US,
+    prefix: str = "",
 ) -> None:
-    """Add what `activities` hold: the host's part to `main` (of process `pid`), a process for each device."""
+    """Add what a rank's traces hold: the host's part to `main` (of process `pid`), a process for each device.
+
+    `prefix` stands before the names of tracks that are pinned.
+    """
     host: dict[str, list[Slice]] = defaultdict(list)
     device: dict[int, dict[str, list[Slice]]] = defaultdict(lambda: defaultdict(list))
-    for activity in activities:
+    derived: dict[int, Derived] = {}
+    for activity, waits in zip(compute.activities, compute.waits, strict=True):
         slices = _slices(activity)
         _add_host(activity, slices, pid, host)
         _add_backward(activity, pid, host)
-        _add_device(activity, slices, device)
+        owner = _add_device(activity, slices, device)
+        _join(derived, derived_of(activity, waits, kernel_gap_us, owner, prefix))
         timeline.flows += _launches(activity, slices) + _backward(activity, slices)
     main.tracks += [Track(name, host[name]) for name in sorted(host)]
     for number in sorted(device):
         tracks = device[number]
         label = f"GPU {number}" if number >= 0 else "GPU"
-        timeline.processes.append(
-            ProcessTracks(f"{title} · {label}", "", [Track(name, tracks[name]) for name in sorted(tracks)])
-        )
+        above, counters = derived.get(number, Derived([], []))
+        streams = [Track(name, tracks[name]) for name in sorted(tracks)]
+        timeline.processes.append(ProcessTracks(f"{title} · {label}", "", [*above, *streams], counters))
+
+
+def _join(derived: dict[int, Derived], more: dict[int, Derived]) -> None:
+    """Append what another trace of the rank gives to the tracks and counters of the same names."""
+    for number, (tracks, counters) in more.items():
+        own = derived.setdefault(number, Derived([], []))
+        for track in tracks:
+            same = next((each for each in own.tracks if each.name == track.name), None)
+            if same is None:
+                own.tracks.append(track)
+            else:
+                same.slices += track.slices
+        for counter in counters:
+            before = next((each for each in own.counters if each.name == counter.name), None)
+            if before is None:
+                own.counters.append(counter)
+            else:
+                before.points += counter.points
 
 
 def _slices(activity: Activity) -> dict[int, Slice]:
@@ -110,7 +142,8 @@ def _named(what: str, tid: int | str, pid: int) -> str:
 
 def _add_device(
     activity: Activity, slices: dict[int, Slice], devices: dict[int, dict[str, list[Slice]]]
-) -> None:
+) -> Column:
+    """Add each event to its stream; returns per event of the trace its device."""
     rows = np.flatnonzero(np.isin(activity.kinds, _DEVICE))
     streams, numbers = _streams(activity, rows)
     collective = set(streams[activity.collective_kernels[rows]].tolist())
@@ -121,6 +154,9 @@ def _add_device(
         if activity.kinds[row] == Kind.GPU_ANNOTATION:
             name = f"{name} · ranges"
         devices[device][name].append(slices[row])
+    owner = np.full(len(activity.trace.events), -1, dtype=np.int64)
+    owner[rows] = numbers
+    return owner
 
 
 def _streams(activity: Activity, rows: Column) -> tuple[Column, Column]:

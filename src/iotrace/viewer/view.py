@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
@@ -14,17 +15,22 @@ import msgspec
 from iotrace.errors import UsageError
 
 if TYPE_CHECKING:
+    from iotrace.analysis.device.activity import Activity
     from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
     from iotrace.analysis.wait.waits import Explained, Waits
 
 WORST, FAILURE = "worst", "failure"
+_AT_HELP = "iotrace report --view gaps prints times to look at"
 _BEFORE_FAILURE_NS = 5 * 10**9
 _LEAST_MARGIN_NS = 10**6
 _MOST_PINNED = 8  # ranks whose waits are pinned
 _OPEN, _PIN = "dev.perfetto.ExpandTracksByRegex", "dev.perfetto.PinTracksByRegex"
 # Of a timeline whose session is not at hand: the groups and processes that our own names tell.
 _ANY_GROUPS = r"^rank \d+| inputs$|^main|^process |^GPU \d+"
-_ANY_PINS = r"(^|· )(failure|steps|data wait)$"
+_ANY_PINS = r"(^|· )(failure|steps|data wait|idle)$"
+_IDLE_PINS = r"(^|· )(failure|steps|data wait|idle|modules|launch queue length)$"
+_DEVICE_GROUPS = (r"GPU \d+$", "torch.profiler$")
+_LEAST_IDLE_MARGIN_NS = 50_000
 
 
 class View(msgspec.Struct, frozen=True):
@@ -74,6 +80,67 @@ def view_of_session(analysis: SessionAnalysis, around: str = WORST, batch: int |
     if longest is None:
         return _view(analysis, "all of the session", analysis.ranks[:1], None)
     return _at_wait(analysis, *longest, "the longest wait: ")
+
+
+def view_at(analysis: SessionAnalysis, at_s: float) -> View:
+    """Look at a time of a session, in seconds from its start: at a device's idle time around it, if any."""
+    at_ns = analysis.session.manifest.started_ns + round(at_s * 1e9)
+    idle = [
+        (rank, found) for rank in analysis.ranks for found in [_idle_around(rank.activities, at_ns)] if found
+    ]
+    if idle:
+        rank, (start_ns, end_ns) = idle[0]
+        margin_ns = _idle_margin_ns(start_ns, end_ns)
+        shown = start_ns - margin_ns, end_ns + margin_ns
+        found = _view(analysis, _idle_text(start_ns, end_ns), [rank], shown, more=_DEVICE_GROUPS)
+        return msgspec.structs.replace(found, selected_ns=(start_ns, end_ns - start_ns), pinned=_IDLE_PINS)
+    margin_ns = max(*(_step_ns(rank) for rank in analysis.ranks), _LEAST_MARGIN_NS)
+    found = _view(analysis, f"at {at_s:.6f} s", analysis.ranks, (at_ns - margin_ns, at_ns + margin_ns))
+    if found.shown_ns is None:
+        raise UsageError(f"nothing was recorded {at_s:.6f} s after the start", _AT_HELP)
+    return found
+
+
+def view_of_trace(activity: Activity, at_s: float | None) -> View:
+    """Look at a trace of torch.profiler: at all of it, or at a time in seconds from its first event."""
+    path = activity.trace.path
+    first_ns, last_ns = activity.trace.span_ns() or (0, 0)
+    every = View(f"all of {path.name}", rf"^({re.escape(path.name)}|rank \d+|.* · CPU|GPU \d+)$", _IDLE_PINS)
+    if at_s is None:
+        return every
+    at_ns = first_ns + round(at_s * 1e9)
+    if not first_ns <= at_ns <= last_ns:
+        lasts = f"{path.name} lasts {(last_ns - first_ns) / 1e9:.6f} s: it holds nothing at {at_s:.6f} s"
+        raise UsageError(lasts, _AT_HELP)
+    start_ns, end_ns = _idle_around([activity], at_ns) or (at_ns, at_ns)
+    margin_ns = _idle_margin_ns(start_ns, end_ns)
+    what = _idle_text(start_ns, end_ns) if end_ns > start_ns else f"at {at_s:.6f} s"
+    return msgspec.structs.replace(
+        every,
+        what=what,
+        shown_ns=(max(first_ns, start_ns - margin_ns), min(last_ns, end_ns + margin_ns)),
+        selected_ns=(start_ns, end_ns - start_ns) if end_ns > start_ns else None,
+    )
+
+
+def _idle_around(activities: Sequence[Activity], at_ns: int) -> tuple[int, int] | None:
+    """Find the idle time of a device that a time lies in, within a us: commands state times in us."""
+    from iotrace.analysis.device.gaps import gaps_of
+
+    for activity in activities:
+        gaps = gaps_of(activity, activity.device.nonzero()[0])
+        at = int(gaps.end_ns.searchsorted(at_ns - 1000))
+        if at < len(gaps) and gaps.start_ns[at] <= at_ns + 1000:
+            return int(gaps.start_ns[at]), int(gaps.end_ns[at])
+    return None
+
+
+def _idle_margin_ns(start_ns: int, end_ns: int) -> int:
+    return max(end_ns - start_ns, _LEAST_IDLE_MARGIN_NS)
+
+
+def _idle_text(start_ns: int, end_ns: int) -> str:
+    return f"an idle time of the device: {(end_ns - start_ns) / 1e6:.3f} ms"
 
 
 def _longest(waits: list[tuple[RankAnalysis, Waits]]) -> tuple[RankAnalysis, Explained] | None:
@@ -150,16 +217,17 @@ def _view(
     ranks: list[RankAnalysis],
     shown: tuple[int, int] | None,
     pids: list[int] | None = None,
+    more: Sequence[str] = (),
 ) -> View:
     """Open the groups of `ranks` and processes; pin the waits of all ranks, of many those of these."""
     pids = [rank.rank.main.pid for rank in ranks] if pids is None else pids
     groups = [re.escape(analysis.session.path.absolute().name) + "$"]
     groups += [rf"rank {rank.rank.number}( \(.*)?$" for rank in ranks]
-    groups += [rf".* · pid {pid}$" for pid in pids]
-    pinned = r"(^|· )(failure|steps|data wait)$"
+    groups += [*(rf".* · pid {pid}$" for pid in pids), *more]
+    pinned = _ANY_PINS
     if len(analysis.ranks) > _MOST_PINNED:
         numbers = "|".join(str(rank.rank.number) for rank in ranks)
-        pinned = rf"^rank ({numbers})( .*)? · (failure|steps|data wait)$"
+        pinned = rf"^rank ({numbers})( .*)? · (failure|steps|data wait|idle)$"
     return View(what, "^(" + "|".join(groups) + ")", pinned, _within(analysis, shown))
 
 

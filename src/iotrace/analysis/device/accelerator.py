@@ -10,7 +10,16 @@ import numpy.typing as npt
 
 from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.communication import collectives_of
-from iotrace.analysis.device.gaps import CLASSES, Gaps, classify, gaps_of, largest, named_gaps, other_parts
+from iotrace.analysis.device.gaps import (
+    CLASSES,
+    Gaps,
+    Origin,
+    classify,
+    gaps_of,
+    largest,
+    named_gaps,
+    other_parts,
+)
 from iotrace.analysis.device.kernels import Window, kernels_of, memory_operations_of, without_launch
 from iotrace.analysis.device.modules import PHASES, Origins, origins_of
 from iotrace.analysis.device.operators import OperatorTree, operators_of
@@ -51,7 +60,7 @@ class _Totals(msgspec.Struct):
     gaps: list[Gap] = []
     others: dict[str, int] = {}
 
-    def add(self, activity: Activity, waits: DataWaits, kernel_gap_ns: int) -> None:
+    def add(self, activity: Activity, waits: DataWaits, kernel_gap_ns: int, origin: Origin | None) -> None:
         """Add one trace."""
         events = activity.trace.events
         rows = np.flatnonzero(activity.device)
@@ -75,7 +84,7 @@ class _Totals(msgspec.Struct):
             _add_causes(self.causes, waits, gaps, classes)
         window = Window(activity, OperatorTree(activity), origins_of(activity))
         _add_modules(self.modules, activity, gaps, window.origins)
-        self.gaps = largest([*self.gaps, *named_gaps(window, gaps, classes, len(self.windows))])
+        self.gaps = largest([*self.gaps, *named_gaps(window, gaps, classes, len(self.windows), origin)])
         self.windows.append(window)
         for name, idle_ns in other_parts(activity, gaps, classes).items():
             self.others[name] = self.others.get(name, 0) + idle_ns
@@ -100,16 +109,18 @@ def accelerator_of(
     windows: Sequence[Activity],
     waits: Sequence[DataWaits] | None = None,
     kernel_gap_us: float = KERNEL_GAP_US,
+    origin: Origin | None = None,
 ) -> Accelerator | None:
     """Sum up the accelerator's figures over a rank's traces; None where none holds device activity.
 
-    `waits` are the raw data waits of each; without them, those that the trace itself holds.
+    `waits` are the raw data waits of each; without them, those that the trace itself holds. `origin` is the
+    session whose timeline shows the gaps, without one it is each trace.
     """
     totals = _Totals()
     for number, activity in enumerate(windows):
         if activity.device.any():
             own = waits[number] if waits is not None else waits_of(activity)
-            totals.add(activity, own, round(kernel_gap_us * 1000))
+            totals.add(activity, own, round(kernel_gap_us * 1000), origin)
     if not totals.busy:
         return None
     return Accelerator(

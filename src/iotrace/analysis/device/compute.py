@@ -12,6 +12,7 @@ from iotrace.analysis.device.accelerator import KERNEL_GAP_US, DataWaits, accele
 from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.breakdown import ROLES, break_down, roles_of
 from iotrace.analysis.device.collectives import RankTrace
+from iotrace.analysis.device.gaps import Origin
 from iotrace.analysis.device.imbalance import imbalance_of
 from iotrace.analysis.intervals import Coverage
 from iotrace.analysis.loop.step_table import StepTable
@@ -44,6 +45,7 @@ def compute_of(
     steps: StepTable | None = None,
     kernel_gap_us: float = KERNEL_GAP_US,
     whole: bool = False,
+    origin: Origin | None = None,
 ) -> Compute:
     """Derive the figures of a rank's traces; `explained` are the waits that the agent recorded, in order.
 
@@ -68,7 +70,7 @@ def compute_of(
         breakdown_ms=_mean_ms(exclusive),
         breakdown_raw_ms=_mean_ms(raw),
         breakdown_steps=sum(map(len, exclusive)) if exclusive else None,
-        accelerator=accelerator_of(activities, waits, kernel_gap_us),
+        accelerator=accelerator_of(activities, waits, kernel_gap_us, origin),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 
 import msgspec
@@ -18,7 +19,7 @@ CLASSES = ("data_wait", "host_wait", "kernel_wait", "other")
 OTHERS = ("graph_replay", "stream_wait", "unknown_launch")
 _DATA_WAIT, _HOST_WAIT, _KERNEL_WAIT, _OTHER = range(4)
 _UNKNOWN_LAUNCH = -(2**62)
-_MOST_GAPS = 10
+MOST_GAPS = 10
 
 
 class Gaps(msgspec.Struct, frozen=True):
@@ -69,19 +70,44 @@ def other_parts(activity: Activity, gaps: Gaps, classes: Column) -> dict[str, in
     return {name: int(idle_ns[mask].sum()) for name, mask in zip(OTHERS, masks, strict=True)}
 
 
-def named_gaps(window: Window, gaps: Gaps, classes: Column, number: int) -> list[Gap]:
+class Origin(msgspec.Struct, frozen=True):
+    """What `iotrace open` shows, and where it begins to count seconds; None: at the trace's first event."""
+
+    path: str
+    start_ns: int | None = None
+
+    def command(self, at_s: float) -> str:
+        """Return the command that shows the idle time around `at_s`."""
+        return f"iotrace open {shlex.quote(self.path)} --at {at_s:.6f}"
+
+
+def named_gaps(
+    window: Window, gaps: Gaps, classes: Column, number: int, origin: Origin | None = None
+) -> list[Gap]:
     """Name the longest gaps of a trace, the `number`-th of its rank: what ran around each, who ended it."""
+    lengths = gaps.end_ns - gaps.start_ns
+    longest = np.argsort(-lengths, kind="stable")[:MOST_GAPS]
+    return names_of(window, gaps, classes, longest, number, origin)
+
+
+def names_of(
+    window: Window, gaps: Gaps, classes: Column, wanted: Column, number: int = 0, origin: Origin | None = None
+) -> list[Gap]:
+    """Name those of `gaps` that stand at `wanted`; `origin` is the trace where a session is not known."""
     activity, trace, tree = window.activity, window.activity.trace, window.tree
     events, lengths = trace.events, gaps.end_ns - gaps.start_ns
-    longest = np.argsort(-lengths, kind="stable")[:_MOST_GAPS]
     rows = np.flatnonzero(activity.device)
     rows = rows[np.argsort(events.end_ns[rows], kind="stable")]
-    before = rows[np.searchsorted(events.end_ns[rows], gaps.start_ns[longest])]
+    before = rows[np.searchsorted(events.end_ns[rows], gaps.start_ns[wanted])]
     first_ns, _ = trace.span_ns() or (0, 0)
+    origin = origin or Origin(str(trace.path))
+    shown_from_ns = first_ns if origin.start_ns is None else origin.start_ns
     found = []
-    for at, row in zip(longest.tolist(), before.tolist(), strict=True):
+    for at, row in zip(wanted.tolist(), before.tolist(), strict=True):
         after = int(gaps.ended_by[at])
         launcher, module = int(tree.launcher[after]), int(window.origins.module[after])
+        # Its middle: a time that is written in us still lies in it.
+        at_s = (int(gaps.start_ns[at]) + int(lengths[at]) // 2 - shown_from_ns) / 1e9
         found.append(
             Gap(
                 window=number,
@@ -92,6 +118,8 @@ def named_gaps(window: Window, gaps: Gaps, classes: Column, number: int) -> list
                 op=trace.names[events.name[tree.rows[launcher]]] if launcher >= 0 else None,
                 module=window.origins.modules[module] if module >= 0 else None,
                 kind=CLASSES[int(classes[at].argmax())],
+                at_s=at_s,
+                command=origin.command(at_s),
             )
         )
     return found
@@ -99,4 +127,4 @@ def named_gaps(window: Window, gaps: Gaps, classes: Column, number: int) -> list
 
 def largest(gaps: Iterable[Gap]) -> list[Gap]:
     """Keep the longest of `gaps`, in that order."""
-    return sorted(gaps, key=lambda gap: -gap.us)[:_MOST_GAPS]
+    return sorted(gaps, key=lambda gap: -gap.us)[:MOST_GAPS]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
@@ -33,8 +34,8 @@ class Origins(msgspec.Struct, frozen=True):
     phase: Column
 
 
-class BackwardRange(msgspec.Struct):
-    """The backward pass of a module on a thread (index of the trace's threads); ns of the session's time."""
+class ModuleRange(msgspec.Struct):
+    """When a module ran on a thread (index of the trace's threads) or a device; ns of the session's time."""
 
     thread: int
     start_ns: int
@@ -85,7 +86,7 @@ def origins_of(activity: Activity) -> Origins:
     return Origins(list(names), module, phase)
 
 
-def backward_ranges(activity: Activity) -> list[BackwardRange]:
+def backward_ranges(activity: Activity) -> list[ModuleRange]:
     """Find when the backward pass of each module ran, those of its children inside; in order of time.
 
     Neighbouring operators of one module make one range. What joins them to a module is their sequence number:
@@ -101,14 +102,32 @@ def backward_ranges(activity: Activity) -> list[BackwardRange]:
     known = module >= 0
     linked, module = linked[known], module[known]
     order = np.lexsort((-events.end_ns[linked], events.start_ns[linked], events.thread[linked]))
-    found: list[BackwardRange] = []
-    open_ranges: list[BackwardRange] = []
-    for row, range_row in zip(linked[order].tolist(), module[order].tolist(), strict=True):
-        thread, start_ns, end_ns = (
-            int(events.thread[row]), int(events.start_ns[row]), int(events.end_ns[row])
-        )  # fmt: skip
-        path = (module_of(trace.names[events.name[range_row]]) or "?").split(".")
-        names = [".".join(path[: depth + 1]) for depth in range(len(path))]
+    linked, module = linked[order], module[order]
+    return nested_ranges(
+        zip(
+            events.thread[linked].tolist(),
+            events.start_ns[linked].tolist(),
+            events.end_ns[linked].tolist(),
+            (_names(trace.names[name]) for name in events.name[module].tolist()),
+            strict=True,
+        )
+    )
+
+
+def _names(name: str) -> list[str]:
+    """List the modules around one, itself at last."""
+    path = (module_of(name) or "?").split(".")
+    return [".".join(path[: depth + 1]) for depth in range(len(path))]
+
+
+def nested_ranges(items: Iterable[tuple[int, int, int, Sequence[str]]]) -> list[ModuleRange]:
+    """Join neighbours that lie in the same modules; each item is (thread, start, end, names from outside in).
+
+    Items come in order of time, thread by thread; the ranges are in order of time.
+    """
+    found: list[ModuleRange] = []
+    open_ranges: list[ModuleRange] = []
+    for thread, start_ns, end_ns, names in items:
         same = 0
         while (
             same < min(len(names), len(open_ranges))
@@ -118,7 +137,7 @@ def backward_ranges(activity: Activity) -> list[BackwardRange]:
             same += 1
         del open_ranges[same:]
         for name in names[same:]:
-            opened = BackwardRange(thread, start_ns, end_ns, name)
+            opened = ModuleRange(thread, start_ns, end_ns, name)
             open_ranges.append(opened)
             found.append(opened)
         for opened in open_ranges:

@@ -83,7 +83,8 @@ class MemoryOperation(ReportPart, frozen=True, kw_only=True):
 class Gap(ReportPart, frozen=True, kw_only=True):
     """A time in which the device did nothing; `start_us` counts from the first event of the trace.
 
-    `op` and `module` launched `after`, which ended it; `class` is the one with most of it.
+    `op` and `module` launched `after`, which ended it; `class` is the one with most of it. `at_s` lies in its
+    middle, in seconds since the session or the trace began: `command` shows it there.
     """
 
     window: int
@@ -94,6 +95,8 @@ class Gap(ReportPart, frozen=True, kw_only=True):
     op: str | None
     module: str | None
     kind: str = msgspec.field(name="class")
+    at_s: float
+    command: str
 
 
 class Accelerator(ReportPart, frozen=True, kw_only=True):

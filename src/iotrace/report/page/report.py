@@ -108,6 +108,7 @@ def _device(report: Report, rank: RankReport | None) -> list[dict[str, Any]]:
             "more": max(0, len(table.rows) - _MOST_ROWS),
             "name": name,
             "notes": table.notes,
+            "commands": table.commands,
         }
         for name in views
         for table in tables_of(name, own)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from iotrace.analysis.results import Accelerator, RankReport, Report
 from iotrace.report.views.table import Field, Table, of_ranks
@@ -132,7 +133,12 @@ def gaps(report: Report) -> list[Table]:
         parts = [f"{name.replace('_', ' ')} {_ms(us)}" for name, us in found.idle_other_us.items() if us > 0]
         return [f"class other, in ms: {' · '.join(parts)}"] if parts else []
 
-    return _of_device(report, "Longest idle times of the device", fields, lambda found: found.gaps, notes)
+    tables = _of_device(report, "Longest idle times of the device", fields, lambda found: found.gaps, notes)
+    found = [() if rank.accelerator is None else rank.accelerator.gaps for rank in report.ranks]
+    return [
+        replace(table, commands=[gap.command for gap in own])
+        for table, own in zip(tables, found, strict=True)
+    ]
 
 
 def modules(report: Report) -> list[Table]:

@@ -13,7 +13,7 @@ from rich.table import Table as Grid
 
 from iotrace.analysis.results import SCHEMA_VERSION, RankReport
 from iotrace.errors import IotraceError
-from iotrace.report.layout import line, print_table
+from iotrace.report.layout import line, plain, print_table
 from iotrace.report.printing import visible
 
 _GAP = 2  # columns between two of the table
@@ -37,7 +37,8 @@ class Field(msgspec.Struct, frozen=True):
 class Table(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of one kind, of `rank` or of the whole job. JSON and CSV hold all fields of the rows.
 
-    Without rows `unknown` says why there are none, and `remedy` what records them.
+    Without rows `unknown` says why there are none, and `remedy` what records them. `commands` show the
+    rows in the timeline, in their order.
     """
 
     title: str
@@ -47,6 +48,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     unknown: str = "none was recorded"
     remedy: str = ""
     notes: Sequence[str] = ()
+    commands: Sequence[str] = ()
 
 
 def of_ranks(ranks: Sequence[RankReport], make: Callable[[RankReport], Table]) -> list[Table]:
@@ -69,6 +71,10 @@ def print_tables(tables: Sequence[Table], console: Console) -> None:
             line(console, "", f"unknown: {table.unknown}{remedy}", 0)
         for note in table.notes:
             line(console, "", note, 0)
+        if table.commands:
+            line(console, "", "In the timeline, in the order above:", 0)
+        for command in table.commands:
+            console.print(plain(command), soft_wrap=True)
 
 
 def _grid(table: Table, width: int) -> Grid:

@@ -1,0 +1,110 @@
+"""Idle times, modules and launch queue of a device on its timeline; what leads to an idle time."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from iotrace.analysis.device.accelerator import accelerator_of, waits_of
+from iotrace.analysis.device.activity import Activity
+from iotrace.analysis.device.gaps import Origin
+from iotrace.cli import app
+from iotrace.errors import UsageError
+from iotrace.timeline.device import derived_of
+from iotrace.viewer.view import view_of_trace
+from tests.support.kineto import annotation, data_wait, kernel, operator, trace_of
+from tests.support.perfetto import query
+
+BASE_NS = 1_790_857_026 * 10**9
+
+
+def activity() -> Activity:
+    """Idle from 20 to 60 us for a data wait, from 70 to 72, which is the kernels' own; times in us."""
+    return Activity(
+        trace_of(
+            data_wait(21, 50),
+            annotation("nn.Module: encoder", 0, 19),
+            annotation("nn.Module: encoder.mlp", 2, 19),
+            operator("aten::mm", 2, 8),
+            operator("aten::copy_", 52, 58),
+            kernel(5, 10, launched=1, name="first"),
+            kernel(10, 20, launched=3),
+            kernel(60, 70, launched=53, name="copy"),
+            kernel(72, 80, launched=56, name="last"),
+            base_ns=BASE_NS,
+        )
+    )
+
+
+def test_the_tracks_of_a_device() -> None:
+    found = activity()
+    of_all = np.zeros(len(found.trace.events), dtype=np.int64)
+    (own,) = derived_of(found, waits_of(found), 30.0, of_all, "rank 1 · ").values()
+    idle, modules = own.tracks
+    shown = [(item.name, item.start_ns - BASE_NS, item.end_ns - BASE_NS) for item in idle.slices]
+    # A short one is shown where it is among the ten longest.
+    assert (idle.name, shown) == (
+        "rank 1 · idle",
+        [
+            ("idle · data wait · aten::copy_", 20_000, 60_000),
+            ("idle · kernel wait · aten::copy_", 70_000, 72_000),
+        ],
+    )
+    assert [(item.name, item.start_ns - BASE_NS, item.end_ns - BASE_NS) for item in modules.slices] == [
+        ("forward", 5_000, 20_000),
+        ("encoder", 5_000, 20_000),
+        ("encoder.mlp", 10_000, 20_000),
+    ]
+    (queue,) = own.counters
+    assert queue.name == "rank 1 · launch queue"
+    assert [(time - BASE_NS, value) for time, value in queue.points] == [
+        (1_000, 1), (3_000, 2), (5_000, 1), (10_000, 0),
+        (53_000, 1), (56_000, 2), (60_000, 1), (72_000, 0),
+    ]  # fmt: skip
+
+
+def test_an_idle_time_has_a_command() -> None:
+    found = accelerator_of([activity()])
+    assert found is not None
+    path = str(activity().trace.path)
+    assert re.fullmatch(r"iotrace open \S+trace\.json --at 0\.000040", found.gaps[0].command), path
+    of_session = accelerator_of([activity()], origin=Origin("run 1", BASE_NS - 10**9))
+    assert of_session is not None
+    assert of_session.gaps[0].command == "iotrace open 'run 1' --at 1.000040"
+
+
+def test_a_trace_is_looked_at_where_its_device_idles() -> None:
+    found = activity()
+    view = view_of_trace(found, 0.000040)
+    assert view.selected_ns == (BASE_NS + 20_000, 40_000)
+    assert view.shown_ns == (BASE_NS, BASE_NS + 80_000)
+    assert view_of_trace(found, None).shown_ns is None
+    busy = view_of_trace(found, 0.000015)
+    assert (busy.selected_ns, busy.what) == (None, "at 0.000015 s")
+    with pytest.raises(UsageError, match=r"lasts 0\.000080 s"):
+        view_of_trace(found, 1.0)
+
+
+def test_a_merge_adds_the_tracks(tmp_path: Path) -> None:
+    """Each idle time of the report is a slice of that start and length; without the option there is none."""
+    source = tmp_path / "trace.json"
+    events = [
+        *kernel(5, 10, launched=1),
+        *kernel(60, 70, launched=53),
+        {"ph": "M", "name": "process_labels", "pid": 0, "args": {"labels": "GPU 0"}},
+    ]
+    source.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events, "baseTimeNanoseconds": BASE_NS}))
+    runner = CliRunner()
+    slices = {}
+    for option in ("", "--device-tracks"):
+        made = tmp_path / f"merged{option}.pftrace"
+        result = runner.invoke(app, ["merge", str(source), "-o", str(made), *filter(None, [option])])
+        assert result.exit_code == 0, result.output
+        (slices[option],) = query(made, "select name, ts, dur from slice where category = 'idle'")
+    assert slices[""] == []
+    assert slices["--device-tracks"] == [["idle · host wait · gemm", BASE_NS + 10_000, 50_000]]
