@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from iotrace.analysis.advice import recommend
 from iotrace.analysis.loader_facts import FileFacts, LoaderFacts
-from iotrace.analysis.results import FileGroup, unknown
+from iotrace.analysis.results import FileGroup, GainRow, unknown
 
 MIB = 1 << 20
 
@@ -384,3 +384,27 @@ def test_a_wrapped_loader_gets_advice_on_files_alone() -> None:
     costs = {"decode": 20.0, "transport": 10.0, "queued": 10.0, "startup": 10.0}
     wrapped = facts(causes_ms=costs, has_settings=False, workers=0, prefetch_factor=None, in_order=None)
     assert list(advised(wrapped)) == ["decode-bound"]
+
+
+def test_a_gain_that_the_model_predicts_is_told_with_its_interval() -> None:
+    row = GainRow(
+        id="decode",
+        kind="cause",
+        text="decode",
+        change="gone",
+        predicted_ms_per_step=70.0,
+        interval_ms=[65.0, 76.0],
+        gain_ms_per_step=30.0,
+    )
+    gains = {"decode": 60.0, "files": 60.0}
+    bound = recommend([facts("decode", unmade_fraction=0.0, gains_ms=gains, files=[])])[0]
+    told = recommend(
+        [facts("decode", unmade_fraction=0.0, gains_ms=gains, files=[], predicted={"files": row})]
+    )[0]
+    assert (bound.gain_interval_ms, bound.gain) == (None, None)
+    assert told.gain_ms_per_step == 30.0
+    assert told.gain == "decode"
+    assert told.gain_interval_ms == [facts().step_ms - 76.0, facts().step_ms - 65.0]
+    without = replace(row, gain_ms_per_step=2.0)
+    own = facts("decode", unmade_fraction=0.0, gains_ms=gains, files=[], predicted={"files": without})
+    assert not recommend([own])  # the model says that it is not worth it

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from iotrace.analysis.file_advice import Remedy, cost_ms, costliest, decode, read
 from iotrace.analysis.loader_facts import LoaderFacts
-from iotrace.analysis.results import Recommendation
+from iotrace.analysis.results import GainRow, Recommendation
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, UNMADE
 from iotrace.units import percent, size
 
@@ -49,7 +50,7 @@ def _for_cause(facts: LoaderFacts, cause: str, remedy: Remedy | None) -> Recomme
     most = costliest(facts, cause)
     share = f" ({cost_ms(most, cause):.1f} ms of it in {most.path})" if most is not None else ""
     where = f" in {facts.item}" if cause == "transform" and facts.item else ""
-    gain_ms = _gain_ms(facts, cause, remedy)
+    gain_ms, row = _told(facts, _row_of(facts, cause, remedy), _gain_ms(facts, cause, remedy))
     if not _worth(gain_ms, facts):
         return None
     return Recommendation(
@@ -60,6 +61,7 @@ def _for_cause(facts: LoaderFacts, cause: str, remedy: Remedy | None) -> Recomme
         gain_ms_per_step=gain_ms,
         remedy=remedy.short,
         fix=_fix(f"{cause}-bound", facts),
+        **_predicted(facts, row),
     )
 
 
@@ -72,6 +74,30 @@ def _gain_ms(facts: LoaderFacts, cause: str, remedy: Remedy) -> float:
     if cause == "startup":
         return facts.causes_ms[cause] + facts.restart_ms
     return min(facts.bound_ms, facts.gains_ms.get(remedy.gone or cause, facts.wait_ms))
+
+
+def _row_of(facts: LoaderFacts, cause: str, remedy: Remedy) -> str:
+    """The id of the gain's row that stands for a remedy."""
+    knobs = {
+        "startup": "persistent_workers=True",
+        "queued": f"prefetch_factor={2 * (facts.prefetch_factor or 0)}",
+    }
+    return remedy.gone or knobs.get(cause, cause)
+
+
+def _told(facts: LoaderFacts, name: str, bound_ms: float) -> tuple[float, GainRow | None]:
+    """What a change saves: as the model of the loader predicts, where it speaks, else its bound."""
+    row = facts.predicted.get(name)
+    if row is None or row.gain_ms_per_step is None:
+        return bound_ms, None
+    return row.gain_ms_per_step, row
+
+
+def _predicted(facts: LoaderFacts, row: GainRow | None) -> dict[str, Any]:
+    if row is None or row.interval_ms is None:
+        return {}
+    low_ms, high_ms = row.interval_ms
+    return {"gain": row.id, "gain_interval_ms": [facts.step_ms - high_ms, facts.step_ms - low_ms]}
 
 
 def _severity(cost_ms: float, facts: LoaderFacts) -> str:
@@ -198,7 +224,8 @@ def _too_few_workers(facts: LoaderFacts) -> Recommendation | None:
     if facts.workers and made_ms / facts.workers <= compute_ms:
         return None
     enough = _enough_workers(facts, made_ms, compute_ms, sleeps)
-    gain_ms = min(_won_by_order(facts, enough), _beyond_the_cores(facts, made_ms))
+    bound_ms = min(_won_by_order(facts, enough), _beyond_the_cores(facts, made_ms))
+    gain_ms, row = _told(facts, f"num_workers={enough}", bound_ms)
     if not _worth(gain_ms, facts):
         return None
     shards = "; its IterableDataset has to share its samples among them" if facts.iterable else ""
@@ -224,6 +251,7 @@ def _too_few_workers(facts: LoaderFacts) -> Recommendation | None:
         gain_ms_per_step=gain_ms,
         remedy=change,
         fix=_fix("too-few-workers", facts),
+        **_predicted(facts, row),
     )
 
 
@@ -255,7 +283,8 @@ def _won_by_order(facts: LoaderFacts, workers: int | None) -> float:
 
 def _waiting_in_order(facts: LoaderFacts) -> Recommendation | None:
     """Where torch can deliver out of order, and the consumer waits for a batch while a later one is ready."""
-    behind_ms, won_ms = facts.behind_ready_ms or 0.0, _won_by_order(facts, facts.workers)
+    behind_ms = facts.behind_ready_ms or 0.0
+    won_ms, row = _told(facts, "in_order=False", _won_by_order(facts, facts.workers))
     if not _worth(min(behind_ms, won_ms), facts):
         return None
     if facts.in_order is not True or facts.workers < 2 or not facts.has_settings or facts.handed_over:
@@ -271,4 +300,5 @@ def _waiting_in_order(facts: LoaderFacts) -> Recommendation | None:
         gain_ms_per_step=won_ms,
         remedy="DataLoader(in_order=False), if order may change",
         fix=_fix("waiting-in-order", facts),
+        **_predicted(facts, row),
     )

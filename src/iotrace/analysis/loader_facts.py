@@ -5,11 +5,12 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
+from iotrace.analysis.gain.changes import HALVED
 from iotrace.analysis.loop.deliveries import LoaderRun
 from iotrace.analysis.loop.loaders import item_of, production_ms
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import FileGroup, FileIo, RankReport
+from iotrace.analysis.results import FileGroup, FileIo, GainRow, RankReport
 from iotrace.analysis.table import taken
 from iotrace.analysis.wait.data_wait import (
     MODERATELY_PERCENT,
@@ -48,7 +49,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     its batches. `core_free`: the cores were not all busy. `asleep` and `on_cpu` are shares of the making of
     its samples. `storage_bytes` came from storage, to all processes of the rank, per step. `made_ms` is the
     production of a step's batches. `gains_ms` bounds what a step loses without a cause, without reading and
-    decoding (`FILES`), and without that of one file (``files:PATH``); `restart_ms` is what ending and
+    decoding (`FILES`), and without that of one file (``files:PATH``); `predicted` has what a replay on the
+    model of the loader gives instead, where it may speak, by the row's id; `restart_ms` is what ending and
     starting workers takes in later epochs.
     """
 
@@ -60,6 +62,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     idle_ms: float | None = None
     causes_ms: dict[str, float] = {}
     gains_ms: dict[str, float] = {}
+    predicted: dict[str, GainRow] = {}
     files: list[FileFacts] = []
     groups: list[FileGroup] = []
     item: str = ""
@@ -136,6 +139,7 @@ def _facts(
         wait_ms=wait_ms,
         idle_ms=wait.exposed_ms,
         causes_ms=causes_ms,
+        predicted=_predicted(report) if source is run else {},
         gains_ms={} if handed_over else _gains(analysis, run, causes_ms, files),
         files=files,
         groups=report.file_groups,
@@ -166,6 +170,11 @@ def _facts(
         batches_per_step=len(waits) / steps,
         item=item_of(about, analysis.session.paths) or "",
     )
+
+
+def _predicted(report: RankReport) -> dict[str, GainRow]:
+    rows = [row for row in report.gain if row.change != HALVED]
+    return {row.id: row for row in rows if row.gain_ms_per_step is not None}
 
 
 def _gains(

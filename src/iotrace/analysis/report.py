@@ -9,6 +9,8 @@ from iotrace.analysis.advice import recommend
 from iotrace.analysis.completeness.not_captured import not_captured
 from iotrace.analysis.device.compute import compare
 from iotrace.analysis.failures import failures_of, signal_name
+from iotrace.analysis.gain.changes import HALVED
+from iotrace.analysis.gain.gain import gain_of
 from iotrace.analysis.host.file_groups import file_groups, used_files
 from iotrace.analysis.host.io import io_of
 from iotrace.analysis.host.overhead import overhead_of
@@ -32,6 +34,7 @@ from iotrace.analysis.results import (
     Memory,
     ProcessInfo,
     RankReport,
+    Recommendation,
     Report,
     SessionInfo,
     Startup,
@@ -59,6 +62,7 @@ def analyse(analysis: SessionAnalysis) -> Report:
         for one, rank in zip(analysis.ranks, ranks, strict=True)
         for item in recommend(loader_facts(one, rank))
     ]
+    ranks = [_with_fixes(rank, recommendations) for rank in ranks]
     # Of a restarted job the ranks of its last start are compared.
     last = max((one.rank.incarnation for one in analysis.ranks if one.activities), default=0)
     compared = [(one.rank.number, one.compute) for one in analysis.ranks if one.rank.incarnation == last]
@@ -92,6 +96,13 @@ def analyse(analysis: SessionAnalysis) -> Report:
     )
 
 
+def _with_fixes(rank: RankReport, recommendations: list[Recommendation]) -> RankReport:
+    """Name the verdict's fix in each row of the rank's gains that means the same."""
+    fixes = {item.gain: item.fix for item in recommendations if item.rank == rank.rank and item.gain}
+    rows = [row if row.change == HALVED else replace(row, fix=fixes.get(row.id)) for row in rank.gain]
+    return replace(rank, gain=rows) if fixes else rank
+
+
 def _process(session: Session, process: Process) -> ProcessInfo:
     identity = process.identity
     return ProcessInfo(
@@ -117,6 +128,7 @@ def _rank(analysis: RankAnalysis) -> RankReport:
     groups, io = file_groups(wait, io, used_files(analysis))
     groups = _with_chunks(groups, io, analysis)
     phases, startup = step_phases(analysis, wait.raw_ms), analysis.startup
+    gain = gain_of(analysis, system, wait)
     return RankReport(
         rank=rank.number,
         host=rank.main.host,
@@ -154,6 +166,9 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         models=models_of(rank.main),
         memory=_memory(analysis),
         snapshots=snapshots_of(rank.main),
+        gain=gain.rows,
+        self_prediction_error_pct=gain.error_pct,
+        gain_withheld=gain.withheld,
     )
 
 

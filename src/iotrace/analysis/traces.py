@@ -156,6 +156,7 @@ def _rank(rank: _TraceRank) -> RankReport:
         system=unknown(System, gpus=_gpus(rank.trace), processes=[]),
         models=[],
         snapshots=[],
+        gain=[],
     )
 
 

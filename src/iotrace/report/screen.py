@@ -147,13 +147,27 @@ def _print_fixes(fixes: Sequence[Fix], console: Console) -> None:
 
 
 def gain_text(fix: Fix) -> str:
-    """What the whole wait that the fix is about takes: a bound, unless the compute gets shorter with it."""
+    """What a fix gains: as predicted, with its interval; else the whole wait that it is about, a bound.
+
+    No bound where the compute gets shorter with it.
+    """
+    if fix.gain_interval_ms is not None and fix.gain_ms_per_step is not None:
+        return _predicted_text(fix, fix.gain_ms_per_step, fix.gain_interval_ms)
     if fix.speedup is not None and fix.speedup >= _WORTH_A_FACTOR:
         return f"at most {fix.speedup:.1f}x faster" if fix.at_most else f"its wait gone: {fix.speedup:.1f}x"
     if fix.gain_ms_per_step is not None:
         saved = f"{milliseconds(fix.gain_ms_per_step)} a step"
         return f"at most {saved}" if fix.at_most else f"its wait: {saved}"
     return ""
+
+
+def _predicted_text(fix: Fix, gain_ms: float, interval_ms: Sequence[float]) -> str:
+    low_ms, high_ms = interval_ms
+    if fix.speedup is None or fix.speedup < _WORTH_A_FACTOR:
+        return f"saves {milliseconds(gain_ms)} a step ({low_ms:.1f} to {high_ms:.1f})"
+    step_ms = gain_ms / (1 - 1 / fix.speedup)
+    low, high = (f"{step_ms / max(step_ms - each, 0.01 * step_ms):.1f}" for each in (low_ms, high_ms))
+    return f"{fix.speedup:.1f}x faster ({low} to {high})"
 
 
 Row = tuple[str, Sequence[str]]  # a label, and what stands beside it

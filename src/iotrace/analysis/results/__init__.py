@@ -36,6 +36,9 @@ from iotrace.analysis.results.device import (
 from iotrace.analysis.results.device import (
     StreamIdle as StreamIdle,
 )
+from iotrace.analysis.results.gain import (
+    GainRow as GainRow,
+)
 from iotrace.analysis.results.host import (
     Calibration as Calibration,
 )

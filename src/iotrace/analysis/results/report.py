@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from iotrace.analysis.results.base import ReportPart
 from iotrace.analysis.results.device import Accelerator
+from iotrace.analysis.results.gain import GainRow
 from iotrace.analysis.results.host import FileGroup, Io, Overhead, System
 from iotrace.analysis.results.loop import (
     DataWait,
@@ -96,12 +97,16 @@ class RankReport(ReportPart, frozen=True, kw_only=True):
     models: list[Model]
     memory: Memory | None
     snapshots: list[Snapshot]
+    gain: list[GainRow]
+    self_prediction_error_pct: float | None
+    gain_withheld: str | None
 
 
 class Recommendation(ReportPart, frozen=True, kw_only=True):
     """Advice: `text` is the whole sentence, `remedy` the change in it, `fix` names it in the verdict.
 
-    `gain_ms_per_step` is an upper bound of what it saves.
+    `gain_ms_per_step` is an upper bound of what it saves; where `gain_interval_ms` is known it is a
+    prediction, the row `gain` of the rank's, with that interval.
     """
 
     id: str
@@ -112,6 +117,8 @@ class Recommendation(ReportPart, frozen=True, kw_only=True):
     remedy: str = ""
     fix: str | None = None
     rank: int | None = None
+    gain: str | None = None
+    gain_interval_ms: list[float] | None = None
 
 
 class ClockSet(ReportPart, frozen=True, kw_only=True):

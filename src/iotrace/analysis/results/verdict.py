@@ -8,13 +8,17 @@ from iotrace.analysis.results.base import ReportPart
 
 
 class Fix(ReportPart, frozen=True, kw_only=True):
-    """A change to make; its gain is an upper bound. Gains of several do not add up."""
+    """A change to make; its gain is an upper bound, or where `gain_interval_ms` is known a prediction.
+
+    Gains of several do not add up.
+    """
 
     id: str
     text: str
     gain_ms_per_step: float | None
     speedup: float | None
     at_most: bool = True
+    gain_interval_ms: list[float] | None = None
 
 
 class Trust(ReportPart, frozen=True, kw_only=True):

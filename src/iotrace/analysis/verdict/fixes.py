@@ -33,7 +33,7 @@ def fixes_of(
         for item in recommendations
     ]
     if trust.level == BAD:
-        return [replace(fix, gain_ms_per_step=None, speedup=None) for fix in fixes]
+        return [replace(fix, gain_ms_per_step=None, speedup=None, gain_interval_ms=None) for fix in fixes]
     return fixes
 
 
@@ -46,9 +46,17 @@ def _fix(item: Recommendation, rank: RankReport | None, cause: str | None) -> Fi
         # The device works through the rest of the wait: only its idle time can be won.
         gain_ms = min(gain_ms, rank.data_wait.exposed_ms)
     speedup = None if gain_ms is None or not step_ms or gain_ms >= step_ms else step_ms / (step_ms - gain_ms)
-    at_most = rank is None or not competes(rank)
+    predicted = item.gain_interval_ms
+    at_most = predicted is None and (rank is None or not competes(rank))
     text = item.remedy + _of_another(item, rank, cause)
-    return Fix(id=item.fix or item.id, text=text, gain_ms_per_step=gain_ms, speedup=speedup, at_most=at_most)
+    return Fix(
+        id=item.fix or item.id,
+        text=text,
+        gain_ms_per_step=gain_ms,
+        speedup=speedup,
+        at_most=at_most,
+        gain_interval_ms=predicted,
+    )
 
 
 def _of_another(item: Recommendation, rank: RankReport | None, cause: str | None) -> str:

@@ -31,6 +31,7 @@ VIEWS = {
     "gaps": View("the ten longest idle times of the device", "device"),
     "ranks": View("one line a rank: its step, what it waits for, why it is late", "ranks"),
     "modules": View("idle time and communication by module and phase", "device"),
+    "gain": View("what each change would gain: causes, files, settings", "gain"),
     "streams": View("each stream of a device: busy, idle by class", "device"),
     "speed": View("batches and samples a second by phase, over time", "program"),
     "time": View("where Lightning's trainer spends its time: hooks, callbacks", "program"),

@@ -1,0 +1,1 @@
+"""What each change would gain: recorded batches replayed through a model of DataLoader."""
