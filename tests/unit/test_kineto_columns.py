@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 from typing import Any
 
@@ -78,13 +79,15 @@ def _described(trace: KinetoTrace) -> dict[str, Any]:
         "thread": [trace.threads[number] for number in events.thread],
         "category": [trace.categories[number] for number in events.category],
         "name": [trace.names[number] for number in events.name],
+        "details": [trace.details[number].replace(b" ", b"") for number in events.details],
+        "memory thread": [trace.threads[number] for number in trace.memory.thread],
         "flow thread": [trace.threads[number] for number in flows.thread],
         "flow category": [trace.flow_categories[number] for number in flows.category],
         "collective": [None if number < 0 else trace.collectives[number] for number in events.collective],
     }
     columns = {
         name: getattr(table, name).tolist()
-        for table in (events, flows)
+        for table in (trace.memory, events, flows)
         for name in table.__struct_fields__
         if name not in strings
     }
@@ -123,6 +126,32 @@ def test_the_patient_reader_makes_the_same_columns(
     fast = read_kineto(path, near_ns=BASE_NS)
     monkeypatch.setattr(compiled, "library", lambda: None)
     assert _described(read_kineto(path, near_ns=BASE_NS)) == _described(fast)
+
+
+@needs_library
+def test_memory_and_what_is_kept_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "trace.json"
+    memory = {"Bytes": -512, "Total Allocated": 7, "Device Type": 1, "Device Id": 0, "Addr": 9}
+    long = [list(range(1000))]
+    events = [
+        {"ph": "i", "name": "[memory]", "pid": 1, "tid": 2, "ts": 3, "args": memory},
+        {"ph": "X", "name": "mm", "ts": 1, "dur": 1, "args": {"Input Dims": [[2, 3]], "Input type": ["f"]}},
+        {"ph": "X", "name": "k", "ts": 1, "dur": 1, "args": {"blocks per SM": 0.25}},
+        {"ph": "X", "name": "cat", "ts": 1, "dur": 1, "args": {"Input Dims": long, "blocks per SM": 2}},
+    ]
+    path.write_text(json.dumps({"traceEvents": events, "baseTimeNanoseconds": 10}))
+    fast = read_kineto(path)
+    found = fast.memory
+    assert (found.time_ns.tolist(), found.bytes.tolist(), found.allocated.tolist()) == ([3010], [-512], [7])
+    assert (found.reserved.tolist(), found.device_id.tolist(), found.address.tolist()) == ([-1], [0], [9])
+    assert [fast.details[number] for number in fast.events.details] == [
+        b"\xff\xff\xff",
+        b'[[2, 3]]\xff["f"]\xff\xff',
+        b"\xff\xff0.25\xff",
+        b"",
+    ]
+    monkeypatch.setattr(compiled, "library", lambda: None)
+    assert _described(read_kineto(path)) == _described(fast)
 
 
 @needs_library

@@ -193,11 +193,11 @@ def _trainer(analysis: RankAnalysis) -> TrainerTimes | None:
 
 
 def _memory(analysis: RankAnalysis) -> Memory | None:
-    if not any("[memory]" in trace.names for trace in analysis.rank.main.windows.traces):
+    if not any(len(trace.memory.bytes) for trace in analysis.rank.main.windows.traces):
         return None
     from iotrace.analysis.program.memory import memory_of
 
-    return memory_of(analysis)
+    return memory_of(analysis.rank.main.windows.traces)
 
 
 def _bounds(steps: StepTable) -> tuple[int, int] | None:

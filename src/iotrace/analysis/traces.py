@@ -17,6 +17,7 @@ from iotrace.analysis.device.compute import Compute, compare, compute_of
 from iotrace.analysis.device.one_job import RankOfJob, why_not_compared
 from iotrace.analysis.intervals import Coverage
 from iotrace.analysis.loop.measured import summarise
+from iotrace.analysis.program.memory import memory_of
 from iotrace.analysis.results import (
     SCHEMA_VERSION,
     ClockInfo,
@@ -155,6 +156,7 @@ def _rank(rank: _TraceRank) -> RankReport:
         file_groups=[],
         system=unknown(System, gpus=_gpus(rank.trace), processes=[]),
         models=[],
+        memory=memory_of([rank.trace]),
         snapshots=[],
         gain=[],
     )

@@ -44,16 +44,24 @@ class ModuleRange(msgspec.Struct):
 
 
 def origins_of(activity: Activity) -> Origins:
-    """Find the module and phase of every event of the device.
+    """Find the module and phase of every event of the device: those of its launch."""
+    count = len(activity.trace.events)
+    module, phase = np.full(count, _UNKNOWN, dtype=np.int64), np.full(count, _OTHER, dtype=np.int64)
+    device = np.flatnonzero(activity.device & (activity.launch >= 0))
+    found = origins_at(activity, activity.launch[device])
+    module[device], phase[device] = found.module, found.phase
+    return Origins(found.modules, module, phase)
+
+
+def origins_at(activity: Activity, calls: Column) -> Origins:
+    """Find the module and phase of each row of `calls`, which are events of the host.
 
     A backward operator belongs to the module of the forward operator with its sequence number; what an
     operator of the backward pass launches is `backward`, what is launched in a range ``Optimizer.step#…`` is
     `optimizer`, in a module's or DataParallel's range or an operator that autograd counts, `forward`.
     """
     trace, events = activity.trace, activity.trace.events
-    count = len(events)
-    module, phase = np.full(count, _UNKNOWN, dtype=np.int64), np.full(count, _OTHER, dtype=np.int64)
-    device = np.flatnonzero(activity.device & (activity.launch >= 0))
+    phase = np.full(len(calls), _OTHER, dtype=np.int64)
     ranges = np.isin(activity.kinds, (Kind.ANNOTATION, Kind.PYTHON, Kind.CPU_OP))
     in_module = Enclosing(activity, activity.modules)
     in_forward = Enclosing(activity, ranges & trace.matching(_FORWARD_RANGE))
@@ -64,14 +72,13 @@ def origins_of(activity: Activity) -> Origins:
     counted = operators & ~backward & (events.sequence >= 0)
     in_counted = Enclosing(activity, counted)
 
-    calls = activity.launch[device]
     around_module = in_module.rows(calls)
     around_backward = in_backward.rows(calls)
-    phase[device[in_counted.rows(calls) >= 0]] = _FORWARD
-    phase[device[in_forward.rows(calls) >= 0]] = _FORWARD
-    phase[device[around_module >= 0]] = _FORWARD
-    phase[device[in_optimizer.rows(calls) >= 0]] = _OPTIMIZER
-    phase[device[around_backward >= 0]] = _BACKWARD
+    phase[in_counted.rows(calls) >= 0] = _FORWARD
+    phase[in_forward.rows(calls) >= 0] = _FORWARD
+    phase[around_module >= 0] = _FORWARD
+    phase[in_optimizer.rows(calls) >= 0] = _OPTIMIZER
+    phase[around_backward >= 0] = _BACKWARD
 
     forward = _forward_operators(activity, in_backward.rows(calls, events.sequence >= 0), counted)
     from_forward = np.where(forward >= 0, in_module.rows(np.maximum(forward, 0)), _UNKNOWN)
@@ -82,7 +89,7 @@ def origins_of(activity: Activity) -> Origins:
         [_UNKNOWN if path is None else names.setdefault(path, len(names)) for path in paths] or [_UNKNOWN],
         dtype=np.int64,
     )
-    module[device] = np.where(around >= 0, numbers[events.name[np.maximum(around, 0)]], _UNKNOWN)
+    module = np.where(around >= 0, numbers[events.name[np.maximum(around, 0)]], _UNKNOWN)
     return Origins(list(names), module, phase)
 
 

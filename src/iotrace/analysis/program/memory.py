@@ -1,22 +1,22 @@
-"""Which operators were given memory, by device, in the steps that torch.profiler recorded with memory."""
+"""Who was given memory, by device, in what torch.profiler recorded with memory; what was held at the peak."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
-from iotrace.analysis.rank import RankAnalysis
+from iotrace.analysis.device.activity import Activity
+from iotrace.analysis.device.modules import PHASES, Enclosing, origins_at
 from iotrace.analysis.results import Memory, MemoryDevice, MemoryOperator
-from iotrace.errors import TraceError
-from iotrace.sources.kineto.kinds import Kind
-from iotrace.sources.kineto.memory import MEMORY, Allocation, read_allocations
-from iotrace.sources.kineto.trace import KinetoTrace
+from iotrace.sources.kineto.trace import MEMORY, Column, KinetoTrace
+from iotrace.sources.kineto.trace import Memory as Instants
 
 _MOST_OPERATORS = 20  # of each device
 _OUTSIDE = "(outside of operators)"
+_BEFORE = "before"  # what was held when the trace began
 # c10::DeviceType; torch for ROCm calls its devices CUDA.
 _DEVICES = {0: "CPU", 1: "CUDA", 6: "HIP", 9: "XLA", 12: "XPU", 13: "MPS", 20: "PrivateUse1"}
 
@@ -25,24 +25,26 @@ class _Sums(msgspec.Struct):
     given: int = 0
     given_bytes: int = 0
     freed_bytes: int = 0
+    at_peak: int = 0
 
 
 class _Held(msgspec.Struct):
+    """What a device's allocator held at most; `at_us` counts from the first event of its trace."""
+
     allocated: int = -1
     reserved: int = -1
+    at_us: float | None = None
+    by_phase: dict[str, int] | None = None
 
 
-def memory_of(analysis: RankAnalysis) -> Memory | None:
+def memory_of(traces: Sequence[KinetoTrace]) -> Memory | None:
     """Sum up the memory of a rank's operators; None where no trace recorded memory."""
     sums: dict[tuple[str, str], _Sums] = defaultdict(_Sums)
     held: dict[str, _Held] = defaultdict(_Held)
-    for trace in analysis.rank.main.windows.traces:
-        if MEMORY in trace.names:
-            try:
-                _add(trace, read_allocations(trace.path), sums, held)
-            except TraceError:  # it has been moved since it was read
-                continue
-    if not sums:
+    for trace in traces:
+        if len(trace.memory.bytes):
+            _add(Activity(trace), sums, held)
+    if not held:
         return None
     operators = []
     devices = []
@@ -59,6 +61,8 @@ def memory_of(analysis: RankAnalysis) -> Memory | None:
                 freed_bytes=sum(each.freed_bytes for _, each in own),
                 peak_bytes=most.allocated if most.allocated > 0 else None,
                 reserved_peak_bytes=most.reserved if most.reserved > 0 and device != "CPU" else None,
+                peak_at_us=most.at_us,
+                peak_by_phase_bytes=most.by_phase,
             )
         )
         operators += [
@@ -68,59 +72,74 @@ def memory_of(analysis: RankAnalysis) -> Memory | None:
                 allocations=each.given,
                 allocated_bytes=each.given_bytes,
                 freed_bytes=each.freed_bytes,
+                at_peak_bytes=each.at_peak if most.by_phase is not None else None,
             )
             for name, each in own[:_MOST_OPERATORS]
         ]
     return Memory(devices=devices, operators=operators)
 
 
-def _add(
-    trace: KinetoTrace,
-    allocations: list[Allocation | None],
-    sums: dict[tuple[str, str], _Sums],
-    held: dict[str, _Held],
-) -> None:
-    events = trace.events
-    rows = np.flatnonzero(trace.named(lambda name: name == MEMORY) & events.instant)
-    if len(rows) != len(allocations):  # of a damaged trace: which is which is not known
+def _add(activity: Activity, sums: dict[tuple[str, str], _Sums], held: dict[str, _Held]) -> None:
+    trace, events, memory = activity.trace, activity.trace.events, activity.trace.memory
+    rows = np.flatnonzero(trace.named(lambda name: name == MEMORY))
+    if len(rows) != len(memory.bytes):  # halves of ranges that bear this name
         return
-    inside = _innermost(trace, rows)
-    for operator, allocation in zip(inside.tolist(), allocations, strict=True):
-        if allocation is None:
-            continue
-        kind = _DEVICES.get(allocation.device_type, f"device type {allocation.device_type}")
-        device = f"{kind} {allocation.device}" if allocation.device >= 0 else kind
-        own = sums[device, trace.names[operator] if operator >= 0 else _OUTSIDE]
-        if allocation.size >= 0:
-            own.given += 1
-            own.given_bytes += allocation.size
-        else:
-            own.freed_bytes -= allocation.size
+    around = Enclosing(activity, activity.operators).rows(rows)
+    names = np.where(around >= 0, events.name[np.maximum(around, 0)], -1)
+    phases = origins_at(activity, rows).phase
+    known = memory.bytes != -1
+    kinds = (memory.device_type + 1) * (1 << 20) + memory.device_id + 1
+    for kind in np.unique(kinds[known]).tolist():
+        own = np.flatnonzero(known & (kinds == kind))
+        own = own[np.argsort(memory.time_ns[own], kind="stable")]
+        device = _device(int(memory.device_type[own[0]]), int(memory.device_id[own[0]]))
+        sizes = memory.bytes[own]
+        for number in np.unique(names[own]).tolist():
+            size = sizes[names[own] == number]
+            one = sums[device, trace.names[number] if number >= 0 else _OUTSIDE]
+            one.given += int((size >= 0).sum())
+            one.given_bytes += int(size[size >= 0].sum())
+            one.freed_bytes -= int(size[size < 0].sum())
         most = held[device]
-        most.allocated = max(most.allocated, allocation.allocated)
-        most.reserved = max(most.reserved, allocation.reserved)
+        most.reserved = max(most.reserved, int(memory.reserved[own].max()))
+        peak = int(memory.allocated[own].argmax())
+        if memory.allocated[own[peak]] <= most.allocated:
+            continue
+        most.allocated = int(memory.allocated[own[peak]])
+        first_ns, _ = trace.span_ns() or (0, 0)
+        most.at_us = (int(memory.time_ns[own[peak]]) - first_ns) / 1e3
+        for (of, _), one in sums.items():
+            if of == device:
+                one.at_peak = 0
+        alive = _alive(memory, own, peak)
+        most.by_phase = None
+        if alive is not None:
+            _hold(most, alive, phases, memory)
+            for number in np.unique(names[alive]).tolist():
+                one = sums[device, trace.names[number] if number >= 0 else _OUTSIDE]
+                one.at_peak = int(memory.bytes[alive[names[alive] == number]].sum())
 
 
-def _innermost(trace: KinetoTrace, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The name of the innermost operator that each instant of `rows` lies in, on its thread; -1 without."""
-    events = trace.events
-    operators = np.flatnonzero((trace.kinds == Kind.CPU_OP) & ~events.instant)
-    both = np.concatenate((operators, rows))
-    is_instant = np.repeat([0, 1], [len(operators), len(rows)])
-    order = np.lexsort((is_instant, -events.duration_ns[both], events.start_ns[both], events.thread[both]))
-    found = np.full(len(rows), -1, np.int64)
-    open_ones: list[tuple[int, int]] = []  # end and name of the operators around
-    thread = None
-    columns = (events.thread[both], events.start_ns[both], events.end_ns[both], events.name[both])
-    threads, starts, ends, names = (column.tolist() for column in columns)
-    for at in order.tolist():
-        if threads[at] != thread:
-            thread = threads[at]
-            open_ones.clear()
-        while open_ones and open_ones[-1][0] <= starts[at]:
-            open_ones.pop()
-        if at < len(operators):
-            open_ones.append((ends[at], names[at]))
-        elif open_ones:
-            found[at - len(operators)] = open_ones[-1][1]
-    return found
+def _hold(most: _Held, alive: Column, phases: Column, memory: Instants) -> None:
+    """Divide the peak by the phase that was given it; what no instant gave was held before."""
+    most.by_phase = {
+        phase: int(memory.bytes[alive[phases[alive] == number]].sum()) for number, phase in enumerate(PHASES)
+    }
+    most.by_phase[_BEFORE] = max(0, most.allocated - sum(most.by_phase.values()))
+
+
+def _alive(memory: Instants, own: Column, peak: int) -> Column | None:
+    """Find which instants gave what was still held at `own[peak]`; None where the trace names no addresses."""
+    until = own[: peak + 1]
+    if (memory.address[until] == -1).any():
+        return None
+    # Of each address the last instant: its memory is held where that gave it.
+    last = len(until) - 1 - np.unique(memory.address[until][::-1], return_index=True)[1]
+    found = until[last]
+    held: Column = found[memory.bytes[found] > 0]
+    return held
+
+
+def _device(kind: int, number: int) -> str:
+    name = _DEVICES.get(kind, f"device type {kind}")
+    return f"{name} {number}" if number >= 0 else name

@@ -105,17 +105,24 @@ class Model(ReportPart, frozen=True, kw_only=True):
 
 
 class MemoryOperator(ReportPart, frozen=True, kw_only=True):
-    """What an operator itself was given and freed on a device, without the operators that it called."""
+    """What an operator itself was given and freed on a device, without the operators that it called.
+
+    `at_peak_bytes` of it were held at the device's peak.
+    """
 
     device: str
     name: str
     allocations: int
     allocated_bytes: int
     freed_bytes: int
+    at_peak_bytes: int | None
 
 
 class MemoryDevice(ReportPart, frozen=True, kw_only=True):
-    """A device's memory in the profiled steps; peaks are those of torch's allocator."""
+    """A device's memory in the profiled steps; peaks are those of torch's allocator.
+
+    `peak_by_phase_bytes`: which phase was given what the peak held; `before` the trace began.
+    """
 
     device: str
     allocations: int
@@ -123,6 +130,8 @@ class MemoryDevice(ReportPart, frozen=True, kw_only=True):
     freed_bytes: int
     peak_bytes: int | None
     reserved_peak_bytes: int | None
+    peak_at_us: float | None
+    peak_by_phase_bytes: dict[str, int] | None
 
 
 class Memory(ReportPart, frozen=True, kw_only=True):

@@ -240,6 +240,7 @@ def memory(report: Report) -> list[Table]:
         Field("allocations", "times"),
     )
     peaks = (Field("peak_bytes", "peak", size), Field("reserved_peak_bytes", "reserved", size, absent="-"))
+    at_peak = Field("at_peak_bytes", "at peak", size)
     device = Field("device", "device", is_text=True)
     operator = Field("name", "operator", is_text=True)
 
@@ -248,15 +249,24 @@ def memory(report: Report) -> list[Table]:
             title="Memory by device, in the profiled steps",
             rows=rank.memory.devices if rank.memory else [],
             fields=(*shared, *peaks, device),
+            notes=phases(rank),
             unknown=_NO_MEMORY,
             remedy=_RECORD_MEMORY,
         )
+
+    def phases(rank: RankReport) -> list[str]:
+        return [
+            f"{one.device} at its peak, by who was given it: "
+            + " · ".join(f"{name} {size(held)}" for name, held in one.peak_by_phase_bytes.items() if held)
+            for one in (rank.memory.devices if rank.memory else [])
+            if one.peak_by_phase_bytes
+        ]
 
     def operators(rank: RankReport) -> Table:
         return Table(
             title="Operators that were given most, themselves",
             rows=rank.memory.operators if rank.memory else [],
-            fields=(*shared, device, operator),
+            fields=(*shared, at_peak, device, operator),
             unknown=_NO_MEMORY,
         )
 

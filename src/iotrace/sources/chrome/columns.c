@@ -5,15 +5,15 @@
 #include "numbered_strings.h"
 #include "scan.h"
 
-enum { NAMES, CATEGORIES, THREADS, FLOW_CATEGORIES, TABLES };
-enum { LONGEST_THREAD = 256, MOST_STRINGS = INT32_MAX - 1 };
+enum { NAMES, CATEGORIES, THREADS, FLOW_CATEGORIES, DETAILS, TABLES };
+enum { LONGEST_THREAD = 256, LONGEST_DETAILS = 2048, MOST_STRINGS = INT32_MAX - 1 };
 enum { MOST_DIGITS = 18 }; /* of any number below 2^62 */
 enum { STATUS_NO_MEMORY = STATUS_FULL + 1 };
 
 /* An event that lasted, an instant, or a begin or end. Numbers of strings count from 0; offsets are in the text. */
 typedef struct {
     int64_t start_ns, duration_ns, integers[INTEGERS];
-    int32_t thread, category, name, arguments, arguments_stop;
+    int32_t thread, category, name, details, arguments, arguments_stop;
     uint8_t phase, is_collective;
 } Event;
 
@@ -73,11 +73,27 @@ static int integer_of(const uint8_t *key, int64_t length) {
 #define IS(word, number) \
     if (!memcmp(key, word, sizeof word - 1)) return number
     switch (length) {
-    case 5: IS("bytes", BYTES); break;
+    case 4: IS("Addr", ADDRESS); break;
+    case 5: IS("bytes", BYTES); IS("Bytes", MEMORY_BYTES); break;
     case 6: IS("stream", STREAM); IS("device", DEVICE); break;
-    case 11: IS("External id", EXTERNAL_ID); IS("correlation", CORRELATION); IS("external id", OLD_EXTERNAL_ID); break;
+    case 9: IS("Device Id", DEVICE_ID); break;
+    case 11: IS("External id", EXTERNAL_ID); IS("correlation", CORRELATION); IS("external id", OLD_EXTERNAL_ID);
+        IS("Device Type", DEVICE_TYPE); break;
     case 13: IS("Fwd thread id", FORWARD_THREAD); break;
-    case 15: IS("Sequence number", SEQUENCE); break;
+    case 14: IS("Total Reserved", RESERVED); break;
+    case 15: IS("Sequence number", SEQUENCE); IS("Total Allocated", ALLOCATED); break;
+    }
+    return -1;
+#undef IS
+}
+
+static int text_of(const uint8_t *key, int64_t length) {
+#define IS(word, number) \
+    if (!memcmp(key, word, sizeof word - 1)) return number
+    switch (length) {
+    case 10: IS("Input Dims", INPUT_DIMS); IS("Input type", INPUT_TYPES); break;
+    case 13: IS("blocks per SM", BLOCKS_PER_SM); break;
+    case 25: IS("est. achieved occupancy %", OCCUPANCY); break;
     }
     return -1;
 #undef IS
@@ -110,6 +126,10 @@ Verdict iotrace_read_arguments(const uint8_t **at, const uint8_t *end, Arguments
         const uint8_t *value = p;
         verdict = known < 0 ? skip_value(&p, end) : read_integer(&p, end, &arguments->integers[known]);
         if (verdict != FINE) return verdict;
+        if (known < 0 && (known = text_of(key, length)) >= 0) {
+            arguments->texts[known] = value;
+            arguments->text_stops[known] = p;
+        }
         if (is_collective_name(key, length)) arguments->is_collective = *value != 'n'; /* null */
         p = skip_space(p, end);
         if (p >= end) return CUT;
@@ -146,6 +166,22 @@ static int32_t number_of_thread(Strings *strings, int32_t last, const uint8_t *t
     return number(strings, last, key, pid + 1 + tid);
 }
 
+/* The arguments that are kept as they are written, behind each other; none where they are too long. */
+static int32_t number_of_details(Strings *strings, int32_t last, const Arguments *arguments) {
+    uint8_t key[LONGEST_DETAILS];
+    int64_t length = 0, whole = TEXTS;
+    for (int text = 0; text < TEXTS; text++)
+        if (arguments->texts[text]) whole += arguments->text_stops[text] - arguments->texts[text];
+    for (int text = 0; text < TEXTS && whole <= LONGEST_DETAILS; text++) {
+        if (text) key[length++] = 0xFF; /* in no string that the scanner takes */
+        if (!arguments->texts[text]) continue;
+        int64_t own = arguments->text_stops[text] - arguments->texts[text];
+        memcpy(key + length, arguments->texts[text], (size_t)own);
+        length += own;
+    }
+    return number(strings, last, key, length);
+}
+
 static int thread_fits(const Row *row) {
     return (int64_t)(row->stop[PID] - row->value[PID]) + (row->stop[TID] - row->value[TID]) < LONGEST_THREAD;
 }
@@ -176,9 +212,10 @@ int64_t iotrace_table(const Tables *tables, int table, const uint8_t **bytes, co
 void iotrace_columns(Tables *tables, const uint8_t *text, int64_t length, int64_t capacity, Event *events,
                      FlowEnd *flow_ends, Bounds *metadata, Counts *counts) {
     Strings *names = &tables->tables[NAMES], *categories = &tables->tables[CATEGORIES];
+    Strings *details = &tables->tables[DETAILS];
     Strings *threads = &tables->tables[THREADS], *flow_categories = &tables->tables[FLOW_CATEGORIES];
     const uint8_t *p = text, *end = text + length;
-    int32_t thread = 0, category = 0, name = 0, flow_category = 0;
+    int32_t thread = 0, category = 0, name = 0, detail = 0, flow_category = 0;
     memset(counts, 0, sizeof *counts);
     for (;;) {
         if (counts->events == capacity || counts->flow_ends == capacity || counts->metadata == capacity) {
@@ -193,6 +230,7 @@ void iotrace_columns(Tables *tables, const uint8_t *text, int64_t length, int64_
         Row row;
         Arguments arguments;
         memset(arguments.integers, 0xFF, sizeof arguments.integers);
+        memset(arguments.texts, 0, sizeof arguments.texts);
         arguments.is_collective = 0;
         const uint8_t *after = p;
         Verdict verdict = iotrace_read_event(text, &after, end, &row, &arguments);
@@ -208,13 +246,15 @@ void iotrace_columns(Tables *tables, const uint8_t *text, int64_t length, int64_
             thread = number_of_thread(threads, thread, text, &row);
             category = number_of_value(categories, category, text, &row, CAT);
             name = number_of_value(names, name, text, &row, NAME);
-            if (!(is_made = thread >= 0 && category >= 0 && name >= 0)) break;
+            detail = number_of_details(details, detail, &arguments);
+            if (!(is_made = thread >= 0 && category >= 0 && name >= 0 && detail >= 0)) break;
             event->start_ns = row.start_ns;
             event->duration_ns = row.duration_ns;
             memcpy(event->integers, arguments.integers, sizeof event->integers);
             event->thread = thread;
             event->category = category;
             event->name = name;
+            event->details = detail;
             event->arguments = row.value[ARGS];
             event->arguments_stop = row.stop[ARGS];
             event->phase = row.phase;

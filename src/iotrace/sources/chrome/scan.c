@@ -256,7 +256,7 @@ static inline int same_track(const uint8_t *text, const Row *one, const Row *two
 }
 
 /* What Python asks before it trusts the rest: raised with every change of what the two sides share. */
-int64_t iotrace_interface(void) { return 5; }
+int64_t iotrace_interface(void) { return 6; }
 
 /* Rows for the whole events at the front of `text`, up to `capacity` of them, and in `copied`, which has room for all
  * of `text`, the events without the space between tokens: the rows' offsets are in there. `firsts` gets the row that a track

@@ -21,10 +21,16 @@ enum { STATUS_MORE, STATUS_END, STATUS_ODD, STATUS_FULL };
 enum { ID_ABSENT = -1, ID_OTHER = -2 };
 
 /* The integers in an event's `args` that figures are made of, in the order of `kineto/column_batch.py`. */
-enum { CORRELATION, STREAM, DEVICE, EXTERNAL_ID, SEQUENCE, FORWARD_THREAD, BYTES, OLD_EXTERNAL_ID, INTEGERS };
+enum {
+    CORRELATION, STREAM, DEVICE, EXTERNAL_ID, SEQUENCE, FORWARD_THREAD, BYTES, OLD_EXTERNAL_ID,
+    MEMORY_BYTES, ALLOCATED, RESERVED, DEVICE_TYPE, DEVICE_ID, ADDRESS, INTEGERS
+};
+/* Arguments that are kept as they are written, in the order of `kineto/column_batch.py`. */
+enum { INPUT_DIMS, INPUT_TYPES, BLOCKS_PER_SM, OCCUPANCY, TEXTS };
 
 typedef struct {
     int64_t integers[INTEGERS]; /* -1: absent, or no integer */
+    const uint8_t *texts[TEXTS], *text_stops[TEXTS]; /* NULL: absent */
     uint8_t is_collective;
 } Arguments;
 

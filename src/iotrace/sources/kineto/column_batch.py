@@ -19,7 +19,17 @@ INTEGERS = {
     "Fwd thread id": "forward_thread",
     "bytes": "bytes",
     "external id": "old_external_id",
+    "Bytes": "memory_bytes",
+    "Total Allocated": "allocated",
+    "Total Reserved": "reserved",
+    "Device Type": "device_type",
+    "Device Id": "device_id",
+    "Addr": "address",
 }
+# Arguments that are kept as they are written, in the order of columns.c, and what lies between two of them.
+TEXTS = ("Input Dims", "Input type", "blocks per SM", "est. achieved occupancy %")
+BETWEEN = b"\xff"
+LONGEST_DETAILS = 2048
 COLLECTIVE_NAME = "Collective name"
 UNKNOWN = -1
 
@@ -32,6 +42,7 @@ EVENT = np.dtype(
         ("thread", "<i4"),
         ("category", "<i4"),
         ("name", "<i4"),
+        ("details", "<i4"),
         ("arguments", "<i4"),
         ("arguments_stop", "<i4"),
         ("phase", "u1"),
@@ -70,6 +81,7 @@ class Strings(msgspec.Struct):
     names: Numbered = msgspec.field(default_factory=Numbered)
     categories: Numbered = msgspec.field(default_factory=Numbered)
     threads: Numbered = msgspec.field(default_factory=Numbered)
+    details: Numbered = msgspec.field(default_factory=Numbered)
     flow_categories: Numbered = msgspec.field(default_factory=Numbered)
 
 

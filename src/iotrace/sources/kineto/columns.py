@@ -28,14 +28,18 @@ from iotrace.sources.kineto.column_batch import (
 from iotrace.sources.kineto.compiled_columns import ColumnScan
 from iotrace.sources.kineto.decoded_columns import decoded_columns
 from iotrace.sources.kineto.kinds import flow_category, is_collective_range
-from iotrace.sources.kineto.trace import Events, Flows
+from iotrace.sources.kineto.trace import MEMORY, Events, Flows, Memory
 
 # Columns of numbers, and what they stand for in `Strings`.
-_NUMBERED = {"thread": "threads", "category": "categories", "name": "names"}
+_NUMBERED = {"thread": "threads", "category": "categories", "name": "names", "details": "details"}
 _FLOWS_NUMBERED = (
     ("flow_thread", "thread", "threads"),
     ("flow_category", "category", "flow_categories"),
 )
+# Columns of `Memory`, and the fields of `EVENT` that they are made of.
+_MEMORY = {"time_ns": "start_ns", "thread": "thread", "bytes": "memory_bytes"} | {
+    name: name for name in ("allocated", "reserved", "device_type", "device_id", "address")
+}
 _COLUMNS = [name for name in Events.__struct_fields__ if name != "instant"]
 _COPIED = ["phase", *(set(_COLUMNS) - {*_NUMBERED, "external_id", "collective"})]
 _LASTED, _BEGIN, _END = map(ord, "XBE")
@@ -74,6 +78,7 @@ class Columns:
         old = events["old_external_id"]
         parts["external_id"].append(np.where(old >= 0, old, events["external_id"]))
         parts["collective"].append(self._collectives_of(batch, parts["name"][-1]))
+        self._add_memory(batch, parts["name"][-1], parts["thread"][-1])
         for column, name in (("flow_time_ns", "time_ns"), ("flow", "id"), ("flow_phase", "phase")):
             parts[column].append(flow_ends[name].copy())
         for column, name, field in _FLOWS_NUMBERED:
@@ -100,6 +105,13 @@ class Columns:
             self.collectives.append(collective_of(names[numbers[row]], batch.arguments(row)))
         return column
 
+    def _add_memory(self, batch: ColumnBatch, names: Rows, threads: Rows) -> None:
+        number = self.strings.names.index(MEMORY) if MEMORY in self.strings.names else -1
+        rows = np.flatnonzero(names == number)
+        for name in _MEMORY:
+            column = threads if name == "thread" else batch.events[_MEMORY[name]]
+            self._parts[f"memory_{name}"].append(np.take(column, rows))
+
     def _add_metadata(self, item: Metadata) -> None:
         if item.name not in ("process_name", "thread_name") or item.pid is None:
             return
@@ -123,6 +135,10 @@ class Columns:
         events.duration_ns[events.instant] = 0
         halves = np.flatnonzero((phase == _BEGIN) | (phase == _END))
         return _paired(events, halves, phase[halves] == _END) if len(halves) else (events, 0)
+
+    def memory(self) -> Memory:
+        """What was given and freed of memory."""
+        return Memory(**{name: self._whole(f"memory_{name}") for name in _MEMORY})
 
     def flows(self) -> tuple[Flows, list[str]]:
         """The ends of flows, and their categories."""

@@ -12,6 +12,7 @@ from iotrace import compiled
 from iotrace.sources.chrome.compiled_scan import LARGEST_TEXT, ODD, Scanned
 from iotrace.sources.chrome.json_text import CONTROLS
 from iotrace.sources.kineto.column_batch import (
+    BETWEEN,
     EVENT,
     FLOW_END,
     ColumnBatch,
@@ -22,11 +23,9 @@ from iotrace.sources.kineto.column_batch import (
     number_or_text,
 )
 
-_NAMES, _CATEGORIES, _THREADS, _FLOW_CATEGORIES = range(4)
+_NAMES, _CATEGORIES, _THREADS, _FLOW_CATEGORIES, _DETAILS = range(5)
 _NO_MEMORY = 4
 _CAPACITY = 1 << 15
-_BETWEEN = b"\xff"  # of pid and tid
-
 
 _decode_strings = msgspec.json.Decoder(list[str]).decode
 _decode_identities = msgspec.json.Decoder(list[int | str | None]).decode
@@ -100,6 +99,7 @@ class ColumnScan:
             tokens = self._tokens(table, len(known))
             if tokens:
                 known += _decode_strings(_array(tokens, b'""'))
+        strings.details += self._tokens(_DETAILS, len(strings.details))
         strings.threads += map(_thread, self._tokens(_THREADS, len(strings.threads)))
 
     def _tokens(self, table: int, known: int) -> list[bytes]:
@@ -123,5 +123,5 @@ def _array(tokens: list[bytes], absent: bytes) -> bytes:
 
 
 def _thread(token: bytes) -> Thread:
-    pid, tid = _decode_identities(_array(token.split(_BETWEEN), b"null"))
+    pid, tid = _decode_identities(_array(token.split(BETWEEN), b"null"))
     return number_or_text(pid), number_or_text(tid)

@@ -12,12 +12,15 @@ from msgspec import UNSET, Raw
 from iotrace.sources.chrome.batch import EventBatch
 from iotrace.sources.chrome.event import Event
 from iotrace.sources.kineto.column_batch import (
+    BETWEEN,
     COLLECTIVE_NAME,
     EVENT,
     EVENT_PHASES,
     FLOW_END,
     FLOW_PHASES,
     INTEGERS,
+    LONGEST_DETAILS,
+    TEXTS,
     UNKNOWN,
     ColumnBatch,
     Metadata,
@@ -66,6 +69,7 @@ def _event(event: Event, args: Raw, strings: Strings) -> tuple[int, ...]:
         _thread(event, strings),
         strings.categories.number(_text(event.cat)),
         strings.names.number(_text(event.name)),
+        strings.details.number(_details(decoded)),
         0,
         0,
         ord(event.ph),
@@ -83,6 +87,12 @@ def _decode_arguments(args: Raw) -> dict[str, Raw]:
         return _arguments(args) if bytes(args) else {}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
+
+
+def _details(decoded: dict[str, Raw]) -> bytes:
+    """As `number_of_details` of columns.c."""
+    found = BETWEEN.join(bytes(decoded.get(key, b"")) for key in TEXTS)
+    return found if len(found) < LONGEST_DETAILS else b""
 
 
 def _integer(raw: Raw | None) -> int:

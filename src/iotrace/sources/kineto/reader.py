@@ -77,6 +77,8 @@ def _trace(
     base_ns = _base(document, events.start_ns, near_ns, problems)
     events.start_ns[:] += base_ns or 0
     flows.time_ns[:] += base_ns or 0
+    memory = columns.memory()
+    memory.time_ns[:] += base_ns or 0
     distributed = document.get("distributedInfo")
     distributed = distributed if isinstance(distributed, dict) else {}
     devices = document.get("deviceProperties")
@@ -84,6 +86,8 @@ def _trace(
         path=path,
         events=events,
         flows=flows,
+        memory=memory,
+        details=list(columns.strings.details),
         names=list(columns.strings.names),
         categories=list(columns.strings.categories),
         flow_categories=flow_categories,

@@ -16,13 +16,14 @@ from iotrace.sources.kineto.column_batch import Thread
 from iotrace.sources.kineto.kinds import Kind, kind_of
 
 Column = npt.NDArray[np.int64]
+MEMORY = "[memory]"  # the name of the instants of memory
 Numbers = npt.NDArray[np.int32]
 
 
 class Events(msgspec.Struct, frozen=True):
     """Events that lasted (``ph`` X, or B with its E) and instants (duration 0), in the order of the file.
 
-    `thread`, `category` and `name` index `threads`, `categories` and `names` of the trace. Of the others, -1
+    `thread`, `category`, `name` and `details` index the lists of the trace of such names. Of the others, -1
     is unknown; `collective` indexes `collectives`.
     """
 
@@ -32,6 +33,7 @@ class Events(msgspec.Struct, frozen=True):
     thread: Numbers
     category: Numbers
     name: Numbers
+    details: Numbers
     correlation: Column
     stream: Column
     device: Column
@@ -53,6 +55,22 @@ class Events(msgspec.Struct, frozen=True):
         return Events(**{name: getattr(self, name)[kept] for name in self.__struct_fields__})
 
 
+class Memory(msgspec.Struct, frozen=True):
+    """Memory that was given (`bytes` above 0) or freed, in the order of the file; -1 is unknown.
+
+    `allocated` and `reserved` are what the device's allocator held then; `device_type` is c10's.
+    """
+
+    time_ns: Column
+    thread: Numbers
+    bytes: Column
+    allocated: Column
+    reserved: Column
+    device_type: Column
+    device_id: Column
+    address: Column
+
+
 class Flows(msgspec.Struct, frozen=True):
     """Ends of flows: `phase` is the character code of s, t or f; `flow` is the same for all of one flow."""
 
@@ -69,6 +87,8 @@ class KinetoTrace(msgspec.Struct, frozen=True):
     path: Path
     events: Events
     flows: Flows
+    memory: Memory
+    details: list[bytes]
     names: list[str]
     categories: list[str]
     flow_categories: list[str]
