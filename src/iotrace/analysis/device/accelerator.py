@@ -20,11 +20,13 @@ from iotrace.analysis.device.gaps import (
     named_gaps,
     other_parts,
 )
-from iotrace.analysis.device.kernels import Window, kernels_of, memory_operations_of, without_launch
+from iotrace.analysis.device.kernels import Window, filling_of, kernels_of, memory_operations_of, without_launch
 from iotrace.analysis.device.modules import PHASES, Origins, origins_of
 from iotrace.analysis.device.operators import OperatorTree, operators_of
+from iotrace.analysis.efficiency.shapes import peaks_of_windows, shapes_of
 from iotrace.analysis.intervals import Coverage, intersect, length, pieces, union
 from iotrace.analysis.results import Accelerator, Gap, IdleByModule, StreamIdle
+from iotrace.sources.kineto.details import Details
 from iotrace.sources.kineto.trace import Column
 
 KERNEL_GAP_US = 30.0  # HTA's
@@ -82,7 +84,7 @@ class _Totals(msgspec.Struct):
         if waits.causes:
             self.causes = self.causes or {}
             _add_causes(self.causes, waits, gaps, classes)
-        window = Window(activity, OperatorTree(activity), origins_of(activity))
+        window = Window(activity, OperatorTree(activity), origins_of(activity), Details(activity.trace))
         _add_modules(self.modules, activity, gaps, window.origins)
         self.gaps = largest([*self.gaps, *named_gaps(window, gaps, classes, len(self.windows), origin)])
         self.windows.append(window)
@@ -123,6 +125,8 @@ def accelerator_of(
             totals.add(activity, own, round(kernel_gap_us * 1000), origin)
     if not totals.busy:
         return None
+    peaks = peaks_of_windows(totals.windows)
+    sm_efficiency_pct, occupancy_pct = filling_of(totals.windows, totals.span)
     return Accelerator(
         span_us=totals.span / 1e3,
         busy_us=totals.busy / 1e3,
@@ -157,6 +161,10 @@ def accelerator_of(
         ],
         idle_other_us={name: idle_ns / 1e3 for name, idle_ns in totals.others.items()},
         without_launch=without_launch(totals.windows),
+        sm_efficiency_pct=sm_efficiency_pct,
+        occupancy_pct=occupancy_pct,
+        peaks=peaks,
+        shapes=shapes_of(totals.windows, peaks),
         kernels=kernels_of(totals.windows),
         operators=operators_of([window.tree for window in totals.windows]),
         collectives=collectives_of([window.activity for window in totals.windows]),

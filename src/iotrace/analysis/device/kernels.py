@@ -13,8 +13,19 @@ from iotrace.analysis.device.modules import Origins
 from iotrace.analysis.device.operators import OperatorTree
 from iotrace.analysis.intervals import intersect, length, union
 from iotrace.analysis.results import Kernel, MemoryOperation
+from iotrace.sources.kineto.details import Details, Floats
 from iotrace.sources.kineto.kinds import Kind
+from iotrace.sources.kineto.trace import Column
 
+# Names of kernels with tensor cores: instructions (HMMA, WGMMA), their shapes (s16816), libraries of nothing else.
+_TENSOR_CORES = re.compile(
+    r"[hsci](?:884|1688|16816|8816)|hmma|imma|wgmma|tensorop|(?<![a-z])nvjet_|flash_(?:fwd|bwd)"
+    r"|xmma_(?:gemm|fprop|dgrad|wgrad|sparse|warp)",
+    re.IGNORECASE,
+)
+_NO_TENSOR_CORES = re.compile(
+    r"(?:volta|ampere|maxwell|turing|hopper)_sgemm|_simt_|[^t]f32f32_f32f32_f32", re.IGNORECASE
+)
 _DIRECTION = re.compile(r"\b(?:Memcpy |Copy)?([HDP])(?:ost|evice|eer)?To([HDP])", re.IGNORECASE)
 
 
@@ -24,16 +35,21 @@ class Window(msgspec.Struct, frozen=True):
     activity: Activity
     tree: OperatorTree
     origins: Origins
+    details: Details
 
 
 class _Sums(msgspec.Struct):
-    """Sums of one kernel's calls, in ns; `by_launcher` by operator and module."""
+    """Sums of one kernel's calls, in ns; `by_launcher` by operator and module.
+
+    `filling`: blocks per SM and occupancy, each times duration, and the durations where it is known.
+    """
 
     is_collective: bool
     calls: int = 0
     total: int = 0
     longest: int = 0
     by_launcher: dict[tuple[str | None, str | None], int] = {}
+    filling: list[float] = msgspec.field(default_factory=lambda: [0.0] * 4)
 
 
 def kernels_of(windows: Sequence[Window]) -> list[Kernel]:
@@ -54,6 +70,9 @@ def kernels_of(windows: Sequence[Window]) -> list[Kernel]:
                 is_collective=one.is_collective,
                 op=operator,
                 module=module,
+                blocks_per_sm=_mean(*one.filling[:2]),
+                occupancy_pct=_mean(*one.filling[2:]),
+                tensor_cores=uses_tensor_cores(name),
             )
         )
     return sorted(found, key=lambda one: (-one.total_us, one.name))
@@ -73,6 +92,12 @@ def _add(sums: dict[str, _Sums], window: Window) -> None:
     totals = np.bincount(number, weights=events.duration_ns[rows]).astype(np.int64)
     longest = np.zeros(len(groups), dtype=np.int64)
     np.maximum.at(longest, number, events.duration_ns[rows])
+    filling = []
+    for values in (window.details.blocks_per_sm, window.details.occupancy_pct):
+        each = window.details.of(values, rows)
+        known = np.where(np.isnan(each), 0, events.duration_ns[rows])
+        for weights in (np.nan_to_num(each) * known, known):
+            filling.append(np.bincount(number, weights=weights, minlength=len(groups)).tolist())
     collective = np.zeros(len(groups), dtype=np.bool_)
     collective[number] = activity.collective_kernels[rows]
     for at, group in enumerate(groups.tolist()):
@@ -81,9 +106,57 @@ def _add(sums: dict[str, _Sums], window: Window) -> None:
         one = sums.setdefault(trace.names[name], _Sums(bool(collective[at])))
         one.calls += int(counts[at])
         one.total += int(totals[at])
+        one.filling = [whole + part[at] for whole, part in zip(one.filling, filling, strict=True)]
         one.longest = max(one.longest, int(longest[at]))
         launcher = (trace.names[op - 1] if op else None, window.origins.modules[path - 1] if path else None)
         one.by_launcher[launcher] = one.by_launcher.get(launcher, 0) + int(totals[at])
+
+
+def _mean(weighted: float, known: float) -> float | None:
+    return weighted / known if known else None
+
+
+def uses_tensor_cores(name: str) -> bool | None:
+    """Whether a kernel multiplies by tensor cores, as its name tells; None where it tells nothing."""
+    if _NO_TENSOR_CORES.search(name):
+        return False
+    return True if _TENSOR_CORES.search(name) else None
+
+
+def filling_of(windows: Sequence[Window], span_ns: int) -> tuple[float | None, float | None]:
+    """Compute SM efficiency and occupancy in per cent; None where kernels do not tell, as on AMD.
+
+    SM efficiency: of the multiprocessors, how many had a block, over `span_ns` and all devices; a kernel has
+    min(blocks per SM, 1) of them, kernels beside each other at most all. Occupancy is the mean over the time
+    of kernels.
+    """
+    used_ns = weighted = known_ns = 0.0
+    devices: set[int] = set()
+    for window in windows:
+        events = window.activity.trace.events
+        rows = np.flatnonzero(window.activity.kinds == Kind.KERNEL)
+        blocks = window.details.of(window.details.blocks_per_sm, rows)
+        occupancy = window.details.of(window.details.occupancy_pct, rows)
+        # Of a kernel without figures nothing can be said: neither of a sum with it.
+        if np.isnan(blocks).any() or np.isnan(occupancy).any():
+            return None, None
+        weighted += float((occupancy * events.duration_ns[rows]).sum())
+        known_ns += float(events.duration_ns[rows].sum())
+        for device in np.unique(events.device[rows]).tolist():
+            devices.add(device)
+            own = events.device[rows] == device
+            used_ns += _used(events.start_ns[rows[own]], events.end_ns[rows[own]], np.minimum(blocks[own], 1))
+    if not known_ns or not span_ns:
+        return None, None
+    return 100 * used_ns / span_ns / len(devices), weighted / known_ns
+
+
+def _used(starts: Column, ends: Column, shares: Floats) -> float:
+    """Integrate the sum of `shares`, 1 at most, over time."""
+    times = np.concatenate((starts, ends))
+    order = np.argsort(times, kind="stable")
+    sums = np.cumsum(np.concatenate((shares, -shares))[order])
+    return float((np.clip(sums[:-1], 0, 1) * np.diff(times[order])).sum())
 
 
 class _Copies(msgspec.Struct):

@@ -11,7 +11,7 @@ import numpy as np
 from iotrace.analysis.device.activity import Activity, Mask
 from iotrace.analysis.device.modules import Enclosing
 from iotrace.analysis.results import Operator
-from iotrace.sources.kineto.trace import Column
+from iotrace.sources.kineto.trace import Column, Numbers
 
 _NONE = -1
 _ROUNDED_NS = 2  # by which ranges beside each other may overlap, as times are rounded
@@ -43,6 +43,26 @@ class OperatorTree(msgspec.Struct, frozen=True, dict=True):
             if len(own):
                 found[own] = _shifted(_parents(starts, ends), int(own[0]))
         return found
+
+    @cached_property
+    def device_self(self) -> Column:
+        """What the device did for each operator itself, in ns."""
+        launched = np.flatnonzero(self.launcher >= 0)
+        durations = self.activity.trace.events.duration_ns[launched]
+        return _summed(self.launcher[launched], durations, len(self.rows))
+
+    @cached_property
+    def device_total(self) -> Column:
+        """What the device did for each operator and those inside, in ns."""
+        found = self.device_self.copy()
+        for level in reversed(self.levels[1:]):
+            found += _summed(self.parent[level], found[level], len(self.rows))
+        return found
+
+    @cached_property
+    def outermost(self) -> Mask:
+        """Which operators lie in no other one of their name."""
+        return _outermost(self, self.activity.trace.events.name[self.rows])
 
     @cached_property
     def levels(self) -> list[Column]:
@@ -144,19 +164,14 @@ def _add(sums: dict[str, _Sums], tree: OperatorTree) -> None:
     inner = np.flatnonzero(parent >= 0)
     inside = np.maximum(np.minimum(ends[inner], ends[parent[inner]]) - starts[inner], 0)
     host_self = lengths - _summed(parent[inner], inside, count)
-    launched = np.flatnonzero(tree.launcher >= 0)
-    device_self = _summed(tree.launcher[launched], events.duration_ns[launched], count)
-    device_total = device_self.copy()
-    for level in reversed(tree.levels[1:]):
-        device_total += _summed(parent[level], device_total[level], count)
     names, numbers = np.unique(events.name[tree.rows], return_inverse=True)
-    outermost = _outermost(tree, numbers)
+    outermost = tree.outermost
     columns = {
         "calls": np.ones(count, dtype=np.int64),
         "host_total": np.where(outermost, lengths, 0),
         "host_self": np.maximum(host_self, 0),
-        "device_total": np.where(outermost, device_total, 0),
-        "device_self": device_self,
+        "device_total": np.where(outermost, tree.device_total, 0),
+        "device_self": tree.device_self,
     }
     totals = {name: _summed(numbers, column, len(names)).tolist() for name, column in columns.items()}
     for at, name in enumerate(names.tolist()):
@@ -170,7 +185,7 @@ def _summed(keys: Column, values: Column, count: int) -> Column:
     return np.bincount(keys, weights=values, minlength=count).astype(np.int64)
 
 
-def _outermost(tree: OperatorTree, numbers: Column) -> Mask:
+def _outermost(tree: OperatorTree, numbers: Numbers) -> Mask:
     """Tell which operators lie in no other one of their name."""
     found = np.ones(len(numbers), dtype=np.bool_)
     above = tree.parent.copy()

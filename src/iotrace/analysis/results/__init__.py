@@ -19,6 +19,9 @@ from iotrace.analysis.results.device import (
     CollectiveKind as CollectiveKind,
 )
 from iotrace.analysis.results.device import (
+    DevicePeaks as DevicePeaks,
+)
+from iotrace.analysis.results.device import (
     Gap as Gap,
 )
 from iotrace.analysis.results.device import (
@@ -32,6 +35,9 @@ from iotrace.analysis.results.device import (
 )
 from iotrace.analysis.results.device import (
     Operator as Operator,
+)
+from iotrace.analysis.results.device import (
+    OperatorShapes as OperatorShapes,
 )
 from iotrace.analysis.results.device import (
     StreamIdle as StreamIdle,

@@ -27,7 +27,10 @@ class StreamIdle(ReportPart, frozen=True, kw_only=True):
 
 
 class Kernel(ReportPart, frozen=True, kw_only=True):
-    """All calls of a kernel; `op` and `module` launched most of its time."""
+    """All calls of a kernel; `op` and `module` launched most of its time.
+
+    `blocks_per_sm` and `occupancy_pct` are means over its time, `tensor_cores` what its name tells.
+    """
 
     name: str
     calls: int
@@ -37,6 +40,9 @@ class Kernel(ReportPart, frozen=True, kw_only=True):
     is_collective: bool
     op: str | None
     module: str | None
+    blocks_per_sm: float | None
+    occupancy_pct: float | None
+    tensor_cores: bool | None
 
 
 class Operator(ReportPart, frozen=True, kw_only=True):
@@ -51,6 +57,35 @@ class Operator(ReportPart, frozen=True, kw_only=True):
     host_self_us: float
     device_total_us: float
     device_self_us: float
+
+
+class OperatorShapes(ReportPart, frozen=True, kw_only=True):
+    """All calls of an operator with inputs of these shapes and types; within one of its name they are its part.
+
+    `tflop_per_s` is over the device's time. `roofline_pct`: of the peak, or of what `bound` memory allows.
+    """
+
+    name: str
+    shapes: list[list[int]]
+    types: list[str]
+    calls: int
+    host_total_us: float
+    device_total_us: float
+    flop_per_call: int | None
+    tflop_per_s: float | None
+    peak_tflop_per_s: float | None
+    bound: str | None
+    roofline_pct: float | None
+
+
+class DevicePeaks(ReportPart, frozen=True, kw_only=True):
+    """What a device does at most, dense, and where that stands."""
+
+    device: str
+    memory_gb_per_s: float
+    tflop_per_s: dict[str, float]
+    source: str
+    looked_up: str
 
 
 class CollectiveKind(ReportPart, frozen=True, kw_only=True):
@@ -120,6 +155,10 @@ class Accelerator(ReportPart, frozen=True, kw_only=True):
     streams: list[StreamIdle]
     idle_other_us: dict[str, float]
     without_launch: int
+    sm_efficiency_pct: float | None
+    occupancy_pct: float | None
+    peaks: DevicePeaks | None
+    shapes: list[OperatorShapes]
     kernels: list[Kernel]
     operators: list[Operator]
     collectives: list[CollectiveKind]

@@ -6,28 +6,45 @@ import re
 
 # Library or program, what the names of its communicating kernels hold, and where they are defined.
 _KERNELS = (
-    ("NCCL, RCCL", r"(?<![a-z])[nr]ccl", "src/device of NCCL and of RCCL: ncclDevKernel_…, rccl…"),
-    ("MSCCL, MSCCL++", r"(?<![a-z])msccl", "mscclKernel of MSCCL's RCCL, namespace mscclpp"),
-    ("oneCCL", r"(?<![a-z])(?:oneccl|ccl_|ccl::)", "oneCCL's SYCL kernels"),
-    ("HCCL", r"(?<![a-z])(?:hccl|hcom_)", "Gaudi's and Ascend's libraries"),
+    ("NCCL, RCCL", r"(?<![a-z])[nr]ccl", "DEFINE_ncclDevKernel in src/device/common.h; before 2.19 ncclKernel_…"),
+    (
+        "MSCCL, MSCCL++",
+        r"(?<![a-z])msccl",
+        "MSCCL_KERNEL_ENTRY_NAME in RCCL's msccl/msccl_kernel_impl.h; namespace mscclpp",
+    ),
+    ("oneCCL", r"(?<![a-z])(?:oneccl|ccl_|ccl::)", "oneCCL's SYCL kernels, as oneccl_allreduce_pcie"),
+    ("HCCL", r"(?<![a-z])(?:hccl|hcom_)", "Ascend's profiles: hcom_allReduce__428_0_1"),
     ("NVSHMEM", r"(?<![a-z])(?:nvshmem|rocshmem|roc_shmem)", "device kernels of NVSHMEM and rocSHMEM"),
     (
         "torch's symmetric memory",
-        r"(?<![a-z])(?:multimem_|(?:one|two)_shot_(?:all_|reduce|multimem)|all_to_all_v(?:_2d|dev))",
+        r"(?<![a-z])(?:multimem_|(?:one|two)_shot_(?:all_|reduce|multimem)|all_to_all_v(?:_2d|dev)|allToAllV)",
         "torch/csrc/distributed/c10d/symm_mem/CUDASymmetricMemoryOps.cu, nvshmem_extension.cu",
     ),
     (
-        "torch's IntraNodeComm, TensorRT-LLM",
-        r"(?:one|two)ShotAllReduce|(?:hybrid)?CubeMeshAllReduce|allreduce_fusion_kernel|lamportStyleOneShotAllReduce",
-        "c10d's intra_node_comm.cu; customAllReduceKernels.cu, allReduceFusionKernels.cu (and FlashInfer's)",
+        "torch's IntraNodeComm",
+        r"(?:one|two)ShotAllReduce|hybridCubeMeshAllReduce",
+        "torch/csrc/distributed/c10d/intra_node_comm.cu",
     ),
-    ("vLLM, SGLang, AITER", r"cross_device_reduce_|quickreduce::", "custom_all_reduce.cuh, quick_reduce.h"),
+    (
+        "TensorRT-LLM, FlashInfer, AITER",
+        r"allreduce_fusion_kernel|lamport_style_one_shot_all_reduce",
+        "customAllReduceKernels.cu, flashinfer/comm/trtllm_allreduce_fusion.cuh",
+    ),
+    (
+        "vLLM, SGLang, AITER",
+        r"cross_device_reduce_|quickreduce::|(?<![a-z])allgather_lastdim",
+        "custom_all_reduce.cuh, quick_reduce.h (allreduce_prototype_twoshot)",
+    ),
     (
         "DeepEP",
         r"deep_ep::(?:intranode|internode|internode_ll)::",
         "csrc/kernels of DeepEP; layout:: computes",
     ),
-    ("Transformer Engine", r"(?<![a-z])userbuffers_", "comm_gemm_overlap/userbuffers/userbuffers.cu"),
+    (
+        "Transformer Engine",
+        r"(?<![a-z])k?userbuffers_",
+        "comm_gemm_overlap/userbuffers/userbuffers.cu: userbuffers_fp16_sum_…, kuserbuffers_pushsend",
+    ),
 )
 _COMMUNICATES = re.compile("|".join(pattern for _, pattern, _ in _KERNELS), re.IGNORECASE)
 

@@ -1,0 +1,82 @@
+"""What a trace says of single events beside their times: shapes of inputs, how a kernel fills the device."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from iotrace.sources.kineto.column_batch import BETWEEN, TEXTS
+from iotrace.sources.kineto.trace import Column, KinetoTrace
+
+_DIMS, _TYPES, _BLOCKS, _OCCUPANCY = range(len(TEXTS))
+Floats = npt.NDArray[np.float64]
+Shape = tuple[int, ...]
+
+
+class Inputs(msgspec.Struct, frozen=True):
+    """The shapes of an operator's inputs, and their types; an input that is no tensor has the shape ()."""
+
+    shapes: tuple[Shape, ...]
+    types: tuple[str, ...]
+
+
+class Details(msgspec.Struct, frozen=True, dict=True):
+    """The details of a trace, by the number in the column `details` of its events."""
+
+    trace: KinetoTrace
+
+    @cached_property
+    def _texts(self) -> list[list[bytes]]:
+        empty = [b""] * len(TEXTS)
+        return [text.split(BETWEEN) if text else empty for text in self.trace.details]
+
+    @cached_property
+    def blocks_per_sm(self) -> Floats:
+        return np.array([_number(texts[_BLOCKS]) for texts in self._texts] or [np.nan])
+
+    @cached_property
+    def occupancy_pct(self) -> Floats:
+        return np.array([_number(texts[_OCCUPANCY]) for texts in self._texts] or [np.nan])
+
+    @cached_property
+    def has_shapes(self) -> bool:
+        return any(texts[_DIMS] for texts in self._texts)
+
+    def inputs(self, number: int) -> Inputs | None:
+        """Read the inputs of an operator; None where none were recorded."""
+        texts = self._texts[number]
+        dims, types = _decoded(texts[_DIMS]), _decoded(texts[_TYPES])
+        if not isinstance(dims, list):
+            return None
+        names = types if isinstance(types, list) else []
+        return Inputs(tuple(_shape(one) for one in dims), tuple(str(name) for name in names))
+
+    def of(self, column: Floats, rows: Column) -> Floats:
+        """Look up what `column` says of the events of `rows`."""
+        return column[self.trace.events.details[rows]]
+
+
+def _shape(found: object) -> Shape:
+    """The sizes of one tensor; of a list of tensors, or what is none, nothing."""
+    if isinstance(found, list) and all(isinstance(size, int) for size in found):
+        return tuple(found)
+    return ()
+
+
+def _number(text: bytes) -> float:
+    try:
+        found = float(text.strip(b'"'))
+    except ValueError:
+        return np.nan
+    return found if found >= 0 and np.isfinite(found) else np.nan
+
+
+def _decoded(text: bytes) -> object:
+    try:
+        found = msgspec.json.decode(text) if text else None
+        return msgspec.json.decode(found) if isinstance(found, str) and found.startswith("[") else found
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
