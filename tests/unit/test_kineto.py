@@ -284,6 +284,9 @@ def test_kernels_that_communicate_and_only_these() -> None:
         "void deep_ep::intranode::combine<__nv_bfloat16, 8, 768, 4096>(__nv_bfloat16*)",
         "void tensorrt_llm::kernels::ar_fusion::allreduce_fusion_kernel_oneshot_lamport<1>",
         *("nvshmemi_transfer_rma", "mscclKernel_Sum_half_LL", "userbuffers_fp16_sum_inplace_gpu_rr<8>"),
+        *("kuserbuffers_pushsend(int*, int*)", "allToAllV_2d(void*, void*)", "hcom_allReduce__428_0_1"),
+        "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<1, __half>",
+        "void quickreduce::allreduce_prototype_twoshot<AllReduceTwoshot<__half>, __half>",
     )
     assert [name for name in kernels if not is_collective_kernel(name)] == []
     others = (

@@ -145,9 +145,9 @@ def test_memory_and_what_is_kept_as_it_is_written(tmp_path: Path, monkeypatch: p
     assert (found.time_ns.tolist(), found.bytes.tolist(), found.allocated.tolist()) == ([3010], [-512], [7])
     assert (found.reserved.tolist(), found.device_id.tolist(), found.address.tolist()) == ([-1], [0], [9])
     assert [fast.details[number] for number in fast.events.details] == [
-        b"\xff\xff\xff",
-        b'[[2, 3]]\xff["f"]\xff\xff',
-        b"\xff\xff0.25\xff",
+        b"\xff\xff\xff\xff",
+        b'[[2, 3]]\xff["f"]\xff\xff\xff',
+        b"\xff\xff0.25\xff\xff",
         b"",
     ]
     monkeypatch.setattr(compiled, "library", lambda: None)

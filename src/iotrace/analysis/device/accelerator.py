@@ -20,7 +20,13 @@ from iotrace.analysis.device.gaps import (
     named_gaps,
     other_parts,
 )
-from iotrace.analysis.device.kernels import Window, filling_of, kernels_of, memory_operations_of, without_launch
+from iotrace.analysis.device.kernels import (
+    Window,
+    filling_of,
+    kernels_of,
+    memory_operations_of,
+    without_launch,
+)
 from iotrace.analysis.device.modules import PHASES, Origins, origins_of
 from iotrace.analysis.device.operators import OperatorTree, operators_of
 from iotrace.analysis.efficiency.shapes import peaks_of_windows, shapes_of

@@ -17,7 +17,7 @@ from iotrace.sources.kineto.details import Details, Floats
 from iotrace.sources.kineto.kinds import Kind
 from iotrace.sources.kineto.trace import Column
 
-# Names of kernels with tensor cores: instructions (HMMA, WGMMA), their shapes (s16816), libraries of nothing else.
+# Of kernels with tensor cores: instructions (HMMA, WGMMA), their shapes (s16816), libraries of such alone.
 _TENSOR_CORES = re.compile(
     r"[hsci](?:884|1688|16816|8816)|hmma|imma|wgmma|tensorop|(?<![a-z])nvjet_|flash_(?:fwd|bwd)"
     r"|xmma_(?:gemm|fprop|dgrad|wgrad|sparse|warp)",
@@ -26,6 +26,7 @@ _TENSOR_CORES = re.compile(
 _NO_TENSOR_CORES = re.compile(
     r"(?:volta|ampere|maxwell|turing|hopper)_sgemm|_simt_|[^t]f32f32_f32f32_f32", re.IGNORECASE
 )
+_MOSTLY = 0.9
 _DIRECTION = re.compile(r"\b(?:Memcpy |Copy)?([HDP])(?:ost|evice|eer)?To([HDP])", re.IGNORECASE)
 
 
@@ -128,27 +129,28 @@ def filling_of(windows: Sequence[Window], span_ns: int) -> tuple[float | None, f
 
     SM efficiency: of the multiprocessors, how many had a block, over `span_ns` and all devices; a kernel has
     min(blocks per SM, 1) of them, kernels beside each other at most all. Occupancy is the mean over the time
-    of kernels.
+    of kernels; unknown where it is for a tenth of that.
     """
-    used_ns = weighted = known_ns = 0.0
+    used_ns = weighted = known_ns = kernels_ns = 0.0
     devices: set[int] = set()
     for window in windows:
         events = window.activity.trace.events
         rows = np.flatnonzero(window.activity.kinds == Kind.KERNEL)
         blocks = window.details.of(window.details.blocks_per_sm, rows)
         occupancy = window.details.of(window.details.occupancy_pct, rows)
-        # Of a kernel without figures nothing can be said: neither of a sum with it.
-        if np.isnan(blocks).any() or np.isnan(occupancy).any():
+        if np.isnan(blocks).any():
             return None, None
-        weighted += float((occupancy * events.duration_ns[rows]).sum())
-        known_ns += float(events.duration_ns[rows].sum())
+        weighted += float(np.nansum(occupancy * events.duration_ns[rows]))
+        known_ns += float(events.duration_ns[rows][~np.isnan(occupancy)].sum())
+        kernels_ns += float(events.duration_ns[rows].sum())
         for device in np.unique(events.device[rows]).tolist():
             devices.add(device)
             own = events.device[rows] == device
             used_ns += _used(events.start_ns[rows[own]], events.end_ns[rows[own]], np.minimum(blocks[own], 1))
-    if not known_ns or not span_ns:
+    if not kernels_ns or not span_ns:
         return None, None
-    return 100 * used_ns / span_ns / len(devices), weighted / known_ns
+    tells = known_ns >= _MOSTLY * kernels_ns
+    return 100 * used_ns / span_ns / len(devices), weighted / known_ns if tells else None
 
 
 def _used(starts: Column, ends: Column, shares: Floats) -> float:

@@ -54,7 +54,7 @@ class OperatorTree(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def device_total(self) -> Column:
         """What the device did for each operator and those inside, in ns."""
-        found = self.device_self.copy()
+        found: Column = self.device_self.copy()
         for level in reversed(self.levels[1:]):
             found += _summed(self.parent[level], found[level], len(self.rows))
         return found

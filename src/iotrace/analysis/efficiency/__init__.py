@@ -1,1 +1,1 @@
-"""How well a device is used: floating-point operations against its peak, launches, what the first steps pay."""
+"""How well a device is used: operations against its peak, launches, what the first steps pay."""

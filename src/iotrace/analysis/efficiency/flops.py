@@ -9,7 +9,7 @@ import msgspec
 
 from iotrace.sources.kineto.details import Inputs, Shape
 
-# Attention as torch's dispatcher names it; the inner operator of each (_flash_attention_forward) is not counted again.
+# As torch's dispatcher names it; the operator inside (_flash_attention_forward) does not count again.
 _FLASH = re.compile(r"aten::_scaled_dot_product_(?:flash|efficient|cudnn)_attention(_backward)?$")
 # By what torch writes as an input's type: our name of it, and its bytes.
 _TYPES = {

@@ -1,4 +1,4 @@
-"""What a device does at most: its makers' figures, dense, without sparsity. Devices not listed are unknown."""
+"""What a device does at most: its maker's figures, without sparsity. Devices not listed are unknown."""
 
 from __future__ import annotations
 

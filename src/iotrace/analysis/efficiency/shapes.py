@@ -1,4 +1,4 @@
-"""Operators by the shapes of their inputs: what each cost, how many operations a second, how near the roofline."""
+"""Operators by the shapes of their inputs: what each cost, FLOP/s, how near the roofline."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ _MOST_SHAPES = 100
 
 
 class _Sums(msgspec.Struct):
-    """Sums of the calls of an operator with one kind of inputs, in ns; `tensor_cores`, where any kernel tells."""
+    """Sums of the calls of an operator with one kind of inputs, in ns.
+
+    `tensor_cores`: what its kernels' names tell of them, each answer once.
+    """
 
     calls: int = 0
     host: int = 0
     device: int = 0
-    tensor_cores: bool | None = None
+    tensor_cores: set[bool] = msgspec.field(default_factory=set)
 
 
 def peaks_of_windows(windows: Sequence[Window]) -> DevicePeaks | None:
@@ -72,30 +75,27 @@ def _add(sums: dict[tuple[str, Inputs], _Sums], window: Window) -> None:
         one.calls += columns[0][at]
         one.host += columns[1][at]
         one.device += columns[2][at]
-        if tensor_cores[at] is not None:
-            one.tensor_cores = bool(one.tensor_cores) or tensor_cores[at]
+        one.tensor_cores |= tensor_cores[at]
 
 
-def _tensor_cores(window: Window, outermost: Column, group: Column, count: int) -> list[bool | None]:
-    """Tell per group whether a kernel that its operators themselves launched uses tensor cores."""
+def _tensor_cores(window: Window, outermost: Column, group: Column, count: int) -> list[set[bool]]:
+    """Tell per group whether kernels that its operators themselves launched use tensor cores."""
     tree, trace = window.tree, window.activity.trace
     groups = np.full(len(tree.rows) + 1, -1, dtype=np.int64)
     groups[outermost] = group
     rows = np.flatnonzero(tree.launcher >= 0)
     own = groups[tree.launcher[rows]]
-    found: list[bool | None] = [None] * count
+    found: list[set[bool]] = [set() for _ in range(count)]
     pairs = np.unique(own[own >= 0] * len(trace.names) + trace.events.name[rows][own >= 0])
     for pair in pairs.tolist():
         at, name = divmod(pair, len(trace.names))
         uses = uses_tensor_cores(trace.names[name])
         if uses is not None:
-            found[at] = bool(found[at]) or uses
+            found[at].add(uses)
     return found
 
 
-def _row(
-    key: tuple[str, Inputs], one: _Sums, work: Work | None, peaks: DevicePeaks | None
-) -> OperatorShapes:
+def _row(key: tuple[str, Inputs], one: _Sums, work: Work | None, peaks: DevicePeaks | None) -> OperatorShapes:
     name, inputs = key
     achieved = work.flop * one.calls / one.device / 1e3 if work is not None and one.device else None
     peak = _peak(work, one.tensor_cores, peaks)
@@ -122,12 +122,12 @@ def _row(
     )
 
 
-def _peak(work: Work | None, tensor_cores: bool | None, peaks: DevicePeaks | None) -> float | None:
-    """Choose the peak for the type of a product; single precision has two, by what its kernels use."""
+def _peak(work: Work | None, tensor_cores: set[bool], peaks: DevicePeaks | None) -> float | None:
+    """Choose the peak for the type of a product; single precision has two, and none where kernels differ."""
     if work is None or work.type is None or peaks is None:
         return None
     if work.type == "float32":
-        if tensor_cores is None:
+        if len(tensor_cores) != 1:
             return None
-        return peaks.tflop_per_s.get("tf32" if tensor_cores else "float32")
+        return peaks.tflop_per_s.get("tf32" if True in tensor_cores else "float32")
     return peaks.tflop_per_s.get(work.type)

@@ -129,7 +129,7 @@ def _hold(most: _Held, alive: Column, phases: Column, memory: Instants) -> None:
 
 
 def _alive(memory: Instants, own: Column, peak: int) -> Column | None:
-    """Find which instants gave what was still held at `own[peak]`; None where the trace names no addresses."""
+    """Find which instants gave what was still held at `own[peak]`; None without addresses."""
     until = own[: peak + 1]
     if (memory.address[until] == -1).any():
         return None

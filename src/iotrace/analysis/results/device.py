@@ -60,7 +60,7 @@ class Operator(ReportPart, frozen=True, kw_only=True):
 
 
 class OperatorShapes(ReportPart, frozen=True, kw_only=True):
-    """All calls of an operator with inputs of these shapes and types; within one of its name they are its part.
+    """All calls of an operator with such inputs; a call within one of its name is a part of that.
 
     `tflop_per_s` is over the device's time. `roofline_pct`: of the peak, or of what `bound` memory allows.
     """

@@ -57,17 +57,23 @@ def kernels(report: Report) -> list[Table]:
         Field("total_us", "ms", _ms),
         Field("calls", "calls"),
         Field("mean_us", "mean us", _us),
-        Field("max_us", "max us", _us),
+        Field("blocks_per_sm", "blocks/SM", _three, absent="-"),
+        Field("occupancy_pct", "occup. %", _three, absent="-"),
         Field("op", "launched by", is_text=True),
         Field("name", "kernel", kernel_name, is_text=True),
     )
 
     def notes(found: Accelerator) -> list[str]:
-        if not found.without_launch:
-            return []
-        return [
-            f"{counted(found.without_launch, 'event')} of the device: launched before the trace, or not in it"
-        ]
+        said = []
+        if found.sm_efficiency_pct is not None:
+            occupancy = "unknown: Kineto estimates none where kernels use much shared memory"
+            if found.occupancy_pct is not None:
+                occupancy = f"{found.occupancy_pct:.1f} % over the kernels' time, estimated"
+            said.append(f"SM efficiency {found.sm_efficiency_pct:.1f} % · occupancy {occupancy}")
+        if found.without_launch:
+            events = counted(found.without_launch, "event")
+            said.append(f"{events} of the device: launched before the trace, or not in it")
+        return said
 
     return _of_device(report, "Kernels", fields, lambda found: found.kernels, notes)
 
@@ -83,6 +89,39 @@ def operators(report: Report) -> list[Table]:
         Field("name", "operator", is_text=True),
     )
     return _of_device(report, "Operators, in ms", fields, lambda found: found.operators)
+
+
+def shapes(report: Report) -> list[Table]:
+    """Show the operators by the shapes of their inputs, the costliest for the device first."""
+    fields = (
+        Field("device_total_us", "device ms", _ms),
+        Field("calls", "calls"),
+        Field("tflop_per_s", "TFLOP/s", _three, absent="-"),
+        Field("roofline_pct", "roofline %", _three, absent="-"),
+        Field("bound", "bound by", is_text=True, absent="-"),
+        Field("name", "operator", is_text=True),
+        Field("shapes", "input shapes", _dims, is_text=True),
+    )
+
+    def notes(found: Accelerator) -> list[str]:
+        if found.peaks is None:
+            return ["roofline: unknown, this device is not in the table of peaks"] if found.shapes else []
+        return [
+            f"roofline: of the {found.peaks.device}, dense, from its {found.peaks.source}; the lower of the "
+            "peak and what memory allows for these shapes"
+        ]
+
+    tables = _of_device(report, "Operators by input shapes", fields, lambda found: found.shapes, notes)
+    return [
+        replace(table, unknown="no shapes were recorded", remedy="torch.profiler with record_shapes=True")
+        if table.unknown != _NO_TRACE and not table.rows
+        else table
+        for table in tables
+    ]
+
+
+def _dims(shapes: list[list[int]]) -> str:
+    return " ".join("x".join(map(str, shape)) for shape in shapes if shape)
 
 
 def collectives(report: Report) -> list[Table]:

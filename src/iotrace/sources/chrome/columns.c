@@ -92,6 +92,7 @@ static int text_of(const uint8_t *key, int64_t length) {
     if (!memcmp(key, word, sizeof word - 1)) return number
     switch (length) {
     case 10: IS("Input Dims", INPUT_DIMS); IS("Input type", INPUT_TYPES); break;
+    case 12: IS("warps per SM", WARPS_PER_SM); break;
     case 13: IS("blocks per SM", BLOCKS_PER_SM); break;
     case 25: IS("est. achieved occupancy %", OCCUPANCY); break;
     }

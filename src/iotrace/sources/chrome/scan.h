@@ -26,7 +26,7 @@ enum {
     MEMORY_BYTES, ALLOCATED, RESERVED, DEVICE_TYPE, DEVICE_ID, ADDRESS, INTEGERS
 };
 /* Arguments that are kept as they are written, in the order of `kineto/column_batch.py`. */
-enum { INPUT_DIMS, INPUT_TYPES, BLOCKS_PER_SM, OCCUPANCY, TEXTS };
+enum { INPUT_DIMS, INPUT_TYPES, BLOCKS_PER_SM, WARPS_PER_SM, OCCUPANCY, TEXTS };
 
 typedef struct {
     int64_t integers[INTEGERS]; /* -1: absent, or no integer */

@@ -27,7 +27,7 @@ INTEGERS = {
     "Addr": "address",
 }
 # Arguments that are kept as they are written, in the order of columns.c, and what lies between two of them.
-TEXTS = ("Input Dims", "Input type", "blocks per SM", "est. achieved occupancy %")
+TEXTS = ("Input Dims", "Input type", "blocks per SM", "warps per SM", "est. achieved occupancy %")
 BETWEEN = b"\xff"
 LONGEST_DETAILS = 2048
 COLLECTIVE_NAME = "Collective name"

@@ -6,7 +6,11 @@ import re
 
 # Library or program, what the names of its communicating kernels hold, and where they are defined.
 _KERNELS = (
-    ("NCCL, RCCL", r"(?<![a-z])[nr]ccl", "DEFINE_ncclDevKernel in src/device/common.h; before 2.19 ncclKernel_…"),
+    (
+        "NCCL, RCCL",
+        r"(?<![a-z])[nr]ccl",
+        "DEFINE_ncclDevKernel in NCCL's src/device/common.h",
+    ),
     (
         "MSCCL, MSCCL++",
         r"(?<![a-z])msccl",

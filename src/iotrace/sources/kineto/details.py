@@ -11,8 +11,9 @@ import numpy.typing as npt
 from iotrace.sources.kineto.column_batch import BETWEEN, TEXTS
 from iotrace.sources.kineto.trace import Column, KinetoTrace
 
-_DIMS, _TYPES, _BLOCKS, _OCCUPANCY = range(len(TEXTS))
+_DIMS, _TYPES, _BLOCKS, _WARPS, _OCCUPANCY = range(len(TEXTS))
 Floats = npt.NDArray[np.float64]
+_TOO_MANY_WARPS = 1.28  # for an occupancy that rounds to 0: 2 % of the 64 that a multiprocessor holds
 Shape = tuple[int, ...]
 
 
@@ -39,7 +40,14 @@ class Details(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def occupancy_pct(self) -> Floats:
-        return np.array([_number(texts[_OCCUPANCY]) for texts in self._texts] or [np.nan])
+        """Kineto's estimate, which is 0 for kernels with more shared memory than CUDA gives unasked.
+
+        That 0 is unknown: the warps that such a kernel has on a multiprocessor show it.
+        """
+        found = np.array([_number(texts[_OCCUPANCY]) for texts in self._texts] or [np.nan])
+        warps = np.array([_number(texts[_WARPS]) for texts in self._texts] or [np.nan])
+        found[(found == 0) & (warps >= _TOO_MANY_WARPS)] = np.nan
+        return found
 
     @cached_property
     def has_shapes(self) -> bool:

@@ -1,0 +1,212 @@
+"""How well a device is used: blocks, occupancy, FLOP/s, memory; traces with answers by hand."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from iotrace.analysis.device.accelerator import accelerator_of
+from iotrace.analysis.device.activity import Activity
+from iotrace.analysis.device.kernels import uses_tensor_cores
+from iotrace.analysis.efficiency.flops import work_of
+from iotrace.analysis.program.memory import memory_of
+from iotrace.analysis.results import Accelerator
+from iotrace.sources.kineto.details import Inputs
+from iotrace.sources.kineto.reader import read_kineto
+from tests.support.kineto import MAIN, PID, Event, activity_of, event, kernel, operator, trace_of
+from tests.support.traces import SHARED, shared_trace
+
+H100 = {"deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}]}
+
+
+def found_in(*events: Event | list[Event], **around: Any) -> Accelerator:
+    found = accelerator_of([activity_of(*events, **around)])
+    assert found is not None
+    return found
+
+
+def filled(
+    start: float, end: float, blocks: float, occupancy: float, warps: float = 8, **more: Any
+) -> list[Event]:
+    made = kernel(start, end, launched=start - 5, **more)
+    made[0]["args"] |= {
+        "blocks per SM": blocks,
+        "warps per SM": warps,
+        "est. achieved occupancy %": occupancy,
+    }
+    return made
+
+
+def test_sm_efficiency_is_of_the_span_and_occupancy_of_kernels() -> None:
+    found = found_in(
+        filled(0, 100, 0.25, 10), filled(100, 200, 4, 50), filled(300, 400, 0.5, 30, name="late")
+    )
+    assert found.sm_efficiency_pct == pytest.approx(100 * (25 + 100 + 50) / 400)
+    assert found.occupancy_pct == pytest.approx((10 + 50 + 30) / 3)
+    by_name = {one.name: one for one in found.kernels}
+    assert (by_name["gemm"].blocks_per_sm, by_name["gemm"].occupancy_pct) == (2.125, 30)
+
+
+def test_kernels_beside_each_other_use_no_more_than_all_of_the_device() -> None:
+    found = found_in(filled(0, 100, 0.75, 10), filled(50, 150, 0.75, 10, stream=8))
+    assert found.sm_efficiency_pct == pytest.approx(100 * (37.5 + 50 + 37.5) / 150)
+
+
+def test_an_occupancy_of_0_that_cannot_be_is_unknown() -> None:
+    found = found_in(filled(0, 100, 1, 0, warps=12))
+    assert (found.sm_efficiency_pct, found.occupancy_pct, found.kernels[0].occupancy_pct) == (100, None, None)
+    small = found_in(filled(0, 100, 0.01, 0, warps=0.1))
+    assert small.occupancy_pct == 0
+    amd = found_in(filled(0, 100, 1, 20), kernel(200, 300, 150))  # a kernel that tells nothing
+    assert (amd.sm_efficiency_pct, amd.kernels[0].blocks_per_sm) == (None, 1)
+
+
+@pytest.mark.skipif(SHARED is None, reason="shared/traces lies beside the checkout on some machines alone")
+@pytest.mark.parametrize(
+    "name", ["resnet50_num_workers_0.pt.trace.json.gz", "resnet50_num_workers_4.pt.trace.json.gz"]
+)
+def test_occupancy_and_sm_efficiency_are_those_of_tensorboard(name: str) -> None:
+    path = shared_trace(name)
+    theirs = json.loads((path.parent / "reference.json").read_text())[name]["tb"]
+    found = accelerator_of([Activity(read_kineto(path))])
+    assert found is not None
+    assert found.occupancy_pct is not None
+    assert found.sm_efficiency_pct is not None
+    assert found.occupancy_pct == pytest.approx(theirs["occupancy_pct"], abs=5e-5)
+    # Theirs is of the steps' time, ours of the device's span.
+    used_us = theirs["sm_efficiency"] * theirs["Total"] * len(theirs["steps"])
+    assert found.sm_efficiency_pct * found.span_us / 100 == pytest.approx(used_us, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "uses"),
+    [
+        ("volta_h884gemm_128x64_ldg8_nn", True),
+        ("ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_nn", True),
+        ("nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_TNT", True),
+        ("sm90_xmma_gemm_f32f32_tf32f32_f32_nn_n_tilesize128x256x32", True),
+        ("sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize256x128x8", False),
+        ("ampere_sgemm_128x64_nn", False),
+        ("cutlass_80_simt_sgemm_128x64", False),
+        ("void at::native::vectorized_elementwise_kernel<4, float>", None),
+        ("Cijk_Ailk_Bljk_B_BS_BH_Bias_HA_S", None),
+    ],
+)
+def test_what_names_of_kernels_tell_of_tensor_cores(name: str, uses: bool | None) -> None:
+    assert uses_tensor_cores(name) is uses
+
+
+def test_operations_of_products_and_attention() -> None:
+    def flop(name: str, *shapes: tuple[int, ...], type: str = "c10::BFloat16") -> int | None:
+        found = work_of(name, Inputs(shapes, (type,) * len(shapes)))
+        return found.flop if found else None
+
+    assert flop("aten::mm", (3, 5), (5, 7)) == 2 * 3 * 5 * 7
+    assert flop("aten::addmm", (7,), (3, 5), (5, 7), (), ()) == 2 * 3 * 5 * 7
+    assert flop("aten::bmm", (2, 3, 5), (2, 5, 7)) == 2 * 2 * 3 * 5 * 7
+    heads = (2, 4, 16, 8)
+    name = "aten::_scaled_dot_product_flash_attention"
+    assert flop(name, heads, heads, heads) == 2 * (2 * 2 * 4 * 16 * 16 * 8)
+    assert flop(f"{name}_backward", heads, heads, heads, heads) == 5 * (2 * 2 * 4 * 16 * 16 * 8)
+    # What does not fit, or is neither, is not guessed.
+    for name, *shapes in (("aten::mm", (3, 5), (6, 7)), ("aten::mm", ()), ("aten::add", (3, 5), (5, 7))):
+        assert flop(name, *shapes) is None
+
+
+def product(start: float, size: int, took: float, name: str, kind: str = "c10::BFloat16") -> list[Event]:
+    made = operator("aten::mm", start, start + 5)
+    made["args"] |= {"Input Dims": [[size, size]] * 2, "Input type": [kind] * 2}
+    return [made, *kernel(start + 10, start + 10 + took, launched=start + 1, name=name)]
+
+
+def test_flop_per_second_and_the_roofline() -> None:
+    size = 4096
+    found = found_in(product(0, size, 200, "nvjet_x"), product(1000, size, 200, "nvjet_x"), **H100)
+    (one,) = found.shapes
+    achieved = 2 * size**3 / 200e-6 / 1e12
+    assert (one.calls, one.device_total_us, one.flop_per_call) == (2, 400, 2 * size**3)
+    assert one.tflop_per_s == pytest.approx(achieved)
+    assert one.bound == "compute"
+    assert one.roofline_pct == pytest.approx(100 * achieved / 989.4)
+    assert found.peaks is not None
+    assert found.peaks.memory_gb_per_s == 3350
+    small = found_in(product(0, 128, 2, "nvjet_x"), **H100).shapes[0]
+    intensity = 2 * 128**3 / (3 * 128 * 128 * 2)
+    assert small.tflop_per_s is not None
+    assert small.bound == "memory"
+    assert small.roofline_pct == pytest.approx(100 * small.tflop_per_s / (intensity * 3.35))
+
+
+def test_single_precision_has_the_peak_of_its_kernels() -> None:
+    def peak(*names: str) -> float | None:
+        made = [product(1000 * at, 4096, 200, name, "float") for at, name in enumerate(names)]
+        return found_in(*made, **H100).shapes[0].peak_tflop_per_s
+
+    assert peak("ampere_sgemm_nn") == 66.9
+    assert peak("sm90_xmma_gemm_f32f32_tf32f32_f32_nn") == 494.7
+    assert peak("unknown_gemm") is None
+    assert peak("ampere_sgemm_nn", "sm90_xmma_gemm_f32f32_tf32f32_f32_nn") is None
+
+
+def test_without_shapes_or_a_known_device_nothing_is_told() -> None:
+    bare = operator("aten::mm", 0, 5)
+    assert found_in(bare, kernel(10, 20, 1), **H100).shapes == []
+    found = found_in(product(0, 512, 100, "nvjet_x"), deviceProperties=[{"id": 0, "name": "NVIDIA X1"}])
+    assert found.peaks is None
+    assert (found.shapes[0].roofline_pct, found.shapes[0].peak_tflop_per_s) == (None, None)
+    assert found.shapes[0].tflop_per_s is not None
+
+
+def memory(at: float, size: int, held: int, address: int, **more: int) -> Event:
+    args = {"Bytes": size, "Total Allocated": held, "Total Reserved": 9000, "Addr": address}
+    return {
+        "ph": "i",
+        "name": "[memory]",
+        "pid": PID,
+        "tid": MAIN,
+        "ts": at,
+        "s": "t",
+        "args": {**args, "Device Type": 1, "Device Id": 0, **more},
+    }
+
+
+def test_memory_at_the_peak_by_phase_and_operator() -> None:
+    trace = trace_of(
+        event("user_annotation", "Optimizer.step#SGD.step", 300, 400),
+        operator("aten::mm", 0, 50, Sequence_number=1),
+        operator("aten::add", 310, 320),
+        memory(10, 4000, 5000, 1),
+        memory(20, 512, 5512, 2),
+        memory(30, -512, 5000, 2),  # freed before the peak
+        memory(311, 1024, 6024, 2),  # its address again: the peak
+        memory(500, -4000, 2024, 1),
+    )
+    found = memory_of([trace])
+    assert found is not None
+    (device,) = found.devices
+    assert (device.device, device.peak_bytes, device.peak_at_us) == ("CUDA 0", 6024, 311)
+    assert device.peak_by_phase_bytes == {
+        "forward": 4000,
+        "backward": 0,
+        "optimizer": 1024,
+        "other": 0,
+        "before": 1000,
+    }
+    assert {one.name: (one.allocated_bytes, one.at_peak_bytes) for one in found.operators} == {
+        "aten::mm": (4512, 4000),
+        "aten::add": (1024, 1024),
+        "(outside of operators)": (0, 0),
+    }
+
+
+def test_memory_of_traces_without_addresses_or_totals() -> None:
+    old = memory(10, 4000, -1, -1)
+    for key in ("Total Allocated", "Total Reserved", "Addr"):
+        del old["args"][key]
+    found = memory_of([trace_of(operator("aten::mm", 0, 50), old)])
+    assert found is not None
+    assert (found.devices[0].peak_bytes, found.devices[0].peak_by_phase_bytes) == (None, None)
+    assert (found.operators[0].allocated_bytes, found.operators[0].at_peak_bytes) == (4000, None)
+    assert memory_of([trace_of(operator("aten::mm", 0, 50))]) is None
