@@ -271,6 +271,45 @@ def test_a_program_in_c(trial: Trial, static: bool) -> None:
         assert any("posix" in sentence for sentence in pair.told), pair.told
 
 
+
+FIXED_PROGRAM = """
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+__attribute__((noinline)) static long sum(int (*done)(FILE *), ssize_t (*get)(int, void *, size_t)) {
+    char data[64] = {0};
+    FILE *file = fopen("data.bin", "r");
+    long total = (long)fread(data, 1, 64, file) + done(file);
+    int number = open("data.bin", O_RDONLY);
+    return total + get(number, data, 64) + data[0];
+}
+int main(void) {
+    printf("%ld\\n", sum(fclose, read));
+    return 11;
+}
+"""
+
+
+@row(
+    "a program in C at fixed addresses (no PIE; nvcc is one) that takes the address of `read` and `fclose`",
+    kept="its output, exit code and calls (with dftracer alone it spins for ever)",
+    lost="nothing",
+    default=True,
+)
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+@pytest.mark.parametrize("hashes", ["gnu", "sysv"])
+def test_a_program_at_fixed_addresses(trial: Trial, hashes: str) -> None:
+    trial.files = DATA
+    (trial.directory / "program.c").write_text(FIXED_PROGRAM)
+    flags = ["-O1", "-fno-pie", "-no-pie", f"-Wl,--hash-style={hashes}"]
+    subprocess.run(["cc", *flags, "-o", "program", "program.c"], cwd=trial.directory, check=True)
+    pair = trial.both([str(trial.directory / "program")])
+    pair.assert_same()
+    assert pair.bare.code == 11
+    assert pair.calls("read", "data.bin") == 1
+    assert pair.calls("fclose", "data.bin") == 1
+
+
 INTERPRETERS = {
     "-S": ["-S"],
     "-E": ["-E"],

@@ -6,6 +6,10 @@
  *   dlsym    it looks up flockfile and funlockfile, which stand around each write of the log. Beyond RLIMIT_FSIZE a
  *            write raises SIGXFSZ, which ends a program that does not ignore it: the log ends there instead
  *
+ * and what the program itself says of libc's functions: a program at fixed addresses (no PIE) that takes the address of
+ * one, say of fclose, stands for it in all libraries with its own jump to it. dftracer would take that jump for the
+ * function and bend it onto itself: the program spins at its first fclose (nvcc does, at which torch.compile waits).
+ *
  * A log that could not be written whole gets a directory LOG.broken beside it, which readers tell.
  * Without dftracer in the process nothing happens. */
 
@@ -141,33 +145,74 @@ static void change(ElfW(Addr) base, const ElfW(Rela) *row, size_t bytes, const E
     }
 }
 
-static int visit(struct dl_phdr_info *library, size_t size, void *unused)
+struct tables {
+    const ElfW(Rela) *data, *calls;
+    size_t data_bytes, calls_bytes;
+    ElfW(Sym) *symbols;
+    const char *names;
+};
+
+static struct tables tables_of(const struct dl_phdr_info *library)
 {
-    (void)size, (void)unused;
-    if (!strstr(library->dlpi_name, "/libdftracer_core"))
-        return 0;
+    struct tables found = {0};
     const ElfW(Dyn) *entry = NULL;
     for (int index = 0; index < library->dlpi_phnum; index++)
         if (library->dlpi_phdr[index].p_type == PT_DYNAMIC)
             entry = (const ElfW(Dyn) *)(library->dlpi_addr + library->dlpi_phdr[index].p_vaddr);
-    const ElfW(Rela) *data = NULL, *calls = NULL;
-    const ElfW(Sym) *symbols = NULL;
-    const char *names = NULL;
-    size_t data_bytes = 0, calls_bytes = 0;
     for (; entry && entry->d_tag != DT_NULL; entry++) {
         uintptr_t address = entry->d_un.d_ptr;
-        if (entry->d_tag == DT_RELA) data = (const void *)address;
-        if (entry->d_tag == DT_RELASZ) data_bytes = entry->d_un.d_val;
-        if (entry->d_tag == DT_JMPREL) calls = (const void *)address;
-        if (entry->d_tag == DT_PLTRELSZ) calls_bytes = entry->d_un.d_val;
-        if (entry->d_tag == DT_SYMTAB) symbols = (const void *)address;
-        if (entry->d_tag == DT_STRTAB) names = (const void *)address;
+        if (entry->d_tag == DT_RELA) found.data = (const void *)address;
+        if (entry->d_tag == DT_RELASZ) found.data_bytes = entry->d_un.d_val;
+        if (entry->d_tag == DT_JMPREL) found.calls = (const void *)address;
+        if (entry->d_tag == DT_PLTRELSZ) found.calls_bytes = entry->d_un.d_val;
+        if (entry->d_tag == DT_SYMTAB) found.symbols = (void *)address;
+        if (entry->d_tag == DT_STRTAB) found.names = (const void *)address;
     }
-    if (symbols && names && nowhere && real_lock && real_unlock) {
-        if (data)
-            change(library->dlpi_addr, data, data_bytes, symbols, names);
-        if (calls)
-            change(library->dlpi_addr, calls, calls_bytes, symbols, names);
+    return found;
+}
+
+static int guard_library(struct dl_phdr_info *library, size_t size, void *unused)
+{
+    (void)size, (void)unused;
+    if (!strstr(library->dlpi_name, "/libdftracer_core"))
+        return 0;
+    struct tables of = tables_of(library);
+    if (of.symbols && of.names && nowhere && real_lock && real_unlock) {
+        if (of.data)
+            change(library->dlpi_addr, of.data, of.data_bytes, of.symbols, of.names);
+        if (of.calls)
+            change(library->dlpi_addr, of.calls, of.calls_bytes, of.symbols, of.names);
+    }
+    return 1;
+}
+
+static int is_libc_with(struct dl_phdr_info *library, size_t size, void *function)
+{
+    (void)size;
+    if (!strstr(library->dlpi_name, "/libc.so") && !strstr(library->dlpi_name, "/libpthread.so"))
+        return 0;
+    for (int index = 0; index < library->dlpi_phnum; index++) {
+        const ElfW(Phdr) *part = &library->dlpi_phdr[index];
+        if (part->p_type == PT_LOAD && (uintptr_t)function - library->dlpi_addr - part->p_vaddr < part->p_memsz)
+            return 1;
+    }
+    return 0;
+}
+
+static int is_of_libc(const char *name)
+{
+    return dl_iterate_phdr(is_libc_with, real_dlsym(RTLD_NEXT, name));
+}
+
+/* Libraries loaded so far keep what they were bound to; those loaded later find libc's own function. */
+static int guard_program(struct dl_phdr_info *program, size_t size, void *unused)
+{
+    (void)size, (void)unused; /* the program is the first that is visited */
+    struct tables of = tables_of(program);
+    for (size_t index = 0; of.calls && of.symbols && of.names && index < of.calls_bytes / sizeof *of.calls; index++) {
+        ElfW(Sym) *symbol = &of.symbols[ELF64_R_SYM(of.calls[index].r_info)];
+        if (symbol->st_shndx == SHN_UNDEF && symbol->st_value && is_of_libc(of.names + symbol->st_name))
+            put((uintptr_t)&symbol->st_value, NULL);
     }
     return 1;
 }
@@ -192,6 +237,7 @@ __attribute__((constructor)) static void guard_dftracer(void)
     real_lock = (void (*)(FILE *))dlsym(RTLD_DEFAULT, "flockfile");
     real_unlock = (void (*)(FILE *))dlsym(RTLD_DEFAULT, "funlockfile");
     nowhere = fopencookie(NULL, "w", (cookie_io_functions_t){.write = drop}); /* needs no descriptor */
-    dl_iterate_phdr(visit, NULL);
+    dl_iterate_phdr(guard_library, NULL);
+    dl_iterate_phdr(guard_program, NULL);
 }
 #endif
