@@ -11,6 +11,7 @@ from iotrace.analysis.loop.threads import Rounds, first_at
 from iotrace.analysis.table import NONE, key_of
 
 _FEW = 2  # of two counts: so much they may differ
+_REPLAYS = 5  # so many batches without a round, and as many as with one, are no batches taken ahead
 SHARE = 0.05
 
 
@@ -30,6 +31,11 @@ class Cuts(msgspec.Struct, frozen=True):
         opened: Times = self.opened[self.opened != NONE]
         return self.deliveries[opened]
 
+    def while_trained(self, rounds: Rounds) -> Cuts:
+        """Leave out the cuts behind the one that follows the last round."""
+        count = int(np.searchsorted(self.times_ns, rounds.times_ns[-1:], side="right").max(initial=0)) + 1
+        return Cuts(self.times_ns[:count], self.opened[:count], self.deliveries)
+
 
 def no_cuts(deliveries: Deliveries) -> Cuts:
     """Cut nowhere."""
@@ -38,7 +44,7 @@ def no_cuts(deliveries: Deliveries) -> Cuts:
 
 
 def cuts_of(deliveries: Deliveries, passes: dict[PassKey, Pass], rounds: Rounds) -> Cuts:
-    """Cut at the first delivery after a round; at each delivery where the thread makes no rounds.
+    """Cut at the first delivery after a round; at each delivery where the thread makes no rounds (any more).
 
     A loop that takes batches ahead works on its last ones after the loader has said that there is no more:
     that call cuts, too, if rounds lie on both sides of it. `deliveries` are in order of delivery.
@@ -72,6 +78,10 @@ def cuts_of(deliveries: Deliveries, passes: dict[PassKey, Pass], rounds: Rounds)
         if is_ahead and before < int(rounds.until(np.array([asked_ns]))[0]):
             extra.append((end_ns, number, int(rows[-1])))
             before = int(rounds.until(np.array([end_ns]))[0])
+    last_pass = of_pass == of_pass[np.searchsorted(times, rounds.times_ns[-1]) - 1]
+    behind = times > rounds.times_ns[-1]
+    if np.count_nonzero(behind & last_pass) >= max(_REPLAYS, len(rounds.steps_ns)):
+        cuts_at |= behind  # the pass goes on without rounds: what they warmed up is replayed (a CUDA graph)
     cuts = Cuts(times[cuts_at], np.flatnonzero(cuts_at), deliveries)
     if extra:
         cuts = _with_ends(cuts, extra, taken)
@@ -106,6 +116,7 @@ def explains(cuts: Cuts, rounds: Rounds) -> bool:
     Rounds that no delivery precedes train on batches from elsewhere. Of backward passes and optimizers, one
     kind has to be regular: with accumulation these are the backward passes, with critics their optimizer's.
     """
+    cuts = cuts.while_trained(rounds)
     every = _per_cut(cuts, rounds.times_ns)
     most = int(every[1:-1].max()) if len(cuts) > 1 else int(every[-1])
     # Before the first cut and behind the last one's step: a phase of training with another loader.

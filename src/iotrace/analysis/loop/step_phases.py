@@ -27,8 +27,8 @@ _NO_WAIT = "the data wait is not known"
 _NO_EXPOSED = "how long the accelerator stood idle in the data wait is not known"
 _NEVER = {
     FORWARD: "backward passes came without a call of a module that could be seen",
-    BACKWARD: "torch.autograd.backward was not called",
-    OPTIMIZER: "no optimizer of torch.optim made a step",
+    BACKWARD: "torch.autograd.backward was not called in a measured step",
+    OPTIMIZER: "no optimizer of torch.optim made a step in a measured step",
 }
 
 
@@ -58,7 +58,7 @@ def step_phases(analysis: RankAnalysis, wait_ms: float | None) -> StepPhases:
     intervals = _exclusive(analysis, spans, trains)
     windows = kept.pieces
     found = {name: _by_step(own, windows, kept) for name, own in intervals.items()}
-    seen = {name: bool(len(own[0])) for name, own in intervals.items()}
+    seen = {name: bool(own.any()) for name, own in found.items()}
     why = next((_NEVER[name] for name, is_seen in seen.items() if trains and not is_seen), None)
     unseen = int(((found[BACKWARD] > 0) & (found[FORWARD] == 0)).sum())
     if unseen > max(_FEW, _SHARE * int((found[BACKWARD] > 0).sum())):

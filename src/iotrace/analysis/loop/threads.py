@@ -17,6 +17,8 @@ from iotrace.sources.records import Blocked, IteratorEnd
 
 # A wait that timed out is one with the next wait, if that follows as soon.
 _AT_ONCE_NS = 1_000_000
+# So many steps at most warm up what is replayed later; torch's own recipe for a CUDA graph makes 11 and the capture.
+_WARM_UP = 20
 
 
 class Rounds(msgspec.Struct, frozen=True):
@@ -125,11 +127,24 @@ def training_thread(main: Process, loaders: list[LoaderRun]) -> TrainingThread |
     handing = {
         one for one in others if _meets(one, tid, int(deliveries["delivered_ns"][asking[one]]), blocked)
     }
-    found = rounds.get(tid, Rounds(np.empty(0, np.int64), []))
+    nothing = Rounds(np.empty(0, np.int64), [])
+    found = rounds.get(tid, nothing)
+    if _is_warm_up(found, asked):
+        found = nothing
     waits = [(wait.start_ns, wait.end_ns) for wait in blocked if wait.tid == tid]
     asks = np.stack((own["wait_start_ns"], own["delivered_ns"]), axis=1)
     off_cpu = _off_cpu_fraction(main, tid, np.concatenate((asks, _pairs(waits))))
     return TrainingThread(tid, found, asked, inner, handed, handing, others - handing, off_cpu)
+
+
+def _is_warm_up(rounds: Rounds, asked: Deliveries) -> bool:
+    """Tell whether all rounds are the warm-up of what the loop then replays (a CUDA graph): few, before it asks."""
+    trained_on = asked[asked.may_train]
+    if not len(trained_on) or not len(rounds.times_ns):
+        return False
+    count = len(rounds.steps_ns)
+    is_before = rounds.times_ns[-1] <= trained_on["wait_start_ns"].min()
+    return bool(is_before and count <= _WARM_UP and count < len(trained_on))
 
 
 def _pairs(intervals: Sequence[Interval]) -> Times:
