@@ -94,7 +94,7 @@ def test_what_was_not_seen_is_unknown() -> None:
     assert (means(found), found.unknown_why) == ([None, 3, 1, None], unseen)
     found = figures(ORDINARY[:2])
     assert means(found) == [2, 3, None, None]
-    assert found.unknown_why == "no optimizer of torch.optim made a step"
+    assert found.unknown_why == "no optimizer of torch.optim made a step in a measured step"
     found = figures(ORDINARY, wait_ms=None)
     assert (means(found), found.unknown_why) == ([2, 3, 1, None], "the data wait is not known")
 
