@@ -150,7 +150,7 @@ def played(events: str, anew: str = "") -> Loop:
         ("atatatatatat bububububububu", 13, [3] * 12, [1] * 12),  # two phases, each with its own optimizer
         ("at at ccC bt bt ccC at bt", 6, [3, 3, 3, 3, 3], [1] * 5),  # one of two loaders a step; evaluation
         ("ttt a. a. a. a.", 4, [2, 2, 2], [1, 1, 1]),  # a warm-up, then a CUDA graph is replayed
-        ("at at a. a. a. a. a.", 7, [3, 3, 2, 2, 2, 2], [1] * 6),  # ... with a warm-up on batches of the loader
+        ("at at a. a. a. a. a.", 7, [3, 3, 2, 2, 2, 2], [1] * 6),  # ... warmed up on its batches
         ("aabt aabt aabt", 3, [5, 5], [3, 3]),  # a step that takes several batches of one loader
     ],
 )

@@ -17,7 +17,7 @@ from iotrace.sources.records import Blocked, IteratorEnd
 
 # A wait that timed out is one with the next wait, if that follows as soon.
 _AT_ONCE_NS = 1_000_000
-# So many steps at most warm up what is replayed later; torch's own recipe for a CUDA graph makes 11 and the capture.
+# So many steps at most warm up what is replayed later; torch's recipe for a CUDA graph makes 11 and the capture.
 _WARM_UP = 20
 
 
@@ -138,7 +138,7 @@ def training_thread(main: Process, loaders: list[LoaderRun]) -> TrainingThread |
 
 
 def _is_warm_up(rounds: Rounds, asked: Deliveries) -> bool:
-    """Tell whether all rounds are the warm-up of what the loop then replays (a CUDA graph): few, before it asks."""
+    """Tell whether the rounds only warm up what the loop replays (a CUDA graph): few, before it asks."""
     trained_on = asked[asked.may_train]
     if not len(trained_on) or not len(rounds.times_ns):
         return False
