@@ -271,7 +271,6 @@ def test_a_program_in_c(trial: Trial, static: bool) -> None:
         assert any("posix" in sentence for sentence in pair.told), pair.told
 
 
-
 FIXED_PROGRAM = """
 #include <fcntl.h>
 #include <stdio.h>

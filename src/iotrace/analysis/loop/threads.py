@@ -17,7 +17,7 @@ from iotrace.sources.records import Blocked, IteratorEnd
 
 # A wait that timed out is one with the next wait, if that follows as soon.
 _AT_ONCE_NS = 1_000_000
-# So many steps at most warm up what is replayed later; torch's recipe for a CUDA graph makes 11 and the capture.
+# So many steps at most warm up what is replayed later: torch's recipe for a CUDA graph makes 12.
 _WARM_UP = 20
 
 
