@@ -22,14 +22,17 @@ from iotrace.report.terminal import print_report
 from iotrace.session import names
 from iotrace.session.listing import store_verdict
 from iotrace.session.manifest import read_manifest, write_document
+from iotrace.sinks.delivery import log_report
 from iotrace.sources.session import Session, open_session
 
 # Tasks of one start end together, or the scheduler ends them.
 _OTHERS_SECONDS = 15.0
 
 
-def finish(directory: Path, in_program: bool = False) -> None:
-    """Write the timelines and print the report on standard error, after a run.
+def finish(directory: Path, in_program: bool = False, log: tuple[str, ...] = (), quiet: bool = False) -> None:
+    """Write the timelines and print the report on standard error, after a run; log it to the trackers `log`.
+
+    `quiet`: log it alone, and say only what fails.
 
     Whatever happens here, the program has had its run, and its exit code counts. Inside the program
     (`in_program`) KeyboardInterrupt and SystemExit pass.
@@ -39,7 +42,7 @@ def finish(directory: Path, in_program: bool = False) -> None:
         _say(f"iotrace: no report: the program deleted its session {directory}")
         return
     try:
-        _report(directory)
+        _report(directory, log, quiet)
     except OSError as error:
         _say(f"iotrace: no report: {what_failed(error)}; {kept}")
     except Exception as error:  # a defect of ours, too
@@ -51,7 +54,10 @@ def finish(directory: Path, in_program: bool = False) -> None:
             raise
 
 
-def _report(directory: Path) -> None:
+def _report(directory: Path, log: tuple[str, ...], quiet: bool) -> None:
+    if quiet:
+        log_report(analyse(SessionAnalysis(open_session(directory, lambda _: None))), log, directory, quiet)
+        return
     console = make_console(stderr=True)
     console.print()
     calibration = _start_calibration(directory)
@@ -67,6 +73,7 @@ def _report(directory: Path) -> None:
         timeline = _write_timeline(analysis, progress)
     store_verdict(directory, report.verdict.text, __version__)
     print_report(report, console, timeline=timeline)
+    log_report(report, log, directory)
 
 
 def _await_job(directory: Path, progress: Progress) -> int:

@@ -21,6 +21,7 @@ from iotrace.sources.session import open_session
 
 PROJECT = Path(__file__).parent.parent.parent
 UNET = str(PROJECT / "workloads" / "unet3d_hdf5.py")
+SMALL_LOOP = str(Path(__file__).parent / "small_loop.py")
 LAZY_TORCH = str(Path(__file__).parent / "lazy_torch")
 
 _numbers = itertools.count()

@@ -13,14 +13,14 @@ Value = TypeVar("Value")
 PATIENCE_S = 120.0
 
 
-def eventually(condition: Callable[[], Value]) -> Value:
+def eventually(condition: Callable[[], Value], within_s: float = PATIENCE_S) -> Value:
     """Return the first true value of ``condition()``."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + within_s
     while True:
         value = condition()
         if value:
             return value
-        assert time.monotonic() < deadline, f"not within {PATIENCE_S:.0f} s"
+        assert time.monotonic() < deadline, f"not within {within_s:.0f} s"
         time.sleep(0.05)
 
 

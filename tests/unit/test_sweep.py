@@ -13,6 +13,8 @@ from rich.console import Console
 
 from iotrace.errors import UsageError
 from iotrace.report.sweep import print_sweep
+from iotrace.sinks.content import Point, write_sweep
+from iotrace.sinks.content import read as read_content
 from iotrace.sweeps import cache
 from iotrace.sweeps.execute import Request
 from iotrace.sweeps.grid import (
@@ -413,6 +415,25 @@ def test_more_workers_are_asked_for_where_they_are_what_is_missing(tmp_path: Pat
         [{"cpu_pct_mean": None}, {"causes_ms": {"transport": 40.0, "read": 1.0}}]
     ):
         assert "try more" not in advised(tmp_path / str(number), Machine(), **unlike)
+
+
+def test_a_tracker_gets_points_over_their_workers_and_the_files(tmp_path: Path) -> None:
+    result = swept(tmp_path, Machine())
+    write_sweep(result, tmp_path)
+    found = read_content(tmp_path)
+    assert found.labels["verdict"] == result.verdict.text
+    assert found.series["points/per_second"] == [
+        Point(row.workers or 0, None, row.per_second or 0.0) for row in result.points
+    ]
+    assert [
+        dict(zip(found.tables["points"].columns, row, strict=True))["workers"]
+        for row in found.tables["points"].rows
+    ] == [1, 2]
+    assert result.ceiling is not None
+    assert found.metrics == {"ceiling.per_second": result.ceiling.per_second, "advice.workers": 2}
+    files = tmp_path / "files"
+    assert msgspec.json.decode((files / "sweep.json").read_bytes(), type=SweepResult) == result
+    assert (files / "sweep.csv").read_text().startswith("workers,per_second")
 
 
 def silent(result: SweepResult) -> str:

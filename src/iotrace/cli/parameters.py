@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from iotrace.report.printing import echo, visible_json
+from iotrace.report.printing import echo, encode_json, visible_json
+from iotrace.sinks import SINKS
 
 _THREADS = "OPENBLAS_NUM_THREADS"
 
@@ -83,6 +84,15 @@ def html_option(what: str) -> Callable[[Any], Any]:
     return click.option("--html", metavar="FILE", type=PATH, help=f"Also write {what} as one page of HTML.")
 
 
+log_option = click.option(
+    "--log",
+    metavar="NAME",
+    type=click.Choice(list(SINKS)),
+    multiple=True,
+    help=f"Also log the result to {' or '.join(SINKS)}; repeatable.",
+)
+
+
 def save_page(page: str, path: Path) -> None:
     """Write a page, and say where it lies."""
     from iotrace.report.page.render import write_page
@@ -95,13 +105,7 @@ def print_json(document: Any) -> None:
     """Print `document` indented; JSON is UTF-8 whatever the terminal's encoding."""
     import msgspec
 
-    try:
-        text = msgspec.json.encode(document)
-    except UnicodeEncodeError:  # the name of a file may be any bytes
-        import json
-
-        text = json.dumps(msgspec.to_builtins(document), ensure_ascii=False).encode(errors="replace")
-    click.echo(visible_json(msgspec.json.format(text, indent=2)))
+    click.echo(visible_json(msgspec.json.format(encode_json(document), indent=2)))
 
 
 def import_numpy() -> None:

@@ -13,6 +13,7 @@ from iotrace.cli.parameters import (
     html_option,
     import_numpy,
     json_option,
+    log_option,
     print_json,
     save_page,
 )
@@ -21,6 +22,7 @@ from iotrace.report.printing import echo, watched
 from iotrace.report.views import VIEWS
 from iotrace.session import names
 from iotrace.session.listing import newest_session, session_of_timeline, sessions_in
+from iotrace.sinks import check
 from iotrace.units import counted
 
 if TYPE_CHECKING:
@@ -55,6 +57,7 @@ _VIEWS = "; ".join(f"{name} ({view.shows})" for name, view in VIEWS.items())
     type=click.Choice(["tb", "hta"]),
     help="Print the figures of torch-tb-profiler 0.4.3 (tb) or HolisticTraceAnalysis 0.5.0 (hta).",
 )
+@log_option
 def report(
     sources: tuple[Path, ...],
     form: str,
@@ -65,6 +68,7 @@ def report(
     csv: Path | None,
     kernel_gap_us: float,
     compat: str | None,
+    log: tuple[str, ...],
 ) -> int:
     """Say why a run waited for data, or what the steps of a trace hold.
 
@@ -78,6 +82,9 @@ def report(
     if view is not None and (compat is not None or form == "md"):
         other = "--compat" if compat is not None else "--format md"
         raise UsageError(f"--view and {other} exclude each other", "give one of them")
+    if log and compat is not None:
+        raise UsageError("--log and --compat exclude each other", "give one of them")
+    check(log, UsageError)
     import_numpy()
     sources = _meant(sources)
     bare = all(path.is_file() for path in sources)
@@ -109,6 +116,10 @@ def report(
         timeline = sources[0] / names.OUT / names.TIMELINE
         shown = timeline if not bare and timeline.exists() else None
         print_report(result, make_console(stderr=False), verbose, shown)
+    if log:
+        from iotrace.sinks.delivery import log_report
+
+        log_report(result, log, None if bare else sources[0])
     return 0
 
 

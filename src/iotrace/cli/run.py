@@ -10,11 +10,12 @@ from pathlib import Path
 
 import click
 
-from iotrace.cli.parameters import BEFORE_A_COMMAND, Size, import_numpy, io_option, output_option
+from iotrace.cli.parameters import BEFORE_A_COMMAND, Size, import_numpy, io_option, log_option, output_option
 from iotrace.errors import LaunchError
 from iotrace.launch import capture, torch_settings
 from iotrace.launch.telemetry.start import DEFAULT_INTERVAL_MS, LONGEST_INTERVAL_MS, SHORTEST_INTERVAL_MS
 from iotrace.report.printing import echo
+from iotrace.sinks import check
 
 
 @click.command(context_settings=BEFORE_A_COMMAND)
@@ -61,6 +62,7 @@ from iotrace.report.printing import echo
     help="Drop the oldest POSIX calls where the session grows beyond SIZE, and keep their sums; or: off.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing of ours, and write no timeline.")
+@log_option
 def run(
     command: tuple[str, ...],
     output: Path | None,
@@ -72,6 +74,7 @@ def run(
     telemetry_ms: int,
     most_bytes: int,
     quiet: bool,
+    log: tuple[str, ...],
 ) -> int:
     """Run CMD traced and report why it waited for data.
 
@@ -81,14 +84,15 @@ def run(
     Exit codes: CMD's own, 128+N if signal N ended it, 127 not found, 126 not executable, 125 if iotrace
     could not start it.
     """
+    check(log, LaunchError)
     torch = torch_settings.settings(torch_steps, torch_options, torch_activities)
     sampled_ms = telemetry_ms if telemetry else None
     announce = (lambda _: None) if quiet else _announce
     if most_bytes and not telemetry and _is_given("most_bytes"):
         raise LaunchError("--max-size needs the sidecar, which --no-telemetry leaves out", "leave one out")
     done = capture.run(list(command), output, list(io), torch, sampled_ms, announce, most_bytes)
-    if done.first and not quiet:  # one report for all launchers of a job
-        _report(done.session)
+    if done.first and (log or not quiet):  # one report for all launchers of a job
+        _report(done.session, log, quiet)
     return done.exit_code
 
 
@@ -114,14 +118,14 @@ def _leave_deleted_directory() -> None:
         os.chdir("/")
 
 
-def _report(directory: Path) -> None:
+def _report(directory: Path, log: tuple[str, ...], quiet: bool) -> None:
     """Print the report. Whatever happens here, CMD has had its run, and its exit code counts."""
     try:
         _leave_deleted_directory()
         import_numpy()
         from iotrace.postrun import finish
 
-        finish(directory)
+        finish(directory, log=log, quiet=quiet)
     except (Exception, KeyboardInterrupt) as error:  # a broken installation; Ctrl-C during the imports
         with suppress(OSError, ValueError, AttributeError):
             echo(f"iotrace: no report: {error!r}", err=True)

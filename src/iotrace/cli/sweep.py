@@ -15,11 +15,13 @@ from iotrace.cli.parameters import (
     import_numpy,
     io_option,
     json_option,
+    log_option,
     output_option,
     print_json,
     save_page,
 )
 from iotrace.report.printing import echo
+from iotrace.sinks import check
 
 if TYPE_CHECKING:
     from iotrace.sweeps.results import SweepResult
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
 @click.option("--csv", metavar="FILE", type=PATH, help="Also write the table as CSV.")
 @click.option("-v", "--verbose", is_flag=True, help="Also print what each point's step is made of.")
 @io_option
+@log_option
 def sweep(
     command: tuple[str, ...],
     workers: str | None,
@@ -83,6 +86,7 @@ def sweep(
     csv: Path | None,
     verbose: bool,
     io: tuple[str, ...],
+    log: tuple[str, ...],
 ) -> int:
     """Run CMD with every number of workers; say how many are enough.
 
@@ -101,6 +105,7 @@ def sweep(
     from iotrace.sweeps.plan import plan_of
     from iotrace.sweeps.schedule import open_sweep
 
+    check(log, UsageError)
     plan = plan_of(
         list(command),
         axes_of(workers, prefetch, other),
@@ -133,6 +138,10 @@ def sweep(
         echo(*sweep_markdown(result).split("\n"))
     else:
         print_sweep(result, make_console(stderr=False), verbose)
+    if log:
+        from iotrace.sinks.delivery import log_sweep
+
+        log_sweep(result, log, running.directory)
     if interrupted:
         resumed = f"iotrace sweep --resume -o {running.directory}"
         console.print(f"interrupted; continue with: {resumed} ... (the same command)")

@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 Progress = Callable[[str], None]
 
@@ -45,6 +46,18 @@ def visible_json(document: bytes) -> bytes:
 
     text = document.decode(errors="surrogateescape")
     return _IN_LINES.sub(lambda found: json.dumps(found[0])[1:-1], text).replace("\x7f", "\\u007f").encode()
+
+
+def encode_json(document: Any) -> bytes:
+    """Return `document` as JSON; the name of a file may be any bytes, and JSON is UTF-8."""
+    import msgspec
+
+    try:
+        return msgspec.json.encode(document)
+    except UnicodeEncodeError:
+        import json
+
+        return json.dumps(msgspec.to_builtins(document), ensure_ascii=False).encode(errors="replace")
 
 
 def echo(*lines: str, err: bool = False) -> None:

@@ -1,0 +1,43 @@
+"""``--log NAME``: a result goes to a tracker of experiments, too.
+
+What goes there is written to a directory first (`content`), and stays there. A process of its own hands it
+over (`delivery` starts it, `send` runs in it): clients start threads and processes, and wait for servers.
+A new sink is a row of `SINKS`, and the module that it names, with a function ``send``.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import NamedTuple
+
+from iotrace.errors import IotraceError
+
+
+class Sink(NamedTuple):
+    """`module` of this package uses the package `client`; `distribution` and `extra` install it."""
+
+    module: str
+    client: str
+    distribution: str
+    extra: str
+
+
+# The command line reads this table at each start: a module is imported by the process that hands over.
+SINKS = {
+    "mlflow": Sink("to_mlflow", "mlflow", "mlflow-skinny", "mlflow"),
+    "wandb": Sink("to_wandb", "wandb", "wandb", "wandb"),
+    "tensorboard": Sink("to_tensorboard", "tensorboard", "tensorboard", "tensorboard"),
+}
+
+
+def check(sinks: tuple[str, ...], refusal: type[IotraceError]) -> None:
+    """Refuse a sink whose client is not installed, before anything is run.
+
+    Raises:
+        refusal: it is not installed.
+    """
+    for name in sinks:
+        sink = SINKS[name]
+        if find_spec(sink.client) is None:
+            needs = f"--log {name} needs the package {sink.distribution}, which is not installed here"
+            raise refusal(needs, f"pip install {sink.distribution}")

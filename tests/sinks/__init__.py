@@ -1,0 +1,1 @@
+"""Trackers for real: ``tools/test --sinks``."""
