@@ -138,7 +138,8 @@ def test_wandb_writes_a_run_that_can_be_sent_later(session: Path) -> None:
     assert [each["iotrace/step"] for each in values if "iotrace/step" in each] == [
         each["first_step"] for each in evolution
     ]
-    assert any("iotrace/tables/files" in each for each in values)
+    (rows,) = (each["iotrace/tables/files/nrows"] for each in values if "iotrace/tables/files/nrows" in each)
+    assert rows == len(told(session)["ranks"][0]["file_groups"])
 
 
 def history(path: Path) -> Iterator[dict[str, Any]]:
