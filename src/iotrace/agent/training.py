@@ -10,6 +10,7 @@ from iotrace.agent import handovers, step_phases
 from iotrace.agent.patching import observe, on_undo
 from iotrace.agent.recording.regions import compiling
 from iotrace.agent.recording.spans import thread_id, thread_times
+from iotrace.agent.thread_counts import thread_counts
 from iotrace.agent.unpatched import get_ident
 from iotrace.session.guard import ours
 from iotrace.session.names import ROUND_ROW, ROUNDS
@@ -52,6 +53,7 @@ def number_iterator(recorder: Recorder) -> int:
         found = {name: own.get("__version__") for name, own in loaded.items()}
         versions = {name: str(text) for name, text in found.items() if isinstance(text, str)}
         recorder.records.append({"type": "versions", "versions": versions})
+        recorder.records.append(thread_counts())
     return number
 
 

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from iotrace.analysis.advice import recommend
 from iotrace.analysis.completeness.not_captured import not_captured
+from iotrace.analysis.culprits import advice_of, culprits_of, with_cpu
 from iotrace.analysis.device.compute import compare
 from iotrace.analysis.failures import failures_of, signal_name
 from iotrace.analysis.gain.changes import HALVED
@@ -56,11 +57,11 @@ from iotrace.sources.session import Rank, Session, rank_of
 def analyse(analysis: SessionAnalysis) -> Report:
     """Make everything that `iotrace report` says of a session."""
     session = analysis.session
-    ranks = [_rank(one) for one in analysis.ranks]
+    ranks = [_with_culprits(one, _rank(one)) for one in analysis.ranks]
     recommendations = [
         replace(item, rank=rank.rank)
         for one, rank in zip(analysis.ranks, ranks, strict=True)
-        for item in recommend(loader_facts(one, rank))
+        for item in (*advice_of(rank.culprits), *recommend(loader_facts(one, rank)))
     ]
     ranks = [_with_fixes(rank, recommendations) for rank in ranks]
     # Of a restarted job the ranks of its last start are compared.
@@ -103,6 +104,10 @@ def _with_fixes(rank: RankReport, recommendations: list[Recommendation]) -> Rank
     return replace(rank, gain=rows) if fixes else rank
 
 
+def _with_culprits(analysis: RankAnalysis, rank: RankReport) -> RankReport:
+    return replace(rank, culprits=culprits_of(analysis, rank))
+
+
 def _process(session: Session, process: Process) -> ProcessInfo:
     identity = process.identity
     return ProcessInfo(
@@ -124,7 +129,8 @@ def _process(session: Session, process: Process) -> ProcessInfo:
 def _rank(analysis: RankAnalysis) -> RankReport:
     rank, compute, steps = analysis.rank, analysis.compute, analysis.loop.steps
     system = system_of(analysis.session, rank, analysis.kept, _cpu_percent(rank, analysis.kept))
-    wait, io = data_wait(analysis, system), io_of(analysis.session, rank, _bounds(analysis.kept))
+    wait = with_cpu(data_wait(analysis, system), analysis)
+    io = io_of(analysis.session, rank, _bounds(analysis.kept))
     groups, io = file_groups(wait, io, used_files(analysis))
     groups = _with_chunks(groups, io, analysis)
     phases, startup = step_phases(analysis, wait.raw_ms), analysis.startup

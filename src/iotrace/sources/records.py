@@ -57,6 +57,15 @@ class Versions(Record, tag="versions"):
     versions: dict[str, str]
 
 
+class Threads(Record, tag="threads"):
+    """How many threads libraries may use in the process, on which CPUs; `variables` that bound them."""
+
+    mono_ns: Int
+    threads: dict[str, Int] = {}
+    affinity: list[Int] = []
+    variables: dict[str, str] = {}
+
+
 class Rows(Record, tag="rows"):
     """Records that come with every batch or step, as rows of integers: `kind` numbers names.ROW_FIELDS."""
 

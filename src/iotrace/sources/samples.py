@@ -13,6 +13,7 @@ import numpy.typing as npt
 from iotrace.session import names
 from iotrace.session.reading import entries
 from iotrace.sources.clocks.anchors import AnchorSource
+from iotrace.sources.clocks.session_clock import Times
 from iotrace.sources.record_files import read_records
 from iotrace.sources.records import Int
 
@@ -20,6 +21,16 @@ SAMPLE_DTYPE = np.dtype([(name, f"<{code}") for name, code in names.SAMPLE_FIELD
 
 # Whatever a damaged line holds, its figures are finite.
 Float = Annotated[float, msgspec.Meta(ge=-1e18, le=1e18)]
+
+
+Floats = npt.NDArray[np.float64]
+
+
+class Series(msgspec.Struct, frozen=True):
+    """A figure over time, in order of time."""
+
+    time_ns: Times
+    value: Floats
 
 
 class SidecarRecord(msgspec.Struct):
@@ -36,6 +47,7 @@ class SamplerRecord(SidecarRecord, tag="sampler"):
     host: str = ""
     boot_id: str = ""
     calibration: str = ""
+    cpus_online: Int | None = None
 
 
 class ProcessRecord(SidecarRecord, tag="process"):
@@ -64,6 +76,9 @@ class SystemRecord(SidecarRecord, tag="system"):
     cgroup_memory_pressure_us: dict[str, Int] = {}
     cgroup_io_pressure_us: dict[str, Int] = {}
     switches: list[tuple[Int, Int, Int]] = []
+    affinity: list[tuple[Int, str]] = []
+    swap_bytes: list[tuple[Int, Int]] = []
+    run_delay_ns: list[tuple[Int, Int]] = []
     calibration_ns: list[tuple[Int, Int]] = []
     cgroup_quotas: dict[str, tuple[Int, Int]] = {}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,8 +29,10 @@ from iotrace.sources.samples import (
     SystemRecord,
     Unavailable,
 )
+from iotrace.sources.samples import Floats as Floats
+from iotrace.sources.samples import Series as Series
+from iotrace.sources.scheduling import affinities, by_process
 
-Floats = npt.NDArray[np.float64]
 # The kernel gives a process's start in ticks of 10 ms; the agent's first clock reading is later.
 _START_SLACK_NS = 50_000_000
 _BUFFERED = ("util_samples", "memory_util_samples", "power_samples")
@@ -43,18 +44,12 @@ _GAUGES = [
 _PRESSURES = [each.name for each in msgspec.structs.fields(SystemRecord) if each.name.endswith("pressure_us")]
 
 
-class Series(msgspec.Struct, frozen=True):
-    """A figure over time, in order of time."""
-
-    time_ns: Times
-    value: Floats
-
-
 class SampledProcess(msgspec.Struct, frozen=True):
     """A process of the command; `samples` has `SAMPLE_DTYPE`.
 
     `pid` is what the process itself sees, `host_pid` what its sampler and the drivers do. `switches`: context
-    switches of its main thread so far, voluntary and involuntary.
+    switches of its main thread so far, voluntary and involuntary; `run_delay_ns`: how long that was ready to
+    run without a CPU, so far; `affinity`: since when it may run on which CPUs.
     """
 
     pid: int
@@ -63,6 +58,9 @@ class SampledProcess(msgspec.Struct, frozen=True):
     name: str
     samples: npt.NDArray[Any]
     switches: tuple[Series, Series] | None = None
+    run_delay_ns: Series | None = None
+    swap_bytes: Series | None = None
+    affinity: Sequence[tuple[int, frozenset[int]]] = ()
 
     def series(self, field: str) -> Series | None:
         """A column of the samples; None where the kernel did not give it throughout."""
@@ -149,11 +147,15 @@ def _read(sidecar: Sidecar, clock: Clock) -> Telemetry:
         samples = read_rows(directory / names.SAMPLES, SAMPLE_DTYPE, "sample", damage)
     samples["time_ns"] = clock.times_to_session_ns(samples["time_ns"])
     samples = samples[np.argsort(samples["process"], kind="stable")]  # in order of time within each
-    switches = _switches(systems, clock)
+    scheduling = {name: by_process(systems, name, clock) for name in names.SCHEDULING if name != "affinity"}
+    affinity = affinities(systems, clock)
     times = [clock.to_session_ns(record.clock[0]) for record in (sampler, *systems)]
     return Telemetry(
         sampler=sampler,
-        processes=[_process(record, samples, switches, clock) for record in records[ProcessRecord]],
+        processes=[
+            _process(record, samples, scheduling, affinity.get(record.number, []), clock)
+            for record in records[ProcessRecord]
+        ],
         devices=[_device(record, records[GpuRecord], clock) for record in records[DeviceRecord]],
         host=_host(systems, clock),
         unavailable=records[Unavailable],
@@ -179,31 +181,30 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _switches(records: list[SystemRecord], clock: Clock) -> dict[int, tuple[Series, Series]]:
-    """Voluntary and involuntary context switches so far, by number of the process."""
-    rows_of: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
-    for record in records:
-        for number, voluntary, involuntary in record.switches:
-            rows_of[number].append((record.clock[0], voluntary, involuntary))
-    found = {}
-    for number, rows in rows_of.items():
-        mono_ns, voluntary, involuntary = np.array(rows, dtype=np.int64).T
-        times = clock.times_to_session_ns(mono_ns)
-        found[number] = (Series(times, voluntary.astype(float)), Series(times, involuntary.astype(float)))
-    return found
-
-
 def _process(
     record: ProcessRecord,
     samples: npt.NDArray[Any],
-    switches: dict[int, tuple[Series, Series]],
+    scheduling: dict[str, dict[int, list[Series]]],
+    affinity: list[tuple[int, frozenset[int]]],
     clock: Clock,
 ) -> SampledProcess:
     first, last = np.searchsorted(samples["process"], [record.number, record.number + 1])
     pid = record.pid if record.own_pid is None else record.own_pid
     start_ns = clock.to_session_ns(record.start_ns)
     own = samples[first:last]
-    return SampledProcess(pid, record.pid, start_ns, record.name, own, switches.get(record.number))
+    own_of = {name: found.get(record.number) for name, found in scheduling.items()}
+    switches, delays, swaps = (own_of[name] for name in ("switches", "run_delay_ns", "swap_bytes"))
+    return SampledProcess(
+        pid,
+        record.pid,
+        start_ns,
+        record.name,
+        own,
+        None if switches is None else (switches[0], switches[1]),
+        None if delays is None else delays[0],
+        None if swaps is None else swaps[0],
+        affinity,
+    )
 
 
 def _device(about: DeviceRecord, records: list[GpuRecord], clock: Clock) -> SampledDevice:

@@ -12,6 +12,7 @@ from iotrace.agent import training
 from iotrace.agent.patching import StandIn, observe
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.spans import current
+from iotrace.agent.thread_counts import thread_counts
 from iotrace.session.guard import ours
 from iotrace.session.names import OUTCOMES, PRODUCED_ROW
 
@@ -68,10 +69,21 @@ class _Worker:
         self.flush_soon = recorder.flush_soon
         self.generation = 0  # epochs of one iterator with persistent workers
         self.taken_ns = 0
-        self.up = False
+        self.early = 2  # requests for an index until nothing is left to say about the worker itself
         self.append({"type": "worker", "worker": number, "count": count, "mono_ns": monotonic_ns()})
         recorder.start()
         recorder.flush()
+
+    def ready(self) -> None:
+        """Record that it asks for its first index; at the second the dataset has imported what it uses."""
+        self.early -= 1
+        if self.early:
+            self.append({"type": "worker_up", "mono_ns": monotonic_ns()})
+            return
+        try:
+            self.append(thread_counts())
+        except ours(Exception) as error:
+            self.recorder.absorb(error, "recording threads")
 
     def produced(self, index: int, data: Any, prepared_ns: int) -> None:
         """Record the batch `index`, which is `data`: a batch, the end of an iterable, or an exception."""
@@ -135,9 +147,8 @@ class _IndexQueue(StandIn):
 
     def get(self, *args: Any, **kwargs: Any) -> Any:
         worker: _Worker = self._context
-        if not worker.up:
-            worker.up = True
-            worker.append({"type": "worker_up", "mono_ns": monotonic_ns()})
+        if worker.early:
+            worker.ready()
         # A worker with nothing to do may be ended at any moment, as its program leaves: all is written now.
         if self._empty():
             worker.append({"type": "idle", "mono_ns": monotonic_ns()})

@@ -27,6 +27,8 @@ class MeasuredTime:
             *steps.pieces[:2],
         )
         self.length_ns = int((self._time.ends - self._time.starts).sum())
+        middle = len(self._time.ends) // 2
+        self.middle_ns = int(self._time.ends[middle]) if self.length_ns else 0
 
     def weights(self, time_ns: Times, longest_ns: int = _LONGEST_HOLD_NS) -> Floats:
         """How many ns of the measured time each sample stands for."""

@@ -9,6 +9,7 @@ from iotrace.analysis.host.others import others_and_stolen
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.results import Calibration, Gpu, HostUse, ProcessUse, System, unknown
 from iotrace.sources.processes import Process
+from iotrace.sources.records import Threads
 from iotrace.sources.session import Rank, Session
 from iotrace.sources.telemetry import Floats, Host, SampledDevice, SampledProcess, Series, Telemetry
 
@@ -49,6 +50,8 @@ def system_of(session: Session, rank: Rank, kept: StepTable, cpu_percent: float 
         cpus=rank.main.identity.cpus,
         processes=processes,
         host=None if telemetry is None else _host(session, rank.main, telemetry, time),
+        cpus_usable=None if telemetry is None else telemetry.host.cpus or None,
+        cpus_online=None if telemetry is None else telemetry.sampler.cpus_online,
     )
 
 
@@ -70,8 +73,11 @@ def _process(
     process: Process, sampled: SampledProcess | None, rank: Rank, time: MeasuredTime, telemetry: Telemetry
 ) -> ProcessUse:
     role = "main" if process is rank.main else f"worker {process.worker}"
+    settings = process.of_type(Threads)
+    threads = settings[-1].threads if settings else {}
     if sampled is None:
-        return unknown(ProcessUse, pid=process.pid, role=role)
+        cpus = settings[-1].affinity or None if settings else None
+        return unknown(ProcessUse, pid=process.pid, role=role, library_threads=threads, cpus=cpus)
 
     def growth(*fields: str) -> float | None:
         """Sum up counters; a process made, or ended, within the measured time stood still outside."""
@@ -87,6 +93,12 @@ def _process(
             peak_bytes = int(memory.value.max())
         grown_bytes = time.change(memory, sampled.start_ns, telemetry.gone_ns(sampled))
     cpu_per_second = time.per_second(growth("cpu_ns"))
+
+    def per_second(counter: Series | None) -> float | None:
+        whole = None if counter is None else lifelong(counter, sampled.start_ns, telemetry.last_ns)
+        return time.per_second(time.growth(whole))
+
+    delayed = per_second(sampled.run_delay_ns)
     return ProcessUse(
         pid=process.pid,
         role=role,
@@ -97,7 +109,21 @@ def _process(
         io_calls=_whole(growth("read_calls", "write_calls")),
         storage_read_bytes=_whole(growth("read_bytes")),
         storage_write_bytes=_whole(growth("write_bytes")),
+        cpus=_cpus(sampled, settings, time),
+        threads_peak=int(sampled.samples["threads"].max()) if len(sampled.samples) else None,
+        library_threads=threads,
+        run_delay_pct_mean=None if delayed is None else delayed / 1e7,
+        involuntary_switches_per_s=per_second(sampled.switches[1] if sampled.switches else None),
+        swap_bytes_peak=None if sampled.swap_bytes is None else int(sampled.swap_bytes.value.max()),
     )
+
+
+def _cpus(sampled: SampledProcess, settings: list[Threads], time: MeasuredTime) -> list[int] | None:
+    """Return the CPUs that a process could use over most of the measured time; what it said itself, else."""
+    since = [each for each in sampled.affinity if each[0] <= time.middle_ns]
+    if since or sampled.affinity:
+        return sorted((since or sampled.affinity)[-1 if since else 0][1])
+    return settings[-1].affinity or None if settings else None
 
 
 def _host(session: Session, main: Process, telemetry: Telemetry, time: MeasuredTime) -> HostUse:

@@ -12,6 +12,9 @@ from iotrace.analysis.results.base import (
 from iotrace.analysis.results.base import (
     unknown as unknown,
 )
+from iotrace.analysis.results.culprits import (
+    Culprit as Culprit,
+)
 from iotrace.analysis.results.device import (
     Accelerator as Accelerator,
 )

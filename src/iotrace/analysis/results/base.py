@@ -15,5 +15,6 @@ _Made = TypeVar("_Made", bound=ReportPart)
 
 
 def unknown(kind: type[_Made], /, **known: Any) -> _Made:
-    """Make a result of which nothing but `known` is known: every other field is None."""
-    return kind(**{**dict.fromkeys(kind.__struct_fields__), **known})
+    """Make a result of which nothing but `known` is known: other fields are None, or as by default."""
+    missing = {field.name: None for field in msgspec.structs.fields(kind) if field.required}
+    return kind(**{**missing, **known})

@@ -130,7 +130,11 @@ class Gpu(ReportPart, frozen=True, kw_only=True):
 
 
 class ProcessUse(ReportPart, frozen=True, kw_only=True):
-    """What a process of the rank used; `rss_peak_bytes` over its life, the rest over the measured time."""
+    """What a process of the rank used; `rss_peak_bytes` over its life, the rest over the measured time.
+
+    `cpus`: those that its main thread may run on. `library_threads`: how many threads libraries may use in
+    it. `run_delay_pct_mean`: of the time, its main thread was ready to run without a CPU.
+    """
 
     pid: int
     role: str
@@ -141,6 +145,12 @@ class ProcessUse(ReportPart, frozen=True, kw_only=True):
     io_calls: int | None
     storage_read_bytes: int | None
     storage_write_bytes: int | None
+    cpus: list[int] | None = None
+    threads_peak: int | None = None
+    library_threads: dict[str, int] = msgspec.field(default_factory=dict)
+    run_delay_pct_mean: float | None = None
+    involuntary_switches_per_s: float | None = None
+    swap_bytes_peak: int | None = None
 
 
 class Calibration(ReportPart, frozen=True, kw_only=True):
@@ -177,7 +187,10 @@ class HostUse(ReportPart, frozen=True, kw_only=True):
 
 
 class System(ReportPart, frozen=True, kw_only=True):
-    """`cpu_pct_mean`: CPU of the rank's processes over the measured steps; 100 is one core."""
+    """`cpu_pct_mean`: CPU of the rank's processes over the measured steps; 100 is one core.
+
+    `cpus_usable`: the CPUs that the launch may use; `cpus_online`: how many the host has.
+    """
 
     gpus: list[Gpu]
     cpu_pct_mean: float | None
@@ -185,6 +198,8 @@ class System(ReportPart, frozen=True, kw_only=True):
     cpus: int | None
     processes: list[ProcessUse]
     host: HostUse | None
+    cpus_usable: list[int] | None = None
+    cpus_online: int | None = None
 
 
 class Overhead(ReportPart, frozen=True, kw_only=True):

@@ -102,6 +102,7 @@ class DataWait(ReportPart, frozen=True, kw_only=True):
     behind_ready_ms: float | None
     files: list[FileCost]
     worst_batches: list[WorstBatch]
+    without_cpu_ms: dict[str, float] | None = None
 
 
 class LoaderResult(ReportPart, frozen=True, kw_only=True):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from iotrace.analysis.results.base import ReportPart
+from iotrace.analysis.results.culprits import Culprit
 from iotrace.analysis.results.device import Accelerator
 from iotrace.analysis.results.gain import GainRow
 from iotrace.analysis.results.host import FileGroup, Io, Overhead, System
@@ -77,6 +80,7 @@ class RankReport(ReportPart, frozen=True, kw_only=True):
     steps: Steps
     blocks: StepBlocks | None
     data_wait: DataWait
+    culprits: list[Culprit] = msgspec.field(default_factory=list)
     loop_reads: LoopReads | None
     stages: list[StageCost]
     phases_ms: PhasesMs

@@ -31,7 +31,8 @@ class Trust(ReportPart, frozen=True, kw_only=True):
 class Verdict(ReportPart, frozen=True, kw_only=True):
     """What holds for the whole job; `rank` is the one that it is about, `text` begins with its `banner`.
 
-    `until` is what held until the job failed; None where it did not.
+    `until` is what held until the job failed; None where it did not. `culprit`: the id of the rank's culprit
+    that `why` names before the cause.
     """
 
     text: str
@@ -44,3 +45,4 @@ class Verdict(ReportPart, frozen=True, kw_only=True):
     until: str | None
     fixes: list[Fix]
     trust: Trust
+    culprit: str | None = None

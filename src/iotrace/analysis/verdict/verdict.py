@@ -86,6 +86,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     cause: str | None = None
     rank: RankReport | None = None
     fix: Fix | None = None  # in place of those of the advice
+    culprit: str | None = None
 
 
 def verdict_of(
@@ -115,6 +116,7 @@ def verdict_of(
         file=found.file,
         cause=found.cause,
         rank=rank,
+        culprit=found.culprit,
         until=None,
         fixes=fixes_of(own, ranks, trust, found.cause) if found.fix is None else [found.fix],
         trust=trust,
@@ -289,7 +291,19 @@ def _ready(rank: RankReport) -> str | None:
 
 
 def _reason(rank: RankReport) -> dict[str, str | None]:
-    """Name the file and the cause that most of a rank's wait is due to."""
+    """Name the file and the cause that most of a rank's wait is due to; who kept CPUs from it comes first.
+
+    What nobody who runs the job can change stands behind them.
+    """
+    found = _cause_of(rank)
+    culprit = next((each for each in rank.culprits if each.leads), None)
+    if culprit is None or found["why"] is None:
+        return found
+    why = culprit.text if culprit.remedy else f"{found['why']}; {culprit.text}"
+    return {**found, "why": why, "culprit": culprit.id}
+
+
+def _cause_of(rank: RankReport) -> dict[str, str | None]:
     wait = rank.data_wait
     raw_ms, causes = wait.raw_ms or 0.0, wait.causes_ms
     cause = max(causes, key=lambda name: causes[name], default=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,15 @@ from iotrace.analysis.device.compute import exposed_by_kernels
 from iotrace.analysis.intervals import Times
 from iotrace.analysis.loop.loaders import delay_ms, production_ms
 from iotrace.analysis.loop.step_table import StepTable
-from iotrace.analysis.results import DataWait, FileCost, LoaderWait, System, WorstBatch, unknown
+from iotrace.analysis.results import (
+    DataWait,
+    FileCost,
+    LoaderWait,
+    ProcessUse,
+    System,
+    WorstBatch,
+    unknown,
+)
 from iotrace.analysis.table import NONE
 
 if TYPE_CHECKING:  # a report of bare traces has no ranks
@@ -173,11 +182,28 @@ def _too_few_workers(analysis: RankAnalysis, fraction: float, system: System) ->
     return workers == 0 or made_in_ms / workers > compute_ms
 
 
+def bound_together(processes: list[ProcessUse]) -> tuple[list[int], list[ProcessUse]] | None:
+    """Find the CPUs that more processes share than there are CPUs, and these processes.
+
+    The set that most workers are bound to; the training process is counted where it may use the same alone.
+    """
+    workers = [each for each in processes if each.cpus and each.role != "main"]
+    if not workers:
+        return None
+    cpus, _ = Counter(tuple(each.cpus or ()) for each in workers).most_common(1)[0]
+    sharing = [each for each in processes if each.cpus and tuple(each.cpus) == cpus]
+    return ([*cpus], sharing) if len(sharing) > len(cpus) else None
+
+
 def core_free(analysis: RankAnalysis, system: System) -> bool | None:
     """Say whether the cores were not all busy while the job ran; None where that is not known.
 
-    Workers that sleep in reads need none: their number says nothing of it.
+    Workers that sleep in reads need none: their number says nothing of it. Where they share fewer CPUs than
+    the job has, how busy all of these were says nothing, either.
     """
+    bound = bound_together(system.processes)
+    if bound is not None and set(system.cpus_usable or []) > set(bound[0]):
+        return None
     host = system.host
     busy = host.cpu_busy_fraction if host is not None else None
     if busy is None and system.cpu_pct_mean is not None:

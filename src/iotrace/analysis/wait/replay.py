@@ -43,7 +43,19 @@ def gain_ms(waits: Waits, measured: Times, steps: int, gone: str) -> float:
         less = own.made[:, PARTS.index(gone)]
     less = np.where(np.isnan(less), 0.0, less)
     saved = saved_ns(own.deliveries, less, transport=gone == "transport", sent_at_once=gone == "queued")
-    replayed = measured[measured < len(own)]
+    return _mean_ms(saved, measured, steps)
+
+
+def replayed_gain_ms(
+    deliveries: Deliveries, measured: Times, steps: int, less: npt.NDArray[np.float64]
+) -> float:
+    """`gain_ms` without `less` ns of the making of each batch."""
+    own = deliveries[:MOST]
+    return _mean_ms(saved_ns(own, less[:MOST]), measured, steps)
+
+
+def _mean_ms(saved: npt.NDArray[np.float64], measured: Times, steps: int) -> float:
+    replayed = measured[measured < len(saved)]
     if not len(replayed):
         return 0.0
     return float(sum(saved[np.unique(replayed)].tolist())) / steps / 1e6 * (len(measured) / len(replayed))

@@ -64,10 +64,29 @@ def parse_io(data: bytes) -> tuple[int, ...]:
     return tuple(int(values[field]) for field in _IO_FIELDS)
 
 
-def parse_switches(data: bytes) -> tuple[int, int]:
-    """/proc/PID/status: voluntary and involuntary context switches, of the main thread alone."""
-    found = [int(line.split()[1]) for line in data.splitlines() if b"ctxt_switches" in line]
-    return found[0], found[1]
+class Status(NamedTuple):
+    """Fields of /proc/PID/status. Switches and CPUs are those of the main thread alone."""
+
+    voluntary: int
+    involuntary: int
+    cpus: str  # that it may run on: "0-3,8"
+    swap_bytes: int
+
+
+def parse_status(data: bytes) -> Status:
+    """/proc/PID/status; what an older kernel does not tell is empty or 0."""
+    values = dict(line.split(b":", 1) for line in data.splitlines() if b":" in line)
+    return Status(
+        voluntary=int(values[b"voluntary_ctxt_switches"]),
+        involuntary=int(values[b"nonvoluntary_ctxt_switches"]),
+        cpus=values.get(b"Cpus_allowed_list", b"").decode().strip(),
+        swap_bytes=int(values.get(b"VmSwap", b"0 kB").split()[0]) * 1024,
+    )
+
+
+def parse_run_delay(data: bytes) -> int:
+    """/proc/PID/schedstat: ns so far in which the main thread was ready to run but had no CPU."""
+    return int(data.split()[1])
 
 
 def parse_ids(data: bytes) -> tuple[int, int]:

@@ -36,7 +36,7 @@ _YOUNG_NS = 200_000_000
 # What is read of each process costs more the more there are. After that much CPU time it rests for so many
 # times as long: together 0.4 % of a core at most, and the host's figures beside it some 0.1 %.
 _SAMPLE_REST = 500
-_SWITCHES_REST = 1000
+_SCHEDULING_REST = 1000
 _SCAN_REST = 1000
 _LONGEST_TURN_NS = 5_000_000_000
 _LAST_POLL_S = 0.3
@@ -66,7 +66,7 @@ class Sidecar:
         self._costs = {"scan": 0, "processes": 0}
         self._turns_cpu_ns: deque[int] = deque(maxlen=3)
         self._turn_ns = interval_ns  # until the next turn, as it costs now
-        self._rested_ns = {"scan": 0, "switches": 0}  # when each may be done again
+        self._rested_ns = {"scan": 0, "scheduling": 0}  # when each may be done again
         self._released = self._deleted = False
 
     def run(self) -> None:
@@ -117,6 +117,7 @@ class Sidecar:
             "interval_ns": self._interval_ns,
             "ticks_per_second": TICKS_PER_SECOND,
             "cpus": len(os.sched_getaffinity(0)),
+            "cpus_online": os.cpu_count(),
             "calibration": WORK,
         }
 
@@ -135,21 +136,22 @@ class Sidecar:
         usual_ns = sorted(self._turns_cpu_ns)[len(self._turns_cpu_ns) // 2]
         self._turn_ns = max(self._interval_ns, min(_LONGEST_TURN_NS, _SAMPLE_REST * usual_ns))
 
-    def _switches(self) -> list[tuple[int, int, int]]:
-        """Return context switches by process; none while reading them again would cost too much."""
-        if time.monotonic_ns() < self._rested_ns["switches"]:
-            return []
+    def _scheduling(self) -> Record:
+        """Return `Tree.scheduling`; empty lists while reading it again would cost too much."""
+        if time.monotonic_ns() < self._rested_ns["scheduling"]:
+            return {name: [] for name in names.SCHEDULING}
         cpu_ns = time.thread_time_ns()
-        switches = self._tree.switches()
-        self._rested_ns["switches"] = time.monotonic_ns() + _SWITCHES_REST * (time.thread_time_ns() - cpu_ns)
-        return switches
+        found = self._tree.scheduling()
+        cost_ns = time.thread_time_ns() - cpu_ns
+        self._rested_ns["scheduling"] = time.monotonic_ns() + _SCHEDULING_REST * cost_ns
+        return found
 
     def _record_system(self) -> None:
         """Record the host's figures, the clocks and the sampler's cost; then write everything."""
         figures, costs = self._system.read()
         record = {"type": "system", "clock": clock_anchor(), **figures}
         record["interval_ns"] = self._turn_ns
-        record["switches"] = self._switches()
+        record |= self._scheduling()
         record["calibration_ns"] = self._calibration.take()
         record["cost_ns"] = {**costs, **self._costs}
         record["sampler_cpu_ns"] = time.process_time_ns()

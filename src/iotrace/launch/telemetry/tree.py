@@ -16,8 +16,9 @@ from iotrace.launch.telemetry.procfs import (
     parse_ids,
     parse_io,
     parse_last_pid,
+    parse_run_delay,
     parse_stat,
-    parse_switches,
+    parse_status,
     read_stat,
 )
 from iotrace.session import names
@@ -51,6 +52,7 @@ class Member:
         self.kept_open = kept_open
         self._stat = ProcFile(f"/proc/{pid}/stat", kept_open)
         self._others: list[ProcFile | None] = []
+        self._cpus: str | None = None
         for name in ("io", "status"):
             try:
                 self._others.append(ProcFile(f"/proc/{pid}/{name}", kept_open))
@@ -83,12 +85,29 @@ class Member:
             *counts,
         )
 
-    def switches(self) -> tuple[int, int] | None:
-        """Return its main thread's voluntary and involuntary context switches so far; None where unknown."""
+    def scheduling(self, record: Record) -> None:
+        """Add what the kernel says of its main thread to the lists of `record`, by its number.
+
+        Context switches and run delay so far; the CPUs that it may run on when they have changed; its swap.
+        """
         try:
-            return parse_switches(self._others[1].read(8192)) if self._others[1] is not None else None
-        except (OSError, IndexError, ValueError):
-            return None
+            status = parse_status(self._others[1].read(8192)) if self._others[1] is not None else None
+            if status is not None:
+                record["switches"].append((self.number, status.voluntary, status.involuntary))
+                if status.cpus and status.cpus != self._cpus:
+                    record["affinity"].append((self.number, status.cpus))
+                    self._cpus = status.cpus
+                record["swap_bytes"].append((self.number, status.swap_bytes))
+            record["run_delay_ns"].append(
+                (self.number, parse_run_delay(_read(f"/proc/{self.pid}/schedstat")))
+            )
+        except (
+            OSError,
+            IndexError,
+            KeyError,
+            ValueError,
+        ):  # it has ended, or the kernel keeps no such account
+            return
 
     def close(self) -> None:
         for file in (self._stat, *self._others):
@@ -182,10 +201,12 @@ class Tree:
                 parts.append(sample)
         return b"".join(parts)
 
-    def switches(self) -> list[tuple[int, int, int]]:
-        """Return `Member.switches` of each member after its number."""
-        counted = [(member.number, member.switches()) for member in self.members.values()]
-        return [(number, *pair) for number, pair in counted if pair is not None]
+    def scheduling(self) -> Record:
+        """Return `Member.scheduling` of all members."""
+        record: Record = {name: [] for name in names.SCHEDULING}
+        for member in self.members.values():
+            member.scheduling(record)
+        return record
 
     def _launch_of(self, pid: int, stat: Stat) -> str | None:
         """Return the directory of the launcher that the process belongs to; None if it is foreign or dead."""

@@ -1,0 +1,224 @@
+"""Whose fault a wait is where its makers were ready to run but had no CPU: a binding, a quota, neighbours.
+
+A rule is silent unless the wait for a CPU is large, and what was seen of the CPUs explains it. Thresholds:
+docs/definitions.md, culprits.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+from msgspec.structs import replace
+
+from iotrace.analysis.rank import RankAnalysis
+from iotrace.analysis.results import Culprit, DataWait, ProcessUse, RankReport, Recommendation, System
+from iotrace.analysis.verdict.trust import free_cpus
+from iotrace.analysis.wait.cpu_waits import cpu_causes_ns, cpu_waits
+from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_together
+from iotrace.analysis.wait.replay import replayed_gain_ms
+from iotrace.sources.records import Threads
+from iotrace.units import counted, percent
+
+_TOLD = 0.25  # of the data wait
+_LEADS = 0.5
+_QUOTA = 0.1  # of its periods
+_OTHERS = 0.2  # of the CPUs
+_STOLEN = 0.05
+_LIBRARY_THREADS = 2.0  # for each CPU that the workers may use
+# What binds threads to CPUs from outside of the program's own code.
+_BINDING_VARIABLES = ("OMP_PROC_BIND", "OMP_PLACES", "KMP_AFFINITY", "GOMP_CPU_AFFINITY")
+
+
+def with_cpu(wait: DataWait, analysis: RankAnalysis) -> DataWait:
+    """Add what the causes of a wait spent without a CPU."""
+    if not wait.raw_ms:
+        return wait
+    waits = analysis.measured_waits
+    spent_ns = cpu_causes_ns(waits, cpu_waits(analysis.rank, waits))
+    if spent_ns is None:
+        return wait
+    steps = len(analysis.kept)
+    return replace(wait, without_cpu_ms={cause: ns / steps / 1e6 for cause, ns in spent_ns.items()})
+
+
+def culprits_of(analysis: RankAnalysis, report: RankReport) -> list[Culprit]:
+    """Find who kept CPUs from the makers of this rank's batches, most specific first."""
+    wait, step_ms = report.data_wait, report.steps.mean_ms
+    spent = wait.without_cpu_ms
+    if spent is None or not wait.raw_ms or not step_ms:
+        return []
+    lost_ms = sum(spent.values())
+    if lost_ms < _TOLD * wait.raw_ms or 100 * lost_ms < MODERATELY_PERCENT * step_ms:
+        return []
+    cause = max(spent, key=lambda name: spent[name])
+    stage = f"{cause} {wait.causes_ms[cause]:.1f} ms, {spent[cause]:.1f} of it waiting for a CPU"
+    leads = lost_ms >= _LEADS * wait.raw_ms
+    return [
+        replace(
+            each,
+            text=f"{each.text}: {stage}",
+            wait_ms=lost_ms,
+            leads=leads,
+            gain_ms_per_step=_gain_ms(analysis, report, step_ms) if each.remedy else None,
+        )
+        for each in (
+            *_binding(analysis, report.system),
+            *_quota(report),
+            *_threads(report),
+            *_others(report),
+            *_own_processes(report.system),
+        )
+    ]
+
+
+def advice_of(culprits: list[Culprit]) -> list[Recommendation]:
+    """Advise to mend what can be mended; the gain is a bound."""
+    return [
+        Recommendation(
+            id=each.id,
+            severity="high",
+            text=f"{each.text}: {each.remedy}",
+            evidence={"without_cpu_ms": each.wait_ms},
+            gain_ms_per_step=each.gain_ms_per_step,
+            remedy=each.remedy,
+            fix=each.id,
+        )
+        for each in culprits
+        if each.leads and each.remedy
+    ]
+
+
+def _culprit(name: str, text: str, evidence: dict[str, float | str | list[int]], remedy: str = "") -> Culprit:
+    return Culprit(id=name, text=text, evidence=evidence, wait_ms=0.0, leads=False, remedy=remedy)
+
+
+def _binding(analysis: RankAnalysis, system: System) -> Iterator[Culprit]:
+    """More processes than CPUs share a set that is not all of the host's."""
+    found = bound_together(system.processes)
+    online = system.cpus_online
+    if found is None or online is None or len(found[0]) >= online:
+        return
+    cpus, sharing = found
+    usable = system.cpus_usable or []
+    inside = bool(set(usable) - set(cpus))  # the job itself may use more
+    main = next((each for each in system.processes if each.role == "main"), None)
+    variables = _variables(analysis)
+    workers, who = _who(sharing)
+    if not inside:
+        allotted = variables.get("SLURM_CPUS_PER_TASK")
+        how = f"sbatch --cpus-per-task={workers + 1}" if allotted or "SLURM_CPU_BIND" in variables else ""
+        remedy = f"give the job {workers + 1} CPUs, it has {len(cpus)}" + (f": {how}" if how else "")
+    elif main is not None and main.cpus and [*main.cpus] == cpus:
+        named = [f"{name}={variables[name]}" for name in _BINDING_VARIABLES if name in variables]
+        by = f" (unset {named[0]})" if named else " (taskset, numactl, sched_setaffinity)"
+        remedy = f"start the training unbound{by}: it may use {len(usable)} CPUs"
+    else:
+        remedy = f"do not bind workers (os.sched_setaffinity): {len(usable)} CPUs are theirs"
+    text = f"{who} share{'s' if len(sharing) == 1 else ''} {_named(cpus)}"
+    evidence: dict[str, float | str | list[int]] = {
+        "affinity": cpus,
+        "processes": float(len(sharing)),
+        "cpus_usable": float(len(usable)),
+        "cpus_online": float(online),
+    }
+    yield _culprit("cpu-binding", text, evidence, remedy)
+
+
+def _own_processes(system: System) -> Iterator[Culprit]:
+    """More processes than CPUs share all of the host: fewer of them may do as much."""
+    found, online = bound_together(system.processes), system.cpus_online
+    if found is not None and online is not None and len(found[0]) >= online:
+        text = f"{_who(found[1])[1]} share all {counted(online, 'CPU')} of the host"
+        yield _culprit(
+            "too-few-cpus", text, {"processes": float(len(found[1])), "cpus_online": float(online)}
+        )
+
+
+def _who(sharing: list[ProcessUse]) -> tuple[int, str]:
+    workers = sum(each.role != "main" for each in sharing)
+    return workers, counted(workers, "worker") + (" and the training" if len(sharing) > workers else "")
+
+
+def _named(cpus: list[int]) -> str:
+    if len(cpus) == 1:
+        return f"CPU {cpus[0]}"
+    if cpus == [*range(cpus[0], cpus[-1] + 1)]:
+        return f"CPUs {cpus[0]} to {cpus[-1]}"
+    return f"{len(cpus)} CPUs"
+
+
+def _variables(analysis: RankAnalysis) -> dict[str, str]:
+    records = analysis.rank.main.of_type(Threads)
+    return records[0].variables if records else {}
+
+
+def _quota(report: RankReport) -> Iterator[Culprit]:
+    host = report.system.host
+    held = None if host is None else host.cpu_throttled_fraction
+    if held is not None and held >= _QUOTA:
+        text = f"the CPU quota stopped the job in {percent(held)} of its periods"
+        remedy = "raise the CPU quota (cpu.max, Kubernetes' limits.cpu)"
+        yield _culprit("cpu-quota", text, {"throttled_fraction": held}, remedy)
+
+
+def _threads(report: RankReport) -> Iterator[Culprit]:
+    """Libraries in workers that start more threads together than there are CPUs."""
+    usable = len(report.system.cpus_usable or [])
+    workers = [each for each in report.system.processes if each.role != "main"]
+    counts: Counter[str] = Counter()
+    for each in workers:
+        for library, count in each.library_threads.items():
+            if 1 < count <= (each.threads_peak or 0):
+                counts[library] += count
+    library, count = max(counts.items(), key=lambda pair: pair[1], default=("", 0))
+    if usable and count >= _LIBRARY_THREADS * usable:
+        text = f"{counted(len(workers), 'worker')} started {count} threads of {library} for {usable} CPUs"
+        setting = _ONE_THREAD.get(library, f"one thread of {library} in each worker")
+        evidence: dict[str, float | str | list[int]] = {"library": library, "threads": float(count)}
+        yield _culprit("threads", text, evidence, f"{setting} (worker_init_fn)")
+
+
+_ONE_THREAD = {
+    "torch": "torch.set_num_threads(1)",
+    "cv2": "cv2.setNumThreads(0)",
+    "blosc": "numcodecs.blosc.set_nthreads(1)",
+    "blosc2": "blosc2.set_nthreads(1)",
+    "numexpr": "numexpr.set_num_threads(1)",
+}
+
+
+def _others(report: RankReport) -> Iterator[Culprit]:
+    """What nobody who runs the job can change: no remedy, but no storage to blame either."""
+    host = report.system.host
+    if host is None:
+        return
+    if (host.cpu_stolen_fraction or 0.0) >= _STOLEN:
+        stolen = host.cpu_stolen_fraction or 0.0
+        text = f"other virtual machines took {percent(stolen)} of the CPUs' time"
+        yield _culprit("stolen", text, {"stolen_fraction": stolen})
+    if (host.others_cpu_fraction or 0.0) >= _OTHERS and not free_cpus(host):
+        others = host.others_cpu_fraction or 0.0
+        text = f"other programs took {percent(others)} of the CPUs"
+        yield _culprit("neighbours", text, {"others_cpu_fraction": others})
+
+
+def _gain_ms(analysis: RankAnalysis, report: RankReport, step_ms: float) -> float | None:
+    """Bound what a step loses: a replay without the waits for a CPU, and the work that CPUs have to do."""
+    primary, system = analysis.primary, report.system
+    if primary is None or primary.description.wrapped or primary.description.in_order is False:
+        return None
+    explained = analysis.explained(primary)
+    awaited = analysis.kept.awaited
+    measured = np.unique(awaited["number"][awaited["loader"] == primary.number])
+    less = np.nan_to_num(cpu_waits(analysis.rank, explained).sum(axis=1))
+    gain_ms = replayed_gain_ms(explained.deliveries, measured, len(analysis.kept), less)
+    usable = len(system.cpus_usable or []) * (1 - (_taken_by_others(system) or 0.0))
+    if system.cpu_pct_mean is not None and usable > 0:
+        gain_ms = min(gain_ms, max(0.0, step_ms - step_ms * system.cpu_pct_mean / 100 / usable))
+    return gain_ms
+
+
+def _taken_by_others(system: System) -> float | None:
+    return None if system.host is None else system.host.others_cpu_fraction

@@ -1,0 +1,86 @@
+"""How long the makers of batches were ready to run but had no CPU: a modifier of each cause of their waits.
+
+The kernel counts it for each thread (schedstat), and the spans of samples, read paths and collate functions
+hold how much it grew. In a read path it belongs to decoding first: a thread that computes is preempted.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from iotrace.analysis.loop.deliveries import Deliveries
+from iotrace.analysis.table import taken
+from iotrace.analysis.wait.page_faults import Spans
+from iotrace.analysis.wait.production import PARTS, outermost
+from iotrace.analysis.wait.waits import CAUSES, Waits
+from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_MAPPED, KIND_READ_PATH
+from iotrace.sources.session import Rank
+
+Floats = npt.NDArray[np.float64]
+_READ, _DECODE, _TRANSFORM, _COLLATE = (
+    PARTS.index(part) for part in ("read", "decode", "transform", "collate")
+)
+
+
+def cpu_waits(rank: Rank, waits: Waits) -> Floats:
+    """Return, of shape (waits, `PARTS`), the ns of each production that its thread waited for a CPU.
+
+    NaN where it is not known.
+    """
+    deliveries, found = waits.deliveries, np.full(waits.made.shape, np.nan)
+    known = np.flatnonzero(~np.isnan(waits.made[:, 0]) & deliveries.made)
+    makers = deliveries.maker(rank.main.pid)[known]
+    for process in rank.processes:
+        own = known[makers == process.pid]
+        if len(own):
+            found[own] = _delays(process.spans, deliveries[own], waits.made[own])
+    return found
+
+
+def _delays(spans: Spans, windows: Deliveries, made: Floats) -> Floats:
+    """Sum up the run delay of the spans that begin in each window; no part waits longer than it lasts."""
+    found = np.zeros(made.shape)
+    kinds = spans["kind"]
+    items, collates = (
+        _by_window(taken(spans, outermost(spans, kinds == kind)), windows)
+        for kind in (KIND_ITEM, KIND_COLLATE)
+    )
+    in_files = (kinds == KIND_READ_PATH) | (kinds == KIND_MAPPED)
+    reads = _by_window(taken(spans, outermost(spans, in_files)), windows, unknown_is=0.0)
+    found[:, _DECODE] = np.minimum(reads, made[:, _DECODE])
+    found[:, _READ] = np.minimum(reads - found[:, _DECODE], made[:, _READ])
+    found[:, _TRANSFORM] = np.clip(items - reads, 0, made[:, _TRANSFORM])
+    found[:, _COLLATE] = np.minimum(np.nan_to_num(collates), made[:, _COLLATE])
+    found[np.isnan(items)] = np.nan
+    return found
+
+
+def _by_window(spans: Spans, windows: Deliveries, unknown_is: float = np.nan) -> Floats:
+    """Sum up run delays by window; `unknown_is` stands for one that the kernel does not say."""
+    order = np.argsort(windows["taken_ns"], kind="stable")
+    starts, ends = windows["taken_ns"][order], windows["prepared_ns"][order]
+    at = np.searchsorted(starts, spans["start_ns"], side="right") - 1
+    inside = (at >= 0) & (spans["start_ns"] < ends[at])
+    delays = np.where(spans["run_delay_ns"] >= 0, spans["run_delay_ns"].astype(np.float64), unknown_is)
+    found = np.zeros(len(windows))
+    np.add.at(found, order[at[inside]], delays[inside])
+    return found
+
+
+def cpu_causes_ns(waits: Waits, delays: Floats) -> dict[str, float] | None:
+    """Return what each cause of these waits spent without a CPU, pro rata to its production; None: unknown.
+
+    A wait without a known production counts with nothing, so it is a lower bound.
+    """
+    known = ~np.isnan(delays[:, 0])
+    if not known.any():
+        return None
+    shares = np.divide(
+        delays, waits.made, out=np.zeros(delays.shape), where=known[:, None] & (waits.made > 0)
+    )
+    return {
+        part: float((waits.causes[:, CAUSES.index(part)] * shares[:, number]).sum())
+        for number, part in enumerate(PARTS)
+        if part != "unknown"
+    }

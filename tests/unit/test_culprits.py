@@ -1,0 +1,142 @@
+"""Who kept CPUs from the workers: told where it is true, silent where it only looks so."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from iotrace.analysis.culprits import advice_of, culprits_of
+from iotrace.analysis.loop.deliveries import Delivery
+from iotrace.analysis.rank import RankAnalysis
+from iotrace.analysis.results import (
+    Culprit,
+    DataWait,
+    HostUse,
+    ProcessUse,
+    RankReport,
+    Steps,
+    System,
+    unknown,
+)
+from iotrace.analysis.wait.cpu_waits import cpu_causes_ns, cpu_waits
+from iotrace.analysis.wait.waits import CAUSES, Explained
+from iotrace.session.names import KIND_ITEM, KIND_READ_PATH
+from iotrace.sources.records import Threads
+from iotrace.sources.scheduling import parse_cpus
+from iotrace.sources.session import Rank
+from tests.support.tables import waits_of
+from tests.unit.test_production import spans
+
+
+def worker(number: int, cpus: list[int], **known: Any) -> ProcessUse:
+    return unknown(ProcessUse, pid=number + 1, role=f"worker {number}", cpus=cpus, **known)
+
+
+def blamed(
+    processes: list[ProcessUse],
+    without_cpu_ms: float = 40.0,
+    usable: int = 8,
+    online: int = 8,
+    variables: dict[str, str] | None = None,
+    **host: float,
+) -> list[Culprit]:
+    """The culprits of a rank that waits 60 ms of steps of 100 for decoding."""
+    main = unknown(ProcessUse, pid=0, role="main", cpus=[*range(usable)])
+    if not any(each.role == "main" for each in processes):
+        processes = [main, *processes]
+    system = unknown(
+        System,
+        gpus=[],
+        processes=processes,
+        cpus_usable=[*range(usable)],
+        cpus_online=online,
+        host=unknown(HostUse, pressure_fraction={}, cgroup_pressure_fraction={}, **host),
+    )
+    wait = unknown(
+        DataWait,
+        raw_ms=60.0,
+        causes_ms={"read": 6.0, "decode": 54.0},
+        without_cpu_ms={"read": 0.0, "decode": without_cpu_ms},
+    )
+    report = unknown(RankReport, data_wait=wait, system=system, steps=unknown(Steps, mean_ms=100.0))
+    threads = [Threads(mono_ns=0, variables=variables or {})]
+    rank = SimpleNamespace(main=SimpleNamespace(of_type=lambda _: threads))
+    return culprits_of(cast(RankAnalysis, SimpleNamespace(rank=rank, primary=None)), report)
+
+
+def test_workers_that_share_a_cpu_are_named_before_the_cause() -> None:
+    (found,) = blamed([worker(number, [0]) for number in range(4)])
+    assert (found.id, found.leads, found.wait_ms) == ("cpu-binding", True, 40.0)
+    assert found.text == "4 workers share CPU 0: decode 54.0 ms, 40.0 of it waiting for a CPU"
+    assert found.evidence["affinity"] == [0]
+    assert found.remedy == "do not bind workers (os.sched_setaffinity): 8 CPUs are theirs"
+    assert [each.id for each in advice_of([found])] == ["cpu-binding"]
+
+
+@pytest.mark.parametrize(
+    ("processes", "ms"),
+    [
+        ([worker(0, [0]), worker(1, [1])], 40.0),  # each has a CPU of its own
+        ([worker(number, [0]) for number in range(4)], 14.9),  # they sleep: slow storage
+        ([worker(number, [*range(8)]) for number in range(4)], 40.0),  # not bound
+    ],
+)
+def test_what_only_looks_like_a_binding_is_not_named(processes: list[ProcessUse], ms: float) -> None:
+    assert blamed(processes, ms) == []
+
+
+def test_the_remedy_is_of_who_bound_them() -> None:
+    bound = [worker(number, [0]) for number in range(2)]
+    main = unknown(ProcessUse, pid=0, role="main", cpus=[0])
+    (found,) = blamed([main, *bound], variables={"OMP_PROC_BIND": "true"})
+    assert found.text.startswith("2 workers and the training share CPU 0")
+    assert found.remedy == "start the training unbound (unset OMP_PROC_BIND=true): it may use 8 CPUs"
+    (found,) = blamed([main, *bound], usable=1, variables={"SLURM_CPUS_PER_TASK": "1"})
+    assert found.remedy == "give the job 3 CPUs, it has 1: sbatch --cpus-per-task=3"
+
+
+def test_what_nobody_can_change_is_told_without_a_remedy() -> None:
+    free = [worker(number, [*range(8)]) for number in range(4)]
+    (found,) = blamed(free, others_cpu_fraction=0.6, cpu_busy_fraction=0.99, cpu_saturated_fraction=0.9)
+    assert (found.id, found.remedy) == ("neighbours", "")
+    assert found.text.startswith("other programs took 60 % of the CPUs: decode 54.0 ms")
+    assert blamed(free, others_cpu_fraction=0.6, cpu_busy_fraction=0.7) == []
+    (found,) = blamed(free, cpu_throttled_fraction=0.4, cpu_busy_fraction=0.1)
+    assert found.id == "cpu-quota"
+    (found,) = blamed([worker(number, [0, 1]) for number in range(4)], usable=2, online=2)
+    assert (found.id, found.remedy) == ("too-few-cpus", "")
+
+
+def test_threads_count_where_they_were_started() -> None:
+    def with_threads(started: int) -> list[ProcessUse]:
+        opened = {"library_threads": {"cv2": 8}, "threads_peak": started}
+        return [worker(number, [*range(8)], **opened) for number in range(4)]
+
+    (found,) = blamed(with_threads(11))
+    assert found.text.startswith("4 workers started 32 threads of cv2 for 8 CPUs")
+    assert found.remedy == "cv2.setNumThreads(0) (worker_init_fn)"
+    assert blamed(with_threads(2)) == []
+
+
+def test_lists_of_cpus() -> None:
+    assert parse_cpus("0-2,8") == {0, 1, 2, 8}
+    assert parse_cpus("") == parse_cpus("0-x") == parse_cpus("0-99999999999") == frozenset()
+
+
+def test_waits_for_a_cpu_are_charged_to_the_causes_as_the_wait_is() -> None:
+    """Half of 100 ns is waited for: 80 in a read path (50 of them without a CPU), 20 behind it (10)."""
+    table = spans(
+        {"start_ns": 0, "duration_ns": 100, "kind": KIND_ITEM, "run_delay_ns": 60},
+        {"start_ns": 0, "duration_ns": 80, "kind": KIND_READ_PATH, "run_delay_ns": 50},
+    )
+    delivery = Delivery(0, 7, 0, 0, 7, 50, 100, pid=7, taken_ns=0, prepared_ns=100)
+    causes = {**dict.fromkeys(CAUSES, 0), "decode": 40, "transform": 10}
+    waits = waits_of([Explained(delivery, causes, {}, ([0.0, 80.0, 20.0, 0.0, 0.0], {}))])
+    process = SimpleNamespace(pid=7, spans=table)
+    rank = cast(Rank, SimpleNamespace(main=process, processes=[process]))
+    found = cpu_causes_ns(waits, cpu_waits(rank, waits))
+    assert found == {"read": 0.0, "decode": 25.0, "transform": 5.0, "collate": 0.0}
+    table["run_delay_ns"] = -1
+    assert cpu_causes_ns(waits, cpu_waits(rank, waits)) is None
