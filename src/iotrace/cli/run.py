@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,10 +13,13 @@ import click
 
 from iotrace.cli.parameters import BEFORE_A_COMMAND, Size, import_numpy, io_option, log_option, output_option
 from iotrace.errors import LaunchError
-from iotrace.launch import capture, torch_settings
+from iotrace.launch import calibrate, capture, torch_settings
 from iotrace.launch.telemetry.start import DEFAULT_INTERVAL_MS, LONGEST_INTERVAL_MS, SHORTEST_INTERVAL_MS
 from iotrace.report.printing import echo
 from iotrace.sinks import check
+
+# With --quiet, the costs of tracing are measured after commands that took so long.
+_LONG_SECONDS = 10.0
 
 
 @click.command(context_settings=BEFORE_A_COMMAND)
@@ -90,9 +94,12 @@ def run(
     announce = (lambda _: None) if quiet else _announce
     if most_bytes and not telemetry and _is_given("most_bytes"):
         raise LaunchError("--max-size needs the sidecar, which --no-telemetry leaves out", "leave one out")
+    begun = time.monotonic()
     done = capture.run(list(command), output, list(io), torch, sampled_ms, announce, most_bytes)
     if done.first and (log or not quiet):  # one report for all launchers of a job
         _report(done.session, log, quiet)
+    elif done.first and time.monotonic() - begun >= _LONG_SECONDS:
+        _measure_costs(done.session)
     return done.exit_code
 
 
@@ -116,6 +123,13 @@ def _leave_deleted_directory() -> None:
         os.getcwd()
     except OSError:
         os.chdir("/")
+
+
+def _measure_costs(directory: Path) -> None:
+    """Measure what tracing cost, for a later report; without these figures it says so."""
+    with suppress(Exception, KeyboardInterrupt):
+        _leave_deleted_directory()
+        calibrate.measure_into(directory)
 
 
 def _report(directory: Path, log: tuple[str, ...], quiet: bool) -> None:

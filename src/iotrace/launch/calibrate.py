@@ -16,7 +16,7 @@ from pathlib import Path
 from iotrace.launch import posix
 from iotrace.launch.capture import own_python, traced_environment
 from iotrace.session import names
-from iotrace.session.manifest import Costs
+from iotrace.session.manifest import Costs, read_manifest, write_document
 
 _SECONDS = 2.0
 
@@ -102,6 +102,14 @@ class Calibration:
             span_ns=None if span is None else max(0, round(span)),
             process_start_ns=max(0, round((traced["start"] or 0) - (bare["start"] or 0))),
         )
+
+
+def measure_into(session: Path) -> None:
+    """Measure, and keep the costs in a session that ended; nothing is kept where that fails."""
+    manifest = read_manifest(session)
+    costs = Calibration(manifest.posix.on).finish(manifest.host)
+    if costs is not None:
+        write_document(session / names.COSTS, costs)
 
 
 def _start(program: str, environment: dict[str, str], directory: Path) -> subprocess.Popen[str]:
