@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from iotrace.sources.clocks.clock_map import ClockMap
 from iotrace.sources.clocks.realtime_correction import Stamper, restamp, restamp_one
 from iotrace.sources.clocks.session_clock import Clock
 
@@ -120,14 +121,17 @@ def test_what_one_recording_stamped_is_moved_as_a_whole() -> None:
         clock = Clock(anchors)
         before = EPOCH_NS + 2 * SECOND
         behind = EPOCH_NS + 30 * SECOND + by_ns
-        assert clock.offset_if_single_segment(before, before + SECOND) == 0
-        assert clock.offset_if_single_segment(behind, behind + SECOND) == -by_ns
+        assert clock.map_if_single_segment(before, before + SECOND) == ClockMap(0)
+        assert clock.map_if_single_segment(behind, behind + SECOND) == ClockMap(-by_ns)
         # Where stamps alone do not tell, the time of the recording does.
         stamp = EPOCH_NS + 24 * SECOND + by_ns
-        assert clock.offset_if_single_segment(stamp, stamp + SECOND, 22 * SECOND, 26 * SECOND) == -by_ns
+        assert clock.map_if_single_segment(stamp, stamp + SECOND, 22 * SECOND, 26 * SECOND) == ClockMap(
+            -by_ns
+        )
         stamp = EPOCH_NS + 17 * SECOND
         assert (
-            clock.offset_if_single_segment(stamp, stamp + SECOND, 16 * SECOND, 18 * SECOND + SECOND // 2) == 0
+            clock.map_if_single_segment(stamp, stamp + SECOND, 16 * SECOND, 18 * SECOND + SECOND // 2)
+            == ClockMap()
         )
-        assert clock.offset_if_single_segment(before, before + 5 * SECOND, 15 * SECOND, 21 * SECOND) is None
+        assert clock.map_if_single_segment(before, before + 5 * SECOND, 15 * SECOND, 21 * SECOND) is None
         assert clock.lowest_stamp(10 * SECOND) == EPOCH_NS + 10 * SECOND + min(0, by_ns + 9 * SECOND)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iotrace.merge.clocks.clock_map import ClockMap
-from iotrace.merge.clocks.drift import Fit, fit
+from iotrace.sources.clocks.clock_map import ClockMap
+from iotrace.sources.clocks.drift import Fit, fit
 
 EPOCH_NS = 1_795_000_000_123_456_789
 SECOND = 10**9

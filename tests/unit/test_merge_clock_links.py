@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from iotrace.errors import IotraceError
 from iotrace.merge.clocks.alignment import link
-from iotrace.merge.clocks.clock_map import ClockLink
+from iotrace.merge.clocks.clock_link import ClockLink
 from iotrace.merge.input import Input
 from iotrace.merge.input_files import CHROME, DFTRACER, SESSION, InputFile
 from iotrace.merge.survey import Survey

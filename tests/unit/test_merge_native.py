@@ -13,13 +13,13 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from iotrace import compiled
-from iotrace.merge.clocks.clock_map import ClockMap
 from iotrace.merge.flow_check import FlowCheck
 from iotrace.merge.rewrite import Rewriter
 from iotrace.merge.selection import Selection
 from iotrace.sources.chrome import compiled_scan
 from iotrace.sources.chrome.raw_batch import text_scan
 from iotrace.sources.chrome.reader import ChromeReader
+from iotrace.sources.clocks.clock_map import ClockMap
 from iotrace.timeline.writers import compiled_native, native, track_event
 from iotrace.timeline.writers.compiled_native import LABELS
 from iotrace.timeline.writers.id_map import Tracks

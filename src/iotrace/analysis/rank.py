@@ -62,7 +62,8 @@ class RankAnalysis(msgspec.Struct, frozen=True, dict=True):
         launched = [each for each in self.session.launches if each.manifest.host == rank.main.identity.node]
         if not len(steps) or rank.incarnation or len(launched) != 1:
             return None
-        return launched[0].manifest.started_ns, int(steps["start_ns"][0])
+        started_ns = rank.main.clock.real_to_session_ns(launched[0].manifest.started_ns)
+        return started_ns, int(steps["start_ns"][0])
 
     @property
     def primary(self) -> LoaderRun | None:

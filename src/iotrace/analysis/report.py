@@ -236,23 +236,33 @@ def _cpu_percent(rank: Rank, kept: StepTable) -> float | None:
 
 
 def _clocks(session: Session) -> list[ClockInfo]:
-    """List what is known of each host's clock; that of the first process is the reference."""
+    """List what is known of each host's clock beside the reference's."""
     clocks = []
-    reference = session.processes[0].clock_domain if session.processes else ""
     for host in dict.fromkeys(process.host for process in session.processes):
         own = [process for process in session.processes if process.host == host]
-        exact = all(process.clock_domain == reference for process in own)
+        others = {process.clock_domain for process in own} - {session.clocks.reference}
+        links = [session.clocks.links.get(domain) for domain in sorted(others)]
+        known = [link for link in links if link is not None]
+        link = max(known, key=lambda each: each.bound_ns, default=None)
+        related = len(known) == len(links)
+        why = next(
+            (session.clocks.unrelated[each] for each in others if each in session.clocks.unrelated), None
+        )
         clock = own[0].clock
-        bounds_ns = {"agent": max(process.clock.bound_ns for process in own)}
+        off_ns = link.bound_ns if link is not None else 0
+        bounds_ns = {"agent": off_ns + max(process.clock.bound_ns for process in own)}
         if any(len(session.calls_of(process)) for process in own):
-            bounds_ns["dftracer"] = 1000 + session.calls.unsure_ns  # its times are whole microseconds
+            # Its times are whole microseconds.
+            bounds_ns["dftracer"] = off_ns + 1000 + session.calls.unsure_ns
         clocks += [
             ClockInfo(
                 source=source,
                 host=host,
-                kind="exact" if exact else "assumed",
-                offset_ns=0,
-                bound_ns=bound_ns if exact else None,
+                kind=("exact" if link is None else link.kind) if related else "assumed",
+                offset_ns=0 if link is None else link.map.shift_ns,
+                drift_ppb=None if link is None else link.map.drift_ppb,
+                bound_ns=bound_ns if related else None,
+                why=link.why if link is not None else why,
                 set=[ClockSet(at_ns=clock.at_ns(step), by_ns=step.by_ns) for step in clock.steps],
             )
             for source, bound_ns in bounds_ns.items()

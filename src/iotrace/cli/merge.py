@@ -41,7 +41,11 @@ _INTERVAL_SECONDS = 0.1
 @click.option(
     "--align", metavar="start", default="", help="Align the starts of inputs whose clocks are unknown."
 )
-@click.option("--strict-clocks", is_flag=True, help="Refuse inputs whose clock is only assumed.")
+@click.option(
+    "--strict-clocks",
+    is_flag=True,
+    help="Refuse inputs whose clock is only assumed, or known to no better than 100 us.",
+)
 @click.option(
     "--processes",
     metavar="N",

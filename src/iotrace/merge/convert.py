@@ -10,7 +10,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from iotrace.merge.clocks.clock_map import ClockMap
 from iotrace.merge.flow_check import FlowCheck
 from iotrace.merge.input_files import CHROME, SESSION, InputFile
 from iotrace.merge.rewrite import Rewriter, Sink
@@ -20,6 +19,7 @@ from iotrace.sources.chrome.batch import Batch
 from iotrace.sources.chrome.event import Times
 from iotrace.sources.chrome.raw_batch import text_scan
 from iotrace.sources.chrome.reader import ChromeReader
+from iotrace.sources.clocks.clock_map import ClockMap
 from iotrace.sources.dftracer.chrome_events import DftracerReader
 from iotrace.timeline.writers.chrome_json import ChromePart
 from iotrace.timeline.writers.id_map import Raw, Tracks

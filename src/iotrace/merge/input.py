@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from iotrace.merge.clocks.clock_map import ClockLink
+from iotrace.merge.clocks.clock_link import ClockLink
 from iotrace.merge.convert import Job, Result
 from iotrace.merge.input_files import DFTRACER, SESSION, InputFile
 from iotrace.merge.survey import Survey

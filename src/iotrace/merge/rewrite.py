@@ -11,12 +11,12 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
-from iotrace.merge.clocks.clock_map import ClockMap
 from iotrace.merge.flow_check import FlowCheck
 from iotrace.merge.selection import Selection, categories
 from iotrace.sources.byte_stream import Progress, silent
 from iotrace.sources.chrome.batch import NO_ID, OTHER_ID, Batch
 from iotrace.sources.chrome.event import ASYNC, FLOWS, NAMING, Times
+from iotrace.sources.clocks.clock_map import ClockMap
 from iotrace.timeline.writers.columns import Columns, Edit
 from iotrace.timeline.writers.id_map import Tracks
 from iotrace.timeline.writers.spill import BEGIN, ELSEWHERE, END, FLOW, FLOW_NEXT, INSTANT, SLICE, Spill

@@ -16,7 +16,7 @@ from isal import igzip
 
 from iotrace import __version__, compiled
 from iotrace.merge.clocks.alignment import clocks_set, link
-from iotrace.merge.clocks.clock_map import ClockLink
+from iotrace.merge.clocks.clock_link import ClockLink
 from iotrace.merge.convert import Result
 from iotrace.merge.input import Input
 from iotrace.merge.input_files import SESSION, InputFile, MergeError

@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import UNSET
 
-from iotrace.merge.clocks.clock_map import ClockMap
 from iotrace.sources.byte_stream import blocks
 from iotrace.sources.chrome.batch import Batch
 from iotrace.sources.chrome.begin_end import pair
 from iotrace.sources.chrome.event import Times
+from iotrace.sources.clocks.clock_map import ClockMap
 
 _BEGINS, _ENDS = b"Bb", b"Ee"
 _PAIRED = re.compile(rb'"ph"\s*:\s*"[BEbe]"')

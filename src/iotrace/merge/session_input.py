@@ -51,6 +51,7 @@ def survey_session(file: InputFile) -> Survey:
     session, rank = analysis.session, analysis.rank
     found = Survey(absolute=True, rank=rank.number, world_size=rank.world_size, host=rank.main.host)
     found.clock_domain = rank.main.clock_domain
+    found.host_link = session.clocks.links.get(found.clock_domain)
     found.bound_ns = max([session.calls.unsure_ns, *(process.clock.bound_ns for process in rank.processes)])
     found.clock = None if rank.main.clock.matches_realtime else rank.main.clock
     found.pids = [process.pid for process in rank.processes]

@@ -8,7 +8,7 @@ SCHEMA_VERSION = 1
 
 
 class SourceSummary(msgspec.Struct, frozen=True):
-    """One input. `clock` is exact, inferred, assumed or none; `clock_bound_ns` null where it is not known.
+    """One input. `clock` is exact, measured, inferred, assumed or none; `clock_bound_ns` null where unknown.
 
     `clock_shift_ns` was added to its times. Where a drift was found and undone, `clock_drift_ppb` is what the
     shift grows by in ns a second, from the source's own time `clock_shift_at_ns` on; else both are null.

@@ -20,6 +20,7 @@ from iotrace.sources.chrome.event import us_to_ns
 from iotrace.sources.chrome.lenient_decoder import event_of, objects
 from iotrace.sources.chrome.raw_batch import text_scan
 from iotrace.sources.chrome.reader import ChromeReader
+from iotrace.sources.clocks.host_links import HostLink
 from iotrace.sources.clocks.session_clock import Clock
 from iotrace.sources.dftracer.chrome_events import DftracerReader
 from iotrace.sources.dftracer.lines import pool_of
@@ -76,7 +77,8 @@ class Survey:
     host: str = ""
     named_host: str = ""  # what the file calls its host, whose clock it shares with nothing that is known
     clock_domain: str = ""  # inputs of one share a clock
-    clock: Clock | None = None  # of a session, where CLOCK_REALTIME was set in it
+    clock: Clock | None = None  # of a session, where CLOCK_REALTIME was set in it or is not the reference's
+    host_link: HostLink | None = None  # how the session relates the clock of its host to the reference's
     rank: int | None = None
     world_size: int | None = None
     pids: list[int] = field(default_factory=list)

@@ -43,7 +43,7 @@ def print_summary(summary: Summary) -> None:
     echo("")
     _print_clocks(summary.sources)
     echo("")
-    for kind in ("exact", "inferred", "assumed", "none"):
+    for kind in ("exact", "measured", "inferred", "assumed", "none"):
         _lines(kind, list(dict.fromkeys(item.clock_why for item in summary.sources if item.clock == kind)))
     for note in summary.notes:
         _line("note", note)

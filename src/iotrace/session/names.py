@@ -10,6 +10,7 @@ FORMAT_VERSION = 1
 SETTINGS_VARIABLE = "IOTRACE_AGENT"
 HOST_VARIABLE = "IOTRACE_HOST"
 JOB_VARIABLE = "IOTRACE_JOB"
+SIDECAR_PRELOAD_VARIABLE = "IOTRACE_SIDECAR_PRELOAD"  # a library that is preloaded into sidecars
 OVERRIDE_VARIABLE = "IOTRACE_POINT"  # what a sweep asks of a run
 
 # A session holds paths, command lines and data of the program: it is for its owner alone, whatever the umask.
@@ -26,6 +27,8 @@ LAUNCHES = "launches"  # further launchers of the same job: each has a subdirect
 FILES = "files.json"
 VERDICT = "verdict.json"  # in `out`: what the report after the run said
 TELEMETRY = "telemetry"  # one subdirectory for each sampler: its claim, and its streams
+
+CLOCK = "clock.json"  # where the sidecar of the reference host answers, and the session's key
 
 DROPPED = "dropped"  # of dftracer's lines: the sums of the calls that the limit of the session's size dropped
 

@@ -15,7 +15,7 @@ from iotrace.session import names
 from iotrace.session.liveness import process_lives
 from iotrace.session.manifest import launches
 from iotrace.session.reading import UNREADABLE, entries, read_whole
-from iotrace.sources.clocks.anchors import AnchorSource, Clocks, clocks_of, domain_of
+from iotrace.sources.clocks.anchors import AnchorSource, Clocks, clocks_of
 from iotrace.sources.clocks.session_clock import Clock
 from iotrace.sources.kineto.profiler_traces import Recording, Windows, read_windows
 from iotrace.sources.record_files import each_record, read_rows
@@ -63,6 +63,7 @@ class Process(msgspec.Struct, frozen=True, dict=True):
     lives: bool | None = False  # None where that is not to be seen from here
     agent_errors: list[str] = []  # what the agent could not do in it, and why
     arrays: dict[int, Columns] = {}
+    domain: str = ""
 
     @cached_property
     def windows(self) -> Windows:
@@ -104,7 +105,7 @@ class Process(msgspec.Struct, frozen=True, dict=True):
     @property
     def clock_domain(self) -> str:
         """Processes of one domain share their clock."""
-        return domain_of(self.identity.node, self.identity.host, self.identity.boot_id)
+        return self.domain or _anchors(self.identity, []).domain
 
     @property
     def ended(self) -> bool:
@@ -202,7 +203,7 @@ def read_processes(
     anchors = [_anchors(identity, records) for _, identity, records, *_ in recorded]
     clocks = clocks_of([*anchors, *(sidecar.anchors for sidecar in sidecars)])
     found = [
-        _process(*each, clocks.of_domain[source.domain])
+        _process(*each, clocks.of_domain[source.domain], source.domain)
         for each, source in zip(recorded, anchors, strict=True)
     ]
     return sorted(found, key=lambda process: process.began_ns), clocks
@@ -250,9 +251,11 @@ def _process(
     problems: list[str],
     arrays: dict[int, Columns],
     clock: Clock,
+    domain: str,
 ) -> Process:
     spans = read_rows(directory / names.SPANS, SPAN_DTYPE, "span", problems)
     if len(spans):
+        spans["duration_ns"] = clock.durations_to_session_ns(spans["start_ns"], spans["duration_ns"])
         spans["start_ns"] = clock.times_to_session_ns(spans["start_ns"])
     texts = {record.id: record.text for record in records if isinstance(record, Text)}
     if (directory / names.BROKEN).exists():
@@ -264,7 +267,7 @@ def _process(
     ended = any(isinstance(record, End) for record in records)
     lives = False if ended else process_lives(msgspec.structs.asdict(identity))
     errors = _agent_errors(directory / names.LOG)
-    return Process(identity, clock, records, spans, texts, problems, traces, lives, errors, arrays)
+    return Process(identity, clock, records, spans, texts, problems, traces, lives, errors, arrays, domain)
 
 
 def _agent_errors(log: Path) -> list[str]:

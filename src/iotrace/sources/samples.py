@@ -132,6 +132,14 @@ class Problem(SidecarRecord, tag="problem"):
     device: Int | None = None
 
 
+class ClockRecord(SidecarRecord, tag="clock"):
+    """Datagrams exchanged with the sidecar in the directory `reference`, each four times; or why none."""
+
+    reference: str
+    exchanges: list[tuple[Int, Int, Int, Int]] = []
+    why: str = ""
+
+
 class SamplerEnd(SidecarRecord, tag="end"):
     mono_ns: Int
 
@@ -156,7 +164,12 @@ class Sidecar(msgspec.Struct, frozen=True):
     def anchors(self) -> AnchorSource:
         who = self.sampler
         anchors = [record.clock for record in (who, *self.records[SystemRecord])]
-        return AnchorSource(who.node, who.host, who.boot_id, anchors)
+        found = AnchorSource(who.node, who.host, who.boot_id, anchors, sampler=self.directory.name)
+        for record in self.records[ClockRecord]:
+            found.reference = record.reference
+            found.exchanges += record.exchanges
+            found.why = record.why
+        return found
 
 
 def read_sidecars(session: Path, losses: list[str] | None = None) -> list[Sidecar]:

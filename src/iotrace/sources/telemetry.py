@@ -132,7 +132,7 @@ class Telemetry(msgspec.Struct, frozen=True):
 def read_telemetry(sidecars: Sequence[Sidecar], clocks: Clocks | None = None) -> list[Telemetry]:
     """Make columns of what each sidecar left; without `clocks` the sidecars' own anchors make the clocks."""
     clocks = clocks or clocks_of(sidecar.anchors for sidecar in sidecars)
-    return [_read(sidecar, clocks.of_domain[sidecar.anchors.domain]) for sidecar in sidecars]
+    return [_read(sidecar, clocks.of_domain[clocks.samplers[sidecar.directory.name]]) for sidecar in sidecars]
 
 
 def _read(sidecar: Sidecar, clock: Clock) -> Telemetry:

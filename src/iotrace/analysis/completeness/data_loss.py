@@ -10,7 +10,6 @@ from iotrace.analysis.table import key_of
 from iotrace.session import names
 from iotrace.session.liveness import RUNNING
 from iotrace.session.manifest import NotCaptured
-from iotrace.sources.clocks.session_clock import Clock
 from iotrace.sources.processes import Process
 from iotrace.sources.records import PosixEnded, Tick
 from iotrace.sources.session import Session
@@ -106,18 +105,13 @@ def _last_seen_ns(session: Session, telemetry: Telemetry) -> int:
     sampler = telemetry.sampler
     clock = session.clocks.of(sampler.node)
     ends = [
-        launch.outcome.ended_ns + _shift_ns(clock, launch.outcome.ended_ns)
+        launch.outcome.ended_ns if clock is None else clock.real_to_session_ns(launch.outcome.ended_ns)
         for launch in session.launches
         if launch.outcome is not None and launch.manifest.host == sampler.host
     ]
     own = [process for process in session.processes if process.identity.node == sampler.node]
     ticks = [process.clock.to_session_ns(tick.clock[0]) for process in own for tick in process.of_type(Tick)]
     return max([*ends, *ticks], default=0)
-
-
-def _shift_ns(clock: Clock | None, stamp_ns: int) -> int:
-    """Find what brings a time of CLOCK_REALTIME to the session's time."""
-    return (clock.offset_if_single_segment(stamp_ns, stamp_ns) if clock is not None else None) or 0
 
 
 def _recorded_data(process: Process) -> bool:

@@ -133,8 +133,8 @@ class ClockSet(ReportPart, frozen=True, kw_only=True):
 
 
 class ClockInfo(ReportPart, frozen=True, kw_only=True):
-    """`kind` is ``exact``, or ``assumed`` where another machine's clock was not compared (bound unknown),
-    ``none`` where times have no date."""
+    """`kind` is ``exact``, ``measured`` or ``inferred`` beside the reference host's clock, ``assumed`` where
+    another machine's clock was not compared (bound unknown), ``none`` where times have no date."""
 
     source: str
     host: str | None
@@ -142,6 +142,8 @@ class ClockInfo(ReportPart, frozen=True, kw_only=True):
     offset_ns: int
     bound_ns: int | None
     set: list[ClockSet]
+    drift_ppb: float | None = None
+    why: str | None = None
 
 
 class ProcessInfo(ReportPart, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ from contextlib import suppress
 
 from iotrace.launch.telemetry import Record, amd, nvml
 from iotrace.launch.telemetry.calibration import WORK, Calibration
+from iotrace.launch.telemetry.clock_exchange import ClockExchange
 from iotrace.launch.telemetry.gpus import Poller
 from iotrace.launch.telemetry.procfs import TICKS_PER_SECOND, read_stat
 from iotrace.launch.telemetry.size_limit import SizeLimit
@@ -63,6 +64,7 @@ class Sidecar:
         self._start_ticks = read_stat("self").start_ticks
         self._tree = Tree(session, self._start_ticks)
         self._poller = Poller({"NVML": nvml.find, "amdsmi": amd.find}, self._records.append)
+        self._clock = ClockExchange(session, directory, self._records.append)
         self._costs = {"scan": 0, "processes": 0}
         self._turns_cpu_ns: deque[int] = deque(maxlen=3)
         self._turn_ns = interval_ns  # until the next turn, as it costs now
@@ -74,6 +76,7 @@ class Sidecar:
         self._records.append(self._describe())
         self._flush()  # says who holds the claim
         self._poller.start()
+        self._clock.start()
         slow_ns = turn_ns = time.monotonic_ns()
         while True:
             now_ns = time.monotonic_ns()
@@ -99,10 +102,12 @@ class Sidecar:
             if not self._tree.members:
                 wake_ns = min(wake_ns, time.monotonic_ns() + _YOUNG_NS)
             self._wait_until(wake_ns)
+        self._clock.measure_last()
         self._poller.stop(_LAST_POLL_S)
         self._record_system()
         self._records.append({"type": "end", "mono_ns": time.monotonic_ns()})
         self._flush()
+        self._clock.close()
 
     def _describe(self) -> Record:
         uname = os.uname()

@@ -118,6 +118,10 @@ def _spawn(session: Path, directory: Path, interval_ms: int, most_bytes: int) ->
         for name, value in os.environ.items()
         if name not in _OUTER and not name.startswith(_OUTER_PREFIX)
     }
+    if preloaded := os.environ.get(names.SIDECAR_PRELOAD_VARIABLE):
+        environment["LD_PRELOAD"] = (
+            preloaded  # such as one that shifts the program's time, and so the sidecar's
+        )
     return subprocess.Popen(
         [
             *(sys.executable, "-IS", "-c", _CODE, _import_path()),

@@ -5,19 +5,21 @@ from __future__ import annotations
 import math
 
 from iotrace.analysis.device.one_job import APART_NS, RankOfJob, why_not_one_job
-from iotrace.merge.clocks.clock_map import ClockLink, ClockMap
+from iotrace.merge.clocks.clock_link import ClockLink
 from iotrace.merge.clocks.sync_by_collectives import relate
 from iotrace.merge.input import Input
 from iotrace.merge.input_files import DFTRACER, SESSION, InputFile, MergeError
 from iotrace.merge.survey import Survey
+from iotrace.sources.clocks.clock_map import ClockMap
 from iotrace.sources.clocks.session_clock import Clock, step_text
-from iotrace.units import time_span
+from iotrace.units import duration, time_span
 
 # dftracer and Kineto stamp with the same clock of a host: they were measured to agree to this.
 _SAME_HOST_BOUND_NS = 6_000
 _DFTRACER_BOUND_NS = 1_000  # it writes whole us
 # Within it, the same pid is taken for the same process: a log may have no calls while a trace is recorded.
 _SAME_RUN_NS = 3_600 * 10**9
+_STRICT_NS = 100_000
 _DAY_NS = 86_400 * 10**9
 
 
@@ -30,7 +32,7 @@ def link(inputs: list[Input], align_start: bool, strict: bool) -> None:
     for index, item in enumerate(inputs):
         item.link = _first(item.file, item.survey)
         item.link.island = index
-    _other_hosts(inputs)
+    _other_hosts([item for item in inputs if item.survey.host])
     _same_process(inputs)
     why = why_not_one_job([_of_job(item) for item in inputs if item.is_trace and item.survey.by_kineto])
     if why is None:
@@ -59,9 +61,12 @@ def link(inputs: list[Input], align_start: bool, strict: bool) -> None:
         inputs[0].link = ClockLink("none", why="its own clock, since the start of some machine")
     _begin_at_zero(inputs)
     for item in inputs if strict and len(inputs) > 1 else ():
-        if item.link.kind in ("assumed", "none"):
+        link = item.link
+        known = link.bound_ns is not None and link.kind not in ("assumed", "none")
+        if not known or (link.bound_ns or 0) > _STRICT_NS:
+            what = f"known to ± {duration(link.bound_ns or 0)}" if known else link.kind
             raise MergeError(
-                f"the clock of {item.file.label} is {item.link.kind}: {item.link.why}",
+                f"the clock of {item.file.label} is {what}: {link.why}",
                 "leave --strict-clocks out to merge it with that note",
             )
 
@@ -100,12 +105,17 @@ def _first(file: InputFile, found: Survey) -> ClockLink:
 
 
 def _other_hosts(inputs: list[Input]) -> None:
-    """Only assume the clocks of other hosts than the first: nothing was measured between two machines."""
-    named = [item for item in inputs if item.survey.host]
-    for item in named:
-        if item.link.domain != named[0].link.domain:
-            item.link.kind, item.link.bound_ns = "assumed", None
-            item.link.why = f"the clock of {item.survey.host}, beside that of {named[0].survey.host}"
+    """Only assume the clocks of other hosts than the first, but for those that its session relates to it."""
+    for item in inputs:
+        found, link, first = item.survey.host_link, item.link, inputs[0]
+        if found is not None and item.file.path == first.file.path:
+            link.kind, link.why = found.kind, f"the clock of {item.survey.host}: {found.why}"
+            link.bound_ns = link.own_bound_ns = found.bound_ns + link.own_bound_ns
+        elif link.domain != first.link.domain and (
+            first.survey.host_link is None or item.file.path != first.file.path
+        ):
+            link.kind, link.bound_ns = "assumed", None
+            link.why = f"the clock of {item.survey.host}, beside that of {first.survey.host}"
 
 
 def _same_process(inputs: list[Input]) -> None:
@@ -122,15 +132,16 @@ def _same_process(inputs: list[Input]) -> None:
             continue
         if _apart_ns(item.survey, other.survey) >= _SAME_RUN_NS:
             continue
-        shift = _shift_ns(item.survey, other.survey.clock)
-        if shift is None:
+        own = _map(item.survey, other.survey.clock)
+        if own is None:
             link.why += f"; {other.file.label}'s clock was set while it was recorded: it is stretched"
             continue
-        link.map = ClockMap(shift)
+        link.map = own
         link.domain, link.own_bound_ns = other.link.domain, _SAME_HOST_BOUND_NS
         link.why = f"process {pid} is the one of {other.file.label}"
-        if other.link.kind == "exact":
-            link.kind, link.bound_ns = "exact", _SAME_HOST_BOUND_NS
+        if other.link.kind != "assumed":
+            link.kind = other.link.kind
+            link.bound_ns = _SAME_HOST_BOUND_NS + (other.link.bound_ns or 0 if link.kind != "exact" else 0)
         else:
             link.why += f"; {other.link.why}"
 
@@ -153,11 +164,11 @@ def _apart_ns(one: Survey, two: Survey) -> float:
     return max(one.first_ns, two.first_ns) - min(ends)
 
 
-def _shift_ns(found: Survey, clock: Clock | None) -> int | None:
+def _map(found: Survey, clock: Clock | None) -> ClockMap | None:
     """What brings the stamps of a trace of torch.profiler to the time of its session."""
     if clock is None or found.first_ns is None or found.last_ns is None:
-        return 0
-    return clock.offset_if_single_segment(found.first_ns, found.last_ns)
+        return ClockMap()
+    return clock.map_if_single_segment(found.first_ns, found.last_ns)
 
 
 def clocks_set(inputs: list[Input]) -> list[str]:

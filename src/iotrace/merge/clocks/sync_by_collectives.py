@@ -7,16 +7,16 @@ from collections import Counter
 import numpy as np
 import numpy.typing as npt
 
-from iotrace.merge.clocks.clock_map import ClockMap
-from iotrace.merge.clocks.drift import Fit, fit
 from iotrace.merge.input import Input
 from iotrace.merge.survey import BY_ORDER
+from iotrace.sources.clocks.clock_map import ClockMap
+from iotrace.sources.clocks.drift import Fit, fit
 
 _FEWEST_MATCHES = 3
 
 
 def relate(inputs: list[Input]) -> None:
-    """Attach inputs to each other by the strongest links: a spanning tree, from the clocks that are exact.
+    """Attach inputs to each other by the strongest links: a spanning tree, from the clocks that are known.
 
     Where there is none, the rank with the most matches is the reference. Ranks that no collective joins to
     the reference are related to one of their own: their offset to the rest stays assumed, or unknown.
@@ -52,7 +52,7 @@ class _Tree:
         """Relate all that can be."""
         if not self._matches.any():
             return
-        exact = [index for index, item in enumerate(self._inputs) if item.link.kind == "exact"]
+        exact = [index for index, item in enumerate(self._inputs) if item.link.kind in ("exact", "measured")]
         for index in exact:
             self._inputs[index].link.island = exact[0]
             self._add(index)

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 
 import msgspec
+import numpy as np
 
-from iotrace.sources.clocks.session_clock import FOREVER_NS, Clock
+from iotrace.sources.clocks.clock_map import ClockMap
+from iotrace.sources.clocks.host_links import Exchange, HostLink, link_by_exchanges
+from iotrace.sources.clocks.session_clock import FOREVER_NS, Clock, Times
 
 Anchor = tuple[int, int, int]
 _AGENT_LATE_NS = 500_000_000  # how long after dftracer the agent begins in a process, at most
 _AGENT_EARLY_NS = 500_000_000  # how long before its process the agent ends, at most
 _UNSEEN_NS = 1_500_000_000  # how long a process without an end lived after its last anchor, at most
+# A process whose CLOCK_REALTIME and CLOCK_MONOTONIC are never as far apart as its sidecar's has clocks of its
+# own: a time namespace, a library that shifts the time.
+_OWN_CLOCK_NS = 1_000_000
 
 
-class AnchorSource(msgspec.Struct, frozen=True):
-    """A process or a sidecar (`pid` None) that recorded anchors of its clock."""
+class AnchorSource(msgspec.Struct):
+    """A process or a sidecar (`pid` None) that recorded anchors of its clock.
+
+    `domain` names what shares one clock: one boot of a kernel. A host name that the user set (`host` is not
+    `node`) stands for a separate machine; `clocks_of` renames the domain where the clock is another.
+    `sampler` is the directory of a sidecar, `exchanges` are its datagrams with the sidecar in `reference`.
+    """
 
     node: str
     host: str
@@ -24,25 +35,28 @@ class AnchorSource(msgspec.Struct, frozen=True):
     anchors: list[Anchor]
     pid: int | None = None
     ended: bool = False
+    sampler: str = ""
+    reference: str = ""
+    exchanges: list[Exchange] = []
+    why: str = ""  # there are none
+    domain: str = ""
 
-    @property
-    def domain(self) -> str:
-        return domain_of(self.node, self.host, self.boot_id)
-
-
-def domain_of(node: str, host: str, boot_id: str) -> str:
-    """Name what shares one clock: one boot of a kernel.
-
-    A host name that the user set (`host` is not `node`) stands for a separate machine.
-    """
-    return host if host != node else boot_id or node
+    def __post_init__(self) -> None:
+        self.domain = self.host if self.host != self.node else self.boot_id or self.node
 
 
 class Clocks(msgspec.Struct, frozen=True):
-    """The clock of each domain, and the domain of each process."""
+    """The clock of each domain, and the domain of each process.
+
+    Times of all domains in `links` are the reference's; those of others are their own host's.
+    """
 
     of_domain: dict[str, Clock] = {}
     hosts: dict[str, str] = {}  # by domain: the name that people read
+    reference: str = ""
+    links: dict[str, HostLink] = {}
+    unrelated: dict[str, str] = {}  # why nothing was measured, by domain, where a sidecar says so
+    samplers: dict[str, str] = {}  # the domain of each sidecar, by its directory
     _domains: dict[tuple[str, int | None], str] = {}
     _lives_ns: dict[tuple[str, int], tuple[int, int]] = {}
 
@@ -56,24 +70,84 @@ class Clocks(msgspec.Struct, frozen=True):
         began_ns, ended_ns = self._lives_ns.get((node, pid), (-FOREVER_NS, FOREVER_NS))
         return began_ns - _AGENT_LATE_NS, ended_ns
 
+    def relate(self, domain: str, link: HostLink) -> None:
+        """Tell times of `domain` by the reference's clock; `link` leads from its own time there."""
+        self.of_domain[domain].to_reference = link.map
+        self.links[domain] = link
+
 
 def clocks_of(sources: Iterable[AnchorSource]) -> Clocks:
-    """Make one clock from all anchors of a domain."""
+    """Make one clock from all anchors of a domain, related to the reference's where that was measured."""
+    sources = list(sources)
     anchors: dict[str, list[Anchor]] = defaultdict(list)
     hosts: dict[str, str] = {}
     domains: dict[tuple[str, int | None], str] = {}
+    samplers: dict[str, str] = {}
     lives_ns: dict[tuple[str, int], tuple[int, int]] = {}
+    _tell_apart(sources)
     for source in sources:
         domain = source.domain
         anchors[domain] += source.anchors
         hosts.setdefault(domain, source.host or source.node)
         domains[source.node, source.pid] = domain
         domains.setdefault((source.node, None), domain)
-        if source.pid is not None:  # a process goes on under its number after an exec
+        if source.pid is None:
+            samplers[source.sampler] = domain
+        else:  # a process goes on under its number after an exec
             began_ns = min(mono_ns for mono_ns, _, _ in source.anchors)
             ended_ns = max(mono_ns for mono_ns, _, _ in source.anchors)
             ended_ns += _AGENT_EARLY_NS if source.ended else _UNSEEN_NS
             key = source.node, source.pid
             first, last = lives_ns.get(key, (began_ns, ended_ns))
             lives_ns[key] = min(began_ns, first), max(ended_ns, last)
-    return Clocks({domain: Clock(rows) for domain, rows in anchors.items()}, hosts, domains, lives_ns)
+    of_domain = {domain: Clock(rows) for domain, rows in anchors.items()}
+    named = Counter(
+        samplers[each.reference] for each in sources if each.exchanges and each.reference in samplers
+    )
+    reference = max(named, key=lambda domain: named[domain], default="")
+    if not reference and sources:  # the first process's, or else the first sidecar's
+        first_of = min(sources, key=lambda each: (each.pid is None, min(real for _, real, _ in each.anchors)))
+        reference = first_of.domain
+    unrelated = {source.domain: source.why for source in sources if source.why}
+    clocks = Clocks(of_domain, hosts, reference, {}, unrelated, samplers, domains, lives_ns)
+    rows: dict[str, list[Exchange]] = defaultdict(list)
+    for source in sources:
+        if source.domain != reference and samplers.get(source.reference) == reference:
+            rows[source.domain] += source.exchanges
+    for domain, exchanges in rows.items():
+        times = [mono_ns for mono_ns, _, _ in anchors[domain]]
+        link = link_by_exchanges(exchanges, min(times), max(times))
+        if link is not None:
+            clocks.relate(domain, _between(of_domain[domain], of_domain[reference], link))
+    return clocks
+
+
+def _between(own: Clock, reference: Clock, link: HostLink) -> HostLink:
+    """Make of a link between two CLOCK_MONOTONIC one between the times that the two clocks give."""
+    before, behind = ClockMap(-own.offset_ns), ClockMap(reference.offset_ns)
+    whole = before.compose(link.map).compose(behind).moved_to(link.map.at_ns + own.offset_ns)
+    return msgspec.structs.replace(link, map=whole)
+
+
+def _tell_apart(sources: Sequence[AnchorSource]) -> None:
+    """Give a domain of its own to what has other clocks than the sidecar of its host."""
+    known: dict[str, list[tuple[AnchorSource, Times]]] = defaultdict(list)
+    # Sidecars first: without one in a domain nothing tells a clock of its own from one that was set.
+    for source in sorted(sources, key=lambda each: each.pid is not None):
+        boot = source.domain
+        apart_ns = np.sort([real_ns - mono_ns for mono_ns, real_ns, _ in source.anchors])
+        others = sorted(known[boot], key=lambda each: each[0].node != source.node)
+        alike = next((other for other, theirs in others if _agree(apart_ns, theirs)), None)
+        if alike is not None:
+            source.domain = alike.domain
+        elif others:
+            source.domain += f"@{source.node}" + (f"/{source.pid}" if source.pid is not None else "")
+        if source.pid is None or (others and alike is None):
+            known[boot].append((source, apart_ns))
+
+
+def _agree(ours: Times, theirs: Times) -> bool:
+    """Whether two clocks were ever as far from CLOCK_MONOTONIC as each other; both sorted."""
+    above = np.searchsorted(theirs, ours)
+    nearest = theirs[[np.minimum(above, len(theirs) - 1), np.maximum(above - 1, 0)]]
+    return bool((np.abs(nearest - ours) <= _OWN_CLOCK_NS).any())

@@ -56,7 +56,7 @@ def restamp(clock: Clock, start_ns: Times, end_ns: Times, stampers: Sequence[Sta
     """Calls of one boot, each of them a row of one of `stampers`."""
     if not clock.steps:
         starts = clock.segments[0].to_mono_ns(start_ns) + clock.offset_ns
-        return Stamped(starts, starts + (end_ns - start_ns), 0)
+        return _of_session(clock, starts, starts + (end_ns - start_ns), 0)
     steps = clock.steps
     cuts: list[list[_Cut]] = []
     logs: dict[int, list[tuple[int, int]]] = {}
@@ -83,14 +83,19 @@ def restamp(clock: Clock, start_ns: Times, end_ns: Times, stampers: Sequence[Sta
             unsure_ns = max(unsure_ns, max(begins) - min(begins))
         if not _plausible(clock, ends[rows], starts[rows], segments):
             unsure_ns = max(unsure_ns, sum(abs(step.by_ns) for step in steps))
-    return Stamped(starts, ends, unsure_ns)
+    return _of_session(clock, starts, ends, unsure_ns)
+
+
+def _of_session(clock: Clock, starts: Times, ends: Times, unsure_ns: int) -> Stamped:
+    """Bring times of the host's own clock to the reference's."""
+    return Stamped(clock.to_reference.times(starts), clock.to_reference.times(ends), unsure_ns)
 
 
 def _plausible(clock: Clock, ends: Times, starts: Times, segments: Times) -> bool:
     """Whether a thread's calls come one after another, each in the segment that it was given."""
     slack_ns = 2 * (_RESOLUTION_NS + clock.bound_ns)
-    first = np.array([-FOREVER_NS, *(clock.to_session_ns(step.after_ns) for step in clock.steps)])
-    last = np.array([*(clock.to_session_ns(step.before_ns) for step in clock.steps), FOREVER_NS])
+    first = np.array([-FOREVER_NS, *(clock.offset_ns + step.after_ns for step in clock.steps)])
+    last = np.array([*(clock.offset_ns + step.before_ns for step in clock.steps), FOREVER_NS])
     inside = (first[segments] <= ends + slack_ns) & (ends - slack_ns <= last[segments])
     ordered = bool((starts <= ends + slack_ns).all() and (ends[:-1] <= starts[1:] + slack_ns).all())
     return ordered and bool(inside.all())
@@ -230,8 +235,8 @@ def _begins(
     found = []
     for number in range(int(segments[first]), int(segments[first - 1]) - 1 if first else -1, -1):
         start = int(clock.segments[number].to_mono_ns(stamp)) + clock.offset_ns
-        after = clock.to_session_ns(steps[number - 1].after_ns) if number else -FOREVER_NS
-        before = clock.to_session_ns(steps[number].before_ns) if number < len(steps) else FOREVER_NS
+        after = clock.offset_ns + steps[number - 1].after_ns if number else -FOREVER_NS
+        before = clock.offset_ns + steps[number].before_ns if number < len(steps) else FOREVER_NS
         if max(after, earliest) - slack_ns <= start <= min(before, end) + slack_ns:
             found.append(start)
     return found or [int(clock.segments[int(segments[first])].to_mono_ns(stamp)) + clock.offset_ns]

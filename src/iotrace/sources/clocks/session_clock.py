@@ -10,6 +10,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from iotrace.sources.clocks.clock_map import ClockMap
+
 Times = npt.NDArray[np.int64]
 
 # Linux slews CLOCK_MONOTONIC and CLOCK_REALTIME together, by 500 ppm at most: what parts them is a step. A
@@ -56,8 +58,11 @@ class Clock:
 
     The offset is that of the tightest anchor before the first step: what lies between two times is what
     CLOCK_MONOTONIC says, and the times are CLOCK_REALTIME as it stood when the session began. `steps` is how
-    CLOCK_REALTIME was set since, `bound_ns` how far an anchor without that is from the offset.
+    CLOCK_REALTIME was set since, `bound_ns` how far an anchor without that is from the offset. `to_reference`
+    leads from there to the time of the host that a session of several hosts is told in.
     """
+
+    to_reference = ClockMap()
 
     def __init__(self, anchors: Sequence[Sequence[int]]) -> None:
         rows = np.array(sorted(tuple(anchor) for anchor in anchors), dtype=np.int64)
@@ -74,16 +79,20 @@ class Clock:
 
     def times_to_session_ns(self, mono_ns: Any) -> Times:
         """The session's times for times of CLOCK_MONOTONIC: both in ns, of one shape."""
-        return np.asarray(np.asarray(mono_ns, dtype=np.int64) + self.offset_ns, dtype=np.int64)
+        return self.to_reference.times(np.asarray(mono_ns, dtype=np.int64) + self.offset_ns)
+
+    def durations_to_session_ns(self, mono_ns: Times, durations_ns: Times) -> Times:
+        """How long what began at `mono_ns` lasted by the reference's clock."""
+        return self.to_reference.durations(mono_ns + self.offset_ns, durations_ns)
 
     def to_session_ns(self, mono_ns: int) -> int:
         """The session's time, in ns, for one time of CLOCK_MONOTONIC in ns."""
-        return mono_ns + self.offset_ns
+        return self.to_reference.map_one(mono_ns + self.offset_ns)
 
     @property
     def matches_realtime(self) -> bool:
         """Whether stamps of CLOCK_REALTIME need no correction: they are this clock's times."""
-        return not self.steps and not self.segments[0].slewed
+        return not self.steps and not self.segments[0].slewed and self.to_reference == ClockMap()
 
     def lowest_stamp(self, mono_ns: int) -> int:
         """The lowest that CLOCK_REALTIME showed from `mono_ns` on."""
@@ -93,10 +102,10 @@ class Clock:
             if end_ns > mono_ns
         )
 
-    def offset_if_single_segment(
+    def map_if_single_segment(
         self, first_ns: int, last_ns: int, since_ns: int | None = None, until_ns: int = FOREVER_NS
-    ) -> int | None:
-        """What to add to stamps from `first_ns` to `last_ns` if one segment made them all, else None.
+    ) -> ClockMap | None:
+        """What brings stamps from `first_ns` to `last_ns` here if one segment made them all, else None.
 
         They were made between `since_ns` and `until_ns` of CLOCK_MONOTONIC. Of several possible segments the
         last one counts.
@@ -107,8 +116,13 @@ class Clock:
                 continue
             first, last = segment.to_mono_ns([first_ns, last_ns]).tolist()
             if begin_ns - slack_ns <= first and last <= min(end_ns, until_ns) + slack_ns:
-                return int(first + self.offset_ns - first_ns)
+                return ClockMap(int(first + self.offset_ns - first_ns)).compose(self.to_reference)
         return None
+
+    def real_to_session_ns(self, stamp_ns: int) -> int:
+        """The session's time for one stamp of CLOCK_REALTIME; both in ns."""
+        found = self.map_if_single_segment(stamp_ns, stamp_ns)
+        return stamp_ns if found is None else found.map_one(stamp_ns)
 
     def at_ns(self, step: ClockStep) -> int:
         """When `step` was, at the earliest, in the session's time."""

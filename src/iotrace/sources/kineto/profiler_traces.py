@@ -85,9 +85,10 @@ def _steadied(trace: KinetoTrace, clock: Clock, recording: Recording | None) -> 
     if span is None or trace.base_ns is None:
         return trace
     since_ns, until_ns = (recording.since_ns, recording.until_ns) if recording else (None, FOREVER_NS)
-    shift_ns = clock.offset_if_single_segment(*span, since_ns, until_ns)
-    if shift_ns is None:
+    own = clock.map_if_single_segment(*span, since_ns, until_ns)
+    if own is None:
         return None
-    events = replace(trace.events, start_ns=trace.events.start_ns + shift_ns)
-    flows = replace(trace.flows, time_ns=trace.flows.time_ns + shift_ns)
+    starts, durations = trace.events.start_ns, trace.events.duration_ns
+    events = replace(trace.events, start_ns=own.times(starts), duration_ns=own.durations(starts, durations))
+    flows = replace(trace.flows, time_ns=own.times(trace.flows.time_ns))
     return replace(trace, events=events, flows=flows)

@@ -174,7 +174,9 @@ class LiveSession:
                 self._processes[directory] = None
         for sidecar in self.sidecars.values():
             if sidecar.newest_ns:
-                sidecar.forget(oldest_ns - clocks.of_domain[sidecar.anchors.domain].offset_ns)
+                sidecar.forget(
+                    oldest_ns - clocks.of_domain[clocks.samplers[sidecar.anchors.sampler]].offset_ns
+                )
         ahead = [clock.segments[-1].offset_ns - clock.offset_ns for clock in clocks.of_domain.values()]
         self._calls.forget(oldest_ns + min(ahead, default=0) - _SLACK_NS)
 

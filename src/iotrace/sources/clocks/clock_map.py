@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -67,22 +67,3 @@ class ClockMap:
 
     def _drifted(self, distance_ns: Any) -> Any:
         return np.rint(np.asarray(distance_ns, np.float64) * (self.drift_ppb / _GIGA)).astype(np.int64)
-
-
-@dataclass
-class ClockLink:
-    """`map` brings an input to the merged clock, to within `bound_ns` (None: not known).
-
-    `kind` is exact (the host's own clock), inferred (from collectives that several ranks made together),
-    assumed (time since 1970, of a host that is not known) or none (a clock that nothing relates).
-    Sources of one `domain` share a clock; `own_bound_ns` is how far each may be from that. Those of one
-    `island` are related to each other, if to nothing else.
-    """
-
-    kind: str
-    map: ClockMap = field(default_factory=ClockMap)
-    bound_ns: int | None = None
-    why: str = ""
-    domain: str = ""
-    own_bound_ns: int = 0
-    island: int = 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from iotrace.merge.clocks.clock_map import ClockMap
+from iotrace.sources.clocks.clock_map import ClockMap
 
 Floats = npt.NDArray[np.float64]
 

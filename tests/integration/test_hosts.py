@@ -1,0 +1,114 @@
+"""Two hosts with clocks of their own: one session, one clock, and how sure that is."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from iotrace.session import names
+from iotrace.sources.session import Session, open_session
+from tests.support.hosts import FAKETIME, Host, two_hosts, unlike_here
+from tests.support.runs import environment, report_of
+
+# Prints what the program takes for CLOCK_MONOTONIC, and what the kernel says, at the same instants.
+PROGRAM = """
+import ctypes, json, os, sys, time
+
+class Time(ctypes.Structure):
+    _fields_ = [("s", ctypes.c_long), ("ns", ctypes.c_long)]
+
+kernel, clock_gettime, here = ctypes.CDLL(None).syscall, 228, Time()
+
+def instant():
+    before = time.monotonic_ns()
+    kernel(clock_gettime, 1, ctypes.byref(here))
+    return time.monotonic_ns() - before, before, here.s * 10**9 + here.ns
+
+found = []
+for _ in range(10):
+    found.append(min(instant() for _ in range(50)))
+    time.sleep(0.1)
+with open(sys.argv[1], "w") as file:
+    json.dump(found, file)
+"""
+
+
+@pytest.fixture(scope="module")
+def hosts() -> None:
+    why = unlike_here() or ("" if FAKETIME.exists() else "libfaketime is not installed")
+    if why:
+        pytest.skip(why)
+
+
+def _run(directory: Path, words: list[str], cut: bool = False, **variables: str) -> Session:
+    """Run a command on two hosts, the second of which is 3.7 s ahead and gains 50 us a second."""
+    line = [sys.executable, "-m", "iotrace", "run", "-o", "session", "--", sys.executable, *words]
+    fake = {"LD_PRELOAD": str(FAKETIME), "FAKETIME": "+3.7 x1.00005"}
+    with two_hosts() as both:
+        if cut:
+            both[1].call("ip", "link", "set", "cable", "down")
+        started = []
+        for number, host in enumerate(both):
+            own = fake | {names.SIDECAR_PRELOAD_VARIABLE: str(FAKETIME)} if number else {}
+            started.append(_start(host, line, directory, number, variables | own))
+            while not number and not list(directory.glob("session/telemetry/*/records.jsonl")):
+                assert started[0].poll() is None
+                time.sleep(0.02)
+        for process in started:
+            out, _ = process.communicate(timeout=280)
+            assert process.returncode == 0, out
+    return open_session(directory / "session")
+
+
+def _start(
+    host: Host, line: list[str], directory: Path, number: int, variables: dict[str, str]
+) -> subprocess.Popen[str]:
+    env = environment(IOTRACE_JOB="job", RANK=str(number), WORLD_SIZE="2", **variables)
+    words = [*host.enter, *line, str(directory / f"instants-{number}.json")]
+    return subprocess.Popen(
+        words, cwd=directory, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def _error_ns(session: Session, directory: Path) -> int:
+    """How far the session's times of the second host are from what the kernel, which both share, says."""
+    clocks = session.clocks
+    (domain,) = set(clocks.of_domain) - {clocks.reference}
+    own, reference = clocks.of_domain[domain], clocks.of_domain[clocks.reference]
+    instants = json.loads((directory / "instants-1.json").read_text())
+    errors: list[int] = [
+        max(0, abs(own.to_session_ns(seen + took // 2) - reference.to_session_ns(true)) - took)
+        for took, seen, true in instants
+    ]
+    return max(errors)
+
+
+@pytest.mark.parametrize("run", [0, *(pytest.param(run, marks=pytest.mark.slow) for run in range(1, 20))])
+def test_the_clock_of_the_second_host_is_measured(tmp_path: Path, hosts: None, run: int) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    session = _run(tmp_path, ["program.py"])
+    (link,) = session.clocks.links.values()
+    assert _error_ns(session, tmp_path) < link.bound_ns
+    assert link.map.shift_ns == pytest.approx(-3_700_000_000, abs=5_000_000)
+    clocks = report_of(tmp_path / "session")["clocks"]
+    by_host = {clock["host"]: clock for clock in clocks if clock["source"] == "agent"}
+    assert [by_host[name]["kind"] for name in ("alpha", "beta")] == ["exact", "measured"]
+    assert by_host["beta"]["bound_ns"] >= link.bound_ns
+
+
+@pytest.mark.slow
+def test_without_a_network_the_clock_is_assumed(tmp_path: Path, hosts: None) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    session = _run(tmp_path, ["program.py"], cut=True)
+    assert session.clocks.links == {}
+    clocks = report_of(tmp_path / "session")["clocks"]
+    assert {(clock["host"], clock["kind"], clock["bound_ns"] is None) for clock in clocks} == {
+        ("alpha", "exact", False),
+        ("beta", "assumed", True),
+    }
+    assert {clock["why"] for clock in clocks} == {None, "alpha did not answer at 10.213.7.1"}

@@ -1,0 +1,215 @@
+"""The clocks of two hosts: by made-up exchanges of datagrams, and by real ones through a bad network."""
+
+from __future__ import annotations
+
+import json
+import random
+import select
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iotrace.launch.telemetry import Record, clock_exchange
+from iotrace.launch.telemetry.clock_exchange import ClockExchange, may_be_of_several_hosts
+from iotrace.session import names
+from iotrace.sources.clocks.anchors import AnchorSource, clocks_of
+from iotrace.sources.clocks.host_links import Exchange, link_by_exchanges
+from tests.support.waiting import eventually
+
+SECOND = 10**9
+EPOCH_NS = 1_795_000_000_123_456_789
+
+
+class Network:
+    """Two steady clocks, `ahead_ns` and `ppm` apart, and two ways that take as long as they like."""
+
+    def __init__(self, ahead_ns: int, ppm: float, seed: int, there_ns: int, back_ns: int) -> None:
+        self._ahead_ns, self._ppm = ahead_ns, ppm
+        self._random = random.Random(seed)
+        self._ways_ns = there_ns, back_ns
+
+    def reference_ns(self, own_ns: int) -> int:
+        return own_ns - self._ahead_ns - round(own_ns * self._ppm / 1e6)
+
+    def exchange(self, sent_ns: int) -> Exchange:
+        there, back = (20_000 + self._random.randint(0, jitter) for jitter in self._ways_ns)
+        received, answered = sent_ns + there, sent_ns + there + 9_000
+        return sent_ns, self.reference_ns(received), self.reference_ns(answered), answered + back
+
+
+@given(
+    st.integers(-(10**12), 10**12),
+    st.floats(-300, 300),
+    st.integers(0, 10**6),
+    st.integers(0, 5_000_000),
+    st.integers(0, 5_000_000),
+    st.lists(st.integers(1, 3_000), min_size=1, max_size=9, unique=True),
+)
+def test_the_bound_holds_whatever_the_two_ways_take(
+    ahead_ns: int, ppm: float, seed: int, there_ns: int, back_ns: int, rounds: list[int]
+) -> None:
+    network = Network(ahead_ns, ppm, seed, there_ns, back_ns)
+    exchanges = [
+        network.exchange(at * SECOND + number * 20_000_000) for at in rounds for number in range(seed % 8 + 1)
+    ]
+    first_ns, last_ns = (min(rounds) - 1) * SECOND, (max(rounds) + 5) * SECOND
+    found = link_by_exchanges(exchanges, first_ns, last_ns)
+    assert found is not None
+    for own_ns in range(first_ns, last_ns, (last_ns - first_ns) // 7):
+        assert abs(found.map.map_one(own_ns) - network.reference_ns(own_ns)) <= found.bound_ns + 2
+
+
+def test_a_quiet_cable_gives_the_drift_and_a_bound_of_half_a_round_trip() -> None:
+    network = Network(3_700_000_000, 50, 1, 3_000, 3_000)
+    exchanges = [
+        network.exchange(at * 10 * SECOND + number * 100_000) for at in range(30) for number in range(8)
+    ]
+    found = link_by_exchanges(exchanges, 0, 300 * SECOND)
+    assert found is not None
+    assert found.map.drift_ppb == pytest.approx(-50_000, abs=50)
+    assert found.bound_ns < 30_000
+    assert (found.exchanges, found.kind) == (240, "measured")
+
+
+def test_no_exchange_relates_nothing() -> None:
+    assert link_by_exchanges([], 0, SECOND) is None
+    assert link_by_exchanges([(10, 0, 90, 20)], 0, SECOND) is None  # answered later than it was back
+
+
+def _source(node: str, ahead_ns: int, pid: int | None = None, mono_ns: int = 0) -> AnchorSource:
+    anchors = [(mono_ns + at * SECOND, EPOCH_NS + mono_ns + at * SECOND + ahead_ns, 80) for at in range(3)]
+    sampler = "" if pid is not None else f"{node}-f0"
+    return AnchorSource(node, node, "boot", anchors, pid, sampler=sampler)
+
+
+def test_a_process_with_another_clock_than_its_sidecar_has_a_domain_of_its_own() -> None:
+    sources = [_source("a", 0, 1), _source("a", 900_000, 2), _source("a", 3 * SECOND, 3), _source("a", 0)]
+    clocks = clocks_of(sources)
+    assert [each.domain for each in sources] == ["boot", "boot", "boot@a/3", "boot"]
+    assert clocks.reference == "boot"
+    assert clocks.links == {}
+    # Without a sidecar it may as well be a clock that was set.
+    sources = [_source("a", 0, 1), _source("a", 3 * SECOND, 3)]
+    clocks_of(sources)
+    assert [each.domain for each in sources] == ["boot", "boot"]
+
+
+def test_times_of_a_host_whose_clock_was_measured_are_told_by_the_references() -> None:
+    network = Network(3_700_000_000, 50, 1, 3_000, 3_000)
+    own = _source("b", 3 * SECOND)
+    own.reference = "a-f0"
+    own.exchanges = [network.exchange(at * SECOND) for at in range(3)]
+    clocks = clocks_of([_source("a", 0, 1), _source("b", 3 * SECOND, 2), _source("a", 0), own])
+    clock = clocks.of("b", 2)
+    assert clock is not None
+    (link,) = clocks.links.values()
+    for mono_ns in (0, SECOND, 2 * SECOND):
+        true_ns = EPOCH_NS + network.reference_ns(mono_ns)
+        assert abs(clock.to_session_ns(mono_ns) - true_ns) <= link.bound_ns
+        assert abs(clock.real_to_session_ns(EPOCH_NS + mono_ns + 3 * SECOND) - true_ns) <= link.bound_ns
+    assert clocks.of("a", 1).to_session_ns(SECOND) == EPOCH_NS + SECOND  # type: ignore[union-attr]
+
+
+@contextmanager
+def _relay(
+    to: tuple[str, int], seed: int, loss: float, there_s: float, back_s: float
+) -> Iterator[tuple[str, int]]:
+    """Pass datagrams on, but for some, each later by up to so long."""
+    chance = random.Random(seed)
+    front, behind = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
+    front.bind(("127.0.0.1", 0))
+    behind.connect(to)
+    asker: list[tuple[str, int]] = []
+    over = threading.Event()
+
+    def passed_on() -> None:
+        while not over.is_set():
+            for ready in select.select([front, behind], [], [], 0.05)[0]:
+                if ready is front:
+                    data, sender = front.recvfrom(100)
+                    asker[:] = [sender]
+                else:
+                    data = behind.recv(100)
+                if chance.random() < loss:
+                    continue
+                over.wait(chance.random() * (there_s if ready is front else back_s))
+                if ready is front:
+                    behind.send(data)
+                else:
+                    front.sendto(data, asker[0])
+
+    thread = threading.Thread(target=passed_on)
+    thread.start()
+    try:
+        yield front.getsockname()
+    finally:
+        over.set()
+        thread.join()
+        front.close()
+        behind.close()
+
+
+@pytest.mark.parametrize(
+    ("loss", "there_s", "back_s"),
+    [(0.0, 0.0, 0.0), (0.3, 0.005, 0.005), (0.1, 0.005, 0.0), (0.1, 0.0, 0.005)],
+)
+def test_real_datagrams_through_a_bad_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loss: float, there_s: float, back_s: float
+) -> None:
+    """Both clocks are this machine's: what is measured between them is the error."""
+    monkeypatch.setattr(clock_exchange, "own_addresses", lambda: ["127.0.0.1"])
+    monkeypatch.setattr(clock_exchange, "_EARLY_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(clock_exchange, "_WAIT_S", 0.05)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    (tmp_path / names.MANIFEST).write_text('{"job": "j"}')
+    records: list[Record] = []
+    reference = ClockExchange(str(tmp_path), "telemetry/a-f0", records.append)
+    other = ClockExchange(str(tmp_path), "telemetry/b-f0", records.append)
+    reference.start()
+    try:
+        eventually(lambda: (tmp_path / names.CLOCK).exists())
+        held = json.loads((tmp_path / names.CLOCK).read_text())
+        assert (tmp_path / names.CLOCK).stat().st_mode & 0o777 == 0o600
+        address = tuple(held["addresses"][0])
+        with _relay(address, 7, loss, there_s, back_s) as relay:
+            (tmp_path / names.CLOCK).write_text(json.dumps(held | {"addresses": [relay]}))
+            other.start()
+            eventually(lambda: sum(bool(record.get("exchanges")) for record in records) >= 2)
+            other.close()
+        _unsigned(address)
+    finally:
+        reference.close()
+    exchanges = [row for record in records for row in record.get("exchanges", [])]  # type: ignore[attr-defined]
+    found = link_by_exchanges([tuple(row) for row in exchanges], exchanges[0][0], exchanges[-1][3])
+    assert found is not None
+    for at_ns in (exchanges[0][0], exchanges[-1][3]):
+        assert abs(found.map.shift_at(at_ns)) <= found.bound_ns
+
+
+def _unsigned(address: tuple[str, int]) -> None:
+    """The reference answers nobody without the session's key."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        for data in (b"", b"iotQ", b"iotQ" + bytes(40), bytes(2000)):
+            stranger.sendto(data, address)
+        stranger.settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            stranger.recv(100)
+
+
+def test_no_socket_where_nobody_can_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("SLURM_NNODES", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(variable, raising=False)
+    assert not may_be_of_several_hosts(tmp_path)
+    (tmp_path / names.MANIFEST).write_text('{"job": ""}')
+    assert not may_be_of_several_hosts(tmp_path)
+    (tmp_path / names.MANIFEST).write_text('{"job": "slurm-4711.0"}')
+    assert may_be_of_several_hosts(tmp_path)
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    assert not may_be_of_several_hosts(tmp_path)
