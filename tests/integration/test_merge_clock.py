@@ -18,6 +18,7 @@ from rich.console import Console
 
 from iotrace.analysis.rank import SessionAnalysis
 from iotrace.analysis.report import analyse
+from iotrace.errors import IotraceError
 from iotrace.merge.input_files import identify
 from iotrace.merge.plan import Options
 from iotrace.merge.run import merge
@@ -111,7 +112,10 @@ def test_ranks_whose_clocks_drift(capsys: pytest.CaptureFixture[str], tmp_path: 
         for rank, drift in enumerate(drifts)
     ]
     output = tmp_path / "out.json"
-    summary = merge(_job(tmp_path, hosts), output, Options(processes=1, strict_clocks=True))
+    inputs = _job(tmp_path, hosts)
+    summary = merge(inputs, output, Options(processes=1))
+    with pytest.raises(IotraceError, match="is known to ± .* ms"):  # collectives that a rank ends late
+        merge(inputs, tmp_path / "strict.json", Options(processes=1, strict_clocks=True))
     assert summary.lanes_moved == summary.arrows_backwards == 0
     assert {source.clock for source in summary.sources} == {"inferred"}
     document = json.loads(output.read_bytes())
