@@ -114,7 +114,7 @@ def test_ranks_whose_clocks_drift(capsys: pytest.CaptureFixture[str], tmp_path: 
     output = tmp_path / "out.json"
     inputs = _job(tmp_path, hosts)
     summary = merge(inputs, output, Options(processes=1))
-    with pytest.raises(IotraceError, match="is known to ± .* ms"):  # collectives that a rank ends late
+    with pytest.raises(IotraceError, match=r"is known to ± .* ms"):  # collectives that a rank ends late
         merge(inputs, tmp_path / "strict.json", Options(processes=1, strict_clocks=True))
     assert summary.lanes_moved == summary.arrows_backwards == 0
     assert {source.clock for source in summary.sources} == {"inferred"}
