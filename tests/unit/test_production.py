@@ -168,6 +168,18 @@ def test_a_file_within_a_store_that_a_read_path_reads_is_the_stores(tmp_path: Pa
     assert files == {"a.h5/c/0": [5, 0, 0], "a.h5/c/1": [5, 0, 0], "a.h5": [0, 20, 60]}
 
 
+def test_what_a_library_decodes_on_its_own_threads_is_of_the_call_that_has_the_file(paths: Paths) -> None:
+    item = {"start_ns": 0, "duration_ns": 100, "kind": KIND_ITEM}
+    call = {"start_ns": 10, "duration_ns": 60, "kind": KIND_READ_PATH, "file": 0}
+    inner = {"kind": KIND_READ_PATH, "tid": PID + 1}
+    own = [{**inner, "start_ns": 20, "duration_ns": 20}, {**inner, "start_ns": 45, "duration_ns": 25}]
+    parts, files = composed(paths, spans(item, call, *own, {**own[0], "tid": PID + 2}), calls())
+    assert (parts["decode"], files) == (60, {"a.h5": [0, 60, 30]})
+    # One that goes on behind the call is not of it: nobody knows its file, and both share the instant.
+    parts, files = composed(paths, spans(item, call, {**own[1], "duration_ns": 45}), calls())
+    assert (parts["decode"], files["a.h5"][1]) == (80, 47.5)
+
+
 def test_a_read_path_without_a_file_decodes_what_its_item_read_last(paths: Paths) -> None:
     item = {"start_ns": 0, "duration_ns": 100, "kind": KIND_ITEM}
     decoded = [{"start_ns": at, "duration_ns": 10, "kind": KIND_READ_PATH} for at in (20, 50, 150)]

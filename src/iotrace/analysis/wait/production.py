@@ -94,6 +94,9 @@ def compose(
     files = np.where(reads.latest >= 0, reads.latest, -1)
     known = names.numbers(reads.names)
     files = np.where(files >= 0, np.append(known, -1)[files], names.of(read_paths["file"], shown))
+    # What a library decodes on threads of its own, inside its call that has the file, is that call's.
+    inside = _inside_others(read_paths, files >= 0) & ~np.isin(read_paths["tid"], items["tid"])
+    read_paths, files = taken(read_paths, ~inside), files[~inside]
     made = Composition(starts, ends, parts, FileCosts.of(names, []))
     _, held = stdio.nested(calls)  # calls inside one of stdio are that one's time
     own_calls = calls.where(~held) if held.any() else calls
@@ -193,6 +196,15 @@ def outermost(spans: Spans, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.boo
             if starts[at] >= until_ns:
                 keep[rows[at]], until_ns = True, ends[at]
     return keep
+
+
+def _inside_others(spans: Spans, has_file: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Mark the spans without a file that lie, in time, inside one that has a file."""
+    starts, ends = _bounds(spans)
+    order = np.argsort(starts[has_file], kind="stable")
+    until = np.maximum.accumulate(np.append(-1, ends[has_file][order]))
+    begun = np.searchsorted(starts[has_file][order], starts, side="right")
+    return np.asarray(~has_file & (ends <= until[begun]), np.bool_)
 
 
 def _of_calls(made: Composition, calls: PosixCalls, file: Times) -> Charges:
