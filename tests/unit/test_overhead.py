@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,10 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from iotrace.analysis.host.overhead import count_inside, following
+from iotrace.analysis.host.overhead import count_inside, following, overhead_of
+from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import Overhead
 from iotrace.report.terminal import _print_overhead
+from iotrace.session import names
 from iotrace.sources.dftracer.calls import PosixCalls
+from iotrace.sources.session import open_session
+from tests.support.growing import Growing
 
 
 @given(
@@ -86,3 +92,27 @@ def test_a_line_with_its_remedy_where_it_may_have_cost_more() -> None:
         "--io PATH traces fewer, --io off none"
     )
     assert shown(3.0, None) == "tracing may itself take 2 to 3 % of the steps: 10 spans at 1.0 µs"
+
+
+def told(path: Path, workers: int) -> tuple[list[float], float]:
+    """Percentages of a run with `workers`, whose two spans a batch cost 4 % of its making, and its waits'."""
+    run = Growing(path, workers)
+    run.record(30)
+    run.end()
+    (path / names.COSTS).write_text(json.dumps({"host": "n1", "span_ns": 300_000, "posix_call_ns": 0}))
+    session = open_session(path)
+    rank = RankAnalysis(session, session.ranks[0])
+    found = overhead_of(rank)
+    shares = [found.workers_pct_of_production, found.estimated_pct_of_step, found.least_pct_of_step]
+    kept = rank.kept
+    return [share for share in shares if share is not None], 100 * kept.wait_ns.sum() / kept.duration_ns.sum()
+
+
+def test_what_tracing_costs_workers_counts_as_far_as_the_loop_waits_for_their_batches(tmp_path: Path) -> None:
+    (production, most, least), waits = told(tmp_path / "waits", 1)
+    assert (production, most) == (pytest.approx(4), pytest.approx(4))
+    assert 0 < least < production * waits / 100
+    # Batches lie ready: what is left of the wait is the hand-over, which no faster worker shortens.
+    (production, most, least), waits = told(tmp_path / "ready", 3)
+    assert (production, least) == (pytest.approx(4), 0)
+    assert 0 < most < waits

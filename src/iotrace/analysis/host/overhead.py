@@ -10,6 +10,8 @@ from msgspec.structs import replace
 from iotrace.analysis.intervals import Times
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import Overhead
+from iotrace.analysis.wait.production import PARTS
+from iotrace.analysis.wait.waits import CAUSES, Waits
 from iotrace.session import names
 from iotrace.sources.dftracer.calls import PosixCalls
 from iotrace.sources.processes import Process
@@ -39,7 +41,7 @@ def overhead_of(analysis: RankAnalysis) -> Overhead:
         consumer_pct_of_step=_percent(shares.consumer if shares else None),
         workers_pct_of_production=_percent(shares.workers if shares else None),
         estimated_pct_of_step=_percent(shares.step if shares else None),
-        least_pct_of_step=_percent(least.step if least else None),
+        least_pct_of_step=_percent(least.awaited if least else None),
     )
 
 
@@ -72,23 +74,38 @@ class _Costs(msgspec.Struct, frozen=True):
 
 
 class _Shares(msgspec.Struct, frozen=True):
-    """What tracing took of the steps on the consumer's threads, of the workers' productions, of the steps."""
+    """What tracing took of the steps on the consumer's threads, of the workers' productions, of the steps.
+
+    `step` is at most, `awaited` at least: the workers' cost as far as the loop waited for their productions.
+    """
 
     consumer: float
     workers: float | None
     step: float
+    awaited: float
 
 
 def _shares(analysis: RankAnalysis, costs: _Costs) -> _Shares:
     kept = analysis.kept
     steps_ns = int(kept.duration_ns.sum())
     consumer = _consumer_ns(analysis, costs) / steps_ns
-    by_worker = [_of_worker(analysis, costs, worker) for worker in analysis.rank.workers]
-    made_ns = sum(made_ns for _, made_ns in by_worker)
-    workers = sum(added_ns for added_ns, _ in by_worker) / made_ns if made_ns else None
-    # Faster workers shorten a step by its wait at most.
-    wait = int(kept.wait_ns.sum()) / steps_ns
-    return _Shares(consumer, workers, consumer + min(workers or 0.0, wait))
+    added_ns = made_ns = 0
+    awaited_ns = 0.0
+    for worker in analysis.rank.workers:
+        added, made = _of_worker(analysis, costs, worker)
+        added_ns, made_ns = added_ns + added, made_ns + made
+        if made:
+            awaited_ns += min(1.0, added / made) * _awaited_ns(analysis.measured_waits, worker)
+    workers = added_ns / made_ns if made_ns else None
+    # Faster workers shorten a step by its wait at most, and by no more than all of them save.
+    most = min(workers or 0.0, int(kept.wait_ns.sum()) / steps_ns, added_ns / steps_ns)
+    return _Shares(consumer, workers, consumer + most, consumer + awaited_ns / steps_ns)
+
+
+def _awaited_ns(waits: Waits, worker: Process) -> int:
+    """How long the loop waited for what `worker` produced, while it is known what it did."""
+    own = waits.causes[waits.deliveries["pid"] == worker.pid]
+    return int(own[:, [CAUSES.index(part) for part in PARTS if part != "unknown"]].sum())
 
 
 def _consumer_ns(analysis: RankAnalysis, costs: _Costs) -> int:
