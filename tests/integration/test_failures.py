@@ -50,6 +50,13 @@ PROGRAMS = {
     "a long message": ("raise ValueError('x' * 1_000_000)", "ValueError", "ValueError: xxx"),
     "deep recursion": ("def deep():\n    deep()\ndeep()", "RecursionError", "recursion depth exceeded\n"),
     "a syntax error": ("exec('x = (')", "SyntaxError", "SyntaxError: '(' was never closed\n"),
+    "what a test runner caught": (
+        "def case():\n    try:\n        load('f')\n    except OSError as error:\n"
+        "        sys.last_type, sys.last_value, sys.last_traceback = OSError, error, error.__traceback__\n"
+        "case()\nsys.exit(1)",
+        None,
+        "",
+    ),
     "sys.exit": ("sys.exit(3)", None, ""),
     "sys.exit with words": ("sys.exit('no data')", None, ""),
     "sys.exit in a handler": ("try:\n    load('d')\nexcept OSError:\n    sys.exit(1)", None, ""),
