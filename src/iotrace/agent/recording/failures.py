@@ -1,7 +1,7 @@
 """Make the records of exceptions: of one that ended this process, of one that a worker hands to its loop.
 
-It is imported when there is one. No hook is set: Python itself keeps what it has printed in `sys.last_value`. Test
-runners and shells keep what they caught there, too: what left the outermost frame is Python's.
+It is imported when there is one. No hook is set: Python itself keeps what it has printed in `sys.last_value`.
+Test runners and shells keep what they caught there, too: what left the outermost frame is Python's.
 """
 
 from __future__ import annotations
