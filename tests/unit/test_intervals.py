@@ -11,6 +11,7 @@ from iotrace.analysis.intervals import (
     Shares,
     intersect,
     length,
+    outer_first,
     pieces,
     split_exactly,
     subtract,
@@ -100,3 +101,11 @@ def test_intersection_and_difference_are_those_of_the_instants(
     ):
         assert instants(list(zip(found[0].tolist(), found[1].tolist(), strict=True))) == expected
         assert length(found) == len(expected)
+
+
+def test_ranges_by_start_the_longest_of_each_first() -> None:
+    chance = np.random.default_rng(4)
+    for count in (0, 1, 2, 50, 300):
+        starts = np.sort(chance.integers(0, 60, count)) + chance.integers(-2, 2, count)
+        ends = starts + chance.integers(0, 9, count)
+        assert outer_first(starts, ends).tolist() == np.lexsort((-ends, starts)).tolist()

@@ -144,10 +144,23 @@ def innermost(starts: Times, ends: Times, times: Times) -> Times:
 
     Of ranges that overlap without nesting the later one counts, to its end.
     """
-    order = np.lexsort((-ends, starts))
+    order = outer_first(starts, ends)
     begun = np.searchsorted(starts[order], times, side="right") - 1
     found = _last_above(ends[order], begun, times)
     return np.where(found >= 0, np.append(order, _NO_RANGE)[found], _NO_RANGE)
+
+
+def outer_first(starts: Times, ends: Times) -> Times:
+    """Order ranges by their starts, of those that start together the longest first.
+
+    Events lie almost in order: a sort by starts alone is linear there, one by two keys is not.
+    """
+    order = np.argsort(starts, kind="stable")
+    tied = np.diff(starts[order], prepend=starts[order[:1]] - 1) == 0
+    tied[:-1] |= tied[1:]
+    at = np.flatnonzero(tied)
+    order[at] = order[at][np.lexsort((-ends[order[at]], starts[order[at]]))]
+    return order
 
 
 def _last_above(values: Times, last: Times, bounds: Times) -> Times:

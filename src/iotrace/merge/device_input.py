@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
 from iotrace.analysis.device.accelerator import KERNEL_GAP_US, waits_of
 from iotrace.analysis.device.activity import Activity
@@ -27,14 +28,14 @@ def device_batches(path: Path, with_rank: bool) -> Iterator[EventBatch]:
         trace = read_kineto(path)
     except TraceError:  # the merge itself says what is damaged
         return
-    activity = Activity(trace)
+    events = replace(trace.events, start_ns=trace.events.start_ns - (trace.base_ns or 0))
+    activity = Activity(replace(trace, events=events))
     if not activity.device.any():
         return
-    trace.events.start_ns[:] -= trace.base_ns or 0
     prefix = f"rank {trace.rank} · " if with_rank and trace.rank is not None else ""
     pids = list(dict.fromkeys(pid for pid, _ in trace.threads))
     numbers = np.array([pids.index(pid) for pid, _ in trace.threads], dtype=np.int64)
-    owner = numbers[trace.events.thread]
+    owner = numbers[events.thread]
     derived = derived_of(activity, waits_of(activity), KERNEL_GAP_US, owner, prefix)
     timeline = Timeline(0, [ProcessTracks("", "", *derived[number]) for number in derived])
     threads: Threads = [

@@ -10,7 +10,7 @@ import numpy as np
 
 from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.kernels import Window
-from iotrace.analysis.intervals import Coverage
+from iotrace.analysis.intervals import Coverage, outer_first
 from iotrace.analysis.results import Gap
 from iotrace.sources.kineto.trace import Column
 
@@ -36,7 +36,7 @@ class Gaps(msgspec.Struct, frozen=True):
 def gaps_of(activity: Activity, rows: Column) -> Gaps:
     """Find the gaps between the given events of the device (a stream's, or all)."""
     events = activity.trace.events
-    rows = rows[np.lexsort((-events.end_ns[rows], events.start_ns[rows]))]
+    rows = rows[outer_first(events.start_ns[rows], events.end_ns[rows])]
     starts, ends = events.start_ns[rows], np.maximum.accumulate(events.end_ns[rows])
     gap = np.flatnonzero(starts[1:] > ends[:-1])
     return Gaps(ends[gap], starts[gap + 1], rows[gap + 1])

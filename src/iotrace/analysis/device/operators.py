@@ -10,6 +10,7 @@ import numpy as np
 
 from iotrace.analysis.device.activity import Activity, Mask
 from iotrace.analysis.device.modules import Enclosing
+from iotrace.analysis.intervals import outer_first
 from iotrace.analysis.results import Operator
 from iotrace.sources.kineto.trace import Column, Numbers
 
@@ -28,7 +29,8 @@ class OperatorTree(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def rows(self) -> Column:
         rows, events = np.flatnonzero(self.activity.operators), self.activity.trace.events
-        return rows[np.lexsort((-events.duration_ns[rows], events.start_ns[rows], events.thread[rows]))]
+        rows = rows[outer_first(events.start_ns[rows], events.end_ns[rows])]
+        return rows[np.argsort(events.thread[rows], kind="stable")]
 
     @cached_property
     def parent(self) -> Column:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ MEMORY = "[memory]"  # the name of the instants of memory
 Numbers = npt.NDArray[np.int32]
 
 
-class Events(msgspec.Struct, frozen=True):
+class Events(msgspec.Struct, frozen=True, dict=True):
     """Events that lasted (``ph`` X, or B with its E) and instants (duration 0), in the order of the file.
 
     `thread`, `category`, `name` and `details` index the lists of the trace of such names. Of the others, -1
@@ -46,7 +47,7 @@ class Events(msgspec.Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.start_ns)
 
-    @property
+    @cached_property
     def end_ns(self) -> Column:
         return self.start_ns + self.duration_ns
 
