@@ -40,8 +40,8 @@ class Activity(msgspec.Struct, frozen=True, dict=True):
     trace: KinetoTrace
 
     @cached_property
-    def kinds(self) -> Column:
-        kinds: Column = self.trace.kinds.copy()
+    def kinds(self) -> npt.NDArray[np.int8]:
+        kinds = self.trace.kinds
         kinds[self.trace.events.instant] = Kind.OTHER
         return kinds
 

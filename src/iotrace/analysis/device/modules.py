@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from iotrace.analysis.device.activity import Activity, Mask
 from iotrace.analysis.intervals import innermost
@@ -30,8 +31,8 @@ class Origins(msgspec.Struct, frozen=True):
     """
 
     modules: list[str]
-    module: Column
-    phase: Column
+    module: npt.NDArray[np.signedinteger]
+    phase: npt.NDArray[np.signedinteger]
 
 
 class ModuleRange(msgspec.Struct):
@@ -46,7 +47,7 @@ class ModuleRange(msgspec.Struct):
 def origins_of(activity: Activity) -> Origins:
     """Find the module and phase of every event of the device: those of its launch."""
     count = len(activity.trace.events)
-    module, phase = np.full(count, _UNKNOWN, dtype=np.int64), np.full(count, _OTHER, dtype=np.int64)
+    module, phase = np.full(count, _UNKNOWN, dtype=np.int32), np.full(count, _OTHER, dtype=np.int8)
     device = np.flatnonzero(activity.device & (activity.launch >= 0))
     found = origins_at(activity, activity.launch[device])
     module[device], phase[device] = found.module, found.phase

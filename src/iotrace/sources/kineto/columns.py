@@ -41,9 +41,11 @@ _MEMORY = {"time_ns": "start_ns", "thread": "thread", "bytes": "memory_bytes"} |
     name: name for name in ("allocated", "reserved", "device_type", "device_id", "address")
 }
 _COLUMNS = [name for name in Events.__struct_fields__ if name != "instant"]
-_COPIED = ["phase", *(set(_COLUMNS) - {*_NUMBERED, "external_id", "collective"})]
+_COPIED = ("phase", "start_ns", "duration_ns")
+_IDS = ("correlation", "stream", "device", "sequence", "forward_thread", "bytes")
 _LASTED, _BEGIN, _END = map(ord, "XBE")
 _NO_COLLECTIVE = -1
+_INT32 = np.iinfo(np.int32)
 
 
 class Columns:
@@ -73,10 +75,12 @@ class Columns:
         events, flow_ends, parts = batch.events, batch.flow_ends, self._parts
         for name in _COPIED:
             parts[name].append(events[name].copy())
+        for name in _IDS:
+            parts[name].append(_narrow(events[name]))
         for name, field in _NUMBERED.items():
             parts[name].append(self._numbered(field, events[name], batch.strings))
         old = events["old_external_id"]
-        parts["external_id"].append(np.where(old >= 0, old, events["external_id"]))
+        parts["external_id"].append(_narrow(np.where(old >= 0, old, events["external_id"])))
         parts["collective"].append(self._collectives_of(batch, parts["name"][-1]))
         self._add_memory(batch, parts["name"][-1], parts["thread"][-1])
         for column, name in (("flow_time_ns", "time_ns"), ("flow", "id"), ("flow_phase", "phase")):
@@ -152,6 +156,12 @@ class Columns:
             phase=self._whole("flow_phase"),
         )
         return flows, list(categories)
+
+
+def _narrow(column: Rows) -> Rows:
+    """Copy a column into half the memory where its numbers fit; parts of both widths join as wide ones."""
+    fits = not len(column) or (_INT32.min <= column.min() and column.max() <= _INT32.max)
+    return column.astype(np.int32 if fits else np.int64)
 
 
 def _paired(

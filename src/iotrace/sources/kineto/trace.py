@@ -25,7 +25,7 @@ class Events(msgspec.Struct, frozen=True, dict=True):
     """Events that lasted (``ph`` X, or B with its E) and instants (duration 0), in the order of the file.
 
     `thread`, `category`, `name` and `details` index the lists of the trace of such names. Of the others, -1
-    is unknown; `collective` indexes `collectives`.
+    is unknown; `collective` indexes `collectives`. Ids and `bytes` are int32 where all of them fit.
     """
 
     start_ns: Column
@@ -105,9 +105,9 @@ class KinetoTrace(msgspec.Struct, frozen=True):
     problems: list[str]
 
     @property
-    def kinds(self) -> npt.NDArray[np.int64]:
+    def kinds(self) -> npt.NDArray[np.int8]:
         """The `Kind` of every event."""
-        table = np.array([kind_of(category) for category in self.categories] or [Kind.OTHER], dtype=np.int64)
+        table = np.array([kind_of(category) for category in self.categories] or [Kind.OTHER], dtype=np.int8)
         return table[self.events.category]
 
     def named(self, test: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
