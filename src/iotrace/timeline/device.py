@@ -13,8 +13,7 @@ from iotrace.analysis.device.accelerator import DataWaits
 from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.gaps import CLASSES, MOST_GAPS, classify, gaps_of, names_of
 from iotrace.analysis.device.kernels import Window
-from iotrace.analysis.device.modules import PHASES, Origins, nested_ranges, origins_of
-from iotrace.analysis.device.operators import OperatorTree
+from iotrace.analysis.device.modules import PHASES, Origins, nested_ranges
 from iotrace.analysis.intervals import Coverage
 from iotrace.sources.kineto.trace import Column
 from iotrace.timeline.model import Args, Counter, Slice, Track
@@ -39,7 +38,7 @@ def derived_of(
     Idle times between kernels that the host launched in time are left out (class ``kernel_wait``), except
     where they are among the longest.
     """
-    window = Window(activity, OperatorTree(activity), origins_of(activity))
+    window = Window.of(activity)
     found: dict[int, Derived] = {}
     for number, idle in _idle(window, waits, round(kernel_gap_us * 1000), owner).items():
         found.setdefault(number, Derived([], [])).tracks.append(Track(f"{prefix}{IDLE}", idle))

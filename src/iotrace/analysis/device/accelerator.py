@@ -27,12 +27,11 @@ from iotrace.analysis.device.kernels import (
     memory_operations_of,
     without_launch,
 )
-from iotrace.analysis.device.modules import PHASES, Origins, origins_of
-from iotrace.analysis.device.operators import OperatorTree, operators_of
+from iotrace.analysis.device.modules import PHASES, Origins
+from iotrace.analysis.device.operators import operators_of
 from iotrace.analysis.efficiency.shapes import peaks_of_windows, shapes_of
 from iotrace.analysis.intervals import Coverage, intersect, length, pieces, union
 from iotrace.analysis.results import Accelerator, Gap, IdleByModule, StreamIdle
-from iotrace.sources.kineto.details import Details
 from iotrace.sources.kineto.trace import Column
 
 KERNEL_GAP_US = 30.0  # HTA's
@@ -90,7 +89,7 @@ class _Totals(msgspec.Struct):
         if waits.causes:
             self.causes = self.causes or {}
             _add_causes(self.causes, waits, gaps, classes)
-        window = Window(activity, OperatorTree(activity), origins_of(activity), Details(activity.trace))
+        window = Window.of(activity)
         _add_modules(self.modules, activity, gaps, window.origins)
         self.gaps = largest([*self.gaps, *named_gaps(window, gaps, classes, len(self.windows), origin)])
         self.windows.append(window)

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from iotrace.analysis.device.activity import Activity, Mask
-from iotrace.analysis.device.modules import Origins
+from iotrace.analysis.device.modules import Origins, origins_of
 from iotrace.analysis.device.operators import OperatorTree
 from iotrace.analysis.intervals import intersect, length, union
 from iotrace.analysis.results import Kernel, MemoryOperation
@@ -37,6 +37,11 @@ class Window(msgspec.Struct, frozen=True):
     tree: OperatorTree
     origins: Origins
     details: Details
+
+    @classmethod
+    def of(cls, activity: Activity) -> Window:
+        """Join what is known of a trace."""
+        return cls(activity, OperatorTree(activity), origins_of(activity), Details(activity.trace))
 
 
 class _Sums(msgspec.Struct):
