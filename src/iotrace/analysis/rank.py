@@ -62,7 +62,7 @@ class RankAnalysis(msgspec.Struct, frozen=True, dict=True):
         launched = [each for each in self.session.launches if each.manifest.host == rank.main.identity.node]
         if not len(steps) or rank.incarnation or len(launched) != 1:
             return None
-        started_ns = rank.main.clock.real_to_session_ns(launched[0].manifest.started_ns)
+        started_ns = rank.main.clock.to_reference.map_one(launched[0].manifest.started_ns)
         return started_ns, int(steps["start_ns"][0])
 
     @property
