@@ -33,7 +33,9 @@ def shape_of(schema: dict[str, Any]) -> Any:
     return shape({key: value for key, value in schema.items() if key not in ("$defs", "$id", "$schema")})
 
 
-@pytest.mark.parametrize("subject", ["report", "top", "compare", "check", "sweep", "merge", "ls", "doctor"])
+@pytest.mark.parametrize(
+    "subject", ["report", "top", "compare", "compare-traces", "check", "sweep", "merge", "ls", "doctor"]
+)
 def test_the_fields_are_those_of_the_snapshot(subject: str) -> None:
     """Where a change is meant: add the field here, raise `schema_version`, tell it in the change log."""
     result = CliRunner().invoke(app, ["schema", subject])

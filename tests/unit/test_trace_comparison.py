@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from iotrace.analysis.compare.traces import TraceComparison, compare_traces
 from iotrace.analysis.traces import analyse_traces
 from iotrace.cli import app
+from iotrace.errors import UsageError
 from iotrace.report.layout import make_console
 from iotrace.report.views.trace_comparison import print_trace_comparison
 from tests.support.kineto import kernel, operator, step, trace_of
@@ -69,3 +70,27 @@ def test_the_command_compares_traces() -> None:
     found = json.loads(done.output)
     assert (done.exit_code, found["kernels"], found["steps"]) == (0, None, [4, 4])
     assert "unknown: a trace shows no device" in CliRunner().invoke(app, ["compare", *traces]).output
+
+
+def test_the_command_writes_a_page_markdown_and_csv(tmp_path: Path) -> None:
+    paths = []
+    for name, length in (("a", 10), ("b", 30)):
+        events = [step(1, 0, 100), *kernel(20, 20 + length, 10, "<gemm>"), operator("aten::mm", 5, 15)]
+        paths.append(tmp_path / f"{name}.json")
+        paths[-1].write_text(json.dumps({"traceEvents": events, "baseTimeNanoseconds": 0}))
+    page, table = tmp_path / "page.html", tmp_path / "table.csv"
+    given = [*map(str, paths), "--html", str(page), "--csv", str(table), "--format", "md"]
+    done = CliRunner().invoke(app, ["compare", *given])
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("### ⚠️ STEP: 0.1 ms, then 0.1 ms (+0 %)")
+    shown = page.read_text()
+    assert shown.count("&lt;gemm&gt;") == 1
+    assert "0.01 &gt; 0.03" in shown
+    assert table.read_text().splitlines()[0] == "rank,table,name,change,by_us,us,calls"
+    assert ',<gemm>,more,20.0,"[10.0,30.0]","[1.0,1.0]"' in table.read_text()
+
+
+def test_csv_is_of_traces(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["compare", str(tmp_path), str(DATA), "--csv", "x.csv"])
+    assert isinstance(done.exception, UsageError)
+    assert str(done.exception) == "--csv writes the tables of two traces"

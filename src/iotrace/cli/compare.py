@@ -29,7 +29,16 @@ _LOOK_BYTES = 4096
 @format_option()
 @json_option("the result")
 @html_option("the comparison")
-def compare(before: Path, after: Path, anyway: bool, form: str, as_json: bool, html: Path | None) -> int:
+@click.option("--csv", metavar="FILE", type=PATH, help="Of two traces, also write the tables as CSV.")
+def compare(
+    before: Path,
+    after: Path,
+    anyway: bool,
+    form: str,
+    as_json: bool,
+    html: Path | None,
+    csv: Path | None,
+) -> int:
     """Say what changed from session A to B, by how much, and why.
 
     A and B are sessions, or reports that iotrace report --json wrote. They have to have done the same work:
@@ -49,11 +58,10 @@ def compare(before: Path, after: Path, anyway: bool, form: str, as_json: bool, h
             f"{before} is both A and B", "give the session before a change, and the one after it"
         )
     if are_traces((before, after)):
-        if html is not None or form == "md":
-            what = "a comparison of traces is printed as text or as JSON"
-            raise UsageError(what, "leave --html and --format md out")
-        _compare_traces(before, after, as_json or form == "json")
+        _compare_traces(before, after, "json" if as_json else form, html, csv)
         return 0
+    if csv is not None:
+        raise UsageError("--csv writes the tables of two traces", "iotrace compare A B --json")
     result = compare_both(basis_of(report_at(before), before), basis_of(report_at(after), after))
     refused = not result.comparable and not anyway
     if html is not None and not refused:
@@ -92,13 +100,28 @@ def are_traces(paths: Sequence[Path]) -> bool:
     return True
 
 
-def _compare_traces(before: Path, after: Path, in_json: bool) -> None:
+def _compare_traces(before: Path, after: Path, form: str, html: Path | None, csv: Path | None) -> None:
     from iotrace.analysis.compare.traces import compare_traces
     from iotrace.cli.report import report_of_traces
 
     found = compare_traces(report_of_traces((before,)), report_of_traces((after,)))
-    if in_json:
+    if html is not None:
+        from iotrace.report.page.comparison import trace_comparison_page
+
+        save_page(trace_comparison_page(found), html)
+    if csv is not None:
+        from iotrace.report.views.table import write_csv
+        from iotrace.report.views.trace_comparison import changes_of
+
+        write_csv(changes_of(found), csv)
+        echo(f"iotrace: wrote {csv}", err=True)
+    if form == "json":
         print_json(found)
+        return
+    if form == "md":
+        from iotrace.report.markdown import trace_comparison_markdown
+
+        echo(*trace_comparison_markdown(found).split("\n"))
         return
     from iotrace.report.layout import make_console
     from iotrace.report.views.trace_comparison import print_trace_comparison

@@ -13,6 +13,7 @@ _PRINTED = {
     "report": ("analysis.results", "Report"),
     "top": ("analysis.results.top", "Top"),
     "compare": ("analysis.compare.results", "Comparison"),
+    "compare-traces": ("analysis.compare.traces", "TraceComparison"),
     "check": ("analysis.compare.results", "Check"),
     "sweep": ("sweeps.results", "SweepResult"),
     "merge": ("merge.summary", "Summary"),

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from iotrace.analysis.compare.results import Check, Comparison
+from iotrace.analysis.compare.traces import TraceComparison
 from iotrace.analysis.results import Fix, RankReport, Report
 from iotrace.report.check import seen_by
 from iotrace.report.comparison import part_rows, reasons_of, stage_rows, trust_of
 from iotrace.report.printing import visible
 from iotrace.report.screen import fact_rows, following, gain_text, silenced, trust_text
 from iotrace.report.sweep import point_rows
+from iotrace.report.views.table import cells_of
+from iotrace.report.views.trace_comparison import facts_of, headline, tables_of
 from iotrace.sweeps.results import SweepResult
 from iotrace.units import milliseconds, percent
 
 _MOST_STAGES = 8
+_MOST_CHANGES = 10
 _MOST_RANKS = 16
 _MOST_BATCHES = 5
 _SIGNS = {"not-input-bound": "✅", "moderately-input-bound": "⚠️", "wait-unknown": "⚠️", "running": "⚠️"}
@@ -121,6 +125,18 @@ def comparison_markdown(result: Comparison) -> str:
         headings = ("ms a sample", "A", "B", "change", "95 %")
         lines += ["", *_table(headings, stage_rows(result.stages[:_MOST_STAGES]), 1)]
     return "\n".join([*lines, "", f"<sub>Trust {escape('; '.join(trust_of(result)))}</sub>"])
+
+
+def trace_comparison_markdown(result: TraceComparison) -> str:
+    """Write what changed of a step between two traces, and which kernels and operators did."""
+    label, _, text = headline(result).partition("   ")
+    lines = [f"### ⚠️ {escape(label)}: {escape(text)}", ""]
+    lines += [f"- **{label or 'and'}** {escape(text)}" for label, text in facts_of(result)]
+    for table in tables_of(result, _MOST_CHANGES):
+        lines += ["", f"{escape(table.title)}", ""]
+        headings = [field.heading for field in table.fields]
+        lines += _table(headings, cells_of(table), 0) if table.rows else [table.unknown]
+    return "\n".join(lines)
 
 
 def check_markdown(result: Check) -> str:

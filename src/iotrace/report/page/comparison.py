@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from iotrace.analysis.compare.results import Comparison
+from iotrace.analysis.compare.traces import TraceComparison
 from iotrace.report.comparison import part_rows, reasons_of, stage_rows, trust_of
 from iotrace.report.page.definitions import CAUSES, WORDS
 from iotrace.report.page.render import render
+from iotrace.report.views.table import cells_of
+from iotrace.report.views.trace_comparison import facts_of, headline, tables_of
+
+_MOST_ROWS = 50
 
 _LABELS = {
     "slower": ("SLOWER", "bad"),
@@ -40,6 +47,39 @@ def comparison_page(result: Comparison) -> str:
         stages=stage_rows(result.stages),
         words={word: WORDS[word] for word in ("step", "data wait", "rest of the step", "trust")},
         cause_words=CAUSES,
+    )
+
+
+def trace_comparison_page(result: TraceComparison) -> str:
+    """Write a comparison of two traces as a page."""
+    label, _, text = headline(result).partition("   ")
+    tables = tables_of(result)
+    return render(
+        "compare_traces.html",
+        result,
+        title=f"{label} · {result.traces[1]}",
+        banner={
+            "tone": "warn",
+            "label": label,
+            "text": text,
+            "rows": [{"label": label, "text": text} for label, text in facts_of(result)],
+            "level": None,
+        },
+        nav=[],
+        result=result,
+        tables=[
+            {
+                "id": name,
+                "title": table.title,
+                "fields": table.fields,
+                "rows": cells_of(replace(table, rows=table.rows[:_MOST_ROWS])),
+                "more": max(0, len(table.rows) - _MOST_ROWS),
+                "unknown": table.unknown,
+            }
+            for name, table in zip(("kernels", "operators"), tables, strict=True)
+        ],
+        words={"step": WORDS["step"]},
+        cause_words={},
     )
 
 

@@ -1,10 +1,11 @@
-"""Two traces beside each other on the terminal."""
+"""Two traces beside each other: their tables, and how the terminal shows them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import msgspec
+from msgspec.structs import replace
 from rich.console import Console
 
 from iotrace.analysis.compare.traces import NamedChange, TraceComparison
@@ -28,34 +29,51 @@ class _Row(msgspec.Struct, frozen=True):
 
 def print_trace_comparison(found: TraceComparison, console: Console) -> None:
     """Print what changed of a step, then kernels and operators by what they changed."""
-    line(console, "", _headline(found), 0)
+    line(console, "", headline(found), 0)
+    for label, text in facts_of(found):
+        line(console, label, text, _LABEL)
+    console.print()
+    print_tables(tables_of(found, _MOST_ROWS), console)
+
+
+def facts_of(found: TraceComparison) -> list[tuple[str, str]]:
+    """List the parts of the step that changed, how far to trust that, and what else differs, by label."""
+    rows = []
     if found.breakdown_ms is not None:
         parts = [
             f"{name.replace('_', ' ')} {after - before:+.1f} ({before:.1f} to {after:.1f})"
             for name, (before, after) in found.breakdown_ms.items()
             if abs(after - before) >= _LEAST_MS
         ]
-        line(console, "Parts", " · ".join(parts) or "none changed by 0.05 ms", _LABEL)
+        rows.append(("Parts", " · ".join(parts) or "none changed by 0.05 ms"))
     steps = " and ".join(counted(count, "step") for count in found.steps)
-    line(console, "Trust", f"caution: {steps}; of one trace each nothing tells what is chance", _LABEL)
-    for text in found.differs:
-        line(console, "", f"differs in {text}", _LABEL)
-    console.print()
-    tables = [
-        _table("Kernels: ms of a step on the device", found.kernels),
-        _table("Operators: ms of a step on the host, without the operators inside", found.operators),
+    rows.append(("Trust", f"caution: {steps}; of one trace each nothing tells what is chance"))
+    return [*rows, *(("", f"differs in {text}") for text in found.differs)]
+
+
+def tables_of(found: TraceComparison, most: int | None = None) -> list[Table]:
+    """Make the tables of kernels and operators that changed, the first `most` of each."""
+    return [
+        _table("Kernels: ms of a step on the device", found.kernels, most),
+        _table("Operators: ms of a step on the host, without the operators inside", found.operators, most),
     ]
-    print_tables(tables, console)
 
 
-def _headline(found: TraceComparison) -> str:
+def changes_of(found: TraceComparison) -> list[Table]:
+    """Make the tables with all rows and fields, for CSV."""
+    tables = zip(tables_of(found), (found.kernels, found.operators), strict=True)
+    return [replace(table, rows=rows or []) for table, rows in tables]
+
+
+def headline(found: TraceComparison) -> str:
+    """Say how long a step took in each."""
     before, after = found.step_ms
     if before is None or after is None or found.change_pct is None:
         return "UNKNOWN   a trace holds neither steps nor operators nor device events"
     return f"STEP   {milliseconds(before)}, then {milliseconds(after)} ({found.change_pct:+.0f} %)"
 
 
-def _table(title: str, changes: Sequence[NamedChange] | None) -> Table:
+def _table(title: str, changes: Sequence[NamedChange] | None, most: int | None) -> Table:
     fields = (
         Field("by_ms", "by"),
         Field("ms", "ms"),
@@ -63,7 +81,7 @@ def _table(title: str, changes: Sequence[NamedChange] | None) -> Table:
         Field("change", "change", is_text=True),
         Field("name", "name", kernel_name, is_text=True),
     )
-    shown = [one for one in changes or () if one.change != "same"][:_MOST_ROWS]
+    shown = [one for one in changes or () if one.change != "same"][:most]
     rows = [
         _Row(
             by_ms=f"{one.by_us / 1e3:+.2f}",
