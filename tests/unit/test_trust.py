@@ -199,15 +199,21 @@ def test_a_device_at_its_power_cap_works_as_it_should() -> None:
 
 
 def test_what_was_not_traced_counts_where_it_is_more_than_code_and_pipes() -> None:
-    def io(megabytes: int) -> Io:
+    def io(megabytes: int, of_steps: int | None = None) -> Io:
         read = ProcessCoverage(
             pid=1, role="main", coverage=0.2, traced_bytes=None, kernel_bytes=megabytes << 20
         )
         none = {"calls": 1, "bytes": 1, "ms_total": 1.0, "files": []}
-        return Io(coverage=0.2, unseen_because="numpy.load", processes=[read], **none)  # type: ignore[arg-type]
+        found = Io(coverage=0.2, unseen_because="numpy.load", processes=[read], **none)  # type: ignore[arg-type]
+        if of_steps is None:
+            return found
+        processes = [replace(read, steps_kernel_bytes=of_steps << 20)]
+        return replace(found, data_coverage=0.2, data_coverage_of_steps=True, processes=processes)
 
     assert told(rank(io=io(5)))[0] == "ok"
     assert told(rank(io=io(50))) == ("caution", ["80 % of the bytes read were not traced"])
+    assert told(rank(io=io(50, of_steps=1)))[0] == "ok"  # the rest was read before the steps
+    assert told(rank(io=io(50, of_steps=50)))[0] == "caution"
 
 
 def test_the_worst_rank_is_named_and_the_worst_reason_comes_first() -> None:

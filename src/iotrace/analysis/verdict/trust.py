@@ -226,7 +226,9 @@ def _of_coverage(rank: RankReport) -> Iterator[_Doubt]:
     coverage = io.coverage if io.data_coverage is None else io.data_coverage
     if coverage is None or coverage >= _COVERAGE:
         return
-    missed = (1 - coverage) * sum(process.kernel_bytes or 0 for process in makers)
+    of_steps = io.data_coverage is not None and io.data_coverage_of_steps
+    read = [process.steps_kernel_bytes if of_steps else process.kernel_bytes for process in makers]
+    missed = (1 - coverage) * sum(filter(None, read))
     if missed >= _CODE_AND_PIPES_BYTES:
         yield _Doubt(CAUTION, f"{percent(1 - coverage)} of the bytes read were not traced")
 
