@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from iotrace.loading import load
     from iotrace.notebook import load_ipython_extension
     from iotrace.profiling import profile
-    from iotrace.sweeping import sweep
+    from iotrace.sweeping import sweep, tune
     from iotrace.timing import Timer
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "region",
     "step",
     "sweep",
+    "tune",
 ]
 
 __version__ = "0.1.0"
@@ -37,6 +38,7 @@ _LATER = {
     "profile": "profiling",
     "sweep": "sweeping",
     "Timer": "timing",
+    "tune": "sweeping",
 }
 
 

@@ -1,4 +1,4 @@
-"""``iotrace.sweep``: a sweep from Python.
+"""``iotrace.sweep`` and ``iotrace.tune``: a sweep, or a guided search, from Python.
 
 Imported by training code with `iotrace` itself: what it needs is imported when one begins.
 """
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from iotrace.sweeps.results import SweepResult
+    from iotrace.sweeps.tune.results import TuneResult
 
 
 def sweep(
@@ -48,3 +49,34 @@ def sweep(
     running = open_sweep(plan, None if output is None else Path(output), resume)
     running.run(execute)
     return running.result()
+
+
+def tune(
+    command: Sequence[str],
+    *,
+    budget_s: float | None = None,
+    steps: int | None = 100,
+    output: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    io: Iterable[str] = (),
+) -> TuneResult:
+    """Search the best settings of the loader of `command` as ``iotrace tune`` does; return what it found.
+
+    The state stays in the directory `output`, by default ``iotrace-tune-<date>-<time>``. KeyboardInterrupt
+    passes; the runs so far are kept for `resume`.
+
+    Raises:
+        UsageError: it cannot be run as asked (an IotraceError).
+    """
+    from pathlib import Path
+
+    from iotrace.doctor.room import place_here
+    from iotrace.sweeps.execute import execute
+    from iotrace.sweeps.tune.model import look
+    from iotrace.sweeps.tune.start import open_search
+    from iotrace.sweeps.tune.summary import result_of
+
+    where = None if output is None else Path(output)
+    search = open_search(list(command), look, place_here(), budget_s, steps, where, resume, list(io))
+    search.run(execute)
+    return result_of(search)

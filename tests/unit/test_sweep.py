@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from iotrace.errors import UsageError
-from iotrace.report.sweep import print_sweep
+from iotrace.report.sweeps.sweep import print_sweep
 from iotrace.sinks.content import Point, write_sweep
 from iotrace.sinks.content import read as read_content
 from iotrace.sweeps import cache

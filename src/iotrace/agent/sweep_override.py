@@ -22,6 +22,7 @@ _STATE = "_iotrace_override"
 _WHAT = "overriding a loader"
 _LAYER = "override"  # below the recording, which then sees what becomes of the loader
 _ENOUGH = 200  # batches from memory, of an iteration that has no length and no end
+_SWITCHES = ("in_order", "pin_memory", "persistent_workers")
 _MOST_EMPTY = 3  # iterations without a batch, after which a program that never ends is ended
 
 
@@ -34,6 +35,8 @@ class Override:
         self.steps = _number(settings.get("steps"))
         self.replay = _number(settings.get("replay"))
         self.inference = bool(settings.get("inference"))
+        self.switches = {name: settings[name] == "True" for name in _SWITCHES if name in settings}
+        self.sharing = settings.get("sharing")
 
 
 def _number(text: str | None) -> int | None:
@@ -121,6 +124,11 @@ def hook_override(module: Any, recorder: Recorder, override: Override) -> None:
         module.DataLoader, "_get_iterator"
     )  # of subclasses with an `__iter__` of their own
     in_force.hook_making(module._BaseDataLoaderIter)
+    if override.sharing:
+        try:
+            module.multiprocessing.set_sharing_strategy(override.sharing)
+        except ours(Exception):  # one that this platform does not have
+            pass
 
     def make_next(original: Any) -> Any:
         def __next__(self: Any) -> Any:  # noqa: N807
@@ -175,6 +183,10 @@ def _apply(loader: Any, override: Override, recorder: Recorder) -> None:
         loader.timeout = 0
     else:
         loader.prefetch_factor = override.prefetch or loader.prefetch_factor or 2
+    for name, value in override.switches.items():
+        if hasattr(loader, name):
+            # torch refuses to change persistent_workers later on, and reads it when workers are made.
+            object.__setattr__(loader, name, value and (name == "in_order" or loader.num_workers > 0))
     after = (loader.num_workers, loader.prefetch_factor)
     if after != before:
         dataset = dataset_name(loader.dataset)

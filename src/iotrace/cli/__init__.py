@@ -29,6 +29,7 @@ _COMMANDS = (
     "compare",
     "check",
     "sweep",
+    "tune",
     "doctor",
     "merge",
     "export",

@@ -33,7 +33,7 @@ def doctor(
     Exit codes: 0 nothing that matters is missing, as far as is known; 1 some is missing; 2 wrong usage.
     """
     import_numpy()
-    from iotrace.cli.interruption import ended_by_signals
+    from iotrace.cli.parameters import ended_by_signals
     from iotrace.doctor.diagnose import diagnose
 
     # Paths stay text: even a look whether one exists may hang, so a check does it.

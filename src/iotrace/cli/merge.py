@@ -98,7 +98,7 @@ def merge(
     if around is not None and (steps or seconds):
         raise UsageError("--around, --steps and --time exclude each other", _HELP)
     import_numpy()
-    from iotrace.cli.interruption import ended_by_signals
+    from iotrace.cli.parameters import ended_by_signals
     from iotrace.merge.plan import Options
     from iotrace.merge.run import merge as merge_files
     from iotrace.report.merge import print_summary

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from iotrace.cli.interruption import ended_by_signals
-from iotrace.cli.parameters import PATH, import_numpy
+from iotrace.cli.parameters import PATH, ended_by_signals, import_numpy
 from iotrace.errors import SessionError, TraceError, UsageError
 from iotrace.report.printing import echo, watched
 from iotrace.session import names

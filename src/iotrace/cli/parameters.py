@@ -1,11 +1,14 @@
-"""Types, options, output and the import of numpy that several commands share."""
+"""Types, options, output, the import of numpy and the end by signals that several commands share."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import click
@@ -18,6 +21,7 @@ _THREADS = "OPENBLAS_NUM_THREADS"
 # A path is passed on as it is: the command itself says what is wrong with it.
 PATH = click.Path(path_type=Path, readable=False)
 
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
 _SMALLEST_SIZE = 1 << 20
 _UNITS = {"B": 0, "KIB": 10, "MIB": 20, "GIB": 30, "TIB": 40}
 
@@ -118,3 +122,32 @@ def import_numpy() -> None:
     os.environ[_THREADS] = "1"
     import_module("numpy")
     del os.environ[_THREADS]
+
+
+class _EndedError(BaseException):
+    """By the signal of this number. No Exception: a check's guard must not take it for its own."""
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Within it SIGTERM and SIGHUP unwind the main thread; then the process dies of them after all."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        for ending in _ENDING:  # a second one must not stop the cleaning
+            signal.signal(ending, signal.SIG_IGN)
+        raise _EndedError(number)
+
+    # One that is ignored (nohup) stays so.
+    before = {number: signal.getsignal(number) for number in _ENDING}
+    taken = [number for number, handler in before.items() if handler == signal.SIG_DFL]
+    for number in taken:
+        signal.signal(number, end)
+    try:
+        yield
+    except _EndedError as ended:
+        (number,) = ended.args
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)

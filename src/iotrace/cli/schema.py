@@ -16,6 +16,7 @@ _PRINTED = {
     "compare-traces": ("analysis.compare.traces", "TraceComparison"),
     "check": ("analysis.compare.results", "Check"),
     "sweep": ("sweeps.results", "SweepResult"),
+    "tune": ("sweeps.tune.results", "TuneResult"),
     "merge": ("merge.summary", "Summary"),
     "ls": ("session.listing", "Listing"),
     "doctor": ("doctor.results", "Diagnosis"),

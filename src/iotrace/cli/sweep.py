@@ -99,7 +99,7 @@ def sweep(
     import_numpy()
     from iotrace.errors import UsageError
     from iotrace.report.layout import make_console
-    from iotrace.report.sweep import Watcher, print_sweep, write_csv
+    from iotrace.report.sweeps.sweep import Watcher, print_sweep, write_csv
     from iotrace.sweeps.execute import execute
     from iotrace.sweeps.grid import axes_of
     from iotrace.sweeps.plan import plan_of

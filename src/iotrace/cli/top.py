@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from iotrace.cli.interruption import ended_by_signals
-from iotrace.cli.parameters import PATH, import_numpy, json_option
+from iotrace.cli.parameters import PATH, ended_by_signals, import_numpy, json_option
 from iotrace.report.printing import visible_json
 from iotrace.session.listing import newest_session
 from iotrace.session.liveness import ENDED, KILLED

@@ -11,7 +11,7 @@ from iotrace.report.check import seen_by
 from iotrace.report.comparison import part_rows, reasons_of, stage_rows, trust_of
 from iotrace.report.printing import visible
 from iotrace.report.screen import fact_rows, following, gain_text, silenced, trust_text
-from iotrace.report.sweep import point_rows
+from iotrace.report.sweeps.sweep import point_rows
 from iotrace.report.views.table import cells_of
 from iotrace.report.views.trace_comparison import facts_of, headline, tables_of
 from iotrace.sweeps.results import SweepResult

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import iotrace_command
 from iotrace.session import names
-from iotrace.sweeps.grid import WORKERS, asked_of_agent, fill
+from iotrace.sweeps.grid import PREFETCH, WORKERS, asked_of_agent, environment_of, fill
 from iotrace.sweeps.measure import measure
 from iotrace.sweeps.results import SweepRun
 
@@ -83,10 +83,11 @@ def _variables(request: Request) -> dict[str, str]:
     if request.kind == "ceiling":
         # Batches from memory need no worker, which would only disturb the training.
         settings.update(replay=str(_REPLAYED), workers="0")
-        settings.pop("prefetch", None)
+        settings.pop(PREFETCH, None)
     if settings and request.inference:
         settings["inference"] = "yes"
-    return {names.OVERRIDE_VARIABLE: names.encode_settings(settings)} if settings else {}
+    found = environment_of(request.command, request.params)
+    return {**found, names.OVERRIDE_VARIABLE: names.encode_settings(settings)} if settings else found
 
 
 def tail(run: SweepRun, lines: int = 5) -> str:

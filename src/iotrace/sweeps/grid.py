@@ -10,6 +10,11 @@ from iotrace.errors import UsageError
 
 WORKERS = "workers"
 PREFETCH = "prefetch"
+IN_ORDER, PERSISTENT, PIN_MEMORY = "in_order", "persistent_workers", "pin_memory"
+SHARING = "sharing"  # torch.multiprocessing's sharing strategy
+THREADS = "threads"  # of operators, by the environment
+_OF_AGENT = (WORKERS, PREFETCH, IN_ORDER, PERSISTENT, PIN_MEMORY, SHARING)
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENCV_FOR_THREADS_NUM")
 
 
 def axes_of(workers: str | None, prefetch: str | None, other: Iterable[str]) -> dict[str, list[str]]:
@@ -91,10 +96,15 @@ def fill(command: Sequence[str], params: Mapping[str, str]) -> list[str]:
 
 
 def asked_of_agent(command: Sequence[str], params: Mapping[str, str]) -> dict[str, str]:
-    """Workers and prefetching that the command has no placeholder for: the agent sets them."""
-    return {
-        name: params[name] for name in (WORKERS, PREFETCH) if name in params and not _holds(command, name)
-    }
+    """The loader's settings that the command has no placeholder for: the agent sets them."""
+    return {name: params[name] for name in _OF_AGENT if name in params and not _holds(command, name)}
+
+
+def environment_of(command: Sequence[str], params: Mapping[str, str]) -> dict[str, str]:
+    """The variables that set the threads of operators, where the command has no placeholder for them."""
+    if THREADS not in params or _holds(command, THREADS):
+        return {}
+    return dict.fromkeys(THREAD_VARIABLES, params[THREADS])
 
 
 def warnings_of(axes: Mapping[str, Sequence[str]], cores: int | None = None) -> list[str]:

@@ -19,7 +19,7 @@ from iotrace.analysis.wait.data_wait import bound_fraction
 from iotrace.errors import IotraceError
 from iotrace.sources.records import Ended, Override, Replayed
 from iotrace.sources.session import open_session
-from iotrace.sweeps.grid import WORKERS
+from iotrace.sweeps.grid import IN_ORDER, PERSISTENT, PIN_MEMORY, PREFETCH, WORKERS
 from iotrace.sweeps.results import SweepRun
 
 
@@ -104,6 +104,8 @@ def _not_applied(run: SweepRun, rank: RankAnalysis, found: RankReport, by_agent:
         needed = loader is None or loader.wrapped or loader.kind != "training"
         return "" if replayed or not needed else "the loop's batches did not come from memory"
     asked = run.params.get(WORKERS)
+    if loader is not None and (other := _other_setting(run, loader)):
+        return other
     if asked is None:
         return ""
     if loader is None or _hidden(rank, loader):
@@ -114,6 +116,23 @@ def _not_applied(run: SweepRun, rank: RankAnalysis, found: RankReport, by_agent:
     if loader.workers == int(asked):
         return ""
     return f"the loop's loader has {loader.workers} workers" + ("" if by_agent else f", not {asked}")
+
+
+_SETTINGS = {
+    PREFETCH: "prefetch_factor",
+    IN_ORDER: "in_order",
+    PERSISTENT: "persistent_workers",
+    PIN_MEMORY: "pin_memory",
+}
+
+
+def _other_setting(run: SweepRun, loader: LoaderResult) -> str:
+    """Name a setting of the loop's loader that is known and not as asked; empty without one."""
+    for name, field in _SETTINGS.items():
+        asked, had = run.params.get(name), getattr(loader, field)
+        if asked is not None and had is not None and loader.workers and str(had) != asked:
+            return f"the loop's loader has {field}={had}, not {asked}"
+    return ""
 
 
 def _sum(values: list[float | None]) -> float | None:

@@ -34,17 +34,18 @@ class SweepPlan(msgspec.Struct, frozen=True, kw_only=True):
         """
         found = []
         if self.cache != "asis":
-            found.append(self._request(directory, "scout", self.points[0], 0))
+            found.append(self.request(directory, "scout", self.points[0], 0))
         if self.ceiling:
-            found.append(self._request(directory, "ceiling", self.points[0], 0))
+            found.append(self.request(directory, "ceiling", self.points[0], 0))
         for repeat in range(self.repeats):
             for params in self.points:
                 if self.cache == "cold":
-                    found.append(self._request(directory, "cold", params, repeat))
-                found.append(self._request(directory, "point", params, repeat))
+                    found.append(self.request(directory, "cold", params, repeat))
+                found.append(self.request(directory, "point", params, repeat))
         return found
 
-    def _request(self, directory: Path, kind: str, params: dict[str, str], repeat: int) -> Request:
+    def request(self, directory: Path, kind: str, params: dict[str, str], repeat: int) -> Request:
+        """Make the request of one run."""
         name = "_".join(f"{key}={value}" for key, value in params.items())
         safe = "".join(c if c.isalnum() or c in "._=-" else "-" for c in f"{kind}_{name}_{repeat}")
         return Request(

@@ -45,6 +45,7 @@ class Sweep:
         self.cores = cores
         self._state = state
         self._inference = any(run.inference for run in state.runs)
+        self._files: list[str] = []
 
     @property
     def runs(self) -> list[SweepRun]:
@@ -74,21 +75,34 @@ class Sweep:
             NoStepsError: the first run gave no measured steps.
             UsageError: the first run did not take the number of workers.
         """
-        files: list[str] = []
         for request in self.missing():
-            files = files or self._data_files()
-            before(request)
-            run = self._run(executor, request, files)
-            if run.status == "not applied" and run.inference and not self._inference:
-                # Armed for loops that train, it let this one be: that is known now.
-                after(run)
-                self._inference = True
-                before(request)
-                run = self._run(executor, request, files)
-            self._inference = self._inference or run.inference
+            self.run_one(request, executor, before, after)
+
+    def run_one(
+        self,
+        request: Request,
+        executor: Executor,
+        before: Callable[[Request], None] = lambda _: None,
+        after: Callable[[SweepRun], None] = lambda _: None,
+    ) -> SweepRun:
+        """Run one request, or return its result where there is one already; raises as `run` does."""
+        kept = next((run for run in self.runs if run.ok and _key(run) == _key(request)), None)
+        if kept is not None:
+            return kept
+        self._files = self._files or self._data_files()
+        before(request)
+        run = self._run(executor, request, self._files)
+        if run.status == "not applied" and run.inference and not self._inference:
+            # Armed for loops that train, it let this one be: that is known now.
             after(run)
-            if run.kind != "point" or sum(other.kind == "point" for other in self.runs) == 1:
-                self._stop_if_hopeless(run)
+            self._inference = True
+            before(request)
+            run = self._run(executor, request, self._files)
+        self._inference = self._inference or run.inference
+        after(run)
+        if run.kind != "point" or sum(other.kind == "point" for other in self.runs) == 1:
+            self._stop_if_hopeless(run)
+        return run
 
     def _run(self, executor: Executor, request: Request, files: list[str]) -> SweepRun:
         """Run one request and keep the state."""

@@ -10,7 +10,7 @@ from iotrace.report.page import charts
 from iotrace.report.page.definitions import SWEEP, WORDS
 from iotrace.report.page.render import render
 from iotrace.report.screen import trust_text
-from iotrace.report.sweep import following, is_advised, point_rows
+from iotrace.report.sweeps.sweep import following, is_advised, point_rows
 from iotrace.sweeps.grid import named
 from iotrace.sweeps.results import PointResult, SweepResult
 from iotrace.units import milliseconds

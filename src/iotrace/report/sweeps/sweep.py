@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import shlex
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console, Group
@@ -206,15 +207,20 @@ _COLUMNS = (
 
 def write_csv(result: SweepResult, path: Path) -> None:
     """One line a point: its values, the interval's ends, and the figures; unknown is an empty cell."""
-    names = list(result.points[0].params) if result.points else []
+    write_points(result.points, path)
+
+
+def write_points(points: Sequence[PointResult], path: Path) -> None:
+    """Write points, which need not have the same settings, as CSV."""
+    names = list(dict.fromkeys(name for row in points for name in row.params))
     try:
         with path.open("w", newline="") as file:
             writer = csv.writer(file)
             writer.writerow([*names, *_COLUMNS, "ci95_low", "ci95_high"])
-            for row in result.points:
+            for row in points:
                 low, high = row.ci95 or (None, None)
                 figures = [getattr(row, column) for column in _COLUMNS]
-                writer.writerow([*row.params.values(), *figures, low, high])
+                writer.writerow([*(row.params.get(name) for name in names), *figures, low, high])
     except OSError as error:
         raise IotraceError(f"cannot write {path}: {error.strerror}", "choose another --csv FILE") from error
 

@@ -1,0 +1,84 @@
+"""``iotrace tune``: search the loader's settings, and prove the best one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from iotrace.cli.parameters import (
+    BEFORE_A_COMMAND,
+    PATH,
+    import_numpy,
+    io_option,
+    json_option,
+    output_option,
+    print_json,
+)
+
+
+@click.command(context_settings=BEFORE_A_COMMAND)
+@click.argument("command", metavar="[--] CMD [ARG]...", nargs=-1, type=click.UNPROCESSED)
+@click.option("--budget", metavar="TIME", help="Begin no run that would end later: 90s, 10m or 1h.")
+@click.option(
+    "--steps",
+    metavar="N",
+    type=click.IntRange(min=2),
+    default=100,
+    show_default=True,
+    help="End each run after N measured steps.",
+)
+@output_option("DIR", "The directory of the runs; default: iotrace-tune-<date>-<time>.")
+@click.option("--resume", is_flag=True, help="Continue the search in DIR: its runs are not repeated.")
+@json_option("the result")
+@click.option("--csv", metavar="FILE", type=PATH, help="Also write the settings that were run as CSV.")
+@io_option
+def tune(
+    command: tuple[str, ...],
+    budget: str | None,
+    steps: int,
+    output: Path | None,
+    resume: bool,
+    as_json: bool,
+    csv: Path | None,
+    io: tuple[str, ...],
+) -> int:
+    """Search the best settings of CMD's DataLoader; prove them.
+
+    CMD runs as it is, then with the settings that a model of its batches thinks best: some eight runs. The
+    best is confirmed against yours in turns. Nothing of the program is changed: the change is printed.
+
+    Exit codes: 0 there is advice, or nothing to gain; 1 there is none, or CMD has no loop over a loader;
+    2 wrong usage; 130 interrupted (the results so far are printed and kept).
+    """
+    import_numpy()
+    from iotrace.doctor.room import place_here
+    from iotrace.errors import UsageError
+    from iotrace.report.layout import make_console
+    from iotrace.report.sweeps.tune import print_tune, progress, write_csv
+    from iotrace.sweeps.execute import execute
+    from iotrace.sweeps.tune.model import look
+    from iotrace.sweeps.tune.start import open_search, seconds_of
+    from iotrace.sweeps.tune.summary import result_of
+
+    if resume and output is None:
+        raise UsageError("--resume needs the search's directory", "iotrace tune --resume -o DIR ...")
+    budget_s = None if budget is None else seconds_of(budget)
+    search = open_search(list(command), look, place_here(), budget_s, steps, output, resume, list(io))
+    console = make_console(stderr=True)
+    interrupted = False
+    before, after = progress(console, budget_s)
+    try:
+        search.run(execute, before, after)
+    except KeyboardInterrupt:
+        interrupted = True
+    result = result_of(search)
+    if csv is not None:
+        write_csv(result, csv)
+    if as_json:
+        print_json(result)
+    else:
+        print_tune(result, make_console(stderr=False))
+    if interrupted:
+        return 130
+    return 1 if result.verdict.kind == "no-advice" else 0

@@ -1,0 +1,1 @@
+"""Sweeps and searches on the terminal and as CSV."""

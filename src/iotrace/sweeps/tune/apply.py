@@ -1,0 +1,95 @@
+"""How to type a change: DataLoader's arguments, the command's own words, variables, a diff of the call."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from iotrace.sweeps.grid import IN_ORDER, PERSISTENT, PIN_MEMORY, PREFETCH, SHARING, THREADS, WORKERS
+
+_ARGUMENTS = {
+    WORKERS: "num_workers",
+    PREFETCH: "prefetch_factor",
+    PERSISTENT: "persistent_workers",
+    PIN_MEMORY: "pin_memory",
+    IN_ORDER: "in_order",
+}
+_LONGEST_CALL = 30  # lines
+
+
+def changes(params: Mapping[str, str], command: Sequence[str], site: str | None) -> list[str]:
+    """Return the lines to type for `params`, shortest first; `site` is the line of the loader's call."""
+    found = []
+    arguments = {_ARGUMENTS[name]: value for name, value in params.items() if name in _ARGUMENTS}
+    if arguments:
+        listed = ", ".join(f"{name}={value}" for name, value in arguments.items())
+        found.append(f"DataLoader({listed})" + (f" at {site}" if site else ""))
+        found += [f"{word} in the command" for word in _words(command, arguments)]
+    if THREADS in params:
+        found.append(f"OMP_NUM_THREADS={params[THREADS]} before the command")
+    if SHARING in params:
+        found.append(f"torch.multiprocessing.set_sharing_strategy({params[SHARING]!r})")
+    if site and arguments:
+        found += _diff(site, arguments)
+    return found
+
+
+def _words(command: Sequence[str], arguments: Mapping[str, str]) -> list[str]:
+    """The words of the command that name a setting (Hydra's overrides, options), with the new value."""
+    found = []
+    for at, word in enumerate(command):
+        for name, value in arguments.items():
+            spelled = re.compile(rf"[\w.+\-]*{name.replace('_', '[-_]')}[\w.]*")
+            key, equals, _ = word.partition("=")
+            if not spelled.fullmatch(key):
+                continue
+            if equals:
+                found.append(f"{key}={value}")
+            elif word.startswith("--") and at + 1 < len(command):
+                found.append(f"{word} {value}")
+    return found
+
+
+def _diff(site: str, arguments: Mapping[str, str]) -> list[str]:
+    """The call's lines before and after; nothing where the file is not there or the call is no plain one."""
+    file, _, number = site.rpartition(":")
+    if not number.isdigit():
+        return []
+    try:
+        text = Path(file).read_text()
+        tree = ast.parse(text)
+    except (OSError, ValueError, SyntaxError):
+        return []
+    calls = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func).endswith("DataLoader")
+        and node.lineno <= int(number) <= (node.end_lineno or node.lineno) < node.lineno + _LONGEST_CALL
+    ]
+    if len(calls) != 1:
+        return []
+    call, lines = calls[0], text.splitlines()
+    if any(keyword.arg is None for keyword in call.keywords):
+        return []  # settings come by ** from elsewhere
+    first, last = call.lineno - 1, (call.end_lineno or call.lineno) - 1
+    before = lines[first : last + 1]
+    after = list(before)
+    missing = dict(arguments)
+    for keyword in sorted(call.keywords, key=lambda each: (-each.value.lineno, -each.value.col_offset)):
+        value = keyword.value
+        if keyword.arg in missing and value.lineno == value.end_lineno:
+            at = value.lineno - 1 - first
+            line = after[at].encode()
+            new = missing.pop(keyword.arg).encode()
+            after[at] = (line[: value.col_offset] + new + line[value.end_col_offset :]).decode()
+    if missing:
+        closing = after[-1].rindex(")") if ")" in after[-1] else -1
+        if closing < 0 or last != first:
+            return []
+        added = ", ".join(f"{name}={value}" for name, value in missing.items())
+        after[-1] = f"{after[-1][:closing].rstrip(', ')}, {added}{after[-1][closing:]}"
+    pairs = [(old, new) for old, new in zip(before, after, strict=True) if old != new]
+    return [line for old, new in pairs for line in (f"- {old.strip()}", f"+ {new.strip()}")]

@@ -1,0 +1,49 @@
+"""What this place has room for: settings are refused before they are tried, with the figure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from iotrace.sweeps.grid import PREFETCH, WORKERS
+from iotrace.sweeps.tune.model import Seen
+from iotrace.units import size
+
+_SHARE = 0.8  # of what is left: what batches and workers may take of it
+_WORKERS_PER_CPU = 4
+_DESCRIPTORS = 64  # of a program, beside its workers'
+_OF_WORKER, _OF_BATCH = 8, 4  # descriptors: pipes and queues; tensors on their way
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """What is left here; None is unknown. `cpus` may be a quota of a control group."""
+
+    cpus: float
+    memory_bytes: int | None = None
+    shm_bytes: int | None = None
+    descriptors: int | None = None
+
+
+def refused(params: Mapping[str, str], seen: Seen, place: Place) -> str | None:
+    """Say why there is no room for `params`; None where there is. `seen` is the program's own run."""
+    settings = {**seen.settings, **params}
+    workers, before = int(settings.get(WORKERS, 0)), int(seen.settings.get(WORKERS, 0))
+    prefetch = int(settings.get(PREFETCH, 2))
+    if workers > _WORKERS_PER_CPU * place.cpus:
+        return f"{workers} workers on {place.cpus:g} CPUs (over {_WORKERS_PER_CPU} for each)"
+    more = workers - before
+    if place.memory_bytes is not None and seen.worker_bytes and more > 0:
+        needed = more * seen.worker_bytes
+        if needed > _SHARE * place.memory_bytes:
+            return (
+                f"{more} workers more need {size(needed)} of memory, and {size(place.memory_bytes)} are left"
+            )
+    if place.shm_bytes is not None and seen.batch_bytes:
+        needed = int(workers * (prefetch + 1) * seen.batch_bytes)
+        if needed > _SHARE * place.shm_bytes:
+            return f"its batches need {size(needed)} of /dev/shm, and {size(place.shm_bytes)} are free"
+    needed = _DESCRIPTORS + workers * (_OF_WORKER + prefetch * _OF_BATCH)
+    if place.descriptors is not None and needed > place.descriptors:
+        return f"it needs some {needed} descriptors, and the limit is {place.descriptors} (ulimit -n)"
+    return None

@@ -1,0 +1,157 @@
+"""From a search to its result: what is best, how much better, what is not worth changing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from iotrace.analysis.results import Fix, Trust
+from iotrace.session.masks import masked
+from iotrace.sweeps.grid import IN_ORDER, WORKERS, named
+from iotrace.sweeps.intervals import ratio_interval
+from iotrace.sweeps.results import Ceiling, PointResult, SweepVerdict
+from iotrace.sweeps.rows import ceiling_of, rows
+from iotrace.sweeps.tune.apply import changes
+from iotrace.sweeps.tune.results import SCHEMA_VERSION, Best, Setting, TuneResult
+from iotrace.sweeps.tune.search import Search
+from iotrace.units import counted, percent
+
+_FEW_STEPS = 20
+
+
+def result_of(search: Search) -> TuneResult:
+    """Sum up a search as far as it has run."""
+    sweep = search.sweep
+    listed = {named(run.params): run.params for run in sweep.runs if run.kind == "point"}
+    found = rows(sweep.runs, list(listed.values()), sweep.cores)
+    by_name = {named(row.params): row for row in found}
+    own = by_name.get("")
+    best_run, ceiling = search.best, ceiling_of(sweep.runs)
+    best = by_name.get(named(best_run.params)) if best_run is not None else None
+    told = None if best is None or own is None else _best(search, best, own)
+    return TuneResult(
+        schema_version=SCHEMA_VERSION,
+        path=str(sweep.directory),
+        argv=masked(sweep.plan.command),
+        complete=search.complete,
+        stopped=search.stopped,
+        verdict=_verdict(search, own, best, told, found, ceiling),
+        baseline=None if own is None else Setting(params={}, per_second=own.per_second, ci95=own.ci95),
+        best=told,
+        at_ceiling=search.at_ceiling,
+        ceiling=ceiling,
+        runs=found,
+        no_effect=search.no_effect,
+        refused=search.refused,
+        warnings=list(_warnings(search, best)),
+    )
+
+
+def _best(search: Search, best: PointResult, own: PointResult) -> Best:
+    key = " ".join(f"{name}={best.params[name]}" for name in sorted(best.params))
+    predicted = search.predicted.get(key)
+    seen = search.seen.get("")
+    ratio = best.per_second / own.per_second if best.per_second and own.per_second else None
+    interval = None if best is own else ratio_interval(best, own)
+    return Best(
+        params=best.params,
+        per_second=best.per_second,
+        ci95=best.ci95,
+        predicted_per_second=None if predicted is None else 1e3 / predicted,
+        ratio=ratio,
+        ratio_ci95=None if interval is None else list(interval),
+        apply=[]
+        if best is own
+        else changes(best.params, search.sweep.plan.command, seen.site if seen else None),
+    )
+
+
+def _verdict(
+    search: Search,
+    own: PointResult | None,
+    best: PointResult | None,
+    told: Best | None,
+    found: Sequence[PointResult],
+    ceiling: Ceiling | None,
+) -> SweepVerdict:
+    trust = _trust(found, search)
+    if own is None or best is None or told is None or not own.per_second:
+        return SweepVerdict(
+            text="NO ADVICE the program was not measured",
+            kind="no-advice",
+            why=search.stopped,
+            fixes=[],
+            trust=trust,
+        )
+    of = f" of {ceiling.per_second:.3g} on batches from memory" if ceiling is not None else ""
+    if best is own:
+        if search.at_ceiling:
+            text = f"AT ITS CEILING as you have it: {own.per_second:.3g} steps/s{of}"
+            kind = "at-ceiling"
+        elif len(search.measured) < 2:
+            text, kind = "NO ADVICE no other setting was measured", "no-advice"
+        else:
+            text, kind = f"BEST as you have it: {own.per_second:.3g} steps/s{of}", "best"
+        return SweepVerdict(text=text, kind=kind, why=search.stopped, fixes=[], trust=trust)
+    if told.ratio is None or told.ratio_ci95 is None or told.ratio_ci95[0] <= 1 or not best.per_second:
+        what = f"{named(best.params)} cannot be told from what you have"
+        again = Fix(id="rerun", text="more --steps, on a quiet machine", gain_ms_per_step=None, speedup=None)
+        spread = (
+            ""
+            if told.ratio_ci95 is None
+            else f"{told.ratio_ci95[0]:.2f} to {told.ratio_ci95[1]:.2f} times as fast"
+        )
+        return SweepVerdict(
+            text=f"NO ADVICE {what}",
+            kind="no-advice",
+            why=spread or search.stopped,
+            fixes=[again],
+            trust=trust,
+        )
+    low, high = told.ratio_ci95
+    saved = (own.step_ms or 0.0) - (best.step_ms or 0.0)
+    fix = Fix(id="settings", text=told.apply[0], gain_ms_per_step=saved, speedup=told.ratio, at_most=False)
+    ratio = f"{told.ratio:.2f}x of yours (95 %: {low:.2f} to {high:.2f})"
+    text = f"BEST {named(best.params)}: {best.per_second:.3g} steps/s, {ratio}"
+    return SweepVerdict(text=text, kind="best", why=search.stopped, fixes=[fix], trust=trust)
+
+
+def _trust(found: Sequence[PointResult], search: Search) -> Trust:
+    good = [row for row in found if row.status == "ok"]
+    doubts = (
+        [("bad", f"other programs took the CPUs in runs of {sum(row.disturbed for row in good)} settings")]
+        if any(row.disturbed for row in good)
+        else []
+    )
+    runs = [run for run in search.sweep.runs if run.ok and run.kind == "point"]
+    if runs and min(run.steps for run in runs) < _FEW_STEPS:
+        doubts.append(
+            ("caution", f"{counted(min(run.steps for run in runs), 'step')} in a run: give more --steps")
+        )
+    if not search.complete:
+        doubts.append(("caution", "the search did not end"))
+    if doubts:
+        return Trust(level=doubts[0][0], reasons=[text for _, text in doubts])
+    return Trust(level="ok", reasons=[f"{counted(len(runs), 'run')} of {counted(len(good), 'setting')}"])
+
+
+def _warnings(search: Search, best: PointResult | None) -> Iterator[str]:
+    seen = search.seen.get("")
+    changed = best.params if best is not None else {}
+    if seen is not None and seen.iterable and WORKERS in changed:
+        yield "an IterableDataset shares its samples among workers: their order, and results, may differ"
+    if IN_ORDER in changed:
+        yield "in_order=False: the order of batches, and results, may differ from run to run"
+    if seen is not None and seen.pipeline is None:
+        yield f"no setting was predicted: {seen.why}"
+    for run in search.sweep.runs:
+        if not run.ok:
+            what = named(run.params) or "as it is" if run.kind == "point" else run.kind
+            yield f"{what}: {run.status}: {run.reason}"
+    missed = [
+        abs(1e3 / row.per_second / search.predicted[key] - 1)
+        for row in rows(search.sweep.runs, [run.params for run in search.measured], search.sweep.cores)
+        if row.per_second
+        and (key := " ".join(f"{n}={row.params[n]}" for n in sorted(row.params))) in search.predicted
+    ]
+    if missed and max(missed) > 0.1:
+        yield f"the model missed a setting that was then measured by {percent(max(missed))}"

@@ -1,0 +1,333 @@
+"""The search of `iotrace tune`, without any process: the executor replays a pipeline of known costs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+from rich.console import Console
+
+from iotrace.analysis.gain.pipeline import Epoch, Pipeline, replay
+from iotrace.errors import IotraceError, UsageError
+from iotrace.report.sweeps.tune import print_tune, write_csv
+from iotrace.sweeps.execute import Request
+from iotrace.sweeps.grid import IN_ORDER, PERSISTENT, PREFETCH, WORKERS, environment_of
+from iotrace.sweeps.results import SweepRun
+from iotrace.sweeps.tune.apply import changes
+from iotrace.sweeps.tune.model import Predictor, Seen, with_settings
+from iotrace.sweeps.tune.place import Place, refused
+from iotrace.sweeps.tune.results import TuneResult
+from iotrace.sweeps.tune.search import Search
+from iotrace.sweeps.tune.start import open_search, seconds_of
+from iotrace.sweeps.tune.summary import result_of
+
+MS = 1e6
+COMMAND = ["python", "train.py"]
+ROOM = Place(cpus=8.0)
+
+
+class Machine:
+    """Stands in for running the command: batches of `make_ms`, and `step_ms` of the consumer's own.
+
+    Each worker more slows all others by `slower`, as the model cannot know.
+    """
+
+    def __init__(
+        self, make_ms: float = 40.0, step_ms: float = 15.0, workers: int = 1, slower: float = 0.0
+    ) -> None:
+        self.make_ms, self.step_ms, self.workers, self.slower = make_ms, step_ms, workers, slower
+        self.asked: list[tuple[str, dict[str, str], int]] = []
+        self.stop_after: int | None = None
+        self.status = "ok"
+        self.ignored: set[str] = set()
+        self.slow_batch_ms = 0.0
+        self.epochs = 1
+
+    def pipeline(self, params: dict[str, str]) -> Pipeline:
+        """The program with these settings."""
+        count = 60
+        workers = int(params.get(WORKERS, self.workers))
+        blocked = np.full(count, self.make_ms * (1 + self.slower * (workers - 1)) * MS)
+        if self.slow_batch_ms:
+            blocked[::8] = self.slow_batch_ms * MS
+        length = count // self.epochs
+        epochs = tuple(
+            Epoch(first, first + length, 5 * MS, 30 * MS, 5 * MS) for first in range(0, count, length)
+        )
+        none = np.zeros(count)
+        own = Pipeline(
+            workers=workers, prefetch=2, in_order=True, pinned=False, cores=8.0, threads=1.0,
+            blocked_ns=blocked, cpu_ns=none, latency_ns=none, service_ns=none,
+            idle_ns=np.full(count, self.step_ms * MS), compute_ns=none, epochs=epochs,
+        )  # fmt: skip
+        return with_settings(own, params)
+
+    def __call__(self, request: Request) -> SweepRun:
+        if self.stop_after is not None and len(self.asked) >= self.stop_after:
+            raise KeyboardInterrupt
+        self.asked.append((request.kind, request.params, request.repeat))
+        run = SweepRun(
+            params=request.params,
+            kind=request.kind,
+            repeat=request.repeat,
+            session=str(request.directory / "session"),
+            status="not applied" if self.ignored & request.params.keys() else self.status,
+            reason="the loop's loader has other ones" if self.ignored & request.params.keys() else "",
+            seconds=10.0,
+            loaders=1,
+        )
+        if not run.ok:
+            return run
+        step = self.step_ms
+        if request.kind != "ceiling":
+            step = float(np.diff(replay(self.pipeline(request.params)).delivered_ns).mean()) / MS
+        return replace(
+            run,
+            steps=60,
+            step_ms=step,
+            step_ci95_ms=[0.995 * step, 1.005 * step],
+            compute_ms=self.step_ms,
+            compute_ci95_ms=[0.99 * self.step_ms, 1.01 * self.step_ms],
+            raw_wait_fraction=1 - self.step_ms / step,
+            workers=int(request.params.get(WORKERS, self.workers)),
+        )
+
+    def look(self, run: SweepRun) -> Seen:
+        """What its session would tell."""
+        assert run.step_ms is not None
+        settings = {WORKERS: str(self.workers), PREFETCH: "2", IN_ORDER: "True", PERSISTENT: "False"}
+        return Seen(
+            step_ms=run.step_ms,
+            settings={**settings, **run.params},
+            pipeline=self.pipeline(run.params),
+            epochs=self.epochs,
+        )
+
+
+def searched(
+    machine: Machine,
+    directory: Path,
+    place: Place = ROOM,
+    budget_s: float | None = None,
+    resume: bool = False,
+    command: list[str] = COMMAND,
+) -> Search:
+    """A search, run to its end; its clock tells 10 s for each run."""
+    clock: Callable[[], float] = lambda: 10.0 * len(machine.asked)  # noqa: E731
+    search = open_search(command, machine.look, place, budget_s, 60, directory, resume, [])
+    search._clock = clock
+    search.run(machine)
+    return search
+
+
+def tuned(machine: Machine, directory: Path, place: Place = ROOM) -> TuneResult:
+    return result_of(searched(machine, directory, place))
+
+
+def shown(result: TuneResult) -> str:
+    console = Console(file=StringIO(), width=80, highlight=False)
+    print_tune(result, console)
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()
+
+
+def test_it_finds_the_workers_that_keep_up_in_few_runs(tmp_path: Path) -> None:
+    machine = Machine()
+    result = tuned(machine, tmp_path / "t")
+    assert result.best is not None
+    assert result.best.params == {WORKERS: "3"}
+    assert result.best.ratio == pytest.approx(40 / 15, rel=0.1)
+    assert result.at_ceiling
+    assert result.complete
+    kinds = [(kind, params.get(WORKERS), repeat) for kind, params, repeat in machine.asked]
+    pairs = [("point", None, 1), ("point", "3", 1), ("point", None, 2), ("point", "3", 2)]
+    assert kinds == [("point", None, 0), ("ceiling", None, 0), ("point", "3", 0), *pairs]
+
+
+def test_at_its_ceiling_it_says_so_after_at_most_three_runs(tmp_path: Path) -> None:
+    machine = Machine(make_ms=5.0)
+    result = tuned(machine, tmp_path / "t")
+    assert result.at_ceiling
+    assert len(machine.asked) <= 3
+    assert result.verdict.kind == "at-ceiling"
+    assert "AT ITS CEILING" in shown(result)
+
+
+def test_what_workers_cost_each_other_is_learnt(tmp_path: Path) -> None:
+    machine = Machine(make_ms=60.0, step_ms=10.0, slower=0.15)
+    result = tuned(machine, tmp_path / "t")
+    grid = {
+        workers: machine(_request(tmp_path, {WORKERS: str(workers)})).step_ms or 0.0
+        for workers in range(1, 17)
+    }
+    assert result.best is not None
+    assert result.best.per_second is not None
+    assert 1e3 / result.best.per_second <= 1.02 * min(grid.values())
+    settings = {str(params) for kind, params, _ in machine.asked[:-16] if kind == "point"}
+    assert len(settings) <= 3 * 15 / 3  # a third of the grid of workers and prefetching
+
+
+def _request(directory: Path, params: dict[str, str]) -> Request:
+    return Request(command=COMMAND, params=params, kind="point", repeat=0, directory=directory)
+
+
+def test_two_worker_counts_are_measured_before_another_is_predicted(tmp_path: Path) -> None:
+    search = searched(Machine(make_ms=60.0, step_ms=10.0, slower=0.3), tmp_path / "t")
+    own = {"", *(f"workers={count}" for count in Predictor(list(search.seen.values())).counts)}
+    assert own
+    second = search.measured[1].params
+    assert WORKERS in second
+    assert f"workers={second[WORKERS]}" not in search.predicted
+
+
+def test_order_helps_where_one_batch_is_slow(tmp_path: Path) -> None:
+    machine = Machine(make_ms=20.0, step_ms=15.0, workers=2)
+    machine.slow_batch_ms = 200.0
+    result = tuned(machine, tmp_path / "t", Place(cpus=0.5))  # no room for more than two workers
+    assert result.best is not None
+    assert any("in_order" in run.params for run in result.runs) or result.best.params
+    assert [item.params for item in result.refused][:1] == [{WORKERS: "3"}]
+    assert "3 workers on 0.5 CPUs" in shown(result)
+
+
+def test_what_has_no_effect_is_told_with_evidence(tmp_path: Path) -> None:
+    result = tuned(Machine(make_ms=60.0, step_ms=10.0, slower=0.3), tmp_path / "t")
+    knobs = {item.knob: item for item in result.no_effect}
+    assert any(knob.startswith(("prefetch", "in_order")) for knob in knobs)
+    for item in knobs.values():
+        assert item.source == "predicted"
+        assert item.interval_pct[0] < item.interval_pct[1]
+
+
+def test_ctrl_c_keeps_what_is_there_and_resume_goes_on(tmp_path: Path) -> None:
+    machine = Machine()
+    machine.stop_after = 3
+    with pytest.raises(KeyboardInterrupt):
+        searched(machine, tmp_path / "t")
+    kept = json.loads((tmp_path / "t" / "sweep.json").read_text())
+    assert len(kept["runs"]) == 3
+    again = Machine()
+    result = result_of(searched(again, tmp_path / "t", resume=True))
+    assert len(again.asked) == 4  # the pairs alone
+    assert result.complete
+    assert result.best is not None
+    assert result.best.params == {WORKERS: "3"}
+
+
+def test_no_run_begins_that_the_budget_has_no_room_for(tmp_path: Path) -> None:
+    machine = Machine()
+    result = result_of(searched(machine, tmp_path / "t", budget_s=35.0))
+    assert len(machine.asked) == 3
+    assert result.stopped == "no room for one more run of about 10 s in the budget"
+    assert "no room for one more run" in shown(result)
+
+
+def test_a_setting_that_the_program_overrides_is_not_applied(tmp_path: Path) -> None:
+    machine = Machine()
+    machine.ignored = {WORKERS}
+    result = tuned(machine, tmp_path / "t")
+    assert result.stopped == "num_workers could not be set: the loop's loader has other ones"
+    assert result.verdict.text == "NO ADVICE no other setting was measured"
+    assert len(machine.asked) == 3
+    other = Machine(workers=3)
+    other.ignored = {IN_ORDER, PREFETCH, PERSISTENT}
+    other.slow_batch_ms = 300.0
+    result = tuned(other, tmp_path / "u", Place(cpus=0.5))
+    assert all(run.status == "not applied" for run in result.runs if other.ignored & run.params.keys())
+
+
+def test_a_program_that_ends_before_it_can_be_measured(tmp_path: Path) -> None:
+    machine = Machine()
+    machine.status = "no steps"
+    with pytest.raises(IotraceError, match="no measured steps"):
+        searched(machine, tmp_path / "t")
+
+
+def test_a_program_without_a_loader(tmp_path: Path) -> None:
+    machine = Machine()
+    machine.look = lambda run: None  # type: ignore[method-assign,assignment,return-value]
+    with pytest.raises(UsageError, match="no DataLoader that could be tuned"):
+        searched(machine, tmp_path / "t")
+
+
+@pytest.mark.parametrize(
+    ("place", "seen", "params", "why"),
+    [
+        (Place(cpus=2.0), {}, {WORKERS: "9"}, "9 workers on 2 CPUs"),
+        (
+            Place(cpus=8.0, memory_bytes=2 << 30),
+            {"worker_bytes": 1 << 30},
+            {WORKERS: "4"},
+            "3.0 GiB of memory",
+        ),
+        (Place(cpus=8.0, shm_bytes=64 << 20), {"batch_bytes": 8e6}, {WORKERS: "4"}, "of /dev/shm"),
+        (Place(cpus=8.0, descriptors=100), {}, {WORKERS: "4"}, "the limit is 100"),
+        (Place(cpus=8.0), {"worker_bytes": 1 << 40}, {WORKERS: "4"}, None),
+    ],
+)
+def test_what_there_is_no_room_for(
+    place: Place, seen: dict[str, float], params: dict[str, str], why: str | None
+) -> None:
+    found = refused(params, Seen(step_ms=1.0, settings={WORKERS: "1", PREFETCH: "2"}, **seen), place)  # type: ignore[arg-type]
+    assert found is None if why is None else found is not None and why in found
+
+
+def test_the_change_as_one_types_it(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text("x = 1\nloader = DataLoader(data, batch_size=4, num_workers=2)\n")
+    found = changes({WORKERS: "4", PREFETCH: "8"}, COMMAND, f"{program}:2")
+    assert found[0] == f"DataLoader(num_workers=4, prefetch_factor=8) at {program}:2"
+    assert found[1:] == [
+        "- loader = DataLoader(data, batch_size=4, num_workers=2)",
+        "+ loader = DataLoader(data, batch_size=4, num_workers=4, prefetch_factor=8)",
+    ]
+    hydra = ["python", "train.py", "dataloader.num_workers.training=2"]
+    assert "dataloader.num_workers.training=4 in the command" in changes({WORKERS: "4"}, hydra, None)
+    option = ["python", "train.py", "--num-workers", "2"]
+    assert "--num-workers 4 in the command" in changes({WORKERS: "4"}, option, None)
+    assert changes({"threads": "1"}, COMMAND, None) == ["OMP_NUM_THREADS=1 before the command"]
+    program.write_text("loader = DataLoader(data, **settings)\n")
+    assert len(changes({WORKERS: "4"}, COMMAND, f"{program}:1")) == 1
+
+
+def test_threads_are_set_by_the_environment() -> None:
+    assert environment_of(COMMAND, {"threads": "1"})["OMP_NUM_THREADS"] == "1"
+    assert environment_of(["python", "train.py", "{threads}"], {"threads": "1"}) == {}
+    assert environment_of(COMMAND, {WORKERS: "2"}) == {}
+
+
+def test_screen_and_csv(tmp_path: Path) -> None:
+    result = tuned(Machine(), tmp_path / "t")
+    text = shown(result)
+    assert text.startswith("BEST   workers=3: ")
+    assert "DataLoader(num_workers=3)" in text
+    assert all(len(line) <= 80 and line == line.rstrip() for line in text.splitlines())
+    write_csv(result, tmp_path / "t.csv")
+    heading, *lines = (tmp_path / "t.csv").read_text().splitlines()
+    assert heading.startswith("workers,per_second")
+    assert len(lines) == len(result.runs)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90.0), ("10m", 600.0), ("1h", 3600.0), ("5", 5.0)])
+def test_a_budget_is_a_time(text: str, seconds: float) -> None:
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["soon", "0m", "-3m", "", "10 d"])
+def test_a_budget_that_is_none(text: str) -> None:
+    with pytest.raises(UsageError, match="is no time"):
+        seconds_of(text)
+
+
+def test_wrong_commands(tmp_path: Path) -> None:
+    for command, why in (
+        ([], "no command"),
+        (["python", "t.py", "--w={workers}"], "has a place for a value"),
+    ):
+        with pytest.raises(UsageError, match=why):
+            open_search(command, Machine().look, ROOM, None, 60, tmp_path / "t", False, [])
