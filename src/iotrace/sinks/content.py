@@ -13,7 +13,7 @@ import msgspec
 from iotrace import __version__
 from iotrace.analysis.results import RankReport, Report
 from iotrace.report.printing import encode_json
-from iotrace.report.sweep import write_csv as write_sweep_csv
+from iotrace.report.sweeps.sweep import write_csv as write_sweep_csv
 from iotrace.report.views import VIEWS, tables_of
 from iotrace.report.views.table import Table, write_csv
 from iotrace.session import names

@@ -50,8 +50,8 @@ def print_tune(result: TuneResult, console: Console) -> None:
     print_table(console, _table(result))
     if result.ceiling is not None:
         line(console, "", f"ceiling: {result.ceiling.per_second:.3g} steps/s, on batches from memory", 0)
-    for item in result.refused[:2]:
-        line(console, "", f"not tried: {named(item.params)}: {item.why}", 0)
+    for setting in result.refused[:2]:
+        line(console, "", f"not tried: {named(setting.params)}: {setting.why}", 0)
     for warning in result.warnings:
         line(console, "", Text.assemble(("warning: ", "yellow"), warning), 0)
     console.print()

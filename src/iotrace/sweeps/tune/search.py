@@ -25,6 +25,7 @@ _SIMPLER = 0.01  # of a step: what more workers, or one more changed setting, ha
 _MOST_RUNS = 8  # beside the confirming pairs
 _PAIRS = 2
 _TRANSPORT = 0.05  # of a step: from there the sharing strategy is tried
+_VAGUE_PERCENT = 5.0  # half of an interval: a wider one does not tell that there is no effect
 _THREADS = 1.2  # cores that the training keeps busy: from there fewer threads are tried
 _COUNTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 
@@ -45,6 +46,7 @@ class Search:
         self._until = math.inf
         self.seen: dict[str, Seen] = {}
         self.measured: list[SweepRun] = []
+        self._asked: tuple[Executor, Callable[[Request], None], Callable[[SweepRun], None]] | None = None
         self._tried: set[str] = set()
         self.predicted: dict[str, float] = {}  # step in ms, before the first run of a setting
         self.no_effect: list[NoEffect] = []
@@ -64,7 +66,7 @@ class Search:
             IotraceError: the program's own run gave no steps, or has no loader.
         """
         self._until = math.inf if self._budget_s is None else self._clock() + self._budget_s
-        self._run_one = lambda request: self.sweep.run_one(request, executor, before, after)
+        self._asked = executor, before, after
         try:
             self.stopped = self._search()
             self._confirm()
@@ -94,7 +96,8 @@ class Search:
         mean = sum(took) / len(took) if took else 0.0
         if took and self._clock() + mean > self._until:
             raise _NoRoomError(f"no room for one more run of about {mean:.0f} s in the budget")
-        run: SweepRun = self._run_one(request)
+        assert self._asked is not None
+        run = self.sweep.run_one(request, *self._asked)
         self._tried.add(_key(params))
         if kind == "point" and repeat == 0 and run.ok and run.step_ms:
             self.measured.append(run)
@@ -250,6 +253,8 @@ class Search:
             if run.ok and run.step_ms and run.step_ci95_ms and run.step_ms > (1 - AS_GOOD) * best.step_ms:
                 low, high = run.step_ci95_ms
                 half = 50 * (high - low) / run.step_ms
+                if half > _VAGUE_PERCENT:
+                    continue  # no evidence of anything
                 self._no_effect(change, 100 * (best.step_ms / run.step_ms - 1), half, "measured")
 
     def _probes(self, seen: Seen) -> Iterator[Params]:
