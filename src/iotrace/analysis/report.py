@@ -163,6 +163,8 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         breakdown_raw_ms=compute.breakdown_raw_ms,
         breakdown_steps=compute.breakdown_steps,
         accelerator=compute.accelerator,
+        operators=compute.operators,
+        slow_steps=compute.slow_steps,
         io=io,
         file_groups=groups,
         system=system,

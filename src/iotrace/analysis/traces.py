@@ -153,6 +153,8 @@ def _rank(rank: _TraceRank) -> RankReport:
         breakdown_raw_ms=compute.breakdown_raw_ms,
         breakdown_steps=compute.breakdown_steps,
         accelerator=compute.accelerator,
+        operators=compute.operators,
+        slow_steps=compute.slow_steps,
         file_groups=[],
         system=unknown(System, gpus=_gpus(rank.trace), processes=[]),
         models=[],

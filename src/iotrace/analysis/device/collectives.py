@@ -59,9 +59,10 @@ class Matched(msgspec.Struct, frozen=True):
         return min(self.durations_ns.values())
 
     @property
-    def last(self) -> int:
-        """The rank that arrived last: it waited least."""
-        return min(self.durations_ns, key=lambda rank: self.durations_ns[rank])
+    def last(self) -> int | None:
+        """The rank that arrived last: it waited least. None where several waited as little."""
+        last = [rank for rank, lasted_ns in self.durations_ns.items() if lasted_ns == self.real_ns]
+        return last[0] if len(last) == 1 else None
 
     def wait_ns(self, rank: int) -> int:
         return self.durations_ns[rank] - self.real_ns

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from iotrace.analysis.device.accelerator import KERNEL_GAP_US, DataWaits, accelerator_of, waits_of
 from iotrace.analysis.device.activity import Activity
@@ -14,9 +15,11 @@ from iotrace.analysis.device.breakdown import ROLES, break_down, roles_of
 from iotrace.analysis.device.collectives import RankTrace
 from iotrace.analysis.device.gaps import Origin
 from iotrace.analysis.device.imbalance import imbalance_of
+from iotrace.analysis.device.operators import OperatorTree, operators_of
+from iotrace.analysis.efficiency.slow_steps import slow_steps_of
 from iotrace.analysis.intervals import Coverage
 from iotrace.analysis.loop.step_table import StepTable
-from iotrace.analysis.results import Accelerator, Imbalance
+from iotrace.analysis.results import Accelerator, Imbalance, Operator, SlowStep
 from iotrace.sources.kineto.trace import Column
 
 if TYPE_CHECKING:
@@ -32,6 +35,8 @@ class Compute(msgspec.Struct, frozen=True):
     breakdown_raw_ms: dict[str, float] | None
     breakdown_steps: int | None
     accelerator: Accelerator | None
+    operators: list[Operator] | None
+    slow_steps: list[SlowStep]
 
     @property
     def has_device(self) -> bool:
@@ -64,14 +69,23 @@ def compute_of(
             tables = break_down(roles_of(activity), starts, ends)
             exclusive.append(tables[0])
             raw.append(tables[1])
+    accelerator = accelerator_of(activities, waits, kernel_gap_us, origin)
     return Compute(
         activities=list(activities),
         waits=waits,
         breakdown_ms=_mean_ms(exclusive),
         breakdown_raw_ms=_mean_ms(raw),
         breakdown_steps=sum(map(len, exclusive)) if exclusive else None,
-        accelerator=accelerator_of(activities, waits, kernel_gap_us, origin),
+        accelerator=accelerator,
+        operators=_operators(activities) if accelerator is None else accelerator.operators,
+        slow_steps=[step for activity in activities for step in slow_steps_of(activity)],
     )
+
+
+def _operators(activities: Sequence[Activity]) -> list[Operator] | None:
+    """Sum up operators of a host without a device; None where none was recorded."""
+    found = operators_of([OperatorTree(activity) for activity in activities])
+    return [replace(one, device_total_us=None, device_self_us=None) for one in found] or None
 
 
 def _mean_ms(tables_ns: list[Column]) -> dict[str, float] | None:

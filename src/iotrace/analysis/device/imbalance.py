@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from iotrace.analysis.device.breakdown import break_down
 from iotrace.analysis.device.collectives import Matched, RankTrace, match
 from iotrace.analysis.intervals import Coverage, Intervals, length, subtract, union
-from iotrace.analysis.results import Collectives, Imbalance, LateCollective, RankBalance, Straggler
+from iotrace.analysis.results import Collectives, Imbalance, LateCollective, LateKind, RankBalance, Straggler
 
 _WARNING_PCT, _CRITICAL_PCT = 10.0, 20.0
 _WORST = 5
@@ -45,7 +45,30 @@ def imbalance_of(ranks: Sequence[RankTrace], world_size: int | None = None) -> I
         ),
         stragglers=_stragglers(ranks, waits, late, _arisen_ms(ranks, matched), kinds) if matched else [],
         worst=sorted(late, key=lambda one: -one.skew_ms)[:_WORST],
+        late_kinds=_late_kinds(late),
     )
+
+
+def _late_kinds(late: Sequence[LateCollective]) -> list[LateKind]:
+    """Sum up the matched collectives by name, the most skewed first."""
+    by_name: dict[str, list[LateCollective]] = defaultdict(list)
+    for one in late:
+        by_name[one.name].append(one)
+    found = []
+    for name, own in by_name.items():
+        counts = Counter(one.last_rank for one in own if one.last_rank is not None)
+        (last_rank, count) = counts.most_common(1)[0] if counts else (None, 0)
+        found.append(
+            LateKind(
+                name=name,
+                matched=len(own),
+                tied=sum(one.last_rank is None for one in own),
+                last_rank=last_rank,
+                last_count=count,
+                skew_ms=sum(one.skew_ms for one in own),
+            )
+        )
+    return sorted(found, key=lambda one: -one.skew_ms)
 
 
 def _compute(rank: RankTrace) -> Intervals:
@@ -55,13 +78,13 @@ def _compute(rank: RankTrace) -> Intervals:
     return union(*activity.intervals(mask))
 
 
-def _waits(rank: RankTrace, matched: list[Matched]) -> dict[int, Intervals]:
+def _waits(rank: RankTrace, matched: list[Matched]) -> dict[int | None, Intervals]:
     """Find, per rank that arrived last, the time in which `rank` waited for it and did not compute.
 
-    A rank that arrived early waits at the beginning of its collective.
+    None stands for several that arrived last together. A rank that arrived early waits at the beginning of its collective.
     """
-    starts: dict[int, list[int]] = defaultdict(list)
-    ends: dict[int, list[int]] = defaultdict(list)
+    starts: dict[int | None, list[int]] = defaultdict(list)
+    ends: dict[int | None, list[int]] = defaultdict(list)
     for one in matched:
         if rank.rank in one.durations_ns and one.last != rank.rank:
             start = one.starts_ns[rank.rank]
@@ -74,7 +97,7 @@ def _waits(rank: RankTrace, matched: list[Matched]) -> dict[int, Intervals]:
     }
 
 
-def _balance(rank: RankTrace, waits: dict[int, Intervals]) -> RankBalance:
+def _balance(rank: RankTrace, waits: dict[int | None, Intervals]) -> RankBalance:
     starts, ends, _ = rank.steps
     waiting = union(
         *(np.concatenate([side[bound] for side in waits.values()] or [starts[:0]]) for bound in (0, 1))
@@ -109,7 +132,8 @@ def _late(ranks: Sequence[RankTrace], matched: list[Matched]) -> list[LateCollec
             for rank, start in one.starts_ns.items()
         }
         skew_ns = max(one.durations_ns.values()) - one.real_ns
-        others_ns = min(ns for rank, ns in waited.items() if rank != one.last)
+        own_ns = waited[one.last] if one.last is not None else None
+        others_ns = min((ns for rank, ns in waited.items() if rank != one.last), default=0)
         found.append(
             LateCollective(
                 name=one.name,
@@ -117,8 +141,10 @@ def _late(ranks: Sequence[RankTrace], matched: list[Matched]) -> list[LateCollec
                 step=one.step,
                 last_rank=one.last,
                 skew_ms=skew_ns / 1e6,
-                data_wait_ms=waited[one.last] / 1e6,
-                late_by_data_ms=min(skew_ns, max(waited[one.last] - others_ns, 0)) / 1e6,
+                data_wait_ms=own_ns / 1e6 if own_ns is not None else None,
+                late_by_data_ms=(
+                    min(skew_ns, max(own_ns - others_ns, 0)) / 1e6 if own_ns is not None else None
+                ),
             )
         )
     return found
@@ -158,7 +184,7 @@ def _arisen_ms(ranks: Sequence[RankTrace], matched: list[Matched]) -> list[float
     found = []
     for one in matched:
         skew_ns = max(one.durations_ns.values()) - one.real_ns
-        if one.starts_ns[one.last] == firsts_ns[one.last]:
+        if one.last is not None and one.starts_ns[one.last] == firsts_ns[one.last]:
             taken_ns = {rank: start_ns - began_ns[rank] for rank, start_ns in one.starts_ns.items()}
             longer_ns = taken_ns.pop(one.last) - min(taken_ns.values())
             skew_ns = max(0, min(skew_ns, longer_ns))
@@ -168,7 +194,7 @@ def _arisen_ms(ranks: Sequence[RankTrace], matched: list[Matched]) -> list[float
 
 def _stragglers(
     ranks: Sequence[RankTrace],
-    waits: dict[int, dict[int, Intervals]],
+    waits: dict[int, dict[int | None, Intervals]],
     late: list[LateCollective],
     arisen_ms: list[float],
     kinds: dict[int, dict[str, float]],
@@ -184,7 +210,7 @@ def _stragglers(
                 others_ns += int((ends - starts).sum())
         impact_pct = 100 * waited_ns / others_ns if others_ns else None
         own_late = [
-            (min(one.late_by_data_ms, own_ms), own_ms)
+            (min(one.late_by_data_ms or 0.0, own_ms), own_ms)
             for one, own_ms in zip(late, arisen_ms, strict=True)
             if one.last_rank == rank.rank
         ]

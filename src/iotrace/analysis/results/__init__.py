@@ -45,6 +45,9 @@ from iotrace.analysis.results.device import (
 from iotrace.analysis.results.device import (
     StreamIdle as StreamIdle,
 )
+from iotrace.analysis.results.device import (
+    SlowStep as SlowStep,
+)
 from iotrace.analysis.results.gain import (
     GainRow as GainRow,
 )
@@ -155,6 +158,9 @@ from iotrace.analysis.results.ranks import (
 )
 from iotrace.analysis.results.ranks import (
     LateCollective as LateCollective,
+)
+from iotrace.analysis.results.ranks import (
+    LateKind as LateKind,
 )
 from iotrace.analysis.results.ranks import (
     RankBalance as RankBalance,

@@ -48,15 +48,15 @@ class Kernel(ReportPart, frozen=True, kw_only=True):
 class Operator(ReportPart, frozen=True, kw_only=True):
     """All calls of an operator. Self is without the operators inside; device is what it, or they, launched.
 
-    A call inside one of the same name is part of that in the totals.
+    A call inside one of the same name is part of that in the totals. Without a device its times are null.
     """
 
     name: str
     calls: int
     host_total_us: float
     host_self_us: float
-    device_total_us: float
-    device_self_us: float
+    device_total_us: float | None
+    device_self_us: float | None
 
 
 class OperatorShapes(ReportPart, frozen=True, kw_only=True):
@@ -132,6 +132,20 @@ class Gap(ReportPart, frozen=True, kw_only=True):
     kind: str = msgspec.field(name="class")
     at_s: float
     command: str
+
+
+class SlowStep(ReportPart, frozen=True, kw_only=True):
+    """A step that took long; `is_first`: so did all before it. `parts_ms`: what it did `over_ms` more than usual.
+
+    Of a trace without steps `step` and what is over the usual are null, the parts are all that it did.
+    """
+
+    step: int | None
+    is_first: bool
+    ms: float
+    over_ms: float | None
+    parts_ms: dict[str, float]
+    unnamed_ms: float | None
 
 
 class Accelerator(ReportPart, frozen=True, kw_only=True):

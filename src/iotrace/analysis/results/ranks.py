@@ -47,10 +47,24 @@ class LateCollective(ReportPart, frozen=True, kw_only=True):
     name: str
     elements: int | None
     step: int | None
-    last_rank: int
+    last_rank: int | None
     skew_ms: float
-    data_wait_ms: float
-    late_by_data_ms: float
+    data_wait_ms: float | None
+    late_by_data_ms: float | None
+
+
+class LateKind(ReportPart, frozen=True, kw_only=True):
+    """All matched collectives of a name: which rank came last most often, `last_count` times.
+
+    `tied`: several came last together, so that none is.
+    """
+
+    name: str
+    matched: int
+    tied: int
+    last_rank: int | None
+    last_count: int
+    skew_ms: float
 
 
 class Imbalance(ReportPart, frozen=True, kw_only=True):
@@ -63,3 +77,4 @@ class Imbalance(ReportPart, frozen=True, kw_only=True):
     collectives: Collectives
     stragglers: list[Straggler]
     worst: list[LateCollective]
+    late_kinds: list[LateKind]

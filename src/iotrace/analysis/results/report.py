@@ -6,7 +6,7 @@ import msgspec
 
 from iotrace.analysis.results.base import ReportPart
 from iotrace.analysis.results.culprits import Culprit
-from iotrace.analysis.results.device import Accelerator
+from iotrace.analysis.results.device import Accelerator, Operator, SlowStep
 from iotrace.analysis.results.gain import GainRow
 from iotrace.analysis.results.host import FileGroup, Io, Overhead, System
 from iotrace.analysis.results.loop import (
@@ -92,6 +92,8 @@ class RankReport(ReportPart, frozen=True, kw_only=True):
     breakdown_raw_ms: dict[str, float] | None
     breakdown_steps: int | None
     accelerator: Accelerator | None
+    operators: list[Operator] | None
+    slow_steps: list[SlowStep]
     io: Io | None
     file_groups: list[FileGroup]
     system: System

@@ -83,12 +83,61 @@ def operators(report: Report) -> list[Table]:
     fields = (
         Field("host_self_us", "host self", _ms),
         Field("host_total_us", "host", _ms),
-        Field("device_self_us", "device self", _ms),
-        Field("device_total_us", "device", _ms),
+        Field("device_self_us", "device self", _ms, absent="-"),
+        Field("device_total_us", "device", _ms, absent="-"),
         Field("calls", "calls"),
         Field("name", "operator", is_text=True),
     )
-    return _of_device(report, "Operators, in ms", fields, lambda found: found.operators)
+
+    def make(rank: RankReport) -> Table:
+        none = "no trace of torch.profiler holds operators"
+        return Table(title="Operators, in ms", rows=rank.operators or [], fields=fields, unknown=none)
+
+    return of_ranks(report.ranks, make)
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True):
+    """What a slow step did longer than the usual one; of all of them, `step` is None."""
+
+    step: int | None
+    is_first: bool
+    step_ms: float
+    over_ms: float | None
+    part: str
+    ms: float
+
+
+def slow_steps(report: Report) -> list[Table]:
+    """Show the steps that took long, the first ones among them, and what they did longer than usual."""
+    fields = (
+        Field("step", "step", absent="all"),
+        Field("step_ms", "step ms", _one),
+        Field("over_ms", "over ms", _one, absent="-"),
+        Field("ms", "part ms", _one),
+        Field("part", "part", lambda name: name.replace("_", " "), is_text=True),
+    )
+
+    def make(rank: RankReport) -> Table:
+        rows = [
+            _Part(
+                **{"step": step.step, "is_first": step.is_first, "step_ms": step.ms, "over_ms": step.over_ms},
+                part=part,
+                ms=ms,
+            )
+            for step in rank.slow_steps
+            for part, ms in [
+                *sorted(step.parts_ms.items(), key=lambda pair: -pair[1]),
+                *([("unnamed", step.unnamed_ms)] if step.unnamed_ms else []),
+            ]
+        ]
+        why = "no step took 1.5 times the median, or fewer than 4 were traced"
+        return Table(title="Slow steps, and what they paid", rows=rows, fields=fields, unknown=why)
+
+    return of_ranks(report.ranks, make)
+
+
+def _one(time_ms: float) -> str:
+    return f"{time_ms:.1f}"
 
 
 def shapes(report: Report) -> list[Table]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from iotrace.analysis.results import RankReport, Report
+from iotrace.analysis.results import Imbalance, RankReport, Report
 from iotrace.report.views.table import Field, Table
 
 _WHY = {"data": "its data", "compute": "more computing", "launch": "late launches", "host": "its host"}
@@ -45,7 +45,26 @@ def ranks(report: Report) -> list[Table]:
         notes += [item.why for item in report.not_captured if item.what == "the ranks beside each other"]
     elif any(row.steps < 3 for row in rows):
         notes.append("caution: of fewer than 3 steps nothing is told of why a rank is late")
-    return [Table(title="Ranks, in ms of a step", rows=rows, fields=fields, notes=notes)]
+    tables = [Table(title="Ranks, in ms of a step", rows=rows, fields=fields, notes=notes)]
+    return [*tables, _late_kinds(report.imbalance)] if report.imbalance is not None else tables
+
+
+def _late_kinds(found: Imbalance) -> Table:
+    fields = (
+        Field("skew_ms", "skew ms", _one),
+        Field("matched", "calls"),
+        Field("last_rank", "last rank", absent="-"),
+        Field("last_count", "times"),
+        Field("tied", "tied"),
+        Field("name", "collective", is_text=True),
+    )
+    return Table(
+        title="Collectives: which rank comes last most often",
+        rows=found.late_kinds,
+        fields=fields,
+        unknown="none could be matched across the ranks",
+        notes=["tied: several ranks came last together, so that none was late"],
+    )
 
 
 def _one(number: float) -> str:
