@@ -82,7 +82,8 @@ def test_calls_that_wait_for_the_device() -> None:
 
 def test_the_line_of_python_where_stacks_were_recorded() -> None:
     def stack(at: int) -> list[Any]:
-        frames = [("train.py(41): train_step", 30, 640), ("torch/_tensor.py(9): item", 35, 630)]
+        frames = [("train.py(41): train_step", 30, 640), ("contextlib.py(81): inner", 32, 635)]
+        frames += [("torch/_tensor.py(9): item", 35, 630), ("<frozen os>(7): getenv", 40, 620)]
         return [event("python_function", name, at + start, at + end) for name, start, end in frames]
 
     found = advice(

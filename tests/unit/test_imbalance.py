@@ -56,6 +56,26 @@ def test_nccl_is_matched_by_group_and_sequence_without_common_clocks() -> None:
     assert unmatched == 2
 
 
+def test_nobody_is_late_where_several_come_last_together() -> None:
+    """Ranks that wait as long as each other in all collectives made rank 0 late in all of them."""
+    three, four = "[0, 1, 2]", "[0, 1, 2, 3]"
+
+    def made(number: int, group: str, end: float = 150) -> RankTrace:
+        return rank(number, nccl(0, 10, 4, "0", group), nccl(100, end, 5, "0", group))
+
+    found = imbalance_of([made(number, three) for number in range(3)])
+    assert found is not None
+    assert [(one.last_to_arrive, one.waited_for_ms) for one in found.stragglers] == [(0, 0)] * 3
+    assert [one.last_rank for one in found.worst] == [None, None]
+    (kind,) = found.late_kinds
+    assert (kind.matched, kind.tied, kind.last_rank, kind.last_count) == (2, 2, None, 0)
+    # Three of four came last together: the fourth waited for them, which is no time of its own.
+    found = imbalance_of([*(made(number, four) for number in range(3)), made(3, four, 190)])
+    assert found is not None
+    assert [one.waited_for_ms for one in found.stragglers] == [0] * 4
+    assert next(one for one in found.ranks if one.rank == 3).communication_wait_ms == pytest.approx(0.04)
+
+
 def test_gloo_is_matched_by_step_order_and_size() -> None:
     first = rank(
         0, step(7, 0, 100), step(8, 100, 200), gloo(10, 50, 8), gloo(20, 60, 16, 13), gloo(130, 135, 8)

@@ -29,6 +29,8 @@ from iotrace.analysis.device.kernels import (
 )
 from iotrace.analysis.device.modules import PHASES, Origins
 from iotrace.analysis.device.operators import operators_of
+from iotrace.analysis.efficiency.idle import IdleOrigins
+from iotrace.analysis.efficiency.launches import launches_of, queue_of
 from iotrace.analysis.efficiency.shapes import peaks_of_windows, shapes_of
 from iotrace.analysis.intervals import Coverage, intersect, length, pieces, union
 from iotrace.analysis.results import Accelerator, Gap, IdleByModule, StreamIdle
@@ -64,6 +66,7 @@ class _Totals(msgspec.Struct):
     modules: dict[tuple[str | None, str], list[float]] = {}
     streams: dict[tuple[int, int], _Stream] = {}
     windows: list[Window] = []
+    origins: IdleOrigins = msgspec.field(default_factory=IdleOrigins)
     gaps: list[Gap] = []
     others: dict[str, int] = {}
 
@@ -91,6 +94,7 @@ class _Totals(msgspec.Struct):
             _add_causes(self.causes, waits, gaps, classes)
         window = Window.of(activity)
         _add_modules(self.modules, activity, gaps, window.origins)
+        self.origins.add(window, gaps, classes)
         self.gaps = largest([*self.gaps, *named_gaps(window, gaps, classes, len(self.windows), origin)])
         self.windows.append(window)
         for name, idle_ns in other_parts(activity, gaps, classes).items():
@@ -130,6 +134,7 @@ def accelerator_of(
             totals.add(activity, own, round(kernel_gap_us * 1000), origin)
     if not totals.busy:
         return None
+    queue_mean, queue_max = queue_of(totals.windows)
     peaks = peaks_of_windows(totals.windows)
     sm_efficiency_pct, occupancy_pct = filling_of(totals.windows, totals.span)
     return Accelerator(
@@ -165,7 +170,11 @@ def accelerator_of(
             for (device, stream), total in sorted(totals.streams.items())
         ],
         idle_other_us={name: idle_ns / 1e3 for name, idle_ns in totals.others.items()},
+        idle_by_origin=totals.origins.rows(),
         without_launch=without_launch(totals.windows),
+        launches=launches_of(totals.windows),
+        launch_queue_mean=queue_mean,
+        launch_queue_max=queue_max,
         sm_efficiency_pct=sm_efficiency_pct,
         occupancy_pct=occupancy_pct,
         peaks=peaks,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 
 import msgspec
@@ -23,10 +24,9 @@ _SHORT_US = 20.0  # a kernel that takes no longer than to launch a few
 _MANY = 50  # kernels a step
 _SYNCHRONISES = re.compile(r"(?:cuda|hip)(?:Stream|Device|Event|Ctx)Synchronize|cuCtxSynchronize")
 _ALLOCATES = re.compile(r"(?:cuda|hip)(?:Malloc|Free)$")
-# Matrix products in single precision that no tensor core does: cuBLAS's and CUTLASS's names.
-_SINGLE_PRECISION = re.compile(r"(?:volta|ampere|maxwell|turing|hopper)_sgemm|cutlass_\d+_simt_sgemm", re.I)
 _OVERLAPS = ("all_reduce", "reduce_scatter", "all_gather")
-_SAVED = 15 / 16  # an A100 does 312 TFLOP/s of bfloat16 and 19.5 of single precision (its data sheet)
+# Where the peaks are not known: an A100 does 312 TFLOP/s of bfloat16 and 19.5 of single precision.
+_SAVED = 15 / 16
 _FIRST_WITH_TF32 = 8  # major compute capability
 _HIGH, _MEDIUM = "high", "medium"
 
@@ -116,9 +116,7 @@ def _where(activity: Activity, calls: Column, costs: Column) -> str:
     """Name the operator around the costliest of `calls`, and the line of Python where there are stacks."""
     trace = activity.trace
     around = Enclosing(activity, activity.operators).rows(calls)
-    lines = trace.named(
-        lambda name: "): " in name and "/torch/" not in name and not name.startswith("torch/")
-    )
+    lines = trace.named(_is_line_of_program)
     frames = Enclosing(activity, (activity.kinds == Kind.PYTHON) & lines).rows(calls)
     parts = []
     for rows in (around, frames):
@@ -127,6 +125,14 @@ def _where(activity: Activity, calls: Column, costs: Column) -> str:
             sums = np.bincount(trace.events.name[rows[known]], weights=costs[known])
             parts.append(trace.names[int(sums.argmax())])
     return f" (in {', '.join(parts)})" if parts else ""
+
+
+def _is_line_of_program(name: str) -> bool:
+    """Whether a frame ``train.py(41): step`` is neither torch's nor Python's own."""
+    path, _, _ = name.partition("(")
+    first = path.removesuffix(".py").partition("/")[0]
+    known = first in sys.stdlib_module_names or first == "torch" or "/torch/" in path
+    return "): " in name and not known and not path.startswith("<")
 
 
 def _launch_bound(facts: Facts, late_us: float) -> Iterator[Recommendation]:
@@ -184,10 +190,12 @@ def _tensor_cores(facts: Facts) -> Iterator[Recommendation]:
     majors = [device.get("computeMajor") for device in facts.activity.trace.devices]
     if not majors or not all(isinstance(major, int) and major >= _FIRST_WITH_TF32 for major in majors):
         return
-    slow = [one for one in facts.found.kernels if _SINGLE_PRECISION.search(one.name)]
+    slow = [one for one in facts.found.kernels if one.tensor_cores is False]
     cost_us = sum(one.total_us for one in slow)
     if cost_us >= _SINGLE * facts.found.busy_us:
         share = percent(cost_us / facts.found.busy_us)
         text = f"kernels in single precision without tensor cores take {share} of the device's work"
         remedy = 'torch.set_float32_matmul_precision("high") or autocast'
-        yield _item(facts, "no-tensor-cores", text, remedy, cost_us * _SAVED, kernels=len(slow))
+        peaks = facts.found.peaks.tflop_per_s if facts.found.peaks is not None else {}
+        saved = 1 - peaks["float32"] / peaks["bfloat16"] if "bfloat16" in peaks else _SAVED
+        yield _item(facts, "no-tensor-cores", text, remedy, cost_us * saved, kernels=len(slow))

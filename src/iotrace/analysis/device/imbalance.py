@@ -81,7 +81,8 @@ def _compute(rank: RankTrace) -> Intervals:
 def _waits(rank: RankTrace, matched: list[Matched]) -> dict[int | None, Intervals]:
     """Find, per rank that arrived last, the time in which `rank` waited for it and did not compute.
 
-    None stands for several that arrived last together. A rank that arrived early waits at the beginning of its collective.
+    None stands for several that arrived last together.
+    A rank that arrived early waits at the beginning of its collective.
     """
     starts: dict[int | None, list[int]] = defaultdict(list)
     ends: dict[int | None, list[int]] = defaultdict(list)

@@ -31,7 +31,13 @@ from iotrace.analysis.results.device import (
     IdleByModule as IdleByModule,
 )
 from iotrace.analysis.results.device import (
+    IdleByOrigin as IdleByOrigin,
+)
+from iotrace.analysis.results.device import (
     Kernel as Kernel,
+)
+from iotrace.analysis.results.device import (
+    Launches as Launches,
 )
 from iotrace.analysis.results.device import (
     MemoryOperation as MemoryOperation,
@@ -43,10 +49,10 @@ from iotrace.analysis.results.device import (
     OperatorShapes as OperatorShapes,
 )
 from iotrace.analysis.results.device import (
-    StreamIdle as StreamIdle,
+    SlowStep as SlowStep,
 )
 from iotrace.analysis.results.device import (
-    SlowStep as SlowStep,
+    StreamIdle as StreamIdle,
 )
 from iotrace.analysis.results.gain import (
     GainRow as GainRow,

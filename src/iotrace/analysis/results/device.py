@@ -16,6 +16,36 @@ class IdleByModule(ReportPart, frozen=True, kw_only=True):
     comm_us: float
 
 
+class IdleByOrigin(ReportPart, frozen=True, kw_only=True):
+    """Idle time that kernels of a module ended; without a module of an operator, without one of a name.
+
+    `kind` says which: ``module``, ``operator`` or ``kernel``.
+    """
+
+    kind: str
+    name: str
+    phase: str
+    gaps: int
+    idle_us: float
+    idle_by_class_us: dict[str, float]
+
+
+class Launches(ReportPart, frozen=True, kw_only=True):
+    """All calls of a name that launched: what each cost the host, how long until the device began with it.
+
+    `shorter_than_call`: what they launched took the device less than the call took the host.
+    """
+
+    name: str
+    calls: int
+    host_us: float
+    host_median_us: float
+    delay_median_us: float
+    delay_p95_us: float
+    device_median_us: float
+    shorter_than_call: int
+
+
 class StreamIdle(ReportPart, frozen=True, kw_only=True):
     """A stream's own gaps, whatever other streams did meanwhile."""
 
@@ -135,7 +165,7 @@ class Gap(ReportPart, frozen=True, kw_only=True):
 
 
 class SlowStep(ReportPart, frozen=True, kw_only=True):
-    """A step that took long; `is_first`: so did all before it. `parts_ms`: what it did `over_ms` more than usual.
+    """A step that took long; `is_first`: so did all before it. `parts_ms` took longer than usual, by name.
 
     Of a trace without steps `step` and what is over the usual are null, the parts are all that it did.
     """
@@ -166,9 +196,13 @@ class Accelerator(ReportPart, frozen=True, kw_only=True):
     idle_by_class_us: dict[str, float]
     data_wait_by_cause_us: dict[str, float] | None
     idle_by_module: list[IdleByModule]
+    idle_by_origin: list[IdleByOrigin]
     streams: list[StreamIdle]
     idle_other_us: dict[str, float]
     without_launch: int
+    launches: list[Launches]
+    launch_queue_mean: float | None
+    launch_queue_max: int | None
     sm_efficiency_pct: float | None
     occupancy_pct: float | None
     peaks: DevicePeaks | None

@@ -68,6 +68,8 @@ def why_idle(found: Accelerator) -> str | None:
     if ended is not None and (ended.module or ended.phase != "other"):
         module = f"{ended.module}, " if ended.module else ""
         where = f", {percent(ended.idle_us / found.idle_us)} before kernels of {module}{ended.phase}"
+    elif (origin := next((one for one in found.idle_by_origin if one.kind == "operator"), None)) is not None:
+        where = f", {percent(origin.idle_us / found.idle_us)} before kernels of {origin.name}"
     return f"{_REASONS[name]}: {share} of its gaps{where}{exposed and f'; {exposed}'}"
 
 

@@ -12,6 +12,7 @@ from iotrace.report.views.table import Field, Table, of_ranks
 from iotrace.units import counted, size
 
 _NO_TRACE = "no trace of torch.profiler shows a device"
+_CLASSES = {"data_wait": "data wait", "host_wait": "host late", "kernel_wait": "short", "other": "other"}
 _REMEDY = "iotrace run -- CMD records one where torch sees a device"
 
 
@@ -120,7 +121,10 @@ def slow_steps(report: Report) -> list[Table]:
     def make(rank: RankReport) -> Table:
         rows = [
             _Part(
-                **{"step": step.step, "is_first": step.is_first, "step_ms": step.ms, "over_ms": step.over_ms},
+                step=step.step,
+                is_first=step.is_first,
+                step_ms=step.ms,
+                over_ms=step.over_ms,
                 part=part,
                 ms=ms,
             )
@@ -237,7 +241,39 @@ def modules(report: Report) -> list[Table]:
         Field("phase", "phase", is_text=True),
         Field("module", "module", is_text=True, absent="no module"),
     )
-    return _of_device(report, "Idle time by what ended it", fields, lambda found: found.idle_by_module)
+    by_module = _of_device(report, "Idle time by what ended it", fields, lambda found: found.idle_by_module)
+    origins = (
+        Field("idle_us", "idle ms", _ms),
+        *(Field(f"idle_by_class_us.{name}", heading, _ms) for name, heading in _CLASSES.items()),
+        Field("kind", "ended by", is_text=True),
+        Field("phase", "phase", is_text=True),
+        Field("name", "name", kernel_name, is_text=True),
+    )
+    title = "Idle time by module; without one by operator, else by kernel"
+    return by_module + _of_device(report, title, origins, lambda found: found.idle_by_origin)
+
+
+def launches(report: Report) -> list[Table]:
+    """Show the calls that launch: what they cost the host, how long until the device begins."""
+    fields = (
+        Field("host_us", "host ms", _ms),
+        Field("calls", "calls"),
+        Field("host_median_us", "median us", _us),
+        Field("delay_median_us", "delay us", _us),
+        Field("delay_p95_us", "p95", _us),
+        Field("device_median_us", "runs us", _us),
+        Field("shorter_than_call", "shorter"),
+        Field("name", "call", is_text=True),
+    )
+
+    def notes(found: Accelerator) -> list[str]:
+        said = ["delay: from the call to the start on the device; shorter: runs shorter than its call"]
+        if found.launch_queue_mean is not None:
+            queue = f"{found.launch_queue_mean:.1f} in the mean, {found.launch_queue_max} at most"
+            said.append(f"launched and not begun: {queue}")
+        return said
+
+    return _of_device(report, "Launches", fields, lambda found: found.launches, notes)
 
 
 def streams(report: Report) -> list[Table]:
@@ -247,10 +283,7 @@ def streams(report: Report) -> list[Table]:
         Field("stream", "stream"),
         Field("events", "events"),
         Field("busy_us", "busy ms", _ms),
-        Field("idle_by_class_us.data_wait", "data wait", _ms),
-        Field("idle_by_class_us.host_wait", "host late", _ms),
-        Field("idle_by_class_us.kernel_wait", "short gaps", _ms),
-        Field("idle_by_class_us.other", "other", _ms),
+        *(Field(f"idle_by_class_us.{name}", heading, _ms) for name, heading in _CLASSES.items()),
     )
     return _of_device(
         report, "Streams: events, busy and idle time by class", fields, lambda found: found.streams
