@@ -78,8 +78,8 @@ def test_steps_that_only_look_alike() -> None:
 
 
 def test_a_trace_without_steps_tells_what_all_of_it_did() -> None:
-    events = [operator("aten::mm", 0, 1000), call("cudaMalloc", 100, 300), kernel(500, 600, 400)]
-    (found,) = slow_steps_of(activity_of(*events))
+    events = operator("aten::mm", 0, 1000), call("cudaMalloc", 100, 300)
+    (found,) = slow_steps_of(activity_of(*events, kernel(500, 600, 400)))
     assert (found.step, found.over_ms, found.unnamed_ms) == (None, None, None)
     assert found.parts_ms == {"allocation": 0.2}
     assert slow_steps_of(activity_of(operator("aten::mm", 0, 1000))) == []
