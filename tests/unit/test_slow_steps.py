@@ -55,8 +55,12 @@ def test_the_first_step_pays_by_name() -> None:
     assert (found.step, found.is_first, found.ms, found.over_ms) == (0, True, 4.0, 3.5)
     assert found.parts_ms == pytest.approx(
         {
-            "data_wait": 1.0, "module_loading": 0.2, "autotune": 0.3, "compile": 1.0,
-            "allocation": 0.1, "communicator": 0.1,
+            "data_wait": 1.0,
+            "module_loading": 0.2,
+            "autotune": 0.3,
+            "compile": 1.0,
+            "allocation": 0.1,
+            "communicator": 0.1,
         }
     )
     assert found.unnamed_ms == pytest.approx(3.5 - 2.7)
