@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iotrace.agent import lightning_ranges, patching
+from iotrace.agent import lightning_ranges, patching, training
 from iotrace.agent.model_table import ModelTable
 from iotrace.agent.recording.recorder import Recorder
-from iotrace.agent.torch_profiler import foreign_profilers
+from iotrace.agent.torch_profiler import cuda_snapshot, foreign_profilers, window
 from iotrace.analysis.program import model, trainer
 from iotrace.session import names
 from iotrace.sources import records
@@ -149,6 +150,90 @@ def test_a_snapshot_that_the_program_wrote_is_noted(recorder: Recorder, tmp_path
     module._dump_snapshot(str(tmp_path / "s.pickle"))
     (noted,) = [row for row in recorder.records if isinstance(row, dict) and row["type"] == "memory_snapshot"]
     assert (noted["path"], noted["bytes"]) == (str(tmp_path / "s.pickle"), 5)
+
+
+class Cuda:
+    """torch.cuda, as far as a recording of memory asks."""
+
+    def __init__(self, directory: Path, recorder: Recorder) -> None:
+        self.used = False
+        self.calls: list[str] = []
+        self.memory = SimpleNamespace(_record_memory_history=self._record, _dump_snapshot=self._dump)
+        foreign_profilers.hook_snapshots(self.memory, recorder)
+
+    def is_initialized(self) -> bool:
+        return self.used
+
+    def _record(self, enabled: str | None = "all", **_: Any) -> None:
+        self.calls.append(f"record {enabled}")
+
+    def _dump(self, filename: str) -> None:
+        self.calls.append("dump")
+        Path(filename).write_bytes(b"12345")
+
+
+@pytest.fixture
+def snapshot(recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A recording of two steps after one, and the device that it records."""
+    cuda = Cuda(tmp_path, recorder)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    monkeypatch.setattr(training, "backward_count", 0)
+    made = cuda_snapshot.CudaSnapshot(recorder, "1:2")
+    holder = window.Window(recorder, window.WindowSchedule({}))
+    holder.snapshot = made
+    monkeypatch.setattr(window, "current", holder)
+
+    def step() -> None:
+        holder.delivered(SimpleNamespace(loader=None), True)
+        training.backward_count += 1
+
+    return SimpleNamespace(cuda=cuda, step=step, recording=made)
+
+
+def events(recorder: Recorder, kind: str) -> list[dict[str, Any]]:
+    return [row for row in recorder.records if isinstance(row, dict) and row["type"] == kind]
+
+
+def test_a_snapshot_records_the_steps_that_were_asked_for(snapshot: Any, recorder: Recorder) -> None:
+    snapshot.step()
+    snapshot.step()  # no device was used so far: nothing begins one
+    snapshot.cuda.used = True
+    for _ in range(5):
+        snapshot.step()
+    assert snapshot.cuda.calls == ["record all", "dump", "record None"]
+    assert [(each["event"], each["steps"], each["why"]) for each in events(recorder, "cuda_snapshot")] == [
+        ("started", 0, ""),
+        ("written", 2, ""),
+    ]
+    (written,) = events(recorder, "memory_snapshot")
+    assert written["path"] == f"{recorder.directory}/cuda-snapshot.pickle".replace("//", "/")
+    assert Path(written["path"]).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_snapshot_gives_way_to_the_programs(snapshot: Any, recorder: Recorder, begun: bool) -> None:
+    snapshot.cuda.used = begun
+    snapshot.step()
+    snapshot.step()
+    snapshot.cuda.memory._record_memory_history()
+    snapshot.cuda.used = True
+    for _ in range(5):
+        snapshot.step()
+    ours = ["record all", "dump", "record None"] if begun else []
+    assert snapshot.cuda.calls == [*ours, "record all"]
+    assert "program" in [each["event"] for each in events(recorder, "cuda_snapshot")]
+
+
+def test_a_snapshot_that_fails_leaves_the_program_alone(snapshot: Any, recorder: Recorder) -> None:
+    def fails(**_: Any) -> None:
+        raise RuntimeError("of another allocator")
+
+    snapshot.cuda.used = True
+    snapshot.cuda.memory._record_memory_history = fails
+    for _ in range(5):
+        snapshot.step()
+    (told,) = events(recorder, "cuda_snapshot")
+    assert (told["event"], told["why"]) == ("error", "of another allocator")
 
 
 class _Tensor:

@@ -42,6 +42,11 @@ _LONG_SECONDS = 10.0
     help="What torch.profiler records.",
 )
 @click.option(
+    "--cuda-snapshot",
+    metavar="WARMUP:STEPS",
+    help="Record the history of device memory in STEPS training steps after WARMUP, for memory_viz.",
+)
+@click.option(
     "--telemetry/--no-telemetry",
     default=True,
     show_default=True,
@@ -74,6 +79,7 @@ def run(
     torch_steps: str,
     torch_options: str,
     torch_activities: str,
+    cuda_snapshot: str | None,
     telemetry: bool,
     telemetry_ms: int,
     most_bytes: int,
@@ -89,7 +95,7 @@ def run(
     could not start it.
     """
     check(log, LaunchError)
-    torch = torch_settings.settings(torch_steps, torch_options, torch_activities)
+    torch = torch_settings.settings(torch_steps, torch_options, torch_activities, cuda_snapshot)
     sampled_ms = telemetry_ms if telemetry else None
     announce = (lambda _: None) if quiet else _announce
     if most_bytes and not telemetry and _is_given("most_bytes"):

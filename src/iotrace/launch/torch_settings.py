@@ -14,7 +14,7 @@ ACTIVITIES = ("cpu", "all")
 _LEAST = {"WAIT": 0, "WARMUP": 0, "ACTIVE": 1, "REPEAT": 1}
 
 
-def settings(steps: str, options: str, activities: str) -> dict[str, str]:
+def settings(steps: str, options: str, activities: str, snapshot: str | None = None) -> dict[str, str]:
     """Return the agent's settings.
 
     Raises:
@@ -34,7 +34,19 @@ def settings(steps: str, options: str, activities: str) -> dict[str, str]:
         names.TORCH_STEPS: _steps(steps),
         names.TORCH_OPTIONS: ",".join(chosen),
         names.TORCH_ACTIVITIES: activities,
+        **({names.CUDA_SNAPSHOT: _snapshot(snapshot)} if snapshot is not None else {}),
     }
+
+
+def _snapshot(text: str) -> str:
+    """Return `text`, checked: training steps to wait, and steps to record."""
+    words = text.split(":")
+    if len(words) != 2 or not all(word.isascii() and word.isdigit() for word in words) or not int(words[1]):
+        raise LaunchError(
+            f"--cuda-snapshot {text!r} is not WARMUP:STEPS in whole training steps, one or more to record",
+            "as in --cuda-snapshot 5:3",
+        )
+    return text
 
 
 def _steps(text: str) -> str:

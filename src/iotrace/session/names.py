@@ -45,12 +45,14 @@ BROKEN = "broken"  # a directory: making one needs no descriptor
 TORCH_STEPS = "torch_steps"
 TORCH_OPTIONS = "torch_options"
 TORCH_ACTIVITIES = "torch_activities"
+CUDA_SNAPSHOT = "cuda_snapshot"  # WARMUP:STEPS; absent: none
 OFF = "off"
 # Rows that other packages add to the agent's table of read paths: lines of fields between tabs.
 READ_PATHS = "readpaths"
 READ_PATHS_GROUP = "iotrace.readpaths"  # the entry points that hold them
 
 # Traces of torch.profiler in a process's directory, by number: the agent's own, and copies of the program's.
+CUDA_SNAPSHOT_FILE = "cuda-snapshot.pickle"
 TORCH_TRACE = "torch-{}.json.gz"
 PROGRAM_TRACE = "torch-program-{}.json"
 # What the agent's ranges are called in its traces: a module's forward, a step of the training loader.

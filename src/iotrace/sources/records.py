@@ -207,6 +207,20 @@ class Model(Record, tag="model"):
     left_out: Int = 0
 
 
+class CudaSnapshot(Record, tag="cuda_snapshot"):
+    """A change of iotrace's own recording of device memory, which took `duration_ns` from the program.
+
+    `event` is ``started``, ``written``, ``program`` (it gave way to the program's) or ``error``; `why` says
+    what ended it before its steps were over.
+    """
+
+    event: str
+    mono_ns: Int
+    duration_ns: Int
+    steps: Int = 0
+    why: str = ""
+
+
 class MemorySnapshot(Record, tag="memory_snapshot"):
     """The program wrote what torch's allocator recorded on a device to `path`, for torch.cuda._memory_viz."""
 

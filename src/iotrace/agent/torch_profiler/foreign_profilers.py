@@ -51,11 +51,12 @@ def hook_torch(module: Any, recorder: Recorder) -> None:
 
 
 def hook_snapshots(module: Any, recorder: Recorder) -> None:
-    """Patch ``torch.cuda.memory._dump_snapshot``: note where the program writes it."""
+    """Patch ``torch.cuda.memory``: note where a snapshot is written, give way where the program records."""
 
     def dumped(_: Any, __: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         name = args[0] if args else kwargs.get("filename", "dump_snapshot.pickle")
         path = os.path.abspath(os.fsdecode(name))
+        path = path[path.startswith("//") :]  # two slashes: it is ours
         recorder.records.append(
             {
                 "type": "memory_snapshot",
@@ -65,7 +66,12 @@ def hook_snapshots(module: Any, recorder: Recorder) -> None:
             }
         )
 
+    def recording(*_: Any) -> None:
+        if window.current is not None and window.current.snapshot is not None:
+            window.current.snapshot.give_way()
+
     observe(module, "_dump_snapshot", recorder, "noting a snapshot of memory", after=dumped)
+    observe(module, "_record_memory_history", recorder, "giving way to the program", before=recording)
 
 
 def hook_lightning(module: Any, recorder: Recorder) -> None:

@@ -18,6 +18,7 @@ from weakref import ref
 from iotrace.agent import training
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.torch_profiler import module_ranges
+from iotrace.agent.torch_profiler.cuda_snapshot import CudaSnapshot
 from iotrace.agent.torch_profiler.profiler import TorchProfiler
 from iotrace.agent.unpatched import RLock, get_ident
 from iotrace.session import names
@@ -62,9 +63,12 @@ class Window:
         self._remove_ranges: Any = None
         self._step_range: Any = None
         self._registered = False
+        self.snapshot: CudaSnapshot | None = None
 
     def delivered(self, iterator: Any, grad: bool) -> None:
         """Begin a step of the loader, which has delivered a batch."""
+        if self.snapshot is not None:
+            self.snapshot.delivered(grad)
         if self.phase is OVER:
             return
         loader = iterator.loader
@@ -167,6 +171,7 @@ class Window:
     def after_fork_in_child(self) -> None:
         """Profile no more in a child of a process that has: Kineto's threads are missing there."""
         self._lock, self.forks = RLock(), 0
+        self.snapshot = None
         self._registered = False
         if self._profiler is not None or self._number or self._loader is not None:
             self.phase = OVER
@@ -290,12 +295,15 @@ def install(recorder: Recorder, settings: dict[str, str]) -> None:
     global current, _kineto_thread
     _kineto_thread = get_ident()
     schedule = WindowSchedule(settings)
-    if not schedule.on or current is not None:
+    snapshot = settings.get(names.CUDA_SNAPSHOT)
+    if current is not None or not (schedule.on or snapshot):
         return
-    if "KINETO_USE_DAEMON" in os.environ:  # a profiler outside this process may start at any moment
+    if schedule.on and "KINETO_USE_DAEMON" in os.environ:  # a profiler outside may start at any moment
         give_way(recorder, "the daemon of Kineto (KINETO_USE_DAEMON)")
         return
     current = Window(recorder, schedule)
+    if snapshot:
+        current.snapshot = CudaSnapshot(recorder, snapshot)
     if _program_profiler:
         current.phase = OVER
 

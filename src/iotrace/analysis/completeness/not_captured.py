@@ -16,6 +16,7 @@ from iotrace.session import names
 from iotrace.session.liveness import KILLED, RUNNING, UNKNOWN
 from iotrace.session.manifest import NotCaptured
 from iotrace.sources.records import (
+    CudaSnapshot,
     Framework,
     IteratorStart,
     OwnLog,
@@ -46,6 +47,7 @@ def not_captured(analysis: SessionAnalysis) -> list[NotCaptured]:
     found += _after_own_logs(session)
     found += _unseen_workers(analysis)
     found += _untraced_compute(analysis)
+    found += _unwritten_snapshots(analysis)
     found += dict.fromkeys(_telemetry(session))
     return [*found, *_open_ends(session), *_workers_left(session), *analysis.data_loss]
 
@@ -143,6 +145,27 @@ def _untraced_compute(analysis: SessionAnalysis) -> Iterator[NotCaptured]:
             yield NotCaptured(what, why)
         elif one.loaders:
             yield NotCaptured(what, *_unopened(one, analysis.session.manifest.torch))
+
+
+def _unwritten_snapshots(analysis: SessionAnalysis) -> Iterator[NotCaptured]:
+    """Say of each rank why ``--cuda-snapshot`` wrote none, or less than was asked for."""
+    asked = analysis.session.manifest.torch.get(names.CUDA_SNAPSHOT)
+    for one in analysis.ranks if asked else ():
+        by_event = {record.event: record for record in one.rank.main.of_type(CudaSnapshot)}
+        what = f"the snapshot of device memory of rank {one.rank.number}"
+        if "error" in by_event:
+            yield NotCaptured(what, f"torch could not record it: {by_event['error'].why}")
+        elif "program" in by_event:
+            yield NotCaptured(what, "the program records device memory itself; its own snapshots are listed")
+        elif "written" in by_event:
+            steps = by_event["written"].steps
+            if by_event["written"].why:
+                yield NotCaptured(what, f"the program ended after {counted(steps, 'step')} of it")
+        elif "started" in by_event:
+            yield NotCaptured(what, "the program was ended while torch recorded it")
+        else:
+            needs = "it needs a program that trains on a CUDA or HIP device, for more steps than its warm-up"
+            yield NotCaptured(what, f"no such step was seen: {needs}", "--cuda-snapshot 1:1 is the least")
 
 
 def _unopened(one: RankAnalysis, settings: dict[str, str]) -> tuple[str, str]:

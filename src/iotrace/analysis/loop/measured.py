@@ -12,7 +12,7 @@ from iotrace.analysis.loop.step_table import Step, StepTable
 from iotrace.analysis.results import Excluded, Steps, unknown
 from iotrace.analysis.table import NONE
 from iotrace.sources.processes import Process
-from iotrace.sources.records import TorchProgram, TorchProgramTrace, TorchWindow
+from iotrace.sources.records import CudaSnapshot, TorchProgram, TorchProgramTrace, TorchWindow
 
 Interval = tuple[int, int | None]  # ns; an end of None: to the end of the run
 _PREPARES = "_prepare_profiler"  # what torch's profilers call to begin their warm-up
@@ -56,7 +56,7 @@ def _untouched(
 
 
 def profiled_intervals(process: Process) -> list[Interval]:
-    """Find when a window of the torch profiler was open or being written; None where its end is not known.
+    """Find when the torch profiler or a snapshot of memory recorded or wrote; None where no end is known.
 
     Profiling slows every step that it touches, so none of them is measured.
     """
@@ -68,7 +68,14 @@ def profiled_intervals(process: Process) -> list[Interval]:
         # A warm-up that a fork ended may begin again: open once more.
         is_open = record.event in ("warmup", "active")
         intervals[record.window] = (first_ns, None if is_open else end_ns)
-    return list(intervals.values())
+    recordings: list[Interval] = []
+    for snapshot in process.of_type(CudaSnapshot):
+        start_ns = process.clock.to_session_ns(snapshot.mono_ns)
+        if snapshot.event == "started":
+            recordings.append((start_ns, None))
+        elif recordings:
+            recordings[-1] = (recordings[-1][0], start_ns + snapshot.duration_ns)
+    return [*intervals.values(), *recordings]
 
 
 def program_intervals(process: Process) -> list[Interval]:

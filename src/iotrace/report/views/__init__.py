@@ -40,7 +40,7 @@ VIEWS = {
     "time": View("where Lightning's trainer spends its time: hooks, callbacks", "program"),
     "model": View("the layers of the model: parameters, shapes", "program"),
     "memory": View("what operators were given of each device's memory", "program"),
-    "snapshot": View("the snapshots of device memory that the program wrote", "program"),
+    "snapshot": View("the files of device memory for pytorch.org/memory_viz", "program"),
     "system": View("means and peaks of processes, host, devices", "program"),
 }
 

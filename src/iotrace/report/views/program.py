@@ -274,7 +274,7 @@ def memory(report: Report) -> list[Table]:
 
 
 def snapshot(report: Report) -> list[Table]:
-    """Show where the program wrote what its allocator recorded, for torch's viewer of memory."""
+    """Show where lies what the allocator recorded, for torch's viewer of memory."""
     fields = (
         Field("at_seconds", "at s", _seconds),
         Field("size_bytes", "size", size),
@@ -286,8 +286,8 @@ def snapshot(report: Report) -> list[Table]:
             title="Snapshots of device memory, for pytorch.org/memory_viz",
             rows=rank.snapshots,
             fields=fields,
-            unknown="the program wrote none; it takes a device of CUDA or HIP",
-            remedy="torch.cuda.memory._record_memory_history() and _dump_snapshot(FILE) in the program",
+            unknown="none was written; it takes a device of CUDA or HIP",
+            remedy="iotrace run --cuda-snapshot 5:3 -- CMD",
         )
 
     return of_ranks(report.ranks, make)
