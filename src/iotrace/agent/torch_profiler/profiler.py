@@ -33,17 +33,21 @@ def is_own_call() -> bool:
 
 
 class TorchProfiler:
-    """One profiling session, from `prepare` to `save`; `stop` may be called by any thread."""
+    """One profiling session, from `prepare` to `save`; where `thread` is None, any thread may `stop` it."""
 
     def __init__(self, options: set[str], activities: str) -> None:
         torch: Any = sys.modules["torch"]
-        experimental: dict[str, bool] = {"profile_all_threads": True, "trace_only": True}
+        # One that records all threads is told of no allocation: then it is of this thread, and of backward's.
+        self.thread = get_ident() if "memory" in options else None
+        experimental = {"profile_all_threads": self.thread is None, "trace_only": True}
         try:
             config = torch._C._profiler._ExperimentalConfig(**experimental)
         except ours(TypeError):
             # Without trace_only its end takes longer. Without profile_all_threads another thread cannot
             # stop it: this raises, and there is no window.
             del experimental["trace_only"]
+            if self.thread is not None:
+                experimental.clear()
             config = torch._C._profiler._ExperimentalConfig(**experimental)
         if "stacks" in options and "trace_only" in experimental:
             config.trace_only = False
@@ -78,7 +82,12 @@ class TorchProfiler:
             self._autograd._add_metadata_json(key, value)
 
     def stop(self) -> None:
-        """Record no more. Kineto has no other way to end a warm-up than to start and stop."""
+        """Record no more. Kineto has no other way to end a warm-up than to start and stop.
+
+        Raises RuntimeError where another thread has to.
+        """
+        if self.thread not in (None, get_ident()):
+            raise RuntimeError("with --torch-options memory another thread cannot end the profiler")
         if not self._started:
             self._call(self._profile._start_trace)
         self._call(self._profile.__exit__, None, None, None)

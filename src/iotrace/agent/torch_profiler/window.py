@@ -64,6 +64,7 @@ class Window:
         self._step_range: Any = None
         self._registered = False
         self.snapshot: CudaSnapshot | None = None
+        self._running: TorchProfiler | None = None  # another thread could not stop it
 
     def delivered(self, iterator: Any, grad: bool) -> None:
         """Begin a step of the loader, which has delivered a batch."""
@@ -158,6 +159,9 @@ class Window:
         try:
             if lock.acquire(True, _LOCK_SECONDS):
                 self.end("exit")
+                if self._running is not None:  # one that runs when the process ends crashes it
+                    running, self._running = self._running, None
+                    self._guarded(running.stop)
         finally:
             if lock._is_owned():
                 lock.release()
@@ -274,6 +278,7 @@ class Window:
                 profiler.stop()
         except ours(Exception) as another:
             self._recorder.absorb(another, "stopping the torch profiler")
+            self._running = profiler
 
     def _interrupted(self, error: BaseException) -> None:
         """Profile no more where a signal handler of the program has raised `error` in the midst of this."""
