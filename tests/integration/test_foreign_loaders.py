@@ -200,6 +200,16 @@ CASES = {
         workers=0,
         inner=24,
     ),
+    "fabric": Case(
+        "lightning",
+        "lightning.fabric",
+        made_once(
+            "Fabric('cpu', devices=1).setup_dataloaders(DataLoader(Items(), batch_size=4, num_workers=2))",
+            "from lightning.fabric import Fabric",
+        ),
+        workers=2,
+        inner=24,
+    ),
     "fastai": Case(
         "fastai",
         "fastai",
@@ -327,8 +337,12 @@ def as_bare(directory: Path, script: str) -> Run:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_loader_of_another_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_loader_of_another_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, name: str
+) -> None:
     case = CASES[name]
+    if name == "fabric" and not request.config.getoption("--programs"):
+        pytest.skip("to import it takes 5 s, twice: run it with --programs")
     needs(case.module)
     monkeypatch.setenv(
         "YOLO_CONFIG_DIR", str(tmp_path)

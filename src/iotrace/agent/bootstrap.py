@@ -45,7 +45,7 @@ STANDARD_MODULES = ("pickle", "json", "gzip", "zlib", "_compression")
 LOADER_MODULES = (
     "accelerate.data_loader",
     *("datasets.arrow_dataset", "datasets.iterable_dataset", "fastai.data.load"),
-    "grain._src.python.data_loader",
+    *("grain._src.python.data_loader", "lightning.fabric.wrappers", "lightning_fabric.wrappers"),
     *("monai.data.thread_buffer", "nvidia.dali.plugin.base_iterator", "ray.data.iterator"),
     *[f"spdl.{name}" for name in ("pipeline._pipeline", "dataloader._dataloader")],
     *[f"spdl.dataloader.{name}" for name in ("_cache_dataloader", "_pytorch_dataloader")],

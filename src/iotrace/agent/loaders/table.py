@@ -25,6 +25,8 @@ class Row(NamedTuple):
     name: str = ""  # what its user calls it, where no object says that
 
 
+_FABRIC = (Row("lightning", "_FabricDataLoader.__iter__"),)  # of Fabric.setup_dataloaders
+
 ROWS: dict[str, tuple[Row, ...]] = {
     "accelerate.data_loader": (
         Row("accelerate", "DataLoaderShard.__iter__"),
@@ -37,6 +39,8 @@ ROWS: dict[str, tuple[Row, ...]] = {
     "grain._src.python.data_loader": (
         Row("grain", "DataLoader.__iter__", ("_data_source",), "_multiprocessing_options.num_workers"),
     ),
+    "lightning.fabric.wrappers": _FABRIC,
+    "lightning_fabric.wrappers": _FABRIC,
     "monai.data.thread_buffer": (Row("monai", "ThreadDataLoader.__iter__"),),
     "nvidia.dali.plugin.base_iterator": (Row("dali", "_DaliBaseIterator.__iter__", ()),),
     "ray.data.iterator": (Row("ray", "_IterableFromIterator.__iter__", (), name="Dataset"),),
