@@ -204,7 +204,7 @@ CASES = {
         "lightning",
         "lightning.fabric",
         made_once(
-            "Fabric('cpu', devices=1).setup_dataloaders(DataLoader(Items(), batch_size=4, num_workers=2))",
+            "Fabric(accelerator='cpu').setup_dataloaders(DataLoader(Items(), batch_size=4, num_workers=2))",
             "from lightning.fabric import Fabric",
         ),
         workers=2,

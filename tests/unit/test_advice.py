@@ -380,6 +380,22 @@ def test_of_several_loaders_the_one_that_costs_is_named() -> None:
     assert all(item.evidence["loader"] == 1 for item in found)
 
 
+def test_a_fix_names_its_loader_where_the_program_has_several() -> None:
+    (item, *_) = recommend([facts(workers=0, asleep=0.1, on_cpu=0.9, called="Table")])
+    assert item.remedy.startswith("DataLoader(num_workers=")
+    assert item.remedy.endswith(") of Table")
+
+
+@pytest.mark.parametrize(("computing", "advised"), [(0.9, False), (0.05, True)])
+def test_a_library_that_decodes_on_its_own_threads_does_not_sleep(computing: float, advised: bool) -> None:
+    """The item's thread sleeps meanwhile. All cores but one have a worker: only sleepers get another."""
+    one = facts(
+        workers=7, asleep=0.0, on_cpu=0.05, threaded=0.95, threaded_cpu=computing, production_ms=800.0
+    )
+    found = [item for item in recommend([one]) if item.id == "too-few-workers"]
+    assert ["they mostly sleep" in item.text for item in found] == [True] * advised
+
+
 def test_a_wrapped_loader_gets_advice_on_files_alone() -> None:
     costs = {"decode": 20.0, "transport": 10.0, "queued": 10.0, "startup": 10.0}
     wrapped = facts(causes_ms=costs, has_settings=False, workers=0, prefetch_factor=None, in_order=None)

@@ -9,6 +9,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from iotrace.analysis.file_advice import Remedy, cost_ms, costliest, decode, read
 from iotrace.analysis.loader_facts import LoaderFacts
 from iotrace.analysis.results import GainRow, Recommendation
@@ -30,17 +32,23 @@ def recommend(loaders: list[LoaderFacts]) -> list[Recommendation]:
         return []
     first, found, last = [], [], []
     for facts in loaders:
-        first += _made(_too_few_workers(facts))
-        last += _made(_waiting_in_order(facts))
+        first += _made(_too_few_workers(facts), facts)
+        last += _made(_waiting_in_order(facts), facts)
         for cause, remedy in _REMEDIES.items():
             if _worth(facts.causes_ms.get(cause, 0.0), facts):
-                found += _made(_for_cause(facts, cause, remedy(facts)))
+                found += _made(_for_cause(facts, cause, remedy(facts)), facts)
     found.sort(key=lambda item: -(item.gain_ms_per_step or 0.0))
     return [*first, *found, *last]
 
 
-def _made(item: Recommendation | None) -> list[Recommendation]:
-    return [] if item is None else [item]
+def _made(item: Recommendation | None, facts: LoaderFacts) -> list[Recommendation]:
+    """Make a list of it; a change to one of several loaders says to which."""
+    if item is None:
+        return []
+    call, closed, rest = item.remedy.partition(")")
+    if not facts.called or not call.startswith("DataLoader("):
+        return [item]
+    return [replace(item, remedy=f"{call}{closed} of {facts.called}{rest}")]
 
 
 def _for_cause(facts: LoaderFacts, cause: str, remedy: Remedy | None) -> Recommendation | None:
@@ -216,7 +224,8 @@ def _too_few_workers(facts: LoaderFacts) -> Recommendation | None:
         return None
     if not _worth(facts.bound_ms, facts) or facts.unmade_fraction < UNMADE:
         return None
-    sleeps = facts.asleep is not None and facts.asleep >= _MOSTLY
+    # In calls of libraries with threads of their own, somebody sleeps where the process does.
+    sleeps = (facts.asleep or 0.0) + facts.threaded - facts.threaded_cpu >= _MOSTLY
     if not sleeps and (facts.cpus is None or facts.workers + 1 >= facts.cpus):
         return None
     compute_ms = facts.step_ms - facts.bound_ms
@@ -269,7 +278,7 @@ def _enough_workers(facts: LoaderFacts, made_ms: float, compute_ms: float, sleep
 
 def _beyond_the_cores(facts: LoaderFacts, made_ms: float) -> float:
     """What a step may win before the computing that its batches need keeps all cores busy."""
-    busy_ms = made_ms * (facts.on_cpu or 0.0) / (facts.cpus or 1)
+    busy_ms = made_ms * ((facts.on_cpu or 0.0) + facts.threaded_cpu) / (facts.cpus or 1)
     return max(0.0, facts.step_ms - busy_ms)
 
 

@@ -11,7 +11,6 @@ from iotrace.analysis.loop.loaders import item_of, production_ms
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import FileGroup, FileIo, GainRow, RankReport
-from iotrace.analysis.table import taken
 from iotrace.analysis.wait.data_wait import (
     MODERATELY_PERCENT,
     core_free,
@@ -21,8 +20,9 @@ from iotrace.analysis.wait.data_wait import (
 )
 from iotrace.analysis.wait.production import outermost
 from iotrace.analysis.wait.replay import FILES, gain_ms
+from iotrace.analysis.wait.samples_made import samples_made
 from iotrace.analysis.wait.waits import CAUSES, Waits
-from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_READ_PATH
+from iotrace.session.names import KIND_COLLATE, KIND_READ_PATH
 from iotrace.sources.records import IteratorStart
 
 
@@ -47,7 +47,9 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     Settings are None where the loader has none of that name. `of_several`: the loop waits for others, too.
     `objects` counts the DataLoaders that it was, one after the other. `handed_over`: another thread takes
     its batches. `core_free`: the cores were not all busy. `asleep` and `on_cpu` are shares of the making of
-    its samples. `storage_bytes` came from storage, to all processes of the rank, per step. `made_ms` is the
+    its samples, outside calls of libraries that work on threads of their own: these take `threaded` of it,
+    and compute in `threaded_cpu` at least. `called` tells the loader from others of the program; else it is
+    empty. `storage_bytes` came from storage, to all processes of the rank, per step. `made_ms` is the
     production of a step's batches. `gains_ms` bounds what a step loses without a cause, without reading and
     decoding (`FILES`), and without that of one file (``files:PATH``); `predicted` has what a replay on the
     model of the loader gives instead, where it may speak, by the row's id; `restart_ms` is what ending and
@@ -88,6 +90,9 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     accelerated: bool = False
     asleep: float | None = None
     on_cpu: float | None = None
+    threaded: float = 0.0
+    threaded_cpu: float = 0.0
+    called: str = ""
     storage_bytes: float | None = None
     batches: int = 0
     batches_per_step: float = 1.0
@@ -125,7 +130,7 @@ def _facts(
         source.deliveries[field][source.deliveries.known(field)] for field in ("size_bytes", "samples")
     )
     handed_over = bool(waits.deliveries["handed_over"].any())
-    asleep, on_cpu = _samples_made(analysis, source)
+    asleep, on_cpu, threaded, threaded_cpu = samples_made(analysis, source)
     made = (analysis.source_waits if primary else waits).deliveries
     made = made[made.made]
     causes_ms = means_ms(waits, steps)
@@ -165,11 +170,19 @@ def _facts(
         accelerated=wait.exposed_source in ("cuda_events", "kernels"),
         asleep=asleep,
         on_cpu=on_cpu,
+        threaded=threaded,
+        threaded_cpu=threaded_cpu,
+        called=_called(about.dataset, source, report),
         storage_bytes=_storage_bytes(report, steps),
         batches=len(source.deliveries),
         batches_per_step=len(waits) / steps,
         item=item_of(about, analysis.session.paths) or "",
     )
+
+
+def _called(name: str, run: LoaderRun, report: RankReport) -> str:
+    others = [loader.dataset for loader in report.loaders if not loader.wrapped and loader.id != run.number]
+    return "" if not others else f"{name} (loader {run.number})" if name in others else name
 
 
 def _predicted(report: RankReport) -> dict[str, GainRow]:
@@ -224,28 +237,6 @@ def _objects(analysis: RankAnalysis, run: LoaderRun) -> int:
 def _storage_bytes(report: RankReport, steps: int) -> float | None:
     read = [process.storage_read_bytes for process in report.system.processes]
     return None if not read or None in read else sum(value or 0 for value in read) / steps
-
-
-def _samples_made(analysis: RankAnalysis, run: LoaderRun) -> tuple[float | None, float | None]:
-    """The shares of the making of a loader's samples in which its thread slept, and in which it computed."""
-    totals = np.zeros(3)
-    made = run.deliveries[run.deliveries.made]
-    makers = made.maker(analysis.rank.main.pid)
-    for process in analysis.rank.processes:
-        windows = made[makers == process.pid]
-        windows = windows[np.lexsort((windows["prepared_ns"], windows["taken_ns"]))]
-        items = taken(process.spans, outermost(process.spans, process.spans["kind"] == KIND_ITEM))
-        items = items[(items["cpu_ns"] >= 0) & (items["run_delay_ns"] >= 0)]
-        if not len(windows) or not len(items):
-            continue
-        starts, ends = windows["taken_ns"], windows["prepared_ns"]
-        within = np.searchsorted(starts, items["start_ns"], side="right") - 1
-        items = items[(within >= 0) & (items["start_ns"] < ends[within])]
-        totals += [items["duration_ns"].sum(), items["cpu_ns"].sum(), items["run_delay_ns"].sum()]
-    whole, cpu, delayed = totals.tolist()
-    if not whole:
-        return None, None
-    return max(0.0, 1 - (cpu + delayed) / whole), cpu / whole
 
 
 def _collate(analysis: RankAnalysis, run: LoaderRun) -> str:

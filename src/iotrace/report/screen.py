@@ -258,8 +258,11 @@ def _ran(rank: RankReport) -> list[str]:
     if rank.steps.loop_seconds is not None:
         parts.append(f"training {_seconds(rank.steps.loop_seconds)}")
     primary = next((loader for loader in rank.loaders if loader.primary), None)
-    if primary is not None and not primary.wrapped:
-        parts.append(counted(primary.workers, "worker"))
+    within = [loader for loader in rank.loaders if primary is not None and loader.within == primary.id]
+    made_by = within[0] if len(within) == 1 else primary
+    if made_by is not None and not made_by.wrapped:
+        several = len({loader.workers for loader in rank.loaders if not loader.wrapped}) > 1
+        parts.append(f"{counted(made_by.workers, 'worker')}{f' of {made_by.dataset}' if several else ''}")
     if rank.system.rss_peak_bytes is not None:
         parts.append(f"memory {size(rank.system.rss_peak_bytes)} at most")
     return [" · ".join(parts)] if parts else []
