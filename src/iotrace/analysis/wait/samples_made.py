@@ -1,4 +1,4 @@
-"""What made the samples of a loader: its thread, asleep or computing, and libraries on threads of their own."""
+"""What made the samples of a loader: its thread, asleep or computing; libraries on threads of their own."""
 
 from __future__ import annotations
 
