@@ -12,7 +12,7 @@ import pytest
 
 from iotrace.session import names
 from iotrace.sources.session import Session, open_session
-from tests.support.hosts import FAKETIME, Host, two_hosts, unlike_here
+from tests.support.hosts import FAKETIME, NETWORK, Host, two_hosts, unlike_here
 from tests.support.runs import environment, report_of
 
 # Prints what the program takes for CLOCK_MONOTONIC, and what the kernel says, at the same instants.
@@ -68,7 +68,9 @@ def _run(directory: Path, words: list[str], cut: bool = False, **variables: str)
 def _start(
     host: Host, line: list[str], directory: Path, number: int, variables: dict[str, str]
 ) -> subprocess.Popen[str]:
-    env = environment(IOTRACE_JOB="job", RANK=str(number), WORLD_SIZE="2", **variables)
+    env = environment(
+        IOTRACE_JOB="job", RANK=str(number), WORLD_SIZE="2", PET_NODE_RANK=str(number), **variables
+    )
     words = [*host.enter, *line, str(directory / f"instants-{number}.json")]
     return subprocess.Popen(
         words, cwd=directory, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -99,6 +101,42 @@ def test_the_clock_of_the_second_host_is_measured(tmp_path: Path, hosts: None, r
     by_host = {clock["host"]: clock for clock in clocks if clock["source"] == "agent"}
     assert [by_host[name]["kind"] for name in ("alpha", "beta")] == ["exact", "measured"]
     assert by_host["beta"]["bound_ns"] >= link.bound_ns
+
+
+TRAINING = """
+import sys, time
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader
+
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+for batch in DataLoader(torch.randn(120, 64), batch_size=4, num_workers=1):
+    model(batch).sum().backward()
+    time.sleep(0.02)
+if dist.get_rank():
+    exec(open("program.py").read())
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_torchrun_over_both_by_datagrams_and_by_collectives(tmp_path: Path, hosts: None) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "train.py").write_text(TRAINING)
+    job = ["--nnodes=2", "--nproc-per-node=1", f"--master-addr={NETWORK}.1", "--master-port=29411"]
+    words = ["-m", "torch.distributed.run", *job, "train.py"]
+    session = _run(tmp_path, words, OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="cable")
+    (link,) = session.clocks.links.values()
+    assert link.kind == "measured"
+    assert _error_ns(session, tmp_path) < link.bound_ns
+    for records in tmp_path.glob("session/telemetry/*/records.jsonl"):
+        kept = [line for line in records.read_text().splitlines(True) if '"type":"clock"' not in line]
+        records.write_text("".join(kept))
+    session = open_session(tmp_path / "session")
+    (link,) = session.clocks.links.values()
+    assert link.kind == "inferred"
+    assert _error_ns(session, tmp_path) < link.bound_ns
 
 
 @pytest.mark.slow

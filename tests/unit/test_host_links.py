@@ -20,6 +20,7 @@ from iotrace.launch.telemetry.clock_exchange import ClockExchange, may_be_of_sev
 from iotrace.session import names
 from iotrace.sources.clocks.anchors import AnchorSource, clocks_of
 from iotrace.sources.clocks.host_links import Exchange, link_by_exchanges
+from iotrace.sources.kineto.clock_by_collectives import Traced, relate_by_collectives
 from tests.support.waiting import eventually
 
 SECOND = 10**9
@@ -213,3 +214,35 @@ def test_no_socket_where_nobody_can_join(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("WORLD_SIZE", "8")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
     assert not may_be_of_several_hosts(tmp_path)
+
+
+def test_collectives_stand_for_datagrams_that_did_not_come_through(tmp_path: Path) -> None:
+    """Rank 1 comes late to every other collective; no rank ends one before both have begun it."""
+    chance = random.Random(3)
+    ahead_ns = 3 * SECOND
+    events: list[list[dict[str, object]]] = [[], []]
+    for step in range(6):
+        begin_us = 1_000_000 + step * 50_000
+        arrived = [begin_us + 1_000 + chance.randrange(9_000) for _ in range(2)]
+        for rank, own in enumerate(events):
+            left = max(arrived) + 300 + chance.randrange(200)
+            for name, start, end in (
+                (f"ProfilerStep#{step}", begin_us, begin_us + 50_000),
+                ("gloo:all_reduce", arrived[rank], left),
+                ("gloo:broadcast", begin_us + 20_000, begin_us + 20_001 + 7_000 * rank),
+            ):
+                slice_ = {"ph": "X", "cat": "user_annotation", "name": name, "ts": start, "dur": end - start}
+                own.append(slice_ | {"pid": rank, "tid": 1})
+    traced = []
+    for rank, own in enumerate(events):
+        path = tmp_path / f"torch-{rank}.json"
+        base_ns = EPOCH_NS + rank * ahead_ns
+        path.write_text(json.dumps({"baseTimeNanoseconds": base_ns, "traceEvents": own}))
+        traced.append(Traced("boot" if not rank else "boot@b", [path], base_ns))
+    clocks = clocks_of(
+        [_source("a", 0, 1), _source("b", ahead_ns, 2), _source("a", 0), _source("b", ahead_ns)]
+    )
+    relate_by_collectives(clocks, traced)
+    (link,) = clocks.links.values()
+    assert (link.kind, link.exchanges) == ("inferred", 6)
+    assert abs(link.map.shift_at(EPOCH_NS) + ahead_ns) <= link.bound_ns < 10_000_000

@@ -17,6 +17,7 @@ from iotrace.session.manifest import launches
 from iotrace.session.reading import UNREADABLE, entries, read_whole
 from iotrace.sources.clocks.anchors import AnchorSource, Clocks, clocks_of
 from iotrace.sources.clocks.session_clock import Clock
+from iotrace.sources.kineto.clock_by_collectives import Traced, relate_by_collectives
 from iotrace.sources.kineto.profiler_traces import Recording, Windows, read_windows
 from iotrace.sources.record_files import each_record, read_rows
 from iotrace.sources.records import (
@@ -202,6 +203,11 @@ def read_processes(
             recorded.append((directory, identity, records, problems, arrays))
     anchors = [_anchors(identity, records) for _, identity, records, *_ in recorded]
     clocks = clocks_of([*anchors, *(sidecar.anchors for sidecar in sidecars)])
+    traced = [
+        Traced(source.domain, _torch_traces(directory), identity.clock[1])
+        for (directory, identity, *_), source in zip(recorded, anchors, strict=True)
+    ]
+    relate_by_collectives(clocks, traced)
     found = [
         _process(*each, clocks.of_domain[source.domain], source.domain)
         for each, source in zip(recorded, anchors, strict=True)
@@ -263,11 +269,15 @@ def _process(
     for record in records:
         if isinstance(record, End) and record.broken:
             problems.append(f"could not write all it recorded: {record.broken}")
-    traces = [path for path in entries(directory) if path.match(names.TORCH_TRACES)]
+    traces = _torch_traces(directory)
     ended = any(isinstance(record, End) for record in records)
     lives = False if ended else process_lives(msgspec.structs.asdict(identity))
     errors = _agent_errors(directory / names.LOG)
     return Process(identity, clock, records, spans, texts, problems, traces, lives, errors, arrays, domain)
+
+
+def _torch_traces(directory: Path) -> list[Path]:
+    return [path for path in entries(directory) if path.match(names.TORCH_TRACES)]
 
 
 def _agent_errors(log: Path) -> list[str]:

@@ -13,6 +13,7 @@ from iotrace.sources.clocks.clock_map import ClockMap
 from iotrace.sources.clocks.drift import Fit, fit
 
 _FEWEST_MATCHES = 3
+_KNOWN = ("exact", "measured", "inferred")  # before any collective is looked at: by a session
 
 
 def relate(inputs: list[Input]) -> None:
@@ -52,7 +53,7 @@ class _Tree:
         """Relate all that can be."""
         if not self._matches.any():
             return
-        exact = [index for index, item in enumerate(self._inputs) if item.link.kind in ("exact", "measured")]
+        exact = [index for index, item in enumerate(self._inputs) if item.link.kind in _KNOWN]
         for index in exact:
             self._inputs[index].link.island = exact[0]
             self._add(index)

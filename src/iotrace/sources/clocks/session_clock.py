@@ -90,6 +90,12 @@ class Clock:
         return self.to_reference.map_one(mono_ns + self.offset_ns)
 
     @property
+    def own_span_ns(self) -> tuple[int, int]:
+        """The first and the last anchor, on the host's own clock."""
+        first, last = int(self.segments[0].mono_ns[0]), int(self.segments[-1].mono_ns[-1])
+        return first + self.offset_ns, last + self.offset_ns
+
+    @property
     def matches_realtime(self) -> bool:
         """Whether stamps of CLOCK_REALTIME need no correction: they are this clock's times."""
         return not self.steps and not self.segments[0].slewed and self.to_reference == ClockMap()
@@ -116,7 +122,8 @@ class Clock:
                 continue
             first, last = segment.to_mono_ns([first_ns, last_ns]).tolist()
             if begin_ns - slack_ns <= first and last <= min(end_ns, until_ns) + slack_ns:
-                return ClockMap(int(first + self.offset_ns - first_ns)).compose(self.to_reference)
+                own = ClockMap(int(first + self.offset_ns - first_ns)).compose(self.to_reference)
+                return own.moved_to(first_ns) if own.drift_ppb else own
         return None
 
     def real_to_session_ns(self, stamp_ns: int) -> int:
