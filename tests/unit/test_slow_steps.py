@@ -66,6 +66,30 @@ def test_the_first_step_pays_by_name() -> None:
     assert found.unnamed_ms == pytest.approx(3.5 - 2.7)
 
 
+def test_a_slow_step_names_where_the_host_was() -> None:
+    slow = [
+        operator("aten::outer", 0, 3000),
+        operator("aten::inner", 100, 2100),
+        event("python_function", "<built-in method run_backward of X>", 3000, 4000),
+    ]
+    (found,) = steps_of(4000, 500, 500, 500, 500, parts={0: slow})
+    assert found.host_ms == pytest.approx({"aten::inner": 2.0, "aten::outer": 1.0}, abs=0.001)
+
+
+def test_the_verdict_names_what_the_first_step_paid() -> None:
+    events = [step(0, 0, 4000), *[step(at, 3000 + 1000 * at, 4000 + 1000 * at) for at in range(1, 6)]]
+    busy = [kernel(at, at + 900, at - 20) for at in range(4020, 9000, 1000)]
+    tuning = [
+        operator("aten::cudnn_convolution", 100, 3100),
+        call("cudaEventSynchronize", 200, 300),
+        kernel(10, 20, 5),
+        kernel(3500, 3600, 3490),
+    ]
+    report = analyse_traces([trace_of(*events, *busy, *tuning)])
+    assert report.verdict.why == "the first step takes 3.0 ms longer than the later ones: autotune 3.0 ms"
+    assert report.verdict.kind == "device-idle"
+
+
 def test_what_every_step_does_is_no_part_of_a_slow_one() -> None:
     usual = [call("cudaMalloc", 10, 110)]
     found = steps_of(1000, 1000, 1000, 5000, 1000, 1000, parts=dict.fromkeys(range(6), usual))

@@ -107,7 +107,7 @@ def _synchronises(facts: Facts) -> Iterator[Recommendation]:
         costly = calls[costs > 0]
         where = _where(activity, costly, costs[costs > 0])
         text = f"{counted(len(costly), 'call')} wait for the device, which then idles{where}"
-        remedy = "keep .item(), .cpu() and prints of the loss out of most steps"
+        remedy = "keep .item(), .cpu(), synchronize() and prints of the loss out of most steps"
         yield _item(facts, "synchronising-calls", text, remedy, cost_us, calls=len(costly))
     yield from _launch_bound(facts, float(late[~after].sum()) / 1e3)
 

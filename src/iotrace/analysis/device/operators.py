@@ -12,6 +12,7 @@ from iotrace.analysis.device.activity import Activity, Mask
 from iotrace.analysis.device.modules import Enclosing
 from iotrace.analysis.intervals import outer_first
 from iotrace.analysis.results import Operator
+from iotrace.sources.kineto.kinds import Kind
 from iotrace.sources.kineto.trace import Column, Numbers
 
 _NONE = -1
@@ -26,9 +27,14 @@ class OperatorTree(msgspec.Struct, frozen=True, dict=True):
 
     activity: Activity
 
+    @property
+    def events(self) -> Mask:
+        """Which events of the trace the tree is of."""
+        return self.activity.operators
+
     @cached_property
     def rows(self) -> Column:
-        rows, events = np.flatnonzero(self.activity.operators), self.activity.trace.events
+        rows, events = np.flatnonzero(self.events), self.activity.trace.events
         rows = rows[outer_first(events.start_ns[rows], events.end_ns[rows])]
         return rows[np.argsort(events.thread[rows], kind="stable")]
 
@@ -45,6 +51,16 @@ class OperatorTree(msgspec.Struct, frozen=True, dict=True):
             if len(own):
                 found[own] = _shifted(_parents(starts, ends), int(own[0]))
         return found
+
+    @cached_property
+    def host_self(self) -> Column:
+        """What each took of the host without those directly inside, in ns."""
+        events = self.activity.trace.events
+        starts, ends = events.start_ns[self.rows], events.end_ns[self.rows]
+        inner = np.flatnonzero(self.parent >= 0)
+        around = self.parent[inner]
+        inside = np.maximum(np.minimum(ends[inner], ends[around]) - starts[inner], 0)
+        return np.maximum(ends - starts - _summed(around, inside, len(self.rows)), 0)
 
     @cached_property
     def device_self(self) -> Column:
@@ -124,6 +140,15 @@ def _parents(starts: Column, ends: Column) -> Column:
     return np.where((parent >= 0) & (ends[parent] <= starts), _NONE, parent)
 
 
+class HostTree(OperatorTree, frozen=True, dict=True):
+    """All that nests on the host: operators, calls of the runtime, functions where stacks were recorded."""
+
+    @property
+    def events(self) -> Mask:
+        found: Mask = self.activity.operators | np.isin(self.activity.kinds, (Kind.RUNTIME, Kind.PYTHON))
+        return found
+
+
 class _Sums(msgspec.Struct):
     calls: int = 0
     host_total: int = 0
@@ -158,20 +183,16 @@ def operators_of(trees: Sequence[OperatorTree]) -> list[Operator]:
 
 def _add(sums: dict[str, _Sums], tree: OperatorTree) -> None:
     trace, events = tree.activity.trace, tree.activity.trace.events
-    parent, count = tree.parent, len(tree.rows)
+    count = len(tree.rows)
     if not count:
         return
     lengths = events.duration_ns[tree.rows]
-    starts, ends = events.start_ns[tree.rows], events.end_ns[tree.rows]
-    inner = np.flatnonzero(parent >= 0)
-    inside = np.maximum(np.minimum(ends[inner], ends[parent[inner]]) - starts[inner], 0)
-    host_self = lengths - _summed(parent[inner], inside, count)
     names, numbers = np.unique(events.name[tree.rows], return_inverse=True)
     outermost = tree.outermost
     columns = {
         "calls": np.ones(count, dtype=np.int64),
         "host_total": np.where(outermost, lengths, 0),
-        "host_self": np.maximum(host_self, 0),
+        "host_self": tree.host_self,
         "device_total": np.where(outermost, tree.device_total, 0),
         "device_self": tree.device_self,
     }

@@ -9,6 +9,7 @@ import numpy as np
 from iotrace.analysis.device.activity import Activity, Mask
 from iotrace.analysis.device.breakdown import break_down
 from iotrace.analysis.device.modules import Enclosing
+from iotrace.analysis.device.operators import HostTree
 from iotrace.analysis.results import SlowStep
 from iotrace.sources.kineto.kinds import Kind
 from iotrace.sources.kineto.trace import Column
@@ -16,6 +17,7 @@ from iotrace.sources.kineto.trace import Column
 _SLOW = 1.5  # times the median of a step
 _FEWEST_STEPS = 4
 _MOST_ROWS = 20
+_MOST_NAMES, _LEAST_SHARE = 3, 0.1
 _ALLOCATES = re.compile(
     r"(?:cuda|hip)(?:Malloc|Free)(?:Host|Async|Managed)?$|(?:cuda|hip)Host(?:Alloc|Malloc|Register)$"
     r"|(?:cu|hip)Mem(?:Create|Map|AddressReserve|SetAccess)$"
@@ -53,18 +55,52 @@ def slow_steps_of(activity: Activity) -> list[SlowStep]:
     over = np.maximum(table - np.median(table[settled], axis=0), 0)
     slow = np.flatnonzero(lengths >= _SLOW * usual_ms)
     found = []
+    host = _host(activity, starts, ends, settled) if len(slow) else {}
     for at in slow.tolist():
         named = {name: ms for name, ms in zip(parts, over[at].tolist(), strict=False) if ms > 0}
         is_first = bool((lengths[: at + 1] >= _SLOW * usual_ms).all())
-        found.append(_row(numbers[at], is_first, float(lengths[at]), float(lengths[at]) - usual_ms, named))
+        over_ms = float(lengths[at]) - usual_ms
+        # A function of C's, as run_backward, waits for what other names tell.
+        named_host = [(own[at], name) for name, own in host.items() if not name.startswith("<built-in")]
+        most = sorted(named_host, reverse=True)[:_MOST_NAMES]
+        longest = {name: float(ms) for ms, name in most if ms >= _LEAST_SHARE * over_ms}
+        found.append(_row(numbers[at], is_first, float(lengths[at]), over_ms, named, longest))
     return sorted(found, key=lambda one: -(one.over_ms or 0.0))[:_MOST_ROWS]
 
 
+def _host(activity: Activity, starts: Column, ends: Column, settled: slice) -> dict[str, Column]:
+    """Find by name how much longer than usual each step spent in it, without what is inside, in ms."""
+    tree = HostTree(activity)
+    events = activity.trace.events
+    begun = events.start_ns[tree.rows]
+    step = np.searchsorted(starts, begun, side="right") - 1
+    inside = (step >= 0) & (begun < ends[step])
+    names, number = np.unique(events.name[tree.rows[inside]], return_inverse=True)
+    keys = number * len(starts) + step[inside]
+    sums = np.bincount(keys, weights=tree.host_self[inside], minlength=len(names) * len(starts))
+    table = sums.reshape(len(names), len(starts)) / 1e6
+    over = np.maximum(table - np.median(table[:, settled], axis=1, keepdims=True), 0)
+    return {activity.trace.names[name]: row for name, row in zip(names.tolist(), over, strict=True)}
+
+
 def _row(
-    step: int | None, is_first: bool, ms: float, over_ms: float | None, named: dict[str, float]
+    step: int | None,
+    is_first: bool,
+    ms: float,
+    over_ms: float | None,
+    named: dict[str, float],
+    longest: dict[str, float] | None = None,
 ) -> SlowStep:
     unnamed = None if over_ms is None else max(0.0, over_ms - sum(named.values()))
-    return SlowStep(step=step, is_first=is_first, ms=ms, over_ms=over_ms, parts_ms=named, unnamed_ms=unnamed)
+    return SlowStep(
+        step=step,
+        is_first=is_first,
+        ms=ms,
+        over_ms=over_ms,
+        parts_ms=named,
+        unnamed_ms=unnamed,
+        host_ms=longest or {},
+    )
 
 
 def _table(activity: Activity, parts: dict[str, Mask], starts: Column, ends: Column) -> Column:

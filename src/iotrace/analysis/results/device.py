@@ -167,6 +167,7 @@ class Gap(ReportPart, frozen=True, kw_only=True):
 class SlowStep(ReportPart, frozen=True, kw_only=True):
     """A step that took long; `is_first`: so did all before it. `parts_ms` took longer than usual, by name.
 
+    `host_ms`: functions, operators and calls, without those inside, that took most of it.
     Of a trace without steps `step` and what is over the usual are null, the parts are all that it did.
     """
 
@@ -176,6 +177,7 @@ class SlowStep(ReportPart, frozen=True, kw_only=True):
     over_ms: float | None
     parts_ms: dict[str, float]
     unnamed_ms: float | None
+    host_ms: dict[str, float]
 
 
 class Accelerator(ReportPart, frozen=True, kw_only=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from iotrace.analysis.results import Accelerator, RankReport
-from iotrace.units import duration, percent
+from iotrace.units import duration, milliseconds, percent
 
 IDLE_PERCENT = 10.0  # of the traced window, from which the device's idle time is the verdict
 _MOSTLY = 0.5  # of the idle time: what one class has to take to be named as its reason
@@ -71,6 +71,22 @@ def why_idle(found: Accelerator) -> str | None:
     elif (origin := next((one for one in found.idle_by_origin if one.kind == "operator"), None)) is not None:
         where = f", {percent(origin.idle_us / found.idle_us)} before kernels of {origin.name}"
     return f"{_REASONS[name]}: {share} of its gaps{where}{exposed and f'; {exposed}'}"
+
+
+def why_first(rank: RankReport) -> str | None:
+    """Say what the first steps paid, where that is most of the device's idle time; else None."""
+    first = [step for step in rank.slow_steps or [] if step.is_first and step.over_ms is not None]
+    over_ms = sum(step.over_ms or 0.0 for step in first)
+    if rank.accelerator is None or over_ms * 1e3 < _MOSTLY * rank.accelerator.idle_us:
+        return None
+    names = {name for step in first for name in step.parts_ms}
+    parts = {name: sum(step.parts_ms.get(name, 0.0) for step in first) for name in names}
+    told = [
+        (name, ms) for name, ms in sorted(parts.items(), key=lambda pair: -pair[1]) if ms >= 0.1 * over_ms
+    ]
+    which = "the first step takes" if len(first) == 1 else f"the first {len(first)} steps take"
+    named = ", ".join(f"{name.replace('_', ' ')} {milliseconds(ms)}" for name, ms in told)
+    return f"{which} {milliseconds(over_ms)} longer than the later ones{named and f': {named}'}"
 
 
 def busy_text(found: Accelerator) -> str:

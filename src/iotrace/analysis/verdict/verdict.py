@@ -21,7 +21,14 @@ from iotrace.analysis.results import (
     Verdict,
 )
 from iotrace.analysis.verdict import failed
-from iotrace.analysis.verdict.device import busy_text, each_step, idle_fraction, idle_text, why_idle
+from iotrace.analysis.verdict.device import (
+    busy_text,
+    each_step,
+    idle_fraction,
+    idle_text,
+    why_first,
+    why_idle,
+)
 from iotrace.analysis.verdict.fixes import fixes_of
 from iotrace.analysis.verdict.trust import competes
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_fraction, device_waits
@@ -241,7 +248,12 @@ def _of_traces(found: Finding, ranks: Sequence[RankReport]) -> Finding:
     rank = max(known, key=lambda each: idle_fraction(each) or 0.0, default=None)
     if rank is not None and rank.accelerator is not None and (text := idle_text(rank)) is not None:
         of = f", rank {rank.rank} of {rank.world_size or len(ranks)}" if len(ranks) > 1 else ""
-        return Finding(kind="device-idle", text=f"{text}{of}", why=why_idle(rank.accelerator), rank=rank)
+        return Finding(
+            kind="device-idle",
+            text=f"{text}{of}",
+            why=why_first(rank) or why_idle(rank.accelerator),
+            rank=rank,
+        )
     if found.kind == "wait-unknown" and found.rank is not None and found.rank.steps.count:
         return replace(found, text="no wait for a DataLoader was recorded", fix=None)
     return found

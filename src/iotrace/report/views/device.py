@@ -115,7 +115,7 @@ def slow_steps(report: Report) -> list[Table]:
         Field("step_ms", "step ms", _one),
         Field("over_ms", "over ms", _one, absent="-"),
         Field("ms", "part ms", _one),
-        Field("part", "part", lambda name: name.replace("_", " "), is_text=True),
+        Field("part", "part", _part, is_text=True),
     )
 
     def make(rank: RankReport) -> Table:
@@ -132,12 +132,19 @@ def slow_steps(report: Report) -> list[Table]:
             for part, ms in [
                 *sorted(step.parts_ms.items(), key=lambda pair: -pair[1]),
                 *([("unnamed", step.unnamed_ms)] if step.unnamed_ms else []),
+                *((f"in {name}", ms) for name, ms in step.host_ms.items()),
             ]
         ]
         why = "no step took 1.5 times the median, or fewer than 4 were traced"
-        return Table(title="Slow steps, and what they paid", rows=rows, fields=fields, unknown=why)
+        notes = ["in NAME: the host's time there itself, whichever part it belongs to"]
+        title = "Slow steps, and what they paid beyond the usual"
+        return Table(title=title, rows=rows, fields=fields, unknown=why, notes=notes if rows else [])
 
     return of_ranks(report.ranks, make)
+
+
+def _part(name: str) -> str:
+    return name if name.startswith("in ") else name.replace("_", " ")
 
 
 def _one(time_ms: float) -> str:
