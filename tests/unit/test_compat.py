@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,7 @@ from iotrace.analysis.compat.hta import holistic
 from iotrace.analysis.compat.tb import tensorboard
 from iotrace.sources.kineto.reader import read_kineto
 from iotrace.sources.kineto.trace import KinetoTrace
-from tests.support.kineto import kernel, trace_of
+from tests.support.kineto import kernel, operator, trace_of
 from tests.support.traces import SHARED, shared_trace
 
 _ROLES = {
@@ -67,3 +68,26 @@ def test_hta_says_the_same(name: str) -> None:
             assert getattr(found, kind)[int(stream)] == figure, label
         else:
             assert getattr(found, label) == figure, label
+
+
+@pytest.mark.parametrize(
+    ("first_us", "begins_with_metadata", "host_wait_us"),
+    [(900, False, 630), (1250, False, 810), (1650, False, 870), (1250, True, 630)],
+)
+def test_hta_takes_the_first_event_for_a_launch_that_precedes_the_trace(
+    tmp_path: Path, first_us: int, begins_with_metadata: bool, host_wait_us: int
+) -> None:
+    """The answers are HolisticTraceAnalysis 0.5.0's."""
+    metadata = {"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "ts": 0, "args": {"name": "python"}}
+    events = [metadata] * begins_with_metadata
+    events.append(operator("aten::zero", first_us, first_us + 5))
+    for start in range(1000, 1500, 100):
+        events += kernel(start, start + 40)
+    for start in range(1700, 2660, 120):
+        events += reversed(kernel(start + 20, start + 90, launched=start))
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    found = holistic(read_kineto(path))
+    assert found is not None
+    assert (found.idle_us, found.span_us, found.compute_us) == (870, 1630, 760)
+    assert (found.host_wait_us, found.other_us) == ({7: host_wait_us}, {7: 870 - host_wait_us})

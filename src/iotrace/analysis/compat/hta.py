@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from iotrace.analysis.device.activity import Mask
 from iotrace.analysis.intervals import Intervals, intersect, length
+from iotrace.sources.byte_stream import blocks
 from iotrace.sources.kineto.kinds import Kind
 from iotrace.sources.kineto.trace import Column, KinetoTrace
 
@@ -23,6 +24,8 @@ _COLLECTIVE = re.compile(r"^nccl.*Kernel")
 _MEMORY = re.compile(r"^Memcpy|^Memset|^dma")
 _NO_COMPUTATION = re.compile(r"(^nccl.*Kernel)|(.*(Memcpy)|(Memset))|(.*Sync)")
 _GAP_US = 30
+_FIRST_PHASE = re.compile(rb'"traceEvents"\s*:\s*\[\s*\{[^{}]*?"ph"\s*:\s*"(\w)"')
+_NEVER = -(2**62)
 _DEVICE_KINDS = (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
 
 
@@ -115,6 +118,19 @@ def _merged(starts: Column, ends: Column) -> Intervals:
     return starts[groups], np.maximum.reduceat(ends[order], groups)
 
 
+def _unknown_launch(trace: KinetoTrace, starts: Column, on_host: Mask) -> int:
+    """When HTA takes a kernel without a launch for launched: when the first event of the file began.
+
+    Where that is metadata, no such gap has a late launch.
+    """
+    try:
+        begin = next(iter(blocks(trace.path, [])), b"")
+    except OSError:  # it was moved since it was read
+        begin = b""
+    first = _FIRST_PHASE.search(begin)
+    return int(starts[0]) if first is not None and first[1] == b"X" and on_host[0] else _NEVER
+
+
 def _waits(
     trace: KinetoTrace, rows: Column, starts: Column, ends: Column, on_host: Mask
 ) -> tuple[dict[int, int], dict[int, int], dict[int, int]]:
@@ -122,15 +138,15 @@ def _waits(
     events = trace.events
     calls = np.flatnonzero(on_host & (events.correlation >= 0))
     launched = dict(zip(events.correlation[calls].tolist(), starts[calls].tolist(), strict=True))
+    unknown = _unknown_launch(trace, starts, on_host)
     result: tuple[dict[int, int], dict[int, int], dict[int, int]] = ({}, {}, {})
     for stream in np.unique(events.stream[rows]).tolist():
         own = rows[events.stream[rows] == stream]
         own = own[np.argsort(starts[own], kind="stable")]
         previous = ends[own][:-1]
         gaps = starts[own][1:] - previous
-        # Without a launch HTA finds the trace's first row instead, which began before everything.
         launch = np.array(
-            [launched.get(key, -1) for key in events.correlation[own][1:].tolist()], dtype=np.int64
+            [launched.get(key, unknown) for key in events.correlation[own][1:].tolist()], dtype=np.int64
         )
         host = launch > previous
         short = ~host & (gaps < _GAP_US)
