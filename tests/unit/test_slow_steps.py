@@ -79,7 +79,7 @@ def test_a_slow_step_names_where_the_host_was() -> None:
 def test_the_verdict_names_what_the_first_step_paid() -> None:
     events = [step(0, 0, 4000), *[step(at, 3000 + 1000 * at, 4000 + 1000 * at) for at in range(1, 6)]]
     busy = [kernel(at, at + 900, at - 20) for at in range(4020, 9000, 1000)]
-    tuning = [
+    tuning: list[Event | list[Event]] = [
         operator("aten::cudnn_convolution", 100, 3100),
         call("cudaEventSynchronize", 200, 300),
         kernel(10, 20, 5),

@@ -60,7 +60,8 @@ class OperatorTree(msgspec.Struct, frozen=True, dict=True):
         inner = np.flatnonzero(self.parent >= 0)
         around = self.parent[inner]
         inside = np.maximum(np.minimum(ends[inner], ends[around]) - starts[inner], 0)
-        return np.maximum(ends - starts - _summed(around, inside, len(self.rows)), 0)
+        found: Column = np.maximum(ends - starts - _summed(around, inside, len(self.rows)), 0)
+        return found
 
     @cached_property
     def device_self(self) -> Column:
