@@ -24,7 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--chromium", action="store_true", help="open pages in Chromium, which has to be there")
     parser.addoption("--faults", action="store_true", help="run all rows of tests/faults")
     parser.addoption("--programs", action="store_true", help="run all programs of tests/programs")
-    parser.addoption("--sinks", action="store_true", help="log to real trackers: tests/sinks")
+    parser.addoption("--external", action="store_true", help="real trackers and launchers: tests/external")
     parser.addoption("--slow", action="store_true", help="run the big matrices too")
     parser.addoption("--mutations", type=int, help="how many damaged traces are merged (1500; 5000 if slow)")
 

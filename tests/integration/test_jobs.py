@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.perfetto import track_paths
-from tests.support.runs import environment, report_of
+from tests.support.runs import SMALL_LOOP, environment, report_of
 
 TRAIN = """
 import os, sys
@@ -92,6 +92,40 @@ def test_the_tasks_of_one_step_share_a_session(tmp_path: Path, output: list[str]
     first = report["clocks"][0]["host"]
     other = ({"node0", "node1"} - {first}).pop()
     assert kinds == {(first, "exact", False), (other, "assumed", True)}
+
+
+@pytest.mark.skipif(not shutil.which("mpirun"), reason="no mpirun (apt install openmpi-bin)")
+@pytest.mark.parametrize("inside", [pytest.param(False, marks=pytest.mark.slow), True])
+def test_open_mpi_starts_launchers_or_is_started_by_one(tmp_path: Path, inside: bool) -> None:
+    mpirun = ["mpirun", "--oversubscribe", "-n", "2"]
+    traced = [*IOTRACE, "--torch-steps", "off", "--"]
+    words = [*mpirun, *traced] if inside else [*traced, *mpirun]
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    ((code, stdout, stderr),) = _end([_start(tmp_path, [*words, sys.executable, SMALL_LOOP, "20"], **root)])
+    assert (code, stdout) == (0, ""), stderr
+    assert stderr.count("iotrace: tracing into") == 1
+    assert stderr.count("\nNext ") == 1
+    (session,) = tmp_path.glob("iotrace-openmpi-*" if inside else "iotrace-2*")
+    assert len(list(session.rglob("timeline.pftrace"))) == 1
+    ranks = report_of(session)["ranks"]
+    assert [(rank["rank"], rank["world_size"], rank["steps"]["begun"]) for rank in ranks] == [
+        (0, 2, 20),
+        (1, 2, 20),
+    ]
+
+
+@pytest.mark.slow
+def test_accelerate_launches_ranks(tmp_path: Path) -> None:
+    _, *program = _program(tmp_path, TRAIN)
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
+    launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+    traced = [*IOTRACE, "-o", "session", "--torch-steps", "0:1:2", "--torch-options", "memory", "--"]
+    ((code, stdout, stderr),) = _end([_start(tmp_path, [*traced, *launch, *program])])
+    assert (code, stdout) == (0, "batches 6\n" * 2), stderr
+    ranks = report_of(tmp_path / "session")["ranks"]
+    assert [(rank["rank"], rank["world_size"]) for rank in ranks] == [(0, 2), (1, 2)]
+    # A profiler of all threads is told of no allocation.
+    assert all(rank["memory"]["devices"][0]["allocated_bytes"] > 0 for rank in ranks)
 
 
 @pytest.mark.skipif(os.getuid() != 0 or not shutil.which("unshare"), reason="needs root and unshare")

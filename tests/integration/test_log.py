@@ -1,6 +1,6 @@
 """``--log``: TensorBoard reads back what a run logged; a tracker that is away or slow costs a warning.
 
-MLflow's server and W&B: tests/sinks (``tools/test --sinks``).
+MLflow's server and W&B: tests/external (``tools/test --external``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Left out by default: these need the trackers' servers and clients (850 MB)."""
+"""Left out by default: these need trackers with their servers, Hydra and uv (900 MB)."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ import pytest
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    return None if config.getoption("--sinks") else True
+    return None if config.getoption("--external") else True

@@ -1,0 +1,1 @@
+"""Trackers and launchers for real: ``tools/test --external``."""

@@ -1,1 +1,0 @@
-"""Trackers for real: ``tools/test --sinks``."""
