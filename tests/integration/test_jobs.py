@@ -126,6 +126,7 @@ def test_accelerate_launches_ranks(tmp_path: Path) -> None:
     assert [(rank["rank"], rank["world_size"]) for rank in ranks] == [(0, 2), (1, 2)]
     # A profiler of all threads is told of no allocation.
     assert all(rank["memory"]["devices"][0]["allocated_bytes"] > 0 for rank in ranks)
+    assert all(rank["memory"]["evolution"] for rank in ranks)
 
 
 @pytest.mark.skipif(os.getuid() != 0 or not shutil.which("unshare"), reason="needs root and unshare")

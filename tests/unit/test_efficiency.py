@@ -181,6 +181,7 @@ def test_memory_at_the_peak_by_phase_and_operator() -> None:
         memory(20, 512, 5512, 2),
         memory(30, -512, 5000, 2),  # freed before the peak
         memory(311, 1024, 6024, 2),  # its address again: the peak
+        memory(400, 7000, 0, 3),  # shared memory, which is not the allocator's
         memory(500, -4000, 2024, 1),
     )
     found = memory_of([trace])
@@ -197,8 +198,19 @@ def test_memory_at_the_peak_by_phase_and_operator() -> None:
     assert {one.name: (one.allocated_bytes, one.at_peak_bytes) for one in found.operators} == {
         "aten::mm": (4512, 4000),
         "aten::add": (1024, 1024),
-        "(outside of operators)": (0, 0),
+        "(outside of operators)": (7000, 0),
     }
+    assert [(one.name, one.allocated_bytes, one.at_peak_bytes) for one in found.modules] == [
+        ("(outside of modules)", 4000 + 512 + 1024 + 7000, 5024)
+    ]
+    assert [
+        (one.at_us, one.held_bytes, {name: size for name, size in one.by_phase_bytes.items() if size})
+        for one in found.evolution
+    ] == [
+        (30, 5000, {"forward": 4000, "before": 1000}),
+        (311, 6024, {"forward": 4000, "optimizer": 1024, "before": 1000}),
+        (500, 2024, {"optimizer": 1024, "before": 1000}),
+    ]
 
 
 def test_memory_of_traces_without_addresses_or_totals() -> None:

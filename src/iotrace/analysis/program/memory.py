@@ -10,12 +10,14 @@ import numpy as np
 
 from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.modules import PHASES, Enclosing, origins_at
-from iotrace.analysis.results import Memory, MemoryDevice, MemoryOperator
+from iotrace.analysis.results import Memory, MemoryDevice, MemoryModule, MemoryOperator, MemoryPoint
 from iotrace.sources.kineto.trace import MEMORY, Column, KinetoTrace
 from iotrace.sources.kineto.trace import Memory as Instants
 
-_MOST_OPERATORS = 20  # of each device
+_MOST_OPERATORS = 20  # of each device, and modules
+_MOST_POINTS = 20
 _OUTSIDE = "(outside of operators)"
+_NO_MODULE = "(outside of modules)"
 _BEFORE = "before"  # what was held when the trace began
 # c10::DeviceType; torch for ROCm calls its devices CUDA.
 _DEVICES = {0: "CPU", 1: "CUDA", 6: "HIP", 9: "XLA", 12: "XPU", 13: "MPS", 20: "PrivateUse1"}
@@ -35,24 +37,24 @@ class _Held(msgspec.Struct):
     reserved: int = -1
     at_us: float | None = None
     by_phase: dict[str, int] | None = None
+    evolution: list[MemoryPoint] = []
 
 
 def memory_of(traces: Sequence[KinetoTrace]) -> Memory | None:
     """Sum up the memory of a rank's operators; None where no trace recorded memory."""
     sums: dict[tuple[str, str], _Sums] = defaultdict(_Sums)
+    by_module: dict[tuple[str, str], _Sums] = defaultdict(_Sums)
     held: dict[str, _Held] = defaultdict(_Held)
     for trace in traces:
         if len(trace.memory.bytes):
-            _add(Activity(trace), sums, held)
+            _add(Activity(trace), sums, by_module, held)
     if not held:
         return None
     operators = []
+    modules = []
     devices = []
     for device, most in held.items():
-        own = sorted(
-            ((name, each) for (of, name), each in sums.items() if of == device),
-            key=lambda pair: -pair[1].given_bytes,
-        )
+        own = _largest(sums, device)
         devices.append(
             MemoryDevice(
                 device=device,
@@ -76,17 +78,45 @@ def memory_of(traces: Sequence[KinetoTrace]) -> Memory | None:
             )
             for name, each in own[:_MOST_OPERATORS]
         ]
-    return Memory(devices=devices, operators=operators)
+        modules += [
+            MemoryModule(
+                device=device,
+                name=name,
+                allocations=each.given,
+                allocated_bytes=each.given_bytes,
+                at_peak_bytes=each.at_peak if most.by_phase is not None else None,
+            )
+            for name, each in _largest(by_module, device)[:_MOST_OPERATORS]
+            if each.given
+        ]
+    evolution = [point for most in held.values() for point in most.evolution]
+    return Memory(devices=devices, operators=operators, modules=modules, evolution=evolution)
 
 
-def _add(activity: Activity, sums: dict[tuple[str, str], _Sums], held: dict[str, _Held]) -> None:
+def _largest(sums: dict[tuple[str, str], _Sums], device: str) -> list[tuple[str, _Sums]]:
+    """Return the sums of a device by name, what was given most first."""
+    own = ((name, each) for (of, name), each in sums.items() if of == device)
+    return sorted(own, key=lambda pair: -pair[1].given_bytes)
+
+
+def _add(
+    activity: Activity,
+    sums: dict[tuple[str, str], _Sums],
+    by_module: dict[tuple[str, str], _Sums],
+    held: dict[str, _Held],
+) -> None:
     trace, events, memory = activity.trace, activity.trace.events, activity.trace.memory
     rows = np.flatnonzero(trace.named(lambda name: name == MEMORY))
     if len(rows) != len(memory.bytes):  # halves of ranges that bear this name
         return
     around = Enclosing(activity, activity.operators).rows(rows)
     names = np.where(around >= 0, events.name[np.maximum(around, 0)], -1)
-    phases = origins_at(activity, rows).phase
+    origins = origins_at(activity, rows)
+    phases = origins.phase
+    called = (
+        (sums, names, lambda number: trace.names[number] if number >= 0 else _OUTSIDE),
+        (by_module, origins.module, lambda number: origins.modules[number] if number >= 0 else _NO_MODULE),
+    )
     known = memory.bytes != -1
     kinds = (memory.device_type + 1) * (1 << 20) + memory.device_id + 1
     for kind in np.unique(kinds[known]).tolist():
@@ -94,12 +124,13 @@ def _add(activity: Activity, sums: dict[tuple[str, str], _Sums], held: dict[str,
         own = own[np.argsort(memory.time_ns[own], kind="stable")]
         device = _device(int(memory.device_type[own[0]]), int(memory.device_id[own[0]]))
         sizes = memory.bytes[own]
-        for number in np.unique(names[own]).tolist():
-            size = sizes[names[own] == number]
-            one = sums[device, trace.names[number] if number >= 0 else _OUTSIDE]
-            one.given += int((size >= 0).sum())
-            one.given_bytes += int(size[size >= 0].sum())
-            one.freed_bytes -= int(size[size < 0].sum())
+        for into, numbers, name_of in called:
+            for number in np.unique(numbers[own]).tolist():
+                size = sizes[numbers[own] == number]
+                one = into[device, name_of(number)]
+                one.given += int((size >= 0).sum())
+                one.given_bytes += int(size[size >= 0].sum())
+                one.freed_bytes -= int(size[size < 0].sum())
         most = held[device]
         most.reserved = max(most.reserved, int(memory.reserved[own].max()))
         peak = int(memory.allocated[own].argmax())
@@ -108,16 +139,18 @@ def _add(activity: Activity, sums: dict[tuple[str, str], _Sums], held: dict[str,
         most.allocated = int(memory.allocated[own[peak]])
         first_ns, _ = trace.span_ns() or (0, 0)
         most.at_us = (int(memory.time_ns[own[peak]]) - first_ns) / 1e3
-        for (of, _), one in sums.items():
+        for (of, _), one in [*sums.items(), *by_module.items()]:
             if of == device:
                 one.at_peak = 0
+        most.evolution = _evolution(memory, own, phases, device, first_ns)
         alive = _alive(memory, own, peak)
         most.by_phase = None
         if alive is not None:
             _hold(most, alive, phases, memory)
-            for number in np.unique(names[alive]).tolist():
-                one = sums[device, trace.names[number] if number >= 0 else _OUTSIDE]
-                one.at_peak = int(memory.bytes[alive[names[alive] == number]].sum())
+            for into, numbers, name_of in called:
+                for number in np.unique(numbers[alive]).tolist():
+                    held_bytes = memory.bytes[alive[numbers[alive] == number]].sum()
+                    into[device, name_of(number)].at_peak = int(held_bytes)
 
 
 def _hold(most: _Held, alive: Column, phases: Column, memory: Instants) -> None:
@@ -128,6 +161,41 @@ def _hold(most: _Held, alive: Column, phases: Column, memory: Instants) -> None:
     most.by_phase[_BEFORE] = max(0, most.allocated - sum(most.by_phase.values()))
 
 
+def _evolution(
+    memory: Instants, own: Column, phases: Column, device: str, first_ns: int
+) -> list[MemoryPoint]:
+    """Sample what was held, at equal times; empty without addresses, which pair a free with its giver.
+
+    Shared memory that batches come in is told with a total of 0: it is not the allocator's.
+    """
+    address, sizes, times = memory.address[own], memory.bytes[own], memory.time_ns[own]
+    if (address == -1).any():
+        return []
+    order = np.argsort(address, kind="stable")  # `own` is in order of time
+    giver = np.full(len(own), -1, np.int64)
+    is_same = address[order[1:]] == address[order[:-1]]
+    giver[order[1:][is_same]] = order[:-1][is_same]
+    is_known = (giver >= 0) & (sizes[giver] > 0)
+    phase = np.where(sizes < 0, np.where(is_known, phases[own][giver], -1), phases[own])
+    mapped = memory.allocated[own] == 0
+    mapped &= (sizes > 0) | (giver < 0) | mapped[giver]
+    phase[mapped] = -1
+    kept = np.flatnonzero(~mapped)
+    if not len(kept):
+        return []
+    ends = np.linspace(times[kept[0]], times[kept[-1]], _MOST_POINTS + 1)[1:]
+    at = kept[np.unique(np.searchsorted(times[kept], ends, side="right") - 1)]
+    held = [np.cumsum(np.where(phase == number, sizes, 0))[at] for number in range(len(PHASES))]
+    points = []
+    for row, now in enumerate(at.tolist()):
+        by_phase = {name: int(held[number][row]) for number, name in enumerate(PHASES)}
+        allocated = int(memory.allocated[own[now]])
+        by_phase[_BEFORE] = max(0, allocated - sum(by_phase.values()))
+        at_us = (int(times[now]) - first_ns) / 1e3
+        points.append(MemoryPoint(device=device, at_us=at_us, held_bytes=allocated, by_phase_bytes=by_phase))
+    return points
+
+
 def _alive(memory: Instants, own: Column, peak: int) -> Column | None:
     """Find which instants gave what was still held at `own[peak]`; None without addresses."""
     until = own[: peak + 1]
@@ -136,7 +204,7 @@ def _alive(memory: Instants, own: Column, peak: int) -> Column | None:
     # Of each address the last instant: its memory is held where that gave it.
     last = len(until) - 1 - np.unique(memory.address[until][::-1], return_index=True)[1]
     found = until[last]
-    held: Column = found[memory.bytes[found] > 0]
+    held: Column = found[(memory.bytes[found] > 0) & (memory.allocated[found] != 0)]
     return held
 
 

@@ -130,7 +130,13 @@ from iotrace.analysis.results.program import (
     MemoryDevice as MemoryDevice,
 )
 from iotrace.analysis.results.program import (
+    MemoryModule as MemoryModule,
+)
+from iotrace.analysis.results.program import (
     MemoryOperator as MemoryOperator,
+)
+from iotrace.analysis.results.program import (
+    MemoryPoint as MemoryPoint,
 )
 from iotrace.analysis.results.program import (
     Model as Model,

@@ -134,11 +134,32 @@ class MemoryDevice(ReportPart, frozen=True, kw_only=True):
     peak_by_phase_bytes: dict[str, int] | None
 
 
+class MemoryModule(ReportPart, frozen=True, kw_only=True):
+    """What was given to a module's operators, forward and backward, without the modules inside it."""
+
+    device: str
+    name: str
+    allocations: int
+    allocated_bytes: int
+    at_peak_bytes: int | None
+
+
+class MemoryPoint(ReportPart, frozen=True, kw_only=True):
+    """What a device's allocator held at a time, by the phase that was given it; `before` the trace began."""
+
+    device: str
+    at_us: float
+    held_bytes: int
+    by_phase_bytes: dict[str, int]
+
+
 class Memory(ReportPart, frozen=True, kw_only=True):
-    """`operators`: of each device the 20 that were given most."""
+    """`operators`, `modules`: of each device the 20 that were given most; `evolution`: 20 points at most."""
 
     devices: list[MemoryDevice]
     operators: list[MemoryOperator]
+    modules: list[MemoryModule]
+    evolution: list[MemoryPoint]
 
 
 class Snapshot(ReportPart, frozen=True, kw_only=True):

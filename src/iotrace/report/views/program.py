@@ -233,7 +233,7 @@ def _shapes(shapes: list[list[int]]) -> str:
 
 
 def memory(report: Report) -> list[Table]:
-    """Show each device's memory in the profiled steps, and the operators that were given most."""
+    """Show each device's memory in the profiled steps, over time too, and who was given most."""
     shared: tuple[Field, ...] = (
         Field("allocated_bytes", "given", size),
         Field("freed_bytes", "freed", size),
@@ -270,7 +270,31 @@ def memory(report: Report) -> list[Table]:
             unknown=_NO_MEMORY,
         )
 
-    return of_ranks(report.ranks, devices) + of_ranks(report.ranks, operators)
+    def modules(rank: RankReport) -> Table:
+        own = [field for field in shared if field.name != "freed_bytes"]
+        return Table(
+            title="Modules that were given most, themselves, forward and backward",
+            rows=rank.memory.modules if rank.memory else [],
+            fields=(*own, at_peak, device, Field("name", "module", is_text=True)),
+            unknown=_NO_MEMORY,
+        )
+
+    def evolution(rank: RankReport) -> Table:
+        kinds = ("forward", "backward", "optimizer", "other", "before")
+        return Table(
+            title="Memory held over time, by who was given it",
+            rows=rank.memory.evolution if rank.memory else [],
+            fields=(
+                Field("at_us", "at ms", lambda us: f"{us / 1e3:.1f}"),
+                Field("held_bytes", "held", size),
+                *(Field(f"by_phase_bytes.{kind}", kind, size) for kind in kinds),
+                device,
+            ),
+            unknown=_NO_MEMORY if rank.memory is None else "the trace does not tell addresses",
+        )
+
+    makers = (devices, operators, modules, evolution)
+    return [table for make in makers for table in of_ranks(report.ranks, make)]
 
 
 def snapshot(report: Report) -> list[Table]:
