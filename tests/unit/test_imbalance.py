@@ -76,6 +76,13 @@ def test_nobody_is_late_where_several_come_last_together() -> None:
     assert next(one for one in found.ranks if one.rank == 3).communication_wait_ms == pytest.approx(0.04)
 
 
+def test_without_collectives_nobody_knows_who_waits_for_whom() -> None:
+    found = imbalance_of([rank(number, step(0, 0, 100)) for number in range(2)])
+    assert found is not None
+    assert [one.communication_wait_ms for one in found.ranks] == [None, None]
+    assert found.spread["communication_wait"] is None
+
+
 def test_gloo_is_matched_by_step_order_and_size() -> None:
     first = rank(
         0, step(7, 0, 100), step(8, 100, 200), gloo(10, 50, 8), gloo(20, 60, 16, 13), gloo(130, 135, 8)

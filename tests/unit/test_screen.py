@@ -32,6 +32,7 @@ from iotrace.analysis.results import (
     Verdict,
     unknown,
 )
+from iotrace.report.screen import trust_text
 from iotrace.report.terminal import print_report
 from iotrace.session.manifest import NotCaptured
 
@@ -268,3 +269,8 @@ def test_a_step_is_split_into_its_phases_where_they_are_known() -> None:
     partly = PhasesMs(forward=20.0, backward=None, optimizer=9.9, other=None)
     (row,) = [row for row in screen(report(rank(phases_ms=partly)), 120) if row.startswith("Step")]
     assert row.endswith("   data wait 59.5 · forward 20.0 · optimizer 9.9 · rest 45.0")
+
+
+def test_doubts_about_one_rank_stand_together() -> None:
+    reasons = ["rank 0: A", "tracing: some 2 %", "rank 0: B", "rank 1: C"]
+    assert trust_text("bad", reasons, False) == "rank 0: A, B; tracing: some 2 %; rank 1: C"

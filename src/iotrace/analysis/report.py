@@ -81,7 +81,8 @@ def analyse(analysis: SessionAnalysis) -> Report:
         complete=session.ended and not analysis.data_loss,
         iotrace_version=session.manifest.iotrace_version,
     )
-    imbalance = compare(compared, ranks[0].world_size if ranks else None)
+    one_job = all(rank.pid is None for rank in ranks)
+    imbalance = compare(compared, ranks[0].world_size) if ranks and one_job else None
     clocks = _clocks(session)
     trust = trust_of(about, ranks, clocks, analysis.data_loss)
     return Report(
@@ -137,6 +138,7 @@ def _rank(analysis: RankAnalysis) -> RankReport:
     gain = gain_of(analysis, system, wait)
     return RankReport(
         rank=rank.number,
+        pid=None if rank.numbered else rank.main.pid,
         host=rank.main.host,
         local_rank=rank.main.identity.local_rank,
         world_size=rank.world_size,

@@ -38,7 +38,7 @@ def report_markdown(report: Report) -> str:
     about = next((rank for rank in reversed(report.ranks) if rank.rank == found.rank), None)
     rank = about or (report.ranks[0] if len(report.ranks) == 1 else None)
     if rank is not None:
-        whose = f" of rank {rank.rank}" if len(report.ranks) > 1 else ""
+        whose = f" of {rank.called}" if len(report.ranks) > 1 else ""
         rows = [(label, "; ".join(parts)) for label, parts in fact_rows(rank)]
         lines += ["", *_table((f"Figures{whose}", ""), rows, 0)]
         lines += _worst(rank)

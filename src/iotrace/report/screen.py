@@ -61,7 +61,7 @@ def print_screen(report: Report, console: Console) -> None:
     if rank is not None:
         if len(report.ranks) > 1:
             restart = f", restart {rank.incarnation}" if rank.incarnation else ""
-            line(console, "", f"Of rank {rank.rank}{restart}:", 0)
+            line(console, "", f"Of {rank.called}{restart}:", 0)
         _print_facts(rank, console)
     if report.not_captured:
         what = ", ".join(dict.fromkeys(item.what for item in report.not_captured))
@@ -83,7 +83,15 @@ def trust_text(level: str, reasons: Sequence[str], silenced: bool) -> str:
     """What stands behind the level of trust."""
     if silenced:
         reasons = [*reasons, "no gain is told: repeat on a quiet machine, with more steps"]
-    return (", " if level == "ok" else "; ").join(reasons)
+    told: dict[str, str] = {}
+    for reason in reasons:
+        whose, named, what = reason.partition(": ")
+        by_rank = named and whose.startswith(("rank ", "process "))
+        if by_rank and whose in told:
+            told[whose] += f", {what}"  # one rank's stand together
+        else:
+            told[whose if by_rank else reason] = reason
+    return (", " if level == "ok" else "; ").join(told.values())
 
 
 def silenced(report: Report) -> bool:

@@ -23,7 +23,8 @@ def print_ranks(report: Report, console: Console) -> None:
     imbalance, late = report.imbalance, report.verdict.rank
     ranks = sorted(report.ranks, key=lambda rank: (-_lateness(rank, imbalance), rank.rank))
     rows = [_row(rank, imbalance) for rank in ranks]
-    table = figures_table([""], ["rank"])
+    unnumbered = any(rank.pid is not None for rank in ranks)
+    table = figures_table([""], ["process" if unnumbered else "rank"])
     table.add_column("host", no_wrap=True, overflow="ellipsis")
     headings = _OWN if imbalance is None else _OWN + _COMPARED
     for heading in headings:
@@ -32,7 +33,8 @@ def print_ranks(report: Report, console: Console) -> None:
     for rank, row in list(zip(ranks, rows, strict=True))[: _LATEST if several else None]:
         mark = "late" if report.verdict.kind == "rank-late" and rank.rank == late else ""
         restart = f", restart {rank.incarnation}" if rank.incarnation else ""
-        table.add_row(Text(mark, style="bold red"), f"{rank.rank}{restart}", rank.host or "", *row)
+        number = rank.rank if rank.pid is None else rank.pid
+        table.add_row(Text(mark, style="bold red"), f"{number}{restart}", rank.host or "", *row)
     if several:
         steps = [rank.steps.mean_ms for rank in ranks if rank.steps.mean_ms is not None]
         waits = [rank.data_wait.raw_ms for rank in ranks if rank.data_wait.raw_ms is not None]
@@ -72,9 +74,10 @@ def _row(rank: RankReport, imbalance: Imbalance | None) -> Sequence[str]:
     matched = imbalance.collectives.matched
     if own is None or not own.step_ms:
         return [*row, "?", "?", "?"]
+    waited_ms = own.communication_wait_ms
     return [
         *row,
-        f"{100 * own.communication_wait_ms / own.step_ms:.0f} %",
+        "?" if waited_ms is None else f"{100 * waited_ms / own.step_ms:.0f} %",
         f"{100 * own.compute_ms / own.step_ms:.0f} %",
         f"{100 * (straggler.last_to_arrive if straggler else 0) / matched:.0f} %" if matched else "?",
     ]

@@ -112,7 +112,7 @@ def _print_rank(rank: RankReport, console: Console, several: bool) -> None:
         console.print()
         restart = f", restart {rank.incarnation}" if rank.incarnation else ""
         host = f" on {rank.host}" if rank.host else ""
-        console.rule(f"rank {rank.rank}{host}{restart}", align="left")
+        console.rule(f"{rank.called}{host}{restart}", align="left")
     steps = rank.steps
     if steps.mean_ms is None:
         line(console, "steps", "none measured")

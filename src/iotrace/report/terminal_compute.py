@@ -74,7 +74,8 @@ def print_imbalance(found: Imbalance, console: Console) -> None:
             "data wait": one.data_wait_ms,
             "other": one.other_ms,
         }
-        shares = [f"{name} {percent(ms / one.step_ms)}" for name, ms in parts.items() if one.step_ms]
+        known = {name: ms for name, ms in parts.items() if one.step_ms and ms is not None}
+        shares = [f"{name} {percent(ms / one.step_ms)}" for name, ms in known.items()]
         of = f"of {counted(one.steps, 'profiled step')}, {milliseconds(one.step_ms)} each"
         line(console, f"rank {one.rank}", f"{' · '.join(shares)} ({of})")
     collectives = found.collectives

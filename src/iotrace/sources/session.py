@@ -24,13 +24,17 @@ from iotrace.sources.telemetry import Telemetry, read_telemetry
 
 
 class Rank(msgspec.Struct, frozen=True):
-    """A training process and its loader workers; `incarnation` counts the restarts of an elastic job."""
+    """A training process and its loader workers; `incarnation` counts the restarts of an elastic job.
+
+    `numbered`: a process group or a launcher gave the number, else the processes are counted from 0.
+    """
 
     number: int
     world_size: int | None
     incarnation: int
     main: Process
     workers: list[Process]
+    numbered: bool = True
 
     @property
     def processes(self) -> list[Process]:
@@ -135,10 +139,11 @@ class Session(msgspec.Struct, frozen=True, dict=True):
         incarnations = [trainer.identity.incarnation for trainer in trainers]
         # Recorded ranks count where each occurs once: several programs of one run share their variables.
         ranks = [(rank, restart) for (rank, _), restart in zip(numbers, incarnations, strict=True)]
-        if None in [rank for rank, _ in numbers] or len(set(ranks)) < len(ranks):
+        numbered = None not in [rank for rank, _ in numbers] and len(set(ranks)) == len(ranks)
+        if not numbered:
             ranks = [(number, 0) for number in range(len(trainers))]
         found = [
-            Rank(number or 0, world_size, restart, trainer, self._workers_of(trainer))
+            Rank(number or 0, world_size, restart, trainer, self._workers_of(trainer), numbered)
             for trainer, (number, restart), (_, world_size) in zip(trainers, ranks, numbers, strict=True)
         ]
         return sorted(found, key=lambda rank: (rank.number, rank.incarnation))

@@ -26,7 +26,7 @@ def imbalance_of(ranks: Sequence[RankTrace], world_size: int | None = None) -> I
         return None
     matched, unmatched = match(ranks)
     waits = {rank.rank: _waits(rank, matched) for rank in ranks}
-    balances = [_balance(rank, waits[rank.rank]) for rank in ranks]
+    balances = [_balance(rank, waits[rank.rank], bool(matched)) for rank in ranks]
     kinds = {rank.rank: _kind(rank, ranks, balances) for rank in ranks}
     skews_ns = [max(one.durations_ns.values()) - one.real_ns for one in matched]
     late = _late(ranks, matched)
@@ -98,25 +98,26 @@ def _waits(rank: RankTrace, matched: list[Matched]) -> dict[int | None, Interval
     }
 
 
-def _balance(rank: RankTrace, waits: dict[int | None, Intervals]) -> RankBalance:
+def _balance(rank: RankTrace, waits: dict[int | None, Intervals], matched: bool) -> RankBalance:
     starts, ends, _ = rank.steps
     waiting = union(
         *(np.concatenate([side[bound] for side in waits.values()] or [starts[:0]]) for bound in (0, 1))
     )
     roles = [_compute(rank), waiting, (rank.waits.starts_ns, rank.waits.ends_ns)]
-    parts = break_down(roles, starts, ends)[0].mean(axis=0) / 1e6
+    parts = dict(zip(_PARTS, (break_down(roles, starts, ends)[0].mean(axis=0) / 1e6).tolist(), strict=True))
     return RankBalance(
         rank=rank.rank,
         steps=len(starts),
         step_ms=float((ends - starts).mean()) / 1e6,
-        **dict(zip(_PARTS, parts.tolist(), strict=True)),
+        **parts if matched else {**parts, "communication_wait_ms": None},
     )
 
 
-def _spread(values: list[float]) -> float | None:
-    """(max - mean) / mean; None where the mean is 0."""
-    mean = sum(values) / len(values)
-    return (max(values) - mean) / mean if mean else None
+def _spread(values: list[float | None]) -> float | None:
+    """(max - mean) / mean; None where the mean is 0, or nothing is known."""
+    known = [value for value in values if value is not None]
+    mean = sum(known) / max(len(known), 1)
+    return (max(known) - mean) / mean if mean else None
 
 
 def _late(ranks: Sequence[RankTrace], matched: list[Matched]) -> list[LateCollective]:

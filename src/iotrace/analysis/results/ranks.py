@@ -6,13 +6,16 @@ from iotrace.analysis.results.base import ReportPart
 
 
 class RankBalance(ReportPart, frozen=True, kw_only=True):
-    """Means per step of the traced window, in ms; the four parts sum to the step."""
+    """Means per step of the traced window, in ms; the four parts sum to the step.
+
+    `communication_wait_ms` is None where no collective was matched.
+    """
 
     rank: int
     steps: int
     step_ms: float
     compute_ms: float
-    communication_wait_ms: float
+    communication_wait_ms: float | None
     data_wait_ms: float
     other_ms: float
 

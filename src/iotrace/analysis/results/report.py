@@ -72,6 +72,7 @@ class SessionInfo(ReportPart, frozen=True, kw_only=True):
 
 class RankReport(ReportPart, frozen=True, kw_only=True):
     rank: int
+    pid: int | None = None
     host: str | None
     local_rank: int | None
     world_size: int | None
@@ -106,6 +107,11 @@ class RankReport(ReportPart, frozen=True, kw_only=True):
     gain: list[GainRow]
     self_prediction_error_pct: float | None
     gain_withheld: str | None
+
+    @property
+    def called(self) -> str:
+        """What a reader knows it by: processes that nothing numbers are no ranks of one job."""
+        return f"rank {self.rank}" if self.pid is None else f"process {self.pid}"
 
 
 class Recommendation(ReportPart, frozen=True, kw_only=True):

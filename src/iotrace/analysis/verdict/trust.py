@@ -54,7 +54,7 @@ def trust_of(
     ranks = trained or ranks
     doubts = [doubt for check in _CHECKS if (doubt := _worst(check, ranks)) is not None]
     if without:
-        doubts.append(_Doubt(CAUTION, f"rank {without[0].rank}: no step was measured"))
+        doubts.append(_Doubt(CAUTION, f"{without[0].called}: no step was measured"))
     # The rank that waits longest decides the verdict's class.
     longest = max(ranks, key=lambda rank: bound_fraction(rank.data_wait) or 0.0, default=None)
     doubts += [] if longest is None else _of_class(longest)
@@ -94,12 +94,12 @@ def _judged(doubts: Sequence[_Doubt], facts: list[str]) -> Trust:
 
 def _worst(check: Callable[[RankReport], Iterator[_Doubt]], ranks: Sequence[RankReport]) -> _Doubt | None:
     """Find the worst doubt of one kind; of several ranks its rank is named where not all have the same."""
-    found = [(doubt, rank.rank) for rank in ranks for doubt in check(rank)]
+    found = [(doubt, rank.called) for rank in ranks for doubt in check(rank)]
     if not found:
         return None
     doubt, rank = max(found, key=lambda pair: LEVELS.index(pair[0].level))
     alike = sum(other.text == doubt.text for other, _ in found) == len(ranks)
-    return doubt if alike else doubt._replace(text=f"rank {rank}: {doubt.text}")
+    return doubt if alike else doubt._replace(text=f"{rank}: {doubt.text}")
 
 
 def _level(value: float, bounds: tuple[float, float]) -> str:

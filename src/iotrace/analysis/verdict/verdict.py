@@ -196,7 +196,7 @@ def of_worst(ranks: Sequence[RankReport]) -> Finding:
     rank = max(ranks, key=_fraction, default=None)
     if rank is None:
         return Finding(kind="wait-unknown", text="no process was traced")
-    whose = f"rank {rank.rank}: " if len(ranks) > 1 else ""
+    whose = f"{rank.called}: " if len(ranks) > 1 else ""
     wait, fraction = rank.data_wait, _fraction(rank)
     text = f"{whose}{_waits(rank, fraction)}"
     if 100 * fraction >= MODERATELY_PERCENT:
@@ -208,7 +208,7 @@ def of_worst(ranks: Sequence[RankReport]) -> Finding:
     unknown = next((each for each in ranks if each.data_wait.raw_wait_fraction is None), None)
     if unknown is None:
         return _of_reads(ranks) or Finding(kind="not-input-bound", text=text, why=_ready(rank), rank=rank)
-    whose = f"rank {unknown.rank}: " if len(ranks) > 1 else ""
+    whose = f"{unknown.called}: " if len(ranks) > 1 else ""
     what = unknown.steps.unknown_why or "no step was measured"
     why, fix = _loop_reads(unknown), None if unknown.steps.unknown_why is None else _NAME_IT
     return Finding(kind="wait-unknown", text=f"{whose}{what}", why=why, rank=unknown, fix=fix)
@@ -224,7 +224,7 @@ def _of_reads(ranks: Sequence[RankReport]) -> Finding | None:
     if found is not None and found.span_us and 100 * found.idle_us < MODERATELY_PERCENT * found.span_us:
         return None  # the device works while the loop reads
     spent_ms = _read_ms(rank) + (rank.data_wait.raw_ms or 0.0)
-    whose = f"rank {rank.rank}: " if len(ranks) > 1 else ""
+    whose = f"{rank.called}: " if len(ranks) > 1 else ""
     share = f"{percent(spent_ms / step_ms)} of each step waits for data or reads it"
     return Finding(
         kind=_KINDS[verdict_in_words(spent_ms / step_ms)],

@@ -112,14 +112,16 @@ def _rank_row(rank: RankReport, compared: Imbalance | None, late: int | None) ->
     if fraction is not None:
         cells["data wait"] = _cell(fraction)
     if own is not None and own.step_ms:
-        cells["for others"] = _cell(own.communication_wait_ms / own.step_ms)
+        if own.communication_wait_ms is not None:
+            cells["for others"] = _cell(own.communication_wait_ms / own.step_ms)
         cells["compute"] = _cell(own.compute_ms / own.step_ms, shaded=False)
         if fraction is None:
             cells["data wait"] = _cell(own.data_wait_ms / own.step_ms)
     if straggler is not None and matched:
         cells["late in"] = _cell(straggler.last_to_arrive / matched)
     return {
-        "name": f"{rank.rank}" + (f", restart {rank.incarnation}" if rank.incarnation else ""),
+        "name": f"{rank.rank if rank.pid is None else rank.called}"
+        + (f", restart {rank.incarnation}" if rank.incarnation else ""),
         "host": rank.host or "",
         "late": rank.rank == late,
         "cells": cells,
