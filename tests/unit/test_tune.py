@@ -6,15 +6,21 @@ import json
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
+from iotrace.agent import sweep_override
 from iotrace.analysis.gain.pipeline import Epoch, Pipeline, replay
+from iotrace.analysis.results import LoaderResult, unknown
 from iotrace.errors import IotraceError, UsageError
 from iotrace.report.sweeps.tune import print_tune, write_csv
+from iotrace.sweeps import measure
 from iotrace.sweeps.execute import Request
 from iotrace.sweeps.grid import IN_ORDER, PERSISTENT, PREFETCH, WORKERS, environment_of
 from iotrace.sweeps.results import SweepRun
@@ -331,3 +337,29 @@ def test_wrong_commands(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=why):
             open_search(command, Machine().look, ROOM, None, 60, tmp_path / "t", False, [])
+
+
+def test_the_agent_sets_what_the_search_asks_for() -> None:
+    """Also persistent_workers, which torch refuses to change; off where there are no workers."""
+    torch_data = pytest.importorskip("torch.utils.data")
+    records: list[object] = []
+    recorder: Any = SimpleNamespace(records=records)
+    asked = {"prefetch": "4", "in_order": "False", "persistent_workers": "True", "pin_memory": "False"}
+    loader = torch_data.DataLoader([1, 2, 3], num_workers=2)
+    sweep_override._apply(loader, sweep_override.Override(asked), recorder)
+    assert (loader.prefetch_factor, loader.in_order, loader.persistent_workers) == (4, False, True)
+    inline = torch_data.DataLoader([1, 2, 3], num_workers=2)
+    sweep_override._apply(inline, sweep_override.Override({**asked, "workers": "0"}), recorder)
+    assert (inline.num_workers, inline.prefetch_factor, inline.persistent_workers) == (0, None, False)
+    assert [*inline] == [*torch_data.DataLoader([1, 2, 3])]
+
+
+def test_a_setting_that_did_not_come_to_be_is_told() -> None:
+    run = SweepRun(
+        params={PREFETCH: "4", PERSISTENT: "True"}, kind="point", repeat=0, session="", status="ok"
+    )
+    loader = unknown(
+        LoaderResult, workers=2, prefetch_factor=4, persistent_workers=False, failures=[], phases={}
+    )
+    assert measure._other_setting(run, loader) == "the loop's loader has persistent_workers=False, not True"
+    assert measure._other_setting(run, msgspec.structs.replace(loader, persistent_workers=True)) == ""

@@ -161,6 +161,7 @@ def _rank(rank: _TraceRank) -> RankReport:
         memory=memory_of([rank.trace]),
         snapshots=[],
         gain=[],
+        gain_withheld="a trace holds none of the loader's batches",
     )
 
 

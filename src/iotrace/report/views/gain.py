@@ -36,7 +36,7 @@ def _table(rank: RankReport) -> Table:
         rows=[_shown(row) for row in rows],
         fields=fields,
         unknown=rank.gain_withheld or "no change is worth 5 % of a step",
-        remedy="iotrace tune measures it" if rank.gain_withheld else "",
+        remedy="iotrace tune -- CMD measures it" if rank.steps.count and rank.loaders else "",
         notes=_notes(rank),
     )
 
