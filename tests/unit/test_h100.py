@@ -67,7 +67,7 @@ def test_idle_time_after_each_synchronising_call() -> None:
     assert steps.mean_ms == pytest.approx(sum(TRUTH["sync"]["step_wall_ms"]) / steps.count, rel=0.01)
     longest = found.gaps[: steps.count - 1]  # the last one ends nothing
     assert all(4000 < one.us < 7000 and (one.kind, one.op) == ("host_wait", "aten::mm") for one in longest)
-    assert sum(one.us for one in found.gaps[steps.count - 1 :]) < 300
+    assert found.gaps[steps.count - 1].us < 1000
     # 1 % of the time is no reason for advice; single precision without tensor cores is.
     assert [item.id for item in report("sync").recommendations] == ["no-tensor-cores"]
     assert found.launch_queue_max == 16
