@@ -133,6 +133,7 @@ def told(
     storage: int = 0,
     batch_bytes: int = 1000,
     fraction: float = 0.4,
+    world_size: int | None = None,
 ) -> Gain:
     """What is told of a run with the steps that the model gives."""
     host = unknown(HostUse, others_cpu_fraction=others, pressure_fraction={}, cgroup_pressure_fraction={})
@@ -155,7 +156,8 @@ def told(
 
     sizes = np.full(len(found.pipeline), batch_bytes)
     source = SimpleNamespace(deliveries=_Sizes(sizes))
-    analysis: Any = SimpleNamespace(kept=Kept(duration_ns=durations), source=source)
+    rank = SimpleNamespace(world_size=world_size)
+    analysis: Any = SimpleNamespace(kept=Kept(duration_ns=durations), source=source, rank=rank)
     monkeypatch.setattr(gains, "recorded", lambda *_: found)
     return gain_of(analysis, system, wait)
 
@@ -228,6 +230,10 @@ def test_silent_where_there_is_nothing_to_gain(monkeypatch: pytest.MonkeyPatch) 
     assert found.withheld == "2 % of a step waits for data: there is nothing to gain"
 
 
+def test_silent_on_one_of_several_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "another one may hold up" in (told(monkeypatch, recorded(), world_size=2).withheld or "")
+
+
 def test_silent_where_the_records_do_not_suffice(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> Recorded:
         raise Withheld("another thread takes the batches")
@@ -235,7 +241,7 @@ def test_silent_where_the_records_do_not_suffice(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(gains, "recorded", refuse)
     kept = type("Kept", (), {"__len__": lambda _: 5})()
     wait = unknown(DataWait, causes_ms={}, files=[], by_loader=[], worst_batches=[], raw_wait_fraction=0.5)
-    analysis: Any = SimpleNamespace(kept=kept)
+    analysis: Any = SimpleNamespace(kept=kept, rank=SimpleNamespace(world_size=1))
     assert gain_of(analysis, unknown(System, gpus=[], processes=[]), wait).withheld == (
         "another thread takes the batches"
     )

@@ -257,7 +257,7 @@ def test_a_program_that_ends_before_it_can_be_measured(tmp_path: Path) -> None:
 def test_a_program_without_a_loader(tmp_path: Path) -> None:
     machine = Machine()
     machine.look = lambda run: None  # type: ignore[method-assign,assignment,return-value]
-    with pytest.raises(UsageError, match="no DataLoader that could be tuned"):
+    with pytest.raises(IotraceError, match="no DataLoader that could be tuned"):
         searched(machine, tmp_path / "t")
 
 

@@ -44,6 +44,8 @@ def gain_of(analysis: RankAnalysis, system: System, wait: DataWait) -> Gain:
         return Gain(withheld="the loop's data wait is not known")
     if 100 * fraction < MODERATELY_PERCENT:
         return Gain(withheld=f"{percent(fraction)} of a step waits for data: there is nothing to gain")
+    if (analysis.rank.world_size or 1) > 1:
+        return Gain(withheld="ranks run in step: another one may hold up what this one gains")
     try:
         found = recorded(analysis, system)
         _check(found, system)
@@ -51,9 +53,11 @@ def gain_of(analysis: RankAnalysis, system: System, wait: DataWait) -> Gain:
         error = _error(found, own)
     except Withheld as why:
         return Gain(withheld=str(why))
-    if abs(error) > _MISSED:
+    if not abs(error) <= _MISSED:
         return Gain(error_pct=100 * error, withheld=_missed(found, own))
     step_ms = int(kept.duration_ns.sum()) / len(kept) / 1e6
+    if step_ms <= 0 or not own.delivered_ns[-1] > 0:
+        return Gain(withheld="the steps took no time")
     judge = _Judge(analysis, found, own, system, wait, step_ms)
     rows = [judge.row(change) for change in changes_of(found, wait, step_ms, system.cpus or 1)]
     return Gain(rows, 100 * error)

@@ -118,7 +118,7 @@ class _Pass:
         epoch = self.epoch
         for worker in range(self.pipeline.workers):
             heappush(self.timed, (self.now + epoch.up_ns, _UP, worker, 0))
-        for _ in range(self.pipeline.workers * self.pipeline.prefetch):
+        for _ in range(min(self.count, self.pipeline.workers * self.pipeline.prefetch)):
             self._send()
         heappush(self.timed, (self.now + epoch.setup_ns, _SLEPT, _CONSUMER, -1))
 

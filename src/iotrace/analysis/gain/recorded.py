@@ -21,6 +21,7 @@ from iotrace.sources.records import Tick
 MOST = 400  # batches that are replayed: of more, those up to the end of the first passes
 FEWEST = 8  # measured batches, below which nothing is replayed
 _UNKNOWN = 0.05  # of the batches: how many may have no known making
+_MOST_WORKERS, _MOST_PREFETCHED = 1024, 65536  # of damaged records
 _FEWEST_READY = 4  # batches that lay ready: from so many the consumer's own part of receiving is known
 
 
@@ -61,6 +62,8 @@ def recorded(analysis: RankAnalysis, system: System) -> Recorded:
         raise Withheld(
             f"{about.library or about.dataset} makes batches in its own way, not as DataLoader does"
         )
+    if not 0 <= about.workers <= _MOST_WORKERS or not 0 < (about.prefetch_factor or 2) <= _MOST_PREFETCHED:
+        raise Withheld(f"{about.workers} workers with {about.prefetch_factor} batches each are no loader's")
     everything = run.deliveries
     if everything["handed_over"].any() or analysis.measured_waits.deliveries["handed_over"].any():
         raise Withheld("another thread takes the batches: when the loop asks for one is not known")
@@ -230,7 +233,7 @@ def _epochs(run: LoaderRun, own: Deliveries) -> tuple[tuple[Epoch, ...], Floats]
         if first:
             gap[first - 1] = max(0, start_ns - int(own["delivered_ns"][first - 1]) - shutdown)
         ended = one.exhausted_ns if one is not None and behind < len(own) else None
-        shutdown = ended[1] - ended[0] if ended is not None else 0
+        shutdown = max(0, ended[1] - ended[0]) if ended is not None else 0
         epochs.append(Epoch(first, behind, float(asked_ns - start_ns), float(up_ns), float(shutdown)))
     if len(gap) > 1:
         gap[-1] = gap[-2]

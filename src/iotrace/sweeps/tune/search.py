@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 
-from iotrace.errors import UsageError
+from iotrace.errors import IotraceError
 from iotrace.sweeps.execute import Executor, Request
 from iotrace.sweeps.grid import IN_ORDER, PERSISTENT, PIN_MEMORY, PREFETCH, SHARING, THREADS, WORKERS
 from iotrace.sweeps.results import SweepRun
@@ -109,11 +109,11 @@ class Search:
     def _search(self) -> str:
         own = self._measure({})
         if not own.ok or not own.step_ms:
-            raise UsageError(f"the program as it is gave no figures: {own.reason or own.status}",
+            raise IotraceError(f"the program as it is gave no figures: {own.reason or own.status}",
                              "look at its output, and give it more --steps")  # fmt: skip
         seen = self.seen.get(_key({}))
         if seen is None:
-            raise UsageError("the loop takes its batches from no DataLoader that could be tuned",
+            raise IotraceError("the loop takes its batches from no DataLoader that could be tuned",
                              "iotrace report shows what it waits for")  # fmt: skip
         if self._no_wait(own):
             self.at_ceiling = True
