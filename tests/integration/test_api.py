@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.perfetto import ERRORS, query
-from tests.support.runs import Run, run_bare, run_script
+from tests.support.runs import PROJECT, Run, run_bare, run_script, run_traced
 
 
 def checked(run: Run) -> dict[str, Any]:
@@ -413,3 +413,14 @@ with iotrace.profile("other", report=False) as profile:
     run = run_bare(tmp_path, script)
     assert run.stdout == "session exists and is not a session - choose another directory with -o DIR\nran\n"
     assert json.loads((tmp_path / "other" / "outcome.json").read_text())["exit_code"] is None
+
+
+def test_a_timer_in_scikit_learn_names_regions_of_the_report(tmp_path: Path) -> None:
+    program = str(PROJECT / "workloads" / "sklearn_timer.py")
+    run = run_traced(tmp_path, [program, "--epochs", "2", "--batches", "5"], ["--quiet"])
+    (rank,) = checked(run)["ranks"]
+    counts = {region["name"]: region["count"] for region in rank["regions"]}
+    assert counts == {"Epoch": 2, "Batch": 10, "Forward": 10, "IO": 10}
+    told = dict(line.split(" calls, ")[0].split(": ") for line in run.stdout.splitlines())
+    assert {key: int(calls) for key, calls in told.items()} == counts
+    assert rank["steps"]["begun"] == 10
