@@ -36,6 +36,16 @@ def test_two_ranks_are_compared() -> None:
     assert "breakdown" in details
 
 
+def test_ranks_are_chosen() -> None:
+    found = json.loads(report(*RANKS, "--ranks", "1", "--json").stdout)
+    assert [rank["rank"] for rank in found["ranks"]] == [1]
+    assert found["verdict"]["rank"] == 1
+    for words, why in (("7-9", "it has 0 to 1"), ("first", "takes numbers and ranges")):
+        refused = report(*RANKS, "--ranks", words)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert why in refused.stderr
+
+
 def test_relative_paths_are_below_the_directory_that_they_share() -> None:
     names = [Path(path).name for path in RANKS]
     for traces in (names, [names[0], RANKS[1]], [names[0], f"../data/{names[1]}"]):

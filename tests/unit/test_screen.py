@@ -189,7 +189,26 @@ def test_the_rank_that_is_late_stands_first_of_its_table() -> None:
     assert rows[2].startswith("2, restart 2")
     many = screen(replace(found, ranks=[rank(number) for number in range(20)]))
     assert any("median of 20" in row for row in many)
-    assert sum("node1" in row for row in many) == 3
+    assert sum("node1" in row for row in many) == 10
+
+
+def test_a_job_of_many_ranks_is_a_screen_or_two() -> None:
+    ranks = [rank(number, host=f"node{number // 8}") for number in range(1024)]
+    slow = ranks[700]
+    ranks[700] = replace(slow, data_wait=replace(slow.data_wait, raw_wait_fraction=0.9, raw_ms=120.0))
+    missing = [NotCaptured(f"compute of rank {number}", "no device", None) for number in range(1024)]
+    found = report(*ranks, not_captured=missing)
+    shown = screen(found)
+    assert len(shown) < 60
+    tables = [" ".join(row.split()) for row in shown]
+    first = tables[next(number for number, row in enumerate(tables) if row.startswith("rank host")) + 1]
+    assert first.startswith("700 node87")
+    assert any(row.startswith("most ") and "120.0" in row for row in tables)
+    assert any(row.startswith("node87 8 ") and row.endswith("120.0 700") for row in tables)
+    assert any("118 more hosts" in row for row in tables)
+    assert any("compute of 1024 ranks" in row for row in tables)
+    details = screen(found, verbose=True)
+    assert any("1021 more ranks: choose them with --ranks" in row for row in details)
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])

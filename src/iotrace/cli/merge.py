@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from iotrace.cli.parameters import import_numpy, json_option, output_option, print_json
+from iotrace.cli.parameters import import_numpy, json_option, output_option, print_json, ranks_option
 from iotrace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def merge(
         steps=_range(steps, int, "--steps", "100:110"),
         seconds=_range(seconds, float, "--time", "1.5:2"),
         span_ns=None if around is None else _around(given, around),
-        ranks=_ranks(ranks),
+        ranks=ranks_option(ranks),
         dropped=frozenset(item.lower() for item in drop),
         per_rank=per_rank,
         align_start=align == "start",
@@ -187,18 +187,3 @@ def _range(text: str, number: Any, option: str, example: str) -> tuple[Any, Any]
     if not colon or not 0 <= found[0] < found[1] <= 2**40:
         raise UsageError(f"{option} takes two numbers, the first below the second, such as {example}", _HELP)
     return found
-
-
-def _ranks(text: str) -> frozenset[int] | None:
-    if not text:
-        return None
-    found: set[int] = set()
-    for piece in text.split(","):
-        first, dash, last = piece.partition("-")
-        wanted = range(0)
-        if first.isdecimal() and last.isdecimal() == bool(dash):
-            wanted = range(int(first), min(int(last or first), 1 << 24) + 1)
-        if not wanted:
-            raise UsageError(f"--ranks takes numbers and ranges such as 0,2-3, not {text}", _HELP)
-        found.update(wanted)
-    return frozenset(found)

@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from iotrace.errors import UsageError
 from iotrace.report.printing import echo, encode_json, visible_json
 from iotrace.sinks import SINKS
 
@@ -151,3 +152,26 @@ def ended_by_signals() -> Iterator[None]:
     finally:
         for number in taken:
             signal.signal(number, signal.SIG_DFL)
+
+
+def ranks_option(text: str) -> frozenset[int] | None:
+    """Return the ranks that `--ranks` names, as in ``0,2-3``; None: all.
+
+    Raises:
+        UsageError: it names none.
+    """
+    if not text:
+        return None
+    found: set[int] = set()
+    for piece in text.split(","):
+        first, dash, last = piece.partition("-")
+        wanted = range(0)
+        if first.isdecimal() and last.isdecimal() == bool(dash):
+            wanted = range(int(first), min(int(last or first), 1 << 24) + 1)
+        if not wanted:
+            raise UsageError(
+                f"--ranks takes numbers and ranges such as 0,2-3, not {text}",
+                "give them as in: --ranks 0,2-3",
+            )
+        found.update(wanted)
+    return frozenset(found)

@@ -15,6 +15,7 @@ from iotrace.cli.parameters import (
     json_option,
     log_option,
     print_json,
+    ranks_option,
     save_page,
 )
 from iotrace.errors import SessionError, UsageError
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from iotrace.analysis.results import Report
 
 _ONE = "iotrace report SESSION, or iotrace report TRACE..."
+_RANKS = "choose ranks with --ranks 0,2-3"
 _TRACES = "iotrace report --compat tb TRACE..."
 _VIEWS = "; ".join(f"{name} ({view.shows})" for name, view in VIEWS.items())
 
@@ -41,6 +43,7 @@ _VIEWS = "; ".join(f"{name} ({view.shows})" for name, view in VIEWS.items())
 @html_option("the report")
 @click.option("-v", "--verbose", is_flag=True, help="Print all: each rank, its loaders, system, I/O, advice.")
 @click.option("--view", metavar="NAME", type=click.Choice(list(VIEWS)), help=f"Print one view: {_VIEWS}.")
+@click.option("--ranks", metavar="LIST", default="", help="Show these ranks alone: 0,2-3.")
 @click.option(
     "--csv", metavar="FILE", type=PATH, help="Also write the view's tables as CSV, with all fields."
 )
@@ -65,6 +68,7 @@ def report(
     html: Path | None,
     verbose: bool,
     view: str | None,
+    ranks: str,
     csv: Path | None,
     kernel_gap_us: float,
     compat: str | None,
@@ -84,6 +88,9 @@ def report(
         raise UsageError(f"--view and {other} exclude each other", "give one of them")
     if log and compat is not None:
         raise UsageError("--log and --compat exclude each other", "give one of them")
+    chosen = ranks_option(ranks)
+    if chosen is not None and (compat is not None or html is not None):
+        raise UsageError("--ranks is for the text and for --json", "leave --html and --compat out")
     check(log, UsageError)
     import_numpy()
     sources = _meant(sources)
@@ -101,6 +108,8 @@ def report(
         result = report_of_traces(sources, kernel_gap_us)
     else:
         result = report_of_session(sources[0], kernel_gap_us)
+    if chosen is not None:
+        result = _of_ranks(result, chosen)
     if view is not None:
         _print_view(result, view, as_json or form == "json", csv)
     elif as_json or form == "json":
@@ -121,6 +130,17 @@ def report(
 
         log_report(result, log, None if bare else sources[0])
     return 0
+
+
+def _of_ranks(report: Report, chosen: frozenset[int]) -> Report:
+    """Leave out all ranks but `chosen`; the verdict stays that of the whole job."""
+    from msgspec.structs import replace
+
+    kept = [rank for rank in report.ranks if rank.rank in chosen]
+    if not kept:
+        numbers = [rank.rank for rank in report.ranks]
+        raise UsageError(f"none of its ranks was chosen: it has {min(numbers)} to {max(numbers)}", _RANKS)
+    return replace(report, ranks=kept)
 
 
 def _print_view(result: Report, name: str, in_json: bool, csv: Path | None) -> None:

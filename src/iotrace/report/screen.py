@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -64,8 +65,21 @@ def print_screen(report: Report, console: Console) -> None:
             line(console, "", f"Of {rank.called}{restart}:", 0)
         _print_facts(rank, console)
     if report.not_captured:
-        what = ", ".join(dict.fromkeys(item.what for item in report.not_captured))
+        what = ", ".join(_summed(dict.fromkeys(item.what for item in report.not_captured)))
         line(console, "", f"Not captured: {what}; -v says why", 0)
+
+
+def _summed(parts: Iterable[str]) -> list[str]:
+    """Make one of what many ranks lack: `compute of rank 0`, `compute of rank 1` and so on."""
+    found: dict[str, list[str]] = {}
+    for part in parts:
+        what = re.sub(r" of rank \d+$", " of # ranks", part)
+        found.setdefault(what, []).append(part)
+    return [
+        each
+        for what, own in found.items()
+        for each in (own if len(own) <= _MOST_REASONS else [what.replace("#", str(len(own)))])
+    ]
 
 
 def print_trust(trust: Trust, console: Console, silenced: bool = False) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
-from statistics import median
 
+import numpy as np
 from rich.console import Console
 from rich.text import Text
 
 from iotrace.analysis.results import Imbalance, RankReport, Report
-from iotrace.report.layout import figures_table, line, print_table
+from iotrace.report.layout import figures_table, line, plain, print_table
 
-_MOST_ROWS = 15  # of more ranks only the latest are shown, the median, and how many the rest are
-_LATEST = 3
+MOST_RANKS = 15  # of more only the latest are shown, how the others are distributed, and a line a host
+_LATEST = 10
+_MOST_HOSTS = 10
 _NARROW = 76  # columns, below which neither hosts nor computing are shown
 _OWN = ("step ms", "data ms", "data")
 _COMPARED = ("for others", "compute", "late in")
@@ -21,25 +23,27 @@ _COMPARED = ("for others", "compute", "late in")
 def print_ranks(report: Report, console: Console) -> None:
     """Print the ranks, those first that the others wait for, or else that wait longest for data."""
     imbalance, late = report.imbalance, report.verdict.rank
-    ranks = sorted(report.ranks, key=lambda rank: (-_lateness(rank, imbalance), rank.rank))
-    rows = [_row(rank, imbalance) for rank in ranks]
+    ranks = latest_first(report)
+    several = len(ranks) > MOST_RANKS
+    shown = ranks[: _LATEST if several else None]
     unnumbered = any(rank.pid is not None for rank in ranks)
     table = figures_table([""], ["process" if unnumbered else "rank"])
     table.add_column("host", no_wrap=True, overflow="ellipsis")
     headings = _OWN if imbalance is None else _OWN + _COMPARED
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
-    several = len(ranks) > _MOST_ROWS
-    for rank, row in list(zip(ranks, rows, strict=True))[: _LATEST if several else None]:
+    for rank in shown:
         mark = "late" if report.verdict.kind == "rank-late" and rank.rank == late else ""
         restart = f", restart {rank.incarnation}" if rank.incarnation else ""
         number = rank.rank if rank.pid is None else rank.pid
-        table.add_row(Text(mark, style="bold red"), f"{number}{restart}", rank.host or "", *row)
+        table.add_row(
+            Text(mark, style="bold red"), f"{number}{restart}", rank.host or "", *_row(rank, imbalance)
+        )
     if several:
-        steps = [rank.steps.mean_ms for rank in ranks if rank.steps.mean_ms is not None]
-        waits = [rank.data_wait.raw_ms for rank in ranks if rank.data_wait.raw_ms is not None]
-        middle = [f"{median(each):.1f}" if each else "?" for each in (steps, waits)]
-        table.add_row("", "", f"median of {len(ranks)}", *middle, *[""] * (len(headings) - 2))
+        steps, waits = _known(ranks)
+        for what, share in (("least", 0), (f"median of {len(ranks)}", 50), ("95 % below", 95), ("most", 100)):
+            cells = [f"{np.percentile(each, share):.1f}" if each else "?" for each in (steps, waits)]
+            table.add_row("", "", what, *cells, *[""] * (len(headings) - 2))
     if console.width < _NARROW:
         table.columns = [column for column in table.columns if column.header not in ("host", "compute")]
     print_table(console, table)
@@ -52,12 +56,54 @@ def print_ranks(report: Report, console: Console) -> None:
         )
     line(console, "", Text(legend, style="dim"), 0)
     console.print()
+    if several:
+        _print_hosts(report, ranks, console)
 
 
-def _lateness(rank: RankReport, imbalance: Imbalance | None) -> float:
-    if imbalance is not None and imbalance.stragglers:
-        return next((one.waited_for_ms for one in imbalance.stragglers if one.rank == rank.rank), 0.0)
-    return rank.data_wait.raw_wait_fraction or 0.0
+def latest_first(report: Report) -> list[RankReport]:
+    """Order the ranks: those first that the others wait for, or else that wait longest for data."""
+    late = report.imbalance.stragglers if report.imbalance is not None else []
+    waited_for = {one.rank: one.waited_for_ms for one in late}
+    return sorted(
+        report.ranks,
+        key=lambda rank: (
+            -(waited_for.get(rank.rank, 0.0) if late else rank.data_wait.raw_wait_fraction or 0.0),
+            rank.rank,
+        ),
+    )
+
+
+def _known(ranks: Sequence[RankReport]) -> tuple[list[float], list[float]]:
+    """Steps and waits of the ranks, means in ms, where they are known."""
+    steps = [rank.steps.mean_ms for rank in ranks if rank.steps.mean_ms is not None]
+    return steps, [rank.data_wait.raw_ms for rank in ranks if rank.data_wait.raw_ms is not None]
+
+
+def _print_hosts(report: Report, ranks: Sequence[RankReport], console: Console) -> None:
+    """Print a line a host, that of the latest rank first."""
+    by_host: dict[str, list[RankReport]] = defaultdict(list)
+    for rank in ranks:
+        by_host[rank.host or "?"].append(rank)
+    if len(by_host) < 2:
+        return
+    table = figures_table(["host"], ["ranks", "step ms", "data ms", "most", "of rank"])
+    for host, own in list(by_host.items())[:_MOST_HOSTS]:
+        steps, waits = _known(own)
+        means = [f"{np.mean(each):.1f}" if each else "?" for each in (steps, waits)]
+        worst = max(own, key=lambda rank: rank.data_wait.raw_ms or 0.0)
+        most = "?" if worst.data_wait.raw_ms is None else f"{worst.data_wait.raw_ms:.1f}"
+        number = worst.rank if worst.pid is None else worst.pid
+        table.add_row(plain(host), str(len(own)), *means, most, str(number))
+    print_table(console, table)
+    if len(by_host) > _MOST_HOSTS:
+        line(console, "", f"{len(by_host) - _MOST_HOSTS} more hosts; all ranks: --view ranks", 0)
+    line(
+        console,
+        "",
+        Text("step, data: means over the host's ranks; most: the longest data wait", style="dim"),
+        0,
+    )
+    console.print()
 
 
 def _row(rank: RankReport, imbalance: Imbalance | None) -> Sequence[str]:

@@ -21,6 +21,7 @@ from iotrace.analysis.results import (
 from iotrace.analysis.verdict.trust import bounds
 from iotrace.report.layout import LABEL_WIDTH, command, figures_table, line, plain, print_table
 from iotrace.report.screen import print_next, print_screen
+from iotrace.report.screen_ranks import MOST_RANKS, latest_first
 from iotrace.report.terminal_compute import print_compute, print_imbalance
 from iotrace.report.terminal_system import print_io, print_system
 from iotrace.sources.clocks.session_clock import step_text
@@ -40,6 +41,7 @@ _OPEN_ENDS = {
     "killed": "  (killed: exit code unknown)",
     "unknown": "  (exit code unknown)",
 }
+_DETAILED = 3  # ranks, where there are many
 _NOTICEABLE_PERCENT = 2.0  # of the step, spent on tracing
 
 
@@ -74,13 +76,18 @@ def _print_details(report: Report, console: Console) -> None:
     }
     for host, by_ns, at_ns in clocks:
         line(console, "clock", step_text(host, by_ns, at_ns))
-    for rank in report.ranks:
+    shown = report.ranks if len(report.ranks) <= MOST_RANKS else latest_first(report)[:_DETAILED]
+    for rank in shown:
         _print_rank(rank, console, len(report.ranks) > 1)
+    if len(shown) < len(report.ranks):
+        line(console, "", f"{len(report.ranks) - len(shown)} more ranks: choose them with --ranks LIST", 0)
     if report.imbalance is not None:
         print_imbalance(report.imbalance, console)
-    if report.recommendations:
+    numbers = {None, *(rank.rank for rank in shown)}
+    advice = [item for item in report.recommendations if item.rank in numbers]
+    if advice:
         console.print()
-    for item in report.recommendations:
+    for item in advice:
         whose = f"rank {item.rank}: " if len(report.ranks) > 1 and item.rank is not None else ""
         line(console, "advice", f"{whose}{item.text}")
     if report.not_captured:
