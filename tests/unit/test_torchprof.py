@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
+from threading import get_ident
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
+from iotrace.agent import training
+from iotrace.agent.torch_profiler import window
 from iotrace.agent.torch_profiler.profiler import _compress
 from iotrace.agent.torch_profiler.window import WindowSchedule
 from iotrace.analysis.loop.deliveries import Delivery
-from iotrace.analysis.loop.measured import measured, with_warm_up
+from iotrace.analysis.loop.measured import measured, untrained, with_warm_up
 from iotrace.analysis.loop.step_table import Step, StepTable
 from iotrace.errors import LaunchError
 from iotrace.launch import torch_settings
 from iotrace.session.names import decode_settings, encode_settings
+from iotrace.sources.records import TorchWindow
 
 
 def test_settings_reach_the_agent_whole() -> None:
@@ -93,3 +100,50 @@ def test_a_trace_that_was_cut_is_refused(tmp_path: Path) -> None:
     source.write_text('{"traceEvents": [{')
     with pytest.raises(OSError, match="whole"):
         _compress(str(source), str(target))
+
+
+class _Opened(window.Window):
+    """A window that profiles nothing."""
+
+    def _prepare(self) -> None: ...
+    def _start(self) -> None: ...
+    def _mark_step(self) -> None: ...
+
+
+def test_a_window_that_warmed_up_opens_on_a_loader_that_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loaders are made anew for each pass; validation asks for its batch before it disables gradients."""
+    monkeypatch.setattr(window, "_kineto_thread", get_ident())
+    monkeypatch.setattr(training, "threads", {get_ident(): 0})
+    monkeypatch.setattr(training, "backward_count", 0)
+    recorder: Any = SimpleNamespace(records=[])
+    found = torch_settings.settings("4:2:2:1", "", "all")
+    one = _Opened(recorder, WindowSchedule(decode_settings(encode_settings(found))))
+
+    def passed(number: int, batches: int, trains: bool) -> list[tuple[str, int | None]]:
+        loader = SimpleNamespace(number=number, delivered=0, trains=False, backward_count=-1)
+        iterator = type("Iterator", (), {})()
+        iterator.loader, iterator.number, iterator.generation = loader, number, 0
+        phases = []
+        for _ in range(batches):
+            one.delivered(iterator, True)
+            training.backward_count += trains
+            phases.append((one.phase, None if one._loader is None else one._loader.number))
+        return phases
+
+    waiting, warm = (window.WAITING, None), (window.WARMUP, 0)
+    assert passed(0, 5, True) == [waiting] * 4 + [warm]
+    assert passed(1, 5, False) == [warm] * 5
+    ready = (window.WARMUP, 2)
+    assert passed(2, 4, True) == [warm, ready, ready, (window.ACTIVE, 2)]
+
+
+@pytest.mark.parametrize(
+    ("trained_at", "named"), [([5, 45], set()), ([5, 35], {"torch-0.json.gz"}), ([], set())]
+)
+def test_a_trace_in_which_nothing_trained_is_told_apart(trained_at: list[int], named: set[str]) -> None:
+    """Where nothing trains at all, as in inference, the trace is of the loop's steps."""
+    rounds = np.array([(at,) for at in trained_at], dtype=[("mono_ns", np.int64)])
+    events = [("active", 40, ""), ("end", 50, ""), ("exported", 51, "torch-0.json.gz")]
+    records = [TorchWindow(0, event, at, 1, path) for event, at, path in events]
+    process: Any = SimpleNamespace(rows=lambda _: rounds, of_type=lambda _: records)
+    assert untrained(process) == named

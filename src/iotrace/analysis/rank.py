@@ -18,7 +18,7 @@ from iotrace.analysis.device.compute import Compute, compute_of
 from iotrace.analysis.device.gaps import Origin
 from iotrace.analysis.loop.deliveries import Deliveries, Delivery, LoaderRun
 from iotrace.analysis.loop.join import loaders_of
-from iotrace.analysis.loop.measured import measured, profiled_intervals, program_intervals
+from iotrace.analysis.loop.measured import measured, profiled_intervals, program_intervals, untrained
 from iotrace.analysis.loop.step_table import Step, StepTable
 from iotrace.analysis.loop.steps import Loop, loop_of
 from iotrace.analysis.results import Excluded
@@ -190,8 +190,9 @@ class RankAnalysis(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def activities(self) -> list[Activity]:
-        """The traces of torch.profiler, in order of time."""
-        return [Activity(trace) for trace in self.rank.main.windows.traces]
+        """The traces of torch.profiler, in order of time; not those of windows in which nothing trained."""
+        left_out, traces = untrained(self.rank.main), self.rank.main.windows.traces
+        return [Activity(trace) for trace in traces if trace.path.name not in left_out]
 
     @cached_property
     def compute(self) -> Compute:

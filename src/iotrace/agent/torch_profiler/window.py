@@ -105,7 +105,7 @@ class Window:
             is_left = self._pass is None or self._pass() is None  # the program dropped the window's iterator
             if self.phase is ACTIVE and (is_left or not grad):
                 self._finish("evaluation" if not grad else "epoch")
-            if self.phase is not WARMUP or not is_left or not grad:
+            if self.phase is not WARMUP or not is_left or not grad or not self._may_train(loader):
                 return
             self._loader, self._phase_step = loader, step  # its next epoch is another loader's
         self._step = step
@@ -136,8 +136,11 @@ class Window:
     def _is_due(self, loader: Any, grad: bool, step: int) -> bool:
         if not grad or self.forks or step - self._cycle_step < self._schedule.wait:
             return False
-        # Without a step to wait for, nothing is known but that grad mode is on.
-        return (loader.trains or self._schedule.wait == 0) and not training.in_worker()
+        return self._may_train(loader) and not training.in_worker()
+
+    def _may_train(self, loader: Any) -> bool:
+        """Without a step to wait for, all that is known is that grad mode is on: in validations it may be, too."""
+        return loader.trains or self._schedule.wait == 0
 
     def epoch_ended(self, iterator: Any) -> None:
         """End the window where the loader has no further batch: what follows belongs to no step."""

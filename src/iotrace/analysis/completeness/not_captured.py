@@ -10,6 +10,7 @@ import numpy as np
 
 from iotrace.analysis.completeness.data_loss import BUFFERED_CALLS, named, workers_left
 from iotrace.analysis.loop.deliveries import Deliveries
+from iotrace.analysis.loop.measured import untrained
 from iotrace.analysis.loop.steps import NO_LOADER
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
 from iotrace.session import names
@@ -127,7 +128,8 @@ def _untraced_compute(analysis: SessionAnalysis) -> Iterator[NotCaptured]:
         windows, main = one.rank.main.of_type(TorchWindow), one.rank.main
         programs = main.of_type(TorchProgram)
         what = f"compute of rank {one.rank.number}"
-        exported = any(window.event == "exported" for window in windows)
+        of_no_step = untrained(main)
+        exported = any(window.event == "exported" and window.path not in of_no_step for window in windows)
         if exported or any(trace.path for trace in main.of_type(TorchProgramTrace)):
             continue
         errors = [window.why for window in windows if window.event == "error"]
@@ -138,6 +140,8 @@ def _untraced_compute(analysis: SessionAnalysis) -> Iterator[NotCaptured]:
             yield NotCaptured(what, why, "have it call export_chrome_trace" if exports else "")
         elif errors:
             yield NotCaptured(what, f"torch's profiler failed: {errors[0]}")
+        elif of_no_step:
+            yield NotCaptured(what, "torch's profiler recorded a pass in which nothing trained")
         elif any(window.event == "active" for window in windows):
             yield NotCaptured(what, "the program died while torch's profiler recorded")
         elif one.loop.thread is not None and one.loop.thread.handing:

@@ -11,6 +11,7 @@ from iotrace.analysis.intervals import Times
 from iotrace.analysis.loop.step_table import Step, StepTable
 from iotrace.analysis.results import Excluded, Steps, unknown
 from iotrace.analysis.table import NONE
+from iotrace.session import names
 from iotrace.sources.processes import Process
 from iotrace.sources.records import CudaSnapshot, TorchProgram, TorchProgramTrace, TorchWindow
 
@@ -76,6 +77,22 @@ def profiled_intervals(process: Process) -> list[Interval]:
         elif recordings:
             recordings[-1] = (recordings[-1][0], start_ns + snapshot.duration_ns)
     return [*intervals.values(), *recordings]
+
+
+def untrained(process: Process) -> set[str]:
+    """Name the traces of windows without a backward pass, of a process that trains: an evaluation's, say."""
+    rounds = process.rows(names.ROUND_ROW)["mono_ns"]
+    active: dict[int, TorchWindow] = {}
+    ended: dict[int, TorchWindow] = {}
+    found = set()
+    for record in process.of_type(TorchWindow) if len(rounds) else ():
+        if record.event in ("active", "end"):
+            (active if record.event == "active" else ended)[record.window] = record
+        elif record.event == "exported" and record.window in active and record.window in ended:
+            start_ns, end_ns = active[record.window].mono_ns, ended[record.window].mono_ns
+            if not ((rounds >= start_ns) & (rounds < end_ns)).any():
+                found.add(record.path)
+    return found
 
 
 def program_intervals(process: Process) -> list[Interval]:
