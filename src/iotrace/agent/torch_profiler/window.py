@@ -139,7 +139,7 @@ class Window:
         return self._may_train(loader) and not training.in_worker()
 
     def _may_train(self, loader: Any) -> bool:
-        """Without a step to wait for, all that is known is that grad mode is on: in validations it may be, too."""
+        """Without a step to wait for, only grad mode is known, which validations may leave on."""
         return loader.trains or self._schedule.wait == 0
 
     def epoch_ended(self, iterator: Any) -> None:
