@@ -26,6 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--programs", action="store_true", help="run all programs of tests/programs")
     parser.addoption("--external", action="store_true", help="real trackers and launchers: tests/external")
     parser.addoption("--slow", action="store_true", help="run the big matrices too")
+    parser.addoption("--traces", metavar="DIR", help="compare the sums of each trace in DIR with SQL")
     parser.addoption("--mutations", type=int, help="how many damaged traces are merged (1500; 5000 if slow)")
 
 

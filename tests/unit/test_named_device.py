@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import pytest
-
 from iotrace.analysis.device.accelerator import accelerator_of
-from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.results import Accelerator
-from iotrace.sources.kineto.reader import read_kineto
-from tests.support import perfetto
 from tests.support.kineto import AUTOGRAD, Event, activity_of, data_wait, kernel, operator
-from tests.support.traces import SHARED, shared_trace
 
 
 def found_in(*events: Event | list[Event], **around: Any) -> Accelerator:
@@ -144,33 +137,3 @@ def test_kernels_of_no_length_at_the_ends_keep_the_sums() -> None:
     assert (found.span_us, found.busy_us, found.idle_us) == (50, 10, 40)
     assert sum(found.idle_by_class_us.values()) == found.idle_us
     assert accelerator_of([activity_of(kernel(5, 5, launched=1))]) is None
-
-
-HOST = "('cpu_op', 'Operator')"
-# Ranges that had the category of operators before torch 1.12.
-RANGES = ("ProfilerStep*", "enumerate(*", "nccl:*", "module:*")
-KERNELS = "select name, count(*), sum(dur) from slice where category in ('kernel', 'Kernel') group by 1"
-SELF = f"""
-with op as (select s.id, s.name, s.dur from slice s where category in {HOST}
-            and not ({" or ".join(f"s.name glob '{each}'" for each in RANGES)})),
-around as (select op.id, (select a.id from ancestor_slice(op.id) a join op o on o.id = a.id
-                          order by a.depth desc limit 1) as parent from op),
-inside as (select parent, sum(op.dur) as dur from around join op using (id) group by 1)
-select op.name, count(*), sum(op.dur - coalesce(inside.dur, 0))
-from op left join inside on inside.parent = op.id group by 1"""
-
-
-@pytest.mark.skipif(SHARED is None, reason="shared/traces lies beside the checkout on some machines alone")
-@pytest.mark.parametrize("name", ["nccl_2ranks_rank0.json.gz", "mi210_gpu_only.json.gz"])
-def test_sums_are_those_of_sql_over_perfettos_importer(tmp_path: Path, name: str) -> None:
-    trace = tmp_path / name
-    trace.write_bytes(shared_trace(name).read_bytes())
-    found = accelerator_of([Activity(read_kineto(trace))])
-    assert found is not None
-    kernels, operators = perfetto.query(trace, KERNELS, SELF)
-    ours = {one.name: (one.calls, round(one.total_us * 1000)) for one in found.kernels}
-    assert ours == {row[0]: (row[1], row[2]) for row in kernels}
-    sums = {one.name: (one.calls, one.host_self_us * 1000) for one in found.operators}
-    assert set(sums) == {row[0] for row in operators}
-    for row in operators:
-        assert sums[row[0]] == (row[1], pytest.approx(row[2], abs=row[1]))  # a ns each, from rounding
