@@ -25,6 +25,7 @@ from typing import Any
 from iotrace.launch.telemetry import Record
 from iotrace.launch.telemetry.addresses import own_addresses
 from iotrace.session import names
+from iotrace.session.identity import boot_id
 
 _ASK, _ANSWER = b"iotQ", b"iotA"
 _BODY = struct.Struct("<4s8sqq")  # what it is, a random number, received and answered in ns
@@ -94,12 +95,14 @@ class ClockExchange:
     def _claim(self) -> list[socket.socket]:
         """Become the reference, where none is, or where it was an earlier sidecar of this host."""
         held = _read(self._path)
-        if held is not None and _host_of(held["sampler"]) != _host_of(self._sampler):
+        own_host = _host_of(self._sampler), boot_id()  # two machines may have one name
+        if held is not None and (_host_of(held["sampler"]), held["boot_id"]) != own_host:
             return []
         served = [bound for bound in map(_bound, own_addresses()) if bound is not None]
         self._key = bytes.fromhex(held["key"]) if held is not None else secrets.token_bytes(32)
         addresses = [bound.getsockname() for bound in served]
-        text = json.dumps({"sampler": self._sampler, "key": self._key.hex(), "addresses": addresses})
+        about = {"sampler": self._sampler, "boot_id": own_host[1], "key": self._key.hex()}
+        text = json.dumps({**about, "addresses": addresses})
         own = self._path.with_name(f"{names.CLOCK}.{self._sampler}")
         try:
             own.write_text(text)
@@ -251,7 +254,7 @@ def _bound(address: str) -> socket.socket | None:
 def _read(path: Path) -> dict[str, Any] | None:
     try:
         found = json.loads(path.read_bytes())
-        return found if {"sampler", "key", "addresses"} <= set(found) else None
+        return found if {"sampler", "boot_id", "key", "addresses"} <= set(found) else None
     except (OSError, ValueError, TypeError):
         return None
 
