@@ -246,3 +246,22 @@ def test_collectives_stand_for_datagrams_that_did_not_come_through(tmp_path: Pat
     (link,) = clocks.links.values()
     assert (link.kind, link.exchanges) == ("inferred", 6)
     assert abs(link.map.shift_at(EPOCH_NS) + ahead_ns) <= link.bound_ns < 10_000_000
+
+
+def test_a_machine_of_the_references_name_is_not_the_reference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("SLURM_NNODES", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(variable, raising=False)
+    (tmp_path / names.MANIFEST).write_text('{"job": "j"}')
+    held = {"sampler": "a-f0", "boot_id": "another", "key": "00" * 32, "addresses": []}
+    (tmp_path / names.CLOCK).write_text(json.dumps(held))
+    records: list[Record] = []
+    namesake = ClockExchange(str(tmp_path), "telemetry/a-f0-2", records.append)
+    namesake.start()
+    try:
+        (record, *_) = eventually(lambda: list(records))
+    finally:
+        namesake.close()
+    assert record == {"type": "clock", "reference": "a-f0", "why": "a did not answer at any address"}
+    assert json.loads((tmp_path / names.CLOCK).read_text()) == held
