@@ -201,11 +201,11 @@ class Search:
         prefetch = int(seen.settings.get(PREFETCH, 2))
         for workers in _COUNTS:
             base = {} if workers == own else {WORKERS: str(workers)}
-            for factor in (prefetch, 2 * prefetch, 4 * prefetch):
-                params = base if factor == prefetch else {**base, PREFETCH: str(factor)}
-                yield params
-                for change in self._switches(seen):
-                    yield {**params, **change}
+            yield base
+            for factor in (2 * prefetch, 4 * prefetch):
+                yield {**base, PREFETCH: str(factor)}
+            for change in self._switches(seen):
+                yield {**base, **change}
 
     def _switches(self, seen: Seen) -> list[Params]:
         found: list[Params] = []
