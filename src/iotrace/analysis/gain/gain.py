@@ -126,10 +126,12 @@ class _Judge:
         predicted = float(cycles.mean()) * scale
         if why := change.withheld or next(self._beyond(change, changed, predicted), None):
             return msgspec.structs.replace(row, withheld=why)
-        # A batch and itself with the change are drawn together: what both have is no uncertainty of the gain.
+        # A batch and itself with the change are drawn together: what varies in both is no uncertainty of a
+        # small change. A large one leaves little of it: its step is surer than its ratio.
         means = resampled_means(np.stack((cycles, self.own), axis=1))
         assert means is not None  # there are more batches than an interval needs
-        low, high = (each * self.step_ms for each in interval_of(means[:, 0] / means[:, 1]))
+        ratio, alone = interval_of(self.step_ms * means[:, 0] / means[:, 1]), interval_of(scale * means[:, 0])
+        low, high = min(ratio, alone, key=lambda pair: pair.high - pair.low)
         wider = MISSED_OF_STEP * predicted + MISSED_OF_GAIN * abs(self.step_ms - predicted)
         if device_waits(self.wait) and self.wait.exposed_ms is not None:
             # The device works through the rest of the wait: only its idle time can be won.
