@@ -56,12 +56,16 @@ def test_workers_that_share_one_cpu(tmp_path: Path, bound: int, sleep_s: float) 
         pytest.skip("one CPU: nothing can be bound")
     assert masks == ({(min(usable),)} if bound else {tuple(usable)})
     verdict = report["verdict"]
+    culprits = [culprit["id"] for culprit in rank["culprits"]]
     if bound and not sleep_s:
-        assert verdict["culprit"] == "cpu-binding"
-        assert verdict["why"].startswith(f"4 workers share CPU {min(usable)}: ")
-        assert verdict["fixes"][0]["id"] == "cpu-binding"
+        assert "cpu-binding" in culprits
+        # Beside other programs that take all other CPUs the binding is not what to mend first.
+        assert verdict["culprit"] == culprits[0]
+        if culprits[0] == "cpu-binding":
+            assert verdict["why"].startswith(f"4 workers share CPU {min(usable)}: ")
+            assert verdict["fixes"][0]["id"] == "cpu-binding"
         assert "too-few-workers" not in [fix["id"] for fix in verdict["fixes"]]
         spent = rank["data_wait"]["without_cpu_ms"]
         assert all(spent[cause] <= rank["data_wait"]["causes_ms"][cause] for cause in spent)
     elif not bound:
-        assert "cpu-binding" not in [culprit["id"] for culprit in rank["culprits"]]
+        assert "cpu-binding" not in culprits

@@ -6,7 +6,7 @@ import sys
 from itertools import count
 from time import monotonic_ns
 
-from iotrace.agent import handovers, step_phases
+from iotrace.agent import handovers, stacks, step_phases
 from iotrace.agent.patching import observe, on_undo
 from iotrace.agent.recording.regions import compiling
 from iotrace.agent.recording.spans import thread_id, thread_times
@@ -54,6 +54,7 @@ def number_iterator(recorder: Recorder) -> int:
         versions = {name: str(text) for name, text in found.items() if isinstance(text, str)}
         recorder.records.append({"type": "versions", "versions": versions})
         recorder.records.append(thread_counts())
+        stacks.install(recorder)
     return number
 
 

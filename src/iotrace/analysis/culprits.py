@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 from msgspec.structs import replace
 
+from iotrace.analysis.host.measured import LONG_NS, MeasuredTime
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import Culprit, DataWait, ProcessUse, RankReport, Recommendation, System
 from iotrace.analysis.verdict.trust import free_cpus
@@ -19,6 +20,7 @@ from iotrace.analysis.wait.cpu_waits import cpu_causes_ns, cpu_waits
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_together
 from iotrace.analysis.wait.replay import replayed_gain_ms
 from iotrace.sources.records import Threads
+from iotrace.sources.telemetry import Series
 from iotrace.units import counted, percent
 
 _TOLD = 0.25  # of the data wait
@@ -26,6 +28,7 @@ _LEADS = 0.5
 _QUOTA = 0.1  # of its periods
 _OTHERS = 0.2  # of the CPUs
 _STOLEN = 0.05
+_BUSY = 0.9  # of the time of the CPUs beside the bound ones
 _LIBRARY_THREADS = 2.0  # for each CPU that the workers may use
 # What binds threads to CPUs from outside of the program's own code.
 _BINDING_VARIABLES = ("OMP_PROC_BIND", "OMP_PLACES", "KMP_AFFINITY", "GOMP_CPU_AFFINITY")
@@ -55,6 +58,9 @@ def culprits_of(analysis: RankAnalysis, report: RankReport) -> list[Culprit]:
     cause = max(spent, key=lambda name: spent[name])
     stage = f"{cause} {wait.causes_ms[cause]:.1f} ms, {spent[cause]:.1f} of it waiting for a CPU"
     leads = lost_ms >= _LEADS * wait.raw_ms
+    binding, others = [*_binding(analysis, report.system)], [*_others(report)]
+    if binding and others and _elsewhere_busy(analysis, report.system):
+        binding, others = others, binding  # to unbind gains little: all other CPUs are taken, too
     return [
         replace(
             each,
@@ -64,10 +70,10 @@ def culprits_of(analysis: RankAnalysis, report: RankReport) -> list[Culprit]:
             gain_ms_per_step=_gain_ms(analysis, report, step_ms) if each.remedy else None,
         )
         for each in (
-            *_binding(analysis, report.system),
+            *binding,
             *_quota(report),
             *_threads(report),
-            *_others(report),
+            *others,
             *_own_processes(report.system),
         )
     ]
@@ -147,6 +153,22 @@ def _named(cpus: list[int]) -> str:
     if cpus == [*range(cpus[0], cpus[-1] + 1)]:
         return f"CPUs {cpus[0]} to {cpus[-1]}"
     return f"{len(cpus)} CPUs"
+
+
+def _elsewhere_busy(analysis: RankAnalysis, system: System) -> bool:
+    """Whether the CPUs that the bound processes may not use were busy, as far as they were sampled."""
+    found, telemetry = bound_together(system.processes), analysis.session.telemetry_of(analysis.rank.main)
+    if found is None or telemetry is None:
+        return False
+    host = telemetry.host
+    columns = [column for column, cpu in enumerate(host.cpus) if cpu not in found[0]]
+    if not columns:
+        return False
+    time = MeasuredTime(analysis.kept)
+    busy = host.busy[:, columns].mean(axis=1)
+    known = ~np.isnan(busy)
+    mean = time.mean(Series(host.time_ns[known], busy[known]), LONG_NS)
+    return mean is not None and mean >= _BUSY
 
 
 def _variables(analysis: RankAnalysis) -> dict[str, str]:

@@ -23,6 +23,7 @@ COMPLETION_VARIABLE = "_IOTRACE_COMPLETE"  # set by the shell when it asks for c
 _COMMANDS = (
     "run",
     "top",
+    "status",
     "report",
     "open",
     "ls",
@@ -70,10 +71,10 @@ class _Commands(click.Group):
 def _completion(context: click.Context, option: click.Parameter, shell: str | None) -> None:
     if shell is None or context.resilient_parsing:
         return
-    from iotrace.cli import completion
+    from iotrace.cli.usage import install, script_of
 
     shown = option.name == "show_completion"
-    click.echo((completion.script_of if shown else completion.install)(context.command, shell))
+    click.echo((script_of if shown else install)(context.command, shell))
     context.exit()
 
 

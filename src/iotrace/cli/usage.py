@@ -1,13 +1,22 @@
-"""Wrong usage as a sentence of ours: what is wrong, and what may stand there."""
+"""Wrong usage as a sentence of ours: what is wrong, and what may stand there. The shells' completion scripts."""
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 from collections.abc import Sequence
 from difflib import get_close_matches
+from pathlib import Path
 
 import click
+from click.shell_completion import get_completion_class
 
+from iotrace.cli import COMPLETION_VARIABLE
+from iotrace.errors import UsageError
+
+SHELLS = ("bash", "zsh", "fish")
+DETECT = "by $SHELL"
 _EXTRA = re.compile(r"Got unexpected extra arguments? \((?P<words>.*)\)")
 
 
@@ -76,3 +85,40 @@ def _shown(param: click.Parameter) -> str:
         return _name(param)
     values = "|".join(map(str, param.type.choices)) if isinstance(param.type, click.Choice) else ""
     return f"{param.opts[0]} {values or param.metavar or 'VALUE'}"
+
+
+def script_of(app: click.Command, shell: str) -> str:
+    """The completion script of `app` for `shell`."""
+    kind = get_completion_class(_known(shell))
+    assert kind is not None
+    return kind(app, {}, "iotrace", COMPLETION_VARIABLE).source()
+
+
+def install(app: click.Command, shell: str) -> str:
+    """Write the script to where `shell` looks for it; returns what to do next."""
+    shell = _known(shell)
+    home = Path.home()
+    data = Path(os.environ.get("XDG_DATA_HOME") or home / ".local/share")
+    config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
+    path = {
+        "bash": data / "bash-completion/completions/iotrace",
+        "zsh": home / ".zfunc/_iotrace",
+        "fish": config / "fish/completions/iotrace.fish",
+    }[shell]
+    wrote = "replaced" if path.exists() else "wrote"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(script_of(app, shell))
+    lines = [f"{wrote} {path}; no other file was changed"]
+    if shell == "zsh":
+        lines.append("add to ~/.zshrc: fpath+=~/.zfunc; autoload -Uz compinit; compinit")
+    else:
+        lines.append("open a new shell to use it")
+    return "\n".join([*lines, f"to undo: rm {shlex.quote(str(path))}"])
+
+
+def _known(shell: str) -> str:
+    name = Path(os.environ.get("SHELL", "")).name if shell == DETECT else shell
+    if name not in SHELLS:
+        remedy = "name one: iotrace --install-completion bash"
+        raise UsageError(f"completion is for {', '.join(SHELLS)}, not {name or 'an unknown shell'}", remedy)
+    return name

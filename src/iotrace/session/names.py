@@ -32,6 +32,8 @@ CLOCK = "clock.json"  # where the sidecar of the reference host answers, and the
 
 DROPPED = "dropped"  # of dftracer's lines: the sums of the calls that the limit of the session's size dropped
 
+HANGS = "hangs.jsonl"  # of a sampler: what it told of processes that hang
+STACKS = "stacks.txt"  # of a process: its Python stacks, where it was asked for them
 PROCESS = "process.json"
 RECORDS = "records.jsonl"
 SPANS = "spans.bin"

@@ -66,6 +66,13 @@ class Threads(Record, tag="threads"):
     variables: dict[str, str] = {}
 
 
+class Stacks(Record, tag="stacks"):
+    """The process writes its Python stacks to a file when it gets `signal`."""
+
+    signal: Int
+    descriptor: Int
+
+
 class Rows(Record, tag="rows"):
     """Records that come with every batch or step, as rows of integers: `kind` numbers names.ROW_FIELDS."""
 

@@ -8,7 +8,7 @@ import threading
 from time import monotonic_ns
 from typing import Any
 
-from iotrace.agent import training
+from iotrace.agent import stacks, training
 from iotrace.agent.patching import StandIn, observe
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.spans import current
@@ -72,6 +72,7 @@ class _Worker:
         self.early = 2  # requests for an index until nothing is left to say about the worker itself
         self.append({"type": "worker", "worker": number, "count": count, "mono_ns": monotonic_ns()})
         recorder.start()
+        stacks.install(recorder)
         recorder.flush()
 
     def ready(self) -> None:

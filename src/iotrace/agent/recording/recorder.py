@@ -200,6 +200,7 @@ class Recorder:
     def tick(self) -> None:
         """Record the clocks and the kernel's own account of this process."""
         record: dict[str, Any] = {"type": "tick", "clock": clock_anchor(), "cpu_ns": process_time_ns()}
+        record["writer"] = self._writer_id
         try:
             # Opened anew each second: a number that is kept may become a file of the program's.
             descriptor = open("/proc/self/io", O_RDONLY | O_CLOEXEC)

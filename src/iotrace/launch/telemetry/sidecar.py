@@ -22,10 +22,11 @@ from iotrace.launch.telemetry import Record, amd, nvml
 from iotrace.launch.telemetry.calibration import WORK, Calibration
 from iotrace.launch.telemetry.clock_exchange import ClockExchange
 from iotrace.launch.telemetry.gpus import Poller
+from iotrace.launch.telemetry.hang import HangWatch, store, tell_launcher
 from iotrace.launch.telemetry.procfs import TICKS_PER_SECOND, read_stat
 from iotrace.launch.telemetry.size_limit import SizeLimit
 from iotrace.launch.telemetry.system import System
-from iotrace.launch.telemetry.tree import Tree
+from iotrace.launch.telemetry.tree import Lists, Tree
 from iotrace.session import names
 from iotrace.session.append_file import Stream
 from iotrace.session.clock_anchor import clock_anchor
@@ -63,12 +64,13 @@ class Sidecar:
         self._calibration = Calibration()
         self._start_ticks = read_stat("self").start_ticks
         self._tree = Tree(session, self._start_ticks)
+        self._hangs = HangWatch(self._tree)
         self._poller = Poller({"NVML": nvml.find, "amdsmi": amd.find}, self._records.append)
         self._clock = ClockExchange(session, directory, self._records.append)
         self._costs = {"scan": 0, "processes": 0}
         self._turns_cpu_ns: deque[int] = deque(maxlen=3)
         self._turn_ns = interval_ns  # until the next turn, as it costs now
-        self._rested_ns = {"scan": 0, "scheduling": 0}  # when each may be done again
+        self._rested_ns = {"scan": 0, "scheduling": 0, "hangs": 0}  # when each may be done again
         self._released = self._deleted = False
 
     def run(self) -> None:
@@ -95,6 +97,7 @@ class Sidecar:
                 self._samples.append(self._tree.sample(new_alone=True))
             if slow:
                 self._record_system()
+                self._watch_for_hangs()
                 slow_ns = _next(slow_ns, _SLOW_NS)
             if self._over():
                 break
@@ -141,7 +144,7 @@ class Sidecar:
         usual_ns = sorted(self._turns_cpu_ns)[len(self._turns_cpu_ns) // 2]
         self._turn_ns = max(self._interval_ns, min(_LONGEST_TURN_NS, _SAMPLE_REST * usual_ns))
 
-    def _scheduling(self) -> Record:
+    def _scheduling(self) -> Lists:
         """Return `Tree.scheduling`; empty lists while reading it again would cost too much."""
         if time.monotonic_ns() < self._rested_ns["scheduling"]:
             return {name: [] for name in names.SCHEDULING}
@@ -150,6 +153,20 @@ class Sidecar:
         cost_ns = time.thread_time_ns() - cpu_ns
         self._rested_ns["scheduling"] = time.monotonic_ns() + _SCHEDULING_REST * cost_ns
         return found
+
+    def _watch_for_hangs(self) -> None:
+        """Tell of a hang once: on the launcher's standard error, and in a file for `iotrace status`."""
+        if time.monotonic_ns() < self._rested_ns["hangs"]:
+            return
+        cpu_ns = time.thread_time_ns()
+        found = self._hangs.check(time.monotonic_ns())
+        if found is not None:
+            found["clock"] = clock_anchor()
+            store(self._directory, found)
+            if "text" in found:
+                tell_launcher(found["text"])
+        cost_ns = time.thread_time_ns() - cpu_ns
+        self._rested_ns["hangs"] = time.monotonic_ns() + _SCHEDULING_REST * cost_ns
 
     def _record_system(self) -> None:
         """Record the host's figures, the clocks and the sampler's cost; then write everything."""

@@ -34,6 +34,7 @@ _FILES_OF_A_MEMBER = 3
 # Descriptors left to the host's figures, the drivers' libraries and the sidecar's own files.
 _KEPT_FREE = 96
 _MARK = f"{names.SETTINGS_VARIABLE}=".encode()
+Lists = dict[str, list[tuple[object, ...]]]
 _pack = struct.Struct(names.SAMPLE_FORMAT).pack
 
 
@@ -85,7 +86,14 @@ class Member:
             *counts,
         )
 
-    def scheduling(self, record: Record) -> None:
+    def is_the_same(self) -> bool:
+        """Say whether its pid still is this process."""
+        try:
+            return read_stat(self.pid).start_ticks == self.start_ticks
+        except (OSError, ValueError, IndexError):
+            return False
+
+    def scheduling(self, record: Lists) -> None:
         """Add what the kernel says of its main thread to the lists of `record`, by its number.
 
         Context switches and run delay so far; the CPUs that it may run on when they have changed; its swap.
@@ -201,9 +209,9 @@ class Tree:
                 parts.append(sample)
         return b"".join(parts)
 
-    def scheduling(self) -> Record:
+    def scheduling(self) -> Lists:
         """Return `Member.scheduling` of all members."""
-        record: Record = {name: [] for name in names.SCHEDULING}
+        record: Lists = {name: [] for name in names.SCHEDULING}
         for member in self.members.values():
             member.scheduling(record)
         return record

@@ -1,0 +1,234 @@
+"""What a process that does not go on is in, by /proc: its state, system call, file, and its Python stack."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+from typing import Any
+
+from iotrace.launch.telemetry.procfs import parse_stat, parse_status
+from iotrace.session import names
+
+About = dict[str, Any]  # a record of a hang, or of one of its processes
+
+# Numbers of system calls, by machine: x86_64, and the generic table of aarch64 and others.
+_CALLS = {
+    "x86_64": {
+        0: "read",
+        1: "write",
+        7: "poll",
+        17: "pread64",
+        18: "pwrite64",
+        19: "readv",
+        20: "writev",
+        23: "select",
+        26: "msync",
+        35: "nanosleep",
+        42: "connect",
+        43: "accept",
+        45: "recvfrom",
+        47: "recvmsg",
+        61: "wait4",
+        72: "fcntl",
+        73: "flock",
+        74: "fsync",
+        75: "fdatasync",
+        77: "ftruncate",
+        82: "rename",
+        202: "futex",
+        230: "clock_nanosleep",
+        232: "epoll_wait",
+        247: "waitid",
+        257: "openat",
+        262: "newfstatat",
+        270: "pselect6",
+        271: "ppoll",
+        281: "epoll_pwait",
+        2: "open",
+        4: "stat",
+        5: "fstat",
+        332: "statx",
+    },
+    "aarch64": {
+        22: "epoll_pwait",
+        25: "fcntl",
+        32: "flock",
+        46: "ftruncate",
+        56: "openat",
+        63: "read",
+        64: "write",
+        65: "readv",
+        66: "writev",
+        67: "pread64",
+        68: "pwrite64",
+        72: "pselect6",
+        73: "ppoll",
+        82: "fsync",
+        83: "fdatasync",
+        95: "waitid",
+        98: "futex",
+        101: "nanosleep",
+        115: "clock_nanosleep",
+        202: "accept",
+        207: "recvfrom",
+        212: "recvmsg",
+        227: "msync",
+        260: "wait4",
+        79: "newfstatat",
+        291: "statx",
+    },
+}.get(os.uname().machine, {})
+SLEEPS = frozenset({"nanosleep", "clock_nanosleep"})
+WRITES = frozenset({"write", "pwrite64", "writev", "fsync", "fdatasync", "msync", "ftruncate", "rename"})
+POLLS = frozenset({"poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait"})
+WAITS_FOR_CHILD = frozenset({"wait4", "waitid"})
+_OF_A_FILE = frozenset({"read", "pread64", "readv", "write", "pwrite64", "writev", "flock", "fcntl", "fsync"})
+_TICKS = ("hrtimer_nanosleep", "do_nanosleep")
+_ASIDE = (b"pt_", b"cuda")  # watchdogs and event loops of torch and CUDA
+_MOST_STACK = 1 << 16
+_STACK_SECONDS = 1.0
+_STATES = {"T": "stopped", "t": "traced by a debugger", "D": "blocked in the kernel", "Z": "ended"}
+
+
+def look_at(pid: int, known: About) -> About:
+    """Return `known` and what /proc says of the main thread of a process; what cannot be read is None."""
+    found: About = {"pid": pid, "state": None, "wchan": None, "call": None, "file": None, **known}
+    with suppress(OSError, ValueError, IndexError):
+        found["state"] = parse_stat(_read(f"/proc/{pid}/stat")).state
+    with suppress(OSError, ValueError):
+        found["wchan"] = _read(f"/proc/{pid}/wchan").decode().strip("\0 \n") or None
+    with suppress(OSError, ValueError, IndexError):
+        number, *arguments = _read(f"/proc/{pid}/syscall").decode().split()
+        if number.isdecimal():
+            found["call"] = _CALLS.get(int(number), f"system call {number}")
+            if found["call"] in _OF_A_FILE:
+                descriptor = int(arguments[0], 16)
+                found["descriptor"] = descriptor
+                found["file"] = os.readlink(f"/proc/{pid}/fd/{descriptor}")
+    if found["call"] is None and found["wchan"] in _TICKS:
+        found["call"] = "clock_nanosleep"
+    return found
+
+
+def parent_of(pid: int) -> int:
+    """Return the parent of a process; 0 where it has ended."""
+    try:
+        return parse_stat(_read(f"/proc/{pid}/stat")).ppid
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def is_traced(pid: int) -> bool:
+    """Say whether a debugger holds the process."""
+    with suppress(OSError):
+        return any(
+            line.startswith(b"TracerPid:") and int(line.split()[1]) != 0
+            for line in _read(f"/proc/{pid}/status").splitlines()
+        )
+    return False
+
+
+def activity(pid: int, writer: int) -> dict[tuple[int, int], tuple[int, int, int]]:
+    """Return, by thread but the agent's: CPU ns, bytes read and written, voluntary switches, each so far.
+
+    Threads that torch runs beside the program wake often and do nothing: their switches are 0.
+
+    Raises:
+        OSError: the kernel does not let us see it.
+    """
+    found = {}
+    for name in os.listdir(f"/proc/{pid}/task"):
+        if int(name) == writer:
+            continue
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            task = f"/proc/{pid}/task/{name}"
+            cpu_ns = parse_stat(_read(f"{task}/stat")).cpu_ns
+            io = dict(line.split(b": ") for line in _read(f"{task}/io").splitlines())
+            aside = _read(f"{task}/comm").startswith(_ASIDE)
+            switches = 0 if aside else parse_status(_read(f"{task}/status")).voluntary
+            found[pid, int(name)] = cpu_ns, int(io[b"rchar"]) + int(io[b"wchar"]), switches
+    return found
+
+
+def ask_for_stacks(pid: int, directory: str, stacks: tuple[int, int]) -> bool:
+    """Send the signal of the process's handler, if it still is the agent's; once in the life of a process."""
+    number, descriptor = stacks
+    path = f"{directory}/{names.STACKS}"
+    try:
+        if not os.path.samefile(f"/proc/{pid}/fd/{descriptor}", path) or os.path.getsize(path):
+            return False
+        caught = [line for line in _read(f"/proc/{pid}/status").splitlines() if line.startswith(b"SigCgt:")]
+        if not caught or not int(caught[0].split()[1], 16) >> (number - 1) & 1:
+            return False
+        os.kill(pid, signal.Signals(number) if number in set(signal.Signals) else number)
+    except (OSError, ValueError, IndexError):
+        return False
+    return True
+
+
+def stack_of(directory: str) -> list[str]:
+    """Return the Python stack of the main thread as the handler wrote it, innermost frame first."""
+    path, until = f"{directory}/{names.STACKS}", time.monotonic() + _STACK_SECONDS
+    text, before = "", None
+    while time.monotonic() < until and (not text or text != before):
+        before = text
+        with suppress(OSError):
+            text = _read(path)[:_MOST_STACK].decode(errors="replace")
+        time.sleep(0.05)
+    # The current thread, or else the one that Python names last: the main thread.
+    stacks = [block for block in text.split("\n\n") if "most recent call first" in block]
+    current = [block for block in stacks if block.startswith("Current thread")] or stacks[-1:]
+    return [line.strip() for block in current[:1] for line in block.splitlines()[1:] if line.strip()]
+
+
+def sentence(about: About) -> str:
+    """Say what a process is in, in a few words."""
+    state = _STATES.get(str(about["state"]), "")
+    call, file = about["call"], about["file"]
+    if state == "stopped":
+        return f"is stopped: kill -CONT {about['pid']} lets it go on"
+    if waits_for_others(about):
+        return "waits for its workers" if about["role"] == "training" else "waits for work"
+    if call in _OF_A_FILE and file is not None:
+        verb = "waits for the lock of" if call in ("flock", "fcntl") else ""
+        what = f"{verb} {file}" if verb else f"is in {call} of {file}"
+    elif call == "futex":
+        what = "waits for a lock"
+    elif about["wchan"] == "wait_for_partner":
+        what = "opens a FIFO that no other process opens"
+    elif call in POLLS:
+        what = "waits for a message"
+    elif call is not None:
+        what = f"is in {call}"
+    else:
+        what = f"is in the kernel's {about['wchan']}" if about["wchan"] else "does nothing"
+    where = _frame(about.get("stack") or [])
+    return f"{what}{f' ({state})' if state else ''}{f', {where}' if where else ''}"
+
+
+def waits_for_others(about: About) -> bool:
+    """Say whether a process of a loader only waits for the others: for a batch, or for an index."""
+    frames = about.get("stack") or []
+    asks = any(
+        "/torch/utils/data/" in line and line.endswith(("_get_data", "_worker_loop")) for line in frames
+    )
+    return about["call"] in POLLS and asks and not any(line.endswith("in fetch") for line in frames)
+
+
+_LIBRARIES = ("/torch/", "/multiprocessing/", "/threading.py", "/queue.py", "/iotrace/", "/selectors.py")
+
+
+def _frame(stack: list[str]) -> str:
+    """Return the innermost frame of the program's own, in the words of faulthandler."""
+    own = [
+        line for line in stack if line.startswith("File ") and not any(part in line for part in _LIBRARIES)
+    ]
+    chosen = own or stack
+    return chosen[0][:1].lower() + chosen[0][1:] if chosen else ""
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.readall()
