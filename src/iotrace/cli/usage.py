@@ -1,4 +1,4 @@
-"""Wrong usage as a sentence of ours: what is wrong, and what may stand there. The shells' completion scripts."""
+"""Wrong usage as a sentence of ours: what is wrong, what may stand there. And completion by the shell."""
 
 from __future__ import annotations
 

@@ -12,9 +12,6 @@ from iotrace.analysis.results.base import (
 from iotrace.analysis.results.base import (
     unknown as unknown,
 )
-from iotrace.analysis.results.culprits import (
-    Culprit as Culprit,
-)
 from iotrace.analysis.results.device import (
     Accelerator as Accelerator,
 )
@@ -212,6 +209,9 @@ from iotrace.analysis.results.samples import (
 )
 from iotrace.analysis.results.samples import (
     StepBlocks as StepBlocks,
+)
+from iotrace.analysis.results.verdict import (
+    Culprit as Culprit,
 )
 from iotrace.analysis.results.verdict import (
     Fix as Fix,

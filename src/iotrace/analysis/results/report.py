@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 
 from iotrace.analysis.results.base import ReportPart
-from iotrace.analysis.results.culprits import Culprit
 from iotrace.analysis.results.device import Accelerator, Operator, SlowStep
 from iotrace.analysis.results.gain import GainRow
 from iotrace.analysis.results.host import FileGroup, Io, Overhead, System
@@ -21,7 +20,7 @@ from iotrace.analysis.results.loop import (
 from iotrace.analysis.results.program import Memory, Model, Snapshot, Speed, TrainerTimes
 from iotrace.analysis.results.ranks import Imbalance
 from iotrace.analysis.results.samples import StageCost, StepBlocks
-from iotrace.analysis.results.verdict import Verdict
+from iotrace.analysis.results.verdict import Culprit, Verdict
 from iotrace.session.manifest import NotCaptured
 
 SCHEMA_VERSION = 1

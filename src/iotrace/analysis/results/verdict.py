@@ -1,4 +1,4 @@
-"""The first thing that a report says: what it found, why, what to change, how sure it is."""
+"""The first thing that a report says: what it found, why, who is to blame, what to change, how sure it is."""
 
 from __future__ import annotations
 
@@ -46,3 +46,18 @@ class Verdict(ReportPart, frozen=True, kw_only=True):
     fixes: list[Fix]
     trust: Trust
     culprit: str | None = None
+
+
+class Culprit(ReportPart, frozen=True, kw_only=True):
+    """Who holds a stage up from outside: `text` is the sentence, `evidence` the figures that it rests on.
+
+    `wait_ms` is what it has of the data wait per measured step; `leads`: a verdict names it before the cause.
+    """
+
+    id: str
+    text: str
+    evidence: dict[str, float | str | list[int]]
+    wait_ms: float
+    leads: bool
+    remedy: str = ""
+    gain_ms_per_step: float | None = None
