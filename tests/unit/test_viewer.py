@@ -47,7 +47,7 @@ def trace(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def online(trace: Path) -> Iterator[Viewer]:
-    yield from serving(Viewer(trace, TITLE, View("what", "a", "b", (1, 2), (3, 4))))
+    yield from serving(Viewer(trace, TITLE, View("what", "a", ["b"], (1, 2), (3, 4))))
 
 
 @pytest.fixture
@@ -131,3 +131,12 @@ def test_inputs_far_apart_are_told_and_others_not() -> None:
     (note,) = far_apart([item(31, 32, "b"), item(0, 1, "a")])
     assert note.startswith("b begins 30.0 min after a ended")
     assert far_apart([item(0, 40, "a"), item(1, 2, "within"), item(41, 52, "b")]) == []
+
+
+def test_tracks_of_several_ranks_are_pinned_in_order() -> None:
+    fragment = parse_qs(view_of_file(Path("merged.pftrace")).fragment().removeprefix("#!/?"))
+    commands = json.loads(fragment["startupCommands"][0])
+    pins = [each["args"][0] for each in commands if each["id"].startswith("dev.perfetto.Pin")]
+    ranks = [f"rank {number} · idle" for number in (0, 1, 7)]
+    matched = [name for pin in pins for name in ("steps", *reversed(ranks)) if re.search(pin, name)]
+    assert matched == ["steps", *ranks]

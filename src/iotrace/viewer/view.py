@@ -26,28 +26,29 @@ _LEAST_MARGIN_NS = 10**6
 _MOST_PINNED = 8  # ranks whose waits are pinned
 _OPEN, _PIN = "dev.perfetto.ExpandTracksByRegex", "dev.perfetto.PinTracksByRegex"
 # Of a timeline whose session is not at hand: the groups and processes that our own names tell.
-_ANY_GROUPS = r"^rank \d+| inputs$|^main|^process |^GPU \d+"
-_ANY_PINS = r"(^|· )(failure|steps|data wait|idle)$"
-_IDLE_PINS = r"(^|· )(failure|steps|data wait|idle|modules|launch queue length)$"
+_ANY_GROUPS = r"\.json(\.gz)?$|^rank \d+| inputs$|^main|^process |^GPU \d+"
+_PINNED = "(failure|steps|data wait|idle)$"
+_IDLE_PINNED = "(failure|steps|data wait|idle|modules|launch queue length)$"
 _DEVICE_GROUPS = (r"GPU \d+$", "torch.profiler$")
 _LEAST_IDLE_MARGIN_NS = 50_000
 
 
 class View(msgspec.Struct, frozen=True):
-    """Times in ns as the trace has them; None where the whole trace is shown. `what` says it in words."""
+    """Times in ns as the trace has them; None where the whole trace is shown. `what` says it in words.
+
+    Patterns name tracks; those of one of `pinned` stand above those of the next.
+    """
 
     what: str
     expanded: str
-    pinned: str
+    pinned: Sequence[str]
     shown_ns: tuple[int, int] | None = None
     selected_ns: tuple[int, int] | None = None  # a slice's start and duration
 
     def fragment(self, **more: str) -> str:
         """Return what follows the address of Perfetto's page."""
-        commands = [
-            {"id": command, "args": [pattern]}
-            for command, pattern in ((_OPEN, self.expanded), (_PIN, self.pinned))
-        ]
+        commands = [{"id": _OPEN, "args": [self.expanded]}]
+        commands += [{"id": _PIN, "args": [pattern]} for pattern in self.pinned]
         told = dict(more)
         if self.shown_ns is not None:
             told["visStart"], told["visEnd"] = map(str, self.shown_ns)
@@ -59,7 +60,7 @@ class View(msgspec.Struct, frozen=True):
 
 def view_of_file(path: Path) -> View:
     """Look at all of a timeline of which no more is known."""
-    return View(f"all of {path.name}", _ANY_GROUPS, _ANY_PINS)
+    return View(f"all of {path.name}", _ANY_GROUPS, _pins(range(_MOST_PINNED)))
 
 
 def view_of_session(analysis: SessionAnalysis, around: str = WORST, batch: int | None = None) -> View:
@@ -93,7 +94,11 @@ def view_at(analysis: SessionAnalysis, at_s: float) -> View:
         margin_ns = _idle_margin_ns(start_ns, end_ns)
         shown = start_ns - margin_ns, end_ns + margin_ns
         found = _view(analysis, _idle_text(start_ns, end_ns), [rank], shown, more=_DEVICE_GROUPS)
-        return msgspec.structs.replace(found, selected_ns=(start_ns, end_ns - start_ns), pinned=_IDLE_PINS)
+        return msgspec.structs.replace(
+            found,
+            selected_ns=(start_ns, end_ns - start_ns),
+            pinned=_pins(_numbers(analysis, [rank]), _IDLE_PINNED),
+        )
     margin_ns = max(*(_step_ns(rank) for rank in analysis.ranks), _LEAST_MARGIN_NS)
     found = _view(analysis, f"at {at_s:.6f} s", analysis.ranks, (at_ns - margin_ns, at_ns + margin_ns))
     if found.shown_ns is None:
@@ -105,7 +110,11 @@ def view_of_trace(activity: Activity, at_s: float | None) -> View:
     """Look at a trace of torch.profiler: at all of it, or at a time in seconds from its first event."""
     path = activity.trace.path
     first_ns, last_ns = activity.trace.span_ns() or (0, 0)
-    every = View(f"all of {path.name}", rf"^({re.escape(path.name)}|rank \d+|.* · CPU|GPU \d+)$", _IDLE_PINS)
+    every = View(
+        f"all of {path.name}",
+        rf"^({re.escape(path.name)}|rank \d+|.* · CPU|GPU \d+)$",
+        _pins((), _IDLE_PINNED),
+    )
     if at_s is None:
         return every
     at_ns = first_ns + round(at_s * 1e9)
@@ -224,11 +233,20 @@ def _view(
     groups = [re.escape(analysis.session.path.absolute().name) + "$"]
     groups += [rf"rank {rank.rank.number}( \(.*)?$" for rank in ranks]
     groups += [*(rf".* · pid {pid}$" for pid in pids), *more]
-    pinned = _ANY_PINS
-    if len(analysis.ranks) > _MOST_PINNED:
-        numbers = "|".join(str(rank.rank.number) for rank in ranks)
-        pinned = rf"^rank ({numbers})( .*)? · (failure|steps|data wait|idle)$"
-    return View(what, "^(" + "|".join(groups) + ")", pinned, _within(analysis, shown))
+    return View(
+        what, "^(" + "|".join(groups) + ")", _pins(_numbers(analysis, ranks)), _within(analysis, shown)
+    )
+
+
+def _numbers(analysis: SessionAnalysis, ranks: Sequence[RankAnalysis]) -> list[int]:
+    """List the ranks whose tracks are pinned: all, of many those of `ranks`."""
+    chosen = analysis.ranks if len(analysis.ranks) <= _MOST_PINNED else ranks
+    return [rank.rank.number for rank in chosen]
+
+
+def _pins(ranks: Sequence[int], what: str = _PINNED) -> list[str]:
+    """Return a pattern for each of `ranks`, in order: what one matches stands in any order."""
+    return [f"^{what}", *(rf"^rank {number}( .*)? · {what}" for number in ranks)]
 
 
 def _within(
