@@ -35,8 +35,10 @@ from iotrace.report.page import palette
 from iotrace.report.page.comparison import comparison_page
 from iotrace.report.page.render import as_columns, write_page
 from iotrace.report.page.report import report_page
+from iotrace.report.page.sections import view_table
 from iotrace.report.page.sweep import sweep_page
 from iotrace.report.page.treemap import squarify
+from iotrace.report.views.table import Field, Table
 from iotrace.session.manifest import NotCaptured
 from tests.support.pages import Page
 from tests.unit.test_compare import compared
@@ -353,3 +355,14 @@ def test_a_sweep_and_a_comparison_as_markdown(tmp_path: Path) -> None:
     text = comparison_markdown(compared(plain_report(), plain_report(1, decode=1.5)))
     assert text.startswith("### ❌ SLOWER")
     assert "| decode |" in text
+
+
+def test_a_view_on_the_page_begins_with_what_names_a_row() -> None:
+    rows = [NotCaptured(reason="r", what="w" * 500), NotCaptured(reason="s", what="v")]
+    fields = [Field("reason", "reason"), Field("what", "name", is_text=True)]
+    found = view_table(Table(title="t", rows=rows, fields=fields), most=1)
+    assert [field.heading for field in found["fields"]] == ["name", "reason"]
+    name, reason = found["rows"][0]
+    assert len(name) < 200
+    assert "…" in name
+    assert (reason, found["more"]) == ("r", 1)

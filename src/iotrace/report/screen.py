@@ -17,7 +17,7 @@ from iotrace.report.screen_ranks import print_ranks
 from iotrace.units import counted, milliseconds, size
 
 WIDTH = 6  # of a label
-_WANT_A_FIX = ("input-bound", "moderately-input-bound", "rank-late")
+WANT_A_FIX = ("input-bound", "moderately-input-bound", "rank-late")
 _MOST_FIXES = 3
 _MANY_STEPS = 2000  # more than one wants to scroll through in a browser
 _MOST_CAUSES = 5
@@ -50,7 +50,7 @@ def print_screen(report: Report, console: Console) -> None:
     if found.until:
         line(console, "Until", f"it ended: {found.until}", WIDTH)
     _print_fixes(found.fixes, console)
-    if not found.fixes and found.kind in _WANT_A_FIX:
+    if not found.fixes and found.kind in WANT_A_FIX:
         line(console, "Fix", "none is known for what was seen; -v has loader, system and I/O", WIDTH)
     print_trust(found.trust, console, silenced=silenced(report))
     console.print()

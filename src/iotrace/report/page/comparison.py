@@ -11,7 +11,7 @@ from iotrace.analysis.compare.traces import TraceComparison
 from iotrace.report.comparison import part_rows, reasons_of, stage_rows, trust_of
 from iotrace.report.page.definitions import CAUSES, WORDS
 from iotrace.report.page.render import render
-from iotrace.report.views.table import cells_of
+from iotrace.report.page.sections import view_table
 from iotrace.report.views.trace_comparison import facts_of, headline, tables_of
 
 _MOST_ROWS = 50
@@ -53,7 +53,10 @@ def comparison_page(result: Comparison) -> str:
 def trace_comparison_page(result: TraceComparison) -> str:
     """Write a comparison of two traces as a page."""
     label, _, text = headline(result).partition("   ")
-    tables = tables_of(result)
+    # What rounds to no change is in the CSV.
+    tables = [
+        replace(table, rows=[row for row in table.rows if float(row.by_ms)]) for table in tables_of(result)
+    ]
     return render(
         "compare_traces.html",
         result,
@@ -68,14 +71,7 @@ def trace_comparison_page(result: TraceComparison) -> str:
         nav=[],
         result=result,
         tables=[
-            {
-                "id": name,
-                "title": table.title,
-                "fields": table.fields,
-                "rows": cells_of(replace(table, rows=table.rows[:_MOST_ROWS])),
-                "more": max(0, len(table.rows) - _MOST_ROWS),
-                "unknown": table.unknown,
-            }
+            view_table(table, _MOST_ROWS) | {"id": name, "unknown": table.unknown}
             for name, table in zip(("kernels", "operators"), tables, strict=True)
         ],
         words={"step": WORDS["step"]},

@@ -13,9 +13,8 @@ from iotrace.report.page import charts, sections, tiles
 from iotrace.report.page.compute import step_parts
 from iotrace.report.page.definitions import CAUSES, WORDS
 from iotrace.report.page.render import render
-from iotrace.report.screen import fact_rows, following, gain_text, opened, silenced, trust_text
+from iotrace.report.screen import WANT_A_FIX, fact_rows, following, gain_text, opened, silenced, trust_text
 from iotrace.report.views import VIEWS, tables_of
-from iotrace.report.views.table import cells_of
 
 _MOST_ROWS = 20  # of a view
 _TONES = {
@@ -100,12 +99,11 @@ def _device(report: Report, rank: RankReport | None) -> list[dict[str, Any]]:
         return []
     own = replace(report, ranks=[rank])
     views = [name for name, view in VIEWS.items() if view.module == "device"]
+    first = "gaps" if report.verdict.kind == "device-idle" else "kernels"
+    views.sort(key=lambda name: name != first)
     return [
-        {
-            "title": table.title,
-            "fields": table.fields,
-            "rows": cells_of(replace(table, rows=table.rows[:_MOST_ROWS])),
-            "more": max(0, len(table.rows) - _MOST_ROWS),
+        sections.view_table(table, _MOST_ROWS)
+        | {
             "name": name,
             "notes": table.notes,
             "commands": table.commands,
@@ -123,6 +121,8 @@ def banner(report: Report) -> dict[str, Any]:
     if found.until:
         rows.append({"label": "Until", "text": f"it ended: {found.until}"})
     trust = trust_text(found.trust.level, found.trust.reasons, silenced(report))
+    if not found.fixes and found.kind in WANT_A_FIX:
+        rows.append({"label": "Fix", "text": "none is known for what was seen; the charts below show more"})
     return {
         "tone": _TONES.get(found.kind, "bad"),
         "label": found.banner,

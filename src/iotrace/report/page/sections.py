@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from iotrace.analysis.page.costs import io_tree
 from iotrace.analysis.results import FileIo, Imbalance, RankReport, Report, SessionInfo, WorstBatch
 from iotrace.analysis.results.page import RankColumns
@@ -11,10 +13,12 @@ from iotrace.report.page.definitions import CAUSES
 from iotrace.report.screen import shown_path
 from iotrace.report.terminal import loader_text
 from iotrace.report.terminal_system import gpu_label, gpu_text
+from iotrace.report.views.table import Table, cells_of, middle_cut
 from iotrace.units import milliseconds, percent, size
 
 _MOST_FILES = 100
 _MOST_RANKS = 64
+_LONGEST_NAME = 120  # characters: a kernel's mangled name has a thousand
 _SHADES = 5
 _SAMPLED = ("util_pct_mean", "power_w_mean", "memory_bytes_peak")
 
@@ -210,3 +214,17 @@ def main_rank(report: Report, columns: RankColumns | None) -> RankReport | None:
         )
     about = next((one for one in reversed(report.ranks) if one.rank == report.verdict.rank), None)
     return about or (report.ranks[0] if report.ranks else None)
+
+
+def view_table(table: Table, most: int) -> dict[str, Any]:
+    """Texts of the first `most` rows of a view. What names a row stands first: a phone shows the left."""
+    names = [field for field in table.fields if field.is_text]
+    first = next((field for field in names if field.name == "name"), names[0] if names else table.fields[0])
+    ordered = [first, *(field for field in table.fields if field is not first)]
+    cells = cells_of(replace(table, fields=ordered, rows=table.rows[:most]))
+    return {
+        "title": table.title,
+        "fields": ordered,
+        "rows": [[middle_cut(text, _LONGEST_NAME) for text in row] for row in cells],
+        "more": max(0, len(table.rows) - most),
+    }

@@ -43,7 +43,7 @@ def _us(time_us: float) -> str:
 
 
 def _three(number: float) -> str:
-    return f"{number:.3g}"
+    return f"{number:.3g}" if abs(number) < 1000 else f"{number:,.0f}"
 
 
 def kernel_name(kernel: str) -> str:

@@ -93,7 +93,7 @@ def _grid(table: Table, width: int) -> Grid:
         justify = "left" if field.is_text else "right"
         grid.add_column(field.heading, justify=justify, no_wrap=True, width=widest[at])  # type: ignore[arg-type]
     for row in cells:
-        grid.add_row(*(_middle_cut(text, widest[at]) for at, text in enumerate(row)))
+        grid.add_row(*(middle_cut(text, widest[at]) for at, text in enumerate(row)))
     return grid
 
 
@@ -110,7 +110,7 @@ def _cell(field: Field, row: msgspec.Struct) -> str:
     return field.absent if value is None else visible(field.form(value))
 
 
-def _middle_cut(text: str, width: int) -> str:
+def middle_cut(text: str, width: int) -> str:
     """Cut a long text in its middle: beginning and end tell names apart."""
     if len(text) <= width:
         return text
