@@ -358,8 +358,8 @@ def test_a_sweep_and_a_comparison_as_markdown(tmp_path: Path) -> None:
 
 
 def test_a_view_on_the_page_begins_with_what_names_a_row() -> None:
-    rows = [NotCaptured(reason="r", what="w" * 500), NotCaptured(reason="s", what="v")]
-    fields = [Field("reason", "reason"), Field("what", "name", is_text=True)]
+    rows = [NotCaptured(why="r", what="w" * 500), NotCaptured(why="s", what="v")]
+    fields = [Field("why", "reason"), Field("what", "name", is_text=True)]
     found = view_table(Table(title="t", rows=rows, fields=fields), most=1)
     assert [field.heading for field in found["fields"]] == ["name", "reason"]
     name, reason = found["rows"][0]
