@@ -130,6 +130,11 @@ def test_a_missing_client_is_said_before_anything_runs(
         assert "--log mlflow needs the package mlflow-skinny" in done.stderr
         assert "pip install mlflow-skinny" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["session"]
+    done = in_process("report", str(session), "--log", "mlfow")
+    assert (done.returncode, "--log knows mlflow, wandb, tensorboard; not 'mlfow'" in done.stderr) == (
+        2,
+        True,
+    )
 
 
 def test_a_directory_that_cannot_be_written_is_replaced(session: Path, tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ import click
 
 from iotrace.errors import UsageError
 from iotrace.report.printing import echo, encode_json, visible_json
-from iotrace.sinks import SINKS
 
 _THREADS = "OPENBLAS_NUM_THREADS"
 
@@ -47,6 +46,20 @@ class Size(click.ParamType):  # type: ignore[type-arg]
         if found < _SMALLEST_SIZE:
             self.fail(f"--max-size takes a size of at least 1MiB, or off; not {value!r}", param, ctx)
         return found
+
+
+class Tracker(click.ParamType):  # type: ignore[type-arg]
+    """A tracker of experiments whose client is installed; which there are is imported when one is named."""
+
+    name = "tracker"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return its name."""
+        from iotrace.sinks import why_not
+
+        if why := why_not(str(value)):
+            self.fail(why, param, ctx)
+        return str(value)
 
 
 # Everything behind the first word that is no option of ours belongs to the traced command.
@@ -92,9 +105,9 @@ def html_option(what: str) -> Callable[[Any], Any]:
 log_option = click.option(
     "--log",
     metavar="NAME",
-    type=click.Choice(list(SINKS)),
+    type=Tracker(),
     multiple=True,
-    help=f"Also log the result to {' or '.join(SINKS)}; repeatable.",
+    help="Also log the result to mlflow, wandb or tensorboard; repeatable.",
 )
 
 

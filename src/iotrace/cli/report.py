@@ -23,7 +23,6 @@ from iotrace.report.printing import echo, watched
 from iotrace.report.views import VIEWS
 from iotrace.session import names
 from iotrace.session.listing import newest_session, session_of_timeline, sessions_in
-from iotrace.sinks import check
 from iotrace.units import counted
 
 if TYPE_CHECKING:
@@ -91,7 +90,6 @@ def report(
     chosen = ranks_option(ranks)
     if chosen is not None and (compat is not None or html is not None):
         raise UsageError("--ranks is for the text and for --json", "leave --html and --compat out")
-    check(log, UsageError)
     import_numpy()
     sources = _meant(sources)
     bare = all(path.is_file() for path in sources)

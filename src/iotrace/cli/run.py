@@ -16,7 +16,6 @@ from iotrace.errors import LaunchError
 from iotrace.launch import calibrate, capture, torch_settings
 from iotrace.launch.telemetry.start import DEFAULT_INTERVAL_MS, LONGEST_INTERVAL_MS, SHORTEST_INTERVAL_MS
 from iotrace.report.printing import echo
-from iotrace.sinks import check
 
 # With --quiet, the costs of tracing are measured after commands that took so long.
 _LONG_SECONDS = 10.0
@@ -94,7 +93,6 @@ def run(
     Exit codes: CMD's own, 128+N if signal N ended it, 127 not found, 126 not executable, 125 if iotrace
     could not start it.
     """
-    check(log, LaunchError)
     torch = torch_settings.settings(torch_steps, torch_options, torch_activities, cuda_snapshot)
     sampled_ms = telemetry_ms if telemetry else None
     announce = (lambda _: None) if quiet else _announce

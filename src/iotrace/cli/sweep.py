@@ -21,7 +21,6 @@ from iotrace.cli.parameters import (
     save_page,
 )
 from iotrace.report.printing import echo
-from iotrace.sinks import check
 
 if TYPE_CHECKING:
     from iotrace.sweeps.results import SweepResult
@@ -105,7 +104,6 @@ def sweep(
     from iotrace.sweeps.plan import plan_of
     from iotrace.sweeps.schedule import open_sweep
 
-    check(log, UsageError)
     plan = plan_of(
         list(command),
         axes_of(workers, prefetch, other),

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from iotrace.analysis.results import Fix, RankReport, Report, Trust
+from iotrace.analysis.results import MEMORY_BY_OPERATOR, Fix, RankReport, Report, Trust
 from iotrace.report.layout import facts, line, two_columns
 from iotrace.report.screen_ranks import print_ranks
 from iotrace.units import counted, milliseconds, size
@@ -64,8 +64,9 @@ def print_screen(report: Report, console: Console) -> None:
             restart = f", restart {rank.incarnation}" if rank.incarnation else ""
             line(console, "", f"Of {rank.called}{restart}:", 0)
         _print_facts(rank, console)
-    if report.not_captured:
-        what = ", ".join(_summed(dict.fromkeys(item.what for item in report.not_captured)))
+    missing = [item.what for item in report.not_captured if item.what != MEMORY_BY_OPERATOR]
+    if missing:
+        what = ", ".join(_summed(dict.fromkeys(missing)))
         line(console, "", f"Not captured: {what}; -v says why", 0)
 
 

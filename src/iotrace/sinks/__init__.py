@@ -10,8 +10,6 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import NamedTuple
 
-from iotrace.errors import IotraceError
-
 
 class Sink(NamedTuple):
     """`module` of this package uses the package `client`; `distribution` and `extra` install it."""
@@ -30,14 +28,12 @@ SINKS = {
 }
 
 
-def check(sinks: tuple[str, ...], refusal: type[IotraceError]) -> None:
-    """Refuse a sink whose client is not installed, before anything is run.
-
-    Raises:
-        refusal: it is not installed.
-    """
-    for name in sinks:
-        sink = SINKS[name]
-        if find_spec(sink.client) is None:
-            needs = f"--log {name} needs the package {sink.distribution}, which is not installed here"
-            raise refusal(needs, f"pip install {sink.distribution}")
+def why_not(name: str) -> str:
+    """Say why nothing can be logged to `name`: none is called so, or its client is missing; empty if it can."""
+    sink = SINKS.get(name)
+    if sink is None:
+        return f"--log knows {', '.join(SINKS)}; not {name!r}"
+    if find_spec(sink.client) is None:
+        needs = f"--log {name} needs the package {sink.distribution}, which is not installed here"
+        return f"{needs}: pip install {sink.distribution}"
+    return ""

@@ -13,6 +13,7 @@ from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.loop.measured import untrained
 from iotrace.analysis.loop.steps import NO_LOADER
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
+from iotrace.analysis.results import MEMORY_BY_OPERATOR
 from iotrace.session import names
 from iotrace.session.liveness import KILLED, RUNNING, UNKNOWN
 from iotrace.session.manifest import NotCaptured
@@ -49,6 +50,11 @@ def not_captured(analysis: SessionAnalysis) -> list[NotCaptured]:
     found += _unseen_workers(analysis)
     found += _untraced_compute(analysis)
     found += _unwritten_snapshots(analysis)
+    traced = [trace for one in analysis.ranks for trace in one.rank.main.windows.traces]
+    if traced and not any(len(trace.memory.bytes) for trace in traced):
+        found.append(
+            NotCaptured(MEMORY_BY_OPERATOR, "torch.profiler recorded without it", "--torch-options memory")
+        )
     found += dict.fromkeys(_telemetry(session))
     return [*found, *_open_ends(session), *_workers_left(session), *analysis.data_loss]
 

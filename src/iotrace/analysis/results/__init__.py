@@ -121,6 +121,9 @@ from iotrace.analysis.results.loop import (
     WorstBatch as WorstBatch,
 )
 from iotrace.analysis.results.program import (
+    MEMORY_BY_OPERATOR as MEMORY_BY_OPERATOR,
+)
+from iotrace.analysis.results.program import (
     Memory as Memory,
 )
 from iotrace.analysis.results.program import (

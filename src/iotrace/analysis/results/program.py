@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from iotrace.analysis.results.base import ReportPart
 
+# Not captured where nobody asked for it: the first screen does not miss it.
+MEMORY_BY_OPERATOR = "memory by operator and module"
+
 
 class PhaseSpeed(ReportPart, frozen=True, kw_only=True):
     """How fast the loop took batches in one phase: `cycles` of asking and working took `seconds`.
