@@ -29,7 +29,7 @@ SINKS = {
 
 
 def why_not(name: str) -> str:
-    """Say why nothing can be logged to `name`: none is called so, or its client is missing; empty if it can."""
+    """Say why nothing can be logged to `name`; empty where it can: it is known, its client installed."""
     sink = SINKS.get(name)
     if sink is None:
         return f"--log knows {', '.join(SINKS)}; not {name!r}"
