@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
@@ -113,7 +113,7 @@ def _add(
     names = np.where(around >= 0, events.name[np.maximum(around, 0)], -1)
     origins = origins_at(activity, rows)
     phases = origins.phase
-    called = (
+    called: tuple[tuple[dict[tuple[str, str], _Sums], Column, Callable[[int], str]], ...] = (
         (sums, names, lambda number: trace.names[number] if number >= 0 else _OUTSIDE),
         (by_module, origins.module, lambda number: origins.modules[number] if number >= 0 else _NO_MODULE),
     )
