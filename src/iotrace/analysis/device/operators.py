@@ -52,7 +52,7 @@ class OperatorTree(msgspec.Struct, frozen=True, dict=True):
                 found[own] = _shifted(_parents(starts, ends), int(own[0]))
         return found
 
-    @cached_property
+    @property
     def host_self(self) -> Column:
         """What each took of the host without those directly inside, in ns."""
         events = self.activity.trace.events

@@ -53,7 +53,8 @@ def _sums(window: Window, gaps: Gaps, classes: Column) -> Iterator[tuple[Origin,
     groups, index, counts = np.unique(keys, return_inverse=True, return_counts=True)
     sums = np.zeros((len(groups), 1 + len(CLASSES)), dtype=np.int64)
     sums[:, 0] = counts
-    np.add.at(sums[:, 1:], index, classes)
+    for at in range(len(CLASSES)):  # a float64 holds 104 days in ns
+        sums[:, 1 + at] = np.bincount(index, weights=classes[:, at], minlength=len(groups))
     for key, row in zip(groups.tolist(), sums, strict=True):
         rest, phase = divmod(key, len(PHASES))
         which, at = divmod(rest, size)
