@@ -17,13 +17,13 @@ from iotrace.analysis.device.compute import Compute, compare, compute_of
 from iotrace.analysis.device.one_job import RankOfJob, why_not_compared
 from iotrace.analysis.intervals import Coverage
 from iotrace.analysis.loop.measured import summarise
-from iotrace.analysis.program.memory import memory_of
 from iotrace.analysis.results import (
     SCHEMA_VERSION,
     ClockInfo,
     DataWait,
     Excluded,
     Gpu,
+    Memory,
     PhasesMs,
     RankReport,
     Recommendation,
@@ -158,11 +158,19 @@ def _rank(rank: _TraceRank) -> RankReport:
         file_groups=[],
         system=unknown(System, gpus=_gpus(rank.trace), processes=[]),
         models=[],
-        memory=memory_of([rank.trace]),
+        memory=_memory(rank.trace),
         snapshots=[],
         gain=[],
         gain_withheld="a trace holds none of the loader's batches",
     )
+
+
+def _memory(trace: KinetoTrace) -> Memory | None:
+    if not len(trace.memory.bytes):
+        return None
+    from iotrace.analysis.program.memory import memory_of
+
+    return memory_of([trace])
 
 
 def _steps(rank: _TraceRank) -> Steps:

@@ -31,9 +31,9 @@ from iotrace.analysis.device.modules import PHASES, Origins
 from iotrace.analysis.device.operators import operators_of
 from iotrace.analysis.efficiency.idle import IdleOrigins
 from iotrace.analysis.efficiency.launches import launches_of, queue_of
-from iotrace.analysis.efficiency.shapes import peaks_of_windows, shapes_of
+from iotrace.analysis.efficiency.peaks import peaks_of_windows
 from iotrace.analysis.intervals import Coverage, intersect, length, pieces, union
-from iotrace.analysis.results import Accelerator, Gap, IdleByModule, StreamIdle
+from iotrace.analysis.results import Accelerator, DevicePeaks, Gap, IdleByModule, OperatorShapes, StreamIdle
 from iotrace.sources.kineto.trace import Column
 
 KERNEL_GAP_US = 30.0  # HTA's
@@ -178,13 +178,21 @@ def accelerator_of(
         sm_efficiency_pct=sm_efficiency_pct,
         occupancy_pct=occupancy_pct,
         peaks=peaks,
-        shapes=shapes_of(totals.windows, peaks),
+        shapes=_shapes(totals.windows, peaks),
         kernels=kernels_of(totals.windows),
         operators=operators_of([window.tree for window in totals.windows]),
         collectives=collectives_of([window.activity for window in totals.windows]),
         memory_operations=memory_operations_of(totals.windows),
         gaps=totals.gaps,
     )
+
+
+def _shapes(windows: Sequence[Window], peaks: DevicePeaks | None) -> list[OperatorShapes]:
+    if not any(window.details.has_shapes for window in windows):
+        return []
+    from iotrace.analysis.efficiency.shapes import shapes_of
+
+    return shapes_of(windows, peaks)
 
 
 def _percent(part_ns: int, whole_ns: int) -> float | None:

@@ -6,6 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from iotrace.analysis.device.kernels import Window
 from iotrace.analysis.results import DevicePeaks
 
 _LOOKED_UP = "2026-11-22"
@@ -75,3 +78,13 @@ def peaks_of(devices: Sequence[dict[str, Any]], used: Sequence[int]) -> DevicePe
                 looked_up=_LOOKED_UP,
             )
     return None
+
+
+def peaks_of_windows(windows: Sequence[Window]) -> DevicePeaks | None:
+    """Look up the peaks of the devices that a rank's traces used."""
+    found = [
+        peaks_of(window.activity.trace.devices, np.unique(window.activity.trace.events.device[rows]).tolist())
+        for window in windows
+        for rows in [window.activity.device]
+    ]
+    return found[0] if all(one == found[0] for one in found) else None

@@ -9,7 +9,6 @@ import numpy as np
 
 from iotrace.analysis.device.kernels import Window, uses_tensor_cores
 from iotrace.analysis.efficiency.flops import Work, is_attention, work_of
-from iotrace.analysis.efficiency.peaks import peaks_of
 from iotrace.analysis.results import DevicePeaks, OperatorShapes
 from iotrace.sources.kineto.details import Inputs
 from iotrace.sources.kineto.trace import Column
@@ -27,16 +26,6 @@ class _Sums(msgspec.Struct):
     host: int = 0
     device: int = 0
     tensor_cores: set[bool] = msgspec.field(default_factory=set)
-
-
-def peaks_of_windows(windows: Sequence[Window]) -> DevicePeaks | None:
-    """Look up the peaks of the devices that a rank's traces used."""
-    found = [
-        peaks_of(window.activity.trace.devices, np.unique(window.activity.trace.events.device[rows]).tolist())
-        for window in windows
-        for rows in [window.activity.device]
-    ]
-    return found[0] if all(one == found[0] for one in found) else None
 
 
 def shapes_of(windows: Sequence[Window], peaks: DevicePeaks | None) -> list[OperatorShapes]:
