@@ -11,7 +11,9 @@ import time
 import traceback
 import types
 from collections.abc import Callable
+from contextvars import Context, copy_context
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -245,6 +247,33 @@ def test_cpu_time_of_a_span_is_that_of_its_thread(tmp_path: Path) -> None:
     most_ns = time.thread_time_ns() - began_ns
     # The kernel brings rusage up to date at its ticks, at most 10 ms apart.
     assert burnt_ns[0] - 10_000_000 <= recorder.spans[0][2] <= most_ns + 10_000_000
+
+
+def test_parts_of_a_librarys_call_on_its_threads_are_not_recorded(tmp_path: Path) -> None:
+    """They have no file; the call's own span holds their time. asyncio hands the context on, as zarr does."""
+    recorder = make_recorder(tmp_path)
+    part = timed(recorder, lambda file: None, "part", KIND_ITEM, lambda _, args, __: (1, args[0]), part=True)
+    kept: list[Context] = []
+
+    def aside(context: Context, file: str) -> None:
+        thread = Thread(target=context.run, args=(part, file))
+        thread.start()
+        thread.join()
+
+    def call() -> None:
+        kept.append(copy_context())
+        for file in ("", "a.gz"):
+            aside(kept[0], file)
+        part("")
+        aside(Context(), "")  # of a thread of the program's
+
+    timed(recorder, call, "call", KIND_ITEM, own_threads=True)()
+    aside(kept[0], "")
+    recorder.close()
+    (process,), _ = read_processes(tmp_path)
+    assert [process.texts[number] for number in process.spans["name"].tolist()] == [
+        *("part", "part", "part", "call", "part")
+    ]
 
 
 def test_a_span_of_a_call_that_raised_has_its_file(tmp_path: Path) -> None:

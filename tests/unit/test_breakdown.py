@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iotrace.analysis.device.breakdown import break_down
+from tests.support.kineto import MAIN, activity_of, annotation, data_wait, step
 from tests.unit.test_intervals import columns, interval, intervals
 
 
@@ -25,3 +26,11 @@ def test_each_instant_belongs_to_the_first_role_that_covers_it(
         assert exclusive_ns[row].tolist() == exclusive
         assert raw_ns[row].tolist() == raw
         assert exclusive_ns[row].sum() == end - start
+
+
+def test_a_thread_that_fetches_ahead_does_not_wait_for_the_step() -> None:
+    ahead = annotation("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 0, 90, MAIN + 1)
+    activity = activity_of(step(1, 0, 100), data_wait(0, 10), ahead)
+    assert [times.tolist() for times in activity.intervals(activity.data_waits)] == [[0], [10_000]]
+    assert not activity.operators.any()
+    assert activity_of(ahead).data_waits.any()  # without steps nobody knows which thread trains

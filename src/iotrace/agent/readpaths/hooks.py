@@ -67,7 +67,9 @@ def _record(owner: Any, name: str, shown: str, row: Row, recorder: Recorder) -> 
         if row.each:
             return _each(original, shown, describe, row.threads, recorder)
         kind = KIND_ITEM if row.item else KIND_READ_PATH
-        replacement = timed(recorder, original, shown, kind, describe, own_threads=row.threads)
+        # What reads or inflates bytes: its file, if it has one, is an argument's.
+        part = not (row.threads or row.item) and isinstance(row.file, str) and row.file[:1] in ("", "0")
+        replacement = timed(recorder, original, shown, kind, describe, own_threads=row.threads, part=part)
         # Libraries look for the first frame that is not theirs when they warn (pandas'
         # find_stack_level, skip_file_prefixes): ours passes for a frame of theirs.
         code = getattr(original, "__code__", None)

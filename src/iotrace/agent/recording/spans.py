@@ -13,6 +13,7 @@ between is as short, and the faults in between are those of a few lines.
 
 from __future__ import annotations
 
+from _contextvars import ContextVar
 from _operator import itemgetter
 from os import O_CLOEXEC, O_RDONLY
 from posix import close, open, read
@@ -42,6 +43,12 @@ _UNKNOWN = (-1, "")
 _FRESH_NS = 5_000
 # Faults, minor and major; switches, voluntary and not.
 _counts_of: Callable[[struct_rusage], tuple[int, int, int, int]] = itemgetter(6, 7, 14, 15)
+
+
+# The thread that is in a call of a library with threads of its own, as that call's context has it: asyncio
+# hands a context on to other threads, and so does zarr. Empty once the call has ended.
+_caller: ContextVar[list[int]] = ContextVar("iotrace_caller")
+_NOBODY: list[int] = []
 
 
 class _Thread:
@@ -169,10 +176,12 @@ def end_region(recorder: Recorder, begun: Begun, name: str) -> None:
     recorder.wake()
 
 
-def _describe_failed(describe: Describe, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, str]:
+def _describe_failed(
+    describe: Describe | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[int, str]:
     """Find the file of a call that raised, as far as that needs no result; what it asked may be closed."""
     try:
-        known = describe(None, args, kwargs)
+        known = None if describe is None else describe(None, args, kwargs)
     except ours(Exception):
         known = None
     return _UNKNOWN if known is None else (-1, known[1])
@@ -186,15 +195,17 @@ def timed(
     describe: Describe | None = None,
     own_threads: bool = False,
     samples: int = 0,
+    part: bool = False,
 ) -> Callable[..., Any]:
     """Wrap `call` so that each call records a span, also one that raises; one that returns makes `samples`.
 
     `describe` runs after the span's end; what it raises is not passed on. With `own_threads` the call works
-    on threads of its own: its CPU time is the process's, at most its length, and its run delay is unknown.
+    on threads of its own: its CPU time is the process's, at most its length, and its run delay is unknown. A
+    `part` is not recorded inside such a call, on another thread, where it has no file: that span holds it.
     """
     if describe is None and not own_threads:
         return _timed_plainly(recorder, call, recorder.text(name), kind, samples)
-    return _timed_described(recorder, call, recorder.text(name), kind, describe, own_threads)
+    return _timed_described(recorder, call, recorder.text(name), kind, describe, own_threads, part)
 
 
 def _timed_plainly(
@@ -274,6 +285,7 @@ def _timed_described(
     kind: int,
     describe: Describe | None,
     own_threads: bool,
+    part: bool,
 ) -> Callable[..., Any]:
     append = recorder.spans.append
     text = recorder.text
@@ -288,6 +300,17 @@ def _timed_described(
                     raise
             recorder.wake()
         thread = current.thread
+        if part:
+            caller = _caller.get(_NOBODY)
+            if caller and caller[0] != thread.tid and not _describe_failed(describe, args, kwargs)[1]:
+                try:
+                    return call(*args, **kwargs)
+                except BaseException as error:
+                    hide_frame(error)
+                    raise
+        if own_threads:
+            caller = [thread.tid]
+            outer = _caller.set(caller)
         start_ns = monotonic_ns()
         before = getrusage(RUSAGE_THREAD)
         switches = before[14] + before[15]  # `_cpu_ns`, without the call
@@ -313,6 +336,11 @@ def _timed_described(
             cpu_ns = end_cpu_ns - start_cpu_ns
             delay_ns = thread.run_delay_ns - start_delay_ns if start_delay_ns >= 0 else -1
             if own_threads:
+                caller.clear()
+                try:
+                    _caller.reset(outer)
+                except ours(ValueError):  # the program has changed the context meanwhile
+                    pass
                 delay_ns = -1  # that of the other threads is unknown
                 cpu_ns = min(max(cpu_ns, process_time_ns() - process_ns), end_ns - start_ns)
             known: tuple[int, str] | None = _UNKNOWN

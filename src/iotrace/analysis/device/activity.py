@@ -69,8 +69,14 @@ class Activity(msgspec.Struct, frozen=True, dict=True):
         return self._host_ranges & self.trace.named(is_collective_range)
 
     @cached_property
-    def data_waits(self) -> Mask:
+    def _asks(self) -> Mask:
         return self._host_ranges & self.trace.named(is_data_wait)
+
+    @cached_property
+    def data_waits(self) -> Mask:
+        """The loop's: a thread that fetches ahead waits for itself."""
+        thread = self.trace.events.thread
+        return _mask(self._asks & np.isin(thread, thread[self.steps])) if self.steps.any() else self._asks
 
     @cached_property
     def steps(self) -> Mask:
@@ -84,7 +90,7 @@ class Activity(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def operators(self) -> Mask:
-        others = self.collective_ranges | self.data_waits | self.steps | self.modules
+        others = self.collective_ranges | self._asks | self.steps | self.modules
         return _mask((self.kinds == Kind.CPU_OP) & ~others)
 
     def intervals(self, mask: Mask) -> Intervals:
