@@ -17,7 +17,6 @@ from iotrace.session.manifest import launches
 from iotrace.session.reading import UNREADABLE, entries, read_whole
 from iotrace.sources.clocks.anchors import AnchorSource, Clocks, clocks_of
 from iotrace.sources.clocks.session_clock import Clock
-from iotrace.sources.kineto.clock_by_collectives import Traced, relate_by_collectives
 from iotrace.sources.kineto.profiler_traces import Recording, Windows, read_windows
 from iotrace.sources.record_files import each_record, read_rows
 from iotrace.sources.records import (
@@ -203,11 +202,14 @@ def read_processes(
             recorded.append((directory, identity, records, problems, arrays))
     anchors = [_anchors(identity, records) for _, identity, records, *_ in recorded]
     clocks = clocks_of([*anchors, *(sidecar.anchors for sidecar in sidecars)])
-    traced = [
-        Traced(source.domain, _torch_traces(directory), identity.clock[1])
-        for (directory, identity, *_), source in zip(recorded, anchors, strict=True)
-    ]
-    relate_by_collectives(clocks, traced)
+    if set(clocks.of_domain) - {clocks.reference, *clocks.links}:
+        from iotrace.sources.kineto.clock_by_collectives import Traced, relate_by_collectives
+
+        traced = [
+            Traced(source.domain, _torch_traces(directory), identity.clock[1])
+            for (directory, identity, *_), source in zip(recorded, anchors, strict=True)
+        ]
+        relate_by_collectives(clocks, traced)
     found = [
         _process(*each, clocks.of_domain[source.domain], source.domain)
         for each, source in zip(recorded, anchors, strict=True)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from iotrace.sources.clocks.clock_map import ClockMap
-from iotrace.sources.clocks.host_links import Exchange, HostLink, link_by_exchanges
 from iotrace.sources.clocks.session_clock import FOREVER_NS, Clock, Times
+
+if TYPE_CHECKING:
+    from iotrace.sources.clocks.host_links import Exchange, HostLink
 
 Anchor = tuple[int, int, int]
 _AGENT_LATE_NS = 500_000_000  # how long after dftracer the agent begins in a process, at most
@@ -114,6 +117,8 @@ def clocks_of(sources: Iterable[AnchorSource]) -> Clocks:
     for source in sources:
         if source.domain != reference and samplers.get(source.reference) == reference:
             rows[source.domain] += source.exchanges
+    if rows:
+        from iotrace.sources.clocks.host_links import link_by_exchanges
     for domain, exchanges in rows.items():
         times = [mono_ns for mono_ns, _, _ in anchors[domain]]
         link = link_by_exchanges(exchanges, min(times), max(times))
