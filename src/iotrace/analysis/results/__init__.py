@@ -51,9 +51,6 @@ from iotrace.analysis.results.device import (
 from iotrace.analysis.results.device import (
     StreamIdle as StreamIdle,
 )
-from iotrace.analysis.results.gain import (
-    GainRow as GainRow,
-)
 from iotrace.analysis.results.host import (
     Calibration as Calibration,
 )
@@ -112,7 +109,13 @@ from iotrace.analysis.results.loop import (
     RegionResult as RegionResult,
 )
 from iotrace.analysis.results.loop import (
+    StageCost as StageCost,
+)
+from iotrace.analysis.results.loop import (
     Startup as Startup,
+)
+from iotrace.analysis.results.loop import (
+    StepBlocks as StepBlocks,
 )
 from iotrace.analysis.results.loop import (
     Steps as Steps,
@@ -190,7 +193,16 @@ from iotrace.analysis.results.report import (
     ClockSet as ClockSet,
 )
 from iotrace.analysis.results.report import (
+    Culprit as Culprit,
+)
+from iotrace.analysis.results.report import (
     Failure as Failure,
+)
+from iotrace.analysis.results.report import (
+    Fix as Fix,
+)
+from iotrace.analysis.results.report import (
+    GainRow as GainRow,
 )
 from iotrace.analysis.results.report import (
     ProcessInfo as ProcessInfo,
@@ -207,21 +219,9 @@ from iotrace.analysis.results.report import (
 from iotrace.analysis.results.report import (
     SessionInfo as SessionInfo,
 )
-from iotrace.analysis.results.samples import (
-    StageCost as StageCost,
-)
-from iotrace.analysis.results.samples import (
-    StepBlocks as StepBlocks,
-)
-from iotrace.analysis.results.verdict import (
-    Culprit as Culprit,
-)
-from iotrace.analysis.results.verdict import (
-    Fix as Fix,
-)
-from iotrace.analysis.results.verdict import (
+from iotrace.analysis.results.report import (
     Trust as Trust,
 )
-from iotrace.analysis.results.verdict import (
+from iotrace.analysis.results.report import (
     Verdict as Verdict,
 )

@@ -6,7 +6,6 @@ import msgspec
 
 from iotrace.analysis.results.base import ReportPart
 from iotrace.analysis.results.device import Accelerator, Operator, SlowStep
-from iotrace.analysis.results.gain import GainRow
 from iotrace.analysis.results.host import FileGroup, Io, Overhead, System
 from iotrace.analysis.results.loop import (
     DataWait,
@@ -14,16 +13,72 @@ from iotrace.analysis.results.loop import (
     LoopReads,
     PhasesMs,
     RegionResult,
+    StageCost,
     Startup,
+    StepBlocks,
     Steps,
 )
 from iotrace.analysis.results.program import Memory, Model, Snapshot, Speed, TrainerTimes
 from iotrace.analysis.results.ranks import Imbalance
-from iotrace.analysis.results.samples import StageCost, StepBlocks
-from iotrace.analysis.results.verdict import Culprit, Verdict
 from iotrace.session.manifest import NotCaptured
 
 SCHEMA_VERSION = 1
+
+
+class Fix(ReportPart, frozen=True, kw_only=True):
+    """A change to make; its gain is an upper bound, or where `gain_interval_ms` is known a prediction.
+
+    Gains of several do not add up.
+    """
+
+    id: str
+    text: str
+    gain_ms_per_step: float | None
+    speedup: float | None
+    at_most: bool = True
+    gain_interval_ms: list[float] | None = None
+
+
+class Trust(ReportPart, frozen=True, kw_only=True):
+    """How far the figures can be relied on: ``ok``, ``caution`` or ``bad``, and what that rests on."""
+
+    level: str
+    reasons: list[str]
+
+
+class Verdict(ReportPart, frozen=True, kw_only=True):
+    """What holds for the whole job; `rank` is the one that it is about, `text` begins with its `banner`.
+
+    `until` is what held until the job failed; None where it did not. `culprit`: the id of the rank's culprit
+    that `why` names before the cause.
+    """
+
+    text: str
+    banner: str
+    kind: str = msgspec.field(name="class")
+    why: str | None
+    file: str | None
+    cause: str | None
+    rank: int | None
+    until: str | None
+    fixes: list[Fix]
+    trust: Trust
+    culprit: str | None = None
+
+
+class Culprit(ReportPart, frozen=True, kw_only=True):
+    """Who holds a stage up from outside: `text` is the sentence, `evidence` the figures that it rests on.
+
+    `wait_ms` is what it has of the data wait per measured step; `leads`: a verdict names it before the cause.
+    """
+
+    id: str
+    text: str
+    evidence: dict[str, float | str | list[int]]
+    wait_ms: float
+    leads: bool
+    remedy: str = ""
+    gain_ms_per_step: float | None = None
 
 
 class Failure(ReportPart, frozen=True, kw_only=True):
@@ -67,6 +122,25 @@ class SessionInfo(ReportPart, frozen=True, kw_only=True):
     ended: bool
     complete: bool
     iotrace_version: str | None
+
+
+class GainRow(ReportPart, frozen=True, kw_only=True):
+    """A change, and the step that it would give. `kind` is ``cause``, ``file`` or ``knob``.
+
+    `change` is ``gone``, ``halved`` or the new value of the knob. `interval_ms` is that of the prediction
+    (95 %). Where `withheld` says why, nothing is predicted. `fix` names the verdict's fix that is the same.
+    """
+
+    id: str
+    kind: str
+    text: str
+    change: str
+    predicted_ms_per_step: float | None = None
+    interval_ms: list[float] | None = None
+    gain_ms_per_step: float | None = None
+    speedup: float | None = None
+    withheld: str | None = None
+    fix: str | None = None
 
 
 class RankReport(ReportPart, frozen=True, kw_only=True):

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 Times = npt.NDArray[np.int64]
 _GIGA = 1e9
 
 
-@dataclass(frozen=True)
-class ClockMap:
+class ClockMap(msgspec.Struct, frozen=True):
     """`shift_ns` is added at the time `at_ns`; it grows by `drift_ppb` ns a second from there on.
 
     Times stay integers, as a double holds no ns of 1970: only their distance from `at_ns` becomes one.
