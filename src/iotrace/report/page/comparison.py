@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec.structs import replace
-
 from iotrace.analysis.compare.results import Comparison
 from iotrace.analysis.compare.traces import TraceComparison
 from iotrace.report.comparison import part_rows, reasons_of, stage_rows, trust_of
@@ -53,10 +51,7 @@ def comparison_page(result: Comparison) -> str:
 def trace_comparison_page(result: TraceComparison) -> str:
     """Write a comparison of two traces as a page."""
     label, _, text = headline(result).partition("   ")
-    # What rounds to no change is in the CSV.
-    tables = [
-        replace(table, rows=[row for row in table.rows if float(row.by_ms)]) for table in tables_of(result)
-    ]
+    tables = tables_of(result)
     return render(
         "compare_traces.html",
         result,

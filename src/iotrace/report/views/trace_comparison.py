@@ -17,6 +17,7 @@ from iotrace.units import counted, milliseconds
 _LABEL = 6
 _MOST_ROWS = 10
 _LEAST_MS = 0.05
+_LEAST_US = 5.0  # of a row: less is printed as 0.00 ms; CSV and JSON have all
 
 
 class _Row(msgspec.Struct, frozen=True):
@@ -81,7 +82,7 @@ def _table(title: str, changes: Sequence[NamedChange] | None, most: int | None) 
         Field("change", "change", is_text=True),
         Field("name", "name", kernel_name, is_text=True),
     )
-    shown = [one for one in changes or () if one.change != "same"][:most]
+    shown = [one for one in changes or () if one.change != "same" and abs(one.by_us) >= _LEAST_US][:most]
     rows = [
         _Row(
             by_ms=f"{one.by_us / 1e3:+.2f}",
@@ -92,5 +93,5 @@ def _table(title: str, changes: Sequence[NamedChange] | None, most: int | None) 
         )
         for one in shown
     ]
-    why = "a trace shows no device" if changes is None else "none changed"
+    why = "a trace shows no device" if changes is None else "none changed by 0.005 ms or more"
     return Table(title=title, rows=rows, fields=fields, unknown=why)
