@@ -21,6 +21,7 @@ from iotrace.sources.processes import SPAN_DTYPE, Process
 from iotrace.sources.records import (
     BatchRecord,
     Blocked,
+    Exposed,
     Identity,
     IteratorEnd,
     IteratorStart,
@@ -232,7 +233,7 @@ def test_the_wait_is_unknown_where_the_loop_trains_on_what_no_loader_delivered()
     assert loop.begun == 24
 
 
-def test_a_source_that_wraps_a_loader_is_the_loops_and_has_its_samples() -> None:
+def test_a_source_that_wraps_a_loader_is_the_loops_and_has_its_samples_and_idle_times() -> None:
     program = Program()
     for _ in range(4):
         began = program.now
@@ -240,6 +241,7 @@ def test_a_source_that_wraps_a_loader_is_the_loops_and_has_its_samples() -> None
         for record in program.records[-2:]:
             if isinstance(record, BatchRecord):
                 record.samples = 8
+                program.records.append(Exposed(record.iterator, 0, record.index, MS * 3 // 4))
         wrapping = IteratorStart(
             iterator=900, loader=900, dataset="W", workers=0, epoch=0, generation=0, mono_ns=0, wrapped=True
         )
@@ -250,6 +252,7 @@ def test_a_source_that_wraps_a_loader_is_the_loops_and_has_its_samples() -> None
     assert loop.primary is not None
     assert (loop.primary.description.dataset, loop.begun) == ("W", 4)
     assert [(step.wait_ns / MS, step.samples) for step in loop.steps] == [(2, 16)] * 3
+    assert loop.steps.exposed_ns.tolist() == [2 * MS * 3 // 4] * 3  # of the two asks within
     session: Any = None
     assert RankAnalysis(session, program.rank()).within == {ord("a"): 900}
     program.play("at")  # the loop asks it, too

@@ -216,6 +216,17 @@ def test_what_was_not_traced_counts_where_it_is_more_than_code_and_pipes() -> No
     assert told(rank(io=io(50, of_steps=50)))[0] == "caution"
 
 
+def test_idle_time_of_a_few_profiled_steps_is_said_to_be_of_these() -> None:
+    def of(steps: int) -> RankReport:
+        known = rank()
+        return replace(
+            known, data_wait=replace(known.data_wait, exposed_source="kernels", exposed_steps=steps)
+        )
+
+    assert told(of(16))[0] == "ok"
+    assert told(of(4)) == ("caution", ["that the accelerator idles is known of 4 profiled steps alone"])
+
+
 def test_the_worst_rank_is_named_and_the_worst_reason_comes_first() -> None:
     bad = host(cpu_busy_fraction=1.0, others_cpu_fraction=0.5)
     level, reasons = told(rank(0, cost=3.0), rank(1, host=bad), rank(2))

@@ -121,7 +121,7 @@ def training_thread(main: Process, loaders: list[LoaderRun]) -> TrainingThread |
     handed = _handed_over(tid, deliveries, blocked, handers)
     handed, of_asked, held_by = _place_handed(handed, asked)
     inner = Inner.of(Deliveries.joined([inside, of_asked]), Deliveries.joined([asked[outer], asked[held_by]]))
-    asked = _with_samples(asked, inner)
+    asked = _with_figures_of(inner, asked)
     evaluates = {*asking} - {*np.unique(deliveries["tid"][deliveries["grad"] != 0]).tolist()}
     others = {*asking} - {tid} - evaluates
     handing = {
@@ -293,16 +293,27 @@ def _place_handed(handed: Deliveries, asked: Deliveries) -> tuple[Deliveries, De
     return handed[outside], handed[inside], at[inside]
 
 
-def _with_samples(asked: Deliveries, inner: Inner) -> Deliveries:
-    """Give a wrapped source's batch the samples of the batches that it was made of, where all are known."""
+def _with_figures_of(inner: Inner, asked: Deliveries) -> Deliveries:
+    """Give an ask the samples, and the idle time of the device, of those that it holds, where all are known.
+
+    Only events around an ask of this thread tell how long the device idled. What the outer ask does besides
+    is taken as time in which the device had work: it moves the batch there.
+    """
     rows, of = inner.of_rows(asked)
     held = np.bincount(of, minlength=len(asked))
     behind = np.cumsum(held)
-    samples = inner.deliveries["samples"][rows]
-    unknown = sums(samples == NONE, behind - held, behind)
-    whole = sums(np.where(samples == NONE, 0, samples), behind - held, behind)
-    made_of = ~asked.known("samples") & (held > 0) & (unknown == 0)
-    return asked.changed(samples=np.where(made_of, whole, asked["samples"])) if made_of.any() else asked
+    within = inner.deliveries[rows]
+    exposed_ns = np.minimum(within["exposed_ns"], within.wait_ns)
+    columns = {}
+    for field, values in (
+        ("samples", within["samples"]),
+        ("exposed_ns", np.where(within["tid"] == asked["tid"][of], exposed_ns, NONE)),
+    ):
+        unknown = sums(values == NONE, behind - held, behind)
+        whole = sums(np.where(values == NONE, 0, values), behind - held, behind)
+        made_of = ~asked.known(field) & (held > 0) & (unknown == 0)
+        columns[field] = np.where(made_of, whole, asked[field])
+    return asked.changed(**columns)
 
 
 def _off_cpu_fraction(main: Process, tid: int, waits: Times) -> float | None:

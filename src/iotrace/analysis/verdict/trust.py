@@ -184,6 +184,9 @@ def _of_wait(rank: RankReport) -> Iterator[_Doubt]:
     if (bound_fraction(wait) or 0.0) >= _VERDICT_BOUNDS[0]:
         if wait.exposed_ms is None:
             yield _Doubt(CAUTION, "not known: whether the accelerator had work in the wait")
+        elif wait.exposed_source == "kernels" and 2 * (wait.exposed_steps or 0) < rank.steps.count:
+            alone = counted(wait.exposed_steps or 0, "profiled step")
+            yield _Doubt(CAUTION, f"that the accelerator idles is known of {alone} alone")
         unknown = wait.causes_ms.get("unknown", 0.0) / wait.raw_ms
         yield from _doubt(unknown, _UNEXPLAINED, f"{percent(unknown)} of the wait is not explained")
 
