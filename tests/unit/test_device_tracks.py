@@ -9,14 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from tools.benchmarks.big import write_session
 
 from iotrace.analysis.device.accelerator import accelerator_of, waits_of
 from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.gaps import Origin
+from iotrace.analysis.rank import SessionAnalysis
 from iotrace.cli import app
 from iotrace.errors import UsageError
+from iotrace.sources.session import open_session
+from iotrace.timeline.build import build
 from iotrace.timeline.device import derived_of
-from iotrace.viewer.view import view_of_trace
+from iotrace.viewer.view import view_at, view_of_trace
 from tests.support.kineto import annotation, data_wait, kernel, operator, trace_of
 from tests.support.perfetto import query
 
@@ -108,3 +112,25 @@ def test_a_merge_adds_the_tracks(tmp_path: Path) -> None:
         (slices[option],) = query(made, "select name, ts, dur from slice where category = 'idle'")
     assert slices[""] == []
     assert slices["--device-tracks"] == [["idle · host wait · gemm", BASE_NS + 10_000, 50_000]]
+
+
+def test_a_session_is_looked_at_where_its_device_idles(tmp_path: Path) -> None:
+    """The command that a report prints selects the slice of the timeline."""
+    write_session(tmp_path / "run", batches=20)
+    analysis = SessionAnalysis(open_session(tmp_path / "run"))
+    (rank,) = analysis.ranks
+    begin_ns = rank.loop.steps[5].start_ns
+    events = [kernel(5, 10, launched=1), kernel(60, 70, launched=53)]
+    rank.__dict__["activities"] = [Activity(trace_of(*events, base_ns=begin_ns))]
+    assert rank.compute.accelerator is not None
+    (gap,) = rank.compute.accelerator.gaps
+    assert gap.command == f"iotrace open {tmp_path / 'run'} --at {gap.at_s:.6f}"
+    view = view_at(analysis, round(gap.at_s, 6))
+    assert view.selected_ns == (begin_ns + 10_000, 50_000)
+    device = next(each for each in build(rank).processes if "GPU" in each.name)
+    assert [(item.start_ns, item.end_ns - item.start_ns) for item in device.tracks[0].slices] == [
+        view.selected_ns
+    ]
+    assert view_at(analysis, gap.at_s + 0.02).selected_ns is None
+    with pytest.raises(UsageError, match="nothing was recorded"):
+        view_at(analysis, 1e6)
