@@ -50,11 +50,11 @@ class ClockMap(msgspec.Struct, frozen=True):
 
     def moved_to(self, at_ns: int) -> ClockMap:
         """The same map, to within a rounded ns, given by its shift at another time."""
-        return replace(self, shift_ns=self.shift_at(at_ns), at_ns=at_ns)
+        return msgspec.structs.replace(self, shift_ns=self.shift_at(at_ns), at_ns=at_ns)
 
     def with_base(self, base_ns: int) -> ClockMap:
         """The map for stamps to which `base_ns` has to be added first."""
-        return replace(self, shift_ns=self.shift_ns + base_ns, at_ns=self.at_ns - base_ns)
+        return msgspec.structs.replace(self, shift_ns=self.shift_ns + base_ns, at_ns=self.at_ns - base_ns)
 
     def compose(self, other: ClockMap) -> ClockMap:
         """First this map, then `other`."""
