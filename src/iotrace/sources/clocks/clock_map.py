@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from msgspec.structs import replace
 
 Times = npt.NDArray[np.int64]
 _GIGA = 1e9
