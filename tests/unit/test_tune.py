@@ -308,6 +308,27 @@ def test_the_change_as_one_types_it(tmp_path: Path) -> None:
     assert len(changes({WORKERS: "4"}, COMMAND, f"{program}:1")) == 1
 
 
+@pytest.mark.parametrize(
+    ("call", "changed"),
+    [
+        (
+            "Timed(Prefetch(DataLoader(I(), 8, num_workers=2, pin_memory=(True))))",
+            "Timed(Prefetch(DataLoader(I(), 8, num_workers=4, pin_memory=(True), prefetch_factor=8)))",
+        ),
+        (
+            "x = list(DataLoader(f('(é'), num_workers=0,), (1))",
+            "x = list(DataLoader(f('(é'), num_workers=4, prefetch_factor=8), (1))",
+        ),
+        ("data.DataLoader()", "data.DataLoader(num_workers=4, prefetch_factor=8)"),
+    ],
+)
+def test_the_diff_changes_the_loaders_own_call(tmp_path: Path, call: str, changed: str) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(call + "\n")
+    found = changes({WORKERS: "4", PREFETCH: "8"}, COMMAND, f"{program}:1")
+    assert found[-2:] == [f"- {call}", f"+ {changed}"]
+
+
 def test_threads_are_set_by_the_environment() -> None:
     assert environment_of(COMMAND, {"threads": "1"})["OMP_NUM_THREADS"] == "1"
     assert environment_of(["python", "train.py", "{threads}"], {"threads": "1"}) == {}

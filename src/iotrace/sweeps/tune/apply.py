@@ -77,19 +77,21 @@ def _diff(site: str, arguments: Mapping[str, str]) -> list[str]:
     first, last = call.lineno - 1, (call.end_lineno or call.lineno) - 1
     before = lines[first : last + 1]
     after = list(before)
-    missing = dict(arguments)
-    for keyword in sorted(call.keywords, key=lambda each: (-each.value.lineno, -each.value.col_offset)):
-        value = keyword.value
-        if keyword.arg in missing and value.lineno == value.end_lineno:
-            at = value.lineno - 1 - first
-            line = after[at].encode()
-            new = missing.pop(keyword.arg).encode()
-            after[at] = (line[: value.col_offset] + new + line[value.end_col_offset :]).decode()
+    given = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg in arguments}
+    missing = ", ".join(f"{name}={value}" for name, value in arguments.items() if name not in given)
+    edits = [
+        (value.lineno - 1 - first, value.col_offset, value.end_col_offset or 0, arguments[str(name)])
+        for name, value in given.items()
+        if value.lineno == value.end_lineno
+    ]
+    if missing and last != first:
+        return []
     if missing:
-        closing = after[-1].rindex(")") if ")" in after[-1] else -1
-        if closing < 0 or last != first:
-            return []
-        added = ", ".join(f"{name}={value}" for name, value in missing.items())
-        after[-1] = f"{after[-1][:closing].rstrip(', ')}, {added}{after[-1][closing:]}"
+        end = (call.end_col_offset or 0) - 1  # of what stands before the call's own closing bracket
+        behind = len(before[0].encode()[:end].decode().rstrip(", ").encode())
+        edits.append((0, behind, end, f", {missing}" if call.args or call.keywords else missing))
+    for at, start, end, new in sorted(edits, reverse=True):
+        line = after[at].encode()  # offsets are of UTF-8
+        after[at] = (line[:start] + new.encode() + line[end:]).decode()
     pairs = [(old, new) for old, new in zip(before, after, strict=True) if old != new]
     return [line for old, new in pairs for line in (f"- {old.strip()}", f"+ {new.strip()}")]
