@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from iotrace.cli.merge import _ranks
+from iotrace.cli.parameters import ranks_option
 from iotrace.errors import IotraceError, UsageError
 from iotrace.merge.plan import Options
 from iotrace.merge.run import merge
@@ -184,10 +184,10 @@ def test_names_that_lead_nowhere_are_told(tmp_path: Path) -> None:
 
 
 def test_wrong_ranks_are_wrong_usage() -> None:
-    assert _ranks("0,2-3") == {0, 2, 3}
+    assert ranks_option("0,2-3") == {0, 2, 3}
     for ranks in ("²", "3-1", "1-"):
         with pytest.raises(UsageError, match="--ranks takes numbers and ranges"):
-            _ranks(ranks)
+            ranks_option(ranks)
 
 
 def test_a_merge_that_is_ended_leaves_nothing(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 from fcntl import F_DUPFD_CLOEXEC, fcntl
-from posix import O_APPEND, O_CLOEXEC, O_CREAT, O_WRONLY, close, open, read
+from posix import O_APPEND, O_CLOEXEC, O_CREAT, O_WRONLY, close, fstat, open, read
 
 from iotrace.agent.patching import on_undo
 from iotrace.session.guard import ours
@@ -22,13 +22,14 @@ if TYPE_CHECKING:
 _SIGNALS = 4  # from the last but one real-time signal downwards
 _HIGH = 900  # descriptors count from 0 for the program: ours shifts none of its numbers
 
-_registered: list[int] = []  # also true in a forked child: the handler is inherited
+# The signal, its descriptor, and what file that is; also true in a forked child, which inherits all of it.
+_registered: list[tuple[int, int, tuple[int, int]]] = []
 
 
 def install(recorder: Recorder) -> None:
     """Register the handler, and record its signal and descriptor; nothing where no signal is free."""
     try:
-        number = _registered[0] if _registered else _free_signal()
+        number = _registered[0][0] if _registered else _free_signal()
         if not number or not recorder.directory:
             return
         import faulthandler
@@ -39,9 +40,11 @@ def install(recorder: Recorder) -> None:
         finally:
             close(low)
         faulthandler.register(number, file=descriptor, all_threads=True, chain=False)
-        if not _registered:
-            _registered.append(number)
+        if _registered:
+            _close(_registered.pop())  # the parent's
+        else:
             on_undo(_uninstall)
+        _registered.append((number, descriptor, _file_of(descriptor)))
         recorder.records.append({"type": "stacks", "signal": number, "descriptor": descriptor})
     except ours(Exception):  # too few descriptors, or a Python without it: a hang is told without stacks
         return
@@ -50,7 +53,24 @@ def install(recorder: Recorder) -> None:
 def _uninstall() -> None:
     import faulthandler
 
-    faulthandler.unregister(_registered.pop())
+    was = _registered.pop()
+    faulthandler.unregister(was[0])
+    _close(was)
+
+
+def _file_of(descriptor: int) -> tuple[int, int]:
+    status = fstat(descriptor)
+    return status.st_dev, status.st_ino
+
+
+def _close(was: tuple[int, int, tuple[int, int]]) -> None:
+    """Close the descriptor, unless the program closed it, and has its number for a file of its own."""
+    _, descriptor, file = was
+    try:
+        if _file_of(descriptor) == file:
+            close(descriptor)
+    except ours(OSError):
+        return
 
 
 def _free_signal() -> int:

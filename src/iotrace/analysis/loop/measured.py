@@ -51,12 +51,10 @@ def _untouched(
     for start_ns, end_ns in profiled_ns:
         until = np.ones(len(later), np.bool_) if end_ns is None else later["start_ns"] < end_ns
         profiled |= (later["end_ns"] > start_ns) & until
-    left_out = np.flatnonzero(profiled & ~starts)
     return later[~(starts | profiled)], Excluded(
         first=int(first is not None),
         warmup=int(starts.sum()),
-        profiled=len(left_out),
-        profiled_steps=(left_out + len(steps) - len(later)).tolist(),
+        profiled=int((profiled & ~starts).sum()),
     )
 
 

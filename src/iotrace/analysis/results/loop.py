@@ -8,15 +8,11 @@ from iotrace.analysis.results.base import ReportPart
 
 
 class Excluded(ReportPart, frozen=True, kw_only=True):
-    """Steps left out of the figures: the first, those awaiting a worker's first batch, those profiled.
-
-    `profiled_steps` are the latter's numbers among the ended steps, the first of which is 0.
-    """
+    """Steps left out of the figures: the first, those awaiting a worker's first batch, those profiled."""
 
     first: int
     warmup: int
     profiled: int
-    profiled_steps: list[int] = msgspec.field(default_factory=list)
 
 
 class Steps(ReportPart, frozen=True, kw_only=True):

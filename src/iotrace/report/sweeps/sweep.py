@@ -161,7 +161,7 @@ def _details_table(result: SweepResult) -> Table:
 def _print_next(result: SweepResult, console: Console) -> None:
     console.print()
     for number, (text, what) in enumerate(following(result)):
-        two_columns(console, "" if number else "Next", text, Text(what, style="dim"), WIDTH)
+        two_columns(console, "" if number else "Next", text, Text(what, style="dim"), WIDTH, whole=True)
 
 
 def following(result: SweepResult) -> list[tuple[str, str]]:

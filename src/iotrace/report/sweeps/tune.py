@@ -57,11 +57,11 @@ def print_tune(result: TuneResult, console: Console) -> None:
     console.print()
     command = shlex.join(["--", *result.argv])
     if not result.complete:
-        two_columns(
-            console, "Next", f"iotrace tune --resume -o {shown_path(result.path)} {command}", "", WIDTH
-        )
+        again = f"iotrace tune --resume -o {shown_path(result.path)} {command}"
+        two_columns(console, "Next", again, "", WIDTH, whole=True)
     elif result.best is not None and result.best.apply:
-        two_columns(console, "Next", f"iotrace run {command}", Text("with the change", style="dim"), WIDTH)
+        with_it = Text("with the change", style="dim")
+        two_columns(console, "Next", f"iotrace run {command}", with_it, WIDTH, whole=True)
 
 
 def _table(result: TuneResult) -> Table:
