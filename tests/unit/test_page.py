@@ -22,6 +22,7 @@ from iotrace.analysis.results import (
     FileIo,
     Io,
     RankReport,
+    Recommendation,
     Report,
     SessionInfo,
     WorstBatch,
@@ -35,9 +36,10 @@ from iotrace.report.page import palette
 from iotrace.report.page.comparison import comparison_page
 from iotrace.report.page.render import as_columns, write_page
 from iotrace.report.page.report import report_page
-from iotrace.report.page.sections import view_table
+from iotrace.report.page.sections import files_table, view_table
 from iotrace.report.page.sweep import sweep_page
 from iotrace.report.page.treemap import squarify
+from iotrace.report.screen_ranks import advice_rows
 from iotrace.report.views.table import Field, Table
 from iotrace.session.manifest import NotCaptured
 from tests.support.pages import Page
@@ -312,6 +314,30 @@ def test_the_window_lies_around_the_worst_step() -> None:
     assert steps_around(100, 50) == range(40, 60)
     assert steps_around(100, 99) == range(80, 100)
     assert steps_around(7, 3) == range(7)
+
+
+def test_a_files_wait_is_the_sum_of_its_parts() -> None:
+    files = [cost("d/read", 2.0, 3.0), cost("d/transformed", 0.0, 0.0, 21.4)]
+    found = files_table(rank(data_wait=replace(rank().data_wait, files=files), io=None))
+    assert found is not None
+    assert [(row["path"], row["ms"]) for row in found["rows"]] == [("d/transformed", 21.4), ("d/read", 5.0)]
+
+
+def test_advice_to_several_ranks_stands_once() -> None:
+    def advice(text: str, number: int | None) -> Recommendation:
+        return Recommendation(
+            id="a", severity="info", text=text, evidence={}, gain_ms_per_step=None, rank=number
+        )
+
+    told = [*(advice("launch less", number) for number in range(8)), advice("crop first", 3)]
+    told += [advice("sit", 5), advice("sit", 1), advice("all", None)]
+    assert advice_rows(told, several=True) == [
+        ("ranks 0 to 7", "launch less"),
+        ("rank 3", "crop first"),
+        ("ranks 1, 5", "sit"),
+        ("", "all"),
+    ]
+    assert advice_rows(told[:1], several=False) == [("", "launch less")]
 
 
 def test_costs_sum_to_the_wait() -> None:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from click.testing import CliRunner
 
 from iotrace.analysis.compare.traces import TraceComparison, compare_traces
@@ -13,7 +14,7 @@ from iotrace.analysis.traces import analyse_traces
 from iotrace.cli import app
 from iotrace.errors import UsageError
 from iotrace.report.layout import make_console
-from iotrace.report.views.trace_comparison import print_trace_comparison
+from iotrace.report.views.trace_comparison import facts_of, print_trace_comparison
 from tests.support.kineto import kernel, operator, step, trace_of
 
 DATA = Path(__file__).parent.parent / "data"
@@ -53,6 +54,14 @@ def test_kernels_and_operators_a_step_by_name() -> None:
     lines = captured.get().splitlines()
     assert lines[0] == "STEP   1.0 ms, then 1.5 ms (+50 %)"
     assert all(len(line) <= 80 and line == line.rstrip() for line in lines)
+
+
+def test_the_part_that_changed_most_comes_first() -> None:
+    found = msgspec.structs.replace(
+        compared([step(1, 0, 100)], [step(1, 0, 100)]),
+        breakdown_ms={"kernel": [96.7, 99.0], "memcpy": [1.0, 1.0], "dataloader": [35.5, 0.3]},
+    )
+    assert facts_of(found)[0] == ("Parts", "dataloader -35.2 (35.5 to 0.3) · kernel +2.3 (96.7 to 99.0)")
 
 
 def test_what_else_differs_is_told() -> None:

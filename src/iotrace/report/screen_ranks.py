@@ -9,15 +9,39 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from iotrace.analysis.results import Imbalance, RankReport, Report
+from iotrace.analysis.results import Imbalance, RankReport, Recommendation, Report
 from iotrace.report.layout import figures_table, line, plain, print_table
 
 MOST_RANKS = 15  # of more only the latest are shown, how the others are distributed, and a line a host
 _LATEST = 10
 _MOST_HOSTS = 10
+_MOST_NAMED = 8  # ranks of one advice
 _NARROW = 76  # columns, below which neither hosts nor computing are shown
 _OWN = ("step ms", "data ms", "data")
 _COMPARED = ("for others", "compute", "late in")
+
+
+def advice_rows(advice: Sequence[Recommendation], several: bool) -> list[tuple[str, str]]:
+    """List advice as its ranks and its text; what several ranks are told stands once."""
+    ranks: dict[str, list[int]] = {}
+    for item in advice:
+        own = ranks.setdefault(item.text, [])
+        if item.rank is not None and item.rank not in own:
+            own.append(item.rank)
+    return [(_named(sorted(own)) if several else "", text) for text, own in ranks.items()]
+
+
+def _named(ranks: list[int]) -> str:
+    if not ranks:
+        return ""
+    first, last = ranks[0], ranks[-1]
+    if len(ranks) == 1:
+        return f"rank {first}"
+    if len(ranks) > 2 and last - first == len(ranks) - 1:
+        return f"ranks {first} to {last}"
+    return (
+        f"ranks {', '.join(map(str, ranks[:_MOST_NAMED]))}{' and more' if len(ranks) > _MOST_NAMED else ''}"
+    )
 
 
 def print_ranks(report: Report, console: Console) -> None:

@@ -21,7 +21,7 @@ from iotrace.analysis.results import (
 from iotrace.analysis.verdict.trust import bounds
 from iotrace.report.layout import LABEL_WIDTH, command, figures_table, line, plain, print_table
 from iotrace.report.screen import print_next, print_screen
-from iotrace.report.screen_ranks import MOST_RANKS, latest_first
+from iotrace.report.screen_ranks import MOST_RANKS, advice_rows, latest_first
 from iotrace.report.terminal_compute import print_compute, print_imbalance
 from iotrace.report.terminal_system import print_io, print_system
 from iotrace.sources.clocks.session_clock import step_text
@@ -87,9 +87,8 @@ def _print_details(report: Report, console: Console) -> None:
     advice = [item for item in report.recommendations if item.rank in numbers]
     if advice:
         console.print()
-    for item in advice:
-        whose = f"rank {item.rank}: " if len(report.ranks) > 1 and item.rank is not None else ""
-        line(console, "advice", f"{whose}{item.text}")
+    for whose, text in advice_rows(advice, several=len(report.ranks) > 1):
+        line(console, "advice", f"{whose}: {text}" if whose else text)
     if report.not_captured:
         console.print()
     for missing in report.not_captured:

@@ -7,17 +7,12 @@ from rich.text import Text
 
 from iotrace.analysis.results import Accelerator, Imbalance, RankReport, Straggler
 from iotrace.report.layout import line
+from iotrace.report.views.device import CLASSES
 from iotrace.units import counted, milliseconds, percent
 
 _WORTH_SHOWING = 0.005  # of the step
 _MOST_MODULES = 3
 _ROLE_NAMES = {"cpu_op": "CPU ops", "dataloader": "data loader"}
-_CLASS_NAMES = {
-    "data_wait": "data wait",
-    "host_wait": "host too late",
-    "kernel_wait": "between kernels",
-    "other": "other",
-}
 
 
 def print_compute(rank: RankReport, console: Console) -> None:
@@ -51,9 +46,7 @@ def _print_accelerator(found: Accelerator, steps: int | None, console: Console) 
     line(console, "accelerator", text)
     if not found.idle_us:
         return
-    classes = [
-        f"{_CLASS_NAMES[name]} {us / 1e3:.1f}" for name, us in found.idle_by_class_us.items() if us > 0
-    ]
+    classes = [f"{CLASSES[name]} {us / 1e3:.1f}" for name, us in found.idle_by_class_us.items() if us > 0]
     line(console, "idle", f"{milliseconds(found.idle_us / 1e3)} of it: {' · '.join(classes)}")
     ended = [
         f"{one.module or 'no module'}, {one.phase} {one.idle_us / 1e3:.1f}"

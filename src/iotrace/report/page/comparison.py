@@ -28,6 +28,7 @@ def comparison_page(result: Comparison) -> str:
     reasons = [("Why" if not number else "", text) for number, text in enumerate(reasons_of(result))]
     rows = [("Work", f"differs: {difference}") for difference in result.differs]
     rows += [*reasons, *(("Trust", text) for text in trust_of(result))]
+    stages = stage_rows(result.stages)
     return render(
         "compare.html",
         result,
@@ -39,10 +40,15 @@ def comparison_page(result: Comparison) -> str:
             "rows": [{"label": label, "text": text} for label, text in rows],
             "level": None,
         },
-        nav=[],
+        nav=[
+            ("parts", "A step"),
+            *([("stages", "Samples")] if stages else []),
+            *([("around", "What else differs")] if result.settings or result.environment else []),
+            ("about", "About"),
+        ],
         result=result,
         parts=_parts(result),
-        stages=stage_rows(result.stages),
+        stages=stages,
         words={word: WORDS[word] for word in ("step", "data wait", "rest of the step", "trust")},
         cause_words=CAUSES,
     )
@@ -63,7 +69,7 @@ def trace_comparison_page(result: TraceComparison) -> str:
             "rows": [{"label": label, "text": text} for label, text in facts_of(result)],
             "level": None,
         },
-        nav=[],
+        nav=[("kernels", "Kernels"), ("operators", "Operators"), ("about", "About")],
         result=result,
         tables=[
             view_table(table, _MOST_ROWS) | {"id": name, "unknown": table.unknown}

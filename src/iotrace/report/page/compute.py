@@ -5,15 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from iotrace.analysis.results import IdleByModule, RankReport
+from iotrace.report.views.device import CLASSES
 from iotrace.units import milliseconds, percent
 
-_NAMES = {
-    "data_wait": "data wait",
-    "host_wait": "host too late",
-    "kernel_wait": "between kernels",
-    "cpu_op": "CPU operators",
-    "dataloader": "data loader",
-}
+_ROLE_NAMES = {"cpu_op": "CPU operators", "dataloader": "data loader"}
 
 
 def step_parts(rank: RankReport) -> list[dict[str, Any]]:
@@ -30,7 +25,7 @@ def step_parts(rank: RankReport) -> list[dict[str, Any]]:
         )
     if rank.breakdown_ms is not None and sum(rank.breakdown_ms.values()) > 0:
         note = f"Mean of {rank.breakdown_steps} profiled steps: profiling slows a step, look at the shares."
-        named = {_NAMES.get(role, role): ms for role, ms in rank.breakdown_ms.items() if ms > 0}
+        named = {_ROLE_NAMES.get(role, role): ms for role, ms in rank.breakdown_ms.items() if ms > 0}
         tables.append(_bar_table("As torch.profiler saw it, in ms", named, note))
     return tables + _device_tables(rank)
 
@@ -52,7 +47,7 @@ def _device_tables(rank: RankReport) -> list[dict[str, Any]]:
     seen = {name: us for name, us in device.items() if us > 0}
     tables = [_share_table("The device, % of the traced time", seen, whole_us, note)]
     if found.idle_us:
-        idle = {_NAMES.get(name, name): us for name, us in found.idle_by_class_us.items() if us > 0}
+        idle = {CLASSES.get(name, name): us for name, us in found.idle_by_class_us.items() if us > 0}
         tables.append(_share_table("The device idled for, %", idle, whole_us, ""))
         modules = {_kernels(one): one.idle_us for one in found.idle_by_module[:12] if one.idle_us > 0}
         if modules:
@@ -63,7 +58,7 @@ def _device_tables(rank: RankReport) -> list[dict[str, Any]]:
             if one.comm_us > 0
         }
         if comm:
-            tables.append(_share_table("Communication of, %", comm, whole_us, ""))
+            tables.append(_share_table("Communication launched by, %", comm, whole_us, ""))
     return tables
 
 

@@ -14,6 +14,7 @@ from iotrace.report.page.compute import step_parts
 from iotrace.report.page.definitions import CAUSES, WORDS
 from iotrace.report.page.render import render
 from iotrace.report.screen import WANT_A_FIX, fact_rows, following, gain_text, opened, silenced, trust_text
+from iotrace.report.screen_ranks import advice_rows
 from iotrace.report.views import VIEWS, tables_of
 
 _MOST_ROWS = 20  # of a view
@@ -35,6 +36,7 @@ _SECTIONS = (
     ("parts", "Inside a step"),
     ("device", "Device"),
     ("loaders", "Loaders"),
+    ("regions", "Regions"),
     ("io", "I/O"),
     ("advice", "Advice"),
     ("missing", "Not captured"),
@@ -70,7 +72,7 @@ def report_page(report: Report, columns: RankColumns | None = None) -> str:
         "loaders": [] if rank is None else sections.loaders(rank),
         "regions": [] if rank is None else rank.regions,
         "io": sections.io_section(rank) if rank is not None else None,
-        "advice": report.recommendations,
+        "advice": advice_rows(report.recommendations, several=len(report.ranks) > 1),
         "missing": report.not_captured,
         "about": about(report),
     }

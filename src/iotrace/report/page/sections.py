@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from iotrace.analysis.page.costs import io_tree
-from iotrace.analysis.results import FileIo, Imbalance, RankReport, Report, SessionInfo, WorstBatch
+from iotrace.analysis.results import FileCost, FileIo, Imbalance, RankReport, Report, SessionInfo, WorstBatch
 from iotrace.analysis.results.page import RankColumns
 from iotrace.report.page.definitions import CAUSES
 from iotrace.report.screen import shown_path
@@ -40,7 +40,7 @@ def files_table(rank: RankReport) -> dict[str, Any] | None:
     """Files by what they cost the wait, with their I/O over the run."""
     costs = {cost.path: cost for cost in rank.data_wait.files}
     rows = {row.path: row for row in (rank.io.files if rank.io is not None else []) if row.group is not None}
-    paths = sorted({**costs, **rows}, key=lambda path: (-costs[path].ms if path in costs else 0.0, path))
+    paths = sorted({**costs, **rows}, key=lambda path: (-_share(costs[path]) if path in costs else 0.0, path))
     if not paths:
         return None
     known = rank.data_wait.raw_ms is not None
@@ -48,11 +48,16 @@ def files_table(rank: RankReport) -> dict[str, Any] | None:
     return {"rows": shown, "more": max(0, len(paths) - _MOST_FILES), "wait_known": known}
 
 
-def _file_row(path: str, cost: Any, row: FileIo | None, known: bool) -> dict[str, Any]:
+def _share(cost: FileCost) -> float:
+    """The ms of the wait that a file has in all: in it, and in the transform of what it held."""
+    return cost.ms + cost.transform_ms
+
+
+def _file_row(path: str, cost: FileCost | None, row: FileIo | None, known: bool) -> dict[str, Any]:
     none = 0.0 if known else None  # a file that no wait was for cost none of it
     return {
         "path": path,
-        "ms": none if cost is None else cost.ms,
+        "ms": none if cost is None else _share(cost),
         "read_ms": none if cost is None else cost.read_ms,
         "decode_ms": none if cost is None else cost.decode_ms,
         "transform_ms": none if cost is None else cost.transform_ms,

@@ -30,6 +30,7 @@ def sweep_page(result: SweepResult, columns: Mapping[str, RankColumns]) -> str:
         for number, fix in enumerate(found.fixes)
     ]
     headings, cells = point_rows(result)
+    falls = _waterfalls(result, columns)
     return render(
         "sweep.html",
         {"sweep": result, "columns": dict(columns)},
@@ -42,7 +43,7 @@ def sweep_page(result: SweepResult, columns: Mapping[str, RankColumns]) -> str:
             "level": found.trust.level,
             "trust": trust_text(found.trust.level, found.trust.reasons, silenced=False),
         },
-        nav=[],
+        nav=[("points", "Points"), *([("batches", "Batches")] if falls else []), ("about", "About")],
         following=following(result),
         result=result,
         headings=headings,
@@ -52,7 +53,7 @@ def sweep_page(result: SweepResult, columns: Mapping[str, RankColumns]) -> str:
             for row, own in zip(result.points, cells, strict=True)
         ],
         ceiling=_ceiling(result),
-        falls=_waterfalls(result, columns),
+        falls=falls,
         fetched=charts.fetched([one.window for one in columns.values() if one.window is not None]),
         failed=[row for row in result.points if row.status not in ("ok", "not run")],
         words={**SWEEP, **{word: WORDS[word] for word in ("fetch", "ready", "data wait", "trust")}},

@@ -12,7 +12,7 @@ from iotrace.report.views.table import Field, Table, of_ranks
 from iotrace.units import counted, size
 
 _NO_TRACE = "no trace of torch.profiler shows a device"
-_CLASSES = {"data_wait": "data wait", "host_wait": "host late", "kernel_wait": "short", "other": "other"}
+CLASSES = {"data_wait": "data wait", "host_wait": "host late", "kernel_wait": "short gap", "other": "other"}
 _REMEDY = "iotrace run -- CMD records one where torch sees a device"
 
 
@@ -222,7 +222,7 @@ def gaps(report: Report) -> list[Table]:
     fields = (
         Field("start_us", "at ms", _ms),
         Field("us", "idle ms", _ms),
-        Field("kind", "class", is_text=True),
+        Field("kind", "class", lambda name: CLASSES.get(name, name), is_text=True),
         Field("op", "ended by", is_text=True),
         Field("module", "module", is_text=True, absent="no module"),
         Field("after", "kernel after", kernel_name, is_text=True),
@@ -251,7 +251,7 @@ def modules(report: Report) -> list[Table]:
     by_module = _of_device(report, "Idle time by what ended it", fields, lambda found: found.idle_by_module)
     origins = (
         Field("idle_us", "idle ms", _ms),
-        *(Field(f"idle_by_class_us.{name}", heading, _ms) for name, heading in _CLASSES.items()),
+        *(Field(f"idle_by_class_us.{name}", heading, _ms) for name, heading in CLASSES.items()),
         Field("kind", "ended by", is_text=True),
         Field("phase", "phase", is_text=True),
         Field("name", "name", kernel_name, is_text=True),
@@ -290,7 +290,7 @@ def streams(report: Report) -> list[Table]:
         Field("stream", "stream"),
         Field("events", "events"),
         Field("busy_us", "busy ms", _ms),
-        *(Field(f"idle_by_class_us.{name}", heading, _ms) for name, heading in _CLASSES.items()),
+        *(Field(f"idle_by_class_us.{name}", heading, _ms) for name, heading in CLASSES.items()),
     )
     return _of_device(
         report, "Streams: events, busy and idle time by class", fields, lambda found: found.streams

@@ -43,7 +43,9 @@ def facts_of(found: TraceComparison) -> list[tuple[str, str]]:
     if found.breakdown_ms is not None:
         parts = [
             f"{name.replace('_', ' ')} {after - before:+.1f} ({before:.1f} to {after:.1f})"
-            for name, (before, after) in found.breakdown_ms.items()
+            for name, (before, after) in sorted(
+                found.breakdown_ms.items(), key=lambda part: -abs(part[1][1] - part[1][0])
+            )
             if abs(after - before) >= _LEAST_MS
         ]
         rows.append(("Parts", " · ".join(parts) or "none changed by 0.05 ms"))
