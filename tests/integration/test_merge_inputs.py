@@ -16,6 +16,7 @@ import pytest
 
 from iotrace.cli.parameters import ranks_option
 from iotrace.errors import IotraceError, UsageError
+from iotrace.merge.input_files import expand
 from iotrace.merge.plan import Options
 from iotrace.merge.run import merge
 from tests.support.perfetto import query
@@ -181,6 +182,16 @@ def test_names_that_lead_nowhere_are_told(tmp_path: Path) -> None:
     (tmp_path / "inside" / "loop.json").symlink_to(tmp_path / "loop.json")
     summary = merge([f"{tmp_path}/ins*"], tmp_path / "out.json")
     assert (summary.sources[0].rank, len(summary.problems)) == (None, 1)
+
+
+def test_a_directory_gives_its_sessions_whole_and_its_traces(tmp_path: Path) -> None:
+    for name in ("runs/a", "runs/b"):
+        (tmp_path / name / "posix").mkdir(parents=True)
+        (tmp_path / name / "manifest.json").write_text("{}")
+        (tmp_path / name / "posix" / "io.pfw").write_text("")
+    (tmp_path / "trace.json").write_text("{}")
+    found = expand([str(tmp_path)], [])
+    assert [path.relative_to(tmp_path).as_posix() for path, _ in found] == ["runs/a", "runs/b", "trace.json"]
 
 
 def test_wrong_ranks_are_wrong_usage() -> None:

@@ -90,7 +90,9 @@ def _named_by(pattern: str) -> list[tuple[Path, bool]]:
 def _in_directory(path: Path) -> list[tuple[Path, bool]]:
     if (path / names.MANIFEST).exists():
         return [(path, True)]
-    inside = sorted(item for item in path.rglob("*") if _is_trace(item))
+    sessions = {item.parent for item in path.rglob(names.MANIFEST)}  # what lies in one is part of it
+    traces = {item for item in path.rglob("*") if _is_trace(item) and sessions.isdisjoint(item.parents)}
+    inside = sorted(sessions | traces)
     if not inside:
         raise MergeError(f"no traces in {path}", "they are called *.json, *.pfw, also with .gz")
     return [(item, False) for item in inside]
