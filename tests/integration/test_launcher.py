@@ -712,3 +712,22 @@ def test_no_color_is_obeyed_on_a_terminal(session: Path, terminal: tuple[int, in
     assert b"session" in shown
     colours = re.findall(rb"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9[0-7]|10[0-7])[;m]", shown)
     assert colours == []
+
+
+EARLY = """
+import os, signal, sys
+from iotrace.launch import child
+spawn = child._spawn
+def late(*arguments):
+    os.killpg(0, signal.SIGINT)
+    return spawn(*arguments)
+child._spawn = late
+print(child.run(["sleep", "1000"], dict(os.environ)))
+"""
+
+
+def test_a_key_that_comes_before_the_command_is_there_reaches_it() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", EARLY], capture_output=True, text=True, start_new_session=True, timeout=120
+    )
+    assert (done.stdout, done.stderr) == (f"{-signal.SIGINT}\n", "")

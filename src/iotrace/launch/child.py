@@ -88,7 +88,9 @@ def run(command: list[str], environment: dict[str, str]) -> int:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
     monitor = SignalMonitor(_FORWARDED)
     try:
-        return _wait(_spawn(command, environment, before), waited, monitor)
+        pid = _spawn(command, environment, before)
+        _forward_early(pid, monitor)
+        return _wait(pid, waited, monitor)
     finally:
         monitor.close()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -112,6 +114,15 @@ def _spawn(command: list[str], environment: dict[str, str], mask: set[signal.Sig
             raise LaunchError(message, "check the first line of the file", NOT_FOUND) from error
         remedy = "check that it is a program for this machine"
         raise LaunchError(f"{command[0]}: {error.strerror}", remedy, NOT_EXECUTABLE) from error
+
+
+def _forward_early(pid: int, monitor: SignalMonitor) -> None:
+    """Forward what came before the command was there; sent to the group, too: it has not reached it."""
+    for number in signal.sigpending() & _FORWARDED:
+        signal.sigwait({number})
+        monitor.received(number)
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def _wait(pid: int, waited: set[signal.Signals], monitor: SignalMonitor) -> int:
