@@ -256,9 +256,10 @@ def test_arrows_lead_from_the_read_over_the_batch_to_the_wait(unet_run: Run) -> 
     )
     # Beside them torch's own lead from forward to backward operators.
     # A flow ends in the wait, or where the batch arrives within it.
-    found = [tuple(row) for row in sorted(rows)]
-    assert {("operator", "operator"), ("read path", "ready"), ("ready", "transport")} <= set(found)
-    assert set(found) <= {*found[:2], ("ready", "transport"), ("ready", "data wait")}
+    # A read outside h5py, of a module say, may be a batch's costliest.
+    found = {tuple(row) for row in rows}
+    always = {("operator", "operator"), ("read path", "ready"), ("ready", "transport")}
+    assert always <= found <= {*always, ("POSIX", "ready"), ("ready", "data wait")}
 
 
 def test_the_costly_reads_lie_inside_their_getitem(unet_run: Run) -> None:
