@@ -284,6 +284,8 @@ def test_a_session_beside_itself_differs_in_nothing(unet_run: Run, tmp_path: Pat
     report = unet_run.report()
     costliest = report["ranks"][0]["stages"][0]
     assert (costliest["stage"], Path(costliest["path"]).name) == ("decode", "case_02.h5")
+    crop_bytes = 32**3 * (4 + 1)  # of the image and its label
+    assert (costliest["decoded_bytes"], costliest["decoded_bytes_error"]) == (crop_bytes, 0)
     assert {"torch", "h5py", "numpy"} <= report["processes"][0]["versions"].keys()
     assert in_process("check", session, "--save-baseline", kept).returncode == 0
     done = in_process("check", session, "--baseline", kept, "--json")

@@ -244,6 +244,38 @@ def test_what_other_programs_may_have_done_is_not_told() -> None:
     assert checked(report(1, decode=2.0, others=0.4), report(2)).worse[0].what == "decode"
 
 
+def decoding(run: dict[str, Any], mean_bytes: float, error_bytes: float = 0.0) -> dict[str, Any]:
+    for cost in run["ranks"][0]["stages"]:
+        if cost["stage"] == "decode":
+            cost.update(decoded_bytes=mean_bytes, decoded_bytes_error=error_bytes)
+    return run
+
+
+def test_more_bytes_decoded_are_told_whatever_the_machine_does() -> None:
+    busy, quiet = (decoding(report(seed, others=others), 2 << 20) for seed, others in ((2, 0.0), (3, 0.6)))
+    for baseline in (busy, quiet):
+        more = checked(decoding(report(1, decode=1.1, others=0.6), 1.1 * (2 << 20)), baseline)
+        assert (more.ok, [item.what for item in more.worse]) == (False, ["decode"])
+        assert "+10.0 % of bytes, counted: 2.0 MiB -> 2.2 MiB decoded a sample" in more.worse[0].text
+        assert checked(decoding(report(1, others=0.6), 2 << 20), baseline).ok
+    # Half the time for more bytes is not worse.
+    assert checked(decoding(report(1, decode=0.5), 4 << 20), report(2)).ok
+
+
+def test_bytes_that_differ_by_the_choice_of_samples_are_not_told() -> None:
+    before, after = decoding(report(2), 1000.0, 30.0), decoding(report(1), 1080.0, 30.0)
+    found = checked(after, before)
+    assert found.ok
+    assert found.comparison is not None
+    change = found.comparison.stages[0]
+    assert change.decoded_change_pct == pytest.approx(8.0)
+    assert change.decoded_noise_pct == pytest.approx(11.4, abs=0.1)  # 3.75 times 2.9 %
+    assert checked(decoding(report(1), 1080.0, 3.0), decoding(report(2), 1000.0, 3.0)).worse
+    unknown = checked(report(1), decoding(report(2), 1000.0)).comparison
+    assert unknown is not None
+    assert unknown.stages[0].decoded_bytes is None
+
+
 def test_quiet_seconds_of_a_busy_run_tell() -> None:
     now = report(1, decode=1.1, others=0.4)
     for cost in now["ranks"][0]["stages"]:

@@ -7,8 +7,10 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
+from iotrace import units
 from iotrace.analysis.compare.basis import Basis, basis_of, middle_of, rank_pair, same_rank
 from iotrace.analysis.compare.comparison import RUN_TO_RUN_PCT, SCHEMA_VERSION, compare
 from iotrace.analysis.compare.conditions import Limit, judge
@@ -148,7 +150,8 @@ def _judged(
     middle = middle_of(baselines), middle_of(sessions)
     cold = other_storage(rank_pair(*middle))
     worse, untold = [], []
-    for change in _told_once(comparison.stages, worse_by_pct):
+    counted = {change.stage: change for change in _told_once(_decoding_more(comparison.stages, worse_by_pct))}
+    for change in _told_once(_slower(comparison.stages, worse_by_pct)):
         why = None
         if change.change_pct < change.noise_pct:
             why = _noise(change.noise_pct, len(baselines), len(sessions))
@@ -157,10 +160,14 @@ def _judged(
         if change.stage == "read" and cold:
             why = cold
         text = f"{change.what}: {_percents(change.change_pct, change.ci95_pct)}, {_costs(change)}"
+        if why and change.stage in counted:
+            continue
         if why:
             untold.append(Finding(what=change.what, text=f"{text}: cannot be told, as {why}"))
         else:
             worse.append(Finding(what=change.what, text=text))
+            counted.pop(change.stage, None)
+    worse += [Finding(what=change.what, text=_counted(change)) for change in counted.values()]
     ci95_pct = comparison.ci95_pct
     change_pct, noise_pct = _step_of_all(baselines, sessions)
     if ci95_pct and change_pct >= worse_by_pct and ci95_pct[0] > RUN_TO_RUN_PCT:
@@ -214,27 +221,54 @@ def _doubt(baselines: Sequence[Basis], sessions: Sequence[Basis]) -> str | None:
     return None
 
 
-def _told_once(stages: Sequence[StageChange], worse_by_pct: float) -> Iterator[StageChange]:
-    """Yield what got worse: a file that has most of it, else the stage over all its files."""
-    grown = [
-        change
+class _Growth(msgspec.Struct, frozen=True):
+    """A stage that grew, in one file or in all; `by` is in the same unit for all of a stage."""
+
+    change: StageChange
+    by: float
+
+
+def _slower(stages: Sequence[StageChange], worse_by_pct: float) -> list[_Growth]:
+    """Find what takes longer; the costs of a stage and of its files are weighed alike."""
+    return [
+        _Growth(change, change.cost_ms[1] - change.cost_ms[0])
         for change in stages
         if change.change_pct >= worse_by_pct and change.share * change.change_pct / 100 >= _WORTH_FAILING
     ]
-    for stage in dict.fromkeys(change.stage for change in grown):
-        own = [change for change in grown if change.stage == stage]
-        files = [change for change in own if change.file is not None]
-        whole = next((change for change in own if change.file is None), None)
-        most = max(files, key=_grew_ms, default=None)
+
+
+def _decoding_more(stages: Sequence[StageChange], worse_by_pct: float) -> list[_Growth]:
+    """Find what decodes more bytes a sample beyond chance, and not in less time for certain."""
+    return [
+        _Growth(change, sizes[1] - sizes[0])
+        for change in stages
+        if (sizes := change.decoded_bytes) is not None
+        and (grown_pct := change.decoded_change_pct or 0.0) >= worse_by_pct
+        and grown_pct >= (change.decoded_noise_pct or 0.0)
+        and change.share * grown_pct / 100 >= _WORTH_FAILING
+        and change.ci95_pct[1] >= 0
+    ]
+
+
+def _told_once(grown: Sequence[_Growth]) -> Iterator[StageChange]:
+    """Yield what got worse: a file that has most of it, else the stage over all its files."""
+    for stage in dict.fromkeys(each.change.stage for each in grown):
+        own = [each for each in grown if each.change.stage == stage]
+        files = [each for each in own if each.change.file is not None]
+        whole = next((each for each in own if each.change.file is None), None)
+        most = max(files, key=lambda each: each.by, default=None)
         if whole is None:
-            yield from files
+            yield from (each.change for each in files)
         else:
-            yield most if most is not None and _grew_ms(most) > _MOSTLY * _grew_ms(whole) else whole
+            mostly = most is not None and most.by > _MOSTLY * whole.by
+            yield most.change if most is not None and mostly else whole.change
 
 
-def _grew_ms(change: StageChange) -> float:
-    """How much more a sample costs; the costs of a stage and of its files are weighed alike."""
-    return change.cost_ms[1] - change.cost_ms[0]
+def _counted(change: StageChange) -> str:
+    """Say how many more bytes are decoded for a sample."""
+    before, after = (units.size(size_bytes) for size_bytes in change.decoded_bytes or ())
+    grown = f"{change.decoded_change_pct:+.1f} % of bytes"
+    return f"{change.what}: {grown}, counted: {before} -> {after} decoded a sample"
 
 
 def _because(comparison: Comparison) -> str:

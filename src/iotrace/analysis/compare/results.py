@@ -24,7 +24,8 @@ class StageChange(msgspec.Struct, frozen=True, kw_only=True):
     """What a stage costs a sample, in one file (None: in all of both); `quiet`: as others took few CPUs.
 
     `cost_ms` is as it was measured; of CPU times the change is the one at the same speed of the CPUs. Runs
-    of one program differ by more than `noise_pct` once in a hundred times.
+    of one program differ by more than `noise_pct` once in a hundred times. `decoded_bytes` is what decoding
+    returned for a sample: a count, with a noise of its own; None of other stages, and where it is unknown.
     """
 
     what: str
@@ -37,6 +38,9 @@ class StageChange(msgspec.Struct, frozen=True, kw_only=True):
     ci95_pct: list[float]
     share: float
     noise_pct: float
+    decoded_bytes: list[float] | None = None
+    decoded_change_pct: float | None = None
+    decoded_noise_pct: float | None = None
 
 
 class Differing(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,6 +29,17 @@ class _Run(msgspec.Struct, frozen=True):
     def cost_ms(self, key: _Key, weight: float) -> float:
         return weight * self.costs[key].quartile_ms
 
+    def decoded(self, weights: dict[_Key, float]) -> tuple[float, float] | None:
+        """Return the bytes decoded for a sample and the variance of their logarithm; None: unknown."""
+        total_bytes = variance = 0.0
+        for key, weight in weights.items():
+            cost = self.costs[key]
+            if cost.decoded_bytes is None or cost.decoded_bytes_error is None:
+                return None
+            total_bytes += weight * cost.decoded_bytes
+            variance += (weight * cost.decoded_bytes_error) ** 2
+        return (total_bytes, variance / total_bytes**2) if total_bytes > 0 else None
+
 
 def stage_changes(before: Sequence[Rank], after: Sequence[Rank]) -> list[StageChange]:
     """Compare the stages that all runs of both sides have: each file of all, and each stage over its files.
@@ -94,6 +105,7 @@ def _change(
     noise = noise_of(logs, prior, math.sqrt(variance))
     change = fmean(logs[1]) - fmean(logs[0])
     file = path if len(keys) == 1 else None
+    decoded = _decoded(sides, weights)
     return StageChange(
         what=f"{stage} of {file}" if file else stage,
         stage=stage,
@@ -105,7 +117,27 @@ def _change(
         ci95_pct=[_percent(change - noise.half95), _percent(change + noise.half95)],
         share=costs_ms[0][0] / whole,
         noise_pct=_percent(noise.exceeded_by_1_pct),
+        decoded_bytes=None if decoded is None else decoded[0],
+        decoded_change_pct=None if decoded is None else decoded[1],
+        decoded_noise_pct=None if decoded is None else decoded[2],
     )
+
+
+def _decoded(
+    sides: tuple[list[_Run], list[_Run]], weights: dict[_Key, float]
+) -> tuple[list[float], float, float] | None:
+    """Compare the bytes decoded for a sample: both means, the change and its noise, in percent."""
+    found = [[run.decoded(weights) for run in runs] for runs in sides]
+    known = [[each for each in side if each is not None] for side in found]
+    if [len(side) for side in known] != [len(side) for side in sides]:
+        return None
+    logs = [[math.log(size_bytes) for size_bytes, _ in side] for side in known]
+    within = math.sqrt(sum(variance / len(side) ** 2 for side in known for _, variance in side))
+    # Nothing but the choice of samples changes a count: what each run shows of it is all that is expected.
+    noise = noise_of(logs, 0.0, within)
+    change = fmean(logs[1]) - fmean(logs[0])
+    means = [fmean(size_bytes for size_bytes, _ in side) for side in known]
+    return means, _percent(change), _percent(noise.exceeded_by_1_pct)
 
 
 def _percent(difference_of_logs: float) -> float:

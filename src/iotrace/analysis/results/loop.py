@@ -168,7 +168,9 @@ class StageCost(ReportPart, frozen=True, kw_only=True):
     `clock` is ``cpu`` or ``wall``. `quartile_ms` is the lower quartile over all `count` times, `blocks_ms`
     that of consecutive blocks of them, 40 at most: other programs only add to a cost, and seldom to all of
     it. Where `quiet`, times are those of seconds in which others took few of the CPUs; None: nobody knows.
-    `per_sample` is how often a sample needs it.
+    `per_sample` is how often a sample needs it. Of decoding, `decoded_bytes` is the mean of what the calls
+    returned each time, `decoded_bytes_error` the standard error of that mean: a count, which no other program
+    changes.
     """
 
     stage: str
@@ -180,3 +182,5 @@ class StageCost(ReportPart, frozen=True, kw_only=True):
     mean_ms: float
     quartile_ms: float
     blocks_ms: list[float]
+    decoded_bytes: float | None = None
+    decoded_bytes_error: float | None = None

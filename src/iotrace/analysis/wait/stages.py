@@ -6,6 +6,7 @@ decode one file for one sample does so far less: its CPU time, the lower quartil
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from posixpath import dirname
@@ -34,13 +35,17 @@ _MOST_FILES = 16  # of a stage; all others are one
 
 
 class _Part(msgspec.Struct, frozen=True):
-    """Times that a stage was needed: when, what it cost (ns), in which file (an index; -1: in none)."""
+    """Times that a stage was needed: when, what it cost (ns), in which file (an index; -1: in none).
+
+    `decoded_bytes` is what the calls returned then; NaN: unknown.
+    """
 
     stage: str
     clock: str
     at_ns: Times
     cost_ns: Costs
     file: Times
+    decoded_bytes: Costs | None = None
 
 
 def stages_of(analysis: RankAnalysis) -> list[StageCost]:
@@ -102,7 +107,7 @@ def _of_samples(spans: Spans, items: Spans, posix: Coverage, numbers: dict[int, 
         outside = reading["duration_ns"] - in_calls
         rest_ns = items["duration_ns"] - _within(posix, items)
         rest_ns = rest_ns - np.bincount(item[held], outside[held], len(items))
-    yield _each_sample("decode", clock, reading["start_ns"], decode_ns, file, item)
+    yield _each_sample("decode", clock, reading["start_ns"], decode_ns, file, item, reading["bytes"])
     yield _alone("transform", clock, items, np.maximum(rest_ns, 0.0))
 
 
@@ -129,13 +134,27 @@ def _alone(stage: str, clock: str, spans: Spans, cost_ns: Costs) -> _Part:
     return _Part(stage, clock, spans["start_ns"], cost_ns, np.full(len(spans), -1, dtype=np.int64))
 
 
-def _each_sample(stage: str, clock: str, at_ns: Times, cost_ns: Costs, file: Times, item: Times) -> _Part:
+def _each_sample(
+    stage: str,
+    clock: str,
+    at_ns: Times,
+    cost_ns: Costs,
+    file: Times,
+    item: Times,
+    result_bytes: Times | None = None,
+) -> _Part:
     """Sum up what one sample cost in one file; outside of samples each time stands alone."""
     alone = np.arange(len(item)) + (item.max(initial=0) + 1)
     key = np.where(item >= 0, item, alone) * (file.max(initial=0) + 2) + file + 1
     _, first, of = np.unique(key, return_index=True, return_inverse=True)
     summed = np.bincount(of, cost_ns, len(first)).astype(np.float64)
-    return _Part(stage, clock, at_ns[first], summed, file[first])
+    decoded_bytes = None
+    if result_bytes is not None:
+        # A call that opens a file returns nothing that has a size, beside those that read it.
+        known = np.bincount(of, result_bytes >= 0, len(first)) > 0
+        decoded_bytes = np.bincount(of, np.maximum(result_bytes, 0), len(first))
+        decoded_bytes = np.where(known, decoded_bytes, np.nan)
+    return _Part(stage, clock, at_ns[first], summed, file[first], decoded_bytes)
 
 
 def _by_file(
@@ -146,6 +165,8 @@ def _by_file(
     at_ns = np.concatenate([part.at_ns for part in parts])[order]
     cost_ns = np.concatenate([part.cost_ns for part in parts])[order]
     file = np.concatenate([part.file for part in parts])[order]
+    sizes = [part.decoded_bytes for part in parts if part.decoded_bytes is not None]
+    decoded_bytes = np.concatenate(sizes)[order] if len(sizes) == len(parts) else None
     seen, first = np.unique(file, return_index=True)
     if len(file) < _LEAST_OF_FILE * len(seen):
         names = [f"{dirname(name)}/" for name in names]
@@ -164,6 +185,7 @@ def _by_file(
         costs_ns = cost_ns[still if len(still) >= _LEAST_OF_FILE else rows]
         if not costs_ns.any():
             continue
+        mean_bytes, error_bytes = (None, None) if decoded_bytes is None else _mean_of(decoded_bytes[rows])
         yield StageCost(
             stage=parts[0].stage,
             path=path,
@@ -174,7 +196,16 @@ def _by_file(
             mean_ms=float(costs_ns.mean()) / 1e6,
             quartile_ms=_quartile_ms(costs_ns),
             blocks_ms=[_quartile_ms(block) for block in _blocks(costs_ns)],
+            decoded_bytes=mean_bytes,
+            decoded_bytes_error=error_bytes,
         )
+
+
+def _mean_of(sizes: Costs) -> tuple[float, float] | tuple[None, None]:
+    """Return the mean and its standard error; None where one is unknown, or there are too few."""
+    if len(sizes) < _LEAST_OF_FILE or np.isnan(sizes).any():
+        return None, None
+    return float(sizes.mean()), float(sizes.std(ddof=1)) / math.sqrt(len(sizes))
 
 
 def _quartile_ms(costs_ns: Costs) -> float:
