@@ -12,7 +12,7 @@ import sys
 from posix import getpid, stat
 
 from iotrace.agent import forks, imports, keep_log_open, patching
-from iotrace.agent.recording import regions
+from iotrace.agent.recording import import_times, regions
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.session import identity, names
 from iotrace.session.guard import ours, remember
@@ -123,6 +123,7 @@ def _install(recorder: Recorder, session: str, settings: dict[str, str]) -> None
     patching.on_undo(lambda: atexit.unregister(recorder.close_at_exit))
     forks.hook_forks(recorder)
     _hook_children()
+    import_times.install(recorder)
 
 
 def _remember_handlers(recorder: Recorder) -> None:

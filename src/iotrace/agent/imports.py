@@ -102,7 +102,7 @@ def _hooked_class(kind: type, finder: _Finder) -> type:
         """Make copies of the loader's own class."""
         return object.__new__, (kind,), self.__dict__
 
-    _hide(exec_module)
+    hide(exec_module)
     own = {"exec_module": exec_module, "__reduce_ex__": reduce, "__module__": kind.__module__}
     return type(kind.__name__, (kind,), {**own, "__qualname__": kind.__qualname__})
 
@@ -122,12 +122,12 @@ class _Loader(StandIn):
         self._context.loaded(module)
 
 
-def _hide(function: Any) -> None:
+def hide(function: Any) -> None:
     """Take `function` out of tracebacks: Python leaves the import system's own frames out, by their file."""
     function.__code__ = function.__code__.replace(co_filename="<frozen importlib._bootstrap_external>")
 
 
-_hide(_Loader.exec_module)
+hide(_Loader.exec_module)
 
 
 def run_hook(hook: Hook, module: Any, absorb: Absorb) -> None:

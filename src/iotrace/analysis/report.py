@@ -38,9 +38,9 @@ from iotrace.analysis.results import (
     Recommendation,
     Report,
     SessionInfo,
-    Startup,
     TrainerTimes,
 )
+from iotrace.analysis.startup.waterfall import startup_of
 from iotrace.analysis.verdict.trust import trust_of
 from iotrace.analysis.verdict.verdict import verdict_of
 from iotrace.analysis.wait.blocks import step_blocks
@@ -134,7 +134,7 @@ def _rank(analysis: RankAnalysis) -> RankReport:
     io = io_of(analysis.session, rank, _bounds(analysis.kept))
     groups, io = file_groups(wait, io, used_files(analysis))
     groups = _with_chunks(groups, io, analysis)
-    phases, startup = step_phases(analysis, wait.raw_ms), analysis.startup
+    phases = step_phases(analysis, wait.raw_ms)
     gain = gain_of(analysis, system, wait)
     return RankReport(
         rank=rank.number,
@@ -143,7 +143,7 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         local_rank=rank.main.identity.local_rank,
         world_size=rank.world_size,
         incarnation=rank.incarnation,
-        startup=None if startup is None else Startup(seconds=(startup[1] - startup[0]) / 1e9),
+        startup=startup_of(analysis),
         steps=summarise(
             analysis.kept.duration_ns,
             analysis.kept["samples"],

@@ -73,6 +73,18 @@ class Stacks(Record, tag="stacks"):
     descriptor: Int
 
 
+class Imports(Record, tag="imports"):
+    """Modules that were looked for, from `begun_ns` on: `names`, a line each, and `rows` of `IMPORT_DTYPE`.
+
+    `paths`: a file of each package among them.
+    """
+
+    names: str
+    rows: bytes
+    begun_ns: Int
+    paths: dict[str, str] = {}
+
+
 class Rows(Record, tag="rows"):
     """Records that come with every batch or step, as rows of integers: `kind` numbers names.ROW_FIELDS."""
 

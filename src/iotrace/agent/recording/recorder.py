@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from iotrace.agent.recording.import_times import Imports
+
     Record = dict[str, Any] | tuple[int, ...]  # a tuple: a row, its kind and names.ROW_FIELDS
     Span = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]  # names.SPAN_FIELDS
 
@@ -84,6 +86,7 @@ class Recorder:
         self.directory = ""
         # Called first by `close`: what has to end while the process is still whole, and may record its end.
         self.before_close: list[Callable[[], None]] = []
+        self.imports: Imports | None = None  # what knows of imports, where they are noted
         self.over = False  # the session has ended, this process has not: it records no more
         self.asleep = False  # the writer was ended for a fork, and starts again with the next record
         self.unsettled = False  # `over` or `asleep`: one check for what records often
@@ -213,6 +216,9 @@ class Recorder:
         except ours(OSError, ValueError):
             pass
         self.records.append(record)
+        imports = None if self.imports is None else self.imports.record()
+        if imports is not None:
+            self.records.append(imports)
 
     def note_failure(self) -> None:
         """Record the exception that Python has printed because nothing caught it, if there is one."""
@@ -285,7 +291,7 @@ class Recorder:
         self._closed = True
         self.pause()
         self.note_failure()
-        if self.records or self.spans or self._flushed_ns:
+        if self.records or self.spans or self._flushed_ns or (self.imports is not None and self.imports.long):
             self.tick()
         self.flush()
         broken = self._records_stream.broken or self._spans_stream.broken
@@ -354,6 +360,8 @@ class Recorder:
         self.spans.clear()
         self.records.clear()
         self.before_close.clear()
+        if self.imports is not None:
+            self.imports.clear()
         # The child's spans use the parent's numbers, which its own records repeat.
         texts = list(self._texts.items())
         self.open(identity)

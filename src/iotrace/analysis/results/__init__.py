@@ -112,9 +112,6 @@ from iotrace.analysis.results.loop import (
     StageCost as StageCost,
 )
 from iotrace.analysis.results.loop import (
-    Startup as Startup,
-)
-from iotrace.analysis.results.loop import (
     StepBlocks as StepBlocks,
 )
 from iotrace.analysis.results.loop import (
@@ -224,4 +221,13 @@ from iotrace.analysis.results.report import (
 )
 from iotrace.analysis.results.report import (
     Verdict as Verdict,
+)
+from iotrace.analysis.results.startup import (
+    ImportedPackage as ImportedPackage,
+)
+from iotrace.analysis.results.startup import (
+    Startup as Startup,
+)
+from iotrace.analysis.results.startup import (
+    StartupPart as StartupPart,
 )

@@ -37,12 +37,6 @@ class Steps(ReportPart, frozen=True, kw_only=True):
     loop_seconds: float | None
 
 
-class Startup(ReportPart, frozen=True, kw_only=True):
-    """From the launch of the command to the loop's first request for a batch."""
-
-    seconds: float
-
-
 class PhasesMs(ReportPart, frozen=True, kw_only=True):
     """Means per measured step of what the training thread was in; with the data wait they sum to the step."""
 

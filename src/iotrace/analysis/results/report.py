@@ -14,12 +14,12 @@ from iotrace.analysis.results.loop import (
     PhasesMs,
     RegionResult,
     StageCost,
-    Startup,
     StepBlocks,
     Steps,
 )
 from iotrace.analysis.results.program import Memory, Model, Snapshot, Speed, TrainerTimes
 from iotrace.analysis.results.ranks import Imbalance
+from iotrace.analysis.results.startup import Startup
 from iotrace.session.manifest import NotCaptured
 
 SCHEMA_VERSION = 1

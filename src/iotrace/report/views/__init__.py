@@ -36,6 +36,7 @@ VIEWS = {
     "modules": View("idle time and communication by module and phase", "device"),
     "gain": View("what each change would gain: causes, files, settings", "gain"),
     "streams": View("each stream of a device: busy, idle by class", "device"),
+    "startup": View("from the launch to the first step: imports by package, first batch", "startup"),
     "speed": View("batches and samples a second by phase, over time", "program"),
     "time": View("where Lightning's trainer spends its time: hooks, callbacks", "program"),
     "model": View("the layers of the model: parameters, shapes", "program"),

@@ -1,0 +1,47 @@
+"""From the launch to the first step: the parts of that time, imports by package."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from iotrace.analysis.results.base import ReportPart
+
+
+class StartupPart(ReportPart, frozen=True, kw_only=True):
+    """A part of the time from launch to the first step's end; it begins `at_seconds` after the launch.
+
+    Parts do not overlap: each instant belongs to the innermost.
+    """
+
+    name: str
+    at_seconds: float
+    seconds: float
+
+
+class ImportedPackage(ReportPart, frozen=True, kw_only=True):
+    """Imports of the modules of one package, without the modules of others that these import.
+
+    `modules` counts what was looked for, found or not. `directory` is where the package lies, None for one
+    without files.
+    """
+
+    package: str
+    at_seconds: float
+    seconds: float
+    modules: int
+    directory: str | None
+
+
+class Startup(ReportPart, frozen=True, kw_only=True):
+    """`seconds`: from the launch of the command to the loop's first request for a batch.
+
+    `parts` sum to `first_step_seconds`, from the launch to the end of the first step; what has no name is the
+    last one. Without them `unknown_why` says why.
+    """
+
+    seconds: float
+    first_step_seconds: float | None = None
+    named_fraction: float | None = None
+    parts: Sequence[StartupPart] = ()
+    imports: Sequence[ImportedPackage] = ()
+    unknown_why: str | None = None

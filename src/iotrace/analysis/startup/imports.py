@@ -1,0 +1,63 @@
+"""The modules that a process imported: by whom, when, how long; their packages."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from iotrace.sources.processes import Process
+from iotrace.sources.records import Imports
+
+STANDARD = "(standard library)"
+_DTYPE = np.dtype([("start_ns", "<i8"), ("duration_ns", "<i8"), ("tid", "<i8")])
+
+
+class ImportTable(msgspec.Struct, frozen=True):
+    """What a process imported, a row for each search of a module, in the session's time.
+
+    `package` numbers `packages`; `begun_ns` is when it began to note imports. `directories` are those of
+    packages that have files.
+    """
+
+    rows: npt.NDArray[np.void]
+    package: npt.NDArray[np.int64]
+    packages: list[str]
+    directories: dict[str, str]
+    begun_ns: int
+
+
+def imports_of(process: Process) -> ImportTable | None:
+    """Read the imports of `process`; None where none were recorded."""
+    records = process.of_type(Imports)
+    parts, modules, files = [], [], {}
+    for record in records:
+        names = record.names.split("\n")
+        if len(names) * _DTYPE.itemsize != len(record.rows):  # a damaged line
+            continue
+        parts.append(np.frombuffer(record.rows, _DTYPE))
+        modules += names
+        files.update({name: path for name, path in record.paths.items() if name not in files})
+    if not parts:
+        return None
+    rows = np.concatenate(parts)
+    rows["start_ns"] = process.clock.times_to_session_ns(rows["start_ns"].tolist())
+    packages, numbers = np.unique([_package(name) for name in modules], return_inverse=True)
+    directories = {_package(name): _directory(name, path) for name, path in files.items()}
+    begun_ns = process.clock.to_session_ns(records[0].begun_ns)
+    return ImportTable(rows, numbers.astype(np.int64), packages.tolist(), directories, begun_ns)
+
+
+def _package(module: str) -> str:
+    """Return the package of `module`; those of Python itself count as one."""
+    name = module.partition(".")[0]
+    return STANDARD if name in sys.stdlib_module_names else name
+
+
+def _directory(package: str, path: str) -> str:
+    """Return the directory that holds `package`, one of whose modules is in the file `path`."""
+    before, found, _ = path.rpartition(f"/{package}/")
+    return before if found else os.path.dirname(path)

@@ -1,0 +1,60 @@
+"""The view of the time from the launch to the first step: its parts as a waterfall, imports by package."""
+
+from __future__ import annotations
+
+from iotrace.analysis.results import RankReport, Report
+from iotrace.analysis.startup.waterfall import NOT_NAMED
+from iotrace.report.views.table import Field, Table, of_ranks
+from iotrace.units import percent
+
+_NOT_SEEN = "the launch or the loop's first request was not seen"
+_RECORD = "iotrace run -- CMD, with a program that asks for batches"
+_MOST_PACKAGES = 15
+_SHORT = 0.005  # s
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.2f}"
+
+
+def startup(report: Report) -> list[Table]:
+    """Show the parts of the time to the end of the first step, then the packages that were imported."""
+    parts = (
+        Field("at_seconds", "from s", _seconds),
+        Field("seconds", "s", _seconds),
+        Field("name", "part", is_text=True),
+    )
+    packages = (
+        Field("seconds", "s", _seconds),
+        Field("modules", "modules"),
+        Field("package", "package", is_text=True),
+        Field("directory", "in", is_text=True, absent="-"),
+    )
+
+    def waterfall(rank: RankReport) -> Table:
+        found = rank.startup
+        parts_of = () if found is None else found.parts
+        rows = [part for part in parts_of if part.seconds >= _SHORT or part.name == NOT_NAMED]
+        left, notes = len(parts_of) - len(rows), []
+        if left:
+            notes.append(
+                f"{left} more parts, each below {1000 * _SHORT:.0f} ms: --json, ranks[].startup.parts"
+            )
+        if found is not None and found.first_step_seconds is not None and found.named_fraction is not None:
+            named = f"{percent(found.named_fraction)} of it has a name"
+            notes.append(f"{found.first_step_seconds:.2f} s to the end of the first step; {named}")
+        why = _NOT_SEEN if found is None or found.unknown_why is None else found.unknown_why
+        title = "From the launch to the end of the first step"
+        return Table(title=title, rows=rows, fields=parts, unknown=why, remedy=_RECORD, notes=notes)
+
+    def imports(rank: RankReport) -> Table:
+        rows = rank.startup.imports if rank.startup is not None else []
+        left = rows[_MOST_PACKAGES:]
+        notes = []
+        if left:
+            seconds = sum(row.seconds for row in left)
+            notes.append(f"{len(left)} more packages, {seconds:.2f} s: --json, ranks[].startup.imports")
+        title = "Imports by package, each without the others that it imports"
+        return Table(title=title, rows=rows[:_MOST_PACKAGES], fields=packages, unknown=_NOT_SEEN, notes=notes)
+
+    return of_ranks(report.ranks, waterfall) + of_ranks(report.ranks, imports)

@@ -1,0 +1,234 @@
+"""The start-up: imports as Python makes them, noted without a trace; the waterfall of made-up ranges."""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from iotrace.agent import patching
+from iotrace.agent.recording import import_times
+from iotrace.agent.recording.encode import encode
+from iotrace.analysis.startup.imports import STANDARD, imports_of
+from iotrace.analysis.startup.waterfall import NOT_NAMED, Ranges
+from iotrace.sources.records import Imports
+from tests.support.counting import instructions
+
+MODULES = {
+    "outer_made/__init__.py": "import inner_made",
+    "outer_made/missing.py": "import inner_made.no_such_module",
+    "outer_made/relative.py": "from . import no_such_name",
+    "outer_made/fails.py": "def fail():\n    raise ValueError('in the module')\nfail()",
+    "outer_made/nested.py": "import outer_made.fails",
+    "outer_made/syntax.py": "x = = 1",
+    "outer_made/warns.py": "import warnings\nfor level in range(1, 9):\n"
+    "    warnings.warn(f'{level}', stacklevel=level)",
+    "outer_made/deep.py": "import sys\ndepth, frame = 0, sys._getframe()\nwhile frame:\n"
+    "    depth, frame = depth + 1, frame.f_back\nprint(depth, file=sys.stderr)",
+    "inner_made/__init__.py": "import keyword",
+}
+# Imports each module, bare or noted, and prints what comes of it.
+PROGRAM = """
+import sys, traceback, types, warnings
+from pathlib import Path
+sys.path[:0] = sys.argv[2].split(":")
+if sys.argv[1] == "noted":
+    from iotrace.agent.recording import import_times
+    recorder = types.SimpleNamespace(imports=None)
+    import_times.install(recorder)
+warnings.simplefilter("always")
+class Own:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name.startswith("own_made"):
+            return __import__("importlib.util").util.spec_from_loader(name, Own())
+    def create_module(self, spec):
+        if spec.name == "own_made_at_once":
+            raise ValueError("no module of it")
+    def exec_module(self, module):
+        raise KeyError(module.__name__)
+sys.meta_path.append(Own)
+for name in sys.argv[3:]:
+    try:
+        __import__(name)
+    except Exception:
+        traceback.print_exc()
+if sys.argv[1] == "noted":
+    assert len(recorder.imports.record()["names"].split()) > 9
+"""
+
+
+@pytest.fixture
+def modules(tmp_path: Path) -> Iterator[Path]:
+    for name, text in MODULES.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    yield tmp_path
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("outer_made", "inner_made")]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def noted(modules: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A recorder that notes imports, of `modules` too."""
+    monkeypatch.syspath_prepend(str(modules))
+    recorder: Any = SimpleNamespace(imports=None)
+    before = list(patching._undo)
+    patching._undo.clear()
+    import_times.install(recorder)
+    yield recorder
+    patching.undo_all()
+    patching._undo.extend(before)
+
+
+def decoded(record: dict[str, Any]) -> Any:
+    """What a reader makes of a record, with a clock that shifts by 5 ns."""
+    found = msgspec.json.decode(encode(record), type=Imports)
+    clock = SimpleNamespace(
+        to_session_ns=lambda ns: ns + 5, times_to_session_ns=lambda times: np.array(times) + 5
+    )
+    return imports_of(SimpleNamespace(of_type=lambda _: [found], clock=clock))  # type: ignore[arg-type]
+
+
+def test_nested_imports_are_noted_inside_each_other(noted: Any, modules: Path) -> None:
+    importlib.import_module("outer_made")
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("outer_made.missing")
+    record = noted.imports.record()
+    names = record["names"].split("\n")
+    assert names[-4:] == ["inner_made", "outer_made", "inner_made.no_such_module", "outer_made.missing"]
+    table = decoded(record)
+    of = {name: table.rows[at] for at, name in enumerate(names)}
+    for inner, outer in (("inner_made", "outer_made"), ("inner_made.no_such_module", "outer_made.missing")):
+        assert of[outer]["start_ns"] <= of[inner]["start_ns"]
+        ends = [each["start_ns"] + each["duration_ns"] for each in (of[inner], of[outer])]
+        assert ends[0] <= ends[1]
+    assert table.directories["outer_made"] == str(modules)
+    assert noted.imports.record() is None  # all were taken out
+
+
+def test_threads_import_at_once(noted: Any, modules: Path) -> None:
+    names = [f"thread_made_{number}" for number in range(8)]
+    for name in names:
+        (modules / f"{name}.py").write_text("import inner_made")
+    importlib.invalidate_caches()
+    threads = [threading.Thread(target=importlib.import_module, args=[name]) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    record = noted.imports.record()
+    found = record["names"].split("\n")
+    assert set(names) <= set(found)
+    tids = dict(zip(found, decoded(record).rows["tid"].tolist(), strict=True))
+    assert len({tids[name] for name in names} - {threading.get_native_id()}) > 1
+    for name in names:
+        del sys.modules[name]
+
+
+def test_tracebacks_warnings_and_depth_are_as_without(modules: Path) -> None:
+    paths = ":".join([str(modules), str(Path(import_times.__file__).parents[3])])
+    names = [name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in MODULES]
+    names += ["own_made", "own_made_at_once", "nowhere_made"]
+    bare, noted = (
+        subprocess.run([sys.executable, "-c", PROGRAM, how, paths, *names], capture_output=True, timeout=300)
+        for how in ("bare", "noted")
+    )
+    assert (noted.stderr, noted.returncode) == (bare.stderr, 0)
+    assert bare.stderr.count(b"Traceback") >= 7
+
+
+def test_a_handler_that_raises_leaves_the_import_system_whole(noted: Any, modules: Path) -> None:
+    def late(*_: Any) -> None:
+        raise TimeoutError("late")
+
+    (modules / "late_made.py").write_text("import signal\nsignal.raise_signal(signal.SIGUSR1)")
+    before = signal.signal(signal.SIGUSR1, late)
+    try:
+        for _ in range(2):  # a lock that was kept would wait here for ever
+            with pytest.raises(TimeoutError):
+                importlib.import_module("late_made")
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert noted.imports.record()["names"].split("\n").count("late_made") == 2
+
+
+def test_it_can_be_taken_back_and_stays_off_where_python_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    system: Any = sys.modules["_frozen_importlib"]
+    original, before = system._ModuleLockManager, list(patching._undo)
+    patching._undo.clear()
+    recorder: Any = SimpleNamespace(imports=None)
+    import_times.install(recorder)
+    assert system._ModuleLockManager is not original
+    patching.undo_all()
+    assert system._ModuleLockManager is original
+    for other in (None, SimpleNamespace, lambda name: None):
+        monkeypatch.setattr(system, "_ModuleLockManager", other)
+        strange: Any = SimpleNamespace(imports=None)
+        import_times.install(strange)
+        monkeypatch.undo()
+        assert strange.imports is None
+    patching._undo.extend(before)
+
+
+def test_an_import_costs_few_instructions_more_and_the_notes_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    system: Any = sys.modules["_frozen_importlib"]
+    monkeypatch.setattr(import_times, "_MOST", 3)
+    rows: list[Any] = []
+    timed = import_times._timed(system._ModuleLockManager, rows)
+
+    def lock(manager: Any) -> None:
+        with manager("a_made_name"):
+            pass
+
+    lock(system._ModuleLockManager)
+    added = instructions(lambda: lock(timed)) - instructions(lambda: lock(system._ModuleLockManager))
+    assert 0 < added < 70
+    for _ in range(5):
+        lock(timed)
+    assert len(rows) == 3
+
+
+def test_what_python_brings_is_one_package_and_damaged_lines_are_left_out() -> None:
+    rows = [(10, 5, 7, "json.decoder"), (12, 1, 7, "re"), (20, 9, 8, "made.part"), (30, 2, 8, "made")]
+    notes = import_times.Imports([(start, start + ns, tid, name) for start, ns, tid, name in rows], 3)
+    assert not notes.long
+    record = notes.record()
+    assert record is not None
+    table = decoded(record)
+    assert table.packages == [STANDARD, "made"]
+    assert table.package.tolist() == [0, 0, 1, 1]
+    assert table.rows["start_ns"].tolist() == [15, 17, 25, 35]
+    assert table.begun_ns == 8
+    assert decoded({**record, "names": "one"}) is None
+
+
+def test_each_instant_belongs_to_the_innermost_range() -> None:
+    ranges = Ranges()
+    for name, start_ns, end_ns in [
+        ("launch", 0, 10),
+        ("import a", 20, 60),
+        ("import b", 30, 40),
+        ("import a", 32, 34),
+        ("step", 70, 500),
+        ("later", 200, 300),
+    ]:
+        ranges.add(name, start_ns, end_ns)
+    assert ranges.painted(0, 100) == {
+        "launch": (0, 10),
+        NOT_NAMED: (10, 20),
+        "import a": (20, 32),
+        "import b": (30, 8),
+        "step": (70, 30),
+    }
