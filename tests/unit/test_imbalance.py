@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from iotrace.analysis.device.accelerator import waits_of
+from iotrace.analysis.device.accelerator import DataWaits, waits_of
 from iotrace.analysis.device.activity import Activity
-from iotrace.analysis.device.collectives import RankTrace, match
+from iotrace.analysis.device.collectives import LateBatch, RankTrace, match
 from iotrace.analysis.device.imbalance import imbalance_of
 from iotrace.sources.kineto.reader import read_kineto
 from tests.support.kineto import Event, activity_of, annotation, data_wait, event, kernel, operator, step
@@ -242,3 +243,178 @@ def test_two_real_ranks_by_gloo_one_with_a_slow_loader() -> None:
     fast, slow = found.ranks
     assert slow.data_wait_ms > 30 > 10 > fast.data_wait_ms
     assert fast.communication_wait_ms > 20 > 1 > slow.communication_wait_ms
+
+
+def late_by(
+    number: int, delays: list[float], *, by: str, device: bool = False, bound: int | None = None
+) -> RankTrace:
+    """A rank whose steps of 200 us reach their collective at 20 us + a delay, spent on `by`; real: 10 us."""
+    made: list[Any] = []
+    for each, delay in enumerate(delays):
+        at = 200.0 * each
+        made.append(step(each, at, at + 200))
+        begin, end = at + 10, at + 10 + delay
+        if by == "data" and delay:
+            made.append(data_wait(begin, end))
+        elif by == "compute" and delay:
+            made.append(kernel(begin, end, begin - 1) if device else operator("aten::mm", begin, end))
+        start = at + 20 + delay
+        made.append(nccl(start, at + 150, each) if device else gloo(start, at + 150, 8))
+    found = rank(number, *made)
+    return RankTrace(
+        number, found.activity, found.waits, bound, lambda row: LateBatch(row, 3, 77, "decode", "a.h5")
+    )
+
+
+@pytest.mark.parametrize(
+    ("by", "device", "kind"),
+    [
+        ("data", False, "data"),
+        ("compute", False, "compute"),
+        ("nothing", False, "host"),
+        ("data", True, "data"),
+        ("compute", True, "compute"),
+        ("nothing", True, "launch"),
+    ],
+)
+def test_a_late_rank_is_late_by_what_it_does_longer_than_the_first(by: str, device: bool, kind: str) -> None:
+    ranks = [late_by(0, [0.0] * 5, by=by, device=device), late_by(1, [80.0] * 5, by=by, device=device)]
+    found = imbalance_of(ranks)
+    assert found is not None
+    late = found.stragglers[0]
+    assert (late.rank, late.kind, late.late_steps, found.pattern) == (1, kind, 5, "stays")
+    assert late.late_by_ms == pytest.approx({kind: 0.4}, abs=0.01)
+    assert late.impact_pct == pytest.approx(40)
+    if kind == "data":
+        assert (late.worker, late.pid, late.file, late.cause) == (3, 77, "a.h5", "decode")
+        assert late.evidence == "it waits 0.1 ms a step longer for data: decode, a.h5, worker 3"
+        assert (found.worst[0].worker, found.worst[0].file) == (3, "a.h5")
+    else:
+        assert (late.worker, late.file, found.worst[0].worker) == (None, None, None)
+
+
+def test_a_wait_that_the_device_works_through_makes_no_rank_late() -> None:
+    """Rank 1 waits for data as long as it computes, and both begin together: its computing made it late."""
+
+    def one(number: int, delay: float) -> RankTrace:
+        found = late_by(number, [delay] * 5, by="compute", device=True)
+        at = np.arange(5) * 200_000 + 10_000
+        return RankTrace(number, found.activity, DataWaits(at, at + round(delay * 1000)))
+
+    found = imbalance_of([one(0, 0), one(1, 80)])
+    assert found is not None
+    late = found.stragglers[0]
+    assert (late.rank, late.kind, late.by_data_pct) == (1, "compute", 0)
+    assert found.worst[0].data_wait_ms == pytest.approx(0.08)
+
+
+def test_a_late_rank_that_moves_is_told_from_one_that_stays() -> None:
+    turns = [[80.0 * (each % 3 == number) for each in range(9)] for number in range(3)]
+    found = imbalance_of([late_by(number, own, by="data") for number, own in enumerate(turns)])
+    assert found is not None
+    assert (found.pattern, found.late_steps) == ("moves", 9)
+    assert sorted(one.late_steps or 0 for one in found.stragglers) == [3, 3, 3]
+    # Each of nine steps of 200 us has two ranks that wait 80 us, of three.
+    assert found.late_pct == pytest.approx(100 * 2 * 80 / 600)
+    few = imbalance_of([late_by(number, own[:4], by="data") for number, own in enumerate(turns)])
+    assert few is not None
+    assert (few.pattern, few.late_steps) == (None, 4)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "named"),
+    [((None, None), True), ((1_000, None), True), ((30_000, 30_000), True), ((50_000, 50_000), False)],
+)
+def test_no_rank_is_named_where_the_clocks_do_not_tell_who_was_last(
+    bounds: tuple[int | None, int | None], named: bool
+) -> None:
+    """Rank 1 is 80 us late. Where no clock was compared, the durations alone tell."""
+    ranks = [
+        late_by(0, [0.0] * 5, by="data", bound=bounds[0]),
+        late_by(1, [80.0] * 5, by="data", bound=bounds[1]),
+    ]
+    found = imbalance_of(ranks)
+    assert found is not None
+    assert (found.withheld is None) is named
+    assert [one.rank for one in found.stragglers] == ([1, 0] if named else [])
+    assert found.clock_bound_us == (None if None in bounds else pytest.approx(sum(bounds) / 1000))  # type: ignore[arg-type]
+    if not named:
+        assert found.withheld == (
+            "no rank is named as late: clocks known to +- 0.1 ms do not confirm which was last in 5 of 5 "
+            "collectives (skew 0.1 ms at most)"
+        )
+        assert (found.late_kinds[0].last_rank, found.late_kinds[0].unsure, found.late_kinds[0].tied) == (
+            None,
+            5,
+            0,
+        )
+        assert (found.worst[0].last_rank, found.worst[0].late_by_data_ms, found.late_pct) == (
+            None,
+            None,
+            None,
+        )
+
+
+def test_no_rank_is_named_where_clocks_and_durations_contradict_each_other() -> None:
+    """Rank 1's collectives are the shorter ones, but it starts first, by clocks that agree to 2 us."""
+    ranks = []
+    for number, (start, end) in enumerate([(100, 190), (40, 70)]):
+        made = [
+            one
+            for each in range(5)
+            for one in (
+                step(each, 200 * each, 200 * each + 200),
+                gloo(200 * each + start, 200 * each + end, 8),
+            )
+        ]
+        ranks.append(RankTrace(number, (made_of := rank(number, *made)).activity, made_of.waits, 1_000))
+    found = imbalance_of(ranks)
+    assert found is not None
+    assert found.withheld is not None
+    assert found.stragglers == []
+
+
+def test_a_profiler_that_started_later_is_no_lateness() -> None:
+    """Rank 1's window begins 5 ms later: its first collective is late by that, the others are not."""
+
+    def one(number: int, first: float) -> RankTrace:
+        made: list[Any] = [step(0, first, 6000), gloo(first + 20, 5990, 8)]
+        for each in range(1, 4):
+            at = 6000 + 200 * each
+            made += [step(each, at, at + 200), gloo(at + 20, at + 150, 8)]
+        return rank(number, *made)
+
+    found = imbalance_of([one(0, 0), one(1, 5000)])
+    assert found is not None
+    late = found.stragglers[0]
+    assert (late.rank, late.waited_for_ms, late.severity, late.late_steps) == (1, 0, None, 0)
+    assert late.before_window_ms == pytest.approx(5)
+
+
+def test_a_rank_held_up_in_another_group_is_late_by_communication() -> None:
+    def one(number: int, other: float) -> RankTrace:
+        made: list[Any] = []
+        for each in range(5):
+            at = 200.0 * each
+            made += [
+                step(each, at, at + 200),
+                nccl(at + 10, at + 20 + other, each, "1", f"[{number}, {number + 2}]"),
+            ]
+            made.append(nccl(at + 30 + other, at + 150, each))
+        return rank(number, *made)
+
+    def beside(number: int, other: float) -> RankTrace:
+        made: list[Any] = []
+        for each in range(5):
+            at = 200.0 * each
+            made += [
+                step(each, at, at + 200),
+                nccl(at + 10 + other, at + 20 + other, each, "1", f"[{number - 2}, {number}]"),
+            ]
+        return rank(number, *made)
+
+    found = imbalance_of([one(0, 0), one(1, 60), beside(2, 0), beside(3, 60)])
+    assert found is not None
+    kinds = {each.rank: each.kind for each in found.stragglers}
+    assert kinds[1] == "communication"
+    assert kinds[3] == "launch"

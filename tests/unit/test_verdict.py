@@ -183,6 +183,44 @@ def test_the_rank_that_is_late_stands_over_those_that_wait_for_it() -> None:
     assert (computes.kind, computes.rank, computes.why) == ("rank-late", 0, "its data did not make it late")
 
 
+def test_a_late_rank_has_the_evidence_of_what_made_it_late() -> None:
+    ranks, evidence = [rank(0, 1.0), rank(1, 60.0)], "it computes 8.1 ms a step longer"
+    found = late(0, 53.0, 10.0)
+    (one,) = found.stragglers
+    slow = replace(found, stragglers=[replace(one, kind="compute", evidence=evidence)])
+    assert judged(*ranks, imbalance=slow).why == evidence
+    stays = replace(
+        slow, pattern="stays", late_steps=10, stragglers=[replace(slow.stragglers[0], late_steps=9)]
+    )
+    assert judged(*ranks, imbalance=stays).why == (
+        f"{evidence}, in 9 of 10 late steps: look at its device and its share of the work"
+    )
+    # No machine is blamed where its data made the rank late; of several workers the one is named.
+    data = replace(stays, stragglers=[replace(late(1, 53.0, 95.0).stragglers[0], kind="data", worker=1)])
+    workers = unknown(LoaderResult, id=0, kind="training", primary=True, workers=4, batches=8)
+    found = judged(*(replace(each, loaders=[workers]) for each in ranks), imbalance=data)
+    assert (found.why or "").endswith("100 % of the wait; late most by worker 1")
+
+
+@pytest.mark.parametrize(
+    ("by", "why"),
+    [("data", "their data, not a slow machine: "), ("compute", "no rank stays the late one: ")],
+)
+def test_ranks_that_are_late_by_turns_are_late_together(by: str, why: str) -> None:
+    """None of four costs 10 %, all together do; where one stays the late one that counts alone."""
+    late_by = {by: 10.0}
+    own = [
+        replace(late(number, 9.0 - number, 90.0).stragglers[0], late_steps=3 - number, late_by_ms=late_by)
+        for number in range(2)
+    ]
+    moves = replace(late(0, 9.0, 90.0), stragglers=own, pattern="moves", late_steps=5, late_pct=12.0)
+    found = judged(rank(0, 60.0), rank(1, 60.0), imbalance=moves)
+    assert (found.kind, found.rank) == ("rank-late", 0)
+    assert found.text == "RANK LATE 2 ranks are late by turns; ranks wait 12 % of each step for one"
+    assert (found.why or "").startswith(f"{why}rank 0 in 3 of 5 late steps")
+    assert judged(rank(0, 60.0), rank(1, 60.0), imbalance=replace(moves, pattern=None)).kind == "input-bound"
+
+
 def failure(**known: Any) -> Failure:
     about = {"process": 7, "role": "rank", "rank": 0, "type": "ValueError", "message": "no", "stack": ""}
     return unknown(Failure, **{**about, "at": "train.py:4 in train", "after_steps": 33, **known})

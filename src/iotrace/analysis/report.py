@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from iotrace.analysis.advice import recommend
 from iotrace.analysis.completeness.not_captured import not_captured
 from iotrace.analysis.culprits import advice_of, culprits_of, with_cpu
-from iotrace.analysis.device.compute import compare
+from iotrace.analysis.device.compute import Beside, compare
 from iotrace.analysis.failures import failures_of, signal_name
 from iotrace.analysis.gain.changes import HALVED
 from iotrace.analysis.gain.gain import gain_of
@@ -66,7 +66,9 @@ def analyse(analysis: SessionAnalysis) -> Report:
     ranks = [_with_fixes(rank, recommendations) for rank in ranks]
     # Of a restarted job the ranks of its last start are compared.
     last = max((one.rank.incarnation for one in analysis.ranks if one.activities), default=0)
-    compared = [(one.rank.number, one.compute) for one in analysis.ranks if one.rank.incarnation == last]
+    of_last = [one for one in analysis.ranks if one.rank.incarnation == last]
+    compared = [(one.rank.number, one.compute) for one in of_last]
+    beside = {one.rank.number: Beside(one.waits, _clock_bound_ns(session, one.rank)) for one in of_last}
     about = SessionInfo(
         path=str(session.path),
         argv=session.manifest.argv,
@@ -82,9 +84,10 @@ def analyse(analysis: SessionAnalysis) -> Report:
         iotrace_version=session.manifest.iotrace_version,
     )
     one_job = all(rank.pid is None for rank in ranks)
-    imbalance = compare(compared, ranks[0].world_size) if ranks and one_job else None
+    imbalance = compare(compared, ranks[0].world_size, beside) if ranks and one_job else None
     clocks = _clocks(session)
-    trust = trust_of(about, ranks, clocks, analysis.data_loss)
+    withheld = None if imbalance is None else imbalance.withheld
+    trust = trust_of(about, ranks, clocks, analysis.data_loss, withheld)
     return Report(
         schema_version=SCHEMA_VERSION,
         session=about,
@@ -107,6 +110,15 @@ def _with_fixes(rank: RankReport, recommendations: list[Recommendation]) -> Rank
 
 def _with_culprits(analysis: RankAnalysis, rank: RankReport) -> RankReport:
     return replace(rank, culprits=culprits_of(analysis, rank))
+
+
+def _clock_bound_ns(session: Session, rank: Rank) -> int | None:
+    """Find how far the rank's times are from the reference's; None where its host was compared with none."""
+    main = rank.main
+    if main.clock_domain == session.clocks.reference:
+        return main.clock.bound_ns
+    link = session.clocks.links.get(main.clock_domain)
+    return None if link is None else link.bound_ns + main.clock.bound_ns
 
 
 def _process(session: Session, process: Process) -> ProcessInfo:

@@ -78,6 +78,7 @@ def print_ranks(report: Report, console: Console) -> None:
             f"; for others: waits in collectives, compute: both of {steps_seen} profiled steps; "
             "late in: last to arrive, of all collectives"
         )
+        legend += "" if imbalance.withheld is None else "; ?: the clocks do not tell"
     line(console, "", Text(legend, style="dim"), 0)
     console.print()
     if several:
@@ -141,7 +142,7 @@ def _row(rank: RankReport, imbalance: Imbalance | None) -> Sequence[str]:
         return row
     own = next((one for one in imbalance.ranks if one.rank == rank.rank), None)
     straggler = next((one for one in imbalance.stragglers if one.rank == rank.rank), None)
-    matched = imbalance.collectives.matched
+    matched, last_in = imbalance.collectives.matched, straggler.last_to_arrive if straggler else 0
     if own is None or not own.step_ms:
         return [*row, "?", "?", "?"]
     waited_ms = own.communication_wait_ms
@@ -149,5 +150,5 @@ def _row(rank: RankReport, imbalance: Imbalance | None) -> Sequence[str]:
         *row,
         "?" if waited_ms is None else f"{100 * waited_ms / own.step_ms:.0f} %",
         f"{100 * own.compute_ms / own.step_ms:.0f} %",
-        f"{100 * (straggler.last_to_arrive if straggler else 0) / matched:.0f} %" if matched else "?",
+        "?" if imbalance.withheld or not matched else f"{100 * last_in / matched:.0f} %",
     ]

@@ -82,6 +82,8 @@ def print_imbalance(found: Imbalance, console: Console) -> None:
         )
     if found.world_size is not None and found.ranks_seen < found.world_size:
         line(console, "", f"{found.ranks_seen} of {found.world_size} ranks left a trace")
+    if found.withheld is not None:
+        line(console, "late", found.withheld)
     for straggler in found.stragglers:
         if straggler.severity is not None:
             line(console, straggler.severity, _straggler(straggler))
@@ -91,5 +93,6 @@ def _straggler(found: Straggler) -> Text:
     cause = "" if found.by_data_pct is None else f"; {found.by_data_pct:.0f} % of its lateness is data wait"
     return Text.assemble(
         (f"rank {found.rank} is waited for", "bold red" if found.severity == "critical" else "bold"),
-        f": {found.impact_pct:.0f} % of the others' time, last in {found.last_to_arrive} collectives{cause}",
+        f": {found.impact_pct:.0f} % of the others' time, last in {found.last_to_arrive} collectives{cause}"
+        + ("" if found.evidence is None else f"; {found.evidence}"),
     )

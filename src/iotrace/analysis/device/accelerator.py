@@ -40,11 +40,12 @@ KERNEL_GAP_US = 30.0  # HTA's
 
 
 class DataWaits(msgspec.Struct, frozen=True):
-    """Raw data waits, disjoint and in order; per wait its causes in ns where they are known."""
+    """Raw data waits, disjoint and in order; where the agent recorded them, causes in ns and rows there."""
 
     starts_ns: Column
     ends_ns: Column
     causes: Sequence[dict[str, int]] = []
+    rows: Sequence[int] = []
 
 
 def waits_of(activity: Activity) -> DataWaits:

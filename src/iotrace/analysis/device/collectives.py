@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property
 
 import msgspec
@@ -22,12 +22,32 @@ _NO_STEP = -1
 _Row = tuple[int, int]  # of a trace, and the step that it lies in
 
 
+class LateBatch(msgspec.Struct, frozen=True):
+    """The batch of a data wait: the worker that made it, its costliest cause and file; None: unknown."""
+
+    batch: int
+    worker: int | None
+    pid: int | None
+    cause: str | None
+    file: str | None
+
+
 class RankTrace(msgspec.Struct, frozen=True, dict=True):
-    """A rank's trace with its raw data waits."""
+    """A rank's trace with its raw data waits; `batch_of` tells the batch of a wait by its row.
+
+    Its times are the reference's to within `clock_bound_ns`; None where its clock was compared with none.
+    """
 
     rank: int
     activity: Activity
     waits: DataWaits
+    clock_bound_ns: int | None = None
+    batch_of: Callable[[int], LateBatch | None] | None = None
+
+    @cached_property
+    def has_device(self) -> bool:
+        """Whether the trace shows what a device did."""
+        return bool(self.activity.device.any())
 
     @cached_property
     def steps(self) -> tuple[Column, Column, list[int]]:

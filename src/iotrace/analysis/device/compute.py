@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 from iotrace.analysis.device.accelerator import KERNEL_GAP_US, DataWaits, accelerator_of, waits_of
 from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.breakdown import ROLES, break_down, roles_of
-from iotrace.analysis.device.collectives import RankTrace
+from iotrace.analysis.device.collectives import LateBatch, RankTrace
 from iotrace.analysis.device.gaps import Origin
 from iotrace.analysis.device.imbalance import imbalance_of
 from iotrace.analysis.device.operators import OperatorTree, operators_of
@@ -100,17 +101,19 @@ def _waits(activity: Activity, explained: Waits | None) -> DataWaits:
     span = activity.trace.span_ns()
     if explained is None or not len(explained) or span is None:
         return waits_of(activity)
-    starts, ends, causes = [], [], []
+    starts, ends, causes, numbers = [], [], [], []
     last_ns = 0
-    for item in explained[explained.deliveries["wait_start_ns"] < span[1]]:
+    rows = np.flatnonzero(explained.deliveries["wait_start_ns"] < span[1])
+    for row, item in zip(rows.tolist(), explained[rows], strict=True):
         start_ns = max(item.delivery.wait_start_ns, last_ns)  # two loaders' waits may overlap
         end_ns = item.delivery.delivered_ns
         if start_ns < end_ns and start_ns < span[1]:
             starts.append(start_ns)
             ends.append(end_ns)
             causes.append(item.causes)
+            numbers.append(row)
             last_ns = end_ns
-    return DataWaits(np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64), causes)
+    return DataWaits(np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64), causes, numbers)
 
 
 def _inside(activity: Activity, steps: StepTable) -> StepTable:
@@ -135,11 +138,31 @@ def exposed_by_kernels(compute: Compute, steps: StepTable) -> list[tuple[int, in
     return found
 
 
-def compare(ranks: Sequence[tuple[int, Compute]], world_size: int | None) -> Imbalance | None:
+class Beside(msgspec.Struct, frozen=True):
+    """What a session knows of a rank beside its trace: its waits by batch, and how far its clock is known."""
+
+    explained: Waits | None = None
+    clock_bound_ns: int | None = None
+
+
+def compare(
+    ranks: Sequence[tuple[int, Compute]], world_size: int | None, beside: Mapping[int, Beside] | None = None
+) -> Imbalance | None:
     """Compare the ranks in the first trace of each; None where fewer than two left one."""
-    traced = [
-        RankTrace(rank, compute.activities[0], compute.waits[0])
-        for rank, compute in ranks
-        if compute.activities
-    ]
+    traced = []
+    for rank, compute in ranks:
+        if compute.activities:
+            own, waits = (beside or {}).get(rank, Beside()), compute.waits[0]
+            batch_of = None if own.explained is None else partial(_batch_of, own.explained, waits)
+            traced.append(RankTrace(rank, compute.activities[0], waits, own.clock_bound_ns, batch_of))
     return imbalance_of(traced, world_size)
+
+
+def _batch_of(explained: Waits, waits: DataWaits, row: int) -> LateBatch | None:
+    """Name the batch of a wait, its worker, and its costliest cause and file."""
+    if not 0 <= row < len(waits.rows):
+        return None
+    item = explained[waits.rows[row]]
+    file = max(item.files, key=lambda path: sum(item.files[path]), default=None)
+    cause = item.cause if item.causes[item.cause] > 0 else None
+    return LateBatch(item.delivery.index, item.delivery.worker, item.delivery.pid, cause, file)

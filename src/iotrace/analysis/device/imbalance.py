@@ -1,23 +1,41 @@
-"""Which rank the others wait for, and whether its data made it late."""
+"""Which rank the others wait for, and why it was late."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 
 from iotrace.analysis.device.breakdown import break_down
-from iotrace.analysis.device.collectives import Matched, RankTrace, match
-from iotrace.analysis.intervals import Coverage, Intervals, length, subtract, union
+from iotrace.analysis.device.collectives import LateBatch, RankTrace, match
+from iotrace.analysis.device.lateness import (
+    Late,
+    bound_ns,
+    compute_intervals,
+    late_steps,
+    lateness_of,
+    other_kind,
+    pattern_of,
+)
+from iotrace.analysis.intervals import Intervals, length, subtract, union
 from iotrace.analysis.results import Collectives, Imbalance, LateCollective, LateKind, RankBalance, Straggler
+from iotrace.units import milliseconds
 
 _WARNING_PCT, _CRITICAL_PCT = 10.0, 20.0
 _WORST = 5
+_MOST_NAMED = 200  # collectives whose batches are looked up
 _FEWEST_STEPS = 3  # from which what made a rank late is told
 _MOSTLY_PERCENT = 50.0
 _CLEARLY = 2.0
 _PARTS = ("compute_ms", "communication_wait_ms", "data_wait_ms", "other_ms")
+_EVIDENCE = {
+    "compute": "it computes {:.1f} ms a step longer",
+    "communication": "it stays {:.1f} ms a step longer in other collectives",
+    "launch": "its device stands idle {:.1f} ms a step longer: late launches",
+    "host": "{:.1f} ms a step more are neither computing nor waiting",
+}
 
 
 def imbalance_of(ranks: Sequence[RankTrace], world_size: int | None = None) -> Imbalance | None:
@@ -25,11 +43,14 @@ def imbalance_of(ranks: Sequence[RankTrace], world_size: int | None = None) -> I
     if len(ranks) < 2:
         return None
     matched, unmatched = match(ranks)
-    waits = {rank.rank: _waits(rank, matched) for rank in ranks}
-    balances = [_balance(rank, waits[rank.rank], bool(matched)) for rank in ranks]
-    kinds = {rank.rank: _kind(rank, ranks, balances) for rank in ranks}
-    skews_ns = [max(one.durations_ns.values()) - one.real_ns for one in matched]
-    late = _late(ranks, matched)
+    late = lateness_of(ranks, matched)
+    off_ns, why = bound_ns(ranks), _withheld(late, bound_ns(ranks))
+    balances = [_balance(rank, _waits(rank, late), bool(matched)) for rank in ranks]
+    steps = late_steps(late, 1e6 * float(np.mean([one.step_ms for one in balances])))
+    stepped = all(rank.activity.steps.any() for rank in ranks)
+    told = bool(matched) and why is None
+    stragglers = _stragglers(ranks, late, balances, steps if stepped else None) if told else []
+    in_all_ms = sum(one.steps * one.step_ms for one in balances)
     return Imbalance(
         ranks_seen=len(ranks),
         world_size=world_size,
@@ -40,58 +61,104 @@ def imbalance_of(ranks: Sequence[RankTrace], world_size: int | None = None) -> I
         collectives=Collectives(
             matched=len(matched),
             unmatched=unmatched,
-            skew_ms_mean=float(np.mean(skews_ns)) / 1e6 if skews_ns else None,
-            skew_ms_max=max(skews_ns) / 1e6 if skews_ns else None,
+            skew_ms_mean=float(np.mean([one.skew_ns for one in late])) / 1e6 if late else None,
+            skew_ms_max=max(one.skew_ns for one in late) / 1e6 if late else None,
         ),
-        stragglers=_stragglers(ranks, waits, late, _arisen_ms(ranks, matched), kinds) if matched else [],
-        worst=sorted(late, key=lambda one: -one.skew_ms)[:_WORST],
+        stragglers=stragglers,
+        worst=_worst(ranks, late),
         late_kinds=_late_kinds(late),
+        clock_bound_us=None if off_ns is None else off_ns / 1e3,
+        withheld=why,
+        pattern=pattern_of(steps) if told and stepped else None,
+        late_steps=sum(steps.values()) if told and stepped else None,
+        late_pct=100 * sum(one.waited_for_ms for one in stragglers) / in_all_ms
+        if told and in_all_ms
+        else None,
     )
 
 
-def _late_kinds(late: Sequence[LateCollective]) -> list[LateKind]:
+def _withheld(late: Sequence[Late], off_ns: int | None) -> str | None:
+    """Say why no rank is named: the clocks do not confirm who was last in most of the skew."""
+    skew_ns = sum(one.skew_ns for one in late)
+    unsure = [one for one in late if one.unsure]
+    if off_ns is None or not skew_ns or 2 * sum(one.skew_ns for one in unsure) <= skew_ns:
+        return None
+    off, most = milliseconds(off_ns / 1e6), milliseconds(max(one.skew_ns for one in unsure) / 1e6)
+    return (
+        f"no rank is named as late: clocks known to +- {off} do not confirm which was last in {len(unsure)} "
+        f"of {len(late)} collectives (skew {most} at most)"
+    )
+
+
+def _late_kinds(late: Sequence[Late]) -> list[LateKind]:
     """Sum up the matched collectives by name, the most skewed first."""
-    by_name: dict[str, list[LateCollective]] = defaultdict(list)
+    by_name: dict[str, list[Late]] = defaultdict(list)
     for one in late:
-        by_name[one.name].append(one)
+        by_name[one.matched.name].append(one)
     found = []
     for name, own in by_name.items():
-        counts = Counter(one.last_rank for one in own if one.last_rank is not None)
+        counts = Counter(one.last for one in own if one.last is not None)
         (last_rank, count) = counts.most_common(1)[0] if counts else (None, 0)
         found.append(
             LateKind(
                 name=name,
                 matched=len(own),
-                tied=sum(one.last_rank is None for one in own),
+                tied=sum(one.matched.last is None for one in own),
                 last_rank=last_rank,
                 last_count=count,
-                skew_ms=sum(one.skew_ms for one in own),
+                skew_ms=sum(one.skew_ns / 1e6 for one in own),
+                unsure=sum(one.unsure for one in own),
             )
         )
     return sorted(found, key=lambda one: -one.skew_ms)
 
 
-def _compute(rank: RankTrace) -> Intervals:
-    """Find when the rank computed: its device; without one, the operators of its process."""
-    activity = rank.activity
-    mask = activity.compute_kernels if activity.device.any() else activity.operators
-    return union(*activity.intervals(mask))
+def _worst(ranks: Sequence[RankTrace], late: Sequence[Late]) -> list[LateCollective]:
+    """List the collectives with the largest skew, each with the batch that made its last rank late."""
+    found = []
+    for one in sorted(late, key=lambda one: -one.skew_ns)[:_WORST]:
+        batch = _batch(ranks, one)
+        found.append(
+            LateCollective(
+                name=one.matched.name,
+                elements=one.matched.elements,
+                step=one.matched.step,
+                last_rank=one.last,
+                skew_ms=one.skew_ns / 1e6,
+                data_wait_ms=None if one.data_wait_ns is None else one.data_wait_ns / 1e6,
+                late_by_data_ms=None if one.late_by_data_ns is None else one.late_by_data_ns / 1e6,
+                unsure=one.unsure,
+                late_by_ms={kind: ns / 1e6 for kind, ns in one.late_by_ns.items()},
+                **({} if batch is None else msgspec.structs.asdict(batch)),
+            )
+        )
+    return found
 
 
-def _waits(rank: RankTrace, matched: list[Matched]) -> dict[int | None, Intervals]:
+def _batch(ranks: Sequence[RankTrace], one: Late) -> LateBatch | None:
+    """Find the batch that made the last rank late; None where its data did not, or nothing names it."""
+    rank = next((each for each in ranks if each.rank == one.last), None)
+    if rank is None or rank.batch_of is None or one.wait < 0 or not one.late_by_data_ns:
+        return None
+    return rank.batch_of(one.wait)
+
+
+def _waits(rank: RankTrace, late: Sequence[Late], arisen: bool = False) -> dict[int | None, Intervals]:
     """Find, per rank that arrived last, the time in which `rank` waited for it and did not compute.
 
-    None stands for several that arrived last together.
-    A rank that arrived early waits at the beginning of its collective.
+    None stands for several that arrived last together, and for one that is unsure. A rank that arrived early
+    waits at the beginning of its collective; with `arisen` without what was late before the window.
     """
     starts: dict[int | None, list[int]] = defaultdict(list)
     ends: dict[int | None, list[int]] = defaultdict(list)
-    for one in matched:
-        if rank.rank in one.durations_ns and one.last != rank.rank:
-            start = one.starts_ns[rank.rank]
-            starts[one.last].append(start)
-            ends[one.last].append(start + one.wait_ns(rank.rank))
-    compute = _compute(rank)
+    for one in late:
+        matched = one.matched
+        if rank.rank in matched.durations_ns and matched.last != rank.rank:
+            start, wait_ns = matched.starts_ns[rank.rank], matched.wait_ns(rank.rank)
+            kept_ns = min(wait_ns, one.counted_ns) if arisen else wait_ns
+            starts[one.last].append(start + wait_ns - kept_ns)
+            ends[one.last].append(start + wait_ns)
+    compute = compute_intervals(rank)
     return {
         last: subtract(union(np.array(starts[last], np.int64), np.array(ends[last], np.int64)), compute)
         for last in starts
@@ -103,7 +170,7 @@ def _balance(rank: RankTrace, waits: dict[int | None, Intervals], matched: bool)
     waiting = union(
         *(np.concatenate([side[bound] for side in waits.values()] or [starts[:0]]) for bound in (0, 1))
     )
-    roles = [_compute(rank), waiting, (rank.waits.starts_ns, rank.waits.ends_ns)]
+    roles = [compute_intervals(rank), waiting, (rank.waits.starts_ns, rank.waits.ends_ns)]
     parts = dict(zip(_PARTS, (break_down(roles, starts, ends)[0].mean(axis=0) / 1e6).tolist(), strict=True))
     return RankBalance(
         rank=rank.rank,
@@ -120,148 +187,116 @@ def _spread(values: list[float | None]) -> float | None:
     return (max(known) - mean) / mean if mean else None
 
 
-def _late(ranks: Sequence[RankTrace], matched: list[Matched]) -> list[LateCollective]:
-    """List every matched collective, with how much longer than the others the last rank had waited for data.
-
-    Counted is the data wait since the rank's collective before this one.
-    """
-    coverage = {rank.rank: Coverage(rank.waits.starts_ns, rank.waits.ends_ns) for rank in ranks}
-    since = {rank.rank: _since(rank, matched) for rank in ranks}
-    found = []
-    for number, one in enumerate(matched):
-        waited = {
-            rank: int(coverage[rank].within(np.array([since[rank][number]]), np.array([start]))[0])
-            for rank, start in one.starts_ns.items()
-        }
-        skew_ns = max(one.durations_ns.values()) - one.real_ns
-        own_ns = waited[one.last] if one.last is not None else None
-        others_ns = min((ns for rank, ns in waited.items() if rank != one.last), default=0)
-        found.append(
-            LateCollective(
-                name=one.name,
-                elements=one.elements,
-                step=one.step,
-                last_rank=one.last,
-                skew_ms=skew_ns / 1e6,
-                data_wait_ms=own_ns / 1e6 if own_ns is not None else None,
-                late_by_data_ms=(
-                    min(skew_ns, max(own_ns - others_ns, 0)) / 1e6 if own_ns is not None else None
-                ),
-            )
-        )
-    return found
-
-
-def _since(rank: RankTrace, matched: list[Matched]) -> dict[int, int]:
-    """Find, per index of a collective that the rank took part in, since when its data waits made it late.
-
-    That is since its collective before this one. A step may begin at the delivery of its batch, so that the
-    wait for it lies in the step before; before the first collective, the last wait counts whole.
-    """
-    own = [
-        (one.starts_ns[rank.rank], number) for number, one in enumerate(matched) if rank.rank in one.starts_ns
-    ]
-    previous: int | None = None
-    since = {}
-    for start, number in sorted(own):
-        if previous is None:
-            last = int(np.searchsorted(rank.waits.ends_ns, start, side="right")) - 1
-            previous = int(rank.waits.starts_ns[last]) if last >= 0 else start
-        since[number] = previous
-        previous = start
-    return since
-
-
-def _arisen_ms(ranks: Sequence[RankTrace], matched: list[Matched]) -> list[float]:
-    """Find, per collective, which part of its skew arose within the window.
-
-    A rank may have been late when its window began. Of the skew of its first collective there counts how much
-    longer it took from the window's start to that collective than the quickest other rank.
-    """
-    began_ns = {rank.rank: int(rank.steps[0][0]) for rank in ranks}
-    firsts_ns: dict[int, int] = {}
-    for one in matched:
-        for rank, start_ns in one.starts_ns.items():
-            firsts_ns[rank] = min(start_ns, firsts_ns.get(rank, start_ns))
-    found = []
-    for one in matched:
-        skew_ns = max(one.durations_ns.values()) - one.real_ns
-        if one.last is not None and one.starts_ns[one.last] == firsts_ns[one.last]:
-            taken_ns = {rank: start_ns - began_ns[rank] for rank, start_ns in one.starts_ns.items()}
-            longer_ns = taken_ns.pop(one.last) - min(taken_ns.values())
-            skew_ns = max(0, min(skew_ns, longer_ns))
-        found.append(skew_ns / 1e6)
-    return found
-
-
 def _stragglers(
     ranks: Sequence[RankTrace],
-    waits: dict[int, dict[int | None, Intervals]],
-    late: list[LateCollective],
-    arisen_ms: list[float],
-    kinds: dict[int, dict[str, float]],
+    late: Sequence[Late],
+    balances: Sequence[RankBalance],
+    steps: dict[int, int] | None,
 ) -> list[Straggler]:
-    """Make a row for each rank, the costliest first; `late` and `arisen_ms` have one entry per collective."""
+    """Make a row for each rank, the costliest first; `steps` counts those that each made late."""
+    waits = {rank.rank: _waits(rank, late, arisen=True) for rank in ranks}
     found = []
     for rank in ranks:
         waited_ns = sum(length(own[rank.rank]) for own in waits.values() if rank.rank in own)
-        others_ns = 0
-        for other in ranks:
-            if other is not rank:
-                starts, ends, _ = other.steps
-                others_ns += int((ends - starts).sum())
-        impact_pct = 100 * waited_ns / others_ns if others_ns else None
-        own_late = [
-            (min(one.late_by_data_ms or 0.0, own_ms), own_ms)
-            for one, own_ms in zip(late, arisen_ms, strict=True)
-            if one.last_rank == rank.rank
-        ]
-        by_data_ms, skew_ms = (sum(column) for column in zip(*own_late, strict=True)) if own_late else (0, 0)
-        by_data_pct = 100 * by_data_ms / skew_ms if skew_ms else None
-        kind, more_ms = _kind_of(kinds[rank.rank], by_data_pct, len(rank.steps[0]))
+        others_ms = sum(one.steps * one.step_ms for one in balances if one.rank != rank.rank)
+        impact_pct = 100 * waited_ns / 1e6 / others_ms if others_ms else None
+        own = [one for one in late if one.last == rank.rank]
+        skew_ns = sum(one.arisen_ns for one in own)
+        data_ns = sum(min(one.late_by_data_ns or 0, one.arisen_ns) for one in own)
+        by_data_pct = 100 * data_ns / skew_ns if skew_ns else None
+        late_by_ms: dict[str, float] = defaultdict(float)
+        for one in own:
+            for part, longer_ns in one.late_by_ns.items():
+                late_by_ms[part] += longer_ns / 1e6
+        kind = _kind_of(late_by_ms, skew_ns / 1e6, by_data_pct) if waited_ns else None
+        if len(rank.steps[0]) < _FEWEST_STEPS:
+            kind = None
+        longer_ms = None if kind is None else _longer_ms(rank.rank, kind, ranks, balances, late_by_ms)
+        batch = _usual_batch(ranks, own) if kind == "data" else None
         found.append(
             Straggler(
                 rank=rank.rank,
-                last_to_arrive=len(own_late),
+                last_to_arrive=len(own),
                 waited_for_ms=waited_ns / 1e6,
                 impact_pct=impact_pct,
                 severity=_severity(impact_pct),
                 by_data_pct=by_data_pct,
-                kind=kind if waited_ns else None,
-                kind_ms=more_ms if waited_ns else None,
+                kind=kind,
+                kind_ms=longer_ms,
+                late_by_ms=dict(late_by_ms),
+                late_steps=None if steps is None else steps.get(rank.rank, 0),
+                before_window_ms=sum(one.skew_ns - one.counted_ns for one in own) / 1e6,
+                worker=None if batch is None else batch.worker,
+                pid=None if batch is None else batch.pid,
+                file=None if batch is None else batch.file,
+                cause=None if batch is None else batch.cause,
+                evidence=_evidence(kind, longer_ms, batch),
             )
         )
-    return sorted(found, key=lambda one: -one.waited_for_ms)
+    return sorted(found, key=lambda one: (-one.waited_for_ms, -one.last_to_arrive))
 
 
-def _kind(rank: RankTrace, ranks: Sequence[RankTrace], balances: Sequence[RankBalance]) -> dict[str, float]:
-    """Find what a rank does longer than the others do, ms of a step by kind.
-
-    What is neither computing nor waiting are late launches where there is a device, else the host's own work.
-    """
-    own = next(one for one in balances if one.rank == rank.rank)
-    others = [one for one in balances if one.rank != rank.rank]
-    names = {"data_wait_ms": "data", "compute_ms": "compute"}
-    names["other_ms"] = "launch" if all(each.activity.device.any() for each in ranks) else "host"
-    return {
-        kind: getattr(own, part) - sum(getattr(one, part) for one in others) / len(others)
-        for part, kind in names.items()
-    }
-
-
-def _kind_of(
-    longer_ms: dict[str, float], by_data_pct: float | None, steps: int
-) -> tuple[str | None, float | None]:
-    """Choose what made a rank late: its data where that explains most of it, else what it does longest.
-
-    Of fewer than three steps, or where two things are alike, nothing is said.
-    """
-    if steps < _FEWEST_STEPS:
-        return None, None
+def _kind_of(late_by_ms: dict[str, float], skew_ms: float, by_data_pct: float | None) -> str | None:
+    """Choose what made a rank late: its data where that explains most of it, else what clearly does."""
     if (by_data_pct or 0.0) >= _MOSTLY_PERCENT:
-        return "data", longer_ms["data"]
-    (kind, most_ms), (_, second_ms), *_ = sorted(longer_ms.items(), key=lambda pair: -pair[1])
-    return (kind, most_ms) if most_ms > 0 and most_ms >= _CLEARLY * second_ms else (None, None)
+        return "data"
+    (kind, most_ms), (_, second_ms), *_ = [
+        *sorted(late_by_ms.items(), key=lambda pair: -pair[1]),
+        ("", 0.0),
+        ("", 0.0),
+    ]
+    mostly = 100 * most_ms >= _MOSTLY_PERCENT * skew_ms > 0
+    return kind if mostly and most_ms >= _CLEARLY * second_ms else None
+
+
+def _longer_ms(
+    rank: int,
+    kind: str,
+    ranks: Sequence[RankTrace],
+    balances: Sequence[RankBalance],
+    late_by_ms: dict[str, float],
+) -> float | None:
+    """Find how much longer than the mean of the others a rank does what made it late, ms of a step."""
+    part = {"data": "data_wait_ms", "compute": "compute_ms", other_kind(ranks): "other_ms"}.get(kind)
+    own = next(one for one in balances if one.rank == rank)
+    others = [one for one in balances if one.rank != rank]
+    if part is None:
+        return late_by_ms[kind] / own.steps if own.steps else None
+    longer_ms = getattr(own, part) - sum(getattr(one, part) for one in others) / len(others)
+    return float(longer_ms) if longer_ms > 0 else None
+
+
+def _usual_batch(ranks: Sequence[RankTrace], own: Sequence[Late]) -> LateBatch | None:
+    """Name worker, cause and file, each where it has most of the lateness by data; None where nothing has."""
+    costly = sorted(own, key=lambda one: -(one.late_by_data_ns or 0))[:_MOST_NAMED]
+    known = [(batch, one.late_by_data_ns or 0) for one in costly if (batch := _batch(ranks, one)) is not None]
+    in_all_ns = sum(ns for _, ns in known)
+
+    def usual(*fields: str) -> tuple[object, ...]:
+        costs: dict[tuple[object, ...], int] = defaultdict(int)
+        for batch, ns in known:
+            costs[tuple(getattr(batch, field) for field in fields)] += ns
+        most = max(costs, key=lambda key: costs[key], default=None)
+        return most if most is not None and 2 * costs[most] >= in_all_ns else (None,) * len(fields)
+
+    worker, pid = usual("worker", "pid")
+    (cause,), (file,) = usual("cause"), usual("file")
+    found = {"batch": known[0][0].batch if known else -1, "worker": worker, "pid": pid, "cause": cause}
+    return LateBatch(**found, file=file) if known else None  # type: ignore[arg-type]
+
+
+def _evidence(kind: str | None, longer_ms: float | None, batch: LateBatch | None) -> str | None:
+    """Say in words what made the rank late; None where nothing did clearly."""
+    if kind is None or longer_ms is None:
+        return None
+    if kind != "data":
+        return _EVIDENCE[kind].format(longer_ms)
+    text = f"it waits {longer_ms:.1f} ms a step longer for data"
+    if batch is None:
+        return text
+    named = [batch.cause, batch.file, None if batch.worker is None else f"worker {batch.worker}"]
+    known = [each for each in named if each is not None]
+    return f"{text}: {', '.join(known)}" if known else text
 
 
 def _severity(impact_pct: float | None) -> str | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from iotrace.analysis.results.base import ReportPart
 
 
@@ -33,7 +35,10 @@ class Straggler(ReportPart, frozen=True, kw_only=True):
     """What a rank costs the others: `waited_for_ms` is a total over them and the window.
 
     `by_data_pct` is the share of its lateness that its own data waits explain. `kind` is what made it late:
-    ``data``, ``compute``, ``launch`` (late launches), ``host``; by `kind_ms` a step longer than the others.
+    ``data``, ``compute``, ``communication`` (of another group), ``launch`` (late launches), ``host``; by
+    `kind_ms` a step longer than the others. `late_by_ms` has by kind what it did longer, in all, than the
+    rank that came first; `late_steps` counts the steps that it made late. `before_window_ms` is how late it
+    was when the window began. `worker`, `file`, `cause` have most of its lateness by data.
     """
 
     rank: int
@@ -44,9 +49,22 @@ class Straggler(ReportPart, frozen=True, kw_only=True):
     by_data_pct: float | None
     kind: str | None
     kind_ms: float | None
+    late_by_ms: dict[str, float] = msgspec.field(default_factory=dict)
+    late_steps: int | None = None
+    before_window_ms: float | None = None
+    worker: int | None = None
+    pid: int | None = None
+    file: str | None = None
+    cause: str | None = None
+    evidence: str | None = None
 
 
 class LateCollective(ReportPart, frozen=True, kw_only=True):
+    """A collective and its last rank; `late_by_ms` by kind beyond the rank that came first; then its batch.
+
+    `unsure`: the clocks do not confirm which rank was last, so that none is named.
+    """
+
     name: str
     elements: int | None
     step: int | None
@@ -54,12 +72,19 @@ class LateCollective(ReportPart, frozen=True, kw_only=True):
     skew_ms: float
     data_wait_ms: float | None
     late_by_data_ms: float | None
+    unsure: bool = False
+    late_by_ms: dict[str, float] = msgspec.field(default_factory=dict)
+    batch: int | None = None
+    worker: int | None = None
+    pid: int | None = None
+    cause: str | None = None
+    file: str | None = None
 
 
 class LateKind(ReportPart, frozen=True, kw_only=True):
     """All matched collectives of a name: which rank came last most often, `last_count` times.
 
-    `tied`: several came last together, so that none is.
+    `tied`: several came last together, so that none is. `unsure`: the clocks do not confirm which one was.
     """
 
     name: str
@@ -68,10 +93,16 @@ class LateKind(ReportPart, frozen=True, kw_only=True):
     last_rank: int | None
     last_count: int
     skew_ms: float
+    unsure: int = 0
 
 
 class Imbalance(ReportPart, frozen=True, kw_only=True):
-    """Across ranks. `spread` is (max - mean) / mean over the ranks."""
+    """Across ranks. `spread` is (max - mean) / mean over the ranks.
+
+    `withheld` says why no rank is named: the clocks, known to `clock_bound_us`, do not confirm who was last.
+    `pattern`: over `late_steps` steps the late rank ``stays`` or ``moves``; None where that cannot be told.
+    `late_pct` is the share of all ranks' steps in which they wait for a late one.
+    """
 
     ranks_seen: int
     world_size: int | None
@@ -81,3 +112,8 @@ class Imbalance(ReportPart, frozen=True, kw_only=True):
     stragglers: list[Straggler]
     worst: list[LateCollective]
     late_kinds: list[LateKind]
+    clock_bound_us: float | None = None
+    withheld: str | None = None
+    pattern: str | None = None
+    late_steps: int | None = None
+    late_pct: float | None = None

@@ -43,8 +43,12 @@ def trust_of(
     ranks: Sequence[RankReport],
     clocks: Sequence[ClockInfo] = (),
     losses: Sequence[NotCaptured] = (),
+    withheld: str | None = None,
 ) -> Trust:
-    """Judge the figures of `ranks`, the worst of them for each kind of doubt."""
+    """Judge the figures of `ranks`, the worst of them for each kind of doubt.
+
+    `withheld`: why no rank is named as late.
+    """
     if not ranks:
         return Trust(level=BAD, reasons=["no process was traced"])
     # What an elastic job did before its last start is no figure of it; nor is a rank that trained nothing.
@@ -59,6 +63,7 @@ def trust_of(
     longest = max(ranks, key=lambda rank: bound_fraction(rank.data_wait) or 0.0, default=None)
     doubts += [] if longest is None else _of_class(longest)
     doubts += [*_of_run(session, losses), *_of_clocks(clocks, ranks)]
+    doubts += [] if withheld is None else [_Doubt(CAUTION, withheld)]
     return _judged(doubts, _facts(ranks))
 
 

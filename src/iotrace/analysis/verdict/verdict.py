@@ -54,6 +54,7 @@ _KINDS = {
 _MOSTLY = 0.5  # of a wait or a cause: what one thing has to cost to be named for it
 _LATE_PERCENT = 10.0  # of a step that the others wait for one rank
 _BY_DATA_PERCENT = 50.0  # of its lateness
+_OF_MACHINE = {"compute": "device and its share of the work", "launch": "host's CPUs", "host": "host"}
 _SLOW = {"read": "slow to read", "decode": "slow to decode"}
 _CAUSES = {
     "read": "reading",
@@ -169,23 +170,55 @@ def _so_far(found: Finding) -> Finding:
 
 
 def _late(ranks: Sequence[RankReport], imbalance: Imbalance | None) -> Finding | None:
-    """Find the rank that the others wait for, where that costs them much."""
+    """Find the rank that the others wait for, where that costs them much; or that ranks are late by turns."""
     if imbalance is None:
         return None
     late: Straggler | None = max(imbalance.stragglers, key=lambda each: each.impact_pct or 0.0, default=None)
-    if late is None or (late.impact_pct or 0.0) < _LATE_PERCENT:
+    if late is None or max(late.impact_pct or 0.0, _moving_pct(imbalance)) < _LATE_PERCENT:
         return None
     rank = next((each for each in ranks if each.rank == late.rank), None)
     if rank is None:
         return None
+    if _moving_pct(imbalance) >= _LATE_PERCENT:
+        return _by_turns(imbalance, late, rank)
     others = imbalance.ranks_seen - 1
     text = (
         f"rank {late.rank} is late; {others} rank{'s wait' if others > 1 else ' waits'} "
         f"{late.impact_pct:.0f} % of each step for it"
     )
     if (late.by_data_pct or 0.0) < _BY_DATA_PERCENT:
-        return Finding(kind="rank-late", text=text, why="its data did not make it late", rank=rank)
-    return replace(Finding(kind="rank-late", text=text, rank=rank), **_reason(rank))
+        why = late.evidence or "its data did not make it late"
+        if imbalance.pattern == "stays" and late.kind in _OF_MACHINE:
+            share = f"{late.late_steps} of {imbalance.late_steps} late steps"
+            why = f"{why}, in {share}: look at its {_OF_MACHINE[late.kind]}"
+        return Finding(kind="rank-late", text=text, why=why, rank=rank)
+    reason = _reason(rank)
+    several = any(each.primary and each.workers > 1 for each in rank.loaders)
+    if late.worker is not None and several and reason.get("why"):
+        reason["why"] = f"{reason['why']}; late most by worker {late.worker}"
+    return replace(Finding(kind="rank-late", text=text, rank=rank), **reason)
+
+
+def _moving_pct(imbalance: Imbalance) -> float:
+    """What ranks that are late by turns cost, percent of all steps; 0 where one stays the late one."""
+    return (imbalance.late_pct or 0.0) if imbalance.pattern == "moves" else 0.0
+
+
+def _by_turns(imbalance: Imbalance, most: Straggler, rank: RankReport) -> Finding:
+    """Say that the late rank moves: uneven batches do that, a slow machine does not."""
+    late = [each for each in imbalance.stragglers if each.late_steps]
+    text = (
+        f"{len(late)} ranks are late by turns; ranks wait {_moving_pct(imbalance):.0f} % of each step for one"
+    )
+    share = f"rank {most.rank} in {most.late_steps} of {imbalance.late_steps} late steps"
+    skew_ms = sum(sum(each.late_by_ms.values()) for each in late)
+    data_ms = sum(each.late_by_ms.get("data", 0.0) for each in late)
+    if not skew_ms or data_ms < _MOSTLY * skew_ms:
+        return Finding(kind="rank-late", text=text, why=f"no rank stays the late one: {share}", rank=rank)
+    found = replace(Finding(kind="rank-late", text=text, rank=rank), **_reason(rank))
+    return replace(
+        found, why=f"their data, not a slow machine: {share}" + (f"; {found.why}" if found.why else "")
+    )
 
 
 def of_worst(ranks: Sequence[RankReport]) -> Finding:

@@ -8,6 +8,9 @@ from iotrace.analysis.results import Imbalance, RankReport, Report
 from iotrace.report.views.table import Field, Table
 
 _WHY = {"data": "its data", "compute": "more computing", "launch": "late launches", "host": "its host"}
+_WHY["communication"] = "other collectives"
+_START_SKEW_MS = 0.1
+_MOVES = {"stays": "the late rank stays the same", "moves": "the late rank moves"}
 
 
 class RankRow(msgspec.Struct, frozen=True):
@@ -24,6 +27,9 @@ class RankRow(msgspec.Struct, frozen=True):
     waited_for_pct: float | None
     late_by: str | None
     late_by_ms: float | None
+    late_steps: int | None
+    start_skew_ms: float | None
+    evidence: str | None
 
 
 def ranks(report: Report) -> list[Table]:
@@ -41,12 +47,35 @@ def ranks(report: Report) -> list[Table]:
         Field("host", "host", is_text=True),
     )
     notes = ["late: share of the others' time in which they wait for this rank"] if report.imbalance else []
+    notes += _notes(report.imbalance) if report.imbalance else []
     if report.imbalance is None:
         notes += [item.why for item in report.not_captured if item.what == "the ranks beside each other"]
     elif any(row.steps < 3 for row in rows):
         notes.append("caution: of fewer than 3 steps nothing is told of why a rank is late")
     tables = [Table(title="Ranks, in ms of a step", rows=rows, fields=fields, notes=notes)]
     return [*tables, _late_kinds(report.imbalance)] if report.imbalance is not None else tables
+
+
+def _notes(found: Imbalance) -> list[str]:
+    """Say whether the late rank stays the same, what made each late, and what the order rests on."""
+    notes = [] if found.withheld is None else [found.withheld]
+    if found.pattern is not None:
+        notes.append(f"{_MOVES[found.pattern]}, in {found.late_steps} steps that were late by 5 % or more")
+    late = [each for each in found.stragglers if each.severity is not None or each.late_steps]
+    notes += [f"rank {each.rank} is late: {each.evidence}" for each in late if each.evidence is not None]
+    before = max((each.before_window_ms or 0.0 for each in found.stragglers), default=0.0)
+    if before >= _START_SKEW_MS:
+        notes.append(f"not counted: {before:.1f} ms by which a rank's profiler started later")
+    if found.collectives.matched and found.withheld is None:
+        bound = found.clock_bound_us
+        basis = "how long each waits in them; no clock was compared"
+        basis = (
+            basis
+            if bound is None
+            else f"how long each waits in them, and by clocks that agree to {bound:.1f} us"
+        )
+        notes.append(f"who came last to a collective is known by {basis}")
+    return notes
 
 
 def _late_kinds(found: Imbalance) -> Table:
@@ -56,6 +85,7 @@ def _late_kinds(found: Imbalance) -> Table:
         Field("last_rank", "last rank", absent="-"),
         Field("last_count", "times"),
         Field("tied", "tied"),
+        Field("unsure", "unsure"),
         Field("name", "collective", is_text=True),
     )
     return Table(
@@ -63,7 +93,10 @@ def _late_kinds(found: Imbalance) -> Table:
         rows=found.late_kinds,
         fields=fields,
         unknown="none could be matched across the ranks",
-        notes=["tied: several ranks came last together, so that none was late"],
+        notes=[
+            "tied: several ranks came last together, so that none was late",
+            *(["unsure: the clocks do not confirm which"] if any(r.unsure for r in found.late_kinds) else []),
+        ],
     )
 
 
@@ -87,4 +120,7 @@ def _row(report: Report, rank: RankReport) -> RankRow:
         waited_for_pct=late.impact_pct if late is not None else None,
         late_by=late.kind if late is not None else None,
         late_by_ms=late.kind_ms if late is not None else None,
+        late_steps=late.late_steps if late is not None else None,
+        start_skew_ms=late.before_window_ms if late is not None else None,
+        evidence=late.evidence if late is not None else None,
     )

@@ -1,0 +1,226 @@
+"""How late the last rank came to each collective, and what it did longer than the rank that came first."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from iotrace.analysis.device.breakdown import break_down
+from iotrace.analysis.device.collectives import Matched, RankTrace
+from iotrace.analysis.intervals import Coverage, Intervals, subtract, union
+from iotrace.sources.kineto.trace import Column
+
+_LATE_STEP = 0.05  # of a step: from which its skew makes it a late one
+_FEWEST_LATE = 5  # late steps, from which is told whether the late rank stays the same
+_STAYS, _MOVES = 0.8, 0.6  # share of the late steps of the rank that is last most often
+
+
+class Late(msgspec.Struct, frozen=True, kw_only=True):
+    """A matched collective; `arisen_ns` is the part of its skew that arose within the window.
+
+    `last` is None where several came last together, and where `unsure`: the bound of the ranks' clocks is no
+    smaller than the skew, or they contradict the durations. `late_by_ns` is what the last rank did
+    longer than the first by kind; `wait` is the row of the longest data wait that made it late, -1 without.
+    """
+
+    matched: Matched
+    last: int | None
+    unsure: bool
+    skew_ns: int
+    arisen_ns: int
+    data_wait_ns: int | None = None
+    late_by_data_ns: int | None = None
+    late_by_ns: dict[str, int] = {}
+    wait: int = -1
+
+    @property
+    def counted_ns(self) -> int:
+        """The skew without what only shows that the rank's profiler started later: nothing explains that."""
+        return max(self.arisen_ns, self.late_by_data_ns or 0)
+
+
+def compute_intervals(rank: RankTrace) -> Intervals:
+    """Find when the rank computed: its device; without one, the operators of its process."""
+    activity = rank.activity
+    return union(*activity.intervals(activity.compute_kernels if rank.has_device else activity.operators))
+
+
+def lateness_of(ranks: Sequence[RankTrace], matched: Sequence[Matched]) -> list[Late]:
+    """Judge every matched collective, in order."""
+    by_number = {rank.rank: rank for rank in ranks}
+    since = {rank.rank: _since(rank, matched) for rank in ranks}
+    waited = {rank.rank: _waited(rank, since[rank.rank], matched) for rank in ranks}
+    parts = {rank.rank: _parts(rank, since[rank.rank], matched) for rank in ranks}
+    kinds = ("data", "compute", "communication", other_kind(ranks))
+    arisen_ns = _arisen_ns(ranks, matched)
+    found = []
+    for number, one in enumerate(matched):
+        skew_ns, last = max(one.durations_ns.values()) - one.real_ns, one.last
+        late = Late(
+            matched=one,
+            last=last,
+            unsure=last is not None and _unsure(one, last, by_number),
+            skew_ns=skew_ns,
+            arisen_ns=arisen_ns[number],
+        )
+        if last is None or late.unsure:
+            found.append(replace(late, last=None))
+            continue
+        raw_ns, own_ns = waited[last][number]
+        others_ns = min(waited[rank][number][1] for rank in one.starts_ns if rank != last)
+        first = max(one.durations_ns, key=lambda rank: one.durations_ns[rank])
+        longer_ns = parts[last][number] - parts[first][number]
+        found.append(
+            replace(
+                late,
+                data_wait_ns=raw_ns,
+                late_by_data_ns=min(skew_ns, max(own_ns - others_ns, 0)),
+                late_by_ns=_within(dict(zip(kinds, longer_ns.tolist(), strict=True)), arisen_ns[number]),
+                wait=_longest(by_number[last], since[last][number], one.starts_ns[last]),
+            )
+        )
+    return found
+
+
+def other_kind(ranks: Sequence[RankTrace]) -> str:
+    """Name what neither computes nor waits: late launches where each rank has a device, else its host."""
+    return "launch" if all(each.has_device for each in ranks) else "host"
+
+
+def bound_ns(ranks: Sequence[RankTrace]) -> int | None:
+    """How far the clocks of any two ranks may be apart; None where one is unknown."""
+    known = sorted((each.clock_bound_ns for each in ranks if each.clock_bound_ns is not None), reverse=True)
+    return sum(known[:2]) if len(known) == len(ranks) else None
+
+
+def _unsure(one: Matched, last: int, ranks: dict[int, RankTrace]) -> bool:
+    """Whether the clocks cannot confirm who was last: their bound is too wide, or they name another rank."""
+    off_ns = bound_ns([ranks[rank] for rank in one.starts_ns])
+    if off_ns is None:
+        return False  # nothing is known of the clocks: the durations alone tell
+    too_wide = max(one.durations_ns.values()) - one.real_ns <= off_ns
+    return too_wide or one.starts_ns[last] + off_ns < max(one.starts_ns.values())
+
+
+def _since(rank: RankTrace, matched: Sequence[Matched]) -> dict[int, int]:
+    """Find, per index of a collective that the rank took part in, since when its data waits made it late.
+
+    That is since its collective before this one. A step may begin at the delivery of its batch, so that the
+    wait for it lies in the step before; before the first collective, the last wait counts whole.
+    """
+    own = [
+        (one.starts_ns[rank.rank], number) for number, one in enumerate(matched) if rank.rank in one.starts_ns
+    ]
+    previous: int | None = None
+    since = {}
+    for start, number in sorted(own):
+        if previous is None:
+            last = int(np.searchsorted(rank.waits.ends_ns, start, side="right")) - 1
+            previous = int(rank.waits.starts_ns[last]) if last >= 0 else start
+        since[number] = previous
+        previous = start
+    return since
+
+
+def _waited(rank: RankTrace, since: dict[int, int], matched: Sequence[Matched]) -> dict[int, tuple[int, int]]:
+    """Measure the data wait before each collective, all of it and what no kernel of a device covers, ns."""
+    raw = Coverage(rank.waits.starts_ns, rank.waits.ends_ns)
+    exposed = raw
+    if rank.has_device:
+        exposed = Coverage(*subtract((raw.starts, raw.ends), compute_intervals(rank)))
+    bounds = np.array(list(since.values()), np.int64), _arrivals(rank, since, matched)
+    both = (raw.within(*bounds).tolist(), exposed.within(*bounds).tolist())
+    return dict(zip(since, zip(*both, strict=True), strict=True))
+
+
+def _arrivals(rank: RankTrace, since: dict[int, int], matched: Sequence[Matched]) -> Column:
+    return np.array([matched[number].starts_ns[rank.rank] for number in since], np.int64)
+
+
+def _parts(rank: RankTrace, since: dict[int, int], matched: Sequence[Matched]) -> dict[int, Column]:
+    """Divide the time before each collective into data wait, computing, other collectives and the rest, ns.
+
+    A device that computes hides a wait. On a host an operator around a collective or a wait computes nothing.
+    """
+    compute, waits = compute_intervals(rank), (rank.waits.starts_ns, rank.waits.ends_ns)
+    lasted = np.array([matched[number].durations_ns[rank.rank] for number in since], np.int64)
+    arrivals = _arrivals(rank, since, matched)
+    communication = union(arrivals, arrivals + lasted)
+    order = (1, 2, 0) if rank.has_device else (2, 0, 1)
+    roles = (waits, compute, communication)
+    begins = np.array(list(since.values()), np.int64)
+    # What a rank did before its first collective, since the window began, made it late there.
+    begins[:1] = np.minimum(begins[:1], rank.steps[0][0])
+    table = break_down([roles[each] for each in order], begins, arrivals)[0]
+    columns = [table[:, order.index(role)] for role in range(len(roles))]
+    return dict(zip(since, np.stack([*columns, table[:, len(roles)]], axis=1), strict=True))
+
+
+def _within(longer_ns: dict[str, int], arisen_ns: int) -> dict[str, int]:
+    """Keep what took longer, and of it no more in all than the skew that it explains."""
+    kept = {kind: min(ns, arisen_ns) for kind, ns in longer_ns.items() if min(ns, arisen_ns) > 0}
+    share = min(1.0, arisen_ns / sum(kept.values())) if kept else 1.0
+    return {kind: round(ns * share) for kind, ns in kept.items()}
+
+
+def _longest(rank: RankTrace, begin_ns: int, end_ns: int) -> int:
+    """Find the row of the rank's longest data wait between two times; -1 without any."""
+    waits = rank.waits
+    first = int(np.searchsorted(waits.ends_ns, begin_ns, side="right"))
+    behind = int(np.searchsorted(waits.starts_ns, end_ns, side="left"))
+    if first >= behind:
+        return -1
+    inside = np.minimum(waits.ends_ns[first:behind], end_ns) - np.maximum(
+        waits.starts_ns[first:behind], begin_ns
+    )
+    return first + int(inside.argmax())
+
+
+def _arisen_ns(ranks: Sequence[RankTrace], matched: Sequence[Matched]) -> list[int]:
+    """Find, per collective, which part of its skew arose within the window.
+
+    A rank may have been late when its window began. Of the skew of its first collective there counts how much
+    longer it took from the window's start to that collective than the quickest other rank.
+    """
+    began_ns = {rank.rank: int(rank.steps[0][0]) for rank in ranks}
+    firsts_ns: dict[int, int] = {}
+    for one in matched:
+        for rank, start_ns in one.starts_ns.items():
+            firsts_ns[rank] = min(start_ns, firsts_ns.get(rank, start_ns))
+    found = []
+    for one in matched:
+        skew_ns = max(one.durations_ns.values()) - one.real_ns
+        if one.last is not None and one.starts_ns[one.last] == firsts_ns[one.last]:
+            taken_ns = {rank: start_ns - began_ns[rank] for rank, start_ns in one.starts_ns.items()}
+            longer_ns = taken_ns.pop(one.last) - min(taken_ns.values())
+            skew_ns = max(0, min(skew_ns, longer_ns))
+        found.append(skew_ns)
+    return found
+
+
+def late_steps(late: Sequence[Late], step_ns: float) -> dict[int, int]:
+    """Count, by rank, the steps that it made late: whose skew is due to it most, and worth 5 % of a step."""
+    by_step: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    for each in late:
+        if each.last is not None and each.matched.step is not None:
+            by_step[each.matched.step][each.last] += each.counted_ns
+    counts: dict[int, int] = defaultdict(int)
+    for own in by_step.values():
+        rank = max(own, key=lambda number: own[number])
+        if own[rank] >= _LATE_STEP * step_ns > 0:
+            counts[rank] += 1
+    return dict(counts)
+
+
+def pattern_of(counts: dict[int, int]) -> str | None:
+    """Say whether the late rank ``stays`` the same or ``moves``; None between, and of few late steps."""
+    steps = sum(counts.values())
+    if steps < _FEWEST_LATE:
+        return None
+    most = max(counts.values()) / steps
+    several = sum(count >= 2 for count in counts.values()) >= 2
+    return "stays" if most >= _STAYS else "moves" if most <= _MOVES and several else None
