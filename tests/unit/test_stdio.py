@@ -75,7 +75,7 @@ def report(path: Path, *calls: dict[str, Any], rchar: int = 0, only: tuple[str, 
     session = open_session(path)
     found = io_of(session, session.ranks[0])
     assert found is not None
-    return found
+    return found[0]
 
 
 def the_file(found: Io) -> FileIo:

@@ -15,6 +15,7 @@ from iotrace.analysis.gain.gain import gain_of
 from iotrace.analysis.host.file_groups import file_groups, used_files
 from iotrace.analysis.host.io import io_of
 from iotrace.analysis.host.overhead import overhead_of
+from iotrace.analysis.host.storage import samples_of, with_storage
 from iotrace.analysis.host.system import system_of
 from iotrace.analysis.loader_facts import loader_facts
 from iotrace.analysis.loop.deliveries import LoaderRun
@@ -143,8 +144,11 @@ def _rank(analysis: RankAnalysis) -> RankReport:
     rank, compute, steps = analysis.rank, analysis.compute, analysis.loop.steps
     system = system_of(analysis.session, rank, analysis.kept, _cpu_percent(rank, analysis.kept))
     wait = with_cpu(data_wait(analysis, system), analysis)
-    io = io_of(analysis.session, rank, _bounds(analysis.kept))
-    groups, io = file_groups(wait, io, used_files(analysis))
+    traced = io_of(analysis.session, rank, _bounds(analysis.kept))
+    groups, io = file_groups(wait, traced and traced[0], used_files(analysis))
+    if traced is not None and io is not None:
+        samples = samples_of(analysis.loaders)
+        groups, io = with_storage(groups, io, traced[1], analysis.session, rank, samples)
     groups = _with_chunks(groups, io, analysis)
     phases = step_phases(analysis, wait.raw_ms)
     gain = gain_of(analysis, system, wait)

@@ -98,11 +98,15 @@ class Text(Record, tag="text"):
 
 
 class Tick(Record, tag="tick"):
-    """The kernel's account of the process at one instant; `rchar` in bytes, None where it was unreadable."""
+    """The kernel's account of the process at one instant, in bytes; None where it was unreadable.
+
+    `read_bytes` came from storage, `rchar` from anywhere.
+    """
 
     clock: tuple[Int, Int, Int]
     cpu_ns: Int
     rchar: Int | None = None
+    read_bytes: Int | None = None
 
 
 class IteratorStart(Record, tag="iterator"):

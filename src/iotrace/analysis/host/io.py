@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-import msgspec
 import numpy as np
 
 from iotrace.analysis.host.kernel_account import READS, coverage_of, data_coverage, unseen_because
-from iotrace.analysis.intervals import union
+from iotrace.analysis.host.read_pattern import SMALL_READ, FileCalls
 from iotrace.analysis.loop.deliveries import Interval
 from iotrace.analysis.results import FileIo, Io
 from iotrace.session.names import KIND_READ_PATH
@@ -23,26 +22,12 @@ _SEEKS = stdio.SEEKS | {"lseek", "lseek64", "ftell", "ftello", "ftello64"}
 _MAPS = frozenset({"mmap", "mmap64"})
 
 
-class _File(msgspec.Struct):
-    opens: int = 0
-    maps: int = 0
-    reads: int = 0
-    read_bytes: int = 0
-    unsized_reads: int = 0
-    read_ns: int = 0
-    writes: int = 0
-    write_bytes: int = 0
-    metadata_ns: int = 0
-    sequential: int = 0
-    after_another: int = 0
-    by_worker: dict[int, int] = msgspec.field(default_factory=lambda: defaultdict(int))
-    ranges: list[tuple[int, int]] = []
-
-
-def io_of(session: Session, rank: Rank, steps: Interval | None = None) -> Io | None:
+def io_of(
+    session: Session, rank: Rank, steps: Interval | None = None
+) -> tuple[Io, dict[str, FileCalls]] | None:
     """Sum up the I/O of a rank's processes by file; None where no POSIX calls were traced.
 
-    `steps` are the bounds of the measured steps.
+    `steps` are the bounds of the measured steps. Beside the result stand the calls that it is made of.
     """
     if not session.posix_on or not session.calls.pids:
         return None
@@ -66,7 +51,7 @@ def io_of(session: Session, rank: Rank, steps: Interval | None = None) -> Io | N
     traced_bytes = sum(row.traced_bytes or 0 for row in seen)
     ordered = sorted(files.items(), key=lambda item: -(item[1].read_ns + item[1].metadata_ns))
     of_data, of_steps = data_coverage(coverage)
-    return Io(
+    found = Io(
         data_coverage=of_data,
         data_coverage_of_steps=of_steps,
         coverage=traced_bytes / kernel_bytes if kernel_bytes else None,
@@ -77,11 +62,12 @@ def io_of(session: Session, rank: Rank, steps: Interval | None = None) -> Io | N
         files=[_result(path, file, path in in_read_paths) for path, file in ordered],
         processes=coverage,
     )
+    return found, files
 
 
-def _by_file(calls: PosixCalls, shown: list[str]) -> dict[str, _File]:
+def _by_file(calls: PosixCalls, shown: list[str]) -> dict[str, FileCalls]:
     """Go through the calls in order of time, following each process's position in each file."""
-    files: dict[str, _File] = defaultdict(_File)
+    files: dict[str, FileCalls] = defaultdict(FileCalls)
     position: dict[tuple[int, int], int] = {}
     read_end: dict[tuple[int, int], int] = {}
     columns = zip(
@@ -106,6 +92,8 @@ def _by_file(calls: PosixCalls, shown: list[str]) -> dict[str, _File]:
                 position.pop(at, None)
                 continue
             file.read_bytes += result
+            file.filled += result > 0
+            file.small += 0 < result < SMALL_READ
             start = offset if offset >= 0 else position.get(at)
             if start is None:
                 continue
@@ -120,6 +108,7 @@ def _by_file(calls: PosixCalls, shown: list[str]) -> dict[str, _File]:
                 file.writes += 1
                 file.write_bytes += max(result, 0)
         else:
+            file.metadata += 1
             file.metadata_ns += duration_ns
             if name in _OPENS:
                 file.opens += 1
@@ -130,17 +119,34 @@ def _by_file(calls: PosixCalls, shown: list[str]) -> dict[str, _File]:
                 position[at] = result
             elif name in stdio.SEEKS:  # to a place that the log does not say
                 position.pop(at, None)
+    for file in files.values():
+        file.sum_up_ranges()
+    _add_times(files, calls, shown)
     return dict(files)
 
 
-def _result(path: str, file: _File, in_read_path: bool) -> FileIo:
+def _add_times(files: dict[str, FileCalls], calls: PosixCalls, shown: list[str]) -> None:
+    """Give each file the times of its reads that did not fail."""
+    places = {name: place for place, name in enumerate(dict.fromkeys(shown))}
+    is_read = [name in READS for name in calls.names]
+    may_tell = [name in stdio.READS for name in calls.names]
+    reads = np.array(is_read, dtype=np.bool_)[calls.name] if len(calls) else np.zeros(0, dtype=np.bool_)
+    if not reads.any():
+        return
+    reads &= (calls.result >= 0) | np.array(may_tell, dtype=np.bool_)[calls.name]
+    chosen = np.flatnonzero(reads)
+    of = np.array([places[name] for name in shown], dtype=np.int64)[calls.file[chosen]]
+    chosen = chosen[np.argsort(of, kind="stable")]
+    bounds = np.searchsorted(np.sort(of), np.arange(len(places) + 1))
+    starts, ends = calls.start_ns[chosen], calls.end_ns[chosen]
+    for name, first, last in zip(places, bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        if last > first:
+            files[name].starts_ns, files[name].ends_ns = starts[first:last], ends[first:last]
+
+
+def _result(path: str, file: FileCalls, in_read_path: bool) -> FileIo:
     """Make a file's row; `in_read_path`: a library that the agent knows read it."""
-    reread = None
     unseen = not file.reads and (file.maps > 0 or (file.opens > 0 and in_read_path))
-    if file.ranges:
-        ranges = np.array(file.ranges, dtype=np.int64)
-        starts, ends = union(ranges[:, 0], ranges[:, 1])
-        reread = 1 - int((ends - starts).sum()) / int((ranges[:, 1] - ranges[:, 0]).sum())
     return FileIo(
         path=path,
         opens=file.opens,
@@ -151,7 +157,7 @@ def _result(path: str, file: _File, in_read_path: bool) -> FileIo:
         writes=file.writes,
         write_bytes=file.write_bytes,
         metadata_ms_total=file.metadata_ns / 1e6,
-        sequential_fraction=file.sequential / file.after_another if file.after_another else None,
-        reread_fraction=reread,
+        sequential_fraction=file.sequential_fraction,
+        reread_fraction=file.reread_fraction,
         by_worker={str(pid): reads for pid, reads in sorted(file.by_worker.items())},
     )

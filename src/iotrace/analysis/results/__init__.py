@@ -58,6 +58,9 @@ from iotrace.analysis.results.host import (
     Chunks as Chunks,
 )
 from iotrace.analysis.results.host import (
+    DeviceReads as DeviceReads,
+)
+from iotrace.analysis.results.host import (
     FileGroup as FileGroup,
 )
 from iotrace.analysis.results.host import (
@@ -73,6 +76,9 @@ from iotrace.analysis.results.host import (
     Io as Io,
 )
 from iotrace.analysis.results.host import (
+    MountIo as MountIo,
+)
+from iotrace.analysis.results.host import (
     Overhead as Overhead,
 )
 from iotrace.analysis.results.host import (
@@ -80,6 +86,9 @@ from iotrace.analysis.results.host import (
 )
 from iotrace.analysis.results.host import (
     ProcessUse as ProcessUse,
+)
+from iotrace.analysis.results.host import (
+    ReadPattern as ReadPattern,
 )
 from iotrace.analysis.results.host import (
     System as System,

@@ -7,6 +7,57 @@ import msgspec
 from iotrace.analysis.results.base import ReportPart
 
 
+class ReadPattern(ReportPart, frozen=True, kw_only=True):
+    """How read calls of a file, group or mount went over the run; slow or fast, never "cached".
+
+    Shares are 0 to 1: of calls that returned less than 64 KiB, of those that begin elsewhere than where the
+    process's last read of the file ended, of bytes that were read before. `bytes_per_s`: over the time in
+    which a read ran; `reader_bytes_per_s`: what one reader got. Metadata: open, close, stat, seek and so on.
+    """
+
+    reads: int
+    p50_ms: float | None
+    p95_ms: float | None
+    p99_ms: float | None
+    bytes_per_s: float | None
+    reader_bytes_per_s: float | None
+    small_fraction: float | None
+    random_fraction: float | None
+    reread_fraction: float | None
+    metadata_calls: int
+    metadata_calls_per_sample: float | None
+
+
+class MountIo(ReportPart, frozen=True, kw_only=True):
+    """What the rank did on a mounted file system, found by the files' paths; links are not followed.
+
+    `plain_bytes_per_s`: what ``iotrace doctor --storage`` found a plain sequential reader to get from it;
+    `plain_cold`: whether that came from storage, as far as the kernel says.
+    """
+
+    point: str
+    type: str
+    files: int
+    read_bytes: int | None
+    pattern: ReadPattern
+    plain_bytes_per_s: float | None = None
+    plain_cold: bool | None = None
+
+
+class DeviceReads(ReportPart, frozen=True, kw_only=True):
+    """What a process had read from storage, by the kernel's account, in parts of the run.
+
+    `read_bytes[i]` lies between `at_seconds[i]` and `at_seconds[i + 1]`, counted from the first account of
+    the rank's processes.
+    """
+
+    pid: int
+    role: str
+    total_bytes: int
+    at_seconds: list[float]
+    read_bytes: list[int]
+
+
 class FileIo(ReportPart, frozen=True, kw_only=True):
     """A file's I/O over the run; what page faults of its `maps` read is in no figure.
 
@@ -28,6 +79,7 @@ class FileIo(ReportPart, frozen=True, kw_only=True):
     kind: str = "file"
     members: int | None = None
     group: str | None = None
+    pattern: ReadPattern | None = None
 
 
 class Chunks(ReportPart, frozen=True, kw_only=True):
@@ -66,6 +118,7 @@ class FileGroup(ReportPart, frozen=True, kw_only=True):
     read_ms_total: float | None
     write_bytes: int | None
     chunks: Chunks | None = None
+    pattern: ReadPattern | None = None
 
 
 class ProcessCoverage(msgspec.Struct, frozen=True):
@@ -95,6 +148,8 @@ class Io(ReportPart, frozen=True, kw_only=True):
     ms_total: float
     files: list[FileIo]
     processes: list[ProcessCoverage]
+    mounts: list[MountIo] | None = None
+    device_reads: list[DeviceReads] | None = None
 
 
 class Gpu(ReportPart, frozen=True, kw_only=True):

@@ -1,8 +1,24 @@
-"""Find the process's control groups: its own and those above it, whose limits hold for it as well."""
+"""Find the process's control groups, whose limits hold for it, and the mounted file systems."""
 
 from __future__ import annotations
 
 import os
+
+# File systems of the kernel's own, in which no data lies.
+_NO_FILES = {
+    "proc",
+    "sysfs",
+    "devpts",
+    "cgroup",
+    "cgroup2",
+    "mqueue",
+    "debugfs",
+    "tracefs",
+    "securityfs",
+    "bpf",
+}
+_NO_FILES |= {"pstore", "configfs", "fusectl", "binfmt_misc", "autofs", "efivarfs", "nsfs", "rpc_pipefs"}
+_MOST_MOUNTS = 256
 
 MEMBERSHIP, MOUNTS = "/proc/self/cgroup", "/proc/self/mounts"
 
@@ -50,6 +66,19 @@ def _upwards(root: str, path: str) -> list[str]:
             found.append(directory)
             directory = os.path.dirname(directory)
     return [*found, root]
+
+
+def mounts_with_files(mounts: str) -> list[tuple[str, str]]:
+    """Return where file systems that may hold data are mounted, and their types, from the text of mounts."""
+    found = [line.split()[1:3] for line in mounts.splitlines() if len(line.split()) > 2]
+    return [(_unescaped(point), kind) for point, kind in found if kind not in _NO_FILES][-_MOST_MOUNTS:]
+
+
+def _unescaped(point: str) -> str:
+    """Undo what the kernel does to blanks and backslashes in a name."""
+    for code, text in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        point = point.replace(code, text)
+    return point
 
 
 def parse_quota(data: bytes) -> tuple[int, int] | None:

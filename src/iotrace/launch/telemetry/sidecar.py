@@ -20,6 +20,7 @@ from contextlib import suppress
 
 from iotrace.launch.telemetry import Record, amd, nvml
 from iotrace.launch.telemetry.calibration import WORK, Calibration
+from iotrace.launch.telemetry.cgroups import mounts_with_files, read_own
 from iotrace.launch.telemetry.clock_exchange import ClockExchange
 from iotrace.launch.telemetry.gpus import Poller
 from iotrace.launch.telemetry.hang import HangWatch, store, tell_launcher
@@ -127,6 +128,7 @@ class Sidecar:
             "cpus": len(os.sched_getaffinity(0)),
             "cpus_online": os.cpu_count(),
             "calibration": WORK,
+            "mounts": mounts_with_files(read_own()[1]),
         }
 
     def _scan(self, scan: Callable[[], list[Record]], rest: int = 0) -> None:

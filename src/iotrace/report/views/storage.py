@@ -1,0 +1,104 @@
+"""The view of storage: how reads went, by mount and by file; what processes read from the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from iotrace.analysis.results import ReadPattern, Report
+from iotrace.report.views.table import Field, Table, of_ranks
+from iotrace.units import percent, size
+
+_NO_CALLS = "POSIX calls were not traced"
+_NO_MOUNTS = "this session does not say what was mounted where"
+_MOST_ROWS = 20
+
+
+class _Row(ReadPattern, frozen=True, kw_only=True):
+    """A file, group or mount, with the pattern of its reads."""
+
+    path: str
+    plain_bytes_per_s: float | None = None
+
+
+def _ms(value: float) -> str:
+    return f"{value:.3g}"
+
+
+def _mib(value: float) -> str:
+    return f"{value / (1 << 20):,.0f}"
+
+
+def _each(value: float) -> str:
+    return f"{value:.1f}"
+
+
+_PATTERN = (
+    Field("reads", "reads"),
+    Field("p50_ms", "p50 ms", _ms),
+    Field("p95_ms", "p95", _ms),
+    Field("p99_ms", "p99", _ms),
+    Field("bytes_per_s", "MiB/s", _mib),
+    Field("small_fraction", "small", percent),
+    Field("random_fraction", "random", percent, absent="-"),
+    Field("reread_fraction", "again", percent, absent="-"),
+    Field("metadata_calls_per_sample", "meta", _each),
+)
+_NAMED = (*_PATTERN, Field("path", "of", is_text=True))
+_KEY = (
+    "small: below 64 KiB · again: of bytes · meta: metadata calls a sample",
+    "MiB/s: while a read ran · slow or fast says nothing of the page cache",
+)
+
+
+def storage(report: Report) -> list[Table]:
+    """Show how reads went by mount and by file, then the bytes that came from the device."""
+    mounts = of_ranks(
+        report.ranks,
+        lambda rank: Table(
+            title="Reads by mounted file system",
+            rows=[
+                _row(f"{mount.point} ({mount.type})", mount.pattern, mount.plain_bytes_per_s)
+                for mount in (rank.io and rank.io.mounts) or []
+            ],
+            fields=_MOUNTED,
+            unknown=_NO_CALLS if rank.io is None else _NO_MOUNTS if rank.io.mounts is None else "no data",
+        ),
+    )
+    files = of_ranks(
+        report.ranks,
+        lambda rank: Table(
+            title="Reads by file, store or directory",
+            rows=[_row(each.path, each.pattern) for each in rank.file_groups if each.pattern][:_MOST_ROWS],
+            fields=_NAMED,
+            unknown=_NO_CALLS if rank.io is None else "no call read data",
+            notes=_KEY,
+        ),
+    )
+    device = of_ranks(
+        report.ranks,
+        lambda rank: Table(
+            title="Read from the device (the kernel's account), by process and time",
+            rows=(rank.io and rank.io.device_reads) or [],
+            fields=(
+                Field("pid", "pid"),
+                Field("role", "role", is_text=True),
+                Field("total_bytes", "in all", size),
+                Field("read_bytes", "MiB in each tenth of the run", _tenths),
+            ),
+            unknown=_NO_CALLS if rank.io is None else "no process's account could be read",
+        ),
+    )
+    return mounts + files + device
+
+
+_MOUNTED = (*_PATTERN[:5], Field("plain_bytes_per_s", "plain", _mib), *_NAMED[5:])
+
+
+def _row(path: str, pattern: ReadPattern, plain: float | None = None) -> msgspec.Struct:
+    return _Row(path=path, plain_bytes_per_s=plain, **msgspec.structs.asdict(pattern))
+
+
+def _tenths(amounts: Sequence[int]) -> str:
+    return " ".join(f"{amount / (1 << 20):.0f}" for amount in amounts)

@@ -1,0 +1,113 @@
+"""Reads by mount and file, bytes from the device by process: arithmetic on made-up calls and accounts."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from iotrace.analysis.host import storage
+from iotrace.analysis.host.read_pattern import FileCalls, pattern_of
+from iotrace.analysis.results import FileGroup, FileIo, Io, unknown
+from iotrace.launch.telemetry.cgroups import mounts_with_files
+from iotrace.sources.records import Tick
+
+MS = 1_000_000
+
+
+def _calls(*lengths_ms: int, apart_ms: int = 100, **known: Any) -> FileCalls:
+    starts = np.arange(len(lengths_ms), dtype=np.int64) * apart_ms * MS
+    ends = starts + np.array(lengths_ms, dtype=np.int64) * MS
+    return FileCalls(reads=len(lengths_ms), starts_ns=starts, ends_ns=ends, **known)
+
+
+def test_latencies_are_those_of_calls_and_bandwidth_that_of_the_time_in_which_one_ran() -> None:
+    slow = _calls(*range(1, 21), read_bytes=2100, filled=20, small=5, after_another=10, sequential=4)
+    found = pattern_of([slow], 40)
+    assert found is not None
+    assert (found.p50_ms, found.p95_ms, found.p99_ms) == (10.0, 19.0, 20.0)
+    assert found.bytes_per_s == found.reader_bytes_per_s == pytest.approx(2100 / 0.210)
+    assert (found.small_fraction, found.random_fraction) == pytest.approx((0.25, 0.6))
+    assert found.reread_fraction is None  # no read at a known place
+    # Two readers at once: the mount gave both their bytes in the time of one.
+    both = pattern_of([slow, slow], 40)
+    assert both is not None
+    assert both.bytes_per_s == pytest.approx(2 * 2100 / 0.210)
+    assert both.reader_bytes_per_s == pytest.approx(2100 / 0.210)
+
+
+def test_what_calls_do_not_tell_is_unknown() -> None:
+    assert pattern_of([FileCalls(metadata=3)], 1) is None
+    found = pattern_of([_calls(1, unsized_reads=1, metadata=6)], None)
+    assert found is not None
+    assert (found.bytes_per_s, found.small_fraction, found.metadata_calls_per_sample) == (None, None, None)
+    assert found.metadata_calls == 6
+
+
+def test_repeated_ranges_count_once_for_each_file() -> None:
+    file = _calls(1, 1, ranges=[(0, 100), (50, 150)])
+    file.sum_up_ranges()
+    found = pattern_of([file, file], 2)
+    assert found is not None
+    assert found.reread_fraction == pytest.approx(0.25)
+
+
+def test_mounts_hold_the_files_below_them() -> None:
+    text = "/dev/a / ext4 rw 0 0\nproc /proc proc rw 0 0\nsrv:/x /my\\040data nfs4 rw 0 0\n"
+    mounts = mounts_with_files(text)
+    assert mounts == [("/", "ext4"), ("/my data", "nfs4")]
+    sampler = SimpleNamespace(mounts=mounts, node="n")
+    session: Any = SimpleNamespace(
+        telemetry_of=lambda _: SimpleNamespace(sampler=sampler),
+        manifest=SimpleNamespace(cwd="/home"),
+        processes=[],
+    )
+    calls = {
+        "a.bin": _calls(1, read_bytes=5),
+        "/my data/b": _calls(2, read_bytes=7),
+        "/my data/c": _calls(2, read_bytes=1, maps=1),
+    }
+    files = [unknown(FileIo, path=path, group=path) for path in calls] + [unknown(FileIo, path="a.py")]
+    rank: Any = SimpleNamespace(main=None, processes=[])
+    groups, io = storage.with_storage(
+        [unknown(FileGroup, path="a.bin")],
+        unknown(Io, files=files),
+        {**calls, "a.py": FileCalls()},
+        session,
+        rank,
+        4,
+    )
+    assert io.mounts is not None
+    found = {mount.point: (mount.files, mount.read_bytes, mount.pattern.reads) for mount in io.mounts}
+    assert found == {"/": (1, 5, 1), "/my data": (2, None, 2)}  # what page faults read is not known
+    assert groups[0].pattern is not None
+    assert groups[0].pattern.p99_ms == 1.0
+    assert io.device_reads is None
+
+
+def _process(pid: int, parent: int, accounts: list[tuple[int, int]], worker: int | None = None) -> Any:
+    ticks = [Tick(clock=(at, 0, 0), cpu_ns=0, read_bytes=amount) for at, amount in accounts]
+    clock = SimpleNamespace(times_to_session_ns=lambda times: np.array(times, dtype=np.int64))
+    identity = SimpleNamespace(ppid=parent)
+    return SimpleNamespace(
+        pid=pid, worker=worker, identity=identity, ended=True, clock=clock, of_type=lambda _: ticks
+    )
+
+
+def test_bytes_of_a_worker_are_not_its_parents_too() -> None:
+    worker = _process(2, 1, [(100, 10), (500, 1000)], worker=0)
+    main = _process(1, 0, [(0, 3), (400, 5), (600, 1006), (1000, 1007)])
+    session: Any = SimpleNamespace(
+        telemetry_of=lambda _: None, manifest=SimpleNamespace(cwd="/"), processes=[main, worker]
+    )
+    rank: Any = SimpleNamespace(main=main, processes=[main, worker])
+    _, io = storage.with_storage([], unknown(Io, files=[]), {}, session, rank, None)
+    assert io.mounts is None
+    assert io.device_reads is not None
+    own, theirs = io.device_reads
+    assert (own.role, own.total_bytes, theirs.role, theirs.total_bytes) == ("main", 7, "worker 0", 1000)
+    assert own.read_bytes == [3, 0, 0, 2, 0, 1, 0, 0, 0, 1]
+    assert theirs.read_bytes == [10, 0, 0, 0, 990, 0, 0, 0, 0, 0]
+    assert len(own.at_seconds) == 11
