@@ -37,16 +37,19 @@ from iotrace.report.page.comparison import comparison_page
 from iotrace.report.page.render import as_columns, write_page
 from iotrace.report.page.report import report_page
 from iotrace.report.page.sections import files_table, view_table
-from iotrace.report.page.sweep import sweep_page
+from iotrace.report.page.sweep import sweep_page, tune_page
 from iotrace.report.page.treemap import squarify
 from iotrace.report.screen_ranks import advice_rows
 from iotrace.report.views.table import Field, Table
 from iotrace.session.manifest import NotCaptured
+from iotrace.sweeps.kept import keep, kept
 from tests.support.pages import Page
 from tests.unit.test_compare import compared
 from tests.unit.test_compare import report as plain_report
 from tests.unit.test_screen import rank, report, screen
 from tests.unit.test_sweep import Machine, swept
+from tests.unit.test_tune import Machine as Tuned
+from tests.unit.test_tune import tuned
 
 NASTY = 'data/<script>alert("1")</script>&\x1b[31m\u202e.h5'
 
@@ -129,16 +132,18 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Page]:
     sweep = swept(tmp_path_factory.mktemp("sweep"), Machine())
     first, *others = sweep.points
     sweep = replace(sweep, path=NASTY, points=[replace(first, sessions=["a"]), *others])
+    searched = tuned(Tuned(), tmp_path_factory.mktemp("tune") / "t")
     slower = plain_report(1, decode=1.5, session={"path": NASTY, "argv": ["python", "train.py"]})
     return {
         "report": Page(report_page(nasty, columns(path=NASTY))),
         "sweep": Page(sweep_page(sweep, {"a": columns(path=NASTY)})),
+        "tune": Page(tune_page(replace(searched, path=NASTY, argv=["python", NASTY]), {})),
         "compare": Page(comparison_page(compared(plain_report(), slower))),
         "poor": Page(report_page(report(), None)),
     }
 
 
-@pytest.fixture(params=["report", "sweep", "compare", "poor"])
+@pytest.fixture(params=["report", "sweep", "tune", "compare", "poor"])
 def page(request: pytest.FixtureRequest, pages: dict[str, Page]) -> Page:
     return pages[request.param]
 
@@ -371,6 +376,30 @@ def test_markdown_keeps_names_as_they_are() -> None:
     assert "- **Why**: data/case\\_02.h5 is slow to decode" in text
     assert "| 27 | 190.0 | decode | worker 1 | data/case\\_02\\|x.h5 |" in text
     assert all(row.count(" | ") == 4 for row in text.splitlines() if row.startswith("| 27"))
+
+
+def test_a_search_shows_the_change_and_predicted_beside_measured(tmp_path: Path) -> None:
+    result = tuned(Tuned(slower=0.1), tmp_path / "t")
+    assert result.best is not None
+    assert result.baseline is not None
+    page = Page(tune_page(result, {}))
+    assert " ".join(result.best.apply[0].split()) in page.words
+    predicted = [row for row in result.runs if row.predicted_per_second]
+    assert predicted
+    for row in predicted:
+        assert row.predicted_per_second
+        assert result.baseline.per_second
+        assert f"{row.predicted_per_second / result.baseline.per_second:.2f}x" in page.words
+    for item in result.no_effect:
+        assert item.knob in page.words
+    assert Page(tune_page(replace(result, best=None, runs=[], complete=False), {})).faults == []
+
+
+def test_a_result_is_kept_and_read_again(tmp_path: Path) -> None:
+    assert kept(tmp_path) is None
+    for found in (tuned(Tuned(), tmp_path / "t"), swept(tmp_path / "s", Machine())):
+        keep(found)
+        assert kept(Path(found.path)) == found
 
 
 def test_a_sweep_and_a_comparison_as_markdown(tmp_path: Path) -> None:

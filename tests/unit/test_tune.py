@@ -19,7 +19,8 @@ from iotrace.agent import sweep_override
 from iotrace.analysis.gain.pipeline import Epoch, Pipeline, replay
 from iotrace.analysis.results import LoaderResult, unknown
 from iotrace.errors import IotraceError, UsageError
-from iotrace.report.sweeps.tune import print_tune, write_csv
+from iotrace.report.sweeps.sweep import write_points
+from iotrace.report.sweeps.tune import print_tune
 from iotrace.sweeps import measure
 from iotrace.sweeps.execute import Request
 from iotrace.sweeps.grid import IN_ORDER, PERSISTENT, PREFETCH, WORKERS, environment_of
@@ -341,7 +342,7 @@ def test_screen_and_csv(tmp_path: Path) -> None:
     assert text.startswith("BEST   workers=3: ")
     assert "DataLoader(num_workers=3)" in text
     assert all(len(line) <= 80 and line == line.rstrip() for line in text.splitlines())
-    write_csv(result, tmp_path / "t.csv")
+    write_points(result.runs, tmp_path / "t.csv")
     heading, *lines = (tmp_path / "t.csv").read_text().splitlines()
     assert heading.startswith("workers,per_second")
     assert len(lines) == len(result.runs)

@@ -76,7 +76,8 @@ def report(
     """Say why a run waited for data, or what the steps of a trace hold.
 
     SESSION is a directory made by iotrace run; without one, the newest in this directory. TRACE is a trace
-    of torch.profiler (.json or .json.gz); give one for each rank.
+    of torch.profiler (.json or .json.gz); give one for each rank. The directory of a sweep, or of a tune,
+    gives its result.
 
     Exit codes: 0 printed, 1 SESSION or TRACE cannot be read, 2 wrong usage.
     """
@@ -91,7 +92,18 @@ def report(
     if chosen is not None and (compat is not None or html is not None):
         raise UsageError("--ranks is for the text and for --json", "leave --html and --compat out")
     import_numpy()
+    from iotrace.cli.sweep import show
+    from iotrace.sweeps.kept import kept
+
     sources = _meant(sources)
+    if len(sources) == 1 and (settings := kept(sources[0])) is not None:
+        if compat is not None or view is not None or log or chosen is not None:
+            raise UsageError(
+                "a sweep has no --view, --compat, --ranks and --log",
+                f"iotrace ls {sources[0]} lists its sessions",
+            )
+        show(settings, "json" if as_json else form, html, None, verbose)
+        return 0
     bare = all(path.is_file() for path in sources)
     if not bare and len(sources) > 1:
         raise UsageError("a report is of one session, or of traces of torch.profiler", _ONE)
@@ -160,6 +172,8 @@ def _print_view(result: Report, name: str, in_json: bool, csv: Path | None) -> N
 
 def _meant(sources: tuple[Path, ...]) -> tuple[Path, ...]:
     """Return the newest session here where nothing is named, and the session of each timeline of ours."""
+    from iotrace.sweeps.kept import kept
+
     if not sources:
         newest = newest_session(Path())
         echo(f"iotrace: the newest session here is {newest}", err=True)
@@ -167,7 +181,7 @@ def _meant(sources: tuple[Path, ...]) -> tuple[Path, ...]:
     found: dict[Path, None] = {}
     for path in sources:
         inside = [] if (path / names.MANIFEST).exists() else sessions_in(path)
-        if inside:
+        if inside and kept(path) is None:
             holds = f"{path} is no session, but holds {counted(len(inside), 'session')}"
             raise SessionError(holds, f"iotrace ls {path} lists them")
         session = session_of_timeline(path)

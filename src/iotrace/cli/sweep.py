@@ -24,6 +24,7 @@ from iotrace.report.printing import echo
 
 if TYPE_CHECKING:
     from iotrace.sweeps.results import SweepResult
+    from iotrace.sweeps.tune.results import TuneResult
 
 
 @click.command(context_settings=BEFORE_A_COMMAND)
@@ -98,9 +99,10 @@ def sweep(
     import_numpy()
     from iotrace.errors import UsageError
     from iotrace.report.layout import make_console
-    from iotrace.report.sweeps.sweep import Watcher, print_sweep, write_csv
+    from iotrace.report.sweeps.sweep import Watcher
     from iotrace.sweeps.execute import execute
     from iotrace.sweeps.grid import axes_of
+    from iotrace.sweeps.kept import keep
     from iotrace.sweeps.plan import plan_of
     from iotrace.sweeps.schedule import open_sweep
 
@@ -124,18 +126,8 @@ def sweep(
         except KeyboardInterrupt:
             interrupted = True
     result = running.result()
-    if csv is not None:
-        write_csv(result, csv)
-    if html is not None:
-        _save_page(result, html)
-    if as_json or form == "json":
-        print_json(result)
-    elif form == "md":
-        from iotrace.report.markdown import sweep_markdown
-
-        echo(*sweep_markdown(result).split("\n"))
-    else:
-        print_sweep(result, make_console(stderr=False), verbose)
+    keep(result)
+    show(result, "json" if as_json else form, html, csv, verbose)
     if log:
         from iotrace.sinks.delivery import log_sweep
 
@@ -147,20 +139,32 @@ def sweep(
     return 0 if result.advice is not None else 1
 
 
-def _save_page(result: SweepResult, path: Path) -> None:
-    """Write the page of the sweep, with the batches of each point's last run."""
-    from iotrace.analysis.page import rank_columns
-    from iotrace.analysis.rank import SessionAnalysis
-    from iotrace.errors import IotraceError
-    from iotrace.report.page.sweep import sweep_page
-    from iotrace.sources.session import open_session
+def show(
+    result: SweepResult | TuneResult, form: str, html: Path | None, csv: Path | None, verbose: bool = False
+) -> None:
+    """Print the result of a sweep or a search, and write its page and its table."""
+    from iotrace.report.layout import make_console
+    from iotrace.report.sweeps.sweep import print_sweep, write_points
+    from iotrace.report.sweeps.tune import print_tune
+    from iotrace.sweeps.results import SweepResult
 
-    columns = {}
-    for row in result.points:
-        if row.status == "ok" and row.sessions:
-            try:
-                analysis = SessionAnalysis(open_session(Path(row.sessions[-1])))
-            except IotraceError:  # the sweep has its figures, and no session any more
-                continue
-            columns[row.sessions[-1]] = rank_columns(analysis.ranks[0])
-    save_page(sweep_page(result, columns), path)
+    points = result.points if isinstance(result, SweepResult) else result.runs
+    if csv is not None:
+        write_points(points, csv)
+    if html is not None:
+        from iotrace.analysis.page import columns_of_runs
+        from iotrace.report.page.sweep import sweep_page, tune_page
+
+        seen = columns_of_runs(row.sessions[-1] for row in points if row.status == "ok")
+        page = sweep_page(result, seen) if isinstance(result, SweepResult) else tune_page(result, seen)
+        save_page(page, html)
+    if form == "json":
+        print_json(result)
+    elif not isinstance(result, SweepResult):
+        print_tune(result, make_console(stderr=False))
+    elif form == "md":
+        from iotrace.report.markdown import sweep_markdown
+
+        echo(*sweep_markdown(result).split("\n"))
+    else:
+        print_sweep(result, make_console(stderr=False), verbose)

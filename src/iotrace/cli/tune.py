@@ -9,12 +9,13 @@ import click
 from iotrace.cli.parameters import (
     BEFORE_A_COMMAND,
     PATH,
+    html_option,
     import_numpy,
     io_option,
     json_option,
     output_option,
-    print_json,
 )
+from iotrace.cli.sweep import show
 
 
 @click.command(context_settings=BEFORE_A_COMMAND)
@@ -31,6 +32,7 @@ from iotrace.cli.parameters import (
 @output_option("DIR", "The directory of the runs; default: iotrace-tune-<date>-<time>.")
 @click.option("--resume", is_flag=True, help="Continue the search in DIR: its runs are not repeated.")
 @json_option("the result")
+@html_option("the result")
 @click.option("--csv", metavar="FILE", type=PATH, help="Also write the settings that were run as CSV.")
 @io_option
 def tune(
@@ -40,6 +42,7 @@ def tune(
     output: Path | None,
     resume: bool,
     as_json: bool,
+    html: Path | None,
     csv: Path | None,
     io: tuple[str, ...],
 ) -> int:
@@ -55,8 +58,9 @@ def tune(
     from iotrace.doctor.room import place_here
     from iotrace.errors import UsageError
     from iotrace.report.layout import make_console
-    from iotrace.report.sweeps.tune import print_tune, progress, write_csv
+    from iotrace.report.sweeps.tune import progress
     from iotrace.sweeps.execute import execute
+    from iotrace.sweeps.kept import keep
     from iotrace.sweeps.tune.model import look
     from iotrace.sweeps.tune.start import open_search, seconds_of
     from iotrace.sweeps.tune.summary import result_of
@@ -73,12 +77,8 @@ def tune(
     except KeyboardInterrupt:
         interrupted = True
     result = result_of(search)
-    if csv is not None:
-        write_csv(result, csv)
-    if as_json:
-        print_json(result)
-    else:
-        print_tune(result, make_console(stderr=False))
+    keep(result)
+    show(result, "json" if as_json else "text", html, csv)
     if interrupted:
         return 130
     return 1 if result.verdict.kind == "no-advice" else 0

@@ -13,7 +13,7 @@ import msgspec
 from iotrace import __version__
 from iotrace.analysis.results import RankReport, Report
 from iotrace.report.printing import encode_json
-from iotrace.report.sweeps.sweep import write_csv as write_sweep_csv
+from iotrace.report.sweeps.sweep import write_points
 from iotrace.report.views import VIEWS, tables_of
 from iotrace.report.views.table import Table, write_csv
 from iotrace.session import names
@@ -132,7 +132,7 @@ def write_sweep(result: SweepResult, directory: Path) -> None:
         tables={"points": _grid(points)} if result.points else {},
     )
     table = _write(content, result, "sweep.json", directory) / "sweep.csv"
-    write_sweep_csv(result, table)
+    write_points(result.points, table)
     table.chmod(names.FILE_MODE)
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
+
 from iotrace.analysis.page.batches import batch_window
 from iotrace.analysis.page.series import sampled_series
 from iotrace.analysis.page.steps import step_columns
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
 from iotrace.analysis.results import Report
 from iotrace.analysis.results.page import RankColumns
+from iotrace.errors import IotraceError
+from iotrace.sources.session import open_session
 
 
 def columns_of(analysis: SessionAnalysis, report: Report) -> RankColumns | None:
@@ -17,6 +22,19 @@ def columns_of(analysis: SessionAnalysis, report: Report) -> RankColumns | None:
     if found is None and not analysis.ranks:
         return None
     return rank_columns(found or analysis.ranks[0])
+
+
+def columns_of_runs(sessions: Iterable[str]) -> dict[str, RankColumns]:
+    """Make the columns of the first rank of each session that is still there, by path."""
+    found = {}
+    for path in sessions:
+        try:
+            analysis = SessionAnalysis(open_session(Path(path)))
+        except IotraceError:  # the figures were kept, the session was not
+            continue
+        if analysis.ranks:
+            found[path] = rank_columns(analysis.ranks[0])
+    return found
 
 
 def rank_columns(analysis: RankAnalysis) -> RankColumns:

@@ -40,3 +40,13 @@ SWEEP = {
     "best": "What the sweep advises.",
     "busy": "Other programs took CPUs: the times are not the command's own.",
 }
+TUNE = {
+    **{word: SWEEP[word] for word in ("95 %", "ceiling", "busy")},
+    "predicted": "What the model of the batches expected before the setting's first run, in times as fast as "
+    "yours. Without a figure: the model had seen too little, or does not know the setting.",
+    "measured": "What its runs gave, in times as fast as yours.",
+    "missed by": "How far the prediction lay above (+) or below (-) what was measured.",
+    "runs": "How often it was run; the best and yours in turns.",
+    "yours": "The program as it is.",
+    "best": "The simplest setting that is as fast as the fastest.",
+}

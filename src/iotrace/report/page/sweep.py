@@ -1,104 +1,177 @@
-"""The page of a sweep: what to use, the points beside each other, their batches side by side."""
+"""The page of a sweep or a search: what to use, the points beside each other, their batches side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from iotrace.analysis.results.page import RankColumns
 from iotrace.report.page import charts
-from iotrace.report.page.definitions import SWEEP, WORDS
+from iotrace.report.page.definitions import SWEEP, TUNE, WORDS
 from iotrace.report.page.render import render
 from iotrace.report.screen import trust_text
-from iotrace.report.sweeps.sweep import following, is_advised, point_rows
+from iotrace.report.sweeps import tune
+from iotrace.report.sweeps.head import banner_of, saved
+from iotrace.report.sweeps.sweep import following, is_advised, point_rows, rate
 from iotrace.sweeps.grid import named
-from iotrace.sweeps.results import PointResult, SweepResult
-from iotrace.units import milliseconds
+from iotrace.sweeps.results import Ceiling, PointResult, SweepResult
+from iotrace.sweeps.tune.results import TuneResult
+from iotrace.units import milliseconds, percent
 
 
 def sweep_page(result: SweepResult, columns: Mapping[str, RankColumns]) -> str:
     """Write `result`, with `columns` of its sessions by path, as a page."""
+    headings, cells = point_rows(result)
+    return _page(
+        "sweep",
+        result,
+        result.points,
+        columns,
+        headings=headings,
+        params=len(result.points[0].params) if result.points else 0,
+        cells=cells,
+        advised=[is_advised(row, result) for row in result.points],
+        following=following(result),
+        words=SWEEP,
+    )
+
+
+def tune_page(result: TuneResult, columns: Mapping[str, RankColumns]) -> str:
+    """Write a search, with `columns` of its sessions by path, as a page: the change to type comes first."""
+    best = None if result.best is None else result.best.params
+    own = None if result.baseline is None else result.baseline.per_second
+    known = [row for row in result.runs if row.per_second and row.predicted_per_second]
+    return _page(
+        "tune",
+        result,
+        result.runs,
+        columns,
+        headings=["setting", "steps/s", "95 %", "wait", "predicted", "measured", "missed by", "runs", ""],
+        params=1,
+        cells=[_tuned(row, own, result) for row in result.runs],
+        advised=[row.params == best for row in result.runs],
+        following=tune.following(result),
+        words=TUNE,
+        change=tune.change_of(result),
+        predicted=len(known),
+        no_effect=result.no_effect,
+        refused=[(named(one.params), one.why) for one in result.refused],
+    )
+
+
+def _tuned(row: PointResult, own: float | None, result: TuneResult) -> list[str]:
+    """The cells of a setting: what the model expected of it and what it gave, as times as fast as yours."""
+    rate_, predicted = row.per_second, row.predicted_per_second
+    return [
+        tune.name_of(row),
+        "-" if rate_ is None else rate(rate_),
+        f"{rate(row.ci95[0])} - {rate(row.ci95[1])}" if row.ci95 else "",
+        "" if row.raw_wait_fraction is None else percent(row.raw_wait_fraction),
+        f"{predicted / own:.2f}x" if predicted and own else "",
+        f"{rate_ / own:.2f}x" if rate_ and own and row.params else "",
+        f"{100 * (predicted / rate_ - 1):+.0f} %" if predicted and rate_ else "",
+        str(row.repeats),
+        tune.mark_of(row, result),
+    ]
+
+
+def _page(
+    kind: str,
+    result: SweepResult | TuneResult,
+    points: Sequence[PointResult],
+    columns: Mapping[str, RankColumns],
+    *,
+    cells: list[list[str]],
+    advised: list[bool],
+    words: Mapping[str, str],
+    **shown: Any,
+) -> str:
+    """Fill the page of all that runs a command with several settings."""
     found = result.verdict
-    label = "BEST" if found.kind == "best" else "NO ADVICE"
+    label, text = banner_of(found)
     why = [{"label": "Why", "text": found.why}] if found.why else []
     fixes = [
-        {
-            "label": "" if number else "Fix",
-            "text": fix.text,
-            "side": f"saves {milliseconds(fix.gain_ms_per_step)} a step" if fix.gain_ms_per_step else "",
-        }
+        {"label": "" if number else "Fix", "text": fix.text, "side": saved(fix)}
         for number, fix in enumerate(found.fixes)
     ]
-    headings, cells = point_rows(result)
-    falls = _waterfalls(result, columns)
+    falls = _waterfalls(points, columns)
+    one, several = ("point", "Points") if kind == "sweep" else ("setting", "Settings")
+    shown = {"change": [], "no_effect": [], "refused": [], "predicted": 0, **shown}
+    sections = {
+        "change": shown["change"] and "The change",
+        "points": several,
+        "batches": falls and "Batches",
+        "rest": (shown["no_effect"] or shown["refused"]) and "Not advised",
+        "about": "About",
+    }
     return render(
         "sweep.html",
-        {"sweep": result, "columns": dict(columns)},
+        {kind: result, "columns": dict(columns)},
         title=f"{label} · {result.path}",
+        kind=kind,
+        one=one,
+        several=several,
         banner={
-            "tone": "good" if found.kind == "best" else "warn",
+            "tone": "warn" if found.kind == "no-advice" else "good",
             "label": label,
-            "text": found.text.removeprefix(label).lstrip(),
+            "text": text,
             "rows": [*why, *fixes],
             "level": found.trust.level,
             "trust": trust_text(found.trust.level, found.trust.reasons, silenced=False),
         },
-        nav=[("points", "Points"), *([("batches", "Batches")] if falls else []), ("about", "About")],
-        following=following(result),
+        nav=[(name, title) for name, title in sections.items() if title],
         result=result,
-        headings=headings,
-        params=len(result.points[0].params) if result.points else 0,
         rows=[
-            {"cells": own, "bar": _bar(row, result), "advised": is_advised(row, result)}
-            for row, own in zip(result.points, cells, strict=True)
+            {"cells": own, "bar": _bar(row, points, result.ceiling), "advised": is_best}
+            for row, own, is_best in zip(points, cells, advised, strict=True)
         ],
-        ceiling=_ceiling(result),
+        ceiling=_ceiling(points, result.ceiling),
         falls=falls,
         fetched=charts.fetched([one.window for one in columns.values() if one.window is not None]),
-        failed=[row for row in result.points if row.status not in ("ok", "not run")],
-        words={**SWEEP, **{word: WORDS[word] for word in ("fetch", "ready", "data wait", "trust")}},
+        failed=[(named(row.params), row) for row in points if row.status not in ("ok", "not run")],
+        words={**words, **{word: WORDS[word] for word in ("fetch", "ready", "data wait", "trust")}},
         cause_words=None,
+        **shown,
     )
 
 
-def _most(result: SweepResult) -> float:
-    rates = [rate for row in result.points for rate in (row.per_second, *(row.ci95 or ())) if rate]
-    rates += [row.predicted_per_second for row in result.points if row.predicted_per_second]
-    if result.ceiling is not None:
-        rates.append(result.ceiling.per_second)
+def _most(points: Sequence[PointResult], ceiling: Ceiling | None) -> float:
+    rates = [rate for row in points for rate in (row.per_second, *(row.ci95 or ())) if rate]
+    rates += [row.predicted_per_second for row in points if row.predicted_per_second]
+    if ceiling is not None:
+        rates.append(ceiling.per_second)
     return 1.03 * max(rates, default=1.0)
 
 
-def _bar(row: PointResult, result: SweepResult) -> dict[str, str] | None:
+def _bar(row: PointResult, points: Sequence[PointResult], ceiling: Ceiling | None) -> dict[str, str] | None:
     """The rate as a bar with its interval, and the model's as a mark, in per cent of the width."""
     if row.per_second is None:
         return None
-    most = _most(result)
+    most = _most(points, ceiling)
     places = {"value": row.per_second, "model": row.predicted_per_second}
     if row.ci95:
         places |= {"low": row.ci95[0], "high": row.ci95[1]}
     return {name: f"{100 * rate / most:.2f}" for name, rate in places.items() if rate is not None}
 
 
-def _ceiling(result: SweepResult) -> dict[str, str] | None:
-    found = result.ceiling
+def _ceiling(points: Sequence[PointResult], found: Ceiling | None) -> dict[str, str] | None:
     if found is None:
         return None
     text = f"{found.per_second:.3g} steps/s ({milliseconds(found.step_ms)} a step), on batches from memory"
-    return {"x": f"{100 * found.per_second / _most(result):.2f}", "text": text}
+    return {"x": f"{100 * found.per_second / _most(points, found):.2f}", "text": text}
 
 
-def _waterfalls(result: SweepResult, columns: Mapping[str, RankColumns]) -> list[dict[str, Any]]:
+def _waterfalls(points: Sequence[PointResult], columns: Mapping[str, RankColumns]) -> list[dict[str, Any]]:
     """The batches of each point around its longest wait, all drawn to one scale."""
     windows = [
         (row, columns[row.sessions[-1]].window)
-        for row in result.points
+        for row in points
         if row.sessions and row.sessions[-1] in columns
     ]
     whole = max((window.length_ms for _, window in windows if window is not None), default=0.0)
     return [
         {
-            "name": named(row.params),
+            "name": named(row.params) or "as it is",
             "steps": window.steps,
             "length_ms": window.length_ms,
             "rows": charts.waterfall(window, whole),

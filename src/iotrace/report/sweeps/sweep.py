@@ -15,7 +15,8 @@ from rich.text import Text
 
 from iotrace.errors import IotraceError
 from iotrace.report.layout import figures_table, line, print_table, two_columns
-from iotrace.report.screen import WIDTH, print_trust, shown_path
+from iotrace.report.screen import WIDTH, shown_path
+from iotrace.report.sweeps.head import print_head
 from iotrace.sweeps.execute import Request
 from iotrace.sweeps.grid import fill, named
 from iotrace.sweeps.results import PointResult, SweepResult, SweepRun
@@ -33,20 +34,11 @@ _LEGEND = {
     "best": "advised",
     "busy": "other programs took CPUs",
 }
-_BANNERS = {"best": ("BEST", "bold green"), "no-advice": ("NO ADVICE", "bold yellow")}
 
 
 def print_sweep(result: SweepResult, console: Console, verbose: bool = False) -> None:
     """Print what to use and how sure that is, the table with its legend, warnings, and what to type next."""
-    found = result.verdict
-    banner, style = _BANNERS[found.kind]
-    line(console, "", Text.assemble((banner, style), "   ", found.text.removeprefix(banner).lstrip()), 0)
-    if found.why:
-        line(console, "Why", found.why, WIDTH)
-    for fix in found.fixes:
-        saved = f"saves {milliseconds(fix.gain_ms_per_step)} a step" if fix.gain_ms_per_step else ""
-        two_columns(console, "Fix", fix.text, saved, WIDTH)
-    print_trust(found.trust, console)
+    print_head(result.verdict, console)
     console.print()
     print_table(console, sweep_table(result, console.width))
     _print_legend(result, console)
@@ -87,13 +79,13 @@ def sweep_table(result: SweepResult, width: int) -> Table:
 
 def _cells(row: PointResult, wide: bool) -> list[str]:
     cells = [
-        "-" if row.per_second is None else _rate(row.per_second),
-        f"{_rate(row.ci95[0])} - {_rate(row.ci95[1])}" if row.ci95 else "",
+        "-" if row.per_second is None else rate(row.per_second),
+        f"{rate(row.ci95[0])} - {rate(row.ci95[1])}" if row.ci95 else "",
         "" if row.raw_wait_fraction is None else percent(row.raw_wait_fraction),
     ]
     predicted, memory = row.predicted_per_second, row.rss_peak_bytes
     if wide:
-        cells += ["" if predicted is None else _rate(predicted), "" if memory is None else size(memory)]
+        cells += ["" if predicted is None else rate(predicted), "" if memory is None else size(memory)]
     return cells
 
 
@@ -119,7 +111,8 @@ def _marks(row: PointResult, advised: bool) -> str:
     return " ".join(mark for mark, holds in marks.items() if holds)
 
 
-def _rate(per_second: float) -> str:
+def rate(per_second: float) -> str:
+    """Steps per second, as the tables have it."""
     return f"{per_second:.1f}" if per_second < 1000 else f"{per_second:.0f}"
 
 
@@ -149,7 +142,7 @@ def _details_table(result: SweepResult) -> Table:
         contention = f" ({row.contention_ms:+.1f})" if row.contention_ms is not None else ""
         table.add_row(
             *row.params.values(),
-            "-" if row.per_second is None else _rate(row.per_second),
+            "-" if row.per_second is None else rate(row.per_second),
             _ms(row.compute_ms) + contention,
             _ms(row.production_ms),
             "" if row.cpu_pct_mean is None else f"{row.cpu_pct_mean:.0f} %",
@@ -205,13 +198,8 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def write_csv(result: SweepResult, path: Path) -> None:
-    """One line a point: its values, the interval's ends, and the figures; unknown is an empty cell."""
-    write_points(result.points, path)
-
-
 def write_points(points: Sequence[PointResult], path: Path) -> None:
-    """Write points, which need not have the same settings, as CSV."""
+    """Write points as CSV, a line each: its values, the figures, its interval; unknown is an empty cell."""
     names = list(dict.fromkeys(name for row in points for name in row.params))
     try:
         with path.open("w", newline="") as file:

@@ -1,47 +1,31 @@
-"""A tuning on the terminal and as CSV."""
+"""A tuning on the terminal."""
 
 from __future__ import annotations
 
 import shlex
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from iotrace.report.layout import figures_table, line, print_table, two_columns
-from iotrace.report.screen import WIDTH, print_trust, shown_path
-from iotrace.report.sweeps.sweep import write_points
+from iotrace.report.screen import WIDTH, shown_path
+from iotrace.report.sweeps.head import print_head
+from iotrace.report.sweeps.sweep import rate
 from iotrace.sweeps.execute import Request
 from iotrace.sweeps.grid import named
 from iotrace.sweeps.results import PointResult, SweepRun
 from iotrace.sweeps.tune.results import TuneResult
-from iotrace.units import milliseconds, percent
+from iotrace.units import percent
 
-_BANNERS = {
-    "best": ("BEST", "bold green"),
-    "at-ceiling": ("AT ITS CEILING", "bold green"),
-    "no-advice": ("NO ADVICE", "bold yellow"),
-}
 _LONGEST = 36
 
 
 def print_tune(result: TuneResult, console: Console) -> None:
     """Print what to set and how it is typed, what is not worth it, then the settings that were run."""
-    found = result.verdict
-    banner, style = _BANNERS[found.kind]
-    line(console, "", Text.assemble((banner, style), "   ", found.text.removeprefix(banner).lstrip()), 0)
-    if found.why:
-        line(console, "Why", found.why, WIDTH)
-    for fix in found.fixes:
-        saved = f"saves {milliseconds(fix.gain_ms_per_step)} a step" if fix.gain_ms_per_step else ""
-        two_columns(console, "Fix", fix.text, saved, WIDTH)
-    if result.best is not None and found.kind == "best":
-        for text in result.best.apply[1:]:
-            line(console, "", text, WIDTH)
-    print_trust(found.trust, console)
+    print_head(result.verdict, console, change_of(result)[1:])
     for number, item in enumerate(result.no_effect):
         low, high = item.interval_pct
         text = f"{item.knob}: {low:+.1f} … {high:+.1f} % ({item.source})"
@@ -55,13 +39,29 @@ def print_tune(result: TuneResult, console: Console) -> None:
     for warning in result.warnings:
         line(console, "", Text.assemble(("warning: ", "yellow"), warning), 0)
     console.print()
+    for text, what in following(result)[:1]:
+        two_columns(console, "Next", text, Text(what, style="dim"), WIDTH, whole=True)
+
+
+def change_of(result: TuneResult) -> list[str]:
+    """How to type the change that is advised, in lines; the first is the fix of the verdict."""
+    return result.best.apply if result.best is not None and result.verdict.kind == "best" else []
+
+
+def following(result: TuneResult) -> list[tuple[str, str]]:
+    """What to type next: the rest of a search, or the command with the change and what it did."""
     command = shlex.join(["--", *result.argv])
     if not result.complete:
-        again = f"iotrace tune --resume -o {shown_path(result.path)} {command}"
-        two_columns(console, "Next", again, "", WIDTH, whole=True)
-    elif result.best is not None and result.best.apply:
-        with_it = Text("with the change", style="dim")
-        two_columns(console, "Next", f"iotrace run {command}", with_it, WIDTH, whole=True)
+        return [(f"iotrace tune --resume -o {shown_path(result.path)} {command}", "")]
+    if result.best is None or not result.best.apply:
+        return []
+    found = [(f"iotrace run {command}", "with the change")]
+    runs = {named(row.params): row.sessions for row in result.runs}
+    own, best = runs.get(named({})), runs.get(named(result.best.params))
+    if own and best:
+        pair = f"{shown_path(own[-1])} {shown_path(best[-1])}"
+        found.append((f"iotrace compare {pair}", "what the change does"))
+    return found
 
 
 def _table(result: TuneResult) -> Table:
@@ -73,24 +73,25 @@ def _table(result: TuneResult) -> Table:
     table.add_column("runs", justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
     for row in result.runs:
-        name = named(row.params) or "as it is"
+        name = name_of(row)
         table.add_row(
             name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…",
-            "-" if row.per_second is None else f"{row.per_second:.1f}",
-            f"{row.ci95[0]:.1f} - {row.ci95[1]:.1f}" if row.ci95 else "",
+            "-" if row.per_second is None else rate(row.per_second),
+            f"{rate(row.ci95[0])} - {rate(row.ci95[1])}" if row.ci95 else "",
             "" if row.raw_wait_fraction is None else percent(row.raw_wait_fraction),
             str(row.repeats),
-            _mark(row, result),
+            mark_of(row, result),
         )
     return table
 
 
-def write_csv(result: TuneResult, path: Path) -> None:
-    """One line a setting that was run."""
-    write_points(result.runs, path)
+def name_of(row: PointResult) -> str:
+    """What was set in these runs."""
+    return named(row.params) or "as it is"
 
 
-def _mark(row: PointResult, result: TuneResult) -> str:
+def mark_of(row: PointResult, result: TuneResult) -> str:
+    """Say whether these are your settings, the best, beside busy programs; or why there is no figure."""
     if row.status != "ok":
         return row.status
     marks = [] if row.params else ["yours"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from msgspec.structs import replace
+
 from iotrace.analysis.results import Fix, Trust
 from iotrace.session.masks import masked
 from iotrace.sweeps.grid import IN_ORDER, WORKERS, named
@@ -22,7 +24,10 @@ def result_of(search: Search) -> TuneResult:
     """Sum up a search as far as it has run."""
     sweep = search.sweep
     listed = {named(run.params): run.params for run in sweep.runs if run.kind == "point"}
-    found = rows(sweep.runs, list(listed.values()), sweep.cores)
+    found = [
+        replace(row, predicted_per_second=_predicted(search, row.params))
+        for row in rows(sweep.runs, list(listed.values()), sweep.cores)
+    ]
     by_name = {named(row.params): row for row in found}
     own = by_name.get("")
     best_run, ceiling = search.best, ceiling_of(sweep.runs)
@@ -42,13 +47,17 @@ def result_of(search: Search) -> TuneResult:
         runs=found,
         no_effect=search.no_effect,
         refused=search.refused,
-        warnings=list(_warnings(search, best)),
+        warnings=list(_warnings(search, best, found)),
     )
 
 
+def _predicted(search: Search, params: dict[str, str]) -> float | None:
+    """Steps per second that the model expected before the first run of a setting; None where it did not."""
+    step_ms = search.predicted.get(" ".join(f"{name}={params[name]}" for name in sorted(params)))
+    return None if step_ms is None else 1e3 / step_ms
+
+
 def _best(search: Search, best: PointResult, own: PointResult) -> Best:
-    key = " ".join(f"{name}={best.params[name]}" for name in sorted(best.params))
-    predicted = search.predicted.get(key)
     seen = search.seen.get("")
     ratio = best.per_second / own.per_second if best.per_second and own.per_second else None
     interval = None if best is own else ratio_interval(best, own)
@@ -56,7 +65,7 @@ def _best(search: Search, best: PointResult, own: PointResult) -> Best:
         params=best.params,
         per_second=best.per_second,
         ci95=best.ci95,
-        predicted_per_second=None if predicted is None else 1e3 / predicted,
+        predicted_per_second=best.predicted_per_second,
         ratio=ratio,
         ratio_ci95=None if interval is None else list(interval),
         apply=[]
@@ -134,7 +143,7 @@ def _trust(found: Sequence[PointResult], search: Search) -> Trust:
     return Trust(level="ok", reasons=[f"{counted(len(runs), 'run')} of {counted(len(good), 'setting')}"])
 
 
-def _warnings(search: Search, best: PointResult | None) -> Iterator[str]:
+def _warnings(search: Search, best: PointResult | None, found: Sequence[PointResult]) -> Iterator[str]:
     seen = search.seen.get("")
     changed = best.params if best is not None else {}
     if seen is not None and seen.iterable and WORKERS in changed:
@@ -148,10 +157,9 @@ def _warnings(search: Search, best: PointResult | None) -> Iterator[str]:
             what = named(run.params) or "as it is" if run.kind == "point" else run.kind
             yield f"{what}: {run.status}: {run.reason}"
     missed = [
-        abs(1e3 / row.per_second / search.predicted[key] - 1)
-        for row in rows(search.sweep.runs, [run.params for run in search.measured], search.sweep.cores)
-        if row.per_second
-        and (key := " ".join(f"{n}={row.params[n]}" for n in sorted(row.params))) in search.predicted
+        abs(row.per_second / row.predicted_per_second - 1)
+        for row in found
+        if row.per_second and row.predicted_per_second
     ]
     if missed and max(missed) > 0.1:
         yield f"the model missed a setting that was then measured by {percent(max(missed))}"
