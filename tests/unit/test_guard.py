@@ -57,7 +57,8 @@ def test_a_module_in_the_program_keeps_nothing_of_the_programs(path: Path) -> No
         is_path = isinstance(node.value, ast.Attribute) and node.value.attr == "path"
         assert not (is_path and node.attr in KEEP_ERRORS), f"{path}:{node.lineno}: os.path.{node.attr}"
         assert not (owner == "os" and node.attr in OF_OS), f"{path}:{node.lineno}: os.{node.attr}"
-        assert node.attr != "callbacks" or owner != "gc"
+        # Only what runs no bytecode: test_pauses.py.
+        assert node.attr != "callbacks" or owner != "gc" or path.name == "pauses.py"
     for whole in nodes(path, ast.Import):  # whose names are looked up when they are used
         replaced = {alias.name for alias in whole.names} & REPLACED
         held = path.name == "bootstrap.py" and replaced == {"_signal"}  # it replaces a name there itself

@@ -20,6 +20,7 @@ from iotrace.agent import patching
 from iotrace.agent.dataloader.cuda_events import CudaEvents
 from iotrace.agent.model_table import ModelTable
 from iotrace.agent.patching import hide_frame
+from iotrace.agent.recording.pauses import compilation_begins, compilation_ended
 from iotrace.agent.recording.regions import compiling
 from iotrace.agent.recording.spans import current, thread_id
 from iotrace.agent.unpatched import _local, get_ident
@@ -164,6 +165,7 @@ def hook_compiler(module: Any, recorder: Recorder) -> None:
         _search.is_in_compiled = in_compiled
 
     def begins(*_: Any) -> None:
+        compilation_begins()
         if _search is not None:
             _search.compiles = True
             _search.suspend()
@@ -171,6 +173,7 @@ def hook_compiler(module: Any, recorder: Recorder) -> None:
     def ended(*_: Any) -> None:
         if _search is not None:
             _search.resume()
+        compilation_ended(recorder)
 
     handler, what = module.CompilationCallbackHandler, "looking on at a compilation"
     patching.observe(handler, "run_start_callbacks", recorder, what, before=begins)

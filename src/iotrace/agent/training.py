@@ -8,6 +8,7 @@ from time import monotonic_ns
 
 from iotrace.agent import handovers, stacks, step_phases
 from iotrace.agent.patching import observe, on_undo
+from iotrace.agent.recording.pauses import watch_collections, watching
 from iotrace.agent.recording.regions import compiling
 from iotrace.agent.recording.spans import thread_id, thread_times
 from iotrace.agent.thread_counts import thread_counts
@@ -47,13 +48,15 @@ _OPTIMIZING = "recording an optimizer's step"
 def number_iterator(recorder: Recorder) -> int:
     """Number a pass over a loader; at the first one record the versions of the imported libraries."""
     number = _next_iterator()
+    if not in_worker():
+        watch_collections(recorder)
     if number == 0:
         # Not by getattr on the module: some modules import another at that.
         loaded = {name: getattr(sys.modules.get(name), "__dict__", {}) for name in _LIBRARIES}
         found = {name: own.get("__version__") for name, own in loaded.items()}
         versions = {name: str(text) for name, text in found.items() if isinstance(text, str)}
         recorder.records.append({"type": "versions", "versions": versions})
-        recorder.records.append(thread_counts())
+        recorder.records.append({**thread_counts(), "collections": watching()})
         stacks.install(recorder)
     return number
 
@@ -151,6 +154,7 @@ def _record_round(recorder: Recorder, what: int, number: int) -> None:
     threads.add(get_ident())
     if not recorder.begun:  # a program without a loader is written while it runs, too
         recorder.start()
+        watch_collections(recorder)
     handovers.trained()
     tid, cpu_ns, run_delay_ns = thread_times()
     recorder.records.append((ROUND_ROW, what, number, tid, monotonic_ns(), cpu_ns, run_delay_ns))

@@ -48,6 +48,7 @@ from iotrace.analysis.wait.blocks import step_blocks
 from iotrace.analysis.wait.data_wait import data_wait
 from iotrace.analysis.wait.loop_reads import loop_reads
 from iotrace.analysis.wait.regions import regions_of
+from iotrace.analysis.wait.slow_steps import loop_slow_steps
 from iotrace.analysis.wait.stages import stages_of
 from iotrace.session.names import KIND_TRAINER
 from iotrace.sources.processes import Process
@@ -171,6 +172,7 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         blocks=step_blocks(analysis, phases.by_step_ns),
         data_wait=wait,
         loop_reads=loop_reads(analysis),
+        loop_slow_steps=loop_slow_steps(analysis, phases.by_step_ns),
         stages=stages_of(analysis),
         phases_ms=phases.means_ms,
         phases_source=phases.source,

@@ -14,6 +14,7 @@ from rich.text import Text
 from iotrace.analysis.results import MEMORY_BY_OPERATOR, Fix, RankReport, Report, Trust
 from iotrace.report.layout import facts, line, two_columns
 from iotrace.report.screen_ranks import print_ranks
+from iotrace.report.views.slow_words import slow_facts
 from iotrace.units import counted, milliseconds, size
 
 WIDTH = 6  # of a label
@@ -63,7 +64,8 @@ def print_screen(report: Report, console: Console) -> None:
         if len(report.ranks) > 1:
             restart = f", restart {rank.incarnation}" if rank.incarnation else ""
             line(console, "", f"Of {rank.called}{restart}:", 0)
-        _print_facts(rank, console)
+        for label, parts in fact_rows(rank):
+            facts(console, label, parts, WIDTH)
     missing = [item.what for item in report.not_captured if item.what != MEMORY_BY_OPERATOR]
     if missing:
         what = ", ".join(_summed(dict.fromkeys(missing)))
@@ -196,11 +198,6 @@ def _predicted_text(fix: Fix, gain_ms: float, interval_ms: Sequence[float]) -> s
 Row = tuple[str, Sequence[str]]  # a label, and what stands beside it
 
 
-def _print_facts(rank: RankReport, console: Console) -> None:
-    for label, parts in fact_rows(rank):
-        facts(console, label, parts, WIDTH)
-
-
 def fact_rows(rank: RankReport) -> list[Row]:
     """The figures behind the verdict: the step, the wait, files, what ran; only what is known."""
     steps = rank.steps
@@ -217,7 +214,8 @@ def fact_rows(rank: RankReport) -> list[Row]:
         rows.append((label, [" · ".join(pace), " · ".join(split)] if split else [" · ".join(pace)]))
     if rank.data_wait.raw_ms:
         rows += _cause_rows(rank)
-    return [row for row in [*rows, ("Files", _files(rank)), ("Ran", _ran(rank))] if row[1]]
+    rows += [("Slow", slow_facts(rank)), ("Files", _files(rank)), ("Ran", _ran(rank))]
+    return [row for row in rows if row[1]]
 
 
 def _split(rank: RankReport, whole_ms: float) -> list[str]:

@@ -24,6 +24,7 @@ from iotrace.report.screen import print_next, print_screen
 from iotrace.report.screen_ranks import MOST_RANKS, advice_rows, latest_first
 from iotrace.report.terminal_compute import print_compute, print_imbalance
 from iotrace.report.terminal_system import print_io, print_system
+from iotrace.report.views.slow_words import slow_text
 from iotrace.sources.clocks.session_clock import step_text
 from iotrace.units import counted, milliseconds, percent
 
@@ -138,6 +139,8 @@ def _print_rank(rank: RankReport, console: Console, several: bool) -> None:
             f"{steps.count} measured{without}: {milliseconds(steps.mean_ms)} each "
             f"(p95 {steps.p95_ms:.1f}){pace}{samples}",
         )
+        if rank.loop_slow_steps is not None and rank.loop_slow_steps.count:
+            line(console, "slow steps", slow_text(rank.loop_slow_steps))
         _print_wait(rank, steps.mean_ms, console)
     print_compute(rank, console)
     if rank.overhead is not None:

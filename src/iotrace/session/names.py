@@ -82,7 +82,7 @@ SPAN_FORMAT = "<" + "".join(SPAN_FIELDS.values())
 
 # What is recorded at each batch or step: rows of 64-bit integers in one record of the type `rows`, their kind
 # first. -1 where a value is unknown; times are those of CLOCK_MONOTONIC.
-BATCH_ROW, PRODUCED_ROW, ROUND_ROW, BLOCKED_ROW, EXPOSED_ROW, DEVICE_PHASE_ROW, MARK_ROW = range(7)
+BATCH_ROW, PRODUCED_ROW, ROUND_ROW, BLOCKED_ROW, EXPOSED_ROW, DEVICE_PHASE_ROW, MARK_ROW, PAUSE_ROW = range(8)
 ROW_FIELDS = (
     (
         *("iterator", "epoch", "generation", "index", "tid", "wait_start_ns", "delivered_ns", "grad"),
@@ -98,11 +98,13 @@ ROW_FIELDS = (
     ("iterator", "epoch", "index", "exposed_ns"),
     ("tid", "start_ns", "device_ns"),
     ("mono_ns",),
+    ("pause", "tid", "start_ns", "end_ns"),  # `pause`: one of `PAUSES`
 )
 # What the numbers in these fields stand for.
 OUTCOMES = ("batch", "stop", "error")
 ROUNDS = ("backward", "optimizer")
 CALLS = ("", "get", "put")
+PAUSES = ("collection", "compilation")  # Python's garbage collector, torch.compile
 
 # A telemetry sample of a process, likewise. All but the first three and `rss_bytes` are sums so far.
 SAMPLES = "processes.bin"

@@ -58,12 +58,16 @@ class Versions(Record, tag="versions"):
 
 
 class Threads(Record, tag="threads"):
-    """How many threads libraries may use in the process, on which CPUs; `variables` that bound them."""
+    """How many threads libraries may use in the process, on which CPUs; `variables` that bound them.
+
+    `collections`: those of the garbage collector are recorded.
+    """
 
     mono_ns: Int
     threads: dict[str, Int] = {}
     affinity: list[Int] = []
     variables: dict[str, str] = {}
+    collections: bool = False
 
 
 class Stacks(Record, tag="stacks"):
@@ -199,6 +203,15 @@ class StepMark(Record, tag="mark"):
     """The program called `iotrace.step`: its next step begins."""
 
     mono_ns: Int
+
+
+class Pause(Record, tag="pause"):
+    """Python collected garbage, or torch.compile compiled: `pause` is one of names.PAUSES."""
+
+    pause: str
+    start_ns: Int
+    end_ns: Int
+    tid: Int | None = None
 
 
 class TrainerRun(Record, tag="trainer"):

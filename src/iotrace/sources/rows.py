@@ -15,6 +15,7 @@ from iotrace.sources.records import (
     Blocked,
     Exposed,
     IteratorEnd,
+    Pause,
     PhaseOnDevice,
     Produced,
     Record,
@@ -35,6 +36,7 @@ KINDS: dict[type[Record], int] = {
     Exposed: names.EXPOSED_ROW,
     PhaseOnDevice: names.DEVICE_PHASE_ROW,
     StepMark: names.MARK_ROW,
+    Pause: names.PAUSE_ROW,
 }
 TYPES = {kind: of for of, kind in KINDS.items()}
 # When a record was made: those that come with each batch, and those that stand between them.
@@ -47,9 +49,18 @@ TIMES: dict[type, Any] = {
     StepMark: attrgetter("mono_ns"),
     Tick: lambda record: int(record.clock[0]),
 }
-_TIME_FIELDS = ("delivered_ns", "prepared_ns", "mono_ns", "end_ns", None, None, "mono_ns")  # by kind
+_TIME_FIELDS = (
+    "delivered_ns",
+    "prepared_ns",
+    "mono_ns",
+    "end_ns",
+    None,
+    None,
+    "mono_ns",
+    "end_ns",
+)  # by kind
 _MOST = 2**62  # as of all numbers in records: what a damaged line holds shall not overflow
-_NAMED = {"outcome": names.OUTCOMES, "what": names.ROUNDS, "call": names.CALLS}
+_NAMED = {"outcome": names.OUTCOMES, "what": names.ROUNDS, "call": names.CALLS, "pause": names.PAUSES}
 # Fields that are always known, or say themselves what -1 means.
 _NUMBERS = frozenset(
     (

@@ -11,6 +11,7 @@ from iotrace.analysis.loop.step_phases import phase_spans
 from iotrace.analysis.loop.steps import Loop
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
 from iotrace.analysis.wait.file_costs import FILE_PARTS
+from iotrace.analysis.wait.slow_steps import loop_slow_steps
 from iotrace.analysis.wait.waits import CAUSES, Explained
 from iotrace.session import names
 from iotrace.sources.processes import Process
@@ -46,6 +47,9 @@ def build(analysis: RankAnalysis, with_torch: bool = True, most: int = MOST_SLIC
         main.tracks.append(note(detail, loop.steps))
         steps += blocks(detail, loop.steps)
     main.tracks.append(Track(f"{own}steps", steps))
+    slow = _slow_steps(analysis)
+    if slow:
+        main.tracks.append(Track(f"{own}slow steps", slow))
     failures = _failures(analysis)
     if failures:
         main.tracks.append(Track(f"{own}failure", failures))
@@ -110,6 +114,22 @@ def _failures(analysis: RankAnalysis) -> list[Slice]:
         name = f"{failure.type}: {failure.message}"[:_LONGEST_NAME]
         found.append(Slice(int(at_ns), max([int(at_ns), *ends_ns]), name, "failure", known))
     return found
+
+
+def _slow_steps(analysis: RankAnalysis) -> list[Slice]:
+    """Make a slice of each slow step, called by its largest cause."""
+    found = loop_slow_steps(analysis)
+    slices = []
+    for step in found.steps if found is not None else ():
+        parts = {**step.parts_ms, "not explained": step.unnamed_ms}
+        cause = max(parts, key=lambda part: parts[part]).replace("_", " ")
+        args: Args = {f"{part}_ms".replace(" ", "_"): ms for part, ms in parts.items() if ms}
+        known = {"file": step.file, "write_bytes": step.write_bytes, "write_mb_per_s": step.write_mb_per_s}
+        args.update({key: value for key, value in known.items() if value is not None})
+        start_ns = analysis.session.manifest.started_ns + round(step.start_s * 1e9)
+        name = f"slow step {step.step} · {cause}"
+        slices.append(Slice(start_ns, start_ns + round(step.ms * 1e6), name, "slow step", args))
+    return sorted(slices, key=lambda each: each.start_ns)
 
 
 def _after_evaluation(loop: Loop, detail: Detail | None) -> list[Slice]:

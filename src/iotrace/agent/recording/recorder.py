@@ -87,6 +87,8 @@ class Recorder:
         # Called first by `close`: what has to end while the process is still whole, and may record its end.
         self.before_close: list[Callable[[], None]] = []
         self.imports: Imports | None = None  # what knows of imports, where they are noted
+        # Called before the writer writes, on its thread: what makes records of what it has collected.
+        self.before_flush: list[Callable[[], None]] = []
         self.over = False  # the session has ended, this process has not: it records no more
         self.asleep = False  # the writer was ended for a fork, and starts again with the next record
         self.unsettled = False  # `over` or `asleep`: one check for what records often
@@ -172,6 +174,8 @@ class Recorder:
                 if beats % 2 == 0:
                     self.note_failure()
                     self.tick()
+                for drain in self.before_flush:
+                    drain()
                 self.flush()
         except ours(Exception) as error:
             self.log(f"writer stopped: {error!r}")
@@ -290,6 +294,8 @@ class Recorder:
             self.before_close.pop(0)()
         self._closed = True
         self.pause()
+        for drain in self.before_flush:
+            drain()
         self.note_failure()
         if self.records or self.spans or self._flushed_ns or (self.imports is not None and self.imports.long):
             self.tick()
@@ -362,6 +368,7 @@ class Recorder:
         self.before_close.clear()
         if self.imports is not None:
             self.imports.clear()
+        self.before_flush.clear()
         # The child's spans use the parent's numbers, which its own records repeat.
         texts = list(self._texts.items())
         self.open(identity)

@@ -118,6 +118,12 @@ from iotrace.analysis.results.loop import (
     RegionResult as RegionResult,
 )
 from iotrace.analysis.results.loop import (
+    SlowLoopStep as SlowLoopStep,
+)
+from iotrace.analysis.results.loop import (
+    SlowLoopSteps as SlowLoopSteps,
+)
+from iotrace.analysis.results.loop import (
     StageCost as StageCost,
 )
 from iotrace.analysis.results.loop import (

@@ -56,6 +56,46 @@ class FileCost(ReportPart, frozen=True, kw_only=True):
     transform_ms: float
 
 
+class SlowLoopStep(ReportPart, frozen=True, kw_only=True):
+    """A slow step: `step` is its number in the timeline, `ms` its length with evaluation passes.
+
+    `parts_ms`: what it did longer than the median step, by cause; `unnamed_ms`: the rest of `over_ms`.
+    `file`: that of its largest part; of a checkpoint also `write_bytes` and `write_mb_per_s`. `host_ms`:
+    phases of the training thread that were longer than usual.
+    """
+
+    step: int
+    epoch: int | None
+    batch: int | None
+    start_s: float
+    ms: float
+    over_ms: float
+    parts_ms: dict[str, float]
+    unnamed_ms: float
+    host_ms: dict[str, float]
+    file: str | None = None
+    write_bytes: int | None = None
+    write_mb_per_s: float | None = None
+
+
+class SlowLoopSteps(ReportPart, frozen=True, kw_only=True):
+    """The measured steps longer than `beyond_ms`: p95 and three times the median absolute deviation.
+
+    `over_ms`, `parts_ms` and `unnamed_ms` are sums over all `count`; `steps` are the slowest.
+    """
+
+    count: int
+    measured: int
+    usual_ms: float
+    beyond_ms: float
+    over_ms: float
+    explained_fraction: float | None
+    parts_ms: dict[str, float]
+    unnamed_ms: float
+    unknown: dict[str, str]
+    steps: list[SlowLoopStep]
+
+
 class LoopReads(ReportPart, frozen=True, kw_only=True):
     """What the training thread read itself, beside its asks, in ms per measured step."""
 

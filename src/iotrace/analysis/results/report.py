@@ -13,6 +13,7 @@ from iotrace.analysis.results.loop import (
     LoopReads,
     PhasesMs,
     RegionResult,
+    SlowLoopSteps,
     StageCost,
     StepBlocks,
     Steps,
@@ -156,6 +157,7 @@ class RankReport(ReportPart, frozen=True, kw_only=True):
     data_wait: DataWait
     culprits: list[Culprit] = msgspec.field(default_factory=list)
     loop_reads: LoopReads | None
+    loop_slow_steps: SlowLoopSteps | None
     stages: list[StageCost]
     phases_ms: PhasesMs
     phases_source: str | None

@@ -27,7 +27,7 @@ VIEWS = {
     "kernels": View("kernels by name, and who launched them", "device"),
     "operators": View("operators: time on the host and on the device", "device"),
     "shapes": View("operators by input shapes: FLOP/s against the roofline", "device"),
-    "slow-steps": View("what the first steps paid, and slow ones, by name", "device"),
+    "slow-steps": View("slow steps and why; what the first ones of a trace paid", "slow"),
     "launches": View("launches: the host's cost, delay until the device begins, queue", "device"),
     "collectives": View("communication by kind and group: bandwidth, exposed part", "device"),
     "memory-operations": View("copies and sets of device memory: bandwidth, overlap", "device"),

@@ -97,60 +97,6 @@ def operators(report: Report) -> list[Table]:
     return of_ranks(report.ranks, make)
 
 
-class _Part(msgspec.Struct, frozen=True, kw_only=True):
-    """What a slow step did longer than the usual one; of all of them, `step` is None."""
-
-    step: int | None
-    is_first: bool
-    step_ms: float
-    over_ms: float | None
-    part: str
-    ms: float
-
-
-def slow_steps(report: Report) -> list[Table]:
-    """Show the steps that took long, the first ones among them, and what they did longer than usual."""
-    fields = (
-        Field("step", "step", absent="all"),
-        Field("step_ms", "step ms", _one),
-        Field("over_ms", "over ms", _one, absent="-"),
-        Field("ms", "part ms", _one),
-        Field("part", "part", _part, is_text=True),
-    )
-
-    def make(rank: RankReport) -> Table:
-        rows = [
-            _Part(
-                step=step.step,
-                is_first=step.is_first,
-                step_ms=step.ms,
-                over_ms=step.over_ms,
-                part=part,
-                ms=ms,
-            )
-            for step in rank.slow_steps
-            for part, ms in [
-                *sorted(step.parts_ms.items(), key=lambda pair: -pair[1]),
-                *([("unnamed", step.unnamed_ms)] if step.unnamed_ms else []),
-                *((f"in {name}", ms) for name, ms in step.host_ms.items()),
-            ]
-        ]
-        why = "no step took 1.5 times the median, or fewer than 4 were traced"
-        notes = ["in NAME: the host's time there itself, whichever part it belongs to"]
-        title = "Slow steps, and what they paid beyond the usual"
-        return Table(title=title, rows=rows, fields=fields, unknown=why, notes=notes if rows else [])
-
-    return of_ranks(report.ranks, make)
-
-
-def _part(name: str) -> str:
-    return name if name.startswith("in ") else name.replace("_", " ")
-
-
-def _one(time_ms: float) -> str:
-    return f"{time_ms:.1f}"
-
-
 def shapes(report: Report) -> list[Table]:
     """Show the operators by the shapes of their inputs, the costliest for the device first."""
     fields = (

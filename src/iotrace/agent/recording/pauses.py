@@ -1,0 +1,97 @@
+"""Record what stops a program at any line: the collections of Python's garbage collector, compilations.
+
+The entry in ``gc.callbacks`` runs no bytecode: `getattr`, `property`, `next`, `map` and `deque.append` are C.
+So no signal handler of the program's runs in it, and nothing of ours can raise there. The writer's thread
+makes rows of the stamps. Without the interpreter's lock such callbacks run on several threads: none there.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from _collections import deque  # type: ignore[import-not-found]
+from _functools import partial  # type: ignore[import-not-found]
+from time import monotonic_ns
+
+from iotrace.agent.patching import on_undo
+from iotrace.agent.recording.spans import thread_id
+from iotrace.session.names import PAUSE_ROW, PAUSES
+
+TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
+if TYPE_CHECKING:
+    from iotrace.agent.recording.recorder import Recorder
+
+_LEAST_NS = 100_000  # shorter collections are as frequent as allocations, and explain no slow step
+_MOST_STAMPS = 4096  # between two writes: a program that collects more often loses the oldest
+_COLLECTION, _COMPILATION = map(PAUSES.index, ("collection", "compilation"))
+
+
+class _Stamps:
+    """The times at which collections began and ended; asking for `start` or `stop` adds one."""
+
+    def __init__(self) -> None:
+        self.started, self.stopped = deque(maxlen=_MOST_STAMPS), deque(maxlen=_MOST_STAMPS)
+
+        class Clock:
+            start = property(partial(next, map(self.started.append, iter(monotonic_ns, None))))
+            stop = property(partial(next, map(self.stopped.append, iter(monotonic_ns, None))))
+
+        # Called with the phase, which is ``start`` or ``stop``, and a dict: getattr(clock, phase, dict).
+        self.callback = partial(getattr, Clock())
+
+    def drain(self, recorder: Recorder) -> None:
+        """Make rows of the stamps. One that is interrupted may make a row twice, and loses none."""
+        started, stopped = self.started, self.stopped
+        while started and stopped:
+            if stopped[0] < started[0]:
+                stopped.popleft()  # nobody saw it begin
+            elif len(started) > 1 and started[1] < stopped[0]:
+                started.popleft()  # nobody saw it end
+            else:
+                if stopped[0] - started[0] >= _LEAST_NS:
+                    recorder.append_row((PAUSE_ROW, _COLLECTION, -1, started[0], stopped[0]))
+                started.popleft()
+                stopped.popleft()
+
+
+_stamps: _Stamps | None = None
+_compiles_since: dict[int, int] = {}  # by thread
+
+
+def watch_collections(recorder: Recorder) -> None:
+    """Record the collections of this process from now on; again after a fork, whose child records none."""
+    global _stamps
+    if "t" in getattr(sys, "abiflags", "") or (_stamps is not None and recorder.before_flush):
+        return
+    if _stamps is None:
+        _stamps = _Stamps()
+        gc.callbacks.append(_stamps.callback)
+        on_undo(_leave)
+    _stamps.started.clear()
+    _stamps.stopped.clear()
+    recorder.before_flush.append(partial(_stamps.drain, recorder))
+
+
+def watching() -> bool:
+    """Whether collections are recorded."""
+    return _stamps is not None
+
+
+def _leave() -> None:
+    global _stamps
+    stamps, _stamps = _stamps, None
+    if stamps is not None and stamps.callback in gc.callbacks:
+        gc.callbacks.remove(stamps.callback)
+
+
+def compilation_begins() -> None:
+    """Note that torch.compile begins to compile on this thread."""
+    _compiles_since[thread_id()] = monotonic_ns()
+
+
+def compilation_ended(recorder: Recorder) -> None:
+    """Record the compilation that began last on this thread."""
+    tid = thread_id()
+    start_ns = _compiles_since.pop(tid, None)
+    if start_ns is not None:
+        recorder.records.append((PAUSE_ROW, _COMPILATION, tid, start_ns, monotonic_ns()))

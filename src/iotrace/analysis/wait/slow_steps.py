@@ -1,0 +1,282 @@
+"""Why single steps of the loop took long: what each did beyond the usual, by cause.
+
+Definitions: docs/definitions.md, "loop_slow_steps".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from iotrace.analysis.device.breakdown import break_down
+from iotrace.analysis.host.io import WRITES
+from iotrace.analysis.host.others import QUIET, shares_by_second
+from iotrace.analysis.intervals import Intervals, Times, union
+from iotrace.analysis.loop.step_table import StepTable
+from iotrace.analysis.rank import RankAnalysis
+from iotrace.analysis.results import SlowLoopStep, SlowLoopSteps
+from iotrace.analysis.wait.waits import CAUSES, Waits
+from iotrace.session import names
+from iotrace.sources.records import Threads
+from iotrace.sources.session import Session
+
+FEWEST_STEPS = 20  # of fewer the 95th percentile is one of the longest
+_DEVIATIONS = 3.0
+_MOST_ROWS = 20
+_LEAST_WRITTEN = 1 << 20  # bytes to one file
+_SAME_WRITING_NS = 50_000_000  # between two calls on one file
+_OPENS = ("fopen", "fopen64")
+_WORTH_NAMING = 0.1  # of what a step took beyond the usual
+_EXPLAINS_NOTHING = "unknown"  # the cause of a wait
+
+Floats = npt.NDArray[np.float64]
+
+
+class Writing(msgspec.Struct, frozen=True):
+    """Files that a thread wrote `_LEAST_WRITTEN` to, without a pause: when, which, how many bytes."""
+
+    starts: Times
+    ends: Times
+    files: list[str]
+    sizes: Times
+
+
+def loop_slow_steps(
+    analysis: RankAnalysis, phases_ns: Mapping[str, Times] | None = None
+) -> SlowLoopSteps | None:
+    """Find the slow ones of the measured steps and their causes; None of fewer than `FEWEST_STEPS`.
+
+    `phases_ns` has the time of each measured step in each phase.
+    """
+    kept = analysis.kept
+    if len(kept) < FEWEST_STEPS:
+        return None
+    lengths: Times = kept["end_ns"] - kept["start_ns"]
+    usual = float(np.median(lengths))
+    beyond = float(np.percentile(lengths, 95)) + _DEVIATIONS * float(np.median(np.abs(lengths - usual)))
+    slow = np.flatnonzero(lengths > beyond)
+    found: dict[str, Floats] = {}
+    unknown: dict[str, str] = {}
+    writing = None
+    if len(slow):
+        found, writing = _parts(analysis, lengths)
+        unknown = _unknown(analysis)
+    over = {name: np.maximum(own - np.median(own), 0)[slow] for name, own in found.items()}
+    beyond_usual = lengths[slow] - usual
+    named = np.minimum(sum(over.values(), np.zeros(len(slow))), beyond_usual)
+    phases = {name: np.maximum(own - np.median(own), 0)[slow] for name, own in (phases_ns or {}).items()}
+    rows = [
+        _row(analysis, kept, int(step), at, (over, phases, writing), float(beyond_usual[at]))
+        for at, step in enumerate(slow.tolist())
+    ]
+    total = float(beyond_usual.sum())
+    return SlowLoopSteps(
+        count=len(slow),
+        measured=len(kept),
+        usual_ms=usual / 1e6,
+        beyond_ms=beyond / 1e6,
+        over_ms=total / 1e6,
+        explained_fraction=float(named.sum()) / total if total else None,
+        parts_ms={name: float(own.sum()) / 1e6 for name, own in over.items() if own.any()},
+        unnamed_ms=(total - float(named.sum())) / 1e6,
+        unknown=unknown,
+        steps=sorted(rows, key=lambda row: -row.over_ms)[:_MOST_ROWS],
+    )
+
+
+def _row(
+    analysis: RankAnalysis,
+    kept: StepTable,
+    number: int,
+    at: int,
+    found: tuple[dict[str, Floats], dict[str, Floats], Writing | None],
+    over_ns: float,
+) -> SlowLoopStep:
+    over, phases, writing = found
+    step = kept[number]
+    parts = {name: float(own[at]) / 1e6 for name, own in over.items() if own[at] > 0}
+    parts = dict(sorted(parts.items(), key=lambda pair: -pair[1]))
+    opened = step.delivery
+    position = int(np.searchsorted(analysis.loop.steps["start_ns"], step.start_ns))
+    file = size = speed = None
+    largest = next(iter(parts), None)
+    if largest == "checkpoint" and writing is not None:
+        file, size, speed = _written(writing, step.start_ns, step.end_ns)
+    elif largest in ("read", "decode"):
+        file = _file(analysis, kept, number)
+    return SlowLoopStep(
+        step=position if opened is None else opened.number,
+        epoch=None if opened is None else opened.epoch,
+        batch=None if opened is None else opened.index,
+        start_s=(step.start_ns - analysis.session.manifest.started_ns) / 1e9,
+        ms=(step.end_ns - step.start_ns) / 1e6,
+        over_ms=over_ns / 1e6,
+        parts_ms=parts,
+        unnamed_ms=max(0.0, over_ns / 1e6 - sum(parts.values())),
+        host_ms={
+            name: float(own[at]) / 1e6 for name, own in phases.items() if own[at] >= _WORTH_NAMING * over_ns
+        },
+        file=file,
+        write_bytes=size,
+        write_mb_per_s=speed,
+    )
+
+
+def _parts(analysis: RankAnalysis, lengths: Times) -> tuple[dict[str, Floats], Writing]:
+    """Divide each measured step among causes, in ns: an instant belongs to the first that covers it."""
+    kept = analysis.kept
+    writing = _writing(analysis)
+    awaited = kept.awaited
+    intervals = {
+        "garbage_collection": _pauses(analysis, "collection"),
+        "compile": _pauses(analysis, "compilation"),
+        "validation": union(kept.left_out[:, 0], kept.left_out[:, 1]),
+        "checkpoint": union(writing.starts, writing.ends),
+        "data_wait": union(awaited["wait_start_ns"], awaited["delivered_ns"]),
+    }
+    table = break_down([*intervals.values()], kept["start_ns"], kept["end_ns"])[0]
+    found = {name: table[:, at].astype(np.float64) for at, name in enumerate(intervals)}
+    waited = found.pop("data_wait")
+    if not analysis.loop.unknown_why and len(awaited):
+        found.update(_by_cause(analysis.measured_waits, kept, waited))
+    claimed = sum(found.values(), np.zeros(len(kept)))
+    found.update(_without_cpu(analysis, kept, np.maximum(lengths - claimed, 0)))
+    return found, writing
+
+
+def _by_cause(waits: Waits, kept: StepTable, waited: Floats) -> dict[str, Floats]:
+    """Split the time that each step waited pro rata to the causes of its waits."""
+    causes = np.zeros((len(kept), len(CAUSES)))
+    np.add.at(causes, kept.awaited_by, waits.causes)
+    whole = causes.sum(axis=1)
+    scale = np.divide(waited, whole, out=np.zeros(len(kept)), where=whole > 0)
+    return {cause: causes[:, at] * scale for at, cause in enumerate(CAUSES) if cause != _EXPLAINS_NOTHING}
+
+
+def _pauses(analysis: RankAnalysis, pause: str) -> Intervals:
+    """When Python collected garbage, which stops all threads, or the training thread compiled."""
+    main, thread = analysis.rank.main, analysis.loop.thread
+    rows = main.rows(names.PAUSE_ROW)
+    rows = rows[rows["pause"] == names.PAUSES.index(pause)]
+    if thread is not None:
+        rows = rows[(rows["tid"] == thread.tid) | (rows["tid"] == -1)]
+    starts, ends = (main.clock.times_to_session_ns(rows[field]) for field in ("start_ns", "end_ns"))
+    return union(starts, ends)
+
+
+def _writing(analysis: RankAnalysis) -> Writing:
+    """Find the files that the training thread wrote much to, in order of time."""
+    main, thread, paths = analysis.rank.main, analysis.loop.thread, analysis.session.paths
+    calls = analysis.session.calls_of(main)
+    calls = calls.where(calls.tid == (main.pid if thread is None else thread.tid))
+    order = np.lexsort((calls.start_ns, calls.file))
+    starts, ends, file = calls.start_ns[order], calls.end_ns[order], calls.file[order]
+    name = np.array(calls.names or [""])[calls.name[order]]
+    size = np.where(np.isin(name, [*WRITES]), np.maximum(calls.result[order], 0), 0)
+    same = np.diff(file) == 0
+    # What C++ writes between the two, as torch.save does, nobody traces; the kernel's account has it.
+    unseen = np.append(np.isin(name[:-1], _OPENS) & (name[1:] == "fclose") & same, False)
+    near = (starts[1:] - ends[:-1] <= _SAME_WRITING_NS) | unseen[:-1]
+    first = np.flatnonzero(np.append(np.ones(min(1, len(file)), np.bool_), ~(same & near)))
+    if not len(first):
+        return Writing(starts, ends, [], size)
+    begun, ended = starts[first], np.maximum.reduceat(ends, first)
+    sizes = np.add.reduceat(size, first)
+    for at in np.flatnonzero(np.add.reduceat(unseen.astype(np.int64), first)).tolist():
+        sizes[at] = max(int(sizes[at]), _accounted(analysis, int(begun[at]), int(ended[at])))
+    large = np.flatnonzero(sizes >= _LEAST_WRITTEN)
+    large = large[np.argsort(begun[large], kind="stable")]
+    names_of = [paths.shown(calls.files[number]) for number in file[first][large].tolist()]
+    return Writing(begun[large], ended[large], names_of, sizes[large])
+
+
+def _accounted(analysis: RankAnalysis, start_ns: int, end_ns: int) -> int:
+    """How many bytes the process passed to writing calls by the samples around an interval; 0: unknown."""
+    main = analysis.rank.main
+    telemetry = analysis.session.telemetry_of(main)
+    sampled = None if telemetry is None else telemetry.process_of(main)
+    written = None if sampled is None else sampled.series("wchar")
+    if written is None:
+        return 0
+    first = int(np.searchsorted(written.time_ns, start_ns, side="right")) - 1
+    last = int(np.searchsorted(written.time_ns, end_ns))
+    return int(written.value[last] - written.value[first]) if first >= 0 and last < len(written.value) else 0
+
+
+def _written(writing: Writing, start_ns: int, end_ns: int) -> tuple[str | None, int | None, float | None]:
+    """The file that most was written to in a step, the bytes of all files, and how many MB a second."""
+    inside = np.flatnonzero((writing.starts >= start_ns) & (writing.starts < end_ns))
+    if not len(inside):
+        return None, None, None
+    largest = int(inside[np.argmax(writing.sizes[inside])])
+    starts, ends = union(writing.starts[inside], writing.ends[inside])
+    size = int(writing.sizes[inside].sum())
+    return writing.files[largest], size, size / 1e6 / max(1e-9, float((ends - starts).sum()) / 1e9)
+
+
+def _file(analysis: RankAnalysis, kept: StepTable, number: int) -> str | None:
+    """The file that the waits of a step are charged to most."""
+    totals = analysis.waits_for(kept[number : number + 1].awaited).files.totals()
+    return max(totals, key=lambda path: sum(totals[path][:2]), default=None)
+
+
+def _without_cpu(analysis: RankAnalysis, kept: StepTable, rest: Floats) -> dict[str, Floats]:
+    """How long the training thread was ready to run without a CPU outside its waits, by who had the CPUs."""
+    main, thread = analysis.rank.main, analysis.loop.thread
+    rounds = main.rows(names.ROUND_ROW)
+    if thread is None or not len(rounds):
+        return {}
+    rounds = rounds[(rounds["tid"] == thread.tid) & (rounds["run_delay_ns"] >= 0)]
+    times = main.clock.times_to_session_ns(rounds["mono_ns"])
+    if len(times) < 2:
+        return {}
+    sums = rounds["run_delay_ns"].astype(np.float64)
+    at = [np.interp(kept[field] - times[0], times - times[0], sums) for field in ("start_ns", "end_ns")]
+    delay = np.clip(at[1] - at[0], 0, rest)
+    held, taken = _taken(analysis.session, analysis, kept)
+    return {
+        "throttling": np.where(held, delay, 0.0),
+        "neighbours": np.where(~held & taken, delay, 0.0),
+        "no_cpu": np.where(~held & ~taken, delay, 0.0),
+    }
+
+
+def _taken(
+    session: Session, analysis: RankAnalysis, kept: StepTable
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Whether a CPU quota held the job back around each step, and whether others used its CPUs then."""
+    main = analysis.rank.main
+    held, taken = np.zeros(len(kept), np.bool_), np.zeros(len(kept), np.bool_)
+    telemetry = session.telemetry_of(main)
+    if telemetry is None:
+        return held, taken
+    times = telemetry.host.time_ns
+    # The second that a step begins in ends with the next record, the one that it ends in likewise.
+    first, last = (np.searchsorted(times, kept[field]) for field in ("start_ns", "end_ns"))
+    for _, held_back in telemetry.host.quotas.values():
+        grown = np.interp(times.astype(np.float64), held_back.time_ns.astype(np.float64), held_back.value)
+        if len(grown):
+            highest = len(grown) - 1
+            held |= grown[np.minimum(last, highest)] > grown[np.clip(first - 1, 0, highest)]
+    shares = shares_by_second(session, main, telemetry)
+    if shares is not None:
+        total = np.cumsum(np.append(0.0, np.nan_to_num(shares[0]) + np.nan_to_num(shares[1])))
+        behind = np.minimum(last + 1, len(times))
+        seconds = np.maximum(behind - first, 1)
+        taken = (total[behind] - total[np.minimum(first, len(times))]) / seconds >= QUIET
+    return held, taken
+
+
+def _unknown(analysis: RankAnalysis) -> dict[str, str]:
+    """Name the causes of which nothing was recorded, and say why."""
+    found = {}
+    if analysis.loop.unknown_why:
+        found["data_wait"] = analysis.loop.unknown_why
+    if not any(record.collections for record in analysis.rank.main.of_type(Threads)):
+        found["garbage_collection"] = "not recorded: a Python without interpreter lock, or an older iotrace"
+    if not analysis.session.posix_on:
+        found["checkpoint"] = "POSIX calls were not traced"
+    return found

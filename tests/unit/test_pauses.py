@@ -1,0 +1,130 @@
+"""What is recorded of Python's garbage collector: by a callback that runs no bytecode."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import sys
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from iotrace.agent.recording import pauses
+from iotrace.session.names import PAUSE_ROW
+
+
+class Recorder:
+    """Keeps rows; the writer of a real one calls what is in `before_flush`."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, ...]] = []
+        self.before_flush: list[Any] = []
+
+    def append_row(self, row: tuple[int, ...]) -> None:
+        self.rows.append(row)
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
+    monkeypatch.setattr(pauses, "_LEAST_NS", 0)
+    own = Recorder()
+    pauses.watch_collections(own)  # type: ignore[arg-type]
+    yield own
+    pauses._leave()
+
+
+def test_each_collection_is_a_row(recorder: Recorder) -> None:
+    recorder.before_flush[0]()
+    recorder.rows.clear()
+    gc.collect()
+    recorder.before_flush[0]()
+    assert recorder.rows
+    for kind, what, tid, start_ns, end_ns in recorder.rows:
+        assert (kind, what, tid) == (PAUSE_ROW, 0, -1)
+        assert start_ns <= end_ns
+
+
+def test_the_callback_runs_no_bytecode(recorder: Recorder) -> None:
+    frames: list[str] = []
+
+    def seen(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call":
+            frames.append(frame.f_code.co_filename)
+
+    sys.setprofile(seen)
+    try:
+        gc.collect()
+    finally:
+        sys.setprofile(None)
+    assert not [name for name in frames if "iotrace" in name]
+
+
+def test_a_handler_that_raises_hits_none_of_it(recorder: Recorder) -> None:
+    class InterruptedHereError(Exception):
+        pass
+
+    def handler(*_: Any) -> None:
+        raise InterruptedHereError
+
+    before = signal.signal(signal.SIGALRM, handler)
+    raised = 0
+    try:
+        for _ in range(50):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 1e-4)
+                for _ in range(200):
+                    gc.collect(0)
+                signal.pause()
+            except InterruptedHereError as error:
+                raised += 1
+                names = []
+                step = error.__traceback__
+                while step is not None:
+                    names.append(step.tb_frame.f_code.co_filename)
+                    step = step.tb_next
+                assert set(names) == {__file__}
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert raised
+
+
+def test_stamps_without_their_other_half_make_no_row(recorder: Recorder) -> None:
+    assert pauses._stamps is not None
+    gc.callbacks.remove(pauses._stamps.callback)  # the program's own collections bring no stamps here
+    try:
+        started, stopped = pauses._stamps.started, pauses._stamps.stopped
+        started.clear()
+        stopped.clear()
+        started.extend([10, 20, 40])  # 10: nobody saw the end; 40 is still open
+        stopped.extend([5, 25])  # 5: nobody saw the beginning
+        recorder.rows.clear()
+        recorder.before_flush[0]()
+        assert recorder.rows == [(PAUSE_ROW, 0, -1, 20, 25)]
+        assert list(started) == [40]
+        stopped.append(50)
+        recorder.before_flush[0]()
+        assert recorder.rows[1:] == [(PAUSE_ROW, 0, -1, 40, 50)]
+    finally:
+        gc.callbacks.append(pauses._stamps.callback)
+
+
+def test_it_is_taken_back_and_made_once(recorder: Recorder) -> None:
+    assert pauses._stamps is not None
+    own = pauses._stamps.callback
+    pauses.watch_collections(recorder)  # type: ignore[arg-type]
+    assert gc.callbacks.count(own) == 1
+    assert len(recorder.before_flush) == 1
+    pauses._leave()
+    assert own not in gc.callbacks
+    assert not pauses.watching()
+
+
+def test_without_the_interpreters_lock_nothing_is_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "abiflags", "t", raising=False)
+    before, own = list(gc.callbacks), Recorder()
+    pauses.watch_collections(own)  # type: ignore[arg-type]
+    assert list(gc.callbacks) == before
+    assert not own.before_flush

@@ -1,0 +1,232 @@
+"""Slow steps of a loop: each cause where it is true, and where it only looks so. Steps of 10 ms from 0 on."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from iotrace.analysis.loop.deliveries import Delivery
+from iotrace.analysis.loop.step_table import Step, StepTable
+from iotrace.analysis.rank import RankAnalysis
+from iotrace.analysis.results import SlowLoopStep, SlowLoopSteps
+from iotrace.analysis.wait import slow_steps
+from iotrace.analysis.wait.slow_steps import loop_slow_steps
+from iotrace.analysis.wait.waits import CAUSES, Explained
+from iotrace.session import names
+from iotrace.sources.dftracer.calls import COLUMNS, PosixCalls
+from iotrace.sources.rows import DTYPES
+from iotrace.sources.telemetry import Series
+from tests.support.tables import waits_of
+
+MS = 1_000_000
+TID = 7
+SLOW = 30  # the step that takes 100 ms more
+
+Call = tuple[str, int, int, int, int]  # name, begin and end in ms, thread, bytes
+
+
+def begin_ms(step: int) -> int:
+    return 10 * step + (100 if step > SLOW else 0)
+
+
+def explained(
+    *,
+    waited_ms: float = 0.0,
+    cause: str = "decode",
+    evaluation: bool = False,
+    pauses: tuple[tuple[str, int, float, float], ...] = (),
+    calls: tuple[Call, ...] = (),
+    delay_ms: float = 0.0,
+    written: int = 0,
+    others: float = 0.0,
+    held: bool = False,
+    monkeypatch: pytest.MonkeyPatch | None = None,
+) -> SlowLoopSteps:
+    """The slow ones of 40 steps, of which step `SLOW` took 110 ms; that is when each of these happened."""
+    start = begin_ms(SLOW)
+    steps, waits = [], []
+    for number in range(40):
+        begin = begin_ms(number) * MS
+        wait = int((waited_ms if number == SLOW else 1.0) * MS)
+        one = Delivery(0, number, 0, 0, number, begin, begin + wait, TID)
+        left_out = ((begin + wait, begin + wait + 95 * MS),) if evaluation and number == SLOW else ()
+        steps.append(Step(one, begin, begin_ms(number + 1) * MS, (one,), left_out, 1))
+        causes = {name: wait if name == cause else 0 for name in CAUSES}
+        waits.append(Explained(one, causes, {"data/a.h5": [0.0, float(wait), 0.0]}))
+    kept, table = StepTable.of(steps), waits_of(waits)
+    rows = {
+        names.PAUSE_ROW: [
+            (names.PAUSES.index(kind), tid, int((start + at) * MS), int((start + until) * MS))
+            for kind, tid, at, until in pauses
+        ],
+        names.ROUND_ROW: [
+            (0, 0, TID, begin_ms(number) * MS, 0, int((delay_ms if number > SLOW else 0.0) * MS))
+            for number in range(41)
+        ],
+    }
+    clock = SimpleNamespace(times_to_session_ns=lambda times: np.asarray(times, np.int64))
+    main = SimpleNamespace(
+        pid=TID,
+        clock=clock,
+        rows=lambda kind: np.array(rows[kind], DTYPES[kind]),
+        of_type=lambda _: [SimpleNamespace(collections=True)],
+    )
+    times = np.arange(0, 700, 50) * MS
+    grows = np.where(times > (start + 60) * MS, float(written), 0.0)
+    held_back = Series(times, np.where(times > start * MS, 1.0, 0.0) * held)
+    telemetry = SimpleNamespace(
+        host=SimpleNamespace(cpus=[], time_ns=times, quotas={"/job": (held_back, held_back)}),
+        process_of=lambda _: SimpleNamespace(series=lambda _: Series(times, grows)),
+    )
+    if monkeypatch is not None:
+        shares = np.full(len(times), others), np.zeros(len(times))
+        monkeypatch.setattr(slow_steps, "shares_by_second", lambda *_: shares)
+    session = SimpleNamespace(
+        manifest=SimpleNamespace(started_ns=0),
+        calls_of=lambda _: posix([(name, start + at, start + to, *rest) for name, at, to, *rest in calls]),
+        paths=SimpleNamespace(shown=lambda path: path),
+        telemetry_of=lambda _: telemetry,
+        posix_on=True,
+    )
+    thread = SimpleNamespace(tid=TID)
+    analysis: Any = SimpleNamespace(
+        kept=kept,
+        loop=SimpleNamespace(steps=kept, thread=thread, unknown_why=""),
+        measured_waits=table,
+        waits_for=lambda awaited: table[awaited["number"]],
+        rank=SimpleNamespace(main=main),
+        session=session,
+    )
+    found = loop_slow_steps(cast(RankAnalysis, analysis))
+    assert found is not None
+    return found
+
+
+def posix(calls: list[Any]) -> PosixCalls:
+    known = sorted({call[0] for call in calls})
+    columns: dict[str, Any] = {name: np.full(len(calls), -1, np.int64) for name in COLUMNS}
+    columns["start_ns"] = np.array([call[1] * MS for call in calls], np.int64)
+    columns["end_ns"] = np.array([call[2] * MS for call in calls], np.int64)
+    columns["name"] = np.array([known.index(call[0]) for call in calls], np.int64)
+    columns["tid"] = np.array([call[3] for call in calls], np.int64)
+    columns["result"] = np.array([call[4] for call in calls], np.int64)
+    columns["file"] = np.zeros(len(calls), np.int64)
+    return PosixCalls(**columns, names=known, files=["ck.pt"], nodes=[], pids=frozenset(), problems=[])
+
+
+def only(found: SlowLoopSteps) -> SlowLoopStep:
+    (step,) = found.steps
+    assert step.step == SLOW
+    assert step.over_ms == pytest.approx(100.0)
+    return step
+
+
+def test_a_slow_step_is_one_beyond_p95_and_three_deviations() -> None:
+    found = explained()
+    assert (found.count, found.measured, found.usual_ms, found.beyond_ms) == (1, 40, 10.0, 10.0)
+    step = only(found)
+    assert step.parts_ms == {}
+    assert step.unnamed_ms == pytest.approx(100.0)
+    assert found.explained_fraction == 0.0
+
+
+def test_its_own_wait_explains_it_by_cause_and_file() -> None:
+    found = explained(waited_ms=91.0)
+    step = only(found)
+    assert step.parts_ms == {"decode": pytest.approx(90.0)}
+    assert step.file == "data/a.h5"
+    assert found.explained_fraction == pytest.approx(0.9)
+    assert found.unnamed_ms == pytest.approx(10.0)
+
+
+def test_workers_that_start_again_explain_it() -> None:
+    assert only(explained(waited_ms=101.0, cause="startup")).parts_ms == {"startup": pytest.approx(100.0)}
+
+
+def test_a_wait_of_unknown_cause_explains_nothing() -> None:
+    found = explained(waited_ms=101.0, cause="unknown")
+    assert only(found).parts_ms == {}
+    assert found.explained_fraction == 0.0
+
+
+def test_a_collection_explains_what_it_took() -> None:
+    found = explained(pauses=(("collection", -1, 5, 65),))
+    step = only(found)
+    assert step.parts_ms == {"garbage_collection": pytest.approx(60.0)}
+    assert step.unnamed_ms == pytest.approx(40.0)
+
+
+def test_a_collection_of_another_step_explains_nothing() -> None:
+    assert only(explained(pauses=(("collection", -1, -15, -6),))).parts_ms == {}
+
+
+@pytest.mark.parametrize(("tid", "parts"), [(TID, {"compile": 80.0}), (8, {})])
+def test_compiling_explains_it_on_the_training_thread_alone(tid: int, parts: dict[str, float]) -> None:
+    assert only(explained(pauses=(("compilation", tid, 5, 85),))).parts_ms == parts
+
+
+def test_validation_explains_it() -> None:
+    found = only(explained(evaluation=True))
+    assert found.parts_ms == {"validation": 95.0}
+    assert found.ms == 110.0
+
+
+@pytest.mark.parametrize(
+    ("tid", "size", "told"), [(TID, 10 << 20, True), (8, 10 << 20, False), (TID, 900, False)]
+)
+def test_a_checkpoint_is_what_the_training_thread_wrote(tid: int, size: int, told: bool) -> None:
+    """Not what another thread wrote meanwhile, nor a line in a log."""
+    calls: tuple[Call, ...] = (("write", 10, 40, tid, size // 2), ("write", 60, 70, tid, size - size // 2))
+    found = only(explained(calls=calls))
+    assert found.parts_ms == ({"checkpoint": 60.0} if told else {})
+    assert (found.file, found.write_bytes) == (("ck.pt", size) if told else (None, None))
+    if told:
+        assert found.write_mb_per_s == pytest.approx(size / 1e6 / 0.06)
+
+
+def test_two_writings_with_a_pause_are_two() -> None:
+    """What the thread did for longer between them is no writing."""
+    calls: tuple[Call, ...] = (("write", 0, 10, TID, 2 << 20), ("write", 80, 90, TID, 2 << 20))
+    assert only(explained(calls=calls)).parts_ms == {"checkpoint": 20.0}
+
+
+@pytest.mark.parametrize(("written", "told"), [(100 << 20, True), (900, False), (0, False)])
+def test_what_c_plus_plus_writes_is_known_by_the_kernels_account(written: int, told: bool) -> None:
+    """torch.save shows as an opening and a closing; one for reading writes nothing."""
+    calls: tuple[Call, ...] = (("fopen64", 5, 6, TID, -1), ("fclose", 90, 95, TID, -1))
+    found = only(explained(calls=calls, written=written))
+    assert found.parts_ms == ({"checkpoint": 90.0} if told else {})
+    assert found.write_bytes == (written if told else None)
+
+
+@pytest.mark.parametrize(
+    ("others", "held", "part"),
+    [(0.5, False, "neighbours"), (0.5, True, "throttling"), (0.0, False, "no_cpu")],
+)
+def test_waiting_for_a_cpu_has_who_had_it(
+    others: float, held: bool, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = only(explained(delay_ms=70.0, others=others, held=held, monkeypatch=monkeypatch))
+    assert found.parts_ms == {part: pytest.approx(70.0)}
+
+
+def test_neighbours_explain_nothing_where_the_thread_never_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert only(explained(others=0.9, held=True, monkeypatch=monkeypatch)).parts_ms == {}
+
+
+def test_no_part_is_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A collection within a wait is the collection's; a thread waits for a CPU in the rest alone."""
+    found = explained(
+        waited_ms=81.0,
+        pauses=(("collection", -1, 10, 40),),
+        delay_ms=100.0,
+        others=0.5,
+        monkeypatch=monkeypatch,
+    )
+    assert sum(only(found).parts_ms.values()) <= 110.0
+    assert only(found).parts_ms["garbage_collection"] == pytest.approx(30.0)
+    assert only(found).parts_ms["decode"] == pytest.approx(50.0)
+    assert found.explained_fraction == 1.0
