@@ -35,7 +35,19 @@ def shape_of(schema: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize(
     "subject",
-    ["report", "top", "compare", "compare-traces", "check", "sweep", "tune", "merge", "ls", "doctor"],
+    [
+        "report",
+        "top",
+        "compare",
+        "compare-traces",
+        "check",
+        "sweep",
+        "tune",
+        "merge",
+        "ls",
+        "doctor",
+        "doctor-storage",
+    ],
 )
 def test_the_fields_are_those_of_the_snapshot(subject: str) -> None:
     """Where a change is meant: add the field here, raise `schema_version`, tell it in the change log."""

@@ -59,10 +59,12 @@ def test_mounts_hold_the_files_below_them() -> None:
     mounts = mounts_with_files(text)
     assert mounts == [("/", "ext4"), ("/my data", "nfs4")]
     sampler = SimpleNamespace(mounts=mounts, node="n")
+    plain = SimpleNamespace(bytes_per_s=9.0, cold=None)
     session: Any = SimpleNamespace(
         telemetry_of=lambda _: SimpleNamespace(sampler=sampler),
         manifest=SimpleNamespace(cwd="/home"),
         processes=[],
+        plain_reads=lambda node, point: plain if (node, point) == ("n", "/") else None,
     )
     calls = {
         "a.bin": _calls(1, read_bytes=5),
@@ -70,7 +72,7 @@ def test_mounts_hold_the_files_below_them() -> None:
         "/my data/c": _calls(2, read_bytes=1, maps=1),
     }
     files = [unknown(FileIo, path=path, group=path) for path in calls] + [unknown(FileIo, path="a.py")]
-    rank: Any = SimpleNamespace(main=None, processes=[])
+    rank: Any = SimpleNamespace(main=SimpleNamespace(identity=SimpleNamespace(node="n")), processes=[])
     groups, io = storage.with_storage(
         [unknown(FileGroup, path="a.bin")],
         unknown(Io, files=files),
@@ -82,6 +84,7 @@ def test_mounts_hold_the_files_below_them() -> None:
     assert io.mounts is not None
     found = {mount.point: (mount.files, mount.read_bytes, mount.pattern.reads) for mount in io.mounts}
     assert found == {"/": (1, 5, 1), "/my data": (2, None, 2)}  # what page faults read is not known
+    assert {mount.point: mount.plain_bytes_per_s for mount in io.mounts} == {"/": 9.0, "/my data": None}
     assert groups[0].pattern is not None
     assert groups[0].pattern.p99_ms == 1.0
     assert io.device_reads is None

@@ -12,6 +12,11 @@ from iotrace.report.printing import echo
 @click.command(context_settings=BEFORE_A_COMMAND)
 @click.argument("command", metavar="[--] [CMD [ARG]...]", nargs=-1, type=click.UNPROCESSED)
 @click.option("--data", metavar="PATH", help="The data that CMD reads; default: a guess.")
+@click.option(
+    "--storage",
+    metavar="PATH",
+    help="Read files there, 3 s and 256 MiB at most: what does a plain sequential reader get? Nothing else.",
+)
 @output_option("DIR", "The directory that the session would have; default: one made here.", kind=str)
 @click.option(
     "--timeout",
@@ -23,15 +28,27 @@ from iotrace.report.printing import echo
 )
 @json_option("the findings")
 def doctor(
-    command: tuple[str, ...], data: str | None, output: str | None, timeout: float, as_json: bool
+    command: tuple[str, ...],
+    data: str | None,
+    storage: str | None,
+    output: str | None,
+    timeout: float,
+    as_json: bool,
 ) -> int:
     """Say what iotrace run will capture here, and what not.
 
     The doctor says why, and what would help; CMD itself is not run. It answers within 5 seconds, or as soon
     as torch can be imported.
 
+    With --storage it drops the files that it reads from the page cache first, reads the largest in pieces of
+    1 MiB, and keeps the result for reports on this host (iotrace report --view storage).
+
     Exit codes: 0 nothing that matters is missing, as far as is known; 1 some is missing; 2 wrong usage.
     """
+    if storage is not None:
+        if command or data is not None or output is not None:
+            raise click.UsageError("--storage PATH stands alone")
+        return _read_storage(storage, as_json)
     import_numpy()
     from iotrace.cli.parameters import ended_by_signals
     from iotrace.doctor.diagnose import diagnose
@@ -47,6 +64,20 @@ def doctor(
 
         print_diagnosis(diagnosis, output, make_console(stderr=False))
     return 1 if any(check.status == "missing" for check in diagnosis.checks) else 0
+
+
+def _read_storage(path: str, as_json: bool) -> int:
+    from iotrace.doctor.plain_reader import read_plainly
+
+    found = read_plainly(path)
+    if as_json:
+        print_json(found)
+    else:
+        from iotrace.report.doctor import print_storage
+        from iotrace.report.layout import make_console
+
+        print_storage(found, make_console(stderr=False))
+    return 0
 
 
 def _say_waiting(timeout: float) -> None:

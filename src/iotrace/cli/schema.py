@@ -20,6 +20,7 @@ _PRINTED = {
     "merge": ("merge.summary", "Summary"),
     "ls": ("session.listing", "Listing"),
     "doctor": ("doctor.results", "Diagnosis"),
+    "doctor-storage": ("session.plain_reads", "PlainReads"),
 }
 
 

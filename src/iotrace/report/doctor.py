@@ -10,9 +10,12 @@ from rich.text import Text
 from iotrace.doctor.results import Check, Diagnosis
 from iotrace.report.layout import plain
 from iotrace.report.printing import visible
+from iotrace.session.plain_reads import PlainReads
+from iotrace.units import counted, rate, size
 
 _STYLES = {"ok": "green", "warning": "yellow", "missing": "bold red", "unknown": "magenta"}
 _STATUS_WIDTH, _ID_WIDTH = 7, 14
+_LITTLE_BYTES = 16 << 20  # to one reader: a tenth of a second at 160 MiB/s
 _LABEL_WIDTH = _STATUS_WIDTH + 1 + _ID_WIDTH + 1
 
 
@@ -37,6 +40,27 @@ def print_diagnosis(diagnosis: Diagnosis, output: str | None, console: Console) 
         text = Text(" · ".join(parts)).append(f"\n{why}", style="dim")
         _print_labelled(console, Text("not known", style="bold"), text)
     _print_labelled(console, Text("next", style="bold"), Text(_next(diagnosis, output)))
+
+
+def print_storage(found: PlainReads, console: Console) -> None:
+    """Print what a plain reader got, from where, and what to do with it."""
+    where = {True: "from storage", False: "NOT from storage", None: "from storage or memory, not known"}
+    speed = rate(found.bytes, found.seconds)
+    rows = [
+        ("storage", f"{visible(found.point)} ({found.type}): {speed} to one sequential reader"),
+        (
+            "read",
+            f"{size(found.bytes)} of {counted(found.files, 'file')} in {found.seconds:.2f} s, 1 MiB a read",
+        ),
+        ("from", where[found.cold] + (f": {found.why}" if found.why else "")),
+    ]
+    if found.cold:
+        rows.append(("", "what a server or a disk keeps in memory of its own is not seen from here"))
+    if found.bytes < _LITTLE_BYTES:
+        rows.append(("", "so little says little of bandwidth: name larger files"))
+    rows.append(("next", "iotrace report SESSION --view storage" if found.saved else "it could not be kept"))
+    for label, text in rows:
+        _print_labelled(console, Text(label, style="bold"), Text(text))
 
 
 def _next(diagnosis: Diagnosis, output: str | None) -> str:

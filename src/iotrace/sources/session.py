@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from iotrace.session import names
+from iotrace.session import names, plain_reads
 from iotrace.session.launches import Launch, joint_exit_code, joint_state, read_launches
 from iotrace.session.manifest import Costs, Manifest, read_document
 from iotrace.session.reading import left_out
@@ -117,6 +117,8 @@ class Session(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def _no_calls(self) -> PosixCalls:
         return self.calls.where(np.zeros(len(self.calls), dtype=np.bool_))
+
+    plain_reads = staticmethod(plain_reads.load)
 
     def telemetry_of(self, process: Process) -> Telemetry | None:
         """The samples of the host of `process`, preferably by the sidecar that saw the process."""

@@ -70,6 +70,7 @@ def _mounts(
         pattern = pattern_of(own, samples)
         if pattern is None:
             continue
+        plain = session.plain_reads(rank.main.identity.node, point)
         unseen = any(file.unsized_reads or file.maps for file in own)
         found.append(
             MountIo(
@@ -78,6 +79,8 @@ def _mounts(
                 files=len(own),
                 read_bytes=None if unseen else sum(file.read_bytes for file in own),
                 pattern=pattern,
+                plain_bytes_per_s=None if plain is None else plain.bytes_per_s,
+                plain_cold=None if plain is None else plain.cold,
             )
         )
     return sorted(found, key=lambda mount: -(mount.read_bytes or 0))
