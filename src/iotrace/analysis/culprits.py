@@ -13,6 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from iotrace.analysis.host.measured import LONG_NS, MeasuredTime
+from iotrace.analysis.intervals import distinct
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import Culprit, DataWait, ProcessUse, RankReport, Recommendation, System
 from iotrace.analysis.verdict.trust import free_cpus
@@ -233,7 +234,7 @@ def _gain_ms(analysis: RankAnalysis, report: RankReport, step_ms: float) -> floa
         return None
     explained = analysis.explained(primary)
     awaited = analysis.kept.awaited
-    measured = np.unique(awaited["number"][awaited["loader"] == primary.number])
+    measured = distinct(awaited["number"][awaited["loader"] == primary.number])
     less = np.nan_to_num(cpu_waits(analysis.rank, explained).sum(axis=1))
     gain_ms = replayed_gain_ms(explained.deliveries, measured, len(analysis.kept), less)
     usable = len(system.cpus_usable or []) * (1 - (_taken_by_others(system) or 0.0))

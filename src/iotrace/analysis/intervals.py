@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -72,7 +74,7 @@ class Shares:
     """
 
     def __init__(self, starts: Times, ends: Times, mask: Coverage | None = None) -> None:
-        times = _distinct(starts, ends, *([] if mask is None else [mask.starts, mask.ends]))
+        times = distinct(np.concatenate([starts, ends, *([] if mask is None else [mask.starts, mask.ends])]))
         self._times = times
         if len(times) < 2:
             self._integral = np.zeros(len(times), dtype=np.float64)
@@ -99,11 +101,28 @@ class Shares:
         return np.asarray(np.interp((times - origin).astype(np.float64), known, self._integral))
 
 
-def _distinct(*columns: Times) -> Times:
-    """The values of all columns, sorted; ``np.unique`` hashes them, which takes 70 times as long."""
-    values = np.sort(np.concatenate(columns))
-    found: Times = values[np.append(True, values[1:] != values[:-1])[: len(values)]]
-    return found
+def distinct(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The different integers, sorted; ``np.unique`` hashes them, which takes up to 70 times as long."""
+    if len(values) and (values == values[0]).all():
+        return values[:1]
+    values = np.sort(values)
+    return values[np.append(True, values[1:] != values[:-1])[: len(values)]]
+
+
+def grouped(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Times, Times]:
+    """The different integers, sorted, where each stands first, and the row of each value among them.
+
+    Those of a small range by a table instead of a sort.
+    """
+    least, most = (int(values.min()), int(values.max())) if len(values) else (0, -1)
+    if not len(values) or most - least > 4 * len(values):
+        known, first, of = np.unique(values, return_index=True, return_inverse=True)
+        return known, first, of.reshape(-1)
+    found = np.full(most - least + 1, -1, np.int64)
+    place = values.astype(np.int64) - least
+    found[place[::-1]] = np.arange(len(values))[::-1]  # the last one that is written stays: the first
+    held = found >= 0
+    return (np.flatnonzero(held) + least).astype(values.dtype), found[held], (np.cumsum(held) - 1)[place]
 
 
 def pieces(

@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 
 from iotrace.analysis.gain.changes import HALVED
+from iotrace.analysis.intervals import distinct
 from iotrace.analysis.loop.deliveries import LoaderRun
 from iotrace.analysis.loop.loaders import item_of, production_ms
 from iotrace.analysis.loop.step_table import StepTable
@@ -198,7 +199,7 @@ def _gains(
     if about.wrapped or about.library or about.in_order is False:
         return {}
     awaited = analysis.kept.awaited
-    measured = np.unique(awaited["number"][awaited["loader"] == run.number])
+    measured = distinct(awaited["number"][awaited["loader"] == run.number])
     whole_ms = int(analysis.kept.duration_ns.sum()) / len(analysis.kept) / 1e6
     gone = [cause for cause in CAUSES if 100 * causes_ms[cause] >= MODERATELY_PERCENT * whole_ms]
     if "read" in gone or "decode" in gone:
@@ -241,12 +242,12 @@ def _storage_bytes(report: RankReport, steps: int) -> float | None:
 
 def _collate(analysis: RankAnalysis, run: LoaderRun) -> str:
     """The name of the collate function; empty where the run's loaders have several, or none."""
-    pids = {*np.unique(run.deliveries.maker(analysis.rank.main.pid)).tolist()}
+    pids = {*distinct(run.deliveries.maker(analysis.rank.main.pid)).tolist()}
     names = {
         process.texts.get(number, "")
         for process in analysis.rank.processes
         if process.pid in pids
-        for number in np.unique(process.spans["name"][process.spans["kind"] == KIND_COLLATE]).tolist()
+        for number in distinct(process.spans["name"][process.spans["kind"] == KIND_COLLATE]).tolist()
     }
     return next(iter(names)) if len(names) == 1 else ""
 

@@ -16,6 +16,7 @@ from iotrace.analysis.device.accelerator import KERNEL_GAP_US
 from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.compute import Compute, compute_of
 from iotrace.analysis.device.gaps import Origin
+from iotrace.analysis.intervals import distinct
 from iotrace.analysis.loop.deliveries import Deliveries, Delivery, LoaderRun
 from iotrace.analysis.loop.join import loaders_of
 from iotrace.analysis.loop.measured import measured, profiled_intervals, program_intervals, untrained
@@ -77,7 +78,7 @@ class RankAnalysis(msgspec.Struct, frozen=True, dict=True):
         if primary is None or thread is None or not primary.description.wrapped:
             return primary
         inner = thread.inner
-        inside = np.unique(inner.deliveries["loader"][inner.loader == primary.number]).tolist()
+        inside = distinct(inner.deliveries["loader"][inner.loader == primary.number]).tolist()
         wrapped = [loader for loader in self.loaders if loader.number in inside]
         return wrapped[0] if len(wrapped) == 1 else primary
 
@@ -134,7 +135,7 @@ class RankAnalysis(msgspec.Struct, frozen=True, dict=True):
 
     def waits_for(self, deliveries: Deliveries) -> Waits:
         """The waits for some batches, by cause; of a batch that was handed over the training thread's."""
-        numbers = np.unique(deliveries["loader"])
+        numbers = distinct(deliveries["loader"])
         tables = [self.explained(self.by_number[number]) for number in numbers.tolist()]
         first = np.cumsum([0, *map(len, tables)])
         rows = first[np.searchsorted(numbers, deliveries["loader"])] + deliveries["number"]

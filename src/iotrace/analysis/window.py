@@ -10,7 +10,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from iotrace.analysis.device.compute import Compute, compute_of
-from iotrace.analysis.intervals import Times
+from iotrace.analysis.intervals import Times, distinct
 from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
 from iotrace.analysis.loop.join import loaders_of
 from iotrace.analysis.loop.step_table import Step, StepTable
@@ -66,7 +66,7 @@ class Window(RankAnalysis, frozen=True, dict=True):
         """Yield how much is known of each process, and mark the deliveries that it made."""
         main = self.rank.main
         makers = deliveries.maker(main.pid)
-        for pid in np.unique(makers).tolist():
+        for pid in distinct(makers).tolist():
             fresh = self.fresh.get((main.identity.node, pid))
             if fresh is not None:
                 yield makers == pid, fresh

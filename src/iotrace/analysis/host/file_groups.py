@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from iotrace.analysis.intervals import distinct
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import DataWait, FileCost, FileGroup, FileIo, Io
 from iotrace.session.names import KIND_MAPPED, KIND_READ_PATH
@@ -68,7 +69,7 @@ def used_files(analysis: RankAnalysis) -> Used:
     by_libraries: set[str] = set()
     for process in analysis.rank.processes:
         reads = np.isin(process.spans["kind"], (KIND_READ_PATH, KIND_MAPPED))
-        numbers = np.unique(process.spans["file"][reads]).tolist()
+        numbers = distinct(process.spans["file"][reads]).tolist()
         by_libraries.update(process.span_files[number] for number in numbers if number in process.span_files)
     return Used(
         cwd=analysis.session.manifest.cwd,

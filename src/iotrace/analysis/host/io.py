@@ -8,6 +8,7 @@ import numpy as np
 
 from iotrace.analysis.host.kernel_account import READS, coverage_of, data_coverage, unseen_because
 from iotrace.analysis.host.read_pattern import SMALL_READ, FileCalls
+from iotrace.analysis.intervals import distinct
 from iotrace.analysis.loop.deliveries import Interval
 from iotrace.analysis.results import FileIo, Io
 from iotrace.session.names import KIND_READ_PATH
@@ -39,7 +40,7 @@ def io_of(
     in_read_paths = {
         session.paths.shown(process.span_files[number])
         for process in rank.processes
-        for number in np.unique(process.spans["file"][process.spans["kind"] == KIND_READ_PATH]).tolist()
+        for number in distinct(process.spans["file"][process.spans["kind"] == KIND_READ_PATH]).tolist()
         if number in process.span_files
     }
     coverage = [

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from iotrace.analysis.intervals import Times
+from iotrace.analysis.intervals import Times, distinct
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import Overhead
 from iotrace.analysis.wait.production import PARTS
@@ -111,7 +111,7 @@ def _awaited_ns(waits: Waits, worker: Process) -> int:
 def _consumer_ns(analysis: RankAnalysis, costs: _Costs) -> int:
     """What tracing added to the measured steps on the consumer's own threads."""
     main = analysis.rank.main
-    tids = np.unique(main.rows(names.BATCH_ROW)["tid"])
+    tids = distinct(main.rows(names.BATCH_ROW)["tid"])
     starts, ends = analysis.kept["start_ns"], analysis.kept["end_ns"]
     calls, spans = analysis.session.calls_of(main), main.spans
     own_spans = spans["start_ns"][np.isin(spans["tid"], tids)]

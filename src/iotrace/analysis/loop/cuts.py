@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from iotrace.analysis.intervals import Times
+from iotrace.analysis.intervals import Times, grouped
 from iotrace.analysis.loop.deliveries import Deliveries, Pass, PassKey
 from iotrace.analysis.loop.threads import Rounds, first_at
 from iotrace.analysis.table import NONE, key_of
@@ -53,7 +53,7 @@ def cuts_of(deliveries: Deliveries, passes: dict[PassKey, Pass], rounds: Rounds)
     if not len(rounds.times_ns) or not len(times):
         return Cuts(times, np.arange(len(times)), deliveries)
     trained = rounds.until(times)
-    _, of_pass = np.unique(key_of(deliveries["iterator"], deliveries["epoch"]), return_inverse=True)
+    *_, of_pass = grouped(key_of(deliveries["iterator"], deliveries["epoch"]))
     by_pass = np.argsort(of_pass, kind="stable")
     taken = np.split(
         by_pass, np.flatnonzero(np.diff(of_pass[by_pass])) + 1
@@ -94,8 +94,8 @@ def cuts_of(deliveries: Deliveries, passes: dict[PassKey, Pass], rounds: Rounds)
 
 def _exhausted(deliveries: Deliveries, rows: Times, passes: dict[PassKey, Pass]) -> tuple[int, int] | None:
     """Tell when the pass of these deliveries was at its end, if it was."""
-    first = deliveries.rows[rows[0]]
-    return passes[int(first["iterator"]), int(first["epoch"])].exhausted_ns
+    iterator, epoch = (int(deliveries[field][rows[0]]) for field in ("iterator", "epoch"))
+    return passes[iterator, epoch].exhausted_ns
 
 
 def _with_ends(cuts: Cuts, extra: list[tuple[int, int, int]], taken: list[Times]) -> Cuts:

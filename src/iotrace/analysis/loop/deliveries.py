@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from iotrace.analysis.intervals import Times
-from iotrace.analysis.table import NONE, Table, joined
+from iotrace.analysis.intervals import Times, grouped
+from iotrace.analysis.table import NONE, Columns, Table
 from iotrace.sources.records import IteratorStart
 
 if TYPE_CHECKING:
@@ -76,15 +76,14 @@ class Delivery(msgspec.Struct, frozen=True):
         return self.iterator, self.epoch
 
 
-_INTEGERS = tuple(Delivery.__struct_fields__)
-DELIVERY = np.dtype([(field, "<i8") for field in _INTEGERS])
+FIELDS = tuple(Delivery.__struct_fields__)
 _NEVER_NONE = 7  # the first fields, and the truth values
 
 
 class Deliveries(Table[Delivery]):
     """Deliveries as columns; a phase is the number of its name in `texts`."""
 
-    def __init__(self, rows: npt.NDArray[np.void], texts: dict[int, str]) -> None:
+    def __init__(self, rows: Columns, texts: dict[int, str]) -> None:
         self.rows, self.texts = rows, texts
 
     @classmethod
@@ -93,34 +92,30 @@ class Deliveries(Table[Delivery]):
         own = list(deliveries)
         phases = dict.fromkeys(each.phase for each in own if each.phase is not None)
         numbers = {phase: number for number, phase in enumerate(phases)}
-        rows = np.empty(len(own), DELIVERY)
-        for field in _INTEGERS:
+        rows: dict[str, Any] = {}
+        for field in FIELDS:
             values = [getattr(each, field) for each in own]
             if field == "phase":
                 values = [None if value is None else numbers[value] for value in values]
             rows[field] = [NONE if value is None else value for value in values]
-        return cls(rows, {number: phase for phase, number in numbers.items()})
+        return cls(Columns(len(own), rows), {number: phase for phase, number in numbers.items()})
 
     @classmethod
     def joined(cls, parts: Iterable[Self]) -> Self:
         """Put tables one behind the other; phases are numbered alike in all of them."""
         parts = list(parts)
-        texts = parts[0].texts if parts else {}
-        return cls(joined([part.rows for part in parts], DELIVERY), texts)
+        return parts[0]._with(Columns.joined([part.rows for part in parts])) if parts else cls.of([])
 
-    def _with(self, rows: npt.NDArray[np.void]) -> Self:
+    def _with(self, rows: Columns) -> Self:
         return type(self)(rows, self.texts)
 
     def changed(self, **columns: npt.ArrayLike) -> Self:
         """Return a copy with other columns."""
-        rows = self.rows.copy()
-        for field, values in columns.items():
-            rows[field] = values
-        return self._with(rows)
+        return self._with(self.rows.changed(**columns))
 
-    def _structs(self, rows: npt.NDArray[np.void]) -> list[Delivery]:
+    def _structs(self, rows: Columns) -> list[Delivery]:
         columns: list[list[Any]] = []
-        for number, field in enumerate(_INTEGERS):
+        for number, field in enumerate(FIELDS):
             column: list[Any] = rows[field].tolist()
             if field in ("grad", "followed_by_backward", "handed_over"):
                 column = [bool(value) for value in column]
@@ -190,7 +185,8 @@ class LoaderRun(msgspec.Struct, frozen=True):
     @property
     def phases(self) -> dict[str, int]:
         """How many batches were delivered in each phase; empty where no trainer names any."""
-        numbers, amounts = np.unique(self.deliveries["phase"], return_counts=True)
+        numbers, _, of = grouped(self.deliveries["phase"])
+        amounts = np.bincount(of)
         counts: dict[str, int] = {}
         for number, count in zip(numbers.tolist(), amounts.tolist(), strict=True):
             phase = self.deliveries.texts.get(number)

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from iotrace.analysis.intervals import Times
-from iotrace.analysis.loop.deliveries import DELIVERY, Deliveries, LoaderRun, Pass, PassKey
-from iotrace.analysis.table import NONE, key_of, match
+from iotrace.analysis.loop.deliveries import FIELDS, Deliveries, LoaderRun, Pass, PassKey
+from iotrace.analysis.table import NONE, Columns, key_of, match
 from iotrace.session import names
 from iotrace.sources.processes import Process
 from iotrace.sources.records import IteratorEnd, IteratorStart, WorkerUp
-from iotrace.sources.rows import Columns
+from iotrace.sources.rows import Columns as Rows
 from iotrace.sources.session import Rank
 
 
@@ -74,26 +74,27 @@ def _as_recorded(rank: Rank) -> list[LoaderRun]:
     later_count = _later_counts(main, rows, order, ends)
     own = np.array([loader_of[each] for each in iterators.tolist()], dtype=np.int64)
     deliveries = _deliveries(rank, rows, later_count)
-    deliveries["loader"] = own[np.searchsorted(iterators, rows["iterator"])] if len(rows) else 0
+    deliveries["loader"] = loader = (
+        own[np.searchsorted(iterators, rows["iterator"])] if len(rows) else _NO_ROWS
+    )
     descriptions: dict[int, IteratorStart] = {}
     starts: dict[int, dict[PassKey, IteratorStart]] = defaultdict(dict)
     for start in started:
         descriptions[start.loader] = start
         starts[start.loader].setdefault((start.iterator, start.epoch), start)
     wrapped = np.array([number for number, about in descriptions.items() if about.wrapped], dtype=np.int64)
-    inline = np.isin(deliveries["loader"], wrapped)
+    inline = np.isin(loader, wrapped)
     deliveries["inline_tid"] = np.where(inline, deliveries["tid"], NONE)
-    by_loader = np.argsort(deliveries["loader"], kind="stable")
-    in_order = deliveries["loader"][by_loader]
+    by_loader = np.argsort(loader, kind="stable")
+    in_order, every = loader[by_loader], Columns(len(rows), deliveries)
     in_pass = _passes_of(rows, order)
     ends_of: dict[int, list[IteratorEnd]] = defaultdict(list)
     for (iterator, _), end in ends.items():
         ends_of[loader_of[iterator]].append(end)
     found = []
     for number, about in descriptions.items():
-        bounds = np.searchsorted(in_order, [number, number + 1])
-        mine = deliveries[by_loader[slice(*bounds)]]
-        mine["number"] = np.arange(len(mine))
+        mine = every.taken(by_loader[slice(*np.searchsorted(in_order, [number, number + 1]))])
+        mine = mine.changed(number=np.arange(len(mine)))
         passes = {
             key: _pass(start, rows[in_pass.get(key, _NO_ROWS)], ends.get(key), main)
             for key, start in starts[number].items()
@@ -106,7 +107,7 @@ def _as_recorded(rank: Rank) -> list[LoaderRun]:
 _NO_ROWS = np.empty(0, dtype=np.int64)
 
 
-def _ends(main: Process, rows: Columns) -> dict[PassKey, IteratorEnd]:
+def _ends(main: Process, rows: Rows) -> dict[PassKey, IteratorEnd]:
     """Find how each pass ended, last.
 
     An ask that failed, and was made again with nothing trained in between, is no end: the wait for the batch
@@ -134,7 +135,7 @@ def _ends(main: Process, rows: Columns) -> dict[PassKey, IteratorEnd]:
     return found
 
 
-def _later_counts(main: Process, rows: Columns, order: Times, ends: dict[PassKey, IteratorEnd]) -> Times:
+def _later_counts(main: Process, rows: Rows, order: Times, ends: dict[PassKey, IteratorEnd]) -> Times:
     """Count the backward passes until the next ask of each batch's pass; of its last batch, until any ask."""
     iterator, epoch, count = (rows[field][order] for field in ("iterator", "epoch", "backward_count"))
     later = np.append(count[1:], 0)
@@ -164,16 +165,17 @@ def _count_at_end(main: Process, last: Any) -> int:
     return int(count + (backward > at_ns).sum())
 
 
-def _deliveries(rank: Rank, rows: Columns, later_count: Times) -> Any:
-    """Make the rows of the deliveries, joined with what their workers recorded."""
-    main, found = rank.main, np.full(len(rows), NONE, DELIVERY)
+def _deliveries(rank: Rank, rows: Rows, later_count: Times) -> dict[str, Times]:
+    """Make the columns of the deliveries, joined with what their workers recorded."""
+    main = rank.main
+    found = {field: np.full(len(rows), NONE) for field in FIELDS}
     for field in ("iterator", "epoch", "index", "tid", "grad", "phase", "worker", "pid", "samples"):
-        found[field] = rows[field]
+        found[field][:] = rows[field]
     real = main.clock.times_to_session_ns
     found["wait_start_ns"], found["delivered_ns"] = real(rows["wait_start_ns"]), real(rows["delivered_ns"])
     found["sent_ns"] = np.where(rows["sent_ns"] == -1, NONE, real(rows["sent_ns"]))
-    found["followed_by_backward"] = later_count > rows["backward_count"]
-    found["handed_over"] = 0
+    found["followed_by_backward"] = (later_count > rows["backward_count"]).astype(np.int64)
+    found["handed_over"][:] = 0
     own = (rows["worker"] == -1) & (rows["fetch_end_ns"] > 0)
     found["taken_ns"][own] = found["wait_start_ns"][own]
     found["prepared_ns"][own] = real(rows["fetch_end_ns"][own])
@@ -188,7 +190,7 @@ def _deliveries(rank: Rank, rows: Columns, later_count: Times) -> Any:
     return found
 
 
-def _join(found: Any, rows: Columns, worker: Process) -> None:
+def _join(found: dict[str, Times], rows: Rows, worker: Process) -> None:
     """Add when a worker took and prepared each batch that it made, how many samples and bytes it holds."""
     of_worker = np.flatnonzero(rows["pid"] == worker.pid)
     produced = worker.rows(names.PRODUCED_ROW)
@@ -202,7 +204,7 @@ def _join(found: Any, rows: Columns, worker: Process) -> None:
     found["samples"][joined], found["size_bytes"][joined] = made["samples"], made["bytes"]
 
 
-def _passes_of(rows: Columns, order: Times) -> dict[PassKey, Times]:
+def _passes_of(rows: Rows, order: Times) -> dict[PassKey, Times]:
     """The rows of the batches of each pass."""
     iterator, epoch = rows["iterator"][order], rows["epoch"][order]
     cuts = np.flatnonzero((iterator[1:] != iterator[:-1]) | (epoch[1:] != epoch[:-1])) + 1
@@ -210,7 +212,7 @@ def _passes_of(rows: Columns, order: Times) -> dict[PassKey, Times]:
     return {(int(rows["iterator"][part[0]]), int(rows["epoch"][part[0]])): part for part in parts}
 
 
-def _pass(start: IteratorStart, rows: Columns, end: IteratorEnd | None, main: Process) -> Pass:
+def _pass(start: IteratorStart, rows: Rows, end: IteratorEnd | None, main: Process) -> Pass:
     real = main.clock.to_session_ns
     exhausted = None
     if end is not None and end.outcome == "exhausted":

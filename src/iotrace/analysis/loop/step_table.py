@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from iotrace.analysis.intervals import Times
 from iotrace.analysis.loop.deliveries import Deliveries, Delivery, Interval
-from iotrace.analysis.table import NONE, Table, ranges, sums
+from iotrace.analysis.table import NONE, Columns, Table, ranges, sums
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -73,22 +72,19 @@ class Step(msgspec.Struct, frozen=True):
 # `opened`: the number of the delivery that opens it; `first`, `behind`: the range of its awaited deliveries,
 # `first_left_out`, `behind_left_out`: that of its evaluation passes.
 _FIELDS = ("start_ns", "end_ns", "opened", "first", "behind", "first_left_out", "behind_left_out", "samples")
-STEP = np.dtype([(field, "<i8") for field in _FIELDS])
 
 
 class StepTable(Table[Step]):
     """Steps as columns, with the tables of the deliveries that they name, and of evaluation passes."""
 
-    def __init__(
-        self, rows: npt.NDArray[np.void], opening: Deliveries, awaited: Deliveries, left_out: Times
-    ) -> None:
+    def __init__(self, rows: Columns, opening: Deliveries, awaited: Deliveries, left_out: Times) -> None:
         self.rows, self.opening, self.in_order, self.left_out = rows, opening, awaited, left_out
 
     @classmethod
     def of(cls, steps: Iterable[Step]) -> Self:
         """Make columns of structs."""
         own = list(steps)
-        rows = np.empty(len(own), STEP)
+        rows: dict[str, Any] = {}
         opening = [step.delivery for step in own if step.delivery is not None]
         opened = iter(range(len(opening)))
         behind = np.cumsum([len(step.awaited) for step in own])
@@ -102,21 +98,24 @@ class StepTable(Table[Step]):
         rows["samples"] = [NONE if step.samples is None else step.samples for step in own]
         left_out = [interval for step in own for interval in step.evaluation_ns]
         return cls(
-            rows,
+            Columns(len(own), rows),
             Deliveries.of(opening),
             Deliveries.of(each for step in own for each in step.awaited),
             np.array(left_out, np.int64).reshape(-1, 2),
         )
 
-    def _with(self, rows: npt.NDArray[np.void]) -> Self:
+    def _with(self, rows: Columns) -> Self:
         return type(self)(rows, self.opening, self.in_order, self.left_out)
 
-    def _structs(self, rows: npt.NDArray[np.void]) -> list[Step]:
+    def _structs(self, rows: Columns) -> list[Step]:
         opened = rows["opened"]
         opening = iter(self.opening[opened[opened != NONE]])
         awaited = iter(self.in_order[ranges(rows["first"], rows["behind"])[0]])
         found = []
-        for start_ns, end_ns, number, first, behind, first_out, behind_out, samples in rows.tolist():
+        columns = (rows[field].tolist() for field in _FIELDS)
+        for start_ns, end_ns, number, first, behind, first_out, behind_out, samples in zip(
+            *columns, strict=True
+        ):
             left_out = self.left_out[first_out:behind_out].tolist() if first_out < behind_out else []
             found.append(
                 Step(

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
-from iotrace.analysis.intervals import Times
+from iotrace.analysis.intervals import Times, distinct, grouped
 from iotrace.analysis.loop.cuts import SHARE, Cuts, cuts_of, explains, no_cuts
 from iotrace.analysis.loop.deliveries import Deliveries, Delivery, LoaderRun, Pass, PassKey
-from iotrace.analysis.loop.step_table import STEP, StepTable
+from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.loop.threads import TrainingThread, first_at, training_thread
-from iotrace.analysis.table import NONE, key_of, sums
+from iotrace.analysis.table import NONE, Columns, key_of, sums
 from iotrace.session import names
 from iotrace.sources.session import Rank
 
@@ -71,7 +72,7 @@ def _primary(thread: TrainingThread, loaders: list[LoaderRun]) -> tuple[LoaderRu
     trained_on = thread.asked[thread.asked.may_train]
     chosen = trained_on if len(trained_on) else thread.asked
     of_loader = np.argsort(chosen["loader"], kind="stable")
-    numbers, first = np.unique(chosen["loader"][of_loader], return_index=True)
+    numbers, first, _ = grouped(chosen["loader"][of_loader])
     parts: dict[int, Times] = dict(zip(numbers.tolist(), np.split(of_loader, first[1:]), strict=False))
     found: tuple[LoaderRun | None, Cuts] = None, no_cuts(chosen)
     by_number = {loader.number: loader for loader in loaders}
@@ -121,8 +122,8 @@ def _unhanded(thread: TrainingThread) -> str:
 
 
 def _most(loaders: list[LoaderRun], deliveries: Deliveries) -> LoaderRun | None:
-    numbers, counts = np.unique(deliveries["loader"], return_counts=True)
-    by_number = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+    numbers, _, of = grouped(deliveries["loader"])
+    by_number = dict(zip(numbers.tolist(), np.bincount(of).tolist(), strict=True))
     return max(
         (loader for loader in loaders if loader.number in by_number),
         key=lambda loader: by_number[loader.number],
@@ -143,12 +144,20 @@ def _by_delivery(thread: TrainingThread) -> Deliveries:
     return awaited[np.argsort(awaited["delivered_ns"], kind="stable")]
 
 
-def _closed(bounds: Times, awaited: Deliveries) -> StepTable:
-    """Make a step from each bound to the next; no waits lie in them yet."""
-    rows = np.zeros(max(0, len(bounds) - 1), STEP)
-    rows["start_ns"], rows["end_ns"], rows["opened"] = bounds[:-1], bounds[1:], NONE
-    rows["samples"] = NONE
-    return StepTable(rows, awaited[:0], awaited, np.empty((0, 2), np.int64))
+_NO_WAITS = {
+    "opened": NONE,
+    "first": 0,
+    "behind": 0,
+    "first_left_out": 0,
+    "behind_left_out": 0,
+    "samples": NONE,
+}
+
+
+def _closed(bounds: Times, awaited: Deliveries, **columns: npt.ArrayLike) -> StepTable:
+    """Make a step from each bound to the next, without evaluation passes; `columns` tell of waits in them."""
+    rows = {"start_ns": bounds[:-1], "end_ns": bounds[1:], **_NO_WAITS, **columns}
+    return StepTable(Columns(max(0, len(bounds) - 1), rows), awaited[:0], awaited, np.empty((0, 2), np.int64))
 
 
 def _marked(marks: Times, thread: TrainingThread, loaders: list[LoaderRun]) -> Loop:
@@ -157,11 +166,9 @@ def _marked(marks: Times, thread: TrainingThread, loaders: list[LoaderRun]) -> L
     awaited = _by_delivery(thread)
     awaited = awaited[np.isin(awaited["loader"], sources) | (awaited["handed_over"] != 0)]
     primary = _most(loaders, awaited)
-    steps = _closed(marks, awaited)
-    rows = steps.rows
     bounds = np.searchsorted(awaited["delivered_ns"], marks)
-    rows["first"], rows["behind"] = bounds[:-1], bounds[1:]
-    rows["samples"] = _samples(awaited, rows["first"], rows["behind"])
+    first, behind = bounds[:-1], bounds[1:]
+    steps = _closed(marks, awaited, first=first, behind=behind, samples=_samples(awaited, first, behind))
     why = "" if primary else "its steps are marked, and nothing tells what the loop takes batches from"
     return Loop(primary, steps, len(marks), True, why, thread)
 
@@ -177,21 +184,20 @@ def _steps(cuts: Cuts, thread: TrainingThread, loaders: list[LoaderRun]) -> Step
     delivered_in = awaited[outside | np.isin(awaited["delivered_ns"], starts)]
     awaited = awaited[outside]
     delivered = awaited["delivered_ns"]
-    steps = _closed(starts, awaited)
-    rows, closed = steps.rows, slice(0, len(steps))
-    bounds = np.searchsorted(delivered, starts, side="right")
-    rows["first"], rows["behind"] = bounds[:-1], bounds[1:]
-    bounds = np.searchsorted(left_out[:, 0], starts)
-    rows["first_left_out"], rows["behind_left_out"] = bounds[:-1], bounds[1:]
+    closed = slice(0, max(0, len(starts) - 1))
+    bounds, outs = np.searchsorted(delivered, starts, side="right"), np.searchsorted(left_out[:, 0], starts)
     taken = np.searchsorted(delivered_in["delivered_ns"], starts)
-    rows["samples"] = _samples(delivered_in, taken[:-1], taken[1:])
+    samples = _samples(delivered_in, taken[:-1], taken[1:])
     opened = cuts.opened[closed]
-    rows["opened"] = np.where(opened == NONE, NONE, np.cumsum(opened != NONE) - 1)
+    number = np.where(opened == NONE, NONE, np.cumsum(opened != NONE) - 1)
     opening = cuts.deliveries[opened[opened != NONE]]
     for step in np.flatnonzero(opened != NONE)[opening["delivered_ns"] != starts[closed][opened != NONE]]:
         own = delivered_in[taken[step] : taken[step + 1]]
-        rows["samples"][step] = _ahead(opening[int(rows["opened"][step])], own) if len(own) else NONE
-    return StepTable(rows, opening, awaited, left_out)
+        samples[step] = _ahead(opening[int(number[step])], own) if len(own) else NONE
+    rows = {"start_ns": starts[:-1], "end_ns": starts[1:], "opened": number, "samples": samples}
+    rows |= {"first": bounds[:-1], "behind": bounds[1:]}
+    rows |= {"first_left_out": outs[:-1], "behind_left_out": outs[1:]}
+    return StepTable(Columns(len(opened), rows), opening, awaited, left_out)
 
 
 def _samples(taken: Deliveries, first: Times, behind: Times) -> Times:
@@ -220,7 +226,7 @@ def _evaluations(cuts: Cuts, thread: TrainingThread, loaders: list[LoaderRun]) -
     asked = {*zip(*(_firsts(thread.asked)[field].tolist() for field in ("loader", *_PASS)), strict=True)}
     next_asks = _asks(loaders, opening, thread)
     found: list[tuple[int, int]] = []
-    by_trainer = any(batches.texts.get(number) for number in np.unique(batches["phase"]).tolist())
+    by_trainer = any(batches.texts.get(number) for number in distinct(batches["phase"]).tolist())
     for loader in loaders:
         for key, each in loader.passes.items():
             own = (loader.number, *key) in asked or (not each.batches and each.exhausted_ns is not None)
@@ -247,9 +253,7 @@ _PASS = ("iterator", "epoch")
 
 def _firsts(deliveries: Deliveries) -> Deliveries:
     """One delivery of each pass."""
-    return deliveries[
-        np.unique(key_of(*(deliveries[field] for field in ("loader", *_PASS))), return_index=True)[1]
-    ]
+    return deliveries[grouped(key_of(*(deliveries[field] for field in ("loader", *_PASS))))[1]]
 
 
 def _pass_keys(deliveries: Deliveries) -> set[PassKey]:

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from iotrace.analysis.intervals import Coverage, Times
+from iotrace.analysis.intervals import Coverage, Times, distinct, grouped
 from iotrace.analysis.loop.deliveries import Deliveries, Interval, LoaderRun
 from iotrace.analysis.table import NONE, key_of, ranges, sums
 from iotrace.session import names
@@ -102,7 +102,8 @@ def training_thread(main: Process, loaders: list[LoaderRun]) -> TrainingThread |
     deliveries = Deliveries.joined([loader.deliveries for loader in loaders])
     deliveries = deliveries[np.argsort(deliveries["delivered_ns"], kind="stable")]
     blocked = _blocked(main)
-    tids, first, counts = np.unique(deliveries["tid"], return_index=True, return_counts=True)
+    tids, first, of = grouped(deliveries["tid"])
+    counts = np.bincount(of)
     asking = dict(zip(tids.tolist(), first.tolist(), strict=True))  # its first delivery, by thread
     busiest = max(rounds, key=lambda one: len(rounds[one].times_ns)) if rounds else main.pid
     handers = _handing_threads(set(asking) - {busiest}, busiest, blocked)
@@ -122,7 +123,7 @@ def training_thread(main: Process, loaders: list[LoaderRun]) -> TrainingThread |
     handed, of_asked, held_by = _place_handed(handed, asked)
     inner = Inner.of(Deliveries.joined([inside, of_asked]), Deliveries.joined([asked[outer], asked[held_by]]))
     asked = _with_figures_of(inner, asked)
-    evaluates = {*asking} - {*np.unique(deliveries["tid"][deliveries["grad"] != 0]).tolist()}
+    evaluates = {*asking} - {*distinct(deliveries["tid"][deliveries["grad"] != 0]).tolist()}
     others = {*asking} - {tid} - evaluates
     handing = {
         one for one in others if _meets(one, tid, int(deliveries["delivered_ns"][asking[one]]), blocked)
@@ -159,7 +160,7 @@ def _rounds_by_thread(main: Process) -> dict[int, Rounds]:
         times, tids = _rounds_by_count(main)
         steps = np.zeros(len(times), np.bool_)
     found = {}
-    for tid in np.unique(tids).tolist():
+    for tid in distinct(tids).tolist():
         own = tids == tid
         numbers = rows["number"][own & steps] if len(rows) else steps[:0]
         by_optimizer = [
@@ -271,7 +272,7 @@ def _handed_over(tid: int, deliveries: Deliveries, blocked: list[Blocked], hande
     starts, ends, by = np.array(waits, dtype=np.int64).T
     # A thread between the two has taken no batch itself.
     row: Times = np.searchsorted(others["delivered_ns"], ends, side="right") - 1
-    for one in np.unique(others["tid"]).tolist():
+    for one in distinct(others["tid"]).tolist():
         taken, own = np.flatnonzero(others["tid"] == one), by == one
         at = np.searchsorted(others["delivered_ns"][taken], ends[own], side="right") - 1
         row[own] = np.where(at >= 0, taken[np.maximum(at, 0)], -1)

@@ -6,6 +6,7 @@ from collections import defaultdict
 
 import numpy as np
 
+from iotrace.analysis.intervals import distinct
 from iotrace.analysis.loop.deliveries import PHASES, Deliveries, LoaderRun
 from iotrace.analysis.loop.loaders import production_ms
 from iotrace.analysis.rank import RankAnalysis
@@ -25,7 +26,7 @@ def speed_of(analysis: RankAnalysis) -> Speed | None:
             continue
         own, texts = loader.deliveries, loader.deliveries.texts
         named: dict[str, list[int]] = defaultdict(list)
-        for number in np.unique(own["phase"]).tolist():
+        for number in distinct(own["phase"]).tolist():
             phase = texts.get(number)
             named[PHASES.get(phase, phase) if phase else loader.kind].append(number)
         for phase, numbers in named.items():

@@ -11,7 +11,7 @@ import numpy as np
 
 from iotrace.analysis.bootstrap import interval_of, resampled_means
 from iotrace.analysis.device.compute import exposed_by_kernels
-from iotrace.analysis.intervals import Times
+from iotrace.analysis.intervals import Times, grouped
 from iotrace.analysis.loop.loaders import delay_ms, production_ms
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.results import (
@@ -108,7 +108,7 @@ def _fraction_ci95(timed: Times) -> list[float] | None:
 
 
 def _by_loader(waits: Waits, steps: int) -> list[LoaderWait]:
-    loaders, of = np.unique(waits.deliveries["loader"], return_inverse=True)
+    loaders, _, of = grouped(waits.deliveries["loader"])
     totals_ns = np.zeros(len(loaders), np.int64)
     np.add.at(totals_ns, of, waits.deliveries.wait_ns)
     return [

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from iotrace.analysis.intervals import Times
+from iotrace.analysis.intervals import Times, grouped
 from iotrace.analysis.table import ranges
 
 FILE_PARTS = ("read", "decode", "transform")  # the last: what followed the read of it alone, in an item
@@ -38,8 +38,8 @@ class FileNames:
 
     def of(self, files: Times, known: dict[int, str]) -> Times:
         """Number files that are numbered otherwise: by their names in `known`, -1 where it has none."""
-        each, of_each = np.unique(files, return_inverse=True)
-        return self.numbers(known.get(number) for number in each.tolist())[of_each.reshape(-1)]
+        each, _, of_each = grouped(files)
+        return self.numbers(known.get(number) for number in each.tolist())[of_each]
 
 
 class Charges(msgspec.Struct, frozen=True):
@@ -111,7 +111,7 @@ class FileCosts(msgspec.Struct, frozen=True):
 
     def totals(self) -> dict[str, list[float]]:
         """Sum up each file, in the order in which they were charged."""
-        files, first = np.unique(self.file, return_index=True)
+        files, first, _ = grouped(self.file)
         whole = [np.bincount(self.file, column, len(self.names.paths)) for column in self.parts.T]
         in_order = files[np.argsort(first)].tolist()
         return {self.names.paths[file]: [float(part[file]) for part in whole] for file in in_order}

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from iotrace.analysis.intervals import Times
+from iotrace.analysis.intervals import Times, distinct, grouped
 from iotrace.analysis.wait.page_faults import Spans, holder
 from iotrace.session.names import KIND_MAPPED, KIND_READ_PATH
 from iotrace.sources.dftracer import stdio
@@ -53,7 +53,7 @@ def item_reads(
     span_number = _numbers(spans["file"], span_files, number)
     known = ((spans["kind"] == KIND_READ_PATH) | (spans["kind"] == KIND_MAPPED)) & (span_number >= 0)
     reading = read_calls(calls)
-    of_calls = {file: call_files[file] for file in np.unique(calls.file[reading]).tolist()}
+    of_calls = {file: call_files[file] for file in distinct(calls.file[reading]).tolist()}
     of_calls = _within_stores(of_calls, number)
     call_number = _numbers(calls.file[reading], of_calls, number)
     starts = np.concatenate((spans["start_ns"][known], calls.start_ns[reading]))
@@ -76,7 +76,7 @@ def item_reads(
 
 def _numbers(files: npt.NDArray[np.int64], names: dict[int, str], number: dict[str, int]) -> Times:
     """Number files by name: -1 for those without one; `number` grows by the new ones."""
-    known, of_known = np.unique(files, return_inverse=True)
+    known, _, of_known = grouped(files)
     numbers = [number.setdefault(names[f], len(number)) if f in names else -1 for f in known.tolist()]
     return np.array(numbers, dtype=np.int64)[of_known]
 
@@ -96,7 +96,7 @@ def _within_stores(files: dict[int, str], read_paths: dict[str, int]) -> dict[in
 
 def _threads_of_items(items: Spans, tids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Count reads of a library's own threads as the item's, where one thread alone makes items."""
-    makers = np.unique(items["tid"])
+    makers = distinct(items["tid"])
     return np.full(len(tids), makers[0]) if len(makers) == 1 else tids
 
 

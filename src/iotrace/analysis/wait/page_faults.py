@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from iotrace.analysis.intervals import Coverage, Times
+from iotrace.analysis.intervals import Coverage, Times, distinct
 from iotrace.session.names import KIND_MAPPED
 
 Spans = npt.NDArray[np.void]  # of `SPAN_DTYPE`
@@ -57,7 +57,7 @@ def _sums(holder: Times, values: Times, count: int) -> Times:
 def holder(items: Spans, span_starts: Times, tids: Times) -> Times:
     """Find the row of the item inside which each span began, on the same thread; -1 where there is none."""
     found = np.full(len(span_starts), -1, dtype=np.int64)
-    for tid in np.unique(items["tid"]):
+    for tid in distinct(items["tid"]):
         rows = np.flatnonzero(items["tid"] == tid)
         rows = rows[np.argsort(items["start_ns"][rows])]
         own = np.flatnonzero(tids == tid)

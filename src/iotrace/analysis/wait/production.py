@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from iotrace.analysis.intervals import Coverage, Intervals, Shares, Times, pieces
+from iotrace.analysis.intervals import Coverage, Intervals, Shares, Times, distinct, pieces
 from iotrace.analysis.table import ranges, taken
 from iotrace.analysis.wait.file_costs import Charges, FileCosts, FileNames
 from iotrace.analysis.wait.item_reads import item_reads
@@ -88,7 +88,7 @@ def compose(
     cumulative = np.stack([layer.within(starts, ends) for layer in layers], axis=1)
     parts = np.diff(cumulative, axis=1, prepend=0, append=(ends - starts)[:, None]).astype(np.float64)
     shown = {number: paths.shown(file) for number, file in process.span_files.items()}
-    shown_calls = {number: paths.shown(calls.files[number]) for number in np.unique(calls.file).tolist()}
+    shown_calls = {number: paths.shown(calls.files[number]) for number in distinct(calls.file).tolist()}
     items = taken(spans, outermost(spans, spans["kind"] == KIND_ITEM))
     reads = item_reads(items, spans, read_paths, calls, shown, shown_calls)
     files = np.where(reads.latest >= 0, reads.latest, -1)
@@ -176,7 +176,11 @@ def outermost(spans: Spans, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.boo
     keep = np.zeros(len(spans), dtype=np.bool_)
     if not len(rows):
         return keep
-    rows = rows[np.lexsort((-spans["duration_ns"][rows], spans["start_ns"][rows], spans["tid"][rows]))]
+    tids, starts, lengths = (spans[field][rows] for field in ("tid", "start_ns", "duration_ns"))
+    if (tids == tids[0]).all() and (starts[1:] >= starts[:-1] + np.maximum(lengths[:-1], 1)).all():
+        keep[rows] = True  # one behind the other, as a worker makes them
+        return keep
+    rows = rows[np.lexsort((-lengths, starts, tids))]
     tids = spans["tid"][rows]
     thread = np.cumsum(np.append(False, tids[1:] != tids[:-1]))
     starts = spans["start_ns"][rows] - spans["start_ns"][rows].min()
@@ -187,7 +191,7 @@ def outermost(spans: Spans, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.boo
     alone = (starts + behind_ns >= until) | np.append(True, tids[1:] != tids[:-1])
     keep[rows[alone]] = True
     holder = np.maximum.accumulate(np.where(alone, np.arange(len(rows)), 0))
-    beyond = np.unique(holder[ends > ends[holder]])  # it overlaps the one that holds its start
+    beyond = distinct(holder[ends > ends[holder]])  # it overlaps the one that holds its start
     for first in beyond.tolist():
         until_ns = ends[first]
         for at in range(first + 1, len(rows)):

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from iotrace.analysis.bootstrap import FEWEST
 from iotrace.analysis.host.others import quiet_seconds
-from iotrace.analysis.intervals import Coverage, Times
+from iotrace.analysis.intervals import Coverage, Times, grouped
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import StageCost
 from iotrace.analysis.table import NONE, taken
@@ -93,7 +93,7 @@ def _of_samples(spans: Spans, items: Spans, posix: Coverage, numbers: dict[int, 
     reads_files = (spans["kind"] == KIND_READ_PATH) | (spans["kind"] == KIND_MAPPED)
     reading = taken(spans, outermost(spans, reads_files))
     item = holder(items, reading["start_ns"], reading["tid"])
-    known, of = np.unique(reading["file"], return_inverse=True)
+    known, _, of = grouped(reading["file"])
     file = np.array([numbers.get(number, -1) for number in known.tolist()], dtype=np.int64)[of]
     in_calls = _within(posix, reading)
     read_ns = in_calls + blocked_fraction(reading, in_calls) * (reading["duration_ns"] - in_calls)
@@ -146,7 +146,7 @@ def _each_sample(
     """Sum up what one sample cost in one file; outside of samples each time stands alone."""
     alone = np.arange(len(item)) + (item.max(initial=0) + 1)
     key = np.where(item >= 0, item, alone) * (file.max(initial=0) + 2) + file + 1
-    _, first, of = np.unique(key, return_index=True, return_inverse=True)
+    _, first, of = grouped(key)
     summed = np.bincount(of, cost_ns, len(first)).astype(np.float64)
     decoded_bytes = None
     if result_bytes is not None:
@@ -167,7 +167,7 @@ def _by_file(
     file = np.concatenate([part.file for part in parts])[order]
     sizes = [part.decoded_bytes for part in parts if part.decoded_bytes is not None]
     decoded_bytes = np.concatenate(sizes)[order] if len(sizes) == len(parts) else None
-    seen, first = np.unique(file, return_index=True)
+    seen, first, _ = grouped(file)
     if len(file) < _LEAST_OF_FILE * len(seen):
         names = [f"{dirname(name)}/" for name in names]
     unit_of: dict[str | None, int] = {}  # files of one name are one
@@ -195,7 +195,7 @@ def _by_file(
             per_sample=len(rows) / samples,
             mean_ms=float(costs_ns.mean()) / 1e6,
             quartile_ms=_quartile_ms(costs_ns),
-            blocks_ms=[_quartile_ms(block) for block in _blocks(costs_ns)],
+            blocks_ms=_quartiles_ms(costs_ns),
             decoded_bytes=mean_bytes,
             decoded_bytes_error=error_bytes,
         )
@@ -212,7 +212,15 @@ def _quartile_ms(costs_ns: Costs) -> float:
     return float(np.percentile(costs_ns, 25)) / 1e6
 
 
-def _blocks(costs: Costs) -> list[Costs]:
-    """Cut costs into blocks, of several each where there are enough."""
-    count = min(_MOST_BLOCKS, max(len(costs) // _LEAST_IN_BLOCK, FEWEST))
-    return np.array_split(costs, min(count, len(costs)))
+def _quartiles_ms(costs_ns: Costs) -> list[float]:
+    """Cut costs into blocks, of several each where there are enough, and return the quartile of each.
+
+    Some first blocks hold one cost more than the others: blocks of one length are computed at once.
+    """
+    count = min(_MOST_BLOCKS, max(len(costs_ns) // _LEAST_IN_BLOCK, FEWEST), len(costs_ns))
+    length, longer = divmod(len(costs_ns), count)
+    parts = costs_ns[: longer * (length + 1)], costs_ns[longer * (length + 1) :]
+    blocks = [
+        part.reshape(rows, -1) for part, rows in zip(parts, (longer, count - longer), strict=True) if rows
+    ]
+    return [ns / 1e6 for block in blocks for ns in np.percentile(block, 25, axis=1).tolist()]

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from iotrace.analysis.intervals import Times, split_exactly
+from iotrace.analysis.intervals import Times, distinct, grouped, split_exactly
 from iotrace.analysis.loop.deliveries import Deliveries, Delivery
-from iotrace.analysis.table import BLOCK, NONE, Index
+from iotrace.analysis.table import BLOCK, NONE, Index, key_of
 from iotrace.analysis.wait.file_costs import Charges, FileCosts, FileNames
 from iotrace.analysis.wait.production import PARTS, compose, compose_inline
 from iotrace.sources.processes import Process
@@ -151,10 +151,14 @@ def explain(
     parts, charges = np.full((len(deliveries), len(PARTS)), np.nan), []
     starts, ends, number = _windows(deliveries, inner)
     parts[number] = 0.0
-    makers = np.stack((deliveries.maker(rank.main.pid)[number], deliveries["inline_tid"][number]), axis=1)
-    for pid, tid in np.unique(makers, axis=0).tolist():
-        own = np.flatnonzero((makers[:, 0] == pid) & (makers[:, 1] == tid))
-        own = own[np.lexsort((number[own], ends[own], starts[own]))]
+    makers, tids = deliveries.maker(rank.main.pid)[number], deliveries["inline_tid"][number]
+    _, first, of = grouped(key_of(makers, tids))
+    for pid, tid, group in sorted(
+        zip(makers[first].tolist(), tids[first].tolist(), range(len(first)), strict=True)
+    ):
+        own = np.flatnonzero(of == group)
+        if (starts[own][1:] <= starts[own][:-1]).any():
+            own = own[np.lexsort((number[own], ends[own], starts[own]))]
         process, window = by_pid[pid], (starts[own], ends[own])
         near_start_ns, near_end_ns = int(window[0][0]), int(window[1].max())
         spans = process.spans_between(near_start_ns, near_end_ns)
@@ -241,9 +245,8 @@ def hand_over(deliveries: Deliveries, taken: Waits) -> Waits:
     causes[:, _UNKNOWN] += deliveries.wait_ns - causes.sum(axis=1)
     whole = _summed(weights)
     scale = np.divide(deliveries.wait_ns, whole, out=np.zeros(len(whole)), where=whole > 0)
-    rows = np.where(handed, deliveries.rows, taken.deliveries.rows)
     return Waits(
-        Deliveries(rows, deliveries.texts),
+        Deliveries.joined([deliveries, taken.deliveries])[np.arange(len(handed)) + len(handed) * ~handed],
         np.where(handed[:, None], causes, taken.causes),
         taken.files.scaled(np.where(handed, scale, 1.0)),
         np.where(handed[:, None], np.nan, taken.made),
@@ -263,7 +266,7 @@ def _mapped_files(session: Session, process: Process) -> list[str]:
         calls = session.calls_of(mapper)
         maps = [number for number, name in enumerate(calls.names) if name in _MAPS]
         rows = np.isin(calls.name, maps)
-        files.update(calls.files[number] for number in np.unique(calls.file[rows]).tolist())
+        files.update(calls.files[number] for number in distinct(calls.file[rows]).tolist())
     return sorted(files)
 
 
