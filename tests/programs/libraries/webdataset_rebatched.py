@@ -22,7 +22,7 @@ for shard in range(2):
 
 
 def decode(sample):
-    time.sleep(0.006)
+    time.sleep(0.012)
     return (torch.from_numpy(sample["npy"]).float(),)
 
 
