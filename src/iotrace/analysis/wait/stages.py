@@ -152,8 +152,8 @@ def _each_sample(
     if result_bytes is not None:
         # A call that opens a file returns nothing that has a size, beside those that read it.
         known = np.bincount(of, result_bytes >= 0, len(first)) > 0
-        decoded_bytes = np.bincount(of, np.maximum(result_bytes, 0), len(first))
-        decoded_bytes = np.where(known, decoded_bytes, np.nan)
+        summed_bytes = np.bincount(of, np.maximum(result_bytes, 0), len(first))
+        decoded_bytes = np.where(known, summed_bytes, np.nan)
     return _Part(stage, clock, at_ns[first], summed, file[first], decoded_bytes)
 
 
