@@ -13,6 +13,7 @@ from iotrace.analysis.failures import failures_of, signal_name
 from iotrace.analysis.gain.changes import HALVED
 from iotrace.analysis.gain.gain import gain_of
 from iotrace.analysis.host.file_groups import file_groups, used_files
+from iotrace.analysis.host.forecasts import forecasts_of
 from iotrace.analysis.host.io import io_of
 from iotrace.analysis.host.overhead import overhead_of
 from iotrace.analysis.host.storage import samples_of, with_storage
@@ -100,6 +101,7 @@ def analyse(analysis: SessionAnalysis) -> Report:
         recommendations=recommendations,
         not_captured=not_captured(analysis),
         clocks=clocks,
+        forecasts=forecasts_of(session),
     )
 
 

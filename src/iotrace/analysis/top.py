@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from iotrace.analysis.host.file_groups import file_groups, used_files
+from iotrace.analysis.host.forecasts import forecasts_of
 from iotrace.analysis.host.now import gpus_now, hosts_now, processes_now
 from iotrace.analysis.loop.measured import summarise
 from iotrace.analysis.loop.step_table import Step, StepTable
@@ -22,7 +23,7 @@ from iotrace.analysis.verdict.verdict import BANNERS, of_worst
 from iotrace.analysis.wait.data_wait import data_wait, verdict
 from iotrace.analysis.window import HOLD_NS, LONGEST_NS, Window
 from iotrace.session.identity import boot_id
-from iotrace.session.liveness import RUNNING
+from iotrace.session.liveness import ENDED, KILLED, RUNNING
 from iotrace.sources.live.session import LiveSession
 from iotrace.sources.records import IteratorStart, OwnLog
 from iotrace.sources.session import Rank, Session
@@ -140,6 +141,7 @@ class Watch:
             ranks=ranks,
             hosts=hosts_now(session),
             notes=_notes(session),
+            forecasts=[] if state in (ENDED, KILLED) else forecasts_of(session),
         )
 
 

@@ -66,6 +66,8 @@ def print_screen(report: Report, console: Console) -> None:
             line(console, "", f"Of {rank.called}{restart}:", 0)
         for label, parts in fact_rows(rank):
             facts(console, label, parts, WIDTH)
+    for forecast in report.forecasts:
+        line(console, "Soon", forecast.text, WIDTH)
     missing = [item.what for item in report.not_captured if item.what != MEMORY_BY_OPERATOR]
     if missing:
         what = ", ".join(_summed(dict.fromkeys(missing)))

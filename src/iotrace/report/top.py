@@ -36,6 +36,8 @@ def lines_of(top: Top, console: Console) -> list[Text]:
         free = "unknown" if host.memory_available_bytes is None else size(host.memory_available_bytes)
         busy = "" if host.cpu_busy_fraction is None else f"CPUs {percent(host.cpu_busy_fraction)} busy · "
         screen.line("Host", f"{busy}{free} memory free{f' on {host.host}' if len(top.hosts) > 1 else ''}")
+    for forecast in top.forecasts:
+        screen.line("Forecast", forecast.text, "bold")
     for note in top.notes:
         screen.line("Note", note)
     _print_window(top, worst, screen)

@@ -84,6 +84,21 @@ class SystemRecord(SidecarRecord, tag="system"):
     cgroup_quotas: dict[str, tuple[Int, Int]] = {}
 
 
+class MemoryRecord(SidecarRecord, tag="memory"):
+    """What may run out, each 10 s or less often. `group`: used for good, and the limit of the tightest group.
+
+    `processes`: number, anonymous, proportional, private and dirty, shared bytes; descriptors, their soft
+    limit, mappings (-1: unknown). `shm`: bytes used and in all.
+    """
+
+    mono_ns: Int
+    group: tuple[Int, Int] | None = None
+    available_bytes: Int | None = None
+    most_mappings: Int = -1
+    shm: tuple[Int, Int] | None = None
+    processes: list[tuple[Int, Int, Int, Int, Int, Int, Int, Int]] = []
+
+
 class DeviceRecord(SidecarRecord, tag="device"):
     """A device was found; the other records name it by the number `device`."""
 

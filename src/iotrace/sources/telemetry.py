@@ -21,6 +21,7 @@ from iotrace.sources.samples import (
     SAMPLE_DTYPE,
     DeviceRecord,
     GpuRecord,
+    MemoryRecord,
     Problem,
     ProcessRecord,
     SamplerEnd,
@@ -61,6 +62,7 @@ class SampledProcess(msgspec.Struct, frozen=True):
     run_delay_ns: Series | None = None
     swap_bytes: Series | None = None
     affinity: Sequence[tuple[int, frozenset[int]]] = ()
+    number: int = -1  # in the sampler's records
 
     def series(self, field: str) -> Series | None:
         """A column of the samples; None where the kernel did not give it throughout."""
@@ -104,6 +106,7 @@ class Telemetry(msgspec.Struct, frozen=True):
     first_ns: int
     last_ns: int
     damage: list[str] = []
+    memory: list[MemoryRecord] = []
     killed_by: str = ""  # the signal that the launcher saw end it
 
     def process_of(self, process: Process) -> SampledProcess | None:
@@ -164,6 +167,7 @@ def _read(sidecar: Sidecar, clock: Clock) -> Telemetry:
         first_ns=min(times),
         last_ns=max(times),
         damage=damage,
+        memory=records[MemoryRecord],
         killed_by=_text(directory / names.KILLED).strip(),
     )
 
@@ -204,6 +208,7 @@ def _process(
         None if delays is None else delays[0],
         None if swaps is None else swaps[0],
         affinity,
+        record.number,
     )
 
 

@@ -67,6 +67,9 @@ from iotrace.analysis.results.host import (
     FileIo as FileIo,
 )
 from iotrace.analysis.results.host import (
+    Forecast as Forecast,
+)
+from iotrace.analysis.results.host import (
     Gpu as Gpu,
 )
 from iotrace.analysis.results.host import (

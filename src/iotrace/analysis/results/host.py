@@ -241,6 +241,30 @@ class HostUse(ReportPart, frozen=True, kw_only=True):
     calibration: Calibration | None = None
 
 
+class Forecast(ReportPart, frozen=True, kw_only=True):
+    """What runs out at the rate of the last half of the run: `what` is memory, descriptors, mappings or shm.
+
+    `kind`: ``leak``, ``copy-on-write``, ``shared-memory``, or ``growth`` where nobody knows. `seconds` from
+    the last sample until `used` meets `limit`; None where copying on write ends before. `grows`: bytes an
+    hour by process. Of descriptors and mappings `pid` and `role` say whose.
+    """
+
+    what: str
+    kind: str
+    host: str
+    pid: int | None
+    role: str | None
+    used: int
+    limit: int
+    limit_of: str
+    per_hour: float
+    per_hour_ci95: list[float]
+    seconds: float | None
+    seconds_ci95: list[float] | None
+    grows: dict[str, float]
+    text: str
+
+
 class System(ReportPart, frozen=True, kw_only=True):
     """`cpu_pct_mean`: CPU of the rank's processes over the measured steps; 100 is one core.
 

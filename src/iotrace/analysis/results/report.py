@@ -6,7 +6,7 @@ import msgspec
 
 from iotrace.analysis.results.base import ReportPart
 from iotrace.analysis.results.device import Accelerator, Operator, SlowStep
-from iotrace.analysis.results.host import FileGroup, Io, Overhead, System
+from iotrace.analysis.results.host import FileGroup, Forecast, Io, Overhead, System
 from iotrace.analysis.results.loop import (
     DataWait,
     LoaderResult,
@@ -254,3 +254,4 @@ class Report(ReportPart, frozen=True, kw_only=True):
     recommendations: list[Recommendation]
     not_captured: list[NotCaptured]
     clocks: list[ClockInfo]
+    forecasts: list[Forecast] = msgspec.field(default_factory=list)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from iotrace.analysis.results.base import ReportPart
-from iotrace.analysis.results.host import FileGroup
+from iotrace.analysis.results.host import FileGroup, Forecast
 from iotrace.analysis.results.loop import DataWait, Steps
 
 SCHEMA_VERSION = 1
@@ -90,3 +92,4 @@ class Top(ReportPart, frozen=True, kw_only=True):
     ranks: list[TopRank]
     hosts: list[TopHost]
     notes: list[str]
+    forecasts: list[Forecast] = msgspec.field(default_factory=list)

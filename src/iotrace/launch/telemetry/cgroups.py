@@ -19,6 +19,8 @@ _NO_FILES = {
 }
 _NO_FILES |= {"pstore", "configfs", "fusectl", "binfmt_misc", "autofs", "efivarfs", "nsfs", "rpc_pipefs"}
 _MOST_MOUNTS = 256
+_MEMORY_OF_VERSION_1 = "memory.usage_in_bytes", "memory.limit_in_bytes"
+_NO_LIMIT = 1 << 60  # bytes: version 1 writes the largest number of pages
 
 MEMBERSHIP, MOUNTS = "/proc/self/cgroup", "/proc/self/mounts"
 
@@ -91,6 +93,33 @@ def parse_quota(data: bytes) -> tuple[int, int] | None:
     if b"nr_periods" not in values or b"nr_throttled" not in values:
         return None
     return int(values[b"nr_periods"]), int(values[b"nr_throttled"])
+
+
+def memory_use(directory: str) -> tuple[int, int] | None:
+    """Return what a group uses that the kernel cannot take back, and its limit, in bytes; None without one.
+
+    Pages of files that are cached count as used in the kernel's own figure: it drops them first.
+    """
+    version_2 = os.path.exists(f"{directory}/memory.current")
+    current, most = ("memory.current", "memory.max") if version_2 else _MEMORY_OF_VERSION_1
+    try:
+        limit = _text(f"{directory}/{most}")
+        if not limit.isdecimal() or int(limit) >= _NO_LIMIT:
+            return None
+        rows = [row.split() for row in _text(f"{directory}/memory.stat").splitlines()]
+        stat = {name: int(text) for name, text in rows}
+        if version_2:
+            cached = stat["file"] - stat["shmem"] + stat.get("slab_reclaimable", 0)
+        else:
+            cached = stat["total_cache"] - stat.get("total_shmem", 0)
+        return max(0, int(_text(f"{directory}/{current}")) - cached), int(limit)
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _text(path: str) -> str:
+    with open(path) as file:
+        return file.read().strip()
 
 
 def count_oom_kills() -> int | None:

@@ -84,6 +84,20 @@ def parse_status(data: bytes) -> Status:
     )
 
 
+def parse_rollup(data: bytes) -> tuple[int, int, int, int]:
+    """/proc/PID/smaps_rollup: anonymous, proportional, private and dirty, shared bytes.
+
+    The proportional ones are without pages of files, which the kernel may drop; older kernels do not say.
+    """
+    found: dict[bytes, int] = {}
+    for line in data.splitlines()[1:]:
+        name, _, rest = line.partition(b":")
+        found[name] = int(rest.split()[0]) * 1024
+    shared = found[b"Shared_Clean"] + found[b"Shared_Dirty"]
+    proportional = found.get(b"Pss_Anon", found[b"Pss"]) + found.get(b"Pss_Shmem", 0)
+    return found[b"Anonymous"], proportional, found[b"Private_Dirty"], shared
+
+
 def parse_run_delay(data: bytes) -> int:
     """/proc/PID/schedstat: ns so far in which the main thread was ready to run but had no CPU."""
     return int(data.split()[1])

@@ -26,7 +26,7 @@ from iotrace.launch.telemetry.gpus import Poller
 from iotrace.launch.telemetry.hang import HangWatch, store, tell_launcher
 from iotrace.launch.telemetry.procfs import TICKS_PER_SECOND, read_stat
 from iotrace.launch.telemetry.size_limit import SizeLimit
-from iotrace.launch.telemetry.system import System
+from iotrace.launch.telemetry.system import Memory, System
 from iotrace.launch.telemetry.tree import Lists, Tree
 from iotrace.session import names
 from iotrace.session.append_file import Stream
@@ -62,6 +62,7 @@ class Sidecar:
         self._sample_stream = Stream(f"{directory}/{names.SAMPLES}")
         self._limit = SizeLimit(session, most_bytes) if most_bytes else None
         self._system = System()
+        self._memory = Memory()
         self._calibration = Calibration()
         self._start_ticks = read_stat("self").start_ticks
         self._tree = Tree(session, self._start_ticks)
@@ -180,6 +181,9 @@ class Sidecar:
         record["cost_ns"] = {**costs, **self._costs}
         record["sampler_cpu_ns"] = time.process_time_ns()
         self._records.append(record)
+        memory = self._memory.read((each.number, each.pid) for each in self._tree.members.values())
+        if memory is not None:
+            self._records.append(memory)
         self._costs = dict.fromkeys(self._costs, 0)
         self._poller.check()
         if self._limit is not None:

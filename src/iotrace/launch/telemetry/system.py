@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from glob import glob
 
 from iotrace.launch.telemetry import Record
-from iotrace.launch.telemetry.cgroups import groups_v1, groups_v2, parse_quota, read_own
+from iotrace.launch.telemetry.cgroups import groups_v1, groups_v2, memory_use, parse_quota, read_own
 from iotrace.launch.telemetry.procfs import (
     ProcFile,
     parse_cpus,
@@ -17,9 +17,12 @@ from iotrace.launch.telemetry.procfs import (
     parse_memory,
     parse_net,
     parse_pressure,
+    parse_rollup,
 )
 
 _PRESSURES = ("cpu", "memory", "io")
+SHORTEST_REST_NS = 10_000_000_000
+_REST = 1000  # times what reading memory cost: 0.1 % of a core
 
 
 class System:
@@ -92,6 +95,66 @@ class System:
             cpu: (now[cpu][0] - before[cpu][0], now[cpu][1] - before[cpu][1], now[cpu][2] - before[cpu][2])
             for cpu in both
         }
+
+
+class Memory:
+    """Reads, rarely, what may run out: memory that is used for good, descriptors, mappings, /dev/shm.
+
+    The kernel adds up a process's pages under its lock of mappings, 14 ms for each GiB: a turn rests for a
+    thousand times as long as it took, and never less than `SHORTEST_REST_NS`.
+    """
+
+    def __init__(self) -> None:
+        texts = read_own()
+        self._groups = [*groups_v2(*texts), *groups_v1(*texts, "memory")]
+        self._next_ns = time.monotonic_ns() + SHORTEST_REST_NS
+        with suppress(OSError, ValueError):
+            self._most_mappings = int(_read("/proc/sys/vm/max_map_count"))
+
+    _most_mappings = -1
+
+    def read(self, processes: Iterable[tuple[int, int]]) -> Record | None:
+        """Return a record of the `processes`, each a number and a pid; None before it is time."""
+        now_ns = time.monotonic_ns()
+        if now_ns < self._next_ns:
+            return None
+        cpu_ns = time.thread_time_ns()
+        uses = [use for use in map(memory_use, self._groups) if use is not None]
+        record: Record = {
+            "type": "memory",
+            "mono_ns": now_ns,
+            "group": min(uses, key=lambda use: use[1] - use[0], default=None),
+            "most_mappings": self._most_mappings,
+            "processes": [row for number, pid in processes if (row := _process(number, pid)) is not None],
+        }
+        with suppress(OSError, ValueError):
+            record["available_bytes"] = parse_memory(_read("/proc/meminfo"))["available_bytes"]
+        with suppress(OSError):
+            shm = os.statvfs("/dev/shm")
+            record["shm"] = ((shm.f_blocks - shm.f_bfree) * shm.f_frsize, shm.f_blocks * shm.f_frsize)
+        rest_ns = _REST * (time.thread_time_ns() - cpu_ns)
+        self._next_ns = time.monotonic_ns() + max(SHORTEST_REST_NS, rest_ns)
+        return record
+
+
+def _process(number: int, pid: int) -> tuple[int, ...] | None:
+    """Return its number and the fields of a `memory` record's process; -1: unknown."""
+    try:
+        sizes = parse_rollup(_read(f"/proc/{pid}/smaps_rollup"))
+    except (OSError, ValueError, IndexError, KeyError):
+        return None  # it has ended, is another user's, or the kernel is older than 4.14
+    descriptors = limit = mappings = -1
+    with suppress(OSError, ValueError, IndexError):
+        descriptors = len(os.listdir(f"/proc/{pid}/fd"))
+        row = next(line for line in _read(f"/proc/{pid}/limits").splitlines() if line.startswith(b"Max open"))
+        limit = int(row.split()[3])
+        mappings = _read(f"/proc/{pid}/maps").count(b"\n")
+    return number, *sizes, descriptors, limit, mappings
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.readall()
 
 
 def _pressure(file: ProcFile) -> dict[str, int]:
