@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import msgspec
 import numpy as np
 from msgspec.structs import replace
 
 from iotrace.analysis.advice import recommend
+from iotrace.analysis.clocks import clock_bound_ns, clocks_of
 from iotrace.analysis.completeness.not_captured import not_captured
 from iotrace.analysis.culprits import advice_of, culprits_of, with_cpu
-from iotrace.analysis.device.compute import Beside, compare
+from iotrace.analysis.device.collectives import RankTrace
+from iotrace.analysis.device.compute import Beside, compared_trace
+from iotrace.analysis.device.imbalance import imbalance_of
 from iotrace.analysis.failures import failures_of, signal_name
 from iotrace.analysis.gain.changes import HALVED
 from iotrace.analysis.gain.gain import gain_of
@@ -29,8 +35,6 @@ from iotrace.analysis.program.speed import speed_of
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
 from iotrace.analysis.results import (
     SCHEMA_VERSION,
-    ClockInfo,
-    ClockSet,
     FileGroup,
     Io,
     LoaderResult,
@@ -52,26 +56,46 @@ from iotrace.analysis.wait.regions import regions_of
 from iotrace.analysis.wait.slow_steps import loop_slow_steps
 from iotrace.analysis.wait.stages import stages_of
 from iotrace.session.names import KIND_TRAINER
+from iotrace.sources.kineto.profiler_traces import Windows
 from iotrace.sources.processes import Process
 from iotrace.sources.records import ArrayInfo, Tick, TrainerRun, Versions
 from iotrace.sources.session import Rank, Session, rank_of
 
 
-def analyse(analysis: SessionAnalysis) -> Report:
-    """Make everything that `iotrace report` says of a session."""
+class RankPart(msgspec.Struct, frozen=True):
+    """A rank's part of a report, which is made by itself; `trace` is compared with the other ranks'."""
+
+    report: RankReport
+    advice: list[Recommendation]
+    trace: RankTrace | None
+    windows: Windows
+
+
+def rank_part(one: RankAnalysis) -> RankPart:
+    """Make everything that a report says of one rank alone."""
+    found = _rank(one)
+    found = replace(found, culprits=culprits_of(one, found))
+    advice = [*advice_of(found.culprits), *recommend(loader_facts(one, found))]
+    beside = Beside(one.waits, clock_bound_ns(one.session, one.rank))
+    return RankPart(
+        report=found,
+        advice=[replace(item, rank=found.rank) for item in advice],
+        trace=compared_trace(found.rank, one.compute, beside),
+        windows=one.rank.main.windows,
+    )
+
+
+def analyse(analysis: SessionAnalysis, parts: Sequence[RankPart] = ()) -> Report:
+    """Make everything that `iotrace report` says of a session; `parts` are those of its ranks, if made."""
     session = analysis.session
-    ranks = [_with_culprits(one, _rank(one)) for one in analysis.ranks]
-    recommendations = [
-        replace(item, rank=rank.rank)
-        for one, rank in zip(analysis.ranks, ranks, strict=True)
-        for item in (*advice_of(rank.culprits), *recommend(loader_facts(one, rank)))
-    ]
-    ranks = [_with_fixes(rank, recommendations) for rank in ranks]
+    for one, part in zip(analysis.ranks, parts, strict=False):  # what has been read is not read again
+        vars(one.rank.main)["windows"] = part.windows
+    parts = parts or [rank_part(one) for one in analysis.ranks]
+    recommendations = [item for part in parts for item in part.advice]
+    ranks = [_with_fixes(part.report, recommendations) for part in parts]
     # Of a restarted job the ranks of its last start are compared.
-    last = max((one.rank.incarnation for one in analysis.ranks if one.activities), default=0)
-    of_last = [one for one in analysis.ranks if one.rank.incarnation == last]
-    compared = [(one.rank.number, one.compute) for one in of_last]
-    beside = {one.rank.number: Beside(one.waits, _clock_bound_ns(session, one.rank)) for one in of_last}
+    last = max((part.report.incarnation for part in parts if part.trace), default=0)
+    compared = [part.trace for part in parts if part.trace and part.report.incarnation == last]
     about = SessionInfo(
         path=str(session.path),
         argv=session.manifest.argv,
@@ -87,8 +111,8 @@ def analyse(analysis: SessionAnalysis) -> Report:
         iotrace_version=session.manifest.iotrace_version,
     )
     one_job = all(rank.pid is None for rank in ranks)
-    imbalance = compare(compared, ranks[0].world_size, beside) if ranks and one_job else None
-    clocks = _clocks(session)
+    imbalance = imbalance_of(compared, ranks[0].world_size) if ranks and one_job else None
+    clocks = clocks_of(session)
     withheld = None if imbalance is None else imbalance.withheld
     trust = trust_of(about, ranks, clocks, analysis.data_loss, withheld)
     return Report(
@@ -110,19 +134,6 @@ def _with_fixes(rank: RankReport, recommendations: list[Recommendation]) -> Rank
     fixes = {item.gain: item.fix for item in recommendations if item.rank == rank.rank and item.gain}
     rows = [row if row.change == HALVED else replace(row, fix=fixes.get(row.id)) for row in rank.gain]
     return replace(rank, gain=rows) if fixes else rank
-
-
-def _with_culprits(analysis: RankAnalysis, rank: RankReport) -> RankReport:
-    return replace(rank, culprits=culprits_of(analysis, rank))
-
-
-def _clock_bound_ns(session: Session, rank: Rank) -> int | None:
-    """Find how far the rank's times are from the reference's; None where its host was compared with none."""
-    main = rank.main
-    if main.clock_domain == session.clocks.reference:
-        return main.clock.bound_ns
-    link = session.clocks.links.get(main.clock_domain)
-    return None if link is None else link.bound_ns + main.clock.bound_ns
 
 
 def _process(session: Session, process: Process) -> ProcessInfo:
@@ -257,38 +268,3 @@ def _cpu_percent(rank: Rank, kept: StepTable) -> float | None:
         cpu = np.array([tick.cpu_ns for tick in ticks])
         used += float(np.interp(end - start, times, cpu) - np.interp(0, times, cpu))
     return 100 * used / (end - start)
-
-
-def _clocks(session: Session) -> list[ClockInfo]:
-    """List what is known of each host's clock beside the reference's."""
-    clocks = []
-    for host in dict.fromkeys(process.host for process in session.processes):
-        own = [process for process in session.processes if process.host == host]
-        others = {process.clock_domain for process in own} - {session.clocks.reference}
-        links = [session.clocks.links.get(domain) for domain in sorted(others)]
-        known = [link for link in links if link is not None]
-        link = max(known, key=lambda each: each.bound_ns, default=None)
-        related = len(known) == len(links)
-        why = next(
-            (session.clocks.unrelated[each] for each in others if each in session.clocks.unrelated), None
-        )
-        clock = own[0].clock
-        off_ns = link.bound_ns if link is not None else 0
-        bounds_ns = {"agent": off_ns + max(process.clock.bound_ns for process in own)}
-        if any(len(session.calls_of(process)) for process in own):
-            # Its times are whole microseconds.
-            bounds_ns["dftracer"] = off_ns + 1000 + session.calls.unsure_ns
-        clocks += [
-            ClockInfo(
-                source=source,
-                host=host,
-                kind=("exact" if link is None else link.kind) if related else "assumed",
-                offset_ns=0 if link is None else link.map.shift_ns,
-                drift_ppb=None if link is None else link.map.drift_ppb,
-                bound_ns=bound_ns if related else None,
-                why=link.why if link is not None else why,
-                set=[ClockSet(at_ns=clock.at_ns(step), by_ns=step.by_ns) for step in clock.steps],
-            )
-            for source, bound_ns in bounds_ns.items()
-        ]
-    return clocks

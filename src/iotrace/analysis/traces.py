@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from iotrace.analysis.device.accelerator import KERNEL_GAP_US, DataWaits
 from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.advice import Facts, device_advice
-from iotrace.analysis.device.compute import Compute, compare, compute_of
+from iotrace.analysis.device.compute import Compute, compared_trace, compute_of
+from iotrace.analysis.device.imbalance import imbalance_of
 from iotrace.analysis.device.one_job import RankOfJob, why_not_compared
 from iotrace.analysis.intervals import Coverage
 from iotrace.analysis.loop.measured import summarise
@@ -64,9 +65,21 @@ def analyse_traces(traces: Sequence[KinetoTrace], kernel_gap_us: float = KERNEL_
 
     A trace without such ranges is one step.
     """
+    return report_of_computed([computed(trace, kernel_gap_us) for trace in traces])
+
+
+def computed(trace: KinetoTrace, kernel_gap_us: float = KERNEL_GAP_US) -> Compute:
+    """Derive the figures of one trace, which need nothing of the others: another process may do it."""
+    return compute_of([Activity(trace)], kernel_gap_us=kernel_gap_us, whole=True)
+
+
+def report_of_computed(found: Sequence[Compute]) -> Report:
+    """Make the report of traces by their figures, in the order of the traces."""
+    traces = [compute.activities[0].trace for compute in found]
     ranks = []
-    for number, trace in sorted(zip(_numbers(traces), traces, strict=True), key=lambda pair: pair[0]):
-        compute = compute_of([Activity(trace)], kernel_gap_us=kernel_gap_us, whole=True)
+    for number, trace, compute in sorted(
+        zip(_numbers(traces), traces, found, strict=True), key=lambda each: each[0]
+    ):
         (starts, ends), _ = compute.activities[0].step_spans()
         if not len(starts):
             starts, ends = compute.activities[0].whole()
@@ -84,9 +97,8 @@ def analyse_traces(traces: Sequence[KinetoTrace], kernel_gap_us: float = KERNEL_
     results = [_rank(rank) for rank in ranks]
     world_size = sizes.pop() if len(sizes) == 1 else None
     apart = why_not_compared([_of_job(trace) for trace in traces])
-    imbalance = (
-        compare([(rank.number, rank.compute) for rank in ranks], world_size) if apart is None else None
-    )
+    compared = [compared_trace(rank.number, rank.compute) for rank in ranks]
+    imbalance = imbalance_of([one for one in compared if one], world_size) if apart is None else None
     stepped = all(rank.compute.activities[0].steps.any() for rank in ranks)
     trust = trust_of_traces(results, _recorded(traces), about.complete, stepped, apart)
     advice = [item for rank, result in zip(ranks, results, strict=True) for item in _advice(rank, result)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from iotrace.cli.parameters import import_numpy, json_option, output_option, print_json, ranks_option
+from iotrace.cli.parameters import (
+    dask_cluster,
+    dask_option,
+    import_numpy,
+    json_option,
+    output_option,
+    print_json,
+    ranks_option,
+)
 from iotrace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -62,6 +71,7 @@ _INTERVAL_SECONDS = 0.1
     is_flag=True,
     help="Add idle times, modules and launch queue of each device in traces of torch.profiler.",
 )
+@dask_option("inputs")
 @json_option("the summary")
 def merge(
     inputs: tuple[str, ...],
@@ -78,6 +88,7 @@ def merge(
     processes: int | None,
     process_tables: bool,
     device_tracks: bool,
+    dask: str | None,
     as_json: bool,
 ) -> int:
     """Merge traces of several profilers into one timeline for Perfetto.
@@ -116,8 +127,11 @@ def merge(
         process_tables=process_tables,
         device_tracks=device_tracks,
     )
-    with ended_by_signals(), _progress() as show:
-        summary = merge_files(given, output or Path("merged.pftrace"), options, show)
+    target = output or Path("merged.pftrace")
+    if dask is not None:  # workers have directories of their own
+        given, target = [os.path.abspath(each) for each in given], target.absolute()
+    with ended_by_signals(), dask_cluster(dask, processes) as cluster, _progress() as show:
+        summary = merge_files(given, target, options, show, cluster)
     if as_json:
         print_json(summary)
     else:

@@ -9,12 +9,15 @@ from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from iotrace.errors import UsageError
 from iotrace.report.printing import echo, encode_json, visible_json
+
+if TYPE_CHECKING:
+    from iotrace.cluster import Cluster
 
 _THREADS = "OPENBLAS_NUM_THREADS"
 
@@ -100,6 +103,24 @@ def format_option() -> Callable[[Any], Any]:
 def html_option(what: str) -> Callable[[Any], Any]:
     """``--html``, which also writes a page."""
     return click.option("--html", metavar="FILE", type=PATH, help=f"Also write {what} as one page of HTML.")
+
+
+def dask_option(what: str) -> Callable[[Any], Any]:
+    """``--dask``, which gives the work to the workers of a Dask cluster."""
+    text = f"Work through the {what} on a Dask cluster, a task each; local starts workers on this machine."
+    return click.option("--dask", metavar="ADDRESS|local", help=text)
+
+
+@contextmanager
+def dask_cluster(address: str | None, workers: int | None = None) -> Iterator[Cluster | None]:
+    """Connect to the cluster that ``--dask`` names, if any."""
+    if address is None:
+        yield None
+        return
+    from iotrace.cluster import connected
+
+    with connected(address, workers) as cluster:
+        yield cluster
 
 
 log_option = click.option(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import click
 
 from iotrace.cli.parameters import (
     PATH,
+    dask_cluster,
+    dask_option,
     format_option,
     html_option,
     import_numpy,
@@ -28,6 +32,7 @@ from iotrace.units import counted
 if TYPE_CHECKING:
     from iotrace.analysis.rank import SessionAnalysis
     from iotrace.analysis.results import Report
+    from iotrace.cluster import Cluster
 
 _ONE = "iotrace report SESSION, or iotrace report TRACE..."
 _RANKS = "choose ranks with --ranks 0,2-3"
@@ -60,6 +65,7 @@ _VIEWS = "; ".join(f"{name} ({view.shows})" for name, view in VIEWS.items())
     help="Print the figures of torch-tb-profiler 0.4.3 (tb) or HolisticTraceAnalysis 0.5.0 (hta).",
 )
 @log_option
+@dask_option("ranks")
 def report(
     sources: tuple[Path, ...],
     form: str,
@@ -72,6 +78,7 @@ def report(
     kernel_gap_us: float,
     compat: str | None,
     log: tuple[str, ...],
+    dask: str | None,
 ) -> int:
     """Say why a run waited for data, or what the steps of a trace hold.
 
@@ -79,7 +86,7 @@ def report(
     of torch.profiler (.json or .json.gz); give one for each rank. The directory of a sweep, or of a tune,
     gives its result.
 
-    Exit codes: 0 printed, 1 SESSION or TRACE cannot be read, 2 wrong usage.
+    Exit codes: 0 printed, 1 SESSION or TRACE cannot be read or Dask failed, 2 wrong usage.
     """
     if csv is not None and view is None:
         raise UsageError("--csv writes the tables of a view", "add --view NAME")
@@ -91,6 +98,8 @@ def report(
     chosen = ranks_option(ranks)
     if chosen is not None and (compat is not None or html is not None):
         raise UsageError("--ranks is for the text and for --json", "leave --html and --compat out")
+    if dask is not None and compat is not None:
+        raise UsageError("--dask and --compat exclude each other", "leave --dask out")
     import_numpy()
     from iotrace.cli.sweep import show
     from iotrace.sweeps.kept import kept
@@ -104,6 +113,8 @@ def report(
             )
         show(settings, "json" if as_json else form, html, None, verbose)
         return 0
+    if dask is not None:  # workers have directories of their own
+        sources = tuple(path.absolute() for path in sources)
     bare = all(path.is_file() for path in sources)
     if not bare and len(sources) > 1:
         raise UsageError("a report is of one session, or of traces of torch.profiler", _ONE)
@@ -112,12 +123,13 @@ def report(
             raise UsageError("--compat takes traces of torch.profiler, not a session", _TRACES)
         _compat(sources, compat, as_json)
         return 0
-    if html is not None:
-        result = _save_page(sources, bare, kernel_gap_us, html)
-    elif bare:
-        result = report_of_traces(sources, kernel_gap_us)
-    else:
-        result = report_of_session(sources[0], kernel_gap_us)
+    with dask_cluster(dask) as cluster:
+        if html is not None:
+            result = _save_page(sources, bare, kernel_gap_us, html, cluster)
+        elif bare:
+            result = report_of_traces(sources, kernel_gap_us, cluster)
+        else:
+            result = _analysed(sources[0], kernel_gap_us, cluster)[1]
     if chosen is not None:
         result = _of_ranks(result, chosen)
     if view is not None:
@@ -191,17 +203,19 @@ def _meant(sources: tuple[Path, ...]) -> tuple[Path, ...]:
     return tuple(found)
 
 
-def _save_page(sources: tuple[Path, ...], bare: bool, kernel_gap_us: float, html: Path) -> Report:
+def _save_page(
+    sources: tuple[Path, ...], bare: bool, kernel_gap_us: float, html: Path, cluster: Cluster | None
+) -> Report:
     """Write the page of a session or of traces; returns the report that it shows."""
     from iotrace.report.page.report import report_page
 
     if bare:
-        result = report_of_traces(sources, kernel_gap_us)
+        result = report_of_traces(sources, kernel_gap_us, cluster)
         save_page(report_page(result), html)
         return result
     from iotrace.analysis.page import columns_of
 
-    analysis, result = _analysed(sources[0], kernel_gap_us)
+    analysis, result = _analysed(sources[0], kernel_gap_us, cluster)
     save_page(report_page(result, columns_of(analysis, result)), html)
     return result
 
@@ -211,26 +225,42 @@ def report_of_session(path: Path, kernel_gap_us: float = 30.0) -> Report:
     return _analysed(path, kernel_gap_us)[1]
 
 
-def _analysed(path: Path, kernel_gap_us: float) -> tuple[SessionAnalysis, Report]:
+def _analysed(
+    path: Path, kernel_gap_us: float, cluster: Cluster | None = None
+) -> tuple[SessionAnalysis, Report]:
     from iotrace.analysis.rank import SessionAnalysis
-    from iotrace.analysis.report import analyse
+    from iotrace.analysis.report import RankPart, analyse
+    from iotrace.analysis.tasks import part_of_rank
+    from iotrace.session.liveness import RUNNING
     from iotrace.sources.session import open_session
 
     with watched() as progress:
         session = open_session(path, progress)
         progress("finding the causes")
         analysis = SessionAnalysis(session, kernel_gap_us)
-        return analysis, analyse(analysis)
+        parts: list[RankPart] = []
+        if cluster is not None and session.state != RUNNING:  # then each would see another part of it
+            cluster.check_sees([path])
+            do = partial(part_of_rank, path, kernel_gap_us, uuid4().hex)
+            parts = cluster.map(do, [rank.name for rank in session.ranks])
+        return analysis, analyse(analysis, parts)
 
 
-def report_of_traces(paths: tuple[Path, ...], kernel_gap_us: float = 30.0) -> Report:
+def report_of_traces(
+    paths: tuple[Path, ...], kernel_gap_us: float = 30.0, cluster: Cluster | None = None
+) -> Report:
     """Read and analyse traces, one for each rank, with progress on standard error."""
     from iotrace import compiled
-    from iotrace.analysis.traces import analyse_traces
+    from iotrace.analysis.traces import analyse_traces, report_of_computed
     from iotrace.sources.kineto.reader import read_kineto
 
     traces = []
     with watched() as progress:
+        if cluster is not None:
+            from iotrace.analysis.tasks import figures_of_trace
+
+            cluster.check_sees(paths)
+            return report_of_computed(cluster.map(partial(figures_of_trace, kernel_gap_us), paths))
         for path in paths:
             progress(f"reading {path}")
             traces.append(read_kineto(path))

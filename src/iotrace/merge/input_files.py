@@ -39,7 +39,7 @@ class InputFile:
     """One input: where it is and what it is. Of a session, the rank that is called `session_rank`.
 
     `of_session`: it is a trace that lies in a session. `analysis` of the rank is what has been read of it, if
-    anything; its timeline then holds torch's traces.
+    anything; its timeline then holds torch's traces. One process reads a session once in a `job`.
     """
 
     path: Path
@@ -48,6 +48,7 @@ class InputFile:
     session_rank: str = ""
     analysis: RankAnalysis | None = None
     of_session: bool = False
+    job: str = ""
 
 
 def expand(patterns: Iterable[str], notes: list[str]) -> list[tuple[Path, bool]]:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from uuid import uuid4
 
 from iotrace.merge.convert import Job
 from iotrace.merge.input import Input
@@ -69,6 +70,7 @@ def files_of(
 ) -> list[InputFile]:
     """What `inputs` name, sessions by rank and with the traces in them; what was left out is noted."""
     files: list[InputFile] = []
+    job = uuid4().hex
     for path, named in expand(inputs, notes):
         if not named and is_output(path, output, per_rank):
             notes.append(f"left out: {path}, an output of this merge")
@@ -87,10 +89,10 @@ def files_of(
             continue
         from iotrace.merge.session_input import foreign_traces, ranks_of  # it imports the analysis
 
-        ranks = ranks_of(path)
+        ranks = ranks_of(path, job)
         for name, _, _ in ranks:
             label = path.name if len(ranks) == 1 else f"{path.name}/{name}"
-            files.append(InputFile(path, SESSION, label, session_rank=name))
+            files.append(InputFile(path, SESSION, label, session_rank=name, job=job))
         for foreign in foreign_traces(path):
             try:
                 extra = identify(foreign, [], [])

@@ -9,11 +9,14 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from iotrace.errors import IotraceError
 from iotrace.merge.convert import Job, convert
 from iotrace.merge.survey import survey
+
+if TYPE_CHECKING:
+    from iotrace.cluster import Cluster
 
 _KEPT_BYTES = 32 << 20  # the most that glibc takes
 _INTERVAL_SECONDS = 0.1
@@ -95,10 +98,32 @@ def _size(item: Any) -> int:
     return os.stat(path).st_size if path.is_file() else 0
 
 
-def run_all(phase: str, items: Sequence[Any], cores: int, watch: Callable[[Watch], None] | None) -> list[Any]:
-    """Do all items, in their order; a single one, or on a single core, in this process."""
+def _do_alone(item: Any) -> Any:
+    """Do one item where nobody watches how far it has come."""
+    if isinstance(item, Job):
+        return convert(item)
+    file, wants = item
+    return survey(file, wants)
+
+
+def run_all(
+    phase: str,
+    items: Sequence[Any],
+    cores: int,
+    watch: Callable[[Watch], None] | None,
+    cluster: Cluster | None = None,
+) -> list[Any]:
+    """Do all items, in their order: on `cluster`; a single one, or on a single core, in this process."""
     report = watch or (lambda _: None)
     sizes = [_size(item) for item in items]
+    if cluster is not None:
+        ended: list[int] = []
+
+        def count(index: int) -> None:
+            ended.append(sizes[index])
+            report(Watch(phase, sum(ended), sum(sizes)))
+
+        return cluster.map(_do_alone, items, count)
     workers = min(cores, len(items))
     if workers <= 1 or sum(sizes) < 1 << 20:  # starting processes takes longer than a megabyte
         return [_do_here(task, phase, sizes, report) for task in enumerate(items)]

@@ -41,6 +41,7 @@ from iotrace.timeline.writers import chrome_json
 
 if TYPE_CHECKING:  # it imports more than a merge of traces needs
     from iotrace.analysis.rank import SessionAnalysis
+    from iotrace.cluster import Cluster
 
 _DAY_NS = 86_400 * 10**9
 _EXACT_SPAN_NS = 100 * _DAY_NS
@@ -54,8 +55,9 @@ def merge(
     output: Path,
     options: Options | None = None,
     watch: Callable[[Watch], None] | None = None,
+    cluster: Cluster | None = None,
 ) -> Summary:
-    """Merge `inputs` into `output`.
+    """Merge `inputs` into `output`; `cluster` converts them in place of processes here.
 
     Raises:
         MergeError: Nothing can be made of the inputs, or the output cannot be written.
@@ -67,7 +69,7 @@ def merge(
     notes: list[str] = []
     files = files_of(inputs, output, options.per_rank, problems, notes)
     check_output(output, options.per_rank, files)
-    return _merge(files, output, options, watch, problems, notes, began)
+    return _merge(files, output, options, watch, problems, notes, began, cluster)
 
 
 def write_timeline(analysis: SessionAnalysis, output: Path) -> None:
@@ -88,11 +90,14 @@ def _merge(
     problems: list[str],
     notes: list[str],
     began: float,
+    cluster: Cluster | None = None,
 ) -> Summary:
     suffix = suffix_of(output)
     native = ".pftrace" in suffix and compiled.available()
     cores = options.processes or len(os.sched_getaffinity(0))
-    surveys: list[Survey] = run_all("survey", survey_tasks(files, options), cores, watch)
+    if cluster is not None:
+        cluster.check_sees([file.path for file in files])
+    surveys: list[Survey] = run_all("survey", survey_tasks(files, options), cores, watch, cluster)
     found = [Input(file, survey) for file, survey in zip(files, surveys, strict=True)]
     adopt_ranks(found)
     found = of_ranks(found, options.ranks)
@@ -102,7 +107,9 @@ def _merge(
     notes += far_apart(found)
     with _workspace(output) as directory:
         plan_jobs(found, options, directory, native)
-        results: list[Result] = run_all("merge", [item.job for item in found], cores, watch)
+        if cluster is not None:
+            cluster.check_sees([directory])
+        results: list[Result] = run_all("merge", [item.job for item in found], cores, watch, cluster)
         for item, result in zip(found, results, strict=True):
             item.result = result
             problems += result.problems

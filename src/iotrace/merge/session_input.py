@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from iotrace.merge.survey import Survey
 from iotrace.session import names
 from iotrace.sources.chrome.batch import EventBatch
 from iotrace.sources.chrome.event import Event
-from iotrace.sources.session import open_session
+from iotrace.sources.session import Session, open_session
 from iotrace.timeline.build import build
 from iotrace.timeline.events import Threads, batched, batches_of
 from iotrace.timeline.model import ProcessTracks, Timeline
@@ -25,9 +26,15 @@ _encode = msgspec.json.Encoder().encode
 _OWN = {names.MANIFEST, names.OUTCOME, names.FILES, names.PROCESS}
 
 
-def ranks_of(path: Path) -> list[tuple[str, int, str]]:
+@lru_cache(maxsize=1)
+def _opened(path: Path, job: str) -> Session:
+    """Read a session; another `job` reads it again, as it may have changed since."""
+    return open_session(path)
+
+
+def ranks_of(path: Path, job: str) -> list[tuple[str, int, str]]:
     """The session's ranks: their names, numbers and hosts."""
-    session = open_session(path)
+    session = _opened(path, job)
     return [(rank.name, rank.number, rank.main.host) for rank in session.ranks]
 
 
@@ -73,7 +80,7 @@ def survey_session(file: InputFile) -> Survey:
 def _analysis_of(file: InputFile) -> RankAnalysis:
     if file.analysis is not None:
         return file.analysis
-    session = open_session(file.path)
+    session = _opened(file.path, file.job)
     return RankAnalysis(session, next(rank for rank in session.ranks if rank.name == file.session_rank))
 
 

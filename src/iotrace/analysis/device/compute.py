@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,12 +15,11 @@ from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.breakdown import ROLES, break_down, roles_of
 from iotrace.analysis.device.collectives import LateBatch, RankTrace
 from iotrace.analysis.device.gaps import Origin
-from iotrace.analysis.device.imbalance import imbalance_of
 from iotrace.analysis.device.operators import OperatorTree, operators_of
 from iotrace.analysis.efficiency.slow_steps import slow_steps_of
 from iotrace.analysis.intervals import Coverage
 from iotrace.analysis.loop.step_table import StepTable
-from iotrace.analysis.results import Accelerator, Imbalance, Operator, SlowStep
+from iotrace.analysis.results import Accelerator, Operator, SlowStep
 from iotrace.sources.kineto.trace import Column
 
 if TYPE_CHECKING:
@@ -145,17 +144,13 @@ class Beside(msgspec.Struct, frozen=True):
     clock_bound_ns: int | None = None
 
 
-def compare(
-    ranks: Sequence[tuple[int, Compute]], world_size: int | None, beside: Mapping[int, Beside] | None = None
-) -> Imbalance | None:
-    """Compare the ranks in the first trace of each; None where fewer than two left one."""
-    traced = []
-    for rank, compute in ranks:
-        if compute.activities:
-            own, waits = (beside or {}).get(rank, Beside()), compute.waits[0]
-            batch_of = None if own.explained is None else partial(_batch_of, own.explained, waits)
-            traced.append(RankTrace(rank, compute.activities[0], waits, own.clock_bound_ns, batch_of))
-    return imbalance_of(traced, world_size)
+def compared_trace(rank: int, compute: Compute, beside: Beside | None = None) -> RankTrace | None:
+    """Choose what of a rank is compared with the others: its first trace; None where it left none."""
+    if not compute.activities:
+        return None
+    own, waits = beside or Beside(), compute.waits[0]
+    batch_of = None if own.explained is None else partial(_batch_of, own.explained, waits)
+    return RankTrace(rank, compute.activities[0], waits, own.clock_bound_ns, batch_of)
 
 
 def _batch_of(explained: Waits, waits: DataWaits, row: int) -> LateBatch | None:
