@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,3 +51,30 @@ def test_polls_before_training_are_no_wait(recorder: Recorder) -> None:
     commands.get()
     put, got = told(recorder.records)
     assert got["start_ns"] >= put["end_ns"]
+
+
+def test_what_ends_a_thread_is_recorded_and_shown_as_ever(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[tuple[type[BaseException], str]] = []
+
+    def hook(args: threading.ExceptHookArgs) -> None:
+        assert args.thread is not None
+        shown.append((args.exc_type, args.thread.name))
+
+    def feed() -> None:
+        raise OSError("no more shards")
+
+    def leave() -> None:
+        raise SystemExit(3)
+
+    monkeypatch.setattr(threading, "excepthook", hook)
+    for name, target in (("leaver", leave), *((f"feeder {number}", feed) for number in range(30))):
+        thread = threading.Thread(target=target, name=name)
+        thread.start()
+        thread.join()
+    failures = [each for each in told(recorder.records) if each.get("type") == "failure"]
+    assert [each["thread"] for each in failures] == [f"feeder {number}" for number in range(20)]
+    assert {each["error"] for each in failures} == {"OSError"}
+    assert failures[0]["text"].endswith("OSError: no more shards\n")
+    assert shown[1:] == [(OSError, f"feeder {number}") for number in range(30)]

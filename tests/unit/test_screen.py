@@ -272,7 +272,7 @@ def test_a_run_that_failed_says_until_when_and_its_stack_once() -> None:
     assert shown[:3] == [
         "FAILED   exit code 1 after 9 steps: OSError in worker 1 (pid 7)",
         'Why    x.h5: "no", batch 9',
-        "Until  it ended: INPUT-BOUND, 44 % waited for data (decode, data/case_02.h5)",
+        "Before it ended: INPUT-BOUND, 44 % waited for data (decode, data/case_02.h5)",
     ]
     assert "message and stack" in shown[-1]
     whole = screen(found, verbose=True)

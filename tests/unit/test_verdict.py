@@ -298,6 +298,12 @@ def test_an_exception_that_does_not_explain_the_exit_code_is_not_its_cause() -> 
     assert "ValueError" not in helped.text
     assert helped.why == "unknown; a process that it started failed: ValueError (pid 7)"
     assert judged(rank(), exit_code=0, failures=[console]).kind == "input-bound"
+    threaded = judged(rank(), exit_code=1, failures=[failure(thread="feeder")])
+    assert "ValueError" not in threaded.text
+    assert threaded.why is not None
+    assert threaded.why.startswith("unknown; before it, thread feeder ended: ValueError: ")
+    killed = judged(rank(), exit_code=137, failures=[])
+    assert killed.why == "unknown: no exception was left uncaught; 137 is a shell's code for SIGKILL"
 
 
 def advice(gain_ms: float | None, of: int = 0) -> Recommendation:

@@ -10,6 +10,7 @@ thread has trained in between.
 
 from __future__ import annotations
 
+from _functools import partial  # type: ignore[import-not-found]  # `functools` is five files to read
 from time import monotonic_ns
 from typing import Any
 
@@ -17,6 +18,7 @@ from iotrace.agent.patching import hide_frame, patch
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.spans import thread_id
 from iotrace.agent.unpatched import get_ident
+from iotrace.session.guard import ours
 from iotrace.session.names import BLOCKED_ROW, CALLS
 
 _GET = CALLS.index("get")
@@ -104,10 +106,32 @@ def install(recorder: Recorder) -> None:
             )
         return wait
 
+    patch(threading, "_make_invoke_excepthook", partial(_noting_failures, recorder))
     patch(threading.Condition, "wait", make_own_wait)
     patch(threading.Condition, "notify", make_notify)
     patch(queue.Queue, "get", make_call)
     patch(queue.Queue, "put", make_call)
+
+
+def _noting_failures(recorder: Recorder, make: Any) -> Any:
+    """Have threads that start from now on record what they raise, then call the program's hook as ever.
+
+    `threading.excepthook` itself stays the program's: it may replace it, or ask whether it is Python's own.
+    """
+
+    def make_noting() -> Any:
+        invoke = make()
+
+        def invoke_excepthook(thread: Any) -> None:
+            try:
+                recorder.note_thread(thread.name)
+            except ours(Exception) as problem:
+                recorder.absorb(problem, "recording a thread's failure")
+            invoke(thread)
+
+        return invoke_excepthook
+
+    return make_noting
 
 
 def watch() -> None:

@@ -84,7 +84,11 @@ def _of_process(analysis: SessionAnalysis, process: Process) -> Iterator[tuple[f
     for record in of_batches:
         if one is not None and _ended_loop(record, one.rank.main):
             yield process.clock.to_session_ns(record.mono_ns), _of_record(analysis, process, record)
-    for record in [each for each in records if each.index is None][-1:]:  # a console shows several
+    for record in records:
+        if record.thread is not None:
+            yield process.clock.to_session_ns(record.mono_ns), _of_record(analysis, process, record)
+    whole = [each for each in records if each.index is None and each.thread is None]
+    for record in whole[-1:]:  # a console shows several
         dead_worker = _DEAD_WORKER.search(record.text)
         pid = record.of_pid if dead_worker is None else int(dead_worker[1])
         about = next((each for each in analysis.session.processes if each.pid == pid), process)
@@ -156,7 +160,9 @@ def _of_record(analysis: SessionAnalysis, process: Process, record: Recorded) ->
     text = _CONTROLS.sub("", record.text)
     seen = parse(text, record.error)
     one = _rank_of(analysis, process)
-    epoch, batch = (None, None) if one is None else _batch_of(one, process, record)
+    epoch, batch = (
+        (None, None) if one is None or record.thread is not None else _batch_of(one, process, record)
+    )
     users = [number for number, (file, _, _) in enumerate(seen.frames) if _is_users(file, process)]
     below = seen.frames[users[-1] + 1 :] if users else seen.frames
     at = None
@@ -177,6 +183,7 @@ def _of_record(analysis: SessionAnalysis, process: Process, record: Recorded) ->
         after_steps=_after_steps(one),
         stack=text.rstrip(),
         sample=record.sample,
+        thread=record.thread,
     )
 
 
@@ -195,7 +202,7 @@ def _role_of(analysis: SessionAnalysis, process: Process) -> str:
         return role
     who = process.identity.ppid, process.identity.node
     parents = [each for each in analysis.session.processes if (each.pid, each.identity.node) == who]
-    if any(not each.of_type(Recorded) for each in parents):
+    if any(all(own.thread is not None for own in each.of_type(Recorded)) for each in parents):
         return "helper"
     return "process" if role == "helper" else role
 

@@ -31,7 +31,7 @@ def report_markdown(report: Report) -> str:
     text = found.text.removeprefix(found.banner).lstrip()
     lines = [f"### {_SIGNS.get(found.kind, '❌')} {escape(found.banner)}: {escape(text)}", ""]
     lines += [f"- **Why**: {escape(found.why)}"] if found.why else []
-    lines += [f"- **Until it ended**: {escape(found.until)}"] if found.until else []
+    lines += [f"- **Before it ended**: {escape(found.until)}"] if found.until else []
     lines += _fixes(found.fixes)
     trust = trust_text(found.trust.level, found.trust.reasons, silenced(report))
     lines.append(f"- **Trust** {found.trust.level}: {escape(trust)}")

@@ -49,7 +49,7 @@ def print_screen(report: Report, console: Console) -> None:
     if found.why:
         line(console, "Why", found.why, WIDTH)
     if found.until:
-        line(console, "Until", f"it ended: {found.until}", WIDTH)
+        line(console, "Before", f"it ended: {found.until}", WIDTH)
     _print_fixes(found.fixes, console)
     if not found.fixes and found.kind in WANT_A_FIX:
         line(console, "Fix", "none is known for what was seen; -v has loader, system and I/O", WIDTH)
@@ -93,9 +93,8 @@ def print_trust(trust: Trust, console: Console, silenced: bool = False) -> None:
     if len(trust.reasons) > len(reasons):
         reasons.append(f"{len(trust.reasons) - len(reasons)} more with -v")
     text = trust_text(trust.level, reasons, silenced)
-    line(
-        console, "Trust", Text.assemble((trust.level, _TRUST_STYLES.get(trust.level, "")), f": {text}"), WIDTH
-    )
+    level = (trust.level, _TRUST_STYLES.get(trust.level, ""))
+    line(console, "Trust", Text.assemble(level, f": {text}"), WIDTH)
 
 
 def trust_text(level: str, reasons: Sequence[str], silenced: bool) -> str:
@@ -134,7 +133,8 @@ def opened(report: Report) -> list[tuple[str, str]]:
     path = shown_path(report.session.path)
     if report.verdict.kind == "failed" and report.session.failures:
         return [(f"iotrace open {path} --around failure", "the timeline, before it")]
-    found = [(f"iotrace open {path}", "the timeline, at the worst wait")]
+    where = "" if report.verdict.kind == "wait-unknown" else ", at the worst wait"
+    found = [(f"iotrace open {path}", f"the timeline{where}")]
     if sum(rank.steps.count for rank in report.ranks) >= _MANY_STEPS:
         found.append((f"iotrace merge {path} --around worst", "that part of it as a file"))
     return found
@@ -256,12 +256,13 @@ def _cause_rows(rank: RankReport) -> list[Row]:
 def _files(rank: RankReport) -> list[str]:
     """The files, summed up, that cost the wait most; what else was read."""
     worth_ms = max(_LEAST_MS, _WORTH_NAMING * (rank.data_wait.raw_ms or 0.0))
-    shown = [group for group in rank.file_groups if (group.ms or 0.0) >= worth_ms][:_MOST_GROUPS]
+    shown = [group for group in rank.file_groups if group.cost_ms >= worth_ms][:_MOST_GROUPS]
     parts = []
     for group in shown:
         files = f" ({group.members} files)" if group.members is not None else ""
-        of = f"decode {group.decode_ms or 0.0:.1f}, read {group.read_ms or 0.0:.1f}"
-        parts.append(f"{group.path}{files} {milliseconds(group.ms or 0.0)} a step ({of})")
+        own = {"decode": group.decode_ms, "transform": group.transform_ms, "read": group.read_ms}
+        of = ", ".join(f"{name} {ms or 0.0:.1f}" for name, ms in own.items() if ms or name != "transform")
+        parts.append(f"{group.path}{files} {milliseconds(group.cost_ms)} a step ({of})")
     # Of a mapped file no call reads: how many bytes came of it is unknown.
     read = [group for group in rank.file_groups if group.reads or group.read_bytes is None]
     rest = [group for group in read if group not in shown]
@@ -292,9 +293,7 @@ def _ran(rank: RankReport) -> list[str]:
 
 
 def _seconds(seconds: float) -> str:
-    if seconds < 10:
-        return f"{seconds:.1f} s"
+    if seconds < 600:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     minutes = round(seconds / 60)
-    return (
-        f"{seconds:.0f} s" if seconds < 600 else f"{minutes} min" if minutes < 300 else f"{minutes // 60} h"
-    )
+    return f"{minutes} min" if minutes < 300 else f"{minutes // 60} h"

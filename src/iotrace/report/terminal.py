@@ -102,6 +102,8 @@ def _print_failure(failure: Failure, console: Console, earlier: Sequence[Failure
     who = failure.role or "process"
     if failure.worker is not None:
         who = f"worker {failure.worker}"
+    if failure.thread is not None:
+        who = f"thread {failure.thread} of {who}"
     where = f" at {failure.at}" if failure.at else ""
     pid = f" (pid {failure.process})" if failure.process is not None else ""
     told, *more = failure.message.splitlines() or [""]

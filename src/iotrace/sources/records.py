@@ -316,7 +316,8 @@ class Failure(Record, tag="failure"):
     """An exception that ended the process, or took the place of a worker's batch `index`.
 
     `text` is its traceback. `taken_ns` is when the worker took that index, `of_pid` the process that it is
-    about, if another one. `sample` is the index that the dataset was asked for.
+    about, if another one. `sample` is the index that the dataset was asked for. An exception in `thread`
+    ended that one alone.
     """
 
     mono_ns: Int
@@ -327,6 +328,7 @@ class Failure(Record, tag="failure"):
     index: Int | None = None
     taken_ns: Int | None = None
     of_pid: Int | None = None
+    thread: str | None = None
 
 
 class OwnLog(Record, tag="own_log"):

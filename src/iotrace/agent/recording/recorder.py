@@ -41,6 +41,7 @@ _LOCK_SECONDS = 2.0
 # written sooner than the background writer would.
 _EAGER_FLUSH_NS = 100_000_000
 _MOST_ABSORBED = 100
+_MOST_THREADS = 20  # whose exceptions are recorded
 _pack = Struct(names.SPAN_FORMAT).pack
 
 
@@ -96,6 +97,7 @@ class Recorder:
         self._writer_id = 0
         self._absorbed = 0
         self._loop_begun = False
+        self._failed_threads = 0
         self._failure = id(getattr(sys, "last_value", None))  # one of before the session is not its own
         # The exception that ended the last fetch that failed, by its id, and the sample that it came out of.
         self.failed: tuple[int, int | None] = (0, None)
@@ -240,6 +242,15 @@ class Recorder:
             self.records.append({**of_process(error), "sample": sample if by == id(error) else None})
         except ours(Exception) as problem:
             self.absorb(problem, "recording a failure")
+
+    def note_thread(self, name: str) -> None:
+        """Record the exception that ends this thread, which is being handled."""
+        error = sys.exc_info()[1]
+        if error is not None and not isinstance(error, SystemExit) and self._failed_threads < _MOST_THREADS:
+            self._failed_threads += 1
+            from iotrace.agent.recording.failures import of_process
+
+            self.records.append({**of_process(error), "thread": name})
 
     def flush_soon(self) -> None:
         """Write what has been collected, unless that was done less than 0.1 s ago."""

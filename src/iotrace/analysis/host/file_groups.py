@@ -96,15 +96,11 @@ def file_groups(wait: DataWait, io: Io | None, used: Used) -> tuple[list[FileGro
             units.append(_Unit(path, kind, (path,), 1, (ms, read_bytes), written))
     known = wait.raw_ms is not None
     pairs = [(_group(unit, costs, rows, known), unit.files) for unit in _summed_up(units, used)]
-    pairs.sort(key=lambda pair: (-_cost(pair[0]), -(pair[0].read_bytes or 0), pair[0].path))
+    pairs.sort(key=lambda pair: (-pair[0].cost_ms, -(pair[0].read_bytes or 0), pair[0].path))
     of_file = {path: group for group, files in pairs for path in files}
     if io is not None:
         io = replace(io, files=[_in_group(file, of_file.get(file.path)) for file in io.files])
     return [group for group, _ in pairs], io
-
-
-def _cost(group: FileGroup) -> float:
-    return (group.ms or 0.0) + (group.transform_ms or 0.0)
 
 
 def _in_group(file: FileIo, group: FileGroup | None) -> FileIo:

@@ -120,6 +120,11 @@ class FileGroup(ReportPart, frozen=True, kw_only=True):
     chunks: Chunks | None = None
     pattern: ReadPattern | None = None
 
+    @property
+    def cost_ms(self) -> float:
+        """The ms of a step's wait in these files, and in the transform of what they held."""
+        return (self.ms or 0.0) + (self.transform_ms or 0.0)
+
 
 class ProcessCoverage(msgspec.Struct, frozen=True):
     """The bytes that a process read, traced and by the kernel's count; in the measured steps likewise."""

@@ -87,7 +87,7 @@ class Failure(ReportPart, frozen=True, kw_only=True):
 
     `at` is the innermost line of the program's own code, `file` what was read, where the exception is about
     that. `epoch` and `batch` are what a worker made, or what its loop worked on or asked for; `sample` is the
-    index with which the dataset was asked.
+    index with which the dataset was asked. What ended a `thread` did not end the process.
     """
 
     process: int | None
@@ -103,6 +103,7 @@ class Failure(ReportPart, frozen=True, kw_only=True):
     after_steps: int | None
     stack: str
     sample: int | None = None
+    thread: str | None = None
 
 
 class SessionInfo(ReportPart, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from signal import Signals
 
 from msgspec.structs import replace
 
@@ -18,11 +19,11 @@ _UNCAUGHT = 1  # what Python leaves with when nothing caught an exception
 def cause_of(session: SessionInfo) -> Failure | None:
     """Choose the failure that explains the exit code; None where none was seen.
 
-    An exception in a process that only helps does not end the run; nor does one that Python printed in a
-    program that then left with a code of its own.
+    An exception in a process that only helps does not end the run, nor does one in a thread; nor one that
+    Python printed in a program that then left with a code of its own.
     """
     for failure in session.failures:
-        if failure.role == "helper":
+        if failure.role == "helper" or failure.thread is not None:
             continue
         if failure.worker is not None or failure.type.startswith("SIG") or session.signal is not None:
             return failure
@@ -68,15 +69,14 @@ def why_failed(session: SessionInfo) -> str:
     if by_signal is not None:
         return _why_signal(by_signal, session.oom_kills)
     if cause is None:
+        thread = next((each for each in session.failures if each.thread is not None), None)
+        if thread is not None:
+            return f"unknown; before it, thread {thread.thread} ended: {_name(thread)}: {_about(thread)}"
         helper = next((each for each in session.failures if each.role == "helper"), None)
         if helper is None:
-            return "unknown: no exception was left uncaught; the program's output may say why"
+            return f"unknown: no exception was left uncaught; {_of_code(session)}"
         return f"unknown; a process that it started failed: {_name(helper)} (pid {helper.process})"
-    message = cause.message if len(cause.message) <= _LONGEST else f"{cause.message[:_LONGEST]}..."
-    quote = "" if message.startswith(("'", '"')) else '"'
-    said = f"{quote}{message}{quote}" if message else ""
-    about = cause.file or cause.at
-    parts = [": ".join(part for part in (about, said) if part) or "unknown: it has no message"]
+    parts = [_about(cause)]
     if cause.batch is not None:
         parts.append(f"batch {cause.batch}")
     if cause.sample is not None:
@@ -84,6 +84,28 @@ def why_failed(session: SessionInfo) -> str:
     if session.oom_kills:
         parts.append(_out_of_memory(session.oom_kills))
     return ", ".join(parts)
+
+
+def _of_code(session: SessionInfo) -> str:
+    """Say which signal an exit code may stand for, and what the kernel counted."""
+    number = (session.exit_code or 0) - 128
+    if number not in {each.value for each in Signals}:
+        return "the program's output may say why"
+    name = Signals(number).name
+    known = f"{session.exit_code} is a shell's code for {name}"
+    return (
+        f"{known}: {_out_of_memory(session.oom_kills)}" if name == "SIGKILL" and session.oom_kills else known
+    )
+
+
+def _about(failure: Failure) -> str:
+    """Say where an exception was raised, and its message."""
+    message = failure.message if len(failure.message) <= _LONGEST else f"{failure.message[:_LONGEST]}..."
+    quote = "" if message.startswith(("'", '"')) else '"'
+    said = f"{quote}{message}{quote}" if message else ""
+    return (
+        ": ".join(part for part in (failure.file or failure.at, said) if part) or "unknown: it has no message"
+    )
 
 
 def trust_after(trust: Trust, ranks: Sequence[RankReport]) -> Trust:

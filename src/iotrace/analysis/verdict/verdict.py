@@ -298,6 +298,8 @@ def _loop_reads(rank: RankReport) -> str | None:
     if reads is None or not step_ms:
         return None
     spent_ms = _read_ms(rank)
+    if not spent_ms:
+        return "the training thread itself reads no file in its steps"
     share = f"{spent_ms:.1f} of {step_ms:.1f} ms a step ({percent(spent_ms / step_ms)})"
     costly = reads.files[0] if reads.files else None
     where = f", most in {costly.path}" if costly is not None and costly.ms >= _MOSTLY * spent_ms else ""

@@ -27,7 +27,7 @@ def report_html(report: Report) -> str:
     rest = escape(found.text.removeprefix(banner).lstrip())
     rows = [("Why", escape(found.why))] if found.why else []
     if found.until:
-        rows.append(("Until it ended", escape(found.until)))
+        rows.append(("Before it ended", escape(found.until)))
     rows += [
         ("Fix" if not number else "or", _fix(fix.text, gain_text(fix)))
         for number, fix in enumerate(found.fixes[:_MOST_FIXES])

@@ -121,7 +121,7 @@ def banner(report: Report) -> dict[str, Any]:
     found = report.verdict
     rows = [{"label": "Why", "text": found.why}] if found.why else []
     if found.until:
-        rows.append({"label": "Until", "text": f"it ended: {found.until}"})
+        rows.append({"label": "Before", "text": f"it ended: {found.until}"})
     trust = trust_text(found.trust.level, found.trust.reasons, silenced(report))
     if not found.fixes and found.kind in WANT_A_FIX:
         rows.append({"label": "Fix", "text": "none is known for what was seen; the charts below show more"})
