@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import signal
 import subprocess
 import sys
@@ -17,10 +18,13 @@ import numpy as np
 import pytest
 
 from iotrace.agent import patching
+from iotrace.agent.dataloader import pickling
 from iotrace.agent.recording import import_times
 from iotrace.agent.recording.encode import encode
-from iotrace.analysis.startup.imports import STANDARD, imports_of
-from iotrace.analysis.startup.waterfall import NOT_NAMED, Ranges
+from iotrace.analysis.results import Startup, StartupPart
+from iotrace.analysis.startup.culprit import slow_imports
+from iotrace.analysis.startup.imports import STANDARD, ImportTable, imports_of, outermost, own_cpu_ns
+from iotrace.analysis.startup.waterfall import IMPORTS, NOT_NAMED, Ranges
 from iotrace.sources.records import Imports
 from tests.support.counting import instructions
 
@@ -202,7 +206,7 @@ def test_an_import_costs_few_instructions_more_and_the_notes_end(monkeypatch: py
 
 def test_what_python_brings_is_one_package_and_damaged_lines_are_left_out() -> None:
     rows = [(10, 5, 7, "json.decoder"), (12, 1, 7, "re"), (20, 9, 8, "made.part"), (30, 2, 8, "made")]
-    notes = import_times.Imports([(start, start + ns, tid, name) for start, ns, tid, name in rows], 3)
+    notes = import_times.Imports([(start, start + ns, 1, tid, name) for start, ns, tid, name in rows], 3)
     assert not notes.long
     record = notes.record()
     assert record is not None
@@ -232,3 +236,79 @@ def test_each_instant_belongs_to_the_innermost_range() -> None:
         "import b": (30, 8),
         "step": (70, 30),
     }
+
+
+def started(imports: float, whole: float, waiting: float | None = None) -> Startup:
+    parts = [
+        StartupPart(name=IMPORTS, at_seconds=0.1, seconds=imports),
+        StartupPart(name=NOT_NAMED, at_seconds=0.2, seconds=whole - imports),
+    ]
+    return Startup(
+        seconds=whole,
+        first_step_seconds=whole,
+        named_fraction=0.9,
+        parts=parts,
+        imports_waiting_seconds=waiting,
+    )
+
+
+@pytest.mark.parametrize(
+    ("startup", "said", "mended"),
+    [
+        (started(40, 60, 30), "imports are 40.0 of the 60.0 s to the end of the first step, 30.0", True),
+        (
+            started(40, 60, 4),
+            "imports are 40.0 of the 60.0 s",
+            False,
+        ),  # they compute: another disk is no help
+        (started(40, 60), "imports are 40.0 of the 60.0 s", False),  # what a busy CPU took is not known
+        (started(4, 60, 4), "", False),  # the model, the data, or what else: not the imports
+        (started(0.5, 0.6, 0.5), "", False),
+        (Startup(seconds=9), "", False),
+        (None, "", False),
+    ],
+)
+def test_imports_are_named_where_they_are_most_of_the_start(
+    startup: Startup | None, said: str, mended: bool
+) -> None:
+    found = list(slow_imports(startup))
+    assert len(found) == bool(said)
+    for culprit in found:
+        assert culprit.text.startswith(said)
+        assert bool(culprit.remedy) == mended
+        assert not culprit.leads
+
+
+def test_cpu_time_of_an_import_is_without_those_in_it() -> None:
+    # Start, duration, CPU time: one with two inside, one of which has a third; another one behind it.
+    rows = np.zeros(5, [("start_ns", "<i8"), ("duration_ns", "<i8"), ("cpu_ns", "<i8"), ("tid", "<i8")])
+    made = [(60, 10, 4, 1), (0, 100, 50, 1), (10, 30, 20, 1), (12, 10, 5, 1), (100, 5, 3, 1)]
+    for at, row in enumerate(made):
+        rows[at] = row
+    assert own_cpu_ns(rows).tolist() == [4, 26, 15, 5, 3]
+    table = ImportTable(rows, np.zeros(5, np.int64), ["a"], ["a"] * 5, {}, 0)
+    assert outermost(table, 1, 1000)["start_ns"].tolist() == [0, 100]
+    assert outermost(table, 1, 100)["start_ns"].tolist() == [0]
+    assert len(outermost(table, 2, 1000)) == 0
+
+
+def test_what_is_pickled_for_a_spawned_process_is_measured() -> None:
+    written: list[Any] = []
+
+    def dump(thing: bytes, file: io.BytesIO) -> None:
+        file.write(thing)
+
+    module = SimpleNamespace(reduction=SimpleNamespace(dump=dump))
+    recorder: Any = SimpleNamespace(records=written, over=False)
+    before = list(patching._undo)
+    pickling.hook_dump(module, recorder)
+    pickling.hook_dump(module, recorder)  # the modules of two start methods share the function
+    file = io.BytesIO()
+    module.reduction.dump(b"12345", file)
+    module.reduction.dump(b"678", file)
+    with pytest.raises(TypeError):
+        module.reduction.dump(1, file)
+    assert [record["bytes"] for record in written] == [5, 3]
+    while len(patching._undo) > len(before):
+        patching._undo.pop()()
+    assert module.reduction.dump is dump

@@ -57,7 +57,7 @@ STATEFUL_LOADER = "torchdata.stateful_dataloader"
 LIGHTNING_PROFILERS = ("pytorch_lightning.profilers.pytorch", "lightning.pytorch.profilers.pytorch")
 PROFILER_MODULES = ("pytorch_lightning.profilers.profiler", "lightning.pytorch.profilers.profiler")
 TRAINER_MODULES = ("pytorch_lightning.trainer.trainer", "lightning.pytorch.trainer.trainer")
-
+SPAWNING_MODULES = ("multiprocessing.popen_spawn_posix", "multiprocessing.popen_forkserver")
 _FOREIGN_PROFILERS = "torch_profiler.foreign_profilers"
 _PROGRAM_DFTRACER = "dftracer_compat.program_dftracer"
 
@@ -143,6 +143,7 @@ def _hooks(recorder: Recorder, session: str, settings: dict[str, str]) -> dict[s
     """Return what to do when a module has been imported, by the module's name."""
     hooks = {
         "multiprocessing.util": lambda module: _close_with_processes(module, recorder),
+        **dict.fromkeys(SPAWNING_MODULES, _hook("dataloader.pickling", "hook_dump", recorder)),
         "torch.utils.data.dataloader": lambda module: _hook_loaders(module, recorder, settings),
         "torch.autograd": _hook("training", "hook_autograd", recorder),
         "torch.optim.optimizer": _hook("training", "hook_optimizers", recorder),

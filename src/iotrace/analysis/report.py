@@ -46,6 +46,7 @@ from iotrace.analysis.results import (
     SessionInfo,
     TrainerTimes,
 )
+from iotrace.analysis.startup.culprit import slow_imports
 from iotrace.analysis.startup.waterfall import startup_of
 from iotrace.analysis.verdict.trust import trust_of
 from iotrace.analysis.verdict.verdict import verdict_of
@@ -74,7 +75,7 @@ class RankPart(msgspec.Struct, frozen=True):
 def rank_part(one: RankAnalysis) -> RankPart:
     """Make everything that a report says of one rank alone."""
     found = _rank(one)
-    found = replace(found, culprits=culprits_of(one, found))
+    found = replace(found, culprits=[*culprits_of(one, found), *slow_imports(found.startup)])
     advice = [*advice_of(found.culprits), *recommend(loader_facts(one, found))]
     beside = Beside(one.waits, clock_bound_ns(one.session, one.rank))
     return RankPart(

@@ -78,7 +78,7 @@ class Stacks(Record, tag="stacks"):
 
 
 class Imports(Record, tag="imports"):
-    """Modules that were looked for, from `begun_ns` on: `names`, a line each, and `rows` of `IMPORT_DTYPE`.
+    """Modules that were looked for, from `begun_ns` on: `names`, a line each, and `rows` of integers.
 
     `paths`: a file of each package among them.
     """
@@ -87,6 +87,14 @@ class Imports(Record, tag="imports"):
     rows: bytes
     begun_ns: Int
     paths: dict[str, str] = {}
+
+
+class Pickled(Record, tag="pickled"):
+    """The process pickled what it passes to one that it spawns."""
+
+    start_ns: Int
+    duration_ns: Int
+    bytes: Int
 
 
 class Rows(Record, tag="rows"):

@@ -21,6 +21,7 @@ from iotrace.timeline.detail import MOST_SLICES, Detail, blocks, detail_of, note
 from iotrace.timeline.flows import DeliveryKey, batch_flows, chunk_flows
 from iotrace.timeline.kineto import add_torch
 from iotrace.timeline.model import Args, Counter, ProcessTracks, Slice, Timeline, Track, file_label, first_ns
+from iotrace.timeline.startup import startup_tracks
 from iotrace.timeline.telemetry import add_telemetry
 
 _LONGEST_NAME = 120
@@ -50,6 +51,7 @@ def build(analysis: RankAnalysis, with_torch: bool = True, most: int = MOST_SLIC
     slow = _slow_steps(analysis)
     if slow:
         main.tracks.append(Track(f"{own}slow steps", slow))
+    main.tracks += startup_tracks(analysis)
     failures = _failures(analysis)
     if failures:
         main.tracks.append(Track(f"{own}failure", failures))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from _struct import Struct
-from time import monotonic_ns
+from time import monotonic_ns, thread_time_ns
 
 from iotrace.agent import patching, unpatched
 from iotrace.agent.imports import hide
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from iotrace.agent.recording.recorder import Recorder
 
-    Row = tuple[int, int, int, str]  # begin and end, ns of CLOCK_MONOTONIC; thread; module
+    # Begin and end, ns of CLOCK_MONOTONIC; the thread's CPU time meanwhile, ns; the thread; the module.
+    Row = tuple[int, int, int, int, str]
 
 _NAME = "_ModuleLockManager"
 _USED = {"__init__", "__enter__", "__exit__"}
@@ -29,7 +30,7 @@ _USED = {"__init__", "__enter__", "__exit__"}
 _MOST = 20_000
 # A process that reads no data and does not train tells of its imports where they took as long.
 _LONG_NS = 1_000_000_000
-_pack = Struct("<3q").pack
+_pack = Struct("<4q").pack
 
 
 def install(recorder: Recorder) -> None:
@@ -53,18 +54,18 @@ def install(recorder: Recorder) -> None:
 def _timed(original: Any, rows: list[Row]) -> Any:
     """Make a subclass of the lock's manager that adds to `rows`."""
     # Of this scope: what freezes a program's clock looks for its functions in modules.
-    begin, leave, now, thread = original.__init__, original.__exit__, monotonic_ns, unpatched.get_native_id
-    add, most = rows.append, _MOST
+    begin, leave, now, used = original.__init__, original.__exit__, monotonic_ns, thread_time_ns
+    add, most, thread = rows.append, _MOST, unpatched.get_native_id
 
     def entered(self: Any, name: str) -> None:
         begin(self, name)
-        self.began = now(), name
+        self.began = now(), used(), name
 
     def left(self: Any, *raised: Any) -> None:
         leave(self, *raised)  # first: a signal handler may raise in what follows
         if len(rows) < most:
-            began, name = self.began
-            add((began, now(), thread(), name))
+            began, used_before, name = self.began
+            add((began, now(), used() - used_before, thread(), name))
 
     hide(entered)
     hide(left)
@@ -94,7 +95,7 @@ class Imports:
         if not rows:
             return None
         del self._rows[: len(rows)]
-        packed = b"".join([_pack(began, ended - began, tid) for began, ended, tid, _ in rows])
+        packed = b"".join([_pack(began, ended - began, cpu, tid) for began, ended, cpu, tid, _ in rows])
         return {
             "type": "imports",
             "names": "\n".join([name.replace("\n", "?") for *_, name in rows]),

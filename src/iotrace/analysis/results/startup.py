@@ -21,13 +21,14 @@ class StartupPart(ReportPart, frozen=True, kw_only=True):
 class ImportedPackage(ReportPart, frozen=True, kw_only=True):
     """Imports of the modules of one package, without the modules of others that these import.
 
-    `modules` counts what was looked for, found or not. `directory` is where the package lies, None for one
-    without files.
+    `modules` counts what was looked for, found or not; `cpu_seconds`: its thread was on a CPU. `directory` is
+    where the package lies, None for one without files.
     """
 
     package: str
     at_seconds: float
     seconds: float
+    cpu_seconds: float
     modules: int
     directory: str | None
 
@@ -36,7 +37,9 @@ class Startup(ReportPart, frozen=True, kw_only=True):
     """`seconds`: from the launch of the command to the loop's first request for a batch.
 
     `parts` sum to `first_step_seconds`, from the launch to the end of the first step; what has no name is the
-    last one. Without them `unknown_why` says why.
+    last one. `imports_waiting_seconds`: of imports, neither on a CPU nor ready for one; None where unknown.
+    `worker_imports_seconds`: imports of the worker that had most, until then. `pickled_bytes`: what the main
+    process pickled for processes that it spawned. Without parts `unknown_why` says why.
     """
 
     seconds: float
@@ -44,4 +47,7 @@ class Startup(ReportPart, frozen=True, kw_only=True):
     named_fraction: float | None = None
     parts: Sequence[StartupPart] = ()
     imports: Sequence[ImportedPackage] = ()
+    imports_waiting_seconds: float | None = None
+    worker_imports_seconds: float | None = None
+    pickled_bytes: int | None = None
     unknown_why: str | None = None

@@ -13,7 +13,7 @@ from iotrace.sources.processes import Process
 from iotrace.sources.records import Imports
 
 STANDARD = "(standard library)"
-_DTYPE = np.dtype([("start_ns", "<i8"), ("duration_ns", "<i8"), ("tid", "<i8")])
+_DTYPE = np.dtype([("start_ns", "<i8"), ("duration_ns", "<i8"), ("cpu_ns", "<i8"), ("tid", "<i8")])
 
 
 class ImportTable(msgspec.Struct, frozen=True):
@@ -26,6 +26,7 @@ class ImportTable(msgspec.Struct, frozen=True):
     rows: npt.NDArray[np.void]
     package: npt.NDArray[np.int64]
     packages: list[str]
+    modules: list[str]
     directories: dict[str, str]
     begun_ns: int
 
@@ -33,7 +34,9 @@ class ImportTable(msgspec.Struct, frozen=True):
 def imports_of(process: Process) -> ImportTable | None:
     """Read the imports of `process`; None where none were recorded."""
     records = process.of_type(Imports)
-    parts, modules, files = [], [], {}
+    parts: list[npt.NDArray[np.void]] = []
+    modules: list[str] = []
+    files: dict[str, str] = {}
     for record in records:
         names = record.names.split("\n")
         if len(names) * _DTYPE.itemsize != len(record.rows):  # a damaged line
@@ -48,7 +51,31 @@ def imports_of(process: Process) -> ImportTable | None:
     packages, numbers = np.unique([_package(name) for name in modules], return_inverse=True)
     directories = {_package(name): _directory(name, path) for name, path in files.items()}
     begun_ns = process.clock.to_session_ns(records[0].begun_ns)
-    return ImportTable(rows, numbers.astype(np.int64), packages.tolist(), directories, begun_ns)
+    return ImportTable(rows, numbers.astype(np.int64), packages.tolist(), modules, directories, begun_ns)
+
+
+def outermost(imports: ImportTable, tid: int, end_ns: int) -> npt.NDArray[np.void]:
+    """Return the rows of a thread that lie in no other one, of those that began before `end_ns`."""
+    own = imports.rows[(imports.rows["tid"] == tid) & (imports.rows["start_ns"] < end_ns)]
+    own = own[np.argsort(own["start_ns"], kind="stable")]
+    ends = np.maximum.accumulate(own["start_ns"] + own["duration_ns"])
+    found: npt.NDArray[np.void] = own[np.append(True, own["start_ns"][1:] >= ends[:-1])[: len(own)]]
+    return found
+
+
+def own_cpu_ns(rows: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
+    """Return the CPU time of each import of one thread, without the imports in it."""
+    found = rows["cpu_ns"].astype(np.int64)
+    ends = (rows["start_ns"] + rows["duration_ns"]).tolist()
+    starts, used = rows["start_ns"].tolist(), rows["cpu_ns"].tolist()
+    around: list[int] = []
+    for at in np.lexsort((-rows["duration_ns"], rows["start_ns"])).tolist():
+        while around and ends[around[-1]] <= starts[at]:
+            around.pop()
+        if around:
+            found[around[-1]] -= used[at]
+        around.append(at)
+    return found
 
 
 def _package(module: str) -> str:

@@ -5,7 +5,6 @@ Parts are ranges, and each instant belongs to the innermost one. What lies in no
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 
 import numpy as np
@@ -14,10 +13,10 @@ from iotrace.analysis.intervals import Times, innermost
 from iotrace.analysis.loop.step_phases import phase_spans
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import ImportedPackage, Startup, StartupPart
-from iotrace.analysis.startup.imports import ImportTable, imports_of
+from iotrace.analysis.startup.imports import ImportTable, imports_of, outermost, own_cpu_ns
 from iotrace.analysis.wait.waits import CAUSES
 from iotrace.session.names import KIND_READ_PATH, KIND_REGION
-from iotrace.sources.records import IteratorStart
+from iotrace.sources.records import IteratorStart, Pickled
 
 NOT_NAMED = "not named"
 LAUNCH = "launch"
@@ -26,6 +25,7 @@ IMPORTS = "imports"
 TRACING = "iotrace"  # the package of the agent
 READS = "reads"
 WORKERS = "workers' start"
+PICKLING = "pickling"
 FIRST_BATCH = "first batch"
 FIRST_STEP = "first step"
 NO_IMPORTS = "imports were not recorded: by an older iotrace, or the process was killed early"
@@ -39,11 +39,13 @@ class Ranges:
         self.starts: list[int] = []
         self.ends: list[int] = []
         self.names: list[str] = []
+        self.details: list[str] = []
 
-    def add(self, name: str, start_ns: int, end_ns: int) -> None:
+    def add(self, name: str, start_ns: int, end_ns: int, detail: str = "") -> None:
         self.starts.append(start_ns)
         self.ends.append(end_ns)
         self.names.append(name)
+        self.details.append(detail or name)
 
     def painted(self, start_ns: int, end_ns: int) -> dict[str, tuple[int, int]]:
         """Return when each name begins between two instants, and how long it is the innermost one."""
@@ -72,7 +74,7 @@ def startup_of(analysis: RankAnalysis) -> Startup | None:
     if imports is None:
         return Startup(seconds=seconds, unknown_why=NO_IMPORTS)
     end_ns = max(request_ns, int(analysis.loop.steps["end_ns"][0]))
-    painted = _ranges(analysis, imports, launched_ns, end_ns).painted(launched_ns, end_ns)
+    painted = ranges_of(analysis, imports, launched_ns, end_ns).painted(launched_ns, end_ns)
     whole_ns = end_ns - launched_ns
     unnamed_ns = painted.get(NOT_NAMED, (0, 0))[1]
     return Startup(
@@ -80,11 +82,15 @@ def startup_of(analysis: RankAnalysis) -> Startup | None:
         first_step_seconds=whole_ns / 1e9,
         named_fraction=1 - unnamed_ns / whole_ns if whole_ns > 0 else None,
         parts=_parts(painted, launched_ns),
-        imports=_packages(imports, painted, launched_ns, end_ns),
+        imports=_packages(imports, painted, launched_ns, end_ns, analysis.rank.main.pid),
+        imports_waiting_seconds=_waiting_seconds(analysis, imports, end_ns),
+        worker_imports_seconds=_of_workers(analysis, end_ns),
+        pickled_bytes=sum(record.bytes for record, _ in _pickled(analysis, end_ns)) or None,
     )
 
 
-def _ranges(analysis: RankAnalysis, imports: ImportTable, launched_ns: int, end_ns: int) -> Ranges:
+def ranges_of(analysis: RankAnalysis, imports: ImportTable, launched_ns: int, end_ns: int) -> Ranges:
+    """Return what main and training thread were in from the launch to `end_ns`; ranges lie in each other."""
     main, steps = analysis.rank.main, analysis.loop.steps
     tids = [main.pid] if analysis.loop.thread is None else [main.pid, analysis.loop.thread.tid]
     found = Ranges()
@@ -98,6 +104,8 @@ def _ranges(analysis: RankAnalysis, imports: ImportTable, launched_ns: int, end_
         begun_ns = starts.setdefault((record.iterator, record.generation), at_ns)
         if record.pids and begun_ns < end_ns:
             found.add(WORKERS, begun_ns, at_ns)
+    for record, at_ns in _pickled(analysis, end_ns):
+        found.add(PICKLING, at_ns, at_ns + record.duration_ns)
     for name, wait_ns in _waits(analysis, end_ns):
         found.add(name, *wait_ns)
     phases = phase_spans(analysis)
@@ -108,10 +116,49 @@ def _ranges(analysis: RankAnalysis, imports: ImportTable, launched_ns: int, end_
         name = READS if span["kind"] == KIND_READ_PATH else main.texts.get(int(span["name"]), "")
         prefix = {KIND_READ_PATH: "", KIND_REGION: "region "}.get(int(span["kind"]), f"{FIRST_STEP}: ")
         found.add(f"{prefix}{name}", int(span["start_ns"]), int(span["start_ns"] + span["duration_ns"]))
-    own = np.isin(imports.rows["tid"], tids)
-    for row, package in zip(imports.rows[own].tolist(), imports.package[own].tolist(), strict=True):
-        found.add(f"{_PACKAGE}{imports.packages[package]}", row[0], row[0] + row[1])
+    for at in np.flatnonzero(
+        np.isin(imports.rows["tid"], tids) & (imports.rows["start_ns"] < end_ns)
+    ).tolist():
+        start_ns, package = int(imports.rows["start_ns"][at]), imports.packages[imports.package[at]]
+        until_ns = start_ns + int(imports.rows["duration_ns"][at])
+        found.add(f"{_PACKAGE}{package}", start_ns, until_ns, f"{_PACKAGE}{imports.modules[at]}")
     return found
+
+
+def _pickled(analysis: RankAnalysis, end_ns: int) -> list[tuple[Pickled, int]]:
+    """Return what the main process pickled before `end_ns`, and when."""
+    main = analysis.rank.main
+    timed = [(record, main.clock.to_session_ns(record.start_ns)) for record in main.of_type(Pickled)]
+    return [(record, at_ns) for record, at_ns in timed if at_ns < end_ns]
+
+
+def _of_workers(analysis: RankAnalysis, end_ns: int) -> float | None:
+    """Return the imports of the worker that has most before `end_ns`, in seconds; None without any."""
+    longest = 0
+    for worker in analysis.rank.workers:
+        imports = imports_of(worker)
+        if imports is not None:
+            longest = max(longest, int(outermost(imports, worker.pid, end_ns)["duration_ns"].sum()))
+    return longest / 1e9 if longest else None
+
+
+def _waiting_seconds(analysis: RankAnalysis, imports: ImportTable, end_ns: int) -> float | None:
+    """Return how long the main thread's imports neither computed nor were ready to: they waited for files.
+
+    At least: its whole time of being ready for a CPU is taken off, which is sampled once a second.
+    """
+    main = analysis.rank.main
+    rows = outermost(imports, main.pid, end_ns)
+    telemetry = analysis.session.telemetry_of(main)
+    sampled = None if telemetry is None else telemetry.process_of(main)
+    delays = None if sampled is None else sampled.run_delay_ns
+    if delays is None or not len(delays.time_ns) or not len(rows):
+        return None
+    last_ns = int((rows["start_ns"] + rows["duration_ns"]).max())
+    at = min(int(np.searchsorted(delays.time_ns, last_ns)), len(delays.time_ns) - 1)
+    delay_ns = float(delays.value[at]) + max(0, last_ns - int(delays.time_ns[at]))  # unsampled: all of it
+    waited_ns = float((rows["duration_ns"] - rows["cpu_ns"]).sum()) - delay_ns
+    return max(0.0, waited_ns) / 1e9
 
 
 def _waits(analysis: RankAnalysis, end_ns: int) -> Iterator[tuple[str, tuple[int, int]]]:
@@ -154,21 +201,24 @@ def _parts(painted: dict[str, tuple[int, int]], launched_ns: int) -> list[Startu
 
 
 def _packages(
-    imports: ImportTable, painted: dict[str, tuple[int, int]], launched_ns: int, end_ns: int
+    imports: ImportTable, painted: dict[str, tuple[int, int]], launched_ns: int, end_ns: int, tid: int
 ) -> list[ImportedPackage]:
     """Make a row for each package that the main thread imported until `end_ns`, the longest first."""
-    counts: dict[str, int] = defaultdict(int)
-    for number in imports.package[imports.rows["start_ns"] < end_ns].tolist():
-        counts[imports.packages[number]] += 1
-    rows = [
-        ImportedPackage(
-            package=name.removeprefix(_PACKAGE),
-            at_seconds=(first_ns - launched_ns) / 1e9,
-            seconds=ns / 1e9,
-            modules=counts[name.removeprefix(_PACKAGE)],
-            directory=imports.directories.get(name.removeprefix(_PACKAGE)),
-        )
-        for name, (first_ns, ns) in painted.items()
-        if name.startswith(_PACKAGE)
-    ]
+    own = (imports.rows["start_ns"] < end_ns) & (imports.rows["tid"] == tid)
+    cpu_ns = np.bincount(imports.package[own], own_cpu_ns(imports.rows[own]), len(imports.packages))
+    counts = np.bincount(imports.package[own], minlength=len(imports.packages))
+    rows = []
+    for number, package in enumerate(imports.packages):
+        if counts[number] and f"{_PACKAGE}{package}" in painted:
+            first_ns, ns = painted[f"{_PACKAGE}{package}"]
+            rows.append(
+                ImportedPackage(
+                    package=package,
+                    at_seconds=(first_ns - launched_ns) / 1e9,
+                    seconds=ns / 1e9,
+                    cpu_seconds=float(cpu_ns[number]) / 1e9,
+                    modules=int(counts[number]),
+                    directory=imports.directories.get(package),
+                )
+            )
     return sorted(rows, key=lambda row: -row.seconds)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from iotrace.analysis.results import RankReport, Report
+from iotrace.analysis.startup.culprit import SLOW_IMPORTS
 from iotrace.analysis.startup.waterfall import NOT_NAMED
 from iotrace.report.views.table import Field, Table, of_ranks
-from iotrace.units import percent
+from iotrace.units import counted, percent, size
 
 _NOT_SEEN = "the launch or the loop's first request was not seen"
 _RECORD = "iotrace run -- CMD, with a program that asks for batches"
 _MOST_PACKAGES = 15
-_SHORT = 0.005  # s
+_SHORT, _LONG = 0.005, 0.5  # s
 
 
 def _seconds(value: float) -> str:
@@ -26,6 +27,7 @@ def startup(report: Report) -> list[Table]:
     )
     packages = (
         Field("seconds", "s", _seconds),
+        Field("cpu_seconds", "CPU s", _seconds),
         Field("modules", "modules"),
         Field("package", "package", is_text=True),
         Field("directory", "in", is_text=True, absent="-"),
@@ -38,11 +40,12 @@ def startup(report: Report) -> list[Table]:
         left, notes = len(parts_of) - len(rows), []
         if left:
             notes.append(
-                f"{left} more parts, each below {1000 * _SHORT:.0f} ms: --json, ranks[].startup.parts"
+                f"{counted(left, 'part')} below {1000 * _SHORT:.0f} ms each: --json, ranks[].startup.parts"
             )
         if found is not None and found.first_step_seconds is not None and found.named_fraction is not None:
             named = f"{percent(found.named_fraction)} of it has a name"
             notes.append(f"{found.first_step_seconds:.2f} s to the end of the first step; {named}")
+        notes += _notes(rank)
         why = _NOT_SEEN if found is None or found.unknown_why is None else found.unknown_why
         title = "From the launch to the end of the first step"
         return Table(title=title, rows=rows, fields=parts, unknown=why, remedy=_RECORD, notes=notes)
@@ -58,3 +61,16 @@ def startup(report: Report) -> list[Table]:
         return Table(title=title, rows=rows[:_MOST_PACKAGES], fields=packages, unknown=_NOT_SEEN, notes=notes)
 
     return of_ranks(report.ranks, waterfall) + of_ranks(report.ranks, imports)
+
+
+def _notes(rank: RankReport) -> list[str]:
+    """Say what spawned workers cost, and who holds the start up."""
+    found, notes = rank.startup, []
+    if found is not None and found.pickled_bytes is not None:
+        notes.append(f"pickled for spawned processes: {size(found.pickled_bytes)}")
+    if found is not None and (found.worker_imports_seconds or 0.0) >= _LONG:
+        notes.append(f"a worker spent {found.worker_imports_seconds:.2f} s on imports of its own")
+    for culprit in rank.culprits:
+        if culprit.id == SLOW_IMPORTS:
+            notes.append(f"{culprit.text}{f': {culprit.remedy}' if culprit.remedy else ''}")
+    return notes

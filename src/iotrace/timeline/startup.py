@@ -1,0 +1,25 @@
+"""The track of the start: what the training process was in from its launch on, imports module by module."""
+
+from __future__ import annotations
+
+from iotrace.analysis.rank import RankAnalysis
+from iotrace.analysis.startup.imports import imports_of
+from iotrace.analysis.startup.waterfall import ranges_of
+from iotrace.timeline.model import Slice, Track
+
+_SHORT_NS = 1_000_000  # a large library has thousands of modules
+
+
+def startup_tracks(analysis: RankAnalysis) -> list[Track]:
+    """Make the track of what lies before the first step and takes 1 ms or more; none without its imports."""
+    imports = imports_of(analysis.rank.main)
+    if analysis.startup is None or imports is None:
+        return []
+    ranges = ranges_of(analysis, imports, *analysis.startup)
+    ends = [min(end_ns, analysis.startup[1]) for end_ns in ranges.ends]
+    slices = [
+        Slice(start_ns, end_ns, detail, "start-up")
+        for start_ns, end_ns, detail in zip(ranges.starts, ends, ranges.details, strict=True)
+        if end_ns - start_ns >= _SHORT_NS
+    ]
+    return [Track("start-up", slices)] if slices else []
