@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.communication import collectives_of
+from iotrace.analysis.device.critical_path import critical_path_of
 from iotrace.analysis.device.gaps import (
     CLASSES,
     Gaps,
@@ -29,6 +30,7 @@ from iotrace.analysis.device.kernels import (
 )
 from iotrace.analysis.device.modules import PHASES, Origins
 from iotrace.analysis.device.operators import operators_of
+from iotrace.analysis.device.stream_waits import Queues, stream_waits_of
 from iotrace.analysis.efficiency.idle import IdleOrigins
 from iotrace.analysis.efficiency.launches import launches_of, queue_of
 from iotrace.analysis.efficiency.peaks import peaks_of_windows
@@ -137,6 +139,7 @@ def accelerator_of(
         return None
     queue_mean, queue_max = queue_of(totals.windows)
     peaks = peaks_of_windows(totals.windows)
+    queues = [Queues(window.activity) for window in totals.windows]
     sm_efficiency_pct, occupancy_pct = filling_of(totals.windows, totals.span)
     return Accelerator(
         span_us=totals.span / 1e3,
@@ -185,6 +188,8 @@ def accelerator_of(
         collectives=collectives_of([window.activity for window in totals.windows]),
         memory_operations=memory_operations_of(totals.windows),
         gaps=totals.gaps,
+        stream_waits=stream_waits_of(queues),
+        critical_path=critical_path_of(queues),
     )
 
 

@@ -19,6 +19,12 @@ from iotrace.analysis.results.device import (
     CollectiveKind as CollectiveKind,
 )
 from iotrace.analysis.results.device import (
+    CriticalPart as CriticalPart,
+)
+from iotrace.analysis.results.device import (
+    CriticalPath as CriticalPath,
+)
+from iotrace.analysis.results.device import (
     DevicePeaks as DevicePeaks,
 )
 from iotrace.analysis.results.device import (
@@ -50,6 +56,9 @@ from iotrace.analysis.results.device import (
 )
 from iotrace.analysis.results.device import (
     StreamIdle as StreamIdle,
+)
+from iotrace.analysis.results.device import (
+    StreamWait as StreamWait,
 )
 from iotrace.analysis.results.host import (
     Calibration as Calibration,

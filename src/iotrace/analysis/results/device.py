@@ -180,6 +180,47 @@ class SlowStep(ReportPart, frozen=True, kw_only=True):
     host_ms: dict[str, float]
 
 
+class StreamWait(ReportPart, frozen=True, kw_only=True):
+    """Waits of `stream` until `kernel_before` ended on stream `waits_for`, before `kernel` could begin.
+
+    `measured`: the trace has the synchronisation; else it is inferred from the calls and the times.
+    """
+
+    device: int | None
+    stream: int
+    waits_for: int
+    calls: int
+    waited_us: float
+    kernel: str
+    kernel_before: str
+    measured: bool
+
+
+class CriticalPart(ReportPart, frozen=True, kw_only=True):
+    """What has a part of the critical path, by `kind` and `name`; `pct` of all of it."""
+
+    kind: str
+    name: str
+    calls: int
+    us: float
+    pct: float
+
+
+class CriticalPath(ReportPart, frozen=True, kw_only=True):
+    """Sums over the critical paths of `steps` of `of_steps` steps: `by_kind_us` sums to `span_us`.
+
+    `parts` has the 30 costliest. The counts are of waits between streams, over the whole trace.
+    """
+
+    steps: int
+    of_steps: int
+    span_us: float
+    by_kind_us: dict[str, float]
+    parts: list[CriticalPart]
+    stream_waits_measured: int
+    stream_waits_inferred: int
+
+
 class Accelerator(ReportPart, frozen=True, kw_only=True):
     """Totals over the traced window, in us. `idle_by_class_us` and `idle_by_module` each sum to `idle_us`."""
 
@@ -214,3 +255,5 @@ class Accelerator(ReportPart, frozen=True, kw_only=True):
     collectives: list[CollectiveKind]
     memory_operations: list[MemoryOperation]
     gaps: list[Gap]
+    stream_waits: list[StreamWait] = msgspec.field(default_factory=list)
+    critical_path: CriticalPath | None = None

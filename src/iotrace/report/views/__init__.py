@@ -32,6 +32,8 @@ VIEWS = {
     "collectives": View("communication by kind and group: bandwidth, exposed part", "device"),
     "memory-operations": View("copies and sets of device memory: bandwidth, overlap", "device"),
     "gaps": View("the ten longest idle times of the device", "device"),
+    "critical-path": View("what a step's length was made of, host and device", "dependencies"),
+    "stream-waits": View("which stream waited for which, until what ended", "dependencies"),
     "ranks": View("one line a rank: its step, what it waits for, why it is late", "ranks"),
     "modules": View("idle time and communication by module and phase", "device"),
     "gain": View("what each change would gain: causes, files, settings", "gain"),

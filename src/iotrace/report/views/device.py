@@ -11,9 +11,9 @@ from iotrace.analysis.results import Accelerator, RankReport, Report
 from iotrace.report.views.table import Field, Table, of_ranks
 from iotrace.units import counted, size
 
-_NO_TRACE = "no trace of torch.profiler shows a device"
+NO_TRACE = "no trace of torch.profiler shows a device"
 CLASSES = {"data_wait": "data wait", "host_wait": "host late", "kernel_wait": "short gap", "other": "other"}
-_REMEDY = "iotrace run -- CMD records one where torch sees a device"
+REMEDY = "iotrace run -- CMD records one where torch sees a device"
 
 
 def _ms(time_us: float) -> str:
@@ -32,7 +32,7 @@ def _of_device(
     def make(rank: RankReport) -> Table:
         found = rank.accelerator
         if found is None:
-            return Table(title=title, rows=[], fields=fields, unknown=_NO_TRACE, remedy=_REMEDY)
+            return Table(title=title, rows=[], fields=fields, unknown=NO_TRACE, remedy=REMEDY)
         return Table(title=title, rows=rows(found), fields=fields, notes=notes(found))
 
     return of_ranks(report.ranks, make)
@@ -120,7 +120,7 @@ def shapes(report: Report) -> list[Table]:
     tables = _of_device(report, "Operators by input shapes", fields, lambda found: found.shapes, notes)
     return [
         replace(table, unknown="no shapes were recorded", remedy="torch.profiler with record_shapes=True")
-        if table.unknown != _NO_TRACE and not table.rows
+        if table.unknown != NO_TRACE and not table.rows
         else table
         for table in tables
     ]

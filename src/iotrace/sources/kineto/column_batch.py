@@ -28,6 +28,8 @@ INTEGERS = {
 }
 # Arguments that are kept as they are written, in the order of columns.c, and what lies between two of them.
 TEXTS = ("Input Dims", "Input type", "blocks per SM", "warps per SM", "est. achieved occupancy %")
+# Of some events more are kept, behind those: the values of inputs that are no tensors, what a stream awaits.
+MORE_TEXTS = ("Concrete Inputs", "wait_on_stream", "wait_on_cuda_event_record_corr_id")
 BETWEEN = b"\xff"
 LONGEST_DETAILS = 2048
 COLLECTIVE_NAME = "Collective name"

@@ -15,8 +15,10 @@ from iotrace.sources.chrome.batch import EventBatch
 from iotrace.sources.chrome.begin_end import pair
 from iotrace.sources.kineto.collectives import Collective, collective_of
 from iotrace.sources.kineto.column_batch import (
+    BETWEEN,
     EVENT,
     FLOW_END,
+    TEXTS,
     ColumnBatch,
     Metadata,
     Numbered,
@@ -26,8 +28,13 @@ from iotrace.sources.kineto.column_batch import (
     number_or_text,
 )
 from iotrace.sources.kineto.compiled_columns import ColumnScan
-from iotrace.sources.kineto.decoded_columns import decoded_columns
-from iotrace.sources.kineto.kinds import flow_category, is_collective_range
+from iotrace.sources.kineto.decoded_columns import decoded_columns, more_details
+from iotrace.sources.kineto.kinds import (
+    flow_category,
+    has_values,
+    is_collective_range,
+    is_synchronisation,
+)
 from iotrace.sources.kineto.trace import MEMORY, Events, Flows, Memory
 
 # Columns of numbers, and what they stand for in `Strings`.
@@ -63,6 +70,8 @@ class Columns:
         # By field of `Strings` the numbers here of the strings of `scan`, by their numbers there.
         self._numbers: dict[str, array[int]] = defaultdict(lambda: array("i"))
         self._is_collective_range: list[bool] = []  # by name
+        self._has_values: list[bool] = []  # by name
+        self._is_synchronisation: list[bool] = []  # by category
         self._parts: dict[str, list[npt.NDArray[Any]]] = defaultdict(list)
         nothing = ColumnBatch(np.empty(0, EVENT), np.empty(0, FLOW_END), [], self.strings, lambda _: b"")
         self._add(nothing)  # no column is without a part
@@ -81,6 +90,7 @@ class Columns:
             parts[name].append(self._numbered(field, events[name], batch.strings))
         old = events["old_external_id"]
         parts["external_id"].append(_narrow(np.where(old >= 0, old, events["external_id"])))
+        self._add_details(batch, parts["name"][-1], parts["category"][-1], parts["details"][-1])
         parts["collective"].append(self._collectives_of(batch, parts["name"][-1]))
         self._add_memory(batch, parts["name"][-1], parts["thread"][-1])
         for column, name in (("flow_time_ns", "time_ns"), ("flow", "id"), ("flow_phase", "phase")):
@@ -108,6 +118,21 @@ class Columns:
             column[row] = len(self.collectives)
             self.collectives.append(collective_of(names[numbers[row]], batch.arguments(row)))
         return column
+
+    def _add_details(self, batch: ColumnBatch, names: Rows, categories: Rows, details: Rows) -> None:
+        """Keep more of the arguments of some events: convolutions, attention, synchronisation."""
+        for known, numbered, has in (
+            (self._has_values, self.strings.names, has_values),
+            (self._is_synchronisation, self.strings.categories, is_synchronisation),
+        ):
+            known += map(has, numbered[len(known) :])
+        kept = np.array(self._has_values, dtype=np.bool_)[names]
+        kept |= np.array(self._is_synchronisation, dtype=np.bool_)[categories]
+        for row in np.flatnonzero(kept).tolist():
+            more = more_details(batch.arguments(row))
+            if more is not None:
+                text = self.strings.details[details[row]] or BETWEEN * (len(TEXTS) - 1)
+                details[row] = self.strings.details.number(text + BETWEEN + more)
 
     def _add_memory(self, batch: ColumnBatch, names: Rows, threads: Rows) -> None:
         number = self.strings.names.index(MEMORY) if MEMORY in self.strings.names else -1

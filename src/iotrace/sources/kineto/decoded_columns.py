@@ -20,6 +20,7 @@ from iotrace.sources.kineto.column_batch import (
     FLOW_PHASES,
     INTEGERS,
     LONGEST_DETAILS,
+    MORE_TEXTS,
     TEXTS,
     UNKNOWN,
     ColumnBatch,
@@ -93,6 +94,13 @@ def _details(decoded: dict[str, Raw]) -> bytes:
     """As `number_of_details` of columns.c."""
     found = BETWEEN.join(bytes(decoded.get(key, b"")) for key in TEXTS)
     return found if len(found) < LONGEST_DETAILS else b""
+
+
+def more_details(arguments: bytes) -> bytes | None:
+    """Join those of `MORE_TEXTS`; None without any, and where they are too long."""
+    decoded = _decode_arguments(Raw(arguments))
+    found = BETWEEN.join(bytes(decoded.get(key, b"")) for key in MORE_TEXTS)
+    return found if len(MORE_TEXTS) <= len(found) < LONGEST_DETAILS else None
 
 
 def _integer(raw: Raw | None) -> int:

@@ -8,20 +8,25 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from iotrace.sources.kineto.column_batch import BETWEEN, TEXTS
+from iotrace.sources.kineto.column_batch import BETWEEN, MORE_TEXTS, TEXTS
 from iotrace.sources.kineto.trace import Column, KinetoTrace
 
 _DIMS, _TYPES, _BLOCKS, _WARPS, _OCCUPANCY = range(len(TEXTS))
+_CONCRETE, _STREAM, _RECORD = range(len(TEXTS), len(TEXTS) + len(MORE_TEXTS))
 Floats = npt.NDArray[np.float64]
 _TOO_MANY_WARPS = 1.28  # for an occupancy that rounds to 0: 2 % of the 64 that a multiprocessor holds
 Shape = tuple[int, ...]
 
 
 class Inputs(msgspec.Struct, frozen=True):
-    """The shapes of an operator's inputs, and their types; an input that is no tensor has the shape ()."""
+    """The shapes of an operator's inputs, and their types; an input that is no tensor has the shape ().
+
+    `values` are those of inputs that are no tensors, as they are written; empty where they were not kept.
+    """
 
     shapes: tuple[Shape, ...]
     types: tuple[str, ...]
+    values: tuple[str, ...] = ()
 
 
 class Details(msgspec.Struct, frozen=True, dict=True):
@@ -31,8 +36,9 @@ class Details(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def _texts(self) -> list[list[bytes]]:
-        empty = [b""] * len(TEXTS)
-        return [text.split(BETWEEN) if text else empty for text in self.trace.details]
+        whole = len(TEXTS) + len(MORE_TEXTS)
+        split = [text.split(BETWEEN) if text else [] for text in self.trace.details]
+        return [texts + [b""] * (whole - len(texts)) for texts in split]
 
     @cached_property
     def blocks_per_sm(self) -> Floats:
@@ -60,7 +66,14 @@ class Details(msgspec.Struct, frozen=True, dict=True):
         if not isinstance(dims, list):
             return None
         names = types if isinstance(types, list) else []
-        return Inputs(tuple(_shape(one) for one in dims), tuple(str(name) for name in names))
+        values = _decoded(texts[_CONCRETE])
+        kept = tuple(map(str, values)) if isinstance(values, list) else ()
+        return Inputs(tuple(_shape(one) for one in dims), tuple(str(name) for name in names), kept)
+
+    def awaited(self, number: int) -> tuple[int | None, int | None]:
+        """Read what a synchronisation event awaits: a stream, and the call that recorded its event."""
+        stream, record = (_number(self._texts[number][at]) for at in (_STREAM, _RECORD))
+        return (None if np.isnan(stream) else int(stream)), (None if np.isnan(record) else int(record))
 
     def of(self, column: Floats, rows: Column) -> Floats:
         """Look up what `column` says of the events of `rows`."""

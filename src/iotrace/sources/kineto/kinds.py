@@ -67,6 +67,7 @@ _MODULE_PREFIXES = ("module:", "nn.Module: ")
 
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 _DATA_WAIT = re.compile(r"enumerate\((?:DataLoader\)#.*\.__next__$|DataPipe\)#)")
+_WITH_VALUES = re.compile(r"aten::(?:convolution(?:_backward)?|_scaled_dot_product_\w+)$")
 # The range that a process group's backend puts around a collective on the host.
 _COLLECTIVE_RANGE = re.compile(r"(?:nccl|rccl|gloo|mpi|ucc|xccl|ccl|oneccl|hccl):\w")
 
@@ -100,6 +101,16 @@ def is_data_wait(name: str) -> bool:
 def is_collective_range(name: str) -> bool:
     """Whether a range on the host is a collective of a process group (``gloo:all_reduce``)."""
     return _COLLECTIVE_RANGE.match(name) is not None
+
+
+def has_values(name: str) -> bool:
+    """Whether inputs of an operator that are no tensors tell its work: strides, groups, a causal mask."""
+    return _WITH_VALUES.match(name) is not None
+
+
+def is_synchronisation(category: str) -> bool:
+    """Whether events of a category say what a stream or the host awaited."""
+    return category.lower() == "cuda_sync"
 
 
 def module_of(name: str) -> str | None:

@@ -1,0 +1,273 @@
+"""The critical path of a step: from its end back along whatever was awaited last, on host and device."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+import msgspec
+import numpy as np
+
+from iotrace.analysis.device.activity import Activity
+from iotrace.analysis.device.stream_waits import NONE, Queues
+from iotrace.analysis.intervals import Coverage, Intervals, innermost, pieces
+from iotrace.analysis.results import CriticalPart, CriticalPath
+from iotrace.sources.kineto.kinds import Kind
+from iotrace.sources.kineto.trace import Column
+
+KINDS = (
+    *("data_wait", "operator", "runtime", "host", "kernel", "collective", "memory"),
+    *("launch_delay", "kernel_gap", "stream_wait", "unknown"),
+)
+_OPERATOR, _RUNTIME, _COLLECTIVE = (KINDS.index(kind) for kind in ("operator", "runtime", "collective"))
+MOST_STEPS = 10  # that are looked at, spread over the trace
+_MOST_PARTS = 30
+# Calls that return when the device has done something, or all.
+_BLOCKS = re.compile(
+    r"(?:cuda|hip|cu)(?:Device|Ctx|Stream|Event)Synchronize|(?:cuda|hip)(?:Memcpy|MemcpyWithStream|Free)$"
+)
+_CLOCKS_NS = 20_000  # by which a device's end may lie behind the return of the call that waited for it
+_EARLIEST = np.iinfo(np.int64).min
+_PREVIOUS, _LAUNCH, _WAIT, _UNKNOWN = range(4)
+
+
+class _Sums(msgspec.Struct):
+    calls: int = 0
+    time: int = 0
+
+
+class _Walk(msgspec.Struct, frozen=True, dict=True):
+    """A trace as the path needs it: what each event of the device awaited last, which calls waited for it."""
+
+    queues: Queues
+
+    @property
+    def activity(self) -> Activity:
+        return self.queues.activity
+
+    @cached_property
+    def binding(self) -> Column:
+        """What each event of the device awaited last."""
+        queues = self.queues
+        before = np.where(queues.has_previous, np.roll(queues.end_ns, 1), _EARLIEST)
+        known = queues.launched_ns != _EARLIEST
+        found = np.where(known & (queues.launched_ns > before), _LAUNCH, _PREVIOUS)
+        found[~known & ~queues.has_previous] = _UNKNOWN
+        found[queues.waits[0] != NONE] = _WAIT
+        return np.asarray(found, dtype=np.int64)
+
+    @cached_property
+    def run_start(self) -> Column:
+        """Per event the first one of those that each awaited the one before it on their stream."""
+        own = np.where(self.binding != _PREVIOUS, np.arange(len(self.binding)), 0)
+        return np.maximum.accumulate(own) if len(own) else own
+
+    @cached_property
+    def threads(self) -> list[int]:
+        """The threads of the loop, the one of its steps first: those that launch, and those of backward."""
+        activity, events = self.activity, self.activity.trace.events
+        first = events.thread[activity.steps]
+        calls = activity.launch[activity.device & (activity.launch >= 0)]
+        others = (events.thread[calls], events.thread[activity.operators & (events.forward_thread > 0)])
+        if not len(first):
+            first = events.thread[activity.operators][:1]
+        return list(dict.fromkeys(np.concatenate([first, *map(np.unique, others)]).tolist()))
+
+    @cached_property
+    def blocked(self) -> tuple[Column, Column, Column]:
+        """Calls that waited for the device, by their end: when they returned, until when, for which event."""
+        activity, events, queues = self.activity, self.activity.trace.events, self.queues
+        calls = np.flatnonzero((activity.kinds == Kind.RUNTIME) & activity.trace.matching(_BLOCKS))
+        calls = calls[np.isin(events.thread[calls], self.threads)]
+        calls = calls[np.argsort(events.end_ns[calls], kind="stable")]
+        by_end = np.argsort(queues.end_ns, kind="stable")
+        ends = queues.end_ns[by_end]
+        last = np.searchsorted(ends, events.end_ns[calls] + _CLOCKS_NS, side="right") - 1
+        streams = self._streams()
+        found = []
+        for call, at in zip(calls.tolist(), last.tolist(), strict=True):
+            begun, returned = int(events.start_ns[call]), int(events.end_ns[call])
+            stream = streams.get(int(events.correlation[call]))
+            while at >= 0 and ends[at] > begun:
+                row = int(by_end[at])
+                of_stream = stream is None or int(events.stream[queues.rows[row]]) == stream
+                if of_stream and queues.launched_ns[row] < returned:
+                    found.append((returned, min(int(ends[at]), returned), row))
+                    break
+                at -= 1
+        table = np.array(found, dtype=np.int64).reshape(-1, 3)
+        return table[:, 0], table[:, 1], table[:, 2]
+
+    def _streams(self) -> dict[int, int]:
+        """The streams that calls waited for, by correlation, as Kineto's synchronisation events tell."""
+        trace, events = self.activity.trace, self.activity.trace.events
+        rows = np.flatnonzero(trace.named(lambda name: name == "Stream Sync") & (events.stream >= 0))
+        return dict(zip(events.correlation[rows].tolist(), events.stream[rows].tolist(), strict=True))
+
+    def path(self, begin: int, end: int) -> Iterator[tuple[str, int, int, int]]:
+        """Yield the parts of the path between two times, backwards: kind, start, end, index of an event.
+
+        The index is that of an event of the device, or -1. The parts are next to each other, and fill it.
+        """
+        queues, time = self.queues, end
+        returned, until, rows = self.blocked
+        call = len(returned)
+        while time > begin:
+            call = min(call, int(np.searchsorted(returned, time, side="right"))) - 1
+            if call < 0 or until[call] <= begin:
+                yield "host", begin, time, NONE
+                return
+            yield "host", int(until[call]), time, NONE
+            time, at = int(until[call]), int(rows[call])
+            while time > begin:
+                first = int(self.run_start[at])
+                for each in range(at, first - 1, -1):
+                    start = int(queues.start_ns[each])
+                    if start < time:
+                        yield "device", max(start, begin), time, each
+                        time = max(start, begin)
+                    if time <= begin:
+                        return
+                    if each > first:
+                        before = int(queues.end_ns[each - 1])
+                        if before < time:
+                            yield "kernel_gap", max(before, begin), time, each
+                            time = max(before, begin)
+                    if time <= begin:
+                        return
+                kind = int(self.binding[first])
+                if kind == _WAIT:
+                    at = int(queues.waits[0][first])
+                    awaited = min(int(queues.end_ns[at]), time)
+                    if awaited < time:
+                        yield "stream_wait", max(awaited, begin), time, first
+                    time = max(awaited, begin)
+                    continue
+                if kind == _UNKNOWN:
+                    yield "unknown", begin, time, first
+                    return
+                launched = min(int(queues.launched_ns[first]), time)
+                if launched < time:
+                    yield "launch_delay", max(launched, begin), time, first
+                time = max(launched, begin)
+                break
+
+
+def critical_path_of(windows: Sequence[Queues]) -> CriticalPath | None:
+    """Sum up the critical paths of steps, spread over the traces; None where nothing was launched."""
+    sums: dict[tuple[str, str], _Sums] = defaultdict(_Sums)
+    steps = length = of_steps = 0
+    waits = measured = 0
+    for queues in windows:
+        walk, activity = _Walk(queues), queues.activity
+        (starts, ends), _ = activity.step_spans()
+        if not len(starts):
+            starts, ends = _whole(activity)
+        if not walk.threads or not len(starts):
+            continue
+        of_steps += len(starts)
+        chosen = np.unique(np.linspace(0, len(starts) - 1, min(MOST_STEPS, len(starts))).astype(np.int64))
+        for begin, end in zip(starts[chosen].tolist(), ends[chosen].tolist(), strict=True):
+            steps += 1
+            length += end - begin
+            _add(sums, walk, begin, end)
+        producer, is_measured = queues.waits
+        waits += int((producer != NONE).sum())
+        measured += int(is_measured.sum())
+    if not steps or not length:
+        return None
+    by_kind = dict.fromkeys(KINDS, 0)
+    for (kind, _), one in sums.items():
+        by_kind[kind] += one.time
+    ranked = sorted(sums.items(), key=lambda item: (-item[1].time, item[0]))
+    return CriticalPath(
+        steps=steps,
+        of_steps=of_steps,
+        span_us=length / 1e3,
+        by_kind_us={kind: ns / 1e3 for kind, ns in by_kind.items()},
+        parts=[
+            CriticalPart(
+                kind=kind, name=name, calls=one.calls, us=one.time / 1e3, pct=100 * one.time / length
+            )
+            for (kind, name), one in ranked[:_MOST_PARTS]
+            if one.time
+        ],
+        stream_waits_measured=measured,
+        stream_waits_inferred=waits - measured,
+    )
+
+
+def _whole(activity: Activity) -> Intervals:
+    """Take a trace without steps as one; without operators it ends as the last call returns."""
+    if activity.operators.any():
+        return activity.whole()
+    starts, ends = activity.intervals(activity.device | (activity.kinds == Kind.RUNTIME))
+    return (starts.min(keepdims=True), ends.max(keepdims=True)) if len(starts) else (starts, ends)
+
+
+def _add(sums: dict[tuple[str, str], _Sums], walk: _Walk, begin: int, end: int) -> None:
+    """Add one step's path by kind and name."""
+    activity, queues = walk.activity, walk.queues
+    trace, events = activity.trace, activity.trace.events
+    kernels = activity.kinds == Kind.KERNEL
+    host: list[tuple[int, int]] = []
+    for kind, start, stop, at in walk.path(begin, end):
+        if kind == "host":
+            host.append((start, stop))
+            continue
+        row = int(queues.rows[at])
+        name = trace.names[events.name[row]]
+        if kind == "device":
+            kind = (
+                "collective" if activity.collective_kernels[row] else "kernel" if kernels[row] else "memory"
+            )
+        one = sums[kind, name]
+        one.calls += 1
+        one.time += stop - start
+    host.reverse()
+    _add_host(sums, walk, np.array([pair for pair in host if pair[0] < pair[1]], np.int64).reshape(-1, 2))
+
+
+def _add_host(sums: dict[tuple[str, str], _Sums], walk: _Walk, spans: Column) -> None:
+    """Divide the host's part: data waits, else the innermost call or operator of the loop's threads."""
+    activity, trace = walk.activity, walk.activity.trace
+    events, own = trace.events, (spans[:, 0], spans[:, 1])
+    if not len(spans):
+        return
+    waits = Coverage(*activity.intervals(activity.data_waits))
+    is_call = activity.operators | (activity.kinds == Kind.RUNTIME) | activity.collective_ranges
+    rows = np.flatnonzero(is_call & (events.end_ns > own[0][0]) & (events.start_ns < own[1][-1]))
+    rows = rows[np.isin(events.thread[rows], walk.threads)]
+    bounds = (events.start_ns[rows], events.end_ns[rows], waits.starts, waits.ends, *own)
+    times = np.unique(np.concatenate(bounds))
+    starts, ends, _, _ = pieces(times[:-1], times[1:], *own)
+    middle = starts + (ends - starts) // 2
+    inside = np.full(len(middle), NONE, dtype=np.int64)
+    for thread in walk.threads:
+        of_thread = rows[events.thread[rows] == thread]
+        if len(of_thread):
+            found = innermost(events.start_ns[of_thread], events.end_ns[of_thread], middle)
+            inside = np.where((inside == NONE) & (found >= 0), of_thread[np.maximum(found, 0)], inside)
+    waited = waits.within(starts, ends) > 0
+    lasted = ends - starts
+    one = sums["data_wait", "data wait"]
+    one.time += int(lasted[waited].sum())
+    one.calls += int(np.unique(np.searchsorted(waits.starts, middle[waited], side="right")).size)
+    outside = ~waited & (inside == NONE)
+    one = sums["host", "outside of operators"]
+    one.time += int(lasted[outside].sum())
+    one.calls += int(outside.sum())
+    at = np.flatnonzero(~waited & (inside != NONE))
+    rows, number = np.unique(inside[at], return_inverse=True)
+    kinds = np.where(activity.collective_ranges[rows], _COLLECTIVE, _OPERATOR)
+    kinds[activity.kinds[rows] == Kind.RUNTIME] = _RUNTIME
+    keys, group, calls = np.unique(
+        events.name[rows].astype(np.int64) * len(KINDS) + kinds, return_inverse=True, return_counts=True
+    )
+    spent = np.bincount(group[number], weights=lasted[at], minlength=len(keys))
+    for key, count, ns in zip(keys.tolist(), calls.tolist(), spent.tolist(), strict=True):
+        one = sums[KINDS[key % len(KINDS)], trace.names[key // len(KINDS)]]
+        one.calls += count
+        one.time += int(ns)

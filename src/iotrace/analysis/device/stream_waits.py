@@ -1,0 +1,199 @@
+"""What a stream waited for on another one: by the trace's synchronisation events, else inferred."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import cached_property
+
+import msgspec
+import numpy as np
+
+from iotrace.analysis.device.activity import Activity, Mask
+from iotrace.analysis.results import StreamWait
+from iotrace.sources.kineto.details import Details
+from iotrace.sources.kineto.kinds import Kind
+from iotrace.sources.kineto.trace import Column
+
+NONE = -1
+_WAIT_CALL = re.compile(r"(?:cuda|hip)StreamWaitEvent|cuStreamWaitEvent")
+_AT_ONCE_NS = 20_000  # after what it waited for ended, a stream goes on within that
+_LEAST_NS = 2_000  # of a wait that is told: shorter ones are the rounding of times
+
+
+class Queues(msgspec.Struct, frozen=True, dict=True):
+    """What the device did by stream. Columns have an entry for each event, ordered by stream and start."""
+
+    activity: Activity
+
+    @cached_property
+    def rows(self) -> Column:
+        """The events' rows in the trace."""
+        events, rows = self.activity.trace.events, np.flatnonzero(self.activity.device)
+        found: Column = rows[np.lexsort((events.start_ns[rows], events.stream[rows], events.device[rows]))]
+        return found
+
+    @cached_property
+    def queue(self) -> Column:
+        """A number for each device and stream."""
+        events, rows = self.activity.trace.events, self.rows
+        changes = (np.diff(events.stream[rows]) != 0) | (np.diff(events.device[rows]) != 0)
+        return np.concatenate(([0], np.cumsum(changes))).astype(np.int64)[: len(rows)]
+
+    @cached_property
+    def start_ns(self) -> Column:
+        """When each began; not before the one before it on its stream ended."""
+        starts = self.activity.trace.events.start_ns[self.rows]
+        return np.where(self.has_previous, np.maximum(starts, np.roll(self.end_ns, 1)), starts)
+
+    @cached_property
+    def end_ns(self) -> Column:
+        """When each ended; not before those before it on its stream."""
+        ends: Column = self.activity.trace.events.end_ns[self.rows].copy()
+        for own in np.split(np.arange(len(ends)), np.flatnonzero(~self.has_previous)[1:]):
+            ends[own] = np.maximum.accumulate(ends[own])
+        return ends
+
+    @cached_property
+    def has_previous(self) -> Mask:
+        """Whether another one was before it on its stream."""
+        same = np.zeros(len(self.rows), dtype=np.bool_)
+        same[1:] = self.queue[1:] == self.queue[:-1]
+        return same
+
+    @cached_property
+    def launched_ns(self) -> Column:
+        """When each was launched; the least number where that is not known."""
+        call = self.activity.launch[self.rows]
+        starts = self.activity.trace.events.start_ns
+        return np.where(call >= 0, starts[np.maximum(call, 0)], np.iinfo(np.int64).min)
+
+    @cached_property
+    def ready_ns(self) -> Column:
+        """When nothing of its own stream, nor its launch, kept each any longer."""
+        before = np.where(self.has_previous, np.roll(self.end_ns, 1), np.iinfo(np.int64).min)
+        return np.maximum(before, self.launched_ns)
+
+    @cached_property
+    def waits(self) -> tuple[Column, Mask]:
+        """Per event the one on another stream that it waited for, -1 where none is known; the measured ones.
+
+        Only waits that kept it longer than its own stream and its launch did.
+        """
+        producer, is_measured = self._measured()
+        inferred = self._inferred()
+        use = (producer == NONE) & (inferred != NONE)
+        return np.where(use, inferred, producer), is_measured
+
+    def _measured(self) -> tuple[Column, Mask]:
+        """Take the waits of ``Stream Wait Event``, which Kineto writes where it is asked to."""
+        trace, events = self.activity.trace, self.activity.trace.events
+        found = np.full(len(self.rows), NONE, dtype=np.int64)
+        rows = np.flatnonzero(trace.named(lambda name: name == "Stream Wait Event"))
+        details = Details(trace)
+        call_ns = self._called_ns()
+        for row in rows.tolist():
+            stream, record = details.awaited(int(events.details[row]))
+            recorded_ns, called_ns = call_ns.get(record), call_ns.get(int(events.correlation[row]))
+            if stream is None or recorded_ns is None or called_ns is None:
+                continue
+            device = int(events.device[row])
+            of_device = events.device[self.rows] == device
+            later = of_device & (events.stream[self.rows] == int(events.stream[row]))
+            later &= self.launched_ns >= called_ns
+            earlier = of_device & (events.stream[self.rows] == stream) & (self.launched_ns < recorded_ns)
+            if not later.any() or not earlier.any():
+                continue
+            consumer, producer = int(np.flatnonzero(later)[0]), int(np.flatnonzero(earlier)[-1])
+            longest = found[consumer]
+            if longest == NONE or self.end_ns[longest] < self.end_ns[producer]:
+                found[consumer] = producer
+        kept = (found != NONE) & self._kept(found)
+        return np.where(kept, found, NONE), kept
+
+    def _called_ns(self) -> dict[int | None, int]:
+        """When each runtime call that launched nothing began, by its correlation."""
+        events = self.activity.trace.events
+        calls = np.flatnonzero((self.activity.kinds == Kind.RUNTIME) & (events.correlation >= 0))
+        is_event = self.activity.trace.named(lambda name: "Event" in name)[calls]
+        calls = calls[is_event]
+        return dict(zip(events.correlation[calls].tolist(), events.start_ns[calls].tolist(), strict=True))
+
+    def _kept(self, producer: Column) -> Mask:
+        """Whether the producers ended after all else that kept their consumers, and before these began."""
+        ended = self.end_ns[np.maximum(producer, 0)] if len(self.rows) else producer
+        kept: Mask = (ended > self.ready_ns + _LEAST_NS) & (ended <= self.start_ns + _LEAST_NS)
+        return kept
+
+    def _inferred(self) -> Column:
+        """Infer waits: a stream was told to wait, was ready, and went on as another one's event ended."""
+        trace, events = self.activity.trace, self.activity.trace.events
+        found = np.full(len(self.rows), NONE, dtype=np.int64)
+        calls = np.flatnonzero((self.activity.kinds == Kind.RUNTIME) & trace.matching(_WAIT_CALL))
+        call = self.activity.launch[self.rows]
+        launched = np.flatnonzero(call >= 0)
+        if not len(calls) or not len(launched):
+            return found
+        launched = launched[np.lexsort((self.launched_ns[launched], events.thread[call[launched]]))]
+        threads = events.thread[call[launched]]
+        by_end = np.argsort(self.end_ns, kind="stable")
+        ends = self.end_ns[by_end]
+        for row in calls.tolist():
+            first, behind = (
+                np.searchsorted(threads, events.thread[row], side="left"),
+                np.searchsorted(threads, events.thread[row], side="right"),
+            )
+            at = first + np.searchsorted(self.launched_ns[launched[first:behind]], events.start_ns[row])
+            if at >= behind:
+                continue
+            consumer = int(launched[at])
+            start = int(self.start_ns[consumer])
+            last = int(np.searchsorted(ends, start, side="right")) - 1
+            while last >= 0 and ends[last] >= start - _AT_ONCE_NS:
+                producer = int(by_end[last])
+                if self.queue[producer] != self.queue[consumer]:
+                    if ends[last] > self.ready_ns[consumer] + _LEAST_NS:
+                        found[consumer] = producer
+                    break
+                last -= 1
+        return found
+
+
+class _Sums(msgspec.Struct):
+    calls: int = 0
+    waited: int = 0
+
+
+def stream_waits_of(windows: Sequence[Queues]) -> list[StreamWait]:
+    """Sum up the waits by both streams and what waited for what, the longest first."""
+    sums: dict[tuple[int, int, int, str, str, bool], _Sums] = defaultdict(_Sums)
+    for queues in windows:
+        producer, is_measured = queues.waits
+        trace, events = queues.activity.trace, queues.activity.trace.events
+        for at in np.flatnonzero(producer != NONE).tolist():
+            row, other = int(queues.rows[at]), int(queues.rows[producer[at]])
+            one = sums[
+                int(events.device[row]),
+                int(events.stream[row]),
+                int(events.stream[other]),
+                trace.names[events.name[row]],
+                trace.names[events.name[other]],
+                bool(is_measured[at]),
+            ]
+            one.calls += 1
+            one.waited += int(queues.end_ns[producer[at]] - queues.ready_ns[at])
+    found = [
+        StreamWait(
+            device=None if key[0] < 0 else key[0],
+            stream=key[1],
+            waits_for=key[2],
+            calls=one.calls,
+            waited_us=one.waited / 1e3,
+            kernel=key[3],
+            kernel_before=key[4],
+            measured=key[5],
+        )
+        for key, one in sums.items()
+    ]
+    return sorted(found, key=lambda one: -one.waited_us)
