@@ -55,6 +55,8 @@ class Coverage:
 
     def _measure(self, times: Times) -> Times:
         """How much is covered before each time."""
+        if not len(self.starts):
+            return np.zeros(len(times), np.int64)
         index = np.searchsorted(self.starts, times, side="right")
         covered = self._before[index]
         inside = index > 0

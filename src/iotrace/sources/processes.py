@@ -107,7 +107,7 @@ class Process(msgspec.Struct, frozen=True, dict=True):
         """Processes of one domain share their clock."""
         return self.domain or _anchors(self.identity, []).domain
 
-    @property
+    @cached_property
     def ended(self) -> bool:
         """Whether the process closed its records itself; else up to a second of them is lost."""
         return any(isinstance(record, End) for record in self.records)
@@ -128,7 +128,10 @@ class Process(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def span_files(self) -> dict[int, str]:
         """The files that the spans name, by their numbers."""
-        numbers = np.unique(self.spans["file"]).tolist()
+        files = self.spans["file"]
+        # Neighbours are often alike; the rest is sorted.
+        files = np.sort(files[np.append(True, files[1:] != files[:-1])[: len(files)]])
+        numbers = files[np.append(True, files[1:] != files[:-1])[: len(files)]].tolist()
         return {number: self.texts[number] for number in numbers if number in self.texts}
 
     def of_type(self, kind: type[Any]) -> list[Any]:

@@ -87,10 +87,16 @@ def columns_of(rows: Rows) -> Columns:
 
 def joined(kind: int, parts: Sequence[Columns]) -> Columns:
     """The rows of one kind, in the order in which they were made."""
-    rows = np.concatenate([np.empty(0, DTYPES[kind]), *parts])
+    if len(parts) == 1:
+        rows = parts[0]
+    else:  # as bytes: numpy copies fields one by one otherwise
+        whole = f"V{DTYPES[kind].itemsize}"
+        rows = np.concatenate([np.empty(0, whole), *(part.view(whole) for part in parts)]).view(DTYPES[kind])
     field = _TIME_FIELDS[kind]
-    if field is not None and (rows[field][1:] < rows[field][:-1]).any():
-        rows = rows[np.argsort(rows[field], kind="stable")]
+    if field is not None:
+        times = np.ascontiguousarray(rows[field])
+        if (times[1:] < times[:-1]).any():
+            rows = rows.view(f"V{rows.itemsize}")[np.argsort(times, kind="stable")].view(rows.dtype)
     return rows
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iotrace.analysis.gain.pipeline import Epoch, Floats, Pipeline
-from iotrace.analysis.intervals import Times
+from iotrace.analysis.intervals import Times, distinct
 from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun, Pass
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import System
@@ -67,7 +67,7 @@ def recorded(analysis: RankAnalysis, system: System) -> Recorded:
     everything = run.deliveries
     if everything["handed_over"].any() or analysis.measured_waits.deliveries["handed_over"].any():
         raise Withheld("another thread takes the batches: when the loop asks for one is not known")
-    numbers = np.unique(analysis.source_waits.deliveries["number"])
+    numbers = distinct(analysis.source_waits.deliveries["number"])
     count = min(len(everything), MOST)
     if len(numbers) and numbers[0] > MOST // 2:
         raise Withheld(f"the first measured step awaits batch {numbers[0]}, and {MOST} are replayed")

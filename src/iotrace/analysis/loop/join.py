@@ -9,7 +9,7 @@ import numpy as np
 
 from iotrace.analysis.intervals import Times
 from iotrace.analysis.loop.deliveries import FIELDS, Deliveries, LoaderRun, Pass, PassKey
-from iotrace.analysis.table import NONE, Columns, key_of, match
+from iotrace.analysis.table import NONE, Columns, key_of, match, taken
 from iotrace.session import names
 from iotrace.sources.processes import Process
 from iotrace.sources.records import IteratorEnd, IteratorStart, WorkerUp
@@ -67,7 +67,7 @@ def _as_recorded(rank: Rank) -> list[LoaderRun]:
     loader_of = {each.iterator: each.loader for each in started}
     iterators = np.array(sorted(loader_of), dtype=np.int64)
     rows = main.rows(names.BATCH_ROW)
-    rows = rows[np.isin(rows["iterator"], iterators)].copy()
+    rows = taken(rows, np.isin(rows["iterator"], iterators)).copy()
     ends = _ends(main, rows)
     # By pass: all of its batches in order, one pass behind the other.
     order = np.lexsort((rows["epoch"], rows["iterator"]))
@@ -194,14 +194,14 @@ def _join(found: dict[str, Times], rows: Rows, worker: Process) -> None:
     """Add when a worker took and prepared each batch that it made, how many samples and bytes it holds."""
     of_worker = np.flatnonzero(rows["pid"] == worker.pid)
     produced = worker.rows(names.PRODUCED_ROW)
-    key, known = (key_of(each["generation"], each["index"]) for each in (rows[of_worker], produced))
-    at = match(key, known)
-    joined, made = of_worker[at >= 0], produced[at[at >= 0]]
+    key = key_of(*(rows[field][of_worker] for field in ("generation", "index")))
+    at = match(key, key_of(produced["generation"], produced["index"]))
+    joined, made = of_worker[at >= 0], at[at >= 0]
     up = next(iter(worker.of_type(WorkerUp)), None)
     found["up_ns"][joined] = NONE if up is None else worker.clock.to_session_ns(up.mono_ns)
     for field in ("taken_ns", "prepared_ns"):
-        found[field][joined] = worker.clock.times_to_session_ns(made[field])
-    found["samples"][joined], found["size_bytes"][joined] = made["samples"], made["bytes"]
+        found[field][joined] = worker.clock.times_to_session_ns(produced[field][made])
+    found["samples"][joined], found["size_bytes"][joined] = produced["samples"][made], produced["bytes"][made]
 
 
 def _passes_of(rows: Rows, order: Times) -> dict[PassKey, Times]:

@@ -181,7 +181,7 @@ def _steps(cuts: Cuts, thread: TrainingThread, loaders: list[LoaderRun]) -> Step
     at = np.searchsorted(left_out[:, 0], awaited["delivered_ns"]) - 1
     ends, starts = np.append(left_out[:, 1], np.iinfo(np.int64).min), cuts.times_ns
     outside = (at < 0) | (awaited["delivered_ns"] > ends[at])
-    delivered_in = awaited[outside | np.isin(awaited["delivered_ns"], starts)]
+    delivered_in = awaited[outside | _among(awaited["delivered_ns"], starts)]
     awaited = awaited[outside]
     delivered = awaited["delivered_ns"]
     closed = slice(0, max(0, len(starts) - 1))
@@ -198,6 +198,12 @@ def _steps(cuts: Cuts, thread: TrainingThread, loaders: list[LoaderRun]) -> Step
     rows |= {"first": bounds[:-1], "behind": bounds[1:]}
     rows |= {"first_left_out": outs[:-1], "behind_left_out": outs[1:]}
     return StepTable(Columns(len(opened), rows), opening, awaited, left_out)
+
+
+def _among(times: Times, known: Times) -> npt.NDArray[np.bool_]:
+    """Mark the times that are among some sorted ones."""
+    at = np.searchsorted(known, times)
+    return np.asarray(np.append(known, 0)[at] == times) & (at < len(known))
 
 
 def _samples(taken: Deliveries, first: Times, behind: Times) -> Times:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from iotrace.analysis.intervals import Times
+from iotrace.analysis.intervals import Times, distinct
 from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.table import key_of
 from iotrace.analysis.wait.production import PARTS
@@ -58,7 +58,7 @@ def _mean_ms(saved: npt.NDArray[np.float64], measured: Times, steps: int) -> flo
     replayed = measured[measured < len(saved)]
     if not len(replayed):
         return 0.0
-    return float(sum(saved[np.unique(replayed)].tolist())) / steps / 1e6 * (len(measured) / len(replayed))
+    return float(sum(saved[distinct(replayed)].tolist())) / steps / 1e6 * (len(measured) / len(replayed))
 
 
 def saved_ns(
