@@ -115,6 +115,12 @@ def test_decoding_of_several_formats_or_of_unknown_files_is_told_in_general() ->
         assert "decode it once, ahead of training" in found["decode-bound"]
 
 
+def test_a_run_with_free_cpus_is_no_gain() -> None:
+    (item,) = recommend([facts("transform", unmade_fraction=0.0, asleep=0.0, on_cpu=0.1)])
+    assert item.gain_ms_per_step is None
+    assert item.remedy == "run it with a free CPU for each worker: then Images can be judged"
+
+
 @pytest.mark.parametrize(
     ("changes", "said", "not_said"),
     [
@@ -134,7 +140,8 @@ def test_decoding_of_several_formats_or_of_unknown_files_is_told_in_general() ->
             "vectorise",
         ),
         ({"asleep": 0.6, "on_cpu": 0.02}, "its thread sleeps in 60 %", "vectorise"),  # and waits for a CPU
-        ({"asleep": 0.0, "on_cpu": 0.1}, "", ""),  # a busy host
+        ({"asleep": 0.0, "on_cpu": 0.1}, "waited for a CPU in 90 %", "vectorise"),  # a busy host
+        ({"asleep": 0.05, "on_cpu": 0.05, "threaded": 0.9}, "", ""),
         ({"asleep": None, "on_cpu": None}, "", ""),
     ],
 )

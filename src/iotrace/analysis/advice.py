@@ -6,22 +6,18 @@ Each rule names its guard first, and rests on the figures that stand in `evidenc
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from msgspec.structs import replace
 
-from iotrace.analysis.file_advice import Remedy, cost_ms, costliest, decode, read
+from iotrace.analysis.file_advice import Remedy, cost_ms, costliest
 from iotrace.analysis.loader_facts import LoaderFacts
+from iotrace.analysis.remedies import REMEDIES
 from iotrace.analysis.results import GainRow, Recommendation
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, UNMADE
-from iotrace.units import percent, size
 
 _HIGH_PERCENT = 20.0
 _MOSTLY = 0.5
-_TELLING = 0.2  # of the transform: what the thread did in less of it does not tell what it is
-_LARGE_BATCH = 1 << 20
-_MANY_SAMPLES = 16
 _MOST_WORKERS = 2  # for each CPU: more of them, asleep, are for a sweep to find
 
 
@@ -34,7 +30,7 @@ def recommend(loaders: list[LoaderFacts]) -> list[Recommendation]:
     for facts in loaders:
         first += _made(_too_few_workers(facts), facts)
         last += _made(_waiting_in_order(facts), facts)
-        for cause, remedy in _REMEDIES.items():
+        for cause, remedy in REMEDIES.items():
             if _worth(facts.causes_ms.get(cause, 0.0), facts):
                 found += _made(_for_cause(facts, cause, remedy(facts)), facts)
     found.sort(key=lambda item: -(item.gain_ms_per_step or 0.0))
@@ -61,15 +57,16 @@ def _for_cause(facts: LoaderFacts, cause: str, remedy: Remedy | None) -> Recomme
     gain_ms, row = _told(facts, _row_of(facts, cause, remedy), _gain_ms(facts, cause, remedy))
     if not _worth(gain_ms, facts):
         return None
+    known = _predicted(facts, row) if remedy.gains else {}
     return Recommendation(
         id=f"{cause}-bound",
         severity=_severity(cause_ms, facts),
         text=f"{cause}{_of(facts)}{where} costs {cause_ms:.1f} ms of wait a step{share}: {remedy.text}",
         evidence={f"{cause}_ms": cause_ms, **_which(facts)},
-        gain_ms_per_step=gain_ms,
+        gain_ms_per_step=gain_ms if remedy.gains else None,
         remedy=remedy.short,
         fix=_fix(f"{cause}-bound", facts),
-        **_predicted(facts, row),
+        **known,
     )
 
 
@@ -124,98 +121,6 @@ def _fix(name: str, facts: LoaderFacts) -> str:
 
 def _which(facts: LoaderFacts) -> dict[str, float]:
     return {"loader": float(facts.number)} if facts.of_several else {}
-
-
-def _transform(facts: LoaderFacts) -> Remedy | None:
-    """By what the thread did: it slept, or it computed; waits for a CPU are neither."""
-    making_ms = sum(facts.causes_ms.get(cause, 0.0) for cause in ("read", "decode", "transform"))
-    if facts.asleep is None or facts.on_cpu is None:
-        return None
-    # Reading sleeps, too, and decoding computes: what is beyond them is the transform's.
-    asleep = max(0.0, facts.asleep - facts.causes_ms.get("read", 0.0) / making_ms)
-    on_cpu = max(0.0, facts.on_cpu - facts.causes_ms.get("decode", 0.0) / making_ms)
-    share = facts.causes_ms["transform"] / making_ms
-    item = facts.item.partition(" ")[0] or facts.name
-    if asleep >= max(on_cpu, _TELLING * share):
-        return Remedy(
-            f"find what {item or 'the dataset'} waits for",
-            f"its thread sleeps in {percent(min(1.0, asleep / share))} of that: find what it waits for (a "
-            "network, a lock, another process, a reader that iotrace does not know)",
-        )
-    if on_cpu < max(asleep, _TELLING * share):
-        return None
-    on_device = ", or run it on the accelerator" if facts.accelerated else ""
-    return Remedy(
-        f"precompute or vectorise {item or 'the transform'}",
-        f"do once, ahead of training, what is not random in it; vectorise the rest{on_device}",
-    )
-
-
-def _collate(facts: LoaderFacts) -> Remedy | None:
-    """By whose the function is; torch's own only copies."""
-    if facts.collate and not facts.collate.startswith("default_"):
-        text = f"{facts.collate} is slow: pad, convert and copy less in it"
-        return Remedy(f"pad, convert and copy less in {facts.collate}", text)
-    if facts.collate != "default_collate" or facts.core_free is not True:
-        return None
-    if facts.batch_bytes is not None and facts.batch_bytes >= _LARGE_BATCH:
-        text = f"a batch of {size(facts.batch_bytes)} is copied: return narrower dtypes"
-        return Remedy("return narrower dtypes from the dataset", text)
-    if facts.samples is not None and facts.samples >= _MANY_SAMPLES and facts.batch_bytes is not None:
-        return Remedy(
-            "make a batch at once: Dataset.__getitems__",
-            f"{facts.samples:.0f} small samples are stacked one by one: make a batch at once in "
-            "the dataset's __getitems__, with a collate_fn that passes it on",
-        )
-    return None
-
-
-def _transport(facts: LoaderFacts) -> Remedy | None:
-    """Only of large batches from workers, and not where processes wait for a CPU."""
-    if not facts.workers or facts.core_free is not True or facts.handed_over:
-        return None
-    if facts.batch_bytes is None or facts.batch_bytes < _LARGE_BATCH:
-        return None
-    cast = " and cast them on the accelerator" if facts.accelerated else ""
-    text = f"batches of {size(facts.batch_bytes)} come from the workers: send narrower dtypes{cast}"
-    return Remedy("send narrower dtypes from the workers", text)
-
-
-def _queued(facts: LoaderFacts) -> Remedy | None:
-    """Only where workers had nothing to do: they take indices in order, and had a CPU."""
-    if not facts.workers or not facts.has_settings or facts.core_free is not True or facts.handed_over:
-        return None
-    if facts.in_order is False or facts.prefetch_factor is None:
-        return None
-    change = f"raise prefetch_factor above {facts.prefetch_factor}"
-    return Remedy(change, f"{change}: workers had nothing to do until a batch was taken")
-
-
-def _startup(facts: LoaderFacts) -> Remedy | None:
-    """Only of workers that a later epoch starts anew."""
-    if not facts.workers or not facts.has_settings or facts.epochs < 2 or facts.handed_over:
-        return None
-    if facts.objects > 1:
-        return Remedy(
-            "make the DataLoader once, and keep its workers",
-            f"{facts.objects} DataLoaders were made in turn, each with new workers: make it once, "
-            "with persistent_workers=True",
-        )
-    if facts.persistent_workers is not False:
-        return None
-    text = f"set persistent_workers=True: workers were started for each of {facts.epochs} epochs"
-    return Remedy("DataLoader(persistent_workers=True)", text)
-
-
-_REMEDIES: dict[str, Callable[[LoaderFacts], Remedy | None]] = {
-    "read": read,
-    "decode": decode,
-    "transform": _transform,
-    "collate": _collate,
-    "transport": _transport,
-    "queued": _queued,
-    "startup": _startup,
-}
 
 
 def _too_few_workers(facts: LoaderFacts) -> Recommendation | None:

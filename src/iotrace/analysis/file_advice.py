@@ -26,11 +26,13 @@ class Remedy(msgspec.Struct, frozen=True):
     """A change: in short, and as a sentence with its evidence.
 
     `gone` is what it spares at most, as `LoaderFacts.gains_ms` names it; empty: its cause.
+    Without `gains` it only shows more.
     """
 
     short: str
     text: str
     gone: str = ""
+    gains: bool = True
 
 
 class _Target(msgspec.Struct, frozen=True):

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from iotrace.analysis.rank import SessionAnalysis
     from iotrace.analysis.results import Report
     from iotrace.cluster import Cluster
+    from iotrace.sweeps.results import SweepResult
+    from iotrace.sweeps.tune.results import TuneResult
 
 _ONE = "iotrace report SESSION, or iotrace report TRACE..."
 _RANKS = "choose ranks with --ranks 0,2-3"
@@ -101,11 +103,10 @@ def report(
     if dask is not None and compat is not None:
         raise UsageError("--dask and --compat exclude each other", "leave --dask out")
     import_numpy()
-    from iotrace.cli.sweep import show
-    from iotrace.sweeps.kept import kept
-
     sources = _meant(sources)
-    if len(sources) == 1 and (settings := kept(sources[0])) is not None:
+    if len(sources) == 1 and (settings := _kept(sources[0])) is not None:
+        from iotrace.cli.sweep import show
+
         if compat is not None or view is not None or log or chosen is not None:
             raise UsageError(
                 "a sweep has no --view, --compat, --ranks and --log",
@@ -182,10 +183,17 @@ def _print_view(result: Report, name: str, in_json: bool, csv: Path | None) -> N
         print_tables(tables, make_console(stderr=False))
 
 
-def _meant(sources: tuple[Path, ...]) -> tuple[Path, ...]:
-    """Return the newest session here where nothing is named, and the session of each timeline of ours."""
+def _kept(path: Path) -> SweepResult | TuneResult | None:
+    """Read the result of the sweep or the search at `path`, where that is one."""
+    if not any((path / name).exists() for name in (names.SWEEP_RESULT, names.TUNE_RESULT)):
+        return None
     from iotrace.sweeps.kept import kept
 
+    return kept(path)
+
+
+def _meant(sources: tuple[Path, ...]) -> tuple[Path, ...]:
+    """Return the newest session here where nothing is named, and the session of each timeline of ours."""
     if not sources:
         newest = newest_session(Path())
         echo(f"iotrace: the newest session here is {newest}", err=True)
@@ -193,7 +201,7 @@ def _meant(sources: tuple[Path, ...]) -> tuple[Path, ...]:
     found: dict[Path, None] = {}
     for path in sources:
         inside = [] if (path / names.MANIFEST).exists() else sessions_in(path)
-        if inside and kept(path) is None:
+        if inside and _kept(path) is None:
             holds = f"{path} is no session, but holds {counted(len(inside), 'session')}"
             raise SessionError(holds, f"iotrace ls {path} lists them")
         session = session_of_timeline(path)

@@ -23,6 +23,7 @@ PROCESSES = "processes"
 POSIX = "posix"
 OUT = "out"
 TIMELINE = "timeline.pftrace"  # in `OUT`
+SWEEP_RESULT, TUNE_RESULT = "sweep-result.json", "tune-result.json"  # in the directory of a sweep, of a tune
 LAUNCHES = "launches"  # further launchers of the same job: each has a subdirectory laid out like a session
 FILES = "files.json"
 VERDICT = "verdict.json"  # in `out`: what the report after the run said

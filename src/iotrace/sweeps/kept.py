@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from iotrace.session import names
 from iotrace.session.manifest import read_document, write_document
 from iotrace.sweeps.results import SweepResult
 from iotrace.sweeps.tune.results import TuneResult
@@ -11,15 +12,11 @@ from iotrace.sweeps.tune.results import TuneResult
 
 def keep(result: SweepResult | TuneResult) -> None:
     """Write `result` into its directory."""
-    write_document(Path(result.path) / _name(type(result)), result)
+    name = names.SWEEP_RESULT if isinstance(result, SweepResult) else names.TUNE_RESULT
+    write_document(Path(result.path) / name, result)
 
 
 def kept(directory: Path) -> SweepResult | TuneResult | None:
     """Read the result in `directory`; None where no sweep and no search ended there."""
-    return read_document(directory / _name(SweepResult), SweepResult) or read_document(
-        directory / _name(TuneResult), TuneResult
-    )
-
-
-def _name(kind: type[SweepResult] | type[TuneResult]) -> str:
-    return "sweep-result.json" if kind is SweepResult else "tune-result.json"
+    found = read_document(directory / names.SWEEP_RESULT, SweepResult)
+    return found or read_document(directory / names.TUNE_RESULT, TuneResult)
