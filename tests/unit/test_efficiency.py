@@ -10,10 +10,10 @@ import pytest
 from iotrace.analysis.device.accelerator import accelerator_of
 from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.kernels import uses_tensor_cores
-from iotrace.analysis.efficiency.flops import work_of
+from iotrace.analysis.efficiency.flops import Work, work_of
 from iotrace.analysis.program.memory import memory_of
 from iotrace.analysis.results import Accelerator
-from iotrace.sources.kineto.details import Inputs
+from iotrace.sources.kineto.details import Details, Inputs
 from iotrace.sources.kineto.reader import read_kineto
 from tests.support.kineto import MAIN, PID, Event, activity_of, event, kernel, operator, trace_of
 from tests.support.traces import SHARED, shared_trace
@@ -113,6 +113,106 @@ def test_operations_of_products_and_attention() -> None:
     # What does not fit, or is neither, is not guessed.
     for name, *shapes in (("aten::mm", (3, 5), (6, 7)), ("aten::mm", ()), ("aten::add", (3, 5), (5, 7))):
         assert flop(name, *shapes) is None
+
+
+def worked(name: str, shapes: list[tuple[int, ...]], values: list[str]) -> Work | None:
+    """The work of a call whose other inputs have these values; those after the tensors."""
+    rest = len(values) - len(shapes)
+    types = ["float"] * len(shapes) + ["Scalar"] * rest
+    return work_of(name, Inputs((*shapes, *[()] * rest), tuple(types), tuple(values)))
+
+
+CONVOLUTION = ["", "", "", "[2, 2]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1"]
+
+
+@pytest.mark.parametrize(
+    ("given", "weight", "changed", "flop"),
+    [
+        # 8 images, 64 maps of 32 x 32 places, each of 32 x 3 x 3 weights.
+        ((8, 32, 64, 64), (64, 32, 3, 3), {}, 2 * 8 * 64 * 32 * 32 * 32 * 9),
+        ((8, 32, 64, 64), (64, 8, 3, 3), {8: "4"}, 2 * 8 * 64 * 32 * 32 * 8 * 9),  # groups: a quarter
+        ((1, 3, 9, 9), (4, 3, 3, 3), {3: "[1, 1]", 4: "[0, 0]", 5: "[2, 2]"}, 2 * 4 * 5 * 5 * 3 * 9),
+        ((2, 3, 10), (4, 3, 3), {3: "[1]", 4: "[0]", 5: "[1]", 7: "[0]"}, 2 * 2 * 4 * 8 * 3 * 3),
+        # Transposed: each place of the input with all weights.
+        ((8, 32, 16, 16), (32, 64, 3, 3), {6: "True"}, 2 * 8 * 16 * 16 * 32 * 64 * 9),
+        # What does not fit together, or was not recorded, is not guessed.
+        ((8, 32, 64, 64), (64, 32, 3, 3), {6: ""}, None),
+        ((8, 32, 64, 64), (64, 32, 3, 3), {3: "[2]"}, None),
+        ((8, 32, 64, 64), (64, 32, 3, 3), {3: "[0, 0]"}, None),
+        ((8, 32, 64, 64), (64, 32, 3), {}, None),
+        ((1, 3, 2, 2), (4, 3, 7, 7), {4: "[0, 0]"}, None),
+    ],
+)
+def test_operations_of_convolutions(
+    given: tuple[int, ...], weight: tuple[int, ...], changed: dict[int, str], flop: int | None
+) -> None:
+    values = [changed.get(at, value) for at, value in enumerate(CONVOLUTION)]
+    found = worked("aten::convolution", [given, weight, weight[:1]], values)
+    assert (found.flop if found else None) == flop
+    assert worked("aten::conv2d", [given, weight, weight[:1]], values) is None  # counts once, inside
+
+
+@pytest.mark.parametrize(
+    ("mask", "times"),
+    [("[True, True, True]", 2), ("[False, True, True]", 1), ("[False, False, True]", None), ("", None)],
+)
+def test_a_convolutions_backward_counts_the_gradients_that_it_makes(mask: str, times: int | None) -> None:
+    shapes = [(16, 64, 109, 109), (16, 3, 224, 224), (64, 3, 7, 7)]
+    values = ["", "", "", "[64]", "[2, 2]", "[0, 0]", "[1, 1]", "False", "[0, 0]", "1", mask]
+    found = worked("aten::convolution_backward", shapes, values)
+    once = 2 * 16 * 64 * 109 * 109 * 3 * 7 * 7
+    assert (found.flop if found else None) == (None if times is None else times * once)
+
+
+@pytest.mark.parametrize(
+    ("causal", "keys", "pairs", "at_most"),
+    [
+        ("False", 16, 16 * 16, False),
+        ("True", 16, 16 * 17 // 2, False),
+        ("True", 32, None, None),  # where the mask begins is not told
+        ("", 16, 16 * 16, True),
+    ],
+)
+def test_causal_attention_counts_the_pairs_that_its_mask_leaves(
+    causal: str, keys: int, pairs: int | None, at_most: bool | None
+) -> None:
+    queries, others = (2, 4, 16, 8), (2, 4, keys, 8)
+    values = ("", "", "", "", "True", "0.", causal, "False", "")
+    types = ("c10::BFloat16",) * 3 + ("",) + ("Scalar",) * 5
+    shapes = (queries, others, others, *[()] * 6)
+    found = work_of("aten::_scaled_dot_product_cudnn_attention", Inputs(shapes, types, values))
+    assert (found and found.flop) == (None if pairs is None else 2 * 2 * 2 * 4 * pairs * 8)
+    assert (found and found.at_most) is at_most
+
+
+def test_attention_with_a_mask_of_its_own_has_that_work_at_most() -> None:
+    heads = (2, 4, 16, 8)
+    values = ("", "", "", "", "True", "0.", "False", "False", "")
+    types = ("c10::BFloat16",) * 4 + ("Scalar",) * 5
+    name = "aten::_scaled_dot_product_cudnn_attention"
+    masked = work_of(name, Inputs((heads, heads, heads, (16, 16), *[()] * 5), types, values))
+    older = work_of(name, Inputs((heads, heads, heads), types[:3], values[:7]))  # has other inputs
+    for found in (masked, older):
+        assert found is not None
+        assert (found.flop, found.at_most) == (2 * 2 * 2 * 4 * 16 * 16 * 8, True)
+
+
+def test_values_of_inputs_are_kept_where_they_tell_the_work() -> None:
+    made = operator("aten::convolution", 0, 5)
+    made["args"] |= {
+        "Input Dims": [[8, 32, 64, 64], [64, 32, 3, 3], [64], *[[]] * 6],
+        "Input type": ["float"] * 3 + ["ScalarList"] * 6,
+        "Concrete Inputs": CONVOLUTION,
+    }
+    other = operator("aten::add", 6, 7)
+    other["args"] |= {"Input Dims": [[2]], "Input type": ["float"], "Concrete Inputs": ["7"]}
+    details = Details(trace_of(made, other))
+    numbers = details.trace.events.details.tolist()
+    kept, left = details.inputs(numbers[0]), details.inputs(numbers[1])
+    assert kept is not None
+    assert (kept.values, kept.shapes[1]) == (tuple(CONVOLUTION), (64, 32, 3, 3))
+    assert left is not None
+    assert left.values == ()
 
 
 def product(start: float, size: int, took: float, name: str, kind: str = "c10::BFloat16") -> list[Event]:

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from iotrace.analysis.device.kernels import Window, uses_tensor_cores
-from iotrace.analysis.efficiency.flops import Work, is_attention, work_of
+from iotrace.analysis.efficiency.flops import Work, work_of
 from iotrace.analysis.results import DevicePeaks, OperatorShapes
 from iotrace.sources.kineto.details import Inputs
 from iotrace.sources.kineto.trace import Column
@@ -94,7 +94,7 @@ def _row(key: tuple[str, Inputs], one: _Sums, work: Work | None, peaks: DevicePe
         bound = "compute" if by_memory >= peak else "memory"
         attainable = min(peak, by_memory)
     share = None
-    if achieved is not None and attainable is not None and not is_attention(name):
+    if work is not None and not work.at_most and achieved is not None and attainable is not None:
         share = 100 * achieved / attainable
     return OperatorShapes(
         name=name,
