@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from iotrace.cli.parameters import PATH, format_option, import_numpy, json_option, print_json
+from iotrace.cli.parameters import SOURCE, format_option, import_numpy, json_option, print_json
 
 _WORSE = 4
 
@@ -19,12 +19,12 @@ def _complete_field(context: click.Context, option: click.Parameter, incomplete:
 
 
 @click.command()
-@click.argument("sessions", metavar="SESSION...", type=PATH, nargs=-1, required=True)
+@click.argument("sessions", metavar="SESSION...", type=SOURCE, nargs=-1, required=True)
 @click.option(
     "--baseline",
     "baselines",
     metavar="SESSION|JSON|DIR",
-    type=PATH,
+    type=SOURCE,
     multiple=True,
     help="What it must not be worse than; repeatable, or a directory of several.",
 )

@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from iotrace.cli.parameters import (
-    PATH,
+    SOURCE,
+    TARGET,
     format_option,
     html_option,
     import_numpy,
@@ -23,13 +24,13 @@ _LOOK_BYTES = 4096
 
 
 @click.command()
-@click.argument("before", metavar="A", type=PATH)
-@click.argument("after", metavar="B", type=PATH)
+@click.argument("before", metavar="A", type=SOURCE)
+@click.argument("after", metavar="B", type=SOURCE)
 @click.option("--anyway", is_flag=True, help="Compare also what did different work; say what differs.")
 @format_option()
 @json_option("the result")
 @html_option("the comparison")
-@click.option("--csv", metavar="FILE", type=PATH, help="Of two traces, also write the tables as CSV.")
+@click.option("--csv", metavar="FILE", type=TARGET, help="Of two traces, also write the tables as CSV.")
 def compare(
     before: Path,
     after: Path,

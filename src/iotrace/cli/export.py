@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-from iotrace.cli.parameters import PATH, import_numpy, json_option, output_option, print_json
+from iotrace.cli.parameters import SOURCE, TARGET, import_numpy, json_option, output_option, print_json
 
 
 @click.command()
-@click.argument("session", metavar="SESSION", type=PATH)
-@output_option("FILE", "The file to write; compressed if its name ends in .gz.", required=True)
+@click.argument("session", metavar="SESSION", type=SOURCE)
+@output_option("FILE", "The file to write; compressed if its name ends in .gz.", required=True, kind=TARGET)
 @click.option(
     "--format",
     "format_",

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from iotrace.cli.parameters import (
+    TARGET,
+    Source,
     dask_cluster,
     dask_option,
     import_numpy,
@@ -30,11 +32,20 @@ _HELP = "see: iotrace merge --help"
 _RECOVERED = 3
 _INTERVAL_SECONDS = 0.1
 
+_INPUT = Source(text=True)
+
 
 @click.command()
-@click.argument("inputs", metavar="[INPUT]...", nargs=-1)
-@click.option("--inputs", "more", metavar="INPUT", multiple=True, help="An input; more may follow it.")
-@output_option("FILE", "FILE.json, .json.gz, .pftrace or .pftrace.gz; default: merged.pftrace.")
+@click.argument("inputs", metavar="[INPUT]...", type=_INPUT, nargs=-1)
+@click.option(
+    "--inputs",
+    "more",
+    metavar="INPUT",
+    type=_INPUT,
+    multiple=True,
+    help="An input; more may follow it.",
+)
+@output_option("FILE", "FILE.json, .json.gz, .pftrace or .pftrace.gz; default: merged.pftrace.", kind=TARGET)
 @click.option("--per-rank", is_flag=True, help="Write FILE-rankN for every rank.")
 @click.option("--steps", metavar="A:B", default="", help="Only steps A up to, not including, B.")
 @click.option(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from iotrace.cli.parameters import PATH, ended_by_signals, import_numpy
+from iotrace.cli.parameters import SOURCE, ended_by_signals, import_numpy
 from iotrace.errors import SessionError, TraceError, UsageError
 from iotrace.report.printing import echo, watched
 from iotrace.session import names
@@ -28,7 +28,7 @@ _HELP = "see: iotrace open --help"
 
 
 @click.command("open")
-@click.argument("source", metavar="[SESSION|FILE]", type=PATH, required=False)
+@click.argument("source", metavar="[SESSION|FILE]", type=SOURCE, required=False)
 @click.option("--batch", metavar="N", type=click.IntRange(min=0), help="Look at batch N of its epoch.")
 @click.option(
     "--at",

@@ -18,11 +18,65 @@ from iotrace.report.printing import echo, encode_json, visible_json
 
 if TYPE_CHECKING:
     from iotrace.cluster import Cluster
+    from iotrace.stores import Copies
 
 _THREADS = "OPENBLAS_NUM_THREADS"
 
-# A path is passed on as it is: the command itself says what is wrong with it.
-PATH = click.Path(path_type=Path, readable=False)
+
+class Local(click.Path):
+    """A path, passed on as it is: the command itself says what is wrong with it. No URL of a store."""
+
+    def __init__(self, *, text: bool = False) -> None:
+        super().__init__(path_type=str if text else Path, readable=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path; what names a store becomes a local copy, or is refused."""
+        if ctx is not None and not ctx.resilient_parsing and "://" in str(value):
+            from iotrace.stores import is_url
+
+            if is_url(str(value)):
+                value = self.of_store(str(value), ctx)
+        return super().convert(value, param, ctx)
+
+    def of_store(self, url: str, context: click.Context) -> Path:
+        """Refuse a URL."""
+        raise UsageError(
+            f"{url}: this has to be a directory of this machine",
+            "record there, then copy it; report, merge, open, check, compare and export read from stores",
+        )
+
+
+class Source(Local):
+    """A path, or the URL of what lies in a store: it is fetched for this command."""
+
+    def of_store(self, url: str, context: click.Context) -> Path:
+        """Fetch it."""
+        with ended_by_signals():
+            path = _copies(context).of_input(url)
+        echo(f"iotrace: {url} is read from a copy, {path}, which lasts as long as this command", err=True)
+        return path
+
+
+class Target(Local):
+    """A path, or a URL that what is written goes to when the command ends."""
+
+    def of_store(self, url: str, context: click.Context) -> Path:
+        """Return where it is written first."""
+        return _copies(context).of_output(url)
+
+
+def _copies(context: click.Context) -> Copies:
+    key = "iotrace.stores"
+    if key not in context.meta:
+        from iotrace.stores import Copies
+
+        found = context.meta[key] = Copies()
+        context.call_on_close(lambda: found.close(lambda text: echo(text, err=True)))
+    copies: Copies = context.meta[key]
+    return copies
+
+
+PATH, SOURCE, TARGET = Local(), Source(), Target()
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 _SMALLEST_SIZE = 1 << 20
@@ -102,7 +156,7 @@ def format_option() -> Callable[[Any], Any]:
 
 def html_option(what: str) -> Callable[[Any], Any]:
     """``--html``, which also writes a page."""
-    return click.option("--html", metavar="FILE", type=PATH, help=f"Also write {what} as one page of HTML.")
+    return click.option("--html", metavar="FILE", type=TARGET, help=f"Also write {what} as one page of HTML.")
 
 
 def dask_option(what: str) -> Callable[[Any], Any]:

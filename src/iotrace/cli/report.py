@@ -10,7 +10,8 @@ from uuid import uuid4
 import click
 
 from iotrace.cli.parameters import (
-    PATH,
+    SOURCE,
+    TARGET,
     dask_cluster,
     dask_option,
     format_option,
@@ -43,7 +44,7 @@ _VIEWS = "; ".join(f"{name} ({view.shows})" for name, view in VIEWS.items())
 
 
 @click.command()
-@click.argument("sources", metavar="[SESSION | TRACE...]", type=PATH, nargs=-1)
+@click.argument("sources", metavar="[SESSION | TRACE...]", type=SOURCE, nargs=-1)
 @format_option()
 @json_option("the figures")
 @html_option("the report")
@@ -51,7 +52,7 @@ _VIEWS = "; ".join(f"{name} ({view.shows})" for name, view in VIEWS.items())
 @click.option("--view", metavar="NAME", type=click.Choice(list(VIEWS)), help=f"Print one view: {_VIEWS}.")
 @click.option("--ranks", metavar="LIST", default="", help="Show these ranks alone: 0,2-3.")
 @click.option(
-    "--csv", metavar="FILE", type=PATH, help="Also write the view's tables as CSV, with all fields."
+    "--csv", metavar="FILE", type=TARGET, help="Also write the view's tables as CSV, with all fields."
 )
 @click.option(
     "--kernel-gap-us",
