@@ -171,7 +171,7 @@ def test_mappings_have_the_hosts_limit() -> None:
 def test_an_interval_holds_the_slope_of_a_noisy_leak() -> None:
     """Of 200 leaks under noise of two samples' growth, nine in ten are told, and their intervals hold it."""
     random = np.random.default_rng(1)
-    times = np.arange(64) * 10.0
+    times = np.array([10.0 * at for at in range(64)])
     slopes = [slope_of(times, 5.0 * times + random.normal(0, 100, 64)) for _ in range(200)]
     known = [slope for slope in slopes if slope is not None]
     assert len(known) >= 150
