@@ -14,7 +14,7 @@ from rich.text import Text
 from iotrace.analysis.results import MEMORY_BY_OPERATOR, Fix, RankReport, Report, Trust
 from iotrace.report.layout import facts, line, two_columns
 from iotrace.report.screen_ranks import print_ranks
-from iotrace.report.views.slow_words import slow_facts
+from iotrace.report.views.slow_words import slow_facts, soon
 from iotrace.units import counted, milliseconds, size
 
 WIDTH = 6  # of a label
@@ -66,8 +66,8 @@ def print_screen(report: Report, console: Console) -> None:
             line(console, "", f"Of {rank.called}{restart}:", 0)
         for label, parts in fact_rows(rank):
             facts(console, label, parts, WIDTH)
-    for forecast in report.forecasts:
-        line(console, "Soon", forecast.text, WIDTH)
+    for text in soon(report.forecasts):
+        line(console, "Soon", text, WIDTH)
     missing = [item.what for item in report.not_captured if item.what != MEMORY_BY_OPERATOR]
     if missing:
         what = ", ".join(_summed(dict.fromkeys(missing)))

@@ -82,6 +82,8 @@ def _print_details(report: Report, console: Console) -> None:
         _print_rank(rank, console, len(report.ranks) > 1)
     if len(shown) < len(report.ranks):
         line(console, "", f"{len(report.ranks) - len(shown)} more ranks: choose them with --ranks LIST", 0)
+    for text in [each.text for each in report.forecasts if each.seconds is None]:
+        line(console, "memory", text)
     if report.imbalance is not None:
         print_imbalance(report.imbalance, console)
     numbers = {None, *(rank.rank for rank in shown)}

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from iotrace.analysis.results.top import Top, TopProcess, TopRank
 from iotrace.report.layout import command, plain
+from iotrace.report.views.slow_words import soon
 from iotrace.units import counted, percent, size
 
 _LABEL = 9
@@ -36,8 +37,8 @@ def lines_of(top: Top, console: Console) -> list[Text]:
         free = "unknown" if host.memory_available_bytes is None else size(host.memory_available_bytes)
         busy = "" if host.cpu_busy_fraction is None else f"CPUs {percent(host.cpu_busy_fraction)} busy · "
         screen.line("Host", f"{busy}{free} memory free{f' on {host.host}' if len(top.hosts) > 1 else ''}")
-    for forecast in top.forecasts:
-        screen.line("Forecast", forecast.text, "bold")
+    for text in soon(top.forecasts):
+        screen.line("Forecast", text, "bold")
     for note in top.notes:
         screen.line("Note", note)
     _print_window(top, worst, screen)

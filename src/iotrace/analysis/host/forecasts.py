@@ -52,7 +52,7 @@ def slope_of(times_s: Floats, values: Floats) -> Slope | None:
         return None
     rates = np.diff(level) / gaps
     later = rates[-_LATER:]
-    mean, spread = float(later.mean()), _T95 * float(later.std(ddof=1)) / np.sqrt(_LATER)
+    mean, spread = float(later.mean()), _T95 * float(later.std(ddof=1)) / _LATER**0.5
     earlier, last = float(rates[3:7].mean()), float(rates[-4:].mean())
     if mean - spread <= 0 or last < _STEADY * earlier:
         return None
@@ -237,7 +237,7 @@ def _span(seconds: float, soonest: float, latest: float) -> str:
     off = max(seconds - soonest, latest - seconds)
     if off >= seconds:
         return f"{time_span(soonest)} or more"
-    return f"{time_span(seconds)} ± {time_span(off)}"
+    return f"{time_span(seconds)} ± {time_span(off if seconds < 600 else 60 * max(1, round(off / 60)))}"
 
 
 def _times(records: Sequence[MemoryRecord]) -> Floats:

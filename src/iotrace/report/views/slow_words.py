@@ -1,16 +1,18 @@
-"""Slow steps of a loop in words: how many, how much longer than usual, and why."""
+"""Slow steps of a loop in words: how many, how much longer than usual, and why; what runs out."""
 
 from __future__ import annotations
 
-from iotrace.analysis.results import RankReport, SlowLoopSteps
+from collections.abc import Iterable
+
+from iotrace.analysis.results import Forecast, RankReport, SlowLoopSteps
 from iotrace.units import milliseconds, percent
 
 _NAMES = {
     "garbage_collection": "garbage collection",
     "startup": "workers start",
     "queued": "batches queued",
-    "neighbours": "no CPU, others used them",
-    "throttling": "no CPU, the quota was used up",
+    "neighbours": "no CPU: others",
+    "throttling": "no CPU: quota",
     "no_cpu": "no CPU",
     "unnamed": "not explained",
 }
@@ -44,3 +46,8 @@ def slow_facts(rank: RankReport) -> list[str]:
     if found is None or not found.count or steps.mean_ms is None:
         return []
     return [slow_text(found)] if found.over_ms >= _WORTH_A_LINE * steps.mean_ms * steps.count else []
+
+
+def soon(forecasts: Iterable[Forecast]) -> list[str]:
+    """What a first screen says of what runs out: nothing of what ends before."""
+    return [each.text for each in forecasts if each.seconds is not None]
