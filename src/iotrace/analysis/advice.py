@@ -62,9 +62,10 @@ def _for_cause(facts: LoaderFacts, cause: str, remedy: Remedy | None) -> Recomme
         id=f"{cause}-bound",
         severity=_severity(cause_ms, facts),
         text=f"{cause}{_of(facts)}{where} costs {cause_ms:.1f} ms of wait a step{share}: {remedy.text}",
-        evidence={f"{cause}_ms": cause_ms, **_which(facts)},
+        evidence={f"{cause}_ms": cause_ms, **_which(facts), **remedy.evidence},
         gain_ms_per_step=gain_ms if remedy.gains else None,
         remedy=remedy.short,
+        command=remedy.command,
         fix=_fix(f"{cause}-bound", facts),
         **known,
     )

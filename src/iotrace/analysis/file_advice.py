@@ -7,7 +7,7 @@ from pathlib import PurePath
 import msgspec
 
 from iotrace.analysis.loader_facts import FileFacts, LoaderFacts
-from iotrace.analysis.results import FileGroup
+from iotrace.analysis.results import ChunkedArray, FileGroup
 from iotrace.analysis.wait.replay import FILES
 from iotrace.units import size
 
@@ -26,13 +26,15 @@ class Remedy(msgspec.Struct, frozen=True):
     """A change: in short, and as a sentence with its evidence.
 
     `gone` is what it spares at most, as `LoaderFacts.gains_ms` names it; empty: its cause.
-    Without `gains` it only shows more.
+    Without `gains` it only shows more. `command` makes it.
     """
 
     short: str
     text: str
     gone: str = ""
     gains: bool = True
+    command: str = ""
+    evidence: dict[str, float] = {}
 
 
 class _Target(msgspec.Struct, frozen=True):
@@ -142,7 +144,23 @@ def decode(facts: LoaderFacts) -> Remedy | None:
     return Remedy("decode once, ahead of training; keep the result", text, FILES)
 
 
+def _spared(array: ChunkedArray) -> int:
+    """The bytes that other chunks would not decode, for certain."""
+    return 0 if array.predicted_bytes is None else array.decoded_at_least_bytes - array.predicted_bytes
+
+
 def _chunked(file: FileFacts, name: str, gone: str) -> Remedy:
+    array = max(file.arrays, key=_spared, default=None)
+    if array is not None and array.suggested_chunk and array.predicted_bytes:
+        least, most = array.decoded_at_least_bytes, array.predicted_bytes
+        chunk = "x".join(map(str, array.suggested_chunk))
+        text = (
+            f"store {array.dataset or 'it'} in chunks of {chunk}, as accesses ask for"
+            f" ({size(least)} decoded for {size(array.used_bytes)} used; then {size(most)} at most)"
+        )
+        evidence = {"decoded_bytes": float(least), "predicted_bytes": float(most)}
+        short = f"re-chunk {name} to what a sample reads"
+        return Remedy(short, text, gone, command=array.command, evidence=evidence)
     taken, made = file.read_bytes, file.delivered_bytes
     if taken and made and made > _INFLATED * taken:
         text = f"store it with lighter compression, or none ({size(taken)} read give {size(made)})"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import msgspec
 import numpy as np
 
@@ -11,7 +13,7 @@ from iotrace.analysis.loop.deliveries import LoaderRun
 from iotrace.analysis.loop.loaders import item_of, production_ms
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import FileGroup, FileIo, GainRow, RankReport
+from iotrace.analysis.results import ChunkedArray, FileGroup, FileIo, GainRow, RankReport
 from iotrace.analysis.wait.data_wait import (
     MODERATELY_PERCENT,
     core_free,
@@ -39,6 +41,7 @@ class FileFacts(msgspec.Struct, frozen=True, kw_only=True):
     reads: int = 0
     read_bytes: int | None = None
     delivered_bytes: int | None = None
+    arrays: list[ChunkedArray] = []
 
 
 class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -256,6 +259,10 @@ def _files(analysis: RankAnalysis, report: RankReport, waits: Waits) -> list[Fil
     """The files of these waits, costliest first."""
     read: dict[str, FileIo] = {file.path: file for file in report.io.files} if report.io else {}
     costs = file_costs(waits, len(analysis.kept))
+    arrays: dict[str, list[ChunkedArray]] = defaultdict(list)
+    for group in report.file_groups:
+        for array in group.amplification.arrays if group.amplification else ():
+            arrays[array.path].append(array)
     decoded = max(costs, key=lambda cost: cost.decode_ms, default=None)
     found = []
     for cost in costs:
@@ -268,6 +275,7 @@ def _files(analysis: RankAnalysis, report: RankReport, waits: Waits) -> list[Fil
                 reads=calls.reads if calls else 0,
                 read_bytes=calls.read_bytes if calls and not calls.maps else None,
                 delivered_bytes=_delivered(analysis, cost.path) if cost is decoded else None,
+                arrays=arrays[cost.path],
             )
         )
     return found

@@ -18,6 +18,7 @@ from iotrace.analysis.device.imbalance import imbalance_of
 from iotrace.analysis.failures import failures_of, signal_name
 from iotrace.analysis.gain.changes import HALVED
 from iotrace.analysis.gain.gain import gain_of
+from iotrace.analysis.host.amplification import with_amplification
 from iotrace.analysis.host.file_groups import file_groups, used_files
 from iotrace.analysis.host.forecasts import forecasts_of
 from iotrace.analysis.host.io import io_of
@@ -165,6 +166,8 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         samples = samples_of(analysis.loaders)
         groups, io = with_storage(groups, io, traced[1], analysis.session, rank, samples)
     groups = _with_chunks(groups, io, analysis)
+    if traced is not None and io is not None:
+        groups = with_amplification(groups, io, traced[1], rank, analysis.session.paths)
     phases = step_phases(analysis, wait.raw_ms)
     gain = gain_of(analysis, system, wait)
     return RankReport(

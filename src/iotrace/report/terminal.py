@@ -92,6 +92,8 @@ def _print_details(report: Report, console: Console) -> None:
         console.print()
     for whose, text in advice_rows(advice, several=len(report.ranks) > 1):
         line(console, "advice", f"{whose}: {text}" if whose else text)
+    for typed in dict.fromkeys(item.command for item in advice if item.command):
+        console.print(plain(f"  {typed}"), soft_wrap=True)
     if report.not_captured:
         console.print()
     for missing in report.not_captured:

@@ -283,6 +283,28 @@ class ArrayInfo(Record, tag="array"):
     sharded: bool = False
 
 
+class Chunked(Record, tag="chunked"):
+    """Accesses of a process to an array in chunks, so far; `dataset` is its name in an HDF5 file.
+
+    `accesses` touched `touched` chunks, each time counted, but for `odd` ones, whose selection is no integers
+    and slices. `extents`: the shapes that they asked for, and how many did. `cache_bytes`: HDF5's cache;
+    `whole`: a chunk is read whole (HDF5 reads parts of one without filters that does not fit its cache).
+    """
+
+    path: str
+    dataset: str
+    shape: list[Int]
+    chunk: list[Int]
+    item_bytes: Int
+    cache_bytes: Int
+    accesses: Int
+    touched: Int
+    odd: Int
+    extents: list[tuple[list[Int], Int]]
+    whole: bool = True
+    version: str = ""  # of zarr
+
+
 class Gridded(Record, tag="gridded"):
     """A dataset of anemoi that was read: the dates along its first axis, its variables."""
 

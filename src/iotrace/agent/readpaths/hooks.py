@@ -10,6 +10,7 @@ import sys
 
 from iotrace.agent.patching import hide_frame, observe, patch
 from iotrace.agent.readpaths import finders
+from iotrace.agent.readpaths.chunk_accesses import ChunkAccesses
 from iotrace.agent.readpaths.table import ROWS, Row, parse
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.spans import timed
@@ -97,6 +98,7 @@ def _describe(row: Row, recorder: Recorder) -> Describe:
     plain, length = size == "result", size == "length"
     start, path_of = recorder.start, finders.path_of
     about, told = row.about, set[str]()
+    note = ChunkAccesses(recorder, row.library).note if row.chunks else None
 
     def describe(result: Any, args: Arguments, kwargs: Keywords) -> tuple[int, str]:
         start()
@@ -121,6 +123,11 @@ def _describe(row: Row, recorder: Recorder) -> Describe:
                 recorder.records.append({**about(args), "path": path})
             except ours(Exception) as error:
                 recorder.absorb(error, "describing an array")
+        if note is not None and path:
+            try:
+                note(path, args)
+            except ours(Exception) as error:
+                recorder.absorb(error, "counting chunks")
         return size_bytes, path
 
     return describe

@@ -30,7 +30,19 @@ class Row:
     of a call without a file is charged to the file that the same item has read last.
     """
 
-    __slots__ = ("about", "call", "each", "file", "item", "least", "library", "made", "size", "threads")
+    __slots__ = (
+        "about",
+        "call",
+        "chunks",
+        "each",
+        "file",
+        "item",
+        "least",
+        "library",
+        "made",
+        "size",
+        "threads",
+    )
 
     def __init__(
         self,
@@ -45,12 +57,14 @@ class Row:
         made: bool = False,
         about: Callable[[tuple[Any, ...]], dict[str, Any]] | None = None,
         item: bool = False,
+        chunks: bool = False,
     ) -> None:
         self.library, self.call, self.file, self.size = library, call, file, size
         self.threads = threads  # the library works on threads of its own, while the caller sleeps
         self.least = least  # calls whose first argument holds fewer bytes are not recorded
         self.each = each  # the call returns an iterator: each of its items is recorded
         self.about = about  # what to record of a file once, from the arguments of a call
+        self.chunks = chunks  # how many chunks of an array the call's selection touches is counted
         self.item = item  # the call makes a sample, of which reading is a part
         self.made = made  # not recorded: `made` in another row's `file` is the file of what this call returns
 
@@ -74,11 +88,13 @@ def _xarray(wrapper: str, method: str = "_getitem") -> tuple[Row, ...]:
 
 _VIDEO = "get_frame_at get_frames_at get_frames_in_range get_frame_played_at get_frames_played_at"
 _TIFF = "0.parent.filehandle.path"
-_ZARR = Row("zarr", "Array.__getitem__", finders.zarr_array, threads=True, about=finders.about_zarr)
+_ZARR = Row(
+    "zarr", "Array.__getitem__", finders.zarr_array, threads=True, about=finders.about_zarr, chunks=True
+)
 
 ROWS: dict[str, tuple[Row, ...]] = {
     "h5py": (
-        Row("h5py", "Dataset.__getitem__", finders.h5py_file),
+        Row("h5py", "Dataset.__getitem__", finders.h5py_file, chunks=True),
         Row("h5py", "Dataset.read_direct", finders.h5py_file, "1:dest"),
     ),
     "zarr.core": (_ZARR,),  # zarr 2

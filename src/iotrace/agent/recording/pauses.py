@@ -61,7 +61,10 @@ _compiles_since: dict[int, int] = {}  # by thread
 def watch_collections(recorder: Recorder) -> None:
     """Record the collections of this process from now on; again after a fork, whose child records none."""
     global _stamps
-    if "t" in getattr(sys, "abiflags", "") or (_stamps is not None and recorder.before_flush):
+    if "t" in getattr(sys, "abiflags", "") or (
+        _stamps is not None
+        and any(getattr(each, "func", None) == _stamps.drain for each in recorder.before_flush)
+    ):
         return
     if _stamps is None:
         _stamps = _Stamps()

@@ -154,6 +154,11 @@ class Recorder:
         self.tick()
 
     @property
+    def closed(self) -> bool:
+        """Whether the process is ending: what is drained now is the last."""
+        return self._closed
+
+    @property
     def running(self) -> bool:
         """Whether there has been something to write."""
         return self._stop is not None or self.asleep

@@ -61,7 +61,13 @@ from iotrace.analysis.results.device import (
     StreamWait as StreamWait,
 )
 from iotrace.analysis.results.host import (
+    Amplification as Amplification,
+)
+from iotrace.analysis.results.host import (
     Calibration as Calibration,
+)
+from iotrace.analysis.results.host import (
+    ChunkedArray as ChunkedArray,
 )
 from iotrace.analysis.results.host import (
     Chunks as Chunks,

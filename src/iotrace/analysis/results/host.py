@@ -100,6 +100,45 @@ class Chunks(ReportPart, frozen=True, kw_only=True):
     variables: list[str]
 
 
+class ChunkedArray(ReportPart, frozen=True, kw_only=True):
+    """An array in chunks and what was asked of it; `access` is the shape that most accesses had.
+
+    A chunk is decoded whole: `decoded_at_most_bytes` where every touched chunk was decoded, `.._at_least_..`
+    where a cache kept as many as calls do not contradict. With `suggested_chunk` accesses of this shape would
+    decode `predicted_bytes` at most; `command` writes such a copy. Both are null or empty where none helps.
+    """
+
+    path: str
+    dataset: str
+    shape: list[int]
+    chunk: list[int]
+    chunk_bytes: int
+    access: list[int] | None
+    accesses: int
+    chunks_touched: int
+    used_bytes: int
+    decoded_at_least_bytes: int
+    decoded_at_most_bytes: int
+    suggested_chunk: list[int] | None = None
+    predicted_bytes: int | None = None
+    command: str = ""
+
+
+class Amplification(ReportPart, frozen=True, kw_only=True):
+    """Bytes that calls fetched of a group, that libraries decoded of them, that the program was given.
+
+    Null where that is not known, for the reason in `why`.
+    """
+
+    fetched_bytes: int | None
+    decoded_bytes: int | None
+    used_bytes: int | None
+    fetched_per_used: float | None
+    decoded_per_used: float | None
+    why: str
+    arrays: list[ChunkedArray]
+
+
 class FileGroup(ReportPart, frozen=True, kw_only=True):
     """Files that are one thing to their user: a store, a dataset, a directory, an archive or one file.
 
@@ -119,6 +158,7 @@ class FileGroup(ReportPart, frozen=True, kw_only=True):
     write_bytes: int | None
     chunks: Chunks | None = None
     pattern: ReadPattern | None = None
+    amplification: Amplification | None = None
 
     @property
     def cost_ms(self) -> float:

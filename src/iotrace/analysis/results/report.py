@@ -194,7 +194,7 @@ class Recommendation(ReportPart, frozen=True, kw_only=True):
     """Advice: `text` is the whole sentence, `remedy` the change in it, `fix` names it in the verdict.
 
     `gain_ms_per_step` is an upper bound of what it saves; where `gain_interval_ms` is known it is a
-    prediction, the row `gain` of the rank's, with that interval.
+    prediction, the row `gain` of the rank's, with that interval. `command` makes the change, where one does.
     """
 
     id: str
@@ -207,6 +207,7 @@ class Recommendation(ReportPart, frozen=True, kw_only=True):
     rank: int | None = None
     gain: str | None = None
     gain_interval_ms: list[float] | None = None
+    command: str = ""
 
 
 class ClockSet(ReportPart, frozen=True, kw_only=True):

@@ -1,0 +1,215 @@
+"""Read amplification: bytes fetched, bytes decoded of them, bytes used; which chunks would fit the accesses.
+
+HDF5 and zarr decode a chunk whole. How many chunks the accesses touched is recorded; HDF5 keeps some of them
+decoded, so what was decoded lies between two bounds, which are one where a chunk does not fit its cache.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from math import prod
+
+import numpy as np
+from msgspec.structs import replace
+
+from iotrace.analysis.host.read_pattern import FileCalls
+from iotrace.analysis.results import Amplification, ChunkedArray, FileGroup, Io
+from iotrace.session.names import KIND_MAPPED, KIND_READ_PATH
+from iotrace.sources.paths import Paths
+from iotrace.sources.records import ArrayInfo, Chunked
+from iotrace.sources.session import Rank
+
+_PARQUET = (".parquet", ".pq")
+_MOSTLY = 0.8  # of the accesses, that have one shape
+_WORTH = 1.5  # decoded at least / predicted at most
+_LEAST_BYTES, _MOST_BYTES = 4 << 10, 64 << 20  # of a chunk: smaller ones cost more in calls than they save
+_ROWS = "which rows of a row group the program then takes leaves no trace"
+_MAPPED = "page faults of a memory map fetch what no call tells"
+_KEPT = "HDF5 may have kept decoded chunks in its cache"
+_OTHERS = "not all of its files are arrays in chunks whose accesses were seen"
+_ODD = "a selection by a list or a mask does not tell the chunks that it touches"
+
+
+def with_amplification(
+    groups: Sequence[FileGroup], io: Io, calls: Mapping[str, FileCalls], rank: Rank, paths: Paths
+) -> list[FileGroup]:
+    """Add to each group how much was fetched and decoded for what was used, where its format tells."""
+    arrays, odd = _arrays(rank, paths, calls)
+    given = _given(rank, paths)
+    members: dict[str, list[str]] = defaultdict(list)
+    for file in io.files:
+        if file.group is not None:
+            members[file.group].append(file.path)
+    return [_with_own(group, members[group.path], arrays, odd, given) for group in groups]
+
+
+def _with_own(
+    group: FileGroup,
+    members: list[str],
+    arrays: Mapping[str, list[ChunkedArray]],
+    odd: set[str],
+    given: Mapping[tuple[str, int], int | None],
+) -> FileGroup:
+    # An array of HDF5 lies in a file of the group, one of zarr is a directory that holds some.
+    within = [path for path in arrays if path in members or any(_in(each, path) for each in members)]
+    own = [array for path in within for array in arrays[path]]
+    fetched, decoded, used, why = group.read_bytes, None, None, ""
+    if group.chunks is not None:
+        decoded, used = group.chunks.decoded_bytes, group.chunks.used_bytes
+    elif own:
+        if not all(_known(path, within) for path in members):
+            why = _OTHERS
+        elif any(path in odd for path in within):
+            why = _ODD
+        else:
+            used = sum(array.used_bytes for array in own)
+            if all(array.decoded_at_least_bytes == array.decoded_at_most_bytes for array in own):
+                decoded = sum(array.decoded_at_most_bytes for array in own)
+            else:
+                why = _KEPT
+    elif members and all(path.endswith(_PARQUET) for path in members):
+        sizes = [given.get((path, KIND_READ_PATH)) for path in members]
+        decoded, why = None if None in sizes else sum(filter(None, sizes)), _ROWS
+    elif any((path, KIND_MAPPED) in given for path in members):
+        used, why = sum(given.get((path, KIND_MAPPED)) or 0 for path in members), _MAPPED
+    else:
+        return group
+    if fetched is None and not why:
+        why = _MAPPED
+    return replace(
+        group,
+        amplification=Amplification(
+            fetched_bytes=fetched,
+            decoded_bytes=decoded,
+            used_bytes=used,
+            fetched_per_used=fetched / used if fetched is not None and used else None,
+            decoded_per_used=decoded / used if decoded is not None and used else None,
+            why=why,
+            arrays=own,
+        ),
+    )
+
+
+def _in(path: str, directory: str) -> bool:
+    return path.startswith(f"{directory}/")
+
+
+def _known(path: str, arrays: Sequence[str]) -> bool:
+    """Whether a file is one of the arrays, or in one, or metadata beside them."""
+    name = os.path.basename(path)
+    return (
+        name.startswith(".z") or name == "zarr.json" or any(path == own or _in(path, own) for own in arrays)
+    )
+
+
+def _given(rank: Rank, paths: Paths) -> dict[tuple[str, int], int | None]:
+    """The bytes that libraries gave of each file, by the kind of span; None where a span does not tell."""
+    found: dict[tuple[str, int], int | None] = {}
+    for process in rank.processes:
+        spans = process.spans
+        for kind in (KIND_READ_PATH, KIND_MAPPED):
+            own = spans[spans["kind"] == kind]
+            for number in np.unique(own["file"]).tolist():
+                if number not in process.span_files:
+                    continue
+                sizes = own["bytes"][own["file"] == number]
+                key = paths.shown(process.span_files[number]), kind
+                before = found.get(key, 0)
+                found[key] = None if before is None or (sizes < 0).any() else before + int(sizes.sum())
+    return found
+
+
+def _arrays(
+    rank: Rank, paths: Paths, calls: Mapping[str, FileCalls]
+) -> tuple[dict[str, list[ChunkedArray]], set[str]]:
+    """Sum up the accesses of all processes to each array, by file; and the files with odd accesses."""
+    told: dict[tuple[str, str], list[Chunked]] = defaultdict(list)
+    sharded: set[str] = set()
+    for process in rank.processes:
+        last = {(record.path, record.dataset): record for record in process.of_type(Chunked)}
+        for (path, dataset), record in last.items():
+            told[paths.shown(path), dataset].append(record)
+        sharded |= {paths.shown(info.path) for info in process.of_type(ArrayInfo) if info.sharded}
+    found: dict[str, list[ChunkedArray]] = defaultdict(list)
+    alone = Counter(path for path, _ in told)
+    for (path, dataset), records in told.items():
+        # Of a file with several arrays, nobody knows which of them a call fetched.
+        loads = calls.get(path) if dataset and alone[path] == 1 else None
+        array = _array(path, dataset, records, loads)
+        found[path].append(array if path in sharded else _with_suggestion(array, records[-1].version))
+    return found, {path for (path, _), records in told.items() if any(record.odd for record in records)}
+
+
+def _array(path: str, dataset: str, records: Sequence[Chunked], calls: FileCalls | None) -> ChunkedArray:
+    about = records[-1]
+    chunk_bytes = prod(about.chunk) * about.item_bytes
+    touched = sum(record.touched for record in records)
+    extents: Counter[tuple[int, ...]] = Counter()
+    for record in records:
+        for extent, count in record.extents:
+            extents[tuple(extent)] += count
+    counted = sum(record.accesses - record.odd for record in records)
+    ((access, most),) = extents.most_common(1) or [((), 0)]
+    least, largest = (touched, touched) if chunk_bytes > about.cache_bytes else (0, touched)
+    if least != largest and calls is not None:
+        largest = min(touched, calls.reads)  # a chunk is fetched by one call
+        least = min(largest, calls.filled - calls.small)  # no metadata is read in pieces of 64 KiB
+    used_bytes = sum(prod(extent) * count for extent, count in extents.items()) * about.item_bytes
+    return ChunkedArray(
+        path=path,
+        dataset=dataset,
+        shape=about.shape,
+        chunk=about.chunk,
+        chunk_bytes=chunk_bytes,
+        access=[*access] if counted and most >= _MOSTLY * counted else None,
+        accesses=sum(record.accesses for record in records),
+        chunks_touched=touched,
+        used_bytes=used_bytes,
+        decoded_at_least_bytes=least * chunk_bytes if about.whole else used_bytes,
+        decoded_at_most_bytes=largest * chunk_bytes if about.whole else used_bytes,
+    )
+
+
+def _with_suggestion(array: ChunkedArray, zarr: str) -> ChunkedArray:
+    """Add the chunks that fit the accesses, where they would decode much less for certain."""
+    if array.access is None or not prod(array.chunk):
+        return array
+    chunk = [min(each, size) for each, size in zip(array.access, array.shape, strict=True)]
+    chunk_bytes = prod(chunk) * array.chunk_bytes // prod(array.chunk)
+    # Where an access begins is not known: between the ends it may lie across two chunks.
+    each = prod(1 if length in (1, size) else 2 for length, size in zip(chunk, array.shape, strict=True))
+    predicted = array.accesses * each * chunk_bytes
+    if not _LEAST_BYTES <= chunk_bytes <= _MOST_BYTES or array.decoded_at_least_bytes < _WORTH * predicted:
+        return array
+    command = (
+        _h5repack(array, chunk)
+        if array.dataset
+        else _from_array(array, chunk)
+        if _from_array_is_there(zarr)
+        else ""
+    )
+    return replace(array, suggested_chunk=chunk, predicted_bytes=predicted, command=command)
+
+
+def _h5repack(array: ChunkedArray, chunk: Sequence[int]) -> str:
+    layout = f"{array.dataset.lstrip('/')}:CHUNK={'x'.join(map(str, chunk))}"
+    root, extension = os.path.splitext(array.path)
+    return shlex.join(["h5repack", "-l", layout, array.path, f"{root}.rechunked{extension}"])
+
+
+def _from_array(array: ChunkedArray, chunk: Sequence[int]) -> str:
+    head, found, rest = array.path.partition(".zarr")
+    target = f"{head}.rechunked{found}{rest}" if found else f"{array.path}.rechunked"
+    opened = f'zarr.open_array({json.dumps(array.path)}, mode="r")'
+    code = f"import zarr; zarr.from_array({json.dumps(target)}, data={opened}, chunks={tuple(chunk)})"
+    return shlex.join(["python", "-c", code])
+
+
+def _from_array_is_there(version: str) -> bool:
+    """Whether this zarr has `zarr.from_array`, which 3.0 began without."""
+    parts = version.split(".")[:2]
+    return all(part.isdigit() for part in parts) and [*map(int, parts)] >= [3, 1]

@@ -1,0 +1,145 @@
+"""Read amplification on real files: what accesses touch, which chunks are advised, what they bring when made.
+
+The rewrite that the report writes down is carried out, and what it predicts is counted, in bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.runs import run_script
+
+PROGRAM = """
+import os, sys
+import h5py, numpy as np, zarr
+
+ROWS, CHUNK, SIDE = 128, 32, 64  # a chunk: 512 KiB; all: four of them
+
+def make():
+    for name in ("rz", "wz", "rh", "kh", "ph", "lh"):
+        os.mkdir(name)  # files of one directory are one group
+    data = np.random.default_rng(0).integers(0, 200, (ROWS, SIDE, SIDE), dtype="i4")
+    for name in ("rz/rows.zarr", "wz/whole.zarr"):
+        zarr.create_array(name, shape=data.shape, chunks=(CHUNK, SIDE, SIDE), dtype="i4")[:] = data
+    for name in ("rh/rows.h5", "kh/kept.h5", "ph/plain.h5", "lh/list.h5"):
+        options = {"compression": "gzip", "compression_opts": 1} if name != "ph/plain.h5" else {}
+        with h5py.File(name, "w") as file:
+            file.create_dataset("images", data=data, chunks=(CHUNK, SIDE, SIDE), **options)
+
+if sys.argv[1] == "make":
+    make()
+if sys.argv[1] == "again":
+    array = zarr.open_array("rz/rows.rechunked.zarr", mode="r")
+    for row in range(0, ROWS, 2):
+        array[row]
+    sys.exit()
+array = zarr.open_array("rz/rows.zarr", mode="r")
+for row in range(0, ROWS, 2):  # true: a chunk is decoded for each row
+    array[row]
+array = zarr.open_array("wz/whole.zarr", mode="r")
+for row in range(0, ROWS, CHUNK):  # all of a chunk is used
+    array[row : row + CHUNK]
+with h5py.File("rh/rows.h5") as file:
+    for row in range(0, ROWS, 2):  # true: who opens a dataset anew has an empty cache
+        file["images"][row]
+with h5py.File("kh/kept.h5", rdcc_nbytes=8 << 20) as file:
+    images = file["images"]
+    for row in range(ROWS):  # only alike: HDF5 keeps the decoded chunk for the next row
+        images[row]
+with h5py.File("ph/plain.h5", rdcc_nbytes=1 << 10) as file:
+    images = file["images"]
+    for row in range(0, ROWS, 2):  # only alike: of chunks without a filter that no cache holds rows are read
+        images[row]
+with h5py.File("lh/list.h5") as file:
+    file["images"][[1, 5, 9]]
+"""
+_CHUNK_BYTES, _ROW_BYTES, _ROWS = 32 * 64 * 64 * 4, 64 * 64 * 4, 64
+
+
+def _amplifications(report: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    (rank,) = report["ranks"]
+    found = {}
+    for group in rank["file_groups"]:
+        for array in (group["amplification"] or {"arrays": []})["arrays"]:
+            found[array["path"]] = {**group["amplification"], **array}
+    return found
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("storage")
+
+
+@pytest.fixture(scope="module")
+def found(directory: Path) -> dict[str, dict[str, Any]]:
+    """What the program that reads all files is told of them."""
+    return _amplifications(run_script(directory, PROGRAM, "make").report())
+
+
+def test_what_is_decoded_for_what_is_used(found: dict[str, dict[str, Any]]) -> None:
+    rows = found["rz/rows.zarr"]
+    assert (rows["used_bytes"], rows["decoded_bytes"]) == (_ROWS * _ROW_BYTES, _ROWS * _CHUNK_BYTES)
+    assert rows["decoded_per_used"] == 32
+    assert (rows["access"], rows["suggested_chunk"]) == ([1, 64, 64], [1, 64, 64])
+    assert rows["predicted_bytes"] == rows["used_bytes"]
+    opened = found["rh/rows.h5"]
+    assert opened["decoded_at_most_bytes"] == opened["decoded_at_least_bytes"] == _ROWS * _CHUNK_BYTES
+    assert opened["suggested_chunk"] == [1, 64, 64]
+    assert opened["command"] == "h5repack -l images:CHUNK=1x64x64 rh/rows.h5 rh/rows.rechunked.h5"
+
+
+@pytest.mark.parametrize("alike", ["wz/whole.zarr", "kh/kept.h5", "ph/plain.h5", "lh/list.h5"])
+def test_what_only_looks_like_it_gets_no_advice(found: dict[str, dict[str, Any]], alike: str) -> None:
+    one = found[alike]
+    assert one["suggested_chunk"] is None
+    assert one["command"] == ""
+    if alike == "wz/whole.zarr":
+        assert one["decoded_per_used"] == 1
+    elif alike == "kh/kept.h5":
+        assert one["decoded_at_least_bytes"] == 4 * _CHUNK_BYTES
+    elif alike == "ph/plain.h5":
+        assert one["decoded_at_most_bytes"] == one["used_bytes"]
+    else:
+        assert "list" in one["why"]
+
+
+@pytest.mark.slow
+def test_an_advised_rewrite_decodes_what_was_predicted(
+    directory: Path, found: dict[str, dict[str, Any]]
+) -> None:
+    rows = found["rz/rows.zarr"]
+    assert rows["command"].startswith("python -c 'import zarr; zarr.from_array(")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run(rows["command"], shell=True, check=True, cwd=directory, env={**os.environ, "PATH": path})
+    again = _amplifications(run_script(directory, PROGRAM, "again").report())["rz/rows.rechunked.zarr"]
+    assert again["decoded_bytes"] == rows["predicted_bytes"] < rows["decoded_bytes"]
+    assert again["fetched_bytes"] < rows["fetched_bytes"] / 8
+    assert again["used_bytes"] == rows["used_bytes"]
+    assert again["suggested_chunk"] is None
+
+
+@pytest.mark.parametrize(
+    ("selection", "expected"),
+    [
+        (5, (1 * 2 * 2, (1, 8, 6))),
+        (-1, (1 * 2 * 2, (1, 8, 6))),
+        ((slice(2, 6), 3), (2 * 1 * 2, (4, 1, 6))),
+        ((..., slice(0, 3)), (3 * 2 * 1, (10, 8, 3))),
+        ((slice(None, None, 5), ..., 0), (2 * 2 * 1, (2, 8, 1))),
+        (slice(4, 4), None),
+        ([1, 2], None),
+        (True, None),
+        ("field", None),
+        ((0, 0, 0, 0), None),
+    ],
+)
+def test_touched_chunks_are_counted(selection: Any, expected: Any) -> None:
+    from iotrace.agent.readpaths.chunk_accesses import touch
+
+    assert touch(selection, (10, 8, 6), (4, 5, 3)) == expected
