@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iotrace.launch.telemetry import Record, clock_exchange
@@ -76,6 +76,39 @@ def test_a_quiet_cable_gives_the_drift_and_a_bound_of_half_a_round_trip() -> Non
     assert found.map.drift_ppb == pytest.approx(-50_000, abs=50)
     assert found.bound_ns < 30_000
     assert (found.exchanges, found.kind) == (240, "measured")
+
+
+@settings(max_examples=25)
+@given(
+    st.floats(-100, 100),
+    st.integers(30_000_000, 10**10),  # by less, clocks may drift apart between two rounds
+    st.booleans(),
+    st.integers(1, 9),
+    st.integers(0, 5_000_000),
+    st.integers(0, 10**6),
+)
+def test_the_bound_holds_a_step_in_mid_run(
+    ppm: float, step_ns: int, back: bool, after_round: int, jitter_ns: int, seed: int
+) -> None:
+    """A host that was suspended between two rounds: its clock stood still, or the reference's did."""
+    before = Network(3_700_000_000, ppm, seed, 3_000, 3_000)
+    # The network is slower after the step: the quickest exchanges alone would not know of it.
+    after = Network(3_700_000_000 + (-step_ns if back else step_ns), ppm, seed, jitter_ns, jitter_ns)
+    stepped_ns = (10 * after_round + 4) * SECOND
+
+    def network(own_ns: int) -> Network:
+        return before if own_ns < stepped_ns else after
+
+    exchanges = [
+        network(at).exchange(at)
+        for at in (10 * second * SECOND + number * 20_000_000 for second in range(12) for number in range(8))
+    ]
+    found = link_by_exchanges(exchanges, -5 * SECOND, 125 * SECOND)
+    assert found is not None
+    for own_ns in [*range(-5 * SECOND, 125 * SECOND, 2 * SECOND), stepped_ns - 1]:
+        off_ns = abs(found.map.map_one(own_ns) - network(own_ns).reference_ns(own_ns))
+        assert off_ns <= found.bound_ns + 2
+    assert "stepped by" in found.why
 
 
 def test_no_exchange_relates_nothing() -> None:

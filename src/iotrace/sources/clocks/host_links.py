@@ -17,6 +17,7 @@ _ROUND_NS = 500_000_000  # exchanges of one round lie closer together, and round
 # Exchanges up to so many times as long as the quickest one are kept: the choice with the least bound.
 _SLOWER = (1.5, 3.0, 10.0, float("inf"))
 _STEEPEST = 500e-6  # what two clocks may part by where no drift was measured: Linux slews no faster
+_PART = 2 * _STEEPEST  # two clocks that part by more between two rounds did so by a step
 
 
 class HostLink(msgspec.Struct, frozen=True):
@@ -40,7 +41,8 @@ def link_by_exchanges(exchanges: Sequence[Exchange], first_ns: int, last_ns: int
     the own one. Whatever the two ways took, the offset lies between what each of them alone would say: half
     the round trip on either side of the middle. The bound is the largest half, with the residual there, over
     the exchanges kept. A line that is right to within that at two times is right to within it between
-    them; it may err by more towards `first_ns` and `last_ns`, which are of the own clock.
+    them; it may err by more towards `first_ns` and `last_ns`, which are of the own clock. Where one clock
+    stepped against the other between two rounds (its host was suspended, or moved), the bound holds the step.
     """
     times = np.array(sorted(exchanges), np.int64).reshape(-1, 4)
     sent, received, answered, back = times.T
@@ -55,6 +57,17 @@ def link_by_exchanges(exchanges: Sequence[Exchange], first_ns: int, last_ns: int
     when = (sent - at + (back - sent) / 2).astype(np.float64)
     half = delay / 2 + (back - sent) * _STEEPEST + 1
     before, after = float(first_ns - at), float(last_ns - at)
+    trip_ns = int(delay.min())
+    why = f"{len(delay)} exchanges of datagrams, the quickest in {trip_ns / 1000:.3g} µs"
+    gaps, steps = np.diff(when[quickest]), np.abs(np.diff(middle[quickest]))
+    stepped = steps > half[quickest][:-1] + half[quickest][1:] + _PART * gaps
+    if stepped.any():
+        bound, shift, drift, where = _line(when[quickest], middle[quickest], half[quickest], before, after)
+        beyond = max(float(when[quickest][0]) - before, after - float(when[quickest][-1]), float(gaps.max()))
+        bound += beyond * (abs(drift) + _PART)
+        found = ClockMap(base + round(shift), drift * 1e9, at + round(where))
+        why += f"; one clock stepped by {steps[stepped].max() / 1e9:.3g} s against the other in mid-run"
+        return HostLink(found, int(np.ceil(bound)), "measured", why, len(delay), trip_ns)
     best: tuple[float, ClockMap] | None = None
     for slower in _SLOWER:
         kept = quickest[delay[quickest] <= slower * delay.min() + 1]
@@ -63,8 +76,6 @@ def link_by_exchanges(exchanges: Sequence[Exchange], first_ns: int, last_ns: int
             best = bound, ClockMap(base + round(shift), drift * 1e9, at + round(where))
     assert best is not None
     bound, found = best
-    trip_ns = int(delay.min())
-    why = f"{len(delay)} exchanges of datagrams, the quickest in {trip_ns / 1000:.3g} µs"
     return HostLink(found, int(np.ceil(bound)), "measured", why, len(delay), trip_ns)
 
 
