@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob
 import json
 import os
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,6 @@ if TYPE_CHECKING:  # it imports numpy and more
 
 CHROME, DFTRACER, SESSION = "chrome", "dftracer", "session"
 _HEAD_BYTES = 1 << 20
-_DFTRACER = re.compile(rb'^\s*\[?\s*\{[^\n]*"(?:cat|name)"[^\n]*\}[ \t,]*$', re.MULTILINE)
 _UTF16 = (b"\xff\xfe", b"\xfe\xff", b"{\0", b"[\0", b"\0{", b"\0[")
 _TRACES = (".json", ".json.gz", ".pfw", ".pfw.gz", ".trace", ".json.1")
 

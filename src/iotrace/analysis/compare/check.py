@@ -21,7 +21,6 @@ from iotrace.analysis.compare.spread import cpu_slower_pct, noise_of, prior_of
 from iotrace.analysis.compare.stages import stage_changes
 from iotrace.errors import SessionError
 
-WORSE_BY_PCT = 5.0
 _WORTH_FAILING = 0.01  # of what a sample costs in all
 _MOSTLY = 0.6  # of a stage's growth: what one file has of it, to be named for it
 # What other programs on the same cores add to a stage, though each is the lower quartile of many.

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from iotrace.analysis.results import (
-    FileCost,
-    FileGroup,
     Fix,
     Imbalance,
     RankReport,
@@ -22,16 +19,14 @@ from iotrace.analysis.results import (
 )
 from iotrace.analysis.verdict import failed
 from iotrace.analysis.verdict.device import (
-    busy_text,
-    each_step,
     idle_fraction,
     idle_text,
     why_first,
     why_idle,
 )
 from iotrace.analysis.verdict.fixes import fixes_of
-from iotrace.analysis.verdict.trust import competes
-from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_fraction, device_waits
+from iotrace.analysis.verdict.reason import MOSTLY, ready_text, reason_of, waits_text
+from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_fraction
 from iotrace.analysis.wait.data_wait import verdict as verdict_in_words
 from iotrace.session.liveness import ENDED, RUNNING
 from iotrace.units import percent
@@ -51,20 +46,9 @@ _KINDS = {
     "moderately input-bound": "moderately-input-bound",
     "not input-bound": "not-input-bound",
 }
-_MOSTLY = 0.5  # of a wait or a cause: what one thing has to cost to be named for it
 _LATE_PERCENT = 10.0  # of a step that the others wait for one rank
 _BY_DATA_PERCENT = 50.0  # of its lateness
 _OF_MACHINE = {"compute": "device and its share of the work", "launch": "host's CPUs", "host": "host"}
-_SLOW = {"read": "slow to read", "decode": "slow to decode"}
-_CAUSES = {
-    "read": "reading",
-    "decode": "decoding",
-    "transform": "the dataset's own code (transform)",
-    "collate": "putting samples together (collate)",
-    "transport": "handing batches over from the workers (transport)",
-    "queued": "workers that had nothing to do (queued)",
-    "startup": "starting workers anew (startup)",
-}
 
 
 # What makes an unknown wait known.
@@ -192,7 +176,7 @@ def _late(ranks: Sequence[RankReport], imbalance: Imbalance | None) -> Finding |
             share = f"{late.late_steps} of {imbalance.late_steps} late steps"
             why = f"{why}, in {share}: look at its {_OF_MACHINE[late.kind]}"
         return Finding(kind="rank-late", text=text, why=why, rank=rank)
-    reason = _reason(rank)
+    reason = reason_of(rank)
     several = any(each.primary and each.workers > 1 for each in rank.loaders)
     if late.worker is not None and several and reason.get("why"):
         reason["why"] = f"{reason['why']}; late most by worker {late.worker}"
@@ -213,9 +197,9 @@ def _by_turns(imbalance: Imbalance, most: Straggler, rank: RankReport) -> Findin
     share = f"rank {most.rank} in {most.late_steps} of {imbalance.late_steps} late steps"
     skew_ms = sum(sum(each.late_by_ms.values()) for each in late)
     data_ms = sum(each.late_by_ms.get("data", 0.0) for each in late)
-    if not skew_ms or data_ms < _MOSTLY * skew_ms:
+    if not skew_ms or data_ms < MOSTLY * skew_ms:
         return Finding(kind="rank-late", text=text, why=f"no rank stays the late one: {share}", rank=rank)
-    found = replace(Finding(kind="rank-late", text=text, rank=rank), **_reason(rank))
+    found = replace(Finding(kind="rank-late", text=text, rank=rank), **reason_of(rank))
     return replace(
         found, why=f"their data, not a slow machine: {share}" + (f"; {found.why}" if found.why else "")
     )
@@ -231,16 +215,16 @@ def of_worst(ranks: Sequence[RankReport]) -> Finding:
         return Finding(kind="wait-unknown", text="no process was traced")
     whose = f"{rank.called}: " if len(ranks) > 1 else ""
     wait, fraction = rank.data_wait, _fraction(rank)
-    text = f"{whose}{_waits(rank, fraction)}"
+    text = f"{whose}{waits_text(rank, fraction)}"
     if 100 * fraction >= MODERATELY_PERCENT:
         cost = rank.overhead.least_pct_of_step if rank.overhead is not None else None
-        if cost is not None and cost >= _MOSTLY * 100 * fraction:
+        if cost is not None and cost >= MOSTLY * 100 * fraction:
             text = f"{whose}tracing itself took {cost:.0f} % of a step or more, the wait {percent(fraction)}"
             return Finding(kind="wait-unknown", text=text, rank=rank)
-        return replace(Finding(kind=_KINDS[wait.verdict or ""], text=text, rank=rank), **_reason(rank))
+        return replace(Finding(kind=_KINDS[wait.verdict or ""], text=text, rank=rank), **reason_of(rank))
     unknown = next((each for each in ranks if each.data_wait.raw_wait_fraction is None), None)
     if unknown is None:
-        return _of_reads(ranks) or Finding(kind="not-input-bound", text=text, why=_ready(rank), rank=rank)
+        return _of_reads(ranks) or Finding(kind="not-input-bound", text=text, why=ready_text(rank), rank=rank)
     whose = f"{unknown.called}: " if len(ranks) > 1 else ""
     what = unknown.steps.unknown_why or "no step was measured"
     why, fix = _loop_reads(unknown), None if unknown.steps.unknown_why is None else _NAME_IT
@@ -302,98 +286,10 @@ def _loop_reads(rank: RankReport) -> str | None:
         return "the training thread itself reads no file in its steps"
     share = f"{spent_ms:.1f} of {step_ms:.1f} ms a step ({percent(spent_ms / step_ms)})"
     costly = reads.files[0] if reads.files else None
-    where = f", most in {costly.path}" if costly is not None and costly.ms >= _MOSTLY * spent_ms else ""
+    where = f", most in {costly.path}" if costly is not None and costly.ms >= MOSTLY * spent_ms else ""
     return f"the training thread itself reads for {share}{where}"
 
 
 def _fraction(rank: RankReport) -> float:
     fraction = bound_fraction(rank.data_wait)
     return -1.0 if fraction is None else fraction
-
-
-def _waits(rank: RankReport, fraction: float) -> str:
-    """Say who waits for data, and for how much of a step."""
-    wait, step_ms, each = rank.data_wait, rank.steps.mean_ms or 0.0, each_step(rank)
-    if device_waits(wait):
-        share = "no step" if not wait.exposed_ms else f"{percent(fraction)} of {each}"
-        waited = f"{wait.exposed_ms or 0.0:.1f} of {step_ms:.1f} ms"
-        return f"the device waits for data in {share} ({waited})"
-    return f"{percent(fraction)} of {each} waits for data ({wait.raw_ms or 0.0:.1f} of {step_ms:.1f} ms)"
-
-
-def _ready(rank: RankReport) -> str | None:
-    """Say that batches lie ready, where that was seen."""
-    primary = next((loader for loader in rank.loaders if loader.primary), None)
-    wait = rank.data_wait
-    gain = f"a faster loader gains <= {wait.raw_ms if wait.exposed_ms is None else wait.exposed_ms:.1f} ms"
-    if device_waits(wait) and 100 * (wait.raw_wait_fraction or 0.0) >= MODERATELY_PERCENT:
-        return f"the loop waits {wait.raw_ms:.1f} ms, but the device has work meanwhile: {gain}"
-    if rank.accelerator is not None and rank.accelerator.span_us:
-        gain += f"; {busy_text(rank.accelerator)}"
-    if competes(rank):
-        gain = "what a faster loader gains is unknown, as no CPU was free"
-    if primary is None or primary.queue_depth_mean is None or primary.queue_depth_mean < 0.5:
-        return gain
-    return f"batches lie ready: {primary.queue_depth_mean:.1f} when asked; {gain}"
-
-
-def _reason(rank: RankReport) -> dict[str, str | None]:
-    """Name the file and the cause that most of a rank's wait is due to; who kept CPUs from it comes first.
-
-    What nobody who runs the job can change stands behind them.
-    """
-    found = _cause_of(rank)
-    culprit = next((each for each in rank.culprits if each.leads), None)
-    if culprit is None or found["why"] is None:
-        return found
-    why = culprit.text if culprit.remedy else f"{found['why']}; {culprit.text}"
-    return {**found, "why": why, "culprit": culprit.id}
-
-
-def _cause_of(rank: RankReport) -> dict[str, str | None]:
-    wait = rank.data_wait
-    raw_ms, causes = wait.raw_ms or 0.0, wait.causes_ms
-    cause = max(causes, key=lambda name: causes[name], default=None)
-    primary = next((loader for loader in rank.loaders if loader.primary), None)
-    if not raw_ms or cause is None or causes[cause] <= 0:
-        return {"why": None}
-    share = percent(causes[cause] / raw_ms)
-    if cause == "unknown":
-        why = f"unknown: {share} of the wait is not explained by what was seen"
-        if primary is not None and primary.wrapped:
-            why = f"unknown what the source did in {share} of the wait; iotrace.region in it tells"
-        return {"why": why, "cause": cause}
-    file = _costliest(wait.files, cause)
-    if cause in _SLOW and file is not None and _cost(file, cause) >= _MOSTLY * causes[cause]:
-        share = percent(_cost(file, cause) / raw_ms)
-        return {
-            "why": f"{file.path} is {_SLOW[cause]}: {share} of the wait",
-            "file": file.path,
-            "cause": cause,
-        }
-    group = _costliest(rank.file_groups, cause)
-    if cause in _SLOW and group is not None and _cost(group, cause) >= _MOSTLY * causes[cause]:
-        share = percent(_cost(group, cause) / raw_ms)
-        members = f" ({group.members} files)" if group.members is not None else ""
-        return {
-            "why": f"{group.path}{members} is {_SLOW[cause]}: {share} of the wait",
-            "file": group.path,
-            "cause": cause,
-        }
-    what = _CAUSES[cause]
-    if cause == "transform" and primary is not None:
-        what = primary.item or f"the own code of {primary.dataset} (transform)"
-    if cause == "transport" and primary is not None and (primary.queue_depth_mean or 0.0) >= 1:
-        what = f"batches lay ready ({primary.queue_depth_mean:.1f} when asked): {what}"
-    return {"why": f"{what} takes {share} of the wait", "cause": cause}
-
-
-def _cost(file: FileCost | FileGroup, cause: str) -> float:
-    return {"read": file.read_ms, "decode": file.decode_ms}.get(cause) or 0.0
-
-
-_Costly = TypeVar("_Costly", FileCost, FileGroup)
-
-
-def _costliest(files: Sequence[_Costly], cause: str) -> _Costly | None:
-    return max(files, key=lambda file: _cost(file, cause), default=None)

@@ -5,8 +5,6 @@ A test computes the contrasts: text 4.5 to 1, areas and lines that mean somethin
 
 from __future__ import annotations
 
-from iotrace.analysis.wait.waits import CAUSES
-
 LIGHT = {
     "bg": "#ffffff",
     "panel": "#f5f7f9",
@@ -62,22 +60,8 @@ PATTERNS = {
     "transport": "M2 0V8M6 0V8",
     "unknown": "M0 0L8 8M8 0L0 8",
 }
-TEXT_ON_PAGE = ("ink", "dim", "link", "bad", "warn", "good", *CAUSES)
-MARKS_ON_PAGE = ("rest", "plain", *CAUSES)
 
 
 def variables(theme: dict[str, str]) -> str:
     """The theme as CSS variables."""
     return "".join(f"--{name}:{colour};" for name, colour in theme.items())
-
-
-def contrast(one: str, other: str) -> float:
-    """WCAG's contrast ratio of two colours ``#rrggbb``, from 1 to 21."""
-    light, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
-    return (light + 0.05) / (dark + 0.05)
-
-
-def _luminance(colour: str) -> float:
-    channels = (int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5))
-    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

@@ -42,8 +42,8 @@ VIEWS = {
     "speed": View("batches and samples a second by phase, over time", "program"),
     "time": View("where Lightning's trainer spends its time: hooks, callbacks", "program"),
     "model": View("the layers of the model: parameters, shapes", "program"),
-    "memory": View("what operators were given of each device's memory", "program"),
-    "snapshot": View("the files of device memory for pytorch.org/memory_viz", "program"),
+    "memory": View("what operators were given of each device's memory", "memory"),
+    "snapshot": View("the files of device memory for pytorch.org/memory_viz", "memory"),
     "storage": View("reads: latency, small, random and repeated; device bytes", "storage"),
     "system": View("means and peaks of processes, host, devices", "program"),
 }

@@ -1,0 +1,112 @@
+"""Why a rank waits: the cause and the file that most of its wait is due to, or what keeps CPUs from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from iotrace.analysis.results import FileCost, FileGroup, RankReport
+from iotrace.analysis.verdict.device import busy_text, each_step
+from iotrace.analysis.verdict.trust import competes
+from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, device_waits
+from iotrace.units import percent
+
+MOSTLY = 0.5  # of a wait or a cause: what one thing has to cost to be named for it
+_SLOW = {"read": "slow to read", "decode": "slow to decode"}
+_CAUSES = {
+    "read": "reading",
+    "decode": "decoding",
+    "transform": "the dataset's own code (transform)",
+    "collate": "putting samples together (collate)",
+    "transport": "handing batches over from the workers (transport)",
+    "queued": "workers that had nothing to do (queued)",
+    "startup": "starting workers anew (startup)",
+}
+
+
+def waits_text(rank: RankReport, fraction: float) -> str:
+    """Say who waits for data, and for how much of a step."""
+    wait, step_ms, each = rank.data_wait, rank.steps.mean_ms or 0.0, each_step(rank)
+    if device_waits(wait):
+        share = "no step" if not wait.exposed_ms else f"{percent(fraction)} of {each}"
+        waited = f"{wait.exposed_ms or 0.0:.1f} of {step_ms:.1f} ms"
+        return f"the device waits for data in {share} ({waited})"
+    return f"{percent(fraction)} of {each} waits for data ({wait.raw_ms or 0.0:.1f} of {step_ms:.1f} ms)"
+
+
+def ready_text(rank: RankReport) -> str | None:
+    """Say that batches lie ready, where that was seen."""
+    primary = next((loader for loader in rank.loaders if loader.primary), None)
+    wait = rank.data_wait
+    gain = f"a faster loader gains <= {wait.raw_ms if wait.exposed_ms is None else wait.exposed_ms:.1f} ms"
+    if device_waits(wait) and 100 * (wait.raw_wait_fraction or 0.0) >= MODERATELY_PERCENT:
+        return f"the loop waits {wait.raw_ms:.1f} ms, but the device has work meanwhile: {gain}"
+    if rank.accelerator is not None and rank.accelerator.span_us:
+        gain += f"; {busy_text(rank.accelerator)}"
+    if competes(rank):
+        gain = "what a faster loader gains is unknown, as no CPU was free"
+    if primary is None or primary.queue_depth_mean is None or primary.queue_depth_mean < 0.5:
+        return gain
+    return f"batches lie ready: {primary.queue_depth_mean:.1f} when asked; {gain}"
+
+
+def reason_of(rank: RankReport) -> dict[str, str | None]:
+    """Name the file and the cause that most of a rank's wait is due to; who kept CPUs from it comes first.
+
+    What nobody who runs the job can change stands behind them.
+    """
+    found = _cause_of(rank)
+    culprit = next((each for each in rank.culprits if each.leads), None)
+    if culprit is None or found["why"] is None:
+        return found
+    why = culprit.text if culprit.remedy else f"{found['why']}; {culprit.text}"
+    return {**found, "why": why, "culprit": culprit.id}
+
+
+def _cause_of(rank: RankReport) -> dict[str, str | None]:
+    wait = rank.data_wait
+    raw_ms, causes = wait.raw_ms or 0.0, wait.causes_ms
+    cause = max(causes, key=lambda name: causes[name], default=None)
+    primary = next((loader for loader in rank.loaders if loader.primary), None)
+    if not raw_ms or cause is None or causes[cause] <= 0:
+        return {"why": None}
+    share = percent(causes[cause] / raw_ms)
+    if cause == "unknown":
+        why = f"unknown: {share} of the wait is not explained by what was seen"
+        if primary is not None and primary.wrapped:
+            why = f"unknown what the source did in {share} of the wait; iotrace.region in it tells"
+        return {"why": why, "cause": cause}
+    file = _costliest(wait.files, cause)
+    if cause in _SLOW and file is not None and _cost(file, cause) >= MOSTLY * causes[cause]:
+        share = percent(_cost(file, cause) / raw_ms)
+        return {
+            "why": f"{file.path} is {_SLOW[cause]}: {share} of the wait",
+            "file": file.path,
+            "cause": cause,
+        }
+    group = _costliest(rank.file_groups, cause)
+    if cause in _SLOW and group is not None and _cost(group, cause) >= MOSTLY * causes[cause]:
+        share = percent(_cost(group, cause) / raw_ms)
+        members = f" ({group.members} files)" if group.members is not None else ""
+        return {
+            "why": f"{group.path}{members} is {_SLOW[cause]}: {share} of the wait",
+            "file": group.path,
+            "cause": cause,
+        }
+    what = _CAUSES[cause]
+    if cause == "transform" and primary is not None:
+        what = primary.item or f"the own code of {primary.dataset} (transform)"
+    if cause == "transport" and primary is not None and (primary.queue_depth_mean or 0.0) >= 1:
+        what = f"batches lay ready ({primary.queue_depth_mean:.1f} when asked): {what}"
+    return {"why": f"{what} takes {share} of the wait", "cause": cause}
+
+
+def _cost(file: FileCost | FileGroup, cause: str) -> float:
+    return {"read": file.read_ms, "decode": file.decode_ms}.get(cause) or 0.0
+
+
+_Costly = TypeVar("_Costly", FileCost, FileGroup)
+
+
+def _costliest(files: Sequence[_Costly], cause: str) -> _Costly | None:
+    return max(files, key=lambda file: _cost(file, cause), default=None)
