@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import os
 import signal
 import subprocess
 import sys
@@ -312,3 +313,26 @@ def test_what_is_pickled_for_a_spawned_process_is_measured() -> None:
     while len(patching._undo) > len(before):
         patching._undo.pop()()
     assert module.reduction.dump is dump
+
+
+def test_the_mount_of_a_package_is_that_of_its_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "made.py").write_text("")
+    device = (tmp_path / "made.py").stat().st_dev
+    lines = [
+        "1 2 0:0 / /proc rw - proc proc rw",
+        f"3 2 {os.major(device)}:{os.minor(device)} / /env\\040a rw shared:1 - lustre at:/env rw",
+        "damaged",
+        "4 2 x:y / /z rw - ext4 /dev/z rw",
+    ]
+    monkeypatch.setattr(import_times, "_mount_lines", lambda: lines)
+    paths = {
+        "made": f"{tmp_path}/made.py",
+        "zipped": f"{tmp_path}/a.zip/a.py",
+        "relative": "a.py",
+        "nul": "/\0",
+    }
+    assert import_times._mounts(paths) == {"made": "lustre /env\\040a"}
+    monkeypatch.undo()
+    assert any(" - proc " in line for line in import_times._mount_lines())

@@ -80,13 +80,14 @@ class Stacks(Record, tag="stacks"):
 class Imports(Record, tag="imports"):
     """Modules that were looked for, from `begun_ns` on: `names`, a line each, and `rows` of integers.
 
-    `paths`: a file of each package among them.
+    `paths`: a file of each package among them; `mounts`: type and point of the mount that holds it.
     """
 
     names: str
     rows: bytes
     begun_ns: Int
     paths: dict[str, str] = {}
+    mounts: dict[str, str] = {}
 
 
 class Pickled(Record, tag="pickled"):

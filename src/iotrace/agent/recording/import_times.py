@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import sys
 from _struct import Struct
+from os import O_CLOEXEC, O_RDONLY
+from posix import close, makedev, open, read, stat
 from time import monotonic_ns, thread_time_ns
 
 from iotrace.agent import patching, unpatched
 from iotrace.agent.imports import hide
+from iotrace.session.guard import ours
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
@@ -30,6 +33,7 @@ _USED = {"__init__", "__enter__", "__exit__"}
 _MOST = 20_000
 # A process that reads no data and does not train tells of its imports where they took as long.
 _LONG_NS = 1_000_000_000
+_MOST_BYTES = 1 << 20  # of the list of mounts
 _pack = Struct("<4q").pack
 
 
@@ -95,12 +99,14 @@ class Imports:
         if not rows:
             return None
         del self._rows[: len(rows)]
+        paths = _paths({name for *_, name in rows})
         packed = b"".join([_pack(began, ended - began, cpu, tid) for began, ended, cpu, tid, _ in rows])
         return {
             "type": "imports",
             "names": "\n".join([name.replace("\n", "?") for *_, name in rows]),
             "rows": b2a_base64(packed, newline=False).decode(),
-            "paths": _paths({name for *_, name in rows}),
+            "paths": paths,
+            "mounts": _mounts(paths),
             "begun_ns": self._begun_ns,
         }
 
@@ -122,3 +128,38 @@ def _paths(names: set[str]) -> dict[str, str]:
         if type(origin) is str:
             found[package] = origin
     return found
+
+
+def _mounts(paths: dict[str, str]) -> dict[str, str]:
+    """Return type and point of the mount that holds each of `paths`, by device; links do not deceive it."""
+    held: dict[int, str] = {}
+    for line in _mount_lines() if paths else ():
+        before, _, behind = line.partition(" - ")
+        fields = before.split(" ")
+        major, _, minor = fields[2].partition(":") if len(fields) > 4 else ("", "", "")
+        if major.isdecimal() and minor.isdecimal():
+            held.setdefault(makedev(int(major), int(minor)), f"{behind.partition(' ')[0]} {fields[4]}")
+    found = {package: held.get(_device(path)) for package, path in paths.items()}
+    return {package: mount for package, mount in found.items() if mount is not None}
+
+
+def _mount_lines() -> list[str]:
+    data = b""
+    try:
+        descriptor = open("//proc/self/mountinfo", O_RDONLY | O_CLOEXEC)
+        try:
+            while len(data) < _MOST_BYTES and (block := read(descriptor, 1 << 16)):
+                data += block
+        finally:
+            close(descriptor)
+    except ours(OSError):
+        pass
+    return data.decode(errors="replace").splitlines()
+
+
+def _device(path: str) -> int:
+    """Return the device of the file `path`, -1 where it is none, as in a zip."""
+    try:
+        return stat(f"//{path.lstrip('/')}").st_dev if path.startswith("/") else -1
+    except ours(OSError, ValueError):
+        return -1

@@ -259,6 +259,9 @@ from iotrace.analysis.results.startup import (
     ImportedPackage as ImportedPackage,
 )
 from iotrace.analysis.results.startup import (
+    ImportMount as ImportMount,
+)
+from iotrace.analysis.results.startup import (
     Startup as Startup,
 )
 from iotrace.analysis.results.startup import (

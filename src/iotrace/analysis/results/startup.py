@@ -22,7 +22,7 @@ class ImportedPackage(ReportPart, frozen=True, kw_only=True):
     """Imports of the modules of one package, without the modules of others that these import.
 
     `modules` counts what was looked for, found or not; `cpu_seconds`: its thread was on a CPU. `directory` is
-    where the package lies, None for one without files.
+    where the package lies, None for one without files; `mount`: its file system's type and point.
     """
 
     package: str
@@ -31,6 +31,17 @@ class ImportedPackage(ReportPart, frozen=True, kw_only=True):
     cpu_seconds: float
     modules: int
     directory: str | None
+    mount: str | None
+
+
+class ImportMount(ReportPart, frozen=True, kw_only=True):
+    """The packages of `imports` that lie on one file system, `mount`: its type and point; None: unknown."""
+
+    mount: str | None
+    seconds: float
+    cpu_seconds: float
+    modules: int
+    packages: int
 
 
 class Startup(ReportPart, frozen=True, kw_only=True):
@@ -47,6 +58,7 @@ class Startup(ReportPart, frozen=True, kw_only=True):
     named_fraction: float | None = None
     parts: Sequence[StartupPart] = ()
     imports: Sequence[ImportedPackage] = ()
+    mounts: Sequence[ImportMount] = ()
     imports_waiting_seconds: float | None = None
     worker_imports_seconds: float | None = None
     pickled_bytes: int | None = None

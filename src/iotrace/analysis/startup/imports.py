@@ -20,7 +20,7 @@ class ImportTable(msgspec.Struct, frozen=True):
     """What a process imported, a row for each search of a module, in the session's time.
 
     `package` numbers `packages`; `begun_ns` is when it began to note imports. `directories` are those of
-    packages that have files.
+    packages that have files, `mounts` the file systems that hold these: their types and where they are.
     """
 
     rows: npt.NDArray[np.void]
@@ -29,6 +29,7 @@ class ImportTable(msgspec.Struct, frozen=True):
     modules: list[str]
     directories: dict[str, str]
     begun_ns: int
+    mounts: dict[str, str] = {}
 
 
 def imports_of(process: Process) -> ImportTable | None:
@@ -37,12 +38,14 @@ def imports_of(process: Process) -> ImportTable | None:
     parts: list[npt.NDArray[np.void]] = []
     modules: list[str] = []
     files: dict[str, str] = {}
+    mounts: dict[str, str] = {}
     for record in records:
         names = record.names.split("\n")
         if len(names) * _DTYPE.itemsize != len(record.rows):  # a damaged line
             continue
         parts.append(np.frombuffer(record.rows, _DTYPE))
         modules += names
+        mounts.update({_package(name): mount.replace("\\040", " ") for name, mount in record.mounts.items()})
         files.update({name: path for name, path in record.paths.items() if name not in files})
     if not parts:
         return None
@@ -51,7 +54,9 @@ def imports_of(process: Process) -> ImportTable | None:
     packages, numbers = np.unique([_package(name) for name in modules], return_inverse=True)
     directories = {_package(name): _directory(name, path) for name, path in files.items()}
     begun_ns = process.clock.to_session_ns(records[0].begun_ns)
-    return ImportTable(rows, numbers.astype(np.int64), packages.tolist(), modules, directories, begun_ns)
+    return ImportTable(
+        rows, numbers.astype(np.int64), packages.tolist(), modules, directories, begun_ns, mounts
+    )
 
 
 def outermost(imports: ImportTable, tid: int, end_ns: int) -> npt.NDArray[np.void]:

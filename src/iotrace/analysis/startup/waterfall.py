@@ -12,7 +12,7 @@ import numpy as np
 from iotrace.analysis.intervals import Times, innermost
 from iotrace.analysis.loop.step_phases import phase_spans
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import ImportedPackage, Startup, StartupPart
+from iotrace.analysis.results import ImportedPackage, ImportMount, Startup, StartupPart
 from iotrace.analysis.startup.imports import ImportTable, imports_of, outermost, own_cpu_ns
 from iotrace.analysis.wait.waits import CAUSES
 from iotrace.session.names import KIND_READ_PATH, KIND_REGION
@@ -76,13 +76,15 @@ def startup_of(analysis: RankAnalysis) -> Startup | None:
     end_ns = max(request_ns, int(analysis.loop.steps["end_ns"][0]))
     painted = ranges_of(analysis, imports, launched_ns, end_ns).painted(launched_ns, end_ns)
     whole_ns = end_ns - launched_ns
+    packages = _packages(imports, painted, launched_ns, end_ns, analysis.rank.main.pid)
     unnamed_ns = painted.get(NOT_NAMED, (0, 0))[1]
     return Startup(
         seconds=seconds,
         first_step_seconds=whole_ns / 1e9,
         named_fraction=1 - unnamed_ns / whole_ns if whole_ns > 0 else None,
         parts=_parts(painted, launched_ns),
-        imports=_packages(imports, painted, launched_ns, end_ns, analysis.rank.main.pid),
+        imports=packages,
+        mounts=_by_mount(packages),
         imports_waiting_seconds=_waiting_seconds(analysis, imports, end_ns),
         worker_imports_seconds=_of_workers(analysis, end_ns),
         pickled_bytes=sum(record.bytes for record, _ in _pickled(analysis, end_ns)) or None,
@@ -219,6 +221,22 @@ def _packages(
                     cpu_seconds=float(cpu_ns[number]) / 1e9,
                     modules=int(counts[number]),
                     directory=imports.directories.get(package),
+                    mount=imports.mounts.get(package),
                 )
             )
     return sorted(rows, key=lambda row: -row.seconds)
+
+
+def _by_mount(packages: list[ImportedPackage]) -> list[ImportMount]:
+    """Sum packages up by the file system that holds them, the longest first."""
+    found = {}
+    for mount in {package.mount for package in packages}:
+        own = [package for package in packages if package.mount == mount]
+        found[mount] = ImportMount(
+            mount=mount,
+            seconds=sum(package.seconds for package in own),
+            cpu_seconds=sum(package.cpu_seconds for package in own),
+            modules=sum(package.modules for package in own),
+            packages=len(own),
+        )
+    return sorted(found.values(), key=lambda row: (-row.seconds, row.mount or ""))

@@ -33,6 +33,12 @@ def startup(report: Report) -> list[Table]:
         Field("directory", "in", is_text=True, absent="-"),
     )
 
+    by_mount = (
+        *packages[:3],
+        Field("packages", "packages"),
+        Field("mount", "file system", is_text=True, absent="unknown, or none: built in, not found"),
+    )
+
     def waterfall(rank: RankReport) -> Table:
         found = rank.startup
         parts_of = () if found is None else found.parts
@@ -60,7 +66,12 @@ def startup(report: Report) -> list[Table]:
         title = "Imports by package, each without the others that it imports"
         return Table(title=title, rows=rows[:_MOST_PACKAGES], fields=packages, unknown=_NOT_SEEN, notes=notes)
 
-    return of_ranks(report.ranks, waterfall) + of_ranks(report.ranks, imports)
+    def mounts(rank: RankReport) -> Table:
+        rows = rank.startup.mounts if rank.startup is not None else ()
+        return Table(title="Imports by file system", rows=rows, fields=by_mount, unknown=_NOT_SEEN)
+
+    makers = (waterfall, imports, mounts)
+    return [table for make in makers for table in of_ranks(report.ranks, make)]
 
 
 def _notes(rank: RankReport) -> list[str]:
