@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from iotrace.analysis.host import storage
+from iotrace.analysis.host.amplification import amplified
 from iotrace.analysis.host.read_pattern import FileCalls, pattern_of
-from iotrace.analysis.results import FileGroup, FileIo, Io, unknown
+from iotrace.analysis.results import Amplification, ChunkedArray, FileGroup, FileIo, Io, unknown
 from iotrace.launch.telemetry.cgroups import mounts_with_files
 from iotrace.sources.records import Tick
 
@@ -114,3 +115,27 @@ def test_bytes_of_a_worker_are_not_its_parents_too() -> None:
     assert own.read_bytes == [3, 0, 0, 2, 0, 1, 0, 0, 0, 1]
     assert theirs.read_bytes == [10, 0, 0, 0, 990, 0, 0, 0, 0, 0]
     assert len(own.at_seconds) == 11
+
+
+@pytest.mark.parametrize(
+    ("cost_ms", "suggested", "leads"),
+    [(60.0, True, [True]), (30.0, True, [False]), (20.0, True, []), (60.0, False, [])],
+)
+def test_chunks_are_blamed_where_their_file_has_the_wait(
+    cost_ms: float, suggested: bool, leads: list[bool]
+) -> None:
+    predicted = 10 if suggested else None
+    array = unknown(
+        ChunkedArray, path="a.h5", decoded_at_least_bytes=640, used_bytes=10, predicted_bytes=predicted
+    )
+    group = unknown(FileGroup, path="a.h5", amplification=unknown(Amplification, arrays=[array]))
+    report: Any = SimpleNamespace(
+        file_groups=[group, unknown(FileGroup, path="b")],
+        data_wait=SimpleNamespace(files=[SimpleNamespace(path="a.h5", ms=cost_ms)], raw_ms=100.0),
+        steps=SimpleNamespace(mean_ms=110.0),
+    )
+    found = amplified(report)
+    assert [each.leads for each in found] == leads
+    for each in found:
+        assert each.text.startswith("64 bytes are decoded for each that is used")
+        assert (each.wait_ms, each.remedy) == (cost_ms, "")

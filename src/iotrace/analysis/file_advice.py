@@ -170,5 +170,8 @@ def _chunked(file: FileFacts, name: str, gone: str) -> Remedy:
             f"store it in chunks that match what one sample reads ({size(taken)} are read for {size(made)})"
         )
         return Remedy(f"re-chunk {name} to what a sample reads", text, gone)
+    if file.arrays and all(each.decoded_at_most_bytes <= _INFLATED * each.used_bytes for each in file.arrays):
+        text = "if it is compressed, store it with lighter compression (all that is decoded of it is used)"
+        return Remedy(f"store {name} with lighter compression", text, gone)
     text = "if it is compressed, store it with lighter compression; if it is chunked, let a sample be a chunk"
     return Remedy(f"re-chunk or recompress {name}", text, gone)

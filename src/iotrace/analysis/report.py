@@ -18,7 +18,7 @@ from iotrace.analysis.device.imbalance import imbalance_of
 from iotrace.analysis.failures import failures_of, signal_name
 from iotrace.analysis.gain.changes import HALVED
 from iotrace.analysis.gain.gain import gain_of
-from iotrace.analysis.host.amplification import with_amplification
+from iotrace.analysis.host.amplification import amplified, with_amplification
 from iotrace.analysis.host.file_groups import file_groups, used_files
 from iotrace.analysis.host.forecasts import forecasts_of
 from iotrace.analysis.host.io import io_of
@@ -76,7 +76,9 @@ class RankPart(msgspec.Struct, frozen=True):
 def rank_part(one: RankAnalysis) -> RankPart:
     """Make everything that a report says of one rank alone."""
     found = _rank(one)
-    found = replace(found, culprits=[*culprits_of(one, found), *slow_imports(found.startup)])
+    found = replace(
+        found, culprits=[*culprits_of(one, found), *amplified(found), *slow_imports(found.startup)]
+    )
     advice = [*advice_of(found.culprits), *recommend(loader_facts(one, found))]
     beside = Beside(one.waits, clock_bound_ns(one.session, one.rank))
     return RankPart(

@@ -17,7 +17,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from iotrace.analysis.host.read_pattern import FileCalls
-from iotrace.analysis.results import Amplification, ChunkedArray, FileGroup, Io
+from iotrace.analysis.results import Amplification, ChunkedArray, Culprit, FileGroup, Io, RankReport
+from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT
 from iotrace.session.names import KIND_MAPPED, KIND_READ_PATH
 from iotrace.sources.paths import Paths
 from iotrace.sources.records import ArrayInfo, Chunked
@@ -26,6 +27,7 @@ from iotrace.sources.session import Rank
 _PARQUET = (".parquet", ".pq")
 _MOSTLY = 0.8  # of the accesses, that have one shape
 _WORTH = 1.5  # decoded at least / predicted at most
+_TOLD, _LEADS = 0.25, 0.5  # of the data wait
 _LEAST_BYTES, _MOST_BYTES = 4 << 10, 64 << 20  # of a chunk: smaller ones cost more in calls than they save
 _ROWS = "which rows of a row group the program then takes leaves no trace"
 _MAPPED = "page faults of a memory map fetch what no call tells"
@@ -207,6 +209,40 @@ def _from_array(array: ChunkedArray, chunk: Sequence[int]) -> str:
     opened = f'zarr.open_array({json.dumps(array.path)}, mode="r")'
     code = f"import zarr; zarr.from_array({json.dumps(target)}, data={opened}, chunks={tuple(chunk)})"
     return shlex.join(["python", "-c", code])
+
+
+def amplified(report: RankReport) -> list[Culprit]:
+    """Name the array whose chunks hold the loop up: most of what is decoded of it is thrown away.
+
+    It has no remedy of its own: the advice on its file has.
+    """
+    costs = {cost.path: cost.ms for cost in report.data_wait.files}
+    found = [
+        (costs[array.path], array)
+        for group in report.file_groups
+        for array in (group.amplification.arrays if group.amplification else ())
+        if array.predicted_bytes is not None and array.path in costs
+    ]
+    wait_ms, step_ms = report.data_wait.raw_ms, report.steps.mean_ms
+    if not found or not wait_ms or not step_ms:
+        return []
+    cost_ms, array = max(found, key=lambda pair: pair[0])
+    if cost_ms < _TOLD * wait_ms or 100 * cost_ms < MODERATELY_PERCENT * step_ms:
+        return []
+    ratio = array.decoded_at_least_bytes / array.used_bytes
+    return [
+        Culprit(
+            id="read-amplification",
+            text=f"{ratio:.2g} bytes are decoded for each that is used: its chunks do not fit the accesses",
+            evidence={
+                "decoded_bytes": float(array.decoded_at_least_bytes),
+                "used_bytes": float(array.used_bytes),
+                "predicted_bytes": float(array.predicted_bytes or 0),
+            },
+            wait_ms=cost_ms,
+            leads=cost_ms >= _LEADS * wait_ms,
+        )
+    ]
 
 
 def _from_array_is_there(version: str) -> bool:
