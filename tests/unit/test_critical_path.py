@@ -171,7 +171,7 @@ def test_what_only_looks_like_a_wait_of_a_stream_is_none() -> None:
 
 
 def test_a_call_that_waits_for_one_stream_waits_for_no_other() -> None:
-    events = [
+    events: list[Event | list[Event]] = [
         step(1, 0, 100),
         kernel(10, 60, 5, "short", 7),
         kernel(11, 79, 6, "long", 8),

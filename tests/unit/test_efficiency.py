@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -115,7 +116,7 @@ def test_operations_of_products_and_attention() -> None:
         assert flop(name, *shapes) is None
 
 
-def worked(name: str, shapes: list[tuple[int, ...]], values: list[str]) -> Work | None:
+def worked(name: str, shapes: Sequence[tuple[int, ...]], values: list[str]) -> Work | None:
     """The work of a call whose other inputs have these values; those after the tensors."""
     rest = len(values) - len(shapes)
     types = ["float"] * len(shapes) + ["Scalar"] * rest

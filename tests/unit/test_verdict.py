@@ -185,9 +185,9 @@ def test_the_rank_that_is_late_stands_over_those_that_wait_for_it() -> None:
 
 def test_a_late_rank_has_the_evidence_of_what_made_it_late() -> None:
     ranks, evidence = [rank(0, 1.0), rank(1, 60.0)], "it computes 8.1 ms a step longer"
-    found = late(0, 53.0, 10.0)
-    (one,) = found.stragglers
-    slow = replace(found, stragglers=[replace(one, kind="compute", evidence=evidence)])
+    computes = late(0, 53.0, 10.0)
+    (one,) = computes.stragglers
+    slow = replace(computes, stragglers=[replace(one, kind="compute", evidence=evidence)])
     assert judged(*ranks, imbalance=slow).why == evidence
     stays = replace(
         slow, pattern="stays", late_steps=10, stragglers=[replace(slow.stragglers[0], late_steps=9)]

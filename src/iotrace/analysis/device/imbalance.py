@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 
 import msgspec
@@ -14,13 +14,14 @@ from iotrace.analysis.device.lateness import (
     Late,
     bound_ns,
     compute_intervals,
+    late_kinds,
     late_steps,
     lateness_of,
     other_kind,
     pattern_of,
 )
 from iotrace.analysis.intervals import Intervals, length, subtract, union
-from iotrace.analysis.results import Collectives, Imbalance, LateCollective, LateKind, RankBalance, Straggler
+from iotrace.analysis.results import Collectives, Imbalance, LateCollective, RankBalance, Straggler
 from iotrace.units import milliseconds
 
 _WARNING_PCT, _CRITICAL_PCT = 10.0, 20.0
@@ -66,7 +67,7 @@ def imbalance_of(ranks: Sequence[RankTrace], world_size: int | None = None) -> I
         ),
         stragglers=stragglers,
         worst=_worst(ranks, late),
-        late_kinds=_late_kinds(late),
+        late_kinds=late_kinds(late),
         clock_bound_us=None if off_ns is None else off_ns / 1e3,
         withheld=why,
         pattern=pattern_of(steps) if told and stepped else None,
@@ -88,29 +89,6 @@ def _withheld(late: Sequence[Late], off_ns: int | None) -> str | None:
         f"no rank is named as late: clocks known to +- {off} do not confirm which was last in {len(unsure)} "
         f"of {len(late)} collectives (skew {most} at most)"
     )
-
-
-def _late_kinds(late: Sequence[Late]) -> list[LateKind]:
-    """Sum up the matched collectives by name, the most skewed first."""
-    by_name: dict[str, list[Late]] = defaultdict(list)
-    for one in late:
-        by_name[one.matched.name].append(one)
-    found = []
-    for name, own in by_name.items():
-        counts = Counter(one.last for one in own if one.last is not None)
-        (last_rank, count) = counts.most_common(1)[0] if counts else (None, 0)
-        found.append(
-            LateKind(
-                name=name,
-                matched=len(own),
-                tied=sum(one.matched.last is None for one in own),
-                last_rank=last_rank,
-                last_count=count,
-                skew_ms=sum(one.skew_ns / 1e6 for one in own),
-                unsure=sum(one.unsure for one in own),
-            )
-        )
-    return sorted(found, key=lambda one: -one.skew_ms)
 
 
 def _worst(ranks: Sequence[RankTrace], late: Sequence[Late]) -> list[LateCollective]:

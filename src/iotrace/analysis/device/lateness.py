@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import msgspec
@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from iotrace.analysis.device.breakdown import break_down
 from iotrace.analysis.device.collectives import Matched, RankTrace
 from iotrace.analysis.intervals import Coverage, Intervals, subtract, union
+from iotrace.analysis.results import LateKind
 from iotrace.sources.kineto.trace import Column
 
 _LATE_STEP = 0.05  # of a step: from which its skew makes it a late one
@@ -224,3 +225,26 @@ def pattern_of(counts: dict[int, int]) -> str | None:
     most = max(counts.values()) / steps
     several = sum(count >= 2 for count in counts.values()) >= 2
     return "stays" if most >= _STAYS else "moves" if most <= _MOVES and several else None
+
+
+def late_kinds(late: Sequence[Late]) -> list[LateKind]:
+    """Sum up the matched collectives by name, the most skewed first."""
+    by_name: dict[str, list[Late]] = defaultdict(list)
+    for one in late:
+        by_name[one.matched.name].append(one)
+    found = []
+    for name, own in by_name.items():
+        counts = Counter(one.last for one in own if one.last is not None)
+        (last_rank, count) = counts.most_common(1)[0] if counts else (None, 0)
+        found.append(
+            LateKind(
+                name=name,
+                matched=len(own),
+                tied=sum(one.matched.last is None for one in own),
+                last_rank=last_rank,
+                last_count=count,
+                skew_ms=sum(one.skew_ns / 1e6 for one in own),
+                unsure=sum(one.unsure for one in own),
+            )
+        )
+    return sorted(found, key=lambda one: -one.skew_ms)

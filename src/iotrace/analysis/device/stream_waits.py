@@ -91,6 +91,8 @@ class Queues(msgspec.Struct, frozen=True, dict=True):
         trace, events = self.activity.trace, self.activity.trace.events
         found = np.full(len(self.rows), NONE, dtype=np.int64)
         rows = np.flatnonzero(trace.named(lambda name: name == "Stream Wait Event"))
+        if not len(rows):
+            return found, np.zeros(len(self.rows), dtype=np.bool_)
         details = Details(trace)
         call_ns = self._called_ns()
         for row in rows.tolist():
