@@ -11,14 +11,26 @@ import pytest
 from iotrace.analysis.loop.deliveries import Delivery
 from iotrace.analysis.loop.step_table import Step, StepTable
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import SlowLoopStep, SlowLoopSteps
+from iotrace.analysis.results import (
+    RankReport,
+    Report,
+    SessionInfo,
+    SlowLoopStep,
+    SlowLoopSteps,
+    Steps,
+    unknown,
+)
 from iotrace.analysis.wait import slow_steps
 from iotrace.analysis.wait.slow_steps import loop_slow_steps
 from iotrace.analysis.wait.waits import CAUSES, Explained
+from iotrace.report.views.slow import slow_steps as slow_steps_view
+from iotrace.report.views.slow_words import slow_facts, slow_text
+from iotrace.report.views.table import cells_of
 from iotrace.session import names
 from iotrace.sources.dftracer.calls import COLUMNS, PosixCalls
 from iotrace.sources.rows import DTYPES
 from iotrace.sources.telemetry import Series
+from iotrace.timeline import build
 from tests.support.tables import waits_of
 
 MS = 1_000_000
@@ -230,3 +242,38 @@ def test_no_part_is_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     assert only(found).parts_ms["garbage_collection"] == pytest.approx(30.0)
     assert only(found).parts_ms["decode"] == pytest.approx(50.0)
     assert found.explained_fraction == 1.0
+
+
+def test_the_timeline_names_each_by_its_largest_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: tuple[Call, ...] = (("write", 10, 80, TID, 10 << 20),)
+    monkeypatch.setattr(build, "loop_slow_steps", lambda _: explained(calls=calls))
+    session = SimpleNamespace(manifest=SimpleNamespace(started_ns=0))
+    (found,) = build._slow_steps(cast(RankAnalysis, SimpleNamespace(session=session)))
+    assert (found.name, found.start_ns, found.end_ns) == ("slow step 30 · checkpoint", 300 * MS, 410 * MS)
+    assert found.args is not None
+    assert (found.args["file"], found.args["write_bytes"]) == ("ck.pt", 10 << 20)
+
+
+def test_the_words_begin_with_the_largest_part() -> None:
+    found = explained(pauses=(("collection", -1, 5, 65),))
+    assert slow_text(found) == (
+        "1 of 40 steps took 100.0 ms more than usual: garbage collection 60 %, not explained 40 %"
+    )
+    steps = unknown(Steps, mean_ms=12.5, count=40)
+    assert slow_facts(unknown(RankReport, loop_slow_steps=found, steps=steps)) == [slow_text(found)]
+    # Below 5 % of the time they are no matter for a first screen.
+    steps = unknown(Steps, mean_ms=80.0, count=40)
+    assert slow_facts(unknown(RankReport, loop_slow_steps=found, steps=steps)) == []
+    assert slow_facts(unknown(RankReport, steps=steps)) == []
+
+
+def test_the_view_has_a_row_for_each_part() -> None:
+    found = explained(calls=(("write", 10, 80, TID, 10 << 20),))
+    rank = unknown(RankReport, rank=0, steps=unknown(Steps, count=40), loop_slow_steps=found, slow_steps=[])
+    report = unknown(Report, session=unknown(SessionInfo, path="run-1", argv=["train"]), ranks=[rank])
+    (table,) = slow_steps_view(report)
+    assert cells_of(table) == [
+        ["30", "110.0", "100.0", "70.0", "checkpoint", "ck.pt, 10.0 MiB, 150 MB/s"],
+        ["30", "110.0", "100.0", "30.0", "not explained", ""],
+    ]
+    assert table.commands == ["iotrace open run-1 --around 30"]
