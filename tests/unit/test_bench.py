@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tools.benchmarks import tables
 from tools.benchmarks.compare import Added, Compared, command_of, summed_up
+from tools.benchmarks.scale import exponent, hours
 from tools.benchmarks.statistics import differences, ratios, spread
 from tools.benchmarks.steps import step_seconds, steps_for
 from tools.benchmarks.variants import (
@@ -138,3 +139,11 @@ def test_wrong_usage_is_a_sentence() -> None:
         )
         assert done.returncode == 2
         assert said in done.stderr
+
+
+def test_what_many_ranks_take_is_extrapolated_by_the_exponent() -> None:
+    assert exponent([10, 20, 40], [1, 2, 4]) == pytest.approx(1)
+    assert exponent([10, 20, 40], [1, 4, 16]) == pytest.approx(2)
+    assert hours(1000, 36, 10, 1, 100, 1) == pytest.approx(1)
+    assert hours(1000, 36, 10, 0.5, 100, 4) == pytest.approx(0.25)  # no better than linear
+    assert hours(1000, 36, 10, 2, 3600, 1) == pytest.approx(10)
