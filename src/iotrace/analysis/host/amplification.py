@@ -76,7 +76,7 @@ def _with_own(
     elif members and all(path.endswith(_PARQUET) for path in members):
         sizes = [given.get((path, KIND_READ_PATH)) for path in members]
         decoded, why = None if None in sizes else sum(filter(None, sizes)), _ROWS
-    elif any((path, KIND_MAPPED) in given for path in members):
+    elif members and all((path, KIND_MAPPED) in given for path in members):
         used, why = sum(given.get((path, KIND_MAPPED)) or 0 for path in members), _MAPPED
     else:
         return group

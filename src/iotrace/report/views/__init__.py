@@ -44,7 +44,7 @@ VIEWS = {
     "model": View("the layers of the model: parameters, shapes", "program"),
     "memory": View("what operators were given of each device's memory", "memory"),
     "snapshot": View("the files of device memory for pytorch.org/memory_viz", "memory"),
-    "storage": View("reads: latency, small, random and repeated; device bytes", "storage"),
+    "storage": View("reads: latency, small, random, amplified; device bytes", "storage"),
     "system": View("means and peaks of processes, host, devices", "program"),
 }
 

@@ -6,13 +6,19 @@ from collections.abc import Sequence
 
 import msgspec
 
-from iotrace.analysis.results import ReadPattern, Report
+from iotrace.analysis.results import Amplification, ReadPattern, Report
 from iotrace.report.views.table import Field, Table, of_ranks
 from iotrace.units import percent, size
 
 _NO_CALLS = "POSIX calls were not traced"
 _NO_MOUNTS = "this session does not say what was mounted where"
 _MOST_ROWS = 20
+
+
+class _Amplified(Amplification, frozen=True, kw_only=True):
+    """A group with what was fetched and decoded of it."""
+
+    path: str
 
 
 class _Row(ReadPattern, frozen=True, kw_only=True):
@@ -76,6 +82,21 @@ def storage(report: Report) -> list[Table]:
             notes=_KEY,
         ),
     )
+    amplified = of_ranks(
+        report.ranks,
+        lambda rank: Table(
+            title="Fetched and decoded for what was used",
+            rows=[
+                _Amplified(path=each.path, **msgspec.structs.asdict(each.amplification))
+                for each in rank.file_groups
+                if each.amplification
+            ][:_MOST_ROWS],
+            fields=_AMPLIFIED,
+            unknown=_NO_CALLS
+            if rank.io is None
+            else "no file whose format tells it was read (HDF5, zarr, Parquet)",
+        ),
+    )
     device = of_ranks(
         report.ranks,
         lambda rank: Table(
@@ -90,10 +111,20 @@ def storage(report: Report) -> list[Table]:
             unknown=_NO_CALLS if rank.io is None else "no process's account could be read",
         ),
     )
-    return mounts + files + device
+    return mounts + files + amplified + device
 
 
 _MOUNTED = (*_PATTERN[:5], Field("plain_bytes_per_s", "plain", _mib), *_NAMED[5:])
+
+
+_AMPLIFIED = (
+    Field("fetched_bytes", "fetched", size),
+    Field("decoded_bytes", "decoded", size),
+    Field("used_bytes", "used", size),
+    Field("decoded_per_used", "decoded/used", _each),
+    Field("path", "of", is_text=True),
+    Field("why", "unknown", is_text=True),
+)
 
 
 def _row(path: str, pattern: ReadPattern, plain: float | None = None) -> msgspec.Struct:
