@@ -122,7 +122,10 @@ def test_start_up_imports_few_modules(tmp_path: Path) -> None:
     added = imported(traced) - imported(bare)
     assert list((tmp_path / names.PROCESSES).iterdir())
     ours = {name.removeprefix("iotrace").removeprefix(".") for name in added if name.startswith("iotrace")}
-    recording = {"recording", "recording.recorder", "recording.encode", "recording.regions"}
+    recording = {
+        "recording",
+        *(f"recording.{name}" for name in ("recorder", "encode", "import_times", "regions")),
+    }
     agent = {"bootstrap", "forks", "imports", "keep_log_open", "patching", "unpatched", *recording}
     of_session = ("names", "identity", "append_file", "clock_anchor", "guard", "masks")
     session = {f"session.{name}" for name in of_session}
