@@ -43,3 +43,9 @@ def test_dask_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) ->
     done = in_process("merge", *map(str, TRACES), "--dask", "local")
     assert done.returncode == 2
     assert "pip install 'iotrace-agent[dask]'" in done.stderr
+
+
+def test_a_ranks_trace_that_is_missing_is_named(tmp_path: Path) -> None:
+    done = in_process("report", str(TRACES[0]), str(tmp_path / "rank1.json.gz"))
+    assert done.returncode == 1
+    assert "rank1.json.gz does not exist" in done.stderr

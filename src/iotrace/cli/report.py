@@ -118,6 +118,8 @@ def report(
     if dask is not None:  # workers have directories of their own
         sources = tuple(path.absolute() for path in sources)
     bare = all(path.is_file() for path in sources)
+    if len(sources) > 1 and (missing := next((path for path in sources if not path.exists()), None)):
+        raise SessionError(f"{missing} does not exist", "name the traces that are there, one for each rank")
     if not bare and len(sources) > 1:
         raise UsageError("a report is of one session, or of traces of torch.profiler", _ONE)
     if compat is not None:
