@@ -17,6 +17,12 @@ from iotrace.session import plain_reads
 @pytest.fixture(autouse=True)
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for bound in (
+        "MOST_SECONDS",
+        "_WALK_SECONDS",
+        "_PATIENCE_SECONDS",
+    ):  # a busy machine must not cut it short
+        monkeypatch.setattr(plain_reader, bound, 300.0)
 
 
 def _data(path: Path) -> Path:
