@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import tracemalloc
 from pathlib import Path
 
 from tools.benchmarks.big import write_session
@@ -40,6 +42,26 @@ def test_a_batch_is_a_row_of_columns_and_no_objects(tmp_path: Path) -> None:
     """Objects of each batch, step and wait took 7,300 instructions a batch; most of these are the replay."""
     few, many = work(tmp_path / "few", 400, 1, 1), work(tmp_path / "many", 1200, 1, 1)
     assert (many - few) / 800 < 250
+
+
+def most_bytes(path: Path, batches: int) -> int:
+    """The most memory that objects and arrays of a report take at once, after a first report."""
+    write_session(path, batches, workers=1)
+    report(path)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        report(path)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_batch_takes_little_memory(tmp_path: Path) -> None:
+    """Rows of all fields, copied at each selection, took 2,900 bytes a batch."""
+    few, many = most_bytes(tmp_path / "few", 1_000), most_bytes(tmp_path / "many", 4_000)
+    print(f"bytes a batch: {(many - few) // 3_000}")
+    assert (many - few) / 3_000 < 2_400
 
 
 def test_a_made_up_session_is_reported_as_it_was_made(tmp_path: Path) -> None:

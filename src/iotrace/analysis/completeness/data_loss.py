@@ -90,8 +90,9 @@ def workers_left(session: Session) -> list[Process]:
         batches = rank.main.rows(names.BATCH_ROW)
         for process in rank.workers:
             if rank.main.ended and process.worker is not None and not process.ended:
-                taken, made = batches[batches["pid"] == process.pid], process.rows(names.PRODUCED_ROW)
-                wanted, known = (key_of(each["generation"], each["index"]) for each in (taken, made))
+                taken, made = batches["pid"] == process.pid, process.rows(names.PRODUCED_ROW)
+                wanted = key_of(batches["generation"][taken], batches["index"][taken])
+                known = key_of(made["generation"], made["index"])
                 found += [process] if np.isin(wanted, known).all() else []
     return found
 

@@ -88,6 +88,8 @@ class Waits(Sequence[Explained]):
         if isinstance(key, int):
             row = range(len(self))[key]
             return self.between(row, row + 1)._structs()[0]
+        if isinstance(key, np.ndarray) and key.dtype == np.bool_ and key.all():
+            return self
         rows: Times = np.arange(len(self))[key]
         files, made_files = (costs.of_owners(rows) for costs in (self.files, self.made_files))
         return Waits(self.deliveries[rows], self.causes[rows], files, self.made[rows], made_files)
