@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from iotrace.analysis.intervals import (
     Coverage,
     Shares,
+    distinct,
+    grouped,
     intersect,
     length,
     outer_first,
@@ -109,3 +111,15 @@ def test_ranges_by_start_the_longest_of_each_first() -> None:
         starts = np.sort(chance.integers(0, 60, count)) + chance.integers(-2, 2, count)
         ends = starts + chance.integers(0, 9, count)
         assert outer_first(starts, ends).tolist() == np.lexsort((-ends, starts)).tolist()
+
+
+@given(st.lists(st.integers(-5, 40) | st.integers(-(2**62), 2**62), max_size=60))
+def test_different_integers_are_found_as_numpy_finds_them(values: list[int]) -> None:
+    for some in (
+        np.array(values, np.int64),
+        np.array([each for each in values if -5 <= each <= 40], np.int64),
+    ):
+        known, first, of = np.unique(some, return_index=True, return_inverse=True)
+        found = grouped(some)
+        assert [each.tolist() for each in found] == [known.tolist(), first.tolist(), of.tolist()]
+        assert distinct(some).tolist() == known.tolist()

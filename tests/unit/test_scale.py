@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import gc
 import random
 import tracemalloc
 from pathlib import Path
 
+import numpy as np
 from tools.benchmarks.big import write_session
 
 from iotrace.analysis.loop.deliveries import Deliveries, Delivery
 from iotrace.analysis.rank import SessionAnalysis
 from iotrace.analysis.report import analyse
 from iotrace.analysis.results import Report
+from iotrace.analysis.table import Columns
 from iotrace.analysis.wait.waits import CAUSES, Explained, behind_ready_ns
 from iotrace.sources.session import open_session
 from iotrace.timeline.build import build
@@ -44,24 +45,22 @@ def test_a_batch_is_a_row_of_columns_and_no_objects(tmp_path: Path) -> None:
     assert (many - few) / 800 < 250
 
 
-def most_bytes(path: Path, batches: int) -> int:
-    """The most memory that objects and arrays of a report take at once, after a first report."""
-    write_session(path, batches, workers=1)
-    report(path)
-    gc.collect()
+def test_a_selection_copies_only_what_is_asked_for() -> None:
+    """A selection's fields are gathered when they are read: a report reads few of them."""
+    rows = Columns(10_000, {"begin": np.arange(10_000), "end": np.arange(10_000) + 5, "worker": 3})
+    odd = np.arange(1, 10_000, 2)
     tracemalloc.start()
     try:
-        report(path)
-        return tracemalloc.get_traced_memory()[1]
+        selections = [rows.taken(odd) for _ in range(20)]
+        assert tracemalloc.get_traced_memory()[0] < 8 * len(odd)
     finally:
         tracemalloc.stop()
-
-
-def test_a_batch_takes_little_memory(tmp_path: Path) -> None:
-    """Rows of all fields, copied at each selection, took 2,900 bytes a batch."""
-    few, many = most_bytes(tmp_path / "few", 1_000), most_bytes(tmp_path / "many", 4_000)
-    print(f"bytes a batch: {(many - few) // 3_000}")
-    assert (many - few) / 3_000 < 2_400
+    assert selections[0]["end"].tolist() == (odd + 5).tolist()
+    assert rows.taken(rows["worker"] == 3) is rows
+    assert np.shares_memory(rows.taken(np.arange(20, 80))["begin"], rows["begin"])
+    joined = Columns.joined([rows.taken(odd), rows.taken(slice(0, 2))]).changed(worker=7)
+    assert (len(joined), joined["begin"][-2:].tolist(), joined["worker"][0]) == (5_002, [0, 1], 7)
+    assert rows.taken(np.array([-1]))["end"].tolist() == [10_004]
 
 
 def test_a_made_up_session_is_reported_as_it_was_made(tmp_path: Path) -> None:

@@ -108,7 +108,8 @@ def distinct(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     if len(values) and (values == values[0]).all():
         return values[:1]
     values = np.sort(values)
-    return values[np.append(True, values[1:] != values[:-1])[: len(values)]]
+    found: npt.NDArray[Any] = values[np.append(True, values[1:] != values[:-1])[: len(values)]]
+    return found
 
 
 def grouped(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Times, Times]:
