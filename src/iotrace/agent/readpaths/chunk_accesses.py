@@ -120,7 +120,8 @@ def touch(
             unnamed += 1
     if unnamed < 0:
         return None
-    touched, extent, axis = 1, [], 0
+    touched, axis = 1, 0
+    extent: list[int] = []
     for item in items:
         if item is Ellipsis:
             for axis in range(axis, axis + unnamed):  # noqa: B020
