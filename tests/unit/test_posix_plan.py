@@ -109,6 +109,27 @@ def test_a_neighbour_whose_name_begins_an_excluded_one_stays_traced(tmp_path: Pa
     assert not matched(f"{tmp_path}/venv/lib/x.py", prefixes)
 
 
+def test_thousands_of_neighbours_leave_room_for_the_command(tmp_path: Path) -> None:
+    make(tmp_path, "user-1234/venv/x", *(f"user-{number}/a.h5" for number in range(2500)))
+    prefixes = posix.everything_but([str(tmp_path / "user-1234" / "venv")])
+    assert len(":".join(prefixes)) < 96 << 10
+    assert not matched(f"{tmp_path}/user-1234/venv/x", prefixes)
+    # Of names that begin as the excluded one does, too, and of later ones.
+    for name in ("user-1", "user-123", "user-1235", "user-2499", "user-9999"):
+        assert matched(f"{tmp_path}/{name}/a.h5", prefixes), name
+    assert matched(f"{tmp_path}/user-1234/data/a.h5", prefixes)
+
+
+def test_what_is_too_long_to_be_left_out_is_traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path, "venv/x")
+    one = posix.everything_but([str(tmp_path / "venv")])
+    monkeypatch.setattr(posix, "_MOST_BYTES", len(os.fsencode(":".join(one))) + 1)
+    assert posix.everything_but([str(tmp_path / "venv"), "/opt/conda"]) == one
+    assert not matched(f"{tmp_path}/venv/x", one)
+    monkeypatch.setattr(posix, "_MOST_BYTES", 0)
+    assert posix.everything_but([str(tmp_path / "venv")]) == posix.everything_but([])
+
+
 def test_an_excluded_directory_inside_another_changes_nothing(tmp_path: Path) -> None:
     make(tmp_path, "venv/inner/x", "venv/other/x", "venv/it/x")
     prefixes = posix.everything_but([str(tmp_path / "venv"), str(tmp_path / "venv" / "inner")])

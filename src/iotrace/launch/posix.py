@@ -28,6 +28,8 @@ _SYSTEM = frozenset(
 # What a name may begin with: printable ASCII but the two separators, and the first bytes of UTF-8.
 _FIRST_CHARACTERS = "".join(sorted(set(string.printable) - set(string.whitespace) - {"/", ":"})) + " "
 _FIRST_CHARACTERS += bytes(range(0xC2, 0xF5)).decode("ascii", "surrogateescape")
+# Linux starts no program with a variable of 128 KiB.
+_MOST_BYTES = 96 << 10
 
 
 @dataclass(frozen=True)
@@ -131,8 +133,17 @@ def spellings(paths: list[str]) -> list[str]:
 def everything_but(excluded: list[str]) -> list[str]:
     """Return prefixes that match every path but those below the system's directories and below `excluded`.
 
-    A name that does not exist yet and begins like an excluded neighbour is missed.
+    A name that does not exist yet and begins like an excluded neighbour is missed. Where all of it is too
+    long for a variable, the last of `excluded` are traced, too: the command would not start at all.
     """
+    prefixes = _prefixes_but(excluded)
+    while excluded and sum(len(os.fsencode(prefix)) + 1 for prefix in prefixes) > _MOST_BYTES:
+        excluded = excluded[:-1]
+        prefixes = _prefixes_but(excluded)
+    return prefixes
+
+
+def _prefixes_but(excluded: list[str]) -> list[str]:
     left_out: dict[str, set[str]] = {"/": set(_SYSTEM)}
     for path in excluded:
         for spelling in {os.path.abspath(path), os.path.realpath(path)}:
@@ -155,18 +166,22 @@ def everything_but(excluded: list[str]) -> list[str]:
 
 
 def _neighbours(directory: str, names: set[str], first: set[str]) -> list[str]:
-    """Return the entries of `directory` beside `names` that begin as one of them does."""
+    """Return what tells the entries of `directory` beside `names` that begin as one of them does from them.
+
+    Of thousands of entries with names alike that is a few prefixes.
+    """
     try:
         entries = [entry for entry in os.scandir(directory) if entry.name[0] in first]
     except OSError:
         return []
-    found = []
+    found = set()
     for entry in entries:
         if entry.name in names or ":" in entry.name:
             continue
         spelling = f"{entry.name}/" if os.path.isdir(entry.path) else entry.name
-        if not any(name.startswith(spelling) for name in names):
-            found.append(spelling)
+        shared = max(len(os.path.commonprefix([spelling, f"{name}/"])) for name in names)  # noqa: RUF071
+        if shared < len(spelling):
+            found.add(spelling[: shared + 1])
     return sorted(found)
 
 
