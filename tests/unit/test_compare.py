@@ -225,6 +225,16 @@ def test_how_fast_the_cpus_were_is_taken_out_of_cpu_times() -> None:
     assert found.text.startswith("CANNOT BE TOLD  decode")  # nothing says how fast the CPUs were
 
 
+def test_a_speed_that_differs_much_lets_less_be_told() -> None:
+    steady, slow = (checked(report(1, slower_cpus=factor), report(2)).comparison for factor in (1.0, 1.2))
+    assert steady is not None
+    assert slow is not None
+    assert slow.stages[0].noise_pct > 3 * steady.stages[0].noise_pct
+    assert checked(report(1, decode=1.1, slower_cpus=1.2), report(2)).text.startswith(
+        "CANNOT BE TOLD  decode"
+    )
+
+
 def test_baselines_that_were_held_up_alike_show_what_that_does() -> None:
     busy = [basis_of(report(seed, others=0.8)) for seed in range(3)]
     now = report(9, decode=1.15, others=0.8)

@@ -18,7 +18,7 @@ from iotrace.analysis.compare.machine import busy, held_up_alike, other_storage
 from iotrace.analysis.compare.results import Check, Comparison, Condition, Finding, StageChange
 from iotrace.analysis.compare.same_work import differences
 from iotrace.analysis.compare.spread import cpu_slower_pct, noise_of, prior_of
-from iotrace.analysis.compare.stages import stage_changes
+from iotrace.analysis.compare.stages import ERROR_OF_CORRECTION, stage_changes
 from iotrace.errors import SessionError
 
 _WORTH_FAILING = 0.01  # of what a sample costs in all
@@ -177,7 +177,7 @@ def _judged(
         why = doubt or cold
         if change_pct < noise_pct:
             why = _noise(noise_pct, len(baselines), len(sessions))
-        elif change_pct < noise_pct + slower_pct:
+        elif change_pct < noise_pct + (1 + ERROR_OF_CORRECTION) * slower_pct:
             why = f"the CPUs were {slower_pct:.0f} % slower"
         if why:
             untold.append(Finding(what="the step", text=f"{text}: cannot be told, as {why}"))
