@@ -64,7 +64,7 @@ def test_the_writer_leaves_a_second_at_most_unwritten() -> None:
 
 @row(
     "SIGKILL of a DataLoader's worker (as the OOM killer does)",
-    kept="torch's RuntimeError, exit code 1; what the worker wrote, the batches delivered",
+    kept="torch's error, exit code 1; what the worker wrote, the batches delivered",
     lost="the worker's last second of records, its last 19 POSIX calls",
     limit_s=250,
     default=True,
@@ -76,7 +76,8 @@ def test_a_killed_worker(tmp_path: Path) -> None:
     os.kill(victim, signal.SIGKILL)
     output, errors = launched.communicate(timeout=PATIENCE_S)
     assert launched.returncode == 1
-    assert "killed by signal: Killed" in errors
+    # A process that ends closes its sockets before its parent is told: torch may meet the closed one first.
+    assert "killed by signal: Killed" in errors or "ConnectionResetError" in errors
     report = Run(launched.returncode, output, errors, session).report()
     assert report["session"]["complete"] is False
     assert any(f"(pid {victim})" in missing["what"] for missing in report["not_captured"])
