@@ -125,11 +125,11 @@ def _start(program: str, environment: dict[str, str], directory: Path) -> subpro
 
 
 def _answer(child: subprocess.Popen[str]) -> dict[str, float | None] | None:
-    try:
-        output, _ = child.communicate(timeout=_SECONDS)
-        answer: dict[str, float | None] = json.loads(output)
-        return answer
-    except (subprocess.TimeoutExpired, ValueError):
-        child.kill()
-        child.wait()
-        return None
+    with child:  # closes its pipe, however it ends
+        try:
+            output, _ = child.communicate(timeout=_SECONDS)
+            answer: dict[str, float | None] = json.loads(output)
+            return answer
+        except (subprocess.TimeoutExpired, ValueError):
+            child.kill()
+            return None
