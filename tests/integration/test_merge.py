@@ -15,15 +15,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from iotrace import compiled
 from iotrace.errors import IotraceError
 from iotrace.merge.plan import Options
 from iotrace.merge.run import merge
-from iotrace.timeline.model import Counter as Counts
-from iotrace.timeline.model import ProcessTracks, Timeline
+from iotrace.timeline.model import Counter as Counts, ProcessTracks, Timeline
 from tests.support.chrome_timeline import write_chrome
 from tests.support.mutate import DFTRACER, KINETO
 from tests.support.perfetto import ERRORS, query, track_paths

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from iotrace.analysis.device.accelerator import DataWaits, accelerator_of
 from iotrace.analysis.device.activity import Activity

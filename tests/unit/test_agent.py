@@ -17,8 +17,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import iotrace
 from iotrace.agent import imports, patching

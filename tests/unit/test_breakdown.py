@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from iotrace.analysis.device.breakdown import break_down
 from tests.support.kineto import MAIN, activity_of, annotation, data_wait, step

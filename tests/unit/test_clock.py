@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from iotrace.sources.clocks.clock_map import ClockMap
 from iotrace.sources.clocks.realtime_correction import Stamper, restamp, restamp_one

@@ -16,6 +16,7 @@ from iotrace.session.manifest import Manifest, Outcome, PosixState
 from iotrace.sources.records import (
     BatchRecord,
     Distributed,
+    Failure as Recorded,
     Identity,
     IteratorEnd,
     IteratorStart,
@@ -23,7 +24,6 @@ from iotrace.sources.records import (
     Text,
     Worker,
 )
-from iotrace.sources.records import Failure as Recorded
 from iotrace.sources.session import open_session
 
 MS = 1_000_000

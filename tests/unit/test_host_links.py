@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from iotrace.launch.telemetry import Record, clock_exchange
 from iotrace.launch.telemetry.clock_exchange import ClockExchange, may_be_of_several_hosts

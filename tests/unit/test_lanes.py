@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from iotrace.timeline.model import Slice
 from iotrace.timeline.writers.lanes import lanes

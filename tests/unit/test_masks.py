@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from iotrace.session.masks import MASK, is_secret, masked, masked_text
 from tests.support.texts import any_text

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from iotrace.timeline.writers.lanes import NEXT, STACKED, UNBOUND, Lanes
 from iotrace.timeline.writers.spill import BEGIN, END, FLOW, FLOW_NEXT, INSTANT, ROW, SLICE, Spill

@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from iotrace.errors import IotraceError
 from iotrace.merge.plan import Options

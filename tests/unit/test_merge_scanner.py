@@ -10,8 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from iotrace.sources.chrome.raw_batch import text_scan
 from iotrace.sources.chrome.reader import ChromeReader

@@ -44,12 +44,10 @@ from iotrace.report.views.table import Field, Table
 from iotrace.session.manifest import NotCaptured
 from iotrace.sweeps.kept import keep, kept
 from tests.support.pages import Page
-from tests.unit.test_compare import compared
-from tests.unit.test_compare import report as plain_report
+from tests.unit.test_compare import compared, report as plain_report
 from tests.unit.test_screen import rank, report, screen
 from tests.unit.test_sweep import Machine, swept
-from tests.unit.test_tune import Machine as Tuned
-from tests.unit.test_tune import tuned
+from tests.unit.test_tune import Machine as Tuned, tuned
 
 NASTY = 'data/<script>alert("1")</script>&\x1b[31m\u202e.h5'
 

@@ -25,11 +25,13 @@ from iotrace.agent import patching, step_phases, training
 from iotrace.agent.recording import regions
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.spans import current
-from iotrace.session.names import BACKWARD as B
-from iotrace.session.names import FORWARD as F
-from iotrace.session.names import FORWARD_NO_GRAD as N
-from iotrace.session.names import OPTIMIZER as S
-from iotrace.session.names import SPAN_FIELDS
+from iotrace.session.names import (
+    BACKWARD as B,
+    FORWARD as F,
+    FORWARD_NO_GRAD as N,
+    OPTIMIZER as S,
+    SPAN_FIELDS,
+)
 from tests.support.rows import told
 from tests.unit.test_cuda_events import Device
 

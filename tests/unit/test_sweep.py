@@ -13,8 +13,7 @@ from rich.console import Console
 
 from iotrace.errors import UsageError
 from iotrace.report.sweeps.sweep import print_sweep
-from iotrace.sinks.content import Point, write_sweep
-from iotrace.sinks.content import read as read_content
+from iotrace.sinks.content import Point, read as read_content, write_sweep
 from iotrace.sweeps import cache
 from iotrace.sweeps.execute import Request
 from iotrace.sweeps.grid import (

@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from iotrace.analysis.completeness.telemetry import _gaps
 from iotrace.analysis.host.measured import MeasuredTime

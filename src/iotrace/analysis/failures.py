@@ -15,8 +15,7 @@ from iotrace.analysis.results import Failure
 from iotrace.session import names
 from iotrace.session.names import KIND_MAPPED, KIND_READ_PATH
 from iotrace.sources.processes import Process
-from iotrace.sources.records import Failure as Recorded
-from iotrace.sources.records import IteratorEnd, IteratorStart
+from iotrace.sources.records import Failure as Recorded, IteratorEnd, IteratorStart
 from iotrace.sources.session import rank_of
 
 _FRAME = re.compile(r'^([\s|]*)File "([^"]+)", line (\d+)(?:, in (.+))?$')

@@ -20,18 +20,18 @@ from iotrace.sources.record_files import read_rows
 from iotrace.sources.samples import (
     SAMPLE_DTYPE,
     DeviceRecord,
+    Floats as Floats,
     GpuRecord,
     MemoryRecord,
     Problem,
     ProcessRecord,
     SamplerEnd,
     SamplerRecord,
+    Series as Series,
     Sidecar,
     SystemRecord,
     Unavailable,
 )
-from iotrace.sources.samples import Floats as Floats
-from iotrace.sources.samples import Series as Series
 from iotrace.sources.scheduling import affinities, by_process
 
 # The kernel gives a process's start in ticks of 10 ms; the agent's first clock reading is later.

@@ -10,8 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from posix import close, stat, unlink
-from posix import open as posix_open
+from posix import close, open as posix_open, stat, unlink
 from time import monotonic_ns
 from typing import Any
 

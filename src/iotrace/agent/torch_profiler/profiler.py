@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import zlib
-from posix import close
-from posix import open as posix_open
+from posix import close, open as posix_open
 from typing import Any
 
 from iotrace.agent.unpatched import get_ident

@@ -11,8 +11,7 @@ import numpy as np
 from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.modules import PHASES, Enclosing, origins_at
 from iotrace.analysis.results import Memory, MemoryDevice, MemoryModule, MemoryOperator, MemoryPoint
-from iotrace.sources.kineto.trace import MEMORY, Column, KinetoTrace
-from iotrace.sources.kineto.trace import Memory as Instants
+from iotrace.sources.kineto.trace import MEMORY, Column, KinetoTrace, Memory as Instants
 
 _MOST_OPERATORS = 20  # of each device, and modules
 _MOST_POINTS = 20

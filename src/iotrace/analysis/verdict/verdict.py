@@ -26,8 +26,7 @@ from iotrace.analysis.verdict.device import (
 )
 from iotrace.analysis.verdict.fixes import fixes_of
 from iotrace.analysis.verdict.reason import MOSTLY, ready_text, reason_of, waits_text
-from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_fraction
-from iotrace.analysis.wait.data_wait import verdict as verdict_in_words
+from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_fraction, verdict as verdict_in_words
 from iotrace.session.liveness import ENDED, RUNNING
 from iotrace.units import percent
 

@@ -6,8 +6,7 @@ import glob
 from collections.abc import Callable
 
 from iotrace.doctor.results import Check, ok, warning
-from iotrace.launch.telemetry import Record, nvml
-from iotrace.launch.telemetry import amd as amd_smi
+from iotrace.launch.telemetry import Record, amd as amd_smi, nvml
 from iotrace.launch.telemetry.gpus import Device, Emit, FigureError, UnavailableError
 from iotrace.units import counted
 
