@@ -183,6 +183,11 @@ def test_collating(changes: dict[str, Any], said: str) -> None:
         ({"core_free": False}, ""),
         ({"core_free": None}, ""),
         ({"handed_over": True}, ""),
+        # Soon made, they may be made by the loop.
+        ({"batch_bytes": 64.0, "made_ms": 70.0}, "50.0 ms a step for batches that a worker made in 70.0 ms"),
+        ({"batch_bytes": 64.0, "made_ms": 80.0}, ""),
+        ({"batch_bytes": 64.0, "made_ms": 70.0, "core_free": False}, ""),
+        ({"batch_bytes": 64.0, "made_ms": 70.0, "has_settings": False}, ""),
     ],
 )
 def test_transport(changes: dict[str, Any], said: str) -> None:
@@ -304,6 +309,9 @@ def test_workers_that_would_win_nothing_are_not_advised() -> None:
     assert advised(facts(**{**TOO_FEW, **alone, "production_ms": 99.0})) == {}
 
 
+OPENED = file("d/a.h5", decode_ms=9.0, transform_ms=40.0, opens=3200)
+
+
 @pytest.mark.parametrize(
     ("cause", "changes", "said"),
     [
@@ -335,6 +343,13 @@ def test_workers_that_would_win_nothing_are_not_advised() -> None:
         ("collate", {"collate": "default_collate", "batch_bytes": 9.0},
          "make a batch at once: Dataset.__getitems__"),
         ("transport", {}, "send narrower dtypes from the workers"),
+        ("transport", {"batch_bytes": 64.0, "made_ms": 70.0},
+         "try num_workers=0: iotrace sweep --workers 0,1"),
+        ("transform", {"files": [OPENED]}, "keep a.h5 open: each sample opens it"),
+        ("transform", {"files": [replace(OPENED, opens=2000)]}, "precompute or vectorise Images"),
+        ("transform", {"files": [replace(OPENED, transform_ms=9.0)]}, "precompute or vectorise Images"),
+        ("transform", {"files": [replace(OPENED, path="d/a.npy")]}, "precompute or vectorise Images"),
+        ("transform", {"files": [OPENED], "samples": None}, "precompute or vectorise Images"),
         ("queued", {}, "raise prefetch_factor above 2"),
         ("startup", {"epochs": 3}, "DataLoader(persistent_workers=True)"),
         ("startup", {"epochs": 3, "objects": 3}, "make the DataLoader once, and keep its workers"),
@@ -405,8 +420,30 @@ def test_a_library_that_decodes_on_its_own_threads_does_not_sleep(computing: flo
 
 def test_a_wrapped_loader_gets_advice_on_files_alone() -> None:
     costs = {"decode": 20.0, "transport": 10.0, "queued": 10.0, "startup": 10.0}
-    wrapped = facts(causes_ms=costs, has_settings=False, workers=0, prefetch_factor=None, in_order=None)
+    wrapped = facts(
+        causes_ms=costs, has_settings=False, workers=0, prefetch_factor=None, in_order=None, on_cpu=0.4
+    )
     assert list(advised(wrapped)) == ["decode-bound"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "fires"),
+    [
+        ({}, True),
+        ({"has_settings": True}, False),
+        ({"workers": 1}, False),
+        ({"on_cpu": 0.4}, False),  # a library makes them elsewhere
+        ({"core_free": False}, False),
+        ({"handed_over": True}, False),
+        ({"step_ms": 1.6, "wait_ms": 0.8, "causes_ms": {"transform": 0.8}}, False),
+    ],
+)
+def test_what_the_loop_makes_itself_can_be_made_meanwhile(changes: dict[str, Any], fires: bool) -> None:
+    alone = {"workers": 0, "has_settings": False, "prefetch_factor": None, "in_order": None}
+    found = {item.id: item for item in recommend([facts(**{**alone, "wait_ms": 60.0, **changes})])}
+    assert ("made-by-the-loop" in found) == fires
+    if fires:
+        assert found["made-by-the-loop"].gain_ms_per_step == 40.0  # the rest of the step hides no more
 
 
 def test_a_gain_that_the_model_predicts_is_told_with_its_interval() -> None:

@@ -228,6 +228,23 @@ def test_the_file_is_named_where_the_exception_came_out_of_what_read_it(
     assert cause.file == file
 
 
+def test_what_a_sample_read_last_is_told_though_the_exception_is_not_about_it(tmp_path: Path) -> None:
+    """Not what the sample before it read; the item's span ends as the exception leaves it."""
+
+    def span(start_ms: int, end_ms: int, kind: int, file: int) -> bytes:
+        fields = [start_ms * MS, (end_ms - start_ms) * MS, 0, file, 1, 0, file, kind, 0, 0, 0, 0, -1]
+        return struct.pack(names.SPAN_FORMAT, *fields)
+
+    text = ORIGINAL.replace("h5py/_objects.pyx", "/home/me/train.py")
+    texts: list[Record] = [Text(0, "numpy.load"), Text(1, "/home/me/x.npz"), Text(2, "/home/me/y.npz")]
+    for last, read in ((span(146, 148, names.KIND_READ_PATH, 2), "y.npz"), (b"", None)):
+        rows = span(140, 145, names.KIND_ITEM, -1) + span(141, 144, names.KIND_READ_PATH, 1)
+        worker = [*texts, Worker(1), raised(text, 150, generation=0, index=18, taken_ns=140 * MS, sample=5)]
+        spans = {11: rows + span(145, 149, names.KIND_ITEM, -1) + last}
+        cause, *_ = found(tmp_path / str(read), BROKEN, {7: loop(18, 180), 11: worker}, spans)
+        assert (cause.file, cause.read_last) == (None, read)
+
+
 def test_a_worker_that_died_is_named_and_the_last_of_several_errors_counts(tmp_path: Path) -> None:
     main = [*loop(18), raised(SYNTAX, 20), raised(f"\x1b[31m{DEAD_WORKER}\x1b[0m", 300)]
     (failure,) = found(tmp_path, BROKEN, {7: main, 11: [Worker(1)]})

@@ -281,6 +281,35 @@ def test_a_run_that_failed_says_until_when_and_its_stack_once() -> None:
     assert whole.count("  OSError: no") == 1
 
 
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ("killed", "How    it ended: unknown, because iotrace run was killed before the program ended"),
+        ("unknown", "How    it ended: unknown: only node1 can tell whether it still runs"),
+        ("running", None),
+        ("ended", None),
+    ],
+)
+def test_an_end_that_nobody_saw_stands_below_the_verdict(state: str, said: str | None) -> None:
+    found = report(rank())
+    shown = screen(replace(found, session=replace(found.session, state=state, host="node1")), 120)
+    assert shown[2] == (said or shown[2])
+    assert ("it ended" in shown[2]) == (said is not None)
+
+
+def test_a_device_that_idles_for_no_known_fix_has_where_to_look() -> None:
+    verdict = replace(VERDICT, kind="device-idle", banner="DEVICE IDLE", fixes=[])
+    shown = screen(report(rank(), verdict=verdict))
+    assert "Fix    none is known for what was seen; --view gaps has the longest idle times" in shown
+
+
+def test_a_narrow_table_of_ranks_has_whole_headings() -> None:
+    shown = screen(report(rank(), rank(1), imbalance=late()), 60)
+    head = next(number for number, row in enumerate(shown) if row.split()[:1] == ["rank"])
+    assert shown[head].split() == [*"rank step ms data ms data for others late in".split()]
+    assert len(shown[head]) == len(shown[head + 1])
+
+
 def test_a_step_is_split_into_its_phases_where_they_are_known() -> None:
     known = PhasesMs(forward=20.0, backward=40.0, optimizer=9.9, other=5.0)
     (row,) = [row for row in screen(report(rank(phases_ms=known)), 120) if row.startswith("Step")]

@@ -137,5 +137,5 @@ def test_chunks_are_blamed_where_their_file_has_the_wait(
     found = amplified(report)
     assert [each.leads for each in found] == leads
     for each in found:
-        assert each.text.startswith("64 bytes are decoded for each that is used")
+        assert each.text.endswith("reads: 64 bytes are decoded for each byte used")
         assert (each.wait_ms, each.remedy) == (cost_ms, "")

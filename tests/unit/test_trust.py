@@ -246,8 +246,11 @@ def test_a_restarted_job_is_judged_by_its_last_start() -> None:
 
 
 def test_what_the_run_lost_is_told() -> None:
-    lost = [NotCaptured("the end of main (pid 7)", "killed"), NotCaptured("part of posix", "cut")]
-    assert told(rank(), losses=lost) == ("caution", ["lost: the end of main (pid 7), and 1 more"])
+    lost = [NotCaptured("the end of main (pid 7)", "killed"), NotCaptured("part of the POSIX calls", "cut")]
+    both = "lost: the end of main (pid 7) and part of the POSIX calls"
+    assert told(rank(), losses=[*lost, lost[1]]) == ("caution", [both])
+    lost.append(NotCaptured("part of main (pid 7)", "cut"))
+    assert told(rank(), losses=lost)[1] == ["lost: the end of main (pid 7) and 2 other parts"]
     assert told(rank(), about=replace(RUN, ended=False))[1] == ["the end of the run was not seen"]
 
 

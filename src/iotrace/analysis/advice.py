@@ -18,6 +18,7 @@ from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, UNMADE
 
 _HIGH_PERCENT = 20.0
 _MOSTLY = 0.5
+_HANDING_OVER_MS = 1.0  # what it may cost to bring a batch from another process
 _MOST_WORKERS = 2  # for each CPU: more of them, asleep, are for a sweep to find
 
 
@@ -28,7 +29,7 @@ def recommend(loaders: list[LoaderFacts]) -> list[Recommendation]:
         return []
     first, found, last = [], [], []
     for facts in loaders:
-        first += _made(_too_few_workers(facts), facts)
+        first += _made(_too_few_workers(facts) or _made_by_the_loop(facts), facts)
         last += _made(_waiting_in_order(facts), facts)
         for cause, remedy in REMEDIES.items():
             if _worth(facts.causes_ms.get(cause, 0.0), facts):
@@ -167,6 +168,30 @@ def _too_few_workers(facts: LoaderFacts) -> Recommendation | None:
         remedy=change,
         fix=_fix("too-few-workers", facts),
         **_predicted(facts, row),
+    )
+
+
+def _made_by_the_loop(facts: LoaderFacts) -> Recommendation | None:
+    """Of a loader that is none of torch's: its batches are computed on the thread that trains."""
+    if facts.has_settings or facts.workers or facts.handed_over or facts.core_free is not True:
+        return None
+    if facts.production_ms is None or (facts.on_cpu or 0.0) < _MOSTLY or facts.unmade_fraction < UNMADE:
+        return None
+    compute_ms = facts.step_ms - facts.bound_ms
+    gain_ms = min(facts.bound_ms, compute_ms)  # while one computes, the other waits
+    if not _worth(gain_ms, facts) or gain_ms < _HANDING_OVER_MS:
+        return None
+    return Recommendation(
+        id="made-by-the-loop",
+        severity=_severity(facts.bound_ms, facts),
+        text=(
+            f"the loop itself makes each batch{_of(facts)}, in {facts.production_ms:.1f} ms, and then computes "
+            f"for {compute_ms:.1f} ms: make the next batch meanwhile, in a thread or a DataLoader's worker"
+        ),
+        evidence={"production_ms": facts.production_ms, "compute_ms": compute_ms, **_which(facts)},
+        gain_ms_per_step=gain_ms,
+        remedy="make the next batch in a thread meanwhile",
+        fix=_fix("made-by-the-loop", facts),
     )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
 from iotrace.analysis.results import Failure
 from iotrace.session import names
-from iotrace.session.names import KIND_MAPPED, KIND_READ_PATH
+from iotrace.session.names import KIND_ITEM, KIND_MAPPED, KIND_READ_PATH
 from iotrace.sources.processes import Process
 from iotrace.sources.records import Failure as Recorded, IteratorEnd, IteratorStart
 from iotrace.sources.session import rank_of
@@ -164,6 +164,7 @@ def _of_record(analysis: SessionAnalysis, process: Process, record: Recorded) ->
     )
     users = [number for number, (file, _, _) in enumerate(seen.frames) if _is_users(file, process)]
     below = seen.frames[users[-1] + 1 :] if users else seen.frames
+    path, library = _read_last(analysis, process, record)
     at = None
     if users:
         file, line, function = seen.frames[users[-1]]
@@ -176,13 +177,14 @@ def _of_record(analysis: SessionAnalysis, process: Process, record: Recorded) ->
         type=seen.error,
         message=seen.message,
         at=at,
-        file=_file_of(analysis, process, record, seen.message, [file for file, _, _ in below]),
+        file=path if path and _is_about(path, library, seen.message, [file for file, _, _ in below]) else None,
         batch=batch,
         epoch=epoch,
         after_steps=_after_steps(one),
         stack=text.rstrip(),
         sample=record.sample,
         thread=record.thread,
+        read_last=path or None,
     )
 
 
@@ -245,32 +247,37 @@ def _epoch_of(one: RankAnalysis, iterator: int, epoch: int) -> int:
     return epoch + min(numbered) - min(recorded) if numbered and recorded else epoch
 
 
-def _file_of(
-    analysis: SessionAnalysis, process: Process, record: Recorded, message: str, below: list[str]
-) -> str | None:
-    """Find the file that the exception is about: the one that was read last, if it or its library says so.
-
-    `below` are the files of the frames that the program's own code called.
-    """
+def _read_last(analysis: SessionAnalysis, process: Process, record: Recorded) -> tuple[str, str]:
+    """Find the file that was read last for the batch, of a worker for the sample; and by which library."""
     one, spans = _rank_of(analysis, process), process.spans
     failed_ns = process.clock.to_session_ns(record.mono_ns)
+    ends_ns = spans["start_ns"] + spans["duration_ns"]
     since_ns = process.began_ns
     if record.taken_ns is not None:
         since_ns = process.clock.to_session_ns(record.taken_ns)
+        made = spans["start_ns"][(spans["kind"] == KIND_ITEM) & (ends_ns <= failed_ns)]
+        if record.sample is not None and len(made):  # the sample that raised it was the last one begun
+            since_ns = max(since_ns, int(made.max()))
     elif one is not None:
         delivered = [loader.deliveries["delivered_ns"] for loader in one.loaders]
         before = [own[own <= failed_ns] for own in delivered]
         since_ns = max((int(own.max()) for own in before if len(own)), default=since_ns)
-    ends_ns = spans["start_ns"] + spans["duration_ns"]
     is_read = np.isin(spans["kind"], (KIND_READ_PATH, KIND_MAPPED)) & (spans["file"] >= 0)
     rows = np.flatnonzero(is_read & (spans["start_ns"] >= since_ns) & (ends_ns <= failed_ns))
     if not len(rows):
-        return None
+        return "", ""
     last = spans[rows[np.argmax(ends_ns[rows])]]
     path = analysis.session.paths.shown(process.texts.get(int(last["file"]), ""))
-    library = process.texts.get(int(last["name"]), "").partition(".")[0]
+    return path, process.texts.get(int(last["name"]), "").partition(".")[0]
+
+
+def _is_about(path: str, library: str, message: str, below: list[str]) -> bool:
+    """Tell whether an exception is about the file that was read last: it, or the file's library, says so.
+
+    `below` are the files of the frames that the program's own code called.
+    """
     if library == "numpy":  # arrays are its business, too
         of_library = any(part in file for file in below for part in _OF_NUMPY)
     else:
         of_library = any(f"/{library}/" in f"/{file}" for file in below)
-    return path if path and (of_library or PurePath(path).name in message) else None
+    return of_library or PurePath(path).name in message

@@ -71,10 +71,10 @@ def _target(facts: LoaderFacts, cause: str) -> _Target | None:
     if most is None or cost_ms(most, cause) < _MOST_OF_COST * facts.causes_ms[cause]:
         return None
     gone = f"{FILES}:{most.path}" if isinstance(most, FileFacts) else FILES
-    return _Target(_name(most.path), gone, most.reads or 0, most.read_bytes)
+    return _Target(name_of(most.path), gone, most.reads or 0, most.read_bytes)
 
 
-def _name(path: str) -> str:
+def name_of(path: str) -> str:
     """A short name: of what lies in a store with the store's."""
     parts = PurePath(path).parts
     store = next((place for place, part in enumerate(parts) if part.endswith(".zarr")), len(parts) - 1)
@@ -87,6 +87,11 @@ def _suffix(path: str) -> str:
     if any(part.endswith(".zarr") for part in PurePath(path).parts):
         return ".zarr"
     return PurePath(path).suffix.lower()
+
+
+def is_chunked(path: str) -> bool:
+    """Whether it is one file of chunks, whose layout its library reads as it opens it."""
+    return _suffix(path) in _CHUNKED - {".zarr"}
 
 
 def _formats(facts: LoaderFacts, cause: str) -> set[str]:

@@ -32,13 +32,15 @@ from iotrace.sources.records import IteratorStart
 class FileFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A file's cost in ms of wait a step; bytes that calls read of it, and that libraries made of them.
 
-    `delivered_bytes` is looked up of the file alone whose decoding costs most.
+    `transform_ms` is spent behind reading it. `delivered_bytes` is looked up of the file alone whose decoding costs most.
     """
 
     path: str
     read_ms: float = 0.0
     decode_ms: float = 0.0
+    transform_ms: float = 0.0
     reads: int = 0
+    opens: int = 0
     read_bytes: int | None = None
     delivered_bytes: int | None = None
     arrays: list[ChunkedArray] = []
@@ -272,7 +274,9 @@ def _files(analysis: RankAnalysis, report: RankReport, waits: Waits) -> list[Fil
                 path=cost.path,
                 read_ms=cost.read_ms,
                 decode_ms=cost.decode_ms,
+                transform_ms=cost.transform_ms,
                 reads=calls.reads if calls else 0,
+                opens=calls.opens if calls else 0,
                 read_bytes=calls.read_bytes if calls and not calls.maps else None,
                 delivered_bytes=_delivered(analysis, cost.path) if cost is decoded else None,
                 arrays=arrays[cost.path],

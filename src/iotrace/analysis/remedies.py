@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from iotrace.analysis.file_advice import Remedy, decode, read
+from iotrace.analysis.file_advice import Remedy, decode, is_chunked, name_of, read
 from iotrace.analysis.loader_facts import LoaderFacts
 from iotrace.units import percent, size
 
@@ -15,6 +15,8 @@ _MOSTLY = 0.5
 _TELLING = 0.2  # of the transform: what the thread did in less of it does not tell what it is
 _LARGE_BATCH = 1 << 20
 _MANY_SAMPLES = 16
+_EACH = 0.9  # of the samples: a worker that left took some along
+_ABOUT = 1.5  # as long: making is slower beside the loop than in its place
 
 
 def _transform(facts: LoaderFacts) -> Remedy | None:
@@ -43,11 +45,27 @@ def _transform(facts: LoaderFacts) -> Remedy | None:
             "run it with a free CPU for each worker (fewer workers, or no other programs)",
             gains=False,
         )
+    opened = _opened_again(facts)
+    if opened is not None:
+        return opened
     on_device = ", or run it on the accelerator" if facts.accelerated else ""
     return Remedy(
         f"precompute or vectorise {item or 'the transform'}",
         f"do once, ahead of training, what is not random in it; vectorise the rest{on_device}",
     )
+
+
+def _opened_again(facts: LoaderFacts) -> Remedy | None:
+    """Of a file of chunks that is opened for every sample: its library reads the layout anew each time."""
+    most = max(facts.files, key=lambda file: file.transform_ms, default=None)
+    if most is None or facts.samples is None or most.transform_ms < _MOSTLY * facts.causes_ms["transform"]:
+        return None
+    made = facts.samples * facts.batches
+    if not is_chunked(most.path) or made < _MANY_SAMPLES or most.opens < _EACH * made:
+        return None
+    name = name_of(most.path)
+    text = f"{name} is opened {most.opens} times for {made:.0f} samples: open it once in each worker, and keep it"
+    return Remedy(f"keep {name} open: each sample opens it", text, evidence={"opens": float(most.opens)})
 
 
 def _collate(facts: LoaderFacts) -> Remedy | None:
@@ -70,14 +88,27 @@ def _collate(facts: LoaderFacts) -> Remedy | None:
 
 
 def _transport(facts: LoaderFacts) -> Remedy | None:
-    """Only of large batches from workers, and not where processes wait for a CPU."""
+    """Of large batches from workers, and of batches soon made; not where processes wait for a CPU."""
     if not facts.workers or facts.core_free is not True or facts.handed_over:
         return None
     if facts.batch_bytes is None or facts.batch_bytes < _LARGE_BATCH:
-        return None
+        return _without_workers(facts)
     cast = " and cast them on the accelerator" if facts.accelerated else ""
     text = f"batches of {size(facts.batch_bytes)} come from the workers: send narrower dtypes{cast}"
     return Remedy("send narrower dtypes from the workers", text)
+
+
+def _without_workers(facts: LoaderFacts) -> Remedy | None:
+    """Where the loop waits for a batch about as long as it would take to make it; a sweep tells."""
+    handing_ms = facts.causes_ms["transport"]
+    if facts.made_ms is None or not facts.has_settings or facts.made_ms > _ABOUT * handing_ms:
+        return None
+    text = (
+        f"the loop waits {handing_ms:.1f} ms a step for batches that a worker made in {facts.made_ms:.1f} ms: "
+        "without workers it may be faster; iotrace sweep --workers 0,1 measures it"
+    )
+    short = "try num_workers=0: iotrace sweep --workers 0,1"
+    return Remedy(short, text, gains=False, evidence={"made_ms": facts.made_ms})
 
 
 def _queued(facts: LoaderFacts) -> Remedy | None:

@@ -10,7 +10,7 @@ from iotrace.analysis.results import Fix, RankReport, Report
 from iotrace.report.check import seen_by
 from iotrace.report.comparison import part_rows, reasons_of, stage_rows, trust_of
 from iotrace.report.printing import visible
-from iotrace.report.screen import fact_rows, following, gain_text, silenced, trust_text
+from iotrace.report.screen import ending, fact_rows, following, gain_text, silenced, trust_text
 from iotrace.report.sweeps.sweep import point_rows
 from iotrace.report.views.table import cells_of
 from iotrace.report.views.trace_comparison import facts_of, headline, tables_of
@@ -31,7 +31,7 @@ def report_markdown(report: Report) -> str:
     text = found.text.removeprefix(found.banner).lstrip()
     lines = [f"### {_SIGNS.get(found.kind, '❌')} {escape(found.banner)}: {escape(text)}", ""]
     lines += [f"- **Why**: {escape(found.why)}"] if found.why else []
-    lines += [f"- **Before it ended**: {escape(found.until)}"] if found.until else []
+    lines += [f"- **{label}**: {escape(text)}" for label, text in ending(report)]
     lines += _fixes(found.fixes)
     trust = trust_text(found.trust.level, found.trust.reasons, silenced(report))
     lines.append(f"- **Trust** {found.trust.level}: {escape(trust)}")

@@ -15,10 +15,12 @@ from iotrace.analysis.results import MEMORY_BY_OPERATOR, Fix, RankReport, Report
 from iotrace.report.layout import facts, line, two_columns
 from iotrace.report.screen_ranks import print_ranks
 from iotrace.report.views.slow_words import slow_facts, soon
+from iotrace.session.liveness import KILLED, UNKNOWN
 from iotrace.units import counted, milliseconds, size
 
 WIDTH = 6  # of a label
-WANT_A_FIX = ("input-bound", "moderately-input-bound", "rank-late")
+WANT_A_FIX = ("input-bound", "moderately-input-bound", "rank-late", "device-idle")
+_ELSE = "-v has loader, system and I/O"
 _MOST_FIXES = 3
 _MANY_STEPS = 2000  # more than one wants to scroll through in a browser
 _MOST_CAUSES = 5
@@ -48,11 +50,12 @@ def print_screen(report: Report, console: Console) -> None:
     line(console, "", Text.assemble((banner, style), "   ", found.text.removeprefix(banner).lstrip()), 0)
     if found.why:
         line(console, "Why", found.why, WIDTH)
-    if found.until:
-        line(console, "Before", f"it ended: {found.until}", WIDTH)
+    for label, text in ending(report):
+        line(console, label.partition(" ")[0], f"{label.partition(' ')[2]}: {text}", WIDTH)
     _print_fixes(found.fixes, console)
     if not found.fixes and found.kind in WANT_A_FIX:
-        line(console, "Fix", "none is known for what was seen; -v has loader, system and I/O", WIDTH)
+        where = "--view gaps has the longest idle times" if found.kind == "device-idle" else _ELSE
+        line(console, "Fix", f"none is known for what was seen; {where}", WIDTH)
     print_trust(found.trust, console, silenced=silenced(report))
     console.print()
     if len(report.ranks) > 1:
@@ -72,6 +75,18 @@ def print_screen(report: Report, console: Console) -> None:
     if missing:
         what = ", ".join(_summed(dict.fromkeys(missing)))
         line(console, "", f"Not captured: {what}; -v says why", 0)
+
+
+def ending(report: Report) -> list[tuple[str, str]]:
+    """What held before a run failed, or why nobody knows how it ended; nothing of other runs."""
+    session = report.session
+    if report.verdict.until:
+        return [("Before it ended", report.verdict.until)]
+    if session.state == KILLED:
+        return [("How it ended", "unknown, because iotrace run was killed before the program ended")]
+    if session.state == UNKNOWN:
+        return [("How it ended", f"unknown: only {session.host or 'its host'} can tell whether it still runs")]
+    return []
 
 
 def _summed(parts: Iterable[str]) -> list[str]:

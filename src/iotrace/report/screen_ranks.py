@@ -11,6 +11,7 @@ from rich.text import Text
 
 from iotrace.analysis.results import Imbalance, RankReport, Recommendation, Report
 from iotrace.report.layout import figures_table, line, plain, print_table
+from iotrace.units import counted
 
 MOST_RANKS = 15  # of more only the latest are shown, how the others are distributed, and a line a host
 _LATEST = 10
@@ -18,7 +19,8 @@ _MOST_HOSTS = 10
 _MOST_NAMED = 8  # ranks of one advice
 _NARROW = 76  # columns, below which neither hosts nor computing are shown
 _OWN = ("step ms", "data ms", "data")
-_COMPARED = ("for others", "compute", "late in")
+_COMPUTE = "compute"
+_COMPARED = ("for others", _COMPUTE, "late in")
 
 
 def advice_rows(advice: Sequence[Recommendation], several: bool) -> list[tuple[str, str]]:
@@ -51,33 +53,35 @@ def print_ranks(report: Report, console: Console) -> None:
     several = len(ranks) > MOST_RANKS
     shown = ranks[: _LATEST if several else None]
     unnumbered = any(rank.pid is not None for rank in ranks)
+    wide = console.width >= _NARROW
     table = figures_table([""], ["process" if unnumbered else "rank"])
-    table.add_column("host", no_wrap=True, overflow="ellipsis")
+    if wide:
+        table.add_column("host", no_wrap=True, overflow="ellipsis")
     headings = _OWN if imbalance is None else _OWN + _COMPARED
-    for heading in headings:
+    shown_headings = [heading for heading in headings if wide or heading != _COMPUTE]
+    for heading in shown_headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for rank in shown:
         mark = "late" if report.verdict.kind == "rank-late" and rank.rank == late else ""
         restart = f", restart {rank.incarnation}" if rank.incarnation else ""
         number = rank.rank if rank.pid is None else rank.pid
-        table.add_row(
-            Text(mark, style="bold red"), f"{number}{restart}", rank.host or "", *_row(rank, imbalance)
-        )
+        cells = dict(zip(headings, _row(rank, imbalance), strict=True))
+        host = [rank.host or ""] if wide else []
+        known = [cells[heading] for heading in shown_headings]
+        table.add_row(Text(mark, style="bold red"), f"{number}{restart}", *host, *known)
     if several:
         steps, waits = _known(ranks)
         for what, share in (("least", 0), (f"median of {len(ranks)}", 50), ("95 % below", 95), ("most", 100)):
             cells = [f"{np.percentile(each, share):.1f}" if each else "?" for each in (steps, waits)]
-            table.add_row("", "", what, *cells, *[""] * (len(headings) - 2))
-    if console.width < _NARROW:
-        table.columns = [column for column in table.columns if column.header not in ("host", "compute")]
+            first = ["", what] if wide else [what]
+            table.add_row("", *first, *cells, *[""] * (len(shown_headings) - 2))
     print_table(console, table)
     legend = "data: own wait for data, of measured steps"
     if imbalance is not None:
         steps_seen = max((each.steps for each in imbalance.ranks), default=0)
-        legend += (
-            f"; for others: waits in collectives, compute: both of {steps_seen} profiled steps; "
-            "late in: last to arrive, of all collectives"
-        )
+        profiled = counted(steps_seen, "profiled step")
+        compared = f"waits in collectives, compute: both of {profiled}" if wide else f"in collectives, of {profiled}"
+        legend += f"; for others: {compared}; late in: last to arrive, of all collectives"
         legend += "" if imbalance.withheld is None else "; ?: the clocks do not tell"
     line(console, "", Text(legend, style="dim"), 0)
     console.print()

@@ -52,7 +52,7 @@ def data_loss(session: Session) -> Iterator[NotCaptured]:
             yield NotCaptured(what, why, "find out which program it is, by the error that subprocess raises")
     for rank in session.ranks:
         yield from _parts(f"the torch.profiler traces of rank {rank.number}", rank.main.windows.problems)
-    yield from _parts("posix", session.calls.problems)
+    yield from _parts("the POSIX calls", session.calls.problems)
     for telemetry in session.telemetry:
         node = telemetry.sampler.node
         yield from _parts(f"the telemetry of {node}", telemetry.damage)

@@ -233,7 +233,8 @@ def amplified(report: RankReport) -> list[Culprit]:
     return [
         Culprit(
             id="read-amplification",
-            text=f"{ratio:.2g} bytes are decoded for each that is used: its chunks do not fit the accesses",
+            text=f"its chunks do not fit what a sample reads: {ratio:{'.0f' if ratio >= 10 else '.1f'}} bytes "
+            "are decoded for each byte used",
             evidence={
                 "decoded_bytes": float(array.decoded_at_least_bytes),
                 "used_bytes": float(array.used_bytes),

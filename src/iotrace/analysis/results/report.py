@@ -87,7 +87,8 @@ class Failure(ReportPart, frozen=True, kw_only=True):
 
     `at` is the innermost line of the program's own code, `file` what was read, where the exception is about
     that. `epoch` and `batch` are what a worker made, or what its loop worked on or asked for; `sample` is the
-    index with which the dataset was asked. What ended a `thread` did not end the process.
+    index with which the dataset was asked. What ended a `thread` did not end the process. `read_last` was
+    read last before, for the same sample or batch: it may have nothing to do with it.
     """
 
     process: int | None
@@ -104,6 +105,7 @@ class Failure(ReportPart, frozen=True, kw_only=True):
     stack: str
     sample: int | None = None
     thread: str | None = None
+    read_last: str | None = None
 
 
 class SessionInfo(ReportPart, frozen=True, kw_only=True):

@@ -81,6 +81,8 @@ def why_failed(session: SessionInfo) -> str:
         parts.append(f"batch {cause.batch}")
     if cause.sample is not None:
         parts.append(f"sample {cause.sample}")
+    if cause.read_last is not None and cause.file is None and cause.sample is not None:
+        parts.append(f"after it read {cause.read_last}")
     if session.oom_kills:
         parts.append(_out_of_memory(session.oom_kills))
     return ", ".join(parts)

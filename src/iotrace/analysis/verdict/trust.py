@@ -276,8 +276,9 @@ _CHECKS = (
 
 def _of_run(session: SessionInfo, losses: Sequence[NotCaptured]) -> Iterator[_Doubt]:
     if losses:
-        more = f", and {len(losses) - 1} more" if len(losses) > 1 else ""
-        yield _Doubt(CAUTION, f"lost: {losses[0].what}{more}")
+        what = list(dict.fromkeys(each.what for each in losses))
+        more = f" and {what[1] if len(what) == 2 else f'{len(what) - 1} other parts'}" if what[1:] else ""
+        yield _Doubt(CAUTION, f"lost: {what[0]}{more}")
     elif not session.ended:
         yield _Doubt(CAUTION, "the end of the run was not seen")
     elif not session.complete:

@@ -7,7 +7,7 @@ from html import escape
 
 from iotrace.analysis.results import RankReport, Report
 from iotrace.analysis.verdict.verdict import BANNERS
-from iotrace.report.screen import gain_text
+from iotrace.report.screen import ending, gain_text
 from iotrace.units import milliseconds, percent
 
 _MOST_FIXES = 3
@@ -26,8 +26,7 @@ def report_html(report: Report) -> str:
     banner = BANNERS[found.kind]
     rest = escape(found.text.removeprefix(banner).lstrip())
     rows = [("Why", escape(found.why))] if found.why else []
-    if found.until:
-        rows.append(("Before it ended", escape(found.until)))
+    rows += [(label, escape(text)) for label, text in ending(report)]
     rows += [
         ("Fix" if not number else "or", _fix(fix.text, gain_text(fix)))
         for number, fix in enumerate(found.fixes[:_MOST_FIXES])

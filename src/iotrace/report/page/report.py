@@ -13,7 +13,16 @@ from iotrace.report.page import charts, sections, tiles
 from iotrace.report.page.compute import step_parts
 from iotrace.report.page.definitions import CAUSES, WORDS
 from iotrace.report.page.render import render
-from iotrace.report.screen import WANT_A_FIX, fact_rows, following, gain_text, opened, silenced, trust_text
+from iotrace.report.screen import (
+    WANT_A_FIX,
+    ending,
+    fact_rows,
+    following,
+    gain_text,
+    opened,
+    silenced,
+    trust_text,
+)
 from iotrace.report.screen_ranks import advice_rows
 from iotrace.report.views import VIEWS, tables_of
 
@@ -120,8 +129,9 @@ def banner(report: Report) -> dict[str, Any]:
     """The first screen's verdict, why, fixes and trust, in its words."""
     found = report.verdict
     rows = [{"label": "Why", "text": found.why}] if found.why else []
-    if found.until:
-        rows.append({"label": "Before", "text": f"it ended: {found.until}"})
+    for label, text in ending(report):
+        first, _, rest = label.partition(" ")
+        rows.append({"label": first, "text": f"{rest}: {text}"})
     trust = trust_text(found.trust.level, found.trust.reasons, silenced(report))
     if not found.fixes and found.kind in WANT_A_FIX:
         rows.append({"label": "Fix", "text": "none is known for what was seen; the charts below show more"})
