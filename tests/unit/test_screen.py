@@ -306,7 +306,7 @@ def test_a_device_that_idles_for_no_known_fix_has_where_to_look() -> None:
 def test_a_narrow_table_of_ranks_has_whole_headings() -> None:
     shown = screen(report(rank(), rank(1), imbalance=late()), 60)
     head = next(number for number, row in enumerate(shown) if row.split()[:1] == ["rank"])
-    assert shown[head].split() == [*"rank step ms data ms data for others late in".split()]
+    assert " ".join(shown[head].split()) == "rank step ms data ms data for others late in"
     assert len(shown[head]) == len(shown[head + 1])
 
 

@@ -177,7 +177,9 @@ def _of_record(analysis: SessionAnalysis, process: Process, record: Recorded) ->
         type=seen.error,
         message=seen.message,
         at=at,
-        file=path if path and _is_about(path, library, seen.message, [file for file, _, _ in below]) else None,
+        file=path
+        if path and _is_about(path, library, seen.message, [file for file, _, _ in below])
+        else None,
         batch=batch,
         epoch=epoch,
         after_steps=_after_steps(one),

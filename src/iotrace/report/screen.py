@@ -85,7 +85,9 @@ def ending(report: Report) -> list[tuple[str, str]]:
     if session.state == KILLED:
         return [("How it ended", "unknown, because iotrace run was killed before the program ended")]
     if session.state == UNKNOWN:
-        return [("How it ended", f"unknown: only {session.host or 'its host'} can tell whether it still runs")]
+        return [
+            ("How it ended", f"unknown: only {session.host or 'its host'} can tell whether it still runs")
+        ]
     return []
 
 

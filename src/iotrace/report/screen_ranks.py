@@ -80,7 +80,9 @@ def print_ranks(report: Report, console: Console) -> None:
     if imbalance is not None:
         steps_seen = max((each.steps for each in imbalance.ranks), default=0)
         profiled = counted(steps_seen, "profiled step")
-        compared = f"waits in collectives, compute: both of {profiled}" if wide else f"in collectives, of {profiled}"
+        compared = (
+            f"waits in collectives, compute: both of {profiled}" if wide else f"in collectives, of {profiled}"
+        )
         legend += f"; for others: {compared}; late in: last to arrive, of all collectives"
         legend += "" if imbalance.withheld is None else "; ?: the clocks do not tell"
     line(console, "", Text(legend, style="dim"), 0)
