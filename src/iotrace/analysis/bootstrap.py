@@ -27,6 +27,12 @@ _T99 = [
     2.718, 2.681, 2.650, 2.624, 2.602, 2.583, 2.567, 2.552, 2.539, 2.528,
     2.518, 2.508, 2.500, 2.492, 2.485, 2.479, 2.473, 2.467, 2.462, 2.457,
 ]  # fmt: skip
+# The same, one-sided 99.9 %.
+_T999 = [
+    318.31, 22.327, 10.215, 7.173, 5.893, 5.208, 4.785, 4.501, 4.297, 4.144,
+    4.025, 3.930, 3.852, 3.787, 3.733, 3.686, 3.646, 3.610, 3.579, 3.552,
+    3.527, 3.505, 3.485, 3.467, 3.450, 3.435, 3.421, 3.408, 3.396, 3.385,
+]  # fmt: skip
 _NORMAL95 = 1.960
 
 
@@ -45,6 +51,11 @@ def student_t95(freedom: int) -> float:
 def student_t99(freedom: int) -> float:
     """Return Student's t, one-sided 99 %, for `freedom` degrees of freedom (1 or more)."""
     return _T99[min(freedom, len(_T99)) - 1]
+
+
+def student_t999(freedom: int) -> float:
+    """Return Student's t, one-sided 99.9 %, for `freedom` degrees of freedom (1 or more)."""
+    return _T999[min(freedom, len(_T999)) - 1]
 
 
 def mean_ci(values: Sequence[float] | Floats, block: int | None = None, seed: int = 0) -> Interval | None:

@@ -14,7 +14,7 @@ from statistics import fmean
 
 import msgspec
 
-from iotrace.analysis.bootstrap import student_t95, student_t99
+from iotrace.analysis.bootstrap import student_t95, student_t99, student_t999
 from iotrace.analysis.compare.basis import Rank
 from iotrace.analysis.results import Calibration
 
@@ -29,10 +29,11 @@ _STEADIEST, _OF_SCATTER = (
 
 
 class Noise(msgspec.Struct, frozen=True):
-    """How far two sides may differ by chance, as shares: half a 95 % interval, and what 1 in 100 exceeds."""
+    """How far two sides differ by chance, as shares: half a 95 % interval, what 1 in 100 (1,000) exceed."""
 
     half95: float
-    exceeded_by_1_pct: float
+    exceeded_by_1_in_100: float
+    exceeded_by_1_in_1000: float
 
 
 def noise_of(sides: Sequence[Sequence[float]], prior: float, within: float = 0.0) -> Noise:
@@ -45,7 +46,8 @@ def noise_of(sides: Sequence[Sequence[float]], prior: float, within: float = 0.0
     freedom = PRIOR_FREEDOM + sum(len(side) - 1 for side in sides)
     spread = (PRIOR_FREEDOM * prior**2 + squares) / freedom
     deviation = math.sqrt(spread * sum(1 / len(side) for side in sides) + within**2)
-    return Noise(student_t95(freedom) * deviation, student_t99(freedom) * deviation)
+    quantiles = student_t95(freedom), student_t99(freedom), student_t999(freedom)
+    return Noise(*(quantile * deviation for quantile in quantiles))
 
 
 def prior_of(clock: str, ranks: Sequence[Rank]) -> float:

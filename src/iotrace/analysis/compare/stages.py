@@ -121,7 +121,7 @@ def _change(
         change_pct=_percent(change),
         ci95_pct=[_percent(change - noise.half95), _percent(change + noise.half95)],
         share=costs_ms[0][0] / whole,
-        noise_pct=_percent(noise.exceeded_by_1_pct),
+        noise_pct=_percent(noise.exceeded_by_1_in_100),
         decoded_bytes=None if decoded is None else decoded[0],
         decoded_change_pct=None if decoded is None else decoded[1],
         decoded_noise_pct=None if decoded is None else decoded[2],
@@ -148,7 +148,7 @@ def _decoded(
     noise = noise_of(logs, 0.0, within)
     change = fmean(logs[1]) - fmean(logs[0])
     means = [fmean(size_bytes for size_bytes, _ in side) for side in known]
-    return means, _percent(change), _percent(noise.exceeded_by_1_pct)
+    return means, _percent(change), _percent(noise.exceeded_by_1_in_100)
 
 
 def _percent(difference_of_logs: float) -> float:
