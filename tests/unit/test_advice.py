@@ -184,7 +184,7 @@ def test_collating(changes: dict[str, Any], said: str) -> None:
         ({"core_free": None}, ""),
         ({"handed_over": True}, ""),
         # Soon made, they may be made by the loop.
-        ({"batch_bytes": 64.0, "made_ms": 70.0}, "50.0 ms a step for batches that a worker made in 70.0 ms"),
+        ({"batch_bytes": 64.0, "made_ms": 70.0}, "50.0 ms a step for batches that workers made in 70.0 ms"),
         ({"batch_bytes": 64.0, "made_ms": 80.0}, ""),
         ({"batch_bytes": 64.0, "made_ms": 70.0, "core_free": False}, ""),
         ({"batch_bytes": 64.0, "made_ms": 70.0, "has_settings": False}, ""),

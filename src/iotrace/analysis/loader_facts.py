@@ -32,7 +32,8 @@ from iotrace.sources.records import IteratorStart
 class FileFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A file's cost in ms of wait a step; bytes that calls read of it, and that libraries made of them.
 
-    `transform_ms` is spent behind reading it. `delivered_bytes` is looked up of the file alone whose decoding costs most.
+    `transform_ms` is spent behind reading it. `delivered_bytes` is looked up of the file alone whose decoding
+    costs most.
     """
 
     path: str

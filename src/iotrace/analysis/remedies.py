@@ -64,7 +64,7 @@ def _opened_again(facts: LoaderFacts) -> Remedy | None:
     if not is_chunked(most.path) or made < _MANY_SAMPLES or most.opens < _EACH * made:
         return None
     name = name_of(most.path)
-    text = f"{name} is opened {most.opens} times for {made:.0f} samples: open it once in each worker, and keep it"
+    text = f"{name} is opened {most.opens} times for {made:.0f} samples: open it once in each worker"
     return Remedy(f"keep {name} open: each sample opens it", text, evidence={"opens": float(most.opens)})
 
 
@@ -104,7 +104,7 @@ def _without_workers(facts: LoaderFacts) -> Remedy | None:
     if facts.made_ms is None or not facts.has_settings or facts.made_ms > _ABOUT * handing_ms:
         return None
     text = (
-        f"the loop waits {handing_ms:.1f} ms a step for batches that a worker made in {facts.made_ms:.1f} ms: "
+        f"the loop waits {handing_ms:.1f} ms a step for batches that workers made in {facts.made_ms:.1f} ms: "
         "without workers it may be faster; iotrace sweep --workers 0,1 measures it"
     )
     short = "try num_workers=0: iotrace sweep --workers 0,1"

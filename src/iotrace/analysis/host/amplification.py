@@ -230,11 +230,11 @@ def amplified(report: RankReport) -> list[Culprit]:
     if cost_ms < _TOLD * wait_ms or 100 * cost_ms < MODERATELY_PERCENT * step_ms:
         return []
     ratio = array.decoded_at_least_bytes / array.used_bytes
+    told = f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.1f}"
     return [
         Culprit(
             id="read-amplification",
-            text=f"its chunks do not fit what a sample reads: {ratio:{'.0f' if ratio >= 10 else '.1f'}} bytes "
-            "are decoded for each byte used",
+            text=f"its chunks do not fit what a sample reads: {told} bytes are decoded for each byte used",
             evidence={
                 "decoded_bytes": float(array.decoded_at_least_bytes),
                 "used_bytes": float(array.used_bytes),

@@ -99,7 +99,7 @@ def _by_rounds(
         if primary is None and (thread.handing or thread.unhanded):
             why = _unhanded(thread)
         elif primary is None:
-            why = f"the program trained {len(rounds_ns)} times, but no loader that iotrace knows gave it batches"
+            why = f"the program trained {len(rounds_ns)} times, but no loader that iotrace knows fed it"
         else:
             why = f"the program trained {len(rounds_ns)} times, and its loaders delivered {taken} batches"
     if primary is None or 2 * len(cuts) < len(rounds_ns):
