@@ -13,7 +13,7 @@ KNOWN = {"steps": 60, "cause": "decode", "file": "data/poster.png"}
 
 os.makedirs("data")
 draw = numpy.random.default_rng(0)
-for name, width in (("poster", 700), ("photo0", 60), ("photo1", 60)):
+for name, width in (("poster", 1400), ("photo0", 60), ("photo1", 60)):
     pixels = draw.integers(0, 255, (width, width, 3), dtype=numpy.uint8)
     Image.fromarray(pixels).save(f"data/{name}.png")
 
