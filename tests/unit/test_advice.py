@@ -248,6 +248,7 @@ TOO_FEW = {"production_ms": 200.0, "causes_ms": {}}
         ({"cpus": None}, ""),
         ({"core_free": False}, ""),
         ({"core_free": None}, ""),
+        ({"core_free": False, "asleep": 0.9, "on_cpu": 0.1}, "they mostly sleep"),
         ({"production_ms": 90.0}, ""),  # 45 ms each, of 50
         ({"production_ms": 90.0, "batches_per_step": 2.0}, "raise num_workers above 2"),
         ({"production_ms": None}, ""),
@@ -337,7 +338,7 @@ OPENED = file("d/a.h5", decode_ms=9.0, transform_ms=40.0, opens=3200)
         ("transform", {"item": "Volumes.__getitem__ (t.py:4)"},
          "precompute or vectorise Volumes.__getitem__"),
         ("transform", {"asleep": 0.9, "on_cpu": 0.1, "item": "Volumes.__getitem__"},
-         "find what Volumes.__getitem__ waits for"),
+         "find out why Volumes.__getitem__ sleeps"),
         ("collate", {"collate": "pad_all"}, "pad, convert and copy less in pad_all"),
         ("collate", {"collate": "default_collate"}, "return narrower dtypes from the dataset"),
         ("collate", {"collate": "default_collate", "batch_bytes": 9.0},

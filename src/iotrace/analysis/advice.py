@@ -126,14 +126,14 @@ def _which(facts: LoaderFacts) -> dict[str, float]:
 
 
 def _too_few_workers(facts: LoaderFacts) -> Recommendation | None:
-    """Where they make batches slower than the loop takes them, and there is a CPU for another one."""
-    if not facts.has_settings or facts.production_ms is None or facts.core_free is not True:
+    """Where they make batches slower than the loop takes them, and another one has a CPU, or needs none."""
+    if not facts.has_settings or facts.production_ms is None:
         return None
     if not _worth(facts.bound_ms, facts) or facts.unmade_fraction < UNMADE:
         return None
     # In calls of libraries with threads of their own, somebody sleeps where the process does.
     sleeps = (facts.asleep or 0.0) + facts.threaded - facts.threaded_cpu >= _MOSTLY
-    if not sleeps and (facts.cpus is None or facts.workers + 1 >= facts.cpus):
+    if not sleeps and (facts.core_free is not True or facts.cpus is None or facts.workers + 1 >= facts.cpus):
         return None
     compute_ms = facts.step_ms - facts.bound_ms
     made_ms = facts.production_ms * facts.batches_per_step

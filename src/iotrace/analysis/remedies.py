@@ -31,7 +31,7 @@ def _transform(facts: LoaderFacts) -> Remedy | None:
     item = facts.item.partition(" ")[0] or facts.name
     if asleep >= max(on_cpu, _TELLING * share):
         return Remedy(
-            f"find what {item or 'the dataset'} waits for",
+            f"find out why {item or 'the dataset'} sleeps",
             f"its thread sleeps in {percent(min(1.0, asleep / share))} of that: find what it waits for (a "
             "network, a lock, another process, a reader that iotrace does not know)",
         )
