@@ -52,6 +52,28 @@ def milliseconds(time_ms: float) -> str:
     return f"{time_ms:.1f} ms"
 
 
+def decimals(most: float) -> int:
+    """How many decimals a column of figures needs whose largest is `most`: 1, more where all are small."""
+    return next((count for count, least in ((1, 5.0), (2, 0.5), (3, 0.05)) if most >= least or not most), 4)
+
+
+def fixed(value: float, most: float) -> str:
+    """Format a figure of a column whose largest is `most`, with the decimals that the column needs."""
+    return f"{value:.{decimals(most)}f}"
+
+
+def signed(change: float, digits: int = 1) -> str:
+    """Format a change with its sign, which nothing has: ``+1.5``, ``0.0``."""
+    text = f"{change:+.{digits}f}"
+    return text if float(text) else text[1:]
+
+
+def digits(value: float, count: int = 3) -> str:
+    """Format a figure with so many digits, whole where it is larger: ``2.5``, ``213``, never ``2.1e+02``."""
+    text = f"{value:.{count}g}"
+    return f"{value:.0f}" if "e+" in text else text
+
+
 def percent(fraction: float) -> str:
     """Format a share of 1 in whole percent: ``12 %``."""
     return f"{100 * fraction:.0f} %"

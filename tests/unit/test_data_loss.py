@@ -57,7 +57,7 @@ def test_workers_that_ended_with_their_program_were_not_killed(exit_code: int | 
 
 def test_what_a_worker_did_for_nobody_is_told() -> None:
     (left,), lost = told(0, worker(2))
-    assert "for batches that nobody took and at most some 19 POSIX calls" in left
+    assert "for batches that nobody took and at most about 19 POSIX calls" in left
     assert lost == []
 
 

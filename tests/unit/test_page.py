@@ -269,6 +269,30 @@ def test_the_late_rank_is_named_beside_its_colour() -> None:
     assert page.source.index("1 <b") < page.source.index('class="nowrap">0')
 
 
+def test_ranks_stand_before_what_is_of_one_rank() -> None:
+    page = Page(report_page(report(waiting(), waiting(1)), columns()))
+    assert page.sections.index("ranks") < page.sections.index("strip")
+
+
+def test_a_loop_without_workers_has_no_ready_queue() -> None:
+    found = columns()
+    assert found.window is not None
+    alone = replace(found.window, worker=[None] * found.window.steps)
+    page = Page(report_page(report(waiting()), replace(found, window=alone)))
+    assert "The loop around the longest wait" in page.text
+    assert "top: " not in page.source[page.source.index('id="gantt"') : page.source.index('id="waterfall"')]
+
+
+def test_small_figures_have_the_decimals_that_tell_them_apart() -> None:
+    found = waiting()
+    small = replace(
+        found.data_wait, raw_ms=0.2, files=[cost("a", 0.0, 0.031)], causes_ms={"decode": 0.16, "read": 0.04}
+    )
+    page = Page(report_page(report(replace(found, data_wait=small)), columns()))
+    assert ">0.160<" in page.source
+    assert ">0.0310<" in page.source
+
+
 def test_a_page_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     with pytest.raises(IotraceError, match="cannot write"):
         write_page("<p>", tmp_path / "no" / "page.html")

@@ -320,5 +320,5 @@ def test_a_step_is_split_into_its_phases_where_they_are_known() -> None:
 
 
 def test_doubts_about_one_rank_stand_together() -> None:
-    reasons = ["rank 0: A", "tracing: some 2 %", "rank 0: B", "rank 1: C"]
-    assert trust_text("bad", reasons, False) == "rank 0: A, B; tracing: some 2 %; rank 1: C"
+    reasons = ["rank 0: A", "tracing: about 2 %", "rank 0: B", "rank 1: C"]
+    assert trust_text("bad", reasons, False) == "rank 0: A, B; tracing: about 2 %; rank 1: C"

@@ -25,6 +25,7 @@ from iotrace.sweeps.grid import (
     warnings_of,
 )
 from iotrace.sweeps.intervals import Spread, rate_interval, spread_of
+from iotrace.sweeps.kept import keep, kept
 from iotrace.sweeps.model import Model
 from iotrace.sweeps.plan import SweepPlan
 from iotrace.sweeps.results import SweepResult, SweepRun
@@ -241,6 +242,23 @@ def test_what_was_interrupted_is_resumed(tmp_path: Path) -> None:
     assert resumed.result().complete
     kept = json.loads((tmp_path / "s" / "sweep.json").read_text())
     assert len(kept["runs"]) == 5
+
+
+def test_a_sweep_that_was_moved_names_its_sessions_where_they_are(tmp_path: Path) -> None:
+    class Recording(Machine):
+        def __call__(self, request: Request) -> SweepRun:
+            session = request.directory / "session"
+            session.mkdir(parents=True)
+            return msgspec.structs.replace(super().__call__(request), session=str(session))
+
+    sweep = run_sweep(tmp_path / "s", Recording())
+    keep(sweep.result())
+    moved = (tmp_path / "s").rename(tmp_path / "t")
+    resumed = open_sweep(plan(), moved, resume=True, cores=8)
+    found = kept(moved)
+    assert isinstance(found, SweepResult)
+    for rows in (resumed.result().points, found.points):
+        assert all(Path(session).is_dir() for row in rows for session in row.sessions)
 
 
 @pytest.mark.parametrize(

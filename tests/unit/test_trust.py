@@ -151,7 +151,7 @@ def test_good_figures_say_what_they_rest_on() -> None:
         ({"cost": None}, "caution", "not known: what tracing cost"),
         ({"cost": 4.0, "least": 1.0}, "caution", "tracing took 1 to 4 % of a step"),
         ({"cost": 40.0, "least": 5.0}, "caution", "tracing took 5 to 40 % of a step"),
-        ({"cost": 40.2, "least": 40.0}, "bad", "tracing took some 40 % of a step"),
+        ({"cost": 40.2, "least": 40.0}, "bad", "tracing took about 40 % of a step"),
         ({"cost": 40.0, "least": 12.0}, "bad", "tracing took 12 to 40 % of a step"),
         (
             {"lengths_ms": [100.0 + step for step in range(32)]},

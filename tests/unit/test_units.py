@@ -59,3 +59,22 @@ def test_shares_and_counts() -> None:
 )
 def test_spans_are_in_two_units_at_most(seconds: float, text: str) -> None:
     assert units.time_span(seconds) == text
+
+
+def test_a_column_of_small_figures_has_more_decimals() -> None:
+    assert [units.decimals(most) for most in (0.0, 22.5, 1.1, 0.4, 0.003)] == [1, 1, 2, 3, 4]
+    assert units.fixed(0.0028, 0.0033) == "0.0028"
+
+
+def test_a_change_that_is_none_has_no_sign() -> None:
+    assert [units.signed(change) for change in (1.25, -0.04, 0.0, -0.06)] == ["+1.2", "0.0", "0.0", "-0.1"]
+
+
+def test_figures_are_never_written_with_powers() -> None:
+    assert [units.digits(value) for value in (0.0981, 54.06, 1137.2, 2.5e6)] == [
+        "0.0981",
+        "54.1",
+        "1137",
+        "2500000",
+    ]
+    assert units.digits(213.2, 2) == "213"

@@ -11,6 +11,7 @@ from rich.text import Text
 from iotrace.analysis.compare.results import Comparison, StageChange
 from iotrace.report.layout import line
 from iotrace.report.printing import visible
+from iotrace.units import digits, signed
 
 _LABEL = 6
 NAMES = ("A", "B")
@@ -27,7 +28,7 @@ def print_comparison(result: Comparison, console: Console) -> None:
     say_each(console, "Work", [f"differs in {difference}" for difference in result.differs])
     if max(result.ranks) > 1:
         say(console, "Rank", f"{result.rank} stands for the job: it waits longest for its data")
-    say_each(console, "Why", reasons_of(result))
+    say_each(console, reasons_label(result), reasons_of(result))
     say_each(console, "Trust", trust_of(result))
     console.print()
     _print_parts(result, console)
@@ -41,6 +42,11 @@ def print_comparison(result: Comparison, console: Console) -> None:
     around = [f"{item.what}: {' / '.join(item.values)}" for item in result.environment]
     say_each(console, "Around", [*around, *speed_of(result)])
     say(console, "Next", f"iotrace report {shlex.quote(result.sessions[1].path)}")
+
+
+def reasons_label(result: Comparison) -> str:
+    """What names the list of changes: they are no reason where the step did not change."""
+    return "Parts" if result.verdict == "no-difference" else "Why"
 
 
 def reasons_of(result: Comparison) -> list[str]:
@@ -78,7 +84,7 @@ def stage_rows(stages: Iterable[StageChange]) -> list[tuple[str, ...]]:
     return [
         (
             f"{change.what} ({'CPU' if change.clock == 'cpu' else 'time'})",
-            *(f"{cost:.3g}" for cost in change.cost_ms),
+            *(f"{digits(cost)}" for cost in change.cost_ms),
             f"{change.change_pct:+.1f} %",
             f"{change.ci95_pct[0]:+.1f} to {change.ci95_pct[1]:+.1f}",
         )
@@ -99,7 +105,7 @@ def part_rows(result: Comparison) -> list[tuple[str, float, float, str]]:
 
 def _print_parts(result: Comparison, console: Console) -> None:
     rows = [
-        (name, f"{before:.1f}", f"{after:.1f}", f"{after - before:+.1f}", bounds)
+        (name, f"{before:.1f}", f"{after:.1f}", signed(after - before), bounds)
         for name, before, after, bounds in part_rows(result)
     ]
     print_rows(console, ("ms a step", *NAMES, "change", "95 %"), rows)

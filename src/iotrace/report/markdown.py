@@ -8,14 +8,14 @@ from iotrace.analysis.compare.results import Check, Comparison
 from iotrace.analysis.compare.traces import TraceComparison
 from iotrace.analysis.results import Fix, RankReport, Report
 from iotrace.report.check import seen_by
-from iotrace.report.comparison import part_rows, reasons_of, stage_rows, trust_of
+from iotrace.report.comparison import part_rows, reasons_label, reasons_of, stage_rows, trust_of
 from iotrace.report.printing import visible
 from iotrace.report.screen import ending, fact_rows, following, gain_text, silenced, trust_text
 from iotrace.report.sweeps.sweep import point_rows
 from iotrace.report.views.table import cells_of
 from iotrace.report.views.trace_comparison import facts_of, headline, tables_of
 from iotrace.sweeps.results import SweepResult
-from iotrace.units import milliseconds, percent
+from iotrace.units import milliseconds, percent, signed
 
 _MOST_STAGES = 8
 _MOST_CHANGES = 10
@@ -112,12 +112,12 @@ def comparison_markdown(result: Comparison) -> str:
     sign = {"slower": "❌", "faster": "✅"}.get(result.verdict, "⚠️" if result.verdict == "unknown" else "✅")
     lines = [f"### {sign} {escape(result.text)}", ""]
     lines += [f"- **differs**: {escape(difference)}" for difference in result.differs]
-    lines += [f"- **Why**: {escape(reason)}" for reason in reasons_of(result)]
+    lines += [f"- **{reasons_label(result)}**: {escape(reason)}" for reason in reasons_of(result)]
     lines += [
         f"- around: {escape(item.what)}: {escape(' / '.join(item.values))}" for item in result.environment
     ]
     rows = [
-        (name, f"{before:.1f}", f"{after:.1f}", f"{after - before:+.1f}", bounds)
+        (name, f"{before:.1f}", f"{after:.1f}", signed(after - before), bounds)
         for name, before, after, bounds in part_rows(result)
     ]
     lines += ["", *_table(("ms a step", "A", "B", "change", "95 %"), rows, 1)]

@@ -55,7 +55,7 @@ def print_screen(report: Report, console: Console) -> None:
     _print_fixes(found.fixes, console)
     if not found.fixes and found.kind in WANT_A_FIX:
         where = "--view gaps has the longest idle times" if found.kind == "device-idle" else _ELSE
-        line(console, "Fix", f"none is known for what was seen; {where}", WIDTH)
+        line(console, "Fix", no_fix_text(report, where), WIDTH)
     print_trust(found.trust, console, silenced=silenced(report))
     console.print()
     if len(report.ranks) > 1:
@@ -89,6 +89,13 @@ def ending(report: Report) -> list[tuple[str, str]]:
             ("How it ended", f"unknown: only {session.host or 'its host'} can tell whether it still runs")
         ]
     return []
+
+
+def no_fix_text(report: Report, more: str) -> str:
+    """Say that no fix is known, and where there is `more` to see; of bare traces what would tell."""
+    if not report.session.argv and report.verdict.kind != "device-idle":
+        return "not known from a trace alone; iotrace run -- CMD also records workers, files and causes"
+    return f"none is known for what was seen; {more}"
 
 
 def _summed(parts: Iterable[str]) -> list[str]:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from iotrace.analysis.results import Chunks, FileGroup, FileIo, Gpu, Io, ProcessUse, System
 from iotrace.report.layout import figures_table, line, print_table
-from iotrace.units import counted, milliseconds, percent, size
+from iotrace.units import counted, digits, milliseconds, percent, size
 
 _MOST_FILES = 6
 _MOST_GPUS = 8
@@ -203,7 +203,7 @@ def chunks_text(chunks: Chunks) -> str:
     parts = [f"{chunks.read}{of} read, {chunks.times_read} times in all"]
     if chunks.decoded_bytes is not None and chunks.used_bytes:
         used = f"decoded {size(chunks.decoded_bytes)} for {size(chunks.used_bytes)} asked for"
-        parts.append(f"{used}: {chunks.amplification:.2g}x")
+        parts.append(f"{used}: {digits(chunks.amplification, 2)}x")
     if chunks.first_date is not None:
         parts.append(f"{chunks.first_date[:16]} to {(chunks.last_date or '?')[:16]}")
     if chunks.variables:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from iotrace.sweeps.grid import WORKERS, named
 from iotrace.sweeps.results import Advice, Ceiling, PointResult, SweepRun
+from iotrace.units import digits
 
 _AS_GOOD_PERCENT = 2.0
 _MOSTLY = 0.5
@@ -50,8 +51,8 @@ def _limited_by(row: PointResult) -> str | None:
 
 def _what(chosen: PointResult, best: PointResult, count: int, ceiling: Ceiling | None) -> str:
     point = ", ".join(f"{name}={value}" for name, value in chosen.params.items())
-    spread = f" (95 % interval {chosen.ci95[0]:.3g} to {chosen.ci95[1]:.3g})" if chosen.ci95 else ""
-    parts = [f"use {point}: {_rate_of(chosen):.3g} steps/s{spread}"]
+    spread = f" (95 % interval {digits(chosen.ci95[0])} to {digits(chosen.ci95[1])})" if chosen.ci95 else ""
+    parts = [f"use {point}: {digits(_rate_of(chosen))} steps/s{spread}"]
     if chosen is not best:
         which = f"{best.workers} workers" if list(best.params) == [WORKERS] else named(best.params)
         parts.append(f"{_below_percent(chosen, best):.1f} % below the best ({which})")
@@ -59,7 +60,7 @@ def _what(chosen: PointResult, best: PointResult, count: int, ceiling: Ceiling |
         parts.append("the best of all")
     reached = 100 * _rate_of(chosen) / ceiling.per_second if ceiling is not None else None
     if ceiling is not None and reached is not None and reached <= 100:  # else one of both is not right
-        parts.append(f"{reached:.0f} % of the {ceiling.per_second:.3g} that no loader can beat")
+        parts.append(f"{reached:.0f} % of the {digits(ceiling.per_second)} that no loader can beat")
     return ", ".join(parts)
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
 
 from iotrace.session import names
 from iotrace.session.manifest import read_document, write_document
@@ -19,4 +22,28 @@ def keep(result: SweepResult | TuneResult) -> None:
 def kept(directory: Path) -> SweepResult | TuneResult | None:
     """Read the result in `directory`; None where no sweep and no search ended there."""
     found = read_document(directory / names.SWEEP_RESULT, SweepResult)
-    return found or read_document(directory / names.TUNE_RESULT, TuneResult)
+    if found is not None:
+        return _moved(found, directory)
+    search = read_document(directory / names.TUNE_RESULT, TuneResult)
+    return None if search is None else _moved(search, directory)
+
+
+_Result = TypeVar("_Result", SweepResult, TuneResult)
+
+
+def _moved(result: _Result, directory: Path) -> _Result:
+    """Return `result` with the paths of its sessions below `directory`: it may have been moved, or copied."""
+    before, after = result.path, str(directory.resolve())
+    if Path(before).resolve() == directory.resolve():
+        return result
+
+    def renamed(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: renamed(own) for name, own in value.items()}
+        if isinstance(value, list):
+            return [renamed(own) for own in value]
+        if isinstance(value, str) and (value == before or value.startswith(f"{before}/")):
+            return after + value[len(before) :]
+        return value
+
+    return msgspec.convert(renamed(msgspec.to_builtins(result)), type(result))

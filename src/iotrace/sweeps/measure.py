@@ -21,6 +21,7 @@ from iotrace.sources.records import Ended, Override, Replayed
 from iotrace.sources.session import open_session
 from iotrace.sweeps.grid import IN_ORDER, PERSISTENT, PIN_MEMORY, PREFETCH, WORKERS
 from iotrace.sweeps.results import SweepRun
+from iotrace.units import digits
 
 
 def measure(run: SweepRun, by_agent: bool = True) -> SweepRun:
@@ -111,7 +112,7 @@ def _not_applied(run: SweepRun, rank: RankAnalysis, found: RankReport, by_agent:
     if loader is None or _hidden(rank, loader):
         if not by_agent:
             return ""
-        known = f", as measured: {found.steps.per_second:.3g} steps/s" if found.steps.per_second else ""
+        known = f", as measured: {digits(found.steps.per_second)} steps/s" if found.steps.per_second else ""
         return f"the loop takes its batches from no DataLoader whose workers could be set{known}"
     if loader.workers == int(asked):
         return ""

@@ -252,7 +252,15 @@ def _load(plan: SweepPlan, directory: Path) -> _State:
                 f"{directory} is a sweep with another {what}: {before!r}, not {now!r}",
                 "give the same command, --steps and --cache, or another -o DIR",
             )
-    return _State(plan=plan, runs=state.runs, warnings=state.warnings)
+    runs = [_found_at(run, directory.resolve()) for run in state.runs]
+    return _State(plan=plan, runs=runs, warnings=state.warnings)
+
+
+def _found_at(run: SweepRun, directory: Path) -> SweepRun:
+    """Return `run` with its session below `directory`: the sweep may have been moved, or copied."""
+    kept = Path(run.session)
+    moved = directory / kept.parent.parent.name / kept.parent.name / kept.name
+    return msgspec.structs.replace(run, session=str(moved)) if moved != kept and moved.is_dir() else run
 
 
 def _key(run: SweepRun | Request) -> tuple[str, dict[str, str], int]:

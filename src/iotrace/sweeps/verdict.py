@@ -11,7 +11,7 @@ from iotrace.sweeps.grid import WORKERS, asked_of_agent, named
 from iotrace.sweeps.intervals import ratio_interval
 from iotrace.sweeps.plan import SweepPlan
 from iotrace.sweeps.results import Ceiling, PointResult, SweepRun, SweepVerdict
-from iotrace.units import counted, percent
+from iotrace.units import counted, digits, percent
 
 AS_GOOD_PERCENT = 2.0  # two points that differ by less are taken for alike
 _REGRET_PERCENT = 10.0  # what another point may be faster than the advised one
@@ -54,7 +54,7 @@ def choose(rows: Sequence[PointResult], ceiling: Ceiling | None, repeats: int) -
         row = max(above, key=_rate_of)
         assert ceiling is not None
         what = f"{called(row.params)} are faster than the ceiling, which no loader can beat"
-        why = f"{_figures(row)} steps/s against {ceiling.per_second:.3g}: one of both was disturbed"
+        why = f"{_figures(row)} steps/s against {digits(ceiling.per_second)}: one of both was disturbed"
         return Choice(None, what, why, quiet)
     good = [row for row in usable if all(_as_good(row, other) for other in usable if other is not row)]
     if good:
@@ -101,8 +101,8 @@ def called(params: dict[str, str], short: bool = False) -> str:
 
 
 def _figures(row: PointResult, unit: str = "") -> str:
-    spread = f" (95 %: {row.ci95[0]:.3g} to {row.ci95[1]:.3g})" if row.ci95 else ""
-    return f"{_rate_of(row):.3g}{unit}{spread}"
+    spread = f" (95 %: {digits(row.ci95[0])} to {digits(row.ci95[1])})" if row.ci95 else ""
+    return f"{digits(_rate_of(row))}{unit}{spread}"
 
 
 def verdict_of(
@@ -143,10 +143,10 @@ def _best(row: PointResult, yours: PointResult | None, runs: Sequence[SweepRun])
         own = next((run.own_workers for run in runs if run.own_workers is not None), None)
         unmeasured = "" if own is None else f"; your {counted(own, 'worker')} not measured"
         return f"{called(row.params)}: {_figures(row, ' steps/s')}{unmeasured}"
-    ratio = f"{_rate_of(row) / _rate_of(yours):.3g}x of your {called(yours.params, short=True)}"
+    ratio = f"{digits(_rate_of(row) / _rate_of(yours))}x of your {called(yours.params, short=True)}"
     return (
-        f"{called(row.params)}: {_rate_of(row):.3g} steps/s, {ratio} "
-        f"(95 %: {interval[0]:.3g} to {interval[1]:.3g})"
+        f"{called(row.params)}: {digits(_rate_of(row))} steps/s, {ratio} "
+        f"(95 %: {digits(interval[0])} to {digits(interval[1])})"
     )
 
 
@@ -175,7 +175,7 @@ def _trust(rows: Sequence[PointResult], ceiling: Ceiling | None, runs: Sequence[
     if spreads:
         facts.append(f"spread {max(spreads):.1f} %")
     if ceiling is not None:
-        facts.append(f"no point above its ceiling of {ceiling.per_second:.3g}")
+        facts.append(f"no point above its ceiling of {digits(ceiling.per_second)}")
     return Trust(level="ok", reasons=facts)
 
 
@@ -187,7 +187,7 @@ def _doubts(
     if disturbed := sum(run.disturbed for run in good):
         yield "bad", f"other programs took the CPUs in {disturbed} of {counted(len(good), 'run')}"
     if any(_above(row, ceiling) for row in usable):
-        yield "bad", f"a point lies above the ceiling of {ceiling.per_second if ceiling else 0:.3g}"
+        yield "bad", f"a point lies above the ceiling of {digits(ceiling.per_second if ceiling else 0)}"
     if any(run.others_cpu_fraction is None for run in good):
         yield "caution", "not known: whether other programs were busy"
     if any(row.repeats == 1 for row in usable):

@@ -20,6 +20,7 @@ from iotrace.analysis.compare.same_work import differences
 from iotrace.analysis.compare.spread import cpu_slower_pct, noise_of, prior_of
 from iotrace.analysis.compare.stages import ERROR_OF_CORRECTION, stage_changes
 from iotrace.errors import SessionError
+from iotrace.units import digits
 
 _WORTH_FAILING = 0.01  # of what a sample costs in all
 _MOSTLY = 0.6  # of a stage's growth: what one file has of it, to be named for it
@@ -292,7 +293,7 @@ def _because(comparison: Comparison) -> str:
 def _costs(change: StageChange) -> str:
     before, after = change.cost_ms
     clock = "CPU" if change.clock == "cpu" else "time"
-    return f"{before:.3g} -> {after:.3g} ms of {clock} a sample"
+    return f"{digits(before)} -> {digits(after)} ms of {clock} a sample"
 
 
 def _percents(change_pct: float, ci95_pct: Sequence[float]) -> str:

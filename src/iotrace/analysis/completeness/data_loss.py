@@ -39,9 +39,9 @@ def data_loss(session: Session) -> Iterator[NotCaptured]:
         ):
             lost = "up to 1 s of its records is lost"
             if process.idle:
-                lost = f"it had nothing to do, so only some {BUFFERED_CALLS} of its POSIX calls may be lost"
+                lost = f"it had nothing to do, so only about {BUFFERED_CALLS} of its POSIX calls may be lost"
             elif not _recorded_data(process):
-                lost = f"it recorded no data, so only some {BUFFERED_CALLS} of its POSIX calls may be lost"
+                lost = f"it recorded no data, so only about {BUFFERED_CALLS} of its POSIX calls may be lost"
             if not process.idle or session.posix_on:
                 why = f"it was killed, or left without its exit handlers: {lost}"
                 yield NotCaptured(f"the end of {name}", why)

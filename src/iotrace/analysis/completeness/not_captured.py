@@ -100,7 +100,7 @@ def _workers_left(session: Session) -> Iterator[NotCaptured]:
     """Name the workers that ended with their program, and what they did for nobody."""
     left = workers_left(session)
     lost = [] if all(process.idle for process in left) else ["what they did for batches that nobody took"]
-    lost += [f"at most some {BUFFERED_CALLS} POSIX calls of each"] if left and session.posix_on else []
+    lost += [f"at most about {BUFFERED_CALLS} POSIX calls of each"] if left and session.posix_on else []
     if lost:
         what = f"the last work of {counted(len(left), 'worker')}"
         pids = ", ".join(str(process.pid) for process in left)

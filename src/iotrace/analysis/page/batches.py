@@ -20,14 +20,17 @@ def batch_window(analysis: RankAnalysis) -> BatchWindow | None:
     steps, kept = analysis.loop.steps, analysis.kept
     if not len(kept) or analysis.source is None:
         return None
-    worst_ns = kept["start_ns"][int(np.argmax(kept.wait_ns))]
+    most = int(np.argmax(kept.wait_ns))
+    worst_ns, worst_end_ns = int(kept["start_ns"][most]), int(kept["end_ns"][most])
     chosen = steps_around(len(steps), int(np.searchsorted(steps["start_ns"], worst_ns)))
     around = steps[chosen.start : chosen.stop]
     start_ns, end_ns = int(around["start_ns"][0]), int(around["end_ns"][-1])
     asks_ns = np.sort(steps.awaited["wait_start_ns"])
     batches = analysis.with_inner(around.awaited)
     own = list(analysis.waits_for(batches[batches["loader"] == analysis.source.number]))
-    longest = max(own, key=lambda wait: wait.delivery.wait_ns, default=None)
+    # Steps around it that are not measured may wait longer: the tables are not about them.
+    of_worst = [wait for wait in own if worst_ns < wait.delivery.delivered_ns <= worst_end_ns]
+    longest = max(of_worst or own, key=lambda wait: wait.delivery.wait_ns, default=None)
 
     def ms(time_ns: int | None) -> float | None:
         return None if time_ns is None else (time_ns - start_ns) / 1e6

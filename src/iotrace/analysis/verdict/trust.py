@@ -208,7 +208,7 @@ def bounds(least_pct: float | None, most_pct: float) -> str:
     """Write a figure of which a lower and an upper bound are known."""
     least, most = f"{least_pct or 0.0:.0f}", f"{most_pct:.0f}"
     if least == most:
-        return f"some {most} %"
+        return f"about {most} %"
     return f"up to {most} %" if least == "0" else f"{least} to {most} %"
 
 

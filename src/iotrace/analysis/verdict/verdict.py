@@ -91,8 +91,8 @@ def verdict_of(
     found = _late(ranks, imbalance) or of_worst(ranks)
     if not session.argv:
         found = _of_traces(found, ranks)
-        if found.why is None and any(item.id == "no-workers" for item in recommendations):
-            found = replace(found, why="its loader has no workers: the loop loads each batch itself")
+        if found.why is None and found.kind not in ("wait-unknown", "not-input-bound"):
+            found = replace(found, why=_why_of_trace(found.rank, recommendations))
     if session.state != ENDED and found.kind == "wait-unknown":  # a loop that was not seen may not have begun
         found = replace(found, fix=None)
     if session.state == RUNNING:
@@ -273,6 +273,16 @@ def _of_traces(found: Finding, ranks: Sequence[RankReport]) -> Finding:
     if found.kind == "wait-unknown" and found.rank is not None and found.rank.steps.count:
         return replace(found, text="no wait for a DataLoader was recorded", fix=None)
     return found
+
+
+def _why_of_trace(rank: RankReport | None, recommendations: Sequence[Recommendation]) -> str | None:
+    """Say as much of a wait as a bare trace shows: not what the loader did meanwhile."""
+    if any(item.id == "no-workers" for item in recommendations):
+        return "its loader has no workers: the loop loads each batch itself"
+    if rank is None or not rank.data_wait.raw_ms:
+        return None
+    wait = f"its loop waits {rank.data_wait.raw_ms:.1f} ms a step for its DataLoader"
+    return f"{wait}; what the loader did then is in no trace"
 
 
 def _loop_reads(rank: RankReport) -> str | None:

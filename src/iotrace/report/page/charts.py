@@ -12,7 +12,7 @@ from typing import Any
 
 from iotrace.analysis.results.page import BatchWindow, SampledSeries, StepColumns
 from iotrace.analysis.wait.waits import CAUSES
-from iotrace.units import milliseconds, size
+from iotrace.units import decimals, milliseconds, size
 
 HEIGHT = 1000
 _NOMINAL = (1040, 200)  # pixels of a chart on a wide screen, for which patterns are made
@@ -140,7 +140,8 @@ def _place(start: float, end: float, window: BatchWindow, whole: float = 0.0) ->
 
 def gantt(window: BatchWindow) -> list[dict[str, Any]]:
     """A row for the training loop and one for each worker: what each did when."""
-    loop: list[dict[str, Any]] = []
+    # Until it first asks, the loop works on the batch before.
+    loop = [_bar(window, 0.0, min(window.asked_ms, default=0.0), "rest", "", "the loop works", False)]
     rows: dict[int | None, list[dict[str, Any]]] = {}
     for number, batch in enumerate(window.batch):
         file, worst = window.file[number] or "", number == window.worst
@@ -182,8 +183,8 @@ def _bar(
 
 
 def ready_area(window: BatchWindow) -> dict[str, Any] | None:
-    """The ready queue as a stepped area; None where it is not known."""
-    if not window.ready:
+    """The ready queue as a stepped area; None where it is not known, or without workers, who fill it."""
+    if not window.ready or all(worker is None for worker in window.worker):
         return None
     most = max(1, *window.ready)
     whole = window.length_ms
@@ -196,7 +197,7 @@ def ready_area(window: BatchWindow) -> dict[str, Any] | None:
 
 def waterfall(window: BatchWindow, whole: float = 0.0) -> list[dict[str, Any]]:
     """A row a batch, in order of delivery: fetched, ready, awaited, computed on; `whole` ms wide."""
-    rows = []
+    rows, digits = [], decimals(window.length_ms / max(1, window.steps)) - 1  # of a usual step
     for number, batch in enumerate(window.batch):
         asked, delivered = window.asked_ms[number], window.delivered_ms[number]
         taken, prepared = window.taken_ms[number], window.prepared_ms[number]
@@ -215,9 +216,9 @@ def waterfall(window: BatchWindow, whole: float = 0.0) -> list[dict[str, Any]]:
                 "worker": "loop" if worker is None else str(worker),
                 "worst": number == window.worst,
                 "parts": [part for part in parts if part is not None],
-                "fetch": fetched,
-                "wait": delivered - asked,
-                "compute": None if computed is None else computed - delivered,
+                "fetch": "?" if fetched is None else f"{fetched:.{digits}f}",
+                "wait": f"{delivered - asked:.{digits}f}",
+                "compute": "?" if computed is None else f"{computed - delivered:.{digits}f}",
                 "made_of": window.made_of[number],
             }
         )

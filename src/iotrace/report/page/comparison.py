@@ -6,7 +6,7 @@ from typing import Any
 
 from iotrace.analysis.compare.results import Comparison
 from iotrace.analysis.compare.traces import TraceComparison
-from iotrace.report.comparison import part_rows, reasons_of, stage_rows, trust_of
+from iotrace.report.comparison import part_rows, reasons_label, reasons_of, speed_of, stage_rows, trust_of
 from iotrace.report.page.definitions import CAUSES, WORDS
 from iotrace.report.page.render import render
 from iotrace.report.page.sections import view_table
@@ -25,7 +25,8 @@ _LABELS = {
 def comparison_page(result: Comparison) -> str:
     """Write `result` as a page."""
     label, tone = _LABELS.get(result.verdict, ("COMPARED", "warn"))
-    reasons = [("Why" if not number else "", text) for number, text in enumerate(reasons_of(result))]
+    name = reasons_label(result)
+    reasons = [("" if number else name, text) for number, text in enumerate(reasons_of(result))]
     rows = [("Work", f"differs: {difference}") for difference in result.differs]
     rows += [*reasons, *(("Trust", text) for text in trust_of(result))]
     stages = stage_rows(result.stages)
@@ -49,6 +50,7 @@ def comparison_page(result: Comparison) -> str:
         result=result,
         parts=_parts(result),
         stages=stages,
+        speed=speed_of(result),
         words={word: WORDS[word] for word in ("step", "data wait", "rest of the step", "trust")},
         cause_words=CAUSES,
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 from iotrace.analysis.results import IdleByModule, RankReport
 from iotrace.report.views.device import CLASSES
-from iotrace.units import milliseconds, percent
+from iotrace.units import fixed, milliseconds, percent
 
 _ROLE_NAMES = {"cpu_op": "CPU operators", "dataloader": "data loader"}
 
@@ -75,7 +75,7 @@ def _bar_table(title: str, values: dict[str, float], note: str) -> dict[str, Any
     most = max(values.values(), default=0.0) or 1.0
     least = 0.002 * most  # what would be no bar
     rows = [
-        {"name": name, "value": value, "text": f"{value:.1f}", "width": f"{100 * value / most:.2f}"}
+        {"name": name, "value": value, "text": fixed(value, most), "width": f"{100 * value / most:.2f}"}
         for name, value in values.items()
         if value >= least
     ]

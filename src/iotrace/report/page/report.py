@@ -19,6 +19,7 @@ from iotrace.report.screen import (
     fact_rows,
     following,
     gain_text,
+    no_fix_text,
     opened,
     silenced,
     trust_text,
@@ -35,12 +36,12 @@ _TONES = {
 }
 _SECTIONS = (
     ("failures", "What failed"),
+    ("ranks", "Ranks"),
     ("strip", "Steps"),
     ("where", "Where the wait goes"),
     ("worst", "Worst batches"),
-    ("gantt", "Workers"),
+    ("gantt", "Longest wait"),
     ("waterfall", "Batch by batch"),
-    ("ranks", "Ranks"),
     ("machine", "Machine"),
     ("parts", "Inside a step"),
     ("device", "Device"),
@@ -134,7 +135,7 @@ def banner(report: Report) -> dict[str, Any]:
         rows.append({"label": first, "text": f"{rest}: {text}"})
     trust = trust_text(found.trust.level, found.trust.reasons, silenced(report))
     if not found.fixes and found.kind in WANT_A_FIX:
-        rows.append({"label": "Fix", "text": "none is known for what was seen; the charts below show more"})
+        rows.append({"label": "Fix", "text": no_fix_text(report, "the charts below show more")})
     return {
         "tone": _TONES.get(found.kind, "bad"),
         "label": found.banner,

@@ -45,7 +45,13 @@ def files_table(rank: RankReport) -> dict[str, Any] | None:
         return None
     known = rank.data_wait.raw_ms is not None
     shown = [_file_row(path, costs.get(path), rows.get(path), known) for path in paths[:_MOST_FILES]]
-    return {"rows": shown, "more": max(0, len(paths) - _MOST_FILES), "wait_known": known}
+    return {
+        "rows": shown,
+        "most": max(row["ms"] or 0.0 for row in shown),
+        "most_read": max(row["read_ms_total"] or 0.0 for row in shown),
+        "more": max(0, len(paths) - _MOST_FILES),
+        "wait_known": known,
+    }
 
 
 def _share(cost: FileCost) -> float:

@@ -16,7 +16,7 @@ from iotrace.report.sweeps.sweep import following, is_advised, point_rows, rate
 from iotrace.sweeps.grid import named
 from iotrace.sweeps.results import Ceiling, PointResult, SweepResult
 from iotrace.sweeps.tune.results import TuneResult
-from iotrace.units import milliseconds, percent
+from iotrace.units import digits, milliseconds, percent
 
 
 def sweep_page(result: SweepResult, columns: Mapping[str, RankColumns]) -> str:
@@ -157,7 +157,8 @@ def _bar(row: PointResult, points: Sequence[PointResult], ceiling: Ceiling | Non
 def _ceiling(points: Sequence[PointResult], found: Ceiling | None) -> dict[str, str] | None:
     if found is None:
         return None
-    text = f"{found.per_second:.3g} steps/s ({milliseconds(found.step_ms)} a step), on batches from memory"
+    rate = digits(found.per_second)
+    text = f"{rate} steps/s ({milliseconds(found.step_ms)} a step), on batches from memory"
     return {"x": f"{100 * found.per_second / _most(points, found):.2f}", "text": text}
 
 

@@ -8,7 +8,7 @@ from iotrace.analysis.page.costs import OUTSIDE, Cost, costs_of
 from iotrace.analysis.results import RankReport
 from iotrace.report.page.charts import WIDTHS, fits
 from iotrace.report.page.treemap import squarify
-from iotrace.units import milliseconds, percent
+from iotrace.units import fixed, percent
 
 _MOST_TILES = 60
 _TREEMAP = (1000.0, 320.0)  # of its width, px of its height
@@ -31,13 +31,13 @@ def treemap(rank: RankReport) -> list[dict[str, Any]]:
     for cost in costs:
         groups.setdefault(cost.group, []).append(cost)
     ordered = sorted(groups.values(), key=lambda own: -sum(cost.ms for cost in own))
-    whole_ms = sum(cost.ms for cost in costs)
+    whole_ms, most_ms = sum(cost.ms for cost in costs), max(cost.ms for cost in costs)
     outer = squarify([sum(cost.ms for cost in own) for own in ordered], (0.0, 0.0, *_TREEMAP))
     tiles = []
     for own, place in zip(ordered, outer, strict=True):
         own = sorted(own, key=lambda cost: -cost.ms)
         for cost, tile in zip(own, squarify([cost.ms for cost in own], place), strict=True):
-            tiles.append(_tile(cost, tile, whole_ms))
+            tiles.append(_tile(cost, tile, whole_ms, f"{fixed(cost.ms, most_ms)} ms"))
     return tiles
 
 
@@ -46,7 +46,9 @@ def treemap_height(tiles: list[dict[str, Any]]) -> int:
     return round(_TREEMAP[1]) if len(tiles) > 2 else 96
 
 
-def _tile(cost: Cost, place: tuple[float, float, float, float], whole_ms: float) -> dict[str, Any]:
+def _tile(
+    cost: Cost, place: tuple[float, float, float, float], whole_ms: float, shown: str
+) -> dict[str, Any]:
     x, y, width, height = place
     about = f"{cost.cause}, {OUTSIDE}" if cost.path is None else f"{cost.cause} of {cost.path}"
     return {
@@ -55,16 +57,16 @@ def _tile(cost: Cost, place: tuple[float, float, float, float], whole_ms: float)
         "width": f"{100 * width / _TREEMAP[0]:.3f}",
         "height": f"{100 * height / _TREEMAP[1]:.3f}",
         "cause": cost.cause,
-        "texts": _texts(cost, width / _TREEMAP[0], height, percent(cost.ms / whole_ms)),
-        "text": f"{about}: {milliseconds(cost.ms)} a step, {percent(cost.ms / whole_ms)} of the wait",
+        "texts": _texts(cost, width / _TREEMAP[0], height, shown, percent(cost.ms / whole_ms)),
+        "text": f"{about}: {shown} a step, {percent(cost.ms / whole_ms)} of the wait",
     }
 
 
-def _texts(cost: Cost, share: float, height: float, of_wait: str) -> list[dict[str, Any]]:
+def _texts(cost: Cost, share: float, height: float, ms: str, of_wait: str) -> list[dict[str, Any]]:
     """List what is written on a tile, each with the widths of the page from and to which it is shown."""
     found: list[dict[str, Any]] = []
     for width in WIDTHS:
-        lines, upright = _lines_at(cost, share * width, height, of_wait)
+        lines, upright = _lines_at(cost, share * width, height, ms, of_wait)
         if found and (found[-1]["lines"], found[-1]["upright"]) == (lines, upright):
             continue
         if found:
@@ -73,10 +75,9 @@ def _texts(cost: Cost, share: float, height: float, of_wait: str) -> list[dict[s
     return [each for each in found if each["lines"]]
 
 
-def _lines_at(cost: Cost, width: float, height: float, of_wait: str) -> tuple[list[str], bool]:
+def _lines_at(cost: Cost, width: float, height: float, ms: str, of_wait: str) -> tuple[list[str], bool]:
     """Choose what fits into a tile of so many px: name, figure, share; in a narrow one upright."""
     parts = (cost.path or cost.cause).rstrip("/").rsplit("/", 2)
-    ms = milliseconds(cost.ms)
     figures = [ms] if cost.path is None else [f"{cost.cause} {ms}", ms]
     for name in dict.fromkeys(("/".join(parts[-2:]), parts[-1])):
         if fits(name, width, _MARGIN):

@@ -21,7 +21,7 @@ from iotrace.sweeps.execute import Request
 from iotrace.sweeps.grid import fill, named
 from iotrace.sweeps.results import PointResult, SweepResult, SweepRun
 from iotrace.sweeps.schedule import Sweep
-from iotrace.units import milliseconds, percent, size
+from iotrace.units import digits, milliseconds, percent, size
 
 _DETAILS = ("steps/s", "compute ms", "make ms", "CPU", "stopped by")
 _NARROW = 72  # columns below which a table shows less
@@ -44,7 +44,7 @@ def print_sweep(result: SweepResult, console: Console, verbose: bool = False) ->
     _print_legend(result, console)
     if result.ceiling is not None:
         step = milliseconds(result.ceiling.step_ms)
-        text = f"ceiling: {result.ceiling.per_second:.3g} steps/s ({step} a step), on batches from memory"
+        text = f"ceiling: {digits(result.ceiling.per_second)} steps/s ({step} a step), on batches from memory"
         line(console, "", text, 0)
     if verbose:
         console.print()
@@ -246,7 +246,7 @@ class Watcher:
         """A run ended."""
         if not self._console.is_terminal:
             step_ms = run.compute_ms if run.kind == "ceiling" else run.step_ms  # it waits for copies
-            figure = f"{1e3 / step_ms:.3g} steps/s" if run.ok and step_ms else run.status
+            figure = f"{digits(1e3 / step_ms)} steps/s" if run.ok and step_ms else run.status
             why = f": {run.reason}" if run.reason else ""
             self._console.print(f"  {figure}{why} in {run.seconds:.0f} s")
 

@@ -18,7 +18,7 @@ from iotrace.sweeps.execute import Request
 from iotrace.sweeps.grid import named
 from iotrace.sweeps.results import PointResult, SweepRun
 from iotrace.sweeps.tune.results import TuneResult
-from iotrace.units import percent
+from iotrace.units import digits, percent
 
 _LONGEST = 36
 
@@ -33,7 +33,7 @@ def print_tune(result: TuneResult, console: Console) -> None:
     console.print()
     print_table(console, _table(result))
     if result.ceiling is not None:
-        line(console, "", f"ceiling: {result.ceiling.per_second:.3g} steps/s, on batches from memory", 0)
+        line(console, "", f"ceiling: {digits(result.ceiling.per_second)} steps/s, on batches from memory", 0)
     for setting in result.refused[:2]:
         line(console, "", f"not tried: {named(setting.params)}: {setting.why}", 0)
     for warning in result.warnings:
@@ -117,7 +117,7 @@ def progress(
 
     def after(run: SweepRun) -> None:
         step_ms = run.compute_ms if run.kind == "ceiling" else run.step_ms
-        figure = f"{1e3 / step_ms:.3g} steps/s" if run.ok and step_ms else run.status
+        figure = f"{digits(1e3 / step_ms)} steps/s" if run.ok and step_ms else run.status
         why = f": {run.reason}" if run.reason else ""
         console.print(f"  {figure}{why} in {run.seconds:.0f} s")
 

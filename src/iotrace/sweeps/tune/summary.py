@@ -15,7 +15,7 @@ from iotrace.sweeps.rows import ceiling_of, rows
 from iotrace.sweeps.tune.apply import changes
 from iotrace.sweeps.tune.results import SCHEMA_VERSION, Best, Setting, TuneResult
 from iotrace.sweeps.tune.search import Search
-from iotrace.units import counted, percent
+from iotrace.units import counted, digits, percent
 
 _FEW_STEPS = 20
 
@@ -91,15 +91,15 @@ def _verdict(
             fixes=[],
             trust=trust,
         )
-    of = f" of {ceiling.per_second:.3g} on batches from memory" if ceiling is not None else ""
+    of = f" of {digits(ceiling.per_second)} on batches from memory" if ceiling is not None else ""
     if best is own:
         if search.at_ceiling:
-            text = f"AT ITS CEILING as you have it: {own.per_second:.3g} steps/s{of}"
+            text = f"AT ITS CEILING as you have it: {digits(own.per_second)} steps/s{of}"
             kind = "at-ceiling"
         elif len(search.measured) < 2:
             text, kind = "NO ADVICE no other setting was measured", "no-advice"
         else:
-            text, kind = f"BEST as you have it: {own.per_second:.3g} steps/s{of}", "best"
+            text, kind = f"BEST as you have it: {digits(own.per_second)} steps/s{of}", "best"
         return SweepVerdict(text=text, kind=kind, why=search.stopped, fixes=[], trust=trust)
     if told.ratio is None or told.ratio_ci95 is None or told.ratio_ci95[0] <= 1 or not best.per_second:
         what = f"{named(best.params)} cannot be told from what you have"
@@ -120,7 +120,7 @@ def _verdict(
     saved = (own.step_ms or 0.0) - (best.step_ms or 0.0)
     fix = Fix(id="settings", text=told.apply[0], gain_ms_per_step=saved, speedup=told.ratio, at_most=False)
     ratio = f"{told.ratio:.2f}x of yours (95 %: {low:.2f} to {high:.2f})"
-    text = f"BEST {named(best.params)}: {best.per_second:.3g} steps/s, {ratio}"
+    text = f"BEST {named(best.params)}: {digits(best.per_second)} steps/s, {ratio}"
     return SweepVerdict(text=text, kind="best", why=search.stopped, fixes=[fix], trust=trust)
 
 

@@ -2,7 +2,7 @@
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const tip = document.getElementById("tip");
-  const ms = (value) => value.toFixed(1) + " ms";
+  const ms = (value) => value.toFixed(!value || value >= 5 ? 1 : value < 0.5 ? 3 : 2) + " ms";
   const show = (text, x, y) => {
     tip.textContent = text;
     tip.hidden = false;
