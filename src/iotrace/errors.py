@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 _OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
@@ -41,6 +44,15 @@ class LaunchError(IotraceError):
 
 class TraceError(IotraceError):
     """A file that should hold a trace does not hold one that can be read."""
+
+
+@contextmanager
+def writing(path: Path, remedy: str) -> Iterator[None]:
+    """Write `path` within it; IotraceError, with `remedy`, where the system refuses that."""
+    try:
+        yield
+    except OSError as error:
+        raise IotraceError(f"cannot write {path}: {error.strerror}", remedy) from error
 
 
 def what_failed(error: OSError) -> str:

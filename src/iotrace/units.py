@@ -74,6 +74,11 @@ def digits(value: float, count: int = 3) -> str:
     return f"{value:.0f}" if "e+" in text else text
 
 
+def one_decimal(value: float) -> str:
+    """Format a figure with one decimal, without its unit."""
+    return f"{value:.1f}"
+
+
 def percent(fraction: float) -> str:
     """Format a share of 1 in whole percent: ``12 %``."""
     return f"{100 * fraction:.0f} %"

@@ -17,7 +17,7 @@ import msgspec
 from isal import igzip
 
 from iotrace.analysis.rank import SessionAnalysis
-from iotrace.errors import IotraceError
+from iotrace.errors import IotraceError, writing
 from iotrace.export.events import BATCH, STEP, WAIT, ExportEvent, events_of
 
 # As dftracer's logging of AI programs names them, where it has a name.
@@ -45,7 +45,7 @@ def write_dftracer(analysis: SessionAnalysis, path: Path) -> dict[str, int]:
         raise IotraceError(f"{path} is no regular file", "name a file with -o FILE.pfw.gz")
     counts: Counter[str] = Counter()
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with writing(path, "choose another path with -o"):
         try:
             opened = _open(temporary, "wb", _FASTEST) if path.suffix == ".gz" else temporary.open("wb")
             with opened as file:
@@ -54,8 +54,6 @@ def write_dftracer(analysis: SessionAnalysis, path: Path) -> dict[str, int]:
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise IotraceError(f"cannot write {path}: {error.strerror}", "choose another path with -o") from error
     return dict(counts)
 
 

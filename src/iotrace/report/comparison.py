@@ -31,7 +31,7 @@ def print_comparison(result: Comparison, console: Console) -> None:
     say_each(console, reasons_label(result), reasons_of(result))
     say_each(console, "Trust", trust_of(result))
     console.print()
-    _print_parts(result, console)
+    print_rows(console, ("ms a step", *NAMES, "change", "95 %"), part_texts(result))
     if result.stages:
         console.print()
         print_stages(result.stages[:_MOST_STAGES], console, ("A", "B"))
@@ -103,12 +103,12 @@ def part_rows(result: Comparison) -> list[tuple[str, float, float, str]]:
     ]
 
 
-def _print_parts(result: Comparison, console: Console) -> None:
-    rows = [
+def part_texts(result: Comparison) -> list[tuple[str, ...]]:
+    """The rows of `part_rows` as texts, with the change."""
+    return [
         (name, f"{before:.1f}", f"{after:.1f}", signed(after - before), bounds)
         for name, before, after, bounds in part_rows(result)
     ]
-    print_rows(console, ("ms a step", *NAMES, "change", "95 %"), rows)
 
 
 def _bounds(interval: list[float] | None) -> str:

@@ -8,14 +8,15 @@ from iotrace.analysis.compare.results import Check, Comparison
 from iotrace.analysis.compare.traces import TraceComparison
 from iotrace.analysis.results import Fix, RankReport, Report
 from iotrace.report.check import seen_by
-from iotrace.report.comparison import part_rows, reasons_label, reasons_of, stage_rows, trust_of
+from iotrace.report.comparison import part_texts, reasons_label, reasons_of, stage_rows, trust_of
 from iotrace.report.printing import visible
 from iotrace.report.screen import ending, fact_rows, following, gain_text, silenced, trust_text
+from iotrace.report.sweeps.head import banner_of, saved
 from iotrace.report.sweeps.sweep import point_rows
 from iotrace.report.views.table import cells_of
 from iotrace.report.views.trace_comparison import facts_of, headline, tables_of
 from iotrace.sweeps.results import SweepResult
-from iotrace.units import milliseconds, percent, signed
+from iotrace.units import percent
 
 _MOST_STAGES = 8
 _MOST_CHANGES = 10
@@ -35,8 +36,7 @@ def report_markdown(report: Report) -> str:
     lines += _fixes(found.fixes)
     trust = trust_text(found.trust.level, found.trust.reasons, silenced(report))
     lines.append(f"- **Trust** {found.trust.level}: {escape(trust)}")
-    about = next((rank for rank in reversed(report.ranks) if rank.rank == found.rank), None)
-    rank = about or (report.ranks[0] if len(report.ranks) == 1 else None)
+    rank = report.main_rank
     if rank is not None:
         whose = f" of {rank.called}" if len(report.ranks) > 1 else ""
         rows = [(label, "; ".join(parts)) for label, parts in fact_rows(rank)]
@@ -66,7 +66,7 @@ def _worst(rank: RankReport) -> list[str]:
             str(worst.batch),
             f"{worst.wait_ms:.1f}",
             worst.cause,
-            "loop" if worst.worker is None else f"worker {worst.worker}",
+            worst.made_by,
             worst.files[0] if worst.files else "",
         )
         for worst in rank.data_wait.worst_batches[:_MOST_BATCHES]
@@ -93,13 +93,11 @@ def _ranks(report: Report) -> list[tuple[str, ...]]:
 def sweep_markdown(result: SweepResult) -> str:
     """Write what a sweep advises, and its points."""
     found = result.verdict
-    banner = "BEST" if found.kind == "best" else "NO ADVICE"
-    sign = "✅" if found.kind == "best" else "⚠️"
-    lines = [f"### {sign} {banner}: {escape(found.text.removeprefix(banner).lstrip())}", ""]
+    banner, text = banner_of(found)
+    lines = [f"### {'⚠️' if found.kind == 'no-advice' else '✅'} {banner}: {escape(text)}", ""]
     lines += [f"- **Why**: {escape(found.why)}"] if found.why else []
     for fix in found.fixes:
-        saved = f" (saves {milliseconds(fix.gain_ms_per_step)} a step)" if fix.gain_ms_per_step else ""
-        lines.append(f"- **Fix** {escape(fix.text)}{saved}")
+        lines.append(f"- **Fix** {escape(fix.text)}{f' ({saved(fix)})' if saved(fix) else ''}")
     trust = trust_text(found.trust.level, found.trust.reasons, silenced=False)
     lines.append(f"- **Trust** {found.trust.level}: {escape(trust)}")
     headings, rows = point_rows(result)
@@ -116,11 +114,7 @@ def comparison_markdown(result: Comparison) -> str:
     lines += [
         f"- around: {escape(item.what)}: {escape(' / '.join(item.values))}" for item in result.environment
     ]
-    rows = [
-        (name, f"{before:.1f}", f"{after:.1f}", signed(after - before), bounds)
-        for name, before, after, bounds in part_rows(result)
-    ]
-    lines += ["", *_table(("ms a step", "A", "B", "change", "95 %"), rows, 1)]
+    lines += ["", *_table(("ms a step", "A", "B", "change", "95 %"), part_texts(result), 1)]
     if result.stages:
         headings = ("ms a sample", "A", "B", "change", "95 %")
         lines += ["", *_table(headings, stage_rows(result.stages[:_MOST_STAGES]), 1)]

@@ -60,9 +60,7 @@ def print_screen(report: Report, console: Console) -> None:
     console.print()
     if len(report.ranks) > 1:
         print_ranks(report, console)
-    rank = next((rank for rank in reversed(report.ranks) if rank.rank == found.rank), None)
-    if rank is None and len(report.ranks) == 1:
-        rank = report.ranks[0]
+    rank = report.main_rank
     if rank is not None:
         if len(report.ranks) > 1:
             restart = f", restart {rank.incarnation}" if rank.incarnation else ""

@@ -146,8 +146,7 @@ def _row(rank: RankReport, imbalance: Imbalance | None) -> Sequence[str]:
     ]
     if imbalance is None:
         return row
-    own = next((one for one in imbalance.ranks if one.rank == rank.rank), None)
-    straggler = next((one for one in imbalance.stragglers if one.rank == rank.rank), None)
+    own, straggler = imbalance.of(rank.rank)
     matched, last_in = imbalance.collectives.matched, straggler.last_to_arrive if straggler else 0
     if own is None or not own.step_ms:
         return [*row, "?", "?", "?"]

@@ -15,7 +15,7 @@ from iotrace.analysis.results import RankReport, Report
 from iotrace.report.printing import encode_json
 from iotrace.report.sweeps.sweep import write_points
 from iotrace.report.views import VIEWS, tables_of
-from iotrace.report.views.table import Table, write_csv
+from iotrace.report.views.table import Table, of_ranks, plain_value, write_csv
 from iotrace.session import names
 from iotrace.session.manifest import write_atomically
 from iotrace.sweeps.results import SweepResult
@@ -68,7 +68,9 @@ def write_report(report: Report, directory: Path) -> None:
     """Write what a tracker gets of `report` to `directory`, which exists."""
     info = report.session
     views = {name: tables_of(name, report) for name in VIEWS}
-    views["files"] = [_of_rank("Files", rank.file_groups, rank) for rank in report.ranks]
+    views["files"] = of_ranks(
+        report.ranks, lambda rank: Table(title="Files", rows=rank.file_groups, fields=())
+    )
     views["fixes"] = [Table(title="Fixes", rows=report.verdict.fixes, fields=())]
     series: dict[str, list[Point]] = {}
     for rank, prefix in _prefixed(report.ranks):
@@ -167,10 +169,6 @@ def _headlines(ranks: Sequence[RankReport]) -> Iterator[tuple[str, float]]:
                     yield f"{prefix}system.gpus.{gpu.index}.{name}", figure
 
 
-def _of_rank(title: str, rows: Sequence[msgspec.Struct], rank: RankReport) -> Table:
-    return Table(title=title, rows=rows, fields=(), rank=rank.rank)
-
-
 def _grids(views: dict[str, Sequence[Table]]) -> Iterator[tuple[str, Grid]]:
     """Yield a grid for each title of each view, with the rows of all ranks."""
     for name, tables in views.items():
@@ -188,17 +186,11 @@ def _grid(tables: Sequence[Table]) -> Grid:
     first = tables[0].rows[0]
     own = ["rank"] if "rank" not in first.__struct_fields__ else []
     rows = [
-        [*(table.rank for _ in own), *map(_cell, msgspec.to_builtins(row).values())]
+        [*(table.rank for _ in own), *map(plain_value, msgspec.to_builtins(row).values())]
         for table in tables
         for row in table.rows
     ]
     return Grid([*own, *first.__struct_encode_fields__], rows)
-
-
-def _cell(value: Any) -> Cell:
-    if value is None or isinstance(value, str | int | float):
-        return value
-    return encode_json(value).decode()
 
 
 def _write(content: Content, result: Any, name: str, directory: Path) -> Path:

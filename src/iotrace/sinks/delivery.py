@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 
 from iotrace.analysis.results import Report
-from iotrace.errors import IotraceError
+from iotrace.errors import writing
 from iotrace.report.printing import echo
 from iotrace.session import names
 from iotrace.sinks.content import write_report, write_sweep
@@ -66,12 +66,8 @@ def _directory(result: Path | None) -> Path:
             if os.access(directory, os.W_OK) and not is_link:
                 return directory
     directory = Path(f"iotrace-log-{datetime.now():%Y%m%d-%H%M%S}")
-    try:
+    with writing(directory, "run it in a directory that can be written"):
         directory.mkdir(names.DIRECTORY_MODE, exist_ok=True)
-    except OSError as error:
-        raise IotraceError(
-            f"cannot write {directory}: {error.strerror}", "run it in a directory that can be written"
-        ) from error
     return directory
 
 

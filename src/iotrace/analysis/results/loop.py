@@ -114,6 +114,11 @@ class WorstBatch(ReportPart, frozen=True, kw_only=True):
     cause: str
     files: list[str]
 
+    @property
+    def made_by(self) -> str:
+        """Who fetched it: the loop itself where no worker did."""
+        return "loop" if self.worker is None else f"worker {self.worker}"
+
 
 class LoaderWait(ReportPart, frozen=True, kw_only=True):
     """A loader's share of the data wait, as a mean per measured step."""

@@ -117,3 +117,8 @@ class Imbalance(ReportPart, frozen=True, kw_only=True):
     pattern: str | None = None
     late_steps: int | None = None
     late_pct: float | None = None
+
+    def of(self, rank: int) -> tuple[RankBalance | None, Straggler | None]:
+        """Return what a rank's step is made of, and how the others wait for it, where that is known."""
+        balance = next((one for one in self.ranks if one.rank == rank), None)
+        return balance, next((one for one in self.stragglers if one.rank == rank), None)

@@ -259,3 +259,9 @@ class Report(ReportPart, frozen=True, kw_only=True):
     not_captured: list[NotCaptured]
     clocks: list[ClockInfo]
     forecasts: list[Forecast] = msgspec.field(default_factory=list)
+
+    @property
+    def main_rank(self) -> RankReport | None:
+        """The rank that the verdict is about, as it ran last; without one the only rank."""
+        about = next((rank for rank in reversed(self.ranks) if rank.rank == self.verdict.rank), None)
+        return about or (self.ranks[0] if len(self.ranks) == 1 else None)

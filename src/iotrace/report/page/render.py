@@ -13,7 +13,7 @@ import msgspec
 from markupsafe import Markup
 
 from iotrace import __version__
-from iotrace.errors import IotraceError
+from iotrace.errors import writing
 from iotrace.report.page import palette
 from iotrace.report.printing import visible
 from iotrace.units import fixed, milliseconds, percent, signed, size
@@ -80,7 +80,5 @@ def write_page(page: str, path: Path) -> None:
     Raises:
         IotraceError: it cannot be written there.
     """
-    try:
+    with writing(path, "choose another --html FILE"):
         path.write_bytes(page.encode(errors="replace"))  # the name of a file may be any bytes
-    except OSError as error:
-        raise IotraceError(f"cannot write {path}: {error.strerror}", "choose another --html FILE") from error

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from iotrace.analysis.page.costs import io_tree
-from iotrace.analysis.results import FileCost, FileIo, Imbalance, RankReport, Report, SessionInfo, WorstBatch
+from iotrace.analysis.results import FileCost, FileIo, Imbalance, RankReport, Report, SessionInfo
 from iotrace.analysis.results.page import RankColumns
 from iotrace.report.page.definitions import CAUSES
 from iotrace.report.screen import shown_path
@@ -82,12 +82,8 @@ def worst_batches(rank: RankReport, session: SessionInfo) -> list[dict[str, Any]
     for worst in rank.data_wait.worst_batches:
         command = "" if worst.batch in numbers else f"iotrace open {path} --batch {worst.batch}"
         numbers.add(worst.batch)
-        rows.append({"batch": worst, "who": _who(worst), "command": command})
+        rows.append({"batch": worst, "who": worst.made_by, "command": command})
     return rows
-
-
-def _who(worst: WorstBatch) -> str:
-    return "loop" if worst.worker is None else f"worker {worst.worker}"
 
 
 def ranks_table(report: Report) -> dict[str, Any] | None:
@@ -113,10 +109,7 @@ def ranks_table(report: Report) -> dict[str, Any] | None:
 
 
 def _rank_row(rank: RankReport, compared: Imbalance | None, late: int | None) -> dict[str, Any]:
-    own = next((one for one in compared.ranks if one.rank == rank.rank), None) if compared else None
-    straggler = (
-        next((one for one in compared.stragglers if one.rank == rank.rank), None) if compared else None
-    )
+    own, straggler = compared.of(rank.rank) if compared else (None, None)
     matched = compared.collectives.matched if compared else 0
     cells: dict[str, dict[str, Any] | None] = dict.fromkeys(
         ("step", "data wait", "for others", "compute", "late in")
@@ -223,8 +216,7 @@ def main_rank(report: Report, columns: RankColumns | None) -> RankReport | None:
         return next(
             one for one in report.ranks if (one.rank, one.incarnation) == (columns.rank, columns.incarnation)
         )
-    about = next((one for one in reversed(report.ranks) if one.rank == report.verdict.rank), None)
-    return about or (report.ranks[0] if report.ranks else None)
+    return report.main_rank or next(iter(report.ranks), None)
 
 
 def view_table(table: Table, most: int) -> dict[str, Any]:

@@ -11,12 +11,12 @@ from iotrace.report.page.definitions import SWEEP, TUNE, WORDS
 from iotrace.report.page.render import render
 from iotrace.report.screen import trust_text
 from iotrace.report.sweeps import tune
-from iotrace.report.sweeps.head import banner_of, saved
-from iotrace.report.sweeps.sweep import following, is_advised, point_rows, rate
+from iotrace.report.sweeps.head import banner_of, figures_of, saved
+from iotrace.report.sweeps.sweep import following, is_advised, point_rows
 from iotrace.sweeps.grid import named
 from iotrace.sweeps.results import Ceiling, PointResult, SweepResult
 from iotrace.sweeps.tune.results import TuneResult
-from iotrace.units import digits, milliseconds, percent
+from iotrace.units import digits, milliseconds
 
 
 def sweep_page(result: SweepResult, columns: Mapping[str, RankColumns]) -> str:
@@ -61,15 +61,13 @@ def tune_page(result: TuneResult, columns: Mapping[str, RankColumns]) -> str:
 
 def _tuned(row: PointResult, own: float | None, result: TuneResult) -> list[str]:
     """The cells of a setting: what the model expected of it and what it gave, as times as fast as yours."""
-    rate_, predicted = row.per_second, row.predicted_per_second
+    rate, predicted = row.per_second, row.predicted_per_second
     return [
         tune.name_of(row),
-        "-" if rate_ is None else rate(rate_),
-        f"{rate(row.ci95[0])} - {rate(row.ci95[1])}" if row.ci95 else "",
-        "" if row.raw_wait_fraction is None else percent(row.raw_wait_fraction),
+        *figures_of(row),
         f"{predicted / own:.2f}x" if predicted and own else "",
-        f"{rate_ / own:.2f}x" if rate_ and own and row.params else "",
-        f"{100 * (predicted / rate_ - 1):+.0f} %" if predicted and rate_ else "",
+        f"{rate / own:.2f}x" if rate and own and row.params else "",
+        f"{100 * (predicted / rate - 1):+.0f} %" if predicted and rate else "",
         str(row.repeats),
         tune.mark_of(row, result),
     ]

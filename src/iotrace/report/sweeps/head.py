@@ -10,8 +10,8 @@ from rich.text import Text
 from iotrace.analysis.results import Fix
 from iotrace.report.layout import line, two_columns
 from iotrace.report.screen import WIDTH, print_trust
-from iotrace.sweeps.results import SweepVerdict
-from iotrace.units import milliseconds
+from iotrace.sweeps.results import PointResult, SweepRun, SweepVerdict
+from iotrace.units import digits, milliseconds, percent
 
 _BANNERS = {
     "best": ("BEST", "bold green"),
@@ -29,6 +29,34 @@ def banner_of(found: SweepVerdict) -> tuple[str, str]:
 def saved(fix: Fix) -> str:
     """Say what a change saves; nothing where it was not measured."""
     return f"saves {milliseconds(fix.gain_ms_per_step)} a step" if fix.gain_ms_per_step else ""
+
+
+def figures_of(row: PointResult) -> list[str]:
+    """Write a point's steps per second, their interval, and the share of a step that waits."""
+    return [
+        "-" if row.per_second is None else rate(row.per_second),
+        f"{rate(row.ci95[0])} - {rate(row.ci95[1])}" if row.ci95 else "",
+        "" if row.raw_wait_fraction is None else percent(row.raw_wait_fraction),
+    ]
+
+
+def rate(per_second: float) -> str:
+    """Steps per second, as the tables have it."""
+    return f"{per_second:.1f}" if per_second < 1000 else f"{per_second:.0f}"
+
+
+def print_run(run: SweepRun, console: Console) -> None:
+    """Print the steps per second of a run that ended, or why it has none."""
+    step_ms = run.compute_ms if run.kind == "ceiling" else run.step_ms  # it waits for copies
+    figure = f"{digits(1e3 / step_ms)} steps/s" if run.ok and step_ms else run.status
+    why = f": {run.reason}" if run.reason else ""
+    console.print(f"  {figure}{why} in {run.seconds:.0f} s")
+
+
+def print_warnings(warnings: Sequence[str], console: Console) -> None:
+    """Print each warning."""
+    for warning in warnings:
+        line(console, "", Text.assemble(("warning: ", "yellow"), warning), 0)
 
 
 def print_head(found: SweepVerdict, console: Console, more: Sequence[str] = ()) -> None:

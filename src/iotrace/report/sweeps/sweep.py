@@ -13,15 +13,15 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from iotrace.errors import IotraceError
+from iotrace.errors import writing
 from iotrace.report.layout import figures_table, line, print_table, two_columns
 from iotrace.report.screen import WIDTH, shown_path
-from iotrace.report.sweeps.head import print_head
+from iotrace.report.sweeps.head import figures_of, print_head, print_run, print_warnings, rate
 from iotrace.sweeps.execute import Request
 from iotrace.sweeps.grid import fill, named
 from iotrace.sweeps.results import PointResult, SweepResult, SweepRun
 from iotrace.sweeps.schedule import Sweep
-from iotrace.units import digits, milliseconds, percent, size
+from iotrace.units import digits, milliseconds, size
 
 _DETAILS = ("steps/s", "compute ms", "make ms", "CPU", "stopped by")
 _NARROW = 72  # columns below which a table shows less
@@ -56,8 +56,7 @@ def print_sweep(result: SweepResult, console: Console, verbose: bool = False) ->
     for row in result.points:
         if row.status not in ("ok", "not run"):
             line(console, "", f"{named(row.params)}: {row.status}: {row.reason}; its output: {_log(row)}", 0)
-    for warning in result.warnings:
-        line(console, "", Text.assemble(("warning: ", "yellow"), warning), 0)
+    print_warnings(result.warnings, console)
     _print_next(result, console)
 
 
@@ -78,11 +77,7 @@ def sweep_table(result: SweepResult, width: int) -> Table:
 
 
 def _cells(row: PointResult, wide: bool) -> list[str]:
-    cells = [
-        "-" if row.per_second is None else rate(row.per_second),
-        f"{rate(row.ci95[0])} - {rate(row.ci95[1])}" if row.ci95 else "",
-        "" if row.raw_wait_fraction is None else percent(row.raw_wait_fraction),
-    ]
+    cells = figures_of(row)
     predicted, memory = row.predicted_per_second, row.rss_peak_bytes
     if wide:
         cells += ["" if predicted is None else rate(predicted), "" if memory is None else size(memory)]
@@ -109,11 +104,6 @@ def _marks(row: PointResult, advised: bool) -> str:
         return row.status
     marks = {"yours": row.yours, "best": advised, "busy": row.disturbed}
     return " ".join(mark for mark, holds in marks.items() if holds)
-
-
-def rate(per_second: float) -> str:
-    """Steps per second, as the tables have it."""
-    return f"{per_second:.1f}" if per_second < 1000 else f"{per_second:.0f}"
 
 
 def _print_legend(result: SweepResult, console: Console) -> None:
@@ -201,16 +191,13 @@ _COLUMNS = (
 def write_points(points: Sequence[PointResult], path: Path) -> None:
     """Write points as CSV, a line each: its values, the figures, its interval; unknown is an empty cell."""
     names = list(dict.fromkeys(name for row in points for name in row.params))
-    try:
-        with path.open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow([*names, *_COLUMNS, "ci95_low", "ci95_high"])
-            for row in points:
-                low, high = row.ci95 or (None, None)
-                figures = [getattr(row, column) for column in _COLUMNS]
-                writer.writerow([*(row.params.get(name) for name in names), *figures, low, high])
-    except OSError as error:
-        raise IotraceError(f"cannot write {path}: {error.strerror}", "choose another --csv FILE") from error
+    with writing(path, "choose another --csv FILE"), path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([*names, *_COLUMNS, "ci95_low", "ci95_high"])
+        for row in points:
+            low, high = row.ci95 or (None, None)
+            figures = [getattr(row, column) for column in _COLUMNS]
+            writer.writerow([*(row.params.get(name) for name in names), *figures, low, high])
 
 
 class Watcher:
@@ -245,10 +232,7 @@ class Watcher:
     def after(self, run: SweepRun) -> None:
         """A run ended."""
         if not self._console.is_terminal:
-            step_ms = run.compute_ms if run.kind == "ceiling" else run.step_ms  # it waits for copies
-            figure = f"{digits(1e3 / step_ms)} steps/s" if run.ok and step_ms else run.status
-            why = f": {run.reason}" if run.reason else ""
-            self._console.print(f"  {figure}{why} in {run.seconds:.0f} s")
+            print_run(run, self._console)
 
     def _left(self) -> str:
         seconds = [run.seconds for run in self._sweep.runs]

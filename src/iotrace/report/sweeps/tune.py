@@ -12,13 +12,12 @@ from rich.text import Text
 
 from iotrace.report.layout import figures_table, line, print_table, two_columns
 from iotrace.report.screen import WIDTH, shown_path
-from iotrace.report.sweeps.head import print_head
-from iotrace.report.sweeps.sweep import rate
+from iotrace.report.sweeps.head import figures_of, print_head, print_run, print_warnings
 from iotrace.sweeps.execute import Request
 from iotrace.sweeps.grid import named
 from iotrace.sweeps.results import PointResult, SweepRun
 from iotrace.sweeps.tune.results import TuneResult
-from iotrace.units import digits, percent
+from iotrace.units import digits
 
 _LONGEST = 36
 
@@ -36,8 +35,7 @@ def print_tune(result: TuneResult, console: Console) -> None:
         line(console, "", f"ceiling: {digits(result.ceiling.per_second)} steps/s, on batches from memory", 0)
     for setting in result.refused[:2]:
         line(console, "", f"not tried: {named(setting.params)}: {setting.why}", 0)
-    for warning in result.warnings:
-        line(console, "", Text.assemble(("warning: ", "yellow"), warning), 0)
+    print_warnings(result.warnings, console)
     console.print()
     for text, what in following(result)[:1]:
         two_columns(console, "Next", text, Text(what, style="dim"), WIDTH, whole=True)
@@ -66,19 +64,14 @@ def following(result: TuneResult) -> list[tuple[str, str]]:
 
 def _table(result: TuneResult) -> Table:
     table = figures_table([], [])
-    table.add_column("setting", no_wrap=True)
-    table.add_column("steps/s", justify="right", no_wrap=True)
-    table.add_column("95 %", no_wrap=True)
-    table.add_column("wait", justify="right", no_wrap=True)
-    table.add_column("runs", justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
+    for heading in ("setting", "steps/s", "95 %", "wait", "runs", ""):
+        is_figure = heading in ("steps/s", "wait", "runs")
+        table.add_column(heading, justify="right" if is_figure else "left", no_wrap=True)
     for row in result.runs:
         name = name_of(row)
         table.add_row(
             name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…",
-            "-" if row.per_second is None else rate(row.per_second),
-            f"{rate(row.ci95[0])} - {rate(row.ci95[1])}" if row.ci95 else "",
-            "" if row.raw_wait_fraction is None else percent(row.raw_wait_fraction),
+            *figures_of(row),
             str(row.repeats),
             mark_of(row, result),
         )
@@ -108,17 +101,7 @@ def progress(
 
     def before(request: Request) -> None:
         what = "batches from memory" if request.kind == "ceiling" else named(request.params) or "as it is"
-        left = (
-            ""
-            if budget_s is None
-            else f" (at most {max(0.0, budget_s + started - time.monotonic()):.0f} s left)"
-        )
-        console.print(f"{what}{left}")
+        left_s = None if budget_s is None else max(0.0, budget_s + started - time.monotonic())
+        console.print(what if left_s is None else f"{what} (at most {left_s:.0f} s left)")
 
-    def after(run: SweepRun) -> None:
-        step_ms = run.compute_ms if run.kind == "ceiling" else run.step_ms
-        figure = f"{digits(1e3 / step_ms)} steps/s" if run.ok and step_ms else run.status
-        why = f": {run.reason}" if run.reason else ""
-        console.print(f"  {figure}{why} in {run.seconds:.0f} s")
-
-    return before, after
+    return before, lambda run: print_run(run, console)

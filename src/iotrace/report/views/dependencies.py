@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from iotrace.analysis.results import CriticalPath, RankReport, Report
-from iotrace.report.views.device import NO_TRACE, REMEDY, kernel_name
+from iotrace.report.views.device import NO_TRACE, REMEDY, kernel_name, of_device
 from iotrace.report.views.table import Field, Table, of_ranks
-from iotrace.units import counted
+from iotrace.units import counted, one_decimal
 
 _KINDS = {
     "data_wait": "data wait",
@@ -46,7 +46,7 @@ def _by_kind(rank: RankReport) -> Table:
     title = "Critical path, by kind"
     fields = (
         Field("us", "ms a step", _ms),
-        Field("pct", "%", _one),
+        Field("pct", "%", one_decimal),
         Field("kind", "kind", lambda kind: _KINDS.get(kind, kind), is_text=True),
     )
     found = _found(rank)
@@ -68,7 +68,7 @@ def _by_kind(rank: RankReport) -> Table:
 def _by_name(rank: RankReport) -> Table:
     fields = (
         Field("us", "ms", _ms),
-        Field("pct", "%", _one),
+        Field("pct", "%", one_decimal),
         Field("calls", "calls"),
         Field("kind", "kind", is_text=True),
         Field("name", "name", kernel_name, is_text=True),
@@ -91,21 +91,15 @@ def stream_waits(report: Report) -> list[Table]:
         Field("kernel", "before this", kernel_name, is_text=True),
     )
 
-    def make(rank: RankReport) -> Table:
-        title, found = "Waits of streams for each other", rank.accelerator
-        if found is None:
-            return Table(title=title, rows=[], fields=fields, unknown=NO_TRACE, remedy=REMEDY)
-        rows = found.stream_waits
-        notes = ["inferred: from cudaStreamWaitEvent calls and times"] if rows else []
-        none = "no stream was seen to wait for another one"
-        return Table(title=title, rows=rows, fields=fields, unknown=none, notes=notes)
-
-    return of_ranks(report.ranks, make)
+    return of_device(
+        report,
+        "Waits of streams for each other",
+        fields,
+        lambda found: found.stream_waits,
+        lambda found: ["inferred: from cudaStreamWaitEvent calls and times"] if found.stream_waits else [],
+        unknown="no stream was seen to wait for another one",
+    )
 
 
 def _ms(time_us: float) -> str:
     return f"{time_us / 1e3:.2f}"
-
-
-def _one(number: float) -> str:
-    return f"{number:.1f}"

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import msgspec
-from msgspec.structs import replace
 
 from iotrace.analysis.results import Accelerator, RankReport, Report
 from iotrace.report.views.table import Field, Table, of_ranks
-from iotrace.units import counted, size
+from iotrace.units import counted, one_decimal, size
 
 NO_TRACE = "no trace of torch.profiler shows a device"
 CLASSES = {"data_wait": "data wait", "host_wait": "host late", "kernel_wait": "short gap", "other": "other"}
@@ -20,26 +19,33 @@ def _ms(time_us: float) -> str:
     return f"{time_us / 1e3:.1f}"
 
 
-def _of_device(
+def of_device(
     report: Report,
     title: str,
     fields: Sequence[Field],
     rows: Callable[[Accelerator], Sequence[msgspec.Struct]],
     notes: Callable[[Accelerator], Sequence[str]] = lambda _: (),
+    commands: Callable[[Accelerator], Sequence[str]] = lambda _: (),
+    unknown: str = "none was recorded",
+    remedy: str = "",
 ) -> list[Table]:
-    """Make a table for each rank of what `rows` takes from its device."""
+    """Make a table for each rank of what `rows` takes from its device; `unknown`: why it may be nothing."""
 
     def make(rank: RankReport) -> Table:
         found = rank.accelerator
         if found is None:
             return Table(title=title, rows=[], fields=fields, unknown=NO_TRACE, remedy=REMEDY)
-        return Table(title=title, rows=rows(found), fields=fields, notes=notes(found))
+        return Table(
+            title=title,
+            rows=rows(found),
+            fields=fields,
+            unknown=unknown,
+            remedy=remedy,
+            notes=notes(found),
+            commands=commands(found),
+        )
 
     return of_ranks(report.ranks, make)
-
-
-def _us(time_us: float) -> str:
-    return f"{time_us:.1f}"
 
 
 def _three(number: float) -> str:
@@ -57,7 +63,7 @@ def kernels(report: Report) -> list[Table]:
     fields = (
         Field("total_us", "ms", _ms),
         Field("calls", "calls"),
-        Field("mean_us", "mean us", _us),
+        Field("mean_us", "mean us", one_decimal),
         Field("blocks_per_sm", "blocks/SM", _three, absent="-"),
         Field("occupancy_pct", "occup. %", _three, absent="-"),
         Field("op", "launched by", is_text=True),
@@ -76,7 +82,7 @@ def kernels(report: Report) -> list[Table]:
             said.append(f"{events} of the device: launched before the trace, or not in it")
         return said
 
-    return _of_device(report, "Kernels", fields, lambda found: found.kernels, notes)
+    return of_device(report, "Kernels", fields, lambda found: found.kernels, notes)
 
 
 def operators(report: Report) -> list[Table]:
@@ -117,13 +123,15 @@ def shapes(report: Report) -> list[Table]:
             "peak and what memory allows for these shapes"
         ]
 
-    tables = _of_device(report, "Operators by input shapes", fields, lambda found: found.shapes, notes)
-    return [
-        replace(table, unknown="no shapes were recorded", remedy="torch.profiler with record_shapes=True")
-        if table.unknown != NO_TRACE and not table.rows
-        else table
-        for table in tables
-    ]
+    return of_device(
+        report,
+        "Operators by input shapes",
+        fields,
+        lambda found: found.shapes,
+        notes,
+        unknown="no shapes were recorded",
+        remedy="torch.profiler with record_shapes=True",
+    )
 
 
 def _dims(shapes: list[list[int]]) -> str:
@@ -147,7 +155,7 @@ def collectives(report: Report) -> list[Table]:
     def notes(_: Accelerator) -> list[str]:
         return ["exposed: while no kernel computed; a bandwidth includes the wait for late ranks"]
 
-    return _of_device(report, "Communication", fields, lambda found: found.collectives, notes)
+    return of_device(report, "Communication", fields, lambda found: found.collectives, notes)
 
 
 def memory_operations(report: Report) -> list[Table]:
@@ -160,7 +168,7 @@ def memory_operations(report: Report) -> list[Table]:
         Field("gb_per_s", "GB/s", _three),
         Field("name", "operation", is_text=True),
     )
-    return _of_device(report, "Memory operations", fields, lambda found: found.memory_operations)
+    return of_device(report, "Memory operations", fields, lambda found: found.memory_operations)
 
 
 def gaps(report: Report) -> list[Table]:
@@ -178,12 +186,14 @@ def gaps(report: Report) -> list[Table]:
         parts = [f"{name.replace('_', ' ')} {_ms(us)}" for name, us in found.idle_other_us.items() if us > 0]
         return [f"class other, in ms: {' · '.join(parts)}"] if parts else []
 
-    tables = _of_device(report, "Longest idle times of the device", fields, lambda found: found.gaps, notes)
-    found = [() if rank.accelerator is None else rank.accelerator.gaps for rank in report.ranks]
-    return [
-        replace(table, commands=[gap.command for gap in own])
-        for table, own in zip(tables, found, strict=True)
-    ]
+    return of_device(
+        report,
+        "Longest idle times of the device",
+        fields,
+        lambda found: found.gaps,
+        notes,
+        commands=lambda found: [gap.command for gap in found.gaps],
+    )
 
 
 def modules(report: Report) -> list[Table]:
@@ -194,7 +204,7 @@ def modules(report: Report) -> list[Table]:
         Field("phase", "phase", is_text=True),
         Field("module", "module", is_text=True, absent="no module"),
     )
-    by_module = _of_device(report, "Idle time by what ended it", fields, lambda found: found.idle_by_module)
+    by_module = of_device(report, "Idle time by what ended it", fields, lambda found: found.idle_by_module)
     origins = (
         Field("idle_us", "idle ms", _ms),
         *(Field(f"idle_by_class_us.{name}", heading, _ms) for name, heading in CLASSES.items()),
@@ -203,7 +213,7 @@ def modules(report: Report) -> list[Table]:
         Field("name", "name", kernel_name, is_text=True),
     )
     title = "Idle time by module; without one by operator, else by kernel"
-    return by_module + _of_device(report, title, origins, lambda found: found.idle_by_origin)
+    return by_module + of_device(report, title, origins, lambda found: found.idle_by_origin)
 
 
 def launches(report: Report) -> list[Table]:
@@ -211,10 +221,10 @@ def launches(report: Report) -> list[Table]:
     fields = (
         Field("host_us", "host ms", _ms),
         Field("calls", "calls"),
-        Field("host_median_us", "median us", _us),
-        Field("delay_median_us", "delay us", _us),
-        Field("delay_p95_us", "p95", _us),
-        Field("device_median_us", "runs us", _us),
+        Field("host_median_us", "median us", one_decimal),
+        Field("delay_median_us", "delay us", one_decimal),
+        Field("delay_p95_us", "p95", one_decimal),
+        Field("device_median_us", "runs us", one_decimal),
         Field("shorter_than_call", "shorter"),
         Field("name", "call", is_text=True),
     )
@@ -226,7 +236,7 @@ def launches(report: Report) -> list[Table]:
             said.append(f"launched and not begun: {queue}")
         return said
 
-    return _of_device(report, "Launches", fields, lambda found: found.launches, notes)
+    return of_device(report, "Launches", fields, lambda found: found.launches, notes)
 
 
 def streams(report: Report) -> list[Table]:
@@ -238,6 +248,6 @@ def streams(report: Report) -> list[Table]:
         Field("busy_us", "busy ms", _ms),
         *(Field(f"idle_by_class_us.{name}", heading, _ms) for name, heading in CLASSES.items()),
     )
-    return _of_device(
+    return of_device(
         report, "Streams: events, busy and idle time by class", fields, lambda found: found.streams
     )

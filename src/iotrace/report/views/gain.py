@@ -6,7 +6,7 @@ import msgspec
 
 from iotrace.analysis.results import GainRow, RankReport, Report
 from iotrace.report.views.table import Field, Table, of_ranks
-from iotrace.units import milliseconds
+from iotrace.units import milliseconds, one_decimal
 
 
 class ShownGain(GainRow, frozen=True, kw_only=True):
@@ -24,9 +24,9 @@ def _table(rank: RankReport) -> Table:
     rows = sorted(rank.gain, key=lambda row: (row.withheld is not None, -(row.gain_ms_per_step or 0.0)))
     fields = (
         Field("shown", "change", is_text=True),
-        Field("predicted_ms_per_step", "step ms", _one),
+        Field("predicted_ms_per_step", "step ms", one_decimal),
         Field("interval_ms", "95 %", lambda pair: f"{pair[0]:.1f} - {pair[1]:.1f}"),
-        Field("gain_ms_per_step", "saves ms", _one),
+        Field("gain_ms_per_step", "saves ms", one_decimal),
         Field("speedup", "faster", lambda factor: f"{factor:.2f}x"),
     )
     step_ms = rank.steps.mean_ms
@@ -55,7 +55,3 @@ def _notes(rank: RankReport) -> list[str]:
 def _shown(row: GainRow) -> ShownGain:
     text = row.text if row.kind == "knob" else f"{row.text} {row.change}"
     return ShownGain(**msgspec.structs.asdict(row), shown=text)
-
-
-def _one(number: float) -> str:
-    return f"{number:.1f}"

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from iotrace.analysis.results import RankReport, Report
 from iotrace.report.views.table import Field, Table, of_ranks
-from iotrace.units import size
+from iotrace.units import one_decimal, size
 
 _NO_MEMORY = "no trace of torch.profiler recorded memory"
 _RECORD_MEMORY = "iotrace run --torch-options memory -- CMD"
-
-
-def _seconds(value: float) -> str:
-    return f"{value:.1f}"
 
 
 def memory(report: Report) -> list[Table]:
@@ -82,7 +78,7 @@ def memory(report: Report) -> list[Table]:
 def snapshot(report: Report) -> list[Table]:
     """Show where lies what the allocator recorded, for torch's viewer of memory."""
     fields = (
-        Field("at_seconds", "at s", _seconds),
+        Field("at_seconds", "at s", one_decimal),
         Field("size_bytes", "size", size),
         Field("path", "file", is_text=True),
     )

@@ -18,7 +18,7 @@ from iotrace.analysis.results import (
     TrainerRange,
 )
 from iotrace.report.views.table import Field, Table, of_ranks
-from iotrace.units import percent, size
+from iotrace.units import one_decimal, percent, size
 
 _NO_BATCH = "no loader delivered a batch"
 _NO_TRAINER = "no range of Lightning's trainer was seen"
@@ -32,14 +32,6 @@ _DEEPEST = 3
 
 def _three(value: float) -> str:
     return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
-
-
-def _ms(value: float) -> str:
-    return f"{value:.1f}"
-
-
-def _seconds(value: float) -> str:
-    return f"{value:.1f}"
 
 
 def _count(value: int) -> str:
@@ -57,13 +49,13 @@ def speed(report: Report) -> list[Table]:
         Field("batches", "batches"),
         Field("batches_per_second", "batches/s", _three),
         Field("samples_per_second", "samples/s", _three),
-        Field("wait_ms", "wait ms", _ms),
+        Field("wait_ms", "wait ms", one_decimal),
         Field("production_per_second", "loader makes/s", _three),
     )
     points = (
         Field("first_step", "from step"),
         Field("steps", "steps"),
-        Field("at_seconds", "at s", _seconds),
+        Field("at_seconds", "at s", one_decimal),
         Field("steps_per_second", "steps/s", _three),
         Field("wait_fraction", "data wait", percent),
     )
@@ -90,7 +82,7 @@ def _totals(rank: RankReport) -> list[str]:
         notes.append(f"measured steps: {_three(rank.steps.per_second)} steps/s{of_samples}")
     parts = []
     if rank.speed.cpu_seconds is not None:
-        parts.append(f"CPU {_seconds(rank.speed.cpu_seconds)} s, of the program and its workers")
+        parts.append(f"CPU {one_decimal(rank.speed.cpu_seconds)} s, of the program and its workers")
     if rank.speed.device_seconds is not None:
         parts.append(f"device busy {rank.speed.device_seconds:.3g} s in the profiled steps")
     if parts:
@@ -102,10 +94,10 @@ def time(report: Report) -> list[Table]:
     """Show where the trainer's time goes: first summed up by what it is of, then each hook."""
     shared: tuple[Field, ...] = (
         Field("calls", "calls"),
-        Field("ms_total", "total ms", _ms),
-        Field("self_ms_total", "self ms", _ms),
-        Field("ms_per_step", "ms a step", _ms),
-        Field("run_pct", "% of run", _ms),
+        Field("ms_total", "total ms", one_decimal),
+        Field("self_ms_total", "self ms", one_decimal),
+        Field("ms_per_step", "ms a step", one_decimal),
+        Field("run_pct", "% of run", one_decimal),
     )
     named = (Field("kind", "kind", is_text=True), Field("owner", "of", is_text=True, absent="-"))
     without_self = [field for field in shared if field.name != "self_ms_total"]

@@ -6,6 +6,7 @@ import msgspec
 
 from iotrace.analysis.results import Imbalance, RankReport, Report
 from iotrace.report.views.table import Field, Table
+from iotrace.units import one_decimal
 
 _WHY = {"data": "its data", "compute": "more computing", "launch": "late launches", "host": "its host"}
 _WHY["communication"] = "other collectives"
@@ -37,12 +38,12 @@ def ranks(report: Report) -> list[Table]:
     rows = sorted((_row(report, rank) for rank in report.ranks), key=lambda row: -(row.waited_for_pct or 0.0))
     fields = (
         Field("rank", "rank"),
-        Field("step_ms", "step ms", _one),
-        Field("data_wait_ms", "data wait", _one),
-        Field("communication_wait_ms", "for others", _one),
-        Field("compute_ms", "compute", _one),
-        Field("other_ms", "rest", _one),
-        Field("waited_for_pct", "late %", _one),
+        Field("step_ms", "step ms", one_decimal),
+        Field("data_wait_ms", "data wait", one_decimal),
+        Field("communication_wait_ms", "for others", one_decimal),
+        Field("compute_ms", "compute", one_decimal),
+        Field("other_ms", "rest", one_decimal),
+        Field("waited_for_pct", "late %", one_decimal),
         Field("late_by", "late by", lambda kind: _WHY.get(kind, kind), is_text=True, absent="-"),
         Field("host", "host", is_text=True),
     )
@@ -80,7 +81,7 @@ def _notes(found: Imbalance) -> list[str]:
 
 def _late_kinds(found: Imbalance) -> Table:
     fields = (
-        Field("skew_ms", "skew ms", _one),
+        Field("skew_ms", "skew ms", one_decimal),
         Field("matched", "calls"),
         Field("last_rank", "last rank", absent="-"),
         Field("last_count", "times"),
@@ -100,14 +101,9 @@ def _late_kinds(found: Imbalance) -> Table:
     )
 
 
-def _one(number: float) -> str:
-    return f"{number:.1f}"
-
-
 def _row(report: Report, rank: RankReport) -> RankRow:
     found = report.imbalance
-    balance = next((one for one in found.ranks if one.rank == rank.rank), None) if found else None
-    late = next((one for one in found.stragglers if one.rank == rank.rank), None) if found else None
+    balance, late = found.of(rank.rank) if found else (None, None)
     return RankRow(
         rank=rank.rank,
         host=rank.host,

@@ -8,10 +8,16 @@ from iotrace.analysis.results import RankReport, Report, SlowLoopSteps
 from iotrace.report.screen import shown_path
 from iotrace.report.views.slow_words import part_name, slow_text
 from iotrace.report.views.table import Field, Table, of_ranks
-from iotrace.units import milliseconds, percent, size
+from iotrace.units import milliseconds, one_decimal, percent, size
 
 _LEAST_SHARE = 0.01  # of what a step took beyond the usual
 _MOST_COMMANDS = 3
+_SHARED = (
+    Field("step", "step", absent="all"),
+    Field("step_ms", "step ms", one_decimal),
+    Field("over_ms", "over ms", one_decimal, absent="-"),
+    Field("ms", "part ms", one_decimal),
+)
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,10 +54,7 @@ def slow_steps(report: Report) -> list[Table]:
 
 def _of_loop(report: Report, rank: RankReport) -> Table:
     fields = (
-        Field("step", "step"),
-        Field("step_ms", "step ms", _one),
-        Field("over_ms", "over ms", _one),
-        Field("ms", "part ms", _one),
+        *_SHARED,
         Field("part", "part", part_name, is_text=True),
         Field("detail", "where", is_text=True, absent=""),
     )
@@ -102,23 +105,8 @@ def _rows(found: SlowLoopSteps) -> list[_LoopPart]:
 
 
 def _of_trace(rank: RankReport) -> Table:
-    fields = (
-        Field("step", "step", absent="all"),
-        Field("step_ms", "step ms", _one),
-        Field("over_ms", "over ms", _one, absent="-"),
-        Field("ms", "part ms", _one),
-        Field("part", "part", _part, is_text=True),
-    )
-
     rows = [
-        _Part(
-            step=step.step,
-            is_first=step.is_first,
-            step_ms=step.ms,
-            over_ms=step.over_ms,
-            part=part,
-            ms=ms,
-        )
+        _Part(step=step.step, is_first=step.is_first, step_ms=step.ms, over_ms=step.over_ms, part=part, ms=ms)
         for step in rank.slow_steps
         for part, ms in [
             *sorted(step.parts_ms.items(), key=lambda pair: -pair[1]),
@@ -129,12 +117,9 @@ def _of_trace(rank: RankReport) -> Table:
     why = "no step took 1.5 times the median, or fewer than 4 were traced"
     notes = ["in NAME: the host's time there itself, whichever part it belongs to"]
     title = "Slow steps, and what they paid beyond the usual"
+    fields = (*_SHARED, Field("part", "part", _part, is_text=True))
     return Table(title=title, rows=rows, fields=fields, unknown=why, notes=notes if rows else [])
 
 
 def _part(name: str) -> str:
     return name if name.startswith("in ") else name.replace("_", " ")
-
-
-def _one(time_ms: float) -> str:
-    return f"{time_ms:.1f}"

@@ -8,7 +8,7 @@ import msgspec
 
 from iotrace.analysis.results import Amplification, ReadPattern, Report
 from iotrace.report.views.table import Field, Table, of_ranks
-from iotrace.units import percent, size
+from iotrace.units import one_decimal, percent, size
 
 _NO_CALLS = "POSIX calls were not traced"
 _NO_MOUNTS = "this session does not say what was mounted where"
@@ -36,10 +36,6 @@ def _mib(value: float) -> str:
     return f"{value / (1 << 20):,.0f}"
 
 
-def _each(value: float) -> str:
-    return f"{value:.1f}"
-
-
 _PATTERN = (
     Field("reads", "reads"),
     Field("p50_ms", "p50 ms", _ms),
@@ -49,7 +45,7 @@ _PATTERN = (
     Field("small_fraction", "small", percent),
     Field("random_fraction", "random", percent, absent="-"),
     Field("reread_fraction", "again", percent, absent="-"),
-    Field("metadata_calls_per_sample", "meta", _each),
+    Field("metadata_calls_per_sample", "meta", one_decimal),
 )
 _NAMED = (*_PATTERN, Field("path", "of", is_text=True))
 _KEY = (
@@ -121,7 +117,7 @@ _AMPLIFIED = (
     Field("fetched_bytes", "fetched", size),
     Field("decoded_bytes", "decoded", size),
     Field("used_bytes", "used", size),
-    Field("decoded_per_used", "decoded/used", _each),
+    Field("decoded_per_used", "decoded/used", one_decimal),
     Field("path", "of", is_text=True),
     Field("why", "unknown", is_text=True),
 )

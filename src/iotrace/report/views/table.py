@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from iotrace.analysis.results import SCHEMA_VERSION, RankReport
-from iotrace.errors import IotraceError
+from iotrace.errors import writing
 from iotrace.report.layout import line, plain, print_table
-from iotrace.report.printing import visible
+from iotrace.report.printing import encode_json, visible
 
 _GAP = 2  # columns between two of the table
 _NARROWEST = 8  # columns of a text
@@ -141,27 +141,26 @@ def write_csv(tables: Sequence[Table], path: Path) -> None:
     Raises:
         IotraceError: the file cannot be written.
     """
-    try:
-        with path.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file:
-            writer = csv.writer(file)
-            before: tuple[str, ...] = ()
-            for table in tables:
-                for row in table.rows:
-                    if row.__struct_fields__ != before:
-                        if before:
-                            writer.writerow(())
-                        before = row.__struct_fields__
-                        own = ("rank",) if "rank" not in before else ()
-                        writer.writerow([*own, "table", *row.__struct_encode_fields__])
-                    whose = () if "rank" in before else (table.rank,)
-                    writer.writerow(
-                        [*whose, table.title, *(_csv_value(getattr(row, each)) for each in before)]
-                    )
-    except OSError as error:
-        raise IotraceError(f"cannot write {path}: {error.strerror}", "choose another --csv FILE") from error
+    with (
+        writing(path, "choose another --csv FILE"),
+        path.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file,
+    ):
+        writer = csv.writer(file)
+        before: tuple[str, ...] = ()
+        for table in tables:
+            for row in table.rows:
+                if row.__struct_fields__ != before:
+                    if before:
+                        writer.writerow(())
+                    before = row.__struct_fields__
+                    own = ("rank",) if "rank" not in before else ()
+                    writer.writerow([*own, "table", *row.__struct_encode_fields__])
+                whose = () if "rank" in before else (table.rank,)
+                writer.writerow([*whose, table.title, *(plain_value(getattr(row, each)) for each in before)])
 
 
-def _csv_value(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
+    """Return a value as it is where a table's cell holds it, several values as JSON."""
     if value is None or isinstance(value, str | int | float):
         return value
-    return msgspec.json.encode(value).decode()
+    return encode_json(value).decode()
