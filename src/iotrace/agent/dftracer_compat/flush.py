@@ -68,11 +68,14 @@ def _real_path(directory: str) -> str:
 
 
 def _search(prefix: str) -> tuple[int, int, int]:
+    """Find the log that was written last: an exec (of taskset, say) leaves the one before it open."""
+    found, written_ns = (-1, 0, 0), -1
     for name in listdir("/proc/self/fd"):
         try:
             if readlink(f"/proc/self/fd/{name}").startswith(prefix):
                 status = fstat(int(name))
-                return int(name), status.st_dev, status.st_ino
+                if status.st_mtime_ns > written_ns:
+                    found, written_ns = (int(name), status.st_dev, status.st_ino), status.st_mtime_ns
         except ours(OSError):  # closed meanwhile, as that of the listing itself
             continue
-    return -1, 0, 0
+    return found
