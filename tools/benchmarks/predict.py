@@ -22,8 +22,9 @@ _TRIES = 2
 _CLEAR = 0.05  # of the step: below it no change has a sign
 _MINUTE_S = 60
 
-# One process for all configurations of an intervention: torch is imported once. Costs in ms.
-_PROGRAM = """
+# A loop over a loader, timed by a clock of its own; costs in ms. One process runs it with each setting of a
+# list: torch is imported once.
+PROGRAM = """
 import json, sys, time
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -168,7 +169,7 @@ def main() -> None:
     outcomes = []
     with tempfile.TemporaryDirectory() as made:
         program = Path(made) / "program.py"
-        program.write_text(_PROGRAM)
+        program.write_text(PROGRAM)
         for number, each in enumerate(one for one in INTERVENTIONS if options.only in one.name):
             outcomes.append(_outcome(each, program, Path(made) / str(number)))
             print(_line(outcomes[-1]), flush=True)
@@ -193,8 +194,10 @@ def _outcome(each: Intervention, program: Path, directory: Path) -> Outcome:
         str(session),
         "--",
     ]
-    _do([*run, sys.executable, str(program), json.dumps([each.before])])
-    report = json.loads(_do([sys.executable, "-m", "iotrace", "report", str(session), "--json"]))
+    output_of([*run, sys.executable, str(program), json.dumps([each.before])])
+    report = json.loads(
+        output_of([sys.executable, "-m", "iotrace", "report", str(session), "--json"], whole=True)
+    )
     rank = report["ranks"][0]
     rows = [
         row
@@ -206,7 +209,7 @@ def _outcome(each: Intervention, program: Path, directory: Path) -> Outcome:
     times: list[float] = []
     uneven = True
     for _ in range(_TRIES):
-        times = json.loads(_do([sys.executable, str(program), json.dumps([each.before, after] * 2)]))
+        times = json.loads(output_of([sys.executable, str(program), json.dumps([each.before, after] * 2)]))
         uneven = abs(times[2] / times[0] - 1) > _MOST_APART
         if not uneven:
             break
@@ -227,11 +230,12 @@ def _outcome(each: Intervention, program: Path, directory: Path) -> Outcome:
     )
 
 
-def _do(command: list[str]) -> str:
+def output_of(command: list[str], whole: bool = False) -> str:
+    """Run a command to its end; return its last line, or the whole output."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=5 * _MINUTE_S)
     if done.returncode:
         raise SystemExit(f"{' '.join(command[:6])} failed:\n{done.stderr[-2000:]}")
-    return done.stdout.strip().splitlines()[-1] if "report" not in command else done.stdout
+    return done.stdout if whole else done.stdout.strip().splitlines()[-1]
 
 
 def _line(each: Outcome) -> str:
