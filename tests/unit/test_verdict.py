@@ -22,6 +22,7 @@ from iotrace.analysis.results import (
     LoaderResult,
     LoopReads,
     Overhead,
+    ProcessUse,
     RankReport,
     Recommendation,
     SessionInfo,
@@ -371,6 +372,14 @@ def test_where_the_training_shares_busy_cpus_with_workers_no_bound_is_told() -> 
 
     assert (gain(0.5, workers=2), gain(1.0, workers=0)) == ("at most 2.0x faster",) * 2
     assert gain(1.0, workers=2) == "its wait gone: 2.0x"
+
+    # Of the 40 ms beside the wait it waited 4 for a CPU.
+    for delay_pct, workers, told in ((4.1, 2, "its wait gone"), (3.9, 2, "at most"), (4.1, 0, "at most")):
+        main = unknown(ProcessUse, role="main", run_delay_pct_mean=delay_pct, library_threads={})
+        one = sharing(60.0, 0.5, workers)
+        one = replace(one, system=replace(one.system, processes=[main]))
+        (fix,) = verdict_of(session(), [one], None, [advice(50.0)], OK).fixes
+        assert gain_text(fix).startswith(told)
 
     bound = "batches lie ready: 2.0 when asked; a faster loader gains <= 1.0 ms"
     assert (why(0.5, workers=2), why(1.0, workers=0)) == (bound, bound)

@@ -10,6 +10,7 @@ from iotrace.analysis.results import Fix, RankReport, Recommendation, Trust
 from iotrace.analysis.verdict.trust import BAD, competes
 from iotrace.units import percent
 
+_HELD_UP = 0.1  # of the step without its wait: where a bound would be wrong by as much
 # What analysis/device/advice.py advises: it saves no data wait.
 OF_THE_DEVICE = frozenset(
     {"pageable-copies", "copies-not-overlapped", "synchronising-calls", "launch-bound"}
@@ -47,7 +48,7 @@ def _fix(item: Recommendation, rank: RankReport | None, cause: str | None) -> Fi
         gain_ms = min(gain_ms, rank.data_wait.exposed_ms)
     speedup = None if gain_ms is None or not step_ms or gain_ms >= step_ms else step_ms / (step_ms - gain_ms)
     predicted = item.gain_interval_ms
-    at_most = predicted is None and (rank is None or not competes(rank))
+    at_most = predicted is None and (rank is None or not (competes(rank) or _held_up(rank)))
     text = item.remedy + _of_another(item, rank, cause)
     return Fix(
         id=item.fix or item.id,
@@ -57,6 +58,17 @@ def _fix(item: Recommendation, rank: RankReport | None, cause: str | None) -> Fi
         at_most=at_most,
         gain_interval_ms=predicted,
     )
+
+
+def _held_up(rank: RankReport) -> bool:
+    """Whether a training on the CPU waited for one beside its workers: cheaper ones shorten its compute."""
+    step_ms, wait_ms = rank.steps.mean_ms, rank.data_wait.raw_ms
+    has_workers = any(loader.workers for loader in rank.loaders if loader.primary)
+    if not has_workers or rank.data_wait.exposed_source != "cpu" or not step_ms or wait_ms is None:
+        return False
+    main = next((each for each in rank.system.processes if each.role == "main"), None)
+    delay_pct = None if main is None else main.run_delay_pct_mean
+    return delay_pct is not None and delay_pct / 100 * step_ms >= _HELD_UP * (step_ms - wait_ms)
 
 
 def _of_another(item: Recommendation, rank: RankReport | None, cause: str | None) -> str:
