@@ -22,6 +22,7 @@ from iotrace.analysis.results import (
     PhasesMs,
     RankBalance,
     RankReport,
+    Recommendation,
     Report,
     SessionInfo,
     Startup,
@@ -321,4 +322,16 @@ def test_a_step_is_split_into_its_phases_where_they_are_known() -> None:
 
 def test_doubts_about_one_rank_stand_together() -> None:
     reasons = ["rank 0: A", "tracing: about 2 %", "rank 0: B", "rank 1: C"]
-    assert trust_text("bad", reasons, False) == "rank 0: A, B; tracing: about 2 %; rank 1: C"
+    assert trust_text("bad", reasons) == "rank 0: A, B; tracing: about 2 %; rank 1: C"
+
+
+@pytest.mark.parametrize(
+    ("argv", "again"), [(["python"], "repeat on a quiet machine, with more steps"), ([], "trace more steps")]
+)
+def test_a_gain_that_is_not_told_has_what_would_tell_it(argv: list[str], again: str) -> None:
+    untold = replace(VERDICT, trust=Trust(level="bad", reasons=["1 step"]), fixes=[VERDICT.fixes[2]])
+    advice = unknown(Recommendation, id="a", gain_ms_per_step=9.0, text="do", evidence={})
+    found = report(rank(), verdict=untold, recommendations=[advice])
+    found = replace(found, session=replace(found.session, argv=argv))
+    (row,) = [row for row in screen(found, 120) if row.startswith("Trust")]
+    assert row == f"Trust  bad: 1 step; no gain is told: {again}"

@@ -98,7 +98,7 @@ def sweep_markdown(result: SweepResult) -> str:
     lines += [f"- **Why**: {escape(found.why)}"] if found.why else []
     for fix in found.fixes:
         lines.append(f"- **Fix** {escape(fix.text)}{f' ({saved(fix)})' if saved(fix) else ''}")
-    trust = trust_text(found.trust.level, found.trust.reasons, silenced=False)
+    trust = trust_text(found.trust.level, found.trust.reasons)
     lines.append(f"- **Trust** {found.trust.level}: {escape(trust)}")
     headings, rows = point_rows(result)
     lines += ["", *_table(headings, rows, 0)]

@@ -109,8 +109,8 @@ def _summed(parts: Iterable[str]) -> list[str]:
     ]
 
 
-def print_trust(trust: Trust, console: Console, silenced: bool = False) -> None:
-    """Print how far to trust the figures, and why; `silenced`: so no gain stands beside the fixes."""
+def print_trust(trust: Trust, console: Console, silenced: str = "") -> None:
+    """Print how far to trust the figures, and why; `silenced`: why no gain stands beside the fixes."""
     reasons = trust.reasons[:_MOST_REASONS]
     if len(trust.reasons) > len(reasons):
         reasons.append(f"{len(trust.reasons) - len(reasons)} more with -v")
@@ -119,10 +119,9 @@ def print_trust(trust: Trust, console: Console, silenced: bool = False) -> None:
     line(console, "Trust", Text.assemble(level, f": {text}"), WIDTH)
 
 
-def trust_text(level: str, reasons: Sequence[str], silenced: bool) -> str:
-    """What stands behind the level of trust."""
-    if silenced:
-        reasons = [*reasons, "no gain is told: repeat on a quiet machine, with more steps"]
+def trust_text(level: str, reasons: Sequence[str], silenced: str = "") -> str:
+    """What stands behind the level of trust; `silenced`: why no gain is told."""
+    reasons = [*reasons, silenced] if silenced else reasons
     told: dict[str, str] = {}
     for reason in reasons:
         whose, named, what = reason.partition(": ")
@@ -134,11 +133,14 @@ def trust_text(level: str, reasons: Sequence[str], silenced: bool) -> str:
     return (", " if level == "ok" else "; ").join(told.values())
 
 
-def silenced(report: Report) -> bool:
-    """Whether gains are known and not told."""
+def silenced(report: Report) -> str:
+    """Say that gains are known and not told, and what would tell them; empty where that is not so."""
     gains = [item.gain_ms_per_step for item in report.recommendations]
     told = [fix.gain_ms_per_step for fix in report.verdict.fixes]
-    return report.verdict.trust.level == "bad" and bool(told) and any(gains) and not any(told)
+    if report.verdict.trust.level != "bad" or not told or not any(gains) or any(told):
+        return ""
+    again = "repeat on a quiet machine, with more steps" if report.session.argv else "trace more steps"
+    return f"no gain is told: {again}"
 
 
 def print_next(report: Report, timeline: Path | None, console: Console, verbose: bool = False) -> None:

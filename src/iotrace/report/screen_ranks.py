@@ -65,9 +65,9 @@ def print_ranks(report: Report, console: Console) -> None:
         mark = "late" if report.verdict.kind == "rank-late" and rank.rank == late else ""
         restart = f", restart {rank.incarnation}" if rank.incarnation else ""
         number = rank.rank if rank.pid is None else rank.pid
-        cells = dict(zip(headings, _row(rank, imbalance), strict=True))
+        figures = dict(zip(headings, _row(rank, imbalance), strict=True))
         host = [rank.host or ""] if wide else []
-        known = [cells[heading] for heading in shown_headings]
+        known = [figures[heading] for heading in shown_headings]
         table.add_row(Text(mark, style="bold red"), f"{number}{restart}", *host, *known)
     if several:
         steps, waits = _known(ranks)

@@ -115,7 +115,7 @@ def _page(
             "text": text,
             "rows": [*why, *fixes],
             "level": found.trust.level,
-            "trust": trust_text(found.trust.level, found.trust.reasons, silenced=False),
+            "trust": trust_text(found.trust.level, found.trust.reasons),
         },
         nav=[(name, title) for name, title in sections.items() if title],
         result=result,
