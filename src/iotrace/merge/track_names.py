@@ -11,7 +11,7 @@ from typing import Any
 from iotrace.merge.convert import Result
 from iotrace.merge.input import Input
 from iotrace.merge.input_files import DFTRACER, SESSION, InputFile
-from iotrace.timeline.model import TORCH
+from iotrace.timeline.model import STARTUP, TORCH
 from iotrace.timeline.writers.id_map import Process, ProcessTrack, Thread, ThreadTrack
 
 # The order within a rank.
@@ -55,7 +55,7 @@ def arrange(inputs: list[Input]) -> list[Process]:
                 made.short = " · ".join((name, *(each for each in labels.split(", ") if _adds(each, name))))
                 made.groups = tuple(filter(None, (session, own)))
             for thread in threads:
-                thread.group = _TORCH if _is_torch(item, thread) else ""
+                thread.group = _group_of(item, thread)
             made.threads += threads
     ordered = sorted(found.values(), key=lambda made: made.key)
     for number, made in enumerate(ordered, start=1):
@@ -73,9 +73,12 @@ def _adds(label: str, name: str) -> bool:
     return bool(label) and label not in name and f"({label.removeprefix('pid ')})" not in name
 
 
-def _is_torch(item: Input, thread: Thread) -> bool:
-    """Whether a track shows what torch.profiler recorded, of a session or of a trace."""
-    return item.survey.by_kineto or (item.file.kind == SESSION and thread.name.split(" · ")[0] == TORCH)
+def _group_of(item: Input, thread: Thread) -> str:
+    """The group of a track within its process: what torch.profiler recorded, what the start was made of."""
+    if item.survey.by_kineto or (item.file.kind == SESSION and thread.name.split(" · ")[0] == TORCH):
+        return _TORCH
+    # Imports within imports are so deep that workers below would be out of sight.
+    return STARTUP if item.file.kind == SESSION and thread.name == STARTUP else ""
 
 
 def title_of(inputs: list[Input]) -> str:

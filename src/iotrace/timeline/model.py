@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 Args = dict[str, str | int | float | bool | None]
 _DECIMALS = 6
 TORCH = "torch"  # what each track of torch.profiler's host events is called by first
+STARTUP = "start-up"  # what the track is called that holds what the start was made of
 CALL = "call"  # the argument that names the function of a slice that is named by its file
 
 

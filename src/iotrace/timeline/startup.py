@@ -5,7 +5,7 @@ from __future__ import annotations
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.startup.imports import imports_of
 from iotrace.analysis.startup.waterfall import ranges_of
-from iotrace.timeline.model import Slice, Track
+from iotrace.timeline.model import STARTUP, Slice, Track
 
 _SHORT_NS = 1_000_000  # a large library has thousands of modules
 
@@ -18,8 +18,8 @@ def startup_tracks(analysis: RankAnalysis) -> list[Track]:
     ranges = ranges_of(analysis, imports, *analysis.startup)
     ends = [min(end_ns, analysis.startup[1]) for end_ns in ranges.ends]
     slices = [
-        Slice(start_ns, end_ns, detail, "start-up")
+        Slice(start_ns, end_ns, detail, STARTUP)
         for start_ns, end_ns, detail in zip(ranges.starts, ends, ranges.details, strict=True)
         if end_ns - start_ns >= _SHORT_NS
     ]
-    return [Track("start-up", slices)] if slices else []
+    return [Track(STARTUP, slices)] if slices else []

@@ -14,7 +14,8 @@ from iotrace.timeline.writers.id_map import Process
 from iotrace.timeline.writers.protobuf import data, integer, text
 
 PROCESS_UUID = 1 << 40
-GROUP_UUID = PROCESS_UUID + (1 << 38)  # a group of tracks within each process
+GROUP_UUID = PROCESS_UUID + (1 << 38)  # the first group of tracks within each process
+_NEXT_GROUP = 1 << 36  # processes have smaller numbers
 COUNTERS_OF_UUID = PROCESS_UUID + (1 << 39)  # the counters of each process
 ROOT_UUID = 1 << 41
 _COUNTERS = "counters"
@@ -35,13 +36,13 @@ def tree(title: str, processes: list[Process]) -> Iterator[bytes]:
             above = groups[path]
         # One that has no slices of its own may have instants, which name it.
         yield _track(PROCESS_UUID + process.pid, process.short or process.name, above, process.order)
-        own, within = PROCESS_UUID + process.pid, GROUP_UUID + process.pid
-        first = next((thread for thread in process.threads if thread.group), None)
-        if first is not None:
-            yield _track(within, first.group, own, first.order)
+        within = {"": PROCESS_UUID + process.pid}
         for thread in process.threads:
+            if thread.group not in within:
+                within[thread.group] = GROUP_UUID + process.pid + _NEXT_GROUP * (len(within) - 1)
+                yield _track(within[thread.group], thread.group, within[""], thread.order)
             # Lanes of one thread have one name: Perfetto shows them as one track.
-            yield _track(thread.tid, thread.name, within if thread.group else own, thread.order)
+            yield _track(thread.tid, thread.name, within[thread.group], thread.order)
     counters = ROOT_UUID + len(groups)
     yield _track(counters, _COUNTERS, ROOT_UUID, len(processes) + 1)
     for process in processes:
