@@ -200,6 +200,8 @@ def _print_fixes(fixes: Sequence[Fix], console: Console) -> None:
 def gain_text(fix: Fix) -> str:
     """What a fix gains: as predicted, with its interval; else the whole wait that it is about, a bound.
 
+    A prediction is a bound, too, where it is of a cause that is gone: nobody knows what a fix leaves of it.
+
     No bound where the compute gets shorter with it.
     """
     if fix.gain_interval_ms is not None and fix.gain_ms_per_step is not None:
@@ -215,10 +217,12 @@ def gain_text(fix: Fix) -> str:
 def _predicted_text(fix: Fix, gain_ms: float, interval_ms: Sequence[float]) -> str:
     low_ms, high_ms = interval_ms
     if fix.speedup is None or fix.speedup < _WORTH_A_FACTOR:
-        return f"saves {milliseconds(gain_ms)} a step ({low_ms:.1f} to {high_ms:.1f})"
+        saved = f"{milliseconds(gain_ms)} a step ({low_ms:.1f} to {high_ms:.1f})"
+        return f"at most {saved}" if fix.at_most else f"saves {saved}"
     step_ms = gain_ms / (1 - 1 / fix.speedup)
     low, high = (f"{step_ms / max(step_ms - each, 0.01 * step_ms):.1f}" for each in (low_ms, high_ms))
-    return f"{fix.speedup:.1f}x faster ({low} to {high})"
+    told = f"({low} to {high})"
+    return f"at most {fix.speedup:.1f}x {told}" if fix.at_most else f"{fix.speedup:.1f}x faster {told}"
 
 
 Row = tuple[str, Sequence[str]]  # a label, and what stands beside it

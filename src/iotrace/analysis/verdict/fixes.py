@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from iotrace.analysis.gain.changes import GONE
 from iotrace.analysis.results import Fix, RankReport, Recommendation, Trust
 from iotrace.analysis.verdict.trust import BAD, competes
 from iotrace.units import percent
@@ -48,7 +49,10 @@ def _fix(item: Recommendation, rank: RankReport | None, cause: str | None) -> Fi
         gain_ms = min(gain_ms, rank.data_wait.exposed_ms)
     speedup = None if gain_ms is None or not step_ms or gain_ms >= step_ms else step_ms / (step_ms - gain_ms)
     predicted = item.gain_interval_ms
-    at_most = predicted is None and (rank is None or not (competes(rank) or _held_up(rank)))
+    if predicted is not None:
+        at_most = rank is not None and any(row.id == item.gain and row.change == GONE for row in rank.gain)
+    else:
+        at_most = rank is None or not (competes(rank) or _held_up(rank))
     text = item.remedy + _of_another(item, rank, cause)
     return Fix(
         id=item.fix or item.id,
