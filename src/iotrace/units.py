@@ -84,6 +84,14 @@ def percent(fraction: float) -> str:
     return f"{100 * fraction:.0f} %"
 
 
+def bounds(least_pct: float | None, most_pct: float) -> str:
+    """Format a share in percent of which a lower and an upper bound are known: ``1 to 3 %``."""
+    least, most = f"{least_pct or 0.0:.0f}", f"{most_pct:.0f}"
+    if least == most:
+        return f"about {most} %"
+    return f"up to {most} %" if least == "0" else f"{least} to {most} %"
+
+
 def counted(count: int, noun: str, plural: str = "") -> str:
     """Format a count with its noun: ``1 slice``, ``2 slices``; `plural` where it is irregular."""
     return f"{count} {noun if count == 1 else plural or noun + 's'}"

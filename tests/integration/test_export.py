@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from iotrace.sources.dftracer.calls import read_posix
+from iotrace.sources.dftracer.call_reader import read_posix
 from iotrace.sources.session import open_session
 from tests.support.runs import Run
 

@@ -27,7 +27,7 @@ from iotrace.session import names
 from iotrace.session.manifest import read_manifest
 from iotrace.sources.byte_stream import blocks
 from iotrace.sources.chrome.reader import ChromeReader
-from iotrace.sources.dftracer.calls import read_posix
+from iotrace.sources.dftracer.call_reader import read_posix
 from iotrace.sources.dftracer.lines import LineReader
 from iotrace.sources.kineto.reader import read_kineto
 from iotrace.sources.processes import SPAN_DTYPE

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results.top import Top
 from iotrace.analysis.top import Watch
@@ -257,7 +258,8 @@ def agrees(found: Top, windows: list[Window], whole: list[RankAnalysis]) -> int:
         assert shown.data_wait.raw_ms == pytest.approx(raw_ms)
         if shown.data_wait.causes_ms:
             explained += len(same)
-            waits = [reported.wait_of(each) for step in same for each in step.awaited]
+            awaited = (each for step in same for each in step.awaited)
+            waits = list(reported.waits_for(Deliveries.of(awaited)))
             causes = {cause: sum(wait.causes[cause] for wait in waits) / len(same) / 1e6 for cause in CAUSES}
             # The more anchors are known, the better the clock that calls are brought to: by less than 100 ns.
             assert shown.data_wait.causes_ms == pytest.approx(causes, abs=1e-4)

@@ -11,7 +11,7 @@ import pytest
 from msgspec import UNSET
 
 from iotrace.sources.byte_stream import blocks
-from iotrace.sources.dftracer.calls import read_posix
+from iotrace.sources.dftracer.call_reader import read_posix
 from iotrace.sources.dftracer.chrome_events import DftracerReader
 from iotrace.sources.dftracer.lines import pool_of
 

@@ -19,7 +19,7 @@ from iotrace.errors import IotraceError
 from iotrace.session import names, reading
 from iotrace.session.manifest import read_manifest, write_atomically
 from iotrace.sources import byte_stream
-from iotrace.sources.dftracer.calls import read_posix
+from iotrace.sources.dftracer.call_reader import read_posix
 from iotrace.sources.dftracer.lines import LineReader
 from iotrace.sources.kineto.reader import read_kineto
 from iotrace.sources.live.session import LiveSession

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from iotrace.sources.dftracer.calls import missing, read_posix
+from iotrace.sources.dftracer.call_reader import missing, read_posix
 
 
 def log(path: Path, *events: tuple[int, int]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from iotrace.sources.dftracer.calls import OwnLogs, read_posix
+from iotrace.sources.dftracer.call_reader import OwnLogs, read_posix
 
 SINCE_NS = 1_000_000
 

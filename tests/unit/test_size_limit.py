@@ -13,7 +13,7 @@ import pytest
 from iotrace.cli.parameters import Size
 from iotrace.launch.telemetry import size_limit
 from iotrace.launch.telemetry.size_limit import SizeLimit
-from iotrace.sources.dftracer.calls import read_posix
+from iotrace.sources.dftracer.call_reader import read_posix
 
 MIB = 1 << 20
 START_US = 1_795_000_000_000_000

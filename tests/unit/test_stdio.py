@@ -15,7 +15,8 @@ from iotrace.analysis.results import FileIo, Io
 from iotrace.session import names
 from iotrace.session.manifest import Manifest, Outcome, PosixState
 from iotrace.sources.dftracer import stdio
-from iotrace.sources.dftracer.calls import PosixCalls, read_posix
+from iotrace.sources.dftracer.call_reader import read_posix
+from iotrace.sources.dftracer.calls import PosixCalls
 from iotrace.sources.records import Identity, Record, Text, Tick
 from iotrace.sources.session import open_session
 from iotrace.timeline.calls import call_tracks

@@ -17,15 +17,16 @@ from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.compute import Compute, compute_of
 from iotrace.analysis.device.gaps import Origin
 from iotrace.analysis.intervals import distinct
-from iotrace.analysis.loop.deliveries import Deliveries, Delivery, LoaderRun
+from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
 from iotrace.analysis.loop.join import loaders_of
 from iotrace.analysis.loop.measured import measured, profiled_intervals, program_intervals, untrained
 from iotrace.analysis.loop.step_table import Step, StepTable
 from iotrace.analysis.loop.steps import Loop, loop_of
 from iotrace.analysis.results import Excluded
 from iotrace.analysis.table import key_of
+from iotrace.analysis.wait.explain import Within, explain, hand_over
 from iotrace.analysis.wait.file_costs import FileNames
-from iotrace.analysis.wait.waits import Explained, Waits, Within, explain, hand_over
+from iotrace.analysis.wait.waits import Waits
 from iotrace.session.manifest import NotCaptured
 from iotrace.sources.session import Rank, Session
 
@@ -145,10 +146,6 @@ class RankAnalysis(msgspec.Struct, frozen=True, dict=True):
         else:
             taken = taken[rows]
         return hand_over(deliveries, taken)
-
-    def wait_of(self, delivery: Delivery) -> Explained:
-        """The wait for one batch."""
-        return self.waits_for(Deliveries.of([delivery]))[0]
 
     @cached_property
     def waits(self) -> Waits:

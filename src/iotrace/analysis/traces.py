@@ -77,14 +77,12 @@ def report_of_computed(found: Sequence[Compute]) -> Report:
     """Make the report of traces by their figures, in the order of the traces."""
     traces = [compute.activities[0].trace for compute in found]
     ranks = []
-    for number, trace, compute in sorted(
-        zip(_numbers(traces), traces, found, strict=True), key=lambda each: each[0]
-    ):
+    numbered = zip(_numbers(traces), traces, found, strict=True)
+    for number, trace, compute in sorted(numbered, key=lambda each: each[0]):
         (starts, ends), _ = compute.activities[0].step_spans()
         if not len(starts):
             starts, ends = compute.activities[0].whole()
         ranks.append(_TraceRank(number, trace, compute, starts, ends))
-    sizes = {trace.world_size for trace in traces}
     about = unknown(
         SessionInfo,
         failures=[],
@@ -95,6 +93,7 @@ def report_of_computed(found: Sequence[Compute]) -> Report:
         complete=not any(trace.problems for trace in traces),
     )
     results = [_rank(rank) for rank in ranks]
+    sizes = {trace.world_size for trace in traces}
     world_size = sizes.pop() if len(sizes) == 1 else None
     apart = why_not_compared([_of_job(trace) for trace in traces])
     compared = [compared_trace(rank.number, rank.compute) for rank in ranks]
@@ -262,9 +261,8 @@ def _exposed(rank: _TraceRank, waits: DataWaits, raw_ns: int) -> tuple[int | Non
     if not rank.compute.has_device:
         return (None, "") if rank.trace.devices else (raw_ns, "cpu")
     busy = Coverage(*rank.compute.activities[0].busy())
-    either = Coverage(
-        np.concatenate((waits.starts_ns, busy.starts)), np.concatenate((waits.ends_ns, busy.ends))
-    )
+    starts, ends = (waits.starts_ns, busy.starts), (waits.ends_ns, busy.ends)
+    either = Coverage(np.concatenate(starts), np.concatenate(ends))
     bounds = rank.starts, rank.ends
     return int((either.within(*bounds) - busy.within(*bounds)).sum()), "kernels"
 

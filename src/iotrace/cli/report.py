@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 import click
 
+from iotrace.cli.analysed import analysed, report_of_traces
 from iotrace.cli.parameters import (
     SOURCE,
     TARGET,
@@ -24,14 +23,13 @@ from iotrace.cli.parameters import (
     save_page,
 )
 from iotrace.errors import SessionError, UsageError
-from iotrace.report.printing import echo, watched
+from iotrace.report.printing import echo
 from iotrace.report.views import VIEWS
 from iotrace.session import names
 from iotrace.session.listing import newest_session, session_of_timeline, sessions_in
 from iotrace.units import counted
 
 if TYPE_CHECKING:
-    from iotrace.analysis.rank import SessionAnalysis
     from iotrace.analysis.results import Report
     from iotrace.cluster import Cluster
     from iotrace.sweeps.results import SweepResult
@@ -91,18 +89,8 @@ def report(
 
     Exit codes: 0 printed, 1 SESSION or TRACE cannot be read or Dask failed, 2 wrong usage.
     """
-    if csv is not None and view is None:
-        raise UsageError("--csv writes the tables of a view", "add --view NAME")
-    if view is not None and (compat is not None or form == "md"):
-        other = "--compat" if compat is not None else "--format md"
-        raise UsageError(f"--view and {other} exclude each other", "give one of them")
-    if log and compat is not None:
-        raise UsageError("--log and --compat exclude each other", "give one of them")
     chosen = ranks_option(ranks)
-    if chosen is not None and (compat is not None or html is not None):
-        raise UsageError("--ranks is for the text and for --json", "leave --html and --compat out")
-    if dask is not None and compat is not None:
-        raise UsageError("--dask and --compat exclude each other", "leave --dask out")
+    _check_options(form, html, view, csv, compat, log, chosen, dask)
     import_numpy()
     sources = _meant(sources)
     if len(sources) == 1 and (settings := _kept(sources[0])) is not None:
@@ -117,14 +105,8 @@ def report(
         return 0
     if dask is not None:  # workers have directories of their own
         sources = tuple(path.absolute() for path in sources)
-    bare = all(path.is_file() for path in sources)
-    if len(sources) > 1 and (missing := next((path for path in sources if not path.exists()), None)):
-        raise SessionError(f"{missing} does not exist", "name the traces that are there, one for each rank")
-    if not bare and len(sources) > 1:
-        raise UsageError("a report is of one session, or of traces of torch.profiler", _ONE)
+    bare = _are_traces(sources, compat)
     if compat is not None:
-        if not bare:
-            raise UsageError("--compat takes traces of torch.profiler, not a session", _TRACES)
         _compat(sources, compat, as_json)
         return 0
     with dask_cluster(dask) as cluster:
@@ -133,12 +115,61 @@ def report(
         elif bare:
             result = report_of_traces(sources, kernel_gap_us, cluster)
         else:
-            result = _analysed(sources[0], kernel_gap_us, cluster)[1]
+            result = analysed(sources[0], kernel_gap_us, cluster)[1]
     if chosen is not None:
         result = _of_ranks(result, chosen)
     if view is not None:
         _print_view(result, view, as_json or form == "json", csv)
-    elif as_json or form == "json":
+    else:
+        timeline = sources[0] / names.OUT / names.TIMELINE
+        shown = timeline if not bare and timeline.exists() else None
+        _print(result, "json" if as_json else form, verbose, shown)
+    if log:
+        from iotrace.sinks.delivery import log_report
+
+        log_report(result, log, None if bare else sources[0])
+    return 0
+
+
+def _check_options(
+    form: str,
+    html: Path | None,
+    view: str | None,
+    csv: Path | None,
+    compat: str | None,
+    log: tuple[str, ...],
+    chosen: frozenset[int] | None,
+    dask: str | None,
+) -> None:
+    """Refuse options that exclude each other."""
+    if csv is not None and view is None:
+        raise UsageError("--csv writes the tables of a view", "add --view NAME")
+    if view is not None and (compat is not None or form == "md"):
+        other = "--compat" if compat is not None else "--format md"
+        raise UsageError(f"--view and {other} exclude each other", "give one of them")
+    if log and compat is not None:
+        raise UsageError("--log and --compat exclude each other", "give one of them")
+    if chosen is not None and (compat is not None or html is not None):
+        raise UsageError("--ranks is for the text and for --json", "leave --html and --compat out")
+    if dask is not None and compat is not None:
+        raise UsageError("--dask and --compat exclude each other", "leave --dask out")
+
+
+def _are_traces(sources: tuple[Path, ...], compat: str | None) -> bool:
+    """Tell traces from a session; refuse several of which one is no trace, and a session with `compat`."""
+    bare = all(path.is_file() for path in sources)
+    if len(sources) > 1 and (missing := next((path for path in sources if not path.exists()), None)):
+        raise SessionError(f"{missing} does not exist", "name the traces that are there, one for each rank")
+    if not bare and len(sources) > 1:
+        raise UsageError("a report is of one session, or of traces of torch.profiler", _ONE)
+    if not bare and compat is not None:
+        raise UsageError("--compat takes traces of torch.profiler, not a session", _TRACES)
+    return bare
+
+
+def _print(result: Report, form: str, verbose: bool, timeline: Path | None) -> None:
+    """Print a report as JSON, Markdown or text."""
+    if form == "json":
         print_json(result)
     elif form == "md":
         from iotrace.report.markdown import report_markdown
@@ -148,14 +179,7 @@ def report(
         from iotrace.report.layout import make_console
         from iotrace.report.terminal import print_report
 
-        timeline = sources[0] / names.OUT / names.TIMELINE
-        shown = timeline if not bare and timeline.exists() else None
-        print_report(result, make_console(stderr=False), verbose, shown)
-    if log:
-        from iotrace.sinks.delivery import log_report
-
-        log_report(result, log, None if bare else sources[0])
-    return 0
+        print_report(result, make_console(stderr=False), verbose, timeline)
 
 
 def _of_ranks(report: Report, chosen: frozenset[int]) -> Report:
@@ -226,60 +250,9 @@ def _save_page(
         return result
     from iotrace.analysis.page import columns_of
 
-    analysis, result = _analysed(sources[0], kernel_gap_us, cluster)
+    analysis, result = analysed(sources[0], kernel_gap_us, cluster)
     save_page(report_page(result, columns_of(analysis, result)), html)
     return result
-
-
-def report_of_session(path: Path, kernel_gap_us: float = 30.0) -> Report:
-    """Read and analyse the session at `path`, with progress on standard error."""
-    return _analysed(path, kernel_gap_us)[1]
-
-
-def _analysed(
-    path: Path, kernel_gap_us: float, cluster: Cluster | None = None
-) -> tuple[SessionAnalysis, Report]:
-    from iotrace.analysis.rank import SessionAnalysis
-    from iotrace.analysis.report import RankPart, analyse
-    from iotrace.analysis.tasks import part_of_rank
-    from iotrace.session.liveness import RUNNING
-    from iotrace.sources.session import open_session
-
-    with watched() as progress:
-        session = open_session(path, progress)
-        progress("finding the causes")
-        analysis = SessionAnalysis(session, kernel_gap_us)
-        parts: list[RankPart] = []
-        if cluster is not None and session.state != RUNNING:  # then each would see another part of it
-            cluster.check_sees([path])
-            do = partial(part_of_rank, path, kernel_gap_us, uuid4().hex)
-            parts = cluster.map(do, [rank.name for rank in session.ranks])
-        return analysis, analyse(analysis, parts)
-
-
-def report_of_traces(
-    paths: tuple[Path, ...], kernel_gap_us: float = 30.0, cluster: Cluster | None = None
-) -> Report:
-    """Read and analyse traces, one for each rank, with progress on standard error."""
-    from iotrace import compiled
-    from iotrace.analysis.traces import analyse_traces, report_of_computed
-    from iotrace.sources.kineto.reader import read_kineto
-
-    traces = []
-    with watched() as progress:
-        if cluster is not None:
-            from iotrace.analysis.tasks import figures_of_trace
-
-            cluster.check_sees(paths)
-            return report_of_computed(cluster.map(partial(figures_of_trace, kernel_gap_us), paths))
-        for path in paths:
-            progress(f"reading {path}")
-            traces.append(read_kineto(path))
-        if not compiled.available():
-            note = compiled.missing("reading traces gives the same result ten to twenty times slower")
-            echo(f"iotrace: {note}", err=True)
-        progress("finding out what the accelerator did")
-        return analyse_traces(traces, kernel_gap_us)
 
 
 def _compat(paths: tuple[Path, ...], tool: str, as_json: bool) -> None:

@@ -15,7 +15,7 @@ from iotrace.doctor.sandbox import Sandbox
 from iotrace.launch import posix
 from iotrace.launch.capture import own_python, traced_environment
 from iotrace.session import names
-from iotrace.sources.dftracer.calls import read_posix
+from iotrace.sources.dftracer.call_reader import read_posix
 
 READS, READ_BYTES = 8, 512
 # For both runs together: they end before the check is given up.

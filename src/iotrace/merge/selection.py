@@ -14,8 +14,7 @@ from msgspec import UNSET
 
 from iotrace.sources.byte_stream import blocks
 from iotrace.sources.chrome.batch import Batch
-from iotrace.sources.chrome.begin_end import pair
-from iotrace.sources.chrome.event import Times
+from iotrace.sources.chrome.event import Times, pair
 from iotrace.sources.clocks.clock_map import ClockMap
 
 _BEGINS, _ENDS = b"Bb", b"Ee"

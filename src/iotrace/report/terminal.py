@@ -18,7 +18,6 @@ from iotrace.analysis.results import (
     RegionResult,
     Report,
 )
-from iotrace.analysis.verdict.trust import bounds
 from iotrace.report.layout import LABEL_WIDTH, command, figures_table, line, plain, print_table
 from iotrace.report.screen import print_next, print_screen
 from iotrace.report.screen_ranks import MOST_RANKS, advice_rows, latest_first
@@ -26,7 +25,7 @@ from iotrace.report.terminal_compute import print_compute, print_imbalance
 from iotrace.report.terminal_system import print_io, print_system
 from iotrace.report.views.slow_words import slow_text
 from iotrace.sources.clocks.session_clock import step_text
-from iotrace.units import counted, milliseconds, percent
+from iotrace.units import bounds, counted, milliseconds, percent
 
 _MOST_CAUSES = 5
 _MOST_REGIONS = 6

@@ -14,7 +14,8 @@ from iotrace.session.launches import Launch, joint_exit_code, joint_state, read_
 from iotrace.session.manifest import Costs, Manifest, read_document
 from iotrace.session.reading import left_out
 from iotrace.sources.clocks.anchors import Clocks
-from iotrace.sources.dftracer.calls import OwnLogs, PosixCalls, read_posix
+from iotrace.sources.dftracer.call_reader import OwnLogs, read_posix
+from iotrace.sources.dftracer.calls import PosixCalls
 from iotrace.sources.paths import Paths, is_code
 from iotrace.sources.processes import Process, read_processes
 from iotrace.sources.records import Distributed, IteratorStart, OwnLog, StepMark, Worker

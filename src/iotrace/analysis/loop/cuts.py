@@ -7,7 +7,7 @@ import numpy as np
 
 from iotrace.analysis.intervals import Times, grouped
 from iotrace.analysis.loop.deliveries import Deliveries, Pass, PassKey
-from iotrace.analysis.loop.threads import Rounds, first_at
+from iotrace.analysis.loop.rounds import Rounds, first_at
 from iotrace.analysis.table import NONE, key_of
 
 _FEW = 2  # of two counts: so much they may differ

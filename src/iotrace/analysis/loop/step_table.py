@@ -57,17 +57,6 @@ class Step(msgspec.Struct, frozen=True):
             return self.awaited[0].delivered_ns - self.awaited[0].wait_start_ns
         return sum(delivery.wait_ns for delivery in self.awaited)
 
-    @property
-    def exposed_ns(self) -> int | None:
-        """The part of the wait in which the accelerator stood idle; None where it is not known."""
-        total_ns = 0
-        for delivery in self.awaited:
-            if delivery.exposed_ns is None:
-                return None
-            # The events enclose the wait, and the time to record them.
-            total_ns += max(0, min(delivery.exposed_ns, delivery.wait_ns))
-        return total_ns
-
 
 # `opened`: the number of the delivery that opens it; `first`, `behind`: the range of its awaited deliveries,
 # `first_left_out`, `behind_left_out`: that of its evaluation passes.

@@ -12,8 +12,9 @@ import numpy.typing as npt
 from iotrace.analysis.intervals import Times, distinct, grouped
 from iotrace.analysis.loop.cuts import SHARE, Cuts, cuts_of, explains, no_cuts
 from iotrace.analysis.loop.deliveries import Deliveries, Delivery, LoaderRun, Pass, PassKey
+from iotrace.analysis.loop.rounds import first_at
 from iotrace.analysis.loop.step_table import StepTable
-from iotrace.analysis.loop.threads import TrainingThread, first_at, training_thread
+from iotrace.analysis.loop.threads import TrainingThread, training_thread
 from iotrace.analysis.table import NONE, Columns, key_of, sums
 from iotrace.session import names
 from iotrace.sources.session import Rank

@@ -6,7 +6,7 @@ import numpy as np
 
 from iotrace.analysis.intervals import Times
 from iotrace.analysis.loop.deliveries import Deliveries
-from iotrace.analysis.loop.threads import first_at
+from iotrace.analysis.loop.rounds import first_at
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results.page import BatchWindow
 from iotrace.analysis.wait.production import PARTS

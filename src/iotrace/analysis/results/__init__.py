@@ -29,23 +29,25 @@ from iotrace.analysis.results.device import (
     StreamWait as StreamWait,
 )
 from iotrace.analysis.results.host import (
-    Amplification as Amplification,
     Calibration as Calibration,
+    Forecast as Forecast,
+    Gpu as Gpu,
+    HostUse as HostUse,
+    Overhead as Overhead,
+    ProcessUse as ProcessUse,
+    System as System,
+)
+from iotrace.analysis.results.io import (
+    Amplification as Amplification,
     ChunkedArray as ChunkedArray,
     Chunks as Chunks,
     DeviceReads as DeviceReads,
     FileGroup as FileGroup,
     FileIo as FileIo,
-    Forecast as Forecast,
-    Gpu as Gpu,
-    HostUse as HostUse,
     Io as Io,
     MountIo as MountIo,
-    Overhead as Overhead,
     ProcessCoverage as ProcessCoverage,
-    ProcessUse as ProcessUse,
     ReadPattern as ReadPattern,
-    System as System,
 )
 from iotrace.analysis.results.loop import (
     DataWait as DataWait,

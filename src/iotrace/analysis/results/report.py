@@ -6,7 +6,8 @@ import msgspec
 
 from iotrace.analysis.results.base import ReportPart
 from iotrace.analysis.results.device import Accelerator, Operator, SlowStep
-from iotrace.analysis.results.host import FileGroup, Forecast, Io, Overhead, System
+from iotrace.analysis.results.host import Forecast, Overhead, System
+from iotrace.analysis.results.io import FileGroup, Io
 from iotrace.analysis.results.loop import (
     DataWait,
     LoaderResult,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from iotrace.analysis.results.base import ReportPart
-from iotrace.analysis.results.host import FileGroup, Forecast
+from iotrace.analysis.results.host import Forecast
+from iotrace.analysis.results.io import FileGroup
 from iotrace.analysis.results.loop import DataWait, Steps
 
 SCHEMA_VERSION = 1

@@ -9,7 +9,7 @@ from iotrace.analysis.bootstrap import FEWEST
 from iotrace.analysis.results import ClockInfo, HostUse, RankReport, SessionInfo, Trust
 from iotrace.analysis.wait.data_wait import bound_fraction
 from iotrace.session.manifest import NotCaptured
-from iotrace.units import counted, milliseconds, percent
+from iotrace.units import bounds, counted, milliseconds, percent
 
 OK, CAUTION, BAD = "ok", "caution", "bad"
 LEVELS = (OK, CAUTION, BAD)
@@ -202,14 +202,6 @@ def _of_class(rank: RankReport) -> Iterator[_Doubt]:
     if interval is not None and any(interval[0] < bound < interval[1] for bound in _VERDICT_BOUNDS):
         low, high = interval
         yield _Doubt(CAUTION, f"the wait is {100 * low:.0f} to {percent(high)} of a step (95 %)")
-
-
-def bounds(least_pct: float | None, most_pct: float) -> str:
-    """Write a figure of which a lower and an upper bound are known."""
-    least, most = f"{least_pct or 0.0:.0f}", f"{most_pct:.0f}"
-    if least == most:
-        return f"about {most} %"
-    return f"up to {most} %" if least == "0" else f"{least} to {most} %"
 
 
 def _of_tracing(rank: RankReport) -> Iterator[_Doubt]:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from iotrace import compiled
 from iotrace.sources.chrome.batch import EventBatch
-from iotrace.sources.chrome.begin_end import pair
+from iotrace.sources.chrome.event import pair
 from iotrace.sources.kineto.collectives import Collective, collective_of
 from iotrace.sources.kineto.column_batch import (
     BETWEEN,

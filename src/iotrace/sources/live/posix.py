@@ -11,7 +11,8 @@ import numpy as np
 
 from iotrace.session.reading import entries
 from iotrace.sources.clocks.anchors import Clocks
-from iotrace.sources.dftracer.calls import COLUMNS, CallTable, Index, PosixCalls
+from iotrace.sources.dftracer.call_reader import CallTable, Index
+from iotrace.sources.dftracer.calls import COLUMNS, PosixCalls
 from iotrace.sources.dftracer.lines import LineReader, pool_of
 from iotrace.sources.live.tail import Tail
 

@@ -17,7 +17,8 @@ from iotrace.session.manifest import read_document, read_manifest
 from iotrace.session.reading import entries
 from iotrace.sources.clocks.anchors import Clocks, clocks_of
 from iotrace.sources.clocks.session_clock import FOREVER_NS, Clock
-from iotrace.sources.dftracer.calls import CallTable, PosixCalls
+from iotrace.sources.dftracer.call_reader import CallTable
+from iotrace.sources.dftracer.calls import PosixCalls
 from iotrace.sources.live.posix import LiveCalls
 from iotrace.sources.live.process import LiveProcess
 from iotrace.sources.live.sidecar import LiveSidecar

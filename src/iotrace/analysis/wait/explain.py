@@ -1,0 +1,166 @@
+"""Explain waits: what made each batch, and what of its wait that was."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from iotrace.analysis.intervals import Times, distinct, grouped, split_exactly
+from iotrace.analysis.loop.deliveries import Deliveries
+from iotrace.analysis.table import NONE, key_of
+from iotrace.analysis.wait.file_costs import Charges, FileCosts, FileNames
+from iotrace.analysis.wait.production import PARTS, compose, compose_inline
+from iotrace.analysis.wait.waits import CAUSES, Floats, Waits, split_waits
+from iotrace.sources.processes import Process
+from iotrace.sources.session import Rank, Session
+
+_STARTUP, _QUEUED, _TRANSPORT, _UNKNOWN = (
+    CAUSES.index(cause) for cause in ("startup", "queued", "transport", "unknown")
+)
+_OF_PARTS = [CAUSES.index(part) for part in PARTS]
+_MAPS = frozenset({"mmap", "mmap64"})
+
+
+class Within(msgspec.Struct, frozen=True):
+    """Waits inside of the deliveries of a loader: wait i is inside the delivery in row `of[i]`."""
+
+    waits: Waits
+    of: Times
+
+
+def explain(
+    session: Session,
+    rank: Rank,
+    deliveries: Deliveries,
+    inner: Within | None = None,
+    mapped_by: dict[int, list[str]] | None = None,
+    names: FileNames | None = None,
+) -> Waits:
+    """Explain every delivery's wait, in the order given.
+
+    `inner` has the waits that lie inside each, where a wrapped source asks other loaders. `mapped_by` keeps
+    the mapped files of each process from one loader to the next, `names` number all files.
+    """
+    mapped_by, names = {} if mapped_by is None else mapped_by, names or FileNames()
+    by_pid = {process.pid: process for process in rank.processes}
+    parts, charges = np.full((len(deliveries), len(PARTS)), np.nan), []
+    starts, ends, number = _windows(deliveries, inner)
+    parts[number] = 0.0
+    makers, tids = deliveries.maker(rank.main.pid)[number], deliveries["inline_tid"][number]
+    _, first, of = grouped(key_of(makers, tids))
+    for pid, tid, group in sorted(
+        zip(makers[first].tolist(), tids[first].tolist(), range(len(first)), strict=True)
+    ):
+        own = np.flatnonzero(of == group)
+        if (starts[own][1:] <= starts[own][:-1]).any():
+            own = own[np.lexsort((number[own], ends[own], starts[own]))]
+        process, window = by_pid[pid], (starts[own], ends[own])
+        near_start_ns, near_end_ns = int(window[0][0]), int(window[1].max())
+        spans = process.spans_between(near_start_ns, near_end_ns)
+        if len(spans):  # what a span holds counts, also where the span is longer than the windows
+            near_start_ns = min(near_start_ns, int(spans["start_ns"].min()))
+            near_end_ns = max(near_end_ns, int((spans["start_ns"] + spans["duration_ns"]).max()))
+        calls = session.calls_of(process).between(near_start_ns, near_end_ns)
+        near = replace(process, spans=spans)
+        if tid == NONE:
+            if process.pid not in mapped_by:
+                mapped_by[process.pid] = _mapped_files(session, process)
+            made = compose(near, calls, session.paths, *window, mapped_by[process.pid], names=names)
+        else:
+            made = compose_inline(near, calls, session.paths, *window, tid, names=names)
+        np.add.at(parts, number[own], made.parts)
+        charges.append(made.files.owned_by(number[own]))
+    return _explained(deliveries, parts, FileCosts.of(names, charges), inner)
+
+
+def _windows(deliveries: Deliveries, inner: Within | None) -> tuple[Times, Times, Times]:
+    """Cut the productions into what lies outside the waits inside of them: starts, ends, whose they are."""
+    made = deliveries.made & (deliveries["taken_ns"] != 0) & (deliveries["prepared_ns"] != 0)
+    number = np.flatnonzero(made)
+    taken, prepared = deliveries["taken_ns"][number], deliveries["prepared_ns"][number]
+    if inner is None:
+        return taken, np.maximum(taken, prepared), number
+    begin, until = inner.waits.deliveries["wait_start_ns"], inner.waits.deliveries["delivered_ns"]
+    order = np.lexsort((begin, inner.of))
+    order = order[made[inner.of[order]]]
+    of, begin, until = inner.of[order], begin[order], until[order]
+    behind = np.searchsorted(of, number, side="right")
+    held = behind > np.searchsorted(of, number)
+    last = np.where(held, np.append(until, 0)[behind - 1], taken)
+    first_of = np.argsort(np.concatenate((number, of)), kind="stable")
+    last_of = np.argsort(np.concatenate((of, number)), kind="stable")
+    starts = np.concatenate((taken, until))[first_of]
+    ends = np.concatenate((begin, np.maximum(last, prepared)))[last_of]
+    return starts, ends, np.concatenate((number, of))[first_of]
+
+
+def _explained(deliveries: Deliveries, parts: Floats, files: FileCosts, inner: Within | None) -> Waits:
+    """Split each wait by what its production was made of, where that is known."""
+    causes = np.zeros((len(deliveries), len(CAUSES)), dtype=np.int64)
+    if inner is not None:
+        np.add.at(causes, inner.of, inner.waits.causes)
+    inside = causes.sum(axis=1)
+    known = ~np.isnan(parts[:, 0])
+    startup, queued, production, transport = split_waits(deliveries)
+    production = production - inside
+    split = split_exactly(np.where(known, production, 0), np.where(known[:, None], parts, 0.0))
+    for cause, part in ((_STARTUP, startup), (_QUEUED, queued), (_TRANSPORT, transport)):
+        causes[:, cause] += np.where(known, part, 0)
+    causes[:, _OF_PARTS] += split
+    causes[:, _UNKNOWN] += np.where(known, production - split.sum(axis=1), deliveries.wait_ns - inside)
+    whole = _summed(parts)
+    scale = np.divide(production, whole, out=np.zeros(len(whole)), where=known & (whole > 0))
+    by_file: FileCosts = files.scaled(scale)
+    if inner is not None:
+        further = inner.waits.files.owned_by(inner.of)
+        seen = known[further.owner]
+        further = Charges(further.owner[seen], further.file[seen], further.parts[seen])
+        by_file = FileCosts.of(files.names, [by_file, further])
+    return Waits(deliveries, causes, by_file, parts, files)
+
+
+def _summed(columns: Floats) -> Floats:
+    """Sum up each row, from left to right."""
+    return np.asarray(np.cumsum(columns, axis=1)[:, -1])
+
+
+def hand_over(deliveries: Deliveries, taken: Waits) -> Waits:
+    """Explain the waits for batches that another thread handed over: `taken` are that thread's for them.
+
+    What made the batch is that wait and what the thread did with the batch afterwards, which is unknown; the
+    hand-over is charged pro rata to both. What was not handed over stays as it is.
+    """
+    handed = deliveries["handed_over"] != 0
+    if not handed.any():
+        return taken
+    weights = taken.causes.astype(np.float64)
+    after_ns = np.maximum(0, deliveries["delivered_ns"] - taken.deliveries["delivered_ns"])
+    weights[:, _UNKNOWN] = taken.causes[:, _UNKNOWN] + after_ns
+    causes = split_exactly(deliveries.wait_ns, weights)
+    causes[:, _UNKNOWN] += deliveries.wait_ns - causes.sum(axis=1)
+    whole = _summed(weights)
+    scale = np.divide(deliveries.wait_ns, whole, out=np.zeros(len(whole)), where=whole > 0)
+    return Waits(
+        Deliveries.joined([deliveries, taken.deliveries])[np.arange(len(handed)) + len(handed) * ~handed],
+        np.where(handed[:, None], causes, taken.causes),
+        taken.files.scaled(np.where(handed, scale, 1.0)),
+        np.where(handed[:, None], np.nan, taken.made),
+        taken.made_files,
+    )
+
+
+def _mapped_files(session: Session, process: Process) -> list[str]:
+    """The files that the process mapped, or that its parent had mapped when it was forked."""
+    identity = process.identity
+    mappers = [process]
+    if identity.role == "forked":
+        parents = (identity.ppid, identity.node)
+        mappers += [other for other in session.processes if (other.pid, other.identity.node) == parents]
+    files: set[str] = set()
+    for mapper in mappers:
+        calls = session.calls_of(mapper)
+        maps = [number for number, name in enumerate(calls.names) if name in _MAPS]
+        rows = np.isin(calls.name, maps)
+        files.update(calls.files[number] for number in distinct(calls.file[rows]).tolist())
+    return sorted(files)
