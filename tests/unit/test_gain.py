@@ -12,11 +12,11 @@ import pytest
 from msgspec.structs import replace
 
 from iotrace.analysis.gain import gain as gains
-from iotrace.analysis.gain.changes import GONE, HALVED, less
+from iotrace.analysis.gain.changes import less
 from iotrace.analysis.gain.gain import Gain, gain_of
 from iotrace.analysis.gain.pipeline import Epoch, Pipeline, replay
 from iotrace.analysis.gain.recorded import Recorded, Withheld
-from iotrace.analysis.results import DataWait, HostUse, System, unknown
+from iotrace.analysis.results import GONE, HALVED, DataWait, HostUse, System, unknown
 from iotrace.analysis.wait.production import PARTS
 from tests.support.tables import waits_of
 from tests.unit.test_replay import Work, drawn, simulate

@@ -7,13 +7,12 @@ from collections import defaultdict
 import msgspec
 import numpy as np
 
-from iotrace.analysis.gain.changes import HALVED
 from iotrace.analysis.intervals import distinct
 from iotrace.analysis.loop.deliveries import LoaderRun
 from iotrace.analysis.loop.loaders import item_of, production_ms
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import ChunkedArray, FileGroup, FileIo, GainRow, RankReport
+from iotrace.analysis.results import HALVED, ChunkedArray, FileGroup, FileIo, GainRow, RankReport
 from iotrace.analysis.wait.data_wait import (
     MODERATELY_PERCENT,
     core_free,

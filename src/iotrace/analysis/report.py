@@ -16,7 +16,6 @@ from iotrace.analysis.device.collectives import RankTrace
 from iotrace.analysis.device.compute import Beside, compared_trace
 from iotrace.analysis.device.imbalance import imbalance_of
 from iotrace.analysis.failures import failures_of, signal_name
-from iotrace.analysis.gain.changes import HALVED
 from iotrace.analysis.gain.gain import gain_of
 from iotrace.analysis.host.amplification import amplified, with_amplification
 from iotrace.analysis.host.file_groups import file_groups, used_files
@@ -35,6 +34,7 @@ from iotrace.analysis.program.model import models_of, snapshots_of
 from iotrace.analysis.program.speed import speed_of
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
 from iotrace.analysis.results import (
+    HALVED,
     SCHEMA_VERSION,
     FileGroup,
     Io,

@@ -103,7 +103,7 @@ def are_traces(paths: Sequence[Path]) -> bool:
 
 def _compare_traces(before: Path, after: Path, form: str, html: Path | None, csv: Path | None) -> None:
     from iotrace.analysis.compare.traces import compare_traces
-    from iotrace.cli.analysed import report_of_traces
+    from iotrace.cli.report import report_of_traces
 
     found = compare_traces(report_of_traces((before,)), report_of_traces((after,)))
     if html is not None:
@@ -135,7 +135,7 @@ def report_at(path: Path) -> Any:
     import msgspec
 
     from iotrace.analysis.compare.basis import parse_report
-    from iotrace.cli.analysed import analysed
+    from iotrace.cli.report import analysed
 
     if path.is_file():
         return parse_report(path.read_bytes(), path)

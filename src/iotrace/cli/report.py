@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import click
 
-from iotrace.cli.analysed import analysed, report_of_traces
 from iotrace.cli.parameters import (
     SOURCE,
     TARGET,
@@ -23,13 +24,14 @@ from iotrace.cli.parameters import (
     save_page,
 )
 from iotrace.errors import SessionError, UsageError
-from iotrace.report.printing import echo
+from iotrace.report.printing import echo, watched
 from iotrace.report.views import VIEWS
 from iotrace.session import names
 from iotrace.session.listing import newest_session, session_of_timeline, sessions_in
 from iotrace.units import counted
 
 if TYPE_CHECKING:
+    from iotrace.analysis.rank import SessionAnalysis
     from iotrace.analysis.results import Report
     from iotrace.cluster import Cluster
     from iotrace.sweeps.results import SweepResult
@@ -90,17 +92,24 @@ def report(
     Exit codes: 0 printed, 1 SESSION or TRACE cannot be read or Dask failed, 2 wrong usage.
     """
     chosen = ranks_option(ranks)
-    _check_options(form, html, view, csv, compat, log, chosen, dask)
+    if csv is not None and view is None:
+        raise UsageError("--csv writes the tables of a view", "add --view NAME")
+    if view is not None and (compat is not None or form == "md"):
+        other = "--compat" if compat is not None else "--format md"
+        raise UsageError(f"--view and {other} exclude each other", "give one of them")
+    if compat is not None and (log or dask is not None):
+        other = "--log" if log else "--dask"
+        raise UsageError(f"{other} and --compat exclude each other", f"leave {other} out")
+    if chosen is not None and (compat is not None or html is not None):
+        raise UsageError("--ranks is for the text and for --json", "leave --html and --compat out")
     import_numpy()
     sources = _meant(sources)
     if len(sources) == 1 and (settings := _kept(sources[0])) is not None:
         from iotrace.cli.sweep import show
 
         if compat is not None or view is not None or log or chosen is not None:
-            raise UsageError(
-                "a sweep has no --view, --compat, --ranks and --log",
-                f"iotrace ls {sources[0]} lists its sessions",
-            )
+            lists = f"iotrace ls {sources[0]} lists its sessions"
+            raise UsageError("a sweep has no --view, --compat, --ranks and --log", lists)
         show(settings, "json" if as_json else form, html, None, verbose)
         return 0
     if dask is not None:  # workers have directories of their own
@@ -109,13 +118,14 @@ def report(
     if compat is not None:
         _compat(sources, compat, as_json)
         return 0
+    analysis: SessionAnalysis | None = None
     with dask_cluster(dask) as cluster:
-        if html is not None:
-            result = _save_page(sources, bare, kernel_gap_us, html, cluster)
-        elif bare:
+        if bare:
             result = report_of_traces(sources, kernel_gap_us, cluster)
         else:
-            result = analysed(sources[0], kernel_gap_us, cluster)[1]
+            analysis, result = analysed(sources[0], kernel_gap_us, cluster)
+    if html is not None:
+        _save_page(result, analysis, html)
     if chosen is not None:
         result = _of_ranks(result, chosen)
     if view is not None:
@@ -129,30 +139,6 @@ def report(
 
         log_report(result, log, None if bare else sources[0])
     return 0
-
-
-def _check_options(
-    form: str,
-    html: Path | None,
-    view: str | None,
-    csv: Path | None,
-    compat: str | None,
-    log: tuple[str, ...],
-    chosen: frozenset[int] | None,
-    dask: str | None,
-) -> None:
-    """Refuse options that exclude each other."""
-    if csv is not None and view is None:
-        raise UsageError("--csv writes the tables of a view", "add --view NAME")
-    if view is not None and (compat is not None or form == "md"):
-        other = "--compat" if compat is not None else "--format md"
-        raise UsageError(f"--view and {other} exclude each other", "give one of them")
-    if log and compat is not None:
-        raise UsageError("--log and --compat exclude each other", "give one of them")
-    if chosen is not None and (compat is not None or html is not None):
-        raise UsageError("--ranks is for the text and for --json", "leave --html and --compat out")
-    if dask is not None and compat is not None:
-        raise UsageError("--dask and --compat exclude each other", "leave --dask out")
 
 
 def _are_traces(sources: tuple[Path, ...], compat: str | None) -> bool:
@@ -238,21 +224,63 @@ def _meant(sources: tuple[Path, ...]) -> tuple[Path, ...]:
     return tuple(found)
 
 
-def _save_page(
-    sources: tuple[Path, ...], bare: bool, kernel_gap_us: float, html: Path, cluster: Cluster | None
-) -> Report:
-    """Write the page of a session or of traces; returns the report that it shows."""
+def _save_page(result: Report, analysis: SessionAnalysis | None, html: Path) -> None:
+    """Write the page of a report; that of a session shows its steps, too."""
     from iotrace.report.page.report import report_page
 
-    if bare:
-        result = report_of_traces(sources, kernel_gap_us, cluster)
-        save_page(report_page(result), html)
-        return result
-    from iotrace.analysis.page import columns_of
+    columns = None
+    if analysis is not None:
+        from iotrace.analysis.page import columns_of
 
-    analysis, result = analysed(sources[0], kernel_gap_us, cluster)
-    save_page(report_page(result, columns_of(analysis, result)), html)
-    return result
+        columns = columns_of(analysis, result)
+    save_page(report_page(result, columns), html)
+
+
+def analysed(
+    path: Path, kernel_gap_us: float = 30.0, cluster: Cluster | None = None
+) -> tuple[SessionAnalysis, Report]:
+    """Read and analyse the session at `path`; returns its analysis and its report."""
+    from iotrace.analysis.rank import SessionAnalysis
+    from iotrace.analysis.report import RankPart, analyse
+    from iotrace.analysis.tasks import part_of_rank
+    from iotrace.session.liveness import RUNNING
+    from iotrace.sources.session import open_session
+
+    with watched() as progress:
+        session = open_session(path, progress)
+        progress("finding the causes")
+        analysis = SessionAnalysis(session, kernel_gap_us)
+        parts: list[RankPart] = []
+        if cluster is not None and session.state != RUNNING:  # then each would see another part of it
+            cluster.check_sees([path])
+            do = partial(part_of_rank, path, kernel_gap_us, uuid4().hex)
+            parts = cluster.map(do, [rank.name for rank in session.ranks])
+        return analysis, analyse(analysis, parts)
+
+
+def report_of_traces(
+    paths: tuple[Path, ...], kernel_gap_us: float = 30.0, cluster: Cluster | None = None
+) -> Report:
+    """Read and analyse traces, one for each rank."""
+    from iotrace import compiled
+    from iotrace.analysis.traces import analyse_traces, report_of_computed
+    from iotrace.sources.kineto.reader import read_kineto
+
+    traces = []
+    with watched() as progress:
+        if cluster is not None:
+            from iotrace.analysis.tasks import figures_of_trace
+
+            cluster.check_sees(paths)
+            return report_of_computed(cluster.map(partial(figures_of_trace, kernel_gap_us), paths))
+        for path in paths:
+            progress(f"reading {path}")
+            traces.append(read_kineto(path))
+        if not compiled.available():
+            note = compiled.missing("reading traces gives the same result ten to twenty times slower")
+            echo(f"iotrace: {note}", err=True)
+        progress("finding out what the accelerator did")
+        return analyse_traces(traces, kernel_gap_us)
 
 
 def _compat(paths: tuple[Path, ...], tool: str, as_json: bool) -> None:

@@ -11,12 +11,10 @@ from msgspec.structs import replace
 
 from iotrace.analysis.gain.pipeline import Floats, Pipeline
 from iotrace.analysis.gain.recorded import Recorded
-from iotrace.analysis.results import DataWait
+from iotrace.analysis.results import GONE, HALVED, DataWait
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT
 from iotrace.analysis.wait.production import PARTS
 from iotrace.analysis.wait.replay import FILES
-
-GONE, HALVED = "gone", "halved"
 
 _MOST_FILES = 3
 _SLOW = 3.0  # times the median: a batch that holds a slow sample

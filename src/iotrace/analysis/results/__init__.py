@@ -90,6 +90,8 @@ from iotrace.analysis.results.ranks import (
     Straggler as Straggler,
 )
 from iotrace.analysis.results.report import (
+    GONE as GONE,
+    HALVED as HALVED,
     SCHEMA_VERSION as SCHEMA_VERSION,
     ClockInfo as ClockInfo,
     ClockSet as ClockSet,

@@ -129,6 +129,9 @@ class SessionInfo(ReportPart, frozen=True, kw_only=True):
     iotrace_version: str | None
 
 
+GONE, HALVED = "gone", "halved"  # `change` of a row of gain
+
+
 class GainRow(ReportPart, frozen=True, kw_only=True):
     """A change, and the step that it would give. `kind` is ``cause``, ``file`` or ``knob``.
 

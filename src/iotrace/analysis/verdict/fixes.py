@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from iotrace.analysis.gain.changes import GONE
-from iotrace.analysis.results import Fix, RankReport, Recommendation, Trust
+from iotrace.analysis.results import GONE, Fix, RankReport, Recommendation, Trust
 from iotrace.analysis.verdict.trust import BAD, competes
 from iotrace.units import percent
 
