@@ -233,6 +233,15 @@ def test_startup(changes: dict[str, Any], said: str) -> None:
     assert said in found["startup-bound"] if said else found == {}
 
 
+def test_workers_started_anew_cost_beside_the_wait() -> None:
+    costs = {"startup": 0.1, "transform": 3.0}
+    restarts = facts(causes_ms=costs, wait_ms=3.1, unmade_fraction=0.0, epochs=3, restart_ms=9.9)
+    (item,) = recommend([restarts])
+    assert (item.id, item.gain_ms_per_step, item.evidence["startup_ms"]) == ("startup-bound", 10.0, 10.0)
+    assert item.text.startswith("starting and ending workers takes 10.0 ms a step: set persistent_workers")
+    assert recommend([replace(restarts, restart_ms=1.0)]) == []
+
+
 TOO_FEW = {"production_ms": 200.0, "causes_ms": {}}
 
 

@@ -23,16 +23,19 @@ _MOST_WORKERS = 2  # for each CPU: more of them, asleep, are for a sweep to find
 
 
 def recommend(loaders: list[LoaderFacts]) -> list[Recommendation]:
-    """Recommend changes to loaders of one rank, largest gain first; none for waits below 5 % of the step."""
+    """Recommend changes to loaders of one rank, largest gain first; none for waits below 5 % of the step.
+
+    Workers that are started anew hold the loop up outside its waits, too.
+    """
     worth = sum(facts.bound_ms for facts in loaders)
-    if not loaders or 100 * worth / loaders[0].step_ms < MODERATELY_PERCENT:
-        return []
+    waits = bool(loaders) and 100 * worth / loaders[0].step_ms >= MODERATELY_PERCENT
     first, found, last = [], [], []
     for facts in loaders:
-        first += _made(_too_few_workers(facts) or _made_by_the_loop(facts), facts)
-        last += _made(_waiting_in_order(facts), facts)
+        if waits:
+            first += _made(_too_few_workers(facts) or _made_by_the_loop(facts), facts)
+            last += _made(_waiting_in_order(facts), facts)
         for cause, remedy in REMEDIES.items():
-            if _worth(facts.causes_ms.get(cause, 0.0), facts):
+            if (waits or cause == "startup") and _worth(_cost_ms(facts, cause), facts):
                 found += _made(_for_cause(facts, cause, remedy(facts)), facts)
     found.sort(key=lambda item: -(item.gain_ms_per_step or 0.0))
     return [*first, *found, *last]
@@ -51,7 +54,7 @@ def _made(item: Recommendation | None, facts: LoaderFacts) -> list[Recommendatio
 def _for_cause(facts: LoaderFacts, cause: str, remedy: Remedy | None) -> Recommendation | None:
     if remedy is None:
         return None
-    cause_ms = facts.causes_ms[cause]
+    cause_ms = _cost_ms(facts, cause)
     most = costliest(facts, cause)
     share = f" ({cost_ms(most, cause):.1f} ms of it in {most.path})" if most is not None else ""
     where = f" in {facts.item}" if cause == "transform" and facts.item else ""
@@ -59,10 +62,13 @@ def _for_cause(facts: LoaderFacts, cause: str, remedy: Remedy | None) -> Recomme
     if not _worth(gain_ms, facts):
         return None
     known = _predicted(facts, row) if remedy.gains else {}
+    costs = f"{cause}{_of(facts)}{where} costs {cause_ms:.1f} ms of wait a step{share}"
+    if cause == "startup":
+        costs = f"starting and ending workers{_of(facts)} takes {cause_ms:.1f} ms a step"
     return Recommendation(
         id=f"{cause}-bound",
         severity=_severity(cause_ms, facts),
-        text=f"{cause}{_of(facts)}{where} costs {cause_ms:.1f} ms of wait a step{share}: {remedy.text}",
+        text=f"{costs}: {remedy.text}",
         evidence={f"{cause}_ms": cause_ms, **_which(facts), **remedy.evidence},
         gain_ms_per_step=gain_ms if remedy.gains else None,
         remedy=remedy.short,
@@ -76,10 +82,15 @@ def _worth(cost_ms: float, facts: LoaderFacts) -> bool:
     return 100 * cost_ms / facts.step_ms >= MODERATELY_PERCENT
 
 
+def _cost_ms(facts: LoaderFacts, cause: str) -> float:
+    """What a cause takes of a step: of its wait, and to end workers and start others."""
+    return facts.causes_ms.get(cause, 0.0) + (facts.restart_ms if cause == "startup" else 0.0)
+
+
 def _gain_ms(facts: LoaderFacts, cause: str, remedy: Remedy) -> float:
     """A bound of what a step loses: of a replay without the cause, or without reading and decoding a file."""
     if cause == "startup":
-        return facts.causes_ms[cause] + facts.restart_ms
+        return _cost_ms(facts, cause)
     return min(facts.bound_ms, facts.gains_ms.get(remedy.gone or cause, facts.wait_ms))
 
 

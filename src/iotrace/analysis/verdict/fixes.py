@@ -76,6 +76,8 @@ def _held_up(rank: RankReport) -> bool:
 
 def _of_another(item: Recommendation, rank: RankReport | None, cause: str | None) -> str:
     """Say which cause a fix is about, where it is not the one that the verdict names."""
+    if item.id == "startup-bound" and cause != "startup":  # most of it lies outside the wait
+        return f" (restarts: {item.evidence['startup_ms']:.1f} ms a step)"
     own = item.id.removesuffix("-bound")
     wait = None if rank is None else rank.data_wait
     if wait is None or not wait.raw_ms or cause in (None, own) or own not in wait.causes_ms:
