@@ -242,6 +242,8 @@ def test_waits_and_reads_are_named_by_cause_and_file(unet_run: Run) -> None:
     )
     for name, cause, file in waits:
         expected = [cause] if file is None else [cause, file.rpartition("/")[2]]
+        if cause == "transform" and (file is None or file.endswith(" files")):
+            expected = [cause, "Volumes.__getitem__"]  # no file stands out: the code does
         assert name.split(" · ")[1:] == expected
     assert any(file is not None for _, _, file in waits)
     assert all(re.fullmatch(r"case_\d+\.h5 · h5py\.Dataset\.__getitem__", name) for (name,) in reads)

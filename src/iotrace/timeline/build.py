@@ -64,7 +64,7 @@ def build(analysis: RankAnalysis, with_torch: bool = True, most: int = MOST_SLIC
         explained = analysis.explained(loader)
         if detail is not None:
             explained = explained[detail.holds_batches(explained.deliveries)]
-        waits = [each for item in explained for each in _wait(item, arrivals)]
+        waits = [each for item in explained for each in _wait(item, arrivals, loader.description.item or "")]
         main.tracks.append(Track(f"{own}data wait{suffix}", waits))
         if loader.description.workers:
             main.counters.append(Counter(f"ready{suffix}", _ready(explained.deliveries), "batches"))
@@ -155,9 +155,10 @@ def _step_phases(analysis: RankAnalysis, detail: Detail | None) -> list[Slice]:
     ]
 
 
-def _wait(item: Explained, arrivals: dict[DeliveryKey, Slice]) -> list[Slice]:
+def _wait(item: Explained, arrivals: dict[DeliveryKey, Slice], code: str) -> list[Slice]:
     """Show a wait, called by its cause and file, and in it what followed the batch's production.
 
+    Where the dataset's own `code` is the cause, and no file stands out, the wait is called by that.
     `arrivals` gets the one of them where the batch's flow ends.
     """
     delivery = item.delivery
@@ -168,7 +169,10 @@ def _wait(item: Explained, arrivals: dict[DeliveryKey, Slice]) -> list[Slice]:
     file = _file_of(item)
     if file is not None:
         args["file"] = file
-    name = " · ".join(filter(None, (f"wait {delivery.index}", item.cause, file and file_label(file))))
+    culprit = file and file_label(file)
+    if item.cause == "transform" and file not in item.files:
+        culprit = code or culprit
+    name = " · ".join(filter(None, (f"wait {delivery.index}", item.cause, culprit)))
     found = [Slice(delivery.wait_start_ns, delivery.delivered_ns, name, "data wait", args)]
     made_ns = delivery.prepared_ns
     if made_ns is not None and delivery.wait_start_ns < made_ns < delivery.delivered_ns - 1:
