@@ -55,6 +55,7 @@ def explained(
     written: int = 0,
     others: float = 0.0,
     held: bool = False,
+    restarts: tuple[tuple[float, float], ...] = (),
     monkeypatch: pytest.MonkeyPatch | None = None,
 ) -> SlowLoopSteps:
     """The slow ones of 40 steps, of which step `SLOW` took 110 ms; that is when each of these happened."""
@@ -104,7 +105,13 @@ def explained(
         posix_on=True,
     )
     thread = SimpleNamespace(tid=TID)
+    spans = [(int((start + at) * MS), int((start + until) * MS)) for at, until in restarts]
+    passes = [
+        SimpleNamespace(start_ns=begun, asked_ns=until, exhausted_ns=None if number else spans[0])
+        for number, (begun, until) in enumerate(spans)
+    ]
     analysis: Any = SimpleNamespace(
+        primary=SimpleNamespace(description=SimpleNamespace(workers=2), passes=dict(enumerate(passes))),
         kept=kept,
         loop=SimpleNamespace(steps=kept, thread=thread, unknown_why=""),
         measured_waits=table,
@@ -156,6 +163,10 @@ def test_its_own_wait_explains_it_by_cause_and_file() -> None:
 
 def test_workers_that_start_again_explain_it() -> None:
     assert only(explained(waited_ms=101.0, cause="startup")).parts_ms == {"startup": pytest.approx(100.0)}
+
+
+def test_workers_that_end_and_start_beside_the_wait_explain_it() -> None:
+    assert only(explained(restarts=((20, 60), (62, 82)))).parts_ms == {"restart": pytest.approx(60.0)}
 
 
 def test_a_wait_of_unknown_cause_explains_nothing() -> None:

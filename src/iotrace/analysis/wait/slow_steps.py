@@ -136,6 +136,7 @@ def _parts(analysis: RankAnalysis, lengths: Times) -> tuple[dict[str, Floats], W
         "validation": union(kept.left_out[:, 0], kept.left_out[:, 1]),
         "checkpoint": union(writing.starts, writing.ends),
         "data_wait": union(awaited["wait_start_ns"], awaited["delivered_ns"]),
+        "restart": _restarts(analysis),
     }
     table = break_down([*intervals.values()], kept["start_ns"], kept["end_ns"])[0]
     found = {name: table[:, at].astype(np.float64) for at, name in enumerate(intervals)}
@@ -164,6 +165,17 @@ def _pauses(analysis: RankAnalysis, pause: str) -> Intervals:
     if thread is not None:
         rows = rows[(rows["tid"] == thread.tid) | (rows["tid"] == -1)]
     starts, ends = (main.clock.times_to_session_ns(rows[field]) for field in ("start_ns", "end_ns"))
+    return union(starts, ends)
+
+
+def _restarts(analysis: RankAnalysis) -> Intervals:
+    """When the loop ended the workers of an epoch, and when it started those of the next one."""
+    primary = analysis.primary
+    if primary is None or not primary.description.workers:
+        return union(np.zeros(0, np.int64), np.zeros(0, np.int64))
+    spans = [(each.start_ns, each.asked_ns) for each in primary.passes.values()]
+    spans += [each.exhausted_ns for each in primary.passes.values() if each.exhausted_ns is not None]
+    starts, ends = np.array(sorted(spans), np.int64).reshape(-1, 2).T
     return union(starts, ends)
 
 

@@ -10,6 +10,7 @@ from iotrace.units import milliseconds, percent
 _NAMES = {
     "garbage_collection": "garbage collection",
     "startup": "workers start",
+    "restart": "workers end and start",
     "queued": "batches queued",
     "neighbours": "no CPU: others",
     "throttling": "no CPU: quota",
