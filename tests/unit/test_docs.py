@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ _MADE_BY_HOOK = {"index.md", "changelog.md"}  # tools/site_pages.py
 _FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`([^`\n]+)`")
 _CALL = re.compile(r"(?<![\w/.-])iotrace +(?P<command>[a-z]+)(?P<rest>(?:(?! -- )[^`#|])*)")
+_SHELLS = ("console", "bash", "yaml")
 _OPTION = re.compile(r"(?<=[ \[])--?[a-z][\w-]*")
 
 
@@ -101,6 +103,35 @@ def test_commands_and_options_that_a_document_names_exist(path: Path) -> None:
             known |= {*parameter.opts, *parameter.secondary_opts}
         unknown += [f"iotrace {name} {option}" for option in _OPTION.findall(rest) if option not in known]
     assert not unknown
+
+
+def _lines(text: str) -> Iterator[list[str]]:
+    """Yield the words of each command line of a shell or of a Kubernetes job, from `iotrace` on."""
+    for language, block in re.findall(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        for line in block.replace("\\\n", " ").splitlines() if language in _SHELLS else ():
+            if language == "console" and not line.startswith("$ "):
+                continue  # output
+            job = re.search(r"command: \[(.*)\]", line)
+            words = job[1].split(", ") if job else shlex.split(line.removeprefix("$ "), comments=True)
+            if "iotrace" in words:
+                yield words[words.index("iotrace") + 1 :]
+
+
+@pytest.mark.parametrize("path", _TEXTS, ids=lambda path: str(path.relative_to(PROJECT)))
+def test_command_lines_that_a_document_shows_are_parsed(path: Path) -> None:
+    top = click.Context(app)
+    for name, *words in _lines(path.read_text()):
+        command = app.get_command(top, name)
+        if command is not None and not name.startswith("-"):
+            ends = [words.index(sign) for sign in ("|", ";", "&&", ">") if sign in words]
+            context = click.Context(command, top, name)
+            command.make_parser(context).parse_args(words[: min(ends, default=len(words))])
+
+
+def test_the_lines_of_recipes_are_found() -> None:
+    found = list(_lines((_DOCS / "recipes.md").read_text()))
+    assert ["run", "-o", "/sessions/train-traced", "--", "python", "train.py"] in found
+    assert len(found) >= 20
 
 
 def test_calls_are_found() -> None:
