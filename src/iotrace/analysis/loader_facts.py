@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from operator import attrgetter
 
 import msgspec
 import numpy as np
@@ -208,18 +209,10 @@ def _gains(
     whole_ms = int(analysis.kept.duration_ns.sum()) / len(analysis.kept) / 1e6
     gone = [cause for cause in CAUSES if 100 * causes_ms[cause] >= MODERATELY_PERCENT * whole_ms]
     if "read" in gone or "decode" in gone:
-        most = {max(files, key=cost).path for cost in (_read_ms, _decode_ms) if files}
+        most = {max(files, key=cost).path for cost in map(attrgetter, ("read_ms", "decode_ms")) if files}
         gone += [FILES, *(f"{FILES}:{path}" for path in sorted(most))]
     explained, steps = analysis.explained(run), len(analysis.kept)
     return {each: gain_ms(explained, measured, steps, each) for each in gone}
-
-
-def _read_ms(file: FileFacts) -> float:
-    return file.read_ms
-
-
-def _decode_ms(file: FileFacts) -> float:
-    return file.decode_ms
 
 
 def _restart_ns(run: LoaderRun, kept: StepTable) -> int:

@@ -93,8 +93,7 @@ def report_of_computed(found: Sequence[Compute]) -> Report:
         complete=not any(trace.problems for trace in traces),
     )
     results = [_rank(rank) for rank in ranks]
-    sizes = {trace.world_size for trace in traces}
-    world_size = sizes.pop() if len(sizes) == 1 else None
+    world_size = traces[0].world_size if len({trace.world_size for trace in traces}) == 1 else None
     apart = why_not_compared([_of_job(trace) for trace in traces])
     compared = [compared_trace(rank.number, rank.compute) for rank in ranks]
     imbalance = imbalance_of([one for one in compared if one], world_size) if apart is None else None

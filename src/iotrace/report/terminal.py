@@ -134,9 +134,7 @@ def _print_rank(rank: RankReport, console: Console, several: bool) -> None:
         if steps.excluded.profiled:
             excluded.append(f"{steps.excluded.profiled} profiled")
         without = f" (without {' and '.join(excluded)})" if excluded else ""
-        samples = (
-            f" · {steps.samples_per_second:.1f} samples/s" if steps.samples_per_second is not None else ""
-        )
+        samples = "" if steps.samples_per_second is None else f" · {steps.samples_per_second:.1f} samples/s"
         pace = "" if steps.per_second is None else f" · {steps.per_second:.1f} steps/s"
         line(
             console,

@@ -20,7 +20,17 @@ from iotrace.timeline.calls import call_tracks, span_tracks, within
 from iotrace.timeline.detail import MOST_SLICES, Detail, blocks, detail_of, note
 from iotrace.timeline.flows import DeliveryKey, batch_flows, chunk_flows
 from iotrace.timeline.kineto import add_torch
-from iotrace.timeline.model import Args, Counter, ProcessTracks, Slice, Timeline, Track, file_label, first_ns
+from iotrace.timeline.model import (
+    Args,
+    Counter,
+    ProcessTracks,
+    Slice,
+    Timeline,
+    Track,
+    file_label,
+    first_ns,
+    known,
+)
 from iotrace.timeline.startup import startup_tracks
 from iotrace.timeline.telemetry import add_telemetry
 
@@ -110,11 +120,10 @@ def _failures(analysis: RankAnalysis) -> list[Slice]:
     for at_ns, failure in timed_failures(SessionAnalysis(session)):
         if failure.rank not in (None, rank.number) or not math.isfinite(at_ns):
             continue
-        args: Args = {"at": failure.at, "file": failure.file, "batch": failure.batch}
-        args.update(worker=failure.worker, pid=failure.process)
-        known: Args = {key: value for key, value in args.items() if value is not None}
+        about = {"at": failure.at, "file": failure.file, "batch": failure.batch}
+        args = known(**about, worker=failure.worker, pid=failure.process)
         name = f"{failure.type}: {failure.message}"[:_LONGEST_NAME]
-        found.append(Slice(int(at_ns), max([int(at_ns), *ends_ns]), name, "failure", known))
+        found.append(Slice(int(at_ns), max([int(at_ns), *ends_ns]), name, "failure", args))
     return found
 
 
@@ -126,8 +135,7 @@ def _slow_steps(analysis: RankAnalysis) -> list[Slice]:
         parts = {**step.parts_ms, "not explained": step.unnamed_ms}
         cause = max(parts, key=lambda part: parts[part]).replace("_", " ")
         args: Args = {f"{part}_ms".replace(" ", "_"): ms for part, ms in parts.items() if ms}
-        known = {"file": step.file, "write_bytes": step.write_bytes, "write_mb_per_s": step.write_mb_per_s}
-        args.update({key: value for key, value in known.items() if value is not None})
+        args |= known(file=step.file, write_bytes=step.write_bytes, write_mb_per_s=step.write_mb_per_s)
         start_ns = analysis.session.manifest.started_ns + round(step.start_s * 1e9)
         name = f"slow step {step.step} · {cause}"
         slices.append(Slice(start_ns, start_ns + round(step.ms * 1e6), name, "slow step", args))
@@ -285,6 +293,4 @@ def _worker_batches(process: Process, produced: Deliveries, detail: Detail | Non
 
 
 def _batch(index: int, epoch: int | None, samples: int | None, start_ns: int, end_ns: int) -> Slice:
-    batch = {"epoch": epoch, "samples": samples}
-    known: Args = {key: value for key, value in batch.items() if value is not None}
-    return Slice(start_ns, end_ns, f"batch {index}", "batch", known)
+    return Slice(start_ns, end_ns, f"batch {index}", "batch", known(epoch=epoch, samples=samples))

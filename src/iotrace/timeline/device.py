@@ -16,7 +16,7 @@ from iotrace.analysis.device.kernels import Window
 from iotrace.analysis.device.modules import PHASES, Origins, nested_ranges
 from iotrace.analysis.intervals import Coverage
 from iotrace.sources.kineto.trace import Column
-from iotrace.timeline.model import Args, Counter, Slice, Track
+from iotrace.timeline.model import Counter, Slice, Track, known
 
 IDLE, MODULES, QUEUE = "idle", "modules", "launch queue"
 _SHORT = CLASSES.index("kernel_wait")
@@ -67,11 +67,9 @@ def _idle(window: Window, waits: DataWaits, kernel_gap_ns: int, owner: Column) -
         numbers, wanted.tolist(), names_of(window, gaps, classes, wanted), strict=True
     ):
         name = " · ".join((IDLE, gap.kind.replace("_", " "), gap.op or gap.after))
-        about: Args = {"module": gap.module, "launched by": gap.op, "before": gap.before, "after": gap.after}
-        known: Args = {key: value for key, value in about.items() if value is not None}
-        found.setdefault(number, []).append(
-            Slice(int(gaps.start_ns[at]), int(gaps.end_ns[at]), name, IDLE, known)
-        )
+        about = {"module": gap.module, "launched by": gap.op, "before": gap.before, "after": gap.after}
+        item = Slice(int(gaps.start_ns[at]), int(gaps.end_ns[at]), name, IDLE, known(**about))
+        found.setdefault(number, []).append(item)
     return found
 
 

@@ -17,7 +17,7 @@ from iotrace.analysis.device.modules import backward_ranges
 from iotrace.sources.kineto.kinds import FORWARD_BACKWARD, Kind
 from iotrace.sources.kineto.trace import Column
 from iotrace.timeline.device import Derived, derived_of
-from iotrace.timeline.model import TORCH, Args, Flow, ProcessTracks, Slice, Timeline, Track
+from iotrace.timeline.model import TORCH, Args, Flow, ProcessTracks, Slice, Timeline, Track, known
 
 _CATEGORIES = {
     Kind.KERNEL: "kernel",
@@ -111,7 +111,7 @@ def _slices(activity: Activity) -> dict[int, Slice]:
         if collective >= 0:
             about = trace.collectives[collective]
             facts = {"elements": about.elements, "group": about.group, "collective sequence": about.sequence}
-            args.update({key: value for key, value in facts.items() if value is not None})
+            args |= known(**facts)
         found[row] = Slice(start, end, trace.names[name], _CATEGORIES[Kind(kind)], args or None)
     return found
 

@@ -11,6 +11,11 @@ STARTUP = "start-up"  # what the track is called that holds what the start was m
 CALL = "call"  # the argument that names the function of a slice that is named by its file
 
 
+def known(**args: str | int | float | bool | None) -> Args:
+    """Return the arguments that have a value."""
+    return {name: value for name, value in args.items() if value is not None}
+
+
 def file_label(path: str) -> str:
     """Name a file as a slice does: by its name, by its path within a zarr store."""
     parts = path.rstrip("/").split("/")

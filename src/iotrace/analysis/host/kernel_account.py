@@ -48,11 +48,11 @@ def _coverage(
     first, last = ticks[0], ticks[-1]
     kernel_bytes = int(last.rchar or 0) - int(first.rchar or 0)
     kernel_bytes -= _reaped_bytes(process, first, last, everyone) + _copied_bytes(process, first, last)
-    is_read = _any_of(calls, READS)
+    is_read = calls.named(READS)
     begin_ns, end_ns = (process.clock.to_session_ns(tick.clock[0]) for tick in (first, last))
     inside = is_read & (calls.result > 0) & (calls.start_ns >= begin_ns) & (calls.end_ns <= end_ns)
     traced_bytes = int(calls.result[inside].sum())
-    if _any_of(calls, stdio.READS)[inside].any():
+    if calls.named(stdio.READS)[inside].any():
         traced_bytes = min(traced_bytes, max(kernel_bytes, 0))
     coverage = traced_bytes / kernel_bytes if kernel_bytes > 0 else None
     kernel_bytes = max(kernel_bytes, 0)
@@ -117,12 +117,12 @@ def _copied_bytes(process: Process, first: Tick, last: Tick) -> int:
 def unseen_because(session: Session, rank: Rank, calls: PosixCalls) -> str | None:
     """Say what kernel-counted bytes the tracer does not see, of this rank; None where it read no data."""
     spans = {name for process in rank.processes for name in _read_paths(process)}
-    if not spans and not (_any_of(calls, READS) & (calls.result != 0)).any():
+    if not spans and not (calls.named(READS) & (calls.result != 0)).any():
         return None
     why = []
     if duplicating := [name for name in _DUPLICATING if name in spans]:
         why.append(f"{' and '.join(duplicating)} read through duplicated descriptors, which dftracer misses")
-    if _any_of(calls, stdio.READS).any():
+    if calls.named(stdio.READS).any():
         why.append("C's buffered files read ahead of what the program takes")
     if only := session.manifest.posix.only:
         why.append(f"--io traces {', '.join(only)} alone")
@@ -139,7 +139,3 @@ def _read_paths(process: Process) -> set[str]:
     began = spans["start_ns"] >= process.clock.to_session_ns(ticks[0].clock[0])
     numbers = np.unique(spans["name"][began & (spans["kind"] == KIND_READ_PATH)])
     return {process.texts.get(number, "") for number in numbers.tolist()}
-
-
-def _any_of(calls: PosixCalls, names: frozenset[str]) -> stdio.Mask:
-    return np.isin(calls.name, [index for index, name in enumerate(calls.names) if name in names])

@@ -160,7 +160,5 @@ def _mapped_files(session: Session, process: Process) -> list[str]:
     files: set[str] = set()
     for mapper in mappers:
         calls = session.calls_of(mapper)
-        maps = [number for number, name in enumerate(calls.names) if name in _MAPS]
-        rows = np.isin(calls.name, maps)
-        files.update(calls.files[number] for number in distinct(calls.file[rows]).tolist())
+        files.update(calls.files[number] for number in distinct(calls.file[calls.named(_MAPS)]).tolist())
     return sorted(files)

@@ -34,7 +34,7 @@ class ItemReads(msgspec.Struct, frozen=True):
 
 def read_calls(calls: PosixCalls) -> npt.NDArray[np.bool_]:
     """Mark the calls that read; opening a file or asking for its size is no read."""
-    return np.isin(calls.name, [row for row, name in enumerate(calls.names) if name in _READ_CALLS])
+    return calls.named(_READ_CALLS)
 
 
 def item_reads(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -47,6 +47,10 @@ class PosixCalls(msgspec.Struct, frozen=True, dict=True):
     def where(self, keep: npt.NDArray[np.bool_]) -> PosixCalls:
         """The rows for which `keep` (one bool a row) holds."""
         return replace(self, **{name: getattr(self, name)[keep] for name in COLUMNS})
+
+    def named(self, names: Collection[str]) -> npt.NDArray[np.bool_]:
+        """Mark the calls of functions of these names."""
+        return np.isin(self.name, [number for number, name in enumerate(self.names) if name in names])
 
     def between(self, start_ns: int, end_ns: int) -> PosixCalls:
         """The calls that touch an interval, and perhaps others before them."""

@@ -53,7 +53,7 @@ def result_of(name: Any, args: Mapping[str, Any]) -> Any:
 def nested(calls: PosixCalls) -> tuple[Mask, Mask]:
     """Mark the calls of stdio in which their thread made a system call on the same file; and these."""
     holders, held = (np.zeros(len(calls), dtype=np.bool_) for _ in range(2))
-    is_stdio = np.isin(calls.name, [index for index, name in enumerate(calls.names) if name in _NAMES])
+    is_stdio = calls.named(_NAMES)
     chosen = np.flatnonzero(np.isin(calls.file, np.unique(calls.file[is_stdio])))
     if not is_stdio.any() or is_stdio[chosen].all():
         return holders, held

@@ -42,7 +42,7 @@ class Details(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def blocks_per_sm(self) -> Floats:
-        return np.array([_number(texts[_BLOCKS]) for texts in self._texts] or [np.nan])
+        return self._numbers(_BLOCKS)
 
     @cached_property
     def occupancy_pct(self) -> Floats:
@@ -50,10 +50,12 @@ class Details(msgspec.Struct, frozen=True, dict=True):
 
         That 0 is unknown: the warps that such a kernel has on a multiprocessor show it.
         """
-        found = np.array([_number(texts[_OCCUPANCY]) for texts in self._texts] or [np.nan])
-        warps = np.array([_number(texts[_WARPS]) for texts in self._texts] or [np.nan])
-        found[(found == 0) & (warps >= _TOO_MANY_WARPS)] = np.nan
+        found = self._numbers(_OCCUPANCY)
+        found[(found == 0) & (self._numbers(_WARPS) >= _TOO_MANY_WARPS)] = np.nan
         return found
+
+    def _numbers(self, at: int) -> Floats:
+        return np.array([_number(texts[at]) for texts in self._texts] or [np.nan])
 
     @cached_property
     def has_shapes(self) -> bool:
