@@ -201,7 +201,7 @@ def chunks_text(chunks: Chunks) -> str:
     """How many chunks were read of how many, how much of them was used, of which dates and variables."""
     of = f" of {chunks.of}" if chunks.of is not None else ""
     parts = [f"{chunks.read}{of} read, {chunks.times_read} times in all"]
-    if chunks.decoded_bytes is not None and chunks.used_bytes:
+    if chunks.decoded_bytes is not None and chunks.used_bytes and chunks.amplification is not None:
         used = f"decoded {size(chunks.decoded_bytes)} for {size(chunks.used_bytes)} asked for"
         parts.append(f"{used}: {digits(chunks.amplification, 2)}x")
     if chunks.first_date is not None:
