@@ -230,7 +230,8 @@ def _of_coverage(rank: RankReport) -> Iterator[_Doubt]:
     read = [process.steps_kernel_bytes if of_steps else process.kernel_bytes for process in makers]
     missed = (1 - coverage) * sum(filter(None, read))
     if missed >= _CODE_AND_PIPES_BYTES:
-        yield _Doubt(CAUTION, f"{percent(1 - coverage)} of the bytes read were not traced")
+        what = f"{percent(1 - coverage)} of the bytes read were not traced: that may count as decoding"
+        yield _Doubt(CAUTION, what)
 
 
 def _of_spread(rank: RankReport) -> Iterator[_Doubt]:
