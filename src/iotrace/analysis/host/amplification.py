@@ -23,6 +23,7 @@ from iotrace.session.names import KIND_MAPPED, KIND_READ_PATH
 from iotrace.sources.paths import Paths
 from iotrace.sources.records import ArrayInfo, Chunked
 from iotrace.sources.session import Rank
+from iotrace.units import digits
 
 _PARQUET = (".parquet", ".pq")
 _MOSTLY = 0.8  # of the accesses, that have one shape
@@ -229,12 +230,11 @@ def amplified(report: RankReport) -> list[Culprit]:
     cost_ms, array = max(found, key=lambda pair: pair[0])
     if cost_ms < _TOLD * wait_ms or 100 * cost_ms < MODERATELY_PERCENT * step_ms:
         return []
-    ratio = array.decoded_at_least_bytes / array.used_bytes
-    told = f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.1f}"
+    ratio = digits(array.decoded_at_least_bytes / array.used_bytes, 2)
     return [
         Culprit(
             id="read-amplification",
-            text=f"its chunks do not fit what a sample reads: {told} bytes are decoded for each byte used",
+            text=f"its chunks do not fit what a sample reads: {ratio} bytes are decoded for each byte used",
             evidence={
                 "decoded_bytes": float(array.decoded_at_least_bytes),
                 "used_bytes": float(array.used_bytes),
