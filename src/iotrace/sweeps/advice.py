@@ -22,7 +22,7 @@ def advise(
     """Put the chosen point into words; None where none was chosen."""
     if chosen is None:
         return None
-    usable = [row for row in rows if row.status == "ok" and row.per_second]
+    usable = [row for row in rows if row.gave_figures]
     best = max(usable, key=_rate_of)
     return Advice(
         workers=chosen.workers,

@@ -97,6 +97,11 @@ class PointResult(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     sessions: list[str]
 
+    @property
+    def gave_figures(self) -> bool:
+        """Whether its steps a second are known."""
+        return self.status == "ok" and bool(self.per_second)
+
 
 class Ceiling(msgspec.Struct, frozen=True, kw_only=True):
     """Training on batches from memory: no loader can be faster. `step_ms` is T1 of DS-Analyzer."""

@@ -34,7 +34,7 @@ class Choice(NamedTuple):
 
 def choose(rows: Sequence[PointResult], ceiling: Ceiling | None, repeats: int) -> Choice:
     """Choose the fewest workers that are as good as any other point, where the points can be told apart."""
-    usable = [row for row in rows if row.status == "ok" and row.per_second]
+    usable = [row for row in rows if row.gave_figures]
     again = f"--repeat {max(_REPEATS, 2 * repeats)}"
     quiet = f"run it again on a quiet machine, with {again}"
     if not usable:
@@ -115,15 +115,12 @@ def verdict_of(
     """Put the choice into words: the banner, why, the change to make, how far to trust it."""
     trust = _trust(rows, ceiling, runs)
     if choice.point is None:
-        fixes = (
-            [Fix(id="rerun", text=choice.remedy, gain_ms_per_step=None, speedup=None)]
-            if choice.remedy
-            else []
-        )
+        remedy = Fix(id="rerun", text=choice.remedy, gain_ms_per_step=None, speedup=None)
+        fixes = [remedy] if choice.remedy else []
         return SweepVerdict(
             text=f"NO ADVICE {choice.silent}", kind="no-advice", why=choice.why, fixes=fixes, trust=trust
         )
-    usable = [row for row in rows if row.status == "ok" and row.per_second]
+    usable = [row for row in rows if row.gave_figures]
     yours = next((row for row in usable if row.yours), None)
     return SweepVerdict(
         text=f"BEST {_best(choice.point, yours, runs)}",

@@ -98,12 +98,12 @@ class Search:
             raise _NoRoomError(f"no room for one more run of about {mean:.0f} s in the budget")
         assert self._asked is not None
         run = self.sweep.run_one(request, *self._asked)
-        self._tried.add(_key(params))
+        self._tried.add(key_of(params))
         if kind == "point" and repeat == 0 and run.ok and run.step_ms:
             self.measured.append(run)
             seen = self._look(run)
             if seen is not None:
-                self.seen[_key(params)] = seen
+                self.seen[key_of(params)] = seen
         return run
 
     def _search(self) -> str:
@@ -111,7 +111,7 @@ class Search:
         if not own.ok or not own.step_ms:
             raise IotraceError(f"the program as it is gave no figures: {own.reason or own.status}",
                              "look at its output, and give it more --steps")  # fmt: skip
-        seen = self.seen.get(_key({}))
+        seen = self.seen.get(key_of({}))
         if seen is None:
             raise IotraceError("the loop takes its batches from no DataLoader that could be tuned",
                              "iotrace report shows what it waits for")  # fmt: skip
@@ -160,7 +160,7 @@ class Search:
         predictor = Predictor([seen])
         steps = {}
         for params in self._possible([{WORKERS: str(count)} for count in _COUNTS if count != own], seen):
-            steps[_key(params)] = (predictor.step_ms(params) or 0.0, params)
+            steps[key_of(params)] = (predictor.step_ms(params) or 0.0, params)
         if not steps:
             return None
         enough_ms = self._enough_ms(min(step for step, _ in steps.values()), AS_GOOD)
@@ -189,11 +189,11 @@ class Search:
         self._tell_no_effect(predictor, chosen[1], seen)
         simpler = _effort(chosen[1]) < _effort(best.params)
         if (
-            _key(chosen[1]) in self._tried
+            key_of(chosen[1]) in self._tried
             or chosen[0] > (1 + AS_GOOD * (1 if simpler else -1)) * best.step_ms
         ):
             return None
-        self.predicted[_key(chosen[1])] = chosen[0]
+        self.predicted[key_of(chosen[1])] = chosen[0]
         return chosen[1]
 
     def _candidates(self, seen: Seen) -> Iterator[Params]:
@@ -284,5 +284,6 @@ def _effort(params: Params) -> tuple[int, int, int]:
     return len(params), int(params.get(WORKERS, 0)), int(params.get(PREFETCH, 0))
 
 
-def _key(params: Params) -> str:
+def key_of(params: Params) -> str:
+    """Name a setting, in whichever order its values stand."""
     return " ".join(f"{name}={params[name]}" for name in sorted(params))

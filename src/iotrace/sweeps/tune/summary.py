@@ -14,7 +14,7 @@ from iotrace.sweeps.results import Ceiling, PointResult, SweepVerdict
 from iotrace.sweeps.rows import ceiling_of, rows
 from iotrace.sweeps.tune.apply import changes
 from iotrace.sweeps.tune.results import SCHEMA_VERSION, Best, Setting, TuneResult
-from iotrace.sweeps.tune.search import Search
+from iotrace.sweeps.tune.search import Search, key_of
 from iotrace.units import counted, digits, percent
 
 _FEW_STEPS = 20
@@ -53,7 +53,7 @@ def result_of(search: Search) -> TuneResult:
 
 def _predicted(search: Search, params: dict[str, str]) -> float | None:
     """Steps per second that the model expected before the first run of a setting; None where it did not."""
-    step_ms = search.predicted.get(" ".join(f"{name}={params[name]}" for name in sorted(params)))
+    step_ms = search.predicted.get(key_of(params))
     return None if step_ms is None else 1e3 / step_ms
 
 
@@ -126,16 +126,13 @@ def _verdict(
 
 def _trust(found: Sequence[PointResult], search: Search) -> Trust:
     good = [row for row in found if row.status == "ok"]
-    doubts = (
-        [("bad", f"other programs took the CPUs in runs of {sum(row.disturbed for row in good)} settings")]
-        if any(row.disturbed for row in good)
-        else []
-    )
+    doubts: list[tuple[str, str]] = []
+    if busy := sum(row.disturbed for row in good):
+        doubts.append(("bad", f"other programs took the CPUs in runs of {busy} settings"))
     runs = [run for run in search.sweep.runs if run.ok and run.kind == "point"]
-    if runs and min(run.steps for run in runs) < _FEW_STEPS:
-        doubts.append(
-            ("caution", f"{counted(min(run.steps for run in runs), 'step')} in a run: give more --steps")
-        )
+    fewest = min((run.steps for run in runs), default=_FEW_STEPS)
+    if fewest < _FEW_STEPS:
+        doubts.append(("caution", f"{counted(fewest, 'step')} in a run: give more --steps"))
     if not search.complete:
         doubts.append(("caution", "the search did not end"))
     if doubts:
