@@ -393,7 +393,7 @@ def test_costs_sum_to_the_wait() -> None:
     found = costs_of(rank(data_wait=wait, file_groups=[]))
     assert sum(one.ms for one in found) == pytest.approx(59.5)
     assert (found[0].path, found[0].cause, found[0].group) == ("d/a", "decode", "d")
-    assert {one.path for one in found if one.cause == "read"} == {"d/a", "9 files", None}
+    assert {one.path for one in found if one.cause == "read"} == {"10 files", None}
     assert costs_of(rank(data_wait=replace(wait, raw_ms=None))) == []
 
 

@@ -11,7 +11,8 @@ from iotrace.analysis.results import DataWait, FileIo, RankReport
 
 OUTSIDE = "not in a file"
 _PARTS = ("read", "decode", "transform")
-_LEAST = 0.002  # of the wait: what costs less is summed up
+_NAMED = 0.02  # of the wait: the area of a file that costs less holds no name
+_LEAST = 0.002  # of the wait: what a directory's files cost less is summed up with others
 
 
 class Cost(msgspec.Struct, frozen=True):
@@ -26,7 +27,7 @@ class Cost(msgspec.Struct, frozen=True):
 def costs_of(rank: RankReport) -> list[Cost]:
     """Cut the rank's data wait into costs that sum to it, largest first; empty where it is unknown.
 
-    Files that cost little are summed up, by cause, under the name of how many they are.
+    Files that cost little are summed up, by directory and cause, under the name of how many they are.
     """
     wait = rank.data_wait
     if not wait.raw_ms:
@@ -37,17 +38,27 @@ def costs_of(rank: RankReport) -> list[Cost]:
         for part in _PARTS
         if getattr(file, f"{part}_ms") > 0
     ]
-    small = [cost for cost in costs if cost.ms < _LEAST * wait.raw_ms]
-    found = [cost for cost in costs if cost.ms >= _LEAST * wait.raw_ms]
-    for cause in _PARTS:
-        own = [cost for cost in small if cost.cause == cause]
-        if own:
-            groups = {cost.group for cost in own}
-            group = groups.pop() if len(groups) == 1 else "other files"
-            name = own[0].path if len(own) == 1 else f"{len(own)} files"
-            found.append(Cost(group, name, cause, sum(cost.ms for cost in own)))
+    found = [cost for cost in costs if cost.ms >= _NAMED * wait.raw_ms]
+    small: dict[tuple[str, str], list[Cost]] = {}
+    for cost in costs:
+        if cost.ms < _NAMED * wait.raw_ms:
+            small.setdefault((cost.group, cost.cause), []).append(cost)
+    rest: dict[str, list[Cost]] = {}
+    for (group, cause), own in small.items():
+        if sum(cost.ms for cost in own) < _LEAST * wait.raw_ms:
+            rest.setdefault(cause, []).extend(own)
+        else:
+            found.append(_joined_costs(group, own))
+    found += [_joined_costs("other files", own) for own in rest.values()]
     found += _outside(wait)
     return sorted(found, key=lambda cost: -cost.ms)
+
+
+def _joined_costs(group: str, own: Sequence[Cost]) -> Cost:
+    """Sum up costs of one cause: in the one directory of all of them, else in `group`."""
+    groups = {cost.group for cost in own}
+    name = own[0].path if len(own) == 1 else f"{len(own)} files"
+    return Cost(groups.pop() if len(groups) == 1 else group, name, own[0].cause, sum(cost.ms for cost in own))
 
 
 def _outside(wait: DataWait) -> list[Cost]:

@@ -27,7 +27,7 @@ def comparison_page(result: Comparison) -> str:
     label, tone = _LABELS.get(result.verdict, ("COMPARED", "warn"))
     name = reasons_label(result)
     reasons = [("" if number else name, text) for number, text in enumerate(reasons_of(result))]
-    rows = [("Work", f"differs: {difference}") for difference in result.differs]
+    rows = [("Work", f"differs in {difference}") for difference in result.differs]
     rows += [*reasons, *(("Trust", text) for text in trust_of(result))]
     stages = stage_rows(result.stages)
     return render(
