@@ -137,7 +137,7 @@ def decode(facts: LoaderFacts) -> Remedy | None:
     if formats and formats <= _IMAGES:
         text = "store the images at the size that training takes, or decode them once and keep the arrays"
         what = target.name if target is not None else "the images"
-        return Remedy(f"decode {what} once, keep the arrays", text, gone)
+        return Remedy(f"store {what} at the size training takes", text, gone)
     if formats == {".npz"}:
         what = target.name if target is not None else "the arrays"
         text = "store the arrays uncompressed, as by numpy.save"

@@ -10,7 +10,7 @@ from iotrace.analysis.results import GONE, Fix, RankReport, Recommendation, Trus
 from iotrace.analysis.verdict.trust import BAD, competes
 from iotrace.units import percent
 
-_HELD_UP = 0.1  # of the step without its wait: where a bound would be wrong by as much
+_HELD_UP = 0.1  # of the step without the gain: where a bound would be wrong by as much
 # What analysis/device/advice.py advises: it saves no data wait.
 OF_THE_DEVICE = frozenset(
     {"pageable-copies", "copies-not-overlapped", "synchronising-calls", "launch-bound"}
@@ -51,7 +51,7 @@ def _fix(item: Recommendation, rank: RankReport | None, cause: str | None) -> Fi
     if predicted is not None:
         at_most = rank is not None and any(row.id == item.gain and row.change == GONE for row in rank.gain)
     else:
-        at_most = rank is None or not (competes(rank) or _held_up(rank))
+        at_most = rank is None or not (competes(rank) or _held_up(rank, gain_ms or 0.0))
     text = item.remedy + _of_another(item, rank, cause)
     return Fix(
         id=item.fix or item.id,
@@ -63,15 +63,15 @@ def _fix(item: Recommendation, rank: RankReport | None, cause: str | None) -> Fi
     )
 
 
-def _held_up(rank: RankReport) -> bool:
+def _held_up(rank: RankReport, gain_ms: float) -> bool:
     """Whether a training on the CPU waited for one beside its workers: cheaper ones shorten its compute."""
-    step_ms, wait_ms = rank.steps.mean_ms, rank.data_wait.raw_ms
+    step_ms = rank.steps.mean_ms
     has_workers = any(loader.workers for loader in rank.loaders if loader.primary)
-    if not has_workers or rank.data_wait.exposed_source != "cpu" or not step_ms or wait_ms is None:
+    if not has_workers or rank.data_wait.exposed_source != "cpu" or not step_ms:
         return False
     main = next((each for each in rank.system.processes if each.role == "main"), None)
     delay_pct = None if main is None else main.run_delay_pct_mean
-    return delay_pct is not None and delay_pct / 100 * step_ms >= _HELD_UP * (step_ms - wait_ms)
+    return delay_pct is not None and delay_pct / 100 * step_ms >= _HELD_UP * (step_ms - gain_ms)
 
 
 def _of_another(item: Recommendation, rank: RankReport | None, cause: str | None) -> str:
