@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from iotrace.analysis.loop.deliveries import Deliveries, Delivery
+from iotrace.analysis.wait.explain import explain
 from iotrace.analysis.wait.production import PARTS, compose
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_READ_PATH
 from iotrace.sources.clocks.session_clock import Clock
@@ -17,6 +20,7 @@ from iotrace.sources.dftracer.calls import PosixCalls
 from iotrace.sources.paths import Paths
 from iotrace.sources.processes import SPAN_DTYPE, Process
 from iotrace.sources.records import Identity
+from iotrace.sources.session import Rank
 
 PID = 7
 
@@ -186,3 +190,51 @@ def test_a_read_path_without_a_file_decodes_what_its_item_read_last(paths: Paths
     parts, files = composed(paths, spans(item, *decoded), calls((10, 15, 0), (40, 45, 1)), end=200)
     assert parts["decode"] == 30
     assert files == {"a.h5": [5, 10, 0], "b.h5": [5, 10, 0]}
+
+
+def waited(paths: Paths, later_taken: int) -> dict[str, Any]:
+    """Explain the wait [60, 160) for a batch of a.h5 made in [10, 70); the next takes 80 ns, of b.h5."""
+    table = spans(
+        {"start_ns": 10, "duration_ns": 60, "kind": KIND_ITEM},
+        {"start_ns": 10, "duration_ns": 60, "kind": KIND_READ_PATH, "file": 0},
+        {"start_ns": later_taken, "duration_ns": 80, "kind": KIND_ITEM},
+        {"start_ns": later_taken, "duration_ns": 60, "kind": KIND_READ_PATH, "file": 1},
+    )
+    clock, made_of = Clock([[0, 0, 1]]), {0: "/d/a.h5", 1: "/d/b.h5"}
+    main = Process(Identity(1, 1, 0, "main", [0, 0, 1]), clock, [], spans(), {})
+    worker = Process(Identity(1, PID, 1, "forked", [0, 0, 1]), clock, [], table, made_of)
+    common: dict[str, Any] = {"loader": 0, "iterator": 0, "epoch": 0, "pid": PID, "worker": 0, "up_ns": 5}
+    session: Any = SimpleNamespace(calls_of=lambda process: calls(), paths=paths, processes=[main, worker])
+    deliveries = Deliveries.of(
+        [
+            Delivery(
+                number=0, index=0, wait_start_ns=60, delivered_ns=160, taken_ns=10, prepared_ns=70, **common
+            ),
+            Delivery(
+                number=1,
+                index=1,
+                wait_start_ns=later_taken + 80,
+                delivered_ns=later_taken + 81,
+                taken_ns=later_taken,
+                prepared_ns=later_taken + 80,
+                **common,
+            ),
+        ]
+    )
+    first = next(iter(explain(session, Rank(0, None, 0, main, [worker]), deliveries)))
+    assert sum(first.causes.values()) == 100
+    return {**{name: ns for name, ns in first.causes.items() if ns}, "files": first.files}
+
+
+def test_a_batch_under_way_waits_for_what_its_worker_does_meanwhile(paths: Paths) -> None:
+    # 80 of the 90 ns after it was made: three quarters in b.h5.
+    assert waited(paths, later_taken=75) == {
+        "decode": 70,
+        "transform": 20,
+        "transport": 10,
+        "files": {"a.h5": [0, 10, 0], "b.h5": [0, 60, 20]},
+    }
+
+
+def test_a_batch_whose_worker_is_idle_waits_for_its_transport(paths: Paths) -> None:
+    assert waited(paths, later_taken=160) == {"decode": 10, "transport": 90, "files": {"a.h5": [0, 10, 0]}}

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _KEPT_BYTES = 32 << 20  # the most that glibc takes
 _INTERVAL_SECONDS = 0.1
+_PATIENCE_SECONDS = 2.0
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -135,7 +136,7 @@ def run_all(
     context = multiprocessing.get_context("fork" if threading.active_count() == 1 else "spawn")
     positions = context.Array("q", len(items), lock=False)
     try:
-        others = set(multiprocessing.active_children())
+        others, threads = set(multiprocessing.active_children()), set(threading.enumerate())
         with ProcessPoolExecutor(workers, context, _begin, (positions, os.getpid())) as pool:
             # The largest first: the last one to end is then a small one.
             order = sorted(range(len(items)), key=lambda index: -sizes[index])
@@ -154,6 +155,10 @@ def run_all(
                 pool.shutdown(wait=False, cancel_futures=True)
                 for worker in set(multiprocessing.active_children()) - others:
                     worker.terminate()
+                for thread in set(threading.enumerate()) - threads:
+                    thread.join(
+                        _PATIENCE_SECONDS
+                    )  # Python's exit would write to a pipe that it closes meanwhile
                 raise
             return [futures[index].result() for index in range(len(items))]
     except BrokenProcessPool as error:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 import numpy as np
+import numpy.typing as npt
 from msgspec.structs import replace
 
 from iotrace.analysis.intervals import Times, distinct, grouped, split_exactly
@@ -19,6 +22,7 @@ _STARTUP, _QUEUED, _TRANSPORT, _UNKNOWN = (
     CAUSES.index(cause) for cause in ("startup", "queued", "transport", "unknown")
 )
 _OF_PARTS = [CAUSES.index(part) for part in PARTS]
+_MOST_LATER = 64  # batches that a worker makes while one of its own is under way
 _MAPS = frozenset({"mmap", "mmap64"})
 
 
@@ -111,13 +115,56 @@ def _explained(deliveries: Deliveries, parts: Floats, files: FileCosts, inner: W
     causes[:, _UNKNOWN] += np.where(known, production - split.sum(axis=1), deliveries.wait_ns - inside)
     whole = _summed(parts)
     scale = np.divide(production, whole, out=np.zeros(len(whole)), where=known & (whole > 0))
-    by_file: FileCosts = files.scaled(scale)
+    charges: list[Charges | FileCosts] = [files.scaled(scale)]
+    for rows, following, meanwhile in _made_meanwhile(deliveries, transport, known):
+        split = split_exactly(meanwhile, parts[following])
+        causes[rows, _TRANSPORT] -= meanwhile
+        causes[rows[:, None], _OF_PARTS] += split
+        causes[rows, _UNKNOWN] += meanwhile - split.sum(axis=1)
+        made = np.maximum(whole[following], 1)
+        charges.append(_charged(files, rows, following, meanwhile / made))
     if inner is not None:
         further = inner.waits.files.owned_by(inner.of)
         seen = known[further.owner]
-        further = Charges(further.owner[seen], further.file[seen], further.parts[seen])
-        by_file = FileCosts.of(files.names, [by_file, further])
-    return Waits(deliveries, causes, by_file, parts, files)
+        charges.append(Charges(further.owner[seen], further.file[seen], further.parts[seen]))
+    return Waits(deliveries, causes, FileCosts.of(files.names, charges), parts, files)
+
+
+def _made_meanwhile(
+    deliveries: Deliveries, transport: Times, known: npt.NDArray[np.bool_]
+) -> Iterator[tuple[Times, Times, Times]]:
+    """Find how long waits for batches under way were spent beside the making of their worker's later ones.
+
+    A worker that goes on at once is what limits the loop, not the way from it: were the way shorter, the wait
+    would be as long, and lie before it. Besides, a stage that holds the interpreter lock (a JSON parser)
+    keeps the worker's own thread from sending what is made. Yields the rows of the waits, those of the later
+    batches, and the ns of each pair.
+    """
+    sent = known & (deliveries["inline_tid"] == NONE)
+    rows = np.flatnonzero(sent)
+    maker, taken = deliveries["pid"][rows], deliveries["taken_ns"][rows]
+    order = rows[np.lexsort((taken, maker))]
+    left = transport.copy()
+    for later in range(1, _MOST_LATER + 1):
+        of, following = order[:-later], order[later:]
+        same = deliveries["pid"][of] == deliveries["pid"][following]
+        of, following = of[same], following[same]
+        end = deliveries["delivered_ns"][of]
+        start = np.maximum(end - transport[of], deliveries["taken_ns"][following])
+        meanwhile = np.minimum(end, deliveries["prepared_ns"][following]) - start
+        held = np.minimum(meanwhile, left[of]) > 0
+        if not held.any():
+            return
+        of, following = of[held], following[held]
+        meanwhile = np.minimum(meanwhile[held], left[of])
+        left[of] -= meanwhile
+        yield of, following, meanwhile
+
+
+def _charged(files: FileCosts, rows: Times, following: Times, shares: Floats) -> Charges:
+    """Charge `rows` with so large a share of what the files of `following` cost."""
+    own = files.of_owners(following)
+    return Charges(rows[own.owner], own.file, own.parts * shares[own.owner][:, None])
 
 
 def _summed(columns: Floats) -> Floats:
