@@ -201,16 +201,15 @@ def gain_text(fix: Fix) -> str:
     """What a fix gains: as predicted, with its interval; else the whole wait that it is about, a bound.
 
     A prediction is a bound, too, where it is of a cause that is gone: nobody knows what a fix leaves of it.
-
-    No bound where the compute gets shorter with it.
+    It is none where the compute gets shorter with the wait.
     """
     if fix.gain_interval_ms is not None and fix.gain_ms_per_step is not None:
         return _predicted_text(fix, fix.gain_ms_per_step, fix.gain_interval_ms)
     if fix.speedup is not None and fix.speedup >= _WORTH_A_FACTOR:
-        return f"at most {fix.speedup:.1f}x faster" if fix.at_most else f"its wait gone: {fix.speedup:.1f}x"
+        return f"at most {fix.speedup:.1f}x faster" if fix.at_most else f"about {fix.speedup:.1f}x faster"
     if fix.gain_ms_per_step is not None:
         saved = f"{milliseconds(fix.gain_ms_per_step)} a step"
-        return f"at most {saved}" if fix.at_most else f"its wait: {saved}"
+        return f"at most {saved}" if fix.at_most else f"about {saved}"
     return ""
 
 
