@@ -320,6 +320,15 @@ def advice(gain_ms: float | None, of: int = 0) -> Recommendation:
     )
 
 
+def test_the_same_fix_of_two_loaders_names_each() -> None:
+    items = [replace(advice(None), evidence={"loader": number}) for number in (1.0, 2.0)]
+    assert [fix.text for fix in verdict_of(session(), [rank()], None, items, OK).fixes] == [
+        "loader 1: do",
+        "loader 2: do",
+    ]
+    assert verdict_of(session(), [rank()], None, items[:1], OK).fixes[0].text == "do"
+
+
 def test_a_fix_saves_at_most_its_wait_and_what_the_device_idles() -> None:
     def fixes(one: RankReport, *items: Recommendation) -> list[tuple[float | None, float | None]]:
         found = verdict_of(session(), [one], None, items, OK).fixes

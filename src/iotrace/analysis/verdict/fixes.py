@@ -29,16 +29,18 @@ def fixes_of(
     `cause` is the one that the verdict names: a fix of another says of which.
     """
     by_number = {rank.rank: rank for rank in ranks}
-    fixes = [
-        _fix(item, by_number.get(item.rank if item.rank is not None else -1), cause)
-        for item in recommendations
-    ]
+    remedies = [(item.rank, item.remedy) for item in recommendations]
+    fixes = []
+    for item, remedy in zip(recommendations, remedies, strict=True):
+        again = remedies.count(remedy) > 1 and "loader" in item.evidence
+        of_loader = f"loader {item.evidence['loader']:.0f}: " if again else ""
+        fixes.append(_fix(item, by_number.get(item.rank if item.rank is not None else -1), cause, of_loader))
     if trust.level == BAD:
         return [replace(fix, gain_ms_per_step=None, speedup=None, gain_interval_ms=None) for fix in fixes]
     return fixes
 
 
-def _fix(item: Recommendation, rank: RankReport | None, cause: str | None) -> Fix:
+def _fix(item: Recommendation, rank: RankReport | None, cause: str | None, of_loader: str) -> Fix:
     step_ms = rank.steps.mean_ms if rank is not None else None
     gain_ms = item.gain_ms_per_step
     # Ending and starting workers takes time outside the wait, too; what idles the device lies there.
@@ -52,10 +54,9 @@ def _fix(item: Recommendation, rank: RankReport | None, cause: str | None) -> Fi
         at_most = rank is not None and any(row.id == item.gain and row.change == GONE for row in rank.gain)
     else:
         at_most = rank is None or not (competes(rank) or _held_up(rank, gain_ms or 0.0))
-    text = item.remedy + _of_another(item, rank, cause)
     return Fix(
         id=item.fix or item.id,
-        text=text,
+        text=of_loader + item.remedy + _of_another(item, rank, cause),
         gain_ms_per_step=gain_ms,
         speedup=speedup,
         at_most=at_most,
