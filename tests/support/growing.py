@@ -8,14 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from iotrace.analysis.loop.deliveries import Deliveries
+from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results.top import Top
+from iotrace.analysis.table import NONE
 from iotrace.analysis.top import Watch
 from iotrace.analysis.wait.data_wait import file_costs
-from iotrace.analysis.wait.waits import CAUSES
+from iotrace.analysis.wait.explain import explain
+from iotrace.analysis.wait.waits import CAUSES, Explained
 from iotrace.analysis.window import Window
 from iotrace.session import names
 from tests.support.tables import waits_of
@@ -243,6 +246,21 @@ def looked(watch: Watch) -> tuple[Top, list[Window]]:
     return found, watch.windows
 
 
+def _as_of(
+    window: Window, whole: RankAnalysis, loader: LoaderRun, awaited: Deliveries
+) -> Iterator[Explained]:
+    """Explain waits for a loader by the batches whose making the window knows: a worker's next ones count."""
+    if loader.number not in window.by_number:
+        return
+    shown, every = window.by_number[loader.number].deliveries, loader.deliveries
+    known_ns = shown["delivered_ns"][shown.known("taken_ns")] - window.rank.main.clock.offset_ns
+    unknown = ~np.isin(every["delivered_ns"] - whole.rank.main.clock.offset_ns, known_ns)
+    fields = {name: np.where(unknown, NONE, every[name]) for name in ("up_ns", "taken_ns", "prepared_ns")}
+    explained = explain(whole.session, whole.rank, every.changed(**fields))
+    for number in awaited["number"][awaited["loader"] == loader.number].tolist():
+        yield explained[number]
+
+
 def agrees(found: Top, windows: list[Window], whole: list[RankAnalysis]) -> int:
     """Compare each window with the same steps of the whole session; return how many steps have causes."""
     explained = 0
@@ -258,8 +276,8 @@ def agrees(found: Top, windows: list[Window], whole: list[RankAnalysis]) -> int:
         assert shown.data_wait.raw_ms == pytest.approx(raw_ms)
         if shown.data_wait.causes_ms:
             explained += len(same)
-            awaited = (each for step in same for each in step.awaited)
-            waits = list(reported.waits_for(Deliveries.of(awaited)))
+            awaited = Deliveries.of(each for step in same for each in step.awaited)
+            waits = [wait for each in reported.loaders for wait in _as_of(window, reported, each, awaited)]
             causes = {cause: sum(wait.causes[cause] for wait in waits) / len(same) / 1e6 for cause in CAUSES}
             # The more anchors are known, the better the clock that calls are brought to: by less than 100 ns.
             assert shown.data_wait.causes_ms == pytest.approx(causes, abs=1e-4)

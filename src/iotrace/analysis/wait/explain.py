@@ -22,6 +22,7 @@ _STARTUP, _QUEUED, _TRANSPORT, _UNKNOWN = (
     CAUSES.index(cause) for cause in ("startup", "queued", "transport", "unknown")
 )
 _OF_PARTS = [CAUSES.index(part) for part in PARTS]
+_NEVER_IDLE = 0.9  # of a batch's way to the loop: so long its worker makes others
 _MOST_LATER = 64  # batches that a worker makes while one of its own is under way
 _MAPS = frozenset({"mmap", "mmap64"})
 
@@ -135,30 +136,33 @@ def _made_meanwhile(
 ) -> Iterator[tuple[Times, Times, Times]]:
     """Find how long waits for batches under way were spent beside the making of their worker's later ones.
 
-    A worker that goes on at once is what limits the loop, not the way from it: were the way shorter, the wait
-    would be as long, and lie before it. Besides, a stage that holds the interpreter lock (a JSON parser)
-    keeps the worker's own thread from sending what is made. Yields the rows of the waits, those of the later
-    batches, and the ns of each pair.
+    A worker that makes others all that time is what limits the loop: were the way shorter, the wait would be
+    as long, and lie before it. Besides, a stage that holds the interpreter lock (a JSON parser) keeps the
+    worker's own thread from sending what is made. A worker that idles meanwhile shows that the way is long.
+    Yields the rows of the waits, those of the later batches, and the ns of each pair.
     """
-    sent = known & (deliveries["inline_tid"] == NONE)
-    rows = np.flatnonzero(sent)
-    maker, taken = deliveries["pid"][rows], deliveries["taken_ns"][rows]
-    order = rows[np.lexsort((taken, maker))]
-    left = transport.copy()
+    rows = np.flatnonzero(known & (deliveries["inline_tid"] == NONE))
+    maker, taken, prepared = (deliveries[name] for name in ("pid", "taken_ns", "prepared_ns"))
+    order = rows[np.lexsort((taken[rows], maker[rows]))]
+    end = deliveries["delivered_ns"]
+    busy_ns, left, pairs = np.zeros(len(deliveries), np.int64), transport.copy(), []
     for later in range(1, _MOST_LATER + 1):
         of, following = order[:-later], order[later:]
-        same = deliveries["pid"][of] == deliveries["pid"][following]
-        of, following = of[same], following[same]
-        end = deliveries["delivered_ns"][of]
-        start = np.maximum(end - transport[of], deliveries["taken_ns"][following])
-        meanwhile = np.minimum(end, deliveries["prepared_ns"][following]) - start
-        held = np.minimum(meanwhile, left[of]) > 0
-        if not held.any():
-            return
-        of, following = of[held], following[held]
-        meanwhile = np.minimum(meanwhile[held], left[of])
-        left[of] -= meanwhile
-        yield of, following, meanwhile
+        beside = (maker[of] == maker[following]) & (taken[following] < end[of])
+        if not beside.any():
+            break
+        of, following = of[beside], following[beside]
+        until = np.minimum(end[of], prepared[following])
+        busy_ns[of] += np.maximum(0, until - np.maximum(prepared[of], taken[following]))
+        awaited = until - np.maximum(end[of] - transport[of], taken[following])
+        awaited = np.clip(awaited, 0, left[of])
+        left[of] -= awaited
+        pairs.append((of, following, awaited))
+    never_idle = busy_ns >= _NEVER_IDLE * (end - prepared)
+    for of, following, awaited in pairs:
+        held = never_idle[of] & (awaited > 0)
+        if held.any():
+            yield of[held], following[held], awaited[held]
 
 
 def _charged(files: FileCosts, rows: Times, following: Times, shares: Floats) -> Charges:
