@@ -119,13 +119,17 @@ def _lines(text: str) -> Iterator[list[str]]:
 
 @pytest.mark.parametrize("path", _TEXTS, ids=lambda path: str(path.relative_to(PROJECT)))
 def test_command_lines_that_a_document_shows_are_parsed(path: Path) -> None:
-    top = click.Context(app)
+    top, refused = click.Context(app), []
     for name, *words in _lines(path.read_text()):
         command = app.get_command(top, name)
         if command is not None and not name.startswith("-"):
             ends = [words.index(sign) for sign in ("|", ";", "&&", ">") if sign in words]
             context = click.Context(command, top, name)
-            command.make_parser(context).parse_args(words[: min(ends, default=len(words))])
+            try:
+                command.make_parser(context).parse_args(words[: min(ends, default=len(words))])
+            except click.UsageError as error:
+                refused.append(f"iotrace {name} {' '.join(words)}: {error.format_message()}")
+    assert refused == []
 
 
 def test_the_lines_of_recipes_are_found() -> None:
