@@ -202,7 +202,10 @@ from traitlets.config import Config
 patient = Config({"KernelManager": {"shutdown_wait_time": 120.0}})  # else a kernel is killed after 5 s
 cells = ["data = open('data.bin', 'rb', buffering=0).read()", "sum(data)", "print('shown')", "1 / 0"]
 book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-NotebookClient(book, timeout=60, allow_errors=True, kernel_name="python3", config=patient).execute()
+client = NotebookClient(book, timeout=60, allow_errors=True, kernel_name="python3", config=patient)
+client.create_kernel_manager()
+client.km.kernel_spec.interrupt_mode = "message"  # a SIGINT as it is shut down can hang any kernel
+client.execute()
 for cell in book.cells:
     for output in cell.outputs:
         print(output.get("text"), output.get("data"), output.get("ename"), output.get("evalue"))

@@ -43,9 +43,9 @@ def _share(positions: Any) -> None:
 
 
 def _begin(positions: Any, parent: int) -> None:
-    """A worker's first steps: it ends with its parent, however that ends, and by the signals that end it."""
+    """A worker's first steps: it ends with its parent, however that ends, and silently by signals."""
     _share(positions)
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in _ENDING:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
     try:
