@@ -211,7 +211,7 @@ def test_what_was_not_traced_counts_where_it_is_more_than_code_and_pipes() -> No
         return replace(found, data_coverage=0.2, data_coverage_of_steps=True, processes=processes)
 
     assert told(rank(io=io(5)))[0] == "ok"
-    untraced = "80 % of the bytes read were not traced: that may count as decoding"
+    untraced = "80 % of the bytes read were not traced: some of decode may be reading"
     assert told(rank(io=io(50))) == ("caution", [untraced])
     assert told(rank(io=io(50, of_steps=1)))[0] == "ok"  # the rest was read before the steps
     assert told(rank(io=io(50, of_steps=50)))[0] == "caution"

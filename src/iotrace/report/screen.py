@@ -215,13 +215,15 @@ def gain_text(fix: Fix) -> str:
 
 def _predicted_text(fix: Fix, gain_ms: float, interval_ms: Sequence[float]) -> str:
     low_ms, high_ms = interval_ms
-    if fix.speedup is None or fix.speedup < _WORTH_A_FACTOR:
-        saved = f"{milliseconds(gain_ms)} a step ({low_ms:.1f} to {high_ms:.1f})"
-        return f"at most {saved}" if fix.at_most else f"saves {saved}"
+    is_factor = fix.speedup is not None and fix.speedup >= _WORTH_A_FACTOR
+    if fix.at_most:  # an interval beside a bound would seem to exceed it
+        told = f"{fix.speedup:.1f}x faster" if is_factor else f"{milliseconds(gain_ms)} a step"
+        return f"at most about {told}"
+    if fix.speedup is None or not is_factor:
+        return f"saves {milliseconds(gain_ms)} a step ({low_ms:.1f} to {high_ms:.1f})"
     step_ms = gain_ms / (1 - 1 / fix.speedup)
     low, high = (f"{step_ms / max(step_ms - each, 0.01 * step_ms):.1f}" for each in (low_ms, high_ms))
-    told = f"({low} to {high})"
-    return f"at most {fix.speedup:.1f}x {told}" if fix.at_most else f"{fix.speedup:.1f}x faster {told}"
+    return f"{fix.speedup:.1f}x faster ({low} to {high})"
 
 
 Row = tuple[str, Sequence[str]]  # a label, and what stands beside it

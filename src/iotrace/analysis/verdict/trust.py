@@ -230,7 +230,7 @@ def _of_coverage(rank: RankReport) -> Iterator[_Doubt]:
     read = [process.steps_kernel_bytes if of_steps else process.kernel_bytes for process in makers]
     missed = (1 - coverage) * sum(filter(None, read))
     if missed >= _CODE_AND_PIPES_BYTES:
-        what = f"{percent(1 - coverage)} of the bytes read were not traced: that may count as decoding"
+        what = f"{percent(1 - coverage)} of the bytes read were not traced: some of decode may be reading"
         yield _Doubt(CAUTION, what)
 
 

@@ -31,12 +31,14 @@ def slow_text(found: SlowLoopSteps) -> str:
     """Sum up the slow steps and their causes in one line."""
     parts = sorted(found.parts_ms.items(), key=lambda pair: -pair[1])[:_MOST_PARTS]
     named = [
-        f"{part_name(part)} {percent(ms / found.over_ms)}" for part, ms in parts if ms >= 0.01 * found.over_ms
+        f"{part_name(part)} {percent(min(1.0, ms / found.over_ms))}"
+        for part, ms in parts
+        if ms >= 0.01 * found.over_ms
     ]
     if found.unnamed_ms >= 0.01 * found.over_ms:
         named.append(f"not explained {percent(found.unnamed_ms / found.over_ms)}")
     return (
-        f"{found.count} of {found.measured} steps took {milliseconds(found.over_ms)} more than usual: "
+        f"{found.count} of {found.measured} steps took {milliseconds(found.over_ms)} more than usual in all: "
         + ", ".join(named)
     )
 
