@@ -46,7 +46,8 @@ def _begin(positions: Any, parent: int) -> None:
     """A worker's first steps: it ends with its parent, however that ends, and silently by signals."""
     _share(positions)
     for number in _ENDING:
-        signal.signal(number, signal.SIG_DFL)
+        if signal.getsignal(number) != signal.SIG_IGN:  # in the background of a shell SIGINT is ignored
+            signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
     try:
         ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
@@ -57,11 +58,21 @@ def _begin(positions: Any, parent: int) -> None:
 
 
 @contextmanager
-def _unended() -> Iterator[None]:
-    """Hold back signals that end the command: what they raise in a hook of a fork, Python only prints."""
+def _unended() -> Iterator[Callable[[], None]]:
+    """Hold back signals that end the command, but for the moments when the block calls what it is given.
+
+    What they raise in a hook of a fork, or in a finalizer of multiprocessing's, Python only prints.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+
+    def let_in() -> None:
+        try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        finally:
+            signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+
     try:
-        yield
+        yield let_in
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -135,20 +146,21 @@ def run_all(
     # A fork starts at once; where other threads run it could copy a lock that one of them holds.
     context = multiprocessing.get_context("fork" if threading.active_count() == 1 else "spawn")
     positions = context.Array("q", len(items), lock=False)
+    others, threads = set(multiprocessing.active_children()), set(threading.enumerate())
+    begin = (_begin, (positions, os.getpid()))
     try:
-        others, threads = set(multiprocessing.active_children()), set(threading.enumerate())
-        with ProcessPoolExecutor(workers, context, _begin, (positions, os.getpid())) as pool:
+        with _unended() as let_in, ProcessPoolExecutor(workers, context, *begin) as pool:
             # The largest first: the last one to end is then a small one.
             order = sorted(range(len(items)), key=lambda index: -sizes[index])
-            with _unended():
-                futures: dict[int, Future[Any]] = {
-                    index: pool.submit(_do, (index, items[index])) for index in order
-                }
+            futures: dict[int, Future[Any]] = {
+                index: pool.submit(_do, (index, items[index])) for index in order
+            }
             pending = set(futures.values())
             try:
                 while pending:
                     done, pending = wait(pending, timeout=_INTERVAL_SECONDS, return_when="FIRST_EXCEPTION")
                     report(Watch(phase, min(sum(positions), sum(sizes)), sum(sizes)))
+                    let_in()
                     for future in done:
                         future.result()
             except BaseException:
