@@ -122,6 +122,7 @@ def recorded(**known: Any) -> Recorded:
         "made_ns": pipe.blocked_ns + pipe.cpu_ns,
         "parts_ns": parts,
         "delay_ns": np.zeros(count),
+        "held_ns": np.zeros(count),
     }
     return Recorded(pipeline=pipe, **{**defaults, **known})
 
@@ -201,6 +202,19 @@ def test_the_part_of_a_batch_that_goes_takes_its_sleep_or_its_computing() -> Non
     half = less(found, nothing, nothing, found.parts_ns[:, PARTS.index("transform")], 0.5)
     assert half.cpu_ns == pytest.approx(found.pipeline.cpu_ns)
     assert half.blocked_ns == pytest.approx(10 * MS)
+
+
+def test_a_wait_for_the_interpreters_lock_ends_with_the_computing(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = pipeline(workers=1, blocked_ns=0.0, cpu_ns=30.0, latency_ns=6.0)
+    found = recorded(pipeline=pipe, held_ns=pipe.latency_ns)
+    assert (found.pipeline.latency_ns == 6 * MS).all()
+    decode, nothing = found.parts_ns[:, PARTS.index("decode")], np.zeros(len(pipe))
+    for share, latency_ms in ((0.0, 6.0), (0.5, 6.0), (0.9, 3.0), (1.0, 0.0)):
+        without = less(found, nothing, decode, nothing, share)
+        assert without.latency_ns == pytest.approx(latency_ms * MS)
+    gone = row(told(monkeypatch, found), "decode")
+    assert gone.predicted_ms_per_step == pytest.approx(10.0, rel=0.05)
+    assert gone.interval_ms[1] > 16.0  # it may be the way after all
 
 
 def test_silent_where_the_model_misses_the_run_itself(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ def less(found: Recorded, read: Floats, decode: Floats, other: Floats, share: fl
     """Take `share` of some parts out of the batches' making; parts in ns, one entry a batch.
 
     Reading sleeps and decoding computes, as far as there is sleep and computing; of all other parts each has
-    the same share. A wait for a CPU goes with the computing.
+    the same share. A wait for a CPU goes with the computing, one for the interpreter's lock with its end.
     """
     pipe = found.pipeline
     parts = dict(zip(PARTS, found.parts_ns.T, strict=True))
@@ -56,10 +56,12 @@ def less(found: Recorded, read: Floats, decode: Floats, other: Floats, share: fl
     sleep = sleep + part(other, rest, np.minimum(rest_asleep, rest))
     compute = np.minimum(np.maximum(read + decode + other - sleep, 0.0), awake)
     on_cpu = np.where(awake > 0, pipe.cpu_ns / np.where(awake > 0, awake, 1.0), 0.0)
+    cpu_ns = np.maximum(pipe.cpu_ns - share * compute * on_cpu, 0.0)
     return replace(
         pipe,
         blocked_ns=np.maximum(pipe.blocked_ns - share * sleep, 0.0),
-        cpu_ns=np.maximum(pipe.cpu_ns - share * compute * on_cpu, 0.0),
+        cpu_ns=cpu_ns,
+        latency_ns=pipe.latency_ns - np.maximum(found.held_ns - cpu_ns, 0.0),
     )
 
 

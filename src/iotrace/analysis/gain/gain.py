@@ -133,6 +133,9 @@ class _Judge:
         ratio, alone = interval_of(self.step_ms * means[:, 0] / means[:, 1]), interval_of(scale * means[:, 0])
         low, high = min(ratio, alone, key=lambda pair: pair.high - pair.low)
         wider = MISSED_OF_STEP * predicted + MISSED_OF_GAIN * abs(self.step_ms - predicted)
+        # A shorter way is a guess unless it is what the change is about.
+        guess = self.found.pipeline.latency_ns - change.pipeline.latency_ns
+        longer = wider + (float(guess.mean()) / 1e6 if change.id != "transport" else 0.0)
         if device_waits(self.wait) and self.wait.exposed_ms is not None:
             # The device works through the rest of the wait: only its idle time can be won.
             least = self.step_ms - self.wait.exposed_ms
@@ -140,7 +143,7 @@ class _Judge:
         return msgspec.structs.replace(
             row,
             predicted_ms_per_step=predicted,
-            interval_ms=[max(0.0, low - wider), high + wider],
+            interval_ms=[max(0.0, low - wider), high + longer],
             gain_ms_per_step=self.step_ms - predicted,
             speedup=self.step_ms / predicted if predicted > 0 else None,
         )

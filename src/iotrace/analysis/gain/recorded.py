@@ -7,11 +7,12 @@ import numpy as np
 import numpy.typing as npt
 
 from iotrace.analysis.gain.pipeline import Epoch, Floats, Pipeline
+from iotrace.analysis.gain.transport import Transport
 from iotrace.analysis.intervals import Times, distinct
 from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun, Pass
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import System
-from iotrace.analysis.table import key_of, match, taken
+from iotrace.analysis.table import key_of, taken
 from iotrace.analysis.wait.production import PARTS, outermost
 from iotrace.analysis.wait.waits import Waits
 from iotrace.session import names
@@ -22,7 +23,6 @@ MOST = 400  # batches that are replayed: of more, those up to the end of the fir
 FEWEST = 8  # measured batches, below which nothing is replayed
 _UNKNOWN = 0.05  # of the batches: how many may have no known making
 _MOST_WORKERS, _MOST_PREFETCHED = 1024, 65536  # of damaged records
-_FEWEST_READY = 4  # batches that lay ready: from so many the consumer's own part of receiving is known
 
 
 class Withheld(Exception):  # noqa: N818 - no error: the reason why nothing is predicted
@@ -34,7 +34,7 @@ class Recorded(msgspec.Struct, frozen=True):
 
     `measured` marks those that measured steps await, `wait_ns` is what the consumer waited for each, and
     `cycle_ns` the time from the delivery before to its own. `parts_ns` splits ``made_ns``, each batch's
-    production, as `PARTS` does; `delay_ns` of it is a wait for a CPU.
+    production, as `PARTS` does; `delay_ns` of it is a wait for a CPU; `held_ns` is `Transport`'s.
     """
 
     pipeline: Pipeline
@@ -44,6 +44,7 @@ class Recorded(msgspec.Struct, frozen=True):
     made_ns: Floats
     parts_ns: Floats
     delay_ns: Floats
+    held_ns: Floats
 
 
 def recorded(analysis: RankAnalysis, system: System) -> Recorded:
@@ -84,7 +85,8 @@ def recorded(analysis: RankAnalysis, system: System) -> Recorded:
     if about.workers:
         cpu_ns = np.minimum(cpu_ns * _of_other_threads(analysis, own, cpu_ns), made_ns - delay_ns)
     blocked_ns = np.maximum(made_ns - cpu_ns - delay_ns, 0.0)
-    latency_ns, service_ns, pinned = _received(analysis, own)
+    none = np.zeros(count)
+    way = Transport.of(analysis, own, cpu_ns) if about.workers else Transport(none, none, none)
     epochs, gap_ns = _epochs(run, own)
     share = _training_thread(analysis, own, measured, gap_ns, cpu_ns if not about.workers else None)
     free_ns = gap_ns * (1 - share.delayed)
@@ -93,19 +95,20 @@ def recorded(analysis: RankAnalysis, system: System) -> Recorded:
         workers=about.workers,
         prefetch=about.prefetch_factor or 2,
         in_order=about.in_order is not False,
-        pinned=pinned,
+        pinned=way.pinned,
         cores=float(system.cpus),
         foreign=_foreign(system),
         threads=share.threads,
-        blocked_ns=blocked_ns + (_turn_ns(own) if about.workers else 0.0),
+        blocked_ns=blocked_ns + (_turn_ns(own) if about.workers else none),
         cpu_ns=cpu_ns,
-        latency_ns=latency_ns if about.workers else np.zeros(count),
-        service_ns=service_ns if about.workers else np.zeros(count),
+        latency_ns=way.latency_ns,
+        service_ns=way.service_ns,
         idle_ns=free_ns * (1 - share.on_cpu),
         compute_ns=free_ns * share.on_cpu,
         epochs=epochs,
     )
-    return Recorded(pipeline, waits, measured, own.wait_ns.astype(np.float64), made_ns, parts, delay_ns)
+    wait_ns = own.wait_ns.astype(np.float64)
+    return Recorded(pipeline, waits, measured, wait_ns, made_ns, parts, delay_ns, way.held_ns)
 
 
 def _filled(values: Floats, known: npt.NDArray[np.bool_]) -> Floats:
@@ -180,40 +183,6 @@ def _turn_ns(own: Deliveries) -> Floats:
         free = np.maximum(own["prepared_ns"][rows][:-1], own["sent_ns"][rows][1:])
         found[rows[1:]] = np.maximum(own["taken_ns"][rows][1:] - free, 0)
     return found
-
-
-def _received(analysis: RankAnalysis, own: Deliveries) -> tuple[Floats, Floats, bool]:
-    """How long each batch was under way, and what it took to receive it; whether a thread pins them.
-
-    Of a batch that lay ready, all is receiving: what the consumer needs in any case. The rest of what an
-    awaited batch takes is its way.
-    """
-    rows = analysis.rank.main.rows(names.BATCH_ROW)
-    at = match(key_of(own["iterator"], own["epoch"], own["index"]),
-               key_of(rows["iterator"], rows["epoch"], rows["index"]))  # fmt: skip
-    real = analysis.rank.main.clock.times_to_session_ns
-    found = np.where(at >= 0, rows["received_ns"][at], -1)
-    pinned_ns = np.where(at >= 0, rows["pinned_ns"][at], -1)
-    pinned = bool((pinned_ns > 0).any())
-    received = np.where(found > 0, real(found), own["delivered_ns"])
-    if pinned:
-        received = np.where(pinned_ns > 0, real(pinned_ns), received)
-    order = np.argsort(received, kind="stable")
-    before = np.empty(len(own), np.int64)
-    before[order] = np.concatenate([[0], received[order][:-1]])
-    prepared = np.where(own.made, own["prepared_ns"], received)
-    starts = np.maximum(prepared, before)
-    if not pinned:  # the consumer receives while it asks, and only then
-        ask = np.maximum(np.searchsorted(own["wait_start_ns"], received, side="right") - 1, 0)
-        starts = np.maximum(starts, own["wait_start_ns"][ask])
-    tail = np.maximum(received - starts, 0).astype(np.float64)
-    ready = prepared < starts
-    service = float(np.median(tail[ready])) if ready.sum() >= _FEWEST_READY else None
-    if service is None:
-        return np.zeros(len(own)), tail, pinned
-    latency = np.maximum(tail - service, 0.0)
-    usual = float(np.median(latency[~ready])) if (~ready).any() else 0.0
-    return np.where(ready, usual, latency), np.where(ready, tail, np.minimum(tail, service)), pinned
 
 
 def _epochs(run: LoaderRun, own: Deliveries) -> tuple[tuple[Epoch, ...], Floats]:

@@ -18,10 +18,9 @@ from iotrace.sweeps.tune.results import NoEffect, Refused
 
 Params = dict[str, str]
 
-AS_GOOD = 0.02  # of a step: settings that differ by less are alike
-CEILING = 0.03  # of the ceiling's step: what is closer is at it
+AS_GOOD = 0.01  # of a step: settings that differ by less are alike; what is less simple has to gain more
+CEILING = 0.02  # of the ceiling's step: what is closer is at it
 _NO_WAIT = 0.02  # of a step: with less wait there is nothing to gain
-_SIMPLER = 0.01  # of a step: what more workers, or one more changed setting, have to gain
 _MOST_RUNS = 8  # beside the confirming pairs
 _PAIRS = 2
 _TRANSPORT = 0.05  # of a step: from there the sharing strategy is tried
@@ -184,7 +183,7 @@ class Search:
                 found.append((step, params))
         if not found:
             return None
-        enough_ms = self._enough_ms(min(step for step, _ in found), _SIMPLER)
+        enough_ms = self._enough_ms(min(step for step, _ in found), AS_GOOD)
         chosen = min((pair for pair in found if pair[0] <= enough_ms), key=lambda pair: _effort(pair[1]))
         self._tell_no_effect(predictor, chosen[1], seen)
         simpler = _effort(chosen[1]) < _effort(best.params)
@@ -235,7 +234,7 @@ class Search:
                 continue
             percent = 100 * (before / after - 1)
             if abs(percent) < 100 * AS_GOOD:
-                self._no_effect(change, percent, 100 * _SIMPLER, "predicted")
+                self._no_effect(change, percent, 100 * AS_GOOD, "predicted")
 
     def _no_effect(self, change: Params, percent: float, half: float, source: str) -> None:
         knob = ", ".join(f"{name}={value}" for name, value in change.items())
