@@ -30,7 +30,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 torch.set_num_threads(1)
 DEFAULTS = dict(workers=1, prefetch=2, order=True, persistent=False, epochs=1, steps=64, item=10.0, step=20.0,
-    slow=0.0, every=0, collate=0.0, burn=0.0, ragged=0.0, kib=1)
+    slow=0.0, every=0, collate=0.0, burn=0.0, ragged=0.0, kib=1, apart=0)
 def burn(ms):
     until = time.thread_time() + ms / 1e3
     while time.thread_time() < until:
@@ -63,8 +63,8 @@ def main(a):
             (weight * batch.mean()).sum().backward()
             weight.grad = None
             time.sleep(a["step"] / 1e3)
-    first = 2 + a["workers"]
-    return 1e3 * (times[-1] - times[first]) / (len(times) - 1 - first)
+    first, last = max(2 + a["workers"], a["apart"]), len(times) - 1 - a["apart"]
+    return 1e3 * (times[last] - times[first]) / (last - first)
 print(json.dumps([main(each) for each in json.loads(sys.argv[1])]))
 """
 
