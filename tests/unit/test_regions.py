@@ -347,3 +347,16 @@ def test_a_wait_is_charged_by_the_share_of_production() -> None:
     assert (train.name, train.count, train.wait_ms) == ("train", 1, None)
     (unmeasured, _) = regions_of(Rank(0, None, 0, main, []), 0, waits_of([one, two]))
     assert unmeasured.wait_ms is None
+
+
+def test_a_wait_beside_the_making_of_later_batches_is_charged_too() -> None:
+    delivery = Delivery(0, 0, 0, 0, 0, 1100, 1180, taken_ns=1000, prepared_ns=1100)
+    late = Explained(delivery, causes(transport=30))
+    main = process({"start_ns": 1000, "duration_ns": 60, "name": 0})
+    (load,) = regions_of(Rank(0, None, 0, main, []), 1, waits_of([late]))
+    # 50 of 80 ns on its way are charged to what its worker made meanwhile; the region is 60 % of its own.
+    assert load.wait_ms == pytest.approx(30 / 1e6)
+
+
+def causes(**known: int) -> dict[str, int]:
+    return dict.fromkeys(CAUSES, 0) | known

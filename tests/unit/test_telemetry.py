@@ -208,10 +208,10 @@ class Polling:
         ]
         self.poller = Poller({"made up": lambda emit: devices}, self.told.append)
 
-    def run(self, turns: int = 5) -> None:
+    def run(self, *devices: int, turns: int = 5) -> None:
         self.poller.start()
         deadline = time.monotonic() + 10
-        while len(self.of(1)) < turns and time.monotonic() < deadline:
+        while min(len(self.of(device)) for device in devices) < turns and time.monotonic() < deadline:
             time.sleep(0.002)
         self.poller.stop(1)
 
@@ -242,7 +242,7 @@ def test_a_figure_that_fails_is_told_once_and_the_others_go_on(monkeypatch: pyte
         failing(broken, KeyError("a defect of the library")),
         lambda: {"power_w": 5},
     )
-    polling.run()
+    polling.run(0, 1)
     assert sorted(polling.problems()) == [
         (0, "figure 0", "Timeout"),
         (0, "figure 1", "Not Supported"),
@@ -277,7 +277,7 @@ def test_a_lost_device_is_asked_no_more(monkeypatch: pytest.MonkeyPatch) -> None
     polling = Polling(
         monkeypatch, failing(lost, FigureError("GPU is lost", lost=True)), lambda: {"power_w": 5}
     )
-    polling.run()
+    polling.run(1)
     assert len(lost) == 1
     assert polling.problems() == [(0, "figure 0", "GPU is lost")]
     assert all("power_w" not in record for record in polling.of(0))

@@ -12,7 +12,7 @@ from iotrace.analysis.intervals import Coverage
 from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.results import RegionResult
 from iotrace.analysis.wait.production import outermost
-from iotrace.analysis.wait.waits import Waits, split_waits
+from iotrace.analysis.wait.waits import Waits
 from iotrace.session.names import KIND_REGION
 from iotrace.sources.processes import Process
 from iotrace.sources.session import Rank
@@ -28,11 +28,11 @@ class _Region(msgspec.Struct):
 
 def regions_of(rank: Rank, steps: int, waits: Waits) -> list[RegionResult]:
     """Sum up the regions of a rank's processes, longest first; `waits` are those of the measured `steps`."""
-    made = waits.deliveries[waits.deliveries.made]
-    makers = made.maker(rank.main.pid)
+    waits = waits[waits.deliveries.made]
+    makers = waits.deliveries.maker(rank.main.pid)
     found: dict[str, _Region] = defaultdict(_Region)
     for process in rank.processes:
-        _add(process, made[makers == process.pid], found)
+        _add(process, waits[makers == process.pid], found)
     results = [
         RegionResult(
             name=name,
@@ -46,8 +46,8 @@ def regions_of(rank: Rank, steps: int, waits: Waits) -> list[RegionResult]:
     return sorted(results, key=lambda result: -result.ms_total)
 
 
-def _add(process: Process, made: Deliveries, found: dict[str, _Region]) -> None:
-    """Add one process's regions; `made` are the awaited batches that it made."""
+def _add(process: Process, waits: Waits, found: dict[str, _Region]) -> None:
+    """Add one process's regions; `waits` are those for the batches that it made."""
     regions = process.spans[process.spans["kind"] == KIND_REGION]
     numbers, first = np.unique(regions["name"], return_index=True)
     named: dict[str, list[int]] = defaultdict(list)
@@ -61,10 +61,10 @@ def _add(process: Process, made: Deliveries, found: dict[str, _Region]) -> None:
         region.count += len(spans)
         region.wall_ns += int(outer["duration_ns"].sum())
         region.cpu_ns += int(outer["cpu_ns"].sum())
-        if len(made):
-            shares = _shares(outer, made)
+        if len(waits):
+            shares = _shares(outer, waits.deliveries)
             region.in_production |= bool(shares.any())
-            region.wait_ns += sum((shares * split_waits(made)[2]).tolist())
+            region.wait_ns += sum((shares * waits.making_ns).tolist())
 
 
 def _shares(spans: npt.NDArray[np.void], made: Deliveries) -> npt.NDArray[np.float64]:

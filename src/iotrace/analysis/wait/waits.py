@@ -115,6 +115,12 @@ class Waits(Sequence[Explained]):
         return np.asarray(self.causes[:, CAUSES.index(cause)])
 
     @property
+    def making_ns(self) -> Times:
+        """The part of each wait in which a worker made batches: this one or, beside its way, later ones."""
+        _, _, production, transport = split_waits(self.deliveries)
+        return np.asarray(production + np.maximum(0, transport - self.of_cause("transport")))
+
+    @property
     def cause(self) -> Times:
         """The largest part of each, as a column of `CAUSES`."""
         return np.asarray(np.argmax(self.causes, axis=1))
