@@ -63,6 +63,20 @@ def test_gain_evidence_and_severity_are_the_figures() -> None:
     assert item.severity == "medium"
 
 
+def test_what_a_fix_spares_costs_stands_beside_its_gain() -> None:
+    files = [file("d/a.h5", read_ms=2.0, decode_ms=30.0), file("d/b.h5", decode_ms=1.0)]
+    known = {"causes_ms": {"decode": 31.0, "read": 2.0, "queued": 3.0}, "files": files}
+    for gains_ms, cost_ms in (({"files:d/a.h5": 45.0}, 32.0), ({}, None)):
+        (item,) = recommend([facts(unmade_fraction=0.0, gains_ms=gains_ms, **known)])
+        assert (item.id, item.cost_ms_per_step) == ("decode-bound", cost_ms)
+    several = [file(f"d/{number}.jpg", decode_ms=10.0) for number in range(3)]
+    known = {"causes_ms": {"decode": 30.0, "read": 5.0, "queued": 3.0}, "files": several}
+    (item,) = recommend([facts(unmade_fraction=0.0, gains_ms={"files": 48.0}, **known)])
+    assert item.cost_ms_per_step == 35.0
+    (item,) = recommend([facts(unmade_fraction=0.0, gains_ms={"transform": 50.0})])
+    assert item.cost_ms_per_step == 50.0
+
+
 READ = {"files": [file("d/a.npy", read_ms=45.0, reads=1000, read_bytes=4000 * 1024)]}
 
 
@@ -118,7 +132,7 @@ def test_decoding_of_several_formats_or_of_unknown_files_is_told_in_general() ->
 def test_a_run_with_free_cpus_is_no_gain() -> None:
     (item,) = recommend([facts("transform", unmade_fraction=0.0, asleep=0.0, on_cpu=0.1)])
     assert item.gain_ms_per_step is None
-    assert item.remedy == "run it with a free CPU for each worker: then Images can be judged"
+    assert item.remedy == "run again with a free CPU for each worker: Images had none 90 % of the time"
 
 
 @pytest.mark.parametrize(

@@ -325,6 +325,18 @@ def test_doubts_about_one_rank_stand_together() -> None:
     assert trust_text("bad", reasons) == "rank 0: A, B; tracing: about 2 %; rank 1: C"
 
 
+def test_a_gain_beyond_its_own_cause_says_where_the_rest_comes_from() -> None:
+    def rows(cost_ms: float | None) -> list[str]:
+        fix = Fix(id="a", text="re-chunk", gain_ms_per_step=54.7, speedup=1.69, cost_ms_per_step=cost_ms)
+        shown = screen(report(rank(), verdict=replace(VERDICT, fixes=[fix])))
+        return shown[shown.index(next(row for row in shown if row.startswith("Fix"))) + 1 :]
+
+    told = "       (it costs 40.2 ms; 14.5 ms of other wait end, too, as workers get ahead)"
+    assert rows(40.2)[0] == told
+    assert rows(50.0)[0].startswith("Trust")
+    assert rows(None)[0].startswith("Trust")
+
+
 @pytest.mark.parametrize(
     ("argv", "again"), [(["python"], "repeat on a quiet machine, with more steps"), ([], "trace more steps")]
 )

@@ -36,7 +36,7 @@ from iotrace.analysis.results import (
 )
 from iotrace.analysis.verdict.verdict import verdict_of
 from iotrace.analysis.wait.data_wait import verdict
-from iotrace.report.screen import gain_text
+from iotrace.report.fix_words import gain_text
 
 OK = Trust(level="ok", reasons=["32 steps"])
 
@@ -351,10 +351,8 @@ def test_a_wait_that_the_device_works_through_is_not_what_binds_the_loop() -> No
         "not-input-bound",
         "NOT INPUT-BOUND the device waits for data in no step (0.0 of 100.0 ms)",
     )
-    assert (
-        busy.why
-        == "the loop waits 87.0 ms, but the device has work meanwhile: a faster loader gains <= 0.0 ms"
-    )
+    saved = "a faster loader saves at most 0.0 ms a step"
+    assert busy.why == f"the loop waits 87.0 ms, but the device has work meanwhile: {saved}"
     idle = on_device(45.0)
     assert (idle.kind, idle.text) == (
         "input-bound",
@@ -403,10 +401,11 @@ def test_where_the_training_shares_busy_cpus_with_workers_no_bound_is_told() -> 
         (fix,) = verdict_of(session(), [one], None, [advice(50.0)], OK).fixes
         assert gain_text(fix).startswith(told)
 
-    bound = "batches lie ready: 2.0 when asked; a faster loader gains <= 1.0 ms"
+    ready = "the loader keeps up: the loop finds 2.0 batches ready"
+    bound = f"{ready}; a faster loader saves at most 1.0 ms a step"
     assert (why(0.5, workers=2), why(1.0, workers=0)) == (bound, bound)
-    untold = "what a faster loader gains is unknown, as no CPU was free"
-    assert why(1.0, workers=2) == f"batches lie ready: 2.0 when asked; {untold}"
+    untold = "what a faster loader saves is unknown, as no CPU was free"
+    assert why(1.0, workers=2) == f"{ready}; {untold}"
 
 
 def test_a_run_that_failed_has_no_fix_of_its_wait_unless_it_was_interrupted() -> None:
@@ -458,7 +457,8 @@ def test_bare_traces_tell_the_idle_time_of_the_device() -> None:
     assert traced(240_000, wait_ms=50.0).kind == "input-bound"
     busy = traced(50_000, wait_ms=1.0)
     assert busy.kind == "not-input-bound"
-    assert busy.why == "a faster loader gains <= 1.0 ms; the device is busy 95 % of the traced steps"
+    saved = "a faster loader saves at most 1.0 ms a step"
+    assert busy.why == f"{saved}; the device is busy 95 % of the traced steps"
     assert traced(50_000, wait_ms=None).text == "WAIT UNKNOWN no wait for a DataLoader was recorded"
 
 

@@ -15,6 +15,7 @@ from iotrace.analysis.loader_facts import LoaderFacts
 from iotrace.analysis.remedies import REMEDIES
 from iotrace.analysis.results import GainRow, Recommendation
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, UNMADE
+from iotrace.analysis.wait.replay import FILES
 
 _HIGH_PERCENT = 20.0
 _MOSTLY = 0.5
@@ -74,6 +75,7 @@ def _for_cause(facts: LoaderFacts, cause: str, remedy: Remedy | None) -> Recomme
         remedy=remedy.short,
         command=remedy.command,
         fix=_fix(f"{cause}-bound", facts),
+        cost_ms_per_step=_spared_ms(facts, cause, remedy),
         **known,
     )
 
@@ -92,6 +94,18 @@ def _gain_ms(facts: LoaderFacts, cause: str, remedy: Remedy) -> float:
     if cause == "startup":
         return _cost_ms(facts, cause)
     return min(facts.bound_ms, facts.gains_ms.get(remedy.gone or cause, facts.wait_ms))
+
+
+def _spared_ms(facts: LoaderFacts, cause: str, remedy: Remedy) -> float | None:
+    """The wait of what a remedy spares: its file, all files, or its cause; None where none was replayed."""
+    if not remedy.gains or (remedy.gone or cause) not in facts.gains_ms:
+        return None
+    of_files, _, path = remedy.gone.partition(":")
+    if path:
+        return sum(file.read_ms + file.decode_ms for file in facts.files if file.path == path)
+    if of_files == FILES:
+        return sum(facts.causes_ms.get(each, 0.0) for each in ("read", "decode"))
+    return _cost_ms(facts, cause)
 
 
 def _row_of(facts: LoaderFacts, cause: str, remedy: Remedy) -> str:

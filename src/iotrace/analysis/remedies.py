@@ -40,9 +40,10 @@ def _transform(facts: LoaderFacts) -> Remedy | None:
         if delayed < _MOSTLY:
             return None
         return Remedy(
-            f"run it with a free CPU for each worker: then {item or 'the transform'} can be judged",
-            f"its thread waited for a CPU in {percent(delayed)} of the time; what it does is not known: "
-            "run it with a free CPU for each worker (fewer workers, or no other programs)",
+            f"run again with a free CPU for each worker: {item or 'the transform'} had none "
+            f"{percent(delayed)} of the time",
+            f"its thread waited for a CPU in {percent(delayed)} of the time, so what is slow is unknown: "
+            "run again with a free CPU for each worker (fewer workers, or no other programs)",
             gains=False,
         )
     opened = _opened_again(facts)

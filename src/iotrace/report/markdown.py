@@ -9,8 +9,9 @@ from iotrace.analysis.compare.traces import TraceComparison
 from iotrace.analysis.results import Fix, RankReport, Report
 from iotrace.report.check import seen_by
 from iotrace.report.comparison import part_texts, reasons_label, reasons_of, stage_rows, trust_of
+from iotrace.report.fix_words import gain_words
 from iotrace.report.printing import visible
-from iotrace.report.screen import ending, fact_rows, following, gain_text, silenced, trust_text
+from iotrace.report.screen import ending, fact_rows, following, silenced, trust_text
 from iotrace.report.sweeps.head import banner_of, saved
 from iotrace.report.sweeps.sweep import point_rows
 from iotrace.report.views.table import cells_of
@@ -53,7 +54,7 @@ def report_markdown(report: Report) -> str:
 
 
 def _fixes(fixes: Sequence[Fix]) -> list[str]:
-    gains = [f" ({gain_text(fix)})" if gain_text(fix) else "" for fix in fixes]
+    gains = [f" ({gain_words(fix)})" if gain_words(fix) else "" for fix in fixes]
     return [
         f"- **{'or' if number else 'Fix'}** {escape(fix.text)}{gain}"
         for number, (fix, gain) in enumerate(zip(fixes, gains, strict=True))

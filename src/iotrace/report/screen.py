@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from iotrace.analysis.results import MEMORY_BY_OPERATOR, Fix, RankReport, Report, Trust
+from iotrace.report.fix_words import gain_text, other_wait_text
 from iotrace.report.layout import facts, line, two_columns
 from iotrace.report.screen_ranks import print_ranks
 from iotrace.report.views.slow_words import slow_facts, soon
@@ -28,7 +29,6 @@ _MOST_GROUPS = 2
 _MOST_REASONS = 3  # for trust
 _WORTH_NAMING = 0.01  # of the wait
 _LEAST_MS = 0.05  # what is shown as 0.0
-_WORTH_A_FACTOR = 1.05  # a speedup below is told in ms
 _STYLES = {
     "input-bound": "bold red",
     "rank-late": "bold red",
@@ -193,37 +193,10 @@ def _print_fixes(fixes: Sequence[Fix], console: Console) -> None:
     for number, fix in enumerate(fixes[:_MOST_FIXES]):
         text = fix.text if number == 0 else f"or {fix.text}"
         two_columns(console, "" if number else "Fix", text, gain_text(fix), WIDTH)
+        if other_wait_text(fix):
+            line(console, "", Text(f"({other_wait_text(fix)})", style="dim"), WIDTH)
     if len(fixes) > _MOST_FIXES:
         line(console, "", f"{len(fixes) - _MOST_FIXES} more: -v", WIDTH)
-
-
-def gain_text(fix: Fix) -> str:
-    """What a fix gains: as predicted, with its interval; else the whole wait that it is about, a bound.
-
-    A prediction is a bound, too, where it is of a cause that is gone: nobody knows what a fix leaves of it.
-    It is none where the compute gets shorter with the wait.
-    """
-    if fix.gain_interval_ms is not None and fix.gain_ms_per_step is not None:
-        return _predicted_text(fix, fix.gain_ms_per_step, fix.gain_interval_ms)
-    if fix.speedup is not None and fix.speedup >= _WORTH_A_FACTOR:
-        return f"at most {fix.speedup:.1f}x faster" if fix.at_most else f"about {fix.speedup:.1f}x faster"
-    if fix.gain_ms_per_step is not None:
-        saved = f"{milliseconds(fix.gain_ms_per_step)} a step"
-        return f"at most {saved}" if fix.at_most else f"about {saved}"
-    return ""
-
-
-def _predicted_text(fix: Fix, gain_ms: float, interval_ms: Sequence[float]) -> str:
-    low_ms, high_ms = interval_ms
-    is_factor = fix.speedup is not None and fix.speedup >= _WORTH_A_FACTOR
-    if fix.at_most:  # an interval beside a bound would seem to exceed it
-        told = f"{fix.speedup:.1f}x faster" if is_factor else f"{milliseconds(gain_ms)} a step"
-        return f"at most about {told}"
-    if fix.speedup is None or not is_factor:
-        return f"saves {milliseconds(gain_ms)} a step ({low_ms:.1f} to {high_ms:.1f})"
-    step_ms = gain_ms / (1 - 1 / fix.speedup)
-    low, high = (f"{step_ms / max(step_ms - each, 0.01 * step_ms):.1f}" for each in (low_ms, high_ms))
-    return f"{fix.speedup:.1f}x faster ({low} to {high})"
 
 
 Row = tuple[str, Sequence[str]]  # a label, and what stands beside it

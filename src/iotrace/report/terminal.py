@@ -291,7 +291,7 @@ def loader_text(loader: LoaderResult) -> str:
     if loader.production_ms is not None:
         parts.append(f"{milliseconds(loader.production_ms)} to prepare one")
     if loader.queue_depth_mean is not None:
-        parts.append(f"{loader.queue_depth_mean:.1f} ready on request")
+        parts.append(f"the loop finds {loader.queue_depth_mean:.1f} ready")
     if loader.first_batch_ms is not None:
         parts.append(f"first batch after {loader.first_batch_ms:.0f} ms")
     if loader.failures:

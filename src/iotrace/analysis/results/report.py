@@ -30,7 +30,8 @@ SCHEMA_VERSION = 1
 class Fix(ReportPart, frozen=True, kw_only=True):
     """A change to make; its gain is an upper bound, or where `gain_interval_ms` is known a prediction.
 
-    Gains of several do not add up.
+    Gains of several do not add up. `cost_ms_per_step` is the wait that its own cause or file costs now: what
+    is gained beyond that is other wait, which ends as batches are made sooner.
     """
 
     id: str
@@ -39,6 +40,7 @@ class Fix(ReportPart, frozen=True, kw_only=True):
     speedup: float | None
     at_most: bool = True
     gain_interval_ms: list[float] | None = None
+    cost_ms_per_step: float | None = None
 
 
 class Trust(ReportPart, frozen=True, kw_only=True):
@@ -201,6 +203,7 @@ class Recommendation(ReportPart, frozen=True, kw_only=True):
 
     `gain_ms_per_step` is an upper bound of what it saves; where `gain_interval_ms` is known it is a
     prediction, the row `gain` of the rank's, with that interval. `command` makes the change, where one does.
+    `cost_ms_per_step` is the wait that the cause or the file that it is about costs now.
     """
 
     id: str
@@ -214,6 +217,7 @@ class Recommendation(ReportPart, frozen=True, kw_only=True):
     gain: str | None = None
     gain_interval_ms: list[float] | None = None
     command: str = ""
+    cost_ms_per_step: float | None = None
 
 
 class ClockSet(ReportPart, frozen=True, kw_only=True):

@@ -61,6 +61,7 @@ def _fix(item: Recommendation, rank: RankReport | None, cause: str | None, of_lo
         speedup=speedup,
         at_most=at_most,
         gain_interval_ms=predicted,
+        cost_ms_per_step=item.cost_ms_per_step,
     )
 
 

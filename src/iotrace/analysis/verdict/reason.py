@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from iotrace.analysis.results import FileCost, FileGroup, RankReport
+from iotrace.analysis.results import FileCost, FileGroup, LoaderResult, RankReport
 from iotrace.analysis.verdict.device import busy_text, each_step
 from iotrace.analysis.verdict.trust import competes
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, device_waits
@@ -38,16 +38,22 @@ def ready_text(rank: RankReport) -> str | None:
     """Say that batches lie ready, where that was seen."""
     primary = next((loader for loader in rank.loaders if loader.primary), None)
     wait = rank.data_wait
-    gain = f"a faster loader gains <= {wait.raw_ms if wait.exposed_ms is None else wait.exposed_ms:.1f} ms"
+    most_ms = wait.raw_ms if wait.exposed_ms is None else wait.exposed_ms
+    gain = f"a faster loader saves at most {most_ms:.1f} ms a step"
     if device_waits(wait) and 100 * (wait.raw_wait_fraction or 0.0) >= MODERATELY_PERCENT:
         return f"the loop waits {wait.raw_ms:.1f} ms, but the device has work meanwhile: {gain}"
     if rank.accelerator is not None and rank.accelerator.span_us:
         gain += f"; {busy_text(rank.accelerator)}"
     if competes(rank):
-        gain = "what a faster loader gains is unknown, as no CPU was free"
+        gain = "what a faster loader saves is unknown, as no CPU was free"
     if primary is None or primary.queue_depth_mean is None or primary.queue_depth_mean < 0.5:
         return gain
-    return f"batches lie ready: {primary.queue_depth_mean:.1f} when asked; {gain}"
+    return f"the loader keeps up: {_found_ready(primary)}; {gain}"
+
+
+def _found_ready(loader: LoaderResult) -> str:
+    """Say how many batches lay ready, on average, each time that the loop came for one."""
+    return f"the loop finds {loader.queue_depth_mean:.1f} batches ready"
 
 
 def reason_of(rank: RankReport) -> dict[str, str | None]:
@@ -97,7 +103,8 @@ def _cause_of(rank: RankReport) -> dict[str, str | None]:
     if cause == "transform" and primary is not None:
         what = primary.item or f"the own code of {primary.dataset} (transform)"
     if cause == "transport" and primary is not None and (primary.queue_depth_mean or 0.0) >= 1:
-        what = f"batches lay ready ({primary.queue_depth_mean:.1f} when asked): {what}"
+        share += f" of the wait, not making them: {_found_ready(primary)}"
+        return {"why": f"{what} takes {share}", "cause": cause}
     return {"why": f"{what} takes {share} of the wait", "cause": cause}
 
 

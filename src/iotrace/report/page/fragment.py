@@ -7,7 +7,8 @@ from html import escape
 
 from iotrace.analysis.results import RankReport, Report
 from iotrace.analysis.verdict.verdict import BANNERS
-from iotrace.report.screen import ending, gain_text
+from iotrace.report.fix_words import gain_words
+from iotrace.report.screen import ending
 from iotrace.units import milliseconds, percent
 
 _MOST_FIXES = 3
@@ -28,7 +29,7 @@ def report_html(report: Report) -> str:
     rows = [("Why", escape(found.why))] if found.why else []
     rows += [(label, escape(text)) for label, text in ending(report)]
     rows += [
-        ("Fix" if not number else "or", _fix(fix.text, gain_text(fix)))
+        ("Fix" if not number else "or", _fix(fix.text, gain_words(fix)))
         for number, fix in enumerate(found.fixes[:_MOST_FIXES])
     ]
     level = _coloured(found.trust.level, _TRUST.get(found.trust.level, _YELLOW))

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from iotrace.analysis.results import Fix, RankReport, Report
 from iotrace.analysis.results.page import RankColumns
+from iotrace.report.fix_words import gain_text, other_wait_text
 from iotrace.report.page import charts, sections, tiles
 from iotrace.report.page.compute import step_parts
 from iotrace.report.page.definitions import CAUSES, WORDS
@@ -18,7 +19,6 @@ from iotrace.report.screen import (
     ending,
     fact_rows,
     following,
-    gain_text,
     no_fix_text,
     opened,
     silenced,
@@ -153,6 +153,7 @@ def fix_rows(fixes: list[Fix]) -> list[dict[str, Any]]:
             "label": "" if number else "Fix",
             "text": f"or {fix.text}" if number else fix.text,
             "side": gain_text(fix),
+            "note": other_wait_text(fix),
         }
         for number, fix in enumerate(fixes)
     ]

@@ -1,0 +1,54 @@
+"""What a fix gains, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from iotrace.analysis.results import Fix
+from iotrace.units import milliseconds
+
+_WORTH_A_FACTOR = 1.05  # a speedup below is told in ms
+_WORTH_TELLING = 0.1  # of a gain: what is beyond the cost of the fix's own cause
+
+
+def gain_text(fix: Fix) -> str:
+    """What a fix gains: as predicted, with its interval; else the whole wait that it is about, a bound.
+
+    A prediction is a bound, too, where it is of a cause that is gone: nobody knows what a fix leaves of it.
+    It is none where the compute gets shorter with the wait.
+    """
+    if fix.gain_interval_ms is not None and fix.gain_ms_per_step is not None:
+        return _predicted_text(fix, fix.gain_ms_per_step, fix.gain_interval_ms)
+    if fix.speedup is not None and fix.speedup >= _WORTH_A_FACTOR:
+        return f"at most {fix.speedup:.1f}x faster" if fix.at_most else f"about {fix.speedup:.1f}x faster"
+    if fix.gain_ms_per_step is not None:
+        saved = f"{milliseconds(fix.gain_ms_per_step)} a step"
+        return f"at most {saved}" if fix.at_most else f"about {saved}"
+    return ""
+
+
+def _predicted_text(fix: Fix, gain_ms: float, interval_ms: Sequence[float]) -> str:
+    low_ms, high_ms = interval_ms
+    is_factor = fix.speedup is not None and fix.speedup >= _WORTH_A_FACTOR
+    if fix.at_most:  # an interval beside a bound would seem to exceed it
+        told = f"{fix.speedup:.1f}x faster" if is_factor else f"{milliseconds(gain_ms)} a step"
+        return f"at most about {told}"
+    if fix.speedup is None or not is_factor:
+        return f"saves {milliseconds(gain_ms)} a step ({low_ms:.1f} to {high_ms:.1f})"
+    step_ms = gain_ms / (1 - 1 / fix.speedup)
+    low, high = (f"{step_ms / max(step_ms - each, 0.01 * step_ms):.1f}" for each in (low_ms, high_ms))
+    return f"{fix.speedup:.1f}x faster ({low} to {high})"
+
+
+def other_wait_text(fix: Fix) -> str:
+    """Say why a fix gains more than its own cause or file costs; empty where it does not."""
+    gain_ms, cost_ms = fix.gain_ms_per_step, fix.cost_ms_per_step
+    if gain_ms is None or cost_ms is None or gain_ms - cost_ms < _WORTH_TELLING * gain_ms:
+        return ""
+    more = milliseconds(gain_ms - cost_ms)
+    return f"it costs {milliseconds(cost_ms)}; {more} of other wait end, too, as workers get ahead"
+
+
+def gain_words(fix: Fix) -> str:
+    """What a fix gains and, where that is more than its cause costs, why: in one line."""
+    return ": ".join(each for each in (gain_text(fix), other_wait_text(fix)) if each)
