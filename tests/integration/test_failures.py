@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from iotrace.launch.capture import agent_environment
+from iotrace.launch.traced_run import agent_environment
 from iotrace.session import names
 from iotrace.sources.processes import read_processes
 from iotrace.sources.records import Failure

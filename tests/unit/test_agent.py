@@ -421,6 +421,13 @@ def test_every_module_of_a_library_that_is_waited_for_has_its_hook() -> None:
     assert sorted((*READ_PATH_MODULES, *STANDARD_MODULES)) == sorted(ROWS)
 
 
+def test_every_module_of_the_loaders_table_is_hooked() -> None:
+    from iotrace.agent.bootstrap import LOADER_MODULES
+    from iotrace.agent.loaders.table import ROWS
+
+    assert sorted(LOADER_MODULES) == sorted(ROWS)
+
+
 def test_every_library_with_a_read_path_is_in_the_documents() -> None:
     from iotrace.agent.readpaths.table import ROWS
 

@@ -19,7 +19,7 @@ from iotrace.analysis.gain.recorded import Recorded, Withheld
 from iotrace.analysis.results import GONE, HALVED, DataWait, HostUse, System, unknown
 from iotrace.analysis.wait.production import PARTS
 from tests.support.tables import waits_of
-from tests.unit.test_replay import Work, drawn, simulate
+from tests.unit.test_gain_bound import Work, drawn, simulate
 
 MS = 1e6
 

@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from iotrace.errors import SessionError
-from iotrace.launch.capture import describe
 from iotrace.launch.session_directory import begin
+from iotrace.launch.traced_run import describe
 from iotrace.session.clock_anchor import clock_anchor
 from iotrace.session.identity import boot_id
 from iotrace.session.launches import read_launches

@@ -24,7 +24,7 @@ from iotrace.analysis.host.system import _calibration, _gpu, _throttled
 from iotrace.analysis.loop.step_table import Step, StepTable
 from iotrace.launch.telemetry import amd, gpus
 from iotrace.launch.telemetry.calibration import Calibration
-from iotrace.launch.telemetry.gpus import Device, Figure, FigureError, Poller, UnavailableError
+from iotrace.launch.telemetry.gpus import Device, DevicePoller, Figure, FigureError, UnavailableError
 from iotrace.launch.telemetry.sidecar import Sidecar
 from iotrace.launch.telemetry.start import _import_path, claim
 from iotrace.session import names
@@ -206,7 +206,7 @@ class Polling:
             Device({"index": 0}, asked),
             Device({"index": 1}, [Figure("whole", lambda: {"util_pct": 1})]),
         ]
-        self.poller = Poller({"made up": lambda emit: devices}, self.told.append)
+        self.poller = DevicePoller({"made up": lambda emit: devices}, self.told.append)
 
     def run(self, *devices: int, turns: int = 5) -> None:
         self.poller.start()
@@ -262,7 +262,7 @@ def test_many_devices_are_asked_half_as_often(monkeypatch: pytest.MonkeyPatch) -
         poller._stop.set()
 
     devices = [Device({"index": n}, [Figure("whole", lambda: {"util_pct": 1})]) for n in range(5)]
-    poller = Poller({"made up": lambda emit: devices}, lambda record: None)
+    poller = DevicePoller({"made up": lambda emit: devices}, lambda record: None)
     poller._devices.extend(devices)
     monkeypatch.setattr(poller._stop, "wait", wait)
     poller._poll(0, devices[0])
@@ -313,7 +313,7 @@ def test_a_library_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) ->
         raise ZeroDivisionError
 
     told: list[dict[str, Any]] = []
-    poller = Poller({"one": missing, "other": defect}, told.append)
+    poller = DevicePoller({"one": missing, "other": defect}, told.append)
     poller.start()
     poller.stop(5)
     assert [(record["library"], record["why"]) for record in told] == [

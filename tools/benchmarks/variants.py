@@ -16,8 +16,8 @@ from pathlib import Path
 from tools.benchmarks.steps import Printed, step_seconds
 
 from iotrace.launch import posix, torch_settings
-from iotrace.launch.capture import own_python, traced_environment
 from iotrace.launch.telemetry.start import DEFAULT_INTERVAL_MS, Telemetry, start
+from iotrace.launch.traced_run import own_python, traced_environment
 from iotrace.session import names
 
 BARE, AGAIN, AGENT, POSIX, BOTH = "bare", "again", "agent", "posix", "both"

@@ -15,7 +15,7 @@ from iotrace.analysis.loader_facts import LoaderFacts
 from iotrace.analysis.remedies import REMEDIES
 from iotrace.analysis.results import GainRow, Recommendation
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, UNMADE
-from iotrace.analysis.wait.replay import FILES
+from iotrace.analysis.wait.gain_bound import FILES
 
 _HIGH_PERCENT = 20.0
 _MOSTLY = 0.5

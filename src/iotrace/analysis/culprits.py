@@ -19,7 +19,7 @@ from iotrace.analysis.results import Culprit, DataWait, ProcessUse, RankReport, 
 from iotrace.analysis.verdict.trust import free_cpus
 from iotrace.analysis.wait.cpu_waits import cpu_causes_ns, cpu_waits
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_together
-from iotrace.analysis.wait.replay import replayed_gain_ms
+from iotrace.analysis.wait.gain_bound import replayed_gain_ms
 from iotrace.sources.records import Threads
 from iotrace.sources.telemetry import Series
 from iotrace.units import counted, percent

@@ -8,7 +8,7 @@ import msgspec
 
 from iotrace.analysis.loader_facts import FileFacts, LoaderFacts
 from iotrace.analysis.results import ChunkedArray, FileGroup
-from iotrace.analysis.wait.replay import FILES
+from iotrace.analysis.wait.gain_bound import FILES
 from iotrace.units import size
 
 _MOST_OF_COST = 0.5  # of a cause: what one file or group has to cost to be named

@@ -21,8 +21,8 @@ from iotrace.analysis.wait.data_wait import (
     means_ms,
     unmade_fraction,
 )
+from iotrace.analysis.wait.gain_bound import FILES, gain_ms
 from iotrace.analysis.wait.production import outermost
-from iotrace.analysis.wait.replay import FILES, gain_ms
 from iotrace.analysis.wait.samples_made import samples_made
 from iotrace.analysis.wait.waits import CAUSES, Waits
 from iotrace.session.names import KIND_COLLATE, KIND_READ_PATH

@@ -13,7 +13,7 @@ import click
 
 from iotrace.cli.parameters import BEFORE_A_COMMAND, Size, import_numpy, io_option, log_option, output_option
 from iotrace.errors import LaunchError
-from iotrace.launch import calibrate, capture, torch_settings
+from iotrace.launch import calibrate, torch_settings, traced_run
 from iotrace.launch.telemetry.start import DEFAULT_INTERVAL_MS, LONGEST_INTERVAL_MS, SHORTEST_INTERVAL_MS
 from iotrace.report.printing import echo
 
@@ -99,7 +99,7 @@ def run(
     if most_bytes and not telemetry and _is_given("most_bytes"):
         raise LaunchError("--max-size needs the sidecar, which --no-telemetry leaves out", "leave one out")
     begun = time.monotonic()
-    done = capture.run(list(command), output, list(io), torch, sampled_ms, announce, most_bytes)
+    done = traced_run.run(list(command), output, list(io), torch, sampled_ms, announce, most_bytes)
     if done.first and (log or not quiet):  # one report for all launchers of a job
         _report(done.session, log, quiet)
     elif done.first and time.monotonic() - begun >= _LONG_SECONDS:

@@ -14,7 +14,7 @@ from iotrace.doctor.checks.torch_probe import BROKEN, TORCH
 from iotrace.doctor.probe import clean_environment
 from iotrace.doctor.results import SCHEMA_VERSION, Check, Diagnosis, Unknown
 from iotrace.doctor.run import TORCH_SECONDS, run_checks
-from iotrace.launch.capture import readable
+from iotrace.launch.traced_run import readable
 from iotrace.session.masks import masked
 
 _STEPS = "steps, data waits and their causes"

@@ -17,7 +17,7 @@ from iotrace.doctor.checks.storage import mount_of, mounts
 from iotrace.doctor.results import Check, ok
 from iotrace.doctor.run import BadDataError, run_checks
 from iotrace.errors import IotraceError
-from iotrace.launch.capture import readable
+from iotrace.launch.traced_run import readable
 from iotrace.page_cache import PAGE, find_pages
 from iotrace.session.plain_reads import PlainReads, save
 

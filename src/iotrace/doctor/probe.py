@@ -13,7 +13,7 @@ import msgspec
 from iotrace.doctor.command import Interpreter
 from iotrace.doctor.sandbox import Sandbox
 from iotrace.launch import posix
-from iotrace.launch.capture import own_python, traced_environment
+from iotrace.launch.traced_run import own_python, traced_environment
 from iotrace.session import names
 from iotrace.sources.dftracer.call_reader import read_posix
 

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from iotrace.launch import posix
-from iotrace.launch.capture import own_python, traced_environment
+from iotrace.launch.traced_run import own_python, traced_environment
 from iotrace.session import names
 from iotrace.session.manifest import Costs, read_manifest, write_document
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
-from iotrace.launch import capture
+from iotrace.launch import traced_run
 from iotrace.launch.read_paths import added_read_paths
 from iotrace.launch.session_directory import begin, numbered
 from iotrace.launch.telemetry.procfs import read_stat
@@ -42,9 +42,9 @@ class InProcessSession:
         command = list(getattr(sys, "orig_argv", [])) or list(sys.argv)
         self.settings, not_understood = added_read_paths()
         not_captured = [_NO_POSIX, *not_understood]
-        manifest = capture.describe(command, PosixState(on=False), not_captured, {}, in_job=False)
+        manifest = traced_run.describe(command, PosixState(on=False), not_captured, {}, in_job=False)
         if output is None:
-            self.shown, self.session = capture.begin_by_default(manifest, suffix)
+            self.shown, self.session = traced_run.begin_by_default(manifest, suffix)
         else:
             named = numbered(Path(output + suffix))
             self.shown = next(path for path in named if path.resolve() not in self._made)
@@ -62,7 +62,9 @@ class InProcessSession:
 
     def enter_environment(self) -> None:
         """Make processes that are started anew, such as spawned workers, record into the session."""
-        variables = capture.agent_environment(self.session, os.environ.get("PYTHONPATH", ""), self.settings)
+        variables = traced_run.agent_environment(
+            self.session, os.environ.get("PYTHONPATH", ""), self.settings
+        )
         for name, value in variables.items():
             self._before[name] = (os.environ.get(name), value)
             os.environ[name] = value

@@ -14,13 +14,11 @@ from iotrace.merge.flow_check import FlowCheck
 from iotrace.merge.input_files import CHROME, SESSION, InputFile
 from iotrace.merge.rewrite import Rewriter, Sink
 from iotrace.merge.selection import Selection, are_in, chosen
+from iotrace.merge.survey import reader_of
 from iotrace.sources.byte_stream import Progress, blocks, silent, size_of, without_collecting
 from iotrace.sources.chrome.batch import Batch
 from iotrace.sources.chrome.event import Times
-from iotrace.sources.chrome.raw_batch import text_scan
-from iotrace.sources.chrome.reader import ChromeReader
 from iotrace.sources.clocks.clock_map import ClockMap
-from iotrace.sources.dftracer.chrome_events import DftracerReader
 from iotrace.timeline.writers.chrome_json import ChromePart
 from iotrace.timeline.writers.id_map import Raw, Tracks
 from iotrace.timeline.writers.spill import Spill
@@ -148,7 +146,7 @@ def _reading(job: Job, problems: list[str], progress: Progress) -> tuple[Any, It
         from iotrace.merge.session_input import session_batches  # it imports the analysis, which is slow
 
         return None, session_batches(job.file)
-    reader: Any = ChromeReader(text_scan()) if job.file.kind == CHROME else DftracerReader(job.pool)
+    reader: Any = reader_of(job.file, job.pool)
     batches: Iterator[Batch] = reader.batches(blocks(job.file.path, problems, progress))
     if job.device_tracks:
         from iotrace.merge.device_input import device_batches  # it imports the analysis, too

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from iotrace.merge.input_files import DFTRACER, SESSION, InputFile
+from iotrace.merge.input_files import CHROME, DFTRACER, SESSION, InputFile
 from iotrace.sources.byte_stream import Progress, blocks, is_compressed, silent, size_of
 from iotrace.sources.chrome import json_text
 from iotrace.sources.chrome.event import us_to_ns
@@ -88,14 +88,26 @@ class Survey:
     bytes: int = 0
 
 
+def reader_of(file: InputFile, hashes: dict[str, str]) -> ChromeReader[Any] | DftracerReader:
+    """Return what reads a file's events; `hashes` has the names that dftracer's logs shorten.
+
+    Raises:
+        KeyError: a session, which no one reader reads (`merge/session_input.py` does).
+    """
+    readers: dict[str, Callable[[], ChromeReader[Any] | DftracerReader]] = {
+        CHROME: lambda: ChromeReader(text_scan()),
+        DFTRACER: lambda: DftracerReader(hashes),
+    }
+    return readers[file.kind]()
+
+
 def survey(file: InputFile, wants: Wants, progress: Progress = silent) -> Survey:
     """Look at a file; whole where that is needed, else at both ends."""
     if file.kind == SESSION:
         from iotrace.merge.session_input import survey_session  # it imports the analysis, which is slow
 
         return survey_session(file)
-    is_log = file.kind == DFTRACER
-    found = _survey_log(file, progress) if is_log else _survey_trace(file, wants, progress)
+    found = _survey_trace(file, wants, progress) if file.kind == CHROME else _survey_log(file, progress)
     if (wants.extent or found.merged) and found.first_ns is not None and found.last_ns is not None:
         # What was merged may lie days apart; elsewhere a time so far from the others is damage.
         _measure(file, found, _FARTHEST_NS if found.merged else _DAY_NS, progress)
@@ -108,8 +120,7 @@ def _measure(file: InputFile, found: Survey, reach_ns: int, progress: Progress) 
     assert found.last_ns is not None
     base_ns = found.stamps_base_ns
     earliest, latest = found.first_ns - base_ns - reach_ns, found.last_ns - base_ns + reach_ns
-    reader = DftracerReader({}) if file.kind == DFTRACER else ChromeReader(text_scan())
-    for batch in reader.batches(blocks(file.path, [], progress)):
+    for batch in reader_of(file, {}).batches(blocks(file.path, [], progress)):
         starts = batch.start_ns
         near = (batch.phases != ord("M")) & (starts > earliest) & (starts < latest)
         if near.any():

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from iotrace.analysis.bootstrap import student_t95
+from iotrace.analysis.resampling import student_t95
 from iotrace.sweeps.results import PointResult, SweepRun
 
 _RUNS_OF_THEIR_OWN = 5  # runs of a point from which on their own spread is known well enough

@@ -7,11 +7,11 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from iotrace.analysis.bootstrap import mean_ci
 from iotrace.analysis.intervals import Times
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
 from iotrace.analysis.report import analyse
+from iotrace.analysis.resampling import mean_ci
 from iotrace.analysis.results import LoaderResult, RankReport
 from iotrace.analysis.table import NONE
 from iotrace.analysis.verdict.trust import disturbed

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from iotrace.analysis.bootstrap import Floats, interval_of, resampled_means
 from iotrace.analysis.compare.basis import Rank
 from iotrace.analysis.compare.results import Changed
+from iotrace.analysis.resampling import Floats, interval_of, resampled_means
 from iotrace.analysis.results import StepBlocks
 
 REST = "the rest of the step"

@@ -14,8 +14,8 @@ from statistics import fmean
 
 import msgspec
 
-from iotrace.analysis.bootstrap import student_t95, student_t99, student_t999
 from iotrace.analysis.compare.basis import Rank
+from iotrace.analysis.resampling import student_t95, student_t99, student_t999
 from iotrace.analysis.results import Calibration
 
 PRIOR_FREEDOM = 4

@@ -9,10 +9,10 @@ from statistics import fmean
 import msgspec
 import numpy as np
 
-from iotrace.analysis.bootstrap import FEWEST, Floats
 from iotrace.analysis.compare.basis import Rank
 from iotrace.analysis.compare.results import StageChange
 from iotrace.analysis.compare.spread import noise_of, prior_of, slowness_of
+from iotrace.analysis.resampling import FEWEST, Floats
 from iotrace.analysis.results import StageCost
 
 _Key = tuple[str, str, str | None]  # stage, clock, file

@@ -13,8 +13,8 @@ from iotrace.analysis.gain.pipeline import Floats, Pipeline
 from iotrace.analysis.gain.recorded import Recorded
 from iotrace.analysis.results import GONE, HALVED, DataWait
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT
+from iotrace.analysis.wait.gain_bound import FILES
 from iotrace.analysis.wait.production import PARTS
-from iotrace.analysis.wait.replay import FILES
 
 _MOST_FILES = 3
 _SLOW = 3.0  # times the median: a batch that holds a slow sample

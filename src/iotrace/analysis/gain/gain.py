@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
-from iotrace.analysis.bootstrap import interval_of, resampled_means
 from iotrace.analysis.gain.changes import Change, changes_of
 from iotrace.analysis.gain.pipeline import Floats, Pipeline, Replay, replay
 from iotrace.analysis.gain.recorded import Recorded, Withheld, recorded
 from iotrace.analysis.rank import RankAnalysis
+from iotrace.analysis.resampling import interval_of, resampled_means
 from iotrace.analysis.results import DataWait, GainRow, System
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_fraction, device_waits
 from iotrace.units import percent

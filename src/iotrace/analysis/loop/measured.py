@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from iotrace.analysis.bootstrap import Floats, interval_of, mean_ci, resampled_means
 from iotrace.analysis.intervals import Times
 from iotrace.analysis.loop.step_table import Step, StepTable
+from iotrace.analysis.resampling import Floats, interval_of, mean_ci, resampled_means
 from iotrace.analysis.results import Excluded, Steps, unknown
 from iotrace.analysis.table import NONE
 from iotrace.session import names

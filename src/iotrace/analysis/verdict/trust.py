@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from iotrace.analysis.bootstrap import FEWEST
+from iotrace.analysis.resampling import FEWEST
 from iotrace.analysis.results import ClockInfo, HostUse, RankReport, SessionInfo, Trust
 from iotrace.analysis.wait.data_wait import bound_fraction
 from iotrace.session.manifest import NotCaptured

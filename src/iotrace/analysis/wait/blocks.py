@@ -43,7 +43,7 @@ def step_blocks(analysis: RankAnalysis, phases_ns: Mapping[str, Times]) -> StepB
     np.add.at(causes, step, waits.causes)
     totals = {path: read_ns + decode_ns for path, (read_ns, decode_ns, _) in waits.files.totals().items()}
     costliest = sorted(totals, key=lambda path: -totals[path])[:_MOST_FILES]
-    cost_ns, of_step = waits.files.parts[:, 0] + waits.files.parts[:, 1], step[waits.files.owner]
+    cost_ns, of_step = waits.files.read_and_decoded_ns, step[waits.files.owner]
     files = {}
     for path in costliest:
         own = waits.files.file == waits.files.names.number(path)

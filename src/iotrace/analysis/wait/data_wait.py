@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from iotrace.analysis.bootstrap import interval_of, resampled_means
 from iotrace.analysis.device.compute import exposed_by_kernels
 from iotrace.analysis.intervals import Times, grouped
 from iotrace.analysis.loop.loaders import delay_ms, production_ms
 from iotrace.analysis.loop.step_table import StepTable
+from iotrace.analysis.resampling import interval_of, resampled_means
 from iotrace.analysis.results import (
     DataWait,
     FileCost,

@@ -89,6 +89,11 @@ class FileCosts(msgspec.Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.owner)
 
+    @property
+    def read_and_decoded_ns(self) -> Floats:
+        """What each owner pays for the reading and decoding of each file, of shape (entries,)."""
+        return np.asarray(self.parts[:, FILE_PARTS.index("read")] + self.parts[:, FILE_PARTS.index("decode")])
+
     def of_owners(self, owners: Times) -> FileCosts:
         """What these owners pay; their places in `owners` are their new numbers."""
         rows, of = ranges(

@@ -15,10 +15,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from iotrace.analysis.bootstrap import FEWEST
 from iotrace.analysis.host.others import quiet_seconds
 from iotrace.analysis.intervals import Coverage, Times, grouped
 from iotrace.analysis.rank import RankAnalysis
+from iotrace.analysis.resampling import FEWEST
 from iotrace.analysis.results import StageCost
 from iotrace.analysis.table import NONE, taken
 from iotrace.analysis.wait.page_faults import Spans, holder

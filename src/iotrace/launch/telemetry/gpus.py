@@ -60,7 +60,7 @@ class Device:
         self.reported: set[str] = set()
 
 
-class Poller:
+class DevicePoller:
     """Finds the host's devices and polls them until it is stopped. `emit` is called from several threads."""
 
     def __init__(self, backends: dict[str, Callable[[Emit], list[Device]]], emit: Emit) -> None:

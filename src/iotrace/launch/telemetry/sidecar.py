@@ -22,7 +22,7 @@ from iotrace.launch.telemetry import Record, amd, nvml
 from iotrace.launch.telemetry.calibration import WORK, Calibration
 from iotrace.launch.telemetry.cgroups import mounts_with_files, read_own
 from iotrace.launch.telemetry.clock_exchange import ClockExchange
-from iotrace.launch.telemetry.gpus import Poller
+from iotrace.launch.telemetry.gpus import DevicePoller
 from iotrace.launch.telemetry.hang import HangWatch, store, tell_launcher
 from iotrace.launch.telemetry.procfs import TICKS_PER_SECOND, read_stat
 from iotrace.launch.telemetry.size_limit import SizeLimit
@@ -67,7 +67,7 @@ class Sidecar:
         self._start_ticks = read_stat("self").start_ticks
         self._tree = Tree(session, self._start_ticks)
         self._hangs = HangWatch(self._tree)
-        self._poller = Poller({"NVML": nvml.find, "amdsmi": amd.find}, self._records.append)
+        self._poller = DevicePoller({"NVML": nvml.find, "amdsmi": amd.find}, self._records.append)
         self._clock = ClockExchange(session, directory, self._records.append)
         self._costs = {"scan": 0, "processes": 0}
         self._turns_cpu_ns: deque[int] = deque(maxlen=3)

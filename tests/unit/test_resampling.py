@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from iotrace.analysis.bootstrap import Interval, block_length, interval_of, mean_ci, resampled_means
+from iotrace.analysis.resampling import Interval, block_length, interval_of, mean_ci, resampled_means
 
 MEAN_MS = 100.0
 RUNS = 150

@@ -35,10 +35,10 @@ def gain_ms(waits: Waits, measured: Times, steps: int, gone: str) -> float:
     if path:
         costs = own.made_files
         of_path = costs.file == costs.names.number(path)
-        spent = costs.parts[of_path, 0] + costs.parts[of_path, 1]
-        less = np.bincount(costs.owner[of_path], spent, len(own)).astype(np.float64)
+        spent_ns = costs.read_and_decoded_ns[of_path]
+        less = np.bincount(costs.owner[of_path], spent_ns, len(own)).astype(np.float64)
     elif of_files == FILES:
-        less = own.made[:, 0] + own.made[:, 1]
+        less = own.made[:, PARTS.index("read")] + own.made[:, PARTS.index("decode")]
     elif gone in PARTS:
         less = own.made[:, PARTS.index(gone)]
     less = np.where(np.isnan(less), 0.0, less)

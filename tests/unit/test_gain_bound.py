@@ -15,8 +15,8 @@ from iotrace.analysis.advice import recommend
 from iotrace.analysis.intervals import split_exactly
 from iotrace.analysis.loader_facts import LoaderFacts
 from iotrace.analysis.loop.deliveries import Deliveries, Delivery
+from iotrace.analysis.wait.gain_bound import gain_ms, saved_ns
 from iotrace.analysis.wait.production import PARTS
-from iotrace.analysis.wait.replay import gain_ms, saved_ns
 from iotrace.analysis.wait.waits import CAUSES, Explained, Waits
 from tests.support.tables import split_wait, waits_of
 

@@ -1,0 +1,27 @@
+"""A cause has its words, colour and remedy everywhere: the first screen would fail where one is missing."""
+
+from __future__ import annotations
+
+import pytest
+
+from iotrace.analysis.remedies import REMEDIES
+from iotrace.analysis.verdict import reason
+from iotrace.analysis.wait.production import PARTS
+from iotrace.analysis.wait.waits import CAUSES
+from iotrace.report.page import definitions, palette
+from iotrace.report.views.slow_words import part_name
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_a_cause_has_all_that_is_said_of_it(cause: str) -> None:
+    assert cause in definitions.CAUSES
+    assert cause in palette.LIGHT
+    assert cause in palette.DARK
+    assert cause in palette.PATTERNS
+    assert cause == "unknown" or cause in reason._CAUSES
+    assert cause == "unknown" or cause in REMEDIES
+    assert cause == "unknown" or part_name(cause) != cause
+
+
+def test_what_a_production_is_made_of_is_a_cause() -> None:
+    assert set(PARTS) < set(CAUSES)
