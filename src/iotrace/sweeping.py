@@ -40,6 +40,7 @@ def sweep(
 
     from iotrace.sweeps.execute import execute
     from iotrace.sweeps.grid import axes_of
+    from iotrace.sweeps.kept import keep
     from iotrace.sweeps.plan import plan_of
     from iotrace.sweeps.schedule import open_sweep
 
@@ -47,7 +48,10 @@ def sweep(
     axes = axes_of(",".join(map(str, workers)) or None, ",".join(map(str, prefetch)) or None, other)
     plan = plan_of(list(command), axes, repeat=repeat, steps=steps, cache=cache, ceiling=ceiling, io=list(io))
     running = open_sweep(plan, None if output is None else Path(output), resume)
-    running.run(execute)
+    try:
+        running.run(execute)
+    finally:
+        keep(running.result())
     return running.result()
 
 
@@ -72,11 +76,15 @@ def tune(
 
     from iotrace.doctor.room import place_here
     from iotrace.sweeps.execute import execute
+    from iotrace.sweeps.kept import keep
     from iotrace.sweeps.tune.model import look
     from iotrace.sweeps.tune.start import open_search
     from iotrace.sweeps.tune.summary import result_of
 
     where = None if output is None else Path(output)
     search = open_search(list(command), look, place_here(), budget_s, steps, where, resume, list(io))
-    search.run(execute)
+    try:
+        search.run(execute)
+    finally:
+        keep(result_of(search))
     return result_of(search)

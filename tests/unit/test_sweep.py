@@ -273,13 +273,13 @@ def test_resuming_another_sweep_is_refused(tmp_path: Path, changed: dict[str, ob
 
 def test_a_directory_that_is_taken_is_refused(tmp_path: Path) -> None:
     open_sweep(plan(), tmp_path / "s", cores=8)
-    with pytest.raises(UsageError, match="holds a sweep"):
+    with pytest.raises(UsageError, match="holds runs already"):
         open_sweep(plan(), tmp_path / "s", cores=8)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()
-    with pytest.raises(UsageError, match="is no sweep"):
+    with pytest.raises(UsageError, match="holds something else"):
         open_sweep(plan(), tmp_path / "other", cores=8)
-    with pytest.raises(UsageError, match="no sweep to resume"):
+    with pytest.raises(UsageError, match="no runs to resume"):
         open_sweep(plan(), tmp_path / "other", resume=True, cores=8)
 
 

@@ -127,7 +127,7 @@ def searched(
     """A search, run to its end; its clock tells 10 s for each run."""
     clock: Callable[[], float] = lambda: 10.0 * len(machine.asked)  # noqa: E731
     search = open_search(command, machine.look, place, budget_s, 60, directory, resume, [])
-    search._clock = clock
+    search.budget.clock = clock
     search.run(machine)
     return search
 
@@ -237,8 +237,21 @@ def test_no_run_begins_that_the_budget_has_no_room_for(tmp_path: Path) -> None:
     machine = Machine()
     result = result_of(searched(machine, tmp_path / "t", budget_s=35.0))
     assert len(machine.asked) == 3
-    assert result.stopped == "no room for one more run of about 10 s in the budget"
-    assert "no room for one more run" in shown(result)
+    assert not result.complete  # no pair is proof of what was found
+    assert "no pair was run as proof" in shown(result)
+    assert "--resume" in shown(result)
+    few = Machine()
+    result = result_of(searched(few, tmp_path / "u", budget_s=15.0))
+    assert len(few.asked) == 1
+    assert result.stopped == "no room in the budget for one more run of about 10 s"
+
+
+def test_a_further_setting_is_tried_where_there_is_room_for_its_proof(tmp_path: Path) -> None:
+    machine = Machine(make_ms=60.0, step_ms=10.0, slower=0.15)
+    result = result_of(searched(machine, tmp_path / "t", budget_s=55.0))
+    kinds = [(kind, repeat) for kind, _, repeat in machine.asked]
+    assert kinds == [("point", 0), ("ceiling", 0), ("point", 0), ("point", 1), ("point", 1)]
+    assert result.stopped.startswith("no room in the budget for one more setting and a pair as proof")
 
 
 def test_a_setting_that_the_program_overrides_is_not_applied(tmp_path: Path) -> None:
@@ -291,22 +304,80 @@ def test_what_there_is_no_room_for(
     assert found is None if why is None else found is not None and why in found
 
 
+def _made_at(site: str | None, builder: str | None = None, workers: int = 2) -> Seen:
+    """A run of a program whose loader is made there."""
+    return Seen(step_ms=1.0, settings={WORKERS: str(workers)}, site=site, builder=builder)
+
+
 def test_the_change_as_one_types_it(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text("x = 1\nloader = DataLoader(data, batch_size=4, num_workers=2)\n")
-    found = changes({WORKERS: "4", PREFETCH: "8"}, COMMAND, f"{program}:2")
+    found = changes({WORKERS: "4", PREFETCH: "8"}, COMMAND, _made_at(f"{program}:2"))
     assert found[0] == f"DataLoader(num_workers=4, prefetch_factor=8) at {program}:2"
     assert found[1:] == [
         "- loader = DataLoader(data, batch_size=4, num_workers=2)",
         "+ loader = DataLoader(data, batch_size=4, num_workers=4, prefetch_factor=8)",
     ]
-    hydra = ["python", "train.py", "dataloader.num_workers.training=2"]
-    assert "dataloader.num_workers.training=4 in the command" in changes({WORKERS: "4"}, hydra, None)
-    option = ["python", "train.py", "--num-workers", "2"]
-    assert "--num-workers 4 in the command" in changes({WORKERS: "4"}, option, None)
     assert changes({"threads": "1"}, COMMAND, None) == ["OMP_NUM_THREADS=1 before the command"]
+    assert changes({"cv2_threads": "1"}, COMMAND, None) == ["OPENCV_FOR_THREADS_NUM=1 before the command"]
     program.write_text("loader = DataLoader(data, **settings)\n")
-    assert len(changes({WORKERS: "4"}, COMMAND, f"{program}:1")) == 1
+    assert len(changes({WORKERS: "4"}, COMMAND, _made_at(f"{program}:1"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "typed"),
+    [
+        (["dataloader.num_workers.training=2"], "dataloader.num_workers.training=4"),
+        (["--num-workers", "2"], "--num-workers 4"),
+        (["--workers=2"], "--workers=4"),
+        (["--data.init_args.num_workers=2"], "--data.init_args.num_workers=4"),
+        (["dataloader.num_workers.validation=2"], None),
+        (["--val-workers", "2"], None),
+        (["--num-workers", "3"], None),  # it is not what the training loader had
+        (["--networkers", "2"], None),
+    ],
+)
+def test_words_of_the_command_with_the_new_value(words: list[str], typed: str | None) -> None:
+    found = changes({WORKERS: "4"}, ["python", "train.py", *words], _made_at(None))
+    assert found[1:] == ([] if typed is None else [f"{typed} in the command"])
+
+
+def test_a_setting_that_comes_from_the_command_is_typed_there(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(
+        "parser.add_argument('-j', '--workers', type=int, default=2)\n"
+        "loader = DataLoader(data, num_workers=options.workers)\n"
+    )
+    seen = _made_at(f"{program}:2")
+    assert changes({WORKERS: "4"}, COMMAND, seen)[1:] == ["--workers 4 in the command"]
+    assert changes({WORKERS: "4"}, [*COMMAND, "-j", "2"], seen)[1:] == ["-j 4 in the command"]
+    assert changes({WORKERS: "4", PREFETCH: "8"}, COMMAND, seen)[1:] == [
+        "--workers 4 in the command",
+        "- loader = DataLoader(data, num_workers=options.workers)",
+        "+ loader = DataLoader(data, num_workers=options.workers, prefetch_factor=8)",
+    ]
+    program.write_text(
+        "@hydra.main(version_base=None)\ndef main(cfg):\n"
+        "    a = DataLoader(data, num_workers=cfg.data.num_workers)\n"
+        "    b = instantiate(cfg.data.loader, data)\n"
+    )
+    assert changes({WORKERS: "4"}, COMMAND, _made_at(f"{program}:3"))[1:] == [
+        "data.num_workers=4 in the command"
+    ]
+    assert changes({WORKERS: "4"}, COMMAND, _made_at(f"{program}:4", "hydra")) == [
+        "DataLoader(num_workers=4)",
+        "++data.loader.num_workers=4 in the command",
+    ]
+
+
+def test_the_trainer_has_arguments_of_its_own(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text("Trainer(model, args).train()\n")
+    seen = _made_at(f"{program}:1", "transformers")
+    assert changes({WORKERS: "4"}, COMMAND, seen) == ["TrainingArguments(dataloader_num_workers=4)"]
+    assert not seen.can_set(IN_ORDER)
+    program.write_text("parser = HfArgumentParser(TrainingArguments)\n")
+    assert changes({WORKERS: "4"}, COMMAND, seen)[1:] == ["--dataloader_num_workers 4 in the command"]
 
 
 @pytest.mark.parametrize(
@@ -318,16 +389,29 @@ def test_the_change_as_one_types_it(tmp_path: Path) -> None:
         ),
         (
             "x = list(DataLoader(f('(é'), num_workers=0,), (1))",
-            "x = list(DataLoader(f('(é'), num_workers=4, prefetch_factor=8), (1))",
+            "x = list(DataLoader(f('(é'), num_workers=4, prefetch_factor=8,), (1))",
         ),
         ("data.DataLoader()", "data.DataLoader(num_workers=4, prefetch_factor=8)"),
+        ("DataLoader(data, (8))", "DataLoader(data, (8), num_workers=4, prefetch_factor=8)"),
     ],
 )
 def test_the_diff_changes_the_loaders_own_call(tmp_path: Path, call: str, changed: str) -> None:
     program = tmp_path / "train.py"
     program.write_text(call + "\n")
-    found = changes({WORKERS: "4", PREFETCH: "8"}, COMMAND, f"{program}:1")
+    found = changes({WORKERS: "4", PREFETCH: "8"}, COMMAND, _made_at(f"{program}:1"))
     assert found[-2:] == [f"- {call}", f"+ {changed}"]
+
+
+def test_the_diff_of_a_call_of_several_lines(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text("loader = DataLoader(\n    data,\n    num_workers=2,\n    shuffle=True,\n)\n")
+    found = changes({WORKERS: "4", PREFETCH: "8"}, COMMAND, _made_at(f"{program}:1"))
+    assert found[1:] == [
+        "- num_workers=2,",
+        "+ num_workers=4,",
+        "- shuffle=True,",
+        "+ shuffle=True, prefetch_factor=8,",
+    ]
 
 
 def test_threads_are_set_by_the_environment() -> None:

@@ -17,6 +17,8 @@ from iotrace.cli.parameters import (
 )
 from iotrace.cli.sweep import show
 
+_STEPS = 100
+
 
 @click.command(context_settings=BEFORE_A_COMMAND)
 @click.argument("command", metavar="[--] CMD [ARG]...", nargs=-1, type=click.UNPROCESSED)
@@ -25,8 +27,7 @@ from iotrace.cli.sweep import show
     "--steps",
     metavar="N",
     type=click.IntRange(min=2),
-    default=100,
-    show_default=True,
+    show_default="100",
     help="End each run after N measured steps.",
 )
 @output_option("DIR", "The directory of the runs; default: iotrace-tune-<date>-<time>.")
@@ -38,7 +39,7 @@ from iotrace.cli.sweep import show
 def tune(
     command: tuple[str, ...],
     budget: str | None,
-    steps: int,
+    steps: int | None,
     output: Path | None,
     resume: bool,
     as_json: bool,
@@ -61,12 +62,15 @@ def tune(
     from iotrace.report.sweeps.tune import progress
     from iotrace.sweeps.execute import execute
     from iotrace.sweeps.kept import keep
+    from iotrace.sweeps.schedule import kept_steps
     from iotrace.sweeps.tune.model import look
     from iotrace.sweeps.tune.start import open_search, seconds_of
     from iotrace.sweeps.tune.summary import result_of
 
     if resume and output is None:
         raise UsageError("--resume needs the search's directory", "iotrace tune --resume -o DIR ...")
+    if steps is None:
+        steps = (kept_steps(output) if resume and output is not None else None) or _STEPS
     budget_s = None if budget is None else seconds_of(budget)
     search = open_search(list(command), look, place_here(), budget_s, steps, output, resume, list(io))
     console = make_console(stderr=True)

@@ -138,6 +138,7 @@ class IteratorStart(Record, tag="iterator"):
     phase: str | None = None
     wrapped: bool = False
     site: str | None = None
+    builder: str | None = None
     library: str = ""
     item: str | None = None
     item_site: str | None = None

@@ -13,8 +13,9 @@ PREFETCH = "prefetch"
 IN_ORDER, PERSISTENT, PIN_MEMORY = "in_order", "persistent_workers", "pin_memory"
 SHARING = "sharing"  # torch.multiprocessing's sharing strategy
 THREADS = "threads"  # of operators, by the environment
+CV2_THREADS = "cv2_threads"  # of cv2, by the environment
 _OF_AGENT = (WORKERS, PREFETCH, IN_ORDER, PERSISTENT, PIN_MEMORY, SHARING)
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENCV_FOR_THREADS_NUM")
+THREAD_VARIABLES = {THREADS: ("OMP_NUM_THREADS", "MKL_NUM_THREADS"), CV2_THREADS: ("OPENCV_FOR_THREADS_NUM",)}
 
 
 def axes_of(workers: str | None, prefetch: str | None, other: Iterable[str]) -> dict[str, list[str]]:
@@ -101,10 +102,13 @@ def asked_of_agent(command: Sequence[str], params: Mapping[str, str]) -> dict[st
 
 
 def environment_of(command: Sequence[str], params: Mapping[str, str]) -> dict[str, str]:
-    """The variables that set the threads of operators, where the command has no placeholder for them."""
-    if THREADS not in params or _holds(command, THREADS):
-        return {}
-    return dict.fromkeys(THREAD_VARIABLES, params[THREADS])
+    """The variables that set numbers of threads, where the command has no placeholder for them."""
+    return {
+        variable: params[name]
+        for name, variables in THREAD_VARIABLES.items()
+        if name in params and not _holds(command, name)
+        for variable in variables
+    }
 
 
 def warnings_of(axes: Mapping[str, Sequence[str]], cores: int | None = None) -> list[str]:

@@ -17,9 +17,9 @@ from iotrace.analysis.table import NONE
 from iotrace.analysis.verdict.trust import disturbed
 from iotrace.analysis.wait.data_wait import bound_fraction
 from iotrace.errors import IotraceError
-from iotrace.sources.records import Ended, Override, Replayed
+from iotrace.sources.records import Ended, Override, Replayed, Threads
 from iotrace.sources.session import open_session
-from iotrace.sweeps.grid import IN_ORDER, PERSISTENT, PIN_MEMORY, PREFETCH, WORKERS
+from iotrace.sweeps.grid import CV2_THREADS, IN_ORDER, PERSISTENT, PIN_MEMORY, PREFETCH, THREADS, WORKERS
 from iotrace.sweeps.results import SweepRun
 from iotrace.units import digits
 
@@ -104,6 +104,8 @@ def _not_applied(run: SweepRun, rank: RankAnalysis, found: RankReport, by_agent:
         replayed = any(process.of_type(Replayed) for process in rank.session.processes)
         needed = loader is None or loader.wrapped or loader.kind != "training"
         return "" if replayed or not needed else "the loop's batches did not come from memory"
+    if other := _other_threads(run, rank):
+        return other
     asked = run.params.get(WORKERS)
     if loader is not None and (other := _other_setting(run, loader)):
         return other
@@ -133,6 +135,19 @@ def _other_setting(run: SweepRun, loader: LoaderResult) -> str:
         asked, had = run.params.get(name), getattr(loader, field)
         if asked is not None and had is not None and loader.workers and str(had) != asked:
             return f"the loop's loader has {field}={had}, not {asked}"
+    return ""
+
+
+_LIBRARIES = {THREADS: "torch", CV2_THREADS: "cv2"}
+
+
+def _other_threads(run: SweepRun, rank: RankAnalysis) -> str:
+    """Name a library that has not the number of threads that the environment asked for; empty without one."""
+    records = rank.rank.main.of_type(Threads)
+    for name, library in _LIBRARIES.items():
+        asked, had = run.params.get(name), records[-1].threads.get(library) if records else None
+        if asked is not None and had is not None and str(had) != asked:
+            return f"{library} has {had} threads, not {asked}: the program sets them itself"
     return ""
 
 

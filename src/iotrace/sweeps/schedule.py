@@ -86,8 +86,7 @@ class Sweep:
         after: Callable[[SweepRun], None] = lambda _: None,
     ) -> SweepRun:
         """Run one request, or return its result where there is one already; raises as `run` does."""
-        kept = next((run for run in self.runs if run.ok and _key(run) == _key(request)), None)
-        if kept is not None:
+        if (kept := self._kept(request)) is not None:
             return kept
         self._files = self._files or self._data_files()
         before(request)
@@ -103,6 +102,13 @@ class Sweep:
         if run.kind != "point" or sum(other.kind == "point" for other in self.runs) == 1:
             self._stop_if_hopeless(run)
         return run
+
+    def has(self, request: Request) -> bool:
+        """Whether the result of a request is there already."""
+        return self._kept(request) is not None
+
+    def _kept(self, request: Request) -> SweepRun | None:
+        return next((run for run in self.runs if run.ok and _key(run) == _key(request)), None)
 
     def _run(self, executor: Executor, request: Request, files: list[str]) -> SweepRun:
         """Run one request and keep the state."""
@@ -216,7 +222,7 @@ def _create(plan: SweepPlan, directory: Path) -> _State:
         UsageError: something is there already, or it cannot be written.
     """
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        what = "holds a sweep" if (directory / _STATE).exists() else "exists and is no sweep"
+        what = "holds runs already" if (directory / _STATE).exists() else "exists and holds something else"
         raise UsageError(
             f"{directory} {what}", "choose another directory with -o DIR, or continue with --resume"
         )
@@ -232,6 +238,14 @@ def _create(plan: SweepPlan, directory: Path) -> _State:
     return state
 
 
+def kept_steps(directory: Path) -> int | None:
+    """Read with how many steps a run the sweep or the search in `directory` was begun; None without one."""
+    try:
+        return msgspec.json.decode((directory / _STATE).read_bytes(), type=_State).plan.steps
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None  # who opens it says why
+
+
 def _load(plan: SweepPlan, directory: Path) -> _State:
     """Read the sweep at `directory`; the state has `plan`, which may have more points or repeats.
 
@@ -241,16 +255,16 @@ def _load(plan: SweepPlan, directory: Path) -> _State:
     try:
         state = msgspec.json.decode((directory / _STATE).read_bytes(), type=_State)
     except OSError as error:
-        raise UsageError(f"{directory} holds no sweep to resume", "omit --resume to begin one") from error
+        raise UsageError(f"{directory} holds no runs to resume", "omit --resume to begin one") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        remedy = "begin a new sweep with another -o DIR"
+        remedy = "begin anew with another -o DIR"
         raise UsageError(f"{directory / _STATE} is damaged", remedy) from error
     for what in ("command", "steps", "cache"):
         before, now = getattr(_stored(state.plan), what), getattr(_stored(plan), what)
         if before != now:
             raise UsageError(
-                f"{directory} is a sweep with another {what}: {before!r}, not {now!r}",
-                "give the same command, --steps and --cache, or another -o DIR",
+                f"{directory} has runs of another {what}: {before!r}, not {now!r}",
+                "give the same command and options, or another -o DIR",
             )
     runs = [_found_at(run, directory.resolve()) for run in state.runs]
     return _State(plan=plan, runs=runs, warnings=state.warnings)

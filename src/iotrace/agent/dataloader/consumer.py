@@ -28,18 +28,8 @@ _RECORDING_LOADER = "recording a loader"
 
 _loaders = WeakTable()
 _sites = WeakTable()  # the lines that make loaders
-_BUILDERS = frozenset(
-    (
-        "accelerate",
-        "contextlib",
-        "functools",
-        "iotrace",
-        "lightning",
-        "pytorch_lightning",
-        "torch",
-        "transformers",
-    )
-)
+_BUILDERS = frozenset(("accelerate", "hydra", "lightning", "pytorch_lightning", "transformers"))
+_PASSED_OVER = _BUILDERS | {"contextlib", "functools", "iotrace", "torch"}
 
 
 class _Loader:
@@ -72,6 +62,7 @@ class _Iterator:
         _loaders.put(loader, self.loader)
         self.epoch = self.loader.epochs
         self.loader.epochs += 1
+        site, builder = _sites.get(loader) or (None, None)
         self.description = {
             "type": "iterator",
             "iterator": self.number,
@@ -85,7 +76,8 @@ class _Iterator:
             "persistent_workers": bool(getattr(loader, "persistent_workers", False)),
             "pin_memory": bool(iterator._pin_memory),
             "in_order": getattr(loader, "in_order", None),  # since torch 2.6
-            "site": _sites.get(loader),
+            "site": site,
+            "builder": builder,
             **fetch.item_source(loader.dataset, iterator._dataset_kind == 1),
         }
         self.record_epoch()
@@ -178,12 +170,19 @@ class _Iterator:
             window.epoch_ended(self)
 
 
-def _building_site() -> str:
-    """Return the line of the program that makes a loader, as ``file:line``; libraries are passed over."""
-    frame = sys._getframe(2)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _BUILDERS:
+def _building_site() -> tuple[str, str | None]:
+    """Return the line of the program that makes a loader, as ``file:line``, and the library called there.
+
+    The library is None where the line calls torch.
+    """
+    frame, builder = sys._getframe(2), None
+    while frame.f_back is not None:
+        module = frame.f_globals.get("__name__", "").partition(".")[0]
+        if module not in _PASSED_OVER:
+            break
+        builder = module if module in _BUILDERS else builder
         frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}", builder
 
 
 def _start_method(workers: Sequence[Any]) -> str | None:

@@ -2,96 +2,116 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-from iotrace.sweeps.grid import IN_ORDER, PERSISTENT, PIN_MEMORY, PREFETCH, SHARING, THREADS, WORKERS
+from iotrace.sweeps.grid import (
+    CV2_THREADS,
+    IN_ORDER,
+    PERSISTENT,
+    PIN_MEMORY,
+    PREFETCH,
+    SHARING,
+    THREADS,
+    WORKERS,
+)
+from iotrace.sweeps.tune.call import Source, chain_of, diff
+from iotrace.sweeps.tune.model import TRANSFORMERS, Seen
 
-_ARGUMENTS = {
+ARGUMENTS = {
     WORKERS: "num_workers",
     PREFETCH: "prefetch_factor",
     PERSISTENT: "persistent_workers",
     PIN_MEMORY: "pin_memory",
     IN_ORDER: "in_order",
 }
-_LONGEST_CALL = 30  # lines
+_OF_OTHERS = re.compile(r"(?i)(?<![a-z])(val|valid|validation|test|eval|evaluation|predict)(?![a-z])")
 
 
-def changes(params: Mapping[str, str], command: Sequence[str], site: str | None) -> list[str]:
-    """Return the lines to type for `params`, shortest first; `site` is the line of the loader's call."""
+def changes(params: Mapping[str, str], command: Sequence[str], seen: Seen | None) -> list[str]:
+    """Return the lines to type for `params`, shortest first; `seen` is the program's own run."""
     found = []
-    arguments = {_ARGUMENTS[name]: value for name, value in params.items() if name in _ARGUMENTS}
+    builder = None if seen is None else seen.builder
+    arguments = {ARGUMENTS[name]: value for name, value in params.items() if name in ARGUMENTS}
     if arguments:
-        listed = ", ".join(f"{name}={value}" for name, value in arguments.items())
-        found.append(f"DataLoader({listed})" + (f" at {site}" if site else ""))
-        found += [f"{word} in the command" for word in _words(command, arguments)]
+        found += _of_loader(arguments, command, seen, builder)
     if THREADS in params:
         found.append(f"OMP_NUM_THREADS={params[THREADS]} before the command")
+    if CV2_THREADS in params:
+        found.append(f"OPENCV_FOR_THREADS_NUM={params[CV2_THREADS]} before the command")
     if SHARING in params:
         found.append(f"torch.multiprocessing.set_sharing_strategy({params[SHARING]!r})")
-    if site and arguments:
-        found += _diff(site, arguments)
     return found
 
 
-def _words(command: Sequence[str], arguments: Mapping[str, str]) -> list[str]:
-    """The words of the command that name a setting (Hydra's overrides, options), with the new value."""
-    found = []
-    for at, word in enumerate(command):
+def _of_loader(
+    arguments: Mapping[str, str], command: Sequence[str], seen: Seen | None, builder: str | None
+) -> list[str]:
+    called = "TrainingArguments" if builder == TRANSFORMERS else "DataLoader"
+    prefix = "dataloader_" if builder == TRANSFORMERS else ""
+    listed = ", ".join(f"{prefix}{name}={value}" for name, value in arguments.items())
+    site = None if seen is None else seen.site
+    found = [f"{called}({listed})" + (f" at {site}" if site and builder is None else "")]
+    own = {ARGUMENTS[name]: value for name, value in seen.settings.items()} if seen is not None else {}
+    words = _words(command, arguments, own)
+    file, _, number = (site or "").rpartition(":")
+    line = int(number) if number.isdigit() else 0
+    source = Source(file)
+    if builder == TRANSFORMERS and "HfArgumentParser" in source.text:
         for name, value in arguments.items():
-            spelled = re.compile(rf"[\w.+\-]*{name.replace('_', '[-_]')}[\w.]*")
-            key, equals, _ = word.partition("=")
-            if not spelled.fullmatch(key):
+            words.setdefault(name, f"--{prefix}{name} {value}")
+    if builder == "hydra" and (call := source.call("instantiate", line)) and call.args:
+        path = chain_of(call.args[0])
+        if len(path) > 1 and source.of_hydra(path[0], line):
+            for name, value in arguments.items():
+                words.setdefault(name, f"++{'.'.join([*path[1:], name])}={value}")
+    call = source.call("DataLoader", line) if builder is None else None
+    if call is not None:
+        for keyword in call.keywords:
+            name, path = str(keyword.arg), chain_of(keyword.value)
+            if name not in arguments or name in words or len(path) < 2:
                 continue
-            if equals:
-                found.append(f"{key}={value}")
-            elif word.startswith("--") and at + 1 < len(command):
-                found.append(f"{word} {value}")
+            if source.of_hydra(path[0], line):
+                words[name] = f"{'.'.join(path[1:])}={arguments[name]}"
+            elif spelled := source.options(path[-1]) or _options_in(command, path[-1]):
+                words[name] = f"{_as_given(spelled, command)} {arguments[name]}"
+    if words:
+        found.append(f"{' '.join(words.values())} in the command")
+    rest = {name: value for name, value in arguments.items() if name not in words}
+    return found + (diff(source.text, call, rest) if call is not None and rest else [])
+
+
+def _options_in(command: Sequence[str], dest: str) -> list[str]:
+    """The option of this destination in the command's own program."""
+    for word in command:
+        if word.endswith(".py") and (found := Source(word).options(dest)):
+            return found
+    return []
+
+
+def _as_given(spelled: Sequence[str], command: Sequence[str]) -> str:
+    """An option as the command has it, or its long name."""
+    given = [word for word in spelled if word in command]
+    return (given or sorted(spelled, key=len, reverse=True))[0]
+
+
+def _words(command: Sequence[str], arguments: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
+    """The words of the command that name a setting (Hydra's overrides, options), with the new value.
+
+    Only those that have the value that the training loader had; not those of validation.
+    """
+    found: dict[str, str] = {}
+    for at, word in enumerate(command):
+        key, equals, value = word.partition("=")
+        follows = command[at + 1] if at + 1 < len(command) else ""
+        if not equals and not word.startswith("--"):
+            continue
+        for name, new in arguments.items():
+            spelled = name.replace("_", "[-_]").replace("num[-_]", "(num[-_])?")
+            if not re.fullmatch(rf"[\w.+\-/]*(?<![a-z]){spelled}[\w.]*", key) or _OF_OTHERS.search(
+                key.replace("_", " ")
+            ):
+                continue
+            if (value if equals else follows).lower() == own.get(name, "").lower():
+                found[name] = f"{key}={new}" if equals else f"{word} {new}"
     return found
-
-
-def _diff(site: str, arguments: Mapping[str, str]) -> list[str]:
-    """The call's lines before and after; nothing where the file is not there or the call is no plain one."""
-    file, _, number = site.rpartition(":")
-    if not number.isdigit():
-        return []
-    try:
-        text = Path(file).read_text()
-        tree = ast.parse(text)
-    except (OSError, ValueError, SyntaxError):
-        return []
-    calls = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        and ast.unparse(node.func).endswith("DataLoader")
-        and node.lineno <= int(number) <= (node.end_lineno or node.lineno) < node.lineno + _LONGEST_CALL
-    ]
-    if len(calls) != 1:
-        return []
-    call, lines = calls[0], text.splitlines()
-    if any(keyword.arg is None for keyword in call.keywords):
-        return []  # settings come by ** from elsewhere
-    first, last = call.lineno - 1, (call.end_lineno or call.lineno) - 1
-    before = lines[first : last + 1]
-    after = list(before)
-    given = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg in arguments}
-    missing = ", ".join(f"{name}={value}" for name, value in arguments.items() if name not in given)
-    edits = [
-        (value.lineno - 1 - first, value.col_offset, value.end_col_offset or 0, arguments[str(name)])
-        for name, value in given.items()
-        if value.lineno == value.end_lineno
-    ]
-    if missing and last != first:
-        return []
-    if missing:
-        end = (call.end_col_offset or 0) - 1  # of what stands before the call's own closing bracket
-        behind = len(before[0].encode()[:end].decode().rstrip(", ").encode())
-        edits.append((0, behind, end, f", {missing}" if call.args or call.keywords else missing))
-    for at, start, end, new in sorted(edits, reverse=True):
-        line = after[at].encode()  # offsets are of UTF-8
-        after[at] = (line[:start] + new.encode() + line[end:]).decode()
-    pairs = [(old, new) for old, new in zip(before, after, strict=True) if old != new]
-    return [line for old, new in pairs for line in (f"- {old.strip()}", f"+ {new.strip()}")]

@@ -20,6 +20,7 @@ from iotrace.sources.session import open_session
 from iotrace.sweeps.grid import IN_ORDER, PERSISTENT, PREFETCH, WORKERS
 from iotrace.sweeps.results import SweepRun
 
+TRANSFORMERS = "transformers"  # whose Trainer makes the loader by arguments of its own
 _FIRST = 2  # batches that start the queue, and are no measure
 
 
@@ -27,7 +28,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """What the session of a run told of the loop's loader; sizes in bytes, None where unknown.
 
     `pipeline` is None where its batches cannot be replayed, `why` then says it. `settings` are those that it
-    ran with, by the knobs' names; `site` is the line that makes it.
+    ran with, by the knobs' names; `site` is the line that makes it, by the library `builder` if not itself.
+    `ranks` run on the host beside each other. `cv2_threads`: of the process that makes samples.
     """
 
     step_ms: float
@@ -41,6 +43,13 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     worker_bytes: int | None = None
     transport_share: float = 0.0
     site: str | None = None
+    builder: str | None = None
+    ranks: int = 1
+    cv2_threads: int = 0
+
+    def can_set(self, knob: str) -> bool:
+        """Whether there is an argument for it, where a library makes the loader."""
+        return self.builder != TRANSFORMERS or knob != IN_ORDER
 
 
 Look = Callable[[SweepRun], Seen | None]
@@ -86,6 +95,9 @@ def look(run: SweepRun) -> Seen | None:
         worker_bytes=max(rss, default=None),
         transport_share=(found.data_wait.causes_ms.get("transport", 0.0)) / run.step_ms,
         site=about.site,
+        builder=about.builder,
+        ranks=sum(each.rank.main.identity.node == rank.rank.main.identity.node for each, _ in pairs),
+        cv2_threads=max((use.library_threads.get("cv2", 0) for use in found.system.processes), default=0),
     )
 
 

@@ -30,17 +30,19 @@ def refused(params: Mapping[str, str], seen: Seen, place: Place) -> str | None:
     settings = {**seen.settings, **params}
     workers, before = int(settings.get(WORKERS, 0)), int(seen.settings.get(WORKERS, 0))
     prefetch = int(settings.get(PREFETCH, 2))
-    if workers > _WORKERS_PER_CPU * place.cpus:
-        return f"{workers} workers on {place.cpus:g} CPUs (over {_WORKERS_PER_CPU} for each)"
-    more = workers - before
+    ranks = max(1, seen.ranks)
+    of_ranks = f" for each of {ranks} ranks" if ranks > 1 else ""
+    if workers * ranks > _WORKERS_PER_CPU * place.cpus:
+        return f"{workers} workers{of_ranks} on {place.cpus:g} CPUs (over {_WORKERS_PER_CPU} for each)"
+    more = ranks * (workers - before)
     if place.memory_bytes is not None and seen.worker_bytes and more > 0:
         needed = more * seen.worker_bytes
         if needed > _SHARE * place.memory_bytes:
             return (
-                f"{more} workers more need {size(needed)} of memory, and {size(place.memory_bytes)} are left"
+                f"{more} workers more may need {size(needed)} of memory; {size(place.memory_bytes)} are left"
             )
     if place.shm_bytes is not None and seen.batch_bytes:
-        needed = int(workers * (prefetch + 1) * seen.batch_bytes)
+        needed = int(ranks * workers * (prefetch + 1) * seen.batch_bytes)
         if needed > _SHARE * place.shm_bytes:
             return f"its batches need {size(needed)} of /dev/shm, and {size(place.shm_bytes)} are free"
     needed = _DESCRIPTORS + workers * (_OF_WORKER + prefetch * _OF_BATCH)

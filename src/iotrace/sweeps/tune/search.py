@@ -4,29 +4,37 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from iotrace.errors import IotraceError
-from iotrace.sweeps.execute import Executor, Request
-from iotrace.sweeps.grid import IN_ORDER, PERSISTENT, PIN_MEMORY, PREFETCH, SHARING, THREADS, WORKERS
+from iotrace.sweeps.execute import Executor, Request, tail
+from iotrace.sweeps.grid import PREFETCH, WORKERS
 from iotrace.sweeps.results import SweepRun
 from iotrace.sweeps.rows import ceiling_of
 from iotrace.sweeps.schedule import Sweep
+from iotrace.sweeps.tune.budget import Budget, NoRoomError
+from iotrace.sweeps.tune.candidates import (
+    Params,
+    candidates,
+    counts,
+    effort,
+    key_of,
+    ladders,
+    own_workers,
+    probes,
+    switches,
+)
 from iotrace.sweeps.tune.model import Look, Predictor, Seen
 from iotrace.sweeps.tune.place import Place, refused
 from iotrace.sweeps.tune.results import NoEffect, Refused
-
-Params = dict[str, str]
 
 AS_GOOD = 0.01  # of a step: settings that differ by less are alike; what is less simple has to gain more
 CEILING = 0.02  # of the ceiling's step: what is closer is at it
 _NO_WAIT = 0.02  # of a step: with less wait there is nothing to gain
 _MOST_RUNS = 8  # beside the confirming pairs
 _PAIRS = 2
-_TRANSPORT = 0.05  # of a step: from there the sharing strategy is tried
+_BEST_AT_CEILING = "the best runs as fast as on batches from memory"
 _VAGUE_PERCENT = 5.0  # half of an interval: a wider one does not tell that there is no effect
-_THREADS = 1.2  # cores that the training keeps busy: from there fewer threads are tried
-_COUNTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 
 
 class Search:
@@ -41,8 +49,7 @@ class Search:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.sweep, self._look, self.place = sweep, look, place
-        self._budget_s, self._clock = budget_s, clock
-        self._until = math.inf
+        self.budget = Budget(budget_s, clock)
         self.seen: dict[str, Seen] = {}
         self.measured: list[SweepRun] = []
         self._asked: tuple[Executor, Callable[[Request], None], Callable[[SweepRun], None]] | None = None
@@ -52,6 +59,7 @@ class Search:
         self.refused: list[Refused] = []
         self.stopped = "interrupted"
         self.at_ceiling = self.complete = False
+        self._failing: set[int] = set()  # numbers of workers that a run failed with
 
     def run(
         self,
@@ -64,15 +72,15 @@ class Search:
         Raises:
             IotraceError: the program's own run gave no steps, or has no loader.
         """
-        self._until = math.inf if self._budget_s is None else self._clock() + self._budget_s
+        self.budget.begin([run.seconds for run in self.sweep.runs])
         self._asked = executor, before, after
         try:
             self.stopped = self._search()
-            self._confirm()
-            self.complete = True
-        except _NoRoomError as full:
+            whole = True
+        except NoRoomError as full:
             self.stopped = str(full)
-            self.complete = True
+            whole = False
+        self.complete = self._confirm() and whole
 
     @property
     def own(self) -> SweepRun | None:
@@ -86,16 +94,17 @@ class Search:
             return None
         least = min(run.step_ms or math.inf for run in self.measured)
         as_good = [run for run in self.measured if (run.step_ms or math.inf) <= (1 + AS_GOOD) * least]
-        return min(as_good, key=lambda run: _effort(run.params))
+        return min(as_good, key=lambda run: effort(run.params))
 
     def _measure(self, params: Params, kind: str = "point", repeat: int = 0) -> SweepRun:
-        """Run a setting, where the budget has room for one more run."""
-        took = [run.seconds for run in self.sweep.runs]
+        """Run a setting, where the budget has room for it and, of a further setting, for a pair as proof."""
         request = self.sweep.plan.request(self.sweep.directory, kind, params, repeat)
-        mean = sum(took) / len(took) if took else 0.0
-        if took and self._clock() + mean > self._until:
-            raise _NoRoomError(f"no room for one more run of about {mean:.0f} s in the budget")
+        known = self.sweep.has(request)
+        further = kind == "point" and not repeat and len(self.measured) > 1
+        if not known:
+            self.budget.check(1 + 2 * further)
         assert self._asked is not None
+        started = self.budget.clock()
         run = self.sweep.run_one(request, *self._asked)
         self._tried.add(key_of(params))
         if kind == "point" and repeat == 0 and run.ok and run.step_ms:
@@ -103,17 +112,23 @@ class Search:
             seen = self._look(run)
             if seen is not None:
                 self.seen[key_of(params)] = seen
+        if run.status == "failed" and WORKERS in params:
+            self._failing.add(int(params[WORKERS]))
+        if not known:
+            self.budget.add(self.budget.clock() - started)
         return run
 
     def _search(self) -> str:
         own = self._measure({})
         if not own.ok or not own.step_ms:
-            raise IotraceError(f"the program as it is gave no figures: {own.reason or own.status}",
-                             "look at its output, and give it more --steps")  # fmt: skip
+            last = tail(own)
+            raise IotraceError(f"the program as it is gave no figures: {own.reason or own.status}"
+                             + (f"\nits last output:\n{last}" if last else ""),
+                             f"iotrace report {own.session}")  # fmt: skip
         seen = self.seen.get(key_of({}))
         if seen is None:
             raise IotraceError("the loop takes its batches from no DataLoader that could be tuned",
-                             "iotrace report shows what it waits for")  # fmt: skip
+                             f"iotrace report {own.session} shows what it waits for")  # fmt: skip
         if self._no_wait(own):
             self.at_ceiling = True
             return "the loop does not wait for its data"
@@ -121,27 +136,52 @@ class Search:
         if ceiling.ok and self._near_ceiling(own):
             self.at_ceiling = True
             return "the program runs as fast as on batches from memory"
-        second = self._second(seen)
-        if second is not None:
+        if seen.pipeline is None:
+            return self._without_model(seen)
+        while (second := self._second(seen)) is not None:
             run = self._measure(second)
             if run.status == "not applied":
                 return f"num_workers could not be set: {run.reason}"
+            if run.ok:
+                break
         while len(self.measured) < _MOST_RUNS:
             best = self.best
             assert best is not None
             params = self._next(seen)
             if self._near_ceiling(best):
-                if params is not None and _effort(params) < _effort(best.params):
+                if params is not None and effort(params) < effort(best.params):
                     self._measure(params)  # could fewer workers do as well?
                 self.at_ceiling = True
-                return "the best runs as fast as on batches from memory"
+                return _BEST_AT_CEILING
             if params is None:
                 break
             self._measure(params)
         else:
             return f"{_MOST_RUNS} settings were measured"
-        self._probe(seen)
+        self._try(probes(seen), seen)  # what the model does not know
         return "the model knows no better setting"
+
+    def _without_model(self, seen: Seen) -> str:
+        """Double the workers as long as that gains, halve them if not; then try the other settings."""
+        for ladder in ladders(seen):
+            for params in self._possible(ladder, seen):
+                before = self.best
+                run = self._measure(params)
+                if run.status == "not applied":
+                    return f"num_workers could not be set: {run.reason}"
+                if run.ok and self._near_ceiling(run):
+                    self.at_ceiling = True
+                    return _BEST_AT_CEILING
+                if before is None or not self._gained(run, before):
+                    break
+            if self.best is not self.own:
+                break
+        more = {PREFETCH: str(2 * int(seen.settings.get(PREFETCH, 2)))}
+        self._try([more, *switches(seen)[:2], *probes(seen)], seen)
+        return "no setting that was tried is faster, and none could be predicted"
+
+    def _gained(self, run: SweepRun, before: SweepRun) -> bool:
+        return run.ok and bool(run.step_ms) and run.step_ms < (1 - AS_GOOD) * (before.step_ms or 0.0)
 
     def _no_wait(self, run: SweepRun) -> bool:
         fraction = run.raw_wait_fraction if run.stall_fraction is None else run.stall_fraction
@@ -155,15 +195,13 @@ class Search:
 
     def _second(self, seen: Seen) -> Params | None:
         """Another number of workers, that the model thinks best: two are measured before one is predicted."""
-        own = int(seen.settings.get(WORKERS, 0))
         predictor = Predictor([seen])
-        steps = {}
-        for params in self._possible([{WORKERS: str(count)} for count in _COUNTS if count != own], seen):
-            steps[key_of(params)] = (predictor.step_ms(params) or 0.0, params)
+        left = [params for params in self._possible(counts(seen), seen) if key_of(params) not in self._tried]
+        steps = [(predictor.step_ms(params) or math.inf, params) for params in left]
         if not steps:
             return None
-        enough_ms = self._enough_ms(min(step for step, _ in steps.values()), AS_GOOD)
-        return min((params for step, params in steps.values() if step <= enough_ms), key=_effort)
+        enough_ms = self._enough_ms(min(step for step, _ in steps), AS_GOOD)
+        return min((params for step, params in steps if step <= enough_ms), key=effort)
 
     def _enough_ms(self, least_ms: float, apart: float) -> float:
         """The step that is as good as `least_ms`, or as the ceiling."""
@@ -177,16 +215,16 @@ class Search:
         if len(predictor.counts) < 2 or best is None or best.step_ms is None:
             return None
         found = []
-        for params in self._possible(self._candidates(seen), seen):
+        for params in self._possible(candidates(seen), seen):
             step = predictor.step_ms(params)
             if step is not None and not math.isnan(step):
                 found.append((step, params))
         if not found:
             return None
         enough_ms = self._enough_ms(min(step for step, _ in found), AS_GOOD)
-        chosen = min((pair for pair in found if pair[0] <= enough_ms), key=lambda pair: _effort(pair[1]))
+        chosen = min((pair for pair in found if pair[0] <= enough_ms), key=lambda pair: effort(pair[1]))
         self._tell_no_effect(predictor, chosen[1], seen)
-        simpler = _effort(chosen[1]) < _effort(best.params)
+        simpler = effort(chosen[1]) < effort(best.params)
         if (
             key_of(chosen[1]) in self._tried
             or chosen[0] > (1 + AS_GOOD * (1 if simpler else -1)) * best.step_ms
@@ -195,31 +233,14 @@ class Search:
         self.predicted[key_of(chosen[1])] = chosen[0]
         return chosen[1]
 
-    def _candidates(self, seen: Seen) -> Iterator[Params]:
-        own = int(seen.settings.get(WORKERS, 0))
-        prefetch = int(seen.settings.get(PREFETCH, 2))
-        for workers in _COUNTS:
-            base = {} if workers == own else {WORKERS: str(workers)}
-            yield base
-            for factor in (2 * prefetch, 4 * prefetch):
-                yield {**base, PREFETCH: str(factor)}
-            for change in self._switches(seen):
-                yield {**base, **change}
-
-    def _switches(self, seen: Seen) -> list[Params]:
-        found: list[Params] = []
-        if seen.settings.get(IN_ORDER) == "True":
-            found.append({IN_ORDER: "False"})
-        if seen.epochs > 1 and seen.settings.get(PERSISTENT) == "False":
-            found.append({PERSISTENT: "True"})
-        return found + ([{**found[0], **found[1]}] if len(found) > 1 else [])
-
-    def _possible(self, candidates: Iterator[Params] | list[Params], seen: Seen) -> Iterator[Params]:
-        """Leave out what this place has no room for, and tell of it once."""
-        for params in candidates:
+    def _possible(self, wanted: Iterable[Params], seen: Seen) -> Iterator[Params]:
+        """Leave out what this place has no room for, and tell of it once; and as many workers as failed."""
+        for params in wanted:
+            workers = int(params.get(WORKERS, 0))
             why = refused(params, seen, self.place)
             if why is None:
-                yield params
+                if not any(own_workers(seen) < failed <= workers for failed in self._failing):
+                    yield params
             elif list(params) == [WORKERS] and all(each.params != params for each in self.refused):
                 self.refused.append(Refused(params=params, why=why))
 
@@ -228,7 +249,7 @@ class Search:
         before = predictor.step_ms(params)
         self.no_effect = [each for each in self.no_effect if each.source == "measured"]
         prefetch = int(params.get(PREFETCH, seen.settings.get(PREFETCH, 2)))
-        for change in [*self._switches(seen)[:2], {PREFETCH: str(2 * prefetch)}]:
+        for change in [*switches(seen)[:2], {PREFETCH: str(2 * prefetch)}]:
             after = predictor.step_ms({**params, **change})
             if before is None or after is None or not after > 0 or change.items() <= params.items():
                 continue
@@ -242,47 +263,33 @@ class Search:
             NoEffect(knob=knob, interval_pct=[percent - half, percent + half], source=source)
         )
 
-    def _probe(self, seen: Seen) -> None:
-        """Try, one by one on top of the best, what the model does not know and this program could feel."""
-        for change in self._probes(seen):
+    def _try(self, changes: Iterable[Params], seen: Seen) -> None:
+        """Measure each change on top of the best; what has no effect is kept with the evidence."""
+        for change in changes:
             best = self.best
             if best is None or best.step_ms is None or len(self.measured) >= _MOST_RUNS:
                 return
-            run = self._measure({**best.params, **change})
-            if run.ok and run.step_ms and run.step_ci95_ms and run.step_ms > (1 - AS_GOOD) * best.step_ms:
+            params = {**best.params, **change}
+            if not [*self._possible([params], seen)]:
+                continue
+            run = self._measure(params)
+            if run.ok and run.step_ms and run.step_ci95_ms and not self._gained(run, best):
                 low, high = run.step_ci95_ms
                 half = 50 * (high - low) / run.step_ms
                 if half > _VAGUE_PERCENT:
                     continue  # no evidence of anything
                 self._no_effect(change, 100 * (best.step_ms / run.step_ms - 1), half, "measured")
 
-    def _probes(self, seen: Seen) -> Iterator[Params]:
-        if seen.pipeline is not None and seen.pipeline.threads > _THREADS:
-            yield {THREADS: "1"}
-        if seen.accelerated and seen.pipeline is not None and not seen.pipeline.pinned:
-            yield {PIN_MEMORY: "True"}
-        if seen.transport_share >= _TRANSPORT:
-            yield {SHARING: "file_system"}
-
-    def _confirm(self) -> None:
-        """Run the program's own setting and the best in turns."""
+    def _confirm(self) -> bool:
+        """Run the program's own setting and the best in turns; False where there is no room for all pairs."""
         best = self.best
         if best is None or best is self.own:
-            return
+            return True
         for repeat in range(1, _PAIRS + 1):
-            for params in ({}, best.params):
+            settings = [{}, best.params]
+            pair = [self.sweep.plan.request(self.sweep.directory, "point", each, repeat) for each in settings]
+            if not self.budget.has_room(sum(not self.sweep.has(request) for request in pair)):
+                return False
+            for params in settings:
                 self._measure(params, repeat=repeat)
-
-
-class _NoRoomError(Exception):
-    """The budget has no room for one more run."""
-
-
-def _effort(params: Params) -> tuple[int, int, int]:
-    """What a setting asks for: changed settings, workers, prefetching."""
-    return len(params), int(params.get(WORKERS, 0)), int(params.get(PREFETCH, 0))
-
-
-def key_of(params: Params) -> str:
-    """Name a setting, in whichever order its values stand."""
-    return " ".join(f"{name}={params[name]}" for name in sorted(params))
+        return True

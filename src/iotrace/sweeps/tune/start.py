@@ -52,6 +52,7 @@ def open_search(
                 f"{word!r} has a place for a value, and tune runs the command as it is",
                 "write the value that you use: iotrace sets the loader's settings itself",
             )
+    directory = directory or Path(time.strftime("iotrace-tune-%Y%m%d-%H%M%S"))
     plan = SweepPlan(
         command=command,
         axes={},
@@ -61,5 +62,4 @@ def open_search(
         ceiling=True,
         options=[word for path in io for word in ("--io", path)],
     )
-    directory = directory or Path(time.strftime("iotrace-tune-%Y%m%d-%H%M%S"))
     return Search(open_sweep(plan, directory, resume), look, place, budget_s)

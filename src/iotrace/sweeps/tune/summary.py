@@ -13,11 +13,12 @@ from iotrace.sweeps.intervals import ratio_interval
 from iotrace.sweeps.results import Ceiling, PointResult, SweepVerdict
 from iotrace.sweeps.rows import ceiling_of, rows
 from iotrace.sweeps.tune.apply import changes
-from iotrace.sweeps.tune.results import SCHEMA_VERSION, Best, Setting, TuneResult
+from iotrace.sweeps.tune.results import SCHEMA_VERSION, Best, NoEffect, Setting, TuneResult
 from iotrace.sweeps.tune.search import Search, key_of
 from iotrace.units import counted, digits, percent
 
 _FEW_STEPS = 20
+_HARDLY = 1.05  # times as fast: what is less at most is no advice
 
 
 def result_of(search: Search) -> TuneResult:
@@ -33,6 +34,15 @@ def result_of(search: Search) -> TuneResult:
     best_run, ceiling = search.best, ceiling_of(sweep.runs)
     best = by_name.get(named(best_run.params)) if best_run is not None else None
     told = None if best is None or own is None else _best(search, best, own)
+    hardly = []
+    if (
+        told is not None
+        and told.ratio_ci95 is not None
+        and told.ratio_ci95[0] <= 1 < _HARDLY > told.ratio_ci95[1]
+    ):
+        interval = [100 * (end - 1) for end in told.ratio_ci95]
+        hardly.append(NoEffect(knob=named(told.params), interval_pct=interval, source="measured"))
+        best, told = own, _best(search, own, own)
     return TuneResult(
         schema_version=SCHEMA_VERSION,
         path=str(sweep.directory),
@@ -45,7 +55,7 @@ def result_of(search: Search) -> TuneResult:
         at_ceiling=search.at_ceiling,
         ceiling=ceiling,
         runs=found,
-        no_effect=search.no_effect,
+        no_effect=[*hardly, *search.no_effect],
         refused=search.refused,
         warnings=list(_warnings(search, best, found)),
     )
@@ -68,9 +78,7 @@ def _best(search: Search, best: PointResult, own: PointResult) -> Best:
         predicted_per_second=best.predicted_per_second,
         ratio=ratio,
         ratio_ci95=None if interval is None else list(interval),
-        apply=[]
-        if best is own
-        else changes(best.params, search.sweep.plan.command, seen.site if seen else None),
+        apply=[] if best is own else changes(best.params, search.sweep.plan.command, seen),
     )
 
 
@@ -93,7 +101,7 @@ def _verdict(
         )
     of = f" of {digits(ceiling.per_second)} on batches from memory" if ceiling is not None else ""
     if best is own:
-        if search.at_ceiling:
+        if search.at_ceiling and search.best is search.own:
             text = f"AT ITS CEILING as you have it: {digits(own.per_second)} steps/s{of}"
             kind = "at-ceiling"
         elif len(search.measured) < 2:
@@ -135,6 +143,8 @@ def _trust(found: Sequence[PointResult], search: Search) -> Trust:
         doubts.append(("caution", f"{counted(fewest, 'step')} in a run: give more --steps"))
     if not search.complete:
         doubts.append(("caution", "the search did not end"))
+    if search.best is not search.own and max((row.repeats for row in good), default=0) < 2:
+        doubts.append(("caution", "no pair was run as proof: how runs differ is not known"))
     if doubts:
         return Trust(level=doubts[0][0], reasons=[text for _, text in doubts])
     return Trust(level="ok", reasons=[f"{counted(len(runs), 'run')} of {counted(len(good), 'setting')}"])
@@ -144,7 +154,10 @@ def _warnings(search: Search, best: PointResult | None, found: Sequence[PointRes
     seen = search.seen.get("")
     changed = best.params if best is not None else {}
     if seen is not None and seen.iterable and WORKERS in changed:
-        yield "an IterableDataset shares its samples among workers: their order, and results, may differ"
+        yield (
+            "an IterableDataset: with other workers the order of samples, and results, may differ; where it "
+            "does not divide them by get_worker_info(), each worker yields all of them"
+        )
     if IN_ORDER in changed:
         yield "in_order=False: the order of batches, and results, may differ from run to run"
     if seen is not None and seen.pipeline is None:
