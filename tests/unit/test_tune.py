@@ -339,7 +339,7 @@ def test_the_change_as_one_types_it(tmp_path: Path) -> None:
 )
 def test_words_of_the_command_with_the_new_value(words: list[str], typed: str | None) -> None:
     found = changes({WORKERS: "4"}, ["python", "train.py", *words], _made_at(None))
-    assert found[1:] == ([] if typed is None else [f"{typed} in the command"])
+    assert found[1:] == ([] if typed is None else [f"by {typed} in the command"])
 
 
 def test_a_setting_that_comes_from_the_command_is_typed_there(tmp_path: Path) -> None:
@@ -349,10 +349,10 @@ def test_a_setting_that_comes_from_the_command_is_typed_there(tmp_path: Path) ->
         "loader = DataLoader(data, num_workers=options.workers)\n"
     )
     seen = _made_at(f"{program}:2")
-    assert changes({WORKERS: "4"}, COMMAND, seen)[1:] == ["--workers 4 in the command"]
-    assert changes({WORKERS: "4"}, [*COMMAND, "-j", "2"], seen)[1:] == ["-j 4 in the command"]
+    assert changes({WORKERS: "4"}, COMMAND, seen)[1:] == ["by --workers 4 in the command"]
+    assert changes({WORKERS: "4"}, [*COMMAND, "-j", "2"], seen)[1:] == ["by -j 4 in the command"]
     assert changes({WORKERS: "4", PREFETCH: "8"}, COMMAND, seen)[1:] == [
-        "--workers 4 in the command",
+        "by --workers 4 in the command",
         "- loader = DataLoader(data, num_workers=options.workers)",
         "+ loader = DataLoader(data, num_workers=options.workers, prefetch_factor=8)",
     ]
@@ -362,11 +362,11 @@ def test_a_setting_that_comes_from_the_command_is_typed_there(tmp_path: Path) ->
         "    b = instantiate(cfg.data.loader, data)\n"
     )
     assert changes({WORKERS: "4"}, COMMAND, _made_at(f"{program}:3"))[1:] == [
-        "data.num_workers=4 in the command"
+        "by data.num_workers=4 in the command"
     ]
     assert changes({WORKERS: "4"}, COMMAND, _made_at(f"{program}:4", "hydra")) == [
         "DataLoader(num_workers=4)",
-        "++data.loader.num_workers=4 in the command",
+        "by ++data.loader.num_workers=4 in the command",
     ]
 
 
@@ -377,7 +377,7 @@ def test_the_trainer_has_arguments_of_its_own(tmp_path: Path) -> None:
     assert changes({WORKERS: "4"}, COMMAND, seen) == ["TrainingArguments(dataloader_num_workers=4)"]
     assert not seen.can_set(IN_ORDER)
     program.write_text("parser = HfArgumentParser(TrainingArguments)\n")
-    assert changes({WORKERS: "4"}, COMMAND, seen)[1:] == ["--dataloader_num_workers 4 in the command"]
+    assert changes({WORKERS: "4"}, COMMAND, seen)[1:] == ["by --dataloader_num_workers 4 in the command"]
 
 
 @pytest.mark.parametrize(

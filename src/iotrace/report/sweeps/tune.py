@@ -33,7 +33,7 @@ def print_tune(result: TuneResult, console: Console) -> None:
     print_table(console, _table(result))
     if result.ceiling is not None:
         line(console, "", f"ceiling: {digits(result.ceiling.per_second)} steps/s, on batches from memory", 0)
-    for setting in result.refused[:2]:
+    for setting in result.refused[:1]:
         line(console, "", f"not tried: {named(setting.params)}: {setting.why}", 0)
     print_warnings(result.warnings, console)
     console.print()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 
@@ -35,13 +36,14 @@ def changes(params: Mapping[str, str], command: Sequence[str], seen: Seen | None
     arguments = {ARGUMENTS[name]: value for name, value in params.items() if name in ARGUMENTS}
     if arguments:
         found += _of_loader(arguments, command, seen, builder)
+    others = []
     if THREADS in params:
-        found.append(f"OMP_NUM_THREADS={params[THREADS]} before the command")
+        others.append(f"OMP_NUM_THREADS={params[THREADS]} before the command")
     if CV2_THREADS in params:
-        found.append(f"OPENCV_FOR_THREADS_NUM={params[CV2_THREADS]} before the command")
+        others.append(f"OPENCV_FOR_THREADS_NUM={params[CV2_THREADS]} before the command")
     if SHARING in params:
-        found.append(f"torch.multiprocessing.set_sharing_strategy({params[SHARING]!r})")
-    return found
+        others.append(f"torch.multiprocessing.set_sharing_strategy({params[SHARING]!r})")
+    return found + [f"and {text}" if arguments else text for text in others]
 
 
 def _of_loader(
@@ -50,7 +52,7 @@ def _of_loader(
     called = "TrainingArguments" if builder == TRANSFORMERS else "DataLoader"
     prefix = "dataloader_" if builder == TRANSFORMERS else ""
     listed = ", ".join(f"{prefix}{name}={value}" for name, value in arguments.items())
-    site = None if seen is None else seen.site
+    site = None if seen is None else _shortened(seen.site)
     found = [f"{called}({listed})" + (f" at {site}" if site and builder is None else "")]
     own = {ARGUMENTS[name]: value for name, value in seen.settings.items()} if seen is not None else {}
     words = _words(command, arguments, own)
@@ -76,9 +78,15 @@ def _of_loader(
             elif spelled := source.options(path[-1]) or _options_in(command, path[-1]):
                 words[name] = f"{_as_given(spelled, command)} {arguments[name]}"
     if words:
-        found.append(f"{' '.join(words.values())} in the command")
+        found.append(f"by {' '.join(words.values())} in the command")
     rest = {name: value for name, value in arguments.items() if name not in words}
     return found + (diff(source.text, call, rest) if call is not None and rest else [])
+
+
+def _shortened(site: str | None) -> str | None:
+    """A path as seen from here, where it lies below."""
+    here = os.getcwd() + os.sep
+    return site[len(here) :] if site and site.startswith(here) else site
 
 
 def _options_in(command: Sequence[str], dest: str) -> list[str]:

@@ -78,7 +78,7 @@ def switches(seen: Seen) -> list[Params]:
 def probes(seen: Seen) -> Iterator[Params]:
     """Yield what the model does not know and this program could feel."""
     pipeline = seen.pipeline
-    if pipeline is not None and pipeline.threads > _THREADS:
+    if seen.torch_threads != 1 and pipeline is not None and pipeline.threads > _THREADS:
         yield {THREADS: "1"}
     if seen.cv2_threads > 1 and (pipeline is None or _computes(seen)):
         yield {CV2_THREADS: "1"}

@@ -29,7 +29,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
     `pipeline` is None where its batches cannot be replayed, `why` then says it. `settings` are those that it
     ran with, by the knobs' names; `site` is the line that makes it, by the library `builder` if not itself.
-    `ranks` run on the host beside each other. `cv2_threads`: of the process that makes samples.
+    `ranks` run on the host beside each other. `cv2_threads`: of a process that makes
+    samples, `torch_threads`: of the one that trains.
     """
 
     step_ms: float
@@ -46,6 +47,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     builder: str | None = None
     ranks: int = 1
     cv2_threads: int = 0
+    torch_threads: int | None = None
 
     def can_set(self, knob: str) -> bool:
         """Whether there is an argument for it, where a library makes the loader."""
@@ -97,6 +99,7 @@ def look(run: SweepRun) -> Seen | None:
         site=about.site,
         builder=about.builder,
         ranks=sum(each.rank.main.identity.node == rank.rank.main.identity.node for each, _ in pairs),
+        torch_threads=next((use.library_threads.get("torch") for use in found.system.processes), None),
         cv2_threads=max((use.library_threads.get("cv2", 0) for use in found.system.processes), default=0),
     )
 

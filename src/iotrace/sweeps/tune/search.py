@@ -24,17 +24,16 @@ from iotrace.sweeps.tune.candidates import (
     probes,
     switches,
 )
+from iotrace.sweeps.tune.evidence import AS_GOOD, gained, measured, predicted, proven
 from iotrace.sweeps.tune.model import Look, Predictor, Seen
 from iotrace.sweeps.tune.place import Place, refused
 from iotrace.sweeps.tune.results import NoEffect, Refused
 
-AS_GOOD = 0.01  # of a step: settings that differ by less are alike; what is less simple has to gain more
 CEILING = 0.02  # of the ceiling's step: what is closer is at it
 _NO_WAIT = 0.02  # of a step: with less wait there is nothing to gain
 _MOST_RUNS = 8  # beside the confirming pairs
 _PAIRS = 2
 _BEST_AT_CEILING = "the best runs as fast as on batches from memory"
-_VAGUE_PERCENT = 5.0  # half of an interval: a wider one does not tell that there is no effect
 
 
 class Search:
@@ -59,6 +58,7 @@ class Search:
         self.refused: list[Refused] = []
         self.stopped = "interrupted"
         self.at_ceiling = self.complete = False
+        self._vague: set[str] = set()  # settings that no model speaks for, and that are not clearly faster
         self._failing: set[int] = set()  # numbers of workers that a run failed with
 
     def run(
@@ -90,10 +90,11 @@ class Search:
     @property
     def best(self) -> SweepRun | None:
         """The simplest setting that is as fast as the fastest: the program's own, or with fewest workers."""
-        if not self.measured:
+        known = [run for run in self.measured if key_of(run.params) not in self._vague]
+        if not known:
             return None
-        least = min(run.step_ms or math.inf for run in self.measured)
-        as_good = [run for run in self.measured if (run.step_ms or math.inf) <= (1 + AS_GOOD) * least]
+        least = min(run.step_ms or math.inf for run in known)
+        as_good = [run for run in known if (run.step_ms or math.inf) <= (1 + AS_GOOD) * least]
         return min(as_good, key=lambda run: effort(run.params))
 
     def _measure(self, params: Params, kind: str = "point", repeat: int = 0) -> SweepRun:
@@ -118,17 +119,23 @@ class Search:
             self.budget.add(self.budget.clock() - started)
         return run
 
-    def _search(self) -> str:
+    def _first(self) -> tuple[SweepRun, Seen]:
+        """Run the program as it is."""
         own = self._measure({})
         if not own.ok or not own.step_ms:
             last = tail(own)
-            raise IotraceError(f"the program as it is gave no figures: {own.reason or own.status}"
-                             + (f"\nits last output:\n{last}" if last else ""),
-                             f"iotrace report {own.session}")  # fmt: skip
+            what = f"the program as it is gave no figures: {own.reason or own.status}"
+            raise IotraceError(
+                f"{what}\nits last output:\n{last}" if last else what, f"iotrace report {own.session}"
+            )
         seen = self.seen.get(key_of({}))
         if seen is None:
-            raise IotraceError("the loop takes its batches from no DataLoader that could be tuned",
-                             f"iotrace report {own.session} shows what it waits for")  # fmt: skip
+            remedy = f"iotrace report {own.session} shows what it waits for"
+            raise IotraceError("the loop takes its batches from no DataLoader that could be tuned", remedy)
+        return own, seen
+
+    def _search(self) -> str:
+        own, seen = self._first()
         if self._no_wait(own):
             self.at_ceiling = True
             return "the loop does not wait for its data"
@@ -172,16 +179,13 @@ class Search:
                 if run.ok and self._near_ceiling(run):
                     self.at_ceiling = True
                     return _BEST_AT_CEILING
-                if before is None or not self._gained(run, before):
+                if before is None or not gained(run, before):
                     break
             if self.best is not self.own:
                 break
         more = {PREFETCH: str(2 * int(seen.settings.get(PREFETCH, 2)))}
         self._try([more, *switches(seen)[:2], *probes(seen)], seen)
         return "no setting that was tried is faster, and none could be predicted"
-
-    def _gained(self, run: SweepRun, before: SweepRun) -> bool:
-        return run.ok and bool(run.step_ms) and run.step_ms < (1 - AS_GOOD) * (before.step_ms or 0.0)
 
     def _no_wait(self, run: SweepRun) -> bool:
         fraction = run.raw_wait_fraction if run.stall_fraction is None else run.stall_fraction
@@ -223,7 +227,8 @@ class Search:
             return None
         enough_ms = self._enough_ms(min(step for step, _ in found), AS_GOOD)
         chosen = min((pair for pair in found if pair[0] <= enough_ms), key=lambda pair: effort(pair[1]))
-        self._tell_no_effect(predictor, chosen[1], seen)
+        of_runs = [each for each in self.no_effect if each.source == "measured"]
+        self.no_effect = of_runs + predicted(predictor, chosen[1], seen)
         simpler = effort(chosen[1]) < effort(best.params)
         if (
             key_of(chosen[1]) in self._tried
@@ -244,25 +249,6 @@ class Search:
             elif list(params) == [WORKERS] and all(each.params != params for each in self.refused):
                 self.refused.append(Refused(params=params, why=why))
 
-    def _tell_no_effect(self, predictor: Predictor, params: Params, seen: Seen) -> None:
-        """Keep of each switch and of more prefetching what the model says, where that is next to nothing."""
-        before = predictor.step_ms(params)
-        self.no_effect = [each for each in self.no_effect if each.source == "measured"]
-        prefetch = int(params.get(PREFETCH, seen.settings.get(PREFETCH, 2)))
-        for change in [*switches(seen)[:2], {PREFETCH: str(2 * prefetch)}]:
-            after = predictor.step_ms({**params, **change})
-            if before is None or after is None or not after > 0 or change.items() <= params.items():
-                continue
-            percent = 100 * (before / after - 1)
-            if abs(percent) < 100 * AS_GOOD:
-                self._no_effect(change, percent, 100 * AS_GOOD, "predicted")
-
-    def _no_effect(self, change: Params, percent: float, half: float, source: str) -> None:
-        knob = ", ".join(f"{name}={value}" for name, value in change.items())
-        self.no_effect.append(
-            NoEffect(knob=knob, interval_pct=[percent - half, percent + half], source=source)
-        )
-
     def _try(self, changes: Iterable[Params], seen: Seen) -> None:
         """Measure each change on top of the best; what has no effect is kept with the evidence."""
         for change in changes:
@@ -273,12 +259,10 @@ class Search:
             if not [*self._possible([params], seen)]:
                 continue
             run = self._measure(params)
-            if run.ok and run.step_ms and run.step_ci95_ms and not self._gained(run, best):
-                low, high = run.step_ci95_ms
-                half = 50 * (high - low) / run.step_ms
-                if half > _VAGUE_PERCENT:
-                    continue  # no evidence of anything
-                self._no_effect(change, 100 * (best.step_ms / run.step_ms - 1), half, "measured")
+            if run.ok and run.step_ms and not proven(run, best):
+                self._vague.add(key_of(params))
+                told = measured(change, run, best)
+                self.no_effect += [told] if told is not None else []
 
     def _confirm(self) -> bool:
         """Run the program's own setting and the best in turns; False where there is no room for all pairs."""

@@ -136,7 +136,7 @@ def _trust(found: Sequence[PointResult], search: Search) -> Trust:
     good = [row for row in found if row.status == "ok"]
     doubts: list[tuple[str, str]] = []
     if busy := sum(row.disturbed for row in good):
-        doubts.append(("bad", f"other programs took the CPUs in runs of {busy} settings"))
+        doubts.append(("bad", f"other programs took the CPUs in runs of {counted(busy, 'setting')}"))
     runs = [run for run in search.sweep.runs if run.ok and run.kind == "point"]
     fewest = min((run.steps for run in runs), default=_FEW_STEPS)
     if fewest < _FEW_STEPS:
