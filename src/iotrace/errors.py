@@ -14,14 +14,14 @@ class IotraceError(Exception):
     """What went wrong, and what to do about it.
 
     `exit_code` is iotrace's own: 1 for a failed command, 2 for wrong usage (`UsageError`), 125 where the
-    program was not started (`LaunchError`).
+    program was not started (`LaunchError`). `output` is what the user's program said last, in lines.
     """
 
     exit_code = 1
 
-    def __init__(self, message: str, remedy: str = "") -> None:
+    def __init__(self, message: str, remedy: str = "", output: str = "") -> None:
         super().__init__(message)
-        self.remedy = remedy
+        self.remedy, self.output = remedy, output
 
 
 class UsageError(IotraceError):

@@ -52,6 +52,11 @@ class Machine:
         self.stop_after: int | None = None
         self.status = "ok"
         self.ignored: set[str] = set()
+        self.most_workers = 64
+        self.blind = False
+        self.noise = 0.005
+        self.uneven = 0.0  # of a step: by what the runs of a pair differ from the next one
+        self.transport_share = 0.0
         self.slow_batch_ms = 0.0
         self.epochs = 1
 
@@ -88,16 +93,19 @@ class Machine:
             seconds=10.0,
             loaders=1,
         )
+        if int(request.params.get(WORKERS, 0)) > self.most_workers:
+            return replace(run, status="failed", reason="exit code 1")
         if not run.ok:
             return run
         step = self.step_ms
         if request.kind != "ceiling":
             step = float(np.diff(replay(self.pipeline(request.params)).delivered_ns).mean()) / MS
+            step *= 1 + self.uneven * (0, 1, -1)[request.repeat]
         return replace(
             run,
             steps=60,
             step_ms=step,
-            step_ci95_ms=[0.995 * step, 1.005 * step],
+            step_ci95_ms=[(1 - self.noise) * step, (1 + self.noise) * step],
             compute_ms=self.step_ms,
             compute_ci95_ms=[0.99 * self.step_ms, 1.01 * self.step_ms],
             raw_wait_fraction=1 - self.step_ms / step,
@@ -111,8 +119,10 @@ class Machine:
         return Seen(
             step_ms=run.step_ms,
             settings={**settings, **run.params},
-            pipeline=self.pipeline(run.params),
+            pipeline=None if self.blind else self.pipeline(run.params),
+            why="another thread takes the batches" if self.blind else "",
             epochs=self.epochs,
+            transport_share=self.transport_share,
         )
 
 
@@ -197,6 +207,52 @@ def test_two_worker_counts_are_measured_before_another_is_predicted(crowded: tup
     second = search.measured[1].params
     assert WORKERS in second
     assert f"workers={second[WORKERS]}" not in search.predicted
+
+
+def test_where_many_workers_fail_fewer_are_tried(tmp_path: Path) -> None:
+    machine = Machine(make_ms=90.0, step_ms=15.0)
+    machine.most_workers = 2
+    result = tuned(machine, tmp_path / "t")
+    asked = [int(params[WORKERS]) for kind, params, repeat in machine.asked if params and not repeat]
+    failed = [count for count in asked if count > 2]
+    assert failed == sorted(set(failed), reverse=True)  # none is asked for twice, or for more than failed
+    assert result.best is not None
+    assert result.best.params[WORKERS] == "2"
+    assert any("failed: exit code 1" in warning for warning in result.warnings)
+
+
+@pytest.mark.parametrize(("own", "best"), [(1, "4"), (0, "4"), (16, None)])
+def test_without_a_model_workers_are_doubled_as_long_as_that_gains(
+    tmp_path: Path, own: int, best: str | None
+) -> None:
+    machine = Machine(make_ms=50.0, workers=own)
+    machine.blind = True
+    result = tuned(machine, tmp_path / "t")
+    assert result.best is not None
+    assert result.best.params.get(WORKERS) == best
+    assert (
+        any("no setting was predicted: another thread" in warning for warning in result.warnings) or not best
+    )
+    assert all(run.predicted_per_second is None for run in result.runs)
+
+
+def test_what_no_model_speaks_for_has_to_be_proven(tmp_path: Path) -> None:
+    machine = Machine(make_ms=25.0, step_ms=5.0)
+    machine.transport_share = 0.2  # so that the sharing strategy is tried, which does nothing here
+    result = tuned(machine, tmp_path / "t", Place(cpus=0.5))
+    assert result.best is not None
+    assert "sharing" not in result.best.params
+    assert "sharing=file_system" in [each.knob for each in result.no_effect if each.source == "measured"]
+
+
+def test_what_is_hardly_faster_is_no_advice(tmp_path: Path) -> None:
+    machine = Machine(make_ms=15.32, step_ms=15.0, workers=1)
+    machine.uneven = 0.011
+    result = tuned(machine, tmp_path / "t")
+    assert result.verdict.text.startswith("BEST as you have it")
+    assert result.best is not None
+    assert (result.best.params, result.best.apply) == ({}, [])
+    assert [each.source for each in result.no_effect][:1] == ["measured"]
 
 
 def test_order_helps_where_one_batch_is_slow(tmp_path: Path) -> None:
@@ -295,6 +351,13 @@ def test_a_program_without_a_loader(tmp_path: Path) -> None:
         (Place(cpus=8.0, shm_bytes=64 << 20), {"batch_bytes": 8e6}, {WORKERS: "4"}, "of /dev/shm"),
         (Place(cpus=8.0, descriptors=100), {}, {WORKERS: "4"}, "the limit is 100"),
         (Place(cpus=8.0), {"worker_bytes": 1 << 40}, {WORKERS: "4"}, None),
+        (Place(cpus=4.0), {"ranks": 4}, {WORKERS: "5"}, "5 workers for each of 4 ranks on 4 CPUs"),
+        (
+            Place(cpus=8.0, shm_bytes=128 << 20),
+            {"batch_bytes": 8e6, "ranks": 2},
+            {WORKERS: "4"},
+            "of /dev/shm",
+        ),
     ],
 )
 def test_what_there_is_no_room_for(

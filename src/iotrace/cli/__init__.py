@@ -127,7 +127,7 @@ def _main(arguments: list[str]) -> int:
     except click.exceptions.Exit as leaving:
         return leaving.exit_code
     except IotraceError as error:
-        _say(str(error), error.remedy)
+        _say(str(error), error.remedy, error.output)
         return error.exit_code
     except click.UsageError as error:
         _say_usage(error, arguments)
@@ -176,8 +176,9 @@ def _give_up() -> None:
     sys.stdout = None
 
 
-def _say(message: str, remedy: str) -> None:
+def _say(message: str, remedy: str, output: str = "") -> None:
+    said = [f"  | {line}" for line in output.splitlines()]
     try:
-        echo(f"iotrace: {message}", *([f"  {remedy}"] if remedy else []), err=True)
+        echo(f"iotrace: {message}", *said, *([f"  {remedy}"] if remedy else []), err=True)
     except OSError:  # the exit code has to say it
         sys.stderr = None

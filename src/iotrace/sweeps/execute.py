@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +43,8 @@ Executor = Callable[[Request], SweepRun]
 def execute(request: Request) -> SweepRun:
     """Run the request's command traced to its end and measure it.
 
-    KeyboardInterrupt passes, once the command, which the key reached too, has ended.
+    KeyboardInterrupt passes, once the command, which the key reached too, has ended. SIGTERM, which reaches
+    this process alone, is handed on and becomes a KeyboardInterrupt.
     """
     request.directory.parent.mkdir(names.DIRECTORY_MODE, exist_ok=True)
     request.directory.mkdir(names.DIRECTORY_MODE, exist_ok=True)
@@ -60,7 +64,8 @@ def execute(request: Request) -> SweepRun:
             env={**os.environ, **_variables(request)},
         )
         try:
-            exit_code = process.wait()
+            with _handing_on(process):
+                exit_code = process.wait()
         except BaseException:
             process.wait()
             raise
@@ -74,6 +79,25 @@ def execute(request: Request) -> SweepRun:
         seconds=time.monotonic() - started,
     )
     return measure(run, WORKERS in asked_of_agent(request.command, request.params))
+
+
+@contextmanager
+def _handing_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Hand SIGTERM on to `process`, where nobody else handles it."""
+    mine = threading.current_thread() is threading.main_thread()
+    if not mine or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def terminate(*_: object) -> None:
+        process.terminate()
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _variables(request: Request) -> dict[str, str]:

@@ -42,8 +42,9 @@ def measure(run: SweepRun, by_agent: bool = True) -> SweepRun:
         (rank, found) for rank, found in zip(analysis.ranks, report.ranks, strict=True) if found.steps.count
     ]
     if not looped:
-        what = "no loop over a loader" if run.loaders else "no loader that iotrace knows, and no training,"
-        reason = f"{what} gave measured steps: run longer, or more --steps"
+        reason = "it has no loader that iotrace knows, and no training"
+        if run.loaders:
+            reason = "its loop over a loader is too short: run longer, or more --steps"
         return msgspec.structs.replace(run, status="no steps", reason=reason)
     # Ranks run in step with each other: the one that waits longest for its data tells why.
     rank, slowest = max(looped, key=lambda pair: bound_fraction(pair[1].data_wait) or 0.0)

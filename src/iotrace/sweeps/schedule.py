@@ -181,11 +181,8 @@ class NoStepsError(IotraceError):
     """The command has no loop that iotrace sees, or one that is too short."""
 
     def __init__(self, run: SweepRun) -> None:
-        last = tail(run)
         super().__init__(
-            f"the command gave no measured steps: {run.reason}"
-            + (f"\nits last output:\n{last}" if last else ""),
-            f"iotrace report {run.session}",
+            f"the command gave no measured steps: {run.reason}", f"iotrace report {run.session}", tail(run)
         )
 
 

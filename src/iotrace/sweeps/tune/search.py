@@ -123,11 +123,8 @@ class Search:
         """Run the program as it is."""
         own = self._measure({})
         if not own.ok or not own.step_ms:
-            last = tail(own)
             what = f"the program as it is gave no figures: {own.reason or own.status}"
-            raise IotraceError(
-                f"{what}\nits last output:\n{last}" if last else what, f"iotrace report {own.session}"
-            )
+            raise IotraceError(what, f"iotrace report {own.session}", tail(own))
         seen = self.seen.get(key_of({}))
         if seen is None:
             remedy = f"iotrace report {own.session} shows what it waits for"
