@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from io import StringIO
@@ -216,6 +217,7 @@ def test_where_many_workers_fail_fewer_are_tried(tmp_path: Path) -> None:
     asked = [int(params[WORKERS]) for kind, params, repeat in machine.asked if params and not repeat]
     failed = [count for count in asked if count > 2]
     assert failed == sorted(set(failed), reverse=True)  # none is asked for twice, or for more than failed
+    assert all(later <= before // 2 for before, later in itertools.pairwise(failed))
     assert result.best is not None
     assert result.best.params[WORKERS] == "2"
     assert any("failed: exit code 1" in warning for warning in result.warnings)
@@ -419,6 +421,11 @@ def test_a_setting_that_comes_from_the_command_is_typed_there(tmp_path: Path) ->
         "- loader = DataLoader(data, num_workers=options.workers)",
         "+ loader = DataLoader(data, num_workers=options.workers, prefetch_factor=8)",
     ]
+    program.write_text(
+        "@click.option('--workers', default=2)\ndef main(workers):\n"
+        "    return DataLoader(data, num_workers=workers)\n"
+    )
+    assert changes({WORKERS: "4"}, COMMAND, _made_at(f"{program}:3"))[1:] == ["by --workers 4 in the command"]
     program.write_text(
         "@hydra.main(version_base=None)\ndef main(cfg):\n"
         "    a = DataLoader(data, num_workers=cfg.data.num_workers)\n"

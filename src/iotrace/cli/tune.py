@@ -50,7 +50,8 @@ def tune(
     """Search the best settings of CMD's DataLoader; prove them.
 
     CMD runs as it is, then with the settings that a model of its batches thinks best: some eight runs. The
-    best is confirmed against yours in turns. Nothing of the program is changed: the change is printed.
+    best is confirmed against yours in turns. Nothing of the program is changed: the change is printed. What
+    CMD writes, it writes in each run: give it a directory for that.
 
     Exit codes: 0 there is advice, or nothing to gain; 1 there is none, or CMD has no loop over a loader;
     2 wrong usage; 130 interrupted (the results so far are printed and kept).

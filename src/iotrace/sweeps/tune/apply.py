@@ -71,9 +71,9 @@ def _of_loader(
     if call is not None:
         for keyword in call.keywords:
             name, path = str(keyword.arg), chain_of(keyword.value)
-            if name not in arguments or name in words or len(path) < 2:
+            if name not in arguments or name in words or not path:
                 continue
-            if source.of_hydra(path[0], line):
+            if len(path) > 1 and source.of_hydra(path[0], line):
                 words[name] = f"{'.'.join(path[1:])}={arguments[name]}"
             elif spelled := source.options(path[-1]) or _options_in(command, path[-1]):
                 words[name] = f"{_as_given(spelled, command)} {arguments[name]}"

@@ -195,9 +195,17 @@ class Search:
         )
 
     def _second(self, seen: Seen) -> Params | None:
-        """Another number of workers, that the model thinks best: two are measured before one is predicted."""
+        """Another number of workers, that the model thinks best: two are measured before one is predicted.
+
+        Where a run failed with many, half as many come next.
+        """
         predictor = Predictor([seen])
-        left = [params for params in self._possible(counts(seen), seen) if key_of(params) not in self._tried]
+        most = max(min(self._failing, default=1 << 30) // 2, own_workers(seen))
+        left = [
+            params
+            for params in self._possible(counts(seen), seen)
+            if key_of(params) not in self._tried and int(params[WORKERS]) <= most
+        ]
         steps = [(predictor.step_ms(params) or math.inf, params) for params in left]
         if not steps:
             return None

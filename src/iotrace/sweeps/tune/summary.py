@@ -13,8 +13,9 @@ from iotrace.sweeps.intervals import ratio_interval
 from iotrace.sweeps.results import Ceiling, PointResult, SweepVerdict
 from iotrace.sweeps.rows import ceiling_of, rows
 from iotrace.sweeps.tune.apply import changes
+from iotrace.sweeps.tune.candidates import key_of
 from iotrace.sweeps.tune.results import SCHEMA_VERSION, Best, NoEffect, Setting, TuneResult
-from iotrace.sweeps.tune.search import Search, key_of
+from iotrace.sweeps.tune.search import Search
 from iotrace.units import counted, digits, percent
 
 _FEW_STEPS = 20
@@ -34,14 +35,9 @@ def result_of(search: Search) -> TuneResult:
     best_run, ceiling = search.best, ceiling_of(sweep.runs)
     best = by_name.get(named(best_run.params)) if best_run is not None else None
     told = None if best is None or own is None else _best(search, best, own)
-    hardly = []
-    if (
-        told is not None
-        and told.ratio_ci95 is not None
-        and told.ratio_ci95[0] <= 1 < _HARDLY > told.ratio_ci95[1]
-    ):
-        interval = [100 * (end - 1) for end in told.ratio_ci95]
-        hardly.append(NoEffect(knob=named(told.params), interval_pct=interval, source="measured"))
+    no_effect = search.no_effect
+    if own is not None and told is not None and (hardly := _hardly(told)) is not None:
+        no_effect = [hardly, *no_effect]
         best, told = own, _best(search, own, own)
     return TuneResult(
         schema_version=SCHEMA_VERSION,
@@ -55,10 +51,18 @@ def result_of(search: Search) -> TuneResult:
         at_ceiling=search.at_ceiling,
         ceiling=ceiling,
         runs=found,
-        no_effect=[*hardly, *search.no_effect],
+        no_effect=no_effect,
         refused=search.refused,
         warnings=list(_warnings(search, best, found)),
     )
+
+
+def _hardly(told: Best) -> NoEffect | None:
+    """What the best setting does where that is next to nothing or slower; None where it is faster."""
+    if told.ratio_ci95 is None or told.ratio_ci95[0] > 1 or told.ratio_ci95[1] >= _HARDLY:
+        return None
+    interval = [100 * (end - 1) for end in told.ratio_ci95]
+    return NoEffect(knob=named(told.params), interval_pct=interval, source="measured")
 
 
 def _predicted(search: Search, params: dict[str, str]) -> float | None:
