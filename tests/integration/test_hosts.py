@@ -36,6 +36,11 @@ for _ in range(10):
 with open(sys.argv[1], "w") as file:
     json.dump(found, file)
 """
+# The other host may start late: a host that has gone answers no datagram.
+UNTIL_BOTH = """
+while not os.path.exists("instants-0.json") or not os.path.exists("instants-1.json"):
+    time.sleep(0.05)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +97,7 @@ def _error_ns(session: Session, directory: Path) -> int:
 
 @pytest.mark.parametrize("run", [0, *(pytest.param(run, marks=pytest.mark.slow) for run in range(1, 20))])
 def test_the_clock_of_the_second_host_is_measured(tmp_path: Path, hosts: None, run: int) -> None:
-    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "program.py").write_text(PROGRAM + UNTIL_BOTH)
     session = _run(tmp_path, ["program.py"])
     (link,) = session.clocks.links.values()
     assert _error_ns(session, tmp_path) < link.bound_ns

@@ -32,8 +32,10 @@ if TYPE_CHECKING:
     Span = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]  # names.SPAN_FIELDS
 
 FLUSH_SECONDS = 0.5
-# The end of the writer's thread is polled for before a fork, 20 us apart, so many times at most.
-_POLLS_FOR_END = 500
+# The end of the writer's thread is polled for before a fork: first after 20 us, then less and less often, for
+# a second in all. It takes that long where many programs want the CPUs.
+_POLLS_FOR_END = 90
+_LATER = 1.1
 # No thread holds the lock as long. Where none is left that could release it, as in a child of a fork in C,
 # the process shall end all the same.
 _LOCK_SECONDS = 2.0
@@ -205,9 +207,9 @@ class Recorder:
         Python 3.12 counts the process's threads at a fork, and warns of more than one.
         """
         try:
-            for _ in range(_POLLS_FOR_END):
+            for poll in range(_POLLS_FOR_END):
                 stat(f"//proc/self/task/{self._writer_id}")
-                unpatched.sleep(0.000_02)
+                unpatched.sleep(0.000_02 * _LATER**poll)
         except ours(OSError):
             pass
 
