@@ -94,9 +94,8 @@ def report(
     chosen = ranks_option(ranks)
     if csv is not None and view is None:
         raise UsageError("--csv writes the tables of a view", "add --view NAME")
-    if view is not None and (compat is not None or form == "md"):
-        other = "--compat" if compat is not None else "--format md"
-        raise UsageError(f"--view and {other} exclude each other", "give one of them")
+    if view is not None and compat is not None:
+        raise UsageError("--view and --compat exclude each other", "give one of them")
     if compat is not None and (log or dask is not None):
         other = "--log" if log else "--dask"
         raise UsageError(f"{other} and --compat exclude each other", f"leave {other} out")
@@ -129,7 +128,7 @@ def report(
     if chosen is not None:
         result = _of_ranks(result, chosen)
     if view is not None:
-        _print_view(result, view, as_json or form == "json", csv)
+        _print_view(result, view, "json" if as_json else form, csv)
     else:
         timeline = sources[0] / names.OUT / names.TIMELINE
         shown = timeline if not bare and timeline.exists() else None
@@ -179,8 +178,8 @@ def _of_ranks(report: Report, chosen: frozenset[int]) -> Report:
     return replace(report, ranks=kept)
 
 
-def _print_view(result: Report, name: str, in_json: bool, csv: Path | None) -> None:
-    """Print the view `name` of a report, and write it to `csv`."""
+def _print_view(result: Report, name: str, form: str, csv: Path | None) -> None:
+    """Print the view `name` of a report as JSON, Markdown or text, and write it to `csv`."""
     from iotrace.report.views import tables_of
     from iotrace.report.views.table import as_json, print_tables, write_csv
 
@@ -188,8 +187,12 @@ def _print_view(result: Report, name: str, in_json: bool, csv: Path | None) -> N
     if csv is not None:
         write_csv(tables, csv)
         echo(f"iotrace: wrote {csv}", err=True)
-    if in_json:
+    if form == "json":
         print_json(as_json(name, tables))
+    elif form == "md":
+        from iotrace.report.markdown import tables_markdown
+
+        echo(*tables_markdown(tables).split("\n"))
     else:
         from iotrace.report.layout import make_console
 

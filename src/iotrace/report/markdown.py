@@ -14,7 +14,7 @@ from iotrace.report.printing import visible
 from iotrace.report.screen import ending, fact_rows, following, silenced, trust_text
 from iotrace.report.sweeps.head import banner_of, saved
 from iotrace.report.sweeps.sweep import point_rows
-from iotrace.report.views.table import cells_of
+from iotrace.report.views.table import Table, cells_of, whose
 from iotrace.report.views.trace_comparison import facts_of, headline, tables_of
 from iotrace.sweeps.results import SweepResult
 from iotrace.units import percent
@@ -51,6 +51,22 @@ def report_markdown(report: Report) -> str:
             f"Not captured: {escape(', '.join(dict.fromkeys(item.what for item in report.not_captured)))}",
         ]
     return "\n".join([*lines, "", *_commands(following(report, verbose=False))])
+
+
+def tables_markdown(tables: Sequence[Table]) -> str:
+    """Write the tables of a view, all their rows."""
+    lines: list[str] = []
+    for table, name in zip(tables, whose(tables), strict=True):
+        lines += ["", f"**{escape(name + table.title)}**", ""]
+        if table.rows:
+            headings = [escape(field.heading) for field in table.fields]
+            lines += _table(headings, cells_of(table), [not field.is_text for field in table.fields])
+        else:
+            lines.append(escape(table.unknown_text))
+        lines += [f"\n{escape(note)}" for note in table.notes]
+        lines += [""] * bool(table.commands)
+        lines += [f"{number}. `{visible(text).replace('`', '')}`" for number, text in enumerate(table.commands, 1)]
+    return "\n".join(lines[1:])
 
 
 def _fixes(fixes: Sequence[Fix]) -> list[str]:
@@ -155,9 +171,13 @@ def check_markdown(result: Check) -> str:
     return "\n".join(lines)
 
 
-def _table(headings: Sequence[str], rows: Iterable[Sequence[str]], figures_from: int) -> list[str]:
-    """A table; its columns from `figures_from` on (0: none) hold figures."""
-    sides = ["---:" if figures_from and number >= figures_from else "---" for number in range(len(headings))]
+def _table(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], figures: int | Sequence[bool]
+) -> list[str]:
+    """A table; its columns from `figures` on (0: none) hold figures, or those of which it says so."""
+    if isinstance(figures, int):
+        figures = [0 < figures <= number for number in range(len(headings))]
+    sides = ["---:" if is_figure else "---" for is_figure in figures]
     found = [f"| {' | '.join(headings)} |", f"|{'|'.join(sides)}|"]
     return found + [f"| {' | '.join(map(escape, row))} |" for row in rows]
 

@@ -29,6 +29,7 @@ _BLOCKS = re.compile(
     r"(?:cuda|hip|cu)(?:Device|Ctx|Stream|Event)Synchronize|(?:cuda|hip)(?:Memcpy|MemcpyWithStream|Free)$"
 )
 _CLOCKS_NS = 20_000  # by which a device's end may lie behind the return of the call that waited for it
+_ROUNDING_NS = 1_000  # by which a call may end behind what it lies in: times are rounded to a us at most
 _EARLIEST = np.iinfo(np.int64).min
 _PREVIOUS, _LAUNCH, _WAIT, _UNKNOWN = range(4)
 
@@ -115,12 +116,13 @@ class _Walk(msgspec.Struct, frozen=True, dict=True):
         returned, until, rows = self.blocked
         call = len(returned)
         while time > begin:
-            call = min(call, int(np.searchsorted(returned, time, side="right"))) - 1
+            call = min(call, int(np.searchsorted(returned, time + _ROUNDING_NS, side="right"))) - 1
             if call < 0 or until[call] <= begin:
                 yield "host", begin, time, NONE
                 return
-            yield "host", int(until[call]), time, NONE
-            time, at = int(until[call]), int(rows[call])
+            before, at = min(int(until[call]), time), int(rows[call])
+            yield "host", before, time, NONE
+            time = before
             while time > begin:
                 first = int(self.run_start[at])
                 for each in range(at, first - 1, -1):

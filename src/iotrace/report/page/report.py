@@ -28,6 +28,8 @@ from iotrace.report.screen_ranks import advice_rows
 from iotrace.report.views import VIEWS, tables_of
 
 _MOST_ROWS = 20  # of a view
+_DEVICE_VIEWS = ("device", "dependencies")  # modules whose views are of the device
+_SHOWN_ELSEWHERE = ("ranks",)
 _TONES = {
     "not-input-bound": "good",
     "moderately-input-bound": "warn",
@@ -49,6 +51,7 @@ _SECTIONS = (
     ("regions", "Regions"),
     ("io", "I/O"),
     ("advice", "Advice"),
+    ("tables", "Tables"),
     ("missing", "Not captured"),
     ("about", "About"),
 )
@@ -78,7 +81,8 @@ def report_page(report: Report, columns: RankColumns | None = None) -> str:
         "processes": sections.processes_table(report),
         "gpus": sections.devices(rank),
         "parts": step_parts(rank) if rank is not None else None,
-        "device": _device(report, rank),
+        "device": _views(report, rank, of_device=True),
+        "tables": _views(report, rank, of_device=False),
         "loaders": [] if rank is None else sections.loaders(rank),
         "regions": [] if rank is None else rank.regions,
         "io": sections.io_section(rank) if rank is not None else None,
@@ -105,12 +109,17 @@ def report_page(report: Report, columns: RankColumns | None = None) -> str:
     )
 
 
-def _device(report: Report, rank: RankReport | None) -> list[dict[str, Any]]:
-    """The views of what `rank`'s device did, as tables of texts with their first rows."""
-    if rank is None or rank.accelerator is None:
+def _views(report: Report, rank: RankReport | None, of_device: bool) -> list[dict[str, Any]]:
+    """The views of what `rank`'s device did, or all others, as tables of texts with their first rows."""
+    if rank is None:
         return []
     own = replace(report, ranks=[rank])
-    views = [name for name, view in VIEWS.items() if view.module == "device"]
+    modules = _DEVICE_VIEWS if rank.accelerator is not None else ()
+    views = [
+        name
+        for name, view in VIEWS.items()
+        if (view.module in modules) == of_device and name not in _SHOWN_ELSEWHERE
+    ]
     first = "gaps" if report.verdict.kind == "device-idle" else "kernels"
     views.sort(key=lambda name: name != first)
     return [

@@ -50,6 +50,11 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     notes: Sequence[str] = ()
     commands: Sequence[str] = ()
 
+    @property
+    def unknown_text(self) -> str:
+        """Say why there are no rows, and what would record them."""
+        return f"unknown: {self.unknown}" + (f" → {self.remedy}" if self.remedy else "")
+
 
 def of_ranks(ranks: Sequence[RankReport], make: Callable[[RankReport], Table]) -> list[Table]:
     """Make a table for each rank."""
@@ -58,23 +63,26 @@ def of_ranks(ranks: Sequence[RankReport], make: Callable[[RankReport], Table]) -
 
 def print_tables(tables: Sequence[Table], console: Console) -> None:
     """Print `tables` below each other; what is unknown is a question mark."""
-    several = len({table.rank for table in tables}) > 1
-    for number, table in enumerate(tables):
+    for number, (table, name) in enumerate(zip(tables, whose(tables), strict=True)):
         if number:
             console.print()
-        whose = f"rank {table.rank}: " if several and table.rank is not None else ""
-        line(console, "", f"{whose}{table.title}", 0)
+        line(console, "", f"{name}{table.title}", 0)
         if table.rows:
             print_table(console, _grid(table, console.width))
         else:
-            remedy = f" → {table.remedy}" if table.remedy else ""
-            line(console, "", f"unknown: {table.unknown}{remedy}", 0)
+            line(console, "", table.unknown_text, 0)
         for note in table.notes:
             line(console, "", note, 0)
         if table.commands:
             line(console, "", "In the timeline, in the order above:", 0)
         for command in table.commands:
             console.print(plain(command), soft_wrap=True)
+
+
+def whose(tables: Sequence[Table]) -> list[str]:
+    """Name the rank of each table, where there are several."""
+    several = len({table.rank for table in tables}) > 1
+    return [f"rank {table.rank}: " if several and table.rank is not None else "" for table in tables]
 
 
 def _grid(table: Table, width: int) -> Grid:
@@ -155,8 +163,8 @@ def write_csv(tables: Sequence[Table], path: Path) -> None:
                     before = row.__struct_fields__
                     own = ("rank",) if "rank" not in before else ()
                     writer.writerow([*own, "table", *row.__struct_encode_fields__])
-                whose = () if "rank" in before else (table.rank,)
-                writer.writerow([*whose, table.title, *(plain_value(getattr(row, each)) for each in before)])
+                of_rank = () if "rank" in before else (table.rank,)
+                writer.writerow([*of_rank, table.title, *(plain_value(getattr(row, each)) for each in before)])
 
 
 def plain_value(value: Any) -> Any:
