@@ -1,13 +1,17 @@
-"""The critical path of a trace once more: slowly, from its definition, on rows of SQL over Perfetto's importer.
+"""The critical path once more: slowly, by its definition, on rows of SQL over Perfetto's importer.
 
-Shares no code with iotrace. Times are ns, as the importer has them.
+Where the importer drops slices that overlap, or takes a thread with a negative number for another one, the
+rows are those of Python's json. Shares no code with iotrace.
 """
 
 from __future__ import annotations
 
+import gzip
+import json
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,10 +65,28 @@ class Work:
         return max(own, float("-inf") if self.launched is None else self.launched)
 
 
+def slices(trace: Path) -> tuple[list[Slice], bool]:
+    """The slices of a trace, and whether they are those of SQL."""
+    rows, ((dropped,),) = perfetto.query(trace, _SQL, DROPPED)
+    data = trace.read_bytes()
+    text = gzip.decompress(data) if trace.suffix == ".gz" else data
+    if not dropped and b'"tid": -' not in text:
+        return [Slice(*(_whole(value) for value in row)) for row in rows], True
+    found, threads = [], dict[Any, int]()
+    for one in json.loads(text, strict=False)["traceEvents"]:
+        if one.get("ph") == "X" and isinstance(one.get("dur"), int | float):
+            args = one.get("args", {})
+            thread = threads.setdefault((one["pid"], one["tid"]), len(threads) + 1)
+            keys = ("correlation", "stream", "device", "wait_on_stream", "wait_on_cuda_event_record_corr_id")
+            numbers = [_whole(args.get(key)) for key in (*keys, "Fwd thread id")]
+            times = [round(round(one[key] * 1000)) for key in ("ts", "dur")]
+            found.append(Slice(*times, one["name"], one.get("cat", "").lower(), thread, *numbers))
+    return sorted(found, key=lambda row: (row.start, -row.dur)), False
+
+
 class Oracle:
     def __init__(self, trace: Path) -> None:
-        rows, ((self.dropped,),) = perfetto.query(trace, _SQL, DROPPED)
-        self.rows = [Slice(*(_whole(value) for value in row)) for row in rows]
+        self.rows, self.by_sql = slices(trace)
         self.calls = [row for row in self.rows if row.category in _RUNTIME]
         self.steps = [row for row in self.rows if row.name.startswith("ProfilerStep#") and row.thread]
         self.steps = [row for row in self.steps if row.category in ("user_annotation", "cpu_op", "operator")]
@@ -79,6 +101,16 @@ class Oracle:
         backward = {row.thread for row in self.operators if (row.forward_thread or 0) > 0}
         first = [row.thread for row in self.steps] or [row.thread for row in self.operators[:1]]
         self.threads = list(dict.fromkeys([*first, *sorted(launching | backward)]))
+        self.blocking = self._blocking()
+        stepped = {row.thread for row in self.steps}
+        self.waits = [
+            row
+            for row in self.rows
+            if row.name.startswith("enumerate(DataLoader)#") and (row.thread in stepped or not stepped)
+        ]
+        self.inside = [*self.calls, *self.operators]
+        self.inside += [row for row in self.rows if row.name.startswith(("nccl:", "gloo:")) and row.thread]
+        self.inside = [row for row in self.inside if row.thread in self.threads]
 
     def _work(self) -> list[Work]:
         by_number = {row.correlation: row for row in self.calls if row.correlation is not None}
@@ -108,12 +140,13 @@ class Oracle:
                 launches[one.call.thread].append(one)
         for of_thread in launches.values():
             of_thread.sort(key=lambda one: (one.call.start, one.row.device, one.row.stream, one.row.start))
+        begun = {thread: [one.call.start for one in own] for thread, own in launches.items()}
         by_end = sorted(self.work, key=lambda one: one.end)
         ends = [one.end for one in by_end]
         for call in self.calls:
             if call.name in ("cudaStreamWaitEvent", "hipStreamWaitEvent", "cuStreamWaitEvent"):
                 of_thread = launches[call.thread]
-                at = bisect_left([one.call.start for one in of_thread], call.start)
+                at = bisect_left(begun.get(call.thread, []), call.start)
                 if at < len(of_thread) and of_thread[at].other is None:
                     consumer = of_thread[at]
                     near = by_end[
@@ -134,7 +167,8 @@ class Oracle:
         """The us of each kind, over the steps that are looked at."""
         spans = [(row.start, row.end) for row in self.steps]
         if not spans:
-            spans = [(min(row.start for row in self.operators), max(row.end for row in self.operators))]
+            whole = self.operators or [*self.calls, *(one.row for one in self.work)]
+            spans = [(min(row.start for row in whole), max(row.end for row in whole))]
         if len(spans) > _STEPS:
             chosen = {int(at * (len(spans) - 1) / (_STEPS - 1)) for at in range(_STEPS)}
             spans = [spans[at] for at in sorted(chosen)]
@@ -146,12 +180,13 @@ class Oracle:
                     host.append((start, stop))
                 else:
                     found[_device_kind(one) if kind == "device" and one else kind] += stop - start
+            near = [row for row in self.inside if row.end > begin and row.start < end]
             for start, stop in host:
-                found += self._on_host(start, stop)
+                found += self._on_host(start, stop, near)
         return Counter({kind: ns / 1e3 for kind, ns in found.items() if ns})
 
     def path(self, begin: int, end: int) -> Iterator[tuple[str, int, int, Work | None]]:
-        time, waiting = end, self._blocking()
+        time, waiting = end, [*self.blocking]
         while time > begin:
             while waiting and waiting[-1][0] > time + _ROUNDING:
                 waiting.pop()
@@ -164,6 +199,8 @@ class Oracle:
             while time > begin:
                 yield "device", max(begin, min(one.start, time)), time, one
                 time = min(one.start, time)
+                if time <= begin:
+                    return
                 late = one.launched is not None and (one.before is None or one.launched > one.before.end)
                 if one.other is not None:
                     yield "stream_wait", max(begin, min(one.other.end, time)), time, one
@@ -184,6 +221,8 @@ class Oracle:
         """Calls that waited for the device: when they returned, until when, for what; in order."""
         names = ("DeviceSynchronize", "CtxSynchronize", "StreamSynchronize", "EventSynchronize")
         streams = {row.correlation: row.stream for row in self.rows if row.name == "Stream Sync"}
+        by_end = sorted(self.work, key=lambda one: one.end)
+        ends = [one.end for one in by_end]
         found = []
         for call in sorted(self.calls, key=lambda row: row.end):
             short = call.name.removeprefix("cuda").removeprefix("hip").removeprefix("cu")
@@ -193,9 +232,8 @@ class Oracle:
             stream = streams.get(call.correlation)
             awaited = [
                 one
-                for one in self.work
-                if call.start < one.end <= call.end + _CLOCKS
-                and (one.launched is None or one.launched < call.end)
+                for one in by_end[bisect_right(ends, call.start) : bisect_right(ends, call.end + _CLOCKS)]
+                if (one.launched is None or one.launched < call.end)
                 and (stream is None or one.row.stream == stream)
             ]
             if awaited:
@@ -203,24 +241,20 @@ class Oracle:
                 found.append((call.end, min(last.end, call.end), last))
         return found
 
-    def _on_host(self, start: int, stop: int) -> Counter[str]:
+    def _on_host(self, start: int, stop: int, near: list[Slice]) -> Counter[str]:
         """Divide a part of the host: data waits, else what is innermost on the first thread that has any."""
-        stepped = {row.thread for row in self.steps}
-        waits = [
-            row
-            for row in self.rows
-            if row.name.startswith("enumerate(DataLoader)#") and (row.thread in stepped or not stepped)
-        ]
-        inside = [*self.calls, *self.operators]
-        inside += [row for row in self.rows if row.name.startswith(("nccl:", "gloo:")) and row.thread]
-        near = [row for row in inside if row.end > start and row.start < stop and row.thread in self.threads]
-        near_waits = [row for row in waits if row.end > start and row.start < stop]
+        near = [row for row in near if row.end > start and row.start < stop]
+        near_waits = [row for row in self.waits if row.end > start and row.start < stop]
         cuts = {start, stop}
         for row in [*near, *near_waits]:
             cuts |= {max(start, row.start), min(stop, row.end)}
         times, found = sorted(cuts), Counter[str]()
-        for left, right in zip(times, times[1:], strict=False):
-            around = [row for row in near if row.start <= left and right <= row.end]
+        waiting = sorted(near, key=lambda row: -row.start)
+        around: list[Slice] = []
+        for left, right in pairwise(times):
+            while waiting and waiting[-1].start <= left:
+                around.append(waiting.pop())
+            around = [row for row in around if right <= row.end]
             kind = "host"
             if any(row.start <= left and right <= row.end for row in near_waits):
                 kind = "data_wait"

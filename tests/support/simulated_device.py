@@ -56,7 +56,7 @@ def program(chosen: random.Random, length: int = 14) -> list[Item]:
 
 
 def run(items: Sequence[Item], told: bool = True) -> Simulated:
-    """Run a program from time 0; `told`: the trace has synchronisation events, as Kineto writes if asked to."""
+    """Run a program from time 0; `told`: its trace has synchronisation events, which Kineto can write."""
     events: list[Event] = []
     now, margin = 0.0, float("inf")
     ends: dict[int, float] = {}
@@ -108,12 +108,12 @@ def run(items: Sequence[Item], told: bool = True) -> Simulated:
 
 
 def on_the_path(items: Sequence[Item]) -> dict[str, float]:
-    """Find what of the step each operator, launch and kernel is: its own length where it decides the step's."""
+    """Find what of the step each operator, launch and kernel is: its length where it decides the step's."""
     found, change = {}, 0.01
     whole = run(items).length_us
     for number, item in enumerate(items):
         for field, name in (("us", "op" if item.kind == "op" else "kernel"), ("call_us", "launch")):
-            if item.kind == "op" and field == "us" or item.kind == "launch":
+            if item.kind == "launch" or (item.kind, field) == ("op", "us"):
                 longer = [*items]
                 longer[number] = item._replace(**{field: getattr(item, field) + change})
                 share = (run(longer).length_us - whole) / change

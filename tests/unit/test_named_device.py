@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from iotrace.analysis.device.accelerator import accelerator_of
+from iotrace.analysis.device.gaps import OTHERS
 from iotrace.analysis.results import Accelerator
-from tests.support.kineto import AUTOGRAD, Event, activity_of, data_wait, kernel, operator
+from tests.support.kineto import AUTOGRAD, Event, activity_of, data_wait, event, kernel, operator
 
 
 def found_in(*events: Event | list[Event], **around: Any) -> Accelerator:
@@ -77,7 +80,47 @@ def test_kernels_of_a_graph_belong_to_its_launch() -> None:
     second = {**first, "name": "k2", "ts": 200, "dur": 10}
     found = found_in(operator("graph", 0, 20), first, call, second)
     assert {one.name: one.op for one in found.kernels} == {"k1": "graph", "k2": "graph"}
-    assert found.idle_other_us == {"graph_replay": 90, "stream_wait": 0, "unknown_launch": 0}
+    assert others(found) == {"graph_replay": 90}
+
+
+def others(found: Accelerator) -> dict[str, float]:
+    assert set(found.idle_other_us) == set(OTHERS)
+    assert sum(found.idle_other_us.values()) == pytest.approx(found.idle_by_class_us["other"])
+    return {name: us for name, us in found.idle_other_us.items() if us}
+
+
+def call(name: str, start: float, end: float) -> Event:
+    return event("cuda_runtime", name, start, end, correlation=-1)
+
+
+def test_idle_time_before_what_was_launched_in_time() -> None:
+    """A gap of 100 us: 20 of it while the call that launched what ended it had not returned."""
+    first, launch = kernel(0, 100, -10), kernel(200, 210, 50, "late")
+    launch[1]["dur"] = 70
+    assert others(found_in(first, launch)) == pytest.approx({"launch_call": 20, "unexplained": 80})
+    # The call returned before; a stream was told to wait right before it, with no launch between.
+    launch[1]["dur"] = 5
+    assert others(found_in(first, launch)) == {"unexplained": 100}
+    assert others(found_in(first, call("cudaStreamWaitEvent", 40, 41), launch)) == {"stream_wait": 100}
+    # Told to wait: another thread, or before another launch, or after it.
+    elsewhere = {**call("cudaStreamWaitEvent", 40, 41), "tid": 99}
+    assert others(found_in(first, elsewhere, launch)) == {"unexplained": 100}
+    before, between = call("cudaStreamWaitEvent", -20, -19), call("cudaStreamWaitEvent", 57, 58)
+    assert others(found_in(before, first, launch, between)) == {"unexplained": 100}
+    # What launched it is not in the trace; launched behind the gap's begin it is the host's, not `other`.
+    assert others(found_in(first, kernel(200, 210))) == {"unknown_launch": 100}
+    assert others(found_in(first, kernel(200, 210, 101))) == {}
+
+
+def test_a_stream_that_kineto_says_was_told_to_wait() -> None:
+    """The call stands on the thread before another launch; the synchronisation names the stream."""
+    told = event("cuda_sync", "Stream Wait Event", 40, 41, 7, device=0, stream=9, correlation=901)
+    told["args"] |= {"wait_on_stream": 7, "wait_on_cuda_event_record_corr_id": 900}
+    wait, record = call("cudaStreamWaitEvent", 40, 41), call("cudaEventRecord", 38, 39)
+    wait["args"]["correlation"], record["args"]["correlation"] = 901, 900
+    first, other, last = kernel(0, 100, -10), kernel(20, 90, 42, stream=8), kernel(200, 210, 50, stream=9)
+    assert others(found_in(first, record, wait, other, last)) == {"unexplained": 100}
+    assert others(found_in(first, record, wait, told, other, last)) == {"stream_wait": 100}
 
 
 def collective(start: float, end: float, **args: Any) -> list[Event]:

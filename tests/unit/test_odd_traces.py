@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from click.testing import CliRunner
 from iotrace.analysis.results import Report
 from iotrace.analysis.traces import analyse_traces
 from iotrace.cli import app
+from iotrace.errors import TraceError
 from iotrace.report.layout import make_console
 from iotrace.report.markdown import report_markdown, tables_markdown
 from iotrace.report.page.report import report_page
@@ -21,7 +23,6 @@ from iotrace.report.printing import encode_json
 from iotrace.report.terminal import print_report
 from iotrace.report.views import VIEWS, tables_of
 from iotrace.report.views.table import as_json, print_tables, write_csv
-from iotrace.errors import TraceError
 from iotrace.sources.kineto.reader import read_kineto
 from tests.support.odd_traces import ODD, a_graph, launched_before, mtia, no_kernels, nothing_inside, two_jobs
 from tests.support.pages import Page
@@ -37,7 +38,7 @@ def report_of(make: Make, directory: Path) -> Report:
 def printed(width: int, show: Callable[[Any], None]) -> list[str]:
     console = make_console(False, width=width, color_system=None)
     with console.capture() as captured:
-        show(console)
+        show(console=console)
     return captured.get().splitlines()
 
 
@@ -53,7 +54,7 @@ def test_every_view_in_every_format(make: Make, tmp_path: Path) -> None:
     assert plain["ranks"]
     for width in (60, 80, 120):
         for verbose in (False, True):
-            lines = printed(width, lambda console: print_report(report, console, verbose, None))
+            lines = printed(width, partial(print_report, report, verbose=verbose))
             check("\n".join(lines))
             long = [line for line in lines if len(line) > width and "iotrace " not in line]
             assert not long, long
@@ -69,7 +70,7 @@ def test_every_view_in_every_format(make: Make, tmp_path: Path) -> None:
         write_csv(tables, tmp_path / "view.csv")
         check((tmp_path / "view.csv").read_text())
         for width in (60, 80, 120):
-            lines = printed(width, lambda console: print_tables(tables, console))
+            lines = printed(width, partial(print_tables, tables))
             check("\n".join(lines))
             long = [line for line in lines if len(line) > width and "iotrace " not in line]
             assert not long, (name, long)

@@ -65,7 +65,9 @@ def tables_markdown(tables: Sequence[Table]) -> str:
             lines.append(escape(table.unknown_text))
         lines += [f"\n{escape(note)}" for note in table.notes]
         lines += [""] * bool(table.commands)
-        lines += [f"{number}. `{visible(text).replace('`', '')}`" for number, text in enumerate(table.commands, 1)]
+        lines += [
+            f"{number}. `{visible(text).replace('`', '')}`" for number, text in enumerate(table.commands, 1)
+        ]
     return "\n".join(lines[1:])
 
 

@@ -69,6 +69,7 @@ class _Totals(msgspec.Struct):
     modules: dict[tuple[str | None, str], list[float]] = {}
     streams: dict[tuple[int, int], _Stream] = {}
     windows: list[Window] = []
+    queues: list[Queues] = []
     origins: IdleOrigins = msgspec.field(default_factory=IdleOrigins)
     gaps: list[Gap] = []
     others: dict[str, int] = {}
@@ -100,7 +101,8 @@ class _Totals(msgspec.Struct):
         self.origins.add(window, gaps, classes)
         self.gaps = largest([*self.gaps, *named_gaps(window, gaps, classes, len(self.windows), origin)])
         self.windows.append(window)
-        for name, idle_ns in other_parts(activity, gaps, classes).items():
+        self.queues.append(Queues(activity))
+        for name, idle_ns in other_parts(self.queues[-1], gaps, classes).items():
             self.others[name] = self.others.get(name, 0) + idle_ns
         for device in np.unique(events.device[rows]).tolist():
             of_device = rows[events.device[rows] == device]
@@ -139,7 +141,6 @@ def accelerator_of(
         return None
     queue_mean, queue_max = queue_of(totals.windows)
     peaks = peaks_of_windows(totals.windows)
-    queues = [Queues(window.activity) for window in totals.windows]
     sm_efficiency_pct, occupancy_pct = filling_of(totals.windows, totals.span)
     return Accelerator(
         span_us=totals.span / 1e3,
@@ -188,8 +189,8 @@ def accelerator_of(
         collectives=collectives_of([window.activity for window in totals.windows]),
         memory_operations=memory_operations_of(totals.windows),
         gaps=totals.gaps,
-        stream_waits=stream_waits_of(queues),
-        critical_path=critical_path_of(queues),
+        stream_waits=stream_waits_of(totals.queues),
+        critical_path=critical_path_of(totals.queues),
     )
 
 

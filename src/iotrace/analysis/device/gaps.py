@@ -10,13 +10,14 @@ import numpy as np
 
 from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.kernels import Window
+from iotrace.analysis.device.stream_waits import Queues
 from iotrace.analysis.intervals import Coverage, outer_first
 from iotrace.analysis.results import Gap
 from iotrace.sources.kineto.trace import Column
 
 CLASSES = ("data_wait", "host_wait", "kernel_wait", "other")
-# What the class `other` is made of; what was launched in time and still waited did so for its stream.
-OTHERS = ("graph_replay", "stream_wait", "unknown_launch")
+# What the class `other` is made of, in which the launch had begun as the gap did.
+OTHERS = ("graph_replay", "launch_call", "stream_wait", "unknown_launch", "unexplained")
 _DATA_WAIT, _HOST_WAIT, _KERNEL_WAIT, _OTHER = range(4)
 _UNKNOWN_LAUNCH = -(2**62)
 MOST_GAPS = 10
@@ -62,12 +63,29 @@ def classify(activity: Activity, gaps: Gaps, waits: Coverage, kernel_gap_ns: int
     return table
 
 
-def other_parts(activity: Activity, gaps: Gaps, classes: Column) -> dict[str, int]:
-    """Divide the class `other` by how what ended each gap was launched; ns by `OTHERS`."""
+def other_parts(queues: Queues, gaps: Gaps, classes: Column) -> dict[str, int]:
+    """Divide the class `other` by how what ended each gap was launched; ns by `OTHERS`.
+
+    `launch_call`: while the call that launched it had not returned. Else `stream_wait` if its stream was told
+    right before the launch to wait for another one.
+    """
+    activity, events = queues.activity, queues.activity.trace.events
     call, idle_ns = activity.launch[gaps.ended_by], classes[:, _OTHER]
-    graph = activity.trace.named(lambda name: "GraphLaunch" in name)[np.maximum(call, 0)]
-    masks = ((call >= 0) & graph, (call >= 0) & ~graph, call < 0)
-    return {name: int(idle_ns[mask].sum()) for name, mask in zip(OTHERS, masks, strict=True)}
+    known = call >= 0
+    graph = known & activity.trace.named(lambda name: "GraphLaunch" in name)[np.maximum(call, 0)]
+    told = np.zeros(len(events), dtype=np.bool_)
+    told[queues.rows[queues.told]] = True
+    in_call = np.minimum(events.end_ns[np.maximum(call, 0)] - gaps.start_ns, idle_ns)
+    in_call = np.where(known & ~graph, np.maximum(in_call, 0), 0)
+    rest, waits = idle_ns - in_call, told[gaps.ended_by]
+    parts = {
+        "graph_replay": rest[graph],
+        "launch_call": in_call,
+        "stream_wait": rest[known & ~graph & waits],
+        "unknown_launch": rest[~known],
+        "unexplained": rest[known & ~graph & ~waits],
+    }
+    return {name: int(parts[name].sum()) for name in OTHERS}
 
 
 class Origin(msgspec.Struct, frozen=True):

@@ -86,13 +86,26 @@ class Queues(msgspec.Struct, frozen=True, dict=True):
         use = (producer == NONE) & (inferred != NONE)
         return np.where(use, inferred, producer), is_measured
 
+    @cached_property
+    def told(self) -> Mask:
+        """Whether a stream was told to wait for another one right before each was launched."""
+        found: Mask = self._named != NONE
+        found[self._next_launches] = True
+        return found
+
     def _measured(self) -> tuple[Column, Mask]:
-        """Take the waits of ``Stream Wait Event``, which Kineto writes where it is asked to."""
+        """Take the waits of ``Stream Wait Event`` that kept something."""
+        kept = (self._named != NONE) & self._kept(self._named)
+        return np.where(kept, self._named, NONE), kept
+
+    @cached_property
+    def _named(self) -> Column:
+        """Per event what ``Stream Wait Event`` says that it waits for; Kineto writes that where asked to."""
         trace, events = self.activity.trace, self.activity.trace.events
         found = np.full(len(self.rows), NONE, dtype=np.int64)
         rows = np.flatnonzero(trace.named(lambda name: name == "Stream Wait Event"))
         if not len(rows):
-            return found, np.zeros(len(self.rows), dtype=np.bool_)
+            return found
         details = Details(trace)
         call_ns = self._called_ns()
         for row in rows.tolist():
@@ -111,8 +124,7 @@ class Queues(msgspec.Struct, frozen=True, dict=True):
             longest = found[consumer]
             if longest == NONE or self.end_ns[longest] < self.end_ns[producer]:
                 found[consumer] = producer
-        kept = (found != NONE) & self._kept(found)
-        return np.where(kept, found, NONE), kept
+        return found
 
     def _called_ns(self) -> dict[int | None, int]:
         """When each runtime call that launched nothing began, by its correlation."""
@@ -128,28 +140,34 @@ class Queues(msgspec.Struct, frozen=True, dict=True):
         kept: Mask = (ended > self.ready_ns + _LEAST_NS) & (ended <= self.start_ns + _LEAST_NS)
         return kept
 
-    def _inferred(self) -> Column:
-        """Infer waits: a stream was told to wait, was ready, and went on as another one's event ended."""
+    @cached_property
+    def _next_launches(self) -> list[int]:
+        """What was launched next, on its thread, after each call that told a stream to wait."""
         trace, events = self.activity.trace, self.activity.trace.events
-        found = np.full(len(self.rows), NONE, dtype=np.int64)
         calls = np.flatnonzero((self.activity.kinds == Kind.RUNTIME) & trace.matching(_WAIT_CALL))
         call = self.activity.launch[self.rows]
         launched = np.flatnonzero(call >= 0)
         if not len(calls) or not len(launched):
-            return found
+            return []
         launched = launched[np.lexsort((self.launched_ns[launched], events.thread[call[launched]]))]
         threads = events.thread[call[launched]]
-        by_end = np.argsort(self.end_ns, kind="stable")
-        ends = self.end_ns[by_end]
+        found = []
         for row in calls.tolist():
             first, behind = (
                 np.searchsorted(threads, events.thread[row], side="left"),
                 np.searchsorted(threads, events.thread[row], side="right"),
             )
             at = first + np.searchsorted(self.launched_ns[launched[first:behind]], events.start_ns[row])
-            if at >= behind:
-                continue
-            consumer = int(launched[at])
+            if at < behind:
+                found.append(int(launched[at]))
+        return found
+
+    def _inferred(self) -> Column:
+        """Infer waits: a stream was told to wait, was ready, and went on as another one's event ended."""
+        found = np.full(len(self.rows), NONE, dtype=np.int64)
+        by_end = np.argsort(self.end_ns, kind="stable")
+        ends = self.end_ns[by_end]
+        for consumer in self._next_launches:
             start = int(self.start_ns[consumer])
             last = int(np.searchsorted(ends, start, side="right")) - 1
             while last >= 0 and ends[last] >= start - _AT_ONCE_NS:

@@ -164,7 +164,9 @@ def write_csv(tables: Sequence[Table], path: Path) -> None:
                     own = ("rank",) if "rank" not in before else ()
                     writer.writerow([*own, "table", *row.__struct_encode_fields__])
                 of_rank = () if "rank" in before else (table.rank,)
-                writer.writerow([*of_rank, table.title, *(plain_value(getattr(row, each)) for each in before)])
+                writer.writerow(
+                    [*of_rank, table.title, *(plain_value(getattr(row, each)) for each in before)]
+                )
 
 
 def plain_value(value: Any) -> Any:
