@@ -29,7 +29,7 @@ from iotrace.report.views import VIEWS, tables_of
 
 _MOST_ROWS = 20  # of a view
 _DEVICE_VIEWS = ("device", "dependencies")  # modules whose views are of the device
-_SHOWN_ELSEWHERE = ("ranks",)
+_TRACE_VIEWS = (*_DEVICE_VIEWS, "slow", "memory")  # those of what traces hold
 _TONES = {
     "not-input-bound": "good",
     "moderately-input-bound": "warn",
@@ -51,7 +51,7 @@ _SECTIONS = (
     ("regions", "Regions"),
     ("io", "I/O"),
     ("advice", "Advice"),
-    ("tables", "Tables"),
+    ("tables", "Traces"),
     ("missing", "Not captured"),
     ("about", "About"),
 )
@@ -110,7 +110,7 @@ def report_page(report: Report, columns: RankColumns | None = None) -> str:
 
 
 def _views(report: Report, rank: RankReport | None, of_device: bool) -> list[dict[str, Any]]:
-    """The views of what `rank`'s device did, or all others, as tables of texts with their first rows."""
+    """The views of what `rank`'s device did, or what else its traces hold: their first rows."""
     if rank is None:
         return []
     own = replace(report, ranks=[rank])
@@ -118,7 +118,7 @@ def _views(report: Report, rank: RankReport | None, of_device: bool) -> list[dic
     views = [
         name
         for name, view in VIEWS.items()
-        if (view.module in modules) == of_device and name not in _SHOWN_ELSEWHERE
+        if view.module in _TRACE_VIEWS and (view.module in modules) == of_device
     ]
     first = "gaps" if report.verdict.kind == "device-idle" else "kernels"
     views.sort(key=lambda name: name != first)
