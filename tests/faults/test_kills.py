@@ -8,8 +8,9 @@ import subprocess
 from pathlib import Path
 
 from iotrace.agent.recording.recorder import FLUSH_SECONDS
+from iotrace.session import names
 from iotrace.sources.processes import Process, read_processes
-from iotrace.sources.records import BatchRecord, Produced, Worker
+from iotrace.sources.records import Worker
 from tests.faults.rows import row
 from tests.support.runs import Run, launcher
 from tests.support.waiting import PATIENCE_S, eventually, runs
@@ -45,13 +46,13 @@ def _started(directory: Path) -> tuple[subprocess.Popen[str], Path, int]:
     told = process.stdout.readline().split()
     assert told[:1] == ["pid"], process.communicate()
     pid = int(told[1])
-    eventually(lambda: _count(session, pid, BatchRecord) > 60 and len(_workers(session)) == 2)
+    eventually(lambda: _count(session, pid, names.BATCH_ROW) > 60 and len(_workers(session)) == 2)
     return process, session, pid
 
 
-def _count(session: Path, pid: int, kind: type[BatchRecord] | type[Produced]) -> int:
+def _count(session: Path, pid: int, kind: int) -> int:
     """How many of its records of a kind the process has on the disk."""
-    return sum(len(process.of_type(kind)) for process in read_processes(session)[0] if process.pid == pid)
+    return sum(len(process.rows(kind)) for process in read_processes(session)[0] if process.pid == pid)
 
 
 def _workers(session: Path) -> list[Process]:
@@ -72,7 +73,7 @@ def test_the_writer_leaves_a_second_at_most_unwritten() -> None:
 def test_a_killed_worker(tmp_path: Path) -> None:
     launched, session, _ = _started(tmp_path)
     victim = _workers(session)[0].pid
-    before = _count(session, victim, Produced)
+    before = _count(session, victim, names.PRODUCED_ROW)
     os.kill(victim, signal.SIGKILL)
     output, errors = launched.communicate(timeout=PATIENCE_S)
     assert launched.returncode == 1
@@ -83,7 +84,7 @@ def test_a_killed_worker(tmp_path: Path) -> None:
     assert any(f"(pid {victim})" in missing["what"] for missing in report["not_captured"])
     process = next(process for process in _workers(session) if process.pid == victim)
     assert not process.ended
-    assert _count(session, victim, Produced) >= before > 0  # what was written is kept
+    assert _count(session, victim, names.PRODUCED_ROW) >= before > 0  # what was written is kept
     assert report["ranks"][0]["loaders"][0]["batches"] > 50
     assert report["ranks"][0]["loaders"][0]["failures"] == ["RuntimeError"]
     verdict, steps = report["verdict"], report["session"]["failures"][0]["after_steps"]
@@ -104,7 +105,7 @@ def test_a_killed_worker(tmp_path: Path) -> None:
 def test_a_killed_program(tmp_path: Path) -> None:
     launched, session, pid = _started(tmp_path)
     workers = [process.pid for process in _workers(session)]
-    before = _count(session, pid, BatchRecord)
+    before = _count(session, pid, names.BATCH_ROW)
     os.kill(pid, signal.SIGKILL)
     output, errors = launched.communicate(timeout=PATIENCE_S)
     for worker in workers:
@@ -123,7 +124,7 @@ def test_a_killed_program(tmp_path: Path) -> None:
     costliest = max(causes, key=lambda cause: causes[cause])
     assert costliest in ("transform", "transport")  # workers sleep, or wait for a core
     assert report["verdict"]["until"].endswith(f"waited for data ({costliest})")
-    assert _count(session, pid, BatchRecord) >= before
+    assert _count(session, pid, names.BATCH_ROW) >= before
     assert (session / "out" / "timeline.pftrace").exists()
 
 

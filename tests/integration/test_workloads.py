@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from iotrace.analysis.rank import SessionAnalysis
+from iotrace.session import names
 from iotrace.session.names import KIND_ITEM, KIND_READ_PATH
 from iotrace.sources.processes import read_processes
-from iotrace.sources.records import BatchRecord, Produced
 from iotrace.sources.session import open_session
 from tests.support import strace
 from tests.support.pagecache import drop
@@ -253,13 +253,13 @@ def test_the_slow_rank_is_told_from_the_one_that_waits_for_it(traced: Callable[[
 def test_one_worker_streams_the_tail_alone(traced: Callable[[str], Traced]) -> None:
     run = traced("stream_iterable")
     processes = read_processes(run.run.session)[0]
-    made_by = [batch.worker for process in processes for batch in process.of_type(BatchRecord)]
+    made_by = [by for process in processes for by in process.rows(names.BATCH_ROW)["worker"].tolist()]
     by_worker = Counter(made_by)
     assert by_worker[0] >= 2 * by_worker[1] > 0  # worker 0 has the shards with eight times the records
     assert set(made_by[-3:]) == {0}
     # Each worker's records end with the stop of its iterator.
-    stops = [record.outcome for process in processes for record in process.of_type(Produced)]
-    assert stops.count("stop") == 2
+    made = [process.rows(names.PRODUCED_ROW)["outcome"] for process in processes]
+    assert sum((own == names.OUTCOMES.index("stop")).sum() for own in made) == 2
     # Filling the buffer with 8 records comes before the first batch of 4.
     (rank,) = run.ranks
     assert rank["loaders"][0]["first_batch_ms"] > rank["data_wait"]["raw_ms"]

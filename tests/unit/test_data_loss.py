@@ -10,16 +10,16 @@ import pytest
 
 from iotrace.analysis.completeness.data_loss import data_loss
 from iotrace.analysis.completeness.not_captured import _workers_left
-from iotrace.sources.clocks.session_clock import Clock
 from iotrace.sources.processes import SPAN_DTYPE, Process
-from iotrace.sources.records import BatchRecord, End, Identity, Idle, Produced, Record, Tick, Worker
+from iotrace.sources.records import End, Identity, Idle, Tick, Worker
 from iotrace.sources.session import Rank
+from tests.support.rows import BatchRecord, Line, Produced, process_of
 
 
-def process(pid: int, *records: Record) -> Process:
+def process(pid: int, *records: Line) -> Process:
     identity = Identity(format=1, pid=pid, ppid=0, role="main", clock=(0, 0, 1))
     tick = Tick(clock=(0, 0, 1), cpu_ns=1)
-    return Process(identity, Clock([[0, 0, 1]]), [tick, *records], np.zeros(1, dtype=SPAN_DTYPE), {})
+    return process_of(identity, [tick, *records], np.zeros(1, dtype=SPAN_DTYPE))
 
 
 def told(exit_code: int | None, *workers: Process, taken: int = 2) -> tuple[list[str], list[str]]:
@@ -39,7 +39,7 @@ def told(exit_code: int | None, *workers: Process, taken: int = 2) -> tuple[list
     return tuple([f"{each.what}: {each.why}" for each in of(session)] for of in (_workers_left, data_loss))  # type: ignore[return-value]
 
 
-def worker(pid: int, *records: Record) -> Process:
+def worker(pid: int, *records: Line) -> Process:
     return process(pid, Worker(0), *(produced(index) for index in range(2)), *records)
 
 

@@ -14,17 +14,16 @@ from iotrace.analysis.results import Failure
 from iotrace.session import names
 from iotrace.session.manifest import Manifest, Outcome, PosixState
 from iotrace.sources.records import (
-    BatchRecord,
     Distributed,
     Failure as Recorded,
     Identity,
     IteratorEnd,
     IteratorStart,
-    Record,
     Text,
     Worker,
 )
 from iotrace.sources.session import open_session
+from tests.support.rows import BatchRecord, Line, lines_of
 
 MS = 1_000_000
 ORIGINAL = """Traceback (most recent call last):
@@ -149,9 +148,9 @@ def test_a_traceback_is_read_down_to_what_raised_first(
     assert (found.frames[-1][0] if found.frames else "").startswith(innermost)
 
 
-def loop(delivered: int, failed_ms: int | None = None) -> list[Record]:
+def loop(delivered: int, failed_ms: int | None = None) -> list[Line]:
     """A loop over a loader with the worker 11: a batch each 10 ms, then perhaps an exception."""
-    records: list[Record] = [IteratorStart(0, 0, "Volumes", 2, 0, 0, 0, pids=[10, 11])]
+    records: list[Line] = [IteratorStart(0, 0, "Volumes", 2, 0, 0, 0, pids=[10, 11])]
     for index in range(delivered):
         records.append(BatchRecord(0, 0, 0, index, 1, index * 10 * MS, (index * 10 + 4) * MS, True, index))
     if failed_ms is not None:
@@ -164,7 +163,7 @@ def raised(text: str, ms: int, **known: int) -> Recorded:
 
 
 def found(
-    path: Path, outcome: Outcome, processes: dict[int, list[Record]], spans: dict[int, bytes] | None = None
+    path: Path, outcome: Outcome, processes: dict[int, list[Line]], spans: dict[int, bytes] | None = None
 ) -> list[Failure]:
     """The failures of a session whose first process started all others."""
     first = next(iter(processes))
@@ -173,7 +172,7 @@ def found(
         directory.mkdir(parents=True)
         who = Identity(1, pid, first, "main" if pid == first else "forked", (0, 0, 1), prefixes=["/env"])
         (directory / names.PROCESS).write_bytes(msgspec.json.encode(who))
-        (directory / names.RECORDS).write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in records))
+        (directory / names.RECORDS).write_bytes(lines_of(records))
         (directory / names.SPANS).write_bytes((spans or {}).get(pid, b""))
     manifest = Manifest(names.FORMAT_VERSION, "0", ["python"], "/home/me", "host", 0, 1, PosixState(False))
     (path / names.MANIFEST).write_bytes(msgspec.json.encode(manifest))
@@ -199,7 +198,7 @@ def test_an_exception_of_a_worker_is_the_cause_of_the_loops(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("main", [loop(18), [*loop(18, 180), *loop(20)[1:]]])
-def test_what_a_program_goes_on_after_is_no_failure(tmp_path: Path, main: list[Record]) -> None:
+def test_what_a_program_goes_on_after_is_no_failure(tmp_path: Path, main: list[Line]) -> None:
     """A batch that the loop never asked for, one that it skipped; then the loop's own failure."""
     worker = [Worker(1), raised(ORIGINAL, 150, generation=0, index=18, taken_ns=140 * MS)]
     failures = found(tmp_path, BROKEN, {7: [*main, raised(TIMED_OUT, 300)], 11: worker})
@@ -236,7 +235,7 @@ def test_what_a_sample_read_last_is_told_though_the_exception_is_not_about_it(tm
         return struct.pack(names.SPAN_FORMAT, *fields)
 
     text = ORIGINAL.replace("h5py/_objects.pyx", "/home/me/train.py")
-    texts: list[Record] = [Text(0, "numpy.load"), Text(1, "/home/me/x.npz"), Text(2, "/home/me/y.npz")]
+    texts: list[Line] = [Text(0, "numpy.load"), Text(1, "/home/me/x.npz"), Text(2, "/home/me/y.npz")]
     for last, read in ((span(146, 148, names.KIND_READ_PATH, 2), "y.npz"), (b"", None)):
         rows = span(140, 145, names.KIND_ITEM, -1) + span(141, 144, names.KIND_READ_PATH, 1)
         worker = [*texts, Worker(1), raised(text, 150, generation=0, index=18, taken_ns=140 * MS, sample=5)]
@@ -276,7 +275,7 @@ def test_a_rank_that_was_killed_comes_before_what_the_others_raise(
 
 
 @pytest.mark.parametrize(("main", "role"), [([], "helper"), ([raised(TIMED_OUT, 400)], "process")])
-def test_a_process_whose_failure_its_parent_bore_helps(tmp_path: Path, main: list[Record], role: str) -> None:
+def test_a_process_whose_failure_its_parent_bore_helps(tmp_path: Path, main: list[Line], role: str) -> None:
     first, *_ = found(tmp_path, BROKEN, {7: main, 8: [raised(SYNTAX, 300)]})
     assert (first.process, first.role) == (8, role)
 

@@ -10,25 +10,18 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from iotrace.analysis.loop.join import loaders_of
 from iotrace.analysis.loop.steps import Loop, loop_of
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.sources.clocks.session_clock import Clock
-from iotrace.sources.processes import SPAN_DTYPE, Process
 from iotrace.sources.records import (
-    BatchRecord,
-    Blocked,
-    Exposed,
     Identity,
     IteratorEnd,
     IteratorStart,
-    Record,
-    Round,
 )
 from iotrace.sources.session import Rank
+from tests.support.rows import BatchRecord, Blocked, Exposed, Line, Round, process_of
 
 MS = 1_000_000
 MAIN, OTHER = 1, 2
@@ -39,7 +32,7 @@ class Program:
     """Records of a program, made event by event."""
 
     def __init__(self, anew: str = "") -> None:
-        self.records: list[Record] = []
+        self.records: list[Line] = []
         self.now = 0
         self.rounds = 0
         self.cpu = 0
@@ -117,8 +110,7 @@ class Program:
 
     def rank(self) -> Rank:
         identity = Identity(format=1, pid=MAIN, ppid=0, role="main", clock=(0, 0, 1))
-        spans = np.zeros(0, dtype=SPAN_DTYPE)
-        return Rank(0, None, 0, Process(identity, Clock([[0, 0, 1]]), self.records, spans, {}), [])
+        return Rank(0, None, 0, process_of(identity, self.records), [])
 
     def loop(self) -> Loop:
         rank = self.rank()

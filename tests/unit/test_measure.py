@@ -11,25 +11,24 @@ from msgspec.structs import replace
 from iotrace.session import names
 from iotrace.session.manifest import Manifest, Outcome, PosixState
 from iotrace.sources.records import (
-    BatchRecord,
     End,
     Identity,
     IteratorEnd,
     IteratorStart,
-    Record,
     Replayed,
     TorchWindow,
 )
 from iotrace.sweeps.measure import measure
 from iotrace.sweeps.results import SweepRun
+from tests.support.rows import BatchRecord, Line, lines_of
 
 MS = 1_000_000
 STEPS, STEP_MS, PROFILED_MS, WAIT_MS = 20, 10, 90, 4
 
 
-def records() -> list[Record]:
+def records() -> list[Line]:
     """A training loop of equal steps, but for two that a window of torch.profiler made longer."""
-    found: list[Record] = [IteratorStart(0, 0, "Images", 0, 0, 0, 0)]
+    found: list[Line] = [IteratorStart(0, 0, "Images", 0, 0, 0, 0)]
     now_ms = 100
     for number in range(STEPS):
         now_ms += WAIT_MS
@@ -45,7 +44,7 @@ def records() -> list[Record]:
     return [*found, End()]
 
 
-def write_session(path: Path, written: list[Record] | None = None) -> None:
+def write_session(path: Path, written: list[Line] | None = None) -> None:
     directory = path / names.PROCESSES / "1-0"
     directory.mkdir(parents=True)
     manifest = Manifest(names.FORMAT_VERSION, "0", ["python"], "/", "host", 0, 1, PosixState(False))
@@ -53,8 +52,7 @@ def write_session(path: Path, written: list[Record] | None = None) -> None:
     (path / names.OUTCOME).write_bytes(msgspec.json.encode(Outcome(0, 0, 0)))
     identity = Identity(1, 1, 0, "main", (0, 0, 1))
     (directory / names.PROCESS).write_bytes(msgspec.json.encode(identity))
-    lines = b"\n".join(map(msgspec.json.encode, records() if written is None else written))
-    (directory / names.RECORDS).write_bytes(lines + b"\n")
+    (directory / names.RECORDS).write_bytes(lines_of(records() if written is None else written))
     (directory / names.SPANS).write_bytes(b"")
 
 
@@ -69,9 +67,9 @@ def test_all_figures_of_a_point_are_of_the_measured_steps(tmp_path: Path) -> Non
     assert run.compute_ms == pytest.approx(run.step_ms * (1 - run.raw_wait_fraction))
 
 
-def inference(records: list[Record], wrapped: bool = False) -> list[Record]:
+def inference(records: list[Line], wrapped: bool = False) -> list[Line]:
     """The same loop without a backward pass, and without gradients; of a source that is no DataLoader."""
-    found: list[Record] = []
+    found: list[Line] = []
     for record in records:
         if isinstance(record, BatchRecord):
             record = replace(record, grad=False, backward_count=0)
@@ -94,7 +92,7 @@ def inference(records: list[Record], wrapped: bool = False) -> list[Record]:
     ],
 )
 def test_a_loop_that_trains_nothing_is_measured(
-    tmp_path: Path, kind: str, params: dict[str, str], more: list[Record], by_agent: bool, status: str
+    tmp_path: Path, kind: str, params: dict[str, str], more: list[Line], by_agent: bool, status: str
 ) -> None:
     write_session(tmp_path, [*more, *inference(records())])
     asked = SweepRun(params=params, kind=kind, repeat=0, session=str(tmp_path), status="ok")

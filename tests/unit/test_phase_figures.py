@@ -10,10 +10,10 @@ import pytest
 from iotrace.analysis.loop.step_phases import StepPhases, step_phases
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.session.names import BACKWARD, FORWARD, FORWARD_NO_GRAD, KIND_PHASE, OPTIMIZER
-from iotrace.sources.clocks.session_clock import Clock
-from iotrace.sources.processes import SPAN_DTYPE, Process
-from iotrace.sources.records import Exposed, Identity, PhaseOnDevice, Record
+from iotrace.sources.processes import SPAN_DTYPE
+from iotrace.sources.records import Identity
 from iotrace.sources.session import Rank
+from tests.support.rows import Exposed, Line, PhaseOnDevice, process_of
 from tests.unit.test_loop import MAIN, MS, OTHER, Program
 
 _NAMES = [FORWARD, FORWARD_NO_GRAD, BACKWARD, OPTIMIZER]
@@ -33,7 +33,7 @@ def figures(
     program = Program()
     program.play(events * (_STEPS + 1))
     rows = []
-    records: list[Record] = []
+    records: list[Line] = []
     for number in range(_STEPS + 1):
         base_ns = (10 * number + 1) * MS  # the delivery
         for name, start_ms, end_ms in steps[number % len(steps)]:
@@ -46,9 +46,8 @@ def figures(
                 records.append(PhaseOnDevice(tid, start_ns, round(device_ms[name] * MS)))
     if device_ms is not None and exposed_ms is not None:
         records += [Exposed(0, 0, number, round(exposed_ms * MS)) for number in range(_STEPS + 1)]
-    main = Process(
+    main = process_of(
         Identity(format=1, pid=MAIN, ppid=0, role="main", clock=(0, 0, 1)),
-        Clock([[0, 0, 1]]),
         [*program.records, *records],
         np.array(rows, SPAN_DTYPE),
         dict(enumerate(_NAMES)),

@@ -12,21 +12,20 @@ from iotrace.analysis.rank import SessionAnalysis
 from iotrace.session import names
 from iotrace.session.manifest import Manifest, NotCaptured, Outcome, PosixState
 from iotrace.sources.records import (
-    BatchRecord,
     Identity,
     IteratorStart,
-    Record,
     TorchProgram,
     TorchProgramTrace,
 )
 from iotrace.sources.session import open_session
+from tests.support.rows import BatchRecord, Line, lines_of
 
 MS = 1_000_000
 
 
-def loop(batches: int, loaders: int = 1, grad: bool = True, backward: bool = True) -> list[Record]:
+def loop(batches: int, loaders: int = 1, grad: bool = True, backward: bool = True) -> list[Line]:
     """A loop over `loaders` DataLoaders, one after the other, with `batches` each."""
-    found: list[Record] = []
+    found: list[Line] = []
     delivered = 0
     for loader in range(loaders):
         found.append(IteratorStart(loader, loader, "Images", 0, 0, 0, delivered * 10 * MS))
@@ -37,7 +36,7 @@ def loop(batches: int, loaders: int = 1, grad: bool = True, backward: bool = Tru
     return found
 
 
-def told(path: Path, records: list[Record], steps: str = "5:1:5:1") -> NotCaptured:
+def told(path: Path, records: list[Line], steps: str = "5:1:5:1") -> NotCaptured:
     directory = path / names.PROCESSES / "1-0"
     directory.mkdir(parents=True)
     torch = {names.TORCH_STEPS: steps}
@@ -47,7 +46,7 @@ def told(path: Path, records: list[Record], steps: str = "5:1:5:1") -> NotCaptur
     (path / names.MANIFEST).write_bytes(msgspec.json.encode(manifest))
     (path / names.OUTCOME).write_bytes(msgspec.json.encode(Outcome(0, 0, 0)))
     (directory / names.PROCESS).write_bytes(msgspec.json.encode(Identity(1, 1, 0, "main", (0, 0, 1))))
-    (directory / names.RECORDS).write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in records))
+    (directory / names.RECORDS).write_bytes(lines_of(records))
     (directory / names.SPANS).write_bytes(b"")
     found = not_captured(SessionAnalysis(open_session(path)))
     return next(item for item in found if item.what == "compute of rank 0")
@@ -72,7 +71,7 @@ def told(path: Path, records: list[Record], steps: str = "5:1:5:1") -> NotCaptur
     ],
 )
 def test_the_reason_is_the_loops(
-    tmp_path: Path, records: list[Record], steps: str, why: str, remedy: str
+    tmp_path: Path, records: list[Line], steps: str, why: str, remedy: str
 ) -> None:
     found = told(tmp_path, records, steps)
     assert why in found.why

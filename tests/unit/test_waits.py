@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
@@ -13,10 +12,9 @@ from iotrace.analysis.loop.measured import measured
 from iotrace.analysis.loop.steps import Loop, loop_of
 from iotrace.analysis.wait.data_wait import verdict
 from iotrace.analysis.wait.waits import CAUSES, Explained, behind_ready_ns
-from iotrace.sources.clocks.session_clock import Clock
-from iotrace.sources.processes import SPAN_DTYPE, Process
-from iotrace.sources.records import BatchRecord, Identity, IteratorStart
+from iotrace.sources.records import Identity, IteratorStart
 from iotrace.sources.session import Rank
+from tests.support.rows import BatchRecord, process_of
 from tests.support.tables import split_wait, waits_of
 
 START = IteratorStart(iterator=0, loader=0, dataset="D", workers=2, epoch=0, generation=0, mono_ns=0)
@@ -74,9 +72,7 @@ def loop_over(count: int) -> Loop:
         for number in range(count)
     ]
     identity = Identity(format=1, pid=1, ppid=0, role="main", clock=(0, 0, 1))
-    spans = np.zeros(0, dtype=SPAN_DTYPE)
-    main = Process(identity, Clock([[0, 0, 1]]), [START, *batches], spans, {})
-    rank = Rank(0, None, 0, main, [])
+    rank = Rank(0, None, 0, process_of(identity, [START, *batches]), [])
     return loop_of(rank, loaders_of(rank))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,24 +24,12 @@ from iotrace.sources.records import (
     Identity,
     Idle,
     Record,
-    Rows,
-    Text,
     Tick,
     TorchProgramTrace,
     TorchWindow,
     Worker,
 )
-from iotrace.sources.rows import (
-    KINDS,
-    TYPES,
-    Columns,
-    columns_of,
-    joined,
-    made_ns,
-    newest_ns,
-    of_records,
-    records_of,
-)
+from iotrace.sources.rows import DTYPES, Columns, divided, newest_ns
 from iotrace.sources.samples import Sidecar
 
 SPAN_DTYPE = np.dtype([(name, f"<{code}") for name, code in names.SPAN_FIELDS.items()])
@@ -50,7 +38,7 @@ SPAN_DTYPE = np.dtype([(name, f"<{code}") for name, code in names.SPAN_FIELDS.it
 class Process(msgspec.Struct, frozen=True, dict=True):
     """What one process recorded. Span times are the session's; record times are still monotonic.
 
-    `arrays` has what was recorded as rows, by kind; older sessions have a record for each among `records`.
+    `arrays` has what comes with every batch or step, by kind.
     """
 
     identity: Identity
@@ -136,21 +124,11 @@ class Process(msgspec.Struct, frozen=True, dict=True):
 
     def of_type(self, kind: type[Any]) -> list[Any]:
         """The records of one type, in the order they were made."""
-        if kind in KINDS and KINDS[kind] in self.arrays:
-            return records_of(KINDS[kind], self.rows(KINDS[kind]), self.texts)
         return self._by_type.get(kind, [])
 
     def rows(self, kind: int) -> Columns:
         """What was recorded of one kind of `names.ROW_FIELDS`, in the order it was made; -1: not known."""
-        if kind not in self._rows:
-            parts = [self.arrays[kind]] if kind in self.arrays else []
-            lines = self._by_type.get(TYPES[kind], [])
-            self._rows[kind] = joined(kind, [*parts, of_records(kind, lines, self.texts)] if lines else parts)
-        return self._rows[kind]
-
-    @cached_property
-    def _rows(self) -> dict[int, Columns]:
-        return {}
+        return self.arrays[kind] if kind in self.arrays else np.empty(0, DTYPES[kind])
 
     @cached_property
     def _by_type(self) -> dict[type[Any], list[Any]]:
@@ -201,8 +179,9 @@ def read_processes(
                     losses.append(f"{what}: all that this process recorded was left out")
                 continue
             problems: list[str] = []
-            records, arrays = _divided(each_record(directory / names.RECORDS, Record, problems))
-            recorded.append((directory, identity, records, problems, arrays))
+            texts: dict[int, str] = {}
+            records, arrays = divided(each_record(directory / names.RECORDS, Record, problems), texts)
+            recorded.append((directory, identity, records, texts, problems, arrays))
     anchors = [_anchors(identity, records) for _, identity, records, *_ in recorded]
     clocks = clocks_of([*anchors, *(sidecar.anchors for sidecar in sidecars)])
     if set(clocks.of_domain) - {clocks.reference, *clocks.links}:
@@ -218,27 +197,6 @@ def read_processes(
         for each, source in zip(recorded, anchors, strict=True)
     ]
     return sorted(found, key=lambda process: process.began_ns), clocks
-
-
-def _divided(read: Iterable[Record]) -> tuple[list[Record], dict[int, Columns]]:
-    """Divide records into rows, by kind, and the others: with rows, in the order of their making."""
-    parts: dict[int, list[Columns]] = {}
-    timed: list[tuple[int, Record]] = []
-    now_ns = 0
-    for record in read:
-        if isinstance(record, Rows):
-            rows = columns_of(record)
-            if len(rows):
-                parts.setdefault(record.kind, []).append(rows)
-                now_ns = max(now_ns, newest_ns(record.kind, rows))
-            continue
-        timed.append((made_ns(record, now_ns), record))
-        now_ns = max(now_ns, timed[-1][0])
-        if isinstance(record, Idle):
-            record.mono_ns = timed[-1][0]
-    if parts:
-        timed.sort(key=lambda each: each[0])
-    return [record for _, record in timed], {kind: joined(kind, own) for kind, own in parts.items()}
 
 
 def _recorded(directory: Path) -> bool:
@@ -259,6 +217,7 @@ def _process(
     directory: Path,
     identity: Identity,
     records: list[Record],
+    texts: dict[int, str],
     problems: list[str],
     arrays: dict[int, Columns],
     clock: Clock,
@@ -268,7 +227,6 @@ def _process(
     if len(spans):
         spans["duration_ns"] = clock.durations_to_session_ns(spans["start_ns"], spans["duration_ns"])
         spans["start_ns"] = clock.times_to_session_ns(spans["start_ns"])
-    texts = {record.id: record.text for record in records if isinstance(record, Text)}
     if (directory / names.BROKEN).exists():
         problems.append("could not write all it recorded")
     for record in records:

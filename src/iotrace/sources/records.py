@@ -149,31 +149,6 @@ class IteratorStart(Record, tag="iterator"):
     in_order: bool | None = None
 
 
-class BatchRecord(Record, tag="batch"):
-    """A batch that the consumer got. Times in ns of CLOCK_MONOTONIC, None where it was fetched by a worker.
-
-    `phase` is the value of Lightning's RunningStage, None without its trainer; `ahead` is how many batches
-    its loop takes in advance of the one that it works on.
-    """
-
-    iterator: Int
-    epoch: Int
-    generation: Int
-    index: Int
-    tid: Int
-    wait_start_ns: Int
-    delivered_ns: Int
-    grad: bool
-    backward_count: Int
-    worker: Int | None = None
-    pid: Int | None = None
-    sent_ns: Int | None = None
-    fetch_end_ns: Int | None = None
-    samples: Int | None = None
-    phase: str | None = None
-    ahead: Int = 0
-
-
 class IteratorEnd(Record, tag="iterator_end"):
     iterator: Int
     epoch: Int
@@ -181,46 +156,6 @@ class IteratorEnd(Record, tag="iterator_end"):
     wait_start_ns: Int
     mono_ns: Int
     backward_count: Int
-    tid: Int | None = None
-
-
-class Round(Record, tag="round"):
-    """A thread began a backward pass, or ended the step of optimizer `number`; `what`: which of the two."""
-
-    what: str
-    number: Int
-    tid: Int
-    mono_ns: Int
-    cpu_ns: Int
-    run_delay_ns: Int
-
-
-class Blocked(Record, tag="blocked"):
-    """A thread waited for a condition, or called ``get`` or ``put`` of a queue (`queue`: its number).
-
-    `by` is the thread that ended its wait; None: it timed out, or there was none.
-    """
-
-    tid: Int
-    start_ns: Int
-    end_ns: Int
-    by: Int | None = None
-    queue: Int | None = None
-    call: str = ""
-
-
-class StepMark(Record, tag="mark"):
-    """The program called `iotrace.step`: its next step begins."""
-
-    mono_ns: Int
-
-
-class Pause(Record, tag="pause"):
-    """Python collected garbage, or torch.compile compiled: `pause` is one of names.PAUSES."""
-
-    pause: str
-    start_ns: Int
-    end_ns: Int
     tid: Int | None = None
 
 
@@ -332,18 +267,6 @@ class Idle(Record, tag="idle"):
     mono_ns: Int = 0
 
 
-class Produced(Record, tag="produced"):
-    """A batch that a worker made; `outcome` is ``batch``, ``stop`` or ``error``."""
-
-    generation: Int
-    index: Int
-    outcome: str
-    taken_ns: Int
-    prepared_ns: Int
-    samples: Int | None = None
-    bytes: Int | None = None
-
-
 class Failure(Record, tag="failure"):
     """An exception that ended the process, or took the place of a worker's batch `index`.
 
@@ -395,23 +318,6 @@ class End(Record, tag="end"):
 
     broken: str = ""
     mono_ns: Int = 0
-
-
-class Exposed(Record, tag="exposed"):
-    """How long the accelerator stood idle during the wait for a batch, by its own events."""
-
-    iterator: Int
-    epoch: Int
-    index: Int
-    exposed_ns: Int
-
-
-class PhaseOnDevice(Record, tag="phase"):
-    """How long the accelerator took for what the phase that thread `tid` began at `start_ns` has launched."""
-
-    tid: Int
-    start_ns: Int
-    device_ns: Int
 
 
 class TorchWindow(Record, tag="torch_window"):

@@ -1,74 +1,99 @@
-"""What an agent wrote as rows of integers, as some come with every batch or step: columns, one row each."""
+"""What comes with every batch or step: agents write rows of integers, which are read as columns."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from operator import attrgetter
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from iotrace.session import names
-from iotrace.sources.records import (
-    BatchRecord,
-    Blocked,
-    Exposed,
-    IteratorEnd,
-    Pause,
-    PhaseOnDevice,
-    Produced,
-    Record,
-    Round,
-    Rows,
-    StepMark,
-    Tick,
-)
+from iotrace.sources.records import Idle, Int, Record, Rows, Text, Tick
 
 Columns = npt.NDArray[np.void]  # of one of `DTYPES`
 
 DTYPES = tuple(np.dtype([(field, "<i8") for field in fields]) for fields in names.ROW_FIELDS)
-KINDS: dict[type[Record], int] = {
-    BatchRecord: names.BATCH_ROW,
-    Produced: names.PRODUCED_ROW,
-    Round: names.ROUND_ROW,
-    Blocked: names.BLOCKED_ROW,
-    Exposed: names.EXPOSED_ROW,
-    PhaseOnDevice: names.DEVICE_PHASE_ROW,
-    StepMark: names.MARK_ROW,
-    Pause: names.PAUSE_ROW,
-}
-TYPES = {kind: of for of, kind in KINDS.items()}
-# When a record was made: those that come with each batch, and those that stand between them.
-TIMES: dict[type, Any] = {
-    BatchRecord: attrgetter("delivered_ns"),
-    Round: attrgetter("mono_ns"),
-    Blocked: attrgetter("end_ns"),
-    Produced: attrgetter("prepared_ns"),
-    IteratorEnd: attrgetter("mono_ns"),
-    StepMark: attrgetter("mono_ns"),
-    Tick: lambda record: int(record.clock[0]),
-}
-_TIME_FIELDS = (
-    "delivered_ns",
-    "prepared_ns",
-    "mono_ns",
-    "end_ns",
-    None,
-    None,
-    "mono_ns",
-    "end_ns",
-)  # by kind
+# By kind, the field that orders rows: when a row was made, mostly.
+TIME_FIELDS = ("delivered_ns", "prepared_ns", "mono_ns", "end_ns", None, "start_ns", "mono_ns", "end_ns")
 _MOST = 2**62  # as of all numbers in records: what a damaged line holds shall not overflow
-_NAMED = {"outcome": names.OUTCOMES, "what": names.ROUNDS, "call": names.CALLS, "pause": names.PAUSES}
-# Fields that are always known, or say themselves what -1 means.
-_NUMBERS = frozenset(
-    (
-        *("iterator", "epoch", "generation", "index", "tid", "wait_start_ns", "delivered_ns", "ahead"),
-        *("backward_count", "taken_ns", "prepared_ns", "number", "mono_ns", "cpu_ns", "run_delay_ns"),
-        *("start_ns", "end_ns", "exposed_ns", "device_ns"),
-    )
-)
+_WORDS = {"outcome": names.OUTCOMES, "what": names.ROUNDS, "call": names.CALLS, "pause": names.PAUSES}
+_TAGS = ("batch", "produced", "round", "blocked", "exposed", "phase", "mark", "pause")  # of older sessions
+
+
+def _line_type(tag: str, fields: Sequence[str]) -> type[Record]:
+    """Define the line that older sessions hold for each row, with the fields' names."""
+    texts = (*_WORDS, "phase")
+    types = [(field, str | None if field in texts else Int | bool | None, None) for field in fields]
+    made: Any = msgspec.defstruct(tag, types, bases=(Record,), tag=tag)
+    line: type[Record] = made
+    return line
+
+
+_LINES = {_line_type(tag, names.ROW_FIELDS[kind]): kind for kind, tag in enumerate(_TAGS)}
+
+
+def divided(
+    read: Iterable[Record], texts: dict[int, str], now_ns: int = 0
+) -> tuple[list[Record], dict[int, Columns]]:
+    """Divide what was read into rows, by kind, and other records, in the order of their making.
+
+    `texts` gets the texts among them. A record that does not say when it was made follows those before it;
+    the first ones were made at `now_ns`.
+    """
+    parts: dict[int, list[Columns]] = defaultdict(list)
+    lines: dict[int, list[Record]] = defaultdict(list)
+    timed: list[tuple[int, Record]] = []
+    for record in read:
+        kind = _LINES.get(type(record))
+        if isinstance(record, Rows):
+            rows = columns_of(record)
+            if len(rows):
+                parts[record.kind].append(rows)
+                now_ns = max(now_ns, newest_ns(record.kind, rows))
+        elif kind is not None:
+            lines[kind].append(record)
+            now_ns = max(now_ns, line_ns(record))
+        else:
+            timed.append((_made_ns(record) or now_ns, record))
+            now_ns = max(now_ns, timed[-1][0])
+            if isinstance(record, Idle):
+                record.mono_ns = timed[-1][0]
+            elif isinstance(record, Text):
+                texts[record.id] = record.text
+    timed.sort(key=lambda each: each[0])
+    for kind, own in lines.items():
+        parts[kind].append(_of_lines(kind, own, texts))
+    return [record for _, record in timed], {kind: joined(kind, own) for kind, own in parts.items()}
+
+
+def _made_ns(record: Record) -> int:
+    return record.clock[0] if isinstance(record, Tick) else getattr(record, "mono_ns", 0)
+
+
+def line_ns(record: Record) -> int:
+    """When a row that is a line of its own was made; 0 of all other records."""
+    field = TIME_FIELDS[_LINES[type(record)]] if type(record) in _LINES else None
+    return getattr(record, field) or 0 if field is not None else 0
+
+
+def _of_lines(kind: int, lines: Sequence[Record], texts: dict[int, str]) -> Columns:
+    """Make rows of lines; `texts` gets their phases, under numbers that no agent gives."""
+    rows = np.full(len(lines), -1, DTYPES[kind])
+    for field in names.ROW_FIELDS[kind]:
+        values: list[Any] = [getattr(line, field) for line in lines]
+        numbers = {word: number for number, word in enumerate(_WORDS.get(field, ()))}
+        if field == "phase":
+            numbers = {text: number for number, text in texts.items() if number < 0}
+            for text in dict.fromkeys(values):
+                if text is not None:
+                    texts[numbers.setdefault(text, -2 - len(numbers))] = text
+        if field == "phase" or field in _WORDS:
+            values = [numbers.get(value) for value in values]
+        rows[field] = [-1 if value is None else value for value in values]
+    return rows
 
 
 def columns_of(rows: Rows) -> Columns:
@@ -92,7 +117,7 @@ def joined(kind: int, parts: Sequence[Columns]) -> Columns:
     else:  # as bytes: numpy copies fields one by one otherwise
         whole = f"V{DTYPES[kind].itemsize}"
         rows = np.concatenate([np.empty(0, whole), *(part.view(whole) for part in parts)]).view(DTYPES[kind])
-    field = _TIME_FIELDS[kind]
+    field = TIME_FIELDS[kind]
     if field is not None:
         times = np.ascontiguousarray(rows[field])
         if (times[1:] < times[:-1]).any():
@@ -102,53 +127,5 @@ def joined(kind: int, parts: Sequence[Columns]) -> Columns:
 
 def newest_ns(kind: int, rows: Columns) -> int:
     """When the last row was made; 0 where there is none, or its kind does not say."""
-    field = _TIME_FIELDS[kind]
+    field = TIME_FIELDS[kind]
     return int(rows[field][-1]) if field is not None and len(rows) else 0
-
-
-def of_records(kind: int, records: Iterable[Any], texts: dict[int, str]) -> Columns:
-    """Make rows of records of one kind: older sessions hold a line for each. `texts` gets new phases."""
-    own = list(records)
-    columns = np.full(len(own), -1, DTYPES[kind])
-    known = {text: number for number, text in texts.items()}
-    for field in names.ROW_FIELDS[kind]:
-        if field not in TYPES[kind].__struct_fields__:
-            continue
-        values = [getattr(record, field) for record in own]
-        if field in _NAMED:
-            meanings = _NAMED[field]
-            values = [meanings.index(value) if value in meanings else -1 for value in values]
-        elif field == "phase":
-            for text in dict.fromkeys(values):
-                if text is not None and text not in known:
-                    texts[known.setdefault(text, max(texts, default=-1) + 1)] = text
-            values = [known.get(value, -1) for value in values]
-        columns[field] = [-1 if value is None else value for value in values]
-    return columns
-
-
-def records_of(kind: int, rows: Columns, texts: dict[int, str]) -> list[Any]:
-    """Make a record of each row."""
-    of = TYPES[kind]
-    columns: list[list[Any]] = []
-    for field in of.__struct_fields__:
-        column: list[Any] = rows[field].tolist()
-        if field in _NAMED:
-            meanings = _NAMED[field]
-            column = [meanings[value] if 0 <= value < len(meanings) else "" for value in column]
-        elif field == "phase":
-            column = [texts.get(value) for value in column]
-        elif field == "grad":
-            column = [bool(value) for value in column]
-        elif field not in _NUMBERS:
-            column = [None if value == -1 else value for value in column]
-        columns.append(column)
-    return [of(*values) for values in zip(*columns, strict=True)]
-
-
-def made_ns(record: Record, otherwise_ns: int) -> int:
-    """When a record was made, of CLOCK_MONOTONIC."""
-    time_of = TIMES.get(type(record))
-    if time_of is not None:
-        return int(time_of(record))
-    return getattr(record, "mono_ns", 0) or otherwise_ns

@@ -18,7 +18,7 @@ from iotrace.sources.dftracer.call_reader import OwnLogs, read_posix
 from iotrace.sources.dftracer.calls import PosixCalls
 from iotrace.sources.paths import Paths, is_code
 from iotrace.sources.processes import Process, read_processes
-from iotrace.sources.records import Distributed, IteratorStart, OwnLog, StepMark, Worker
+from iotrace.sources.records import Distributed, IteratorStart, OwnLog, Worker
 from iotrace.sources.samples import read_sidecars
 from iotrace.sources.stolen_time import add_stolen_time
 from iotrace.sources.telemetry import Telemetry, read_telemetry
@@ -132,9 +132,7 @@ class Session(msgspec.Struct, frozen=True, dict=True):
         """Every process that iterated a loader or called `iotrace.step`; the first process where none did."""
         # A worker whose dataset iterates a loader of its own stays a worker.
         trainers = [
-            process
-            for process in self.processes
-            if (process.of_type(IteratorStart) or process.of_type(StepMark)) and not process.of_type(Worker)
+            process for process in self.processes if _takes_steps(process) and not process.of_type(Worker)
         ]
         if not trainers:
             trainers = self.processes[:1]
@@ -157,7 +155,7 @@ class Session(msgspec.Struct, frozen=True, dict=True):
             return "loader worker"
         mains = [rank.main for rank in self.ranks]
         if any(process is main for main in mains):
-            return "rank" if process.of_type(IteratorStart) or process.of_type(StepMark) else "main"
+            return "rank" if _takes_steps(process) else "main"
         started = [(main.identity.ppid, main.identity.node) for main in mains]
         if (process.pid, process.identity.node) in started:
             return "launcher"
@@ -173,6 +171,10 @@ class Session(msgspec.Struct, frozen=True, dict=True):
             and process.of_type(Worker)
             and (process.pid in pids or process.identity.ppid == trainer.pid)
         ]
+
+
+def _takes_steps(process: Process) -> bool:
+    return bool(process.of_type(IteratorStart)) or len(process.rows(names.MARK_ROW)) > 0
 
 
 def rank_of(process: Process) -> tuple[int | None, int | None]:

@@ -8,8 +8,8 @@ from iotrace.analysis.host.system import devices_of
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.results.top import TopGpu, TopHost, TopProcess
 from iotrace.analysis.window import Window
+from iotrace.session import names
 from iotrace.sources.processes import Process
-from iotrace.sources.records import Produced
 from iotrace.sources.session import Session
 from iotrace.sources.telemetry import SampledDevice, SampledProcess, Series, Telemetry
 
@@ -63,14 +63,14 @@ def _busy(process: Process, kept: StepTable) -> float | None:
     """The share of the window, up to the worker's last batch, in which it made batches."""
     if not len(kept) or process.worker is None:
         return None
-    real = process.clock.to_session_ns
-    made = [(real(each.taken_ns), real(each.prepared_ns)) for each in process.of_type(Produced)]
+    made = process.rows(names.PRODUCED_ROW)
+    taken, prepared = (process.clock.times_to_session_ns(made[at]) for at in ("taken_ns", "prepared_ns"))
     begin_ns = kept[0].start_ns
-    end_ns = min(kept[-1].end_ns, max((prepared_ns for _, prepared_ns in made), default=0))
+    end_ns = min(kept[-1].end_ns, int(prepared.max(initial=0)))
     if end_ns <= begin_ns:
         return None
-    inside = sum(max(0, min(end_ns, prepared) - max(begin_ns, taken)) for taken, prepared in made)
-    return inside / (end_ns - begin_ns)
+    inside = np.maximum(np.minimum(end_ns, prepared) - np.maximum(begin_ns, taken), 0)
+    return int(inside.sum()) / (end_ns - begin_ns)
 
 
 def gpus_now(window: Window) -> list[TopGpu]:

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace
 
 from iotrace.analysis.intervals import Times, distinct, grouped
 from iotrace.analysis.loop.deliveries import Deliveries, Interval, LoaderRun
 from iotrace.analysis.loop.rounds import Rounds, is_warm_up, off_cpu_fraction, rounds_by_thread
 from iotrace.analysis.table import NONE, key_of, ranges, sums
+from iotrace.session import names
 from iotrace.sources.processes import Process
-from iotrace.sources.records import Blocked
 
 # A wait that timed out is one with the next wait, if that follows as soon.
 _AT_ONCE_NS = 1_000_000
@@ -46,6 +45,16 @@ class Inner(msgspec.Struct, frozen=True):
         rows, of = self.of_rows(outer)
         order = np.argsort(np.concatenate((np.arange(len(outer)), of)), kind="stable")
         return Deliveries.joined([outer, self.deliveries[rows]])[order]
+
+
+class Blocked(msgspec.Struct):
+    """A thread waited for a condition, or called ``get`` or ``put`` of a queue; `by` ended its wait."""
+
+    tid: int
+    start_ns: int
+    end_ns: int
+    by: int | None
+    call: str
 
 
 class TrainingThread(msgspec.Struct, frozen=True):
@@ -139,20 +148,22 @@ def _blocked(main: Process) -> list[Blocked]:
 
     What a thread gets from a queue without a wait comes from the thread that puts there.
     """
-    real = main.clock.to_session_ns
-    records = sorted(main.of_type(Blocked), key=lambda wait: wait.start_ns)
-    putting: dict[int | None, int | None] = {}
-    for record in records:
-        if record.call == "put" or record.by is not None:
-            putting.setdefault(record.queue, record.tid if record.call == "put" else record.by)
+    rows = main.rows(names.BLOCKED_ROW)
+    rows = rows[np.argsort(rows["start_ns"], kind="stable")]
+    calls = [names.CALLS[call] if 0 <= call < len(names.CALLS) else "" for call in rows["call"].tolist()]
+    fields = [rows[field].tolist() for field in ("tid", "by", "queue")]
+    putting: dict[int, int] = {}
+    for call, tid, by, queue in zip(calls, *fields, strict=True):
+        if call == "put" or by != -1:
+            putting.setdefault(queue, tid if call == "put" else by)
+    times = (main.clock.times_to_session_ns(rows[field]).tolist() for field in ("start_ns", "end_ns"))
     found: list[Blocked] = []
     last: dict[int, Blocked] = {}
-    for record in records:
-        by = record.by
-        if by is None and record.call == "get":
-            by = putting.get(record.queue)
-        wait = replace(record, start_ns=real(record.start_ns), end_ns=real(record.end_ns), by=by)
-        before = last.get(wait.tid)
+    for call, tid, by, queue, start_ns, end_ns in zip(calls, *fields, *times, strict=True):
+        if by == -1 and call == "get":
+            by = putting.get(queue, -1)
+        wait = Blocked(tid, start_ns, end_ns, None if by == -1 else by, call)
+        before = last.get(tid)
         if before is not None and before.by is None and wait.start_ns - before.end_ns < _AT_ONCE_NS:
             before.end_ns, before.by = wait.end_ns, wait.by
         else:

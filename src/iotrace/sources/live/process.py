@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from iotrace.session import names
@@ -16,58 +16,35 @@ from iotrace.sources.live.tail import Tail, last_rows
 from iotrace.sources.processes import SPAN_DTYPE
 from iotrace.sources.record_files import decode_lines
 from iotrace.sources.records import (
-    BatchRecord,
     End,
-    Exposed,
     Identity,
     Idle,
+    IteratorEnd,
     IteratorStart,
-    PhaseOnDevice,
     Record,
-    Round,
-    Rows,
-    StepMark,
     Text,
     Tick,
     Worker,
 )
-from iotrace.sources.rows import TIMES, columns_of, made_ns, records_of
+from iotrace.sources.rows import DTYPES, TIME_FIELDS, Columns, divided, joined, line_ns
 
 _MOST_BYTES = 4 << 20  # of records, at one look
 _MOST_RECORDS = 20_000
 _MOST_TEXTS = 32_768
 _MOST_SPAN_BYTES = 4 << 20
 _MOST_PASSES = 64
-
-# When a record was made, by its type: those that come with each batch. The others are rare, and are kept.
-_TIMES: dict[type, Any] = {**TIMES, Exposed: None, PhaseOnDevice: None, Idle: None}
+# Records that come often, as rows do. The others are rare, and are kept.
+_FREQUENT = (Tick, IteratorEnd, Idle)
 _RARE = re.compile(
     rb'\n(?!\{"type":"(?:rows|batch|round|blocked|produced|iterator_end|mark|tick|exposed|phase|idle)")[^\n]+'
 )
 
 
-def _made_ns(record: Record) -> int | None:
-    """When the record was made, of CLOCK_MONOTONIC; None where its type does not say."""
-    time_of = _TIMES.get(type(record))
-    return None if time_of is None else time_of(record)
-
-
-def _expand(records: Sequence[Record], texts: dict[int, str]) -> list[Record]:
-    """Put a record in the place of each row, in the order in which they were made.
-
-    `texts` are the process's so far, those of `records` apart.
-    """
-    if not any(type(record) is Rows for record in records):
-        return list(records)
-    texts = {**texts, **{record.id: record.text for record in records if isinstance(record, Text)}}
-    timed: list[tuple[int, Record]] = []
-    now_ns = 0
-    for record in records:
-        own = records_of(record.kind, columns_of(record), texts) if isinstance(record, Rows) else [record]
-        timed += [(made_ns(one, now_ns), one) for one in own]
-        now_ns = max(now_ns, *(time_ns for time_ns, _ in timed[-len(own) :])) if own else now_ns
-    timed.sort(key=lambda each: each[0])
-    return [record for _, record in timed]
+def _made_ns(record: Record) -> int:
+    """When a record of `_FREQUENT` was made, of CLOCK_MONOTONIC; 0 of all others."""
+    if isinstance(record, Tick):
+        return record.clock[0]
+    return record.mono_ns if isinstance(record, IteratorEnd | Idle) else 0
 
 
 class LiveProcess:
@@ -81,6 +58,7 @@ class LiveProcess:
         self._directory = directory
         self.identity = identity
         self.records: list[Record] = []
+        self.arrays: dict[int, Columns] = {}
         self.texts: dict[int, str] = {}
         self.whole = True
         self.newest_ns = identity.clock[0]
@@ -99,8 +77,8 @@ class LiveProcess:
     @property
     def trains(self) -> bool:
         """Whether it is a rank or a loader's worker, as far as is known."""
-        kinds = (IteratorStart, StepMark, Round, Worker)
-        return any(isinstance(record, kinds) for record in self.records)
+        has_rows = names.MARK_ROW in self.arrays or names.ROUND_ROW in self.arrays
+        return has_rows or any(isinstance(record, IteratorStart | Worker) for record in self.records)
 
     @property
     def anchors(self) -> AnchorSource:
@@ -116,40 +94,51 @@ class LiveProcess:
         data, passed = self._tail.read(_MOST_BYTES)
         if passed[0] < passed[1]:
             self.whole = False
-            self.records = [record for record in self.records if type(record) not in _TIMES]
+            self.records = [record for record in self.records if not isinstance(record, _FREQUENT)]
+            self.arrays.clear()
             rare = self._tail.search(_RARE, passed)
             self._add(decode_lines(b"\n".join(rare), Record)[0])
         self._add(decode_lines(data, Record)[0])
 
     def _add(self, records: list[Record]) -> None:
-        for record in _expand(records, self.texts):
-            if isinstance(record, Text):
-                self.texts[record.id] = record.text
-            else:
-                self.records.append(record)
-        last = next((time_ns for record in reversed(records) if (time_ns := _made_ns(record))), 0)
-        self.newest_ns = max(self.newest_ns, last)
+        others, arrays = divided(records, self.texts)
+        self.records += [record for record in others if not isinstance(record, Text)]
+        for kind, rows in arrays.items():
+            self.arrays[kind] = joined(kind, [self.arrays[kind], rows] if kind in self.arrays else [rows])
+        made = (
+            line_ns(each) or (0 if isinstance(each, Idle) else _made_ns(each)) for each in reversed(records)
+        )
+        self.newest_ns = max(self.newest_ns, next(filter(None, made), 0))
         if len(self.texts) > _MOST_TEXTS:
             self.texts = dict(list(self.texts.items())[-_MOST_TEXTS:])
-        if len(self.records) > _MOST_RECORDS:
-            self._keep_from(len(self.records) - _MOST_RECORDS)
+        times = [
+            rows[field] for kind, rows in self.arrays.items() if (field := TIME_FIELDS[kind]) is not None
+        ]
+        every = np.concatenate([np.array([], np.int64), *times])
+        if len(every) > _MOST_RECORDS:
+            self.forget(int(np.partition(every, -_MOST_RECORDS)[-_MOST_RECORDS]))
 
     def forget(self, before_ns: int) -> None:
-        """Give up the frequent records made before `before_ns` of CLOCK_MONOTONIC."""
-        times = (_made_ns(record) for record in self.records)
-        newer = (number for number, made_ns in enumerate(times) if (made_ns or 0) >= before_ns)
-        self._keep_from(next(newer, len(self.records)))
-
-    def _keep_from(self, first: int) -> None:
-        before, kept = self.records[:first], self.records[first:]
-        self.whole = self.whole and not any(type(record) in _TIMES for record in before)
-        used = {record.iterator for record in kept if isinstance(record, BatchRecord)}
-        starts = [record for record in before if isinstance(record, IteratorStart)]
-        used |= {start.iterator for start in starts[-_MOST_PASSES:]}
-        rare = [record for record in before if type(record) not in _TIMES]
+        """Give up the frequent records, and the rows, made before `before_ns` of CLOCK_MONOTONIC."""
+        old = [isinstance(each, _FREQUENT) and _made_ns(each) < before_ns for each in self.records]
+        kept = {
+            kind: rows[rows[field] >= before_ns]
+            for kind, rows in self.arrays.items()
+            if (field := TIME_FIELDS[kind]) is not None
+        }
+        self.whole = self.whole and not any(old) and all(len(kept[of]) == len(self.arrays[of]) for of in kept)
+        batches = kept.get(names.BATCH_ROW, np.empty(0, DTYPES[names.BATCH_ROW]))
+        exposed = self.arrays.get(names.EXPOSED_ROW)
+        if exposed is not None:  # one of a batch at most, and recorded after it
+            kept[names.EXPOSED_ROW] = exposed[max(0, len(exposed) - len(batches)) :]
+        self.arrays = kept
+        starts = [record for record in self.records if isinstance(record, IteratorStart)]
+        earlier = [start for start in starts if start.mono_ns < before_ns]
+        forgotten = {start.iterator for start in earlier[:-_MOST_PASSES]} - {*batches["iterator"].tolist()}
         self.records = [
-            *(each for each in rare if not isinstance(each, IteratorStart) or each.iterator in used),
-            *kept,
+            record
+            for record, is_old in zip(self.records, old, strict=True)
+            if not is_old and not (isinstance(record, IteratorStart) and record.iterator in forgotten)
         ]
 
     def spans(self, clock: Clock, since_ns: int) -> tuple[npt.NDArray[Any], int]:

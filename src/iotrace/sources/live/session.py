@@ -118,7 +118,9 @@ class LiveSession:
         processes = []
         for live, source in zip(living, sources, strict=True):
             clock = clocks.of_domain[source.domain]
-            processes.append(Process(live.identity, clock, live.records, _NO_SPANS, live.texts))
+            processes.append(
+                Process(live.identity, clock, live.records, _NO_SPANS, live.texts, arrays=live.arrays)
+            )
             fresh = Fresh(live.whole, live.ended or over, clock.to_session_ns(live.newest_ns))
             known = self._calls.known.get(live.identity.pid)
             if known is not None:
