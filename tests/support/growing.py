@@ -21,7 +21,7 @@ from iotrace.analysis.wait.explain import explain
 from iotrace.analysis.wait.waits import CAUSES, Explained
 from iotrace.analysis.window import Window
 from iotrace.session import names
-from tests.support.tables import waits_of
+from tests.support.tables import deliveries_of, waits_of
 
 MS, SECOND = 1_000_000, 1_000_000_000
 EPOCH_NS = 1_700_000_000 * SECOND  # CLOCK_REALTIME less CLOCK_MONOTONIC
@@ -276,7 +276,7 @@ def agrees(found: Top, windows: list[Window], whole: list[RankAnalysis]) -> int:
         assert shown.data_wait.raw_ms == pytest.approx(raw_ms)
         if shown.data_wait.causes_ms:
             explained += len(same)
-            awaited = Deliveries.of(each for step in same for each in step.awaited)
+            awaited = deliveries_of(each for step in same for each in step.awaited)
             waits = [wait for each in reported.loaders for wait in _as_of(window, reported, each, awaited)]
             causes = {cause: sum(wait.causes[cause] for wait in waits) / len(same) / 1e6 for cause in CAUSES}
             # The more anchors are known, the better the clock that calls are brought to: by less than 100 ns.

@@ -18,11 +18,12 @@ from msgspec.structs import replace
 from iotrace.agent.dataloader.cuda_events import CudaEvents
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.analysis.loop.deliveries import Delivery
-from iotrace.analysis.loop.step_table import Step, StepTable
+from iotrace.analysis.loop.step_table import Step
 from iotrace.analysis.wait.data_wait import NO_STEPS, ExposedWait, exposed_wait
 from iotrace.session.names import EXPOSED_ROW
 from tests.support.counting import instructions
 from tests.support.rows import told
+from tests.support.tables import steps_of
 
 
 class Device(types.ModuleType):
@@ -169,13 +170,13 @@ def _step(wait_ns: int, exposed_ns: int | None, awaits: bool = True) -> Step:
 def test_exposed_wait_is_the_mean_of_the_steps_that_know_it() -> None:
     steps = [_step(40, 10), _step(40, None), _step(40, 50), _step(0, None, awaits=False)]
     # 10, unknown, 50 cut to the wait's 40, and an epoch's last step, which waits for nothing.
-    found = exposed_wait(StepTable.of(steps), accelerated=True)
+    found = exposed_wait(steps_of(steps), accelerated=True)
     assert found.timed.tolist() == [[10, 100], [40, 100], [0, 100]]
     expected = ExposedWait(ms=50 / 3 / 1e6, fraction=50 / 300, source="cuda_events", steps=3, timed=NO_STEPS)
     assert replace(found, timed=NO_STEPS) == expected
-    unknown = exposed_wait(StepTable.of([_step(40, None), _step(0, None, awaits=False)]), True)
+    unknown = exposed_wait(steps_of([_step(40, None), _step(0, None, awaits=False)]), True)
     assert unknown.ms is None
     assert not len(unknown.timed)
-    found = exposed_wait(StepTable.of(steps[:2]), accelerated=False)
+    found = exposed_wait(steps_of(steps[:2]), accelerated=False)
     assert found.timed.tolist() == [[40, 100]] * 2
     assert replace(found, timed=NO_STEPS) == ExposedWait(40 / 1e6, 0.4, "cpu", 2, NO_STEPS)

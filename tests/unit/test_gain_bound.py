@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from iotrace.analysis.advice import recommend
 from iotrace.analysis.intervals import split_exactly
 from iotrace.analysis.loader_facts import LoaderFacts
-from iotrace.analysis.loop.deliveries import Deliveries, Delivery
+from iotrace.analysis.loop.deliveries import Delivery
 from iotrace.analysis.wait.gain_bound import gain_ms, saved_ns
 from iotrace.analysis.wait.production import PARTS
 from iotrace.analysis.wait.waits import CAUSES, Explained, Waits
-from tests.support.tables import split_wait, waits_of
+from tests.support.tables import deliveries_of, split_wait, waits_of
 
 MS = 1_000_000
 
@@ -161,12 +161,12 @@ def test_no_file_that_costs_nothing_saves_more_than_its_bound() -> None:
 def test_what_is_left_as_it_was_saves_nothing() -> None:
     for seed in SEEDS:
         deliveries, _ = simulate(drawn(random.Random(seed)))
-        assert not saved_ns(Deliveries.of(deliveries)).any()
+        assert not saved_ns(deliveries_of(deliveries)).any()
         # Sessions recorded before indices were, and batches that nobody saw being made.
-        unsent = Deliveries.of(replace(each, sent_ns=None) for each in deliveries)
+        unsent = deliveries_of(replace(each, sent_ns=None) for each in deliveries)
         assert not saved_ns(unsent).any()
     unknown = [replace(each, taken_ns=None) for each in deliveries]
-    assert saved_ns(Deliveries.of(unknown)).tolist() == [each.wait_ns for each in deliveries]
+    assert saved_ns(deliveries_of(unknown)).tolist() == [each.wait_ns for each in deliveries]
 
 
 def test_a_loader_without_workers_loses_just_the_stage() -> None:
@@ -177,7 +177,7 @@ def test_a_loader_without_workers_loses_just_the_stage() -> None:
         inline.append(Delivery(0, number, 0, 0, number, now, end, taken_ns=now, prepared_ns=end))
         now = end + work.compute[number]
     decode = [float(parts[1]) for parts in work.parts]
-    assert saved_ns(Deliveries.of(inline), np.array(decode)).tolist() == decode
+    assert saved_ns(deliveries_of(inline), np.array(decode)).tolist() == decode
 
 
 def advised_ms(work: Work, **known: Any) -> dict[str, float]:

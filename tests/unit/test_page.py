@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from iotrace.analysis.loop.deliveries import Deliveries, Delivery
+from iotrace.analysis.loop.deliveries import Delivery
 from iotrace.analysis.page.batches import ready_queue, steps_around
 from iotrace.analysis.page.costs import costs_of, io_tree
 from iotrace.analysis.page.steps import MOST_STEPS, binned
@@ -44,6 +44,7 @@ from iotrace.report.views.table import Field, Table
 from iotrace.session.manifest import NotCaptured
 from iotrace.sweeps.kept import keep, kept
 from tests.support.pages import Page
+from tests.support.tables import deliveries_of
 from tests.unit.test_compare import compared, report as plain_report
 from tests.unit.test_screen import rank, report, screen
 from tests.unit.test_sweep import Machine, swept
@@ -349,8 +350,8 @@ def test_batches_that_lie_ready_are_counted() -> None:
         return Delivery(0, 0, 0, 0, 0, delivered_ns - 1, delivered_ns, prepared_ns=prepared_ns)
 
     own = [batch(1, 5), batch(12, 14), batch(13, 20), batch(2, 30)]
-    assert ready_queue(Deliveries.of(own), 10, 25) == ([10, 10, 12, 13, 14, 20], [0, 1, 2, 3, 2, 1])
-    assert ready_queue(Deliveries.of([*own, batch(None, 40)]), 10, 25) == ([], [])
+    assert ready_queue(deliveries_of(own), 10, 25) == ([10, 10, 12, 13, 14, 20], [0, 1, 2, 3, 2, 1])
+    assert ready_queue(deliveries_of([*own, batch(None, 40)]), 10, 25) == ([], [])
 
 
 def test_the_window_lies_around_the_worst_step() -> None:

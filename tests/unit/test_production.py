@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from iotrace.analysis.loop.deliveries import Deliveries, Delivery
+from iotrace.analysis.loop.deliveries import Delivery
 from iotrace.analysis.wait.explain import explain
 from iotrace.analysis.wait.production import PARTS, compose
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_READ_PATH
@@ -21,6 +21,7 @@ from iotrace.sources.paths import Paths
 from iotrace.sources.processes import SPAN_DTYPE, Process
 from iotrace.sources.records import Identity
 from iotrace.sources.session import Rank
+from tests.support.tables import deliveries_of
 
 PID = 7
 
@@ -205,7 +206,7 @@ def waited(paths: Paths, later_taken: int) -> dict[str, Any]:
     worker = Process(Identity(1, PID, 1, "forked", [0, 0, 1]), clock, [], table, made_of)
     common: dict[str, Any] = {"loader": 0, "iterator": 0, "epoch": 0, "pid": PID, "worker": 0, "up_ns": 5}
     session: Any = SimpleNamespace(calls_of=lambda process: calls(), paths=paths, processes=[main, worker])
-    deliveries = Deliveries.of(
+    deliveries = deliveries_of(
         [
             Delivery(
                 number=0, index=0, wait_start_ns=60, delivered_ns=160, taken_ns=10, prepared_ns=70, **common

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from tools.benchmarks.big import write_session
 
-from iotrace.analysis.loop.deliveries import Deliveries, Delivery
+from iotrace.analysis.loop.deliveries import Delivery
 from iotrace.analysis.rank import SessionAnalysis
 from iotrace.analysis.report import analyse
 from iotrace.analysis.results import Report
@@ -19,7 +19,7 @@ from iotrace.sources.session import open_session
 from iotrace.timeline.build import build
 from iotrace.timeline.model import Slice, Timeline
 from tests.support.counting import instructions
-from tests.support.tables import waits_of
+from tests.support.tables import deliveries_of, waits_of
 
 
 def report(path: Path) -> Report:
@@ -113,4 +113,4 @@ def test_batches_behind_a_ready_one_are_found_as_by_a_look_at_each() -> None:
                 if later.prepared_ns <= each.wait_start_ns:
                     expected += 59
                     break
-        assert behind_ready_ns(Deliveries.of(made), waits_of(waits)) == expected
+        assert behind_ready_ns(deliveries_of(made), waits_of(waits)) == expected

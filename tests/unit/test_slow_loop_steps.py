@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from iotrace.analysis.loop.deliveries import Delivery
-from iotrace.analysis.loop.step_table import Step, StepTable
+from iotrace.analysis.loop.step_table import Step
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import (
     RankReport,
@@ -31,7 +31,7 @@ from iotrace.sources.dftracer.calls import COLUMNS, PosixCalls
 from iotrace.sources.rows import DTYPES
 from iotrace.sources.telemetry import Series
 from iotrace.timeline import build
-from tests.support.tables import waits_of
+from tests.support.tables import steps_of, waits_of
 
 MS = 1_000_000
 TID = 7
@@ -69,7 +69,7 @@ def explained(
         steps.append(Step(one, begin, begin_ms(number + 1) * MS, (one,), left_out, 1))
         causes = {name: wait if name == cause else 0 for name in CAUSES}
         waits.append(Explained(one, causes, {"data/a.h5": [0.0, float(wait), 0.0]}))
-    kept, table = StepTable.of(steps), waits_of(waits)
+    kept, table = steps_of(steps), waits_of(waits)
     rows = {
         names.PAUSE_ROW: [
             (names.PAUSES.index(kind), tid, int((start + at) * MS), int((start + until) * MS))

@@ -31,12 +31,13 @@ from iotrace.session import names
 from iotrace.sources.samples import DeviceRecord, read_sidecars
 from iotrace.sources.telemetry import SampledDevice, SampledProcess, Series, read_telemetry
 from iotrace.timeline.telemetry import _process
+from tests.support.tables import steps_of
 
 SECOND = 1_000_000_000
 
 
 def steps(*intervals: tuple[int, int]) -> StepTable:
-    return StepTable.of(Step(None, start, end) for start, end in intervals)
+    return steps_of(Step(None, start, end) for start, end in intervals)
 
 
 def series(*points: tuple[int, float]) -> Series:

@@ -22,6 +22,7 @@ from iotrace.errors import LaunchError
 from iotrace.launch import torch_settings
 from iotrace.session.names import decode_settings, encode_settings
 from iotrace.sources.records import TorchWindow
+from tests.support.tables import steps_of
 
 
 def test_settings_reach_the_agent_whole() -> None:
@@ -61,7 +62,7 @@ def test_a_mistake_gets_a_sentence(steps: str, options: str, activities: str, na
 
 def _steps(count: int) -> StepTable:
     made = [Delivery(0, index, 0, 0, index, 0, 10 * index) for index in range(count)]
-    return StepTable.of(Step(each, each.delivered_ns, each.delivered_ns + 10) for each in made)
+    return steps_of(Step(each, each.delivered_ns, each.delivered_ns + 10) for each in made)
 
 
 def test_profiled_steps_are_left_out_and_counted() -> None:

@@ -11,14 +11,14 @@ from msgspec.structs import replace
 from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.compute import compute_of, exposed_by_kernels
 from iotrace.analysis.loop.deliveries import Delivery
-from iotrace.analysis.loop.step_table import Step, StepTable
+from iotrace.analysis.loop.step_table import Step
 from iotrace.analysis.results import Report
 from iotrace.analysis.traces import analyse_traces
 from iotrace.analysis.wait.waits import CAUSES, Explained
 from iotrace.sources.kineto.profiler_traces import read_windows
 from iotrace.sources.kineto.reader import read_kineto
 from tests.support.kineto import annotation, data_wait, event, kernel, operator, step, trace_of
-from tests.support.tables import waits_of
+from tests.support.tables import steps_of, waits_of
 from tests.support.traces import SHARED, shared_trace
 
 DATA = Path(__file__).parent.parent / "data"
@@ -151,7 +151,7 @@ def test_the_sessions_waits_give_causes_to_the_idle_time_and_exposure_to_steps()
     first = Step(delivery(-9, 0), 0, 350_000, (waits[0],))
     second = Step(waits[0], 350_000, 650_000, (waits[1],))
     beyond = Step(waits[1], 650_000, 2_000_000)
-    exposed = exposed_by_kernels(compute, StepTable.of([first, second, beyond]))
+    exposed = exposed_by_kernels(compute, steps_of([first, second, beyond]))
     assert [sum(column) for column in zip(*exposed, strict=True)] == [350_000, 650_000]
     assert len(exposed) == 2
 

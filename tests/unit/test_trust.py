@@ -17,7 +17,7 @@ from rich.console import Console
 from iotrace.analysis.host.measured import MeasuredTime
 from iotrace.analysis.host.others import others_and_stolen
 from iotrace.analysis.loop.measured import summarise
-from iotrace.analysis.loop.step_table import Step, StepTable
+from iotrace.analysis.loop.step_table import Step
 from iotrace.analysis.results import (
     ClockInfo,
     ClockSet,
@@ -45,6 +45,7 @@ from iotrace.sources.processes import SPAN_DTYPE, Process
 from iotrace.sources.records import Identity, Tick
 from iotrace.sources.samples import read_sidecars
 from iotrace.sources.telemetry import read_telemetry
+from tests.support.tables import steps_of
 
 MS, SECOND = 1_000_000, 1_000_000_000
 RUN = unknown(SessionInfo, path="s", argv=["python"], exit_code=0, ended=True, complete=True, failures=[])
@@ -344,7 +345,7 @@ def sampled(
 
 
 def measured(start_s: int, end_s: int) -> MeasuredTime:
-    return MeasuredTime(StepTable.of([Step(None, start_s * SECOND, end_s * SECOND)]))
+    return MeasuredTime(steps_of([Step(None, start_s * SECOND, end_s * SECOND)]))
 
 
 def test_others_used_what_the_job_did_not(tmp_path: Path) -> None:

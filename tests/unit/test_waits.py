@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
-from iotrace.analysis.loop.deliveries import Deliveries, Delivery
+from iotrace.analysis.loop.deliveries import Delivery
 from iotrace.analysis.loop.join import loaders_of
 from iotrace.analysis.loop.loaders import queue_depth
 from iotrace.analysis.loop.measured import measured
@@ -15,7 +15,7 @@ from iotrace.analysis.wait.waits import CAUSES, Explained, behind_ready_ns
 from iotrace.sources.records import Identity, IteratorStart
 from iotrace.sources.session import Rank
 from tests.support.rows import BatchRecord, process_of
-from tests.support.tables import split_wait, waits_of
+from tests.support.tables import deliveries_of, split_wait, waits_of
 
 START = IteratorStart(iterator=0, loader=0, dataset="D", workers=2, epoch=0, generation=0, mono_ns=0)
 
@@ -93,7 +93,7 @@ def test_a_loop_that_was_left_has_no_last_step() -> None:
 def test_queue_depth_counts_what_lay_ready_when_asked() -> None:
     # Asked at 60, 160, 260; prepared at 10, 20 and 30, before all of it.
     ready = [delivery(i, 100 * i + 60, 100 * i + 61, prepared_ns=10 * i + 10) for i in range(3)]
-    assert queue_depth(Deliveries.of(ready)) == (3 + 2 + 1) / 3
+    assert queue_depth(deliveries_of(ready)) == (3 + 2 + 1) / 3
 
 
 def test_verdicts_have_xprofs_bounds() -> None:
@@ -118,4 +118,4 @@ def test_waits_behind_a_ready_batch_are_told_apart() -> None:
         causes.update(startup=startup, queued=queued, read=production, transport=transport)
         waits.append(Explained(one, causes))
     # Batch 1 was ready when batch 0 was asked for; batch 3 was not yet when batch 2 was.
-    assert behind_ready_ns(Deliveries.of(deliveries), waits_of(waits)) == 90
+    assert behind_ready_ns(deliveries_of(deliveries), waits_of(waits)) == 90

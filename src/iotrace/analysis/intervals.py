@@ -172,6 +172,20 @@ def innermost(starts: Times, ends: Times, times: Times) -> Times:
     return np.where(found >= 0, np.append(order, _NO_RANGE)[found], _NO_RANGE)
 
 
+def less_inner(starts: Times, ends: Times, amounts: Times) -> Times:
+    """Return what each range has of `amounts` itself, without the ranges directly inside of it.
+
+    The ranges are a thread's. One that begins in another one is inside of it, wherever it ends.
+    """
+    order = outer_first(starts, ends)
+    own_starts, own_ends = starts[order], ends[order]
+    around = _last_above(own_ends, np.arange(len(order)) - 1, own_starts)
+    inside = np.flatnonzero(around >= 0)
+    found = amounts.astype(np.int64)
+    np.subtract.at(found, order[around[inside]], amounts[order[inside]])
+    return found
+
+
 def outer_first(starts: Times, ends: Times) -> Times:
     """Order ranges by their starts, of those that start together the longest first.
 

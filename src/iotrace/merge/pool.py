@@ -9,11 +9,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from iotrace.errors import IotraceError
 from iotrace.merge.convert import Job, convert
 from iotrace.merge.survey import survey
+from iotrace.sources.byte_stream import Progress, silent
 
 if TYPE_CHECKING:
     from iotrace.cluster import Cluster
@@ -34,17 +36,13 @@ class Watch:
     total_bytes: int
 
 
-_positions: Any = None
-
-
-def _share(positions: Any) -> None:
-    global _positions
-    _positions = positions
+_positions: Any = None  # in a worker: how far each item has come
 
 
 def _begin(positions: Any, parent: int) -> None:
     """A worker's first steps: it ends with its parent, however that ends, and silently by signals."""
-    _share(positions)
+    global _positions
+    _positions = positions
     for number in _ENDING:
         if signal.getsignal(number) != signal.SIG_IGN:  # in the background of a shell SIGINT is ignored
             signal.signal(number, signal.SIG_DFL)
@@ -77,13 +75,6 @@ def _unended() -> Iterator[Callable[[], None]]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _report(index: int) -> Callable[[int], None]:
-    def report(position: int) -> None:
-        _positions[index] = position
-
-    return report
-
-
 def _keep_pages() -> None:
     """Pieces of some MiB come and go: glibc would give each one's pages back and fault them in again, which
     is a third of the kernel's work."""
@@ -96,26 +87,21 @@ def _keep_pages() -> None:
     set_option(trim_threshold, _KEPT_BYTES)
 
 
-def _do(task: tuple[int, Any]) -> Any:
-    _keep_pages()
-    index, item = task
+def _do(item: Any, progress: Progress = silent) -> Any:
     if isinstance(item, Job):
-        return convert(item, _report(index))
+        return convert(item, progress)
     file, wants = item
-    return survey(file, wants, _report(index))
+    return survey(file, wants, progress)
+
+
+def _do_in_worker(index: int, item: Any) -> Any:
+    _keep_pages()
+    return _do(item, partial(_positions.__setitem__, index))
 
 
 def _size(item: Any) -> int:
     path = item.file.path if isinstance(item, Job) else item[0].path
     return os.stat(path).st_size if path.is_file() else 0
-
-
-def _do_alone(item: Any) -> Any:
-    """Do one item where nobody watches how far it has come."""
-    if isinstance(item, Job):
-        return convert(item)
-    file, wants = item
-    return survey(file, wants)
 
 
 def run_all(
@@ -135,10 +121,18 @@ def run_all(
             ended.append(sizes[index])
             report(Watch(phase, sum(ended), sum(sizes)))
 
-        return cluster.map(_do_alone, items, count)
+        return cluster.map(_do, items, count)
     workers = min(cores, len(items))
     if workers <= 1 or sum(sizes) < 1 << 20:  # starting processes takes longer than a megabyte
-        return [_do_here(task, phase, sizes, report) for task in enumerate(items)]
+        _keep_pages()
+        found: list[Any] = []
+        for item in items:
+
+            def show(position: int, before: int = sum(sizes[: len(found)])) -> None:
+                report(Watch(phase, min(before + position, sum(sizes)), sum(sizes)))
+
+            found.append(_do(item, show))
+        return found
     import multiprocessing  # a merge of one input does without these imports
     from concurrent.futures import Future, ProcessPoolExecutor, wait
     from concurrent.futures.process import BrokenProcessPool
@@ -153,7 +147,7 @@ def run_all(
             # The largest first: the last one to end is then a small one.
             order = sorted(range(len(items)), key=lambda index: -sizes[index])
             futures: dict[int, Future[Any]] = {
-                index: pool.submit(_do, (index, items[index])) for index in order
+                index: pool.submit(_do_in_worker, index, items[index]) for index in order
             }
             pending = set(futures.values())
             try:
@@ -177,14 +171,3 @@ def run_all(
         raise IotraceError(
             "a process of the merge was killed, by lack of memory perhaps", "--processes 1 needs the least"
         ) from error
-
-
-def _do_here(task: tuple[int, Any], phase: str, sizes: list[int], report: Callable[[Watch], None]) -> Any:
-    total, before = sum(sizes), sum(sizes[: task[0]])
-
-    class Positions:
-        def __setitem__(self, _: int, position: int) -> None:
-            report(Watch(phase, min(before + position, total), total))
-
-    _share(Positions())
-    return _do(task)

@@ -23,7 +23,7 @@ def advise(
     if chosen is None:
         return None
     usable = [row for row in rows if row.gave_figures]
-    best = max(usable, key=_rate_of)
+    best = max(usable, key=lambda row: row.rate)
     return Advice(
         workers=chosen.workers,
         params=chosen.params,
@@ -34,12 +34,8 @@ def advise(
     )
 
 
-def _rate_of(row: PointResult) -> float:
-    return row.per_second or 0.0
-
-
 def _below_percent(row: PointResult, best: PointResult) -> float:
-    return 100 * (1 - _rate_of(row) / _rate_of(best))
+    return 100 * (1 - row.rate / best.rate)
 
 
 def _limited_by(row: PointResult) -> str | None:
@@ -52,13 +48,13 @@ def _limited_by(row: PointResult) -> str | None:
 def _what(chosen: PointResult, best: PointResult, count: int, ceiling: Ceiling | None) -> str:
     point = ", ".join(f"{name}={value}" for name, value in chosen.params.items())
     spread = f" (95 % interval {digits(chosen.ci95[0])} to {digits(chosen.ci95[1])})" if chosen.ci95 else ""
-    parts = [f"use {point}: {digits(_rate_of(chosen))} steps/s{spread}"]
+    parts = [f"use {point}: {digits(chosen.rate)} steps/s{spread}"]
     if chosen is not best:
         which = f"{best.workers} workers" if list(best.params) == [WORKERS] else named(best.params)
         parts.append(f"{_below_percent(chosen, best):.1f} % below the best ({which})")
     elif count > 1:
         parts.append("the best of all")
-    reached = 100 * _rate_of(chosen) / ceiling.per_second if ceiling is not None else None
+    reached = 100 * chosen.rate / ceiling.per_second if ceiling is not None else None
     if ceiling is not None and reached is not None and reached <= 100:  # else one of both is not right
         parts.append(f"{reached:.0f} % of the {digits(ceiling.per_second)} that no loader can beat")
     return ", ".join(parts)
@@ -79,7 +75,7 @@ def why_not_more(chosen: PointResult, usable: list[PointResult], runs: Sequence[
         return f"It still waits {waits}: try more than {chosen.workers} workers."
     if chosen.stopped_by == "workers":
         row = min(more, key=lambda row: row.workers or 0)
-        if _rate_of(row) > _rate_of(chosen) * (1 + _AS_GOOD_PERCENT / 100):
+        if row.rate > chosen.rate * (1 + _AS_GOOD_PERCENT / 100):
             return f"It waits {waits}; {row.workers} workers cannot be told from it."
         reason = _contention(chosen, row)
     else:

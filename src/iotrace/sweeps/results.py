@@ -98,6 +98,11 @@ class PointResult(msgspec.Struct, frozen=True, kw_only=True):
     sessions: list[str]
 
     @property
+    def rate(self) -> float:
+        """Its steps a second; 0 where they are not known."""
+        return self.per_second or 0.0
+
+    @property
     def gave_figures(self) -> bool:
         """Whether its steps a second are known."""
         return self.status == "ok" and bool(self.per_second)

@@ -51,24 +51,20 @@ def choose(rows: Sequence[PointResult], ceiling: Ceiling | None, repeats: int) -
         why = f"they used up to {percent(share)} of the CPUs" if share else None
         return Choice(None, what, why, quiet)
     if above := [row for row in usable if _above(row, ceiling)]:
-        row = max(above, key=_rate_of)
+        row = max(above, key=lambda row: row.rate)
         assert ceiling is not None
         what = f"{called(row.params)} are faster than the ceiling, which no loader can beat"
         why = f"{_figures(row)} steps/s against {digits(ceiling.per_second)}: one of both was disturbed"
         return Choice(None, what, why, quiet)
     good = [row for row in usable if all(_as_good(row, other) for other in usable if other is not row)]
     if good:
-        return Choice(min(good, key=lambda row: (row.workers or 0, -_rate_of(row))))
-    best = max(usable, key=_rate_of)
+        return Choice(min(good, key=lambda row: (row.workers or 0, -row.rate)))
+    best = max(usable, key=lambda row: row.rate)
     rival = max((row for row in usable if row is not best), key=lambda row: _regret_percent(best, row))
     pair = sorted((best, rival), key=lambda row: row.workers or 0)
     names = " and ".join(called(row.params, short=row is pair[0]) for row in pair)
     figures = " against ".join(_figures(row) for row in pair)
     return Choice(None, f"{names} cannot be told apart", f"{figures} steps/s", f"{quiet}, or --steps 100")
-
-
-def _rate_of(row: PointResult) -> float:
-    return row.per_second or 0.0
 
 
 def _above(row: PointResult, ceiling: Ceiling | None) -> bool:
@@ -89,7 +85,7 @@ def _as_good(row: PointResult, other: PointResult) -> bool:
     interval = ratio_interval(other, row)
     if interval is None or _regret_percent(row, other) > _REGRET_PERCENT:
         return False
-    return interval[0] <= 1 or 100 * (_rate_of(other) / _rate_of(row) - 1) <= AS_GOOD_PERCENT
+    return interval[0] <= 1 or 100 * (other.rate / row.rate - 1) <= AS_GOOD_PERCENT
 
 
 def called(params: dict[str, str], short: bool = False) -> str:
@@ -102,7 +98,7 @@ def called(params: dict[str, str], short: bool = False) -> str:
 
 def _figures(row: PointResult, unit: str = "") -> str:
     spread = f" (95 %: {digits(row.ci95[0])} to {digits(row.ci95[1])})" if row.ci95 else ""
-    return f"{digits(_rate_of(row))}{unit}{spread}"
+    return f"{digits(row.rate)}{unit}{spread}"
 
 
 def verdict_of(
@@ -140,9 +136,9 @@ def _best(row: PointResult, yours: PointResult | None, runs: Sequence[SweepRun])
         own = next((run.own_workers for run in runs if run.own_workers is not None), None)
         unmeasured = "" if own is None else f"; your {counted(own, 'worker')} not measured"
         return f"{called(row.params)}: {_figures(row, ' steps/s')}{unmeasured}"
-    ratio = f"{digits(_rate_of(row) / _rate_of(yours))}x of your {called(yours.params, short=True)}"
+    ratio = f"{digits(row.rate / yours.rate)}x of your {called(yours.params, short=True)}"
     return (
-        f"{called(row.params)}: {digits(_rate_of(row))} steps/s, {ratio} "
+        f"{called(row.params)}: {digits(row.rate)} steps/s, {ratio} "
         f"(95 %: {digits(interval[0])} to {digits(interval[1])})"
     )
 
@@ -158,7 +154,7 @@ def _fix(row: PointResult, yours: PointResult | None, plan: SweepPlan) -> Fix:
     saved_ms = None
     if yours is not None and yours.step_ms and row.step_ms and yours.step_ms > row.step_ms:
         saved_ms = yours.step_ms - row.step_ms
-    speedup = _rate_of(row) / _rate_of(yours) if yours is not None and saved_ms else None
+    speedup = row.rate / yours.rate if yours is not None and saved_ms else None
     return Fix(id="workers", text=", ".join(texts), gain_ms_per_step=saved_ms, speedup=speedup)
 
 

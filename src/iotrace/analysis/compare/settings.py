@@ -38,7 +38,10 @@ def environment_of(one: Basis, other: Basis, ranks: tuple[Rank, Rank]) -> list[D
 
 def _environment(one: Basis, other: Basis, ranks: tuple[Rank, Rank]) -> Iterator[Differing]:
     sides = (one, other)
-    versions = [_versions(side) for side in sides]
+    versions = [
+        {name: text for process in side.processes for name, text in process.versions.items()}
+        for side in sides
+    ]
     for what, values in (
         ("Python", [_all(process.python for process in side.processes) for side in sides]),
         *((name, [each.get(name, "") for each in versions]) for name in {**versions[0], **versions[1]}),
@@ -49,10 +52,6 @@ def _environment(one: Basis, other: Basis, ranks: tuple[Rank, Rank]) -> Iterator
     ):
         if values[0] != values[1]:
             yield Differing(what=what, values=[value or "unknown" for value in values])
-
-
-def _versions(side: Basis) -> dict[str, str]:
-    return {name: text for process in side.processes for name, text in process.versions.items()}
 
 
 def _all(values: Iterator[str]) -> str:

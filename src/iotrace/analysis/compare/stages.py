@@ -59,7 +59,7 @@ def stage_changes(before: Sequence[Rank], after: Sequence[Rank]) -> list[StageCh
     first = runs[0].costs
     files = [{key for key in run.costs if key[2]} for run in runs]
     alike = all(own == files[0] for own in files)
-    whole = sum(_of_sample(cost) for cost in first.values())
+    whole = sum(cost.per_sample * cost.quartile_ms for cost in first.values())
     sides = runs[: len(before)], runs[len(before) :]
     found = []
     for stage, clock in dict.fromkeys(key[:2] for key in first):
@@ -81,10 +81,6 @@ def stage_changes(before: Sequence[Rank], after: Sequence[Rank]) -> list[StageCh
 
 def _key(cost: StageCost) -> _Key:
     return cost.stage, cost.clock, cost.path
-
-
-def _of_sample(cost: StageCost) -> float:
-    return cost.per_sample * cost.quartile_ms
 
 
 def _change(

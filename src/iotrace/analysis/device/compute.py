@@ -60,8 +60,8 @@ def compute_of(
     exclusive, raw = [], []
     for activity in activities:
         (starts, ends), _ = activity.step_spans()
-        if not len(starts):
-            inside = _inside(activity, steps or StepTable.of([]))
+        if steps is not None and not len(starts):
+            inside = _inside(activity, steps)
             starts, ends = inside["start_ns"], inside["end_ns"]
         if whole and not len(starts):
             starts, ends = activity.whole()

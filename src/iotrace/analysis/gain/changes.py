@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import msgspec
 import numpy as np
@@ -157,14 +157,8 @@ def _workers(pipe: Pipeline, cpus: int) -> list[int]:
     """Other numbers of workers: one more, twice as many, enough to keep up, one for each CPU but one."""
     if not pipe.workers:
         return []
-    makes, takes = (float(np.mean(each)) for each in (pipe.blocked_ns + pipe.cpu_ns, _taken_ns(pipe)))
+    makes = float(np.mean(pipe.blocked_ns + pipe.cpu_ns))
+    takes = float(np.mean(pipe.idle_ns + pipe.compute_ns + pipe.service_ns))
     enough = math.ceil(makes / takes) if takes > 0 else 0
-    asked: list[Callable[[], int]] = [
-        lambda: pipe.workers + 1, lambda: 2 * pipe.workers, lambda: enough, lambda: cpus - 1,
-    ]  # fmt: skip
-    found = {each() for each in asked} - {pipe.workers}
+    found = {pipe.workers + 1, 2 * pipe.workers, enough, cpus - 1} - {pipe.workers}
     return sorted(number for number in found if 1 <= number <= max(_MOST_WORKERS * cpus, pipe.workers + 1))
-
-
-def _taken_ns(pipe: Pipeline) -> Floats:
-    return pipe.idle_ns + pipe.compute_ns + pipe.service_ns

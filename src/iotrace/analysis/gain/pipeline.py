@@ -144,12 +144,10 @@ class _Pass:
                 self._happened(what, worker, batch)
             else:
                 self._computed(who, int(computing.pop(who)[2]))
-            if self.delivered == self.count and _CONSUMER not in computing and not self._sleeping():
+            is_done = self.delivered == self.count and _CONSUMER not in computing
+            if is_done and not any(what == _SLEPT for _, what, *_ in timed):
                 break
         return self.now
-
-    def _sleeping(self) -> bool:
-        return any(what == _SLEPT for _, what, _, _ in self.timed)
 
     def _happened(self, what: int, who: int, batch: int) -> None:
         if what == _UP:

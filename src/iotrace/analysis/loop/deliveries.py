@@ -87,24 +87,12 @@ class Deliveries(Table[Delivery]):
         self.rows, self.texts = rows, texts
 
     @classmethod
-    def of(cls, deliveries: Iterable[Delivery]) -> Self:
-        """Make columns of structs."""
-        own = list(deliveries)
-        phases = dict.fromkeys(each.phase for each in own if each.phase is not None)
-        numbers = {phase: number for number, phase in enumerate(phases)}
-        rows: dict[str, Any] = {}
-        for field in FIELDS:
-            values = [getattr(each, field) for each in own]
-            if field == "phase":
-                values = [None if value is None else numbers[value] for value in values]
-            rows[field] = [NONE if value is None else value for value in values]
-        return cls(Columns(len(own), rows), {number: phase for phase, number in numbers.items()})
-
-    @classmethod
     def joined(cls, parts: Iterable[Self]) -> Self:
         """Put tables one behind the other; phases are numbered alike in all of them."""
         parts = list(parts)
-        return parts[0]._with(Columns.joined([part.rows for part in parts])) if parts else cls.of([])
+        if not parts:
+            return cls(Columns(0, dict.fromkeys(FIELDS, 0)), {})
+        return parts[0]._with(Columns.joined([part.rows for part in parts]))
 
     def _with(self, rows: Columns) -> Self:
         return type(self)(rows, self.texts)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -68,30 +67,6 @@ class StepTable(Table[Step]):
 
     def __init__(self, rows: Columns, opening: Deliveries, awaited: Deliveries, left_out: Times) -> None:
         self.rows, self.opening, self.in_order, self.left_out = rows, opening, awaited, left_out
-
-    @classmethod
-    def of(cls, steps: Iterable[Step]) -> Self:
-        """Make columns of structs."""
-        own = list(steps)
-        rows: dict[str, Any] = {}
-        opening = [step.delivery for step in own if step.delivery is not None]
-        opened = iter(range(len(opening)))
-        behind = np.cumsum([len(step.awaited) for step in own])
-        behind_left_out = np.cumsum([len(step.evaluation_ns) for step in own])
-        rows["start_ns"] = [step.start_ns for step in own]
-        rows["end_ns"] = [step.end_ns for step in own]
-        rows["opened"] = [NONE if step.delivery is None else next(opened) for step in own]
-        rows["first"], rows["behind"] = np.append(0, behind[:-1]) if own else 0, behind
-        rows["first_left_out"] = np.append(0, behind_left_out[:-1]) if own else 0
-        rows["behind_left_out"] = behind_left_out
-        rows["samples"] = [NONE if step.samples is None else step.samples for step in own]
-        left_out = [interval for step in own for interval in step.evaluation_ns]
-        return cls(
-            Columns(len(own), rows),
-            Deliveries.of(opening),
-            Deliveries.of(each for step in own for each in step.awaited),
-            np.array(left_out, np.int64).reshape(-1, 2),
-        )
 
     def _with(self, rows: Columns) -> Self:
         return type(self)(rows, self.opening, self.in_order, self.left_out)

@@ -30,8 +30,8 @@ class Loop(msgspec.Struct, frozen=True):
     program's. `unknown_why` is why the data wait is not known; empty where it is.
     """
 
-    primary: LoaderRun | None = None
-    steps: StepTable = msgspec.field(default_factory=lambda: StepTable.of([]))
+    primary: LoaderRun | None
+    steps: StepTable
     begun: int | None = None
     marked: bool = False
     unknown_why: str = ""
@@ -44,7 +44,7 @@ def loop_of(rank: Rank, loaders: list[LoaderRun]) -> Loop:
     marks = rank.main.clock.times_to_session_ns(rank.main.rows(names.MARK_ROW)["mono_ns"])
     if thread is None:
         why = "nothing tells what the loop takes its batches from" if len(marks) else NO_LOADER
-        return Loop(None, _closed(marks, Deliveries.of([])), len(marks) or None, bool(len(marks)), why)
+        return Loop(None, _closed(marks, Deliveries.joined([])), len(marks) or None, bool(len(marks)), why)
     primary, cuts = _primary(thread, loaders)
     trained = bool(len(thread.rounds.times_ns))
     if primary is not None and trained and not explains(cuts, thread.rounds):

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from iotrace.analysis.intervals import distinct, less_inner
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import TrainerRange, TrainerTimes
 from iotrace.session.names import KIND_TRAINER
@@ -93,15 +94,10 @@ def _in_steps(spans: npt.NDArray[Any], analysis: RankAnalysis) -> npt.NDArray[np
 
 def _self_ns(spans: npt.NDArray[Any]) -> list[int]:
     """The length of each range less those of the ranges directly inside it, of the same thread."""
-    own = spans["duration_ns"].tolist()
-    starts, lengths, tids = spans["start_ns"].tolist(), list(own), spans["tid"].tolist()
-    open_ones: list[int] = []
-    for row in np.lexsort((-spans["duration_ns"], spans["start_ns"], spans["tid"])).tolist():
-        while open_ones and (
-            tids[open_ones[-1]] != tids[row] or starts[open_ones[-1]] + lengths[open_ones[-1]] <= starts[row]
-        ):
-            open_ones.pop()
-        if open_ones:
-            own[open_ones[-1]] -= lengths[row]
-        open_ones.append(row)
-    return [max(0, each) for each in own]
+    own = np.zeros(len(spans), np.int64)
+    for tid in distinct(spans["tid"]).tolist():
+        of_thread = spans["tid"] == tid
+        starts, lengths = spans["start_ns"][of_thread], spans["duration_ns"][of_thread]
+        own[of_thread] = less_inner(starts, starts + lengths, lengths)
+    found: list[int] = np.maximum(own, 0).tolist()
+    return found

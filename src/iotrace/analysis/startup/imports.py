@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from iotrace.analysis.intervals import less_inner
 from iotrace.sources.processes import Process
 from iotrace.sources.records import Imports
 
@@ -70,17 +71,7 @@ def outermost(imports: ImportTable, tid: int, end_ns: int) -> npt.NDArray[np.voi
 
 def own_cpu_ns(rows: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
     """Return the CPU time of each import of one thread, without the imports in it."""
-    found = rows["cpu_ns"].astype(np.int64)
-    ends = (rows["start_ns"] + rows["duration_ns"]).tolist()
-    starts, used = rows["start_ns"].tolist(), rows["cpu_ns"].tolist()
-    around: list[int] = []
-    for at in np.lexsort((-rows["duration_ns"], rows["start_ns"])).tolist():
-        while around and ends[around[-1]] <= starts[at]:
-            around.pop()
-        if around:
-            found[around[-1]] -= used[at]
-        around.append(at)
-    return found
+    return less_inner(rows["start_ns"], rows["start_ns"] + rows["duration_ns"], rows["cpu_ns"])
 
 
 def _package(module: str) -> str:

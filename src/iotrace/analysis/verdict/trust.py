@@ -107,14 +107,9 @@ def _worst(check: Callable[[RankReport], Iterator[_Doubt]], ranks: Sequence[Rank
     return doubt if alike else doubt._replace(text=f"{rank}: {doubt.text}")
 
 
-def _level(value: float, bounds: tuple[float, float]) -> str:
-    return BAD if value >= bounds[1] else CAUTION if value >= bounds[0] else OK
-
-
 def _doubt(value: float | None, bounds: tuple[float, float], text: str) -> Iterator[_Doubt]:
-    level = OK if value is None else _level(value, bounds)
-    if level != OK:
-        yield _Doubt(level, text)
+    if value is not None and value >= bounds[0]:
+        yield _Doubt(BAD if value >= bounds[1] else CAUTION, text)
 
 
 def _of_steps(rank: RankReport) -> Iterator[_Doubt]:

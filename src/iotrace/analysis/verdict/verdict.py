@@ -18,12 +18,7 @@ from iotrace.analysis.results import (
     Verdict,
 )
 from iotrace.analysis.verdict import failed
-from iotrace.analysis.verdict.device import (
-    idle_fraction,
-    idle_text,
-    why_first,
-    why_idle,
-)
+from iotrace.analysis.verdict.device import idle_fraction, idle_text, why_first, why_idle
 from iotrace.analysis.verdict.fixes import fixes_of
 from iotrace.analysis.verdict.reason import MOSTLY, ready_text, reason_of, waits_text
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_fraction, verdict as verdict_in_words
@@ -48,7 +43,6 @@ _KINDS = {
 _LATE_PERCENT = 10.0  # of a step that the others wait for one rank
 _BY_DATA_PERCENT = 50.0  # of its lateness
 _OF_MACHINE = {"compute": "device and its share of the work", "launch": "host's CPUs", "host": "host"}
-
 
 # What makes an unknown wait known.
 _NAME_IT = Fix(
@@ -136,9 +130,7 @@ def _failed(session: SessionInfo, ranks: Sequence[RankReport], until: Verdict, f
 
 def _until(found: Finding) -> str:
     """Say in one line what held: the share of the wait, its cause and file."""
-    if found.kind == "wait-unknown":
-        return f"{BANNERS[found.kind]}, {found.text}"
-    if found.kind == "rank-late" or found.rank is None:
+    if found.kind in ("wait-unknown", "rank-late") or found.rank is None:
         return f"{BANNERS[found.kind]}, {found.text}"
     share = f"{percent(_fraction(found.rank))} waited for data"
     due = ", ".join(part for part in (found.cause, found.file) if part)

@@ -15,71 +15,20 @@ About = dict[str, Any]  # a record of a hang, or of one of its processes
 
 # Numbers of system calls, by machine: x86_64, and the generic table of aarch64 and others.
 _CALLS = {
-    "x86_64": {
-        0: "read",
-        1: "write",
-        7: "poll",
-        17: "pread64",
-        18: "pwrite64",
-        19: "readv",
-        20: "writev",
-        23: "select",
-        26: "msync",
-        35: "nanosleep",
-        42: "connect",
-        43: "accept",
-        45: "recvfrom",
-        47: "recvmsg",
-        61: "wait4",
-        72: "fcntl",
-        73: "flock",
-        74: "fsync",
-        75: "fdatasync",
-        77: "ftruncate",
-        82: "rename",
-        202: "futex",
-        230: "clock_nanosleep",
-        232: "epoll_wait",
-        247: "waitid",
-        257: "openat",
-        262: "newfstatat",
-        270: "pselect6",
-        271: "ppoll",
-        281: "epoll_pwait",
-        2: "open",
-        4: "stat",
-        5: "fstat",
-        332: "statx",
-    },
-    "aarch64": {
-        22: "epoll_pwait",
-        25: "fcntl",
-        32: "flock",
-        46: "ftruncate",
-        56: "openat",
-        63: "read",
-        64: "write",
-        65: "readv",
-        66: "writev",
-        67: "pread64",
-        68: "pwrite64",
-        72: "pselect6",
-        73: "ppoll",
-        82: "fsync",
-        83: "fdatasync",
-        95: "waitid",
-        98: "futex",
-        101: "nanosleep",
-        115: "clock_nanosleep",
-        202: "accept",
-        207: "recvfrom",
-        212: "recvmsg",
-        227: "msync",
-        260: "wait4",
-        79: "newfstatat",
-        291: "statx",
-    },
-}.get(os.uname().machine, {})
+    "x86_64": """
+        0 read 1 write 2 open 4 stat 5 fstat 7 poll 17 pread64 18 pwrite64 19 readv 20 writev 23 select
+        26 msync 35 nanosleep 42 connect 43 accept 45 recvfrom 47 recvmsg 61 wait4 72 fcntl 73 flock
+        74 fsync 75 fdatasync 77 ftruncate 82 rename 202 futex 230 clock_nanosleep 232 epoll_wait
+        247 waitid 257 openat 262 newfstatat 270 pselect6 271 ppoll 281 epoll_pwait 332 statx
+    """,
+    "aarch64": """
+        22 epoll_pwait 25 fcntl 32 flock 46 ftruncate 56 openat 63 read 64 write 65 readv 66 writev
+        67 pread64 68 pwrite64 72 pselect6 73 ppoll 79 newfstatat 82 fsync 83 fdatasync 95 waitid 98 futex
+        101 nanosleep 115 clock_nanosleep 202 accept 207 recvfrom 212 recvmsg 227 msync 260 wait4
+        291 statx
+    """,
+}.get(os.uname().machine, "").split()
+_CALL_NAMES = dict(zip(map(int, _CALLS[::2]), _CALLS[1::2], strict=True))
 SLEEPS = frozenset({"nanosleep", "clock_nanosleep"})
 WRITES = frozenset({"write", "pwrite64", "writev", "fsync", "fdatasync", "msync", "ftruncate", "rename"})
 POLLS = frozenset({"poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait"})
@@ -102,7 +51,7 @@ def look_at(pid: int, known: About) -> About:
     with suppress(OSError, ValueError, IndexError):
         number, *arguments = _read(f"/proc/{pid}/syscall").decode().split()
         if number.isdecimal():
-            found["call"] = _CALLS.get(int(number), f"system call {number}")
+            found["call"] = _CALL_NAMES.get(int(number), f"system call {number}")
             if found["call"] in _OF_A_FILE:
                 descriptor = int(arguments[0], 16)
                 found["descriptor"] = descriptor
