@@ -116,7 +116,13 @@ class Process(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def span_files(self) -> dict[int, str]:
         """The files that the spans name, by their numbers."""
-        files = self.spans["file"]
+        return self._named(self.spans["file"])
+
+    def files_of(self, *kinds: int) -> set[str]:
+        """The files that its spans of some kinds name."""
+        return {*self._named(self.spans["file"][np.isin(self.spans["kind"], kinds)]).values()}
+
+    def _named(self, files: npt.NDArray[Any]) -> dict[int, str]:
         # Neighbours are often alike; the rest is sorted.
         files = np.sort(files[np.append(True, files[1:] != files[:-1])[: len(files)]])
         numbers = files[np.append(True, files[1:] != files[:-1])[: len(files)]].tolist()

@@ -12,10 +12,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 import msgspec
-import numpy as np
 from msgspec.structs import replace
 
-from iotrace.analysis.intervals import distinct
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import DataWait, FileCost, FileGroup, FileIo, Io
 from iotrace.session.names import KIND_MAPPED, KIND_READ_PATH
@@ -66,18 +64,13 @@ class _Unit(msgspec.Struct, frozen=True):
 
 def used_files(analysis: RankAnalysis) -> Used:
     """Find what the rank's batches were made of, in measured steps or not."""
-    by_libraries: set[str] = set()
-    for process in analysis.rank.processes:
-        reads = np.isin(process.spans["kind"], (KIND_READ_PATH, KIND_MAPPED))
-        numbers = distinct(process.spans["file"][reads]).tolist()
-        by_libraries.update(process.span_files[number] for number in numbers if number in process.span_files)
+    processes = analysis.rank.processes
+    by_libraries = {file for process in processes for file in process.files_of(KIND_READ_PATH, KIND_MAPPED)}
     return Used(
         cwd=analysis.session.manifest.cwd,
         in_batches=frozenset(analysis.waits.files.totals()),
         by_libraries=frozenset(map(analysis.session.paths.shown, by_libraries)),
-        prefixes=frozenset(
-            prefix for process in analysis.rank.processes for prefix in process.identity.prefixes
-        ),
+        prefixes=frozenset(prefix for process in processes for prefix in process.identity.prefixes),
     )
 
 

@@ -8,7 +8,6 @@ import numpy as np
 
 from iotrace.analysis.host.kernel_account import READS, coverage_of, data_coverage, unseen_because
 from iotrace.analysis.host.read_pattern import SMALL_READ, FileCalls
-from iotrace.analysis.intervals import distinct
 from iotrace.analysis.loop.deliveries import Interval
 from iotrace.analysis.results import FileIo, Io
 from iotrace.session.names import KIND_READ_PATH
@@ -38,10 +37,7 @@ def io_of(
     calls = concatenate(counted)
     files = _by_file(calls, [session.paths.shown(file) for file in calls.files])
     in_read_paths = {
-        session.paths.shown(process.span_files[number])
-        for process in rank.processes
-        for number in distinct(process.spans["file"][process.spans["kind"] == KIND_READ_PATH]).tolist()
-        if number in process.span_files
+        session.paths.shown(file) for process in rank.processes for file in process.files_of(KIND_READ_PATH)
     }
     coverage = [
         coverage_of(process, own, session.processes, steps)

@@ -23,9 +23,7 @@ class MeasuredTime:
     """The union of the measured steps, without evaluation passes."""
 
     def __init__(self, steps: StepTable) -> None:
-        self._time = Coverage(
-            *steps.pieces[:2],
-        )
+        self._time = Coverage(*steps.pieces[:2])
         self.length_ns = int((self._time.ends - self._time.starts).sum())
         middle = len(self._time.ends) // 2
         self.middle_ns = int(self._time.ends[middle]) if self.length_ns else 0
