@@ -52,6 +52,11 @@ def milliseconds(time_ms: float) -> str:
     return f"{time_ms:.1f} ms"
 
 
+def length(time_ms: float) -> str:
+    """Format the length of a piece of a run: in ms, in s where ms would be unreadable."""
+    return milliseconds(time_ms) if time_ms < 10_000 else f"{time_ms / 1000:.1f} s"
+
+
 def decimals(most: float) -> int:
     """How many decimals a column of figures needs whose largest is `most`: 1, more where all are small."""
     return next((count for count, least in ((1, 5.0), (2, 0.5), (3, 0.05)) if most >= least or not most), 4)

@@ -64,7 +64,7 @@ def test_a_merge_takes_the_session_of_our_timeline_and_names_what_to_open(direct
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert "is a timeline of the session session: that is merged" in " ".join(done.stdout.split())
-    assert "open         all.json in https://ui.perfetto.dev" in lines
+    assert "open         iotrace open all.json" in lines
     assert lines[-1] == "report       iotrace report session"
     summary = json.loads(in_process("merge", "session", "-o", "b.json", "--json", cwd=directory).stdout)
     assert json.loads((directory / "all.json").read_text())["traceEvents"]

@@ -102,7 +102,8 @@ def _imported(path: Path) -> dict[str, Any]:
         path,
         ERRORS,
         "select count(*), sum(dur) from slice",
-        "select depth, count(*), sum(dur) from slice group by depth order by depth",
+        # Instants of a whole trace stand on one row in JSON, on a row of their rank else.
+        "select depth, count(*), sum(dur) from slice where dur > 0 group by depth order by depth",
         "select count(*) from flow",
         "select count(*), total(value) from counter",
         "select count(*) from args where key like 'args.%' or key like 'debug.%'",
@@ -183,11 +184,13 @@ def test_order_and_titles(tmp_path: Path) -> None:
         "2 inputs / rank 0 / process (4242) / main thread",
         "2 inputs / rank 0 / GPU 0",
         "2 inputs / rank 0 / GPU 0 / stream 7",
+        "2 inputs / rank 0 / profiler's marks",
         "2 inputs / rank 1",
         "2 inputs / rank 1 / process (4242)",
         "2 inputs / rank 1 / process (4242) / main thread",
         "2 inputs / rank 1 / GPU 0",
         "2 inputs / rank 1 / GPU 0 / stream 7",
+        "2 inputs / rank 1 / profiler's marks",
         "2 inputs / counters",
         "2 inputs / counters / rank 0 · process (4242)",
         "2 inputs / counters / rank 1 · process (4242)",
@@ -234,6 +237,41 @@ def test_begin_and_end_events_async_and_marks_in_both_kinds(tmp_path: Path) -> N
         "instants": 2,
         "async": 2,
     }
+
+
+def test_devices_and_instants_of_several_ranks_say_whose_they_are(tmp_path: Path) -> None:
+    """Of eight devices the eighth has a stream 7, its default one; profilers' instants are of one rank."""
+    for rank in (7, 0):
+        names = [
+            {"ph": "M", "name": "process_labels", "pid": rank, "tid": 0, "args": {"labels": f"GPU {rank}"}},
+            {"ph": "M", "name": "thread_name", "pid": rank, "tid": 7, "args": {"name": "stream 7"}},
+        ]
+        marks = [
+            {"ph": "i", "s": "g", "ts": BASE_US, "name": "Iteration Start", "pid": "Traces", "tid": "Trace"},
+            {"ph": "i", "s": "g", "ts": BASE_US + 9, "name": "Record Window End", "pid": "", "tid": ""},
+        ]
+        kernel = {**_slice(BASE_US + rank, 5, "kernel"), "pid": rank, "tid": 7}
+        document = {
+            "distributedInfo": {"rank": rank, "world_size": 8},
+            "traceEvents": [*names, *marks, kernel],
+        }
+        (tmp_path / f"worker{rank}.json").write_text(json.dumps(document))
+    _both(tmp_path, [str(tmp_path / "worker*.json")])
+    out = tmp_path / "merged" / "out.pftrace"
+    assert track_paths(out) == [
+        f"2 inputs{below}"
+        for rank in (0, 7)
+        for below in (
+            "",
+            f" / rank {rank}",
+            f" / rank {rank} / GPU {rank}",
+            f" / rank {rank} / GPU {rank} / stream 7",
+            f" / rank {rank} / profiler's marks",
+        )
+        if below or not rank
+    ]
+    (marks,) = query(out, "select distinct t.name from slice s join track t on t.id = track_id where dur = 0")
+    assert marks == [["profiler's marks"]]
 
 
 FLOWS = "select a.name, b.name from flow join slice a on a.id = slice_out join slice b on b.id = slice_in"

@@ -278,7 +278,7 @@ def test_a_run_that_failed_says_until_when_and_its_stack_once() -> None:
     assert "message and stack" in shown[-1]
     whole = screen(found, verbose=True)
     assert "failure      worker 1 (pid 7): OSError: no" in whole
-    assert "failure      rank (pid 5): OSError: no" in whole
+    assert "failure      the training process (pid 5): OSError: no" in whole
     assert whole.count("  OSError: no") == 1
 
 

@@ -36,7 +36,7 @@ from iotrace.analysis.results import (
 )
 from iotrace.analysis.verdict.verdict import verdict_of
 from iotrace.analysis.wait.data_wait import verdict
-from iotrace.report.fix_words import gain_text
+from iotrace.report.words import gain_text
 
 OK = Trust(level="ok", reasons=["32 steps"])
 

@@ -140,3 +140,10 @@ def test_tracks_of_several_ranks_are_pinned_in_order() -> None:
     ranks = [f"rank {number} · idle" for number in (0, 1, 7)]
     matched = [name for pin in pins for name in ("steps", *reversed(ranks)) if re.search(pin, name)]
     assert matched == ["steps", *ranks]
+
+
+def test_without_devices_the_processes_of_a_merge_are_open(tmp_path: Path) -> None:
+    for name, opened in ((b"GPU 3", False), (b"thread 7", True)):
+        path = tmp_path / "merged.pftrace"
+        path.write_bytes(b"\x0a\x10rank 0" + name)
+        assert bool(re.search(view_of_file(path).expanded, "python (4498) · CPU")) is opened

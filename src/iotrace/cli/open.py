@@ -99,6 +99,9 @@ def _session_of(source: Path) -> Path | None:
     if (source / names.MANIFEST).is_file():
         return source
     if source.is_dir():
+        if any(source.glob("*.json*")):
+            hint = f"of traces in it: iotrace merge {source} -o merged.pftrace, then open that"
+            raise SessionError(f"{source} is no session", hint)
         raise SessionError(f"{source} is no session", f"iotrace ls {source} lists the sessions in it")
     if not source.exists():
         raise SessionError(f"{source} does not exist", "name a session, or a file that holds a timeline")

@@ -44,6 +44,7 @@ class Sink(Protocol):
     """Takes events with their final numbers, and returns where it put each: growing numbers, and sizes."""
 
     needs_all_rows: bool
+    processless_scope: int  # of instants that stand on no process's track, as a letter
 
     def write(self, batch: Batch, columns: Columns) -> tuple[Any, Any]: ...
 
@@ -145,7 +146,7 @@ class Rewriter:
         """Note which threads and processes show something; flows show where the slice is that they bind."""
         elsewhere = kinds == ELSEWHERE
         if elsewhere.any():
-            alone = elsewhere & (batch.phases != ord("M")) & (batch.scopes != ord("g"))
+            alone = elsewhere & (batch.phases != ord("M")) & (batch.scopes != self.sink.processless_scope)
             for index in _distinct(threads[alone]):
                 self.tracks.process(self.tracks.threads[index].raw_pid).used = True
         shown = (kinds < ELSEWHERE) & (kinds != FLOW) & (kinds != FLOW_NEXT)

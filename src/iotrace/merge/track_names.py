@@ -138,7 +138,7 @@ def _process_name(file: InputFile, process: ProcessTrack) -> str:
     if process.labels.startswith("GPU"):
         return process.labels
     if isinstance(process.raw, str):
-        known = {"Spans": "profiler's spans", "Traces": "profiler's marks"}
+        known = {"Spans": "profiler's spans", "Traces": "profiler's marks", "": "profiler's marks"}
         return known.get(process.raw) or process.name or _shown(process.raw)
     if file.kind == DFTRACER and not process.name:
         return f"process {process.raw} · POSIX calls"
@@ -164,7 +164,7 @@ def _labels(process: ProcessTrack) -> str:
 def _threads(file: InputFile, result: Result, process: ProcessTrack) -> list[Thread]:
     tracks = result.tracks
     own = [item for item in tracks.threads if item.raw_pid == process.raw and item.used]
-    own.sort(key=lambda item: (_thread_key(item, tracks.base_of(item)), item.stacked, item.lane))
+    own.sort(key=lambda item: (_thread_key(process, item, tracks.base_of(item)), item.stacked, item.lane))
     plain = {item.raw_tid for item in own if not item.stacked and item.lane == 0}
     found = []
     for item in own:
@@ -175,8 +175,14 @@ def _threads(file: InputFile, result: Result, process: ProcessTrack) -> list[Thr
     return found
 
 
-def _thread_key(item: ThreadTrack, base: ThreadTrack) -> tuple[Any, ...]:
-    main = item.raw_tid != item.raw_pid
+def _is_main(process: ProcessTrack, thread: ThreadTrack) -> bool:
+    """Whether it is a process's first thread; stream 7 of GPU 7 is none."""
+    is_device = process.labels.startswith("GPU") or _device_of(process)
+    return thread.raw_tid == thread.raw_pid and not is_device
+
+
+def _thread_key(process: ProcessTrack, item: ThreadTrack, base: ThreadTrack) -> tuple[Any, ...]:
+    main = not _is_main(process, item)
     index = base.sort_index if base.sort_index is not None else 1 << 40
     return (main, index, isinstance(item.raw_tid, str), str(item.raw_tid).zfill(20))
 
@@ -185,12 +191,12 @@ def _thread_name(file: InputFile, process: ProcessTrack, base: ThreadTrack) -> s
     if file.kind == DFTRACER:
         return "POSIX" if base.raw_tid == base.raw_pid else f"POSIX · thread {base.raw_tid}"
     if base.name:
-        return f"main · {base.name}" if base.raw_tid == base.raw_pid else base.name
+        return f"main · {base.name}" if _is_main(process, base) else base.name
     if isinstance(base.raw_tid, str):
         return _shown(base.raw_tid)
     if process.labels.startswith("GPU"):
         return f"stream {base.raw_tid}"
-    return "main thread" if base.raw_tid == base.raw_pid else f"thread {base.raw_tid}"
+    return "main thread" if _is_main(process, base) else f"thread {base.raw_tid}"
 
 
 def _shown(raw: int | str) -> str:

@@ -9,13 +9,13 @@ from iotrace.analysis.compare.traces import TraceComparison
 from iotrace.analysis.results import Fix, RankReport, Report
 from iotrace.report.check import seen_by
 from iotrace.report.comparison import part_texts, reasons_label, reasons_of, stage_rows, trust_of
-from iotrace.report.fix_words import gain_words
 from iotrace.report.printing import visible
 from iotrace.report.screen import ending, fact_rows, following, silenced, trust_text
 from iotrace.report.sweeps.head import banner_of, saved
 from iotrace.report.sweeps.sweep import point_rows
 from iotrace.report.views.table import Table, cells_of, whose
 from iotrace.report.views.trace_comparison import facts_of, headline, tables_of
+from iotrace.report.words import gain_words
 from iotrace.sweeps.results import SweepResult
 from iotrace.units import percent
 

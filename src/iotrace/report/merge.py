@@ -50,7 +50,7 @@ def print_summary(summary: Summary) -> None:
     _lines("damage", summary.problems)
     echo("")
     for path in summary.outputs[:_SHOWN]:
-        _line("open", f"{path} in https://ui.perfetto.dev")
+        _line("open", f"iotrace open {shlex.quote(path)}")
     sessions = dict.fromkeys(item.path for item in summary.sources if item.kind == SESSION)
     for path in list(sessions)[:_SHOWN]:
         _line("report", f"iotrace report {shlex.quote(path)}")

@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.text import Text
 
 from iotrace.analysis.results import MEMORY_BY_OPERATOR, Fix, RankReport, Report, Trust
-from iotrace.report.fix_words import gain_text, other_wait_text
 from iotrace.report.layout import facts, line, two_columns
 from iotrace.report.screen_ranks import print_ranks
 from iotrace.report.views.slow_words import slow_facts, soon
+from iotrace.report.words import gain_text, other_wait_text
 from iotrace.session.liveness import KILLED, UNKNOWN
 from iotrace.units import counted, milliseconds, size
 
@@ -242,7 +242,7 @@ def _cause_rows(rank: RankReport) -> list[Row]:
     wait = rank.data_wait
     causes = sorted(wait.causes_ms.items(), key=lambda pair: -pair[1])
     shown = [f"{cause} {ms:.1f}" for cause, ms in causes if ms >= _LEAST_MS][:_MOST_CAUSES]
-    parts = [" · ".join(shown)] if shown else []
+    parts = [" · ".join(shown) or milliseconds(wait.raw_ms or 0.0)]
     if wait.exposed_ms is None:
         parts.append("unknown how long the device idled meanwhile")
     elif wait.exposed_source != "cpu":

@@ -55,7 +55,8 @@ def print_ranks(report: Report, console: Console) -> None:
     unnumbered = any(rank.pid is not None for rank in ranks)
     wide = console.width >= _NARROW
     table = figures_table([""], ["process" if unnumbered else "rank"])
-    if wide:
+    hosts = wide and any(rank.host for rank in ranks)
+    if hosts:
         table.add_column("host", no_wrap=True, overflow="ellipsis")
     headings = _OWN if imbalance is None else _OWN + _COMPARED
     shown_headings = [heading for heading in headings if wide or heading != _COMPUTE]
@@ -66,14 +67,14 @@ def print_ranks(report: Report, console: Console) -> None:
         restart = f", restart {rank.incarnation}" if rank.incarnation else ""
         number = rank.rank if rank.pid is None else rank.pid
         figures = dict(zip(headings, _row(rank, imbalance), strict=True))
-        host = [rank.host or ""] if wide else []
+        host = [rank.host or ""] if hosts else []
         known = [figures[heading] for heading in shown_headings]
         table.add_row(Text(mark, style="bold red"), f"{number}{restart}", *host, *known)
     if several:
         steps, waits = _known(ranks)
         for what, share in (("least", 0), (f"median of {len(ranks)}", 50), ("95 % below", 95), ("most", 100)):
             cells = [f"{np.percentile(each, share):.1f}" if each else "?" for each in (steps, waits)]
-            first = ["", what] if wide else [what]
+            first = ["", what] if hosts else [what]
             table.add_row("", *first, *cells, *[""] * (len(shown_headings) - 2))
     print_table(console, table)
     legend = "data: own wait for data, of measured steps"

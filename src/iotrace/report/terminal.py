@@ -24,6 +24,7 @@ from iotrace.report.screen_ranks import MOST_RANKS, advice_rows, latest_first
 from iotrace.report.terminal_compute import print_compute, print_imbalance
 from iotrace.report.terminal_system import print_io, print_system
 from iotrace.report.views.slow_words import slow_text
+from iotrace.report.words import who_failed
 from iotrace.sources.clocks.session_clock import step_text
 from iotrace.units import bounds, counted, milliseconds, percent
 
@@ -69,7 +70,7 @@ def _print_details(report: Report, console: Console) -> None:
         traces = "trace" if len(report.ranks) == 1 else f"{len(report.ranks)} traces in"
         line(console, "traces", f"torch.profiler's {traces} {session.path}")
     for number, failure in enumerate(session.failures):
-        _print_failure(failure, console, session.failures[:number])
+        _print_failure(failure, console, session.failures[:number], len(report.ranks) > 1)
     line(console, "trust", f"{report.verdict.trust.level}: {'; '.join(report.verdict.trust.reasons)}")
     clocks = {
         (clock.host or "", item.by_ns, item.at_ns): None for clock in report.clocks for item in clock.set
@@ -100,13 +101,9 @@ def _print_details(report: Report, console: Console) -> None:
         line(console, "not captured", f"{missing.what}: {missing.why}{remedy}")
 
 
-def _print_failure(failure: Failure, console: Console, earlier: Sequence[Failure]) -> None:
+def _print_failure(failure: Failure, console: Console, earlier: Sequence[Failure], several: bool) -> None:
     """Print who failed, how and where; the stack of an exception that is raised again only once."""
-    who = failure.role or "process"
-    if failure.worker is not None:
-        who = f"worker {failure.worker}"
-    if failure.thread is not None:
-        who = f"thread {failure.thread} of {who}"
+    who = who_failed(failure, several)
     where = f" at {failure.at}" if failure.at else ""
     pid = f" (pid {failure.process})" if failure.process is not None else ""
     told, *more = failure.message.splitlines() or [""]

@@ -171,7 +171,9 @@ def read_manifest(session: Path) -> Manifest:
         problem = "does not exist" if not session.exists() else "is not an iotrace session"
         if problem != "does not exist" and _is_empty(session):
             problem = "is empty: no session has begun there"
-        raise SessionError(f"{session} {problem}", "make one with: iotrace run -- CMD") from error
+        traces = next((end for end in (".json.gz", ".json") if next(session.glob(f"*{end}"), None)), None)
+        hint = f"of traces in it: iotrace report {session}/*{traces}" if traces else None
+        raise SessionError(f"{session} {problem}", hint or "make one with: iotrace run -- CMD") from error
     try:
         version = msgspec.json.decode(data, type=_Versioned).format
         if version != names.FORMAT_VERSION:

@@ -23,6 +23,7 @@ WORST, FAILURE = "worst", "failure"
 _AT_HELP = "iotrace report --view gaps prints times to look at"
 _BEFORE_FAILURE_NS = 5 * 10**9
 _LEAST_MARGIN_NS = 10**6
+_NAMES_BYTES = 1 << 20
 _MOST_PINNED = 8  # ranks whose waits are pinned
 _OPEN, _PIN = "dev.perfetto.ExpandTracksByRegex", "dev.perfetto.PinTracksByRegex"
 # Of a timeline whose session is not at hand: the groups and processes that our own names tell.
@@ -59,8 +60,18 @@ class View(msgspec.Struct, frozen=True):
 
 
 def view_of_file(path: Path) -> View:
-    """Look at all of a timeline of which no more is known."""
-    return View(f"all of {path.name}", _ANY_GROUPS, _pins(range(_MOST_PINNED)))
+    """Look at all of a timeline of which no more is known: its devices, without any its processes."""
+    groups = _ANY_GROUPS if _names_device(path) else f"{_ANY_GROUPS}| · CPU$"
+    return View(f"all of {path.name}", groups, _pins(range(_MOST_PINNED)))
+
+
+def _names_device(path: Path) -> bool:
+    """Whether the names of tracks, with which a native timeline begins, are of devices, too."""
+    try:
+        with path.open("rb") as file:
+            return re.search(rb"GPU \d", file.read(_NAMES_BYTES)) is not None
+    except OSError:
+        return False
 
 
 def view_of_session(analysis: SessionAnalysis, around: str = WORST, batch: int | None = None) -> View:
@@ -208,10 +219,13 @@ def _before_failure(analysis: SessionAnalysis) -> View:
         return _view(analysis, what, failed, None, pids)
     ended_ns = [each.outcome.ended_ns for each in analysis.session.launches if each.outcome is not None]
     last_ns = max([int(at_ns), *ended_ns])
-    shown = int(at_ns) - _BEFORE_FAILURE_NS, int(at_ns) + _BEFORE_FAILURE_NS // 10
-    found = _view(analysis, what, failed, None, pids)
+    # Perfetto shows all of a slice that is selected: one that took long to end would fill the screen.
+    soon = last_ns - int(at_ns) <= _BEFORE_FAILURE_NS
+    until_ns = last_ns if soon else int(at_ns) + _BEFORE_FAILURE_NS // 10
     return msgspec.structs.replace(
-        found, shown_ns=_within(analysis, shown, last_ns), selected_ns=(int(at_ns), last_ns - int(at_ns))
+        _view(analysis, what, failed, None, pids),
+        shown_ns=_within(analysis, (int(at_ns) - _BEFORE_FAILURE_NS, until_ns), last_ns),
+        selected_ns=(int(at_ns), last_ns - int(at_ns)) if soon else None,
     )
 
 

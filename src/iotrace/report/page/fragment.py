@@ -7,8 +7,8 @@ from html import escape
 
 from iotrace.analysis.results import RankReport, Report
 from iotrace.analysis.verdict.verdict import BANNERS
-from iotrace.report.fix_words import gain_words
 from iotrace.report.screen import ending
+from iotrace.report.words import gain_words
 from iotrace.units import milliseconds, percent
 
 _MOST_FIXES = 3

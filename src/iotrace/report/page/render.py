@@ -16,7 +16,7 @@ from iotrace import __version__
 from iotrace.errors import writing
 from iotrace.report.page import palette
 from iotrace.report.printing import visible
-from iotrace.units import fixed, milliseconds, percent, signed, size
+from iotrace.units import fixed, length, milliseconds, percent, signed, size
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _MOST_RECORDS = (2000, 500, 100, 20)  # of one list in the page's JSON: as many as its size allows
@@ -32,7 +32,9 @@ def render(template: str, document: Any, **shown: Any) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters.update(ms=milliseconds, pct=percent, size=size, signed=signed, fixed=fixed)
+    environment.filters.update(
+        ms=milliseconds, length_of=length, pct=percent, size=size, signed=signed, fixed=fixed
+    )
     script = (_TEMPLATES / "script.js").read_text()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     page = environment.get_template(template).render(

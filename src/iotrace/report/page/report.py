@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from iotrace.analysis.results import Fix, RankReport, Report
 from iotrace.analysis.results.page import RankColumns
-from iotrace.report.fix_words import gain_text, other_wait_text
 from iotrace.report.page import charts, sections, tiles
 from iotrace.report.page.compute import step_parts
 from iotrace.report.page.definitions import CAUSES, WORDS
@@ -26,6 +25,7 @@ from iotrace.report.screen import (
 )
 from iotrace.report.screen_ranks import advice_rows
 from iotrace.report.views import VIEWS, tables_of
+from iotrace.report.words import gain_text, other_wait_text, who_failed
 
 _MOST_ROWS = 20  # of a view
 _DEVICE_VIEWS = ("device", "dependencies")  # modules whose views are of the device
@@ -64,6 +64,7 @@ def report_page(report: Report, columns: RankColumns | None = None) -> str:
     window = columns.window if columns is not None else None
     shown: dict[str, Any] = {
         "failures": report.session.failures,
+        "failed": [who_failed(each, len(report.ranks) > 1) for each in report.session.failures],
         "strip": charts.step_strip(steps) if steps is not None and steps.steps > 1 else None,
         "steps": steps,
         "window": window,

@@ -31,6 +31,7 @@ class ChromePart:
     """One input's events, behind the document's opening, as lines that end in a comma."""
 
     needs_all_rows = False
+    processless_scope = ord("g")
 
     def __init__(self, path: Path, base_ns: int) -> None:
         self._opening = opening(base_ns)

@@ -28,9 +28,11 @@ def tree(title: str, processes: list[Process]) -> Iterator[bytes]:
     groups: dict[tuple[str, ...], int] = {(): ROOT_UUID}
     for process in processes:
         above = ROOT_UUID
-        for depth in range(1, len(process.groups) + 1) if process.threads else ():
+        for depth in range(1, len(process.groups) + 1):
             path = process.groups[:depth]
             if path not in groups:
+                if not process.threads:
+                    break  # nothing else is of this group, and it has counters alone, or instants
                 groups[path] = ROOT_UUID + len(groups)
                 yield _track(groups[path], path[-1], above, process.order)
             above = groups[path]

@@ -57,6 +57,7 @@ class NativePart:
         self._async: dict[tuple[Any, ...], int] = {}
         self._counters_below = PROCESS_UUID if process_tables else COUNTERS_OF_UUID
         self._process_tables = process_tables
+        self.processless_scope = ord("g") if process_tables else 255  # no letter
         self._flows = FlowBinding()
         self._uuid = _COUNTER_UUID * (index + 1)
         # Sequences of interned strings: one per input, 1 is the file's own.
@@ -130,7 +131,9 @@ class NativePart:
             else:
                 fields = body + integer(9, _ASYNC_TYPES[event.ph]) + integer(11, self._async_track(event))
         else:
-            fields = body + integer(9, _INSTANT) + integer(11, ROOT_UUID if event.s == "g" else uuid)
+            # The root's row is of all inputs: it would not say whose instant this is.
+            of_all = event.s == "g" and self._process_tables
+            fields = body + integer(9, _INSTANT) + integer(11, ROOT_UUID if of_all else uuid)
         self._direct.write(packet(stamp, self._sequence, data(11, fields)))
 
     def _async_track(self, event: Event) -> int:

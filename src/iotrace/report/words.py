@@ -1,10 +1,10 @@
-"""What a fix gains, in words."""
+"""What a fix gains, and who failed, in words."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from iotrace.analysis.results import Fix
+from iotrace.analysis.results import Failure, Fix
 from iotrace.units import milliseconds
 
 _WORTH_A_FACTOR = 1.05  # a speedup below is told in ms
@@ -52,3 +52,16 @@ def other_wait_text(fix: Fix) -> str:
 def gain_words(fix: Fix) -> str:
     """What a fix gains and, where that is more than its cause costs, why: in one line."""
     return ": ".join(each for each in (gain_text(fix), other_wait_text(fix)) if each)
+
+
+def who_failed(failure: Failure, several: bool) -> str:
+    """Name the worker, thread or process that an exception ended; of `several` ranks with the rank."""
+    training = failure.role == "rank"
+    who = "the training process" if training else failure.role or "a process"
+    if failure.worker is not None:
+        who = f"worker {failure.worker}"
+    if several and failure.rank is not None:
+        who = (
+            f"rank {failure.rank}" if training and failure.worker is None else f"{who} of rank {failure.rank}"
+        )
+    return f"thread {failure.thread} of {who}" if failure.thread is not None else who
