@@ -43,11 +43,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--faults"):
-        left_out = [item for item in items if "fault" in item.keywords]
+        left_out = [item for item in items if item.get_closest_marker("fault") is not None]
         items[:] = [item for item in items if item not in left_out]
         config.hook.pytest_deselected(items=left_out)
     if not config.getoption("--chromium"):
-        left_out = [item for item in items if "chromium" in item.keywords]
+        left_out = [item for item in items if item.get_closest_marker("chromium") is not None]
         items[:] = [item for item in items if item not in left_out]
         config.hook.pytest_deselected(items=left_out)
     if config.getoption("--slow"):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -69,3 +72,81 @@ def test_workers_that_share_one_cpu(tmp_path: Path, bound: int, sleep_s: float) 
         assert all(spent[cause] <= rank["data_wait"]["causes_ms"][cause] for cause in spent)
     elif not bound:
         assert "cpu-binding" not in culprits
+
+
+LIBRARY = """
+import sys, time
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Samples(Dataset):
+    def __len__(self):
+        return 160
+    def __getitem__(self, index):
+        found = np.ones((300, 300), np.float32)
+        for _ in range(10 if sys.argv[1] == "multiplies" else 0):
+            found = found @ found
+            found /= found.max()
+        time.sleep(0.01 if sys.argv[1] == "sleeps" else 0)
+        return torch.zeros(4)
+
+weight = torch.nn.Parameter(torch.zeros(4))
+for batch in DataLoader(Samples(), batch_size=4, num_workers=4):
+    (weight * batch).sum().backward()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("work", ["multiplies", "sleeps"])
+def test_threads_of_a_library_in_each_worker(tmp_path: Path, work: str) -> None:
+    cpus = len(os.sched_getaffinity(0))
+    report = run_script(tmp_path, LIBRARY, work).report()
+    (rank,) = report["ranks"]
+    workers = [process for process in rank["system"]["processes"] if process["role"] != "main"]
+    assert {process["library_threads"].get("openblas") for process in workers} <= {cpus, None}
+    culprits = [culprit["id"] for culprit in rank["culprits"]]
+    if work == "multiplies":
+        assert culprits[0] == "threads"
+        assert report["verdict"]["fixes"][0]["id"] == "threads"
+    else:
+        assert "threads" not in culprits
+
+
+GROUPS = Path("/sys/fs/cgroup/cpu")
+
+
+@contextlib.contextmanager
+def quota(cpus: float) -> Iterator[Path]:
+    """A control group (version 1) that may use so many CPUs; this process's children enter it."""
+    group = GROUPS / f"iotrace-tests-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / "cpu.cfs_quota_us").write_text(str(int(100_000 * cpus)))
+    except OSError as error:
+        pytest.skip(f"no control group can be made here: {error}")
+    before = next(line for line in Path("/proc/self/cgroup").read_text().splitlines() if ":cpu:" in line)
+    try:
+        (group / "cgroup.procs").write_text("0")
+        yield group
+    finally:
+        (GROUPS / before.rpartition(":")[2].lstrip("/") / "cgroup.procs").write_text("0")
+        group.rmdir()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sleep_s", [0.0, 0.02])
+def test_a_quota_that_holds_the_job_back(tmp_path: Path, sleep_s: float) -> None:
+    with quota(0.2) as group:
+        run = run_script(tmp_path, PROGRAM, "0", str(sleep_s), OMP_NUM_THREADS="1")
+        held = int((group / "cpu.stat").read_text().split("nr_throttled")[1].split()[0])
+    report = run.report()
+    (rank,) = report["ranks"]
+    culprits = [culprit["id"] for culprit in rank["culprits"]]
+    if sleep_s:
+        assert held  # its imports were
+        assert "cpu-quota" not in culprits
+    elif rank["system"]["host"]["cpu_throttled_fraction"] >= 0.1:  # else others left it less than that
+        assert culprits[0] == "cpu-quota"
+        assert report["verdict"]["why"].startswith("the CPU quota stopped the job in ")
+        assert report["verdict"]["fixes"][0]["id"] == "cpu-quota"

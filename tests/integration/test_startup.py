@@ -10,7 +10,7 @@ import pytest
 from iotrace.analysis.startup.imports import STANDARD
 from iotrace.analysis.startup.waterfall import NOT_NAMED
 from tests.support.perfetto import query
-from tests.support.runs import in_process, run_traced
+from tests.support.runs import in_process, run_script, run_traced
 
 PROGRAM_WITH_STEPS = """
 import iotrace, email.mime.audio, multiprocessing
@@ -49,6 +49,45 @@ def test_a_run_says_what_its_start_was_made_of(tmp_path: Path) -> None:
     assert "not named" in shown
     assert "pickled for spawned processes: " in shown
     assert "import email.mime.audio" in str(query_names(run.timeline()))
+
+
+PROGRAM_WITH_MODEL = """
+import time, torch
+from torch.utils.data import DataLoader, Dataset
+def compute(seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+class Volumes(Dataset):
+    def __init__(self):
+        compute(0.5)
+    def __len__(self):
+        return 40
+    def __getitem__(self, index):
+        return torch.zeros(4)
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        compute(0.5)
+        self.out = torch.nn.Linear(4, 1)
+    def forward(self, batch):
+        return self.out(batch)
+compute(0.5)
+dataset, net = Volumes(), Net()
+for batch in DataLoader(dataset, batch_size=2):
+    net(batch).sum().backward()
+"""
+
+
+@pytest.mark.slow
+def test_what_computes_before_the_loop_has_a_name(tmp_path: Path) -> None:
+    run = run_script(tmp_path, PROGRAM_WITH_MODEL)
+    (rank,) = run.report()["ranks"]
+    sampled = {part["name"]: part["seconds"] for part in rank["startup"]["parts"] if part["sampled"]}
+    (own,) = [name for name in sampled if name.startswith("compute (program")]
+    # The clock of the sampler beside that of the program: of 0.5 s a sample at each end may be missed.
+    assert all(sampled[name] > 0.3 for name in ("model", "dataset Volumes", own))
+    assert rank["startup"]["named_fraction"] > 0.95
 
 
 def query_names(trace: Path) -> list[Any]:

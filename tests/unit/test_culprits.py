@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from iotrace.analysis.culprits import advice_of, culprits_of
+from iotrace.analysis.culprits import advice_of, culprits_of, waiting_for_threads
 from iotrace.analysis.loop.deliveries import Delivery
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import (
@@ -20,6 +20,7 @@ from iotrace.analysis.results import (
     System,
     unknown,
 )
+from iotrace.analysis.wait import pools
 from iotrace.analysis.wait.cpu_waits import cpu_causes_ns, cpu_waits
 from iotrace.analysis.wait.waits import CAUSES, Explained
 from iotrace.session.names import KIND_ITEM, KIND_READ_PATH
@@ -140,3 +141,55 @@ def test_waits_for_a_cpu_are_charged_to_the_causes_as_the_wait_is() -> None:
     assert found == {"read": 0.0, "decode": 25.0, "transform": 5.0, "collate": 0.0}
     table["run_delay_ns"] = -1
     assert cpu_causes_ns(waits, cpu_waits(rank, waits)) is None
+
+
+POOLED = {"threads_peak": 6, "library_threads": {"openblas": 4}}
+
+
+def pooled(busy_pct: float | None) -> list[ProcessUse]:
+    return [worker(number, [*range(8)], **POOLED, pool_busy_pct_mean=busy_pct) for number in range(4)]
+
+
+def test_a_library_that_is_imported_alone_started_no_threads() -> None:
+    assert [each.id for each in blamed(pooled(80.0))] == ["threads"]
+    assert blamed(pooled(2.0)) == []
+    assert [each.id for each in blamed(pooled(None))] == ["threads"]  # recorded before that was sampled
+
+
+@pytest.mark.parametrize(
+    ("asleep", "delayed_pct", "busy_pct", "told"),
+    [
+        (0.8, 60.0, 70.0, True),
+        (0.8, 20.0, 70.0, False),  # they have CPUs
+        (0.8, 20.0, 22.0, False),  # it sleeps for something else: slow storage
+        (0.3, 60.0, 70.0, False),
+        (0.8, None, None, False),
+    ],
+)
+def test_a_sample_that_sleeps_for_a_librarys_threads_waits_for_no_storage(
+    monkeypatch: pytest.MonkeyPatch,
+    asleep: float,
+    delayed_pct: float | None,
+    busy_pct: float | None,
+    told: bool,
+) -> None:
+    processes = [
+        worker(number, [*range(8)], **POOLED, pool_busy_pct_mean=busy_pct, pool_delay_pct_mean=delayed_pct)
+        for number in range(4)
+    ]
+    system = unknown(System, gpus=[], processes=processes, cpus_usable=[*range(8)], cpus_online=8, host=None)
+    wait = unknown(DataWait, raw_ms=60.0, causes_ms={"transform": 50.0})
+    report = unknown(
+        RankReport, data_wait=wait, system=system, steps=unknown(Steps, mean_ms=100.0), culprits=[]
+    )
+    monkeypatch.setattr(pools, "samples_made", lambda *_: (asleep, 0.1, 0.0, 0.0))
+    monkeypatch.setattr(pools, "_making", lambda _: 1.0)
+    analysis = cast(RankAnalysis, SimpleNamespace(source=object(), primary=None, kept=[1]))
+    found = list(waiting_for_threads(analysis, report))
+    assert [each.id for each in found] == (["threads"] if told else [])
+    if told:
+        assert found[0].text == (
+            "4 workers started 16 threads of openblas for 8 CPUs: "
+            "transform 50.0 ms, 40.0 of it asleep for these"
+        )
+        assert found[0].leads

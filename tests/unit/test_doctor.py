@@ -20,7 +20,7 @@ from iotrace.doctor.checks.interpreter import (
     check_start_method,
     judge,
 )
-from iotrace.doctor.checks.limits import check_limits, check_shm
+from iotrace.doctor.checks.limits import check_limits, check_shm, most_processes
 from iotrace.doctor.checks.processors import (
     Demand,
     Limited,
@@ -158,6 +158,18 @@ def test_shared_memory_and_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert check.what == "open files 256, processes unlimited, file size unlimited"
     assert check_limits({**limits, "open files": 1024}).status == "ok"
     assert "cut" in check_limits({**limits, "file size": 1 << 20}).why
+    assert "max_map_count" in check_limits({**limits, "open files": 1024, "mappings": 4096}).remedy
+
+
+def test_a_control_group_limits_processes(tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    texts = "0::/job\n", f"cgroup2 {tmp_path} cgroup2 rw 0 0\n"
+    assert most_processes(texts) is None
+    for name, text in (("pids.max", "max"), ("pids.current", "30")):
+        (tmp_path / "job" / name).write_text(text)
+    assert most_processes(texts) is None
+    (tmp_path / "job" / "pids.max").write_text("100\n")
+    assert most_processes(texts) == 70
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import ctypes
 import json
 import os
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import Any, cast
 
 import pytest
 
-from iotrace.launch.telemetry import blocked
-from iotrace.launch.telemetry.hang import HangWatch
-from iotrace.launch.telemetry.progress import Progress
+from iotrace.launch.telemetry.hangs import blocked
+from iotrace.launch.telemetry.hangs.progress import Progress
+from iotrace.launch.telemetry.hangs.watch import HangWatch
+from iotrace.launch.telemetry.hangs.words import differing, sentence, waits_for_others
 from iotrace.launch.telemetry.tree import Tree
 from iotrace.session import names
 from iotrace.session.hangs import hangs_of
@@ -40,7 +42,8 @@ class Machine:
             self.records[pid] = directory / names.RECORDS
         self.write(WORKER, {"type": "worker", "worker": 0, "count": 1, "mono_ns": 0})
         member = SimpleNamespace(launch=str(session), is_the_same=lambda: True)
-        tree = cast(Tree, SimpleNamespace(members={MAIN: member, WORKER: member}))
+        self.members = {MAIN: member, WORKER: member}
+        tree = cast(Tree, SimpleNamespace(members=self.members))
         monkeypatch.setattr(blocked, "parent_of", {MAIN: 1, WORKER: MAIN}.__getitem__)
         monkeypatch.setattr(blocked, "is_traced", lambda _: self.traced)
         monkeypatch.setattr(blocked, "look_at", lambda pid, known: {**self.looks[pid], "pid": pid, **known})
@@ -153,8 +156,8 @@ def test_a_stopped_worker_is_named_first(machine: Machine) -> None:
     machine.looks[WORKER] = {"state": "T", "wchan": "do_signal_stop", "call": None, "file": None}
     frames = ['File "x/torch/utils/data/dataloader.py", line 1 in _get_data']
     machine.looks[MAIN]["stack"] = frames
-    assert blocked.waits_for_others(machine.looks[MAIN])
-    stopped = blocked.sentence({**machine.looks[WORKER], "pid": WORKER, "role": "worker 0"})
+    assert waits_for_others(machine.looks[MAIN])
+    stopped = sentence({**machine.looks[WORKER], "pid": WORKER, "role": "worker 0"})
     assert stopped == f"is stopped: kill -CONT {WORKER} lets it go on"
     machine.batches(40)
     (told,) = machine.seconds(100)
@@ -176,3 +179,87 @@ def test_a_process_writes_its_stacks_only_through_the_file_that_was_opened_for_t
     (tmp_path / names.STACKS).touch()
     with open(tmp_path / "other", "w") as other:
         assert not blocked.ask_for_stacks(os.getpid(), str(tmp_path), (63, other.fileno()))
+
+
+OTHER = 102
+C10D = 'File "x/torch/distributed/distributed_c10d.py", line 9 in '
+OWN = 'File "train.py", line 5 in main'
+
+
+def ranks(machine: Machine, monkeypatch: pytest.MonkeyPatch, world_size: int = 2) -> None:
+    """Let the training process be rank 0 in a collective, and another process rank 1."""
+    process = machine.records[MAIN].parent
+    for pid, rank in ((MAIN, 0), (OTHER, 1)):
+        directory = process.parent / f"{pid}-1-{os.uname().nodename}"
+        directory.mkdir(exist_ok=True)
+        document = {"role": "main", "rank": rank, "world_size": world_size}
+        (directory / names.PROCESS).write_text(json.dumps(document))
+        machine.looks[pid] = {"state": "S", "wchan": "futex_wait_queue", "call": "futex", "file": None}
+        machine.looks[pid]["stack"] = [f"{C10D}all_reduce" if pid == MAIN else f"{C10D}barrier", OWN]
+    machine.records[OTHER] = process.parent / f"{OTHER}-1-{os.uname().nodename}" / names.RECORDS
+    machine.activity[OTHER] = [0, 0, 0]
+    member = SimpleNamespace(launch=str(process.parent.parent), is_the_same=lambda: True)
+    machine.members |= {OTHER: member}
+    monkeypatch.setattr(blocked, "parent_of", {MAIN: 1, WORKER: MAIN, OTHER: 1}.__getitem__)
+
+
+def test_ranks_hang_together_and_say_in_which_collectives(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks(machine, monkeypatch)
+    machine.batches(40)
+    (told,) = machine.seconds(200)
+    assert [about["role"] for about in told["processes"]] == ["rank 0", "worker 0", "rank 1"]
+    # No signal is sent to processes that are made up, so what they are in has no stack here.
+    assert sentence(machine.looks[MAIN] | {"pid": MAIN, "role": "rank 0"}) == (
+        'waits for other ranks in all_reduce, file "train.py", line 5 in main'
+    )
+    both = [{**machine.looks[pid], "role": f"rank {number}"} for number, pid in enumerate((MAIN, OTHER))]
+    assert differing(both) == [
+        "ranks are not in one collective: rank 0 is in all_reduce, rank 1 is in barrier"
+    ]
+    assert differing(both[:1]) == []
+
+
+@pytest.mark.parametrize(("grows", "by"), [(0, 60_000_000), (1, 4096), (None, 0)])
+def test_a_rank_that_waits_for_a_living_one_does_not_hang(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, grows: int | None, by: int
+) -> None:
+    ranks(machine, monkeypatch)
+    machine.batches(40)
+    for _ in range(40):
+        if grows is None:
+            machine.looks[OTHER]["call"] = "clock_nanosleep"
+        else:
+            machine.activity[OTHER][grows] += by
+        assert machine.seconds(5) == []
+
+
+def test_of_ranks_on_other_hosts_nothing_is_known(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks(machine, monkeypatch, world_size=3)
+    machine.batches(40)
+    assert machine.seconds(300) == []
+    machine.looks[MAIN]["call"] = "poll"  # its own worker makes it wait
+    assert machine.seconds(60)
+
+
+@pytest.mark.parametrize(
+    ("call", "frames", "words"),
+    [
+        ("futex", ['File "multiprocessing/queues.py", line 8 in put'], "waits to put into a full queue"),
+        ("poll", ['File "lib/queue.py", line 8 in get'], "waits for an empty queue"),
+        ("futex", ['File "x.py", line 8 in put'], "waits for a lock"),
+        ("openat", [], "is in openat of /data/a.h5"),
+        ("read", [], "waits to read from a socket"),
+    ],
+)
+def test_what_a_process_is_in_has_words(call: str, frames: list[str], words: str) -> None:
+    frames = [line.replace("multiprocessing/", "/multiprocessing/") for line in frames]
+    file = {"openat": "/data/a.h5", "read": "socket:[114232]"}.get(call)
+    about = {"pid": 1, "role": "worker 0", "state": "S", "wchan": "x", "call": call, "file": file}
+    assert sentence({**about, "stack": [*frames, OWN]}).startswith(words)
+
+
+def test_the_path_of_a_call_is_read_where_it_may_be() -> None:
+    text = ctypes.create_string_buffer(b"/a/path\0beyond")
+    assert blocked._text_at(os.getpid(), ctypes.addressof(text)) == "/a/path"

@@ -28,6 +28,29 @@ _VARIABLES = (
 )
 
 
+# The names of its function, by how the library was built: numpy's wheels, scipy's, distributions'.
+_OPENBLAS = (
+    *("scipy_openblas_get_num_threads64_", "scipy_openblas_get_num_threads"),
+    *("openblas_get_num_threads64_", "openblas_get_num_threads"),
+)
+
+
+def _openblas() -> int | None:
+    """Return how many threads numpy's OpenBLAS may use; None where numpy's wheel brings none."""
+    numpy, ctypes = (getattr(sys.modules.get(name), "__dict__", {}) for name in ("numpy", "ctypes"))
+    try:
+        directory = f"{os.path.dirname(numpy['__file__'])}.libs"
+        (name,) = [name for name in os.listdir(directory) if "openblas" in name]
+        library = ctypes["CDLL"](f"{directory}/{name}", os.RTLD_NOLOAD | os.RTLD_LAZY)
+        for function in _OPENBLAS:
+            if hasattr(library, function):
+                count = getattr(library, function)()
+                return count if type(count) is int and count > 0 else None
+    except ours(Exception):
+        return None
+    return None
+
+
 def thread_counts() -> dict[str, Any]:
     """Return a record of this process's settings as they are now."""
     threads = {}
@@ -39,6 +62,9 @@ def thread_counts() -> dict[str, Any]:
                 threads[name] = count
         except ours(Exception):
             continue  # of a library that is not what its name says
+    count = _openblas()
+    if count is not None:
+        threads["openblas"] = count
     affinity = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     variables = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
     return {

@@ -8,12 +8,14 @@ from time import monotonic_ns
 
 from iotrace.agent import handovers, stacks, step_phases
 from iotrace.agent.patching import observe, on_undo
+from iotrace.agent.recording import startup_stacks
 from iotrace.agent.recording.pauses import watch_collections, watching
 from iotrace.agent.recording.regions import compiling
 from iotrace.agent.recording.spans import thread_id, thread_times
 from iotrace.agent.thread_counts import thread_counts
 from iotrace.agent.unpatched import get_ident
 from iotrace.session.guard import ours
+from iotrace.session.identity import role
 from iotrace.session.names import ROUND_ROW, ROUNDS
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
@@ -106,6 +108,8 @@ def end_record(iterator: int, epoch: int, error: BaseException, wait_start_ns: i
 def hook_autograd(module: Any, recorder: Recorder) -> None:
     """Record the calls of ``torch.autograd.backward``, which ``Tensor.backward`` uses."""
     recorder.records.append({"type": "framework", "name": "torch"})
+    if role(list(getattr(sys, "orig_argv", []))) == "main" and not in_worker():
+        startup_stacks.begin(recorder)
 
     def begins(*_: Any) -> step_phases.Begun | None:
         global backward_count
@@ -152,8 +156,9 @@ def hook_optimizers(module: Any, recorder: Recorder) -> None:
 def _record_round(recorder: Recorder, what: int, number: int) -> None:
     """Record that this thread has trained; `number` tells optimizers apart."""
     threads.add(get_ident())
-    if not recorder.begun:  # a program without a loader is written while it runs, too
-        recorder.start()
+    if recorder.startup is not None or not recorder.begun:
+        startup_stacks.end(recorder)
+        recorder.start()  # a program without a loader is written while it runs, too
         watch_collections(recorder)
     handovers.trained()
     tid, cpu_ns, run_delay_ns = thread_times()

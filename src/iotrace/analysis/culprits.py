@@ -6,7 +6,6 @@ docs/definitions.md, culprits.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -20,6 +19,7 @@ from iotrace.analysis.verdict.trust import free_cpus
 from iotrace.analysis.wait.cpu_waits import cpu_causes_ns, cpu_waits
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_together
 from iotrace.analysis.wait.gain_bound import replayed_gain_ms
+from iotrace.analysis.wait.pools import asleep_for_pool, pool_of
 from iotrace.sources.records import Threads
 from iotrace.sources.telemetry import Series
 from iotrace.units import counted, percent
@@ -30,7 +30,6 @@ _QUOTA = 0.1  # of its periods
 _OTHERS = 0.2  # of the CPUs
 _STOLEN = 0.05
 _BUSY = 0.9  # of the time of the CPUs beside the bound ones
-_LIBRARY_THREADS = 2.0  # for each CPU that the workers may use
 # What binds threads to CPUs from outside of the program's own code.
 _BINDING_VARIABLES = ("OMP_PROC_BIND", "OMP_PLACES", "KMP_AFFINITY", "GOMP_CPU_AFFINITY")
 
@@ -188,19 +187,33 @@ def _quota(report: RankReport) -> Iterator[Culprit]:
 
 def _threads(report: RankReport) -> Iterator[Culprit]:
     """Libraries in workers that start more threads together than there are CPUs."""
-    usable = len(report.system.cpus_usable or [])
-    workers = [each for each in report.system.processes if each.role != "main"]
-    counts: Counter[str] = Counter()
-    for each in workers:
-        for library, count in each.library_threads.items():
-            if 1 < count <= (each.threads_peak or 0):
-                counts[library] += count
-    library, count = max(counts.items(), key=lambda pair: pair[1], default=("", 0))
-    if usable and count >= _LIBRARY_THREADS * usable:
-        text = f"{counted(len(workers), 'worker')} started {count} threads of {library} for {usable} CPUs"
-        setting = _ONE_THREAD.get(library, f"one thread of {library} in each worker")
-        evidence: dict[str, float | str | list[int]] = {"library": library, "threads": float(count)}
+    pool = pool_of(report.system)
+    if pool is not None:
+        workers = counted(pool.workers, "worker")
+        text = f"{workers} started {pool.threads} threads of {pool.library} for {pool.cpus} CPUs"
+        setting = _ONE_THREAD.get(pool.library, f"one thread of {pool.library} in each worker")
+        evidence: dict[str, float | str | list[int]] = {
+            "library": pool.library,
+            "threads": float(pool.threads),
+        }
         yield _culprit("threads", text, evidence, f"{setting} (worker_init_fn)")
+
+
+def waiting_for_threads(analysis: RankAnalysis, report: RankReport) -> Iterator[Culprit]:
+    """Name threads of a library for which those of the samples sleep: no storage, and no CPU to be had."""
+    wait, step_ms = report.data_wait, report.steps.mean_ms
+    if any(each.id == "threads" for each in report.culprits) or not wait.raw_ms or not step_ms:
+        return
+    transform_ms = wait.causes_ms.get("transform", 0.0)
+    asleep = asleep_for_pool(analysis, report)
+    if asleep is None or asleep * transform_ms < _TOLD * wait.raw_ms:
+        return
+    slept_ms = asleep * transform_ms
+    if 100 * slept_ms < MODERATELY_PERCENT * step_ms:
+        return
+    for each in _threads(report):
+        text = f"{each.text}: transform {transform_ms:.1f} ms, {slept_ms:.1f} of it asleep for these"
+        yield replace(each, text=text, wait_ms=slept_ms, leads=slept_ms >= _LEADS * wait.raw_ms)
 
 
 _ONE_THREAD = {
@@ -208,6 +221,7 @@ _ONE_THREAD = {
     "cv2": "cv2.setNumThreads(0)",
     "blosc": "numcodecs.blosc.set_nthreads(1)",
     "blosc2": "blosc2.set_nthreads(1)",
+    "openblas": "threadpoolctl.threadpool_limits(1)",
     "numexpr": "numexpr.set_num_threads(1)",
 }
 

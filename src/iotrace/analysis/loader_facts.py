@@ -22,6 +22,7 @@ from iotrace.analysis.wait.data_wait import (
     unmade_fraction,
 )
 from iotrace.analysis.wait.gain_bound import FILES, gain_ms
+from iotrace.analysis.wait.pools import asleep_for_pool
 from iotrace.analysis.wait.production import outermost
 from iotrace.analysis.wait.samples_made import samples_made
 from iotrace.analysis.wait.waits import CAUSES, Waits
@@ -138,6 +139,8 @@ def _facts(
     )
     handed_over = bool(waits.deliveries["handed_over"].any())
     asleep, on_cpu, threaded, threaded_cpu = samples_made(analysis, source)
+    if asleep_for_pool(analysis, report) is not None:
+        asleep = None  # for threads that compute, or would
     made = (analysis.source_waits if primary else waits).deliveries
     made = made[made.made]
     causes_ms = means_ms(waits, steps)

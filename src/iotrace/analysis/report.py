@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from iotrace.analysis.advice import recommend
 from iotrace.analysis.clocks import clock_bound_ns, clocks_of
 from iotrace.analysis.completeness.not_captured import not_captured
-from iotrace.analysis.culprits import advice_of, culprits_of, with_cpu
+from iotrace.analysis.culprits import advice_of, culprits_of, waiting_for_threads, with_cpu
 from iotrace.analysis.device.collectives import RankTrace
 from iotrace.analysis.device.compute import Beside, compared_trace
 from iotrace.analysis.device.imbalance import imbalance_of
@@ -79,6 +79,7 @@ def rank_part(one: RankAnalysis) -> RankPart:
     found = replace(
         found, culprits=[*culprits_of(one, found), *amplified(found), *slow_imports(found.startup)]
     )
+    found = replace(found, culprits=[*waiting_for_threads(one, found), *found.culprits])
     advice = [*advice_of(found.culprits), *recommend(loader_facts(one, found))]
     beside = Beside(one.waits, clock_bound_ns(one.session, one.rank))
     return RankPart(

@@ -90,6 +90,21 @@ class Imports(Record, tag="imports"):
     mounts: dict[str, str] = {}
 
 
+class StartupStacks(Record, tag="startup_stacks"):
+    """What a thread was in before the first step, sampled: stack `numbers[i]` until `ends_ns[i]`.
+
+    A stack lists its `functions` by number, the innermost first; -1 is none: the thread imported.
+    A function is the file and the name of its code.
+    """
+
+    tid: Int
+    began_ns: Int
+    ends_ns: list[Int]
+    numbers: list[Int]
+    stacks: list[list[Int]]
+    functions: list[tuple[str, str]]
+
+
 class Pickled(Record, tag="pickled"):
     """The process pickled what it passes to one that it spawns."""
 

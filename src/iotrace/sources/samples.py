@@ -80,6 +80,7 @@ class SystemRecord(SidecarRecord, tag="system"):
     affinity: list[tuple[Int, str]] = []
     swap_bytes: list[tuple[Int, Int]] = []
     run_delay_ns: list[tuple[Int, Int]] = []
+    pool_ns: list[tuple[Int, Int, Int]] = []
     calibration_ns: list[tuple[Int, Int]] = []
     cgroup_quotas: dict[str, tuple[Int, Int]] = {}
 

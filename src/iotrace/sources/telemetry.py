@@ -50,7 +50,8 @@ class SampledProcess(msgspec.Struct, frozen=True):
 
     `pid` is what the process itself sees, `host_pid` what its sampler and the drivers do. `switches`: context
     switches of its main thread so far, voluntary and involuntary; `run_delay_ns`: how long that was ready to
-    run without a CPU, so far; `affinity`: since when it may run on which CPUs.
+    run without a CPU, so far; `pool_ns`: how long one of its other threads had none, at least, and how long
+    one ran or had none; `affinity`: since when it may run on which CPUs.
     """
 
     pid: int
@@ -63,6 +64,7 @@ class SampledProcess(msgspec.Struct, frozen=True):
     swap_bytes: Series | None = None
     affinity: Sequence[tuple[int, frozenset[int]]] = ()
     number: int = -1  # in the sampler's records
+    pool_ns: tuple[Series, Series] | None = None
 
     def series(self, field: str) -> Series | None:
         """A column of the samples; None where the kernel did not give it throughout."""
@@ -198,6 +200,7 @@ def _process(
     own = samples[first:last]
     own_of = {name: found.get(record.number) for name, found in scheduling.items()}
     switches, delays, swaps = (own_of[name] for name in ("switches", "run_delay_ns", "swap_bytes"))
+    pools = own_of["pool_ns"]
     return SampledProcess(
         pid,
         record.pid,
@@ -209,6 +212,7 @@ def _process(
         None if swaps is None else swaps[0],
         affinity,
         record.number,
+        None if pools is None else (pools[0], pools[1]),
     )
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from iotrace.agent.recording.import_times import Imports
+    from iotrace.agent.recording.startup_stacks import StartupStacks
 
     Record = dict[str, Any] | tuple[int, ...]  # a tuple: a row, its kind and names.ROW_FIELDS
     Span = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]  # names.SPAN_FIELDS
@@ -90,6 +91,7 @@ class Recorder:
         # Called first by `close`: what has to end while the process is still whole, and may record its end.
         self.before_close: list[Callable[[], None]] = []
         self.imports: Imports | None = None  # what knows of imports, where they are noted
+        self.startup: StartupStacks | None = None  # until the first step: the writer samples it
         # Called before the writer writes, on its thread: what makes records of what it has collected.
         self.before_flush: list[Callable[[], None]] = []
         self.over = False  # the session has ended, this process has not: it records no more
@@ -174,7 +176,7 @@ class Recorder:
         self._writer_id = unpatched.get_native_id()
         try:
             beats = 0
-            while not stop.acquire(True, FLUSH_SECONDS):
+            while not self._stopped_within(stop, FLUSH_SECONDS):
                 beats += 1
                 if self.session_over():
                     self._stop = None  # else `close` would wait for this thread
@@ -190,6 +192,17 @@ class Recorder:
             self.log(f"writer stopped: {error!r}")
         finally:
             stopped.release()
+
+    def _stopped_within(self, stop: Any, seconds: float) -> bool:
+        """Wait for the writer's end; sample meanwhile what the start computes."""
+        left = seconds
+        while (startup := self.startup) is not None and left > 0 and not startup.over:
+            turn = min(left, startup.interval_s)
+            if stop.acquire(True, turn):
+                return True
+            startup.sample()
+            left -= turn
+        return bool(left > 0 and stop.acquire(True, left))
 
     def pause(self) -> bool:
         """Stop the background writer, so that a fork copies no thread of ours; return whether one ran."""
@@ -315,6 +328,9 @@ class Recorder:
         for drain in self.before_flush:
             drain()
         self.note_failure()
+        if self.startup is not None and self._loop_begun:  # it never trained
+            self.records.append(self.startup.record())
+        self.startup = None
         if self.records or self.spans or self._flushed_ns or (self.imports is not None and self.imports.long):
             self.tick()
         self.flush()
@@ -375,7 +391,7 @@ class Recorder:
     def after_fork_in_child(self, identity: dict[str, Any]) -> None:
         """Become the child's recorder; what the parent had not written yet stays the parent's."""
         self._lock = unpatched.RLock()
-        self._stop = None
+        self._stop = self.startup = None
         self._closed = self._ended = self.begun = False
         self.asleep, self.unsettled = False, self.over
         for stream in (self._records_stream, self._spans_stream):

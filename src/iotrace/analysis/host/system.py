@@ -99,6 +99,7 @@ def _process(
         return time.per_second(time.growth(whole))
 
     delayed = per_second(sampled.run_delay_ns)
+    pool = [per_second(each) for each in sampled.pool_ns or (None, None)]
     return ProcessUse(
         pid=process.pid,
         role=role,
@@ -113,6 +114,8 @@ def _process(
         threads_peak=int(sampled.samples["threads"].max()) if len(sampled.samples) else None,
         library_threads=threads,
         run_delay_pct_mean=None if delayed is None else delayed / 1e7,
+        pool_delay_pct_mean=None if pool[0] is None else pool[0] / 1e7,
+        pool_busy_pct_mean=None if pool[1] is None else pool[1] / 1e7,
         involuntary_switches_per_s=per_second(sampled.switches[1] if sampled.switches else None),
         swap_bytes_peak=None if sampled.swap_bytes is None else int(sampled.swap_bytes.value.max()),
     )

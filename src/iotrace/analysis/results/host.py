@@ -43,7 +43,8 @@ class ProcessUse(ReportPart, frozen=True, kw_only=True):
     """What a process of the rank used; `rss_peak_bytes` over its life, the rest over the measured time.
 
     `cpus`: those that its main thread may run on. `library_threads`: how many threads libraries may use in
-    it. `run_delay_pct_mean`: of the time, its main thread was ready to run without a CPU.
+    it. `run_delay_pct_mean`: of the time, its main thread was ready to run without a CPU;
+    `pool_delay_pct_mean`: one of its other threads was, `pool_busy_pct_mean`: was or ran; both at least.
     """
 
     pid: int
@@ -59,6 +60,8 @@ class ProcessUse(ReportPart, frozen=True, kw_only=True):
     threads_peak: int | None = None
     library_threads: dict[str, int] = msgspec.field(default_factory=dict)
     run_delay_pct_mean: float | None = None
+    pool_delay_pct_mean: float | None = None
+    pool_busy_pct_mean: float | None = None
     involuntary_switches_per_s: float | None = None
     swap_bytes_peak: int | None = None
 

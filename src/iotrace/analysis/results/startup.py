@@ -10,12 +10,14 @@ from iotrace.analysis.results.base import ReportPart
 class StartupPart(ReportPart, frozen=True, kw_only=True):
     """A part of the time from launch to the first step's end; it begins `at_seconds` after the launch.
 
-    Parts do not overlap: each instant belongs to the innermost.
+    Parts do not overlap: each instant belongs to the innermost. Of a `sampled` one the main thread's
+    stack was looked at now and then.
     """
 
     name: str
     at_seconds: float
     seconds: float
+    sampled: bool = False
 
 
 class ImportedPackage(ReportPart, frozen=True, kw_only=True):

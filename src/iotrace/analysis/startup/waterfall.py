@@ -14,6 +14,7 @@ from iotrace.analysis.loop.step_phases import phase_spans
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import ImportedPackage, ImportMount, Startup, StartupPart
 from iotrace.analysis.startup.imports import ImportTable, imports_of, outermost, own_cpu_ns
+from iotrace.analysis.startup.stacks import Sampled, sampled_of
 from iotrace.analysis.wait.waits import CAUSES
 from iotrace.session.names import KIND_READ_PATH, KIND_REGION
 from iotrace.sources.records import IteratorStart, Pickled
@@ -30,6 +31,9 @@ FIRST_BATCH = "first batch"
 FIRST_STEP = "first step"
 NO_IMPORTS = "imports were not recorded: by an older iotrace, or the process was killed early"
 _PACKAGE = "import "
+_SAMPLED = "\0"  # before the names of what was sampled
+_MOST_SAMPLED = 8  # names; the others are one
+_OTHERS = "other functions of the program"
 
 
 class Ranges:
@@ -47,21 +51,39 @@ class Ranges:
         self.names.append(name)
         self.details.append(detail or name)
 
-    def painted(self, start_ns: int, end_ns: int) -> dict[str, tuple[int, int]]:
+    def painted(
+        self, start_ns: int, end_ns: int, sampled: Sampled | None = None
+    ) -> dict[str, tuple[int, int]]:
         """Return when each name begins between two instants, and how long it is the innermost one."""
+        found: dict[str, tuple[int, int]] = {}
+        for name, began_ns, ended_ns in self.pieces(start_ns, end_ns, sampled):
+            first_ns, so_far_ns = found.get(name, (began_ns, 0))
+            found[name] = first_ns, so_far_ns + ended_ns - began_ns
+        return found
+
+    def pieces(
+        self, start_ns: int, end_ns: int, sampled: Sampled | None = None
+    ) -> Iterator[tuple[str, int, int]]:
+        """Yield the innermost range between two instants, piece by piece; what is in none was sampled."""
         starts, ends = (
             np.clip(np.array(each, dtype=np.int64), start_ns, end_ns) for each in (self.starts, self.ends)
         )
         kept = np.flatnonzero(ends > starts)
-        bounds: Times = np.unique(np.concatenate((starts[kept], ends[kept], [start_ns, end_ns])))
+        between = (
+            []
+            if sampled is None
+            else [np.clip(each, start_ns, end_ns) for each in (sampled.starts[:1], sampled.ends)]
+        )
+        bounds: Times = np.unique(np.concatenate((starts[kept], ends[kept], *between, [start_ns, end_ns])))
         within = innermost(starts[kept], ends[kept], bounds[:-1])
-        found: dict[str, tuple[int, int]] = {}
-        pieces = zip(bounds[:-1].tolist(), np.diff(bounds).tolist(), within.tolist(), strict=True)
-        for began_ns, length_ns, at in pieces:
-            name = NOT_NAMED if at < 0 else self.names[kept[at]]
-            first_ns, so_far_ns = found.get(name, (began_ns, 0))
-            found[name] = first_ns, so_far_ns + length_ns
-        return found
+        unnamed = within < 0
+        names = np.full(len(within), NOT_NAMED, dtype=object)
+        names[~unnamed] = [self.names[kept[at]] for at in within[~unnamed]]
+        if sampled is not None:
+            names[unnamed] = [
+                f"{_SAMPLED}{name}" if name else NOT_NAMED for name in sampled.at(bounds[:-1][unnamed])
+            ]
+        yield from zip(names.tolist(), bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
 
 
 def startup_of(analysis: RankAnalysis) -> Startup | None:
@@ -74,7 +96,8 @@ def startup_of(analysis: RankAnalysis) -> Startup | None:
     if imports is None:
         return Startup(seconds=seconds, unknown_why=NO_IMPORTS)
     end_ns = max(request_ns, int(analysis.loop.steps["end_ns"][0]))
-    painted = ranges_of(analysis, imports, launched_ns, end_ns).painted(launched_ns, end_ns)
+    sampled = sampled_of(analysis.rank.main)
+    painted = ranges_of(analysis, imports, launched_ns, end_ns).painted(launched_ns, end_ns, sampled)
     whole_ns = end_ns - launched_ns
     packages = _packages(imports, painted, launched_ns, end_ns, analysis.rank.main.pid)
     unnamed_ns = painted.get(NOT_NAMED, (0, 0))[1]
@@ -188,15 +211,24 @@ def _began_ns(analysis: RankAnalysis, launched_ns: int, begun_ns: int) -> int:
 
 
 def _parts(painted: dict[str, tuple[int, int]], launched_ns: int) -> list[StartupPart]:
-    """Sum up imports as one part; what has no name is the last."""
+    """Sum up imports as one part, and what was sampled shortly; what has no name is the last."""
     found: dict[str, tuple[int, int]] = {}
+    sampled = {name: ns for name, (_, ns) in painted.items() if name.startswith(_SAMPLED)}
+    shown = sorted(sampled, key=lambda name: -sampled[name])[:_MOST_SAMPLED]
     for name, (first_ns, ns) in painted.items():
+        if name in sampled and name not in shown:
+            name = f"{_SAMPLED}{_OTHERS}"
         if name.startswith(_PACKAGE):
             name = "tracing" if name == f"{_PACKAGE}{TRACING}" else IMPORTS
         begun_ns, so_far_ns = found.get(name, (first_ns, 0))
         found[name] = min(first_ns, begun_ns), so_far_ns + ns
     rows = [
-        StartupPart(name=name, at_seconds=(first_ns - launched_ns) / 1e9, seconds=ns / 1e9)
+        StartupPart(
+            name=name.removeprefix(_SAMPLED),
+            at_seconds=(first_ns - launched_ns) / 1e9,
+            seconds=ns / 1e9,
+            sampled=name.startswith(_SAMPLED),
+        )
         for name, (first_ns, ns) in found.items()
     ]
     return sorted(rows, key=lambda part: (part.name == NOT_NAMED, part.at_seconds))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import resource
+from contextlib import suppress
 from typing import NamedTuple
 
 import psutil
 
 from iotrace.doctor.results import Check, ok, warning
+from iotrace.launch.telemetry.cgroups import groups_v1, groups_v2, read_own
 from iotrace.units import counted, size
 
 SHM = "/dev/shm"
@@ -16,8 +18,11 @@ _SMALL_SHM_BYTES = 1 << 30
 _FULL_SHM_FRACTION = 0.1
 
 
+_MOST_MAPPINGS = "/proc/sys/vm/max_map_count"
+
+
 class _Limit(NamedTuple):
-    number: int
+    number: int | None  # of resource; None: the kernel's own
     too_low_below: float
     why: str
     remedy: str
@@ -29,6 +34,12 @@ _LIMITS = {
         resource.RLIMIT_NOFILE, 1024, "each tensor of a batch in flight holds one", "ulimit -n 1024"
     ),
     "processes": _Limit(resource.RLIMIT_NPROC, 512, "workers and their threads count", "ulimit -u unlimited"),
+    "mappings": _Limit(
+        None,
+        65530,
+        "each tensor of a batch in flight, and each mapped file, holds one or more",
+        "sysctl -w vm.max_map_count=262144",
+    ),
     "file size": _Limit(
         resource.RLIMIT_FSIZE, math.inf, "the session's files are cut there", "ulimit -f unlimited"
     ),
@@ -59,8 +70,31 @@ def check_shm(path: str, workers: int | None) -> Check:
 
 
 def limits() -> Check:
-    """Check this process's soft limits."""
-    return check_limits({name: resource.getrlimit(limit.number)[0] for name, limit in _LIMITS.items()})
+    """Check this process's soft limits, those of its control groups and of the kernel."""
+    found = {
+        name: resource.getrlimit(limit.number)[0]
+        for name, limit in _LIMITS.items()
+        if limit.number is not None
+    }
+    groups = most_processes(read_own())
+    if groups is not None:
+        found["processes"] = groups if found["processes"] < 0 else min(groups, found["processes"])
+    with suppress(OSError, ValueError), open(_MOST_MAPPINGS) as file:
+        found["mappings"] = int(file.read())
+    return check_limits(found)
+
+
+def most_processes(texts: tuple[str, str]) -> int | None:
+    """Return how many processes and threads the control groups leave; None without a limit."""
+    left = []
+    for directory in (*groups_v2(*texts), *groups_v1(*texts, "pids")):
+        with (
+            suppress(OSError, ValueError),
+            open(f"{directory}/pids.max") as most,
+            open(f"{directory}/pids.current") as used,
+        ):
+            left.append(int(most.read()) - int(used.read()))
+    return None if not left else max(0, min(left))
 
 
 def check_limits(limits: dict[str, int]) -> Check:

@@ -103,6 +103,12 @@ def parse_run_delay(data: bytes) -> int:
     return int(data.split()[1])
 
 
+def parse_ready(data: bytes) -> tuple[int, int]:
+    """/proc/PID/task/TID/schedstat: ns so far in which a thread had no CPU, and those with or without one."""
+    ran_ns, delayed_ns = map(int, data.split()[:2])
+    return delayed_ns, ran_ns + delayed_ns
+
+
 def parse_ids(data: bytes) -> tuple[int, int]:
     """/proc/PID/status: the process that a thread is of, and the pid that the process itself sees.
 

@@ -23,7 +23,7 @@ from iotrace.launch.telemetry.calibration import WORK, Calibration
 from iotrace.launch.telemetry.cgroups import mounts_with_files, read_own
 from iotrace.launch.telemetry.clock_exchange import ClockExchange
 from iotrace.launch.telemetry.gpus import DevicePoller
-from iotrace.launch.telemetry.hang import HangWatch, store, tell_launcher
+from iotrace.launch.telemetry.hangs.watch import HangWatch, store, tell_launcher
 from iotrace.launch.telemetry.procfs import TICKS_PER_SECOND, read_stat
 from iotrace.launch.telemetry.size_limit import SizeLimit
 from iotrace.launch.telemetry.system import Memory, System

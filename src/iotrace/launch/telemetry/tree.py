@@ -16,6 +16,7 @@ from iotrace.launch.telemetry.procfs import (
     parse_ids,
     parse_io,
     parse_last_pid,
+    parse_ready,
     parse_run_delay,
     parse_stat,
     parse_status,
@@ -30,6 +31,7 @@ _EARLIER_TICKS = 10 * TICKS_PER_SECOND
 # Of so many new pids each is looked at by its number; of more when all are listed.
 _MOST_NEWEST = 64
 _DEAD = "ZXx"
+_MOST_THREADS = 128  # of a process, whose run delays are read
 _FILES_OF_A_MEMBER = 3
 # Descriptors left to the host's figures, the drivers' libraries and the sidecar's own files.
 _KEPT_FREE = 96
@@ -54,6 +56,8 @@ class Member:
         self._stat = ProcFile(f"/proc/{pid}/stat", kept_open)
         self._others: list[ProcFile | None] = []
         self._cpus: str | None = None
+        self._pools: dict[str, tuple[int, int]] = {}  # by thread
+        self._pool_ns = [0, 0]
         for name in ("io", "status"):
             try:
                 self._others.append(ProcFile(f"/proc/{pid}/{name}", kept_open))
@@ -96,7 +100,8 @@ class Member:
     def scheduling(self, record: Lists) -> None:
         """Add what the kernel says of its main thread to the lists of `record`, by its number.
 
-        Context switches and run delay so far; the CPUs that it may run on when they have changed; its swap.
+        Context switches and run delay so far; the CPUs that it may run on when they have changed; its swap;
+        the same of its other threads, second by second of the one that grew most.
         """
         try:
             status = parse_status(self._others[1].read(8192)) if self._others[1] is not None else None
@@ -109,6 +114,7 @@ class Member:
             record["run_delay_ns"].append(
                 (self.number, parse_run_delay(_read(f"/proc/{self.pid}/schedstat")))
             )
+            record["pool_ns"].append((self.number, *self._pool()))
         except (
             OSError,
             IndexError,
@@ -116,6 +122,23 @@ class Member:
             ValueError,
         ):  # it has ended, or the kernel keeps no such account
             return
+
+    def _pool(self) -> tuple[int, int]:
+        """Return how long one of its other threads at least had no CPU, and ran or had none, so far."""
+        task = f"/proc/{self.pid}/task"
+        threads = os.listdir(task)
+        if len(threads) <= _MOST_THREADS:
+            found = {
+                name: parse_ready(_read(f"{task}/{name}/schedstat"))
+                for name in threads
+                if int(name) != self.pid
+            }
+            both = [(self._pools[name], now) for name, now in found.items() if name in self._pools]
+            for at in (0, 1):
+                grown = [now[at] - before[at] for before, now in both]
+                self._pool_ns[at] += max(0, *grown, 0)
+            self._pools = found
+        return self._pool_ns[0], self._pool_ns[1]
 
     def close(self) -> None:
         for file in (self._stat, *self._others):

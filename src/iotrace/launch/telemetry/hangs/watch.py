@@ -11,9 +11,10 @@ import os
 from contextlib import suppress
 from stat import S_ISREG
 
-from iotrace.launch.telemetry import blocked
-from iotrace.launch.telemetry.blocked import About
-from iotrace.launch.telemetry.progress import Progress, find
+from iotrace.launch.telemetry.hangs import blocked
+from iotrace.launch.telemetry.hangs.blocked import About
+from iotrace.launch.telemetry.hangs.progress import Progress, find
+from iotrace.launch.telemetry.hangs.words import collective_of, differing, sentence, waits_for_others
 from iotrace.launch.telemetry.tree import Tree
 from iotrace.session import names
 
@@ -34,7 +35,7 @@ Activity = dict[tuple[int, int], tuple[int, int, int]]
 
 
 class _Suspicion:
-    """A training process without batches: what its chain's threads had done at the last sample."""
+    """Training processes without batches: what the threads of their chain had done at the last sample."""
 
     def __init__(self) -> None:
         self.sampled_ns = 0
@@ -43,7 +44,10 @@ class _Suspicion:
 
 
 class HangWatch:
-    """Watches the training processes of a host's launches; `check` returns what is to be told."""
+    """Watches the training processes of a host's launches; `check` returns what is to be told.
+
+    Ranks of one job wait for each other: they are one group, and hang together or not at all.
+    """
 
     def __init__(self, tree: Tree, least_ns: int = _LEAST_NS, sample_ns: int = _SAMPLE_NS) -> None:
         self._tree = tree
@@ -59,50 +63,53 @@ class HangWatch:
             self._found_ns = now_ns
             for launch in {member.launch for member in self._tree.members.values()}:
                 find(launch, self._known)
-        hung = []
         alive = [each for each in self._known.values() if each.pid in self._tree.members]
         for each in alive:
             each.look(now_ns)
-            if self._hangs(each, now_ns):
-                hung.append(each)
             if each.batches > self._told.get(each.directory, each.batches):
                 self._told[each.directory] = _NEVER
                 return {"type": "resumed", "mono_ns": now_ns, "pid": each.pid}
-        return self._tell(hung, now_ns) if hung else None
+        groups: dict[str, list[Progress]] = {}
+        for each in alive:
+            if each.trains:
+                groups.setdefault("ranks" if each.rank is not None else each.directory, []).append(each)
+        hung = [group for name, group in groups.items() if self._hangs(name, group, now_ns)]
+        return self._tell([each for group in hung for each in group], now_ns) if hung else None
 
-    def _hangs(self, progress: Progress, now_ns: int) -> bool:
-        directory, waited_ns = progress.directory, now_ns - progress.last_ns
-        suspect = (
+    def _is_late(self, progress: Progress, now_ns: int) -> bool:
+        return (
             progress.batches >= _LEAST_BATCHES
             and not progress.exhausted
-            and progress.worker is None
-            and directory not in self._told
-            and waited_ns >= progress.longest_ns(self._least_ns, _FACTOR)
+            and progress.directory not in self._told
+            and now_ns - progress.last_ns >= progress.longest_ns(self._least_ns, _FACTOR)
         )
-        if not suspect:
-            self._suspected.pop(directory, None)
+
+    def _hangs(self, name: str, group: list[Progress], now_ns: int) -> bool:
+        late = [each for each in group if self._is_late(each, now_ns)]
+        if not late:
+            self._suspected.pop(name, None)
             return False
-        found = self._suspected.setdefault(directory, _Suspicion())
+        found = self._suspected.setdefault(name, _Suspicion())
         if now_ns - found.sampled_ns < self._sample_ns:
             return False
         try:
-            chain = self._chain(progress.pid)
+            chain = self._chain([each.pid for each in group])
             now = self._activity(chain)
-            goes_on = self._may_go_on(progress.pid, chain)
+            goes_on = self._may_go_on(late, group, chain)
         except (OSError, ValueError, KeyError, IndexError):  # the kernel hides it: nothing is told
-            self._suspected.pop(directory, None)
+            self._suspected.pop(name, None)
             return False
         quiet = not goes_on and _is_quiet(found.activity, now, now_ns - found.sampled_ns)
         found.quiet = found.quiet + 1 if quiet or (found.quiet < 0 and not goes_on) else -1
         found.activity, found.sampled_ns = now, now_ns
         return found.quiet >= _SAMPLES
 
-    def _chain(self, pid: int) -> list[int]:
-        """Return the process and all that it started, which may make its batches."""
+    def _chain(self, pids: list[int]) -> list[int]:
+        """Return the processes and all that they started, which may make their batches."""
         parents = {each: blocked.parent_of(each) for each in self._tree.members}
-        chain = [pid]
+        chain = list(pids)
         for one in chain:
-            chain += [each for each, parent in parents.items() if parent == one]
+            chain += [each for each, parent in parents.items() if parent == one and each not in chain]
         return chain
 
     def _activity(self, chain: list[int]) -> Activity:
@@ -113,37 +120,46 @@ class HangWatch:
                 found |= blocked.activity(pid, writers.get(pid, 0))
         return found
 
-    def _may_go_on(self, main: int, chain: list[int]) -> bool:
+    def _may_go_on(self, late: list[Progress], group: list[Progress], chain: list[int]) -> bool:
         """Say whether a process may go on by itself, or is held on purpose."""
-        for pid in chain:
-            about = blocked.look_at(pid, {})
+        training = {each.pid for each in group}
+        looks = {pid: blocked.look_at(pid, {}) for pid in chain}
+        for pid, about in looks.items():
             if blocked.is_traced(pid) or about["call"] in blocked.SLEEPS:
                 return True
             if about["call"] is None and about["wchan"] is None and about["state"] != "T":
                 return True  # nothing is known of it
-            if pid != main:
-                continue
-            if about["state"] in ("T", "t", "R", "Z") or about["call"] in blocked.WRITES:
-                return True
-            # A server, a prompt, a notebook between cells: it asks nobody for a batch.
-            waits = about["call"] in blocked.POLLS or about["call"] in blocked.WAITS_FOR_CHILD
-            workers = any(each.worker is not None and each.pid in chain for each in self._known.values())
-            if (waits and not workers) or (
-                about.get("descriptor") == 0 and str(about["file"]).startswith("/dev/")
+            if pid in training and (
+                about["state"] in ("T", "t", "R", "Z") or about["call"] in blocked.WRITES
             ):
                 return True
-        return False
+        return any(self._waits_elsewhere(each, group, looks[each.pid]) for each in late)
+
+    def _waits_elsewhere(self, late: Progress, group: list[Progress], about: About) -> bool:
+        """Say whether it may wait for what nobody here sees: a request, a key, ranks on other hosts."""
+        own = self._chain([late.pid])
+        workers = any(each.worker is not None and each.pid in own for each in self._known.values())
+        waits = about["call"] in blocked.POLLS or about["call"] in blocked.WAITS_FOR_CHILD
+        # A server, a prompt, a notebook between cells: it asks nobody for a batch.
+        if waits and not workers:
+            return True
+        if about.get("descriptor") == 0 and str(about["file"]).startswith("/dev/"):
+            return True
+        here = len({each.rank for each in group})
+        return not waits and late.rank is not None and (late.world_size or 1) > here
 
     def _tell(self, hung: list[Progress], now_ns: int) -> About:
         by_pid = {each.pid: each for each in self._known.values()}
+        late = [each for each in hung if self._is_late(each, now_ns)]
+        mains = {each.pid: each for each in hung}
         processes = []
-        for main in hung:
+        for main in sorted(hung, key=lambda each: (each.rank or 0, each.pid)):
             self._told[main.directory] = main.batches
-            for pid in self._chain(main.pid):
+            for pid in self._chain([main.pid]):
                 own = by_pid.get(pid)
-                if own is None and pid != main.pid:
-                    continue  # a helper of multiprocessing, a shell
-                role = "training" if pid == main.pid or own is None else f"worker {own.worker}"
+                if pid != main.pid and (own is None or pid in mains):
+                    continue  # a helper of multiprocessing, a shell; a rank that another one started
+                role = _role(main) if pid == main.pid or own is None else f"worker {own.worker}"
                 about = blocked.look_at(pid, {"role": role, "of": main.pid})
                 asked = (
                     own is not None
@@ -153,10 +169,10 @@ class HangWatch:
                     and blocked.ask_for_stacks(pid, own.directory, own.stacks)
                 )
                 about["stack"] = blocked.stack_of(own.directory) if asked and own is not None else None
-                about["text"] = blocked.sentence(about)
+                about["text"] = sentence(about)
                 processes.append(about)
-        waited_ns = max(now_ns - main.last_ns for main in hung)
-        processes.sort(key=blocked.waits_for_others)
+        waited_ns = max(now_ns - main.last_ns for main in late)
+        processes.sort(key=lambda about: waits_for_others(about) or bool(collective_of(about)))
         return {
             "type": "hang",
             "mono_ns": now_ns,
@@ -165,6 +181,10 @@ class HangWatch:
             "processes": processes,
             "text": in_words(waited_ns, processes),
         }
+
+
+def _role(main: Progress) -> str:
+    return "training" if main.rank is None or main.world_size in (None, 1) else f"rank {main.rank}"
 
 
 def _is_quiet(before: Activity, now: Activity, passed_ns: int) -> bool:
@@ -182,6 +202,7 @@ def in_words(waited_ns: int, processes: list[About]) -> list[str]:
     return [
         f"HUNG: no batch for {waited_ns / 1e9:.0f} s, and no process computes, reads or writes",
         *(f"  {about['role']} (pid {about['pid']}) {about['text']}" for about in processes),
+        *(f"  {line}" for line in differing(processes)),
     ]
 
 

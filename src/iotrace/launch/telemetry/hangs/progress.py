@@ -22,6 +22,7 @@ class Progress:
     """One process: `batches` that it got, `gaps` between looks that saw some (ns), the `last` of them.
 
     `writer` is the thread of its agent, `exhausted` says that its last pass over a loader has ended.
+    `rank` and `world_size` are as its launcher says.
     """
 
     def __init__(self, directory: str, pid: int) -> None:
@@ -33,11 +34,16 @@ class Progress:
         self.writer = 0
         self.worker: int | None = None
         self.exhausted = False
+        self.rank: int | None = None
+        self.world_size: int | None = None
+        self._described = False
         self.stacks: tuple[int, int] | None = None  # signal and descriptor
         self._offset = 0
 
     def look(self, now_ns: int) -> None:
         """Read what has been written since the last look."""
+        if not self._described:
+            self._describe()
         try:
             with open(f"{self.directory}/{names.RECORDS}", "rb") as file:
                 file.seek(self._offset)
@@ -60,6 +66,19 @@ class Progress:
                 self.gaps.append(now_ns - self.last_ns)
             self.batches += batches
             self.last_ns, self.exhausted = now_ns, False
+
+    def _describe(self) -> None:
+        with suppress(OSError, ValueError, TypeError):
+            with open(f"{self.directory}/{names.PROCESS}", "rb") as file:
+                document = json.loads(file.read())
+            self._described = True
+            if document.get("role") == "main":
+                self.rank, self.world_size = document.get("rank"), document.get("world_size")
+
+    @property
+    def trains(self) -> bool:
+        """Whether it is a training process: one that got batches, or a rank of a job."""
+        return self.worker is None and (self.batches > 0 or self.rank is not None)
 
     def _batches(self, line: bytes) -> int:
         return max(1, int(len(line) / _ROW_CHARACTERS)) if _BATCH in line[:48] else 0

@@ -33,12 +33,14 @@ SLEEPS = frozenset({"nanosleep", "clock_nanosleep"})
 WRITES = frozenset({"write", "pwrite64", "writev", "fsync", "fdatasync", "msync", "ftruncate", "rename"})
 POLLS = frozenset({"poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait"})
 WAITS_FOR_CHILD = frozenset({"wait4", "waitid"})
-_OF_A_FILE = frozenset({"read", "pread64", "readv", "write", "pwrite64", "writev", "flock", "fcntl", "fsync"})
+OF_A_FILE = frozenset({"read", "pread64", "readv", "write", "pwrite64", "writev", "flock", "fcntl", "fsync"})
+# The argument that points to the path, by call.
+_OF_A_PATH = {"openat": 1, "newfstatat": 1, "statx": 1, "open": 0, "stat": 0}
+_LONGEST_PATH, _PAGE = 4096, 4096
 _TICKS = ("hrtimer_nanosleep", "do_nanosleep")
-_ASIDE = (b"pt_", b"cuda")  # watchdogs and event loops of torch and CUDA
+_ASIDE = (b"pt_", b"cuda", b"gloo", b"nccl", b"NCCL")  # watchdogs and event loops beside the program
 _MOST_STACK = 1 << 16
 _STACK_SECONDS = 1.0
-_STATES = {"T": "stopped", "t": "traced by a debugger", "D": "blocked in the kernel", "Z": "ended"}
 
 
 def look_at(pid: int, known: About) -> About:
@@ -52,13 +54,31 @@ def look_at(pid: int, known: About) -> About:
         number, *arguments = _read(f"/proc/{pid}/syscall").decode().split()
         if number.isdecimal():
             found["call"] = _CALL_NAMES.get(int(number), f"system call {number}")
-            if found["call"] in _OF_A_FILE:
+            if found["call"] in OF_A_FILE:
                 descriptor = int(arguments[0], 16)
                 found["descriptor"] = descriptor
                 found["file"] = os.readlink(f"/proc/{pid}/fd/{descriptor}")
+            elif found["call"] in _OF_A_PATH:
+                found["file"] = _text_at(pid, int(arguments[_OF_A_PATH[found["call"]]], 16))
     if found["call"] is None and found["wchan"] in _TICKS:
         found["call"] = "clock_nanosleep"
     return found
+
+
+def _text_at(pid: int, address: int) -> str | None:
+    """Return the text at an address of a process's memory; None where it may not be read."""
+    descriptor = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = b""
+        while b"\0" not in data and len(data) < _LONGEST_PATH:
+            end = (address + len(data)) // _PAGE * _PAGE + _PAGE  # the next page may not be there
+            piece = os.pread(descriptor, end - address - len(data), address + len(data))
+            if not piece:
+                return None
+            data += piece
+        return os.fsdecode(data.partition(b"\0")[0])
+    finally:
+        os.close(descriptor)
 
 
 def parent_of(pid: int) -> int:
@@ -130,52 +150,6 @@ def stack_of(directory: str) -> list[str]:
     stacks = [block for block in text.split("\n\n") if "most recent call first" in block]
     current = [block for block in stacks if block.startswith("Current thread")] or stacks[-1:]
     return [line.strip() for block in current[:1] for line in block.splitlines()[1:] if line.strip()]
-
-
-def sentence(about: About) -> str:
-    """Say what a process is in, in a few words."""
-    state = _STATES.get(str(about["state"]), "")
-    call, file = about["call"], about["file"]
-    if state == "stopped":
-        return f"is stopped: kill -CONT {about['pid']} lets it go on"
-    if waits_for_others(about):
-        return "waits for its workers" if about["role"] == "training" else "waits for work"
-    if call in _OF_A_FILE and file is not None:
-        verb = "waits for the lock of" if call in ("flock", "fcntl") else ""
-        what = f"{verb} {file}" if verb else f"is in {call} of {file}"
-    elif call == "futex":
-        what = "waits for a lock"
-    elif about["wchan"] == "wait_for_partner":
-        what = "opens a FIFO that no other process opens"
-    elif call in POLLS:
-        what = "waits for a message"
-    elif call is not None:
-        what = f"is in {call}"
-    else:
-        what = f"is in the kernel's {about['wchan']}" if about["wchan"] else "does nothing"
-    where = _frame(about.get("stack") or [])
-    return f"{what}{f' ({state})' if state else ''}{f', {where}' if where else ''}"
-
-
-def waits_for_others(about: About) -> bool:
-    """Say whether a process of a loader only waits for the others: for a batch, or for an index."""
-    frames = about.get("stack") or []
-    asks = any(
-        "/torch/utils/data/" in line and line.endswith(("_get_data", "_worker_loop")) for line in frames
-    )
-    return about["call"] in POLLS and asks and not any(line.endswith("in fetch") for line in frames)
-
-
-_LIBRARIES = ("/torch/", "/multiprocessing/", "/threading.py", "/queue.py", "/iotrace/", "/selectors.py")
-
-
-def _frame(stack: list[str]) -> str:
-    """Return the innermost frame of the program's own, in the words of faulthandler."""
-    own = [
-        line for line in stack if line.startswith("File ") and not any(part in line for part in _LIBRARIES)
-    ]
-    chosen = own or stack
-    return chosen[0][:1].lower() + chosen[0][1:] if chosen else ""
 
 
 def _read(path: str) -> bytes:

@@ -1,0 +1,107 @@
+"""Sample what the main thread computes until the first step: what has no other name is named by it.
+
+The recorder's writer takes a sample now and then: it reads the frames of the thread that imported torch. It
+changes none of them, and runs no line of the program.
+"""
+
+from __future__ import annotations
+
+import sys
+from time import monotonic_ns
+
+from iotrace.agent.unpatched import get_ident, get_native_id
+from iotrace.session.guard import ours
+
+TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
+if TYPE_CHECKING:
+    from types import CodeType
+    from typing import Any
+
+    from iotrace.agent.recording.recorder import Recorder
+
+_SHORTEST_S = 0.05
+_RESOLUTION = 600  # samples at most until a time has doubled
+_LONGEST_NS = 3_600_000_000_000
+_MOST_FRAMES = 64  # the innermost
+_MOST_STACKS = 2000
+_IMPORTING = "<frozen importlib"
+_NONE = -1  # in an import, which is recorded by itself, or one stack too many
+
+
+class StartupStacks:
+    """The samples of one thread: `sample` takes one, `record` hands them over."""
+
+    def __init__(self) -> None:
+        self._thread, self._tid = get_ident(), get_native_id()
+        self._began_ns = monotonic_ns()
+        self._stacks: dict[tuple[CodeType, ...], int] = {}
+        self._ends: list[int] = []  # of runs of samples alike, ns of CLOCK_MONOTONIC
+        self._numbers: list[int] = []
+
+    @property
+    def interval_s(self) -> float:
+        """How long to wait for the next sample: a share of the time so far."""
+        return max(_SHORTEST_S, (monotonic_ns() - self._began_ns) / 1e9 / _RESOLUTION)
+
+    @property
+    def over(self) -> bool:
+        """Whether it has taken too long for a start."""
+        return monotonic_ns() - self._began_ns > _LONGEST_NS
+
+    def sample(self) -> None:
+        """Note what the thread is in: a stack stands for the time since the sample before."""
+        frame = sys._current_frames().get(self._thread)
+        codes: list[CodeType] = []
+        importing = False
+        while frame is not None and len(codes) < _MOST_FRAMES and not importing:
+            code = frame.f_code
+            importing = code.co_filename.startswith(_IMPORTING)
+            codes.append(code)
+            frame = frame.f_back
+        number = _NONE
+        if not importing and codes:
+            stack = tuple(codes)
+            if stack in self._stacks or len(self._stacks) < _MOST_STACKS:
+                number = self._stacks.setdefault(stack, len(self._stacks))
+        now_ns = monotonic_ns()
+        if self._numbers and self._numbers[-1] == number:
+            self._ends[-1] = now_ns
+        else:
+            self._numbers.append(number)
+            self._ends.append(now_ns)
+
+    def record(self) -> dict[str, Any]:
+        """Return all samples as a record; a stack is the numbers of its functions, the innermost first."""
+        functions: dict[CodeType, int] = {}
+        stacks = [[functions.setdefault(code, len(functions)) for code in stack] for stack in self._stacks]
+        return {
+            "type": "startup_stacks",
+            "tid": self._tid,
+            "began_ns": self._began_ns,
+            "ends_ns": self._ends,
+            "numbers": self._numbers,
+            "stacks": stacks,
+            "functions": [
+                [code.co_filename, getattr(code, "co_qualname", code.co_name)] for code in functions
+            ],
+        }
+
+
+def begin(recorder: Recorder) -> None:
+    """Sample the calling thread until `end`; not where Python runs without its interpreter lock."""
+    locked = getattr(sys, "_is_gil_enabled", None)
+    if locked is not None and not locked():
+        return
+    if recorder.startup is None and not recorder.over:
+        recorder.startup = StartupStacks()
+        recorder.start()
+
+
+def end(recorder: Recorder) -> None:
+    """Record what was sampled: the program trains."""
+    startup, recorder.startup = recorder.startup, None
+    if startup is not None:
+        try:
+            recorder.records.append(startup.record())
+        except ours(Exception) as error:
+            recorder.absorb(error, "recording stacks of the start")

@@ -1,0 +1,86 @@
+"""Threads of libraries that make the samples: whose they are, how long a sample's own thread sleeps for them.
+
+Such a thread sleeps while its library's threads compute, or wait for a CPU: it waits for no storage. The
+kernel counts for each thread how long it was ready to run without a CPU.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+
+from iotrace.analysis.rank import RankAnalysis
+from iotrace.analysis.results import RankReport, System
+from iotrace.analysis.wait.production import outermost
+from iotrace.analysis.wait.samples_made import samples_made
+from iotrace.session.names import KIND_ITEM
+
+LIBRARY_THREADS = 2.0  # for each CPU that the workers may use
+_MOSTLY = 0.5
+_WORKED = 0.2  # of the time: threads of the agent and of torch are busy in less of it
+_BUSY = 0.4  # of the time asleep: of a pool that takes turns no thread is busy in all of it
+
+
+class Pool(msgspec.Struct, frozen=True):
+    """Threads of one library in the workers, beyond the CPUs that they may use."""
+
+    library: str
+    threads: int
+    workers: int
+    cpus: int
+
+
+def pool_of(system: System) -> Pool | None:
+    """Return the largest pool of the workers that worked; None where CPUs are enough for it.
+
+    A library that is imported alone has no threads yet: workers' other threads were busy.
+    """
+    usable = len(system.cpus_usable or [])
+    workers = [each for each in system.processes if each.role != "main"]
+    counts: Counter[str] = Counter()
+    for each in workers:
+        for library, count in each.library_threads.items():
+            if 1 < count <= (each.threads_peak or 0):
+                counts[library] += count
+    library, count = max(counts.items(), key=lambda pair: pair[1], default=("", 0))
+    busy = _mean([each.pool_busy_pct_mean for each in workers])
+    if not usable or count < LIBRARY_THREADS * usable or (busy is not None and busy < _WORKED):
+        return None
+    return Pool(library, count, len(workers), usable)
+
+
+def asleep_for_pool(analysis: RankAnalysis, report: RankReport) -> float | None:
+    """Return in what share of the samples' making their threads slept for a pool; None: in none of it.
+
+    They slept for most of it, while one of the worker's other threads ran or had no CPU, and mostly had none.
+    """
+    source = analysis.source or analysis.primary
+    workers = [each for each in report.system.processes if each.role != "main"]
+    if pool_of(report.system) is None or source is None or not len(analysis.kept):
+        return None
+    asleep = samples_made(analysis, source)[0]
+    delayed, busy = (
+        _mean([getattr(each, name) for each in workers])
+        for name in ("pool_delay_pct_mean", "pool_busy_pct_mean")
+    )
+    if asleep is None or asleep < _MOSTLY or delayed is None or busy is None:
+        return None
+    slept = asleep * _making(analysis)
+    return asleep if busy >= _BUSY * slept and delayed >= _MOSTLY * busy else None
+
+
+def _making(analysis: RankAnalysis) -> float:
+    """Return in what share of the measured time a worker makes a sample, the mean of all workers."""
+    start_ns, end_ns = int(analysis.kept["start_ns"][0]), int(analysis.kept["end_ns"][-1])
+    total = 0
+    for process in analysis.rank.workers:
+        items = process.spans[outermost(process.spans, process.spans["kind"] == KIND_ITEM)]
+        inside = (items["start_ns"] >= start_ns) & (items["start_ns"] < end_ns)
+        total += int(items["duration_ns"][inside].sum())
+    return total / max(1, end_ns - start_ns) / max(1, len(analysis.rank.workers))
+
+
+def _mean(percents: list[float | None]) -> float | None:
+    known = [each / 100 for each in percents if each is not None]
+    return sum(known) / len(known) if known and len(known) == len(percents) else None

@@ -1,0 +1,112 @@
+"""Say in a few words what a process that does not go on is in, by `blocked.look_at` and its Python stack.
+
+Frames are lines of faulthandler, the innermost first: ``File "train.py", line 17 in __getitem__``.
+"""
+
+from __future__ import annotations
+
+from iotrace.launch.telemetry.hangs.blocked import OF_A_FILE, POLLS, WRITES, About
+
+_STATES = {"T": "stopped", "t": "traced by a debugger", "D": "blocked in the kernel", "Z": "ended"}
+_LIBRARIES = ("/torch/", "/multiprocessing/", "/threading.py", "/queue.py", "/iotrace/", "/selectors.py")
+_COLLECTIVES = ("/torch/distributed/distributed_c10d.py", "/torch/nn/parallel/distributed.py")
+_ASIDE = ("wrapper", "_wait")
+_QUEUES = ("/multiprocessing/queues.py", "/queue.py")
+
+
+def sentence(about: About) -> str:
+    """Say what a process is in, in a few words."""
+    state = _STATES.get(str(about["state"]), "")
+    if state == "stopped":
+        return f"is stopped: kill -CONT {about['pid']} lets it go on"
+    if waits_for_others(about):
+        return "waits for work" if str(about["role"]).startswith("worker") else "waits for its workers"
+    stack = about.get("stack") or []
+    where = _frame(stack)
+    return f"{_doing(about, stack)}{f' ({state})' if state else ''}{f', {where}' if where else ''}"
+
+
+def _doing(about: About, stack: list[str]) -> str:
+    call, file = about["call"], about["file"]
+    if call == "futex" or call in POLLS:
+        named = collective_of(about)
+        if named:
+            return f"waits for other ranks in {named}"
+        put, got = (_is_in(stack, _QUEUES, name) for name in ("put", "get"))
+        if put or got:
+            return f"waits {'to put into a full queue' if put else 'for an empty queue'}"
+        return "waits for a lock" if call == "futex" else "waits for a message"
+    if _of_a_stream(about):
+        return f"waits to {'write to' if call in WRITES else 'read from'} a {_of_a_stream(about)}"
+    if call in OF_A_FILE and file is not None:
+        return f"waits for the lock of {file}" if call in ("flock", "fcntl") else f"is in {call} of {file}"
+    if about["wchan"] == "wait_for_partner":
+        return "opens a FIFO that no other process opens"
+    if call is not None:
+        return f"is in {call} of {file}" if file is not None else f"is in {call}"
+    return f"is in the kernel's {about['wchan']}" if about["wchan"] else "does nothing"
+
+
+def waits_for_others(about: About) -> bool:
+    """Say whether a process of a loader only waits for the others: for a batch, or for an index."""
+    frames = about.get("stack") or []
+    asks = any(
+        "/torch/utils/data/" in line and line.endswith(("_get_data", "_worker_loop")) for line in frames
+    )
+    # A lock: of the thread that pins memory. A socket: a worker hands over a descriptor there.
+    waits = about["call"] in POLLS or about["call"] == "futex" or _of_a_stream(about) != ""
+    return waits and asks and not any(line.endswith("in fetch") for line in frames)
+
+
+def _of_a_stream(about: About) -> str:
+    """Return ``socket`` or ``pipe`` where a process reads from or writes to one."""
+    kind = str(about["file"]).partition(":")[0]
+    return kind if about["call"] in OF_A_FILE and kind in ("socket", "pipe") else ""
+
+
+def collective_of(about: About) -> str:
+    """Return the collective that a process is in, ``backward`` where DistributedDataParallel's; else ''."""
+    stack = about.get("stack") or []
+    for line in stack:
+        name = _function(line)
+        if any(file in line for file in _COLLECTIVES) and name not in _ASIDE:
+            return name
+        if not any(part in line for part in _LIBRARIES):
+            break
+    ranked = str(about["role"]).startswith("rank")
+    return "backward" if ranked and stack and _function(stack[0]) == "_engine_run_backward" else ""
+
+
+def differing(processes: list[About]) -> list[str]:
+    """Say in which collectives ranks are, where these are not the same, or some rank is in none."""
+    ranks = [about for about in processes if str(about["role"]).startswith("rank")]
+    known = [about for about in ranks if about.get("stack")]
+    places = {about["role"]: collective_of(about) for about in known}
+    entered = {name for name in places.values() if name}
+    if not entered or len(set(places.values())) < 2:
+        return []
+    rows = [f"{role} is in {name or 'none'}" for role, name in places.items()]
+    return [f"ranks are not in one collective: {', '.join(rows)}"]
+
+
+def _is_in(stack: list[str], files: tuple[str, ...], function: str) -> bool:
+    """Whether the program itself called this function of these files, and is in it."""
+    for line in stack:
+        if any(file in line for file in files) and _function(line) == function:
+            return True
+        if not any(part in line for part in _LIBRARIES):
+            return False
+    return False
+
+
+def _function(line: str) -> str:
+    return line.rpartition(" in ")[2]
+
+
+def _frame(stack: list[str]) -> str:
+    """Return the innermost frame of the program's own, in the words of faulthandler."""
+    own = [
+        line for line in stack if line.startswith("File ") and not any(part in line for part in _LIBRARIES)
+    ]
+    chosen = own or stack
+    return chosen[0][:1].lower() + chosen[0][1:] if chosen else ""

@@ -1,0 +1,181 @@
+"""Hangs as they happen, each a real program, all at once: what is told of each; of slow ones nothing is."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import fuse
+from tests.support.runs import environment, launcher
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+PROGRAM = """
+import multiprocessing, os, signal, sys, threading, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+MODE, MOUNT = sys.argv[1:3]
+FULL, LOCK = multiprocessing.Queue(maxsize=4), threading.Lock()
+
+class Samples(Dataset):
+    def __len__(self):
+        return 400
+    def __getitem__(self, index):
+        time.sleep(0.005)
+        if MODE == "mount":
+            if index == 60:
+                os.path.exists(f"{MOUNT}/stop")  # from now on it answers no more
+            with open(f"{MOUNT}/data_{index}", "rb", buffering=0) as file:
+                file.read(1 << 16)
+        if MODE == "queue" and index >= 40:
+            FULL.put(bytes(100))
+        if index == 61:
+            if MODE == "lock":
+                LOCK.acquire()
+                LOCK.acquire()
+            if MODE == "stopped":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            if MODE == "slow":
+                time.sleep(60)
+            if MODE == "reads":
+                for _ in range(60):
+                    time.sleep(1)
+                    open(__file__).read()
+            if MODE == "computes":
+                end = time.monotonic() + 60
+                while time.monotonic() < end:
+                    pass
+        return torch.zeros(4)
+
+weight = torch.nn.Parameter(torch.zeros(4))
+for batch in DataLoader(Samples(), batch_size=4, num_workers=2):
+    (weight * batch).sum().backward()
+"""
+
+RANKS = """
+import datetime, sys, time
+import torch, torch.distributed as dist
+from torch.utils.data import DataLoader, Dataset
+
+MODE = sys.argv[1]
+dist.init_process_group("gloo", timeout=datetime.timedelta(minutes=10))
+rank, other = dist.get_rank(), dist.new_group([0, 1])
+
+class Samples(Dataset):
+    def __len__(self):
+        return 400
+    def __getitem__(self, index):
+        time.sleep(0.005)
+        return torch.ones(4)
+
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+for number, batch in enumerate(DataLoader(Samples(), batch_size=4)):
+    if number == 40 and rank == 1:
+        if MODE == "never":
+            dist.barrier(other)
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            pass
+    model(batch).sum().backward()
+"""
+
+# What is told of each; None: nothing.
+_TOLD = {
+    "mount": r"is in openat of ",
+    "queue": "waits to put into a full queue",
+    "lock": "waits for a lock",
+    "stopped": "is stopped: kill -CONT",
+    "slow": None,
+    "reads": None,
+    "computes": None,
+    "never": "ranks are not in one collective: rank 0 is in backward, rank 1 is in barrier",
+    "late": None,
+}
+_SECONDS = 240
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[str]]]:
+    """What was told of each program within `_SECONDS`, at the most."""
+    directory = tmp_path_factory.mktemp("hangs")
+    (directory / "one.py").write_text(PROGRAM)
+    (directory / "ranks.py").write_text(RANKS)
+    mount = directory / "mount"
+    started: dict[str, tuple[subprocess.Popen[bytes], Path]] = {}
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(fuse.mounted(mount))
+            mounted = True
+        except OSError:  # no FUSE, or not root
+            mounted = False
+        for mode in _TOLD:
+            if mode == "mount" and not mounted:
+                continue
+            command = [str(directory / "one.py"), mode, str(mount)]
+            if mode in ("never", "late"):
+                command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+                command += [str(directory / "ranks.py"), mode]
+            line, session = launcher(directory, command, ["--quiet", "--torch-steps", "off"])
+            process = subprocess.Popen(
+                line,
+                cwd=directory,
+                env=environment(OMP_NUM_THREADS="1"),
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            started[mode] = process, session
+        try:
+            until = time.monotonic() + _SECONDS
+            while time.monotonic() < until:
+                found = {mode: _texts(session) for mode, (_, session) in started.items()}
+                if all(found[mode] or _TOLD[mode] is None for mode in found) and all(
+                    process.poll() is not None
+                    for mode, (process, _) in started.items()
+                    if _TOLD[mode] is None
+                ):
+                    break
+                time.sleep(1)
+            yield {mode: _texts(session) for mode, (_, session) in started.items()}
+        finally:
+            for process, session in started.values():
+                _end(process, session)
+
+
+def _texts(session: Path) -> list[str]:
+    line = [sys.executable, "-m", "iotrace", "status", str(session), "--json"]
+    done = subprocess.run(line, capture_output=True, text=True)
+    status: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {"hangs": []}
+    return [text for hang in status["hangs"] for text in hang["text"]]
+
+
+def _end(process: subprocess.Popen[bytes], session: Path) -> None:
+    """End the launcher and all processes of its session, of which some sleep for good."""
+    pids = [int(each.name.partition("-")[0]) for each in (session / "processes").glob("*")]
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, 9)
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, 9)
+    process.wait()
+
+
+@pytest.mark.parametrize("mode", _TOLD)
+def test_a_hang_is_named_and_a_slow_job_is_none(told: dict[str, list[str]], mode: str) -> None:
+    if mode not in told:
+        pytest.skip("a file system of FUSE cannot be mounted here")
+    expected = _TOLD[mode]
+    if expected is None:
+        assert told[mode] == []
+        return
+    assert told[mode][0].startswith("HUNG: no batch for ")
+    assert any(expected in line for line in told[mode]), told[mode]
