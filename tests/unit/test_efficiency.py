@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from iotrace.analysis.device.accelerator import accelerator_of
 from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.kernels import uses_tensor_cores
 from iotrace.analysis.efficiency.flops import Work, work_of
+from iotrace.analysis.efficiency.peaks import peaks_of
 from iotrace.analysis.program.memory import memory_of
 from iotrace.analysis.results import Accelerator
 from iotrace.sources.kineto.details import Details, Inputs
@@ -258,6 +260,33 @@ def test_without_shapes_or_a_known_device_nothing_is_told() -> None:
     assert found.peaks is None
     assert (found.shapes[0].roofline_pct, found.shapes[0].peak_tflop_per_s) == (None, None)
     assert found.shapes[0].tflop_per_s is not None
+
+
+# Name in traces, unit's number, FLOP of each a clock, clock in GHz, for 16 bits; then for single precision.
+_UNITS = (
+    ("Tesla V100-SXM2-32GB", (640, 128, 1.53), (5120, 2, 1.53)),
+    ("Tesla V100-PCIE-16GB", (640, 128, 1.37), (5120, 2, 1.37)),
+    ("NVIDIA A100-SXM4-80GB", (432, 512, 1.41), (6912, 2, 1.41)),
+    ("NVIDIA H100 80GB HBM3", (528, 1024, 1.83), (16896, 2, 1.98)),
+    ("NVIDIA H100 PCIe", (456, 1024, 1.62), (14592, 2, 1.755)),
+    ("AMD Instinct MI210", (104, 1024, 1.7), (104, 256, 1.7)),
+    ("AMD Instinct MI300X", (304, 2048, 2.1), (304, 256, 2.1)),
+)
+
+
+@pytest.mark.parametrize(("name", "half", "single"), _UNITS)
+def test_peaks_are_those_of_units_and_clocks(
+    name: str, half: tuple[int, int, float], single: tuple[int, int, float]
+) -> None:
+    found = peaks_of([{"id": 0, "name": name}], [0])
+    assert found is not None
+    for own, kind in ((half, "float16"), (single, "float32")):
+        assert math.prod(own) / 1e3 == pytest.approx(found.tflop_per_s[kind], rel=0.007), kind
+
+
+@pytest.mark.parametrize("name", ["Tesla V100-DGXS-32GB", "NVIDIA GB200", "NVIDIA A100-PG509-200", ""])
+def test_no_peak_is_told_of_a_device_that_is_only_alike(name: str) -> None:
+    assert peaks_of([{"id": 0, "name": name}], [0]) is None
 
 
 def memory(at: float, size: int, held: int, address: int, **more: int) -> Event:

@@ -11,10 +11,12 @@ import numpy as np
 from iotrace.analysis.device.kernels import Window
 from iotrace.analysis.results import DevicePeaks
 
-_LOOKED_UP = "2026-11-22"
+_LOOKED_UP = "2026-11-23"
 # Name in a trace, GB/s of memory, TFLOP/s by type, where they stand.
 _PEAKS: tuple[tuple[str, float, dict[str, float], str], ...] = (
+    # Of the DGX Station's V100 (V100-DGXS) no data sheet tells the peak.
     (r"V100-SXM2", 900.0, {"float16": 125.0, "float32": 15.7}, "NVIDIA V100 data sheet"),
+    (r"V100-PCIE", 900.0, {"float16": 112.0, "float32": 14.0}, "NVIDIA V100 data sheet, PCIe"),
     (
         r"A100-SXM4-80GB",
         2039.0,
@@ -50,6 +52,18 @@ _PEAKS: tuple[tuple[str, float, dict[str, float], str], ...] = (
         4800.0,
         {"bfloat16": 989.4, "float16": 989.4, "tf32": 494.7, "float32": 66.9, "float8": 1978.9},
         "NVIDIA H200 data sheet, SXM",
+    ),
+    (
+        r"NVIDIA B200",
+        7700.0,
+        {"bfloat16": 2250.0, "float16": 2250.0, "tf32": 1100.0, "float32": 75.0, "float8": 4500.0},
+        "NVIDIA HGX B200 specifications, 180 GB at 1,000 W",
+    ),
+    (
+        r"MI210",
+        1638.4,
+        {"bfloat16": 181.0, "float16": 181.0, "float32": 45.3},
+        "AMD Instinct MI210 data sheet, matrix cores",
     ),
     (
         r"MI300X",
