@@ -31,8 +31,9 @@ def told(
     shm: Callable[[int], float] = lambda _: 0,
     opened: Callable[[int], float] = lambda _: 20,
     mapped: Callable[[int], float] = lambda _: 400,
+    ended: int = 0,
 ) -> list[Forecast]:
-    """The forecasts after `count` samples of a training process and a worker."""
+    """The forecasts after `count` samples of a training process and a worker; they ended before the last."""
 
     def row(number: int, sizes: Sizes, at: int) -> tuple[int, ...]:
         return (number, *(int(each) for each in sizes), int(opened(at)), 1024, int(mapped(at)))
@@ -44,7 +45,9 @@ def told(
             available_bytes=int(available),
             most_mappings=65530,
             shm=(int(shm(at)), 4 * GIB),
-            processes=cast(Any, [row(0, training(at), at), row(1, worker(at), at)]),
+            processes=cast(
+                Any, [row(0, training(at), at), row(1, worker(at), at)] if at < count - ended else []
+            ),
         )
         for at in range(count)
     ]
@@ -157,6 +160,12 @@ def test_descriptors_of_each_process_have_a_limit(noise: int) -> None:
     assert found[0].pid == 10
     assert found[0].seconds == pytest.approx(463 * EVERY_S, rel=0.05)
     assert "no descriptors left in 1 h 17 min" in found[0].text
+
+
+def test_what_grew_until_the_run_ended_is_told() -> None:
+    found = told(41, opened=lambda at: 20 + 2 * at, ended=1)
+    assert [each.role for each in found] == ["rank", "worker 0"]
+    assert told(20, opened=lambda at: 20 + 2 * at, ended=1) == []
 
 
 def test_files_that_are_opened_and_closed_tell_nothing() -> None:

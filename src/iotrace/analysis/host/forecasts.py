@@ -67,6 +67,8 @@ def forecasts_of(session: Session) -> list[Forecast]:
 
 def _of_host(session: Session, telemetry: Telemetry) -> list[Forecast]:
     records = telemetry.memory
+    while records and not records[-1].processes:  # read when the job's last process had ended
+        records = records[:-1]
     if len(records) < FEWEST_SAMPLES:
         return []
     host = telemetry.sampler.host or telemetry.sampler.node
