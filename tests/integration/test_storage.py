@@ -6,6 +6,7 @@ The rewrite that the report writes down is carried out, and what it predicts is 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +39,11 @@ if sys.argv[1] == "again":
     array = zarr.open_array("rz/rows.rechunked.zarr", mode="r")
     for row in range(0, ROWS, 2):
         array[row]
+    sys.exit()
+if sys.argv[1] == "again-h5":
+    with h5py.File("rh/rows.rechunked.h5") as file:
+        for row in range(0, ROWS, 2):
+            file["images"][row]
     sys.exit()
 array = zarr.open_array("rz/rows.zarr", mode="r")
 for row in range(0, ROWS, 2):  # true: a chunk is decoded for each row
@@ -120,6 +126,20 @@ def test_an_advised_rewrite_decodes_what_was_predicted(
     again = _amplifications(run_script(directory, PROGRAM, "again").report())["rz/rows.rechunked.zarr"]
     assert again["decoded_bytes"] == rows["predicted_bytes"] < rows["decoded_bytes"]
     assert again["fetched_bytes"] < rows["fetched_bytes"] / 8
+    assert again["used_bytes"] == rows["used_bytes"]
+    assert again["suggested_chunk"] is None
+
+
+@pytest.mark.slow
+def test_an_advised_h5repack_decodes_what_was_predicted(
+    directory: Path, found: dict[str, dict[str, Any]]
+) -> None:
+    if shutil.which("h5repack") is None:
+        pytest.skip("h5repack is not installed (Debian: hdf5-tools)")
+    rows = found["rh/rows.h5"]
+    subprocess.run(rows["command"], shell=True, check=True, cwd=directory)
+    again = _amplifications(run_script(directory, PROGRAM, "again-h5").report())["rh/rows.rechunked.h5"]
+    assert again["decoded_at_most_bytes"] == rows["predicted_bytes"] < rows["decoded_at_least_bytes"]
     assert again["used_bytes"] == rows["used_bytes"]
     assert again["suggested_chunk"] is None
 
