@@ -1,7 +1,7 @@
 """The calls that read or decode files, by the module in which a library defines them: one row each.
 
 A row is data: packages add rows by entry points (`docs/readpaths.md`), which `parse` reads. A call that is
-missing belongs to another version of the library. What cannot be hooked is in `NOT_HOOKED`, with the reason.
+missing belongs to another version of the library. `docs/readpaths.md` says what is not recorded, and why.
 """
 
 from __future__ import annotations
@@ -31,17 +31,7 @@ class Row:
     """
 
     __slots__ = (
-        "about",
-        "call",
-        "chunks",
-        "each",
-        "file",
-        "item",
-        "least",
-        "library",
-        "made",
-        "size",
-        "threads",
+        *("about", "call", "chunks", "each", "file", "item", "least", "library", "made", "size", "threads"),
     )
 
     def __init__(
@@ -305,17 +295,6 @@ ROWS: dict[str, tuple[Row, ...]] = {
         Row("obstore", "get_range get_ranges", finders.obstore_object, "length", threads=True),
         Row("obstore", "_obstore.GetResult.bytes buffer", "made 0", "length", threads=True),
     ),
-}
-
-# What reads or decodes and leaves no span of its own. Its time counts as `transform`, after reading a file.
-NOT_HOOKED = {
-    "numpy.frombuffer": "makes a view of bytes that are there: nothing is read or decoded",
-    "mmap.mmap": "pages are read where they are touched, which no call shows",
-    "sqlite3 and duckdb: rows taken one by one": "a row takes less time than its record",
-    "pickle.Unpickler, json.JSONDecoder": "used by libraries for messages between processes",
-    "lmdb's iterators over a cursor": "a step takes less time than its record; values are views",
-    "safetensors' slices": "their class is made inside of the library",
-    "asynchronous calls (aiohttp, s3fs and obstore in a loop of the program)": "others run meanwhile",
 }
 
 
