@@ -200,7 +200,11 @@ class Recorder:
             turn = min(left, startup.interval_s)
             if stop.acquire(True, turn):
                 return True
-            startup.sample()
+            try:
+                startup.sample()
+            except ours(Exception) as error:  # such as an audit hook that forbids it
+                self.startup = None
+                self.absorb(error, "sampling what the start computes")
             left -= turn
         return bool(left > 0 and stop.acquire(True, left))
 

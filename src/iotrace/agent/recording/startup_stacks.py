@@ -67,19 +67,23 @@ class StartupStacks:
         if self._numbers and self._numbers[-1] == number:
             self._ends[-1] = now_ns
         else:
-            self._numbers.append(number)
             self._ends.append(now_ns)
+            self._numbers.append(number)
 
     def record(self) -> dict[str, Any]:
-        """Return all samples as a record; a stack is the numbers of its functions, the innermost first."""
+        """Return all samples as a record; a stack is the numbers of its functions, the innermost first.
+
+        The writer may be in the middle of a sample: its number is the last thing that it adds.
+        """
         functions: dict[CodeType, int] = {}
-        stacks = [[functions.setdefault(code, len(functions)) for code in stack] for stack in self._stacks]
+        numbers, known = list(self._numbers), list(self._stacks)
+        stacks = [[functions.setdefault(code, len(functions)) for code in stack] for stack in known]
         return {
             "type": "startup_stacks",
             "tid": self._tid,
             "began_ns": self._began_ns,
-            "ends_ns": self._ends,
-            "numbers": self._numbers,
+            "ends_ns": self._ends[: len(numbers)],
+            "numbers": numbers,
             "stacks": stacks,
             "functions": [
                 [code.co_filename, getattr(code, "co_qualname", code.co_name)] for code in functions
