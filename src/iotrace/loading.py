@@ -76,4 +76,4 @@ def _of_traces(paths: Sequence[Path], kernel_gap_us: float) -> Report:
     from iotrace.analysis.traces import analyse_traces
     from iotrace.sources.kineto.reader import read_kineto
 
-    return analyse_traces([read_kineto(each) for each in paths], kernel_gap_us)
+    return analyse_traces(map(read_kineto, paths), kernel_gap_us)

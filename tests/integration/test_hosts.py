@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from iotrace.session import names
 from iotrace.sources.session import Session, open_session
-from tests.support.hosts import FAKETIME, NETWORK, Host, two_hosts, unlike_here
-from tests.support.runs import environment, report_of
+from tests.support.hosts import FAKETIME, NETWORK, NETWORK6, Host, run_on_two, two_hosts, unlike_here
+from tests.support.runs import report_of
 
 # Prints what the program takes for CLOCK_MONOTONIC, and what the kernel says, at the same instants.
 PROGRAM = """
@@ -50,38 +47,6 @@ def hosts() -> None:
         pytest.skip(why)
 
 
-def _run(directory: Path, words: list[str], cut: bool = False, **variables: str) -> Session:
-    """Run a command on two hosts, the second of which is 3.7 s ahead and gains 50 us a second."""
-    line = [sys.executable, "-m", "iotrace", "run", "-o", "session", "--", sys.executable, *words]
-    fake = {"LD_PRELOAD": str(FAKETIME), "FAKETIME": "+3.7 x1.00005"}
-    with two_hosts() as both:
-        if cut:
-            both[1].call("ip", "link", "set", "cable", "down")
-        started = []
-        for number, host in enumerate(both):
-            own = fake | {names.SIDECAR_PRELOAD_VARIABLE: str(FAKETIME)} if number else {}
-            started.append(_start(host, line, directory, number, variables | own))
-            while not number and not list(directory.glob("session/telemetry/*/records.jsonl")):
-                assert started[0].poll() is None
-                time.sleep(0.02)
-        for process in started:
-            out, _ = process.communicate(timeout=280)
-            assert process.returncode == 0, out
-    return open_session(directory / "session")
-
-
-def _start(
-    host: Host, line: list[str], directory: Path, number: int, variables: dict[str, str]
-) -> subprocess.Popen[str]:
-    env = environment(
-        IOTRACE_JOB="job", RANK=str(number), WORLD_SIZE="2", PET_NODE_RANK=str(number), **variables
-    )
-    words = [*host.enter, *line, str(directory / f"instants-{number}.json")]
-    return subprocess.Popen(
-        words, cwd=directory, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-
-
 def _error_ns(session: Session, directory: Path) -> int:
     """How far the session's times of the second host are from what the kernel, which both share, says."""
     clocks = session.clocks
@@ -98,7 +63,7 @@ def _error_ns(session: Session, directory: Path) -> int:
 @pytest.mark.parametrize("run", [0, *(pytest.param(run, marks=pytest.mark.slow) for run in range(1, 20))])
 def test_the_clock_of_the_second_host_is_measured(tmp_path: Path, hosts: None, run: int) -> None:
     (tmp_path / "program.py").write_text(PROGRAM + UNTIL_BOTH)
-    session = _run(tmp_path, ["program.py"])
+    session = run_on_two(tmp_path, ["program.py"])
     (link,) = session.clocks.links.values()
     assert _error_ns(session, tmp_path) < link.bound_ns
     assert link.map.shift_ns == pytest.approx(-3_700_000_000, abs=5_000_000)
@@ -106,6 +71,16 @@ def test_the_clock_of_the_second_host_is_measured(tmp_path: Path, hosts: None, r
     by_host = {clock["host"]: clock for clock in clocks if clock["source"] == "agent"}
     assert [by_host[name]["kind"] for name in ("alpha", "beta")] == ["exact", "measured"]
     assert by_host["beta"]["bound_ns"] >= link.bound_ns
+
+
+@pytest.mark.slow
+def test_hosts_that_ipv6_alone_connects(tmp_path: Path, hosts: None) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM + UNTIL_BOTH)
+    session = run_on_two(tmp_path, ["program.py"], hosts=lambda: two_hosts(ipv6=True))
+    (link,) = session.clocks.links.values()
+    assert _error_ns(session, tmp_path) < link.bound_ns < 10_000_000
+    addresses = json.loads((tmp_path / "session" / names.CLOCK).read_text())["addresses"]
+    assert [host for host, _ in addresses] == [f"{NETWORK6}1"]
 
 
 TRAINING = """
@@ -131,7 +106,7 @@ def test_torchrun_over_both_by_datagrams_and_by_collectives(tmp_path: Path, host
     (tmp_path / "train.py").write_text(TRAINING)
     job = ["--nnodes=2", "--nproc-per-node=1", f"--master-addr={NETWORK}.1", "--master-port=29411"]
     words = ["-m", "torch.distributed.run", *job, "train.py"]
-    session = _run(tmp_path, words, OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="cable")
+    session = run_on_two(tmp_path, words, OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="cable")
     (link,) = session.clocks.links.values()
     assert link.kind == "measured"
     assert _error_ns(session, tmp_path) < link.bound_ns
@@ -144,10 +119,14 @@ def test_torchrun_over_both_by_datagrams_and_by_collectives(tmp_path: Path, host
     assert _error_ns(session, tmp_path) < link.bound_ns
 
 
+def _cut(hosts: tuple[Host, Host]) -> None:
+    hosts[1].call("ip", "link", "set", "cable", "down")
+
+
 @pytest.mark.slow
 def test_without_a_network_the_clock_is_assumed(tmp_path: Path, hosts: None) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
-    session = _run(tmp_path, ["program.py"], cut=True)
+    session = run_on_two(tmp_path, ["program.py"], prepare=_cut)
     assert session.clocks.links == {}
     clocks = report_of(tmp_path / "session")["clocks"]
     assert {(clock["host"], clock["kind"], clock["bound_ns"] is None) for clock in clocks} == {

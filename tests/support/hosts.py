@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-NETWORK = "10.213.7"
+from iotrace.session.names import SIDECAR_PRELOAD_VARIABLE
+from iotrace.sources.session import Session, open_session
+from tests.support.runs import environment
+
+NETWORK, NETWORK6 = "10.213.7", "fd13:7::"
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 
 
@@ -29,20 +35,20 @@ class Host:
 
 
 @contextmanager
-def two_hosts() -> Iterator[tuple[Host, Host]]:
-    """Yield two hosts, "alpha" and "beta", that reach each other alone.
+def two_hosts(names: Sequence[str] = ("alpha", "beta"), ipv6: bool = False) -> Iterator[tuple[Host, Host]]:
+    """Yield two hosts that reach each other alone, by IPv4 or by IPv6.
 
     Raises:
         OSError, subprocess.CalledProcessError: the machine does not permit it, or lacks `ip`.
     """
     hosts: list[Host] = []
     try:
-        for number, name in enumerate(("alpha", "beta"), 1):
+        for number, name in enumerate(names, 1):
             script = f"hostname {name} && echo && exec sleep infinity"
             holder = subprocess.Popen(
                 ["unshare", "-n", "-u", "sh", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
             )
-            hosts.append(Host(name, f"{NETWORK}.{number}", holder))
+            hosts.append(Host(name, f"{NETWORK6}{number}" if ipv6 else f"{NETWORK}.{number}", holder))
             assert holder.stdout is not None
             if not holder.stdout.readline():
                 raise OSError("namespaces are not permitted here")
@@ -61,7 +67,10 @@ def two_hosts() -> Iterator[tuple[Host, Host]]:
             str(two.holder.pid),
         )
         for host in hosts:
-            host.call("ip", "addr", "add", f"{host.address}/24", "dev", "cable")
+            if ipv6:
+                host.call("ip", "-6", "addr", "add", f"{host.address}/64", "dev", "cable", "nodad")
+            else:
+                host.call("ip", "addr", "add", f"{host.address}/24", "dev", "cable")
             host.call("ip", "link", "set", "cable", "up")
             host.call("ip", "link", "set", "lo", "up")
         yield one, two
@@ -80,3 +89,42 @@ def unlike_here() -> str:
             return ""
     except (OSError, subprocess.CalledProcessError) as error:
         return f"no network and name of one's own here: {error}"
+
+
+def run_on_two(
+    directory: Path,
+    words: list[str],
+    options: Sequence[str] = (),
+    prepare: Callable[[tuple[Host, Host]], object] = lambda _: None,
+    hosts: Callable[[], AbstractContextManager[tuple[Host, Host]]] = two_hosts,
+    fake: dict[str, str] | None = None,
+    **variables: str,
+) -> Session:
+    """Run a command on two hosts, the second of which is 3.7 s ahead and gains 50 us a second."""
+    line = [sys.executable, "-m", "iotrace", "run", "-o", "session", *options, "--", sys.executable, *words]
+    fake = {"LD_PRELOAD": str(FAKETIME), "FAKETIME": "+3.7 x1.00005"} if fake is None else fake
+    with hosts() as both:
+        prepare(both)
+        started = []
+        for number, host in enumerate(both):
+            own = fake | {SIDECAR_PRELOAD_VARIABLE: str(FAKETIME)} if number else {}
+            started.append(_start(host, line, directory, number, variables | own))
+            while not number and not list(directory.glob("session/telemetry/*/records.jsonl")):
+                assert started[0].poll() is None
+                time.sleep(0.02)
+        for process in started:
+            out, _ = process.communicate(timeout=1200)
+            assert process.returncode == 0, out
+    return open_session(directory / "session")
+
+
+def _start(
+    host: Host, line: list[str], directory: Path, number: int, variables: dict[str, str]
+) -> subprocess.Popen[str]:
+    env = environment(
+        IOTRACE_JOB="job", RANK=str(number), WORLD_SIZE="2", PET_NODE_RANK=str(number), **variables
+    )
+    words = [*host.enter, *line, str(directory / f"instants-{number}.json")]
+    return subprocess.Popen(
+        words, cwd=directory, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from iotrace.launch.telemetry import Record, clock_exchange
+from iotrace.launch.telemetry import Record, addresses, clock_exchange
 from iotrace.launch.telemetry.clock_exchange import ClockExchange, may_be_of_several_hosts
 from iotrace.session import names
 from iotrace.sources.clocks.anchors import AnchorSource, clocks_of
@@ -223,6 +223,46 @@ def test_real_datagrams_through_a_bad_network(
     assert found is not None
     for at_ns in (exchanges[0][0], exchanges[-1][3]):
         assert abs(found.map.shift_at(at_ns)) <= found.bound_ns
+
+
+def test_real_datagrams_by_ipv6(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = addresses.bound_to("::1")
+    if here is None:
+        pytest.skip("no IPv6 here")
+    here.close()
+    monkeypatch.setattr(clock_exchange, "own_addresses", lambda: ["::1"])
+    for variable in ("SLURM_NNODES", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(variable, raising=False)
+    (tmp_path / names.MANIFEST).write_text('{"job": "j"}')
+    records: list[Record] = []
+    sides = [ClockExchange(str(tmp_path), f"telemetry/{name}-f0", records.append) for name in "ab"]
+    sides[0].start()
+    try:
+        eventually(lambda: (tmp_path / names.CLOCK).exists())
+        sides[1].start()
+        eventually(lambda: any(record.get("exchanges") for record in records))
+    finally:
+        for side in reversed(sides):
+            side.close()
+    assert json.loads((tmp_path / names.CLOCK).read_text())["addresses"][0][0] == "::1"
+
+
+def test_addresses_of_interfaces_are_those_that_others_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [
+        "fd000000000000000000000000000002 04 40 00 82     eth0",
+        "fd000000000000000000000000000003 04 40 00 82     eth0",  # a second one of eth0
+        "fe8000000000000000fc00fffe000001 04 40 20 80     eth0",  # of the link alone
+        "fd000000000000000000000000000004 05 40 00 c0      ib0",  # tentative
+        "00000000000000000000000000000001 01 80 10 80       lo",
+        "fd000000000000000000000000000005 06 40 00 80      ib1",
+    ]
+    monkeypatch.setattr(addresses, "_of_ipv4", lambda: iter([("eth0", "10.0.0.1")]))
+    monkeypatch.setattr(Path, "read_text", lambda path: "\n".join(lines))
+    for variable in addresses._CHOICES:
+        monkeypatch.delenv(variable, raising=False)
+    assert addresses.own_addresses() == ["10.0.0.1", "fd00::2", "fd00::5"]
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "ib")
+    assert addresses.own_addresses() == ["fd00::5"]
 
 
 def _unsigned(address: tuple[str, int]) -> None:

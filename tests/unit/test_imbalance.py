@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from iotrace.analysis.device.accelerator import DataWaits, waits_of
 from iotrace.analysis.device.activity import Activity
-from iotrace.analysis.device.collectives import LateBatch, RankTrace, match
+from iotrace.analysis.device.collectives import LateBatch, RankTrace, match, rank_trace_of
 from iotrace.analysis.device.imbalance import imbalance_of
 from iotrace.sources.kineto.reader import read_kineto
 from tests.support.kineto import Event, activity_of, annotation, data_wait, event, kernel, operator, step
@@ -41,7 +42,7 @@ def gloo(start: float, end: float, elements: int, tid: int = 12) -> Event:
 
 def rank(number: int, *events: Event | list[Event]) -> RankTrace:
     activity = activity_of(*events)
-    return RankTrace(number, activity, waits_of(activity))
+    return rank_trace_of(number, activity, waits_of(activity))
 
 
 def test_nccl_is_matched_by_group_and_sequence_without_common_clocks() -> None:
@@ -231,7 +232,7 @@ def test_two_real_ranks_by_gloo_one_with_a_slow_loader() -> None:
     for number in (0, 1):
         activity = Activity(read_kineto(DATA / f"gloo_rank{number}.json.gz"))
         assert (activity.trace.rank, activity.trace.world_size) == (number, 2)
-        ranks.append(RankTrace(number, activity, waits_of(activity)))
+        ranks.append(rank_trace_of(number, activity, waits_of(activity)))
     found = imbalance_of(ranks)
     assert found is not None
     # One bucket of gradients in each of four steps; rank 1 sleeps 40 ms for each batch.
@@ -260,10 +261,10 @@ def late_by(
             made.append(kernel(begin, end, begin - 1) if device else operator("aten::mm", begin, end))
         start = at + 20 + delay
         made.append(nccl(start, at + 150, each) if device else gloo(start, at + 150, 8))
-    found = rank(number, *made)
-    return RankTrace(
-        number, found.activity, found.waits, bound, lambda row: LateBatch(row, 3, 77, "decode", "a.h5")
-    )
+    activity = activity_of(*made)
+    waits = waits_of(activity)
+    batches = [LateBatch(row, 3, 77, "decode", "a.h5") for row in range(len(waits.starts_ns))]
+    return rank_trace_of(number, activity, waits, bound, lambda first: batches[first:])
 
 
 @pytest.mark.parametrize(
@@ -299,7 +300,7 @@ def test_a_wait_that_the_device_works_through_makes_no_rank_late() -> None:
     def one(number: int, delay: float) -> RankTrace:
         found = late_by(number, [delay] * 5, by="compute", device=True)
         at = np.arange(5) * 200_000 + 10_000
-        return RankTrace(number, found.activity, DataWaits(at, at + round(delay * 1000)))
+        return replace(found, waits=DataWaits(at, at + round(delay * 1000)))
 
     found = imbalance_of([one(0, 0), one(1, 80)])
     assert found is not None
@@ -367,7 +368,7 @@ def test_no_rank_is_named_where_clocks_and_durations_contradict_each_other() -> 
                 gloo(200 * each + start, 200 * each + end, 8),
             )
         ]
-        ranks.append(RankTrace(number, (made_of := rank(number, *made)).activity, made_of.waits, 1_000))
+        ranks.append(replace(rank(number, *made), clock_bound_ns=1_000))
     found = imbalance_of(ranks)
     assert found is not None
     assert found.withheld is not None

@@ -211,3 +211,23 @@ def test_packets_are_the_same_however_small_the_buffer(
     finally:
         compiled_native._OUT_BYTES = room
     assert made[0] == made[1]
+
+
+def test_a_profiler_that_still_holds_a_frame_of_the_writer_harms_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dask samples the stacks of its tasks: what a frame held may live on when it has returned."""
+    document = json.dumps({"traceEvents": FIRST}).encode()
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "held").mkdir()
+    bare = _part(document, tmp_path / "bare", False, keep_text=True)
+    held: list[Any] = []
+    write = native.Packets.write
+
+    def sampled(self: Any, rows: Any, lanes: Any, tracks: Any, bodies: Any, delete_unbound: bool) -> None:
+        held.append(np.frombuffer(bodies, np.uint8))
+        write(self, rows, lanes, tracks, bodies, delete_unbound)
+
+    monkeypatch.setattr(native.Packets, "write", sampled)
+    assert _part(document, tmp_path / "held", False, keep_text=True) == bare
+    assert held

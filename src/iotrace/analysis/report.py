@@ -65,7 +65,10 @@ from iotrace.sources.session import Rank, Session, rank_of
 
 
 class RankPart(msgspec.Struct, frozen=True):
-    """A rank's part of a report, which is made by itself; `trace` is compared with the other ranks'."""
+    """A rank's part of a report, which is made by itself; `trace` is compared with the other ranks'.
+
+    Of its `windows` outlines are kept.
+    """
 
     report: RankReport
     advice: list[Recommendation]
@@ -86,7 +89,7 @@ def rank_part(one: RankAnalysis) -> RankPart:
         report=found,
         advice=[replace(item, rank=found.rank) for item in advice],
         trace=compared_trace(found.rank, one.compute, beside),
-        windows=one.rank.main.windows,
+        windows=one.rank.main.windows.outline(),
     )
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
-from iotrace.analysis.device.compute import Compute
 from iotrace.analysis.rank import SessionAnalysis
 from iotrace.analysis.report import RankPart, rank_part
-from iotrace.analysis.traces import computed
+from iotrace.analysis.traces import TracePart, trace_part
 from iotrace.sources.kineto.reader import read_kineto
 from iotrace.sources.session import open_session
 
@@ -19,9 +18,9 @@ def part_of_rank(path: Path, kernel_gap_us: float, job: str, rank: str) -> RankP
     return rank_part(next(one for one in analysis.ranks if one.rank.name == rank))
 
 
-def figures_of_trace(kernel_gap_us: float, path: Path) -> Compute:
-    """Read the trace at `path` and derive its figures."""
-    return computed(read_kineto(path), kernel_gap_us)
+def part_of_trace(kernel_gap_us: float, path: Path) -> TracePart:
+    """Read the trace at `path` and make its part."""
+    return trace_part(read_kineto(path), kernel_gap_us)
 
 
 @lru_cache(maxsize=1)

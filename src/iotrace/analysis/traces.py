@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from iotrace.analysis.device.accelerator import KERNEL_GAP_US, DataWaits
 from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.advice import Facts, device_advice
+from iotrace.analysis.device.collectives import RankTrace
 from iotrace.analysis.device.compute import Compute, compared_trace, compute_of
 from iotrace.analysis.device.imbalance import imbalance_of
 from iotrace.analysis.device.one_job import RankOfJob, why_not_compared
@@ -42,13 +43,13 @@ from iotrace.sources.kineto.kinds import Kind, is_data_wait, is_unknown
 from iotrace.sources.kineto.trace import Column, KinetoTrace
 
 _NO_STEPS = "it has no ProfilerStep ranges: all of it is taken for one step"
+_RECORDED = {"shapes": "record_shapes", "stacks": "with_stack"}
 _WITHOUT_WORKERS = "_SingleProcessDataLoaderIter"  # torch's name of what delivers such batches
 
 
-class _TraceRank(msgspec.Struct, frozen=True):
-    """A trace with the number of its rank; `starts` and `ends` are those of its steps, or of all of it."""
+class _Trace(msgspec.Struct, frozen=True):
+    """A trace with its figures; `starts` and `ends` are those of its steps, or of all of it."""
 
-    number: int
     trace: KinetoTrace
     compute: Compute
     starts: Column
@@ -60,46 +61,83 @@ class _TraceRank(msgspec.Struct, frozen=True):
         return name if isinstance(name, str) and name else None
 
 
-def analyse_traces(traces: Sequence[KinetoTrace], kernel_gap_us: float = KERNEL_GAP_US) -> Report:
+class TracePart(msgspec.Struct, frozen=True):
+    """A trace's part of a report, which is made by itself: the trace is needed no more.
+
+    Which rank it is, all traces say together: `report`, `advice` and `compared` are of rank 0 until then.
+    """
+
+    path: str
+    of_job: RankOfJob
+    report: RankReport
+    advice: list[Recommendation]
+    compared: RankTrace | None
+    clock_kind: str
+    recorded: list[str]
+    not_captured: list[NotCaptured]
+    stepped: bool
+    complete: bool
+
+
+def analyse_traces(traces: Iterable[KinetoTrace], kernel_gap_us: float = KERNEL_GAP_US) -> Report:
     """Make the report of `traces`; steps are their ProfilerStep ranges, all of them measured.
 
-    A trace without such ranges is one step.
+    A trace without such ranges is one step. Of an iterator one trace is held at a time.
     """
-    return report_of_computed([computed(trace, kernel_gap_us) for trace in traces])
+    return report_of_parts([trace_part(trace, kernel_gap_us) for trace in traces])
 
 
-def computed(trace: KinetoTrace, kernel_gap_us: float = KERNEL_GAP_US) -> Compute:
-    """Derive the figures of one trace, which need nothing of the others: another process may do it."""
-    return compute_of([Activity(trace)], kernel_gap_us=kernel_gap_us, whole=True)
+def trace_part(trace: KinetoTrace, kernel_gap_us: float = KERNEL_GAP_US) -> TracePart:
+    """Make what a report says of one trace, which needs nothing of the others: another process may do it."""
+    compute = compute_of([Activity(trace)], kernel_gap_us=kernel_gap_us, whole=True)
+    activity = compute.activities[0]
+    (starts, ends), _ = activity.step_spans()
+    if not len(starts):
+        starts, ends = activity.whole()
+    one = _Trace(trace, compute, starts, ends)
+    result = _rank(one)
+    return TracePart(
+        path=str(trace.path),
+        of_job=_of_job(trace),
+        report=result,
+        advice=_advice(one, result),
+        compared=compared_trace(0, compute),
+        # Their machine is not known; their times are taken for CLOCK_REALTIME of one machine.
+        clock_kind="none" if trace.base_ns is None else "assumed",
+        recorded=_recorded(trace),
+        not_captured=_not_captured(trace),
+        stepped=bool(activity.steps.any()),
+        complete=not trace.problems,
+    )
 
 
-def report_of_computed(found: Sequence[Compute]) -> Report:
-    """Make the report of traces by their figures, in the order of the traces."""
-    traces = [compute.activities[0].trace for compute in found]
-    ranks = []
-    numbered = zip(_numbers(traces), traces, found, strict=True)
-    for number, trace, compute in sorted(numbered, key=lambda each: each[0]):
-        (starts, ends), _ = compute.activities[0].step_spans()
-        if not len(starts):
-            starts, ends = compute.activities[0].whole()
-        ranks.append(_TraceRank(number, trace, compute, starts, ends))
+def report_of_parts(found: Sequence[TracePart]) -> Report:
+    """Make the report of traces by their parts, in the order of the traces."""
     about = unknown(
         SessionInfo,
         failures=[],
-        path=_shared_path([str(trace.path) for trace in traces]),
+        path=_shared_path([part.path for part in found]),
         argv=[],
         state="ended",
         ended=True,
-        complete=not any(trace.problems for trace in traces),
+        complete=all(part.complete for part in found),
     )
-    results = [_rank(rank) for rank in ranks]
-    world_size = traces[0].world_size if len({trace.world_size for trace in traces}) == 1 else None
-    apart = why_not_compared([_of_job(trace) for trace in traces])
-    compared = [compared_trace(rank.number, rank.compute) for rank in ranks]
-    imbalance = imbalance_of([one for one in compared if one], world_size) if apart is None else None
-    stepped = all(rank.compute.activities[0].steps.any() for rank in ranks)
-    trust = trust_of_traces(results, _recorded(traces), about.complete, stepped, apart)
-    advice = [item for rank, result in zip(ranks, results, strict=True) for item in _advice(rank, result)]
+    ranks = sorted(zip(_numbers(found), found, strict=True), key=lambda each: each[0])
+    results = [replace(part.report, rank=number) for number, part in ranks]
+    sizes = {part.of_job.world_size for part in found}
+    apart = why_not_compared([part.of_job for part in found])
+    compared = [replace(part.compared, rank=number) for number, part in ranks if part.compared]
+    imbalance = imbalance_of(compared, sizes.pop() if len(sizes) == 1 else None) if apart is None else None
+    stepped = all(part.stepped for part in found)
+    recorded = [what for what in _RECORDED if all(what in part.recorded for part in found)]
+    trust = trust_of_traces(results, recorded, about.complete, stepped, apart)
+    advice = [replace(item, rank=number) for number, part in ranks for item in part.advice]
+    what, why = "causes of the data wait, files, I/O", "bare traces of torch.profiler hold none"
+    missing = [NotCaptured(what, why, "record with: iotrace run -- CMD")]
+    if apart is not None:
+        missing.append(
+            NotCaptured("the ranks beside each other", apart, "give the traces of one job's ranks")
+        )
     return Report(
         schema_version=SCHEMA_VERSION,
         session=about,
@@ -108,8 +146,8 @@ def report_of_computed(found: Sequence[Compute]) -> Report:
         processes=[],
         imbalance=imbalance,
         recommendations=advice,
-        not_captured=_not_captured(traces, apart),
-        clocks=[_clock(rank) for rank in ranks],
+        not_captured=[*missing, *(item for part in found for item in part.not_captured)],
+        clocks=[_clock(number, part) for number, part in ranks],
     )
 
 
@@ -127,29 +165,28 @@ def _shared_path(paths: Sequence[str]) -> str:
     return os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in paths])
 
 
-def _numbers(traces: Sequence[KinetoTrace]) -> list[int]:
+def _numbers(found: Sequence[TracePart]) -> list[int]:
     """Take the ranks that the traces name, where each names one of its own; else their order."""
-    known = [trace.rank for trace in traces if trace.rank is not None]
-    return known if len(set(known)) == len(traces) else list(range(len(traces)))
+    known = [part.of_job.rank for part in found if part.of_job.rank is not None]
+    return known if len(set(known)) == len(found) else list(range(len(found)))
 
 
-def _clock(rank: _TraceRank) -> ClockInfo:
+def _clock(number: int, part: TracePart) -> ClockInfo:
     return ClockInfo(
-        source=f"torch.profiler, rank {rank.number}",
-        host=rank.host,
-        # Their machine is not known; their times are taken for CLOCK_REALTIME of one machine.
-        kind="none" if rank.trace.base_ns is None else "assumed",
+        source=f"torch.profiler, rank {number}",
+        host=part.report.host,
+        kind=part.clock_kind,
         offset_ns=0,
         bound_ns=None,
         set=[],
     )
 
 
-def _rank(rank: _TraceRank) -> RankReport:
+def _rank(rank: _Trace) -> RankReport:
     compute = rank.compute
     return unknown(
         RankReport,
-        rank=rank.number,
+        rank=0,
         host=rank.host,
         world_size=rank.trace.world_size,
         incarnation=0,
@@ -183,7 +220,7 @@ def _memory(trace: KinetoTrace) -> Memory | None:
     return memory_of([trace])
 
 
-def _steps(rank: _TraceRank) -> Steps:
+def _steps(rank: _Trace) -> Steps:
     """Sum up the steps; of a trace that is one for want of any, how many a second is unknown."""
     durations_ns, excluded = rank.ends - rank.starts, Excluded(first=0, warmup=0, profiled=0)
     found = summarise(durations_ns, durations_ns[:0], excluded, len(durations_ns))
@@ -203,7 +240,7 @@ def _gpus(trace: KinetoTrace) -> list[Gpu]:
     return found
 
 
-def _data_wait(rank: _TraceRank) -> DataWait:
+def _data_wait(rank: _Trace) -> DataWait:
     starts, ends = rank.starts, rank.ends
     count, total_ns = len(starts), int((ends - starts).sum())
     known: dict[str, Any] = {"causes_ms": {}, "by_loader": [], "files": [], "worst_batches": []}
@@ -222,18 +259,18 @@ def _data_wait(rank: _TraceRank) -> DataWait:
     return unknown(DataWait, **known)
 
 
-def _advice(rank: _TraceRank, result: RankReport) -> list[Recommendation]:
+def _advice(rank: _Trace, result: RankReport) -> list[Recommendation]:
     """Advise on the data wait, then on what else the device waits for."""
     advice = _workers(rank, result)
     if result.accelerator is not None:
         (waits,), (activity,) = rank.compute.waits, rank.compute.activities
         covered = Coverage(waits.starts_ns, waits.ends_ns)
-        facts = Facts(rank.number, activity, result.accelerator, rank.starts, rank.ends, covered)
+        facts = Facts(0, activity, result.accelerator, rank.starts, rank.ends, covered)
         advice += device_advice(facts)
     return advice
 
 
-def _workers(rank: _TraceRank, result: RankReport) -> list[Recommendation]:
+def _workers(rank: _Trace, result: RankReport) -> list[Recommendation]:
     """Advise workers where the trace shows that the loop waits for a DataLoader without any."""
     wait = result.data_wait
     if wait.raw_ms is None or 100 * (bound_fraction(wait) or 0.0) < MODERATELY_PERCENT:
@@ -250,12 +287,12 @@ def _workers(rank: _TraceRank, result: RankReport) -> list[Recommendation]:
             gain_ms_per_step=wait.raw_ms if wait.exposed_ms is None else wait.exposed_ms,
             remedy="DataLoader(num_workers=2) or more: it has none",
             fix="no-workers",
-            rank=rank.number,
+            rank=0,
         )
     ]
 
 
-def _exposed(rank: _TraceRank, waits: DataWaits, raw_ns: int) -> tuple[int | None, str]:
+def _exposed(rank: _Trace, waits: DataWaits, raw_ns: int) -> tuple[int | None, str]:
     """Find the wait in steps during which the device did nothing; None where it was not recorded."""
     if not rank.compute.has_device:
         return (None, "") if rank.trace.devices else (raw_ns, "cpu")
@@ -266,24 +303,17 @@ def _exposed(rank: _TraceRank, waits: DataWaits, raw_ns: int) -> tuple[int | Non
     return int((either.within(*bounds) - busy.within(*bounds)).sum()), "kernels"
 
 
-def _recorded(traces: Sequence[KinetoTrace]) -> list[str]:
-    """Name what the profiler recorded beside times, in all of `traces`."""
-    keys = {"shapes": "record_shapes", "stacks": "with_stack"}
-    return [what for what, key in keys.items() if all(trace.document.get(key) for trace in traces)]
+def _recorded(trace: KinetoTrace) -> list[str]:
+    """Name what the profiler recorded beside times."""
+    return [what for what, key in _RECORDED.items() if trace.document.get(key)]
 
 
-def _not_captured(traces: Sequence[KinetoTrace], apart: str | None) -> list[NotCaptured]:
-    what, why = "causes of the data wait, files, I/O", "bare traces of torch.profiler hold none"
-    found = [NotCaptured(what, why, "record with: iotrace run -- CMD")]
-    if apart is not None:
-        found.append(NotCaptured("the ranks beside each other", apart, "give the traces of one job's ranks"))
-    for trace in traces:
-        name = trace.path.name
-        found += [NotCaptured(f"part of {name}", problem) for problem in trace.problems]
-        if not trace.named(lambda name: name.startswith("ProfilerStep")).any():
-            found.append(NotCaptured(f"steps of {name}", _NO_STEPS, "call profiler.step()"))
-        found += _unknown_events(trace)
-    return found
+def _not_captured(trace: KinetoTrace) -> list[NotCaptured]:
+    name = trace.path.name
+    found = [NotCaptured(f"part of {name}", problem) for problem in trace.problems]
+    if not trace.named(lambda name: name.startswith("ProfilerStep")).any():
+        found.append(NotCaptured(f"steps of {name}", _NO_STEPS, "call profiler.step()"))
+    return [*found, *_unknown_events(trace)]
 
 
 def _unknown_events(trace: KinetoTrace) -> list[NotCaptured]:

@@ -266,24 +266,23 @@ def report_of_traces(
 ) -> Report:
     """Read and analyse traces, one for each rank."""
     from iotrace import compiled
-    from iotrace.analysis.traces import analyse_traces, report_of_computed
-    from iotrace.sources.kineto.reader import read_kineto
+    from iotrace.analysis.tasks import part_of_trace
+    from iotrace.analysis.traces import report_of_parts
 
-    traces = []
+    do = partial(part_of_trace, kernel_gap_us)
     with watched() as progress:
         if cluster is not None:
-            from iotrace.analysis.tasks import figures_of_trace
-
             cluster.check_sees(paths)
-            return report_of_computed(cluster.map(partial(figures_of_trace, kernel_gap_us), paths))
+            return report_of_parts(cluster.map(do, paths))
+        parts = []
         for path in paths:
             progress(f"reading {path}")
-            traces.append(read_kineto(path))
+            parts.append(do(path))
         if not compiled.available():
             note = compiled.missing("reading traces gives the same result ten to twenty times slower")
             echo(f"iotrace: {note}", err=True)
-        progress("finding out what the accelerator did")
-        return analyse_traces(traces, kernel_gap_us)
+        progress("comparing the ranks")
+        return report_of_parts(parts)
 
 
 def _compat(paths: tuple[Path, ...], tool: str, as_json: bool) -> None:

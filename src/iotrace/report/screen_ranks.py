@@ -93,13 +93,14 @@ def print_ranks(report: Report, console: Console) -> None:
 
 
 def latest_first(report: Report) -> list[RankReport]:
-    """Order the ranks: those first that the others wait for, or else that wait longest for data."""
+    """Order the ranks: those first that the others wait for, then those that wait longest for data."""
     late = report.imbalance.stragglers if report.imbalance is not None else []
     waited_for = {one.rank: one.waited_for_ms for one in late}
     return sorted(
         report.ranks,
         key=lambda rank: (
-            -(waited_for.get(rank.rank, 0.0) if late else rank.data_wait.raw_wait_fraction or 0.0),
+            -waited_for.get(rank.rank, 0.0),
+            -(rank.data_wait.raw_wait_fraction or 0.0),
             rank.rank,
         ),
     )

@@ -1,10 +1,13 @@
-"""The same collective on every rank: matched by group and sequence, else by step, order and size."""
+"""The same collective on every rank: matched by group and sequence, else by step, order and size.
+
+What is compared is a small part of a rank's trace, which another process can send.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
 
 import msgspec
@@ -12,6 +15,7 @@ import numpy as np
 
 from iotrace.analysis.device.accelerator import DataWaits
 from iotrace.analysis.device.activity import Activity
+from iotrace.analysis.intervals import Intervals, union
 from iotrace.sources.kineto.collectives import Collective
 from iotrace.sources.kineto.trace import Column
 
@@ -19,7 +23,6 @@ from iotrace.sources.kineto.trace import Column
 _HOST_BACKEND = re.compile(r"(?:gloo|mpi|ucc):")
 _POINT_TO_POINT = frozenset({"send", "recv", "isend", "irecv"})
 _NO_STEP = -1
-_Row = tuple[int, int]  # of a trace, and the step that it lies in
 
 
 class LateBatch(msgspec.Struct, frozen=True):
@@ -32,39 +35,117 @@ class LateBatch(msgspec.Struct, frozen=True):
     file: str | None
 
 
-class RankTrace(msgspec.Struct, frozen=True, dict=True):
-    """A rank's trace with its raw data waits; `batch_of` tells the batch of a wait by its row.
+class Called(msgspec.Struct, frozen=True):
+    """A rank's collectives in order of start, but sends and receives: columns, and the lists that they index.
 
-    Its times are the reference's to within `clock_bound_ns`; None where its clock was compared with none.
+    `key` is what a collective shares with the other ranks'; `step` the step that launched it, -1 outside.
+    """
+
+    start_ns: Column
+    duration_ns: Column
+    step: Column
+    key: Column
+    name: Column
+    about: Column
+    keys: list[Hashable]
+    names: list[str]
+    abouts: list[Collective | None]
+
+
+class RankTrace(msgspec.Struct, frozen=True):
+    """A rank's collectives, steps, data waits and when it computed; the batch of each wait, where known.
+
+    `compute` is of its device, or without one of its operators. Without steps of the profiler (not `stepped`)
+    all of the trace is one step numbered -1. Times are the reference's to within `clock_bound_ns`; None where
+    its clock was compared with none.
     """
 
     rank: int
-    activity: Activity
+    called: Called
+    compute: Intervals
     waits: DataWaits
+    steps: tuple[Column, Column, list[int]]
+    stepped: bool
+    has_device: bool
     clock_bound_ns: int | None = None
-    batch_of: Callable[[int], LateBatch | None] | None = None
-
-    @cached_property
-    def has_device(self) -> bool:
-        """Whether the trace shows what a device did."""
-        return bool(self.activity.device.any())
-
-    @cached_property
-    def steps(self) -> tuple[Column, Column, list[int]]:
-        """Starts, ends and numbers of its steps; without profiler steps one step numbered -1, all of it."""
-        (starts, ends), numbers = self.activity.step_spans()
-        if len(starts):
-            return starts, ends, numbers
-        first, last = self.activity.trace.span_ns() or (0, 0)
-        return np.array([first]), np.array([last]), [_NO_STEP]
-
-    def collective(self, row: int) -> Collective | None:
-        """Look up what the trace says of the collective in one row; None where it says nothing."""
-        number = int(self.activity.trace.events.collective[row])
-        return self.activity.trace.collectives[number] if number >= 0 else None
+    batches: Sequence[LateBatch | None] = ()
 
 
-class Matched(msgspec.Struct, frozen=True):
+def rank_trace_of(
+    rank: int,
+    activity: Activity,
+    waits: DataWaits,
+    clock_bound_ns: int | None = None,
+    batches_of: Callable[[int], Sequence[LateBatch | None]] | None = None,
+) -> RankTrace:
+    """Take from a trace what is compared; `batches_of` names the batches of `waits` from a row on."""
+    (starts, ends), numbers = activity.step_spans()
+    first_ns, last_ns = activity.trace.span_ns() or (0, 0)
+    stepped = bool(len(starts))
+    if not stepped:
+        starts, ends, numbers = np.array([first_ns]), np.array([last_ns]), [_NO_STEP]
+    # A wait that ended before the trace began made nothing of it late; the last one counts.
+    kept = max(0, int(np.searchsorted(waits.ends_ns, first_ns, side="right")) - 1)
+    has_device = bool(activity.device.any())
+    mask = activity.compute_kernels if has_device else activity.operators
+    return RankTrace(
+        rank=rank,
+        called=_called(activity, starts, ends, numbers),
+        compute=union(*activity.intervals(mask)),
+        waits=DataWaits(waits.starts_ns[kept:].copy(), waits.ends_ns[kept:].copy()),
+        steps=(starts, ends, numbers),
+        stepped=stepped,
+        has_device=has_device,
+        clock_bound_ns=clock_bound_ns,
+        batches=[] if batches_of is None else batches_of(kept),
+    )
+
+
+def _called(activity: Activity, starts: Column, ends: Column, numbers: list[int]) -> Called:
+    """Find the collectives: kernels, or ranges of backends on the host."""
+    trace, events = activity.trace, activity.trace.events
+    on_host = activity.collective_ranges & trace.matching(_HOST_BACKEND)
+    rows = np.flatnonzero(activity.collective_kernels | on_host)
+    rows = rows[np.argsort(events.start_ns[rows], kind="stable")]
+    call = activity.launch[rows]
+    begun = np.where(call >= 0, events.start_ns[np.maximum(call, 0)], events.start_ns[rows])
+    index = np.searchsorted(starts, begun, side="right") - 1
+    steps = np.where((index >= 0) & (begun < ends[index]), np.array(numbers)[index], _NO_STEP)
+    keys: dict[Hashable, int] = {}
+    names: dict[str, int] = {}
+    abouts: dict[int, int] = {}
+    taken: list[tuple[int, int, int, int, int]] = []
+    for row, step in zip(rows.tolist(), steps.tolist(), strict=True):
+        number, name = int(events.collective[row]), trace.names[events.name[row]]
+        one = trace.collectives[number] if number >= 0 else None
+        if one is not None and one.name in _POINT_TO_POINT:
+            continue
+        key = _key(one, step, name)
+        numbered = keys.setdefault(key, len(keys)), names.setdefault(name, len(names))
+        taken.append((row, step, *numbered, abouts.setdefault(number, len(abouts))))
+    row, step_of, key_of, name_of, about_of = np.array(taken, np.int64).reshape(-1, 5).T.copy()
+    return Called(
+        start_ns=events.start_ns[row],
+        duration_ns=events.duration_ns[row],
+        step=step_of,
+        key=key_of,
+        name=name_of,
+        about=about_of,
+        keys=list(keys),
+        names=list(names),
+        abouts=[trace.collectives[number] if number >= 0 else None for number in abouts],
+    )
+
+
+def _key(one: Collective | None, step: int, name: str) -> Hashable:
+    if one is None:
+        return step, name
+    if one.sequence is not None:
+        return one.group, one.ranks, one.sequence, one.name
+    return step, one.group, one.ranks, one.name, one.dtype, one.elements
+
+
+class Matched(msgspec.Struct, frozen=True, dict=True):
     """One collective on the ranks that took part: each one's start and duration in its own clock."""
 
     name: str
@@ -73,12 +154,12 @@ class Matched(msgspec.Struct, frozen=True):
     starts_ns: dict[int, int]
     durations_ns: dict[int, int]
 
-    @property
+    @cached_property
     def real_ns(self) -> int:
         """What it took once all ranks had arrived: the shortest of the durations."""
         return min(self.durations_ns.values())
 
-    @property
+    @cached_property
     def last(self) -> int | None:
         """The rank that arrived last: it waited least. None where several waited as little."""
         last = [rank for rank, lasted_ns in self.durations_ns.items() if lasted_ns == self.real_ns]
@@ -90,21 +171,21 @@ class Matched(msgspec.Struct, frozen=True):
 
 def match(ranks: Sequence[RankTrace]) -> tuple[list[Matched], int]:
     """Match the collectives that the trace of every rank taking part holds, in order; count the others."""
-    found: dict[Hashable, dict[int, list[_Row]]] = defaultdict(lambda: defaultdict(list))
+    found: dict[Hashable, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for rank in ranks:
-        for row, step, key in _keys(rank):
-            found[key][rank.rank].append((row, step))
+        keys = rank.called.keys
+        for row, key in enumerate(rank.called.key.tolist()):
+            found[keys[key]][rank.rank].append(row)
     by_number = {rank.rank: rank for rank in ranks}
     matched = []
     unmatched = 0
     for rows in found.values():
         first = next(iter(rows))
-        collective = by_number[first].collective(rows[first][0][0])
-        taking_part = set(by_number)
-        if collective and collective.ranks:
-            taking_part &= set(collective.ranks)
+        called = by_number[first].called
+        about = called.abouts[called.about[rows[first][0]]]
+        taking_part = by_number.keys() & about.ranks if about and about.ranks else by_number.keys()
         counts = {len(own) for own in rows.values()}
-        if set(rows) != taking_part or len(counts) != 1 or len(rows) < 2:
+        if rows.keys() != taking_part or len(counts) != 1 or len(rows) < 2:
             unmatched += max(counts)
             continue
         for number in range(counts.pop()):
@@ -113,39 +194,14 @@ def match(ranks: Sequence[RankTrace]) -> tuple[list[Matched], int]:
     return sorted(matched, key=lambda one: one.starts_ns.get(order, min(one.starts_ns.values()))), unmatched
 
 
-def _keys(rank: RankTrace) -> Iterator[tuple[int, int, Hashable]]:
-    """Yield the rank's collectives in order of start: row, step, and what it shares with the other ranks'."""
-    activity, events = rank.activity, rank.activity.trace.events
-    on_host = activity.collective_ranges & activity.trace.matching(_HOST_BACKEND)
-    rows = np.flatnonzero(activity.collective_kernels | on_host)
-    rows = rows[np.argsort(events.start_ns[rows], kind="stable")]
-    call = activity.launch[rows]
-    begun = np.where(call >= 0, events.start_ns[np.maximum(call, 0)], events.start_ns[rows])
-    starts, ends, numbers = rank.steps
-    index = np.searchsorted(starts, begun, side="right") - 1
-    steps = np.where((index >= 0) & (begun < ends[index]), np.array(numbers)[index], _NO_STEP)
-    for row, step in zip(rows.tolist(), steps.tolist(), strict=True):
-        one = rank.collective(row)
-        if one is None:
-            yield row, step, (step, activity.trace.names[events.name[row]])
-        elif one.name in _POINT_TO_POINT:
-            continue
-        elif one.sequence is not None:
-            yield row, step, (one.group, one.ranks, one.sequence, one.name)
-        else:
-            yield row, step, (step, one.group, one.ranks, one.name, one.dtype, one.elements)
-
-
-def _matched(ranks: dict[int, RankTrace], rows: dict[int, _Row]) -> Matched:
+def _matched(ranks: dict[int, RankTrace], rows: dict[int, int]) -> Matched:
     first = min(rows)
-    row, step = rows[first]
-    collective = ranks[first].collective(row)
-    events = {rank: ranks[rank].activity.trace.events for rank in rows}
-    names = ranks[first].activity.trace.names
+    called, row = ranks[first].called, rows[first]
+    about, step = called.abouts[called.about[row]], int(called.step[row])
     return Matched(
-        name=collective.name if collective else names[events[first].name[row]],
-        elements=collective.elements if collective else None,
+        name=about.name if about else called.names[called.name[row]],
+        elements=about.elements if about else None,
         step=None if step == _NO_STEP else step,
-        starts_ns={rank: int(events[rank].start_ns[own]) for rank, (own, _) in rows.items()},
-        durations_ns={rank: int(events[rank].duration_ns[own]) for rank, (own, _) in rows.items()},
+        starts_ns={rank: int(ranks[rank].called.start_ns[own]) for rank, own in rows.items()},
+        durations_ns={rank: int(ranks[rank].called.duration_ns[own]) for rank, own in rows.items()},
     )

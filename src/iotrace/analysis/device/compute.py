@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from iotrace.analysis.device.accelerator import KERNEL_GAP_US, DataWaits, accelerator_of, waits_of
 from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.breakdown import ROLES, break_down, roles_of
-from iotrace.analysis.device.collectives import LateBatch, RankTrace
+from iotrace.analysis.device.collectives import LateBatch, RankTrace, rank_trace_of
 from iotrace.analysis.device.gaps import Origin
 from iotrace.analysis.device.operators import OperatorTree, operators_of
 from iotrace.analysis.efficiency.slow_steps import slow_steps_of
@@ -149,15 +149,17 @@ def compared_trace(rank: int, compute: Compute, beside: Beside | None = None) ->
     if not compute.activities:
         return None
     own, waits = beside or Beside(), compute.waits[0]
-    batch_of = None if own.explained is None else partial(_batch_of, own.explained, waits)
-    return RankTrace(rank, compute.activities[0], waits, own.clock_bound_ns, batch_of)
+    batches_of = None if own.explained is None else partial(_batches_of, own.explained, waits)
+    return rank_trace_of(rank, compute.activities[0], waits, own.clock_bound_ns, batches_of)
 
 
-def _batch_of(explained: Waits, waits: DataWaits, row: int) -> LateBatch | None:
-    """Name the batch of a wait, its worker, and its costliest cause and file."""
-    if not 0 <= row < len(waits.rows):
-        return None
-    item = explained[waits.rows[row]]
-    file = max(item.files, key=lambda path: sum(item.files[path]), default=None)
-    cause = item.cause if item.causes[item.cause] > 0 else None
-    return LateBatch(item.delivery.index, item.delivery.worker, item.delivery.pid, cause, file)
+def _batches_of(explained: Waits, waits: DataWaits, first: int) -> list[LateBatch | None]:
+    """Name the batch of each wait from `first` on, its worker, and its costliest cause and file."""
+    rows = np.array(waits.rows[first:], np.int64)
+    found: list[LateBatch | None] = []
+    for item in explained[rows]:
+        file = max(item.files, key=lambda path: sum(item.files[path]), default=None)
+        cause = item.cause if item.causes[item.cause] > 0 else None
+        made = item.delivery
+        found.append(LateBatch(made.index, made.worker, made.pid, cause, file))
+    return found

@@ -13,7 +13,6 @@ from iotrace.analysis.device.collectives import LateBatch, RankTrace, match
 from iotrace.analysis.device.lateness import (
     Late,
     bound_ns,
-    compute_intervals,
     late_kinds,
     late_steps,
     lateness_of,
@@ -48,7 +47,7 @@ def imbalance_of(ranks: Sequence[RankTrace], world_size: int | None = None) -> I
     off_ns, why = bound_ns(ranks), _withheld(late, bound_ns(ranks))
     balances = [_balance(rank, _waits(rank, late), bool(matched)) for rank in ranks]
     steps = late_steps(late, 1e6 * float(np.mean([one.step_ms for one in balances])))
-    stepped = all(rank.activity.steps.any() for rank in ranks)
+    stepped = all(rank.stepped for rank in ranks)
     told = bool(matched) and why is None
     stragglers = _stragglers(ranks, late, balances, steps if stepped else None) if told else []
     in_all_ms = sum(one.steps * one.step_ms for one in balances)
@@ -116,9 +115,9 @@ def _worst(ranks: Sequence[RankTrace], late: Sequence[Late]) -> list[LateCollect
 def _batch(ranks: Sequence[RankTrace], one: Late) -> LateBatch | None:
     """Find the batch that made the last rank late; None where its data did not, or nothing names it."""
     rank = next((each for each in ranks if each.rank == one.last), None)
-    if rank is None or rank.batch_of is None or one.wait < 0 or not one.late_by_data_ns:
+    if rank is None or not rank.batches or one.wait < 0 or not one.late_by_data_ns:
         return None
-    return rank.batch_of(one.wait)
+    return rank.batches[one.wait]
 
 
 def _waits(rank: RankTrace, late: Sequence[Late], arisen: bool = False) -> dict[int | None, Intervals]:
@@ -136,7 +135,7 @@ def _waits(rank: RankTrace, late: Sequence[Late], arisen: bool = False) -> dict[
             kept_ns = min(wait_ns, one.counted_ns) if arisen else wait_ns
             starts[one.last].append(start + wait_ns - kept_ns)
             ends[one.last].append(start + wait_ns)
-    compute = compute_intervals(rank)
+    compute = rank.compute
     return {
         last: subtract(union(np.array(starts[last], np.int64), np.array(ends[last], np.int64)), compute)
         for last in starts
@@ -148,7 +147,7 @@ def _balance(rank: RankTrace, waits: dict[int | None, Intervals], matched: bool)
     waiting = union(
         *(np.concatenate([side[bound] for side in waits.values()] or [starts[:0]]) for bound in (0, 1))
     )
-    roles = [compute_intervals(rank), waiting, (rank.waits.starts_ns, rank.waits.ends_ns)]
+    roles = [rank.compute, waiting, (rank.waits.starts_ns, rank.waits.ends_ns)]
     parts = dict(zip(_PARTS, (break_down(roles, starts, ends)[0].mean(axis=0) / 1e6).tolist(), strict=True))
     return RankBalance(
         rank=rank.rank,

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from iotrace.analysis.device.breakdown import break_down
 from iotrace.analysis.device.collectives import Matched, RankTrace
-from iotrace.analysis.intervals import Coverage, Intervals, subtract, union
+from iotrace.analysis.intervals import Coverage, subtract, union
 from iotrace.analysis.results import LateKind
 from iotrace.sources.kineto.trace import Column
 
@@ -42,12 +42,6 @@ class Late(msgspec.Struct, frozen=True, kw_only=True):
     def counted_ns(self) -> int:
         """The skew without what only shows that the rank's profiler started later: nothing explains that."""
         return max(self.arisen_ns, self.late_by_data_ns or 0)
-
-
-def compute_intervals(rank: RankTrace) -> Intervals:
-    """Find when the rank computed: its device; without one, the operators of its process."""
-    activity = rank.activity
-    return union(*activity.intervals(activity.compute_kernels if rank.has_device else activity.operators))
 
 
 def lateness_of(ranks: Sequence[RankTrace], matched: Sequence[Matched]) -> list[Late]:
@@ -132,7 +126,7 @@ def _waited(rank: RankTrace, since: dict[int, int], matched: Sequence[Matched]) 
     raw = Coverage(rank.waits.starts_ns, rank.waits.ends_ns)
     exposed = raw
     if rank.has_device:
-        exposed = Coverage(*subtract((raw.starts, raw.ends), compute_intervals(rank)))
+        exposed = Coverage(*subtract((raw.starts, raw.ends), rank.compute))
     bounds = np.array(list(since.values()), np.int64), _arrivals(rank, since, matched)
     both = (raw.within(*bounds).tolist(), exposed.within(*bounds).tolist())
     return dict(zip(since, zip(*both, strict=True), strict=True))
@@ -147,7 +141,7 @@ def _parts(rank: RankTrace, since: dict[int, int], matched: Sequence[Matched]) -
 
     A device that computes hides a wait. On a host an operator around a collective or a wait computes nothing.
     """
-    compute, waits = compute_intervals(rank), (rank.waits.starts_ns, rank.waits.ends_ns)
+    compute, waits = rank.compute, (rank.waits.starts_ns, rank.waits.ends_ns)
     lasted = np.array([matched[number].durations_ns[rank.rank] for number in since], np.int64)
     arrivals = _arrivals(rank, since, matched)
     communication = union(arrivals, arrivals + lasted)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import combinations, product
 
 import msgspec
 
@@ -29,20 +30,42 @@ class RankOfJob(msgspec.Struct, frozen=True):
 
 def why_not_one_job(traces: Sequence[RankOfJob]) -> str | None:
     """Say why `traces` cannot be of one job; None where nothing speaks against it."""
-    for one, other in combinations(traces, 2):
-        if one.world_size and other.world_size and one.world_size != other.world_size:
-            size = counted(one.world_size, "rank")
-            return f"{one.label} is of a job of {size}, {other.label} of one of {other.world_size}"
-        if one.rank is not None and one.rank == other.rank and not _of_one_process(one, other):
-            return f"{one.label} and {other.label} are both of rank {one.rank}"
-    known = sorted({trace.rank for trace in traces if trace.rank is not None})
-    for first, second in combinations(known, 2):
-        pairs = [(one, two) for one in traces for two in traces if (one.rank, two.rank) == (first, second)]
-        gaps = [_apart_ns(*pair) for pair in pairs]
-        nearest = min((gap for gap in gaps if gap is not None), default=0)
-        if None not in gaps and nearest > APART_NS:
-            one, two = pairs[gaps.index(nearest)]
-            return f"{one.label} and {two.label} were recorded {time_span(nearest / 1e9)} apart"
+    by_rank: dict[int, list[RankOfJob]] = defaultdict(list)
+    for trace in traces:
+        if trace.rank is not None:
+            by_rank[trace.rank].append(trace)
+    sizes = {trace.world_size for trace in traces if trace.world_size}
+    pairs = (pair for own in by_rank.values() for pair in combinations(own, 2))
+    # The first pair at odds is looked for where there is one: a job of thousands has millions of pairs.
+    if len(sizes) > 1 or not all(_of_one_process(*pair) for pair in pairs):
+        for one, other in combinations(traces, 2):
+            if one.world_size and other.world_size and one.world_size != other.world_size:
+                size = counted(one.world_size, "rank")
+                return f"{one.label} is of a job of {size}, {other.label} of one of {other.world_size}"
+            if one.rank is not None and one.rank == other.rank and not _of_one_process(one, other):
+                return f"{one.label} and {other.label} are both of rank {one.rank}"
+    return _recorded_apart(by_rank)
+
+
+def _recorded_apart(by_rank: dict[int, list[RankOfJob]]) -> str | None:
+    """Say which two ranks were never recorded within an hour of each other; None where all were."""
+    dated = [(one.first_ns, one.last_ns) for own in by_rank.values() for one in own]
+    firsts = [first for first, last in dated if first is not None and last is not None]
+    lasts = [last for first, last in dated if first is not None and last is not None]
+    if not firsts or max(firsts) - min(lasts) <= APART_NS:
+        return None
+    for first, second in combinations(sorted(by_rank), 2):
+        nearest: tuple[int, RankOfJob, RankOfJob] | None = None
+        for one, two in product(by_rank[first], by_rank[second]):
+            gap_ns = _apart_ns(one, two)
+            if gap_ns is None or gap_ns <= APART_NS:
+                break
+            if nearest is None or gap_ns < nearest[0]:
+                nearest = gap_ns, one, two
+        else:
+            if nearest is not None:
+                gap_ns, one, two = nearest
+                return f"{one.label} and {two.label} were recorded {time_span(gap_ns / 1e9)} apart"
     return None
 
 
@@ -52,7 +75,8 @@ def why_not_compared(traces: Sequence[RankOfJob]) -> str | None:
     if len(traces) > 1 and nameless is not None:
         return f"{nameless.label} does not say which rank of which job it is"
     why = why_not_one_job(traces)
-    again = next((one.rank for one, other in combinations(traces, 2) if one.rank == other.rank), None)
+    counts = Counter(trace.rank for trace in traces)
+    again = next((trace.rank for trace in traces if counts[trace.rank] > 1), None)
     return why or (None if again is None else f"several windows of rank {again}: give one of each rank")
 
 

@@ -23,7 +23,13 @@ from pathlib import Path
 from typing import Any
 
 from iotrace.launch.telemetry import Record
-from iotrace.launch.telemetry.addresses import own_addresses
+from iotrace.launch.telemetry.addresses import (
+    Address,
+    addresses_of,
+    bound_to,
+    connected_to,
+    own_addresses,
+)
 from iotrace.session import names
 from iotrace.session.identity import boot_id
 
@@ -36,12 +42,10 @@ _QUICK = 1.2  # times as long as the quickest so far
 _WAIT_S = 0.25
 _LAST_WAIT_S = 0.05
 _LOST = 3  # exchanges in a row without an answer end a round
-_EARLY_S = (1.0, 2.0, 3.0, 4.0)  # between the first rounds: short runs have a drift, too
+_EARLY_S = (0.6, 0.6, 1.8, 3.0, 4.0)  # between the first rounds: short runs have a drift, too
 _PERIOD_S = 10.0
 _SEARCH_S = 1.0  # for the reference, which may not have said where it is yet
 _LAST_ROUND_S = 0.4
-
-Address = tuple[str, int]
 
 
 class ClockExchange:
@@ -98,9 +102,9 @@ class ClockExchange:
         own_host = _host_of(self._sampler), boot_id()  # two machines may have one name
         if held is not None and (_host_of(held["sampler"]), held["boot_id"]) != own_host:
             return []
-        served = [bound for bound in map(_bound, own_addresses()) if bound is not None]
+        served = [bound for bound in map(bound_to, own_addresses()) if bound is not None]
         self._key = bytes.fromhex(held["key"]) if held is not None else secrets.token_bytes(32)
-        addresses = [bound.getsockname() for bound in served]
+        addresses = [bound.getsockname()[:2] for bound in served]
         about = {"sampler": self._sampler, "boot_id": own_host[1], "key": self._key.hex()}
         text = json.dumps({**about, "addresses": addresses})
         own = self._path.with_name(f"{names.CLOCK}.{self._sampler}")
@@ -160,18 +164,15 @@ class ClockExchange:
     def _connect(self, addresses: list[Address], sampler: str) -> socket.socket | None:
         """Find an address at which the reference answers: without a gateway, else where its name leads."""
         for routed in (False, True):
-            known = _addresses_of(_node_of(sampler)) if routed else None
+            known = addresses_of(_node_of(sampler)) if routed else None
             for address in addresses:
                 if known is not None and address[0] not in known:
                     continue
-                found = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
-                with suppress(OSError):
-                    if not routed:
-                        found.setsockopt(socket.SOL_SOCKET, socket.SO_DONTROUTE, 1)
-                    found.connect(address)  # from now on only its datagrams come in
+                found = connected_to(address, routed)
+                if found is not None:
                     if self._exchange(found, _WAIT_S) is not None:
                         return found
-                found.close()
+                    found.close()
         self._tell(sampler, f"{_node_of(sampler)} did not answer at {_listed(addresses)}")
         return None
 
@@ -241,16 +242,6 @@ def may_be_of_several_hosts(session: Path) -> bool:
         return False
 
 
-def _bound(address: str) -> socket.socket | None:
-    bound = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
-    try:
-        bound.bind((address, 0))
-    except OSError:
-        bound.close()
-        return None
-    return bound
-
-
 def _read(path: Path) -> dict[str, Any] | None:
     try:
         found = json.loads(path.read_bytes())
@@ -267,15 +258,6 @@ def _host_of(sampler: str) -> str:
 
 def _node_of(sampler: str) -> str:
     return _host_of(sampler).rpartition("-")[0]
-
-
-def _addresses_of(node: str) -> set[str]:
-    """Return the addresses that the names of the reference host lead to, and that of the job's master."""
-    found: set[str] = set()
-    for name in filter(None, (node, os.environ.get("MASTER_ADDR"))):
-        with suppress(OSError, UnicodeError):
-            found |= {str(each[4][0]) for each in socket.getaddrinfo(name, None, socket.AF_INET)}
-    return found
 
 
 def _listed(addresses: list[Address]) -> str:

@@ -21,6 +21,10 @@ class Windows(msgspec.Struct, frozen=True):
     problems: list[str]
     repeated: list[str]
 
+    def outline(self) -> Windows:
+        """Keep of each trace when it was recorded, and what was."""
+        return replace(self, traces=[trace.outline() for trace in self.traces])
+
 
 class Recording(msgspec.Struct, frozen=True):
     """When a trace was recorded, by CLOCK_MONOTONIC; `since_ns` is None where that is not known."""

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from iotrace.sources.kineto.collectives import Collective
 from iotrace.sources.kineto.column_batch import Thread
@@ -51,8 +52,8 @@ class Events(msgspec.Struct, frozen=True, dict=True):
     def end_ns(self) -> Column:
         return self.start_ns + self.duration_ns
 
-    def select(self, kept: npt.NDArray[np.bool_]) -> Events:
-        """The events of a mask."""
+    def select(self, kept: npt.NDArray[Any]) -> Events:
+        """The events of a mask, or of rows."""
         return Events(**{name: getattr(self, name)[kept] for name in self.__struct_fields__})
 
 
@@ -124,3 +125,24 @@ class KinetoTrace(msgspec.Struct, frozen=True):
         if not len(self.events):
             return None
         return int(self.events.start_ns.min()), int(self.events.end_ns.max())
+
+    def outline(self) -> KinetoTrace:
+        """Keep its first and its last event and one of memory: when it was recorded, and what was."""
+        events = self.events
+        rows = [int(events.start_ns.argmin()), int(events.end_ns.argmax())] if len(events) else []
+        kept = replace(
+            events.select(np.array(rows, np.int64)),
+            name=np.arange(len(rows), dtype=np.int32),
+            details=np.full(len(rows), -1, np.int32),
+            collective=np.full(len(rows), -1, np.int32),
+        )
+        return replace(
+            self,
+            events=kept,
+            flows=Flows(**{name: getattr(self.flows, name)[:0] for name in Flows.__struct_fields__}),
+            memory=Memory(**{name: getattr(self.memory, name)[:1] for name in Memory.__struct_fields__}),
+            details=[],
+            names=[self.names[name] for name in events.name[rows].tolist()],
+            collectives=[],
+            document={},
+        )

@@ -10,6 +10,7 @@ import math
 import mmap
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -206,7 +207,8 @@ class NativePart:
                     progress(done)
                 packets.close()
         if isinstance(bodies, mmap.mmap):
-            bodies.close()
+            with suppress(BufferError):  # a sampling profiler, Dask's too, holds what a frame held for longer
+                bodies.close()
         self._bodies.close()
         self._direct.close()
         self._bodies_path.unlink()
