@@ -223,6 +223,14 @@ def test_where_many_workers_fail_fewer_are_tried(tmp_path: Path) -> None:
     assert any("failed: exit code 1" in warning for warning in result.warnings)
 
 
+def test_where_no_other_number_of_workers_runs_it_says_so(tmp_path: Path) -> None:
+    machine = Machine(workers=0)
+    machine.most_workers = 0
+    result = tuned(machine, tmp_path / "t")
+    assert result.verdict.text == "NO ADVICE no other setting was measured"
+    assert result.stopped == "each run with other workers failed"
+
+
 @pytest.mark.parametrize(("own", "best"), [(1, "4"), (0, "4"), (16, None)])
 def test_without_a_model_workers_are_doubled_as_long_as_that_gains(
     tmp_path: Path, own: int, best: str | None
@@ -470,6 +478,13 @@ def test_the_diff_changes_the_loaders_own_call(tmp_path: Path, call: str, change
     program.write_text(call + "\n")
     found = changes({WORKERS: "4", PREFETCH: "8"}, COMMAND, _made_at(f"{program}:1"))
     assert found[-2:] == [f"- {call}", f"+ {changed}"]
+
+
+def test_of_a_long_line_the_call_alone_is_shown(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text("for é in f(DataLoader(data, num_workers=2)): " + "work(é); " * 10 + "\n")
+    found = changes({WORKERS: "4"}, COMMAND, _made_at(f"{program}:1"))
+    assert found[1:] == ["- DataLoader(data, num_workers=2)", "+ DataLoader(data, num_workers=4)"]
 
 
 def test_the_diff_of_a_call_of_several_lines(tmp_path: Path) -> None:

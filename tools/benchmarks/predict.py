@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -165,14 +166,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="tools/bench predict", description=__doc__)
     parser.add_argument("--only", metavar="TEXT", default="", help="Interventions whose name holds TEXT.")
     parser.add_argument("--json", metavar="FILE", type=Path, help="Also write the outcomes.")
+    parser.add_argument("--real", action="store_true", help="The project's workloads instead.")
+    parser.add_argument("--steps", type=int, default=80, help="Of the workloads (80).")
     options = parser.parse_args()
     outcomes = []
+    if options.real:
+        from tools.benchmarks.predict_real import outcomes_of
+
+        for outcome in outcomes_of(options.only, options.steps):
+            outcomes.append(outcome)
+            print(line_of(outcome), flush=True)
     with tempfile.TemporaryDirectory() as made:
         program = Path(made) / "program.py"
         program.write_text(PROGRAM)
-        for number, each in enumerate(one for one in INTERVENTIONS if options.only in one.name):
+        asked = [] if options.real else INTERVENTIONS
+        for number, each in enumerate(one for one in asked if options.only in one.name):
             outcomes.append(_outcome(each, program, Path(made) / str(number)))
-            print(_line(outcomes[-1]), flush=True)
+            print(line_of(outcomes[-1]), flush=True)
     if options.json is not None:
         options.json.write_text(json.dumps([each._asdict() for each in outcomes], indent=1))
     print(_summary(outcomes))
@@ -180,36 +190,39 @@ def main() -> None:
 
 def _outcome(each: Intervention, program: Path, directory: Path) -> Outcome:
     """Predict, then measure in turns until the two runs without the change agree."""
-    session = directory / "session"
     directory.mkdir()
-    run = [
-        sys.executable,
-        "-m",
-        "iotrace",
-        "run",
-        "--quiet",
-        "--torch-steps",
-        "off",
-        "-o",
-        str(session),
-        "--",
-    ]
-    output_of([*run, sys.executable, str(program), json.dumps([each.before])])
-    report = json.loads(
-        output_of([sys.executable, "-m", "iotrace", "report", str(session), "--json"], whole=True)
+    command = [sys.executable, str(program)]
+    rank = traced([*command, json.dumps([each.before])], directory / "session")
+    changes = (each.how, each.row.rpartition("=")[2])
+    rows = [row for row in rank["gain"] if row["id"] == each.row and row["change"] in changes]
+    turns = json.dumps([each.before, {**each.before, **each.change}] * 2)
+    return judged(
+        each.name, each.contended, rank, rows, lambda: list(json.loads(output_of([*command, turns])))
     )
-    rank = report["ranks"][0]
-    rows = [
-        row
-        for row in rank["gain"]
-        if row["id"] == each.row and row["change"] in (each.how, each.row.rpartition("=")[2])
-    ]
-    withheld = rank["gain_withheld"] or (rows[0]["withheld"] if rows else f"no row {each.row}")
-    after = {**each.before, **each.change}
+
+
+def traced(command: list[str], session: Path) -> dict[str, Any]:
+    """Run a command traced; return what the report says of its rank."""
+    iotrace = [sys.executable, "-m", "iotrace"]
+    output_of([*iotrace, "run", "--quiet", "--torch-steps", "off", "-o", str(session), "--", *command])
+    report = json.loads(output_of([*iotrace, "report", str(session), "--json"], whole=True))
+    found: dict[str, Any] = report["ranks"][0]
+    return found
+
+
+def judged(
+    name: str,
+    contended: bool,
+    rank: dict[str, Any],
+    rows: list[dict[str, Any]],
+    measure: Callable[[], list[float]],
+) -> Outcome:
+    """Hold a prediction against the steps in ms, A B A B, that `measure` returns."""
+    withheld = rank["gain_withheld"] or (rows[0]["withheld"] if rows else "no row of it")
     times: list[float] = []
     uneven = True
     for _ in range(_TRIES):
-        times = json.loads(output_of([sys.executable, str(program), json.dumps([each.before, after] * 2)]))
+        times = measure()
         uneven = abs(times[2] / times[0] - 1) > _MOST_APART
         if not uneven:
             break
@@ -219,8 +232,8 @@ def _outcome(each: Intervention, program: Path, directory: Path) -> Outcome:
     predicted = rows[0]["predicted_ms_per_step"] if rows and not withheld else None
     interval = rows[0]["interval_ms"] if predicted is not None else None
     return Outcome(
-        each.name,
-        each.contended,
+        name,
+        contended,
         before,
         measured,
         None if predicted is None else predicted * scale,
@@ -238,7 +251,7 @@ def output_of(command: list[str], whole: bool = False) -> str:
     return done.stdout if whole else done.stdout.strip().splitlines()[-1]
 
 
-def _line(each: Outcome) -> str:
+def line_of(each: Outcome) -> str:
     told = each.withheld or ""
     if each.predicted is not None and each.interval is not None:
         told = f"{each.predicted:.1f} ({each.interval[0]:.1f} to {each.interval[1]:.1f})"

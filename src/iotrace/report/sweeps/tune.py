@@ -51,7 +51,7 @@ def following(result: TuneResult) -> list[tuple[str, str]]:
     command = shlex.join(["--", *result.argv])
     if not result.complete:
         return [(f"iotrace tune --resume -o {shown_path(result.path)} {command}", "")]
-    if result.best is None or not result.best.apply:
+    if result.best is None or not change_of(result):
         return []
     found = [(f"iotrace run {command}", "with the change")]
     runs = {named(row.params): row.sessions for row in result.runs}
@@ -88,7 +88,8 @@ def mark_of(row: PointResult, result: TuneResult) -> str:
     if row.status != "ok":
         return row.status
     marks = [] if row.params else ["yours"]
-    if result.best is not None and row.params == result.best.params:
+    advised = result.best is not None and result.verdict.kind != "no-advice"
+    if advised and result.best is not None and row.params == result.best.params:
         marks.append("best")
     return " ".join([*marks, *(["busy"] if row.disturbed else [])])
 

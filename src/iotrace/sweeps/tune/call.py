@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 _LONGEST_CALL = 30  # lines
+_LONGEST_LINE = 70  # characters: of a longer one the call alone is shown
 _Edit = tuple[int, int, int, str]  # line, first and behind the last byte, what stands there instead
 
 
@@ -94,12 +95,13 @@ def diff(text: str, call: ast.Call, arguments: Mapping[str, str]) -> list[str]:
     for at, start, end, new in sorted(edits, reverse=True):
         line = changed.get(at, lines[at - 1]).encode()  # offsets are of UTF-8
         changed[at] = (line[:start] + new.encode() + line[end:]).decode()
-    return [
-        line
-        for at in sorted(changed)
-        if changed[at] != lines[at - 1]
-        for line in (f"- {lines[at - 1].strip()}", f"+ {changed[at].strip()}")
-    ]
+    pairs = [(lines[at - 1], changed[at]) for at in sorted(changed) if changed[at] != lines[at - 1]]
+    if len(pairs) == 1 and call.lineno == call.end_lineno and len(pairs[0][0].strip()) > _LONGEST_LINE:
+        old, new = pairs[0]  # the call alone
+        before, behind = old.encode()[: call.col_offset], old.encode()[call.end_col_offset :]
+        old, new = (each.encode()[len(before) :].removesuffix(behind).decode() for each in (old, new))
+        pairs = [(old, new)]
+    return [line for old, new in pairs for line in (f"- {old.strip()}", f"+ {new.strip()}")]
 
 
 def _end_of_arguments(call: ast.Call, lines: list[str]) -> tuple[int, int, int] | None:

@@ -8,7 +8,7 @@ import msgspec
 
 from iotrace.sweeps.grid import PREFETCH, WORKERS
 from iotrace.sweeps.tune.model import Seen
-from iotrace.units import size
+from iotrace.units import percent, size
 
 _SHARE = 0.8  # of what is left: what batches and workers may take of it
 _WORKERS_PER_CPU = 4
@@ -38,14 +38,16 @@ def refused(params: Mapping[str, str], seen: Seen, place: Place) -> str | None:
     if place.memory_bytes is not None and seen.worker_bytes and more > 0:
         needed = more * seen.worker_bytes
         if needed > _SHARE * place.memory_bytes:
-            return (
-                f"{more} workers more may need {size(needed)} of memory; {size(place.memory_bytes)} are left"
-            )
+            return f"{more} workers more may need {size(needed)} of memory: {_left(place.memory_bytes)}"
     if place.shm_bytes is not None and seen.batch_bytes:
         needed = int(ranks * workers * (prefetch + 1) * seen.batch_bytes)
         if needed > _SHARE * place.shm_bytes:
-            return f"its batches need {size(needed)} of /dev/shm, and {size(place.shm_bytes)} are free"
+            return f"its batches need {size(needed)} of /dev/shm: {_left(place.shm_bytes)}"
     needed = _DESCRIPTORS + workers * (_OF_WORKER + prefetch * _OF_BATCH)
     if place.descriptors is not None and needed > place.descriptors:
         return f"it needs some {needed} descriptors, and the limit is {place.descriptors} (ulimit -n)"
     return None
+
+
+def _left(free_bytes: int) -> str:
+    return f"over {percent(_SHARE)} of the {size(free_bytes)} that are free"

@@ -97,6 +97,15 @@ class Search:
         as_good = [run for run in known if (run.step_ms or math.inf) <= (1 + AS_GOOD) * least]
         return min(as_good, key=lambda run: effort(run.params))
 
+    @property
+    def winner(self) -> SweepRun | None:
+        """What pairs have to prove: the best, or what may be faster than the program as it is."""
+        best = self.best
+        if best is None or best is not self.own:
+            return best
+        faster = [run for run in self.measured if key_of(run.params) in self._vague and gained(run, best)]
+        return min(faster, key=lambda run: run.step_ms or math.inf, default=best)
+
     def _measure(self, params: Params, kind: str = "point", repeat: int = 0) -> SweepRun:
         """Run a setting, where the budget has room for it and, of a further setting, for a pair as proof."""
         request = self.sweep.plan.request(self.sweep.directory, kind, params, repeat)
@@ -148,6 +157,8 @@ class Search:
                 return f"num_workers could not be set: {run.reason}"
             if run.ok:
                 break
+        if len(self.measured) < 2 and self._failing:
+            return "each run with other workers failed"
         while len(self.measured) < _MOST_RUNS:
             best = self.best
             assert best is not None
@@ -270,8 +281,8 @@ class Search:
                 self.no_effect += [told] if told is not None else []
 
     def _confirm(self) -> bool:
-        """Run the program's own setting and the best in turns; False where there is no room for all pairs."""
-        best = self.best
+        """Run the program as it is and the winner in turns; False without room for all pairs."""
+        best = self.winner
         if best is None or best is self.own:
             return True
         for repeat in range(1, _PAIRS + 1):

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from iotrace.analysis.results import Fix, Trust
 from iotrace.session.masks import masked
+from iotrace.sweeps.execute import tail
 from iotrace.sweeps.grid import IN_ORDER, WORKERS, named
 from iotrace.sweeps.intervals import ratio_interval
 from iotrace.sweeps.results import Ceiling, PointResult, SweepVerdict
@@ -19,6 +20,7 @@ from iotrace.sweeps.tune.search import Search
 from iotrace.units import counted, digits, percent
 
 _FEW_STEPS = 20
+_LONGEST = 120  # of a program's last line
 _HARDLY = 1.05  # times as fast: what is less at most is no advice
 
 
@@ -32,7 +34,7 @@ def result_of(search: Search) -> TuneResult:
     ]
     by_name = {named(row.params): row for row in found}
     own = by_name.get("")
-    best_run, ceiling = search.best, ceiling_of(sweep.runs)
+    best_run, ceiling = search.winner, ceiling_of(sweep.runs)
     best = by_name.get(named(best_run.params)) if best_run is not None else None
     told = None if best is None or own is None else _best(search, best, own)
     no_effect = search.no_effect
@@ -105,7 +107,7 @@ def _verdict(
         )
     of = f" of {digits(ceiling.per_second)} on batches from memory" if ceiling is not None else ""
     if best is own:
-        if search.at_ceiling and search.best is search.own:
+        if search.at_ceiling and search.winner is search.own:
             text = f"AT ITS CEILING as you have it: {digits(own.per_second)} steps/s{of}"
             kind = "at-ceiling"
         elif len(search.measured) < 2:
@@ -145,10 +147,10 @@ def _trust(found: Sequence[PointResult], search: Search) -> Trust:
     fewest = min((run.steps for run in runs), default=_FEW_STEPS)
     if fewest < _FEW_STEPS:
         doubts.append(("caution", f"{counted(fewest, 'step')} in a run: give more --steps"))
-    if not search.complete:
-        doubts.append(("caution", "the search did not end"))
-    if search.best is not search.own and max((row.repeats for row in good), default=0) < 2:
+    if search.winner is not search.own and max((row.repeats for row in good), default=0) < 2:
         doubts.append(("caution", "no pair was run as proof: how runs differ is not known"))
+    elif not search.complete:
+        doubts.append(("caution", "the search did not end"))
     if doubts:
         return Trust(level=doubts[0][0], reasons=[text for _, text in doubts])
     return Trust(level="ok", reasons=[f"{counted(len(runs), 'run')} of {counted(len(good), 'setting')}"])
@@ -169,7 +171,8 @@ def _warnings(search: Search, best: PointResult | None, found: Sequence[PointRes
     for run in search.sweep.runs:
         if not run.ok:
             what = named(run.params) or "as it is" if run.kind == "point" else run.kind
-            yield f"{what}: {run.status}: {run.reason}"
+            last = tail(run, 1).strip() if run.status == "failed" else ""
+            yield f"{what}: {run.status}: {run.reason}" + (f": {last[:_LONGEST]}" if last else "")
     missed = [
         abs(row.per_second / row.predicted_per_second - 1)
         for row in found
