@@ -18,6 +18,8 @@ from typing import NamedTuple
 from tools.benchmarks.predict import Outcome, judged, traced
 from tools.benchmarks.steps import Printed, step_seconds
 
+from iotrace.sweeps import cache
+
 _WORKLOADS = Path(__file__).parent.parent.parent / "workloads"
 
 
@@ -25,7 +27,8 @@ class Real(NamedTuple):
     """A workload with the words before and after the change, and the row of the gains that means it.
 
     `row` is what the row's id begins with and ends with. `plain` is a file of its data that is stored
-    in small chunks without compression for the runs after the change.
+    in small chunks without compression for the runs after the change. `cold`: its data are dropped from the
+    page cache for the runs before the change, and read into it for those after.
     """
 
     name: str
@@ -35,8 +38,43 @@ class Real(NamedTuple):
     row: tuple[str, str]
     plain: str = ""
     contended: bool = True
+    cold: bool = False
 
 
+# Reads a file for each batch, and sleeps for a step. A file is read once: what a run finds in the page cache
+# was there before.
+READER = """
+import argparse, os, time
+from pathlib import Path
+import torch
+from torch.utils.data import DataLoader, Dataset
+parser = argparse.ArgumentParser()
+parser.add_argument("--data", type=Path)
+parser.add_argument("--steps", type=int)
+parser.add_argument("--workers", type=int)
+options = parser.parse_args()
+torch.set_num_threads(1)
+options.data.mkdir(exist_ok=True)
+paths = [options.data / f"{number:04}.bin" for number in range(options.steps)]
+for path in paths:
+    if not path.exists():
+        path.write_bytes(os.urandom(2 << 20))
+class Files(Dataset):
+    def __len__(self):
+        return len(paths)
+    def __getitem__(self, index):
+        whole = 0
+        with open(paths[index], "rb", buffering=0) as file:
+            while piece := file.read(1 << 16):
+                whole += piece[0]
+        return torch.tensor(float(whole))
+weight = torch.nn.Parameter(torch.ones(1))
+for step, batch in enumerate(DataLoader(Files(), num_workers=options.workers), 1):
+    (weight * batch).sum().backward()
+    time.sleep(0.001)
+    if step % 10 == 0:
+        print("step", step)
+"""
 _ONE, _TWO = ["--workers", "1"], ["--workers", "2"]
 _OF_TWO = ("num_workers=2", "")
 INTERVENTIONS = [
@@ -47,7 +85,7 @@ INTERVENTIONS = [
     Real("images: 1 to 2 workers", "images", _ONE, _TWO, _OF_TWO),
     Real("volumes: 1 to 2 workers", "volumes_npz", _ONE, _TWO, _OF_TWO),
     Real("weather: 1 to 2 workers", "weather_zarr", _ONE, _TWO, _OF_TWO),
-    Real("gpt: cold to warm", "gpt_memmap", [*_ONE, "--cold"], _ONE, ("read", "read"), contended=False),
+    Real("files: cold to warm", "files", _ONE, _ONE, ("read", "read"), contended=False, cold=True),
 ]
 
 
@@ -60,24 +98,44 @@ def outcomes_of(only: str, steps: int) -> Iterator[Outcome]:
 
 def _outcome(each: Real, directory: Path, number: int, steps: int) -> Outcome:
     data = [directory / each.workload] * 2
-    lines = [_line(each, words, data[0], steps) for words in (each.before, each.after)]
-    _step_ms(_line(each, each.before, data[0], 20 + 10))  # the data are made on first use, and read once
+    program = _WORKLOADS / f"{each.workload}.py"
+    if each.cold:
+        program = directory / f"{each.workload}.py"
+        program.write_text(READER)
+    lines = [_line(program, words, data[0], steps) for words in (each.before, each.after)]
+    _step_ms(lines[0])  # the data are made on first use
     if each.plain:
         data[1] = directory / f"{each.workload}-plain"
         shutil.copytree(data[0], data[1], dirs_exist_ok=True)
         _store_plain(data[1] / each.plain)
-        lines[1] = _line(each, each.after, data[1], steps)
-        _step_ms(_line(each, each.after, data[1], 20 + 10))
+        lines[1] = _line(program, each.after, data[1], steps)
+
+    def prepare(after: bool) -> None:
+        if each.cold:
+            files = [str(path) for path in sorted(data[0].iterdir())]
+            left = (cache.fill if after else cache.drop)(files)
+            if left:
+                raise SystemExit(
+                    f"{len(left)} files are not {'warm' if after else 'cold'}, such as {left[0]}"
+                )
+
+    def turns() -> list[float]:
+        found = []
+        for after in (False, True) * 2:
+            prepare(after)
+            found.append(_step_ms(lines[after]))
+        return found
+
+    prepare(after=False)
     rank = traced(lines[0], directory / f"session-{number}")
     starts, ends = each.row
     rows = [row for row in rank["gain"] if row["id"].startswith(starts) and row["id"].endswith(ends)]
     rows = [row for row in rows if row["change"] != "halved"]
-    return judged(each.name, each.contended, rank, rows, lambda: [_step_ms(line) for line in lines * 2])
+    return judged(each.name, each.contended, rank, rows, turns)
 
 
-def _line(each: Real, words: list[str], data: Path, steps: int) -> list[str]:
-    program = str(_WORKLOADS / f"{each.workload}.py")
-    return [sys.executable, program, "--data", str(data), "--steps", str(steps), *words]
+def _line(program: Path, words: list[str], data: Path, steps: int) -> list[str]:
+    return [sys.executable, str(program), "--data", str(data), "--steps", str(steps), *words]
 
 
 def _step_ms(line: list[str]) -> float:
