@@ -312,6 +312,16 @@ def test_no_run_begins_that_the_budget_has_no_room_for(tmp_path: Path) -> None:
     assert result.stopped == "no room in the budget for one more run of about 10 s"
 
 
+def test_a_pair_that_takes_longer_than_thought_is_ended(tmp_path: Path) -> None:
+    machine = Machine()
+    search = open_search(COMMAND, machine.look, ROOM, 55.0, 60, tmp_path / "t", False, [])
+    # The first run of the pair takes 30 s: then there is no room for the other one.
+    search.budget.clock = lambda: 10.0 * len(machine.asked) + 20.0 * (len(machine.asked) > 3)
+    search.run(machine)
+    assert [repeat for _, _, repeat in machine.asked] == [0, 0, 0, 1, 1]
+    assert not search.complete
+
+
 def test_a_further_setting_is_tried_where_there_is_room_for_its_proof(tmp_path: Path) -> None:
     machine = Machine(make_ms=60.0, step_ms=10.0, slower=0.15)
     result = result_of(searched(machine, tmp_path / "t", budget_s=55.0))

@@ -27,7 +27,8 @@ _STATE = "_iotrace_state"
 _RECORDING_LOADER = "recording a loader"
 
 _loaders = WeakTable()
-_sites = WeakTable()  # the lines that make loaders
+_sites = WeakTable()  # the lines that make loaders, and the library that does it there
+_origins = WeakTable()  # by dataset: the line of the program that made a loader of it; "" of several
 _BUILDERS = frozenset(("accelerate", "hydra", "lightning", "pytorch_lightning", "transformers"))
 _PASSED_OVER = _BUILDERS | {"contextlib", "functools", "iotrace", "torch"}
 
@@ -217,7 +218,14 @@ def _hook_construction(loader_class: Any, recorder: Recorder) -> None:
     """Note which line makes each loader: those of one line are one loader, made anew for each epoch."""
 
     def made(_: Any, __: Any, args: Sequence[Any], ___: dict[str, Any]) -> None:
-        _sites.put(args[0], _building_site())
+        site, builder = _building_site()
+        dataset = args[0].__dict__.get("dataset")
+        origin = _origins.get(dataset)
+        if builder is None:
+            _origins.put(dataset, "" if origin not in (None, site) else site)
+        elif origin:  # a library makes the program's loader anew
+            site, builder = origin, None
+        _sites.put(args[0], (site, builder))
 
     observe(loader_class, "__init__", recorder, "noting where a loader is made", after=made)
 

@@ -111,7 +111,7 @@ class Search:
         request = self.sweep.plan.request(self.sweep.directory, kind, params, repeat)
         known = self.sweep.has(request)
         further = kind == "point" and not repeat and len(self.measured) > 1
-        if not known:
+        if not known and not repeat:  # of pairs both or none are run
             self.budget.check(1 + 2 * further)
         assert self._asked is not None
         started = self.budget.clock()
