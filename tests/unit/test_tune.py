@@ -25,6 +25,7 @@ from iotrace.report.sweeps.tune import print_tune
 from iotrace.sweeps import measure
 from iotrace.sweeps.execute import Request
 from iotrace.sweeps.grid import IN_ORDER, PERSISTENT, PREFETCH, WORKERS, environment_of
+from iotrace.sweeps.intervals import paired_ratio
 from iotrace.sweeps.results import SweepRun
 from iotrace.sweeps.tune.apply import changes
 from iotrace.sweeps.tune.model import Predictor, Seen, with_settings
@@ -101,7 +102,7 @@ class Machine:
         step = self.step_ms
         if request.kind != "ceiling":
             step = float(np.diff(replay(self.pipeline(request.params)).delivered_ns).mean()) / MS
-            step *= 1 + self.uneven * (0, 1, -1)[request.repeat]
+            step *= 1 + self.uneven * (0, 1, -1)[request.repeat] * bool(request.params)
         return replace(
             run,
             steps=60,
@@ -255,9 +256,30 @@ def test_what_no_model_speaks_for_has_to_be_proven(tmp_path: Path) -> None:
     assert "sharing=file_system" in [each.knob for each in result.no_effect if each.source == "measured"]
 
 
+def test_what_slows_both_runs_of_a_pair_does_not_count() -> None:
+    def run(params: dict[str, str], repeat: int, step_ms: float) -> SweepRun:
+        return SweepRun(params=params, kind="point", repeat=repeat, session="", status="ok", step_ms=step_ms)
+
+    changed = {WORKERS: "2"}
+    steps = [(53.0, 28.8), (90.0, 58.0), (52.0, 26.8)]
+    runs = [
+        run(params, repeat, pair[which])
+        for repeat, pair in enumerate(steps)
+        for which, params in enumerate(({}, changed))
+    ]
+    found = paired_ratio(runs, changed)
+    assert found is not None
+    ratio, low, high = found
+    logs = np.log([own / other for own, other in steps])
+    half = 4.303 * logs.std(ddof=1) / np.sqrt(3)
+    assert (ratio, low, high) == pytest.approx(np.exp(logs.mean() + np.array([0, -half, half])), rel=1e-3)
+    assert low > 1
+    assert paired_ratio(runs[:4], changed) is None
+
+
 def test_what_is_hardly_faster_is_no_advice(tmp_path: Path) -> None:
     machine = Machine(make_ms=15.32, step_ms=15.0, workers=1)
-    machine.uneven = 0.011
+    machine.uneven = 0.01
     result = tuned(machine, tmp_path / "t")
     assert result.verdict.text.startswith("BEST as you have it")
     assert result.best is not None

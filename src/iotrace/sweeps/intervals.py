@@ -9,6 +9,7 @@ from typing import NamedTuple
 from iotrace.analysis.resampling import student_t95
 from iotrace.sweeps.results import PointResult, SweepRun
 
+_PAIRS = 3  # fewer say next to nothing of how they differ
 _RUNS_OF_THEIR_OWN = 5  # runs of a point from which on their own spread is known well enough
 
 
@@ -65,3 +66,26 @@ def ratio_interval(row: PointResult, other: PointResult) -> tuple[float, float] 
     below = math.hypot(1 - row.ci95[0] / row.per_second, other.ci95[1] / other.per_second - 1)
     above = math.hypot(row.ci95[1] / row.per_second - 1, 1 - other.ci95[0] / other.per_second)
     return ratio * (1 - below), ratio * (1 + above)
+
+
+def paired_ratio(runs: Sequence[SweepRun], params: dict[str, str]) -> tuple[float, float, float] | None:
+    """Return how many times as fast `params` are as the program's own setting, with the 95 % interval.
+
+    Runs of one repeat are a pair: what slows both does not count. Student's t over the ratios' logarithms;
+    None of fewer than three pairs.
+    """
+    own, other = (
+        {run.repeat: run.step_ms for run in runs if run.kind == "point" and run.ok and run.params == each}
+        for each in ({}, params)
+    )
+    logs = [
+        math.log(own_ms / other_ms)
+        for repeat, own_ms in own.items()
+        if own_ms and (other_ms := other.get(repeat))
+    ]
+    if len(logs) < _PAIRS:
+        return None
+    mean = sum(logs) / len(logs)
+    deviation = math.sqrt(sum((each - mean) ** 2 for each in logs) / (len(logs) - 1))
+    half = student_t95(len(logs) - 1) * deviation / math.sqrt(len(logs))
+    return math.exp(mean), math.exp(mean - half), math.exp(mean + half)

@@ -10,7 +10,7 @@ from iotrace.analysis.results import Fix, Trust
 from iotrace.session.masks import masked
 from iotrace.sweeps.execute import tail
 from iotrace.sweeps.grid import IN_ORDER, WORKERS, named
-from iotrace.sweeps.intervals import ratio_interval
+from iotrace.sweeps.intervals import paired_ratio, ratio_interval
 from iotrace.sweeps.results import Ceiling, PointResult, SweepVerdict
 from iotrace.sweeps.rows import ceiling_of, rows
 from iotrace.sweeps.tune.apply import changes
@@ -77,6 +77,9 @@ def _best(search: Search, best: PointResult, own: PointResult) -> Best:
     seen = search.seen.get("")
     ratio = best.per_second / own.per_second if best.per_second and own.per_second else None
     interval = None if best is own else ratio_interval(best, own)
+    if best is not own and (paired := paired_ratio(search.sweep.runs, best.params)) is not None:
+        ratio, *ends = paired
+        interval = ends[0], ends[1]
     return Best(
         params=best.params,
         per_second=best.per_second,
@@ -171,7 +174,8 @@ def _warnings(search: Search, best: PointResult | None, found: Sequence[PointRes
     for run in search.sweep.runs:
         if not run.ok:
             what = named(run.params) or "as it is" if run.kind == "point" else run.kind
-            last = tail(run, 1).strip() if run.status == "failed" else ""
+            said = tail(run).split("\n") if run.status == "failed" else []
+            last = next((line.strip() for line in reversed(said) if line.strip()), "")
             yield f"{what}: {run.status}: {run.reason}" + (f": {last[:_LONGEST]}" if last else "")
     missed = [
         abs(row.per_second / row.predicted_per_second - 1)
