@@ -16,6 +16,7 @@ from iotrace.sources.clocks.anchors import Clocks, clocks_of
 from iotrace.sources.clocks.realtime_correction import restamp_one
 from iotrace.sources.clocks.session_clock import Clock, Times
 from iotrace.sources.processes import Process
+from iotrace.sources.reaped_children import without_reaped
 from iotrace.sources.record_files import read_rows
 from iotrace.sources.samples import (
     SAMPLE_DTYPE,
@@ -151,7 +152,8 @@ def _read(sidecar: Sidecar, clock: Clock) -> Telemetry:
     if samples is None:
         samples = read_rows(directory / names.SAMPLES, SAMPLE_DTYPE, "sample", damage)
     samples["time_ns"] = clock.times_to_session_ns(samples["time_ns"])
-    samples = samples[np.argsort(samples["process"], kind="stable")]  # in order of time within each
+    order = np.argsort(samples["process"], kind="stable")
+    samples = without_reaped(records[ProcessRecord], samples[order])
     scheduling = {name: by_process(systems, name, clock) for name in names.SCHEDULING if name != "affinity"}
     affinity = affinities(systems, clock)
     times = [clock.to_session_ns(record.clock[0]) for record in (sampler, *systems)]
