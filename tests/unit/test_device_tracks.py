@@ -21,8 +21,8 @@ from iotrace.sources.session import open_session
 from iotrace.timeline.build import build
 from iotrace.timeline.device import derived_of
 from iotrace.viewer.view import view_at, view_of_trace
-from tests.support.kineto import annotation, data_wait, kernel, operator, trace_of
-from tests.support.perfetto import query
+from tests.support.kineto import MAIN, Event, annotation, data_wait, kernel, operator, trace_of
+from tests.support.perfetto import query, track_paths
 
 BASE_NS = 1_790_857_026 * 10**9
 
@@ -112,6 +112,55 @@ def test_a_merge_adds_the_tracks(tmp_path: Path) -> None:
         (slices[option],) = query(made, "select name, ts, dur from slice where category = 'idle'")
     assert slices[""] == []
     assert slices["--device-tracks"] == [["idle · host wait · gemm", BASE_NS + 10_000, 50_000]]
+
+
+def of_rank(rank: int, at: Path) -> Path:
+    """The trace of a rank whose process has a number that tells nothing of it."""
+    pid, events = 4000 + 3 * rank % 8, [data_wait(21, 50), annotation("nn.Module: encoder", 0, 19)]
+    for stream, start in ((7, 5), (20, 60)):
+        events += kernel(start, start + 10, start - 4, stream=stream)
+    found: list[Event] = []
+    for one in events:
+        host = {"pid": pid, "tid": pid} if one["tid"] == MAIN else {"pid": rank}
+        found.append({**one, **host, "args": {**one["args"], "device": rank}})
+    for process, label in ((pid, "CPU"), (rank, f"GPU {rank}")):
+        for name, key, value in (("process_name", "name", "python"), ("process_labels", "labels", label)):
+            found.append({"ph": "M", "name": name, "pid": process, "tid": 0, "args": {key: value}})
+    path, job = at / f"{rank}.json", {"backend": "nccl", "rank": rank, "world_size": 8}
+    document = {"traceEvents": found, "baseTimeNanoseconds": BASE_NS, "distributedInfo": job}
+    path.write_text(json.dumps(document))
+    return path
+
+
+def test_eight_ranks_stand_in_order_each_beside_its_device(tmp_path: Path) -> None:
+    order = (3, 1, 0, 4, 7, 2, 6, 5)
+    given = [str(of_rank(rank, tmp_path)) for rank in order]
+    for kind in ("native.pftrace", "chrome.json"):
+        made = tmp_path / kind
+        result = CliRunner().invoke(app, ["merge", *given, "-o", str(made), "--device-tracks"])
+        assert result.exit_code == 0, result.output
+    shown = [path.removeprefix("8 inputs / ") for path in track_paths(tmp_path / "native.pftrace")[1:]]
+    expected = []
+    for rank in range(8):
+        host, device = f"rank {rank} / python ({4000 + 3 * rank % 8}) · CPU", f"rank {rank} / GPU {rank}"
+        rows = (f"rank {rank} · idle", "modules", "stream 7", "stream 20")
+        expected += [f"rank {rank}", host, f"{host} / main thread", device]
+        expected += [f"{device} / {row}" for row in rows]
+    queues = [f"counters / rank {rank} · GPU {rank}" for rank in range(8)]
+    assert shown == [*expected, "counters", *queues]
+    counters, idle = query(
+        tmp_path / "native.pftrace",
+        "select name from track where name glob '*launch queue*' order by 1",
+        "select count(*) from slice where category = 'idle' and dur = 45000",
+    )
+    assert [name for (name,) in counters] == [f"rank {rank} · launch queue length" for rank in range(8)]
+    assert idle == [[8]]
+    # Chrome's JSON orders processes and threads by numbers of their own.
+    events = json.loads((tmp_path / "chrome.json").read_text())["traceEvents"]
+    sorts = {one["pid"]: one["args"]["sort_index"] for one in events if one["name"] == "process_sort_index"}
+    names = {one["pid"]: one["args"]["name"] for one in events if one["name"] == "process_name"}
+    in_order = [names[pid].partition(" (")[0] for pid in sorted(sorts, key=lambda pid: sorts[pid])]
+    assert in_order == [f"rank {rank} · {each}" for rank in range(8) for each in ("python", f"GPU {rank}")]
 
 
 def test_a_session_is_looked_at_where_its_device_idles(tmp_path: Path) -> None:
