@@ -154,6 +154,7 @@ def test_idle_is_charged_to_the_module_and_phase_whose_kernel_ended_it() -> None
     assert found is not None
     charged = {(one.module, one.phase): (one.idle_us, one.comm_us) for one in found.idle_by_module}
     assert charged == {
+        ("encoder", "forward"): (0, 0),  # it launched what began the window
         ("head", "forward"): (30, 0),
         ("head", "backward"): (40, 0),
         ("encoder", "backward"): (50, 0),
@@ -162,6 +163,16 @@ def test_idle_is_charged_to_the_module_and_phase_whose_kernel_ended_it() -> None
         (None, "other"): (50, 0),
     }
     assert sum(idle for idle, _ in charged.values()) == found.idle_us
+    device = {(one.module, one.phase): one.device_us for one in found.idle_by_module}
+    assert device == {
+        ("encoder", "forward"): 10,
+        ("head", "forward"): 10,
+        ("head", "backward"): 10,
+        ("encoder", "backward"): 10,
+        (None, "backward"): 10,
+        (None, "optimizer"): 5,
+        (None, "other"): 10,
+    }
 
 
 def test_equal_sequence_numbers_of_two_threads_are_told_apart() -> None:
@@ -206,6 +217,9 @@ def test_real_traces_account_for_every_idle_microsecond(name: str) -> None:
     assert found is not None
     assert sum(found.idle_by_class_us.values()) == pytest.approx(found.idle_us)
     assert sum(one.idle_us for one in found.idle_by_module) == pytest.approx(found.idle_us)
+    kernels, others = found.kernels, found.memory_operations
+    device_us = sum(one.total_us for one in kernels) + sum(one.total_us for one in others)
+    assert sum(one.device_us for one in found.idle_by_module) == pytest.approx(device_us)
     assert found.compute_us + found.non_compute_us == pytest.approx(found.busy_us)
     # 0 workers: the loader's waits are most of the idle time; seen as such on the device, too.
     if "workers_0" in name:

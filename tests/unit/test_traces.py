@@ -18,7 +18,7 @@ from iotrace.analysis.traces import analyse_traces
 from iotrace.analysis.wait.waits import CAUSES, Explained
 from iotrace.sources.kineto.profiler_traces import read_windows
 from iotrace.sources.kineto.reader import read_kineto
-from tests.support.kineto import annotation, data_wait, event, kernel, operator, step, trace_of
+from tests.support.kineto import Event, annotation, data_wait, event, kernel, operator, step, trace_of
 from tests.support.tables import steps_of, waits_of
 from tests.support.traces import SHARED, shared_trace
 
@@ -125,6 +125,20 @@ def test_events_of_devices_that_are_not_known_are_named() -> None:
         if item.what == "events of trace.json that no figure counts"
     )
     assert found.why == "their categories are not known here: mtia_ccp_events (1)"
+
+
+def test_shapes_and_stacks_that_events_show_were_recorded() -> None:
+    """Torch before 2.0 does not write in a trace's head what it recorded."""
+
+    def said(*more: Event) -> str:
+        launched = operator("aten::mm", 5, 9)
+        launched["args"] |= {"Input Dims": [[2, 3], [3, 4]], "Input type": ["float", "float"]}
+        events = [step(1, 0, 99), launched if more else operator("aten::mm", 5, 9), *kernel(20, 30, 6), *more]
+        return " ".join(analyse_traces([trace_of(*events)]).verdict.trust.reasons)
+
+    assert "no shapes or stacks recorded" in said()
+    assert "no stacks recorded" in said(operator("aten::add", 40, 41))
+    assert "recorded" not in said(event("python_function", "train.py(1): f", 0, 50))
 
 
 def test_ranks_are_those_that_the_traces_name() -> None:

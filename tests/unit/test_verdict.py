@@ -438,7 +438,9 @@ def traced(idle_us: float, **wait: Any) -> Verdict:
         comm_comp_overlap_us=0.0,
         idle_us=idle_us,
         idle_by_class_us={"host_wait": 0.7 * idle_us, "other": 0.3 * idle_us},
-        idle_by_module=[IdleByModule(module="decoder", phase="forward", idle_us=0.6 * idle_us, comm_us=0.0)],
+        idle_by_module=[
+            IdleByModule(module="decoder", phase="forward", idle_us=0.6 * idle_us, comm_us=0.0, device_us=0.0)
+        ],
     )
     one = replace(rank(**wait), accelerator=device, system=unknown(System, gpus=[], processes=[]))
     return judged(one, argv=[])

@@ -104,7 +104,7 @@ def trace_part(trace: KinetoTrace, kernel_gap_us: float = KERNEL_GAP_US) -> Trac
         compared=compared_trace(0, compute),
         # Their machine is not known; their times are taken for CLOCK_REALTIME of one machine.
         clock_kind="none" if trace.base_ns is None else "assumed",
-        recorded=_recorded(trace),
+        recorded=_recorded(trace, result),
         not_captured=_not_captured(trace),
         stepped=bool(activity.steps.any()),
         complete=not trace.problems,
@@ -303,9 +303,11 @@ def _exposed(rank: _Trace, waits: DataWaits, raw_ns: int) -> tuple[int | None, s
     return int((either.within(*bounds) - busy.within(*bounds)).sum()), "kernels"
 
 
-def _recorded(trace: KinetoTrace) -> list[str]:
-    """Name what the profiler recorded beside times."""
-    return [what for what, key in _RECORDED.items() if trace.document.get(key)]
+def _recorded(trace: KinetoTrace, result: RankReport) -> list[str]:
+    """Name what the profiler recorded beside times: as the trace says, or as its events show."""
+    shapes = result.accelerator is not None and bool(result.accelerator.shapes)
+    shown = {"shapes": shapes, "stacks": bool((trace.kinds == Kind.PYTHON).any())}
+    return [what for what, key in _RECORDED.items() if trace.document.get(key) or shown[what]]
 
 
 def _not_captured(trace: KinetoTrace) -> list[NotCaptured]:

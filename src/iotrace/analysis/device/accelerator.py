@@ -159,10 +159,16 @@ def accelerator_of(
         data_wait_by_cause_us=totals.causes,
         idle_by_module=sorted(
             (
-                IdleByModule(module=module, phase=phase, idle_us=idle / 1e3, comm_us=communication / 1e3)
-                for (module, phase), (idle, communication) in totals.modules.items()
+                IdleByModule(
+                    module=module,
+                    phase=phase,
+                    idle_us=idle / 1e3,
+                    comm_us=communication / 1e3,
+                    device_us=device / 1e3,
+                )
+                for (module, phase), (idle, communication, device) in totals.modules.items()
             ),
-            key=lambda one: (-one.idle_us, -one.comm_us),
+            key=lambda one: (-one.idle_us, -one.comm_us, -one.device_us),
         ),
         streams=[
             StreamIdle(
@@ -224,8 +230,8 @@ def _add_causes(totals: dict[str, float], waits: DataWaits, gaps: Gaps, classes:
 def _add_modules(
     totals: dict[tuple[str | None, str], list[float]], activity: Activity, gaps: Gaps, origins: Origins
 ) -> None:
-    """Add idle time by the origin of the kernel that ended it, communication by that of its launch."""
-    collectives = np.flatnonzero(activity.collective_kernels)
+    """Add idle time by the origin of what ended it, what the device did by that of its launch."""
+    rows, collectives = np.flatnonzero(activity.device), np.flatnonzero(activity.collective_kernels)
     keys = (origins.module + 1) * len(PHASES) + origins.phase
     size = (len(origins.modules) + 1) * len(PHASES)
 
@@ -235,8 +241,11 @@ def _add_modules(
 
     idle = total(gaps.ended_by, gaps.end_ns - gaps.start_ns)
     communication = total(collectives, activity.trace.events.duration_ns[collectives])
-    for key in np.flatnonzero((idle > 0) | (communication > 0)).tolist():
+    device = total(rows, activity.trace.events.duration_ns[rows])
+    for key in np.flatnonzero((idle > 0) | (device > 0)).tolist():
         module, phase = divmod(key, len(PHASES))
-        sums = totals.setdefault((origins.modules[module - 1] if module else None, PHASES[phase]), [0.0, 0.0])
-        sums[0] += float(idle[key])
-        sums[1] += float(communication[key])
+        sums = totals.setdefault(
+            (origins.modules[module - 1] if module else None, PHASES[phase]), [0.0, 0.0, 0.0]
+        )
+        for at, values in enumerate((idle, communication, device)):
+            sums[at] += float(values[key])

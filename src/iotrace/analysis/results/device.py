@@ -8,12 +8,16 @@ from iotrace.analysis.results.base import ReportPart
 
 
 class IdleByModule(ReportPart, frozen=True, kw_only=True):
-    """Idle time that kernels of a module and phase ended; communication that was launched there."""
+    """Idle time that kernels of a module and phase ended; what the device did that was launched there.
+
+    `device_us` sums what each took, communication (`comm_us`) among it.
+    """
 
     module: str | None
     phase: str
     idle_us: float
     comm_us: float
+    device_us: float
 
 
 class IdleByOrigin(ReportPart, frozen=True, kw_only=True):

@@ -35,7 +35,7 @@ VIEWS = {
     "critical-path": View("what a step's length was made of, host and device", "dependencies"),
     "stream-waits": View("which stream waited for which, until what ended", "dependencies"),
     "ranks": View("one line a rank: its step, what it waits for, why it is late", "ranks"),
-    "modules": View("idle time and communication by module and phase", "device"),
+    "modules": View("idle, device time, communication by module and phase", "device"),
     "gain": View("what each change would gain: causes, files, settings", "gain"),
     "streams": View("each stream of a device: busy, idle by class", "device"),
     "startup": View("from the launch to the first step: imports by package, first batch", "startup"),

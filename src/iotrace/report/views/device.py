@@ -200,11 +200,17 @@ def modules(report: Report) -> list[Table]:
     """Show for which module's kernels the device idled, and which communication the module launched."""
     fields = (
         Field("idle_us", "idle ms", _ms),
+        Field("device_us", "device ms", _ms),
         Field("comm_us", "comm ms", _ms),
         Field("phase", "phase", is_text=True),
         Field("module", "module", is_text=True, absent="no module"),
     )
-    by_module = of_device(report, "Idle time by what ended it", fields, lambda found: found.idle_by_module)
+    by_module = of_device(
+        report,
+        "Modules: idle time that they ended, the device's time, communication in it",
+        fields,
+        lambda found: found.idle_by_module,
+    )
     origins = (
         Field("idle_us", "idle ms", _ms),
         *(Field(f"idle_by_class_us.{name}", heading, _ms) for name, heading in CLASSES.items()),
