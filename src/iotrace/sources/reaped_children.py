@@ -28,7 +28,7 @@ def without_reaped(records: Sequence[ProcessRecord], samples: npt.NDArray[Any]) 
     children: dict[int, list[ProcessRecord]] = defaultdict(list)
     for record in records:
         children[record.ppid].append(record)
-    found = samples.copy()
+    found: npt.NDArray[Any] = samples.copy()
     for record in records:
         own = _rows(record, found)
         for child in children.get(record.pid, []):
@@ -39,7 +39,7 @@ def without_reaped(records: Sequence[ProcessRecord], samples: npt.NDArray[Any]) 
 
 
 def _rows(record: ProcessRecord, samples: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    first, behind = np.searchsorted(samples["process"], [record.number, record.number + 1])
+    first, behind = np.searchsorted(samples["process"], [record.number, record.number + 1]).tolist()
     own: npt.NDArray[Any] = samples[first:behind]  # a view
     return own
 
