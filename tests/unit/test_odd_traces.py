@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
+from iotrace.analysis.device.one_job import RankOfJob, ranks_missing
 from iotrace.analysis.results import Report
 from iotrace.analysis.traces import analyse_traces
 from iotrace.cli import app
@@ -24,7 +26,16 @@ from iotrace.report.terminal import print_report
 from iotrace.report.views import VIEWS, tables_of
 from iotrace.report.views.table import as_json, print_tables, write_csv
 from iotrace.sources.kineto.reader import read_kineto
-from tests.support.odd_traces import ODD, a_graph, launched_before, mtia, no_kernels, nothing_inside, two_jobs
+from tests.support.odd_traces import (
+    ODD,
+    a_graph,
+    a_rank_missing,
+    launched_before,
+    mtia,
+    no_kernels,
+    nothing_inside,
+    two_jobs,
+)
 from tests.support.pages import Page
 
 _NO_NUMBER = re.compile(r"(?<![\w.])-?(?:nan|inf|infinity)(?!\w)", re.IGNORECASE)
@@ -97,6 +108,15 @@ def test_what_is_not_there_is_unknown_and_no_zero(tmp_path: Path) -> None:
     report = report_of(two_jobs, tmp_path)
     assert report.imbalance is None
     assert any(item.what == "the ranks beside each other" for item in report.not_captured)
+    report = report_of(a_rank_missing, tmp_path)
+    assert report.imbalance is not None
+    assert "rank 2 of 4" in [item.what for item in report.not_captured]
+    one = RankOfJob("0.json", 0, 20, 1, None, None)
+    two = replace(one, rank=3)
+    assert ranks_missing([one, two]) == "ranks 1, 2, 4, 5, 6, 7, 8, 9 and 10 more of 20"
+    assert ranks_missing([one]) is None
+    assert ranks_missing([replace(one, world_size=2), RankOfJob("1.json", 1, 2, 1, None, None)]) is None
+    assert ranks_missing([replace(one, world_size=None), replace(two, world_size=None)]) is None
 
 
 ROCPROF = {"rocprofiler-sdk-tool": [{"metadata": {}, "buffer_records": {}}]}

@@ -16,7 +16,7 @@ from iotrace.analysis.device.advice import Facts, device_advice
 from iotrace.analysis.device.collectives import RankTrace
 from iotrace.analysis.device.compute import Compute, compared_trace, compute_of
 from iotrace.analysis.device.imbalance import imbalance_of
-from iotrace.analysis.device.one_job import RankOfJob, why_not_compared
+from iotrace.analysis.device.one_job import RankOfJob, ranks_missing, why_not_compared
 from iotrace.analysis.intervals import Coverage
 from iotrace.analysis.loop.measured import summarise
 from iotrace.analysis.results import (
@@ -138,6 +138,9 @@ def report_of_parts(found: Sequence[TracePart]) -> Report:
         missing.append(
             NotCaptured("the ranks beside each other", apart, "give the traces of one job's ranks")
         )
+    elif absent := ranks_missing([part.of_job for part in found]):
+        why = "no trace of them was given: who the others waited for may be one of them"
+        missing.append(NotCaptured(absent, why, "give the traces of all ranks"))
     return Report(
         schema_version=SCHEMA_VERSION,
         session=about,

@@ -12,6 +12,7 @@ from iotrace.units import counted, time_span
 
 # Ranks are profiled at about the same time; clocks of hosts differ by seconds, without NTP by minutes.
 APART_NS = 3_600 * 10**9
+_MOST_NAMED = 8
 
 
 class RankOfJob(msgspec.Struct, frozen=True):
@@ -45,6 +46,20 @@ def why_not_one_job(traces: Sequence[RankOfJob]) -> str | None:
             if one.rank is not None and one.rank == other.rank and not _of_one_process(one, other):
                 return f"{one.label} and {other.label} are both of rank {one.rank}"
     return _recorded_apart(by_rank)
+
+
+def ranks_missing(traces: Sequence[RankOfJob]) -> str | None:
+    """Name the ranks of the job of which `traces` hold nothing; None without any, or with an unknown size."""
+    known, sizes = {trace.rank for trace in traces}, {trace.world_size for trace in traces}
+    if len(traces) < 2 or None in known or len(sizes) > 1:
+        return None
+    size = sizes.pop() or 0
+    missing = [rank for rank in range(size) if rank not in known]
+    if not missing:
+        return None
+    named = ", ".join(map(str, missing[:_MOST_NAMED]))
+    more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
+    return f"{'rank' if len(missing) == 1 else 'ranks'} {named}{more} of {size}"
 
 
 def _recorded_apart(by_rank: dict[int, list[RankOfJob]]) -> str | None:
