@@ -16,6 +16,7 @@ import pytest
 
 from iotrace.errors import IotraceError
 from iotrace.merge.plan import far_apart
+from iotrace.session.listing import title_of
 from iotrace.viewer.server import Viewer, perfetto_ui
 from iotrace.viewer.view import View, view_of_file
 
@@ -147,3 +148,15 @@ def test_without_devices_the_processes_of_a_merge_are_open(tmp_path: Path) -> No
         path = tmp_path / "merged.pftrace"
         path.write_bytes(b"\x0a\x10rank 0" + name)
         assert bool(re.search(view_of_file(path).expanded, "python (4498) · CPU")) is opened
+
+
+@pytest.mark.parametrize(
+    ("path", "title"),
+    [
+        ("a/before", "before"),
+        ("s/runs/point_workers=2_0/session", "point_workers=2_0"),
+        ("a/session", "session"),
+    ],
+)
+def test_a_run_of_a_sweep_is_called_by_its_point(path: str, title: str) -> None:
+    assert title_of(Path(path)) == title

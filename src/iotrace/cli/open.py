@@ -18,7 +18,7 @@ from iotrace.cli.parameters import SOURCE, ended_by_signals, import_numpy
 from iotrace.errors import SessionError, TraceError, UsageError
 from iotrace.report.printing import echo, watched
 from iotrace.session import names
-from iotrace.session.listing import newest_session, session_of_timeline
+from iotrace.session.listing import newest_session, session_of_timeline, title_of
 
 if TYPE_CHECKING:
     from iotrace.analysis.rank import SessionAnalysis
@@ -87,7 +87,7 @@ def open_(
             analysis = _analysis(session)
             view = view_of_session(analysis, around or WORST, batch) if at is None else view_at(analysis, at)
             trace = _timeline(analysis, Path(directory)) if source.is_dir() else source
-            title = session.absolute().name
+            title = title_of(session)
         with Viewer(trace, title, view, ui, port) as viewer, _until_interrupted():
             _tell(viewer.address, viewer.server_address[1], f"{title}: {view.what}")
             viewer.serve()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from iotrace.errors import IotraceError
 from iotrace.session import names
-from iotrace.session.listing import session_of_timeline
+from iotrace.session.listing import session_of_timeline, title_of
 from iotrace.sources.byte_stream import blocks
 
 if TYPE_CHECKING:  # it imports numpy and more
@@ -104,7 +104,7 @@ def _is_trace(path: Path) -> bool:
 def identify(path: Path, problems: list[str], notes: list[str]) -> InputFile | None:
     """What `path` is; None where it is empty, as one of the lists then says; MergeError if it is no trace."""
     if path.is_dir():
-        return InputFile(path, SESSION, path.name)
+        return InputFile(path, SESSION, title_of(path))
     if os.path.exists(path) and not os.path.isfile(path):
         raise MergeError(f"{path} is no regular file")
     try:

@@ -91,7 +91,7 @@ def files_of(
 
         ranks = ranks_of(path, job)
         for name, _, _ in ranks:
-            label = path.name if len(ranks) == 1 else f"{path.name}/{name}"
+            label = file.label if len(ranks) == 1 else f"{file.label}/{name}"
             files.append(InputFile(path, SESSION, label, session_rank=name, job=job))
         for foreign in foreign_traces(path):
             try:

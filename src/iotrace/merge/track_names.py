@@ -11,6 +11,7 @@ from typing import Any
 from iotrace.merge.convert import Result
 from iotrace.merge.input import Input
 from iotrace.merge.input_files import DFTRACER, SESSION, InputFile
+from iotrace.session.listing import title_of as title_of_session
 from iotrace.timeline.model import STARTUP, TORCH
 from iotrace.timeline.writers.id_map import Process, ProcessTrack, Thread, ThreadTrack
 
@@ -92,8 +93,9 @@ def title_of(inputs: list[Input]) -> str:
 def _session_names(inputs: list[Input]) -> dict[Path, str]:
     """What each session is called: by its directory, of several of one name with the one above."""
     paths = dict.fromkeys(item.file.path.absolute() for item in inputs if item.file.kind == SESSION)
-    used = Counter(path.name for path in paths)
-    return {path: path.name if used[path.name] == 1 else "/".join(path.parts[-2:]) for path in paths}
+    titles = {path: title_of_session(path) for path in paths}
+    used = Counter(titles.values())
+    return {path: title if used[title] == 1 else "/".join(path.parts[-2:]) for path, title in titles.items()}
 
 
 def _session_of(inputs: list[Input], item: Input) -> str:

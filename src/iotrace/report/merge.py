@@ -5,10 +5,12 @@ from __future__ import annotations
 import shlex
 import shutil
 import textwrap
+from pathlib import Path
 
 from iotrace.merge.input_files import SESSION
 from iotrace.merge.summary import SourceSummary, Summary
 from iotrace.report.printing import echo, visible
+from iotrace.session.listing import title_of
 from iotrace.units import counted, duration, rate, size
 
 _SHOWN = 12
@@ -79,7 +81,7 @@ def _print_clocks(sources: list[SourceSummary]) -> None:
         drift, bound = source.clock_drift_ppb, source.clock_bound_ns
         rows.append(
             [
-                visible(source.path.rsplit("/", 1)[-1]),
+                visible(title_of(Path(source.path)) if source.kind == SESSION else Path(source.path).name),
                 "" if source.rank is None else str(source.rank),
                 str(source.events),
                 source.clock,

@@ -167,13 +167,13 @@ def print_io(io: Io, console: Console, groups: Sequence[FileGroup] = ()) -> None
     more = len(rows) - _MOST_FILES
     rest = f"{counted(more, 'more row')}; " if more > 0 else ""
     if partly or io.unseen_because is None:
-        console.print(Text(f"{rest}{io.calls} calls", style="dim"))
+        line(console, "", Text(f"{rest}{io.calls} calls", style="dim"), 0)
     else:
         seen = "unknown" if coverage is None else percent(coverage)
         of = ", of what makes batches" if io.data_coverage is not None else ""
         of += " in the measured steps" if io.data_coverage_of_steps else ""
         told = f"{rest}{io.calls} calls, coverage of the kernel's own account: {seen}{of}"
-        console.print(Text(told, style="dim"))
+        line(console, "", Text(told, style="dim"), 0)
     if partly:
         whose = "the bytes that the kernel counted as read"
         if io.data_coverage is not None and any(process.is_worker for process in io.processes):

@@ -19,6 +19,13 @@ SCHEMA_VERSION = 1
 _BY_READERS = (f"{names.OUT}/", names.COSTS, names.FILES)  # what is written into a session afterwards
 
 
+def title_of(session: Path) -> str:
+    """What a session is called: by its directory; a run of a sweep by its point, as ``point_workers=2_0``."""
+    path = session.absolute()
+    of_sweep = path.name == "session" and path.parent.parent.name == "runs"
+    return path.parent.name if of_sweep else path.name
+
+
 class Recorded(msgspec.Struct, frozen=True):
     """How much the run recorded: files and bytes, without what readers made of it."""
 

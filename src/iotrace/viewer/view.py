@@ -13,6 +13,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from iotrace.errors import UsageError
+from iotrace.session.listing import title_of
 
 if TYPE_CHECKING:
     from iotrace.analysis.device.activity import Activity
@@ -244,7 +245,8 @@ def _view(
 ) -> View:
     """Open the groups of `ranks` and processes; pin the waits of all ranks, of many those of these."""
     pids = [rank.rank.main.pid for rank in ranks] if pids is None else pids
-    groups = [re.escape(analysis.session.path.absolute().name) + "$"]
+    path = analysis.session.path
+    groups = [re.escape(name) + "$" for name in {title_of(path): 1, path.absolute().name: 1}]
     groups += [rf"rank {rank.rank.number}( \(.*)?$" for rank in ranks]
     groups += [*(rf".* · pid {pid}$" for pid in pids), *more]
     return View(
