@@ -82,6 +82,18 @@ def test_stacks_alike_are_one_and_imports_none(monkeypatch: pytest.MonkeyPatch) 
         ([(f"{TORCH}serialization.py", "load"), MAIN], "weights"),
         ([("/usr/lib/python3.11/json/decoder.py", "decode"), MAIN], "main (train.py)"),
         ([("/home/me/train.py", "<module>")], "train.py"),
+        # An installed command: its package is the program.
+        (
+            [
+                ("/x/site-packages/numpy/linalg.py", "norm"),
+                ("/x/site-packages/made/graphs.py", "build"),
+                ("/x/site-packages/other/run.py", "call"),
+                ("/x/site-packages/made/main.py", "main"),
+                ("/x/bin/made-training", "<module>"),
+            ],
+            "build (graphs.py)",
+        ),
+        ([("/x/bin/made-training", "<module>")], "made-training"),
         ([("/usr/lib/python3.11/runpy.py", "run")], ""),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 
 import msgspec
@@ -36,6 +37,7 @@ _BY_FILE = {
 _MODULES = "/torch/nn/modules/"
 _CONSTRUCTORS = ("__init__", "reset_parameters", "_reset_parameters")
 _CALLED = "_call_impl"  # a module is called, and builds nothing
+_PACKAGE = re.compile(r"/(?:site|dist)-packages/([^/.]+)")
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python", "/iotrace/agent/", "<frozen ")
 
 
@@ -89,8 +91,20 @@ def name_of(stack: Sequence[_Function], datasets: set[str], models: set[str]) ->
         if part is not None:
             return part
     own = next(((file, name) for file, name in stack if not any(part in file for part in _LIBRARIES)), None)
+    if own is None or (
+        own[1] == "<module>" and not own[0].endswith(".py")
+    ):  # the script of an installed command
+        own = _of_command(stack) or own
     if own is None:
         return ""
     file, name = own
     script = os.path.basename(file)
     return script if name == "<module>" else f"{name} ({script})"
+
+
+def _of_command(stack: Sequence[_Function]) -> _Function | None:
+    """Return the innermost function of the installed package that the outermost function is of."""
+    packages = [_PACKAGE.search(file) for file, _ in stack]
+    outermost = next((found[1] for found in reversed(packages) if found is not None), None)
+    inside = (at for at, found in enumerate(packages) if found is not None and found[1] == outermost)
+    return next((stack[at] for at in inside), None)

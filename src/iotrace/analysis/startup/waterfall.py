@@ -213,7 +213,8 @@ def _began_ns(analysis: RankAnalysis, launched_ns: int, begun_ns: int) -> int:
 def _parts(painted: dict[str, tuple[int, int]], launched_ns: int) -> list[StartupPart]:
     """Sum up imports as one part, and what was sampled shortly; what has no name is the last."""
     found: dict[str, tuple[int, int]] = {}
-    sampled = {name: ns for name, (_, ns) in painted.items() if name.startswith(_SAMPLED)}
+    # Functions of the program, which end with their file.
+    sampled = {name: ns for name, (_, ns) in painted.items() if name[:1] == _SAMPLED and name[-1] == ")"}
     shown = sorted(sampled, key=lambda name: -sampled[name])[:_MOST_SAMPLED]
     for name, (first_ns, ns) in painted.items():
         if name in sampled and name not in shown:
