@@ -72,7 +72,7 @@ class Sidecar:
         self._costs = {"scan": 0, "processes": 0}
         self._turns_cpu_ns: deque[int] = deque(maxlen=3)
         self._turn_ns = interval_ns  # until the next turn, as it costs now
-        self._rested_ns = {"scan": 0, "scheduling": 0, "hangs": 0}  # when each may be done again
+        self._rested_ns = {"scan": 0, "scheduling": 0, "pools": 0, "hangs": 0}  # when each may be done again
         self._released = self._deleted = False
 
     def run(self) -> None:
@@ -148,13 +148,17 @@ class Sidecar:
         self._turn_ns = max(self._interval_ns, min(_LONGEST_TURN_NS, _SAMPLE_REST * usual_ns))
 
     def _scheduling(self) -> Lists:
-        """Return `Tree.scheduling`; empty lists while reading it again would cost too much."""
-        if time.monotonic_ns() < self._rested_ns["scheduling"]:
-            return {name: [] for name in names.SCHEDULING}
-        cpu_ns = time.thread_time_ns()
-        found = self._tree.scheduling()
-        cost_ns = time.thread_time_ns() - cpu_ns
-        self._rested_ns["scheduling"] = time.monotonic_ns() + _SCHEDULING_REST * cost_ns
+        """Return what the kernel says of threads; empty lists while reading it again would cost too much."""
+        found: Lists = {name: [] for name in names.SCHEDULING}
+        for what, read in (
+            ("scheduling", self._tree.scheduling),
+            ("pools", lambda: {"pool_ns": self._tree.pools()}),  # of far more threads
+        ):
+            if time.monotonic_ns() >= self._rested_ns[what]:
+                cpu_ns = time.thread_time_ns()
+                found |= read()
+                cost_ns = time.thread_time_ns() - cpu_ns
+                self._rested_ns[what] = time.monotonic_ns() + _SCHEDULING_REST * cost_ns
         return found
 
     def _watch_for_hangs(self) -> None:

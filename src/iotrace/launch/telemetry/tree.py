@@ -6,6 +6,7 @@ import os
 import resource
 import struct
 import time
+from contextlib import suppress
 
 from iotrace.launch.telemetry import Record
 from iotrace.launch.telemetry.procfs import (
@@ -100,8 +101,7 @@ class Member:
     def scheduling(self, record: Lists) -> None:
         """Add what the kernel says of its main thread to the lists of `record`, by its number.
 
-        Context switches and run delay so far; the CPUs that it may run on when they have changed; its swap;
-        the same of its other threads, second by second of the one that grew most.
+        Context switches and run delay so far; the CPUs that it may run on when they have changed; its swap.
         """
         try:
             status = parse_status(self._others[1].read(8192)) if self._others[1] is not None else None
@@ -114,7 +114,6 @@ class Member:
             record["run_delay_ns"].append(
                 (self.number, parse_run_delay(_read(f"/proc/{self.pid}/schedstat")))
             )
-            record["pool_ns"].append((self.number, *self._pool()))
         except (
             OSError,
             IndexError,
@@ -123,8 +122,14 @@ class Member:
         ):  # it has ended, or the kernel keeps no such account
             return
 
-    def _pool(self) -> tuple[int, int]:
-        """Return how long one of its other threads at least had no CPU, and ran or had none, so far."""
+    def pool(self) -> tuple[int, int]:
+        """Return how long one of its other threads at least had no CPU, and ran or had none, so far.
+
+        Of the time since the last call it is the thread in which either grew most.
+
+        Raises:
+            OSError, ValueError: it has ended, or the kernel keeps no such account.
+        """
         task = f"/proc/{self.pid}/task"
         threads = os.listdir(task)
         if len(threads) <= _MOST_THREADS:
@@ -234,10 +239,18 @@ class Tree:
 
     def scheduling(self) -> Lists:
         """Return `Member.scheduling` of all members."""
-        record: Lists = {name: [] for name in names.SCHEDULING}
+        record: Lists = {name: [] for name in names.SCHEDULING if name != "pool_ns"}
         for member in self.members.values():
             member.scheduling(record)
         return record
+
+    def pools(self) -> list[tuple[object, ...]]:
+        """Return the number and the `Member.pool` of each member, as far as they are known."""
+        found: list[tuple[object, ...]] = []
+        for member in self.members.values():
+            with suppress(OSError, ValueError):
+                found.append((member.number, *member.pool()))
+        return found
 
     def _launch_of(self, pid: int, stat: Stat) -> str | None:
         """Return the directory of the launcher that the process belongs to; None if it is foreign or dead."""
