@@ -17,12 +17,14 @@ from iotrace.analysis.device.gaps import Origin
 from iotrace.analysis.rank import SessionAnalysis
 from iotrace.cli import app
 from iotrace.errors import UsageError
+from iotrace.sources.kineto.reader import read_kineto
 from iotrace.sources.session import open_session
 from iotrace.timeline.build import build
 from iotrace.timeline.device import derived_of
 from iotrace.viewer.view import view_at, view_of_trace
 from tests.support.kineto import MAIN, Event, annotation, data_wait, kernel, operator, trace_of
 from tests.support.perfetto import query, track_paths
+from tests.support.traces import SHARED, shared_trace
 
 BASE_NS = 1_790_857_026 * 10**9
 
@@ -70,6 +72,58 @@ def test_the_tracks_of_a_device() -> None:
         (1_000, 1), (3_000, 2), (5_000, 1), (10_000, 0),
         (53_000, 1), (56_000, 2), (60_000, 1), (72_000, 0),
     ]  # fmt: skip
+
+
+def test_counters_of_what_a_device_was_used_for() -> None:
+    """Kernels fill multiprocessors, copies take bandwidth; where one does not tell there is no counter."""
+
+    def counters(*events: Event | list[Event]) -> dict[str, list[tuple[int, float]]]:
+        found = Activity(trace_of(*events, base_ns=BASE_NS))
+        of_all = np.zeros(len(found.trace.events), dtype=np.int64)
+        (own,) = derived_of(found, waits_of(found), 30.0, of_all).values()
+        assert {(item.name, item.unit) for item in own.counters} <= {
+            ("SM efficiency", "%"), ("memory bandwidth", "GB/s"), ("launch queue", "length"),
+        }  # fmt: skip
+        return {
+            item.name: [((time - BASE_NS) // 1000, value) for time, value in item.points]
+            for item in own.counters
+        }
+
+    def filled(start: float, end: float, blocks: float, stream: int = 7) -> list[Event]:
+        made = kernel(start, end, stream=stream)
+        made[0]["args"]["blocks per SM"] = blocks
+        return made
+
+    def copy(start: float, end: float, size: int | None, stream: int = 7) -> list[Event]:
+        made = kernel(start, end, name="Memcpy HtoD", stream=stream, category="gpu_memcpy")
+        made[0]["args"] |= {} if size is None else {"bytes": size}
+        return made
+
+    kernels = [filled(0, 100, 0.25), filled(50, 80, 0.5, 8), filled(60, 70, 3, 9)]
+    copies = [copy(200, 300, 500_000), copy(250, 350, 1_000_000, 8)]
+    assert counters(*kernels, *copies) == {
+        "SM efficiency": [(0, 25), (50, 75), (60, 100), (70, 75), (80, 25), (100, 0)],
+        "memory bandwidth": [(200, 5), (250, 15), (300, 10), (350, 0)],
+    }
+    assert counters(*kernels, kernel(400, 410), *copies, copy(500, 501, None)) == {}
+
+
+@pytest.mark.skipif(SHARED is None, reason="needs the traces that others recorded")
+def test_counters_of_a_real_trace_are_the_reports_figures() -> None:
+    found = Activity(read_kineto(shared_trace("nccl_2ranks_rank0.json.gz")))
+    of_all = np.zeros(len(found.trace.events), dtype=np.int64)
+    (own,) = derived_of(found, waits_of(found), 30.0, of_all).values()
+    device = accelerator_of([found])
+    assert device is not None
+    assert device.sm_efficiency_pct is not None
+    in_all = {}
+    for item in own.counters:
+        times, values = (np.array(side) for side in zip(*item.points, strict=True))
+        in_all[item.name] = float((values[:-1] * np.diff(times)).sum())
+    filled = in_all["SM efficiency"] / device.span_us / 1000
+    assert filled == pytest.approx(device.sm_efficiency_pct, rel=1e-4)
+    copied = sum(one.bytes or 0 for one in device.memory_operations)
+    assert in_all["memory bandwidth"] == pytest.approx(copied, rel=1e-5)
 
 
 def test_an_idle_time_has_a_command() -> None:

@@ -80,7 +80,7 @@ _INPUT = Source(text=True)
 @click.option(
     "--device-tracks",
     is_flag=True,
-    help="Add idle times, modules and launch queue of each device in traces of torch.profiler.",
+    help="Add idle times, modules, launch queue and use of each device in traces of torch.profiler.",
 )
 @dask_option("inputs")
 @json_option("the summary")

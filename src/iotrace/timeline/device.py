@@ -1,4 +1,4 @@
-"""What is derived of a device for its timeline: idle times by whose fault, modules, the launch queue.
+"""What is derived of a device for its timeline: idle times by whose fault, modules, what it was used for.
 
 An idle time of the report is a slice of the same start and length.
 """
@@ -15,12 +15,16 @@ from iotrace.analysis.device.gaps import CLASSES, MOST_GAPS, classify, gaps_of, 
 from iotrace.analysis.device.kernels import Window
 from iotrace.analysis.device.modules import PHASES, Origins, nested_ranges
 from iotrace.analysis.intervals import Coverage
+from iotrace.sources.kineto.details import Floats
+from iotrace.sources.kineto.kinds import Kind
 from iotrace.sources.kineto.trace import Column
 from iotrace.timeline.model import Counter, Slice, Track, known
 
 IDLE, MODULES, QUEUE = "idle", "modules", "launch queue"
+FILLED, BANDWIDTH = "SM efficiency", "memory bandwidth"  # of kernels; of copies and sets
 _SHORT = CLASSES.index("kernel_wait")
 _OTHER = PHASES.index("other")
+Points = list[tuple[int, float]]
 
 
 class Derived(NamedTuple):
@@ -48,7 +52,20 @@ def derived_of(
         points = _queue(activity, np.flatnonzero(of_device & (activity.launch >= 0)))
         own = found.setdefault(number, Derived([], []))
         own.tracks.extend([Track(MODULES, ranges)] if ranges else [])
-        own.counters.extend([Counter(f"{prefix}{QUEUE}", points, "length")] if points else [])
+        counters = (
+            (QUEUE, points, "length"),
+            (FILLED, _filled(window, np.flatnonzero(of_device & (activity.kinds == Kind.KERNEL))), "%"),
+            (
+                BANDWIDTH,
+                _bandwidth(
+                    activity, np.flatnonzero(of_device & np.isin(activity.kinds, (Kind.MEMCPY, Kind.MEMSET)))
+                ),
+                "GB/s",
+            ),
+        )
+        own.counters.extend(
+            Counter(f"{prefix}{name}", values, unit) for name, values, unit in counters if values
+        )
     return found
 
 
@@ -97,7 +114,39 @@ def _around(origins: Origins, module: int) -> list[str]:
     return [".".join(path[: depth + 1]) for depth in range(len(path))]
 
 
-def _queue(activity: Activity, rows: Column) -> list[tuple[int, float]]:
+def _filled(window: Window, rows: Column) -> Points:
+    """Tell at each moment how many of the multiprocessors had a block, in per cent; nothing where unknown."""
+    blocks = window.details.of(window.details.blocks_per_sm, rows)
+    if np.isnan(blocks).any():
+        return []
+    return [
+        (time_ns, min(share, 100.0))
+        for time_ns, share in _sums(window.activity, rows, 100 * np.minimum(blocks, 1))
+    ]
+
+
+def _bandwidth(activity: Activity, rows: Column) -> Points:
+    """Tell at each moment the GB/s of copies and sets under way; nothing where the bytes of one are unknown."""
+    events = activity.trace.events
+    rows = rows[events.duration_ns[rows] > 0]
+    if (events.bytes[rows] < 0).any():
+        return []
+    return _sums(activity, rows, events.bytes[rows] / events.duration_ns[rows])
+
+
+def _sums(activity: Activity, rows: Column, values: Floats) -> Points:
+    """Sum up at each moment the values of those of `rows` that are under way."""
+    events = activity.trace.events
+    if not len(rows):
+        return []
+    times = np.concatenate((events.start_ns[rows], events.end_ns[rows]))
+    moments, number = np.unique(times, return_inverse=True)
+    change = np.bincount(number, weights=np.concatenate((values, -values)), minlength=len(moments))
+    sums = np.maximum(np.round(np.cumsum(change), 3), 0.0)  # with nothing under way it is not quite 0
+    return list(zip(moments.tolist(), sums.tolist(), strict=True))
+
+
+def _queue(activity: Activity, rows: Column) -> Points:
     """Count at each moment what was launched and has not begun; a launch counts from its call's start."""
     events = activity.trace.events
     launched, begun = events.start_ns[activity.launch[rows]], events.start_ns[rows]
