@@ -126,7 +126,7 @@ def _filled(window: Window, rows: Column) -> Points:
 
 
 def _bandwidth(activity: Activity, rows: Column) -> Points:
-    """Tell at each moment the GB/s of copies and sets under way; nothing where the bytes of one are unknown."""
+    """Tell at each moment the GB/s of copies and sets under way; nothing where one has unknown bytes."""
     events = activity.trace.events
     rows = rows[events.duration_ns[rows] > 0]
     if (events.bytes[rows] < 0).any():
