@@ -21,6 +21,7 @@ from hypothesis import given, strategies as st
 
 import iotrace
 from iotrace.agent import imports, patching
+from iotrace.agent.dataloader import consumer
 from iotrace.agent.dataloader.fetch import item_source
 from iotrace.agent.recording import spans
 from iotrace.agent.recording.encode import encode
@@ -569,3 +570,24 @@ def test_a_dataset_that_fails_when_looked_at_is_left_alone() -> None:
             raise RuntimeError(name)
 
     assert item_source(Odd("Odd", (), {})(), iterable=False) == {}
+
+
+@pytest.mark.parametrize(
+    ("module", "function", "builder"),
+    [
+        ("transformers.trainer", "get_train_dataloader", "transformers"),
+        ("lightning.fabric.utilities.data", "wrapper", None),  # around the program's own call
+        ("torch.utils.data.dataloader", "__init__", None),
+    ],
+)
+def test_a_loaders_line_is_the_programs_and_its_library_is_told(
+    module: str, function: str, builder: str | None
+) -> None:
+    library: dict[str, Any] = {"__name__": module}
+    exec(f"def {function}(make):\n    return make()", library)
+
+    def observed() -> tuple[str, str | None]:
+        return consumer._building_site()
+
+    site, found = library[function](observed)
+    assert (site.rpartition(":")[0], found) == (__file__, builder)

@@ -30,6 +30,7 @@ _loaders = WeakTable()
 _sites = WeakTable()  # the lines that make loaders, and the library that does it there
 _origins = WeakTable()  # by dataset: the line of the program that made a loader of it; "" of several
 _BUILDERS = frozenset(("accelerate", "hydra", "lightning", "pytorch_lightning", "transformers"))
+_WRAPPERS = ("__init__", "wrapper")  # a library that watches the program's own calls, as Lightning does
 _PASSED_OVER = _BUILDERS | {"contextlib", "functools", "iotrace", "torch"}
 
 
@@ -181,7 +182,8 @@ def _building_site() -> tuple[str, str | None]:
         module = frame.f_globals.get("__name__", "").partition(".")[0]
         if module not in _PASSED_OVER:
             break
-        builder = module if module in _BUILDERS else builder
+        if module in _BUILDERS and frame.f_code.co_name not in _WRAPPERS:
+            builder = module
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}", builder
 
