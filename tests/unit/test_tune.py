@@ -23,11 +23,11 @@ from iotrace.errors import IotraceError, UsageError
 from iotrace.report.sweeps.sweep import write_points
 from iotrace.report.sweeps.tune import print_tune
 from iotrace.sweeps import measure
+from iotrace.sweeps.apply import changes
 from iotrace.sweeps.execute import Request
 from iotrace.sweeps.grid import IN_ORDER, PERSISTENT, PREFETCH, WORKERS, environment_of
 from iotrace.sweeps.intervals import paired_ratio
 from iotrace.sweeps.results import SweepRun
-from iotrace.sweeps.tune.apply import changes
 from iotrace.sweeps.tune.model import Predictor, Seen, with_settings
 from iotrace.sweeps.tune.place import Place, refused
 from iotrace.sweeps.tune.results import TuneResult

@@ -20,7 +20,7 @@ from iotrace.errors import IotraceError
 from iotrace.sources.records import Ended, Override, Replayed, Threads
 from iotrace.sources.session import open_session
 from iotrace.sweeps.grid import CV2_THREADS, IN_ORDER, PERSISTENT, PIN_MEMORY, PREFETCH, THREADS, WORKERS
-from iotrace.sweeps.results import SweepRun
+from iotrace.sweeps.results import Origin, SweepRun
 from iotrace.units import digits
 
 
@@ -81,7 +81,23 @@ def measure(run: SweepRun, by_agent: bool = True) -> SweepRun:
         tracing_pct=None if slowest.overhead is None else slowest.overhead.estimated_pct_of_step,
         cpu_pct_mean=_sum(cpu),
         rss_peak_bytes=None if None in rss else sum(value or 0 for value in rss),
+        origin=_origin(rank),
     )
+
+
+def _origin(rank: RankAnalysis) -> Origin | None:
+    """Where the loop's loader comes from; None where it is no DataLoader."""
+    if rank.source is None or rank.source.description.wrapped:
+        return None
+    about = rank.source.description
+    settings = {
+        WORKERS: about.workers,
+        PREFETCH: about.prefetch_factor,
+        IN_ORDER: about.in_order,
+        PERSISTENT: about.persistent_workers,
+    }
+    known = {name: str(value) for name, value in settings.items() if value is not None}
+    return Origin(site=about.site, builder=about.builder, settings=known)
 
 
 def _bound_ns(steps: StepTable) -> Times:

@@ -10,6 +10,22 @@ import msgspec
 from iotrace.analysis.results import Fix, Trust
 
 SCHEMA_VERSION = 1
+TRANSFORMERS = "transformers"  # whose Trainer makes the loader by arguments of its own
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the loop's loader comes from: the line that makes it, by the library `builder` if not itself.
+
+    `settings` are those that it had, by the knobs' names.
+    """
+
+    site: str | None = None
+    builder: str | None = None
+    settings: dict[str, str] = {}
+
+    def can_set(self, knob: str) -> bool:
+        """Whether there is an argument for it, where a library makes the loader."""
+        return self.builder != TRANSFORMERS or knob != "in_order"
 
 
 class SweepRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,7 +36,7 @@ class SweepRun(msgspec.Struct, frozen=True, kw_only=True):
     no backward pass follows the loop's batches; `loaders` were iterated. `own_workers` are those that the
     program asks for by itself. `disturbed`: other programs or machines took so many CPUs that the times are
     not the command's own (docs/definitions.md, trust). `cache` is the state of the page cache before the run:
-    ``asis``, ``cold``, ``warm``, or ``cannot be`` one of them.
+    ``asis``, ``cold``, ``warm``, or ``cannot be`` one of them. `origin` is known of a DataLoader.
     """
 
     params: dict[str, str]
@@ -54,6 +70,7 @@ class SweepRun(msgspec.Struct, frozen=True, kw_only=True):
     inference: bool = False
     cache: str = "asis"
     seconds: float = 0.0
+    origin: Origin | None = None
 
     @property
     def ok(self) -> bool:

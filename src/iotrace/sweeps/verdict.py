@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from iotrace.analysis.results import Fix, Trust
 from iotrace.sweeps.advice import why_not_more
+from iotrace.sweeps.apply import changes
 from iotrace.sweeps.grid import WORKERS, asked_of_agent, named
 from iotrace.sweeps.intervals import ratio_interval
 from iotrace.sweeps.plan import SweepPlan
-from iotrace.sweeps.results import Ceiling, PointResult, SweepRun, SweepVerdict
+from iotrace.sweeps.results import Ceiling, Origin, PointResult, SweepRun, SweepVerdict
 from iotrace.units import counted, digits, percent
 
 AS_GOOD_PERCENT = 2.0  # two points that differ by less are taken for alike
@@ -20,7 +23,6 @@ _FEW_STEPS = 20
 _TRACING_PERCENT = 2.0
 _SPREAD_PERCENT = 10.0
 _REPEATS = 5
-_SETTINGS = {"workers": "num_workers", "prefetch": "prefetch_factor"}
 
 
 class Choice(NamedTuple):
@@ -122,7 +124,7 @@ def verdict_of(
         text=f"BEST {_best(choice.point, yours, runs)}",
         kind="best",
         why=why_not_more(choice.point, usable, runs) or None,
-        fixes=[] if choice.point is yours else [_fix(choice.point, yours, plan)],
+        fixes=[] if choice.point is yours else [_fix(choice.point, yours, plan, _origin(runs))],
         trust=trust,
     )
 
@@ -143,12 +145,20 @@ def _best(row: PointResult, yours: PointResult | None, runs: Sequence[SweepRun])
     )
 
 
-def _fix(row: PointResult, yours: PointResult | None, plan: SweepPlan) -> Fix:
+def _origin(runs: Sequence[SweepRun]) -> Origin | None:
+    """Where the loader comes from, with the workers that the program has by itself."""
+    run = next((run for run in runs if run.ok and run.kind == "point" and run.origin), None)
+    if run is None or run.origin is None or run.own_workers is None:
+        return None if run is None else run.origin
+    settings = {**run.origin.settings, WORKERS: str(run.own_workers)}
+    return msgspec.structs.replace(run.origin, settings=settings)
+
+
+def _fix(row: PointResult, yours: PointResult | None, plan: SweepPlan, origin: Origin | None) -> Fix:
     by_agent = asked_of_agent(plan.command, row.params)
     texts = []
     if by_agent:
-        settings = ", ".join(f"{_SETTINGS[name]}={value}" for name, value in by_agent.items())
-        texts.append(f"DataLoader({settings})")
+        texts += [line for line in changes(by_agent, plan.command, origin) if line[0] not in "+-"]
     if filled := {name: value for name, value in row.params.items() if name not in by_agent}:
         texts.append(f"{named(filled)} in the command")
     saved_ms = None

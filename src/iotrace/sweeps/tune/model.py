@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import msgspec
 import numpy as np
 from msgspec.structs import replace
 
@@ -18,23 +17,19 @@ from iotrace.analysis.report import analyse
 from iotrace.errors import IotraceError
 from iotrace.sources.session import open_session
 from iotrace.sweeps.grid import IN_ORDER, PERSISTENT, PREFETCH, WORKERS
-from iotrace.sweeps.results import SweepRun
+from iotrace.sweeps.results import Origin, SweepRun
 
-TRANSFORMERS = "transformers"  # whose Trainer makes the loader by arguments of its own
 _FIRST = 2  # batches that start the queue, and are no measure
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class Seen(Origin, frozen=True, kw_only=True):
     """What the session of a run told of the loop's loader; sizes in bytes, None where unknown.
 
-    `pipeline` is None where its batches cannot be replayed, `why` then says it. `settings` are those that it
-    ran with, by the knobs' names; `site` is the line that makes it, by the library `builder` if not itself.
-    `ranks` run on the host beside each other. `cv2_threads`: of a process that makes
-    samples, `torch_threads`: of the one that trains.
+    `pipeline` is None where its batches cannot be replayed, `why` then says it. `ranks` run on the host beside
+    each other. `cv2_threads`: of a process that makes samples, `torch_threads`: of the one that trains.
     """
 
     step_ms: float
-    settings: dict[str, str]
     pipeline: Pipeline | None = None
     why: str = ""
     epochs: int = 1
@@ -43,15 +38,9 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     batch_bytes: float | None = None
     worker_bytes: int | None = None
     transport_share: float = 0.0
-    site: str | None = None
-    builder: str | None = None
     ranks: int = 1
     cv2_threads: int = 0
     torch_threads: int | None = None
-
-    def can_set(self, knob: str) -> bool:
-        """Whether there is an argument for it, where a library makes the loader."""
-        return self.builder != TRANSFORMERS or knob != IN_ORDER
 
 
 Look = Callable[[SweepRun], Seen | None]
@@ -79,15 +68,12 @@ def look(run: SweepRun) -> Seen | None:
     sizes = source.deliveries["size_bytes"][source.deliveries.known("size_bytes")]
     makers = {process.pid for process in rank.rank.workers}
     rss = [use.rss_peak_bytes for use in found.system.processes if use.pid in makers and use.rss_peak_bytes]
-    settings = {
-        WORKERS: about.workers,
-        PREFETCH: about.prefetch_factor,
-        IN_ORDER: about.in_order,
-        PERSISTENT: about.persistent_workers,
-    }
+    origin = run.origin or Origin()
     return Seen(
         step_ms=run.step_ms,
-        settings={name: str(value) for name, value in settings.items() if value is not None},
+        site=origin.site,
+        builder=origin.builder,
+        settings=origin.settings,
         pipeline=pipeline,
         why=why,
         epochs=source.epochs,
@@ -96,8 +82,6 @@ def look(run: SweepRun) -> Seen | None:
         batch_bytes=float(np.mean(sizes)) if len(sizes) else None,
         worker_bytes=max(rss, default=None),
         transport_share=(found.data_wait.causes_ms.get("transport", 0.0)) / run.step_ms,
-        site=about.site,
-        builder=about.builder,
         ranks=sum(each.rank.main.identity.node == rank.rank.main.identity.node for each, _ in pairs),
         torch_threads=next((use.library_threads.get("torch") for use in found.system.processes), None),
         cv2_threads=max((use.library_threads.get("cv2", 0) for use in found.system.processes), default=0),

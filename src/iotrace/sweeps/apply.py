@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
+from iotrace.sweeps.call import Source, chain_of, diff
 from iotrace.sweeps.grid import (
     CV2_THREADS,
     IN_ORDER,
@@ -16,8 +17,7 @@ from iotrace.sweeps.grid import (
     THREADS,
     WORKERS,
 )
-from iotrace.sweeps.tune.call import Source, chain_of, diff
-from iotrace.sweeps.tune.model import TRANSFORMERS, Seen
+from iotrace.sweeps.results import TRANSFORMERS, Origin
 
 ARGUMENTS = {
     WORKERS: "num_workers",
@@ -29,13 +29,13 @@ ARGUMENTS = {
 _OF_OTHERS = re.compile(r"(?i)(?<![a-z])(val|valid|validation|test|eval|evaluation|predict)(?![a-z])")
 
 
-def changes(params: Mapping[str, str], command: Sequence[str], seen: Seen | None) -> list[str]:
-    """Return the lines to type for `params`, shortest first; `seen` is the program's own run."""
+def changes(params: Mapping[str, str], command: Sequence[str], origin: Origin | None) -> list[str]:
+    """Return the lines to type for `params`, shortest first; `origin` is that of the program's own loader."""
     found = []
-    builder = None if seen is None else seen.builder
+    builder = None if origin is None else origin.builder
     arguments = {ARGUMENTS[name]: value for name, value in params.items() if name in ARGUMENTS}
     if arguments:
-        found += _of_loader(arguments, command, seen, builder)
+        found += _of_loader(arguments, command, origin, builder)
     others = []
     if THREADS in params:
         others.append(f"OMP_NUM_THREADS={params[THREADS]} before the command")
@@ -47,14 +47,14 @@ def changes(params: Mapping[str, str], command: Sequence[str], seen: Seen | None
 
 
 def _of_loader(
-    arguments: Mapping[str, str], command: Sequence[str], seen: Seen | None, builder: str | None
+    arguments: Mapping[str, str], command: Sequence[str], origin: Origin | None, builder: str | None
 ) -> list[str]:
     called = "TrainingArguments" if builder == TRANSFORMERS else "DataLoader"
     prefix = "dataloader_" if builder == TRANSFORMERS else ""
     listed = ", ".join(f"{prefix}{name}={value}" for name, value in arguments.items())
-    site = None if seen is None else _shortened(seen.site)
+    site = None if origin is None else _shortened(origin.site)
     found = [f"{called}({listed})" + (f" at {site}" if site and builder is None else "")]
-    own = {ARGUMENTS[name]: value for name, value in seen.settings.items()} if seen is not None else {}
+    own = {ARGUMENTS[name]: value for name, value in origin.settings.items()} if origin is not None else {}
     words = _words(command, arguments, own)
     file, _, number = (site or "").rpartition(":")
     line = int(number) if number.isdigit() else 0
@@ -84,7 +84,7 @@ def _of_loader(
 
 
 def _shortened(site: str | None) -> str | None:
-    """A path as seen from here, where it lies below."""
+    """A path as origin from here, where it lies below."""
     here = os.getcwd() + os.sep
     return site[len(here) :] if site and site.startswith(here) else site
 
