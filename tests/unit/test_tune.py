@@ -352,6 +352,13 @@ def test_a_further_setting_is_tried_where_there_is_room_for_its_proof(tmp_path: 
     assert result.stopped.startswith("no room in the budget for one more setting and a pair as proof")
 
 
+def test_a_search_cut_short_that_found_nothing_does_not_call_yours_the_best(tmp_path: Path) -> None:
+    machine = Machine(make_ms=60.0, step_ms=10.0, slower=2.0)  # more workers are slower
+    result = result_of(searched(machine, tmp_path / "t", budget_s=35.0))
+    assert not result.complete
+    assert result.verdict.text.startswith("NO ADVICE nothing better was found")
+
+
 def test_a_setting_that_the_program_overrides_is_not_applied(tmp_path: Path) -> None:
     machine = Machine()
     machine.ignored = {WORKERS}

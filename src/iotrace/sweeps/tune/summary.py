@@ -115,6 +115,8 @@ def _verdict(
             kind = "at-ceiling"
         elif len(search.measured) < 2:
             text, kind = "NO ADVICE no other setting was measured", "no-advice"
+        elif not search.complete:
+            text, kind = "NO ADVICE nothing better was found before the search was cut short", "no-advice"
         else:
             text, kind = f"BEST as you have it: {digits(own.per_second)} steps/s{of}", "best"
         return SweepVerdict(text=text, kind=kind, why=search.stopped, fixes=[], trust=trust)
