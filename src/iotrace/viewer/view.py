@@ -220,14 +220,22 @@ def _before_failure(analysis: SessionAnalysis) -> View:
         return _view(analysis, what, failed, None, pids)
     ended_ns = [each.outcome.ended_ns for each in analysis.session.launches if each.outcome is not None]
     last_ns = max([int(at_ns), *ended_ns])
-    # Perfetto shows all of a slice that is selected: one that took long to end would fill the screen.
-    soon = last_ns - int(at_ns) <= _BEFORE_FAILURE_NS
-    until_ns = last_ns if soon else int(at_ns) + _BEFORE_FAILURE_NS // 10
+    shown, selected = last_moments(int(at_ns), last_ns)
     return msgspec.structs.replace(
         _view(analysis, what, failed, None, pids),
-        shown_ns=_within(analysis, (int(at_ns) - _BEFORE_FAILURE_NS, until_ns), last_ns),
-        selected_ns=(int(at_ns), last_ns - int(at_ns)) if soon else None,
+        shown_ns=_within(analysis, shown, last_ns),
+        selected_ns=selected,
     )
+
+
+def last_moments(at_ns: int, last_ns: int) -> tuple[tuple[int, int], tuple[int, int] | None]:
+    """Choose what to show of a failure, and the slice from it to the end, to select.
+
+    Perfetto shows all of a slice that is selected: one that took long to end would fill the screen.
+    """
+    soon = last_ns - at_ns <= _BEFORE_FAILURE_NS
+    until_ns = last_ns if soon else at_ns + _BEFORE_FAILURE_NS // 10
+    return (at_ns - _BEFORE_FAILURE_NS, until_ns), (at_ns, last_ns - at_ns) if soon else None
 
 
 def _step_ns(rank: RankAnalysis) -> int:
