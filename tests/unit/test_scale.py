@@ -7,8 +7,10 @@ import tracemalloc
 from pathlib import Path
 
 import numpy as np
+import pytest
 from tools.benchmarks.big import write_session
 
+from iotrace.analysis.device.imbalance import imbalance_of
 from iotrace.analysis.loop.deliveries import Delivery
 from iotrace.analysis.rank import SessionAnalysis
 from iotrace.analysis.report import analyse
@@ -16,10 +18,13 @@ from iotrace.analysis.results import Report
 from iotrace.analysis.table import Columns
 from iotrace.analysis.wait.waits import CAUSES, Explained, behind_ready_ns
 from iotrace.sources.session import open_session
+from iotrace.timeline import build as timeline_build
 from iotrace.timeline.build import build
 from iotrace.timeline.model import Slice, Timeline
 from tests.support.counting import instructions
+from tests.support.runs import in_process
 from tests.support.tables import deliveries_of, waits_of
+from tests.unit.test_imbalance import late_by
 
 
 def report(path: Path) -> Report:
@@ -114,3 +119,38 @@ def test_batches_behind_a_ready_one_are_found_as_by_a_look_at_each() -> None:
                     expected += 59
                     break
         assert behind_ready_ns(deliveries_of(made), waits_of(waits)) == expected
+
+
+def test_ranks_are_compared_by_work_that_grows_with_them() -> None:
+    """Which rank was last in a collective was found anew for each rank, each time by looking at all twice."""
+
+    def compared(count: int) -> int:
+        ranks = [late_by(number, [20.0 * (number == 1)] * 5, by="data") for number in range(count)]
+        return instructions(lambda: imbalance_of(ranks), "/iotrace/")
+
+    compared(2)  # what is computed once in a process
+    few, many, more = compared(8), compared(16), compared(32)
+    assert more - many < 1.3 * 2 * (many - few)
+
+
+def test_a_merge_looks_at_its_session_once_for_all_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_session(tmp_path / "s", 20, workers=1, ranks=4, calls=1)
+    asked = []
+    failures, rglob = timeline_build.timed_failures, Path.rglob
+
+    def counted(analysis: SessionAnalysis) -> object:
+        asked.append("failures")
+        return failures(analysis)
+
+    def searched(path: Path, pattern: str) -> object:
+        if pattern == "*":
+            asked.append("sizes")
+        return rglob(path, pattern)
+
+    monkeypatch.setattr(timeline_build, "timed_failures", counted)
+    monkeypatch.setattr(Path, "rglob", searched)
+    words = ["merge", str(tmp_path / "s"), "-o", str(tmp_path / "m.json"), "--processes", "1"]
+    assert in_process(*words).returncode == 0
+    assert sorted(asked) == ["failures", "sizes"]

@@ -78,6 +78,8 @@ def parse(text: str, error: str) -> Traceback:
 
 def _of_process(analysis: SessionAnalysis, process: Process) -> Iterator[tuple[float, Failure]]:
     records: list[Recorded] = process.of_type(Recorded)
+    if not records:
+        return
     one = _rank_of(analysis, process)
     of_batches = [each for each in records if each.index is not None]
     for record in of_batches:
@@ -192,7 +194,7 @@ def _of_record(analysis: SessionAnalysis, process: Process, record: Recorded) ->
 
 def _rank_of(analysis: SessionAnalysis, process: Process) -> RankAnalysis | None:
     """Find the rank that trains in `process`, or whose worker it is."""
-    return next((one for one in analysis.ranks if any(each is process for each in one.rank.processes)), None)
+    return analysis.by_process.get(id(process))
 
 
 def _role_of(analysis: SessionAnalysis, process: Process) -> str:

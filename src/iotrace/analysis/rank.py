@@ -211,6 +211,15 @@ class SessionAnalysis(msgspec.Struct, frozen=True, dict=True):
         return [RankAnalysis(self.session, rank, self.kernel_gap_us) for rank in self.session.ranks]
 
     @cached_property
+    def by_process(self) -> dict[int, RankAnalysis]:
+        """The rank that each of its processes, by its id here, trains or reads for."""
+        found: dict[int, RankAnalysis] = {}
+        for one in self.ranks:
+            for process in one.rank.processes:
+                found.setdefault(id(process), one)
+        return found
+
+    @cached_property
     def data_loss(self) -> list[NotCaptured]:
         """What was captured in part only."""
         return list(data_loss(self.session))

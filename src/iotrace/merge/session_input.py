@@ -32,6 +32,12 @@ def _opened(path: Path, job: str) -> Session:
     return open_session(path)
 
 
+@lru_cache(maxsize=1)
+def _bytes_of(path: Path, job: str) -> int:
+    """Sum up the session's files; once for all of its ranks."""
+    return sum(item.stat().st_size for item in path.rglob("*") if item.is_file())
+
+
 def ranks_of(path: Path, job: str) -> list[tuple[str, int, str]]:
     """The session's ranks: their names, numbers and hosts."""
     session = _opened(path, job)
@@ -65,8 +71,7 @@ def survey_session(file: InputFile) -> Survey:
     if file.analysis is not None:  # of all of its session: a timeline is built twice for no choice
         found.first_ns = session.manifest.started_ns
         return found
-    found.bytes = sum(item.stat().st_size for item in file.path.rglob("*") if item.is_file())
-    found.bytes //= len(session.ranks)
+    found.bytes = _bytes_of(file.path, file.job) // len(session.ranks)
     timeline = build(analysis, with_torch=False)
     slices = [item for process in timeline.processes for track in process.tracks for item in track.slices]
     found.first_ns = min((item.start_ns for item in slices), default=None)

@@ -117,7 +117,9 @@ def _failures(analysis: RankAnalysis) -> list[Slice]:
     session, rank = analysis.session, analysis.rank
     ends_ns = [each.outcome.ended_ns for each in session.launches if each.outcome is not None]
     found = []
-    for at_ns, failure in timed_failures(SessionAnalysis(session)):
+    if "timed_failures" not in vars(session):  # they are of all ranks, each of which asks
+        vars(session)["timed_failures"] = timed_failures(SessionAnalysis(session))
+    for at_ns, failure in vars(session)["timed_failures"]:
         if failure.rank not in (None, rank.number) or not math.isfinite(at_ns):
             continue
         about = {"at": failure.at, "file": failure.file, "batch": failure.batch}
