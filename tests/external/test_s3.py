@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
 import s3fs
+from botocore.exceptions import ConnectionClosedError
 from moto.server import ThreadedMotoServer
 from tools.benchmarks.big import write_session
 
 from iotrace import stores
 from tests.support.runs import in_process
+
+DATA = Path(__file__).parent.parent / "data"
 
 
 @pytest.fixture
@@ -70,6 +75,48 @@ def test_an_upload_of_several_parts_arrives(tmp_path: Path) -> None:
     assert boto3.client("s3").head_object(Bucket="bucket", Key="big")["ContentLength"] == len(content)
     (tmp_path / "copy").mkdir()
     assert stores.fetch("s3://bucket/big", tmp_path / "copy").read_bytes() == content
+
+
+@pytest.mark.usefixtures("server")
+def test_an_upload_goes_on_behind_the_parts_that_arrived(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that breaks costs its part alone: s3fs sends that again."""
+    content = bytes(range(256)) * (120 << 12)
+    (tmp_path / "big").write_bytes(content)
+    asked: list[str] = []
+    wrapper = s3fs.core._error_wrapper
+
+    async def breaking(func: Any, *words: Any, **named: Any) -> Any:
+        async def once(*args: Any, **kwargs: Any) -> Any:
+            asked.append(func.__name__)
+            if asked.count("upload_part") == 2 and func.__name__ == "upload_part":
+                raise ConnectionClosedError(endpoint_url="http://here")
+            return await func(*args, **kwargs)
+
+        return await wrapper(once, *words, **named)
+
+    monkeypatch.setattr(s3fs.core, "_error_wrapper", breaking)
+    stores.upload(tmp_path / "big", "s3://bucket/big")
+    assert (asked.count("create_multipart_upload"), asked.count("upload_part")) == (1, 4)
+    found = boto3.client("s3").get_object(Bucket="bucket", Key="big")["Body"].read()
+    assert found == content
+
+
+@pytest.mark.usefixtures("server")
+def test_a_ranks_trace_in_a_bucket_that_was_cut_or_is_missing(tmp_path: Path) -> None:
+    client = boto3.client("s3")
+    for rank in (0, 1):
+        whole = (DATA / f"gloo_rank{rank}.json.gz").read_bytes()
+        client.put_object(Bucket="bucket", Key=f"t/{rank}.json.gz", Body=whole[: len(whole) // (1 + rank)])
+    done = in_process("report", "s3://bucket/t/0.json.gz", "s3://bucket/t/1.json.gz", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "part of 1.json.gz" in [item["what"] for item in json.loads(done.stdout)["not_captured"]]
+    out = str(tmp_path / "m.json")
+    assert in_process("merge", "s3://bucket/t/*.json.gz", "-o", out).returncode == 3
+    gone = in_process("report", "s3://bucket/t/0.json.gz", "s3://bucket/t/2.json.gz")
+    assert gone.returncode == 1
+    assert "s3://bucket/t/2.json.gz" in gone.stderr
 
 
 @pytest.mark.usefixtures("server")
