@@ -53,7 +53,7 @@ def tune(directory: Path, *words: str, program: str = "train.py") -> subprocess.
         cwd=directory,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=900,
         env=environment(),
     )
 
