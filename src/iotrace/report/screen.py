@@ -15,7 +15,7 @@ from iotrace.analysis.results import MEMORY_BY_OPERATOR, Fix, RankReport, Report
 from iotrace.report.layout import facts, line, two_columns
 from iotrace.report.screen_ranks import print_ranks
 from iotrace.report.views.slow_words import slow_facts, soon
-from iotrace.report.words import gain_text, other_wait_text
+from iotrace.report.words import device_facts, gain_text, other_wait_text
 from iotrace.session.liveness import KILLED, UNKNOWN
 from iotrace.units import counted, milliseconds, size
 
@@ -218,7 +218,8 @@ def fact_rows(rank: RankReport) -> list[Row]:
         rows.append((label, [" · ".join(pace), " · ".join(split)] if split else [" · ".join(pace)]))
     if rank.data_wait.raw_ms:
         rows += _cause_rows(rank)
-    rows += [("Slow", slow_facts(rank)), ("Files", _files(rank)), ("Ran", _ran(rank))]
+    rows += [("Device", device_facts(rank)), ("Slow", slow_facts(rank))]
+    rows += [("Files", _files(rank)), ("Ran", _ran(rank))]
     return [row for row in rows if row[1]]
 
 

@@ -1,13 +1,14 @@
-"""What a fix gains, and who failed, in words."""
+"""What a fix gains, what a device was busy for, and who failed, in words."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from iotrace.analysis.results import Failure, Fix
+from iotrace.analysis.results import Failure, Fix, RankReport
 from iotrace.units import milliseconds
 
 _WORTH_A_FACTOR = 1.05  # a speedup below is told in ms
+_LEAST_MS = 0.05  # what is shown as 0.0
 _WORTH_TELLING = 0.1  # of a gain: what is beyond the cost of the fix's own cause
 
 
@@ -65,3 +66,19 @@ def who_failed(failure: Failure, several: bool) -> str:
             f"rank {failure.rank}" if training and failure.worker is None else f"{who} of rank {failure.rank}"
         )
     return f"thread {failure.thread} of {who}" if failure.thread is not None else who
+
+
+def device_facts(rank: RankReport) -> list[str]:
+    """Say how long the device was busy, and for which phases, where launches tell; they sum to that."""
+    found = rank.accelerator
+    if found is None or found.by_phase is None:
+        return []
+    parts = []
+    for one in found.by_phase:
+        if one.busy_us is None:
+            continue
+        alone_ms = (one.comm_alone_us or 0.0) / 1e3
+        alone = f" ({alone_ms:.1f} communication alone)" if alone_ms >= _LEAST_MS else ""
+        parts.append(f"{one.phase} {one.busy_us / 1e3:.1f}{alone}")
+    busy = f"busy {found.busy_us / 1e3:.1f} of {milliseconds(found.span_us / 1e3)} traced"
+    return [busy, " · ".join(parts)]

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from iotrace.analysis.device.activity import Activity
-from iotrace.analysis.device.communication import collectives_of
 from iotrace.analysis.device.critical_path import critical_path_of
 from iotrace.analysis.device.gaps import (
     CLASSES,
@@ -31,6 +30,8 @@ from iotrace.analysis.device.kernels import (
 from iotrace.analysis.device.modules import PHASES, Origins
 from iotrace.analysis.device.operators import operators_of
 from iotrace.analysis.device.stream_waits import Queues, stream_waits_of
+from iotrace.analysis.efficiency.busy_phases import PhaseTimes
+from iotrace.analysis.efficiency.communication import collectives_of
 from iotrace.analysis.efficiency.idle import IdleOrigins
 from iotrace.analysis.efficiency.launches import launches_of, queue_of
 from iotrace.analysis.efficiency.peaks import peaks_of_windows
@@ -71,6 +72,7 @@ class _Totals(msgspec.Struct):
     windows: list[Window] = []
     queues: list[Queues] = []
     origins: IdleOrigins = msgspec.field(default_factory=IdleOrigins)
+    phases: PhaseTimes = msgspec.field(default_factory=PhaseTimes)
     gaps: list[Gap] = []
     others: dict[str, int] = {}
 
@@ -99,6 +101,7 @@ class _Totals(msgspec.Struct):
         window = Window.of(activity)
         _add_modules(self.modules, activity, gaps, window.origins)
         self.origins.add(window, gaps, classes)
+        self.phases.add(window)
         self.gaps = largest([*self.gaps, *named_gaps(window, gaps, classes, len(self.windows), origin)])
         self.windows.append(window)
         self.queues.append(Queues(activity))
@@ -197,6 +200,7 @@ def accelerator_of(
         gaps=totals.gaps,
         stream_waits=stream_waits_of(totals.queues),
         critical_path=critical_path_of(totals.queues),
+        by_phase=totals.phases.rows(),
     )
 
 

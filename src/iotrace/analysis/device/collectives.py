@@ -153,6 +153,7 @@ class Matched(msgspec.Struct, frozen=True, dict=True):
     step: int | None
     starts_ns: dict[int, int]
     durations_ns: dict[int, int]
+    group: str | None = None
 
     @cached_property
     def real_ns(self) -> int:
@@ -204,4 +205,5 @@ def _matched(ranks: dict[int, RankTrace], rows: dict[int, int]) -> Matched:
         step=None if step == _NO_STEP else step,
         starts_ns={rank: int(ranks[rank].called.start_ns[own]) for rank, own in rows.items()},
         durations_ns={rank: int(ranks[rank].called.duration_ns[own]) for rank, own in rows.items()},
+        group=about.group if about else None,
     )

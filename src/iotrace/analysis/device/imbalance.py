@@ -10,6 +10,7 @@ import numpy as np
 
 from iotrace.analysis.device.breakdown import break_down
 from iotrace.analysis.device.collectives import LateBatch, RankTrace, match
+from iotrace.analysis.device.late_groups import late_groups
 from iotrace.analysis.device.lateness import (
     Late,
     bound_ns,
@@ -67,6 +68,7 @@ def imbalance_of(ranks: Sequence[RankTrace], world_size: int | None = None) -> I
         stragglers=stragglers,
         worst=_worst(ranks, late),
         late_kinds=late_kinds(late),
+        late_groups=late_groups(late, why),
         clock_bound_us=None if off_ns is None else off_ns / 1e3,
         withheld=why,
         pattern=pattern_of(steps) if told and stepped else None,

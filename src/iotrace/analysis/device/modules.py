@@ -27,12 +27,13 @@ class Origins(msgspec.Struct, frozen=True):
     """Per event of the device its module (index of `modules`, -1 unknown) and phase (index of `PHASES`).
 
     The phase is `other` where the launch is unknown or in none of the three. Entries of other events have no
-    meaning.
+    meaning. `seen` has the phases of which the trace holds a range, whatever they launched.
     """
 
     modules: list[str]
     module: npt.NDArray[np.signedinteger]
     phase: npt.NDArray[np.signedinteger]
+    seen: frozenset[str]
 
 
 class ModuleRange(msgspec.Struct):
@@ -51,7 +52,7 @@ def origins_of(activity: Activity) -> Origins:
     device = np.flatnonzero(activity.device & (activity.launch >= 0))
     found = origins_at(activity, activity.launch[device])
     module[device], phase[device] = found.module, found.phase
-    return Origins(found.modules, module, phase)
+    return Origins(found.modules, module, phase, found.seen)
 
 
 def origins_at(activity: Activity, calls: Column) -> Origins:
@@ -65,8 +66,9 @@ def origins_at(activity: Activity, calls: Column) -> Origins:
     phase = np.full(len(calls), _OTHER, dtype=np.int64)
     ranges = np.isin(activity.kinds, (Kind.ANNOTATION, Kind.PYTHON, Kind.CPU_OP))
     in_module = Enclosing(activity, activity.modules)
-    in_forward = Enclosing(activity, ranges & trace.matching(_FORWARD_RANGE))
-    in_optimizer = Enclosing(activity, ranges & trace.named(lambda name: name.startswith("Optimizer.")))
+    forwards = ranges & trace.matching(_FORWARD_RANGE)
+    optimizers = ranges & trace.named(lambda name: name.startswith("Optimizer."))
+    in_forward, in_optimizer = Enclosing(activity, forwards), Enclosing(activity, optimizers)
     operators = activity.operators
     backward = operators & ((events.forward_thread > 0) | trace.matching(_BACKWARD_NAME))
     in_backward = Enclosing(activity, backward)
@@ -91,7 +93,9 @@ def origins_at(activity: Activity, calls: Column) -> Origins:
         dtype=np.int64,
     )
     module = np.where(around >= 0, numbers[events.name[np.maximum(around, 0)]], _UNKNOWN)
-    return Origins(list(names), module, phase)
+    masks = (forwards | counted | activity.modules, backward, optimizers)
+    seen = frozenset(name for name, mask in zip(PHASES, masks, strict=False) if mask.any())
+    return Origins(list(names), module, phase, seen)
 
 
 def backward_ranges(activity: Activity) -> list[ModuleRange]:

@@ -225,6 +225,19 @@ class CriticalPath(ReportPart, frozen=True, kw_only=True):
     stream_waits_inferred: int
 
 
+class DevicePhase(ReportPart, frozen=True, kw_only=True):
+    """A phase's share of the device's busy time; None where no range tells of the phase.
+
+    `comm_us` is the union of the collectives launched there, whatever ran beside them; `comm_alone_us` the
+    part of `busy_us` in which they ran and no kernel computed.
+    """
+
+    phase: str
+    busy_us: float | None
+    comm_us: float | None
+    comm_alone_us: float | None
+
+
 class Accelerator(ReportPart, frozen=True, kw_only=True):
     """Totals over the traced window, in us. `idle_by_class_us` and `idle_by_module` each sum to `idle_us`."""
 
@@ -261,3 +274,4 @@ class Accelerator(ReportPart, frozen=True, kw_only=True):
     gaps: list[Gap]
     stream_waits: list[StreamWait] = msgspec.field(default_factory=list)
     critical_path: CriticalPath | None = None
+    by_phase: list[DevicePhase] | None = None

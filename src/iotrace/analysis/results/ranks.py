@@ -96,6 +96,27 @@ class LateKind(ReportPart, frozen=True, kw_only=True):
     unsure: int = 0
 
 
+class LateGroup(ReportPart, frozen=True, kw_only=True):
+    """All matched collectives of a kind and process group: which of its `ranks` came last most often.
+
+    `late_ms` is the mean, over the `late_calls` in which it did, of how much later than the median of the
+    others it came. `tied` and `unsure` as of `LateKind`; `unknown_why`: why no rank is named.
+    """
+
+    kind: str
+    group: str | None
+    ranks: list[int]
+    matched: int
+    tied: int
+    unsure: int
+    skew_ms: float
+    late_rank: int | None
+    late_calls: int | None
+    late_pct: float | None
+    late_ms: float | None
+    unknown_why: str | None
+
+
 class Imbalance(ReportPart, frozen=True, kw_only=True):
     """Across ranks. `spread` is (max - mean) / mean over the ranks.
 
@@ -117,6 +138,7 @@ class Imbalance(ReportPart, frozen=True, kw_only=True):
     pattern: str | None = None
     late_steps: int | None = None
     late_pct: float | None = None
+    late_groups: list[LateGroup] = msgspec.field(default_factory=list)
 
     def of(self, rank: int) -> tuple[RankBalance | None, Straggler | None]:
         """Return what a rank's step is made of, and how the others wait for it, where that is known."""

@@ -29,7 +29,7 @@ VIEWS = {
     "shapes": View("operators by input shapes: FLOP/s against the roofline", "device"),
     "slow-steps": View("slow steps and why; what the first ones of a trace paid", "slow"),
     "launches": View("launches: the host's cost, delay until the device begins, queue", "device"),
-    "collectives": View("communication by kind and group: bandwidth, exposed part", "device"),
+    "collectives": View("communication by kind and group: bandwidth, exposed part, late rank", "device"),
     "memory-operations": View("copies and sets of device memory: bandwidth, overlap", "device"),
     "gaps": View("the ten longest idle times of the device", "device"),
     "critical-path": View("what a step's length was made of, host and device", "dependencies"),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from iotrace.analysis.results import Accelerator, RankReport, Report
+from iotrace.report.views.ranks import late_in_groups
 from iotrace.report.views.table import Field, Table, of_ranks
 from iotrace.units import counted, one_decimal, size
 
@@ -155,7 +156,8 @@ def collectives(report: Report) -> list[Table]:
     def notes(_: Accelerator) -> list[str]:
         return ["exposed: while no kernel computed; a bandwidth includes the wait for late ranks"]
 
-    return of_device(report, "Communication", fields, lambda found: found.collectives, notes)
+    tables = of_device(report, "Communication", fields, lambda found: found.collectives, notes)
+    return [*tables, late_in_groups(report)]
 
 
 def memory_operations(report: Report) -> list[Table]:

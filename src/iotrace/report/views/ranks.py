@@ -11,6 +11,7 @@ from iotrace.units import one_decimal
 _WHY = {"data": "its data", "compute": "more computing", "launch": "late launches", "host": "its host"}
 _WHY["communication"] = "other collectives"
 _START_SKEW_MS = 0.1
+_BESIDE = "the ranks beside each other"
 _MOVES = {"stays": "the late rank stays the same", "moves": "the late rank moves"}
 
 
@@ -50,7 +51,7 @@ def ranks(report: Report) -> list[Table]:
     notes = ["late: share of the others' time in which they wait for this rank"] if report.imbalance else []
     notes += _notes(report.imbalance) if report.imbalance else []
     if report.imbalance is None:
-        notes += [item.why for item in report.not_captured if item.what == "the ranks beside each other"]
+        notes += [item.why for item in report.not_captured if item.what == _BESIDE]
     elif any(row.steps < 3 for row in rows):
         notes.append("caution: of fewer than 3 steps nothing is told of why a rank is late")
     tables = [Table(title="Ranks, in ms of a step", rows=rows, fields=fields, notes=notes)]
@@ -67,16 +68,16 @@ def _notes(found: Imbalance) -> list[str]:
     before = max((each.before_window_ms or 0.0 for each in found.stragglers), default=0.0)
     if before >= _START_SKEW_MS:
         notes.append(f"not counted: {before:.1f} ms by which a rank's profiler started later")
-    if found.collectives.matched and found.withheld is None:
-        bound = found.clock_bound_us
-        basis = "how long each waits in them; no clock was compared"
-        basis = (
-            basis
-            if bound is None
-            else f"how long each waits in them, and by clocks that agree to {bound:.1f} us"
-        )
-        notes.append(f"who came last to a collective is known by {basis}")
-    return notes
+    return [*notes, *_basis(found)]
+
+
+def _basis(found: Imbalance) -> list[str]:
+    """Say what the order of the ranks rests on, where one is told."""
+    if not found.collectives.matched or found.withheld is not None:
+        return []
+    bound = found.clock_bound_us
+    clocks = "; no clock was compared" if bound is None else f", and by clocks that agree to {bound:.1f} us"
+    return [f"who came last to a collective is known by how long each waits in them{clocks}"]
 
 
 def _late_kinds(found: Imbalance) -> Table:
@@ -98,6 +99,33 @@ def _late_kinds(found: Imbalance) -> Table:
             "tied: several ranks came last together, so that none was late",
             *(["unsure: the clocks do not confirm which"] if any(r.unsure for r in found.late_kinds) else []),
         ],
+    )
+
+
+def late_in_groups(report: Report) -> Table:
+    """Show, by kind and group, which rank comes last to the collectives; without ranks beside it, why not."""
+    found = report.imbalance
+    fields = (
+        Field("matched", "calls"),
+        Field("late_rank", "late rank"),
+        Field("late_ms", "late ms", lambda ms: f"{ms:.2f}"),
+        Field("late_pct", "in %", one_decimal),
+        Field("group", "group", is_text=True, absent="-"),
+        Field("kind", "kind", is_text=True),
+        Field("unknown_why", "unknown, as", is_text=True, absent="-"),
+    )
+    title = "Communication: which rank comes last"
+    if found is None:
+        apart = [item.why for item in report.not_captured if item.what == _BESIDE]
+        unknown = apart[0] if apart else "it takes traces of two ranks or more"
+        return Table(title=title, rows=[], fields=fields, unknown=unknown)
+    late = "late ms: after the median of the other ranks, mean of the calls to which it came last"
+    return Table(
+        title=title,
+        rows=found.late_groups,
+        fields=fields,
+        unknown="no collective could be matched across the ranks",
+        notes=[f"{late}; in %: how many of the matched calls these are", *_basis(found)],
     )
 
 

@@ -1,0 +1,61 @@
+"""Which rank comes last to the collectives of each kind and process group, how often and by how much."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from statistics import median
+
+from iotrace.analysis.device.lateness import Late
+from iotrace.analysis.efficiency.communication import kind_of
+from iotrace.analysis.results import LateGroup
+
+_Key = tuple[str, str | None, tuple[int, ...]]
+TIED = "several ranks came last together in each"
+UNSURE = "the clocks do not confirm who came last in most"
+
+
+def late_groups(late: Sequence[Late], withheld: str | None) -> list[LateGroup]:
+    """Sum up the matched collectives by kind, group and ranks, the most skewed first."""
+    by_key: dict[_Key, list[Late]] = defaultdict(list)
+    for one in late:
+        key = kind_of(one.matched.name), one.matched.group, tuple(sorted(one.matched.starts_ns))
+        by_key[key].append(one)
+    found = [_group(key, own, withheld) for key, own in by_key.items()]
+    return sorted(found, key=lambda one: -one.skew_ms)
+
+
+def _group(key: _Key, own: Sequence[Late], withheld: str | None) -> LateGroup:
+    kind, group, ranks = key
+    counts = Counter(one.last for one in own if one.last is not None)
+    late_ns: dict[int, int] = defaultdict(int)
+    for one in own:
+        if one.last is not None:
+            late_ns[one.last] += _late_ns(one, one.last)
+    unsure = sum(one.unsure for one in own)
+    why = withheld or (UNSURE if 2 * unsure > len(own) else None if counts else TIED)
+    last = None if why is not None else max(counts, key=lambda rank: (counts[rank], late_ns[rank], -rank))
+    calls = 0 if last is None else counts[last]
+    return LateGroup(
+        kind=kind,
+        group=group,
+        ranks=list(ranks),
+        matched=len(own),
+        tied=sum(one.matched.last is None for one in own),
+        unsure=unsure,
+        skew_ms=sum(one.skew_ns for one in own) / 1e6,
+        late_rank=last,
+        late_calls=None if last is None else calls,
+        late_pct=None if last is None else 100 * calls / len(own),
+        late_ms=None if last is None else late_ns[last] / calls / 1e6,
+        unknown_why=why,
+    )
+
+
+def _late_ns(one: Late, last: int) -> int:
+    """How much later than the median of the others the last rank came: all of them end together.
+
+    What only shows that its profiler started later does not count.
+    """
+    others = [ns for rank, ns in one.matched.durations_ns.items() if rank != last]
+    return min(round(median(others)) - one.matched.real_ns, one.counted_ns)

@@ -1,0 +1,77 @@
+"""How long a device was busy for each phase of a step, and how long with nothing but communication."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from iotrace.analysis.device.breakdown import break_down
+from iotrace.analysis.device.kernels import Window
+from iotrace.analysis.device.modules import PHASES, Enclosing
+from iotrace.analysis.intervals import length, union
+from iotrace.analysis.results import DevicePhase
+
+NAMES = (*PHASES[:-1], "loader", "elsewhere")
+_LOADER, _ELSEWHERE = NAMES.index("loader"), NAMES.index("elsewhere")
+
+
+class PhaseTimes(msgspec.Struct):
+    """Sums over windows, in ns, by phase; `seen`: whether a range told of that phase.
+
+    Each instant that the device is busy belongs to one phase: that of the kernel that computes, else that of
+    the communication, else that of the copy; of several at once the first of `NAMES` counts.
+    """
+
+    seen: set[str] = msgspec.field(default_factory=set)
+    busy: dict[str, int] = msgspec.field(default_factory=lambda: dict.fromkeys(NAMES, 0))
+    communication: dict[str, int] = msgspec.field(default_factory=lambda: dict.fromkeys(NAMES, 0))
+    alone: dict[str, int] = msgspec.field(default_factory=lambda: dict.fromkeys(NAMES, 0))
+
+    def add(self, window: Window) -> None:
+        """Add one trace."""
+        activity, phases = window.activity, _phases(window)
+        events = activity.trace.events
+        self.seen |= window.origins.seen
+        if activity.data_waits.any():
+            self.seen.add("loader")
+        kernels = activity.compute_kernels | activity.collective_kernels
+        kinds = (activity.compute_kernels, activity.collective_kernels, activity.device & ~kernels)
+        roles = [
+            activity.intervals(mask & (phases == phase)) for mask in kinds for phase in range(len(NAMES))
+        ]
+        rows = np.flatnonzero(activity.device)
+        span = events.start_ns[rows].min(keepdims=True), events.end_ns[rows].max(keepdims=True)
+        own = break_down(roles, *span)[0][0].tolist()
+        for number, name in enumerate(NAMES):
+            compute, communication, copies = own[number : 3 * len(NAMES) : len(NAMES)]
+            self.busy[name] += compute + communication + copies
+            self.alone[name] += communication
+            self.communication[name] += length(union(*roles[len(NAMES) + number]))
+
+    def rows(self) -> list[DevicePhase] | None:
+        """All phases in order, whose times sum to the busy time; None where no launch lies in a known one."""
+        if not any(self.busy[name] + self.communication[name] for name in PHASES[:-1]):
+            return None
+        self.seen.add("elsewhere")
+        return [
+            DevicePhase(
+                phase=name,
+                busy_us=self.busy[name] / 1e3 if name in self.seen else None,
+                comm_us=self.communication[name] / 1e3 if name in self.seen else None,
+                comm_alone_us=self.alone[name] / 1e3 if name in self.seen else None,
+            )
+            for name in NAMES
+        ]
+
+
+def _phases(window: Window) -> npt.NDArray[np.signedinteger]:
+    """Find each device event's phase (index of `NAMES`); what a loader's range launched is the loader's."""
+    activity = window.activity
+    phases: npt.NDArray[np.signedinteger] = window.origins.phase.copy()
+    phases[phases == PHASES.index("other")] = _ELSEWHERE
+    if activity.data_waits.any():
+        rows = np.flatnonzero(activity.device & (activity.launch >= 0))
+        inside = Enclosing(activity, activity.data_waits).rows(activity.launch[rows]) >= 0
+        phases[rows[inside]] = _LOADER
+    return phases
