@@ -367,6 +367,16 @@ def test_a_files_wait_is_the_sum_of_its_parts() -> None:
     assert [(row["path"], row["ms"]) for row in found["rows"]] == [("d/transformed", 21.4), ("d/read", 5.0)]
 
 
+def test_bytes_of_files_are_a_bound_where_the_kernel_counted_more() -> None:
+    whole = rank()
+    assert whole.io is not None
+    seen = replace(whole, io=replace(whole.io, coverage=1.0, data_coverage=0.5, unseen_because="memory maps"))
+    found, other = files_table(seen), files_table(whole)
+    assert found is not None
+    assert other is not None
+    assert (found["in_part"], other["in_part"]) == (True, False)
+
+
 def test_advice_to_several_ranks_stands_once() -> None:
     def advice(text: str, number: int | None) -> Recommendation:
         return Recommendation(

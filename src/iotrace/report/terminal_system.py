@@ -19,7 +19,6 @@ _FIGURES_WIDTH = 58
 _NARROWEST_PATH = 16
 _AT_LEAST = "≥ "
 _UNSEEN_BYTES = 1 << 20
-_MOSTLY_SEEN = 0.95  # of the bytes that the kernel counted
 _WORTH_NAMING = 0.01  # of the time
 # Memory that grew by this much over the measured steps, and by this share of its largest.
 _GROWN_BYTES, _GROWN_FRACTION = 16 << 20, 0.05
@@ -139,8 +138,7 @@ def _peak(mean: float, peak: float | None) -> str:
 def print_io(io: Io, console: Console, groups: Sequence[FileGroup] = ()) -> None:
     """Print the files that most time went to; those of a store, archive or directory in one row."""
     console.print()
-    coverage = io.coverage if io.data_coverage is None else io.data_coverage
-    partly = coverage is not None and coverage < _MOSTLY_SEEN and io.unseen_because is not None
+    coverage, partly = io.seen_fraction, io.seen_in_part
     at_least = _AT_LEAST if partly else ""
     path_width = max(_NARROWEST_PATH, console.width - _FIGURES_WIDTH - len(at_least))
     table = figures_table(["I/O by file"], ["opens", "reads", "read", "read time", "metadata", "written"])

@@ -179,6 +179,9 @@ class ProcessCoverage(msgspec.Struct, frozen=True):
     steps_kernel_bytes: int | None = None
 
 
+MOSTLY_SEEN = 0.95  # of the bytes that the kernel counted
+
+
 class Io(ReportPart, frozen=True, kw_only=True):
     """`data_coverage`: of the processes that make batches, in the measured steps or over the run.
 
@@ -195,3 +198,14 @@ class Io(ReportPart, frozen=True, kw_only=True):
     processes: list[ProcessCoverage]
     mounts: list[MountIo] | None = None
     device_reads: list[DeviceReads] | None = None
+
+    @property
+    def seen_fraction(self) -> float | None:
+        """The share of the kernel's bytes that was traced: of what makes batches, where that is known."""
+        return self.coverage if self.data_coverage is None else self.data_coverage
+
+    @property
+    def seen_in_part(self) -> bool:
+        """Whether processes read more than was traced: the bytes of each file are at least those told."""
+        seen = self.seen_fraction
+        return seen is not None and seen < MOSTLY_SEEN and self.unseen_because is not None

@@ -252,7 +252,7 @@ def _worst(waits: Waits) -> list[WorstBatch]:
             worker=item.delivery.worker,
             pid=item.delivery.pid,
             cause=item.cause,
-            files=[path for path, _ in sorted(item.files.items(), key=lambda pair: -sum(pair[1][:2]))[:3]],
+            files=[path for path, _ in sorted(item.files.items(), key=lambda pair: -sum(pair[1]))[:3]],
         )
         for item in worst
     ]

@@ -47,6 +47,7 @@ def files_table(rank: RankReport) -> dict[str, Any] | None:
     shown = [_file_row(path, costs.get(path), rows.get(path), known) for path in paths[:_MOST_FILES]]
     return {
         "rows": shown,
+        "in_part": rank.io is not None and rank.io.seen_in_part,
         "most": max(row["ms"] or 0.0 for row in shown),
         "most_read": max(row["read_ms_total"] or 0.0 for row in shown),
         "more": max(0, len(paths) - _MOST_FILES),
