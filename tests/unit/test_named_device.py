@@ -175,6 +175,21 @@ def test_gaps_say_what_stands_around_them_and_who_ended_them() -> None:
     assert (short.us, short.kind) == (1, "kernel_wait")
 
 
+def test_gaps_name_the_line_that_launched_what_ended_them() -> None:
+    frames = [("train.py(41): step", 100, 300), ("model.py(7): forward", 150, 250)]
+    frames += [("torch/nn/modules/linear.py(9): forward", 160, 240), ("contextlib.py(81): inner", 165, 230)]
+    found = found_in(
+        *(event("python_function", name, start, end) for name, start, end in frames),
+        kernel(0, 10, launched=-5),
+        kernel(210, 220, launched=200),
+        kernel(290, 295, launched=280),
+        kernel(400, 410, launched=390),
+        kernel(450, 460),
+    )
+    lines = {gap.us: gap.source for gap in found.gaps}
+    assert lines == {200: "model.py(7): forward", 70: "train.py(41): step", 105: None, 40: None}
+
+
 def test_kernels_of_no_length_at_the_ends_keep_the_sums() -> None:
     found = found_in(kernel(0, 0, launched=-5), kernel(10, 20, launched=-4), kernel(50, 50, launched=-3))
     assert (found.span_us, found.busy_us, found.idle_us) == (50, 10, 40)

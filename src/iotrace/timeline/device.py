@@ -85,6 +85,7 @@ def _idle(window: Window, waits: DataWaits, kernel_gap_ns: int, owner: Column) -
     ):
         name = " · ".join((IDLE, gap.kind.replace("_", " "), gap.op or gap.after))
         about = {"module": gap.module, "launched by": gap.op, "before": gap.before, "after": gap.after}
+        about["source"] = gap.source
         item = Slice(int(gaps.start_ns[at]), int(gaps.end_ns[at]), name, IDLE, known(**about))
         found.setdefault(number, []).append(item)
     return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator
 
 import msgspec
@@ -11,7 +10,7 @@ import numpy as np
 
 from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.gaps import CLASSES, classify, gaps_of
-from iotrace.analysis.device.modules import Enclosing
+from iotrace.analysis.device.modules import Enclosing, program_lines
 from iotrace.analysis.intervals import Coverage, innermost, union
 from iotrace.analysis.results import Accelerator, Recommendation
 from iotrace.sources.kineto.kinds import Kind
@@ -116,8 +115,7 @@ def _where(activity: Activity, calls: Column, costs: Column) -> str:
     """Name the operator around the costliest of `calls`, and the line of Python where there are stacks."""
     trace = activity.trace
     around = Enclosing(activity, activity.operators).rows(calls)
-    lines = trace.named(_is_line_of_program)
-    frames = Enclosing(activity, (activity.kinds == Kind.PYTHON) & lines).rows(calls)
+    frames = program_lines(activity, calls)
     parts = []
     for rows in (around, frames):
         known = rows >= 0
@@ -125,14 +123,6 @@ def _where(activity: Activity, calls: Column, costs: Column) -> str:
             sums = np.bincount(trace.events.name[rows[known]], weights=costs[known])
             parts.append(trace.names[int(sums.argmax())])
     return f" (in {', '.join(parts)})" if parts else ""
-
-
-def _is_line_of_program(name: str) -> bool:
-    """Whether a frame ``train.py(41): step`` is neither torch's nor Python's own."""
-    path, _, _ = name.partition("(")
-    first = path.removesuffix(".py").partition("/")[0]
-    known = first in sys.stdlib_module_names or first == "torch" or "/torch/" in path
-    return "): " in name and not known and not path.startswith("<")
 
 
 def _launch_bound(facts: Facts, late_us: float) -> Iterator[Recommendation]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.kernels import Window
+from iotrace.analysis.device.modules import program_lines
 from iotrace.analysis.device.stream_waits import Queues
 from iotrace.analysis.intervals import Coverage, outer_first
 from iotrace.analysis.results import Gap
@@ -120,8 +121,10 @@ def names_of(
     first_ns, _ = trace.span_ns() or (0, 0)
     origin = origin or Origin(str(trace.path))
     shown_from_ns = first_ns if origin.start_ns is None else origin.start_ns
+    calls = activity.launch[gaps.ended_by[wanted]]
+    lines = np.where(calls >= 0, program_lines(activity, np.maximum(calls, 0)), -1)
     found = []
-    for at, row in zip(wanted.tolist(), before.tolist(), strict=True):
+    for at, row, line in zip(wanted.tolist(), before.tolist(), lines.tolist(), strict=True):
         after = int(gaps.ended_by[at])
         launcher, module = int(tree.launcher[after]), int(window.origins.module[after])
         # Its middle: a time that is written in us still lies in it.
@@ -138,6 +141,7 @@ def names_of(
                 kind=CLASSES[int(classes[at].argmax())],
                 at_s=at_s,
                 command=origin.command(at_s),
+                source=trace.names[events.name[line]] if line >= 0 else None,
             )
         )
     return found

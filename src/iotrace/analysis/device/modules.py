@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -179,6 +180,23 @@ class Enclosing:
             index = innermost(events.start_ns[outer], events.end_ns[outer], events.start_ns[inner[own]])
             found[own] = np.where(index >= 0, outer[np.maximum(index, 0)], _UNKNOWN)
         return found
+
+
+def program_lines(activity: Activity, calls: Column) -> Column:
+    """Find per row of `calls` the innermost Python frame around it that is the program's or a library's.
+
+    Frames of torch and of Python itself do not count; -1 where stacks were not recorded, or none is there.
+    """
+    frames = (activity.kinds == Kind.PYTHON) & activity.trace.named(_is_line_of_program)
+    return Enclosing(activity, frames).rows(calls)
+
+
+def _is_line_of_program(name: str) -> bool:
+    """Whether a frame ``train.py(41): step`` is neither torch's nor Python's own."""
+    path, _, _ = name.partition("(")
+    first = path.removesuffix(".py").partition("/")[0]
+    known = first in sys.stdlib_module_names or first == "torch" or "/torch/" in path
+    return "): " in name and not known and not path.startswith("<")
 
 
 def _forward_operators(activity: Activity, backward: Column, counted: Mask) -> Column:

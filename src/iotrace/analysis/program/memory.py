@@ -18,7 +18,7 @@ _MOST_POINTS = 20
 _OUTSIDE = "(outside of operators)"
 _NO_MODULE = "(outside of modules)"
 _BEFORE = "before"  # what was held when the trace began
-# c10::DeviceType; torch for ROCm calls its devices CUDA.
+# c10::DeviceType.
 _DEVICES = {0: "CPU", 1: "CUDA", 6: "HIP", 9: "XLA", 12: "XPU", 13: "MPS", 20: "PrivateUse1"}
 
 

@@ -152,8 +152,9 @@ class MemoryOperation(ReportPart, frozen=True, kw_only=True):
 class Gap(ReportPart, frozen=True, kw_only=True):
     """A time in which the device did nothing; `start_us` counts from the first event of the trace.
 
-    `op` and `module` launched `after`, which ended it; `class` is the one with most of it. `at_s` lies in its
-    middle, in seconds since the session or the trace began: `command` shows it there.
+    `op` and `module` launched `after`, which ended it; `source` is the innermost Python frame there that is
+    neither torch's nor Python's. `class` is the one with most of it. `at_s` lies in its middle, in seconds
+    since the session or the trace began: `command` shows it there.
     """
 
     window: int
@@ -166,6 +167,7 @@ class Gap(ReportPart, frozen=True, kw_only=True):
     kind: str = msgspec.field(name="class")
     at_s: float
     command: str
+    source: str | None = None
 
 
 class SlowStep(ReportPart, frozen=True, kw_only=True):

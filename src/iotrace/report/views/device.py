@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -186,7 +187,14 @@ def gaps(report: Report) -> list[Table]:
 
     def notes(found: Accelerator) -> list[str]:
         parts = [f"{name.replace('_', ' ')} {_ms(us)}" for name, us in found.idle_other_us.items() if us > 0]
-        return [f"class other, in ms: {' · '.join(parts)}"] if parts else []
+        lines = Counter(gap.source for gap in found.gaps if gap.source is not None)
+        return [
+            *([f"class other, in ms: {' · '.join(parts)}"] if parts else []),
+            *(
+                f"launched from {source}: {counted(times, 'kernel')} after"
+                for source, times in lines.most_common()
+            ),
+        ]
 
     return of_device(
         report,
