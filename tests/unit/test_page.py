@@ -368,13 +368,21 @@ def test_a_files_wait_is_the_sum_of_its_parts() -> None:
 
 
 def test_bytes_of_files_are_a_bound_where_the_kernel_counted_more() -> None:
-    whole = rank()
-    assert whole.io is not None
-    seen = replace(whole, io=replace(whole.io, coverage=1.0, data_coverage=0.5, unseen_because="memory maps"))
-    found, other = files_table(seen), files_table(whole)
-    assert found is not None
-    assert other is not None
-    assert (found["in_part"], other["in_part"]) == (True, False)
+    waits = replace(rank().data_wait, files=[cost("d/read", 2.0, 3.0)])
+    for coverage, in_part in ((0.5, True), (1.0, False)):
+        io = Io(
+            coverage=1.0,
+            data_coverage=coverage,
+            unseen_because="memory maps",
+            calls=1,
+            bytes=1,
+            ms_total=1.0,
+            files=[],
+            processes=[],
+        )
+        found = files_table(rank(data_wait=waits, io=io))
+        assert found is not None
+        assert found["in_part"] is in_part
 
 
 def test_advice_to_several_ranks_stands_once() -> None:
