@@ -519,6 +519,20 @@ def test_the_diff_changes_the_loaders_own_call(tmp_path: Path, call: str, change
     assert found[-2:] == [f"- {call}", f"+ {changed}"]
 
 
+def test_each_loader_of_the_loop_is_changed(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text("quick = DataLoader(a)\nslow = DataLoader(b, num_workers=1)\n")
+    origin = replace(_made_at(f"{program}:1"), others=[f"{program}:2"])
+    found = changes({WORKERS: "4"}, COMMAND, origin)
+    assert found == [
+        f"DataLoader(num_workers=4) at {program}:1 and {program}:2",
+        "- quick = DataLoader(a)",
+        "+ quick = DataLoader(a, num_workers=4)",
+        "- slow = DataLoader(b, num_workers=1)",
+        "+ slow = DataLoader(b, num_workers=4)",
+    ]
+
+
 def test_of_a_long_line_the_call_alone_is_shown(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text("for é in f(DataLoader(data, num_workers=2)): " + "work(é); " * 10 + "\n")

@@ -21,6 +21,7 @@ from iotrace.analysis.results import (
     IdleByModule,
     Imbalance,
     LoaderResult,
+    LoaderWait,
     LoopReads,
     Overhead,
     ProcessUse,
@@ -159,6 +160,16 @@ def test_a_wait_that_was_not_explained_has_no_cause() -> None:
     found = judged(rank(causes_ms={"decode": 10.0, "unknown": 40.0}))
     assert found.cause == "unknown"
     assert found.why == "unknown: 80 % of the wait is not explained by what was seen"
+
+
+def test_of_two_loaders_the_one_that_is_waited_for_is_named() -> None:
+    """Zipped, the quick one is asked first."""
+    quick = unknown(LoaderResult, id=0, primary=True, wrapped=False, item="Quick.__getitem__ (train.py:9)")
+    slow = replace(quick, id=1, primary=False, item="Slow.__getitem__ (train.py:7)")
+    known = rank()
+    waits = [LoaderWait(loader=0, raw_ms=2.0), LoaderWait(loader=1, raw_ms=48.0)]
+    found = judged(replace(known, loaders=[quick, slow], data_wait=replace(known.data_wait, by_loader=waits)))
+    assert found.why == "Slow.__getitem__ (train.py:7) takes 100 % of the wait"
 
 
 def test_the_function_is_named_whose_time_it_is() -> None:

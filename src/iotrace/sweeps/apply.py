@@ -53,7 +53,9 @@ def _of_loader(
     prefix = "dataloader_" if builder == TRANSFORMERS else ""
     listed = ", ".join(f"{prefix}{name}={value}" for name, value in arguments.items())
     site = None if origin is None else _shortened(origin.site)
-    found = [f"{called}({listed})" + (f" at {site}" if site and builder is None else "")]
+    others = [_shortened(other) or "" for other in origin.others] if origin is not None else []
+    sites = " and ".join(filter(None, [site, *others]))
+    found = [f"{called}({listed})" + (f" at {sites}" if sites and builder is None else "")]
     own = {ARGUMENTS[name]: value for name, value in origin.settings.items()} if origin is not None else {}
     words = _words(command, arguments, own)
     file, _, number = (site or "").rpartition(":")
@@ -80,7 +82,17 @@ def _of_loader(
     if words:
         found.append(f"by {' '.join(words.values())} in the command")
     rest = {name: value for name, value in arguments.items() if name not in words}
-    return found + (diff(source.text, call, rest) if call is not None and rest else [])
+    for each in [site or "", *others] if rest and builder is None else []:
+        found += _diff_at(each, rest)
+    return found
+
+
+def _diff_at(site: str, arguments: Mapping[str, str]) -> list[str]:
+    """The change of the call at a line, as a diff; empty where it is not a call of DataLoader there."""
+    file, _, number = site.rpartition(":")
+    source = Source(file)
+    call = source.call("DataLoader", int(number) if number.isdigit() else 0)
+    return [] if call is None else diff(source.text, call, arguments)
 
 
 def _shortened(site: str | None) -> str | None:

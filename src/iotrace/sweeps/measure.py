@@ -97,7 +97,14 @@ def _origin(rank: RankAnalysis) -> Origin | None:
         PERSISTENT: about.persistent_workers,
     }
     known = {name: str(value) for name, value in settings.items() if value is not None}
-    return Origin(site=about.site, builder=about.builder, settings=known)
+    awaited = set(rank.measured_waits.deliveries["loader"].tolist()) - {rank.source.number}
+    others = {
+        loader.description.site
+        for loader in rank.loaders
+        if loader.number in awaited and not loader.description.wrapped
+    }
+    found = sorted(filter(None, others - {about.site}))
+    return Origin(site=about.site, builder=about.builder, settings=known, others=found)
 
 
 def _bound_ns(steps: StepTable) -> Times:

@@ -73,7 +73,7 @@ def _cause_of(rank: RankReport) -> dict[str, str | None]:
     wait = rank.data_wait
     raw_ms, causes = wait.raw_ms or 0.0, wait.causes_ms
     cause = max(causes, key=lambda name: causes[name], default=None)
-    primary = next((loader for loader in rank.loaders if loader.primary), None)
+    primary = _most_awaited(rank)
     if not raw_ms or cause is None or causes[cause] <= 0:
         return {"why": None}
     share = percent(causes[cause] / raw_ms)
@@ -106,6 +106,13 @@ def _cause_of(rank: RankReport) -> dict[str, str | None]:
         share += f" of the wait, not making them: {_found_ready(primary)}"
         return {"why": f"{what} takes {share}", "cause": cause}
     return {"why": f"{what} takes {share} of the wait", "cause": cause}
+
+
+def _most_awaited(rank: RankReport) -> LoaderResult | None:
+    """The loader that the steps wait for longest: of several, the first that is asked may be quick."""
+    most = max(rank.data_wait.by_loader, key=lambda wait: wait.raw_ms, default=None)
+    primary = next((loader for loader in rank.loaders if loader.primary), None)
+    return next((loader for loader in rank.loaders if most is not None and loader.id == most.loader), primary)
 
 
 def _cost(file: FileCost | FileGroup, cause: str) -> float:

@@ -66,7 +66,11 @@ def loop_slow_steps(
         unknown = _unknown(analysis)
     over = {name: np.maximum(own - np.median(own), 0)[slow] for name, own in found.items()}
     beyond_usual = lengths[slow] - usual
-    named = np.minimum(sum(over.values(), np.zeros(len(slow))), beyond_usual)
+    sums = sum(over.values(), np.zeros(len(slow)))
+    named = np.minimum(sums, beyond_usual)
+    # What was shorter than usual made up for some of what was longer: each part has its share of that.
+    left = np.divide(named, sums, out=np.ones(len(slow)), where=sums > 0)
+    over = {name: own * left for name, own in over.items()}
     phases = {name: np.maximum(own - np.median(own), 0)[slow] for name, own in (phases_ns or {}).items()}
     rows = [
         _row(analysis, kept, int(step), at, (over, phases, writing), float(beyond_usual[at]))

@@ -74,6 +74,7 @@ def look(run: SweepRun) -> Seen | None:
         site=origin.site,
         builder=origin.builder,
         settings=origin.settings,
+        others=origin.others,
         pipeline=pipeline,
         why=why,
         epochs=source.epochs,
