@@ -102,7 +102,8 @@ def test_where_workers_matter_they_are_found_and_a_stopped_search_is_resumed(tmp
     assert running.returncode == 130, stderr
     assert "Traceback" not in stderr
     assert "iotrace tune --resume -o s -- " in stdout
-    assert (tmp_path / "t.csv").read_text().startswith("workers,per_second")
+    headings = (tmp_path / "t.csv").read_text().splitlines()[0].split(",")
+    assert {"workers", "per_second"} <= {*headings}  # others where other settings were tried
     found = json.loads((tmp_path / "s" / "tune-result.json").read_text())
     assert found["complete"] is False
     assert int(found["best"]["params"]["workers"]) > 1
