@@ -95,8 +95,11 @@ def test_where_workers_matter_they_are_found_and_a_stopped_search_is_resumed(tmp
         start_new_session=True,
         env=environment(),
     )
-    first_of_pairs = tmp_path / "s" / "runs" / "point__1" / "session" / "processes"
-    eventually(lambda: first_of_pairs.exists() or running.poll() is not None, within_s=2 * PATIENCE_S)
+    # The program as it is, with other workers, and then a further setting or a pair: that is stopped.
+    runs = tmp_path / "s" / "runs"
+    eventually(
+        lambda: len([*runs.glob("point_*")]) > 2 or running.poll() is not None, within_s=2 * PATIENCE_S
+    )
     os.killpg(running.pid, signal.SIGINT)
     stdout, stderr = running.communicate(timeout=PATIENCE_S)
     assert running.returncode == 130, stderr
