@@ -13,6 +13,7 @@ from iotrace.analysis.device.late_groups import TIED, UNSURE
 from iotrace.analysis.results import Imbalance, LateGroup
 from iotrace.analysis.traces import analyse_traces
 from iotrace.report.views import tables_of
+from iotrace.report.views.table import whose
 from iotrace.sources.kineto.reader import read_kineto
 from tests.support.kineto import operator
 from tests.unit.test_imbalance import nccl, rank
@@ -81,3 +82,8 @@ def test_the_view_of_two_real_ranks_names_the_late_one() -> None:
     assert any("no clock was compared" in note for note in late.notes)
     alone = tables_of("collectives", analyse_traces(traces[:1]))[-1]
     assert (alone.rows, alone.unknown) == ([], "it takes traces of two ranks or more")
+
+
+def test_tables_of_one_rank_do_not_name_it() -> None:
+    trace = read_kineto(DATA / "gloo_rank0.json.gz")
+    assert whose(tables_of("collectives", analyse_traces([trace]))) == ["", ""]

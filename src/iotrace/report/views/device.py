@@ -223,13 +223,19 @@ def modules(report: Report) -> list[Table]:
     )
     origins = (
         Field("idle_us", "idle ms", _ms),
-        *(Field(f"idle_by_class_us.{name}", heading, _ms) for name, heading in CLASSES.items()),
+        *(Field(f"idle_by_class_us.{name}", CLASSES[name], _ms) for name in _classes_of(report)),
         Field("kind", "ended by", is_text=True),
         Field("phase", "phase", is_text=True),
         Field("name", "name", kernel_name, is_text=True),
     )
     title = "Idle time by module; without one by operator, else by kernel"
     return by_module + of_device(report, title, origins, lambda found: found.idle_by_origin)
+
+
+def _classes_of(report: Report) -> list[str]:
+    """List the classes of idle time that a device has any of; empty columns would leave names no room."""
+    found = [rank.accelerator.idle_by_class_us for rank in report.ranks if rank.accelerator is not None]
+    return [name for name in CLASSES if any(classes.get(name) for classes in found)]
 
 
 def launches(report: Report) -> list[Table]:

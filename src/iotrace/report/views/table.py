@@ -81,7 +81,7 @@ def print_tables(tables: Sequence[Table], console: Console) -> None:
 
 def whose(tables: Sequence[Table]) -> list[str]:
     """Name the rank of each table, where there are several."""
-    several = len({table.rank for table in tables}) > 1
+    several = len({table.rank for table in tables if table.rank is not None}) > 1
     return [f"rank {table.rank}: " if several and table.rank is not None else "" for table in tables]
 
 
