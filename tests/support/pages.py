@@ -7,7 +7,7 @@ import re
 from html.parser import HTMLParser
 from typing import Any
 
-_VOID = {"meta", "br", "link", "img", "input", "hr"}
+_VOID = {"meta", "br", "link", "img", "input", "hr", "wbr"}
 _FETCHES = {"src", "href", "xlink:href", "action", "poster", "srcset", "data"}
 
 

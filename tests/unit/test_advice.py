@@ -132,7 +132,9 @@ def test_decoding_of_several_formats_or_of_unknown_files_is_told_in_general() ->
 def test_a_run_with_free_cpus_is_no_gain() -> None:
     (item,) = recommend([facts("transform", unmade_fraction=0.0, asleep=0.0, on_cpu=0.1)])
     assert item.gain_ms_per_step is None
-    assert item.remedy == "run again with a free CPU for each worker: Images had none 90 % of the time"
+    assert (
+        item.remedy == "run again with a free CPU for each worker: Images waited for a CPU 90 % of the time"
+    )
 
 
 @pytest.mark.parametrize(

@@ -341,7 +341,7 @@ def test_no_rank_is_named_where_the_clocks_do_not_tell_who_was_last(
     assert found.clock_bound_us == (None if None in bounds else pytest.approx(sum(bounds) / 1000))  # type: ignore[arg-type]
     if not named:
         assert found.withheld == (
-            "no rank is named as late: clocks known to +- 0.1 ms do not confirm which was last in 5 of 5 "
+            "no rank is named as late: clocks known to ± 0.1 ms do not confirm which was last in 5 of 5 "
             "collectives (skew 0.1 ms at most)"
         )
         assert (found.late_kinds[0].last_rank, found.late_kinds[0].unsure, found.late_kinds[0].tied) == (

@@ -273,7 +273,7 @@ def test_a_run_that_failed_says_until_when_and_its_stack_once() -> None:
     assert shown[:3] == [
         "FAILED   exit code 1 after 9 steps: OSError in worker 1 (pid 7)",
         'Why    x.h5: "no", batch 9',
-        "Before it ended: INPUT-BOUND, 44 % waited for data (decode, data/case_02.h5)",
+        "       Until then INPUT-BOUND, 44 % waited for data (decode, data/case_02.h5)",
     ]
     assert "message and stack" in shown[-1]
     whole = screen(found, verbose=True)
@@ -285,8 +285,8 @@ def test_a_run_that_failed_says_until_when_and_its_stack_once() -> None:
 @pytest.mark.parametrize(
     ("state", "said"),
     [
-        ("killed", "How    it ended: unknown, because iotrace run was killed before the program ended"),
-        ("unknown", "How    it ended: unknown: only node1 can tell whether it still runs"),
+        ("killed", "End    unknown, because iotrace run was killed before the program ended"),
+        ("unknown", "End    unknown: only node1 can tell whether it still runs"),
         ("running", None),
         ("ended", None),
     ],
@@ -295,13 +295,13 @@ def test_an_end_that_nobody_saw_stands_below_the_verdict(state: str, said: str |
     found = report(rank())
     shown = screen(replace(found, session=replace(found.session, state=state, host="node1")), 120)
     assert shown[2] == (said or shown[2])
-    assert ("it ended" in shown[2]) == (said is not None)
+    assert ("End  " in shown[2]) == (said is not None)
 
 
 def test_a_device_that_idles_for_no_known_fix_has_where_to_look() -> None:
     verdict = replace(VERDICT, kind="device-idle", banner="DEVICE IDLE", fixes=[])
     shown = screen(report(rank(), verdict=verdict))
-    assert "Fix    none is known for what was seen; --view gaps has the longest idle times" in shown
+    assert "Fix    iotrace knows no fix for it; --view gaps has the longest idle times" in shown
 
 
 def test_a_narrow_table_of_ranks_has_whole_headings() -> None:
@@ -346,4 +346,4 @@ def test_a_gain_that_is_not_told_has_what_would_tell_it(argv: list[str], again: 
     found = report(rank(), verdict=untold, recommendations=[advice])
     found = replace(found, session=replace(found.session, argv=argv))
     (row,) = [row for row in screen(found, 120) if row.startswith("Trust")]
-    assert row == f"Trust  bad: 1 step; no gain is told: {again}"
+    assert row == f"Trust  bad: 1 step; gain unknown: {again}"

@@ -149,7 +149,7 @@ def test_good_figures_say_what_they_rest_on() -> None:
         ({"unknown_ms": 30.0}, "bad", "60 % of the wait is not explained"),
         ({"fraction": None}, "caution", "the data wait was not seen"),
         ({"fraction_ci95": [0.12, 0.27]}, "caution", "the wait is 12 to 27 % of a step (95 %)"),
-        ({"cost": None}, "caution", "not known: what tracing cost"),
+        ({"cost": None}, "caution", "tracing cost not measured"),
         ({"cost": 4.0, "least": 1.0}, "caution", "tracing took 1 to 4 % of a step"),
         ({"cost": 40.0, "least": 5.0}, "caution", "tracing took 5 to 40 % of a step"),
         ({"cost": 40.2, "least": 40.0}, "bad", "tracing took about 40 % of a step"),
@@ -186,7 +186,7 @@ def test_steps_that_vary_say_how_well_their_mean_is_known() -> None:
     level, reasons = told(rank(lengths_ms=lengths_ms))
     assert level == "caution"
     (reason,) = reasons
-    assert reason.startswith("steps vary: mean 105.0 +- ")
+    assert reason.startswith("steps vary: mean 105.0 ± ")
     assert reason.endswith("(p95 is 5.7x the median)")
 
 
@@ -264,7 +264,7 @@ def test_clocks_are_doubted_where_they_were_not_compared_or_are_vague() -> None:
     one, far = clock("a", 1000), clock("b", None)
     assert told(rank(), clocks=[one])[0] == "ok"
     assert told(rank(), clocks=[one, far]) == ("caution", ["the clocks of 2 hosts were not compared"])
-    assert told(rank(), clocks=[clock("a", 6 * MS)])[1] == ["times of POSIX calls are known to +- 6.0 ms"]
+    assert told(rank(), clocks=[clock("a", 6 * MS)])[1] == ["times of POSIX calls are known to ± 6.0 ms"]
     was_set = clock("a", 1000, 2500 * MS)
     assert told(rank(), clocks=[was_set])[1] == ["a clock was set by 2500.0 ms during the run (undone)"]
 
@@ -306,8 +306,8 @@ def test_the_screen_has_the_worst_reasons_and_counts_the_others() -> None:
 
     assert printed(Trust(level="ok", reasons=["32 steps", "a", "b"])) == "Trust  ok: 32 steps, a, b"
     doubted = Trust(level="bad", reasons=["a", "b", "c", "d", "e"])
-    assert printed(doubted, silenced="no gain is told: repeat") == (
-        "Trust  bad: a; b; c; 2 more with -v; no gain is told: repeat"
+    assert printed(doubted, silenced="gain unknown: repeat") == (
+        "Trust  bad: a; b; c; 2 more with -v; gain unknown: repeat"
     )
 
 

@@ -40,7 +40,7 @@ def _transform(facts: LoaderFacts) -> Remedy | None:
         if delayed < _MOSTLY:
             return None
         return Remedy(
-            f"run again with a free CPU for each worker: {item or 'the transform'} had none "
+            f"run again with a free CPU for each worker: {item or 'the transform'} waited for a CPU "
             f"{percent(delayed)} of the time",
             f"its thread waited for a CPU in {percent(delayed)} of the time, so what is slow is unknown: "
             "run again with a free CPU for each worker (fewer workers, or no other programs)",

@@ -51,7 +51,7 @@ def print_screen(report: Report, console: Console) -> None:
     if found.why:
         line(console, "Why", found.why, WIDTH)
     for label, text in ending(report):
-        line(console, label.partition(" ")[0], f"{label.partition(' ')[2]}: {text}", WIDTH)
+        line(console, *beside(label, text), WIDTH)
     _print_fixes(found.fixes, console)
     if not found.fixes and found.kind in WANT_A_FIX:
         where = "--view gaps has the longest idle times" if found.kind == "device-idle" else _ELSE
@@ -79,21 +79,27 @@ def ending(report: Report) -> list[tuple[str, str]]:
     """What held before a run failed, or why nobody knows how it ended; nothing of other runs."""
     session = report.session
     if report.verdict.until:
-        return [("Before it ended", report.verdict.until)]
+        return [("Until then", report.verdict.until)]
     if session.state == KILLED:
-        return [("How it ended", "unknown, because iotrace run was killed before the program ended")]
+        return [("End", "unknown, because iotrace run was killed before the program ended")]
     if session.state == UNKNOWN:
-        return [
-            ("How it ended", f"unknown: only {session.host or 'its host'} can tell whether it still runs")
-        ]
+        return [("End", f"unknown: only {session.host or 'its host'} can tell whether it still runs")]
     return []
+
+
+def beside(label: str, text: str) -> tuple[str, str]:
+    """Put a label that is too long for its column before the text."""
+    return (label, text) if len(label) <= WIDTH else ("", f"{label} {text}")
 
 
 def no_fix_text(report: Report, more: str) -> str:
     """Say that no fix is known, and where there is `more` to see; of bare traces what would tell."""
     if not report.session.argv and report.verdict.kind != "device-idle":
         return "not known from a trace alone; iotrace run -- CMD also records workers, files and causes"
-    return f"none is known for what was seen; {more}"
+    trust = report.verdict.trust
+    if trust.level == "bad" and any("other programs" in reason for reason in trust.reasons):
+        more = f"repeat on a quiet machine; {more}"
+    return f"iotrace knows no fix for it; {more}"
 
 
 def _summed(parts: Iterable[str]) -> list[str]:
@@ -120,7 +126,7 @@ def print_trust(trust: Trust, console: Console, silenced: str = "") -> None:
 
 
 def trust_text(level: str, reasons: Sequence[str], silenced: str = "") -> str:
-    """What stands behind the level of trust; `silenced`: why no gain is told."""
+    """What stands behind the level of trust; `silenced`: why no gain is stated."""
     reasons = [*reasons, silenced] if silenced else reasons
     told: dict[str, str] = {}
     for reason in reasons:
@@ -140,7 +146,7 @@ def silenced(report: Report) -> str:
     if report.verdict.trust.level != "bad" or not told or not any(gains) or any(told):
         return ""
     again = "repeat on a quiet machine, with more steps" if report.session.argv else "trace more steps"
-    return f"no gain is told: {again}"
+    return f"gain unknown: {again}"
 
 
 def print_next(report: Report, timeline: Path | None, console: Console, verbose: bool = False) -> None:

@@ -199,7 +199,7 @@ def _doubts(
     if spreads and max(spreads) > _SPREAD_PERCENT:
         yield "caution", f"runs of one point differ by up to {max(spreads):.0f} %"
     if good and min(run.steps for run in good) < _FEW_STEPS:
-        yield "caution", f"{counted(min(run.steps for run in good), 'step')} in a run"
+        yield "caution", f"{counted(min(run.steps for run in good), 'measured step')} in a run"
     tracing = max((run.tracing_pct or 0.0 for run in good), default=0.0)
     if tracing >= _TRACING_PERCENT:
         yield "caution", f"tracing took up to {tracing:.0f} % of a step"

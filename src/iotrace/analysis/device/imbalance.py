@@ -87,7 +87,7 @@ def _withheld(late: Sequence[Late], off_ns: int | None) -> str | None:
         return None
     off, most = milliseconds(off_ns / 1e6), milliseconds(max(one.skew_ns for one in unsure) / 1e6)
     return (
-        f"no rank is named as late: clocks known to +- {off} do not confirm which was last in {len(unsure)} "
+        f"no rank is named as late: clocks known to ± {off} do not confirm which was last in {len(unsure)} "
         f"of {len(late)} collectives (skew {most} at most)"
     )
 

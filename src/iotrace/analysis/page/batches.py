@@ -68,9 +68,9 @@ def steps_around(count: int, worst: int) -> range:
 
 
 def _next_ask(asks_ns: Times, delivered_ns: int, end_ns: int) -> int | None:
-    """When the loop asked for a batch again: so long it computed on this one, or did something else."""
+    """When the loop asked for a batch again, if by `end_ns`: till then it computed, or did something else."""
     following = first_at(asks_ns, delivered_ns)
-    return min(following, end_ns) if following is not None else None
+    return following if following is not None and following <= end_ns else None
 
 
 def _made_of(wait: Explained) -> str | None:

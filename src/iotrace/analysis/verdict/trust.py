@@ -203,7 +203,7 @@ def _of_tracing(rank: RankReport) -> Iterator[_Doubt]:
     cost = rank.overhead.estimated_pct_of_step if rank.overhead is not None else None
     if rank.overhead is None or cost is None:
         if rank.steps.count:
-            yield _Doubt(CAUTION, "not known: what tracing cost")
+            yield _Doubt(CAUTION, "tracing cost not measured")
         return
     caution, bad = _TRACING_PERCENT
     if cost >= caution:
@@ -234,7 +234,7 @@ def _of_spread(rank: RankReport) -> Iterator[_Doubt]:
     if steps.mean_ms and steps.mean_ci95_ms is not None and steps.count >= FEWEST:
         low, high = steps.mean_ci95_ms
         half = (high - low) / 2 / steps.mean_ms
-        text = f"steps vary: mean {steps.mean_ms:.1f} +- {(high - low) / 2:.1f} ms"
+        text = f"steps vary: mean {steps.mean_ms:.1f} ± {(high - low) / 2:.1f} ms"
         if steps.p50_ms and steps.p95_ms and steps.p95_ms >= _LONG_STEPS * steps.p50_ms:
             text += f" (p95 is {steps.p95_ms / steps.p50_ms:.1f}x the median)"
         yield from _doubt(half, _SPREAD, text)
@@ -280,7 +280,7 @@ def _of_clocks(clocks: Sequence[ClockInfo], ranks: Sequence[RankReport]) -> Iter
     bound_ms = max((clock.bound_ns or 0 for clock in clocks), default=0) / 1e6
     step_ms = min((rank.steps.mean_ms for rank in ranks if rank.steps.mean_ms), default=None)
     if step_ms is not None and bound_ms >= _CLOCK_BOUND * step_ms:
-        yield _Doubt(CAUTION, f"times of POSIX calls are known to +- {milliseconds(bound_ms)}")
+        yield _Doubt(CAUTION, f"times of POSIX calls are known to ± {milliseconds(bound_ms)}")
     set_ns = max((abs(item.by_ns) for clock in clocks for item in clock.set), default=0)
     if set_ns:
         yield _Doubt(CAUTION, f"a clock was set by {milliseconds(set_ns / 1e6)} during the run (undone)")

@@ -27,8 +27,8 @@ WORDS = {
     "do not add up.",
     "trust": "How far the figures can be relied on: ok, caution or bad, by noise, other programs, losses "
     "and the cost of tracing.",
-    "late in": "Of all matched collectives, the share in which this rank arrived last.",
-    "for others": "Waiting inside collectives for ranks that come later.",
+    "came last in": "Of all matched collectives, the share in which this rank arrived last.",
+    "waits for other ranks": "Waiting inside collectives for ranks that come later.",
     "p95": "Of a hundred steps, five are longer.",
 }
 SWEEP = {

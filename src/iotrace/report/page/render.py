@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import msgspec
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from iotrace import __version__
 from iotrace.errors import writing
@@ -21,6 +22,11 @@ from iotrace.units import fixed, length, milliseconds, percent, signed, size
 _TEMPLATES = Path(__file__).parent / "templates"
 _MOST_RECORDS = (2000, 500, 100, 20)  # of one list in the page's JSON: as many as its size allows
 _MOST_BYTES = 700_000
+# A figure and what it is of stand on one line: `96 %`, `1.5 ms`, `71.1 ± 10.5 ms`.
+_WITH_UNIT = re.compile(
+    r"(?<=\d) (?=(?:%|[KMGT]iB|B|ms|µs|ns|s|min|h|d|steps?(?:/s)?|samples/s|workers?|files?)(?![\w/-]))"
+    r"|(?<=±) (?=\d)| (?=±)"
+)
 
 
 def render(template: str, document: Any, **shown: Any) -> str:
@@ -33,7 +39,14 @@ def render(template: str, document: Any, **shown: Any) -> str:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters.update(
-        ms=milliseconds, length_of=length, pct=percent, size=size, signed=signed, fixed=fixed
+        ms=lambda value: unbroken(milliseconds(value)),
+        length_of=lambda value: unbroken(length(value)),
+        pct=lambda value: unbroken(percent(value)),
+        size=lambda value: unbroken(size(value)),
+        signed=signed,
+        fixed=fixed,
+        unbroken=unbroken,
+        at_slashes=at_slashes,
     )
     script = (_TEMPLATES / "script.js").read_text()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -50,6 +63,16 @@ def render(template: str, document: Any, **shown: Any) -> str:
         data=Markup(_embedded(document)),
     )
     return visible(page, lines=True)  # names of files may hold what hides or reverses a line
+
+
+def unbroken(text: str) -> str:
+    """Keep each figure of a text on the line of its unit."""
+    return _WITH_UNIT.sub("\u00a0", text)
+
+
+def at_slashes(text: str) -> Markup:
+    """Let a long path break after a slash rather than within a name; what is copied stays the same."""
+    return Markup(str(escape(text)).replace("/", "/<wbr>"))
 
 
 def _embedded(document: Any) -> str:

@@ -15,6 +15,7 @@ from iotrace.report.page.definitions import CAUSES, WORDS
 from iotrace.report.page.render import render
 from iotrace.report.screen import (
     WANT_A_FIX,
+    beside,
     ending,
     fact_rows,
     following,
@@ -141,8 +142,8 @@ def banner(report: Report) -> dict[str, Any]:
     found = report.verdict
     rows = [{"label": "Why", "text": found.why}] if found.why else []
     for label, text in ending(report):
-        first, _, rest = label.partition(" ")
-        rows.append({"label": first, "text": f"{rest}: {text}"})
+        label, text = beside(label, text)
+        rows.append({"label": label, "text": text})
     trust = trust_text(found.trust.level, found.trust.reasons, silenced(report))
     if not found.fixes and found.kind in WANT_A_FIX:
         rows.append({"label": "Fix", "text": no_fix_text(report, "the charts below show more")})

@@ -95,7 +95,7 @@ def ranks_table(report: Report) -> dict[str, Any] | None:
     late = found.rank if found.kind == "rank-late" else None
     ranks = sorted(report.ranks, key=lambda rank: (rank.rank != late, rank.rank, rank.incarnation))
     rows = [_rank_row(rank, compared, late) for rank in ranks[:_MOST_RANKS]]
-    names = ("step", "data wait", "for others", "compute", "late in")
+    names = ("step", "data wait", "waits for other ranks", "compute", "came last in")
     columns = [name for name in names if any(row["cells"][name] is not None for row in rows)]
     return {
         "columns": columns,
@@ -113,7 +113,7 @@ def _rank_row(rank: RankReport, compared: Imbalance | None, late: int | None) ->
     own, straggler = compared.of(rank.rank) if compared else (None, None)
     matched = compared.collectives.matched if compared else 0
     cells: dict[str, dict[str, Any] | None] = dict.fromkeys(
-        ("step", "data wait", "for others", "compute", "late in")
+        ("step", "data wait", "waits for other ranks", "compute", "came last in")
     )
     if rank.steps.mean_ms is not None:
         cells["step"] = {"text": milliseconds(rank.steps.mean_ms), "value": rank.steps.mean_ms, "shade": 0}
@@ -122,12 +122,12 @@ def _rank_row(rank: RankReport, compared: Imbalance | None, late: int | None) ->
         cells["data wait"] = _cell(fraction)
     if own is not None and own.step_ms:
         if own.communication_wait_ms is not None:
-            cells["for others"] = _cell(own.communication_wait_ms / own.step_ms)
+            cells["waits for other ranks"] = _cell(own.communication_wait_ms / own.step_ms)
         cells["compute"] = _cell(own.compute_ms / own.step_ms, shaded=False)
         if fraction is None:
             cells["data wait"] = _cell(own.data_wait_ms / own.step_ms)
     if straggler is not None and matched:
-        cells["late in"] = _cell(straggler.last_to_arrive / matched)
+        cells["came last in"] = _cell(straggler.last_to_arrive / matched)
     return {
         "name": f"{rank.rank if rank.pid is None else rank.called}"
         + (f", restart {rank.incarnation}" if rank.incarnation else ""),

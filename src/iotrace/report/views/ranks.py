@@ -41,7 +41,7 @@ def ranks(report: Report) -> list[Table]:
         Field("rank", "rank"),
         Field("step_ms", "step ms", one_decimal),
         Field("data_wait_ms", "data wait", one_decimal),
-        Field("communication_wait_ms", "for others", one_decimal),
+        Field("communication_wait_ms", "waits for others", one_decimal),
         Field("compute_ms", "compute", one_decimal),
         Field("other_ms", "rest", one_decimal),
         Field("waited_for_pct", "late %", one_decimal),

@@ -151,7 +151,7 @@ def _trust(found: Sequence[PointResult], search: Search) -> Trust:
     runs = [run for run in search.sweep.runs if run.ok and run.kind == "point"]
     fewest = min((run.steps for run in runs), default=_FEW_STEPS)
     if fewest < _FEW_STEPS:
-        doubts.append(("caution", f"{counted(fewest, 'step')} in a run: give more --steps"))
+        doubts.append(("caution", f"{counted(fewest, 'measured step')} in a run: give more --steps"))
     if search.winner is not search.own and max((row.repeats for row in good), default=0) < 2:
         doubts.append(("caution", "no pair was run as proof: how runs differ is not known"))
     elif not search.complete:

@@ -45,6 +45,21 @@
     });
   }
 
+  // Above a table that is cut: where the rest of it is.
+  for (const box of document.querySelectorAll(".scroll")) {
+    const hint = document.createElement("p");
+    hint.className = "note over";
+    hint.setAttribute("aria-hidden", "true");
+    const look = () => {
+      const right = box.scrollWidth > box.clientWidth + 1, down = box.scrollHeight > box.clientHeight + 1;
+      hint.hidden = !right && !down;
+      hint.textContent = (right ? "→ " : "") + (down ? "↓ " : "") + "scroll";
+    };
+    box.before(hint);
+    new ResizeObserver(look).observe(box);
+    look();
+  }
+
   // The strip: what a bar is, under the pointer or by the arrow keys.
   const steps = data.columns && data.columns.steps;
   for (const chart of document.querySelectorAll("[data-strip]")) {
