@@ -29,7 +29,7 @@ def _transform(facts: LoaderFacts) -> Remedy | None:
     on_cpu = max(0.0, facts.on_cpu - facts.causes_ms.get("decode", 0.0) / making_ms)
     share = facts.causes_ms["transform"] / making_ms
     item = facts.item.partition(" ")[0] or facts.name
-    if asleep >= max(on_cpu, _TELLING * share):
+    if asleep >= max(on_cpu, _MOSTLY * share):
         return Remedy(
             f"find out why {item or 'the dataset'} sleeps",
             f"its thread sleeps in {percent(min(1.0, asleep / share))} of that: find what it waits for (a "
