@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import posixpath
 
 from iotrace.analysis.failures import timed_failures
 from iotrace.analysis.loop.deliveries import Deliveries
@@ -195,7 +196,7 @@ def _wait(item: Explained, arrivals: dict[DeliveryKey, Slice], code: str) -> lis
 
 
 def _file_of(item: Explained) -> str | None:
-    """Find the file that is most of the wait's cause; several of a like share are told by their number."""
+    """Find the file that is most of the wait's cause; several of a like share by directory and number."""
     if item.cause not in FILE_PARTS:
         return None
     part = FILE_PARTS.index(item.cause)
@@ -203,7 +204,10 @@ def _file_of(item: Explained) -> str | None:
     if not costs:
         return None
     worst = max(costs, key=lambda path: costs[path])
-    return worst if 2 * costs[worst] >= sum(costs.values()) else f"{len(costs)} files"
+    if 2 * costs[worst] >= sum(costs.values()):
+        return worst
+    directory = posixpath.commonpath(costs) if len({posixpath.isabs(path) for path in costs}) == 1 else ""
+    return f"{directory}/ ({len(costs)} files)" if directory.strip("/") else f"{len(costs)} files"
 
 
 def _ready(deliveries: Deliveries) -> list[tuple[int, float]]:

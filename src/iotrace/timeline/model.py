@@ -17,7 +17,10 @@ def known(**args: str | int | float | bool | None) -> Args:
 
 
 def file_label(path: str) -> str:
-    """Name a file as a slice does: by its name, by its path within a zarr store."""
+    """Name a file as a slice does: by its name, by its path within a zarr store; files by their directory."""
+    path, of_files, number = path.partition("/ (")
+    if of_files:
+        return f"{file_label(path)}{of_files}{number}"
     parts = path.rstrip("/").split("/")
     store = next((number for number, part in enumerate(parts) if part.endswith(".zarr")), len(parts) - 1)
     return "/".join(parts[store:])
