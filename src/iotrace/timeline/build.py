@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import posixpath
 
-from iotrace.analysis.failures import timed_failures
 from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.loop.phases import phases_of
 from iotrace.analysis.loop.step_phases import phase_spans
 from iotrace.analysis.loop.steps import Loop
-from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
+from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.wait.file_costs import FILE_PARTS
 from iotrace.analysis.wait.slow_steps import loop_slow_steps
 from iotrace.analysis.wait.waits import CAUSES, Explained
@@ -19,6 +17,7 @@ from iotrace.sources.processes import Process
 from iotrace.sources.session import Rank
 from iotrace.timeline.calls import call_tracks, span_tracks, within
 from iotrace.timeline.detail import MOST_SLICES, Detail, blocks, detail_of, note
+from iotrace.timeline.failures import failure_slices
 from iotrace.timeline.flows import DeliveryKey, batch_flows, chunk_flows
 from iotrace.timeline.kineto import add_torch
 from iotrace.timeline.model import (
@@ -34,8 +33,6 @@ from iotrace.timeline.model import (
 )
 from iotrace.timeline.startup import startup_tracks
 from iotrace.timeline.telemetry import add_telemetry
-
-_LONGEST_NAME = 120
 
 
 def build(analysis: RankAnalysis, with_torch: bool = True, most: int = MOST_SLICES) -> Timeline:
@@ -63,7 +60,7 @@ def build(analysis: RankAnalysis, with_torch: bool = True, most: int = MOST_SLIC
     if slow:
         main.tracks.append(Track(f"{own}slow steps", slow))
     main.tracks += startup_tracks(analysis)
-    failures = _failures(analysis)
+    failures = failure_slices(analysis)
     if failures:
         main.tracks.append(Track(f"{own}failure", failures))
     phases_of_steps = _step_phases(analysis, detail)
@@ -110,23 +107,6 @@ def _steps(loop: Loop, detail: Detail | None) -> list[Slice]:
             args = {"epoch": opened.epoch, "batch": opened.index, "samples": opened.samples}
         end_ns = step.pieces[0][1] if step.pieces else step.end_ns
         found.append(Slice(step.start_ns, end_ns, f"step {number}", "step", args))
-    return found
-
-
-def _failures(analysis: RankAnalysis) -> list[Slice]:
-    """Make a slice of each failure of the rank: from then on to the end of its command."""
-    session, rank = analysis.session, analysis.rank
-    ends_ns = [each.outcome.ended_ns for each in session.launches if each.outcome is not None]
-    found = []
-    if "timed_failures" not in vars(session):  # they are of all ranks, each of which asks
-        vars(session)["timed_failures"] = timed_failures(SessionAnalysis(session))
-    for at_ns, failure in vars(session)["timed_failures"]:
-        if failure.rank not in (None, rank.number) or not math.isfinite(at_ns):
-            continue
-        about = {"at": failure.at, "file": failure.file, "batch": failure.batch}
-        args = known(**about, worker=failure.worker, pid=failure.process)
-        name = f"{failure.type}: {failure.message}"[:_LONGEST_NAME]
-        found.append(Slice(int(at_ns), max([int(at_ns), *ends_ns]), name, "failure", args))
     return found
 
 
