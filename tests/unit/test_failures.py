@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from iotrace.analysis.failures import failures_of, parse
 from iotrace.analysis.rank import SessionAnalysis
-from iotrace.analysis.results import Failure
+from iotrace.analysis.results import Failure, unknown
 from iotrace.session import names
 from iotrace.session.manifest import Manifest, Outcome, PosixState
 from iotrace.sources.records import (
@@ -23,6 +24,7 @@ from iotrace.sources.records import (
     Worker,
 )
 from iotrace.sources.session import open_session
+from iotrace.timeline.failures import failure_name
 from tests.support.rows import BatchRecord, Line, lines_of
 
 MS = 1_000_000
@@ -283,3 +285,16 @@ def test_a_process_whose_failure_its_parent_bore_helps(tmp_path: Path, main: lis
 def test_a_command_that_a_signal_ended(tmp_path: Path) -> None:
     failures = found(tmp_path, Outcome(137, 0, 0, signal=9, oom_kills=1), {7: loop(18)})
     assert told(failures) == [(7, "SIGKILL", 0, None)]
+
+
+@pytest.mark.parametrize(
+    ("about", "name"),
+    [
+        ({"worker": 0, "file": "data/part2.h5"}, "failed: part2.h5 · worker 0 · OSError"),
+        ({"role": "rank"}, "failed: training process · OSError"),
+        ({"role": "rank", "thread": "feeder"}, "failed: thread feeder of training process · OSError"),
+        ({}, "failed: process · OSError"),
+    ],
+)
+def test_the_slice_of_a_failure_begins_with_the_file_and_who_failed(about: dict[str, Any], name: str) -> None:
+    assert failure_name(unknown(Failure, type="OSError", message="no", **about)) == name

@@ -168,4 +168,4 @@ def test_of_a_failure_the_time_before_it_is_shown_however_long_the_end_took() ->
         (55 * second, 61 * second),
         (60 * second, second),
     )
-    assert last_moments(60 * second, 75 * second) == ((55 * second, 60 * second + second // 2), None)
+    assert last_moments(60 * second, 75 * second) == ((55 * second, 62 * second + second // 2), None)

@@ -232,9 +232,10 @@ def last_moments(at_ns: int, last_ns: int) -> tuple[tuple[int, int], tuple[int, 
     """Choose what to show of a failure, and the slice from it to the end, to select.
 
     Perfetto shows all of a slice that is selected: one that took long to end would fill the screen.
+    Of such a one so much is shown that its name can be read.
     """
     soon = last_ns - at_ns <= _BEFORE_FAILURE_NS
-    until_ns = last_ns if soon else at_ns + _BEFORE_FAILURE_NS // 10
+    until_ns = last_ns if soon else at_ns + _BEFORE_FAILURE_NS // 2
     return (at_ns - _BEFORE_FAILURE_NS, until_ns), (at_ns, last_ns - at_ns) if soon else None
 
 
