@@ -53,7 +53,7 @@ from iotrace.analysis.verdict.trust import trust_of
 from iotrace.analysis.verdict.verdict import verdict_of
 from iotrace.analysis.wait.blocks import step_blocks
 from iotrace.analysis.wait.data_wait import data_wait
-from iotrace.analysis.wait.loop_reads import loop_reads
+from iotrace.analysis.wait.loop_io import loop_reads, writing_advice
 from iotrace.analysis.wait.regions import regions_of
 from iotrace.analysis.wait.slow_steps import loop_slow_steps
 from iotrace.analysis.wait.stages import stages_of
@@ -83,7 +83,7 @@ def rank_part(one: RankAnalysis) -> RankPart:
         found, culprits=[*culprits_of(one, found), *amplified(found), *slow_imports(found.startup)]
     )
     found = replace(found, culprits=[*waiting_for_threads(one, found), *found.culprits])
-    advice = [*advice_of(found.culprits), *recommend(loader_facts(one, found))]
+    advice = [*advice_of(found.culprits), *recommend(loader_facts(one, found)), *writing_advice(one, found)]
     beside = Beside(one.waits, clock_bound_ns(one.session, one.rank))
     return RankPart(
         report=found,

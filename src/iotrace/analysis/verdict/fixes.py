@@ -43,8 +43,8 @@ def fixes_of(
 def _fix(item: Recommendation, rank: RankReport | None, cause: str | None, of_loader: str) -> Fix:
     step_ms = rank.steps.mean_ms if rank is not None else None
     gain_ms = item.gain_ms_per_step
-    # Ending and starting workers takes time outside the wait, too; what idles the device lies there.
-    waits = item.id != "startup-bound" and item.id not in OF_THE_DEVICE
+    # Ending and starting workers takes time outside the wait, too; so do writing and what idles the device.
+    waits = item.id not in ("startup-bound", "writing-in-the-loop") and item.id not in OF_THE_DEVICE
     if gain_ms is not None and waits and rank is not None and rank.data_wait.exposed_ms is not None:
         # The device works through the rest of the wait: only its idle time can be won.
         gain_ms = min(gain_ms, rank.data_wait.exposed_ms)

@@ -1,0 +1,117 @@
+"""What the training thread itself read and wrote in the measured steps, beside what it asked of loaders.
+
+Its reading is all that is known of the data without a loader; with one, reading that no data wait holds.
+"""
+
+from __future__ import annotations
+
+import posixpath
+
+import numpy as np
+from msgspec.structs import replace
+
+from iotrace.analysis.host.io import WRITES
+from iotrace.analysis.intervals import Coverage, Intervals, distinct, subtract, union
+from iotrace.analysis.loop.step_table import StepTable
+from iotrace.analysis.rank import RankAnalysis
+from iotrace.analysis.results import FileCost, LoopReads, RankReport, Recommendation
+from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT
+from iotrace.analysis.wait.item_reads import read_calls
+from iotrace.analysis.wait.production import compose
+from iotrace.session.names import KIND_MAPPED, KIND_READ_PATH
+
+_WORTH_TELLING = 0.01  # of a step, where the data wait is known
+_SYNCS = frozenset({"fsync", "fdatasync"})
+_HIGH = 0.2  # of a step
+_MOSTLY = 0.5  # of the steps, or of the time that writing takes
+
+
+def loop_reads(analysis: RankAnalysis) -> LoopReads | None:
+    """Sum up the thread's reading and decoding; None without a step.
+
+    Where the data wait is known, its asks and evaluations are left out; None where little is left.
+    """
+    thread, kept, main = analysis.loop.thread, analysis.kept, analysis.rank.main
+    if thread is None or not len(kept):
+        return None
+    unknown = bool(analysis.loop.unknown_why)
+    calls = analysis.session.calls_of(main)
+    calls = calls.where((calls.tid == thread.tid) & read_calls(calls))
+    spans = main.spans[main.spans["tid"] == thread.tid]
+    starts, ends = (kept["start_ns"], kept["end_ns"]) if unknown else _beside_asks(kept)
+    read = np.isin(spans["kind"], (KIND_READ_PATH, KIND_MAPPED))
+    if not unknown:  # most of many steps hold no read
+        at = np.concatenate((spans["start_ns"][read], calls.start_ns))
+        held = np.unique(np.searchsorted(starts, at, side="right") - 1)
+        held = held[held >= 0]
+        starts, ends = starts[held], ends[held]
+        if not len(held):
+            return None
+    made = compose(replace(main, spans=spans[read]), calls, analysis.session.paths, starts, ends, inline=True)
+    spent_ns = made.parts[:, :2].sum(axis=0)
+    if not unknown and spent_ns.sum() < _WORTH_TELLING * int(kept.duration_ns.sum()):
+        return None
+    a_step = 1e-6 / len(kept)
+    costs = [
+        FileCost(
+            path=path,
+            ms=(read_ns + decode_ns) * a_step,
+            read_ms=read_ns * a_step,
+            decode_ms=decode_ns * a_step,
+            transform_ms=0.0,
+        )
+        for path, (read_ns, decode_ns, _) in made.files.totals().items()
+    ]
+    return LoopReads(
+        read_ms=float(spent_ns[0]) * a_step,
+        decode_ms=float(spent_ns[1]) * a_step,
+        files=sorted(costs, key=lambda cost: -cost.ms),
+    )
+
+
+def _beside_asks(steps: StepTable) -> Intervals:
+    """Return the steps' time without evaluations and without the waits in them, sorted and disjoint."""
+    starts, ends, _ = steps.pieces
+    asks = steps.awaited
+    return subtract(union(starts, ends), union(asks["wait_start_ns"], asks["delivered_ns"]))
+
+
+def writing_advice(analysis: RankAnalysis, found: RankReport) -> list[Recommendation]:
+    """Advise to write elsewhere where the training thread writes in most steps, for 5 % of them or more.
+
+    A checkpoint now and then is none of it: slow steps tell it. Nor is writing beside a device that is busy.
+    """
+    thread, kept, main, step_ms = analysis.loop.thread, analysis.kept, analysis.rank.main, found.steps.mean_ms
+    if thread is None or not len(kept) or not step_ms or analysis.loop.unknown_why:
+        return []
+    device = found.accelerator
+    if device is not None and device.span_us and 100 * device.idle_us < MODERATELY_PERCENT * device.span_us:
+        return []
+    calls = analysis.session.calls_of(main)
+    calls = calls.where((calls.tid == thread.tid) & calls.named(WRITES | _SYNCS))
+    spent_ns = Coverage(*_beside_asks(kept)).within(calls.start_ns, calls.end_ns)
+    spent_ms = float(spent_ns.sum()) * 1e-6 / len(kept)
+    writing = distinct(np.searchsorted(kept["start_ns"], calls.start_ns[spent_ns > 0], side="right"))
+    if 100 * spent_ms < MODERATELY_PERCENT * step_ms or len(writing) < _MOSTLY * len(kept):
+        return []
+    named = calls.file >= 0
+    by_file = np.bincount(calls.file[named], spent_ns[named], 1)
+    costly = int(np.argmax(by_file))
+    most = by_file[costly] >= _MOSTLY * spent_ns.sum()
+    path = analysis.session.paths.shown(calls.files[costly]) if most else ""
+    synced_ms = float(spent_ns[calls.named(_SYNCS)].sum()) * 1e-6 / len(kept)
+    does = "sync" if synced_ms >= _MOSTLY * spent_ms else "write"
+    name = posixpath.basename(path) if most else "its files"
+    return [
+        Recommendation(
+            id="writing-in-the-loop",
+            severity="high" if spent_ms > _HIGH * step_ms else "medium",
+            text=f"the training thread itself writes for {spent_ms:.1f} ms a step"
+            + (f", most of it to {path}" if most else "")
+            + (f"; {synced_ms:.1f} ms of that it waits for the disk (fsync)" if does == "sync" else "")
+            + f": {does} less often, or in a thread of its own",
+            evidence={"writing_ms": spent_ms, "sync_ms": synced_ms},
+            gain_ms_per_step=spent_ms,
+            remedy=f"{does} {name} less often, or in a thread: the loop does it for {spent_ms:.1f} ms a step",
+        )
+    ]
