@@ -46,7 +46,7 @@ def test_a_reader_that_leaves_is_no_error() -> None:
 def test_what_the_encoding_does_not_have_is_replaced(encoding: str) -> None:
     done = iotrace("doctor", "--", "/no/such/command", PYTHONIOENCODING=encoding)
     assert (done.returncode, done.stderr) == (1, b"")
-    assert b"? check its name and PATH" in done.stdout
+    assert b"> check its name and PATH" in done.stdout
 
 
 def test_json_is_utf8_and_holds_names_that_are_not(tmp_path: Path) -> None:

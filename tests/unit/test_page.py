@@ -34,7 +34,7 @@ from iotrace.errors import IotraceError
 from iotrace.report.markdown import comparison_markdown, report_markdown, sweep_markdown
 from iotrace.report.page import palette
 from iotrace.report.page.comparison import comparison_page
-from iotrace.report.page.render import as_columns, write_page
+from iotrace.report.page.render import as_columns, at_slashes, unbroken, write_page
 from iotrace.report.page.report import report_page
 from iotrace.report.page.sections import files_table, view_table
 from iotrace.report.page.sweep import sweep_page, tune_page
@@ -478,3 +478,14 @@ def test_a_view_on_the_page_begins_with_what_names_a_row() -> None:
     assert len(name) < 200
     assert "…" in name
     assert (reason, found["more"]) == ("r", 1)
+
+
+def test_a_figure_stays_on_the_line_of_its_unit() -> None:
+    assert unbroken("used 95 % of 2 CPUs; 71.1 ± 10.5 ms a step") == (
+        "used 95\u00a0% of 2 CPUs; 71.1\u00a0±\u00a010.5\u00a0ms a step"
+    )
+    assert unbroken("steps 3 to 9; run 2 --batch 7") == "steps 3 to 9; run 2 --batch 7"
+
+
+def test_a_path_breaks_after_a_slash_and_stays_escaped() -> None:
+    assert at_slashes("a/<b>/c") == "a/<wbr>&lt;b&gt;/<wbr>c"

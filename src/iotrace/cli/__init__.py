@@ -5,6 +5,7 @@ A command's module is imported when the command is called: `iotrace report` pays
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
 import sys
@@ -16,7 +17,7 @@ import click
 
 from iotrace import __version__
 from iotrace.errors import IotraceError, UsageError, what_failed
-from iotrace.report.printing import echo
+from iotrace.report.printing import echo, in_other_words
 
 _NAME = "iotrace"
 COMPLETION_VARIABLE = "_IOTRACE_COMPLETE"  # set by the shell when it asks for completions
@@ -105,9 +106,10 @@ def app() -> None:
 
 def main() -> None:
     """Run the command line and exit with its exit code."""
+    codecs.register_error(_NAME, in_other_words)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # "?" for what the terminal's encoding does not have
+            stream.reconfigure(errors=_NAME)
     sys.exit(_main(sys.argv[1:]))
 
 

@@ -22,6 +22,7 @@ _STEERING = (
 )
 _IN_A_LINE = re.compile(f"[{_STEERING}]")
 _IN_LINES = re.compile(f"(?!\n)[{_STEERING}]")
+_IN_ASCII = {"±": "+-", "≥": ">=", "≤": "<=", "→": ">", "µ": "u", "·": "|"}
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
@@ -36,6 +37,14 @@ def _escape(found: re.Match[str]) -> str:
 def visible(text: str, lines: bool = False) -> str:
     r"""Return `text` with what would steer a terminal written out, as ``\x1b``; with `lines` ``\n`` stays."""
     return (_IN_LINES if lines else _IN_A_LINE).sub(_escape, text)
+
+
+def in_other_words(error: UnicodeError) -> tuple[str, int]:
+    """Write what an encoding does not have in ASCII, "?" for the rest: an error handler of `codecs`."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    missing = error.object[error.start : error.end]
+    return "".join(_IN_ASCII.get(each, "?") for each in missing), error.end
 
 
 def visible_json(document: bytes) -> bytes:

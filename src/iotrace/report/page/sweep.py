@@ -127,10 +127,22 @@ def _page(
         falls=falls,
         fetched=charts.fetched([one.window for one in columns.values() if one.window is not None]),
         failed=[(named(row.params), row) for row in points if row.status not in ("ok", "not run")],
+        legend={word: words[word] for word in words if _is_shown(word, points, cells, result.ceiling)},
         words={**words, **{word: WORDS[word] for word in ("fetch", "ready", "data wait", "trust")}},
         cause_words=None,
         **shown,
     )
+
+
+def _is_shown(
+    word: str, points: Sequence[PointResult], cells: Sequence[Sequence[str]], ceiling: Ceiling | None
+) -> bool:
+    """Whether the table shows what a word of its legend is about; marks stand in its last column."""
+    if word in ("yours", "best", "busy"):
+        return any(word in own[-1].split() for own in cells)
+    if word in ("model", "predicted", "missed by"):
+        return any(row.predicted_per_second is not None for row in points)
+    return word != "ceiling" or ceiling is not None
 
 
 def _most(points: Sequence[PointResult], ceiling: Ceiling | None) -> float:

@@ -45,8 +45,8 @@
     });
   }
 
-  // Above a table that is cut: where the rest of it is.
-  for (const box of document.querySelectorAll(".scroll")) {
+  // Above what is cut: where the rest of it is.
+  for (const box of document.querySelectorAll(".scroll, pre")) {
     const hint = document.createElement("p");
     hint.className = "note over";
     hint.setAttribute("aria-hidden", "true");
