@@ -266,18 +266,19 @@ def report_of_traces(
 ) -> Report:
     """Read and analyse traces, one for each rank."""
     from iotrace import compiled
-    from iotrace.analysis.tasks import part_of_trace
-    from iotrace.analysis.traces import report_of_parts
+    from iotrace.analysis.traces import report_of_parts, trace_part
+    from iotrace.sources.kineto.reader import read_kineto
 
-    do = partial(part_of_trace, kernel_gap_us)
     with watched() as progress:
         if cluster is not None:
+            from iotrace.analysis.tasks import part_of_trace
+
             cluster.check_sees(paths)
-            return report_of_parts(cluster.map(do, paths))
+            return report_of_parts(cluster.map(partial(part_of_trace, kernel_gap_us), paths))
         parts = []
         for path in paths:
             progress(f"reading {path}")
-            parts.append(do(path))
+            parts.append(trace_part(read_kineto(path), kernel_gap_us))
         if not compiled.available():
             note = compiled.missing("reading traces gives the same result ten to twenty times slower")
             echo(f"iotrace: {note}", err=True)
