@@ -304,6 +304,15 @@ def test_a_device_that_idles_for_no_known_fix_has_where_to_look() -> None:
     assert "Fix    iotrace knows no fix for it; --view gaps has the longest idle times" in shown
 
 
+def test_beside_other_programs_no_known_fix_asks_for_a_quiet_machine() -> None:
+    trust = replace(VERDICT.trust, level="bad", reasons=["other programs used 95 % of the CPUs"])
+    shown = screen(report(rank(), verdict=replace(VERDICT, fixes=[], trust=trust)), 120)
+    assert (
+        "Fix    iotrace knows no fix for it; repeat on a quiet machine; -v has loader, system and I/O"
+        in shown
+    )
+
+
 def test_a_narrow_table_of_ranks_has_whole_headings() -> None:
     shown = screen(report(rank(), rank(1), imbalance=late()), 60)
     head = next(number for number, row in enumerate(shown) if row.split()[:1] == ["rank"])
