@@ -18,7 +18,7 @@ from iotrace.analysis.results import Report
 from iotrace.analysis.table import Columns
 from iotrace.analysis.wait.waits import CAUSES, Explained, behind_ready_ns
 from iotrace.sources.session import open_session
-from iotrace.timeline import build as timeline_build
+from iotrace.timeline import failures as timeline_failures
 from iotrace.timeline.build import build
 from iotrace.timeline.model import Slice, Timeline
 from tests.support.counting import instructions
@@ -138,7 +138,7 @@ def test_a_merge_looks_at_its_session_once_for_all_ranks(
 ) -> None:
     write_session(tmp_path / "s", 20, workers=1, ranks=4, calls=1)
     asked = []
-    failures, rglob = timeline_build.timed_failures, Path.rglob
+    failures, rglob = timeline_failures.timed_failures, Path.rglob
 
     def counted(analysis: SessionAnalysis) -> object:
         asked.append("failures")
@@ -149,7 +149,7 @@ def test_a_merge_looks_at_its_session_once_for_all_ranks(
             asked.append("sizes")
         return rglob(path, pattern)
 
-    monkeypatch.setattr(timeline_build, "timed_failures", counted)
+    monkeypatch.setattr(timeline_failures, "timed_failures", counted)
     monkeypatch.setattr(Path, "rglob", searched)
     words = ["merge", str(tmp_path / "s"), "-o", str(tmp_path / "m.json"), "--processes", "1"]
     assert in_process(*words).returncode == 0
