@@ -78,7 +78,9 @@ def test_a_killed_worker(tmp_path: Path) -> None:
     output, errors = launched.communicate(timeout=PATIENCE_S)
     assert launched.returncode == 1
     # A process that ends closes its sockets before its parent is told: torch may meet the closed one first.
-    assert "killed by signal: Killed" in errors or "ConnectionResetError" in errors
+    closed = next((error for error in ("ConnectionResetError", "EOFError") if error in errors), "")
+    signalled = "killed by signal: Killed" in errors
+    assert signalled or closed
     report = Run(launched.returncode, output, errors, session).report()
     assert report["session"]["complete"] is False
     assert any(f"(pid {victim})" in missing["what"] for missing in report["not_captured"])
@@ -86,7 +88,10 @@ def test_a_killed_worker(tmp_path: Path) -> None:
     assert not process.ended
     assert _count(session, victim, names.PRODUCED_ROW) >= before > 0  # what was written is kept
     assert report["ranks"][0]["loaders"][0]["batches"] > 50
-    assert report["ranks"][0]["loaders"][0]["failures"] == ["RuntimeError"]
+    assert report["ranks"][0]["loaders"][0]["failures"] == ["RuntimeError" if signalled else closed]
+    if not signalled:
+        assert closed in report["verdict"]["text"]
+        return
     verdict, steps = report["verdict"], report["session"]["failures"][0]["after_steps"]
     number = process.worker
     assert (
