@@ -77,7 +77,7 @@ def tune(
     from iotrace.doctor.room import place_here
     from iotrace.sweeps.execute import execute
     from iotrace.sweeps.kept import keep
-    from iotrace.sweeps.tune.model import look
+    from iotrace.sweeps.model import look
     from iotrace.sweeps.tune.start import open_search
     from iotrace.sweeps.tune.summary import result_of
 

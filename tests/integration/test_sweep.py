@@ -90,9 +90,10 @@ def test_points_and_ceiling_are_what_their_sessions_hold(tmp_path: Path) -> None
         assert row["others_cpu_fraction"] == rank["system"]["host"]["others_cpu_fraction"]
         assert row["raw_wait_fraction"] == pytest.approx(rank["data_wait"]["raw_wait_fraction"])
         assert sum(row["causes_ms"].values()) == pytest.approx(rank["data_wait"]["raw_ms"])
-        assert row["predicted_per_second"] > 0
         # The evaluation's loader kept its own workers, the training's did not.
         assert row["ended"] is True
+    assert rows[1]["predicted_per_second"] is None
+    assert rows[4]["predicted_per_second"] > 0
     assert max(rows[1]["causes_ms"], key=rows[1]["causes_ms"].get) == "transform"
     lines = (tmp_path / "table.csv").read_text().splitlines()
     assert [line.split(",")[0] for line in lines] == ["workers", "1", "4"]

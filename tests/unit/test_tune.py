@@ -27,8 +27,8 @@ from iotrace.sweeps.apply import changes
 from iotrace.sweeps.execute import Request
 from iotrace.sweeps.grid import IN_ORDER, PERSISTENT, PREFETCH, WORKERS, environment_of
 from iotrace.sweeps.intervals import paired_ratio
+from iotrace.sweeps.model import Predictor, Seen, with_settings
 from iotrace.sweeps.results import SweepRun
-from iotrace.sweeps.tune.model import Predictor, Seen, with_settings
 from iotrace.sweeps.tune.place import Place, refused
 from iotrace.sweeps.tune.results import TuneResult
 from iotrace.sweeps.tune.search import Search

@@ -63,8 +63,8 @@ def tune(
     from iotrace.report.sweeps.tune import progress
     from iotrace.sweeps.execute import execute
     from iotrace.sweeps.kept import keep
+    from iotrace.sweeps.model import look
     from iotrace.sweeps.schedule import kept_steps
-    from iotrace.sweeps.tune.model import look
     from iotrace.sweeps.tune.start import open_search, seconds_of
     from iotrace.sweeps.tune.summary import result_of
 

@@ -1,74 +1,156 @@
-"""What one traced point predicts of the others, and what stops each of them.
-
-A step ends when the consumer has computed and the next batch is there. With w workers that make a batch in
-T_production each, the loop does min(1 / T_compute, w / T_production) steps a second, and never more than the
-cores can compute: cores / CPU time of a step, of training and workers together. T_compute is the step less
-the wait in which the accelerator had nothing to do: without workers, it works while a batch is made.
-"""
+"""What a measured run says of settings that were not run: its recorded batches, replayed with other ones."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
-from iotrace.sweeps.results import SweepRun
+import numpy as np
+from msgspec.structs import replace
 
-_NOT_INPUT_BOUND = 0.05  # XProf's bound, as a share of the step
-_CORES_BUSY = 0.9
-_PRODUCTION_GREW = 1.25
+from iotrace.analysis.gain.changes import persistent
+from iotrace.analysis.gain.pipeline import Pipeline, replay
+from iotrace.analysis.gain.recorded import Withheld, recorded
+from iotrace.analysis.rank import SessionAnalysis
+from iotrace.analysis.report import analyse
+from iotrace.errors import IotraceError
+from iotrace.sources.session import open_session
+from iotrace.sweeps.grid import IN_ORDER, PERSISTENT, PREFETCH, WORKERS
+from iotrace.sweeps.results import Origin, SweepRun
+
+_FIRST = 2  # batches that start the queue, and are no measure
 
 
-@dataclass(frozen=True)
-class Model:
-    """Measured at one point: times in ms per step, CPU time of all the job's processes included."""
+class Seen(Origin, frozen=True, kw_only=True):
+    """What the session of a run told of the loop's loader; sizes in bytes, None where unknown.
 
-    compute_ms: float
-    production_ms: float
-    cpu_ms: float | None
-    cores: int
-    launch_ms: (
-        float  # what the consumer does in a step beside waiting: all of compute_ms without an accelerator
+    `pipeline` is None where its batches cannot be replayed, `why` then says it. `ranks` run on the host
+    beside each other. `cv2_threads` is of a process that makes samples, `torch_threads` of the training one.
+    """
+
+    step_ms: float
+    pipeline: Pipeline | None = None
+    why: str = ""
+    epochs: int = 1
+    iterable: bool | None = None
+    accelerated: bool = False
+    batch_bytes: float | None = None
+    worker_bytes: int | None = None
+    transport_share: float = 0.0
+    ranks: int = 1
+    cv2_threads: int = 0
+    torch_threads: int | None = None
+
+
+Look = Callable[[SweepRun], Seen | None]
+
+
+def look(run: SweepRun) -> Seen | None:
+    """Read the session of `run`; None where it has no loop over a loader."""
+    try:
+        analysis = SessionAnalysis(open_session(Path(run.session)))
+    except IotraceError:
+        return None
+    report = analyse(analysis)
+    pairs = [pair for pair in zip(analysis.ranks, report.ranks, strict=True) if pair[0].source is not None]
+    if not pairs or run.step_ms is None:
+        return None
+    # Ranks run in step: the one that waits longest holds the others up.
+    rank, found = max(pairs, key=lambda pair: pair[1].data_wait.raw_ms or 0.0)
+    source = rank.source
+    assert source is not None
+    about, pipeline, why = source.description, None, ""
+    try:
+        pipeline = recorded(rank, found.system).pipeline
+    except Withheld as reason:
+        why = str(reason)
+    sizes = source.deliveries["size_bytes"][source.deliveries.known("size_bytes")]
+    makers = {process.pid for process in rank.rank.workers}
+    rss = [use.rss_peak_bytes for use in found.system.processes if use.pid in makers and use.rss_peak_bytes]
+    origin = run.origin or Origin()
+    return Seen(
+        step_ms=run.step_ms,
+        site=origin.site,
+        builder=origin.builder,
+        settings=origin.settings,
+        others=origin.others,
+        pipeline=pipeline,
+        why=why,
+        epochs=source.epochs,
+        iterable=about.iterable,
+        accelerated=found.data_wait.exposed_source in ("cuda_events", "kernels"),
+        batch_bytes=float(np.mean(sizes)) if len(sizes) else None,
+        worker_bytes=max(rss, default=None),
+        transport_share=(found.data_wait.causes_ms.get("transport", 0.0)) / run.step_ms,
+        ranks=sum(each.rank.main.identity.node == rank.rank.main.identity.node for each, _ in pairs),
+        torch_threads=next((use.library_threads.get("torch") for use in found.system.processes), None),
+        cv2_threads=max((use.library_threads.get("cv2", 0) for use in found.system.processes), default=0),
     )
 
-    def per_second(self, workers: int) -> float:
-        """Steps per second with `workers` workers; 0 workers make each batch between two steps."""
-        if workers == 0:
-            return 1e3 / max(self.compute_ms, self.launch_ms + self.production_ms)
-        bounds = [1e3 / self.compute_ms, 1e3 * workers / self.production_ms]
-        if self.cpu_ms:
-            bounds.append(1e3 * self.cores / self.cpu_ms)
-        return min(bounds)
+
+def _cycle_ns(pipeline: Pipeline) -> float:
+    delivered = replay(pipeline).delivered_ns
+    return float(np.diff(delivered)[_FIRST:].mean()) if len(delivered) > _FIRST + 1 else math.nan
 
 
-def model_of(runs: list[SweepRun], cores: int) -> Model | None:
-    """The model from the run with the fewest workers, at least one if any has; None without figures."""
-    usable = [
-        run for run in runs if run.ok and run.compute_ms and run.production_ms and run.workers is not None
-    ]
-    if not usable:
-        return None
-    source = min(usable, key=lambda run: (run.workers == 0, run.workers))
-    assert source.compute_ms is not None
-    assert source.production_ms is not None
-    cpu_ms = None
-    if source.cpu_pct_mean is not None and source.step_ms is not None:
-        cpu_ms = source.cpu_pct_mean / 100 * source.step_ms
-    launch_ms = source.compute_ms
-    if source.step_ms is not None and source.raw_wait_fraction is not None:
-        launch_ms = source.step_ms * (1 - source.raw_wait_fraction)
-    return Model(source.compute_ms, source.production_ms, cpu_ms, cores, launch_ms)
+def with_settings(pipeline: Pipeline, params: Mapping[str, str]) -> Pipeline:
+    """Return the pipeline as it would be with `params`; what is not modelled stays."""
+    changed = pipeline
+    if WORKERS in params:
+        changed = replace(changed, workers=int(params[WORKERS]))
+    if PREFETCH in params:
+        changed = replace(changed, prefetch=int(params[PREFETCH]))
+    if IN_ORDER in params:
+        changed = replace(changed, in_order=params[IN_ORDER] == "True")
+    return persistent(changed) if params.get(PERSISTENT) == "True" else changed
 
 
-def stopped_by(run: SweepRun, model: Model) -> str | None:
-    """What keeps the point from being faster: ``compute``, ``cores``, ``storage`` or ``workers``."""
-    fraction = run.raw_wait_fraction if run.stall_fraction is None else run.stall_fraction
-    if fraction is None:
-        return None
-    if fraction < _NOT_INPUT_BOUND:
-        return "compute"
-    if run.cpu_pct_mean is not None and run.cpu_pct_mean >= 100 * _CORES_BUSY * model.cores:
-        return "cores"
-    reading = run.causes_ms.get("read", 0.0)
-    grew = (run.production_ms or 0.0) > _PRODUCTION_GREW * model.production_ms
-    if grew and reading >= max(run.causes_ms.values(), default=0.0) > 0:
-        return "storage"
-    return "workers"
+class Predictor:
+    """Predicts from the measured run with the nearest number of workers, corrected by the other runs."""
+
+    def __init__(self, seen: Sequence[Seen]) -> None:
+        self._usable = [each for each in seen if each.pipeline is not None]
+
+    @property
+    def counts(self) -> set[int]:
+        """The numbers of workers that were measured."""
+        return {_workers(each.settings) for each in self._usable}
+
+    def step_ms(self, params: Mapping[str, str]) -> float | None:
+        """The step with `params`, ms; None where no run can be replayed."""
+        if not self._usable:
+            return None
+        wanted = int(params.get(WORKERS, _workers(self._usable[0].settings)))
+        base = min(self._usable, key=lambda each: (_apart(wanted, _workers(each.settings)), each.step_ms))
+        return self._from(base, params) * self._correction(base, wanted)
+
+    def _from(self, base: Seen, params: Mapping[str, str]) -> float:
+        assert base.pipeline is not None
+        changed = _cycle_ns(with_settings(base.pipeline, params))
+        return base.step_ms * changed / _cycle_ns(base.pipeline)
+
+    def _correction(self, base: Seen, wanted: int) -> float:
+        """How much slower runs with other numbers of workers were than `base` predicts, up to `wanted`."""
+        own = _workers(base.settings)
+        if wanted == own:
+            return 1.0
+        found = []
+        for other in self._usable:
+            there = _workers(other.settings)
+            if there == own or (there > own) != (wanted > own):
+                continue
+            missed = other.step_ms / self._from(base, other.settings)
+            found.append((missed, min(2.0, _apart(wanted, own) / _apart(there, own))))
+        if not found:  # what was learnt on the other side says how workers hold each other up
+            return 1.0
+        missed, reach = found[0]
+        return float(missed**reach)
+
+
+def _workers(settings: Mapping[str, str]) -> int:
+    return int(settings.get(WORKERS, 0))
+
+
+def _apart(workers: int, other: int) -> float:
+    return abs(math.log((workers + 0.5) / (other + 0.5)))

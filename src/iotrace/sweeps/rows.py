@@ -2,48 +2,103 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from iotrace.sweeps.cache import COLD, WARM
-from iotrace.sweeps.grid import WORKERS
+from iotrace.sweeps.grid import IN_ORDER, PERSISTENT, PREFETCH, WORKERS
 from iotrace.sweeps.intervals import Spread, inverted, rate_interval, spread_of
-from iotrace.sweeps.model import Model, model_of, stopped_by
+from iotrace.sweeps.model import Predictor
 from iotrace.sweeps.results import Ceiling, PointResult, SweepRun
 
 _NOISY_SPREAD_PERCENT = 10.0  # of the repeats' mean
+_NOT_INPUT_BOUND = 0.05  # XProf's bound, as a share of the step
+_CORES_BUSY = 0.9
+_PRODUCTION_GREW = 1.25
+_REPLAYED = {WORKERS, PREFETCH, IN_ORDER, PERSISTENT}  # settings of which the model knows the effect
 
 
-def rows(runs: Sequence[SweepRun], points: Sequence[dict[str, str]], cores: int) -> list[PointResult]:
-    """One result a point, in the grid's order; a point without a run is ``not run``."""
-    ceiling = ceiling_of(runs)
+class _Shared(NamedTuple):
+    """What every point is judged by."""
+
+    ceiling: Ceiling | None
+    spread: Spread | None
+    base: SweepRun | None
+    predictor: Predictor | None
+    cores: int
+
+
+def rows(
+    runs: Sequence[SweepRun],
+    points: Sequence[dict[str, str]],
+    cores: int,
+    predictor: Predictor | None = None,
+) -> list[PointResult]:
+    """One result a point, in the grid's order; a point without a run is ``not run``.
+
+    `predictor` knows the run that `base_of` names, and predicts the other points from it.
+    """
     good = [run for run in runs if run.kind == "point" and run.ok]
     spread = spread_of(
         [[run.step_ms for run in good if run.params == params and run.step_ms] for params in points]
     )
-    model = model_of([run for run in runs if run.kind == "point"], cores)
+    shared = _Shared(ceiling_of(runs), spread, base_of(runs), predictor, cores)
     return [
         _row(
             params,
             [run for run in runs if run.kind == "point" and run.params == params],
             [run for run in runs if run.kind == "cold" and run.params == params],
-            model,
-            ceiling,
-            spread,
+            shared,
         )
         for params in points
     ]
+
+
+def base_of(runs: Sequence[SweepRun]) -> SweepRun | None:
+    """Return the run that the others are judged by: with the fewest workers, one at least if any has one."""
+    usable = [
+        run
+        for run in runs
+        if run.kind == "point" and run.ok and run.compute_ms and run.production_ms and run.workers is not None
+    ]
+    return min(usable, key=lambda run: (run.workers == 0, run.workers), default=None)
+
+
+def _predicted(params: dict[str, str], workers: int | None, shared: _Shared) -> float | None:
+    """Steps per second by the replay of the base's batches; None of itself, and of what is not replayed."""
+    base, predictor = shared.base, shared.predictor
+    if base is None or predictor is None or workers is None or params == base.params:
+        return None
+    changed = {name for name, value in params.items() if base.params.get(name) != value}
+    step_ms = None if changed - _REPLAYED else predictor.step_ms({**params, WORKERS: str(workers)})
+    return 1e3 / step_ms if step_ms and math.isfinite(step_ms) else None
+
+
+def _stopped_by(run: SweepRun, shared: _Shared) -> str | None:
+    """What keeps the point from being faster: ``compute``, ``cores``, ``storage`` or ``workers``."""
+    fraction = run.raw_wait_fraction if run.stall_fraction is None else run.stall_fraction
+    if fraction is None or shared.base is None:
+        return None
+    if fraction < _NOT_INPUT_BOUND:
+        return "compute"
+    if run.cpu_pct_mean is not None and run.cpu_pct_mean >= 100 * _CORES_BUSY * shared.cores:
+        return "cores"
+    reading = run.causes_ms.get("read", 0.0)
+    grew = (run.production_ms or 0.0) > _PRODUCTION_GREW * (shared.base.production_ms or 0.0)
+    if grew and reading >= max(run.causes_ms.values(), default=0.0) > 0:
+        return "storage"
+    return "workers"
 
 
 def _row(
     params: dict[str, str],
     runs: list[SweepRun],
     cold: list[SweepRun],
-    model: Model | None,
-    ceiling: Ceiling | None,
-    spread: Spread | None,
+    shared: _Shared,
 ) -> PointResult:
     good = [run for run in runs if run.ok]
-    t1_ms = ceiling.step_ms if ceiling else None
+    t1_ms = shared.ceiling.step_ms if shared.ceiling else None
     step_ms = _mean([run.step_ms for run in good])
     compute_ms = _mean([run.compute_ms for run in good])
     prep_stall_ms, fetch_stall_ms, why = _stalls(good, cold, t1_ms)
@@ -57,7 +112,7 @@ def _row(
         workers=workers,
         repeats=len(good),
         per_second=1e3 / step_ms if step_ms else None,
-        ci95=rate_interval(good, spread),
+        ci95=rate_interval(good, shared.spread),
         spread_pct=spread_percent,
         samples_per_second=_mean([run.samples_per_second for run in good]),
         step_ms=step_ms,
@@ -69,8 +124,8 @@ def _row(
         causes_ms=_mean_causes(good),
         cpu_pct_mean=_mean([run.cpu_pct_mean for run in good]),
         rss_peak_bytes=max((run.rss_peak_bytes for run in good if run.rss_peak_bytes), default=None),
-        predicted_per_second=model.per_second(workers) if model and workers is not None else None,
-        stopped_by=stopped_by(good[0], model) if good and model else None,
+        predicted_per_second=_predicted(params, workers, shared),
+        stopped_by=_stopped_by(good[0], shared) if good else None,
         prep_stall_ms=prep_stall_ms,
         fetch_stall_ms=fetch_stall_ms,
         yours=any(run.own_workers == run.workers for run in good if run.own_workers is not None),

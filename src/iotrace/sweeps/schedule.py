@@ -18,9 +18,10 @@ from iotrace.sweeps import cache
 from iotrace.sweeps.advice import advise
 from iotrace.sweeps.execute import Executor, Request, tail
 from iotrace.sweeps.grid import named, warnings_of
+from iotrace.sweeps.model import Look, Predictor, Seen, look
 from iotrace.sweeps.plan import SweepPlan
 from iotrace.sweeps.results import SCHEMA_VERSION, SweepResult, SweepRun
-from iotrace.sweeps.rows import ceiling_of, rows
+from iotrace.sweeps.rows import base_of, ceiling_of, rows
 from iotrace.sweeps.verdict import choose, verdict_of
 
 _STATE = "sweep.json"
@@ -37,15 +38,17 @@ class _State(msgspec.Struct, kw_only=True):
 
 
 class Sweep:
-    """A sweep in `directory`, on a machine with `cores` CPU cores."""
+    """A sweep in `directory`, on a machine with `cores` CPU cores; `look` reads the session of a run."""
 
-    def __init__(self, state: _State, directory: Path, cores: int) -> None:
+    def __init__(self, state: _State, directory: Path, cores: int, look: Look = look) -> None:
         self.plan = state.plan
         self.directory = directory
         self.cores = cores
         self._state = state
         self._inference = any(run.inference for run in state.runs)
         self._files: list[str] = []
+        self._look = look
+        self._looked: dict[str, Seen | None] = {}  # by session: reading one takes a second
 
     @property
     def runs(self) -> list[SweepRun]:
@@ -150,9 +153,19 @@ class Sweep:
             self._state.warnings.append(problem)
         return found
 
+    def _predictor(self) -> Predictor | None:
+        """Read the batches that the points are predicted from; None without a run of them."""
+        base = base_of(self.runs)
+        if base is None:
+            return None
+        if base.session not in self._looked:
+            self._looked[base.session] = self._look(base)
+        seen = self._looked[base.session]
+        return None if seen is None else Predictor([seen])
+
     def result(self) -> SweepResult:
         """What is known so far."""
-        found = rows(self.runs, self.plan.points, self.cores)
+        found = rows(self.runs, self.plan.points, self.cores, self._predictor())
         ceiling = ceiling_of(self.runs)
         warnings = [*warnings_of(self.plan.axes, self.cores), *self._state.warnings]
         failed = next((run for run in self.runs if run.kind == "ceiling" and not run.ok), None)
@@ -187,7 +200,11 @@ class NoStepsError(IotraceError):
 
 
 def open_sweep(
-    plan: SweepPlan, directory: Path | None = None, resume: bool = False, cores: int | None = None
+    plan: SweepPlan,
+    directory: Path | None = None,
+    resume: bool = False,
+    cores: int | None = None,
+    look: Look = look,
 ) -> Sweep:
     """Make a new sweep at `directory`, or open the one there to run what `plan` still misses.
 
@@ -198,7 +215,7 @@ def open_sweep(
     """
     directory = directory or Path(time.strftime("iotrace-sweep-%Y%m%d-%H%M%S"))
     kept = (_load if resume else _create)(plan, directory)
-    return Sweep(kept, directory.resolve(), cores or len(os.sched_getaffinity(0)))
+    return Sweep(kept, directory.resolve(), cores or len(os.sched_getaffinity(0)), look)
 
 
 def _save(state: _State, directory: Path) -> None:

@@ -14,7 +14,7 @@ from iotrace.sweeps.grid import (
     THREADS,
     WORKERS,
 )
-from iotrace.sweeps.tune.model import Seen
+from iotrace.sweeps.model import Seen
 
 Params = dict[str, str]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from iotrace.sweeps.grid import PREFETCH
+from iotrace.sweeps.model import Predictor, Seen
 from iotrace.sweeps.results import SweepRun
 from iotrace.sweeps.tune.candidates import Params, switches
-from iotrace.sweeps.tune.model import Predictor, Seen
 from iotrace.sweeps.tune.results import NoEffect
 
 AS_GOOD = 0.01  # of a step: settings that differ by less are alike; what is less simple has to gain more

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from iotrace.sweeps.grid import PREFETCH, WORKERS
-from iotrace.sweeps.tune.model import Seen
+from iotrace.sweeps.model import Seen
 from iotrace.units import percent, size
 
 _SHARE = 0.8  # of what is left: what batches and workers may take of it

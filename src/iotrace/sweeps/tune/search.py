@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from iotrace.errors import IotraceError
 from iotrace.sweeps.execute import Executor, Request, tail
 from iotrace.sweeps.grid import PREFETCH, WORKERS
+from iotrace.sweeps.model import Look, Predictor, Seen
 from iotrace.sweeps.results import SweepRun
 from iotrace.sweeps.rows import ceiling_of
 from iotrace.sweeps.schedule import Sweep
@@ -25,7 +26,6 @@ from iotrace.sweeps.tune.candidates import (
     switches,
 )
 from iotrace.sweeps.tune.evidence import AS_GOOD, gained, measured, predicted, proven
-from iotrace.sweeps.tune.model import Look, Predictor, Seen
 from iotrace.sweeps.tune.place import Place, refused
 from iotrace.sweeps.tune.results import NoEffect, Refused
 

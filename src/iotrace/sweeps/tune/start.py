@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 
 from iotrace.errors import UsageError
+from iotrace.sweeps.model import Look
 from iotrace.sweeps.plan import SweepPlan
 from iotrace.sweeps.schedule import open_sweep
-from iotrace.sweeps.tune.model import Look
 from iotrace.sweeps.tune.place import Place
 from iotrace.sweeps.tune.search import Search
 
