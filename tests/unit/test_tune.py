@@ -57,6 +57,7 @@ class Machine:
         self.most_workers = 64
         self.blind = False
         self.noise = 0.005
+        self.ceiling_ms = step_ms
         self.uneven = 0.0  # of a step: by what the runs of a pair differ from the next one
         self.transport_share = 0.0
         self.slow_batch_ms = 0.0
@@ -100,6 +101,7 @@ class Machine:
         if not run.ok:
             return run
         step = self.step_ms
+        compute = self.ceiling_ms if request.kind == "ceiling" else self.step_ms
         if request.kind != "ceiling":
             step = float(np.diff(replay(self.pipeline(request.params)).delivered_ns).mean()) / MS
             step *= 1 + self.uneven * (0, 1, -1)[request.repeat] * bool(request.params)
@@ -108,8 +110,8 @@ class Machine:
             steps=60,
             step_ms=step,
             step_ci95_ms=[(1 - self.noise) * step, (1 + self.noise) * step],
-            compute_ms=self.step_ms,
-            compute_ci95_ms=[0.99 * self.step_ms, 1.01 * self.step_ms],
+            compute_ms=compute,
+            compute_ci95_ms=[0.99 * compute, 1.01 * compute],
             raw_wait_fraction=1 - self.step_ms / step,
             workers=int(request.params.get(WORKERS, self.workers)),
         )
@@ -625,3 +627,15 @@ def test_a_setting_that_did_not_come_to_be_is_told() -> None:
     )
     assert measure._other_setting(run, loader) == "the loop's loader has persistent_workers=False, not True"
     assert measure._other_setting(run, msgspec.structs.replace(loader, persistent_workers=True)) == ""
+
+
+def test_a_setting_that_is_faster_than_batches_from_memory_casts_a_doubt(tmp_path: Path) -> None:
+    machine = Machine()
+    machine.ceiling_ms = 1.6 * machine.step_ms
+    result = tuned(machine, tmp_path / "t")
+    assert result.best is not None
+    assert result.verdict.trust.level == "caution"
+    assert any("faster than batches from memory" in reason for reason in result.verdict.trust.reasons)
+    machine = Machine(make_ms=5.0)
+    machine.ceiling_ms = 1.6 * machine.step_ms
+    assert "on batches from memory" not in tuned(machine, tmp_path / "own").verdict.text

@@ -52,8 +52,8 @@ def choose(rows: Sequence[PointResult], ceiling: Ceiling | None, repeats: int) -
         share = max(row.others_cpu_fraction or 0.0 for row in busy)
         why = f"they used up to {percent(share)} of the CPUs" if share else None
         return Choice(None, what, why, quiet)
-    if above := [row for row in usable if _above(row, ceiling)]:
-        row = max(above, key=lambda row: row.rate)
+    if too_fast := [row for row in usable if above(row, ceiling)]:
+        row = max(too_fast, key=lambda row: row.rate)
         assert ceiling is not None
         what = f"{called(row.params)} are faster than the ceiling, which no loader can beat"
         why = f"{_figures(row)} steps/s against {digits(ceiling.per_second)}: one of both was disturbed"
@@ -69,7 +69,8 @@ def choose(rows: Sequence[PointResult], ceiling: Ceiling | None, repeats: int) -
     return Choice(None, f"{names} cannot be told apart", f"{figures} steps/s", f"{quiet}, or --steps 100")
 
 
-def _above(row: PointResult, ceiling: Ceiling | None) -> bool:
+def above(row: PointResult, ceiling: Ceiling | None) -> bool:
+    """Whether a point is faster than its ceiling beyond both intervals: one of both was disturbed."""
     if ceiling is None or row.ci95 is None:
         return False
     highest = ceiling.ci95[1] if ceiling.ci95 else ceiling.per_second
@@ -189,7 +190,7 @@ def _doubts(
     usable = [row for row in rows if row.status == "ok"]
     if disturbed := sum(run.disturbed for run in good):
         yield "bad", f"other programs took the CPUs in {disturbed} of {counted(len(good), 'run')}"
-    if any(_above(row, ceiling) for row in usable):
+    if any(above(row, ceiling) for row in usable):
         yield "bad", f"a point lies above the ceiling of {digits(ceiling.per_second if ceiling else 0)}"
     if any(run.others_cpu_fraction is None for run in good):
         yield "caution", "not known: whether other programs were busy"

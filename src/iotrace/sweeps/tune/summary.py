@@ -17,6 +17,7 @@ from iotrace.sweeps.rows import ceiling_of, rows
 from iotrace.sweeps.tune.candidates import key_of
 from iotrace.sweeps.tune.results import SCHEMA_VERSION, Best, NoEffect, Setting, TuneResult
 from iotrace.sweeps.tune.search import Search
+from iotrace.sweeps.verdict import above
 from iotrace.units import counted, digits, percent
 
 _FEW_STEPS = 20
@@ -99,7 +100,7 @@ def _verdict(
     found: Sequence[PointResult],
     ceiling: Ceiling | None,
 ) -> SweepVerdict:
-    trust = _trust(found, search)
+    trust = _trust(found, search, ceiling)
     if own is None or best is None or told is None or not own.per_second:
         return SweepVerdict(
             text="NO ADVICE the program was not measured",
@@ -108,7 +109,9 @@ def _verdict(
             fixes=[],
             trust=trust,
         )
-    of = f" of {digits(ceiling.per_second)} on batches from memory" if ceiling is not None else ""
+    of = ""
+    if ceiling is not None and own.per_second <= ceiling.per_second:
+        of = f" of {digits(ceiling.per_second)} on batches from memory"
     if best is own:
         if search.at_ceiling and search.winner is search.own:
             text = f"AT ITS CEILING as you have it: {digits(own.per_second)} steps/s{of}"
@@ -143,11 +146,15 @@ def _verdict(
     return SweepVerdict(text=text, kind="best", why=search.stopped, fixes=[fix], trust=trust)
 
 
-def _trust(found: Sequence[PointResult], search: Search) -> Trust:
+def _trust(found: Sequence[PointResult], search: Search, ceiling: Ceiling | None) -> Trust:
     good = [row for row in found if row.status == "ok"]
     doubts: list[tuple[str, str]] = []
     if busy := sum(row.disturbed for row in good):
         doubts.append(("bad", f"other programs took the CPUs in runs of {counted(busy, 'setting')}"))
+    faster = max((row for row in good if above(row, ceiling)), key=lambda row: row.rate, default=None)
+    if faster is not None and ceiling is not None:
+        rates = f"{digits(faster.rate)} steps/s against {digits(ceiling.per_second)}"
+        doubts.append(("caution", f"a setting ran faster than batches from memory ({rates})"))
     runs = [run for run in search.sweep.runs if run.ok and run.kind == "point"]
     fewest = min((run.steps for run in runs), default=_FEW_STEPS)
     if fewest < _FEW_STEPS:
