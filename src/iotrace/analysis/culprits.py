@@ -86,7 +86,7 @@ def advice_of(culprits: list[Culprit]) -> list[Recommendation]:
             id=each.id,
             severity="high",
             text=f"{each.text}: {each.remedy}",
-            evidence={"without_cpu_ms": each.wait_ms},
+            evidence={"wait_ms": each.wait_ms},
             gain_ms_per_step=each.gain_ms_per_step,
             remedy=each.remedy,
             fix=each.id,

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from iotrace.analysis.intervals import Coverage, Intervals, Shares, Times, distinct, pieces
 from iotrace.analysis.table import ranges, taken
-from iotrace.analysis.wait.file_costs import Charges, FileCosts, FileNames
+from iotrace.analysis.wait.file_costs import FILE_PARTS, Charges, FileCosts, FileNames
 from iotrace.analysis.wait.item_reads import item_reads
 from iotrace.analysis.wait.page_faults import Fractions, Spans, page_faults, touched
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_MAPPED, KIND_READ_PATH
@@ -137,7 +137,7 @@ def compose_inline(
     unexplained = np.clip(blocked - made.parts[:, _READ], 0, made.parts[:, _TRANSFORM])
     transform = made.parts[:, _TRANSFORM]
     kept = np.divide(transform - unexplained, transform, out=np.ones(len(starts)), where=transform > 0)
-    made.files.parts[:, _TRANSFORM] *= kept[made.files.owner]
+    made.files.parts[:, FILE_PARTS.index("transform")] *= kept[made.files.owner]
     made.parts[:, _TRANSFORM] -= unexplained
     made.parts[:, _UNKNOWN] += unexplained
     return made
