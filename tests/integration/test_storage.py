@@ -163,3 +163,84 @@ def test_touched_chunks_are_counted(selection: Any, expected: Any) -> None:
     from iotrace.agent.readpaths.chunk_accesses import touch
 
     assert touch(selection, (10, 8, 6), (4, 5, 3)) == expected
+
+
+PARQUET = """
+import sys
+import numpy as np, pyarrow as pa, pyarrow.parquet as pq, torch
+from torch.utils.data import DataLoader, Dataset
+
+ROWS, GROUP, WIDTH = 256, 32, 1024
+AGAIN = sys.argv[1] == "again"
+
+def make():
+    values = np.random.default_rng(0).random(ROWS * WIDTH, dtype="f4")
+    table = pa.table({"id": np.arange(ROWS), "x": pa.FixedSizeListArray.from_arrays(values, WIDTH)})
+    for name in ("rows.parquet", "whole.parquet", "kept.parquet"):
+        pq.write_table(table, name, row_group_size=GROUP, compression="zstd")
+
+class Samples(Dataset):
+    def __init__(self):
+        self.rows = pq.ParquetFile("rows.regrouped.parquet" if AGAIN else "rows.parquet")
+        self.whole, self.kept = pq.ParquetFile("whole.parquet"), pq.ParquetFile("kept.parquet")
+        self.last = None
+    def __len__(self):
+        return ROWS
+    def __getitem__(self, index):
+        if AGAIN:
+            return float(self.rows.read_row_group(index)["id"][0].as_py())
+        row = self.rows.read_row_group(index // GROUP)["id"][index % GROUP].as_py()  # true
+        if index % GROUP == 0:  # only alike: a sample is a row group
+            self.whole.read_row_groups([index // GROUP], columns=["x"])
+        if self.last is None or self.last[0] != index // GROUP:  # only alike: it is kept
+            self.last = index // GROUP, self.kept.read_row_group(index // GROUP)
+        return float(row)
+
+make()
+weight = torch.nn.Parameter(torch.zeros(()))
+loader = DataLoader(Samples(), batch_size=16)
+for _ in range(1 if AGAIN else 2):
+    for batch in loader:
+        (weight * batch.sum()).backward()
+"""
+
+
+def _row_groups(report: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    (rank,) = report["ranks"]
+    known = [group["amplification"] or {} for group in rank["file_groups"]]
+    return {each["path"]: {**own, **each} for own in known for each in own.get("row_groups", ())}
+
+
+@pytest.fixture(scope="module")
+def parquet(directory: Path) -> dict[str, Any]:
+    """What the program that reads Parquet files is told of them."""
+    return run_script(directory, PARQUET, "make").report()
+
+
+def test_row_groups_that_are_decoded_for_each_row(parquet: dict[str, Any]) -> None:
+    found = _row_groups(parquet)
+    rows = found["rows.parquet"]
+    assert (rows["reads"], rows["groups_read"], rows["groups"], rows["group_rows"]) == (512, 8, 8, 32)
+    assert (rows["passes"], rows["decoded_per_pass"]) == (2, 32)
+    assert rows["decoded_bytes"] == 64 * rows["distinct_bytes"] > 512 * 32 * 4096
+    assert rows["suggested_rows"] == 1
+    assert rows["predicted_bytes"] == rows["decoded_bytes"] // 32
+    assert (rows["columns_read"], rows["columns"]) == (2, 2)
+    assert rows["used_bytes"] is None
+    assert "leaves no trace" in rows["why"]
+    for alike in ("whole.parquet", "kept.parquet"):
+        assert (found[alike]["reads"], found[alike]["decoded_per_pass"]) == (16, 1)
+        assert (found[alike]["suggested_rows"], found[alike]["command"]) == (None, "")
+    assert found["whole.parquet"]["columns_read"] == 1
+
+
+@pytest.mark.slow
+def test_advised_row_groups_decode_what_was_predicted(directory: Path, parquet: dict[str, Any]) -> None:
+    rows = _row_groups(parquet)["rows.parquet"]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run(rows["command"], shell=True, check=True, cwd=directory, env={**os.environ, "PATH": path})
+    again = _row_groups(run_script(directory, PARQUET, "again").report())["rows.regrouped.parquet"]
+    assert (again["reads"], again["groups"], again["suggested_rows"]) == (256, 256, None)
+    # A row has a byte of validity for each column here, a group of 32 has four: so it is about what was told.
+    assert again["decoded_bytes"] == pytest.approx(rows["predicted_bytes"] / 2, rel=0.01)
+    assert again["fetched_bytes"] < rows["fetched_bytes"] / 16

@@ -7,13 +7,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from iotrace.analysis.host import storage
 from iotrace.analysis.host.amplification import amplified
 from iotrace.analysis.host.read_pattern import FileCalls, pattern_of
-from iotrace.analysis.results import Amplification, ChunkedArray, FileGroup, FileIo, Io, unknown
+from iotrace.analysis.host.row_groups import row_groups
+from iotrace.analysis.results import (
+    Amplification,
+    ChunkedArray,
+    FileGroup,
+    FileIo,
+    Io,
+    RowGroups,
+    unknown,
+)
 from iotrace.launch.telemetry.cgroups import mounts_with_files
-from iotrace.sources.records import Tick
+from iotrace.sources.records import RowGroupsRead, Tick
 
 MS = 1_000_000
 
@@ -139,3 +149,68 @@ def test_chunks_are_blamed_where_their_file_has_the_wait(
     for each in found:
         assert each.text.endswith("reads: 64 bytes are decoded for each byte used")
         assert (each.wait_ms, each.remedy) == (cost_ms, "")
+
+
+def _read(counts: dict[int, int], group_rows: int = 100, groups: int = 10, **known: Any) -> RowGroupsRead:
+    """Row groups of rows of 1000 bytes that were read so often."""
+    read = [(number, count, group_rows, 1000 * group_rows) for number, count in counts.items()]
+    about = {"path": "a.parquet", "call": "read_row_group", "columns": None, "of_columns": 3, **known}
+    return RowGroupsRead(rows=group_rows * groups, groups=groups, read=read, compression="ZSTD", **about)
+
+
+def _found(passes: int | None, *processes: list[RowGroupsRead]) -> RowGroups:
+    rank: Any = SimpleNamespace(
+        processes=[SimpleNamespace(of_type=lambda _, own=own: own) for own in processes]
+    )
+    paths: Any = SimpleNamespace(shown=lambda path: path)
+    return row_groups(rank, paths, passes)["a.parquet"]
+
+
+def test_row_groups_are_counted_over_processes_and_passes() -> None:
+    early = _read({0: 1})  # a later record of the same call replaces it
+    found = _found(2, [early, _read({0: 30, 1: 50})], [_read({0: 70, 1: 50})])
+    assert (found.reads, found.groups_read, found.groups) == (200, 2, 10)
+    assert (found.decoded_bytes, found.distinct_bytes) == (20_000_000, 200_000)
+    assert found.decoded_per_pass == 50
+    # Samples of two rows may lie across two groups of five: 4 KiB are five rows.
+    assert (found.suggested_rows, found.predicted_bytes) == (5, 200 * 2 * 5 * 1000)
+    assert "ParquetWriter(" in found.command
+    assert "a.regrouped.parquet" in found.command
+    assert 'compression="zstd"' in found.command
+
+
+@pytest.mark.parametrize(
+    ("passes", "counts", "columns"),
+    [
+        (3, {0: 3, 1: 3}, None),  # once an epoch
+        (None, {0: 100}, None),  # no loader that iotrace knows
+        (1, {0: 2, 1: 2}, None),  # half of a group for each sample, across two: nothing is spared
+    ],
+)
+def test_row_groups_that_fit_get_no_advice(passes: int | None, counts: dict[int, int], columns: Any) -> None:
+    found = _found(passes, [_read(counts, columns=columns)])
+    assert (found.suggested_rows, found.predicted_bytes, found.command) == (None, None, "")
+
+
+def test_columns_that_are_read_apart_are_no_repetition() -> None:
+    found = _found(1, [_read({0: 1}, columns=["x"]), _read({0: 1}, columns=["y"])])
+    assert (found.reads, found.decoded_per_pass, found.columns_read, found.columns) == (2, 1, 2, 3)
+
+
+def test_row_groups_are_blamed_where_their_files_have_the_wait() -> None:
+    row = unknown(
+        RowGroups, path="a.parquet", decoded_bytes=640, distinct_bytes=5, passes=2, predicted_bytes=10
+    )
+    other = replace(row, path="b.parquet")
+    amplification = unknown(Amplification, arrays=[], row_groups=[row, other])
+    group = unknown(FileGroup, path="data/", amplification=amplification)
+    report: Any = SimpleNamespace(
+        file_groups=[group],
+        data_wait=SimpleNamespace(
+            files=[SimpleNamespace(path=path, ms=30.0) for path in ("a.parquet", "b.parquet")], raw_ms=100.0
+        ),
+        steps=SimpleNamespace(mean_ms=110.0),
+    )
+    (found,) = amplified(report)
+    assert (found.id, found.wait_ms, found.leads) == ("read-amplification", 60.0, True)
+    assert found.text.endswith("each is decoded 64 times an epoch")

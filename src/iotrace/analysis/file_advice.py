@@ -9,7 +9,7 @@ import msgspec
 from iotrace.analysis.loader_facts import FileFacts, LoaderFacts
 from iotrace.analysis.results import ChunkedArray, FileGroup
 from iotrace.analysis.wait.gain_bound import FILES
-from iotrace.units import size
+from iotrace.units import counted, size
 
 _MOST_OF_COST = 0.5  # of a cause: what one file or group has to cost to be named
 _SMALL_READ = 64 << 10
@@ -17,6 +17,7 @@ _FROM_STORAGE = 0.5  # of the bytes read
 _INFLATED, _READ_IN_VAIN = 1.2, 1.5  # delivered / read, and the other way round
 _LONGEST_NAME = 24
 _CHUNKED = frozenset({".h5", ".hdf5", ".he5", ".nc", ".nc4", ".cdf", ".zarr"})
+_PARQUET = frozenset({".parquet", ".pq"})
 _IMAGES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
 # The program chooses how much of these it reads in a call; of a zarr store the chunks do.
 _ANY_PIECE = frozenset({"", ".npy", ".bin", ".dat", ".raw", ".idx", ".txt", ".jsonl", ".csv", ".tsv"})
@@ -132,6 +133,10 @@ def decode(facts: LoaderFacts) -> Remedy | None:
     gone = target.gone if target is not None else FILES
     if formats and formats <= _CHUNKED and file is not None:
         return _chunked(file, target.name if target is not None else "the files", gone)
+    if formats and formats <= _PARQUET and file is not None:
+        regrouped = _regrouped(file, target.name if target is not None else "the files", gone)
+        if regrouped is not None:
+            return regrouped
     if formats == {".npy"}:
         return None  # nothing to decode: what this time is, is not known
     if formats and formats <= _IMAGES:
@@ -152,6 +157,24 @@ def decode(facts: LoaderFacts) -> Remedy | None:
 def _spared(array: ChunkedArray) -> int:
     """The bytes that other chunks would not decode, for certain."""
     return 0 if array.predicted_bytes is None else array.decoded_at_least_bytes - array.predicted_bytes
+
+
+def _regrouped(file: FileFacts, name: str, gone: str) -> Remedy | None:
+    found = file.row_groups
+    if found is None or found.suggested_rows is None or found.predicted_bytes is None:
+        return None
+    rows = counted(found.suggested_rows, "row")
+    text = (
+        f"store it in row groups of {rows}: each of {found.group_rows} is decoded"
+        f" {found.decoded_per_pass or 0.0:.0f} times an epoch ({size(found.decoded_bytes)} decoded;"
+        f" then about {size(found.predicted_bytes)}, if samples share no rows)"
+    )
+    evidence = {
+        "decoded_bytes": float(found.decoded_bytes),
+        "predicted_bytes": float(found.predicted_bytes),
+    }
+    short = f"store {name} in row groups of {rows}"
+    return Remedy(short, text, gone, command=found.command, evidence=evidence)
 
 
 def _chunked(file: FileFacts, name: str, gone: str) -> Remedy:

@@ -44,6 +44,7 @@ from iotrace.analysis.results import (
     RankReport,
     Recommendation,
     Report,
+    RowGroups,
     SessionInfo,
     TrainerTimes,
 )
@@ -60,7 +61,7 @@ from iotrace.analysis.wait.stages import stages_of
 from iotrace.session.names import KIND_TRAINER
 from iotrace.sources.kineto.profiler_traces import Windows
 from iotrace.sources.processes import Process
-from iotrace.sources.records import ArrayInfo, Tick, TrainerRun, Versions
+from iotrace.sources.records import ArrayInfo, RowGroupsRead, Tick, TrainerRun, Versions
 from iotrace.sources.session import Rank, Session, rank_of
 
 
@@ -173,7 +174,8 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         groups, io = with_storage(groups, io, traced[1], analysis.session, rank, samples)
     groups = _with_chunks(groups, io, analysis)
     if traced is not None and io is not None:
-        groups = with_amplification(groups, io, traced[1], rank, analysis.session.paths)
+        found = _row_groups(analysis)
+        groups = with_amplification(groups, io, traced[1], rank, analysis.session.paths, found)
     phases = step_phases(analysis, wait.raw_ms)
     gain = gain_of(analysis, system, wait)
     return RankReport(
@@ -233,6 +235,14 @@ def _with_chunks(groups: list[FileGroup], io: Io | None, analysis: RankAnalysis)
     from iotrace.analysis.host.chunks import with_chunks
 
     return with_chunks(groups, io, rank, analysis.session.paths)
+
+
+def _row_groups(analysis: RankAnalysis) -> dict[str, RowGroups]:
+    if not any(process.of_type(RowGroupsRead) for process in analysis.rank.processes):
+        return {}
+    from iotrace.analysis.host.row_groups import passes_of, row_groups
+
+    return row_groups(analysis.rank, analysis.session.paths, passes_of(analysis.loaders))
 
 
 def _trainer(analysis: RankAnalysis) -> TrainerTimes | None:

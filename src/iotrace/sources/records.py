@@ -257,6 +257,23 @@ class Chunked(Record, tag="chunked"):
     version: str = ""  # of zarr
 
 
+class RowGroupsRead(Record, tag="row_groups"):
+    """Row groups of a Parquet file that one `call` of pyarrow read in a process, so far.
+
+    `read`: by number, how often each was, its rows, and the bytes that it gave. `columns`: those that were
+    asked for; None is all of them. The file has `rows` in `groups`.
+    """
+
+    path: str
+    call: str
+    columns: list[str] | None
+    of_columns: Int
+    rows: Int
+    groups: Int
+    read: list[tuple[Int, Int, Int, Int]]
+    compression: str = ""
+
+
 class Gridded(Record, tag="gridded"):
     """A dataset of anemoi that was read: the dates along its first axis, its variables."""
 

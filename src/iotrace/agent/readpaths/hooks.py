@@ -11,6 +11,7 @@ import sys
 from iotrace.agent.patching import hide_frame, observe, patch
 from iotrace.agent.readpaths import finders
 from iotrace.agent.readpaths.chunk_accesses import ChunkAccesses
+from iotrace.agent.readpaths.row_groups import RowGroupReads
 from iotrace.agent.readpaths.table import ROWS, Row, parse
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.spans import timed
@@ -62,7 +63,7 @@ def hook(module: Any, row: Row, recorder: Recorder) -> None:
 def _record(owner: Any, name: str, shown: str, row: Row, recorder: Recorder) -> None:
     """Have ``owner.name`` record a span called `shown`."""
     # Libraries that work on threads of their own: the span then holds the CPU time of the whole process.
-    describe = _describe(row, recorder)
+    describe = _describe(row, recorder, name)
 
     def make(original: Any) -> Any:
         if row.each:
@@ -89,7 +90,7 @@ def _record(owner: Any, name: str, shown: str, row: Row, recorder: Recorder) -> 
             patch(package, name, lambda _: getattr(owner, name))
 
 
-def _describe(row: Row, recorder: Recorder) -> Describe:
+def _describe(row: Row, recorder: Recorder, called: str) -> Describe:
     """Make what finds the bytes and the file of a call, by `row`; it also starts the recorder's writer."""
     size, size_of = row.size, finders.size_of
     find = finders.compiled(row.file) if isinstance(row.file, str) and row.file else row.file
@@ -99,6 +100,7 @@ def _describe(row: Row, recorder: Recorder) -> Describe:
     start, path_of = recorder.start, finders.path_of
     about, told = row.about, set[str]()
     note = ChunkAccesses(recorder, row.library).note if row.chunks else None
+    note_groups = RowGroupReads(recorder, called).note if row.groups else None
 
     def describe(result: Any, args: Arguments, kwargs: Keywords) -> tuple[int, str]:
         start()
@@ -128,6 +130,11 @@ def _describe(row: Row, recorder: Recorder) -> Describe:
                 note(path, args)
             except ours(Exception) as error:
                 recorder.absorb(error, "counting chunks")
+        if note_groups is not None and path:
+            try:
+                note_groups(path, args, kwargs, size_bytes)
+            except ours(Exception) as error:
+                recorder.absorb(error, "counting row groups")
         return size_bytes, path
 
     return describe

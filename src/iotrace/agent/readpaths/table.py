@@ -31,7 +31,8 @@ class Row:
     """
 
     __slots__ = (
-        *("about", "call", "chunks", "each", "file", "item", "least", "library", "made", "size", "threads"),
+        *("about", "call", "chunks", "each", "file", "groups", "item", "least", "library", "made"),
+        *("size", "threads"),
     )
 
     def __init__(
@@ -48,6 +49,7 @@ class Row:
         about: Callable[[tuple[Any, ...]], dict[str, Any]] | None = None,
         item: bool = False,
         chunks: bool = False,
+        groups: bool = False,
     ) -> None:
         self.library, self.call, self.file, self.size = library, call, file, size
         self.threads = threads  # the library works on threads of its own, while the caller sleeps
@@ -55,6 +57,7 @@ class Row:
         self.each = each  # the call returns an iterator: each of its items is recorded
         self.about = about  # what to record of a file once, from the arguments of a call
         self.chunks = chunks  # how many chunks of an array the call's selection touches is counted
+        self.groups = groups  # which row groups of a Parquet file it reads is counted
         self.item = item  # the call makes a sample, of which reading is a part
         self.made = made  # not recorded: `made` in another row's `file` is the file of what this call returns
 
@@ -241,7 +244,13 @@ ROWS: dict[str, tuple[Row, ...]] = {
         Row("pyarrow.parquet", "ParquetFile.__init__", "1:source", made=True),
         Row("pyarrow.parquet", "ParquetDataset.__init__", "1:path_or_paths", made=True),
         Row("pyarrow.parquet", "read_table", "0:source", threads=True),
-        Row("pyarrow.parquet", "ParquetFile.read read_row_group read_row_groups", "made 0", threads=True),
+        Row(
+            "pyarrow.parquet",
+            "ParquetFile.read read_row_group read_row_groups",
+            "made 0",
+            threads=True,
+            groups=True,
+        ),
         Row("pyarrow.parquet", "ParquetFile.iter_batches", "made 0", each=True, threads=True),
         Row("pyarrow.parquet", "ParquetDataset.read", "made 0", threads=True),
     ),

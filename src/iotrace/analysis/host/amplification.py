@@ -17,7 +17,15 @@ import numpy as np
 from msgspec.structs import replace
 
 from iotrace.analysis.host.read_pattern import FileCalls
-from iotrace.analysis.results import Amplification, ChunkedArray, Culprit, FileGroup, Io, RankReport
+from iotrace.analysis.results import (
+    Amplification,
+    ChunkedArray,
+    Culprit,
+    FileGroup,
+    Io,
+    RankReport,
+    RowGroups,
+)
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT
 from iotrace.session.names import KIND_MAPPED, KIND_READ_PATH
 from iotrace.sources.paths import Paths
@@ -38,7 +46,12 @@ _ODD = "a selection by a list or a mask does not tell the chunks that it touches
 
 
 def with_amplification(
-    groups: Sequence[FileGroup], io: Io, calls: Mapping[str, FileCalls], rank: Rank, paths: Paths
+    groups: Sequence[FileGroup],
+    io: Io,
+    calls: Mapping[str, FileCalls],
+    rank: Rank,
+    paths: Paths,
+    row_groups: Mapping[str, RowGroups],
 ) -> list[FileGroup]:
     """Add to each group how much was fetched and decoded for what was used, where its format tells."""
     arrays, odd = _arrays(rank, paths, calls)
@@ -47,7 +60,7 @@ def with_amplification(
     for file in io.files:
         if file.group is not None:
             members[file.group].append(file.path)
-    return [_with_own(group, members[group.path], arrays, odd, given) for group in groups]
+    return [_with_own(group, members[group.path], arrays, odd, given, row_groups) for group in groups]
 
 
 def _with_own(
@@ -56,6 +69,7 @@ def _with_own(
     arrays: Mapping[str, list[ChunkedArray]],
     odd: set[str],
     given: Mapping[tuple[str, int], int | None],
+    row_groups: Mapping[str, RowGroups],
 ) -> FileGroup:
     # An array of HDF5 lies in a file of the group, one of zarr is a directory that holds some.
     within = [path for path in arrays if path in members or any(_in(each, path) for each in members)]
@@ -93,6 +107,7 @@ def _with_own(
             decoded_per_used=decoded / used if decoded is not None and used else None,
             why=why,
             arrays=own,
+            row_groups=[row_groups[path] for path in members if path in row_groups],
         ),
     )
 
@@ -213,37 +228,64 @@ def _from_array(array: ChunkedArray, chunk: Sequence[int]) -> str:
 
 
 def amplified(report: RankReport) -> list[Culprit]:
-    """Name the array whose chunks hold the loop up: most of what is decoded of it is thrown away.
+    """Name the array or the Parquet files whose chunks hold the loop up: most of what is decoded is wasted.
 
     It has no remedy of its own: the advice on its file has.
     """
     costs = {cost.path: cost.ms for cost in report.data_wait.files}
     found = [
-        (costs[array.path], array)
+        each
         for group in report.file_groups
-        for array in (group.amplification.arrays if group.amplification else ())
-        if array.predicted_bytes is not None and array.path in costs
-    ]
-    wait_ms, step_ms = report.data_wait.raw_ms, report.steps.mean_ms
-    if not found or not wait_ms or not step_ms:
-        return []
-    cost_ms, array = max(found, key=lambda pair: pair[0])
-    if cost_ms < _TOLD * wait_ms or 100 * cost_ms < MODERATELY_PERCENT * step_ms:
-        return []
-    ratio = digits(array.decoded_at_least_bytes / array.used_bytes, 2)
-    return [
-        Culprit(
-            id="read-amplification",
-            text=f"its chunks do not fit what a sample reads: {ratio} bytes are decoded for each byte used",
-            evidence={
-                "decoded_bytes": float(array.decoded_at_least_bytes),
-                "used_bytes": float(array.used_bytes),
-                "predicted_bytes": float(array.predicted_bytes or 0),
-            },
-            wait_ms=cost_ms,
-            leads=cost_ms >= _LEADS * wait_ms,
+        if group.amplification
+        for each in (
+            *((costs.get(array.path), _of_array(array)) for array in group.amplification.arrays),
+            _of_row_groups(group.amplification.row_groups, costs),
         )
     ]
+    told = [(cost_ms, culprit) for cost_ms, culprit in found if cost_ms is not None and culprit is not None]
+    wait_ms, step_ms = report.data_wait.raw_ms, report.steps.mean_ms
+    if not told or not wait_ms or not step_ms:
+        return []
+    cost_ms, culprit = max(told, key=lambda pair: pair[0])
+    if cost_ms < _TOLD * wait_ms or 100 * cost_ms < MODERATELY_PERCENT * step_ms:
+        return []
+    return [replace(culprit, wait_ms=cost_ms, leads=cost_ms >= _LEADS * wait_ms)]
+
+
+def _of_array(array: ChunkedArray) -> Culprit | None:
+    if array.predicted_bytes is None:
+        return None
+    ratio = digits(array.decoded_at_least_bytes / array.used_bytes, 2)
+    return _culprit(
+        f"its chunks do not fit what a sample reads: {ratio} bytes are decoded for each byte used",
+        decoded_bytes=array.decoded_at_least_bytes,
+        used_bytes=array.used_bytes,
+        predicted_bytes=array.predicted_bytes,
+    )
+
+
+def _of_row_groups(
+    files: Sequence[RowGroups], costs: Mapping[str, float | None]
+) -> tuple[float, Culprit | None]:
+    """Of Parquet files of one directory together: each may cost little."""
+    known = [each for each in files if each.predicted_bytes is not None and each.passes is not None]
+    if not known:
+        return 0.0, None
+    decoded = sum(each.decoded_bytes for each in known)
+    once = sum(each.distinct_bytes for each in known) * max(each.passes or 1 for each in known)
+    times = digits(decoded / once, 2)
+    culprit = _culprit(
+        f"its row groups do not fit what a sample reads: each is decoded {times} times an epoch",
+        decoded_bytes=decoded,
+        distinct_bytes=once,
+        predicted_bytes=sum(each.predicted_bytes or 0 for each in known),
+    )
+    return sum(costs.get(each.path) or 0.0 for each in known), culprit
+
+
+def _culprit(text: str, **evidence: float) -> Culprit:
+    figures: dict[str, float | str | list[int]] = {name: float(value) for name, value in evidence.items()}
+    return Culprit(id="read-amplification", text=text, evidence=figures, wait_ms=0.0, leads=False)
 
 
 def _from_array_is_there(version: str) -> bool:

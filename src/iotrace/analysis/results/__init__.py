@@ -49,6 +49,7 @@ from iotrace.analysis.results.io import (
     MountIo as MountIo,
     ProcessCoverage as ProcessCoverage,
     ReadPattern as ReadPattern,
+    RowGroups as RowGroups,
 )
 from iotrace.analysis.results.loop import (
     DataWait as DataWait,

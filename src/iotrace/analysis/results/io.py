@@ -124,6 +124,32 @@ class ChunkedArray(ReportPart, frozen=True, kw_only=True):
     command: str = ""
 
 
+class RowGroups(ReportPart, frozen=True, kw_only=True):
+    """What was read of a Parquet file by row groups: `reads` of `groups_read` different ones of its `groups`.
+
+    A row group is decoded whole: `decoded_bytes`; `distinct_bytes` where each were decoded once. In each of
+    `passes` of the rank's loaders each was decoded `decoded_per_pass` times. With `suggested_rows` a group
+    the same reads would decode about `predicted_bytes`, if no two samples share a row; `command` writes such
+    a copy.
+    """
+
+    path: str
+    rows: int
+    groups: int
+    group_rows: int
+    groups_read: int
+    columns_read: int
+    columns: int
+    reads: int
+    decoded_bytes: int
+    distinct_bytes: int
+    passes: int | None
+    decoded_per_pass: float | None
+    suggested_rows: int | None = None
+    predicted_bytes: int | None = None
+    command: str = ""
+
+
 class Amplification(ReportPart, frozen=True, kw_only=True):
     """Bytes that calls fetched of a group, that libraries decoded of them, that the program was given.
 
@@ -137,6 +163,7 @@ class Amplification(ReportPart, frozen=True, kw_only=True):
     decoded_per_used: float | None
     why: str
     arrays: list[ChunkedArray]
+    row_groups: list[RowGroups] = msgspec.field(default_factory=list)
 
 
 class FileGroup(ReportPart, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from iotrace.analysis.results import Amplification, ReadPattern, Report
+from iotrace.analysis.results import Amplification, RankReport, ReadPattern, Report, RowGroups
 from iotrace.report.views.table import Field, Table, of_ranks
 from iotrace.units import one_decimal, percent, size
 
@@ -93,6 +93,15 @@ def storage(report: Report) -> list[Table]:
             else "no file whose format tells it was read (HDF5, zarr, Parquet)",
         ),
     )
+    grouped = of_ranks(
+        [rank for rank in report.ranks if _row_groups(rank)],
+        lambda rank: Table(
+            title="Row groups of Parquet files",
+            rows=_row_groups(rank)[:_MOST_ROWS],
+            fields=_ROW_GROUPS,
+            notes=("times: that each was decoded in an epoch · fit: rows of a group that would fit",),
+        ),
+    )
     device = of_ranks(
         report.ranks,
         lambda rank: Table(
@@ -107,7 +116,7 @@ def storage(report: Report) -> list[Table]:
             unknown=_NO_CALLS if rank.io is None else "no process's account could be read",
         ),
     )
-    return mounts + files + amplified + device
+    return mounts + files + amplified + grouped + device
 
 
 _MOUNTED = (*_PATTERN[:5], Field("plain_bytes_per_s", "plain", _mib), *_NAMED[5:])
@@ -121,6 +130,21 @@ _AMPLIFIED = (
     Field("path", "of", is_text=True),
     Field("why", "unknown", is_text=True),
 )
+
+_ROW_GROUPS = (
+    Field("group_rows", "rows"),
+    Field("groups_read", "groups"),
+    Field("reads", "reads"),
+    Field("decoded_bytes", "decoded", size),
+    Field("decoded_per_pass", "times", one_decimal),
+    Field("suggested_rows", "fit", absent="-"),
+    Field("path", "of", is_text=True),
+)
+
+
+def _row_groups(rank: RankReport) -> list[RowGroups]:
+    known = [group.amplification for group in rank.file_groups if group.amplification]
+    return [each for amplification in known for each in amplification.row_groups]
 
 
 def _row(path: str, pattern: ReadPattern, plain: float | None = None) -> msgspec.Struct:

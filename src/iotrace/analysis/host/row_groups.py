@@ -1,0 +1,113 @@
+"""Row groups of Parquet files: how often each was decoded, and which size would fit the reads.
+
+A row group is decoded whole. Which of its rows a program then takes leaves no trace; that the same one is
+decoded again and again within one pass over the data does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections import defaultdict
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from iotrace.analysis.loop.deliveries import LoaderRun
+from iotrace.analysis.results import RowGroups
+from iotrace.sources.paths import Paths
+from iotrace.sources.records import RowGroupsRead
+from iotrace.sources.session import Rank
+
+_WORTH = 1.5  # decoded / predicted at most
+_LEAST_BYTES = 4 << 10  # of a row group: smaller ones cost more in metadata than they save
+_MOST_GROUPS = (
+    10_000  # of a file: its footer has an entry for each column of each, which is read at every open
+)
+_BATCH_ROWS = 1 << 16
+_PACKED = frozenset({"snappy", "gzip", "brotli", "lz4", "zstd"})
+
+
+def passes_of(loaders: Sequence[LoaderRun]) -> int | None:
+    """How often the rank's loaders went over their data, all of them together; None without any."""
+    own = [loader for loader in loaders if not loader.description.wrapped] or loaders
+    return sum(loader.epochs for loader in own) or None
+
+
+def row_groups(rank: Rank, paths: Paths, passes: int | None) -> dict[str, RowGroups]:
+    """Sum up what all processes read of each Parquet file, by its path."""
+    told: dict[str, list[RowGroupsRead]] = defaultdict(list)
+    for process in rank.processes:
+        last = {
+            (record.path, record.call, tuple(record.columns or ()), record.columns is None): record
+            for record in process.of_type(RowGroupsRead)
+        }
+        for record in last.values():
+            told[paths.shown(record.path)].append(record)
+    return {
+        path: _with_suggestion(_summed(path, records, passes), records[-1]) for path, records in told.items()
+    }
+
+
+def _summed(path: str, records: Sequence[RowGroupsRead], passes: int | None) -> RowGroups:
+    reads = decoded = 0
+    distinct: dict[tuple[tuple[str, ...] | None, int], int] = {}
+    rows: dict[int, int] = {}
+    for record in records:
+        columns = None if record.columns is None else tuple(record.columns)
+        for number, count, of_rows, size_bytes in record.read:
+            reads += count
+            decoded += count * size_bytes
+            distinct[columns, number] = max(size_bytes, distinct.get((columns, number), 0))
+            rows[number] = of_rows
+    about = records[-1]
+    once = sum(distinct.values())
+    named = [record.columns for record in records]
+    return RowGroups(
+        path=path,
+        rows=about.rows,
+        groups=about.groups,
+        group_rows=max(rows.values(), default=0),
+        groups_read=len(rows),
+        columns_read=about.of_columns
+        if None in named
+        else len({each for own in named for each in own or ()}),
+        columns=about.of_columns,
+        reads=reads,
+        decoded_bytes=decoded,
+        distinct_bytes=once,
+        passes=passes,
+        decoded_per_pass=decoded / once / passes if once and passes else None,
+    )
+
+
+def _with_suggestion(found: RowGroups, about: RowGroupsRead) -> RowGroups:
+    """Add the size of row groups that fits the reads, where each group is decoded for several of them."""
+    times = found.decoded_per_pass
+    if times is None or times < _WORTH or not found.groups_read or not found.rows:
+        return found
+    row_bytes = found.decoded_bytes / found.reads / (found.rows / found.groups)
+    fitting = max(1, -int(-found.group_rows // times), -(-found.rows // _MOST_GROUPS))
+    fitting = max(fitting, -int(-_LEAST_BYTES // max(row_bytes, 1e-9)))
+    # Of several rows, nobody knows where they begin: they may lie across two groups.
+    each = 1 if fitting == 1 else 2
+    predicted = int(found.reads * each * fitting * row_bytes)
+    if found.decoded_bytes < _WORTH * predicted:
+        return found
+    command = _command(found.path, fitting, about.compression)
+    return replace(found, suggested_rows=fitting, predicted_bytes=predicted, command=command)
+
+
+def _command(path: str, rows: int, compression: str) -> str:
+    root, extension = os.path.splitext(path)
+    packed = {"uncompressed": "none"}.get(compression.lower(), compression.lower())
+    options = f", compression={json.dumps(packed)}" if packed in {*_PACKED, "none"} else ""
+    target = json.dumps(f"{root}.regrouped{extension}")
+    batch_rows = max(1, _BATCH_ROWS // rows) * rows
+    code = (
+        f"import pyarrow.parquet as pq; f = pq.ParquetFile({json.dumps(path)}); "
+        f"w = pq.ParquetWriter({target}, f.schema_arrow{options}); "
+        f"[w.write_batch(b, {rows}) for b in f.iter_batches({batch_rows})]; w.close()"
+    )
+    return shlex.join(["python", "-c", code])
