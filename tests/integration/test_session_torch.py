@@ -98,7 +98,7 @@ def test_the_clocks_of_both_agree(session: Session) -> None:
 
 def test_the_timeline_has_the_operators(session: Session, tmp_path: Path) -> None:
     path = tmp_path / "rank0.json.gz"
-    timeline = build(RankAnalysis(session, session.ranks[0]))
+    timeline = build(RankAnalysis(session, session.ranks[0]), [])
     count = sum(len(track.slices) for process in timeline.processes for track in process.tracks)
     write_chrome(timeline, path)
     errors, slices, tracks = query(

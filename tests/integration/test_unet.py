@@ -140,7 +140,7 @@ def test_every_step_and_stage_is_accounted_for(unet_run: Run) -> None:
 def test_perfetto_imports_every_slice_and_arrow(unet_run: Run, tmp_path: Path) -> None:
     """From the timeline of the run as from the one in Chrome's format."""
     path = tmp_path / "rank0.json.gz"
-    write_chrome(build(SessionAnalysis(open_session(unet_run.session)).ranks[0]), path)
+    write_chrome(build(SessionAnalysis(open_session(unet_run.session)).ranks[0], []), path)
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
     put_in = Counter(event["name"] for event in events if event["ph"] == "X")
     arrows = sum(event["ph"] in "tf" for event in events)

@@ -202,7 +202,9 @@ def test_collating(changes: dict[str, Any], said: str) -> None:
         # Soon made, they may be made by the loop.
         ({"batch_bytes": 64.0, "made_ms": 70.0}, "50.0 ms a step for batches that workers made in 70.0 ms"),
         ({"batch_bytes": 64.0, "made_ms": 80.0}, ""),
-        ({"batch_bytes": 64.0, "made_ms": 70.0, "core_free": False}, ""),
+        ({"batch_bytes": 64.0, "made_ms": 70.0, "core_free": False}, "so this is unproven"),
+        ({"batch_bytes": 64.0, "made_ms": 80.0, "core_free": False}, ""),
+        ({"batch_bytes": 64.0, "made_ms": 70.0, "core_free": None}, ""),
         ({"batch_bytes": 64.0, "made_ms": 70.0, "has_settings": False}, ""),
     ],
 )
@@ -371,6 +373,8 @@ OPENED = file("d/a.h5", decode_ms=9.0, transform_ms=40.0, opens=3200)
         ("transport", {}, "send narrower dtypes from the workers"),
         ("transport", {"batch_bytes": 64.0, "made_ms": 70.0},
          "try num_workers=0: iotrace sweep --workers 0,1"),
+        ("transport", {"batch_bytes": 64.0, "made_ms": 70.0, "core_free": False},
+         "unproven, as no CPU was free: try num_workers=0 (iotrace sweep --workers 0,1)"),
         ("transform", {"files": [OPENED]}, "keep a.h5 open: each sample opens it"),
         ("transform", {"files": [replace(OPENED, opens=2000)]}, "precompute or vectorise Images"),
         ("transform", {"files": [replace(OPENED, transform_ms=9.0)]}, "precompute or vectorise Images"),

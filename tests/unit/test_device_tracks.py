@@ -230,7 +230,7 @@ def test_a_session_is_looked_at_where_its_device_idles(tmp_path: Path) -> None:
     assert gap.command == f"iotrace open {tmp_path / 'run'} --at {gap.at_s:.6f}"
     view = view_at(analysis, round(gap.at_s, 6))
     assert view.selected_ns == (begin_ns + 10_000, 50_000)
-    device = next(each for each in build(rank).processes if "GPU" in each.name)
+    device = next(each for each in build(rank, []).processes if "GPU" in each.name)
     assert [(item.start_ns, item.end_ns - item.start_ns) for item in device.tracks[0].slices] == [
         view.selected_ns
     ]

@@ -24,7 +24,8 @@ from iotrace.sources.records import (
     Worker,
 )
 from iotrace.sources.session import open_session
-from iotrace.timeline.failures import failure_name
+from iotrace.timeline.failures import ENDING, failure_name, failure_slices
+from iotrace.viewer.view import FAILURE, view_of_session
 from tests.support.rows import BatchRecord, Line, lines_of
 
 MS = 1_000_000
@@ -298,3 +299,19 @@ def test_a_command_that_a_signal_ended(tmp_path: Path) -> None:
 )
 def test_the_slice_of_a_failure_begins_with_the_file_and_who_failed(about: dict[str, Any], name: str) -> None:
     assert failure_name(unknown(Failure, type="OSError", message="no", **about)) == name
+
+
+@pytest.mark.parametrize("ended_ms", [1_000, 60_000])
+def test_a_failure_is_selected_however_long_its_command_took_to_end(tmp_path: Path, ended_ms: int) -> None:
+    """Perfetto zooms out to five times a selected slice that is more than half of the screen."""
+    found(tmp_path, Outcome(1, ended_ms * MS, 0), {7: [*loop(18, 180), raised(TIMED_OUT, 300)]})
+    analysis = SessionAnalysis(open_session(tmp_path))
+    view = view_of_session(analysis, FAILURE)
+    first, *rest = failure_slices(analysis.ranks[0], analysis.timed_failures)
+    assert view.selected_ns == (first.start_ns, first.end_ns - first.start_ns)
+    assert view.shown_ns is not None
+    start_ns, end_ns = view.shown_ns
+    assert start_ns <= first.start_ns < first.end_ns <= end_ns <= ended_ms * MS
+    assert ended_ms < 5_000 or 2 * (first.end_ns - first.start_ns) <= end_ns - start_ns
+    assert [each.name for each in rest] == ([ENDING] if ended_ms > 5_300 else [])
+    assert [first, *rest][-1].end_ns == ended_ms * MS

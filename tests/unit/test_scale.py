@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tools.benchmarks.big import write_session
 
+from iotrace.analysis import failures
 from iotrace.analysis.device.imbalance import imbalance_of
 from iotrace.analysis.loop.deliveries import Delivery
 from iotrace.analysis.rank import SessionAnalysis
@@ -18,7 +19,6 @@ from iotrace.analysis.results import Report
 from iotrace.analysis.table import Columns
 from iotrace.analysis.wait.waits import CAUSES, Explained, behind_ready_ns
 from iotrace.sources.session import open_session
-from iotrace.timeline import failures as timeline_failures
 from iotrace.timeline.build import build
 from iotrace.timeline.model import Slice, Timeline
 from tests.support.counting import instructions
@@ -86,7 +86,7 @@ def test_a_timeline_of_too_much_shows_the_worst_part_and_blocks(tmp_path: Path) 
     def slices(found: Timeline) -> list[Slice]:
         return [each for own in found.processes for track in own.tracks for each in track.slices]
 
-    whole, part = slices(build(rank)), slices(build(rank, most=2_000))
+    whole, part = slices(build(rank, [])), slices(build(rank, [], most=2_000))
     assert len(whole) > 70_000
     assert len(part) < 2_000 + 2_000 + 100  # details, blocks, what touches the edges
     assert {each.category for each in whole} | {"note", "steps"} == {each.category for each in part}
@@ -138,18 +138,18 @@ def test_a_merge_looks_at_its_session_once_for_all_ranks(
 ) -> None:
     write_session(tmp_path / "s", 20, workers=1, ranks=4, calls=1)
     asked = []
-    failures, rglob = timeline_failures.timed_failures, Path.rglob
+    timed_failures, rglob = failures.timed_failures, Path.rglob
 
     def counted(analysis: SessionAnalysis) -> object:
         asked.append("failures")
-        return failures(analysis)
+        return timed_failures(analysis)
 
     def searched(path: Path, pattern: str) -> object:
         if pattern == "*":
             asked.append("sizes")
         return rglob(path, pattern)
 
-    monkeypatch.setattr(timeline_failures, "timed_failures", counted)
+    monkeypatch.setattr(failures, "timed_failures", counted)
     monkeypatch.setattr(Path, "rglob", searched)
     words = ["merge", str(tmp_path / "s"), "-o", str(tmp_path / "m.json"), "--processes", "1"]
     assert in_process(*words).returncode == 0

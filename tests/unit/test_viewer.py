@@ -18,7 +18,7 @@ from iotrace.errors import IotraceError
 from iotrace.merge.plan import far_apart
 from iotrace.session.listing import title_of
 from iotrace.viewer.server import Viewer, perfetto_ui
-from iotrace.viewer.view import View, last_moments, view_of_file
+from iotrace.viewer.view import View, view_of_file
 
 TITLE = "</script><b>run"
 MINUTE_NS = 60 * 10**9
@@ -161,11 +161,3 @@ def test_without_devices_the_processes_of_a_merge_are_open(tmp_path: Path) -> No
 def test_a_run_of_a_sweep_is_called_by_its_point(path: str, title: str) -> None:
     assert title_of(Path(path)) == title
 
-
-def test_of_a_failure_the_time_before_it_is_shown_however_long_the_end_took() -> None:
-    second = 10**9
-    assert last_moments(60 * second, 61 * second) == (
-        (55 * second, 61 * second),
-        (60 * second, second),
-    )
-    assert last_moments(60 * second, 75 * second) == ((55 * second, 62 * second + second // 2), None)

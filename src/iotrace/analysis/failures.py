@@ -16,8 +16,9 @@ from iotrace.session import names
 from iotrace.session.names import KIND_ITEM, KIND_MAPPED, KIND_READ_PATH
 from iotrace.sources.processes import Process
 from iotrace.sources.records import Failure as Recorded, IteratorEnd, IteratorStart
-from iotrace.sources.session import rank_of
+from iotrace.sources.session import Session, rank_of
 
+_SHOWN_NS = 5 * 10**9
 _FRAME = re.compile(r'^([\s|]*)File "([^"]+)", line (\d+)(?:, in (.+))?$')
 _ERROR = re.compile(r"^([\s|]*)([A-Za-z_][\w.]*)(?:: ?(.*))?$")
 _WORDS = re.compile(r"\w")
@@ -42,7 +43,7 @@ class Traceback(msgspec.Struct, frozen=True):
 
 def failures_of(analysis: SessionAnalysis) -> list[Failure]:
     """List what failed, in order of time: the first is the cause, the others may follow from it."""
-    return [failure for _, failure in timed_failures(analysis)]
+    return [failure for _, failure in analysis.timed_failures]
 
 
 def timed_failures(analysis: SessionAnalysis) -> list[tuple[float, Failure]]:
@@ -55,6 +56,13 @@ def timed_failures(analysis: SessionAnalysis) -> list[tuple[float, Failure]]:
         found += _of_process(analysis, process)
     found += _of_launches(analysis)
     return sorted(found, key=lambda each: each[0])
+
+
+def shown_until(session: Session, at_ns: int) -> tuple[int, int]:
+    """Return until when timelines show a failure as such, 5 s at most, and when the last command ended, ns."""
+    ends_ns = [each.outcome.ended_ns for each in session.launches if each.outcome is not None]
+    last_ns = max([at_ns, *ends_ns])
+    return min(last_ns, at_ns + _SHOWN_NS), last_ns
 
 
 def parse(text: str, error: str) -> Traceback:

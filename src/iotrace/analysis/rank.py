@@ -22,7 +22,7 @@ from iotrace.analysis.loop.join import loaders_of
 from iotrace.analysis.loop.measured import measured, profiled_intervals, program_intervals, untrained
 from iotrace.analysis.loop.step_table import Step, StepTable
 from iotrace.analysis.loop.steps import Loop, loop_of
-from iotrace.analysis.results import Excluded
+from iotrace.analysis.results import Excluded, Failure
 from iotrace.analysis.table import key_of
 from iotrace.analysis.wait.explain import Within, explain, hand_over
 from iotrace.analysis.wait.file_costs import FileNames
@@ -218,6 +218,13 @@ class SessionAnalysis(msgspec.Struct, frozen=True, dict=True):
             for process in one.rank.processes:
                 found.setdefault(id(process), one)
         return found
+
+    @cached_property
+    def timed_failures(self) -> list[tuple[float, Failure]]:
+        """What failed, in order, each with its time in ns; -inf where a launcher told of it later."""
+        from iotrace.analysis.failures import timed_failures
+
+        return timed_failures(self)
 
     @cached_property
     def data_loss(self) -> list[NotCaptured]:

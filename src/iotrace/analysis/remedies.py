@@ -89,18 +89,23 @@ def _collate(facts: LoaderFacts) -> Remedy | None:
 
 
 def _transport(facts: LoaderFacts) -> Remedy | None:
-    """Of large batches from workers, and of batches soon made; not where processes wait for a CPU."""
-    if not facts.workers or facts.core_free is not True or facts.handed_over:
+    """Of large batches from workers, where no process waits for a CPU; and of batches soon made."""
+    if not facts.workers or facts.core_free is None or facts.handed_over:
         return None
     if facts.batch_bytes is None or facts.batch_bytes < _LARGE_BATCH:
         return _without_workers(facts)
+    if not facts.core_free:
+        return None
     cast = " and cast them on the accelerator" if facts.accelerated else ""
     text = f"batches of {size(facts.batch_bytes)} come from the workers: send narrower dtypes{cast}"
     return Remedy("send narrower dtypes from the workers", text)
 
 
 def _without_workers(facts: LoaderFacts) -> Remedy | None:
-    """Where the loop waits for a batch about as long as it would take to make it; a sweep tells."""
+    """Where the loop waits for a batch about as long as it would take to make it; a sweep tells.
+
+    Where processes wait for a CPU, that may be the wait: the change is then called unproven.
+    """
     handing_ms = facts.causes_ms["transport"]
     if facts.made_ms is None or not facts.has_settings or facts.made_ms > _ABOUT * handing_ms:
         return None
@@ -109,6 +114,9 @@ def _without_workers(facts: LoaderFacts) -> Remedy | None:
         "without workers it may be faster; iotrace sweep --workers 0,1 measures it"
     )
     short = "try num_workers=0: iotrace sweep --workers 0,1"
+    if not facts.core_free:
+        text += ", and no CPU was free: the wait may be for one, so this is unproven"
+        short = "unproven, as no CPU was free: try num_workers=0 (iotrace sweep --workers 0,1)"
     return Remedy(short, text, gains=False, evidence={"made_ms": facts.made_ms})
 
 

@@ -16,7 +16,7 @@ from iotrace.session.listing import session_of_timeline, title_of
 from iotrace.sources.byte_stream import blocks
 
 if TYPE_CHECKING:  # it imports numpy and more
-    from iotrace.analysis.rank import RankAnalysis
+    from iotrace.analysis.rank import SessionAnalysis
 
 CHROME, DFTRACER, SESSION = "chrome", "dftracer", "session"
 _HEAD_BYTES = 1 << 20
@@ -36,7 +36,7 @@ class UnreadableError(MergeError):
 class InputFile:
     """One input: where it is and what it is. Of a session, the rank that is called `session_rank`.
 
-    `of_session`: it is a trace that lies in a session. `analysis` of the rank is what has been read of it, if
+    `of_session`: it is a trace that lies in a session. `session` is what has been read of the rank's, if
     anything; its timeline then holds torch's traces. One process reads a session once in a `job`.
     """
 
@@ -44,7 +44,7 @@ class InputFile:
     kind: str
     label: str
     session_rank: str = ""
-    analysis: RankAnalysis | None = None
+    session: SessionAnalysis | None = None
     of_session: bool = False
     job: str = ""
 

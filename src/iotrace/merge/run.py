@@ -71,8 +71,8 @@ def write_timeline(analysis: SessionAnalysis, output: Path) -> None:
     """Write the timeline of all ranks of a session that has been read, whole or not at all."""
     session = analysis.session
     files = [
-        InputFile(session.path, SESSION, f"{session.path.name}/{rank.rank.name}", rank.rank.name, rank)
-        for rank in analysis.ranks
+        InputFile(session.path, SESSION, f"{session.path.name}/{rank.name}", rank.name, analysis)
+        for rank in session.ranks
     ]
     _merge(files, output, Options(processes=1), None, [], [], time.monotonic())
 

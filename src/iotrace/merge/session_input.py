@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from iotrace.analysis.rank import RankAnalysis
+from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
 from iotrace.merge.input_files import InputFile
 from iotrace.merge.survey import Survey
 from iotrace.session import names
 from iotrace.sources.chrome.batch import EventBatch
 from iotrace.sources.chrome.event import Event
-from iotrace.sources.session import Session, open_session
+from iotrace.sources.session import open_session
 from iotrace.timeline.build import build
 from iotrace.timeline.events import Threads, batched, batches_of
 from iotrace.timeline.model import ProcessTracks, Timeline
@@ -27,9 +27,9 @@ _OWN = {names.MANIFEST, names.OUTCOME, names.FILES, names.PROCESS}
 
 
 @lru_cache(maxsize=1)
-def _opened(path: Path, job: str) -> Session:
+def _opened(path: Path, job: str) -> SessionAnalysis:
     """Read a session; another `job` reads it again, as it may have changed since."""
-    return open_session(path)
+    return SessionAnalysis(open_session(path))
 
 
 @lru_cache(maxsize=1)
@@ -40,7 +40,7 @@ def _bytes_of(path: Path, job: str) -> int:
 
 def ranks_of(path: Path, job: str) -> list[tuple[str, int, str]]:
     """The session's ranks: their names, numbers and hosts."""
-    session = _opened(path, job)
+    session = _opened(path, job).session
     return [(rank.name, rank.number, rank.main.host) for rank in session.ranks]
 
 
@@ -68,11 +68,11 @@ def survey_session(file: InputFile) -> Survey:
     found.bound_ns = max([session.calls.unsure_ns, *(process.clock.bound_ns for process in rank.processes)])
     found.clock = None if rank.main.clock.matches_realtime else rank.main.clock
     found.pids = [process.pid for process in rank.processes]
-    if file.analysis is not None:  # of all of its session: a timeline is built twice for no choice
+    if file.session is not None:  # of all of its session: a timeline is built twice for no choice
         found.first_ns = session.manifest.started_ns
         return found
     found.bytes = _bytes_of(file.path, file.job) // len(session.ranks)
-    timeline = build(analysis, with_torch=False)
+    timeline = build(analysis, _opened(file.path, file.job).timed_failures, with_torch=False)
     slices = [item for process in timeline.processes for track in process.tracks for item in track.slices]
     found.first_ns = min((item.start_ns for item in slices), default=None)
     found.last_ns = max((item.end_ns for item in slices), default=None)
@@ -83,16 +83,18 @@ def survey_session(file: InputFile) -> Survey:
 
 
 def _analysis_of(file: InputFile) -> RankAnalysis:
-    if file.analysis is not None:
-        return file.analysis
-    session = _opened(file.path, file.job)
+    if file.session is not None:
+        return next(one for one in file.session.ranks if one.rank.name == file.session_rank)
+    session = _opened(file.path, file.job).session
+    # What is derived of a rank goes with it: the session's own analyses would keep that of all ranks.
     return RankAnalysis(session, next(rank for rank in session.ranks if rank.name == file.session_rank))
 
 
 def session_batches(file: InputFile) -> Iterator[EventBatch]:
     """Yield a rank's processes, slices, counters and flows; times in ns of CLOCK_REALTIME."""
     # Of a session that is merged torch.profiler's traces are inputs of their own.
-    timeline = build(_analysis_of(file), with_torch=file.analysis is not None)
+    failures = (file.session or _opened(file.path, file.job)).timed_failures
+    timeline = build(_analysis_of(file), failures, with_torch=file.session is not None)
     pids = [_pid(process, index) for index, process in enumerate(timeline.processes)]
     threads: Threads = [
         (pid, [(track.name, track.slices) for track in process.tracks])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Sequence
 
 from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.loop.phases import phases_of
 from iotrace.analysis.loop.step_phases import phase_spans
 from iotrace.analysis.loop.steps import Loop
 from iotrace.analysis.rank import RankAnalysis
+from iotrace.analysis.results import Failure
 from iotrace.analysis.wait.file_costs import FILE_PARTS
 from iotrace.analysis.wait.slow_steps import loop_slow_steps
 from iotrace.analysis.wait.waits import CAUSES, Explained
@@ -35,9 +37,15 @@ from iotrace.timeline.startup import startup_tracks
 from iotrace.timeline.telemetry import add_telemetry
 
 
-def build(analysis: RankAnalysis, with_torch: bool = True, most: int = MOST_SLICES) -> Timeline:
+def build(
+    analysis: RankAnalysis,
+    failed: Sequence[tuple[float, Failure]],
+    with_torch: bool = True,
+    most: int = MOST_SLICES,
+) -> Timeline:
     """Make tracks of everything recorded of a rank; its traces of torch.profiler `with_torch` alone.
 
+    `failed` is what failed in its session (`SessionAnalysis.timed_failures`).
     Of what would be more than `most` slices, a part is shown in detail, the other steps in blocks.
     """
     session, rank = analysis.session, analysis.rank
@@ -60,7 +68,7 @@ def build(analysis: RankAnalysis, with_torch: bool = True, most: int = MOST_SLIC
     if slow:
         main.tracks.append(Track(f"{own}slow steps", slow))
     main.tracks += startup_tracks(analysis)
-    failures = failure_slices(analysis)
+    failures = failure_slices(analysis, failed)
     if failures:
         main.tracks.append(Track(f"{own}failure", failures))
     phases_of_steps = _step_phases(analysis, detail)

@@ -1,31 +1,34 @@
-"""What ended a run as slices: from each failure to the end of its command."""
+"""What ended a run as slices: of each failure one that can be shown, and one of what its command took to end."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from iotrace.analysis.failures import timed_failures
-from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
+from iotrace.analysis.failures import shown_until
+from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import Failure
 from iotrace.timeline.model import Slice, file_label, known
 
+ENDING = "until the command ended"
 _LONGEST_NAME = 120
 
 
-def failure_slices(analysis: RankAnalysis) -> list[Slice]:
-    """Make a slice of each failure of the rank: from then on to the end of its command."""
-    session, rank = analysis.session, analysis.rank
-    ends_ns = [each.outcome.ended_ns for each in session.launches if each.outcome is not None]
+def failure_slices(analysis: RankAnalysis, failed: Sequence[tuple[float, Failure]]) -> list[Slice]:
+    """Make slices of those of a session's failures that are of the rank, or of none.
+
+    Of a command that took long to end the rest is a slice of its own: Perfetto shows all of a selected slice.
+    """
     found = []
-    if "timed_failures" not in vars(session):  # they are of all ranks, each of which asks
-        vars(session)["timed_failures"] = timed_failures(SessionAnalysis(session))
-    for at_ns, failure in vars(session)["timed_failures"]:
-        if failure.rank not in (None, rank.number) or not math.isfinite(at_ns):
+    for at_ns, failure in failed:
+        if failure.rank not in (None, analysis.rank.number) or not math.isfinite(at_ns):
             continue
         about = {"message": failure.message, "at": failure.at, "file": failure.file, "batch": failure.batch}
         args = known(**about, worker=failure.worker, pid=failure.process)
-        end_ns = max([int(at_ns), *ends_ns])
-        found.append(Slice(int(at_ns), end_ns, failure_name(failure), "failure", args))
+        until_ns, end_ns = shown_until(analysis.session, int(at_ns))
+        found.append(Slice(int(at_ns), until_ns, failure_name(failure), "failure", args))
+        if until_ns < end_ns:
+            found.append(Slice(until_ns, end_ns, ENDING, "failure"))
     return found
 
 

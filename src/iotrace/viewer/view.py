@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 WORST, FAILURE = "worst", "failure"
 _AT_HELP = "iotrace report --view gaps prints times to look at"
-_BEFORE_FAILURE_NS = 5 * 10**9
+# Perfetto moves a selected slice to the middle of the screen; of one that is there it shows five times its length.
+_BEFORE_FAILURE_NS, _AFTER_FAILURE_NS = 5 * 10**9, 4 * 10**9
 _LEAST_MARGIN_NS = 10**6
 _NAMES_BYTES = 1 << 20
 _MOST_PINNED = 8  # ranks whose waits are pinned
@@ -207,9 +208,9 @@ def _at_step(analysis: SessionAnalysis, number: int) -> View:
 
 
 def _before_failure(analysis: SessionAnalysis) -> View:
-    from iotrace.analysis.failures import timed_failures
+    from iotrace.analysis.failures import shown_until
 
-    failures = timed_failures(analysis)
+    failures = analysis.timed_failures
     if not failures:
         raise UsageError("no failure was recorded in this session", "--around worst shows the longest wait")
     at_ns, first = failures[0]
@@ -218,25 +219,13 @@ def _before_failure(analysis: SessionAnalysis) -> View:
     pids = [first.process] if first.process is not None else [rank.rank.main.pid for rank in failed]
     if not math.isfinite(at_ns):  # a launcher told of it later
         return _view(analysis, what, failed, None, pids)
-    ended_ns = [each.outcome.ended_ns for each in analysis.session.launches if each.outcome is not None]
-    last_ns = max([int(at_ns), *ended_ns])
-    shown, selected = last_moments(int(at_ns), last_ns)
+    until_ns, last_ns = shown_until(analysis.session, int(at_ns))
+    shown = int(at_ns) - _BEFORE_FAILURE_NS, until_ns + _AFTER_FAILURE_NS
     return msgspec.structs.replace(
         _view(analysis, what, failed, None, pids),
         shown_ns=_within(analysis, shown, last_ns),
-        selected_ns=selected,
+        selected_ns=(int(at_ns), until_ns - int(at_ns)),
     )
-
-
-def last_moments(at_ns: int, last_ns: int) -> tuple[tuple[int, int], tuple[int, int] | None]:
-    """Choose what to show of a failure, and the slice from it to the end, to select.
-
-    Perfetto shows all of a slice that is selected: one that took long to end would fill the screen.
-    Of such a one so much is shown that its name can be read.
-    """
-    soon = last_ns - at_ns <= _BEFORE_FAILURE_NS
-    until_ns = last_ns if soon else at_ns + _BEFORE_FAILURE_NS // 2
-    return (at_ns - _BEFORE_FAILURE_NS, until_ns), (at_ns, last_ns - at_ns) if soon else None
 
 
 def _step_ns(rank: RankAnalysis) -> int:
