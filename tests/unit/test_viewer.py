@@ -160,4 +160,3 @@ def test_without_devices_the_processes_of_a_merge_are_open(tmp_path: Path) -> No
 )
 def test_a_run_of_a_sweep_is_called_by_its_point(path: str, title: str) -> None:
     assert title_of(Path(path)) == title
-

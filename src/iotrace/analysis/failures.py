@@ -59,7 +59,7 @@ def timed_failures(analysis: SessionAnalysis) -> list[tuple[float, Failure]]:
 
 
 def shown_until(session: Session, at_ns: int) -> tuple[int, int]:
-    """Return until when timelines show a failure as such, 5 s at most, and when the last command ended, ns."""
+    """Return until when timelines show a failure, 5 s at most, and when the last command ended, ns."""
     ends_ns = [each.outcome.ended_ns for each in session.launches if each.outcome is not None]
     last_ns = max([at_ns, *ends_ns])
     return min(last_ns, at_ns + _SHOWN_NS), last_ns

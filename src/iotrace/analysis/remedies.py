@@ -116,7 +116,7 @@ def _without_workers(facts: LoaderFacts) -> Remedy | None:
     short = "try num_workers=0: iotrace sweep --workers 0,1"
     if not facts.core_free:
         text += ", and no CPU was free: the wait may be for one, so this is unproven"
-        short = "unproven, as no CPU was free: try num_workers=0 (iotrace sweep --workers 0,1)"
+        short = "unproven: try num_workers=0 (iotrace sweep --workers 0,1 measures it)"
     return Remedy(short, text, gains=False, evidence={"made_ms": facts.made_ms})
 
 

@@ -1,4 +1,4 @@
-"""What ended a run as slices: of each failure one that can be shown, and one of what its command took to end."""
+"""What ended a run as slices: each failure, and what its command took to end."""
 
 from __future__ import annotations
 

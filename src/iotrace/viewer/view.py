@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 WORST, FAILURE = "worst", "failure"
 _AT_HELP = "iotrace report --view gaps prints times to look at"
-# Perfetto moves a selected slice to the middle of the screen; of one that is there it shows five times its length.
-_BEFORE_FAILURE_NS, _AFTER_FAILURE_NS = 5 * 10**9, 4 * 10**9
+# Perfetto moves a selected slice to the middle. One that lies there, or is half as wide, it shows from afar.
+_BEFORE_FAILURE_NS, _AFTER_FAILURE_NS = 5 * 10**9, 6 * 10**9
 _LEAST_MARGIN_NS = 10**6
 _NAMES_BYTES = 1 << 20
 _MOST_PINNED = 8  # ranks whose waits are pinned
