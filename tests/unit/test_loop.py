@@ -157,6 +157,26 @@ def test_steps_are_cut_where_the_loop_cuts_them(
     assert [step.wait_ns / MS for step in loop.steps] == wait_ms
 
 
+@pytest.mark.parametrize(
+    ("shape", "steps"),
+    [
+        ("at at at at", 1),
+        ("av av avt av av avt av av avt av", 3),  # accumulation
+        ("at at atu at at atu at", 1),  # the busiest optimizer's count
+        ("aavvt aavvt aavvt aa", 1),
+        ("av av av", None),
+        ("a a a a", None),
+    ],
+)
+def test_an_update_stands_for_as_many_steps_as_were_begun_since_the_last_one(
+    shape: str, steps: float | None
+) -> None:
+    loop = played(shape)
+    assert loop.thread is not None
+    end_ns = int(loop.steps["end_ns"][-1])
+    assert loop.thread.rounds.steps_to_an_update(loop.steps["start_ns"], end_ns) == steps
+
+
 def test_a_loader_made_anew_each_epoch_is_one_loader() -> None:
     loop = played("at at atA at at atA at", anew="a")
     assert loop.primary is not None

@@ -46,6 +46,7 @@ from iotrace.analysis.results import (
     Report,
     RowGroups,
     SessionInfo,
+    Steps,
     TrainerTimes,
 )
 from iotrace.analysis.startup.culprit import slow_imports
@@ -163,8 +164,27 @@ def _process(session: Session, process: Process) -> ProcessInfo:
     )
 
 
+def _steps(analysis: RankAnalysis) -> Steps:
+    loop, kept = analysis.loop, analysis.kept
+    starts_ns, ends_ns = loop.steps["start_ns"], loop.steps["end_ns"]
+    found = summarise(
+        kept.duration_ns,
+        kept["samples"],
+        analysis.measured[1],
+        loop.begun,
+        loop.unknown_why,
+        int(ends_ns[-1] - starts_ns[0]) if len(ends_ns) else None,
+    )
+    per_update = batches = None
+    if loop.thread is not None and len(ends_ns):
+        per_update = loop.thread.rounds.steps_to_an_update(starts_ns, int(ends_ns[-1]))
+    if loop.primary is not None and len(kept):
+        batches = int((kept.awaited["loader"] == loop.primary.number).sum()) / len(kept)
+    return replace(found, per_update=per_update, batches=batches)
+
+
 def _rank(analysis: RankAnalysis) -> RankReport:
-    rank, compute, steps = analysis.rank, analysis.compute, analysis.loop.steps
+    rank, compute = analysis.rank, analysis.compute
     system = system_of(analysis.session, rank, analysis.kept, _cpu_percent(rank, analysis.kept))
     wait = with_cpu(data_wait(analysis, system), analysis)
     traced = io_of(analysis.session, rank, _bounds(analysis.kept))
@@ -186,14 +206,7 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         world_size=rank.world_size,
         incarnation=rank.incarnation,
         startup=startup_of(analysis),
-        steps=summarise(
-            analysis.kept.duration_ns,
-            analysis.kept["samples"],
-            analysis.measured[1],
-            analysis.loop.begun,
-            analysis.loop.unknown_why,
-            int(steps["end_ns"][-1] - steps["start_ns"][0]) if len(steps) else None,
-        ),
+        steps=_steps(analysis),
         blocks=step_blocks(analysis, phases.by_step_ns),
         data_wait=wait,
         loop_reads=loop_reads(analysis),

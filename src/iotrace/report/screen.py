@@ -15,7 +15,7 @@ from iotrace.analysis.results import MEMORY_BY_OPERATOR, Fix, RankReport, Report
 from iotrace.report.layout import facts, line, two_columns
 from iotrace.report.screen_ranks import print_ranks
 from iotrace.report.views.slow_words import slow_facts, soon
-from iotrace.report.words import device_facts, gain_text, other_wait_text
+from iotrace.report.words import accumulated, device_facts, gain_text, other_wait_text
 from iotrace.session.liveness import KILLED, UNKNOWN
 from iotrace.units import counted, milliseconds, size
 
@@ -219,6 +219,7 @@ def fact_rows(rank: RankReport) -> list[Row]:
             pace.append(f"{steps.per_second:.1f} steps/s")
         if steps.samples_per_second is not None:
             pace.append(f"{steps.samples_per_second:.1f} samples/s")
+        pace += accumulated(steps)
         split = _split(rank, steps.mean_ms)
         label = "Trace" if steps.count == 1 and steps.per_second is None else "Step"
         rows.append((label, [" · ".join(pace), " · ".join(split)] if split else [" · ".join(pace)]))

@@ -24,7 +24,7 @@ from iotrace.report.screen_ranks import MOST_RANKS, advice_rows, latest_first
 from iotrace.report.terminal_compute import print_compute, print_imbalance
 from iotrace.report.terminal_system import print_io, print_system
 from iotrace.report.views.slow_words import slow_text
-from iotrace.report.words import who_failed
+from iotrace.report.words import accumulated, who_failed
 from iotrace.sources.clocks.session_clock import step_text
 from iotrace.units import bounds, counted, milliseconds, percent
 
@@ -137,7 +137,7 @@ def _print_rank(rank: RankReport, console: Console, several: bool) -> None:
             console,
             "steps",
             f"{steps.count} measured{without}: {milliseconds(steps.mean_ms)} each "
-            f"(p95 {steps.p95_ms:.1f}){pace}{samples}",
+            f"(p95 {steps.p95_ms:.1f}){pace}{samples}{''.join(f' · {text}' for text in accumulated(steps))}",
         )
         if rank.loop_slow_steps is not None and rank.loop_slow_steps.count:
             line(console, "slow steps", slow_text(rank.loop_slow_steps))

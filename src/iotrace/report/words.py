@@ -1,13 +1,14 @@
-"""What a fix gains, what a device was busy for, and who failed, in words."""
+"""In words: what a fix gains, what a step is besides an update, what a device was busy for, who failed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from iotrace.analysis.results import Failure, Fix, RankReport
+from iotrace.analysis.results import Failure, Fix, RankReport, Steps
 from iotrace.units import milliseconds
 
 _WORTH_A_FACTOR = 1.05  # a speedup below is told in ms
+_ACCUMULATED = 1.5  # micro-batches: less is an update that is left out now and then
 _LEAST_MS = 0.05  # what is shown as 0.0
 _WORTH_TELLING = 0.1  # of a gain: what is beyond the cost of the fix's own cause
 
@@ -82,3 +83,13 @@ def device_facts(rank: RankReport) -> list[str]:
         parts.append(f"{one.phase} {one.busy_us / 1e3:.1f}{alone}")
     busy = f"busy {found.busy_us / 1e3:.1f} of {milliseconds(found.span_us / 1e3)} traced"
     return [busy, " · ".join(parts)]
+
+
+def accumulated(steps: Steps) -> list[str]:
+    """Say that a step is less than an update of the weights, or takes several batches; else nothing."""
+    found = []
+    if (steps.per_update or 0.0) >= _ACCUMULATED:
+        found.append(f"{steps.per_update:.3g} steps an update")
+    if (steps.batches or 0.0) >= _ACCUMULATED:
+        found.append(f"{steps.batches:.3g} batches a step")
+    return found

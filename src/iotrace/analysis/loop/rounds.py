@@ -30,6 +30,16 @@ class Rounds(msgspec.Struct, frozen=True):
         by_optimizer = self.series[2:]
         return max(by_optimizer, key=len) if by_optimizer else self.times_ns
 
+    def steps_to_an_update(self, starts_ns: Times, end_ns: int) -> float | None:
+        """Return how many of the steps that begin at `starts_ns` one of the busiest optimizer's stands for.
+
+        From the first of its steps to the last before `end_ns`; None where there are not two.
+        """
+        times_ns = max(self.series[2:], key=len, default=self.times_ns[:0])
+        begun = np.searchsorted(starts_ns, times_ns[times_ns <= end_ns], side="right")
+        begun = begun[begun > 0]
+        return float(begun[-1] - begun[0]) / (len(begun) - 1) if len(begun) > 1 else None
+
     def until(self, times_ns: Times) -> Times:
         """Count the rounds up to each time."""
         return np.searchsorted(self.times_ns, times_ns, side="right")

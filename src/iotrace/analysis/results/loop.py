@@ -20,6 +20,8 @@ class Steps(ReportPart, frozen=True, kw_only=True):
 
     `loop_seconds`: from the first step's beginning to the last known end, with all that is no measured step.
     `drift_pct`: by how much the second half of the steps is longer than the first; `ci95`: 95 % intervals.
+    `per_update`: steps to one of the busiest optimizer's, and `batches`: of the loop's loader to a step: with
+    gradient accumulation one of them is more than 1.
     """
 
     count: int
@@ -35,6 +37,8 @@ class Steps(ReportPart, frozen=True, kw_only=True):
     per_second: float | None
     samples_per_second: float | None
     loop_seconds: float | None
+    per_update: float | None = None
+    batches: float | None = None
 
 
 class PhasesMs(ReportPart, frozen=True, kw_only=True):
