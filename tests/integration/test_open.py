@@ -64,6 +64,8 @@ def test_perfetto_shows_the_wait_and_its_worker(unet_run: Run, tmp_path: Path) -
         # What torch.profiler recorded stands shut: the workers are near.
         assert titles.index("torch.profiler") == titles.index(workers[0]) - 1
         assert titles.index("counters") > titles.index("batches") > titles.index(workers[0])
+        # Below the tracks stands what the report says first.
+        assert browser.until("document.body.innerText.match(/\\bTrust\\b/)")
         picture = tmp_path / "perfetto.png"
         browser.picture(picture)
         assert picture.stat().st_size > 20_000

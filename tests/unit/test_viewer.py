@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import sqlite3
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 from iotrace.errors import IotraceError
 from iotrace.merge.plan import far_apart
 from iotrace.session.listing import title_of
+from iotrace.viewer.query import of_failures, of_ranks, of_rows
 from iotrace.viewer.server import Viewer, perfetto_ui
 from iotrace.viewer.view import View, view_of_file
 
@@ -48,7 +50,7 @@ def trace(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def online(trace: Path) -> Iterator[Viewer]:
-    yield from serving(Viewer(trace, TITLE, View("what", "a", ["b"], (1, 2), (3, 4))))
+    yield from serving(Viewer(trace, TITLE, View("what", "a", ["b"], (1, 2), (3, 4), "select 1")))
 
 
 @pytest.fixture
@@ -81,6 +83,7 @@ def test_the_page_hands_over_the_one_file(online: Viewer) -> None:
     assert json.loads(asked["startupCommands"][0]) == [
         {"id": "dev.perfetto.ExpandTracksByRegex", "args": ["a"]},
         {"id": "dev.perfetto.PinTracksByRegex", "args": ["b"]},
+        {"id": "dev.perfetto.RunQueryAndShowTab", "args": ["select 1"]},
     ]
     assert ask(online, f"{path}trace")[::2] == (200, b"a trace")
 
@@ -160,3 +163,56 @@ def test_without_devices_the_processes_of_a_merge_are_open(tmp_path: Path) -> No
 )
 def test_a_run_of_a_sweep_is_called_by_its_point(path: str, title: str) -> None:
     assert title_of(Path(path)) == title
+
+
+def test_what_the_report_says_stands_below_the_tracks_as_it_is() -> None:
+    rows = [("INPUT-BOUND", "52 %"), ("Why", "it's\0 'a\"; drop table"), ("Trust", "ok")]
+    found = sqlite3.connect(":memory:").execute(of_rows(rows))
+    assert [column[0] for column in found.description] == ["iotrace", "says"]
+    assert found.fetchall() == [(label, text.replace("\0", " ")) for label, text in rows]
+    assert of_rows([]) == ""
+
+
+def test_failures_stand_below_the_tracks_in_order(tmp_path: Path) -> None:
+    database = sqlite3.connect(":memory:")
+    database.execute("create table slice (name, ts, arg_set_id)")
+    slices = [
+        ("failed: worker 0 · OSError", 2, 1),
+        ("failed: x.h5 · worker 1 · OSError", 1, 2),
+        ("step", 0, 0),
+    ]
+    database.executemany("insert into slice values (?, ?, ?)", slices)
+    # Arguments are called so by a native timeline, and so by JSON.
+    told = {(1, "debug.message"): "no", (2, "args.message"): "none", (2, "args.batch"): 7}
+    database.create_function("extract_arg", 2, lambda number, key: told.get((number, key)))
+    assert database.execute(of_failures()).fetchall() == [
+        ("x.h5 · worker 1 · OSError", "none", None, 7),
+        ("worker 0 · OSError", "no", None, None),
+    ]
+
+
+def test_ranks_of_bare_traces_are_compared_and_those_of_sessions_are_not(tmp_path: Path) -> None:
+    path = tmp_path / "merged.pftrace"
+    for names, compared in (
+        (b"rank 0 rank 1", True),
+        (b"rank 0 rank 0", False),
+        (b"rank 0 rank 1 data wait", False),
+    ):
+        path.write_bytes(names)
+        assert bool(view_of_file(path).query) is compared
+    database = sqlite3.connect(":memory:")
+    database.execute("create table track (id, parent_id, name)")
+    database.execute("create table slice (name, track_id, dur)")
+    names = {
+        0: (None, "2 inputs"),
+        1: (0, "rank 0"),
+        2: (1, "python"),
+        3: (0, "rank 1"),
+        4: (3, "rank 1 · x"),
+    }
+    database.executemany("insert into track values (?, ?, ?)", [(key, *row) for key, row in names.items()])
+    load, ms = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 10**6
+    slices = [(load, 2, 3 * ms), ("gloo:all_reduce", 2, 90 * ms), (load, 4, 80 * ms), (load, 4, 9 * ms)]
+    slices += [("ncclDevKernel_AllReduce", 4, 2 * ms), ("nccl:all_reduce", 4, 5 * ms), ("aten::mm", 2, ms)]
+    database.executemany("insert into slice values (?, ?, ?)", slices)
+    assert database.execute(of_ranks()).fetchall() == [("rank 1", 89.0, 2.0), ("rank 0", 3.0, 90.0)]

@@ -82,10 +82,15 @@ def open_(
             trace, view = _bare(source, at, Path(directory))
             title = source.name
         else:
+            from msgspec.structs import replace
+
+            from iotrace.viewer.query import of_rows
             from iotrace.viewer.view import WORST, view_at, view_of_session
 
             analysis = _analysis(session)
             view = view_of_session(analysis, around or WORST, batch) if at is None else view_at(analysis, at)
+            if not view.query:
+                view = replace(view, query=of_rows(_verdict(analysis)))
             trace = _timeline(analysis, Path(directory)) if source.is_dir() else source
             title = title_of(session)
         with Viewer(trace, title, view, ui, port) as viewer, _until_interrupted():
@@ -147,6 +152,19 @@ def _analysis(session: Path) -> SessionAnalysis:
     if not found.ranks:
         raise SessionError(f"{session} holds no process: it has no timeline", f"iotrace report {session}")
     return found
+
+
+def _verdict(analysis: SessionAnalysis) -> list[tuple[str, str]]:
+    """What the report says first: verdict, why, fixes with their gains, how far to trust it."""
+    from iotrace.analysis.report import analyse
+    from iotrace.report.page.report import banner
+
+    with watched() as progress:
+        progress("finding why it waits")
+        found = banner(analyse(analysis), "iotrace report -v has loader, system and I/O")
+    rows = [(found["label"], found["text"])]
+    rows += [(row["label"], f"{row['text']}   {row.get('side') or ''}".rstrip()) for row in found["rows"]]
+    return [*rows, ("Trust", f"{found['level']}: {found['trust']}")]
 
 
 def _timeline(analysis: SessionAnalysis, directory: Path) -> Path:

@@ -19,7 +19,8 @@ def failure_slices(analysis: RankAnalysis, failed: Sequence[tuple[float, Failure
 
     Of a command that took long to end the rest is a slice of its own: Perfetto shows all of a selected slice.
     """
-    found = []
+    found: list[Slice] = []
+    behind_ns = end_ns = 0
     for at_ns, failure in failed:
         if failure.rank not in (None, analysis.rank.number) or not math.isfinite(at_ns):
             continue
@@ -27,8 +28,9 @@ def failure_slices(analysis: RankAnalysis, failed: Sequence[tuple[float, Failure
         args = known(**about, worker=failure.worker, pid=failure.process)
         until_ns, end_ns = shown_until(analysis.session, int(at_ns))
         found.append(Slice(int(at_ns), until_ns, failure_name(failure), "failure", args))
-        if until_ns < end_ns:
-            found.append(Slice(until_ns, end_ns, ENDING, "failure"))
+        behind_ns = max(behind_ns, until_ns)
+    if behind_ns < end_ns:
+        found.append(Slice(behind_ns, end_ns, ENDING, "failure"))
     return found
 
 

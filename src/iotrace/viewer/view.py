@@ -14,6 +14,7 @@ import msgspec
 
 from iotrace.errors import UsageError
 from iotrace.session.listing import title_of
+from iotrace.viewer.query import of_failures, of_ranks
 
 if TYPE_CHECKING:
     from iotrace.analysis.device.activity import Activity
@@ -28,6 +29,7 @@ _LEAST_MARGIN_NS = 10**6
 _NAMES_BYTES = 1 << 20
 _MOST_PINNED = 8  # ranks whose waits are pinned
 _OPEN, _PIN = "dev.perfetto.ExpandTracksByRegex", "dev.perfetto.PinTracksByRegex"
+_QUERY = "dev.perfetto.RunQueryAndShowTab"
 # Of a timeline whose session is not at hand: the groups and processes that our own names tell.
 _ANY_GROUPS = r"\.json(\.gz)?$|^rank \d+| inputs$|^main|^process |^GPU \d+"
 _PINNED = "(failure|steps|data wait|idle)$"
@@ -47,11 +49,13 @@ class View(msgspec.Struct, frozen=True):
     pinned: Sequence[str]
     shown_ns: tuple[int, int] | None = None
     selected_ns: tuple[int, int] | None = None  # a slice's start and duration
+    query: str = ""  # its rows stand below the tracks
 
     def fragment(self, **more: str) -> str:
         """Return what follows the address of Perfetto's page."""
         commands = [{"id": _OPEN, "args": [self.expanded]}]
         commands += [{"id": _PIN, "args": [pattern]} for pattern in self.pinned]
+        commands += [{"id": _QUERY, "args": [self.query]}] if self.query else []
         told = dict(more)
         if self.shown_ns is not None:
             told["visStart"], told["visEnd"] = map(str, self.shown_ns)
@@ -62,18 +66,25 @@ class View(msgspec.Struct, frozen=True):
 
 
 def view_of_file(path: Path) -> View:
-    """Look at all of a timeline of which no more is known: its devices, without any its processes."""
-    groups = _ANY_GROUPS if _names_device(path) else f"{_ANY_GROUPS}| · CPU$"
-    return View(f"all of {path.name}", groups, _pins(range(_MOST_PINNED)))
+    """Look at all of a timeline of which no more is known: its devices, without any its processes.
+
+    Below the tracks the ranks of bare traces stand beside each other.
+    """
+    names = _names(path)
+    groups = _ANY_GROUPS if re.search(rb"GPU \d", names) else f"{_ANY_GROUPS}| · CPU$"
+    several = len(set(re.findall(rb"rank (\d+)", names))) > 1 and b"data wait" not in names
+    return View(
+        f"all of {path.name}", groups, _pins(range(_MOST_PINNED)), query=of_ranks() if several else ""
+    )
 
 
-def _names_device(path: Path) -> bool:
-    """Whether the names of tracks, with which a native timeline begins, are of devices, too."""
+def _names(path: Path) -> bytes:
+    """Read the names of tracks, with which a native timeline begins."""
     try:
         with path.open("rb") as file:
-            return re.search(rb"GPU \d", file.read(_NAMES_BYTES)) is not None
+            return file.read(_NAMES_BYTES)
     except OSError:
-        return False
+        return b""
 
 
 def view_of_session(analysis: SessionAnalysis, around: str = WORST, batch: int | None = None) -> View:
@@ -225,6 +236,7 @@ def _before_failure(analysis: SessionAnalysis) -> View:
         _view(analysis, what, failed, None, pids),
         shown_ns=_within(analysis, shown, last_ns),
         selected_ns=(int(at_ns), until_ns - int(at_ns)),
+        query=of_failures(),
     )
 
 

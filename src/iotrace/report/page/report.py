@@ -137,8 +137,8 @@ def _views(report: Report, rank: RankReport | None, of_device: bool) -> list[dic
     ]
 
 
-def banner(report: Report) -> dict[str, Any]:
-    """The first screen's verdict, why, fixes and trust, in its words."""
+def banner(report: Report, more: str = "the charts below show more") -> dict[str, Any]:
+    """The first screen's verdict, why, fixes and trust, in its words; `more` to see where no fix is known."""
     found = report.verdict
     rows = [{"label": "Why", "text": found.why}] if found.why else []
     for label, text in ending(report):
@@ -146,7 +146,7 @@ def banner(report: Report) -> dict[str, Any]:
         rows.append({"label": label, "text": text})
     trust = trust_text(found.trust.level, found.trust.reasons, silenced(report))
     if not found.fixes and found.kind in WANT_A_FIX:
-        rows.append({"label": "Fix", "text": no_fix_text(report, "the charts below show more")})
+        rows.append({"label": "Fix", "text": no_fix_text(report, more)})
     return {
         "tone": _TONES.get(found.kind, "bad"),
         "label": found.banner,

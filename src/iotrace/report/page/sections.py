@@ -20,6 +20,7 @@ _MOST_FILES = 100
 _MOST_RANKS = 64
 _LONGEST_NAME = 120  # characters: a kernel's mangled name has a thousand
 _SHADES = 5
+_OF_FILES = ("read", "decode", "transform")
 _SAMPLED = ("util_pct_mean", "power_w_mean", "memory_bytes_peak")
 
 
@@ -77,13 +78,15 @@ def _file_row(path: str, cost: FileCost | None, row: FileIo | None, known: bool)
 def worst_batches(rank: RankReport, session: SessionInfo) -> list[dict[str, Any]]:
     """The batches that were waited for longest, with the command that shows each.
 
-    The command shows the longest wait for a batch of that number: of another epoch it is none.
+    The command shows the longest wait for a batch of that number: of another epoch it is none. A file is
+    named only of a batch that was waited for because of files.
     """
     path, rows, numbers = shown_path(session.path), [], set()
     for worst in rank.data_wait.worst_batches:
         command = "" if worst.batch in numbers else f"iotrace open {path} --batch {worst.batch}"
         numbers.add(worst.batch)
-        rows.append({"batch": worst, "who": worst.made_by, "command": command})
+        files = worst.files if worst.cause in _OF_FILES else []
+        rows.append({"batch": worst, "who": worst.made_by, "files": files, "command": command})
     return rows
 
 
