@@ -52,14 +52,32 @@ class Samples(Dataset):
                     time.sleep(1)
                     open(__file__).read()
             if MODE == "computes":
-                end = time.monotonic() + 60
-                while time.monotonic() < end:
+                compute(60)
+            if MODE == "endless":
+                while crop_of(torch.zeros(32, 32)) is None:  # no crop of this sample holds a label
                     pass
         return torch.zeros(4)
 
+def compute(seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+
+def crop_of(labels):
+    x, y = torch.randint(0, 16, (2,)).tolist()
+    crop = labels[x:x + 16, y:y + 16]
+    return crop if crop.any() else None
+
 weight = torch.nn.Parameter(torch.zeros(4))
-for batch in DataLoader(Samples(), batch_size=4, num_workers=2):
+for number, batch in enumerate(DataLoader(Samples(), batch_size=4, num_workers=2)):
     (weight * batch).sum().backward()
+    if number == 40:
+        if MODE == "step":
+            compute(100000)
+        if MODE == "long":
+            compute(60)
+    if number in range(40, 48) and MODE == "slower":
+        compute(10)
 """
 
 RANKS = """
@@ -98,9 +116,14 @@ _TOLD = {
     "slow": None,
     "reads": None,
     "computes": None,
+    "endless": "in __getitem__",
+    "step": "in compute",
+    "long": None,
+    "slower": None,
     "never": "ranks are not in one collective: rank 0 is in backward, rank 1 is in barrier",
     "late": None,
 }
+_COMPUTING = ("endless", "step")  # what is called so, and not hung
 _SECONDS = 240
 
 
@@ -177,5 +200,6 @@ def test_a_hang_is_named_and_a_slow_job_is_none(told: dict[str, list[str]], mode
     if expected is None:
         assert told[mode] == []
         return
-    assert told[mode][0].startswith("HUNG: no batch for ")
+    name = "COMPUTING WITHOUT A STEP" if mode in _COMPUTING else "HUNG"
+    assert told[mode][0].startswith(f"{name}: no batch for ")
     assert any(expected in line for line in told[mode]), told[mode]

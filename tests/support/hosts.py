@@ -107,7 +107,7 @@ def run_on_two(
         prepare(both)
         started = []
         for number, host in enumerate(both):
-            own = fake | {SIDECAR_PRELOAD_VARIABLE: str(FAKETIME)} if number else {}
+            own = fake | {SIDECAR_PRELOAD_VARIABLE: str(FAKETIME)} if number and fake else {}
             started.append(_start(host, line, directory, number, variables | own))
             while not number and not list(directory.glob("session/telemetry/*/records.jsonl")):
                 assert started[0].poll() is None

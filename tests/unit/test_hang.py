@@ -6,6 +6,7 @@ import base64
 import ctypes
 import json
 import os
+import struct
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,10 +16,11 @@ import pytest
 from iotrace.launch.telemetry.hangs import blocked
 from iotrace.launch.telemetry.hangs.progress import Progress
 from iotrace.launch.telemetry.hangs.watch import HangWatch
-from iotrace.launch.telemetry.hangs.words import differing, sentence, waits_for_others
+from iotrace.launch.telemetry.hangs.words import collective_of, sentence, waits_for_others
 from iotrace.launch.telemetry.tree import Tree
 from iotrace.session import names
-from iotrace.session.hangs import hangs_of
+from iotrace.session.hang_words import differing, ranks_in_words
+from iotrace.session.hangs import Hang, hangs_of
 
 MAIN, WORKER = 100, 101
 SECOND = 1_000_000_000
@@ -48,15 +50,18 @@ class Machine:
         monkeypatch.setattr(blocked, "is_traced", lambda _: self.traced)
         monkeypatch.setattr(blocked, "look_at", lambda pid, known: {**self.looks[pid], "pid": pid, **known})
         monkeypatch.setattr(blocked, "activity", lambda pid, _: {(pid, pid): tuple(self.activity[pid])})
+        monkeypatch.setattr(blocked, "wanted_cpu_ns", lambda pid: self.activity[pid][0])
+        monkeypatch.setattr(blocked, "uses_device", lambda pid: False)
         self.watch = HangWatch(tree)
 
     def write(self, pid: int, record: dict[str, Any]) -> None:
         with open(self.records[pid], "a") as file:
             file.write(json.dumps(record, separators=(",", ":")) + "\n")
 
-    def batches(self, count: int) -> None:
+    def batches(self, count: int, grad: int = 1) -> None:
         """Let the training process get batches, and the watch look at it, once a second."""
-        row = bytes(8 * (1 + len(names.ROW_FIELDS[names.BATCH_ROW])))
+        values = [grad if field == "grad" else 0 for field in names.ROW_FIELDS[names.BATCH_ROW]]
+        row = struct.pack(f"<{1 + len(values)}q", names.BATCH_ROW, *values)
         for _ in range(count):
             rows = base64.b64encode(row).decode()
             self.write(MAIN, {"type": "rows", "kind": names.BATCH_ROW, "rows": rows})
@@ -178,7 +183,7 @@ def test_a_torn_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
 def test_a_process_writes_its_stacks_only_through_the_file_that_was_opened_for_them(tmp_path: Path) -> None:
     (tmp_path / names.STACKS).touch()
     with open(tmp_path / "other", "w") as other:
-        assert not blocked.ask_for_stacks(os.getpid(), str(tmp_path), (63, other.fileno()))
+        assert not blocked.ask_for_stacks(os.getpid(), str(tmp_path), (63, other.fileno()), 0)
 
 
 OTHER = 102
@@ -214,11 +219,24 @@ def test_ranks_hang_together_and_say_in_which_collectives(
     assert sentence(machine.looks[MAIN] | {"pid": MAIN, "role": "rank 0"}) == (
         'waits for other ranks in all_reduce, file "train.py", line 5 in main'
     )
-    both = [{**machine.looks[pid], "role": f"rank {number}"} for number, pid in enumerate((MAIN, OTHER))]
+    both = [
+        (number, "", collective_of({**machine.looks[pid], "role": f"rank {number}"}))
+        for number, pid in enumerate((MAIN, OTHER))
+    ]
     assert differing(both) == [
         "ranks are not in one collective: rank 0 is in all_reduce, rank 1 is in barrier"
     ]
     assert differing(both[:1]) == []
+
+
+def test_ranks_are_named_by_host_most_of_them_first() -> None:
+    places = [(number, "a" if number < 4 else "b", "all_reduce") for number in range(8)]
+    places[5] = 5, "b", ""
+    assert differing(places) == [
+        "ranks are not in one collective: ranks 0 to 3 (a), 4 (b), 6 to 7 (b) are in all_reduce, "
+        "rank 5 (b) is in none"
+    ]
+    assert ranks_in_words([(3, "")]) == "rank 3"
 
 
 @pytest.mark.parametrize(("grows", "by"), [(0, 60_000_000), (1, 4096), (None, 0)])
@@ -238,9 +256,86 @@ def test_a_rank_that_waits_for_a_living_one_does_not_hang(
 def test_of_ranks_on_other_hosts_nothing_is_known(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     ranks(machine, monkeypatch, world_size=3)
     machine.batches(40)
-    assert machine.seconds(300) == []
-    machine.looks[MAIN]["call"] = "poll"  # its own worker makes it wait
-    assert machine.seconds(60)
+    (told,) = machine.seconds(300)  # kept for the report, and not told
+    assert told["kind"] == "waiting"
+
+
+def test_what_started_the_ranks_is_none_though_it_has_a_number(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """srun's number is inherited by torchrun, which sleeps and looks at its ranks."""
+    ranks(machine, monkeypatch)
+    agent = machine.records[MAIN].parent.parent / f"103-1-{os.uname().nodename}"
+    agent.mkdir()
+    document = {"role": "main", "rank": 0, "world_size": 2}
+    (agent / names.PROCESS).write_text(json.dumps(document))
+    machine.members[103] = machine.members[MAIN]
+    machine.looks[103] = {"state": "S", "wchan": "x", "call": "clock_nanosleep", "file": None}
+    machine.activity[103] = [0, 0, 0]
+    monkeypatch.setattr(blocked, "parent_of", {MAIN: 103, WORKER: MAIN, OTHER: 103, 103: 1}.__getitem__)
+    machine.batches(40)
+    (told,) = machine.seconds(100)
+    assert [about["role"] for about in told["processes"]] == ["rank 0", "worker 0", "rank 1"]
+
+
+def test_a_rank_whose_own_worker_hangs_is_told_beside_ranks_on_other_hosts(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks(machine, monkeypatch, world_size=3)
+    machine.looks[MAIN]["call"] = "poll"
+    machine.batches(40)
+    (told,) = machine.seconds(100)
+    assert told["kind"] == "hung"
+
+
+def on_host(session: Path, host: str, rank: int, collective: str, kind: str = "waiting") -> Path:
+    """Write what the sidecar of a host told of its one rank, of two."""
+    frames = [f"{C10D}{collective}", OWN] if collective else [OWN]
+    about = {"pid": 100 + rank, "role": f"rank {rank}", "stack": frames, "collective": collective}
+    about["text"] = f"waits for other ranks in {collective}" if collective else "waits for a lock"
+    record = {"type": "hang", "kind": kind, "mono_ns": 9, "waited_ns": 40 * SECOND, "host": host}
+    sampler = session / names.TELEMETRY / f"{host}-1"
+    sampler.mkdir(parents=True)
+    document = {**record, "world_size": 2, "processes": [about], "text": ["WAITING"]}
+    (sampler / names.HANGS).write_text(f"{json.dumps(document)}\n")
+    return sampler / names.HANGS
+
+
+def test_hosts_of_which_all_ranks_wait_hang_together(tmp_path: Path) -> None:
+    on_host(tmp_path, "a", 0, "all_reduce")
+    on_host(tmp_path, "b", 1, "barrier")
+    (hang,) = hangs_of(tmp_path)
+    assert hang.kind == "hung"
+    assert hang.text == [
+        "HUNG: no batch for 40 s on 2 hosts, and no process computes, reads or writes",
+        "  rank 0 (pid 100 on a) waits for other ranks in all_reduce",
+        "  rank 1 (pid 101 on b) waits for other ranks in barrier",
+        "  ranks are not in one collective: rank 0 (a) is in all_reduce, rank 1 (b) is in barrier",
+    ]
+
+
+def test_a_rank_of_another_host_that_was_not_seen_to_wait_is_named(tmp_path: Path) -> None:
+    on_host(tmp_path, "a", 0, "all_reduce")
+    (hang,) = hangs_of(tmp_path, {1: "b"})
+    assert hang.kind == "waiting"
+    assert hang.text[0] == "WAITING: no batch for 40 s on 1 host, for rank 1 (b)"
+    assert hang.text[-1] == "  rank 1 (b): not seen to wait; look there"
+
+
+def test_a_rank_that_computes_on_another_host_is_what_the_others_wait_for(tmp_path: Path) -> None:
+    on_host(tmp_path, "a", 0, "all_reduce")
+    on_host(tmp_path, "b", 1, "", kind="computing")
+    (hang,) = hangs_of(tmp_path)
+    assert (hang.kind, hang.text[0][:9]) == ("computing", "COMPUTING")
+
+
+def test_hosts_that_went_on_are_not_joined(tmp_path: Path) -> None:
+    file = on_host(tmp_path, "a", 0, "all_reduce")
+    file.write_text(file.read_text() + '{"type":"resumed","mono_ns":10}\n')
+    on_host(tmp_path, "b", 1, "barrier")
+    went_on, waits = hangs_of(tmp_path)
+    assert isinstance(went_on, Hang)
+    assert (went_on.resumed_ns, waits.kind) == (10, "waiting")
 
 
 @pytest.mark.parametrize(

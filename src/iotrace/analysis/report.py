@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from iotrace.analysis.advice import recommend
 from iotrace.analysis.clocks import clock_bound_ns, clocks_of
+from iotrace.analysis.completeness.hangs import hangs_in
 from iotrace.analysis.completeness.not_captured import not_captured
 from iotrace.analysis.culprits import advice_of, culprits_of, waiting_for_threads, with_cpu
 from iotrace.analysis.device.collectives import RankTrace
@@ -119,6 +120,7 @@ def analyse(analysis: SessionAnalysis, parts: Sequence[RankPart] = ()) -> Report
         ended=session.ended,
         complete=session.ended and not analysis.data_loss,
         iotrace_version=session.manifest.iotrace_version,
+        hangs=hangs_in(session),
     )
     one_job = all(rank.pid is None for rank in ranks)
     imbalance = imbalance_of(compared, ranks[0].world_size) if ranks and one_job else None

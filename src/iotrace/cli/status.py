@@ -17,9 +17,9 @@ def status(session: Path | None, as_json: bool) -> int:
     """Say whether a run goes on, or in what it hangs.
 
     A run hangs where no batch came for 30 s, and for 20 times as long as usual, and no process of its loop
-    computes, reads or writes. Then each process has a line: what it waits for, and where in the program.
-    iotrace run says the same once on standard error. docs/culprits.md has the rules. Without SESSION it is
-    the newest one here.
+    computes, reads or writes. Then each process has a line: what it waits for, and where in the program. A
+    process that computes for a minute in one place, without a batch, is told as such. iotrace run says the
+    same once on standard error. docs/culprits.md has the rules. Without SESSION it is the newest one here.
 
     Exit codes: 0 told, 1 SESSION cannot be read, 2 wrong usage.
     """

@@ -14,6 +14,7 @@ from rich.text import Text
 from iotrace.analysis.results import MEMORY_BY_OPERATOR, Fix, RankReport, Report, Trust
 from iotrace.report.layout import facts, line, two_columns
 from iotrace.report.screen_ranks import print_ranks
+from iotrace.report.views.hangs import last_hang_rows
 from iotrace.report.views.slow_words import slow_facts, soon
 from iotrace.report.words import accumulated, device_facts, gain_text, other_wait_text
 from iotrace.session.liveness import KILLED, UNKNOWN
@@ -78,13 +79,14 @@ def print_screen(report: Report, console: Console) -> None:
 def ending(report: Report) -> list[tuple[str, str]]:
     """What held before a run failed, or why nobody knows how it ended; nothing of other runs."""
     session = report.session
+    rows = last_hang_rows(session, shown_path)
     if report.verdict.until:
-        return [("Until then", report.verdict.until)]
+        return [*rows, ("Until then", report.verdict.until)]
     if session.state == KILLED:
-        return [("End", "unknown, because iotrace run was killed before the program ended")]
+        return [*rows, ("End", "unknown, because iotrace run was killed before the program ended")]
     if session.state == UNKNOWN:
-        return [("End", f"unknown: only {session.host or 'its host'} can tell whether it still runs")]
-    return []
+        return [*rows, ("End", f"unknown: only {session.host or 'its host'} can tell whether it still runs")]
+    return rows
 
 
 def beside(label: str, text: str) -> tuple[str, str]:

@@ -23,6 +23,7 @@ from iotrace.report.screen import print_next, print_screen
 from iotrace.report.screen_ranks import MOST_RANKS, advice_rows, latest_first
 from iotrace.report.terminal_compute import print_compute, print_imbalance
 from iotrace.report.terminal_system import print_io, print_system
+from iotrace.report.views.hangs import hang_rows
 from iotrace.report.views.slow_words import slow_text
 from iotrace.report.words import accumulated, who_failed
 from iotrace.sources.clocks.session_clock import step_text
@@ -71,6 +72,8 @@ def _print_details(report: Report, console: Console) -> None:
         line(console, "traces", f"torch.profiler's {traces} {session.path}")
     for number, failure in enumerate(session.failures):
         _print_failure(failure, console, session.failures[:number], len(report.ranks) > 1)
+    for label, text in hang_rows(session):
+        line(console, label, text)
     line(console, "trust", f"{report.verdict.trust.level}: {'; '.join(report.verdict.trust.reasons)}")
     clocks = {
         (clock.host or "", item.by_ns, item.at_ns): None for clock in report.clocks for item in clock.set

@@ -2,37 +2,65 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from iotrace.session import names
+from iotrace.session.hang_words import differing, ranks_in_words
 from iotrace.session.launches import joint_state, read_launches
 from iotrace.session.liveness import RUNNING
 from iotrace.session.reading import entries, read_whole
 
+HUNG, COMPUTING, WAITING = "hung", "computing", "waiting"
+_RANK = re.compile(r"rank (\d+)")
+
 
 class BlockedProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """A process of a loop that hangs; None is what is not known. `stack`: innermost frame first."""
+    """A process of a loop that hangs; None is what is not known. `stack`: innermost frame first.
+
+    `stacks` is the file, relative to the session, that holds those of all its threads. `collective` is what
+    a rank waits in for the others; empty: nothing of that kind.
+    """
 
     pid: int
     role: str = ""
     text: str = ""
+    host: str | None = None
     state: str | None = None
     wchan: str | None = None
     call: str | None = None
     file: str | None = None
     stack: list[str] | None = None
+    stacks: str | None = None
+    collective: str = ""
+
+    @property
+    def rank(self) -> int | None:
+        """Its number, where it is a rank of a job with several."""
+        found = _RANK.fullmatch(self.role)
+        return None if found is None else int(found[1])
 
 
 class Hang(msgspec.Struct, frozen=True, kw_only=True, tag="hang"):
-    """No batch came for `waited_ns`; `mono_ns` is when it was told, `text` in which words."""
+    """No batch came for `waited_ns`; `mono_ns` is when it was told, `text` in which words.
+
+    `kind`: ``hung``; ``computing`` where a process was on a CPU, in one place of the program; ``waiting``
+    where ranks waited for those of other hosts. It went on at `resumed_ns`.
+    """
 
     mono_ns: int
     waited_ns: int
+    kind: str = HUNG
+    host: str | None = None
+    world_size: int | None = None
     processes: list[BlockedProcess] = []
     text: list[str] = []
     resumed: bool = False
+    resumed_ns: int | None = None
 
 
 class _Resumed(msgspec.Struct, frozen=True, tag="resumed"):
@@ -40,15 +68,18 @@ class _Resumed(msgspec.Struct, frozen=True, tag="resumed"):
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """`state` is one of `liveness`, ``hung`` or ``resumed`` where a run hangs, or did; `text` says it."""
+    """`state` is one of `liveness`; of a run that hangs ``hung`` or ``computing``. `text` says it."""
 
     state: str
     hangs: list[Hang]
     text: list[str]
 
 
-def hangs_of(session: Path) -> list[Hang]:
-    """Read what the session's samplers told; what is damaged is left out."""
+def hangs_of(session: Path, hosts: Mapping[int, str] | None = None) -> list[Hang]:
+    """Read what the session's samplers told, of several hosts as one; what is damaged is left out.
+
+    `hosts` says where ranks ran, by their numbers.
+    """
     found: list[Hang] = []
     for directory in entries(session / names.TELEMETRY):
         own: list[Hang] = []
@@ -64,9 +95,66 @@ def hangs_of(session: Path) -> list[Hang]:
             if isinstance(record, Hang):
                 own.append(record)
             else:
-                own = [msgspec.structs.replace(each, resumed=True) for each in own]
+                own = [
+                    each if each.resumed else replace(each, resumed=True, resumed_ns=record.mono_ns)
+                    for each in own
+                ]
         found += own
-    return found
+    return joined(found, hosts or {})
+
+
+def joined(found: list[Hang], hosts: Mapping[int, str]) -> list[Hang]:
+    """Make one of the hangs of ranks of one job on several hosts, where no rank went on since.
+
+    Where ranks of some host were not seen to wait, they are what differs: it stays ``waiting``, and says so.
+    """
+    own = [each for each in found if not each.resumed and (each.world_size or 1) > len(_ranks(each))]
+    if not own or all(each.kind != WAITING for each in own):
+        return found
+    processes = [
+        replace(process, host=each.host) if process.host is None else process
+        for each in own
+        for process in each.processes
+    ]
+    waited_ns = max(each.waited_ns for each in own)
+    world_size = max(each.world_size or 1 for each in own)
+    seen = {process.rank for process in processes if process.rank is not None}
+    computing = any(each.kind == COMPUTING for each in own)
+    missing = sorted(set(range(world_size)) - seen)
+    count = len({each.host for each in own})
+    since = f"no batch for {waited_ns / 1e9:.0f} s on {count} host{'s' if count > 1 else ''}"
+    lines = [
+        f"  {each.role} (pid {each.pid} on {each.host}) {each.text}"
+        for each in processes
+        if each.rank is not None or each.collective or not each.text.startswith("waits for work")
+    ]
+    if missing:
+        whose = ranks_in_words((number, hosts.get(number, "")) for number in missing)
+        banner = f"WAITING: {since}, for {whose}"
+        lines.append(f"  {whose}: not seen to wait; look there")
+    else:
+        banner = f"HUNG: {since}, and no process computes, reads or writes"
+        if computing:
+            banner = f"COMPUTING WITHOUT A STEP: {since}, in one place of the program"
+        places = [
+            (each.rank, each.host or "", each.collective)
+            for each in processes
+            if each.rank is not None and each.stack
+        ]
+        lines += [f"  {line}" for line in differing(places)]
+    one = Hang(
+        mono_ns=max(each.mono_ns for each in own),
+        waited_ns=waited_ns,
+        kind=WAITING if missing else COMPUTING if computing else HUNG,
+        world_size=world_size,
+        processes=processes,
+        text=[banner, *lines],
+    )
+    return [*(each for each in found if each not in own), one]
+
+
+def _ranks(hang: Hang) -> set[int]:
+    return {each.rank for each in hang.processes if each.rank is not None}
 
 
 def status_of(session: Path) -> Status:
@@ -81,7 +169,8 @@ def status_of(session: Path) -> Status:
     if hangs and all(each.resumed for each in hangs):
         text.append("it went on since: batches came again")
     elif hangs and state == RUNNING:
-        state = "hung"
+        kinds = {each.kind for each in hangs if not each.resumed}
+        state = next((kind for kind in (HUNG, COMPUTING) if kind in kinds), state)
     elif hangs:
         text.append(f"the run is over: {state}")
     return Status(state=state, hangs=hangs, text=text)

@@ -20,6 +20,7 @@ from iotrace.sources.session import Rank
 from iotrace.timeline.calls import call_tracks, span_tracks, within
 from iotrace.timeline.detail import MOST_SLICES, Detail, blocks, detail_of, note
 from iotrace.timeline.failures import failure_slices
+from iotrace.timeline.hangs import hang_slices
 from iotrace.timeline.flows import DeliveryKey, batch_flows, chunk_flows
 from iotrace.timeline.kineto import add_torch
 from iotrace.timeline.model import (
@@ -71,6 +72,9 @@ def build(
     failures = failure_slices(analysis, failed)
     if failures:
         main.tracks.append(Track(f"{own}failure", failures))
+    hangs = hang_slices(analysis)
+    if hangs:
+        main.tracks.append(Track(f"{own}hang", hangs))
     phases_of_steps = _step_phases(analysis, detail)
     if phases_of_steps:
         main.tracks.append(Track("forward, backward, optimizer", phases_of_steps))

@@ -55,6 +55,8 @@ from iotrace.analysis.results.loop import (
     DataWait as DataWait,
     Excluded as Excluded,
     FileCost as FileCost,
+    HangInfo as HangInfo,
+    HungProcess as HungProcess,
     LoaderResult as LoaderResult,
     LoaderWait as LoaderWait,
     LoopReads as LoopReads,

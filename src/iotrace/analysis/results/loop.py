@@ -227,3 +227,35 @@ class StageCost(ReportPart, frozen=True, kw_only=True):
     blocks_ms: list[float]
     decoded_bytes: float | None = None
     decoded_bytes_error: float | None = None
+
+
+class HungProcess(ReportPart, frozen=True, kw_only=True):
+    """A process of a loop that hung, and what it was in. `stack`: Python frames, the innermost first.
+
+    `stacks` is the file with those of all its threads; `collective` is what a rank was in with the others.
+    """
+
+    pid: int
+    role: str
+    rank: int | None
+    host: str | None
+    text: str
+    state: str | None
+    call: str | None
+    file: str | None
+    collective: str | None
+    stack: list[str] | None
+    stacks: str | None
+
+
+class HangInfo(ReportPart, frozen=True, kw_only=True):
+    """No batch came for `waited_seconds` when it was told; `text` says it in lines.
+
+    `kind`: ``hung``, ``computing`` or ``waiting``. `resumed`: batches came again.
+    """
+
+    kind: str
+    waited_seconds: float
+    resumed: bool
+    text: list[str]
+    processes: list[HungProcess]

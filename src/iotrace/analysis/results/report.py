@@ -10,6 +10,7 @@ from iotrace.analysis.results.host import Forecast, Overhead, System
 from iotrace.analysis.results.io import FileGroup, Io
 from iotrace.analysis.results.loop import (
     DataWait,
+    HangInfo,
     LoaderResult,
     LoopReads,
     PhasesMs,
@@ -129,6 +130,7 @@ class SessionInfo(ReportPart, frozen=True, kw_only=True):
     ended: bool
     complete: bool
     iotrace_version: str | None
+    hangs: list[HangInfo] = msgspec.field(default_factory=list)
 
 
 GONE, HALVED = "gone", "halved"  # `change` of a row of gain

@@ -7,7 +7,7 @@ from signal import Signals
 
 from msgspec.structs import replace
 
-from iotrace.analysis.results import Failure, RankReport, SessionInfo, Trust
+from iotrace.analysis.results import Failure, HangInfo, RankReport, SessionInfo, Trust
 
 _CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE")
 INTERRUPTED = "INTERRUPTED"
@@ -67,7 +67,8 @@ def why_failed(session: SessionInfo) -> str:
     cause = cause_of(session)
     by_signal = session.signal or (cause.type if cause is not None and cause.type.startswith("SIG") else None)
     if by_signal is not None:
-        return _why_signal(by_signal, session.oom_kills)
+        why, hang = _why_signal(by_signal, session.oom_kills), last_hang(session)
+        return f"before it no batch came for {hang.waited_seconds:.0f} s or more; {why}" if hang else why
     if cause is None:
         thread = next((each for each in session.failures if each.thread is not None), None)
         if thread is not None:
@@ -86,6 +87,11 @@ def why_failed(session: SessionInfo) -> str:
     if session.oom_kills:
         parts.append(_out_of_memory(session.oom_kills))
     return ", ".join(parts)
+
+
+def last_hang(session: SessionInfo) -> HangInfo | None:
+    """Return the hang that the run was in at its end, or is in; None where it went on, or did not hang."""
+    return next((each for each in reversed(session.hangs) if not each.resumed), None)
 
 
 def _of_code(session: SessionInfo) -> str:

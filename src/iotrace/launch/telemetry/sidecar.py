@@ -23,7 +23,8 @@ from iotrace.launch.telemetry.calibration import WORK, Calibration
 from iotrace.launch.telemetry.cgroups import mounts_with_files, read_own
 from iotrace.launch.telemetry.clock_exchange import ClockExchange
 from iotrace.launch.telemetry.gpus import DevicePoller
-from iotrace.launch.telemetry.hangs.watch import HangWatch, store, tell_launcher
+from iotrace.launch.telemetry.hangs.telling import store, tell_launcher
+from iotrace.launch.telemetry.hangs.watch import HangWatch
 from iotrace.launch.telemetry.procfs import TICKS_PER_SECOND, read_stat
 from iotrace.launch.telemetry.size_limit import SizeLimit
 from iotrace.launch.telemetry.system import Memory, System
@@ -169,8 +170,9 @@ class Sidecar:
         found = self._hangs.check(time.monotonic_ns())
         if found is not None:
             found["clock"] = clock_anchor()
-            store(self._directory, found)
-            if "text" in found:
+            found["host"] = os.environ.get(names.HOST_VARIABLE) or os.uname().nodename
+            store(self._directory, self._session, found)
+            if found.get("kind") in ("hung", "computing"):  # of ranks elsewhere a reader judges
                 tell_launcher(found["text"])
         cost_ns = time.thread_time_ns() - cpu_ns
         self._rested_ns["hangs"] = time.monotonic_ns() + _SCHEDULING_REST * cost_ns

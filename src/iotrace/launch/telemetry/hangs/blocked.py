@@ -39,6 +39,7 @@ _OF_A_PATH = {"openat": 1, "newfstatat": 1, "statx": 1, "open": 0, "stat": 0}
 _LONGEST_PATH, _PAGE = 4096, 4096
 _TICKS = ("hrtimer_nanosleep", "do_nanosleep")
 _ASIDE = (b"pt_", b"cuda", b"gloo", b"nccl", b"NCCL")  # watchdogs and event loops beside the program
+_DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/render")
 _MOST_STACK = 1 << 16
 _STACK_SECONDS = 1.0
 
@@ -121,12 +122,31 @@ def activity(pid: int, writer: int) -> dict[tuple[int, int], tuple[int, int, int
     return found
 
 
-def ask_for_stacks(pid: int, directory: str, stacks: tuple[int, int]) -> bool:
-    """Send the signal of the process's handler, if it still is the agent's; once in the life of a process."""
+def wanted_cpu_ns(pid: int) -> int | None:
+    """Return how long the main thread was on a CPU, or ready for one; None where the kernel does not say."""
+    try:
+        used, waited, *_ = _read(f"/proc/{pid}/task/{pid}/schedstat").split()
+        return int(used) + int(waited)
+    except (OSError, ValueError):
+        return None
+
+
+def uses_device(pid: int) -> bool:
+    """Say whether the process has an accelerator open: it may be on a CPU to ask whether that is done."""
+    with suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                if os.readlink(f"/proc/{pid}/fd/{name}").startswith(_DEVICES):
+                    return True
+    return False
+
+
+def ask_for_stacks(pid: int, directory: str, stacks: tuple[int, int], written: int) -> bool:
+    """Send the signal of the process's handler, if that still is the agent's: `written` bytes long so far."""
     number, descriptor = stacks
     path = f"{directory}/{names.STACKS}"
     try:
-        if not os.path.samefile(f"/proc/{pid}/fd/{descriptor}", path) or os.path.getsize(path):
+        if not os.path.samefile(f"/proc/{pid}/fd/{descriptor}", path) or os.path.getsize(path) != written:
             return False
         caught = [line for line in _read(f"/proc/{pid}/status").splitlines() if line.startswith(b"SigCgt:")]
         if not caught or not int(caught[0].split()[1], 16) >> (number - 1) & 1:
@@ -137,19 +157,24 @@ def ask_for_stacks(pid: int, directory: str, stacks: tuple[int, int]) -> bool:
     return True
 
 
-def stack_of(directory: str) -> list[str]:
-    """Return the Python stack of the main thread as the handler wrote it, innermost frame first."""
+def stack_of(directory: str, offset: int) -> tuple[list[str], int]:
+    """Return the Python stack of the main thread as the handler wrote it from `offset` on, and where it ends.
+
+    The innermost frame is the first.
+    """
     path, until = f"{directory}/{names.STACKS}", time.monotonic() + _STACK_SECONDS
-    text, before = "", None
-    while time.monotonic() < until and (not text or text != before):
-        before = text
+    data, before = b"", None
+    while time.monotonic() < until and (not data or data != before):
+        before = data
         with suppress(OSError):
-            text = _read(path)[:_MOST_STACK].decode(errors="replace")
+            data = _read(path)[offset:]
         time.sleep(0.05)
+    text = data[:_MOST_STACK].decode(errors="replace")
     # The current thread, or else the one that Python names last: the main thread.
     stacks = [block for block in text.split("\n\n") if "most recent call first" in block]
     current = [block for block in stacks if block.startswith("Current thread")] or stacks[-1:]
-    return [line.strip() for block in current[:1] for line in block.splitlines()[1:] if line.strip()]
+    frames = [line.strip() for block in current[:1] for line in block.splitlines()[1:] if line.strip()]
+    return frames, offset + len(data)
 
 
 def _read(path: str) -> bytes:

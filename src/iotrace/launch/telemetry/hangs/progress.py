@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from binascii import Error, a2b_base64
 from collections import deque
 from contextlib import suppress
 
@@ -12,7 +13,9 @@ from iotrace.session import names
 _ROWS = b'"type":"rows"'
 _BATCH = f'"kind":{names.BATCH_ROW},'.encode()
 # The base64 text of a row: 8 bytes for its kind, and for each field.
-_ROW_CHARACTERS = 8 * (1 + len(names.ROW_FIELDS[names.BATCH_ROW])) * 4 / 3
+_ROW_BYTES = 8 * (1 + len(names.ROW_FIELDS[names.BATCH_ROW]))
+_ROW_CHARACTERS = _ROW_BYTES * 4 / 3
+_GRAD = 8 * (1 + names.ROW_FIELDS[names.BATCH_ROW].index("grad"))
 _TOLD = (b'"type":"tick"', b'"type":"stacks"', b'"type":"worker"', b'"type":"iterator')
 _MOST_BYTES = 1 << 20  # at a look
 _GAPS = 100
@@ -22,7 +25,8 @@ class Progress:
     """One process: `batches` that it got, `gaps` between looks that saw some (ns), the `last` of them.
 
     `writer` is the thread of its agent, `exhausted` says that its last pass over a loader has ended.
-    `rank` and `world_size` are as its launcher says.
+    `rank` and `world_size` are as its launcher says, `evaluates`: it got its last batch under no_grad.
+    Its Python stacks were asked for `dumps` times, and have `dumped` bytes.
     """
 
     def __init__(self, directory: str, pid: int) -> None:
@@ -36,7 +40,10 @@ class Progress:
         self.exhausted = False
         self.rank: int | None = None
         self.world_size: int | None = None
+        self.evaluates = False
+        self.dumps = self.dumped = 0
         self._described = False
+        self._rows = 0
         self.stacks: tuple[int, int] | None = None  # signal and descriptor
         self._offset = 0
 
@@ -57,6 +64,7 @@ class Progress:
         batches = 0
         for line in data[:whole].split(b"\n"):
             if _ROWS in line[:32]:
+                self._rows += 1
                 batches += self._batches(line)
             elif line[:24].startswith(tuple(b"{" + start for start in _TOLD)):
                 with suppress(ValueError, KeyError, TypeError):
@@ -80,8 +88,20 @@ class Progress:
         """Whether it is a training process: one that got batches, or a rank of a job."""
         return self.worker is None and (self.batches > 0 or self.rank is not None)
 
+    def written(self) -> int:
+        """Return a number that grows with each sample, pass or step that the process recorded."""
+        try:
+            return self._rows + os.stat(f"{self.directory}/{names.SPANS}").st_size
+        except OSError:
+            return self._rows
+
     def _batches(self, line: bytes) -> int:
-        return max(1, int(len(line) / _ROW_CHARACTERS)) if _BATCH in line[:48] else 0
+        if _BATCH not in line[:48]:
+            return 0
+        with suppress(Error):
+            last = a2b_base64(line.rpartition(b':"')[2].rstrip(b'"}'))[-_ROW_BYTES:]
+            self.evaluates = last[_GRAD : _GRAD + 8] == bytes(8)
+        return max(1, int(len(line) / _ROW_CHARACTERS))
 
     def _learn(self, record: dict[str, object]) -> None:
         kind = record["type"]

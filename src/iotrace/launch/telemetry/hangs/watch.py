@@ -2,19 +2,24 @@
 
 A job that is slow is never called hung. Anything that says that it may go on by itself ends the suspicion:
 CPU time, a byte read or written, a sleep, a write, a stopped or debugged training process, a prompt.
+Where CPU time is all that ends it, `computing` judges.
 """
 
 from __future__ import annotations
 
-import json
-import os
 from contextlib import suppress
-from stat import S_ISREG
 
 from iotrace.launch.telemetry.hangs import blocked
 from iotrace.launch.telemetry.hangs.blocked import About
+from iotrace.launch.telemetry.hangs.computing import DUMPS, LEAST_NS, MOST_DUMPS, Computing, dump, place
 from iotrace.launch.telemetry.hangs.progress import Progress, find
-from iotrace.launch.telemetry.hangs.words import collective_of, differing, sentence, waits_for_others
+from iotrace.launch.telemetry.hangs.telling import record_of
+from iotrace.launch.telemetry.hangs.words import (
+    collective_of,
+    sentence,
+    sentence_of_busy,
+    waits_for_others,
+)
 from iotrace.launch.telemetry.tree import Tree
 from iotrace.session import names
 
@@ -29,7 +34,6 @@ _BUSY = 0.01  # of a core
 _OWN_BYTES, _WAKES = 256, 5
 _NEVER = 1 << 62  # batches
 _SLOWEST_NS = 2_000_000_000  # between looks for new processes
-_APPENDS = os.O_APPEND
 
 Activity = dict[tuple[int, int], tuple[int, int, int]]
 
@@ -41,6 +45,14 @@ class _Suspicion:
         self.sampled_ns = 0
         self.quiet = -1
         self.activity: Activity = {}
+        self.computing = Computing()
+        self.busy: set[int] = set()
+        self.elsewhere = False  # a rank waits, and may do so for one on another host
+
+    @property
+    def kind(self) -> str:
+        """What it is, once it is certain; see `session.hangs`."""
+        return "computing" if self.busy else "waiting" if self.elsewhere else "hung"
 
 
 class HangWatch:
@@ -52,6 +64,7 @@ class HangWatch:
     def __init__(self, tree: Tree, least_ns: int = _LEAST_NS, sample_ns: int = _SAMPLE_NS) -> None:
         self._tree = tree
         self._least_ns, self._sample_ns = least_ns, sample_ns
+        self._computing_ns = max(least_ns, LEAST_NS)
         self._known: dict[str, Progress] = {}
         self._suspected: dict[str, _Suspicion] = {}
         self._told: dict[str, int] = {}  # by directory: how many batches it had
@@ -70,18 +83,22 @@ class HangWatch:
                 self._told[each.directory] = _NEVER
                 return {"type": "resumed", "mono_ns": now_ns, "pid": each.pid}
         groups: dict[str, list[Progress]] = {}
+        # torchrun inherits the scheduler's number, too: what started a rank is none.
+        parents = {blocked.parent_of(each.pid) for each in alive if each.rank is not None}
         for each in alive:
-            if each.trains:
+            if each.trains and (each.batches or each.pid not in parents):
                 groups.setdefault("ranks" if each.rank is not None else each.directory, []).append(each)
-        hung = [group for name, group in groups.items() if self._hangs(name, group, now_ns)]
-        return self._tell([each for group in hung for each in group], now_ns) if hung else None
+        told = [name for name, group in groups.items() if self._hangs(name, group, now_ns)]
+        kinds = {name: self._suspected[name].kind for name in told}
+        hung = [each for name in told if kinds[name] == kinds[told[0]] for each in groups[name]]
+        return self._tell(hung, kinds[told[0]], now_ns) if hung else None
 
-    def _is_late(self, progress: Progress, now_ns: int) -> bool:
+    def _is_late(self, progress: Progress, now_ns: int, least_ns: int | None = None) -> bool:
         return (
             progress.batches >= _LEAST_BATCHES
             and not progress.exhausted
             and progress.directory not in self._told
-            and now_ns - progress.last_ns >= progress.longest_ns(self._least_ns, _FACTOR)
+            and now_ns - progress.last_ns >= progress.longest_ns(least_ns or self._least_ns, _FACTOR)
         )
 
     def _hangs(self, name: str, group: list[Progress], now_ns: int) -> bool:
@@ -92,17 +109,34 @@ class HangWatch:
         found = self._suspected.setdefault(name, _Suspicion())
         if now_ns - found.sampled_ns < self._sample_ns:
             return False
+        passed_ns, found.sampled_ns = now_ns - found.sampled_ns, now_ns
         try:
             chain = self._chain([each.pid for each in group])
             now = self._activity(chain)
-            goes_on = self._may_go_on(late, group, chain)
+            busy = found.computing.busy(chain, passed_ns)
+            goes_on = self._may_go_on(late, group, chain, busy)
+            found.elsewhere = self._waits_for_others(late, group, busy)
         except (OSError, ValueError, KeyError, IndexError):  # the kernel hides it: nothing is told
             self._suspected.pop(name, None)
             return False
-        quiet = not goes_on and _is_quiet(found.activity, now, now_ns - found.sampled_ns)
+        before, found.activity = found.activity, now
+        quiet = not goes_on and _is_quiet(before, now, passed_ns, busy)
         found.quiet = found.quiet + 1 if quiet or (found.quiet < 0 and not goes_on) else -1
-        found.activity, found.sampled_ns = now, now_ns
-        return found.quiet >= _SAMPLES
+        found.busy = busy if quiet else set()
+        if not found.busy:
+            found.computing.forget()
+            return found.quiet >= _SAMPLES
+        found.quiet = 0
+        return self._computes(found, late, now_ns)
+
+    def _computes(self, found: _Suspicion, late: list[Progress], now_ns: int) -> bool:
+        by_pid = {each.pid: each for each in self._known.values()}
+        own = {pid: each for pid, each in by_pid.items() if pid in found.busy}
+        if any(each.evaluates or not self._is_late(each, now_ns, self._computing_ns) for each in late):
+            return False
+        if not all(self._tree.members[pid].is_the_same() for pid in own):
+            return False
+        return found.computing.judge(found.busy, own)
 
     def _chain(self, pids: list[int]) -> list[int]:
         """Return the processes and all that they started, which may make their batches."""
@@ -113,19 +147,29 @@ class HangWatch:
         return chain
 
     def _activity(self, chain: list[int]) -> Activity:
-        writers = {each.pid: each.writer for each in self._known.values()}
+        known = {each.pid: each for each in self._known.values()}
         found: Activity = {}
         for pid in chain:
+            own = known.get(pid)
             with suppress(FileNotFoundError, ProcessLookupError):
-                found |= blocked.activity(pid, writers.get(pid, 0))
+                found |= blocked.activity(pid, own.writer if own else 0)
+            if own is not None and (pid, pid) in found:  # the stacks that it wrote for us
+                cpu_ns, size, wakes = found[pid, pid]
+                found[pid, pid] = cpu_ns, size - own.dumped, wakes
         return found
 
-    def _may_go_on(self, late: list[Progress], group: list[Progress], chain: list[int]) -> bool:
-        """Say whether a process may go on by itself, or is held on purpose."""
+    def _may_go_on(
+        self, late: list[Progress], group: list[Progress], chain: list[int], busy: set[int]
+    ) -> bool:
+        """Say whether a process may go on by itself, or is held on purpose; of `busy` ones that is known."""
         training = {each.pid for each in group}
         looks = {pid: blocked.look_at(pid, {}) for pid in chain}
         for pid, about in looks.items():
-            if blocked.is_traced(pid) or about["call"] in blocked.SLEEPS:
+            if blocked.is_traced(pid):
+                return True
+            if pid in busy:
+                continue
+            if about["call"] in blocked.SLEEPS:
                 return True
             if about["call"] is None and about["wchan"] is None and about["state"] != "T":
                 return True  # nothing is known of it
@@ -133,25 +177,41 @@ class HangWatch:
                 about["state"] in ("T", "t", "R", "Z") or about["call"] in blocked.WRITES
             ):
                 return True
-        return any(self._waits_elsewhere(each, group, looks[each.pid]) for each in late)
+        if busy & training and any(self._has_ranks_elsewhere(each, group) for each in group):
+            return True  # it may ask again and again whether another host's rank has come
+        return any(self._waits_elsewhere(each, looks[each.pid]) for each in late if each.pid not in busy)
 
-    def _waits_elsewhere(self, late: Progress, group: list[Progress], about: About) -> bool:
-        """Say whether it may wait for what nobody here sees: a request, a key, ranks on other hosts."""
-        own = self._chain([late.pid])
-        workers = any(each.worker is not None and each.pid in own for each in self._known.values())
-        waits = about["call"] in blocked.POLLS or about["call"] in blocked.WAITS_FOR_CHILD
+    def _has_ranks_elsewhere(self, one: Progress, group: list[Progress]) -> bool:
+        return one.rank is not None and (one.world_size or 1) > len({each.rank for each in group})
+
+    def _waits_elsewhere(self, late: Progress, about: About) -> bool:
+        """Say whether it may wait for what nobody here sees: a request, a key."""
         # A server, a prompt, a notebook between cells: it asks nobody for a batch.
-        if waits and not workers:
+        if _polls(about) and not self._has_workers(late):
             return True
-        if about.get("descriptor") == 0 and str(about["file"]).startswith("/dev/"):
-            return True
-        here = len({each.rank for each in group})
-        return not waits and late.rank is not None and (late.world_size or 1) > here
+        return about.get("descriptor") == 0 and str(about["file"]).startswith("/dev/")
 
-    def _tell(self, hung: list[Progress], now_ns: int) -> About:
+    def _has_workers(self, one: Progress) -> bool:
+        own = self._chain([one.pid])
+        return any(each.worker is not None and each.pid in own for each in self._known.values())
+
+    def _waits_for_others(self, late: list[Progress], group: list[Progress], busy: set[int]) -> bool:
+        """Say whether no rank here waits for its own workers, and the job has ranks on other hosts."""
+        return all(
+            each.pid not in busy
+            and self._has_ranks_elsewhere(each, group)
+            and not _polls(blocked.look_at(each.pid, {}))
+            for each in late
+        )
+
+    def _tell(self, hung: list[Progress], kind: str, now_ns: int) -> About:
         by_pid = {each.pid: each for each in self._known.values()}
         late = [each for each in hung if self._is_late(each, now_ns)]
         mains = {each.pid: each for each in hung}
+        shared: dict[int, list[list[str]]] = {}
+        if kind == "computing":
+            for one in self._suspected.values():
+                shared |= one.computing.stacks
         processes = []
         for main in sorted(hung, key=lambda each: (each.rank or 0, each.pid)):
             self._told[main.directory] = main.batches
@@ -161,78 +221,55 @@ class HangWatch:
                     continue  # a helper of multiprocessing, a shell; a rank that another one started
                 role = _role(main) if pid == main.pid or own is None else f"worker {own.worker}"
                 about = blocked.look_at(pid, {"role": role, "of": main.pid})
-                asked = (
-                    own is not None
-                    and own.stacks is not None
-                    and about["state"] not in ("D", "T", "t")
-                    and self._tree.members[pid].is_the_same()
-                    and blocked.ask_for_stacks(pid, own.directory, own.stacks)
-                )
-                about["stack"] = blocked.stack_of(own.directory) if asked and own is not None else None
-                about["text"] = sentence(about)
+                about["stack"] = None
+                if pid == main.pid and role != "training":
+                    about["rank"] = main.rank
+                if pid in shared:
+                    about["stack"] = shared[pid][-1]
+                    about["text"] = sentence_of_busy(
+                        about, place(shared[pid][-DUMPS:]), blocked.uses_device(pid)
+                    )
+                else:
+                    can_answer = about["state"] not in ("D", "T", "t")
+                    if own is not None and can_answer and self._tree.members[pid].is_the_same():
+                        about["stack"] = dump(own, MOST_DUMPS + 1) or None
+                    about["text"] = sentence(about)
+                if about["stack"] and own is not None:
+                    about["stacks"] = f"{own.directory}/{names.STACKS}"
                 processes.append(about)
         waited_ns = max(now_ns - main.last_ns for main in late)
-        processes.sort(key=lambda about: waits_for_others(about) or bool(collective_of(about)))
+        first = shared or None
+        processes.sort(
+            key=lambda about: (
+                about["pid"] not in first if first else waits_for_others(about) or bool(collective_of(about))
+            )
+        )
         return {
-            "type": "hang",
+            **record_of(waited_ns, processes, kind),
             "mono_ns": now_ns,
-            "waited_ns": waited_ns,
+            "world_size": max((main.world_size or 1 for main in hung), default=1),
             "batches": {str(main.pid): main.batches for main in hung},
-            "processes": processes,
-            "text": in_words(waited_ns, processes),
         }
+
+
+def _polls(about: About) -> bool:
+    return about["call"] in blocked.POLLS or about["call"] in blocked.WAITS_FOR_CHILD
 
 
 def _role(main: Progress) -> str:
     return "training" if main.rank is None or main.world_size in (None, 1) else f"rank {main.rank}"
 
 
-def _is_quiet(before: Activity, now: Activity, passed_ns: int) -> bool:
-    """Say whether the same threads used less than `_BUSY` of a core, read and wrote nothing, hardly woke."""
+def _is_quiet(before: Activity, now: Activity, passed_ns: int, busy: set[int]) -> bool:
+    """Say whether the same threads used less than `_BUSY` of a core, read and wrote nothing, hardly woke.
+
+    Of processes that are `busy` threads may use CPUs, and wake.
+    """
     if before.keys() != now.keys():
         return False
-    cpu_ns = sum(now[each][0] - before[each][0] for each in now)
-    grown = [(now[each][1] - before[each][1], now[each][2] - before[each][2]) for each in now]
-    idle = all(size <= _OWN_BYTES and wakes <= _WAKES for size, wakes in grown)
+    others = [each for each in now if each[0] not in busy]
+    cpu_ns = sum(now[each][0] - before[each][0] for each in others)
+    if any(now[each][1] - before[each][1] > _OWN_BYTES for each in now):
+        return False
+    idle = all(now[each][2] - before[each][2] <= _WAKES for each in others)
     return idle and cpu_ns < _BUSY * passed_ns
-
-
-def in_words(waited_ns: int, processes: list[About]) -> list[str]:
-    """Return the lines that tell a hang: what each process is in, those that wait for others last."""
-    return [
-        f"HUNG: no batch for {waited_ns / 1e9:.0f} s, and no process computes, reads or writes",
-        *(f"  {about['role']} (pid {about['pid']}) {about['text']}" for about in processes),
-        *(f"  {line}" for line in differing(processes)),
-    ]
-
-
-def tell_launcher(lines: list[str]) -> None:
-    """Write lines to the launcher's standard error, where that loses nothing of what stands there.
-
-    It is opened anew: a descriptor that the sidecar kept would hold a pipe open beyond the launcher's end.
-    """
-    path = f"/proc/{os.getppid()}/fd/2"
-    with suppress(OSError, ValueError, IndexError):
-        with open(f"/proc/{os.getppid()}/fdinfo/2") as file:
-            flags = next(int(line.split()[1], 8) for line in file if line.startswith("flags:"))
-        if S_ISREG(os.stat(path).st_mode) and not flags & _APPENDS:
-            return
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-        try:
-            os.write(descriptor, "".join(f"iotrace: {line}\n" for line in lines).encode(errors="replace"))
-        finally:
-            os.close(descriptor)
-
-
-def store(directory: str, record: About) -> None:
-    """Append the record to the sampler's file of hangs."""
-    with suppress(OSError):
-        descriptor = os.open(
-            f"{directory}/{names.HANGS}",
-            os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC,
-            names.FILE_MODE,
-        )
-        try:
-            os.write(descriptor, (json.dumps(record, separators=(",", ":")) + "\n").encode())
-        finally:
-            os.close(descriptor)

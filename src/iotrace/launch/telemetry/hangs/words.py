@@ -9,6 +9,7 @@ from iotrace.launch.telemetry.hangs.blocked import OF_A_FILE, POLLS, WRITES, Abo
 
 _STATES = {"T": "stopped", "t": "traced by a debugger", "D": "blocked in the kernel", "Z": "ended"}
 _LIBRARIES = ("/torch/", "/multiprocessing/", "/threading.py", "/queue.py", "/iotrace/", "/selectors.py")
+_INSTALLED = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen ", *_LIBRARIES)
 _COLLECTIVES = ("/torch/distributed/distributed_c10d.py", "/torch/nn/parallel/distributed.py")
 _ASIDE = ("wrapper", "_wait")
 _QUEUES = ("/multiprocessing/queues.py", "/queue.py")
@@ -24,6 +25,20 @@ def sentence(about: About) -> str:
     stack = about.get("stack") or []
     where = _frame(stack)
     return f"{_doing(about, stack)}{f' ({state})' if state else ''}{f', {where}' if where else ''}"
+
+
+def sentence_of_busy(about: About, frames: list[str], on_device: bool) -> str:
+    """Say where a process computes, by the program's frames that its dumps share."""
+    named = collective_of(about)
+    if named:
+        return f"waits for other ranks in {named}, on a CPU, {_frame(frames)}"
+    device = " or waits for its device" if on_device else ""
+    return f"computes{device}, {_frame(frames)}"
+
+
+def is_foreign(line: str) -> bool:
+    """Say whether a frame is not the program's own."""
+    return any(part in line for part in _INSTALLED)
 
 
 def _doing(about: About, stack: list[str]) -> str:
@@ -75,18 +90,6 @@ def collective_of(about: About) -> str:
             break
     ranked = str(about["role"]).startswith("rank")
     return "backward" if ranked and stack and _function(stack[0]) == "_engine_run_backward" else ""
-
-
-def differing(processes: list[About]) -> list[str]:
-    """Say in which collectives ranks are, where these are not the same, or some rank is in none."""
-    ranks = [about for about in processes if str(about["role"]).startswith("rank")]
-    known = [about for about in ranks if about.get("stack")]
-    places = {about["role"]: collective_of(about) for about in known}
-    entered = {name for name in places.values() if name}
-    if not entered or len(set(places.values())) < 2:
-        return []
-    rows = [f"{role} is in {name or 'none'}" for role, name in places.items()]
-    return [f"ranks are not in one collective: {', '.join(rows)}"]
 
 
 def _is_in(stack: list[str], files: tuple[str, ...], function: str) -> bool:
