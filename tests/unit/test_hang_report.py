@@ -79,7 +79,7 @@ def test_the_timeline_has_it_from_the_last_batch_until_it_ended(
     (shown,) = hang_slices(rank)
     assert (shown.start_ns, shown.end_ns) == (3 * SECOND, end_s * SECOND)
     assert shown.name == "hung: waits for its workers"
-    assert [track.name for track in build(rank).processes[0].tracks if track.name.endswith("hang")] == [
+    assert [track.name for track in build(rank, []).processes[0].tracks if track.name.endswith("hang")] == [
         "hang"
     ]
 
