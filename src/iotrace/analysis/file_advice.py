@@ -7,7 +7,7 @@ from pathlib import PurePath
 import msgspec
 
 from iotrace.analysis.loader_facts import FileFacts, LoaderFacts
-from iotrace.analysis.results import ChunkedArray, FileGroup
+from iotrace.analysis.results import ChunkedArray, FileGroup, MappedReads
 from iotrace.analysis.wait.gain_bound import FILES
 from iotrace.units import counted, size
 
@@ -108,6 +108,9 @@ def _formats(facts: LoaderFacts, cause: str) -> set[str]:
 def read(facts: LoaderFacts) -> Remedy | None:
     """Small pieces are made larger where the format allows; storage is to blame where bytes came from it."""
     target, formats, found = _target(facts, "read"), _formats(facts, "read"), []
+    file = _costly(facts, "read")
+    if target is not None and file is not None and file.mapped is not None and file.mapped.predicted_bytes:
+        return _single_pages(target.name, file.mapped)
     if target is not None and target.reads and target.read_bytes:
         piece = target.read_bytes / target.reads
         if piece < _SMALL_READ and formats == {".zarr"}:
@@ -125,6 +128,18 @@ def read(facts: LoaderFacts) -> Remedy | None:
     if len(found) < 2:
         return found[0] if found else None
     return Remedy(found[0].short, f"{found[0].text}, or {found[1].text}")
+
+
+def _single_pages(name: str, mapped: MappedReads) -> Remedy:
+    """Whether many small reads are faster than few large ones is the storage's; hence no gain is told."""
+    predicted = mapped.predicted_bytes or 0
+    text = (
+        f"the kernel reads far around the pages of {name} that are asked for: try single ones"
+        f" (data._mmap.madvise(mmap.MADV_RANDOM), then {size(predicted)} at most), and compare"
+    )
+    evidence = {"predicted_bytes": float(predicted), "major_faults": float(mapped.major_faults)}
+    short = f"try single pages of {name}: data._mmap.madvise(mmap.MADV_RANDOM)"
+    return Remedy(short, text, gains=False, evidence=evidence)
 
 
 def decode(facts: LoaderFacts) -> Remedy | None:

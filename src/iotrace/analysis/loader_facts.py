@@ -13,7 +13,16 @@ from iotrace.analysis.loop.deliveries import LoaderRun
 from iotrace.analysis.loop.loaders import item_of, production_ms
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import HALVED, ChunkedArray, FileGroup, FileIo, GainRow, RankReport, RowGroups
+from iotrace.analysis.results import (
+    HALVED,
+    ChunkedArray,
+    FileGroup,
+    FileIo,
+    GainRow,
+    MappedReads,
+    RankReport,
+    RowGroups,
+)
 from iotrace.analysis.wait.data_wait import (
     MODERATELY_PERCENT,
     core_free,
@@ -47,6 +56,7 @@ class FileFacts(msgspec.Struct, frozen=True, kw_only=True):
     delivered_bytes: int | None = None
     arrays: list[ChunkedArray] = []
     row_groups: RowGroups | None = None
+    mapped: MappedReads | None = None
 
 
 class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -267,6 +277,7 @@ def _files(analysis: RankAnalysis, report: RankReport, waits: Waits) -> list[Fil
         for group in report.file_groups
         for each in (group.amplification.row_groups if group.amplification else ())
     }
+    mapped = {group.path: group.amplification.mapped for group in report.file_groups if group.amplification}
     decoded = max(costs, key=lambda cost: cost.decode_ms, default=None)
     found = []
     for cost in costs:
@@ -283,6 +294,7 @@ def _files(analysis: RankAnalysis, report: RankReport, waits: Waits) -> list[Fil
                 delivered_bytes=_delivered(analysis, cost.path) if cost is decoded else None,
                 arrays=arrays[cost.path],
                 row_groups=row_groups.get(cost.path),
+                mapped=mapped.get(cost.path),
             )
         )
     return found

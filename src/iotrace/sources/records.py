@@ -274,6 +274,19 @@ class RowGroupsRead(Record, tag="row_groups"):
     compression: str = ""
 
 
+class Mapped(Record, tag="mapped"):
+    """Accesses of a process to the memory map of a file, so far, and the bytes that they gave.
+
+    All but `odd` ones were one piece of the file each, on `pages` of 4096 bytes at most, repeated ones too.
+    """
+
+    path: str
+    accesses: Int
+    bytes: Int
+    pages: Int
+    odd: Int
+
+
 class Gridded(Record, tag="gridded"):
     """A dataset of anemoi that was read: the dates along its first axis, its variables."""
 

@@ -2,6 +2,7 @@
 
 No system call reads the pages of a map: they come by page faults when they are touched, which is often
 after ``__getitem__`` has returned a view. Hence the spans hold the file of each access and its bytes.
+All accesses are summed up by file, too, in a record that replaces the one before.
 """
 
 from __future__ import annotations
@@ -20,14 +21,74 @@ from iotrace.session.names import KIND_MAPPED
 SMALLEST_BYTES = 4096
 
 _NAME = "numpy.memmap.__getitem__"
+_PAGE = 4096
+_MOST_FILES = 256  # of a process; of more, nothing is summed up
+_MORE = 1.1  # sums are written anew where so many times as many accesses are known
+_ACCESSES, _BYTES, _PAGES, _ODD, _TOLD, _BY_ROWS = range(6)
+
+
+class MapAccesses:
+    """How often each mapped file was accessed in a process, for how many bytes, on how many pages at most."""
+
+    def __init__(self, recorder: Recorder, mmap: type) -> None:
+        self._recorder, self._mmap = recorder, mmap
+        self._directory = ""
+        self._sums: dict[Any, list[int]] = {}
+
+    def add(self, mapped: Any, index: Any, result: Any) -> None:
+        """Add an access that gave `result`."""
+        recorder = self._recorder
+        if self._directory is not recorder.directory:  # a forked child starts anew
+            self._directory, self._sums = recorder.directory, {}
+            recorder.start()
+            recorder.before_flush.append(self._tell)
+        try:
+            sums = self._sums[mapped.filename]
+        except ours(KeyError):
+            if len(self._sums) >= _MOST_FILES:
+                return
+            sums = self._sums[mapped.filename] = [0, 0, 0, 0, 0, int(mapped.flags.c_contiguous)]
+        size = result.nbytes
+        sums[_ACCESSES] += 1
+        sums[_BYTES] += size
+        kind = type(index)
+        # One piece of the file: of a map that is no view of another, whose rows lie one behind the other.
+        if (
+            (kind is int or (kind is slice and (index.step is None or index.step == 1)))
+            and sums[_BY_ROWS]
+            and type(mapped.base) is self._mmap
+        ):
+            sums[_PAGES] += (size + 2 * _PAGE - 2) // _PAGE
+        else:
+            sums[_ODD] += 1
+
+    def _tell(self) -> None:
+        try:
+            for file, sums in list(self._sums.items()):
+                more = 1.0 if self._recorder.closed else _MORE
+                path = path_of(file)
+                if path and sums[_ACCESSES] > sums[_TOLD] * more:
+                    sums[_TOLD] = sums[_ACCESSES]
+                    names = ("accesses", "bytes", "pages", "odd")
+                    self._recorder.records.append(
+                        {"type": "mapped", "path": path, **dict(zip(names, sums[:_TOLD], strict=True))}
+                    )
+        except ours(Exception) as error:
+            self._recorder.absorb(error, "telling accesses to memory maps")
 
 
 def hook_memory_maps(recorder: Recorder, numpy: Any) -> None:
     """Patch ``numpy.memmap.__getitem__``."""
+    from mmap import mmap  # numpy has imported it, or does where it maps
+
     basic = frozenset({int, slice, type(None), type(Ellipsis)})
+    accesses = MapAccesses(recorder, mmap)
 
     def describe(result: Any, args: tuple[Any, ...], _: dict[str, Any]) -> tuple[int, str] | None:
-        if getattr(result, "nbytes", 0) < SMALLEST_BYTES:
+        if not hasattr(result, "nbytes"):
+            return None
+        accesses.add(*args, result)
+        if result.nbytes < SMALLEST_BYTES:
             return None
         recorder.start()
         return result.nbytes, path_of(args[0].filename)
@@ -56,6 +117,7 @@ def hook_memory_maps(recorder: Recorder, numpy: Any) -> None:
                 hide_frame(error)
                 raise
             try:
+                accesses.add(self, index, result)
                 if result.nbytes >= SMALLEST_BYTES:
                     note_view(self, result, start_ns)
             except ours(Exception) as error:

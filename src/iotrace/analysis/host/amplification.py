@@ -16,6 +16,7 @@ from math import prod
 import numpy as np
 from msgspec.structs import replace
 
+from iotrace.analysis.host.mapped import fetched_by_faults, mapped_files
 from iotrace.analysis.host.read_pattern import FileCalls
 from iotrace.analysis.results import (
     Amplification,
@@ -29,7 +30,8 @@ from iotrace.analysis.results import (
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT
 from iotrace.session.names import KIND_MAPPED, KIND_READ_PATH
 from iotrace.sources.paths import Paths
-from iotrace.sources.records import ArrayInfo, Chunked
+from iotrace.sources.processes import Process
+from iotrace.sources.records import ArrayInfo, Chunked, Mapped
 from iotrace.sources.session import Rank
 from iotrace.units import digits
 
@@ -60,7 +62,11 @@ def with_amplification(
     for file in io.files:
         if file.group is not None:
             members[file.group].append(file.path)
-    return [_with_own(group, members[group.path], arrays, odd, given, row_groups) for group in groups]
+    mapped = mapped_files(rank, paths)
+    return [
+        _with_own(group, members[group.path], arrays, odd, given, row_groups, mapped, rank)
+        for group in groups
+    ]
 
 
 def _with_own(
@@ -70,11 +76,13 @@ def _with_own(
     odd: set[str],
     given: Mapping[tuple[str, int], int | None],
     row_groups: Mapping[str, RowGroups],
+    mapped: Mapping[str, list[tuple[Process, Mapped]]],
+    rank: Rank,
 ) -> FileGroup:
     # An array of HDF5 lies in a file of the group, one of zarr is a directory that holds some.
     within = [path for path in arrays if path in members or any(_in(each, path) for each in members)]
     own = [array for path in within for array in arrays[path]]
-    fetched, decoded, used, why = group.read_bytes, None, None, ""
+    fetched, decoded, used, why, reads = group.read_bytes, None, None, "", None
     if group.chunks is not None:
         decoded, used = group.chunks.decoded_bytes, group.chunks.used_bytes
     elif own:
@@ -91,6 +99,9 @@ def _with_own(
     elif members and all(path.endswith(_PARQUET) for path in members):
         sizes = [given.get((path, KIND_READ_PATH)) for path in members]
         decoded, why = None if None in sizes else sum(filter(None, sizes)), _ROWS
+    elif members and all(path in mapped for path in members):
+        told = fetched_by_faults(members, mapped, rank)
+        fetched, used, why, reads = told.fetched_bytes, told.used_bytes, told.why, told.reads
     elif members and all((path, KIND_MAPPED) in given for path in members):
         used, why = sum(given.get((path, KIND_MAPPED)) or 0 for path in members), _MAPPED
     else:
@@ -108,6 +119,7 @@ def _with_own(
             why=why,
             arrays=own,
             row_groups=[row_groups[path] for path in members if path in row_groups],
+            mapped=reads,
         ),
     )
 
@@ -240,6 +252,7 @@ def amplified(report: RankReport) -> list[Culprit]:
         for each in (
             *((costs.get(array.path), _of_array(array)) for array in group.amplification.arrays),
             _of_row_groups(group.amplification.row_groups, costs),
+            (group.ms, _of_map(group.amplification)),
         )
     ]
     told = [(cost_ms, culprit) for cost_ms, culprit in found if cost_ms is not None and culprit is not None]
@@ -281,6 +294,18 @@ def _of_row_groups(
         predicted_bytes=sum(each.predicted_bytes or 0 for each in known),
     )
     return sum(costs.get(each.path) or 0.0 for each in known), culprit
+
+
+def _of_map(found: Amplification) -> Culprit | None:
+    if found.mapped is None or found.mapped.predicted_bytes is None or not found.fetched_per_used:
+        return None
+    ratio = digits(found.fetched_per_used, 2)
+    return _culprit(
+        f"pages are read around those it needs: {ratio} bytes are fetched for each byte used",
+        fetched_bytes=found.fetched_bytes or 0,
+        used_bytes=found.used_bytes or 0,
+        predicted_bytes=found.mapped.predicted_bytes,
+    )
 
 
 def _culprit(text: str, **evidence: float) -> Culprit:

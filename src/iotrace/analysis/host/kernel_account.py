@@ -27,7 +27,7 @@ def coverage_of(
     A program may take bytes from a buffer of stdio twice: no more is seen than there was. `steps` are the
     bounds of the measured steps.
     """
-    whole = _coverage(process, calls, everyone, _of_loop(process))
+    whole = _coverage(process, calls, everyone, accounts_of_loop(process))
     if steps is None:
         return whole
     inside = [
@@ -75,7 +75,7 @@ def data_coverage(found: list[ProcessCoverage]) -> tuple[float | None, bool]:
     ), False
 
 
-def _of_loop(process: Process) -> list[Tick]:
+def accounts_of_loop(process: Process) -> list[Tick]:
     """The accounts since a training process first iterated a loader: imports read code before that."""
     ticks = _accounts(process)
     began = [start.mono_ns for start in process.of_type(IteratorStart)] if not process.of_type(Worker) else []
@@ -133,7 +133,7 @@ def unseen_because(session: Session, rank: Rank, calls: PosixCalls) -> str | Non
 
 def _read_paths(process: Process) -> set[str]:
     """The names of the read paths that began within the process's account."""
-    ticks, spans = _of_loop(process), process.spans
+    ticks, spans = accounts_of_loop(process), process.spans
     if not ticks:
         return set()
     began = spans["start_ns"] >= process.clock.to_session_ns(ticks[0].clock[0])

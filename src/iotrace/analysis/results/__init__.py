@@ -46,6 +46,7 @@ from iotrace.analysis.results.io import (
     FileGroup as FileGroup,
     FileIo as FileIo,
     Io as Io,
+    MappedReads as MappedReads,
     MountIo as MountIo,
     ProcessCoverage as ProcessCoverage,
     ReadPattern as ReadPattern,

@@ -150,6 +150,19 @@ class RowGroups(ReportPart, frozen=True, kw_only=True):
     command: str = ""
 
 
+class MappedReads(ReportPart, frozen=True, kw_only=True):
+    """Accesses to a memory map, and the bytes of the pages that they touched at most.
+
+    Those that came by page faults of samples which waited for them are `major_faults`; what else came with them was
+    read around. With `predicted_bytes` single pages would fetch so much at most, and far less than was.
+    """
+
+    accesses: int
+    touched_bytes: int | None
+    major_faults: int
+    predicted_bytes: int | None = None
+
+
 class Amplification(ReportPart, frozen=True, kw_only=True):
     """Bytes that calls fetched of a group, that libraries decoded of them, that the program was given.
 
@@ -164,6 +177,7 @@ class Amplification(ReportPart, frozen=True, kw_only=True):
     why: str
     arrays: list[ChunkedArray]
     row_groups: list[RowGroups] = msgspec.field(default_factory=list)
+    mapped: MappedReads | None = None
 
 
 class FileGroup(ReportPart, frozen=True, kw_only=True):
