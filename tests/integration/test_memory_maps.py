@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from iotrace.session.names import KIND_ITEM, KIND_MAPPED
 from iotrace.sources.processes import read_processes
+from iotrace.sources.records import Mapped
 from tests.support.pagecache import drop
 from tests.support.runs import run_script
 
@@ -73,6 +75,15 @@ def test_page_faults_are_read_and_charged_to_the_mapped_file(tmp_path: Path, way
     assert items["major_faults"].sum() >= 16 * 8
     wait = run.report()["ranks"][0]["data_wait"]
     assert wait["files"][0]["path"] == "data.npy"
+    (group,) = [each for each in run.report()["ranks"][0]["file_groups"] if each["path"] == "data.npy"]
+    used = group["amplification"]
+    assert used["used_bytes"] == 16 * ITEM_BYTES
+    # Neither rows by a list nor every 64th are one piece of the file: on which pages they lie is not known.
+    assert (used["mapped"]["accesses"], used["mapped"]["touched_bytes"]) == (16, None)
+    assert used["mapped"]["major_faults"] == items["major_faults"].sum()
+    assert used["mapped"]["predicted_bytes"] is None
+    if used["fetched_bytes"] is not None:
+        assert used["fetched_bytes"] >= 16 * ITEM_BYTES / 2  # each page once, but for those that were there
     if workers == 0:
         # A view's faults come in the item after the access, a copy's in the access.
         faulting = items if way == "view" else mapped
@@ -101,3 +112,56 @@ print(sum(mapped[i] for i in range(100)), mapped[[1, 2]].sum(), mapped[:10].sum(
     assert run.stdout == "4950.0 3.0 45.0 4096\n", run.stderr
     (process,) = read_processes(run.session)[0]
     assert process.spans["kind"].tolist().count(KIND_MAPPED) == 1
+    told = process.of_type(Mapped)[-1]
+    assert (told.accesses, told.bytes, told.odd) == (3, 8 * (2 + 10) + 4096, 1)
+    assert told.elements >= 100  # numpy takes one out of what a sum returns
+    # Where a piece of the file begins is not looked at: it may lie on two pages.
+    assert (told.pages, told.page_bytes) == (2 * 2, mmap.PAGESIZE) or mmap.PAGESIZE != 4096
+
+
+CROPS = """
+import os, sys
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Crops(Dataset):
+    data = None
+    starts = np.random.default_rng(0).integers(0, os.path.getsize("data.bin") // 2 - 1024, 300).tolist()
+    def __len__(self):
+        return 300
+    def __getitem__(self, index):
+        if self.data is None:
+            self.data = np.memmap("data.bin", np.uint16, "r")
+        start = self.starts[index] if sys.argv[1] == "crops" else 1024 * index
+        return torch.from_numpy(self.data[start : start + 1024].astype(np.int64))
+
+weight = torch.nn.Parameter(torch.zeros(()))
+for batch in DataLoader(Crops(), batch_size=4):
+    (weight * batch.sum()).backward()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["crops", "order"])
+def test_what_is_read_around_pages_that_were_asked_for(tmp_path: Path, way: str) -> None:
+    path = tmp_path / "data.bin"
+    path.write_bytes(np.random.default_rng(0).bytes(1 << 20) * 256)
+    drop(path)
+    report = run_script(tmp_path, CROPS, way).report()
+    (group,) = [each for each in report["ranks"][0]["file_groups"] if each["path"] == "data.bin"]
+    found = group["amplification"]
+    assert (found["used_bytes"], found["mapped"]["accesses"]) == (300 * 2048, 300)
+    touched = found["mapped"]["touched_bytes"]
+    assert touched == 300 * 2 * 4096 or mmap.PAGESIZE != 4096
+    fetched = found["fetched_bytes"]
+    # How far a kernel reads around is the device's setting: 128 KiB or some MiB.
+    told = fetched is not None and fetched >= 64 * touched
+    assert found["mapped"]["predicted_bytes"] == (touched if told else None)
+    remedies = [each["remedy"] for each in report["recommendations"]]
+    if way == "order":
+        assert not told
+    elif told and report["ranks"][0]["data_wait"]["causes_ms"]["read"] > 0.1 * group["ms"]:
+        assert any("MADV_RANDOM" in each for each in remedies) or not any(
+            each["id"] == "read-bound" for each in report["recommendations"]
+        )

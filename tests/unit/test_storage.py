@@ -10,7 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from iotrace.analysis.host import storage
-from iotrace.analysis.host.amplification import amplified
+from iotrace.analysis.host.amplified import amplified
+from iotrace.analysis.host.mapped import MapFetched, fetched_by_faults, mapped_files
 from iotrace.analysis.host.read_pattern import FileCalls, pattern_of
 from iotrace.analysis.host.row_groups import row_groups
 from iotrace.analysis.results import (
@@ -19,11 +20,14 @@ from iotrace.analysis.results import (
     FileGroup,
     FileIo,
     Io,
+    MappedReads,
     RowGroups,
     unknown,
 )
 from iotrace.launch.telemetry.cgroups import mounts_with_files
-from iotrace.sources.records import RowGroupsRead, Tick
+from iotrace.session.names import KIND_ITEM
+from iotrace.sources.processes import SPAN_DTYPE
+from iotrace.sources.records import IteratorStart, Mapped, RowGroupsRead, Tick, Worker
 
 MS = 1_000_000
 
@@ -138,7 +142,9 @@ def test_chunks_are_blamed_where_their_file_has_the_wait(
     array = unknown(
         ChunkedArray, path="a.h5", decoded_at_least_bytes=640, used_bytes=10, predicted_bytes=predicted
     )
-    group = unknown(FileGroup, path="a.h5", amplification=unknown(Amplification, arrays=[array]))
+    group = unknown(
+        FileGroup, path="a.h5", amplification=unknown(Amplification, arrays=[array], row_groups=[])
+    )
     report: Any = SimpleNamespace(
         file_groups=[group, unknown(FileGroup, path="b")],
         data_wait=SimpleNamespace(files=[SimpleNamespace(path="a.h5", ms=cost_ms)], raw_ms=100.0),
@@ -214,3 +220,87 @@ def test_row_groups_are_blamed_where_their_files_have_the_wait() -> None:
     (found,) = amplified(report)
     assert (found.id, found.wait_ms, found.leads) == ("read-amplification", 60.0, True)
     assert found.text.endswith("each is decoded 64 times an epoch")
+
+
+def _maker(
+    accounts: list[tuple[int, int]], *told: Mapped, faults: int = 0, role: str = "forked", parent: int = 0
+) -> Any:
+    """A process that accessed maps, with its (read_bytes, rchar)."""
+    ticks = [
+        Tick(clock=(at, 0, 0), cpu_ns=0, read_bytes=read, rchar=rchar)
+        for at, (read, rchar) in enumerate(accounts)
+    ]
+    spans = np.zeros(1, SPAN_DTYPE)
+    spans["kind"], spans["major_faults"] = KIND_ITEM, faults
+    records: dict[Any, list[Any]] = {Tick: ticks, Mapped: [*told], Worker: [], IteratorStart: []}
+    identity = SimpleNamespace(ppid=parent, role=role)
+    pid = 2 if parent else 1
+    return SimpleNamespace(pid=pid, spans=spans, identity=identity, of_type=lambda kind: records[kind])
+
+
+def _mapped(path: str = "a.bin", accesses: int = 10, **known: int) -> Mapped:
+    sums = {"bytes": 100 * accesses, "pages": accesses, "odd": 0, "page_bytes": 4096, **known}
+    return Mapped(path=path, accesses=accesses, **sums)
+
+
+def _told(*processes: Any) -> MapFetched:
+    rank: Any = SimpleNamespace(processes=processes)
+    paths: Any = SimpleNamespace(shown=lambda path: path)
+    return fetched_by_faults(["a.bin"], mapped_files(rank, paths), rank)
+
+
+def test_what_came_by_page_faults_is_what_no_call_can_have_read() -> None:
+    early = _mapped(accesses=2)  # a later record replaces it
+    found = _told(_maker([(0, 0), (3_000_000, 1000)], early, _mapped(), faults=3))
+    assert (found.used_bytes, found.fetched_bytes, found.reads.major_faults) == (1000, 2_999_000, 3)
+    assert (found.reads.touched_bytes, found.reads.predicted_bytes) == (40960, 40960)
+    # A training process counts from its loop on.
+    main = _maker([(2_900_000, 0), (3_000_000, 1000)], _mapped(), role="main")
+    assert _told(main).fetched_bytes == 99_000
+    assert _told(main).reads.predicted_bytes is None  # 2.4 times what was touched
+
+
+@pytest.mark.parametrize(
+    ("processes", "why"),
+    [
+        ([_maker([], _mapped())], "tells no bytes"),
+        ([_maker([(0, 0), (4096, 0)], _mapped(), faults=2)], "counts no bytes"),
+        ([_maker([(0, 0), (9_000_000, 5_000_000)], _mapped())], "read calls"),
+        ([_maker([(0, 0), (9_000_000, 0)], _mapped(), _mapped("b.bin"))], "several files"),
+        ([_maker([(0, 0), (9_000_000, 0)], _mapped()), _maker([], parent=1)], "children"),
+    ],
+)
+def test_what_the_kernel_does_not_tell_of_a_map_is_unknown(processes: list[Any], why: str) -> None:
+    found = _told(*processes)
+    assert (found.fetched_bytes, found.reads.predicted_bytes) == (None, None)
+    assert why in found.why
+
+
+def test_pages_of_accesses_that_are_no_piece_of_the_file_are_unknown() -> None:
+    for known in ({"odd": 1}, {"elements": 5}):
+        found = _told(_maker([(0, 0), (9_000_000, 0)], _mapped(**known)))
+        assert found.fetched_bytes == 9_000_000
+        assert found.used_bytes == 1000 + 16 * known.get("elements", 0)
+        assert (found.reads.touched_bytes, found.reads.predicted_bytes) == (None, None)
+
+
+def test_pages_that_were_read_around_are_blamed_where_the_map_has_the_wait() -> None:
+    reads = unknown(MappedReads, predicted_bytes=40960)
+    amplification = unknown(
+        Amplification,
+        arrays=[],
+        row_groups=[],
+        mapped=reads,
+        fetched_per_used=261.1,
+        fetched_bytes=5,
+        used_bytes=1,
+    )
+    group = unknown(FileGroup, path="a.bin", ms=60.0, amplification=amplification)
+    report: Any = SimpleNamespace(
+        file_groups=[group],
+        data_wait=SimpleNamespace(files=[], raw_ms=100.0),
+        steps=SimpleNamespace(mean_ms=110.0),
+    )
+    (found,) = amplified(report)
+    assert (found.id, found.wait_ms, found.leads) == ("read-amplification", 60.0, True)
+    assert "261 bytes are fetched" in found.text

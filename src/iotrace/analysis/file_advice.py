@@ -7,7 +7,7 @@ from pathlib import PurePath
 import msgspec
 
 from iotrace.analysis.loader_facts import FileFacts, LoaderFacts
-from iotrace.analysis.results import ChunkedArray, FileGroup, MappedReads
+from iotrace.analysis.results import ChunkedArray, FileGroup, MappedReads, RowGroups
 from iotrace.analysis.wait.gain_bound import FILES
 from iotrace.units import counted, size
 
@@ -108,9 +108,10 @@ def _formats(facts: LoaderFacts, cause: str) -> set[str]:
 def read(facts: LoaderFacts) -> Remedy | None:
     """Small pieces are made larger where the format allows; storage is to blame where bytes came from it."""
     target, formats, found = _target(facts, "read"), _formats(facts, "read"), []
-    file = _costly(facts, "read")
-    if target is not None and file is not None and file.mapped is not None and file.mapped.predicted_bytes:
-        return _single_pages(target.name, file.mapped)
+    costly = _costly(facts, "read")
+    mapped = _mapped(facts, costly.path) if target is not None and costly is not None else None
+    if target is not None and mapped is not None and mapped.predicted_bytes:
+        return _single_pages(target.name, mapped)
     if target is not None and target.reads and target.read_bytes:
         piece = target.read_bytes / target.reads
         if piece < _SMALL_READ and formats == {".zarr"}:
@@ -149,7 +150,8 @@ def decode(facts: LoaderFacts) -> Remedy | None:
     if formats and formats <= _CHUNKED and file is not None:
         return _chunked(file, target.name if target is not None else "the files", gone)
     if formats and formats <= _PARQUET and file is not None:
-        regrouped = _regrouped(file, target.name if target is not None else "the files", gone)
+        row_groups = _row_groups(facts, file.path)
+        regrouped = _regrouped(row_groups, target.name if target is not None else "the files", gone)
         if regrouped is not None:
             return regrouped
     if formats == {".npy"}:
@@ -174,8 +176,17 @@ def _spared(array: ChunkedArray) -> int:
     return 0 if array.predicted_bytes is None else array.decoded_at_least_bytes - array.predicted_bytes
 
 
-def _regrouped(file: FileFacts, name: str, gone: str) -> Remedy | None:
-    found = file.row_groups
+def _mapped(facts: LoaderFacts, path: str) -> MappedReads | None:
+    known = [group.amplification for group in facts.groups if group.path == path and group.amplification]
+    return known[0].mapped if known else None
+
+
+def _row_groups(facts: LoaderFacts, path: str) -> RowGroups | None:
+    known = [each for group in facts.groups if group.amplification for each in group.amplification.row_groups]
+    return next((each for each in known if each.path == path), None)
+
+
+def _regrouped(found: RowGroups | None, name: str, gone: str) -> Remedy | None:
     if found is None or found.suggested_rows is None or found.predicted_bytes is None:
         return None
     rows = counted(found.suggested_rows, "row")

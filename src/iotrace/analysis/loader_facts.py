@@ -13,16 +13,7 @@ from iotrace.analysis.loop.deliveries import LoaderRun
 from iotrace.analysis.loop.loaders import item_of, production_ms
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import (
-    HALVED,
-    ChunkedArray,
-    FileGroup,
-    FileIo,
-    GainRow,
-    MappedReads,
-    RankReport,
-    RowGroups,
-)
+from iotrace.analysis.results import HALVED, ChunkedArray, FileGroup, FileIo, GainRow, RankReport
 from iotrace.analysis.wait.data_wait import (
     MODERATELY_PERCENT,
     core_free,
@@ -55,8 +46,6 @@ class FileFacts(msgspec.Struct, frozen=True, kw_only=True):
     read_bytes: int | None = None
     delivered_bytes: int | None = None
     arrays: list[ChunkedArray] = []
-    row_groups: RowGroups | None = None
-    mapped: MappedReads | None = None
 
 
 class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -272,12 +261,6 @@ def _files(analysis: RankAnalysis, report: RankReport, waits: Waits) -> list[Fil
     for group in report.file_groups:
         for array in group.amplification.arrays if group.amplification else ():
             arrays[array.path].append(array)
-    row_groups = {
-        each.path: each
-        for group in report.file_groups
-        for each in (group.amplification.row_groups if group.amplification else ())
-    }
-    mapped = {group.path: group.amplification.mapped for group in report.file_groups if group.amplification}
     decoded = max(costs, key=lambda cost: cost.decode_ms, default=None)
     found = []
     for cost in costs:
@@ -293,8 +276,6 @@ def _files(analysis: RankAnalysis, report: RankReport, waits: Waits) -> list[Fil
                 read_bytes=calls.read_bytes if calls and not calls.maps else None,
                 delivered_bytes=_delivered(analysis, cost.path) if cost is decoded else None,
                 arrays=arrays[cost.path],
-                row_groups=row_groups.get(cost.path),
-                mapped=mapped.get(cost.path),
             )
         )
     return found

@@ -18,7 +18,8 @@ from iotrace.analysis.device.compute import Beside, compared_trace
 from iotrace.analysis.device.imbalance import imbalance_of
 from iotrace.analysis.failures import failures_of, signal_name
 from iotrace.analysis.gain.gain import gain_of
-from iotrace.analysis.host.amplification import amplified, with_amplification
+from iotrace.analysis.host.amplification import with_amplification
+from iotrace.analysis.host.amplified import amplified
 from iotrace.analysis.host.file_groups import file_groups, used_files
 from iotrace.analysis.host.forecasts import forecasts_of
 from iotrace.analysis.host.io import io_of

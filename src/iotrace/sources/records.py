@@ -277,7 +277,8 @@ class RowGroupsRead(Record, tag="row_groups"):
 class Mapped(Record, tag="mapped"):
     """Accesses of a process to the memory map of a file, so far, and the bytes that they gave.
 
-    All but `odd` ones were one piece of the file each, on `pages` of 4096 bytes at most, repeated ones too.
+    All but `odd` ones were one piece of the file each, on `pages` of `page_bytes` at most, repeated ones too.
+    Beside them single `elements` were taken, of this and of all other maps of the process.
     """
 
     path: str
@@ -285,6 +286,8 @@ class Mapped(Record, tag="mapped"):
     bytes: Int
     pages: Int
     odd: Int
+    page_bytes: Int
+    elements: Int = 0
 
 
 class Gridded(Record, tag="gridded"):

@@ -7,6 +7,7 @@ All accesses are summed up by file, too, in a record that replaces the one befor
 
 from __future__ import annotations
 
+from resource import getpagesize
 from time import monotonic_ns
 from typing import Any
 
@@ -21,7 +22,8 @@ from iotrace.session.names import KIND_MAPPED
 SMALLEST_BYTES = 4096
 
 _NAME = "numpy.memmap.__getitem__"
-_PAGE = 4096
+_PAGE = getpagesize()
+_ELEMENT = 16  # bytes of the largest: smaller results are summed up over all files
 _MOST_FILES = 256  # of a process; of more, nothing is summed up
 _MORE = 1.1  # sums are written anew where so many times as many accesses are known
 _ACCESSES, _BYTES, _PAGES, _ODD, _TOLD, _BY_ROWS = range(6)
@@ -34,11 +36,13 @@ class MapAccesses:
         self._recorder, self._mmap = recorder, mmap
         self._directory = ""
         self._sums: dict[Any, list[int]] = {}
+        self.elements = 0  # single ones, of all files: to look up their file would cost more than the access
 
-    def add(self, mapped: Any, index: Any, result: Any) -> None:
-        """Add an access that gave `result`."""
+    def add(self, mapped: Any, index: Any, size: int) -> None:
+        """Add an access that gave `size` bytes."""
         recorder = self._recorder
         if self._directory is not recorder.directory:  # a forked child starts anew
+            self.elements = 0 if self._directory else self.elements
             self._directory, self._sums = recorder.directory, {}
             recorder.start()
             recorder.before_flush.append(self._tell)
@@ -48,7 +52,6 @@ class MapAccesses:
             if len(self._sums) >= _MOST_FILES:
                 return
             sums = self._sums[mapped.filename] = [0, 0, 0, 0, 0, int(mapped.flags.c_contiguous)]
-        size = result.nbytes
         sums[_ACCESSES] += 1
         sums[_BYTES] += size
         kind = type(index)
@@ -69,10 +72,9 @@ class MapAccesses:
                 path = path_of(file)
                 if path and sums[_ACCESSES] > sums[_TOLD] * more:
                     sums[_TOLD] = sums[_ACCESSES]
-                    names = ("accesses", "bytes", "pages", "odd")
-                    self._recorder.records.append(
-                        {"type": "mapped", "path": path, **dict(zip(names, sums[:_TOLD], strict=True))}
-                    )
+                    known = dict(zip(("accesses", "bytes", "pages", "odd"), sums, strict=False))
+                    beside = {"page_bytes": _PAGE, "elements": self.elements}
+                    self._recorder.records.append({"type": "mapped", "path": path, **known, **beside})
         except ours(Exception) as error:
             self._recorder.absorb(error, "telling accesses to memory maps")
 
@@ -87,7 +89,7 @@ def hook_memory_maps(recorder: Recorder, numpy: Any) -> None:
     def describe(result: Any, args: tuple[Any, ...], _: dict[str, Any]) -> tuple[int, str] | None:
         if not hasattr(result, "nbytes"):
             return None
-        accesses.add(*args, result)
+        accesses.add(args[0], args[1], result.nbytes)
         if result.nbytes < SMALLEST_BYTES:
             return None
         recorder.start()
@@ -117,8 +119,12 @@ def hook_memory_maps(recorder: Recorder, numpy: Any) -> None:
                 hide_frame(error)
                 raise
             try:
-                accesses.add(self, index, result)
-                if result.nbytes >= SMALLEST_BYTES:
+                size = result.nbytes
+                if size > _ELEMENT:
+                    accesses.add(self, index, size)
+                else:
+                    accesses.elements += 1
+                if size >= SMALLEST_BYTES:
                     note_view(self, result, start_ns)
             except ours(Exception) as error:
                 recorder.absorb(error, "recording a memory map")

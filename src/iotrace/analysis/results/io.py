@@ -153,8 +153,8 @@ class RowGroups(ReportPart, frozen=True, kw_only=True):
 class MappedReads(ReportPart, frozen=True, kw_only=True):
     """Accesses to a memory map, and the bytes of the pages that they touched at most.
 
-    Those that came by page faults of samples which waited for them are `major_faults`; what else came with them was
-    read around. With `predicted_bytes` single pages would fetch so much at most, and far less than was.
+    `major_faults` of samples waited for a page; what else came with it was read around it. Single pages would
+    fetch `predicted_bytes` at most; null unless that is far less than what was fetched.
     """
 
     accesses: int

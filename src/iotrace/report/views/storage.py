@@ -90,7 +90,10 @@ def storage(report: Report) -> list[Table]:
             fields=_AMPLIFIED,
             unknown=_NO_CALLS
             if rank.io is None
-            else "no file whose format tells it was read (HDF5, zarr, Parquet)",
+            else "no file whose format tells it was read (HDF5, zarr, Parquet, memory maps)",
+            notes=("of a memory map: fetched from storage, at least",)
+            if any(each.amplification and each.amplification.mapped for each in rank.file_groups)
+            else (),
         ),
     )
     grouped = of_ranks(

@@ -1,0 +1,87 @@
+"""Name the file whose layout makes a loop wait: most of what is decoded or fetched of it is wasted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from iotrace.analysis.results import Amplification, ChunkedArray, Culprit, RankReport, RowGroups
+from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT
+from iotrace.units import digits
+
+_TOLD, _LEADS = 0.25, 0.5  # of the data wait
+
+
+def amplified(report: RankReport) -> list[Culprit]:
+    """Name the array or the Parquet files whose chunks hold the loop up: most of what is decoded is wasted.
+
+    It has no remedy of its own: the advice on its file has.
+    """
+    costs = {cost.path: cost.ms for cost in report.data_wait.files}
+    found = [
+        each
+        for group in report.file_groups
+        if group.amplification
+        for each in (
+            *((costs.get(array.path), _of_array(array)) for array in group.amplification.arrays),
+            _of_row_groups(group.amplification.row_groups, costs),
+            (group.ms, _of_map(group.amplification)),
+        )
+    ]
+    told = [(cost_ms, culprit) for cost_ms, culprit in found if cost_ms is not None and culprit is not None]
+    wait_ms, step_ms = report.data_wait.raw_ms, report.steps.mean_ms
+    if not told or not wait_ms or not step_ms:
+        return []
+    cost_ms, culprit = max(told, key=lambda pair: pair[0])
+    if cost_ms < _TOLD * wait_ms or 100 * cost_ms < MODERATELY_PERCENT * step_ms:
+        return []
+    return [replace(culprit, wait_ms=cost_ms, leads=cost_ms >= _LEADS * wait_ms)]
+
+
+def _of_array(array: ChunkedArray) -> Culprit | None:
+    if array.predicted_bytes is None:
+        return None
+    ratio = digits(array.decoded_at_least_bytes / array.used_bytes, 2)
+    return _culprit(
+        f"its chunks do not fit what a sample reads: {ratio} bytes are decoded for each byte used",
+        decoded_bytes=array.decoded_at_least_bytes,
+        used_bytes=array.used_bytes,
+        predicted_bytes=array.predicted_bytes,
+    )
+
+
+def _of_row_groups(
+    files: Sequence[RowGroups], costs: Mapping[str, float | None]
+) -> tuple[float, Culprit | None]:
+    """Of Parquet files of one directory together: each may cost little."""
+    known = [each for each in files if each.predicted_bytes is not None and each.passes is not None]
+    if not known:
+        return 0.0, None
+    decoded = sum(each.decoded_bytes for each in known)
+    once = sum(each.distinct_bytes for each in known) * max(each.passes or 1 for each in known)
+    times = digits(decoded / once, 2)
+    culprit = _culprit(
+        f"its row groups do not fit what a sample reads: each is decoded {times} times an epoch",
+        decoded_bytes=decoded,
+        distinct_bytes=once,
+        predicted_bytes=sum(each.predicted_bytes or 0 for each in known),
+    )
+    return sum(costs.get(each.path) or 0.0 for each in known), culprit
+
+
+def _of_map(found: Amplification) -> Culprit | None:
+    if found.mapped is None or found.mapped.predicted_bytes is None or not found.fetched_per_used:
+        return None
+    ratio = digits(found.fetched_per_used, 2)
+    return _culprit(
+        f"pages are read around those it needs: {ratio} bytes are fetched for each byte used",
+        fetched_bytes=found.fetched_bytes or 0,
+        used_bytes=found.used_bytes or 0,
+        predicted_bytes=found.mapped.predicted_bytes,
+    )
+
+
+def _culprit(text: str, **evidence: float) -> Culprit:
+    figures: dict[str, float | str | list[int]] = {name: float(value) for name, value in evidence.items()}
+    return Culprit(id="read-amplification", text=text, evidence=figures, wait_ms=0.0, leads=False)
