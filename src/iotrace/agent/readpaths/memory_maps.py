@@ -8,6 +8,7 @@ All accesses are summed up by file, too, in a record that replaces the one befor
 from __future__ import annotations
 
 from resource import getpagesize
+from sys import modules
 from time import monotonic_ns
 from typing import Any
 
@@ -32,8 +33,9 @@ _ACCESSES, _BYTES, _PAGES, _ODD, _TOLD, _BY_ROWS = range(6)
 class MapAccesses:
     """How often each mapped file was accessed in a process, for how many bytes, on how many pages at most."""
 
-    def __init__(self, recorder: Recorder, mmap: type) -> None:
-        self._recorder, self._mmap = recorder, mmap
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._mmap: Any = None
         self._directory = ""
         self._sums: dict[Any, list[int]] = {}
         self.elements = 0  # single ones, of all files: to look up their file would cost more than the access
@@ -44,6 +46,7 @@ class MapAccesses:
         if self._directory is not recorder.directory:  # a forked child starts anew
             self.elements = 0 if self._directory else self.elements
             self._directory, self._sums = recorder.directory, {}
+            self._mmap = modules["mmap"].mmap  # who maps has imported it
             recorder.start()
             recorder.before_flush.append(self._tell)
         try:
@@ -81,10 +84,8 @@ class MapAccesses:
 
 def hook_memory_maps(recorder: Recorder, numpy: Any) -> None:
     """Patch ``numpy.memmap.__getitem__``."""
-    from mmap import mmap  # numpy has imported it, or does where it maps
-
     basic = frozenset({int, slice, type(None), type(Ellipsis)})
-    accesses = MapAccesses(recorder, mmap)
+    accesses = MapAccesses(recorder)
 
     def describe(result: Any, args: tuple[Any, ...], _: dict[str, Any]) -> tuple[int, str] | None:
         if not hasattr(result, "nbytes"):
