@@ -116,7 +116,7 @@ _TOLD = {
     "slow": None,
     "reads": None,
     "computes": None,
-    "endless": "in __getitem__",
+    "endless": " computes, file ",  # in __getitem__, or in what that calls
     "step": "in compute",
     "long": None,
     "slower": None,

@@ -24,6 +24,7 @@ from iotrace.doctor.checks.limits import check_limits, check_shm, most_processes
 from iotrace.doctor.checks.processors import (
     Demand,
     Limited,
+    check_copies,
     check_cpus,
     check_memory,
     cpu_limit,
@@ -32,7 +33,7 @@ from iotrace.doctor.checks.processors import (
 from iotrace.doctor.checks.storage import Mount, check_output, mount_of, mounts, output
 from iotrace.doctor.checks.telemetry import check_telemetry
 from iotrace.doctor.checks.torch_probe import TorchFacts, judge_torch
-from iotrace.doctor.command import hosts_of, interpreter_of
+from iotrace.doctor.command import batch_size_of, hosts_of, interpreter_of, prefetch_of, workers_of
 from iotrace.doctor.diagnose import consequences
 from iotrace.doctor.probe import READS, InterpreterFacts, Probe
 from iotrace.doctor.results import missing, ok, unknown, warning
@@ -145,13 +146,41 @@ def test_memory() -> None:
     assert check_memory(None, total, 1000 << 10).status == "warning"
 
 
+def test_memory_of_each_process_and_copies_of_the_data() -> None:
+    demand = Demand(3, ranks=2)
+    assert check_memory(None, 16 << 30, 12 << 30, demand).what.endswith(", 1.5 GiB for each of 8 processes")
+    (told,) = check_copies(demand, 2 << 30, 12 << 30)
+    assert (told.status, told.what) == ("ok", "2.0 GiB of data fits once; 8 copies are 16.0 GiB")
+    assert "does not fit" in check_copies(demand, 20 << 30, 12 << 30)[0].what
+    assert check_copies(demand, 1 << 30, 12 << 30) == []
+    assert check_copies(Demand(), 20 << 30, 12 << 30) == []  # how many workers is not known
+
+
+def test_batches_in_flight_have_shared_memory_and_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["python", "train.py", "--num-workers", "4", "--prefetch-factor=8", "--batch-size", "16"]
+    demand = Demand(workers_of(words), 2, prefetch_of(words), batch_size_of(words))
+    assert demand.in_flight == 64
+    large = SimpleNamespace(total=4 << 30, free=4 << 30)
+    monkeypatch.setattr("psutil.disk_usage", lambda _: large)
+    shown = check_shm("/dev/shm", demand).what
+    assert shown.endswith("64.0 MiB for each of 64 batches in flight (4.0 MiB a sample)")
+    assert check_shm("/dev/shm", Demand(4)).what.endswith("512.0 MiB for each of 8 batches in flight")
+    limits = {"open files": 1024, "processes": -1, "file size": -1}
+    enough = check_limits(limits, demand)
+    assert enough.status == "ok"
+    assert enough.what.endswith("; 24 tensors in each of 32 batches in flight of a rank")
+    few = check_limits(limits, Demand(32, prefetch=4))
+    assert (few.status, few.remedy) == ("warning", "ulimit -n 2048")
+    assert check_limits({**limits, "open files": -1}, demand).status == "ok"
+
+
 def test_shared_memory_and_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert check_shm(str(tmp_path / "none"), 2).status == "warning"
+    assert check_shm(str(tmp_path / "none"), Demand(2)).status == "warning"
     small = SimpleNamespace(total=64 << 20, free=64 << 20)
     monkeypatch.setattr("psutil.disk_usage", lambda _: small)
-    assert "--shm-size" in check_shm("/dev/shm", 2).remedy
-    assert "--shm-size" in check_shm("/dev/shm", None).remedy
-    assert check_shm("/dev/shm", 0).status == "ok"  # no worker passes a batch
+    assert "--shm-size" in check_shm("/dev/shm", Demand(2)).remedy
+    assert "--shm-size" in check_shm("/dev/shm", Demand()).remedy
+    assert check_shm("/dev/shm", Demand(0)).status == "ok"  # no worker passes a batch
     limits = {"open files": 256, "processes": -1, "file size": -1}
     check = check_limits(limits)
     assert (check.status, check.remedy) == ("warning", "ulimit -n 1024")

@@ -21,6 +21,8 @@ _CHOOSERS = frozenset(
 )
 
 _WORKERS = re.compile(r"(?!.*persistent)(?:.*[-_.])?(?:num)?workers(?:\.[\w.]+)?")
+_PREFETCH = re.compile(r"(?:.*[-_.])?prefetch[-_]factor")
+_BATCH = re.compile(r"(?:.*[-_.])?batch[-_]size")
 _RANKS = re.compile(r"-{1,2}nproc[-_]per[-_]node")
 _HOSTS = re.compile(r"(?:-{1,2}|.*[.])?(?:nnodes|nodes|num[-_]nodes|num[-_]machines)|-N")
 _HOST_VARIABLES = ("SLURM_JOB_NUM_NODES", "SLURM_NNODES", "PALS_NNODES", "GROUP_WORLD_SIZE")
@@ -88,6 +90,16 @@ def python_of(program: str, path: str | None) -> str | None:
 def workers_of(command: list[str]) -> int | None:
     """Return how many loader workers the words ask for (``--workers 4``, ``num_workers=4``), if any."""
     return max(_numbers(command, _WORKERS), default=None)
+
+
+def prefetch_of(command: list[str]) -> int | None:
+    """Return how many batches each worker makes ahead, as the words say (``--prefetch-factor 4``), if so."""
+    return max(_numbers(command, _PREFETCH), default=None)
+
+
+def batch_size_of(command: list[str]) -> int | None:
+    """Return how many samples a batch has, as the words say (``batch_size=32``), if so."""
+    return max(_numbers(command, _BATCH), default=None)
 
 
 def ranks_of(command: list[str]) -> int:

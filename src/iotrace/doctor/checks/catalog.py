@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from functools import cached_property
 from pathlib import Path
 
@@ -19,11 +20,22 @@ from iotrace.doctor.checks import (
     telemetry,
 )
 from iotrace.doctor.checks.torch_probe import TORCH, check_torch
-from iotrace.doctor.command import Interpreter, data_of, hosts_of, interpreter_of, ranks_of, workers_of
+from iotrace.doctor.command import (
+    Interpreter,
+    batch_size_of,
+    data_of,
+    hosts_of,
+    interpreter_of,
+    prefetch_of,
+    ranks_of,
+    workers_of,
+)
 from iotrace.doctor.probe import probe
 from iotrace.doctor.results import Check, unknown
 from iotrace.doctor.run import TORCH_SECONDS, BadDataError, Named
 from iotrace.doctor.sandbox import Sandbox
+
+_LOOK_SECONDS = 1.0  # for the size of the data
 
 
 class Catalog:
@@ -49,7 +61,12 @@ class Catalog:
 
     def checks(self) -> list[Named]:
         """Return every check with its name, in the order of the findings."""
-        demand = processors.Demand(workers_of(self.words), ranks_of(self.words))
+        demand = processors.Demand(
+            workers_of(self.words),
+            ranks_of(self.words),
+            prefetch_of(self.words),
+            batch_size_of(self.words),
+        )
         about_command: list[Named] = [
             ("command", lambda: command.check_command(self.words, self._path)),
             ("interpreter", lambda: command.check_interpreter(self.words, self._python)),
@@ -62,14 +79,15 @@ class Catalog:
             ("nvidia", accelerators.nvidia),
             ("amd", accelerators.amd),
             ("cpus", lambda: processors.processors(demand, self.environment)),
-            ("memory", processors.memory),
-            ("shm", lambda: limits.check_shm(limits.SHM, demand.workers)),
-            ("limits", limits.limits),
+            ("memory", lambda: processors.memory(demand)),
+            ("shm", lambda: limits.check_shm(limits.SHM, demand)),
+            ("limits", lambda: limits.limits(demand)),
             ("clock", lambda: clock.check_clock_source(clock.SOURCE, clock.read_cost_ns())),
             ("clock-sync", lambda: clock.synchronised(hosts_of(self.words, self.environment))),
             ("output", lambda: storage.output(self.output, self._mounts)),
             ("data", self._storage),
             ("page-cache", self._page_cache),
+            ("data-memory", lambda: self._copies(demand)),
         ]
 
     @cached_property
@@ -98,6 +116,12 @@ class Catalog:
     @cached_property
     def _data(self) -> Path | None:
         return existing(self._named_data) if self._named_data is not None else data_of(self.words, Path())
+
+    def _copies(self, demand: processors.Demand) -> list[Check]:
+        if self._data is None or not demand.workers:
+            return []
+        found = page_cache.find(self._data, time.monotonic() + _LOOK_SECONDS)
+        return processors.copies(demand, sum(found.files.values()))
 
     def _storage(self) -> Check:
         if self._data is None:

@@ -9,12 +9,15 @@ from typing import NamedTuple
 
 import psutil
 
+from iotrace.doctor.checks.processors import Demand
 from iotrace.doctor.results import Check, ok, warning
 from iotrace.launch.telemetry.cgroups import groups_v1, groups_v2, read_own
 from iotrace.units import counted, size
 
 SHM = "/dev/shm"
 _SMALL_SHM_BYTES = 1 << 30
+_OWN_DESCRIPTORS = 256  # of a training process: its libraries', and the agent's
+_FEW_TENSORS = 8  # of a batch
 _FULL_SHM_FRACTION = 0.1
 
 
@@ -46,8 +49,9 @@ _LIMITS = {
 }
 
 
-def check_shm(path: str, workers: int | None) -> Check:
-    """Check size and free space of the shared memory at `path`."""
+def check_shm(path: str, demand: Demand) -> Check:
+    """Check size and free space of the shared memory at `path`, for the batches that workers make ahead."""
+    workers = demand.workers
     try:
         usage = psutil.disk_usage(path)
     except FileNotFoundError:
@@ -56,7 +60,12 @@ def check_shm(path: str, workers: int | None) -> Check:
         )
     total, free = usage.total, usage.free
     what = f"{size(free)} free of {size(total)} in {path}"
-    for_each = f", {size(free / workers)} for each of {counted(workers, 'worker')}" if workers else ""
+    for_each = ""
+    if workers and demand.in_flight:
+        count = demand.in_flight
+        for_each = f", {size(free / count)} for each of {counted(count, 'batch', 'batches')} in flight"
+        if demand.batch_size:
+            for_each += f" ({size(free / count / demand.batch_size)} a sample)"
     if workers != 0 and (total < _SMALL_SHM_BYTES or free < _FULL_SHM_FRACTION * total):
         larger = f"mount -o remount,size=8G {path}; of a container docker run --shm-size=8g, or --ipc=host"
         return warning(
@@ -69,8 +78,8 @@ def check_shm(path: str, workers: int | None) -> Check:
     return ok("shm", what + for_each)
 
 
-def limits() -> Check:
-    """Check this process's soft limits, those of its control groups and of the kernel."""
+def limits(demand: Demand) -> Check:
+    """Check this process's soft limits, those of its control groups and of the kernel, for this demand."""
     found = {
         name: resource.getrlimit(limit.number)[0]
         for name, limit in _LIMITS.items()
@@ -81,7 +90,7 @@ def limits() -> Check:
         found["processes"] = groups if found["processes"] < 0 else min(groups, found["processes"])
     with suppress(OSError, ValueError), open(_MOST_MAPPINGS) as file:
         found["mappings"] = int(file.read())
-    return check_limits(found)
+    return check_limits(found, demand)
 
 
 def most_processes(texts: tuple[str, str]) -> int | None:
@@ -97,10 +106,23 @@ def most_processes(texts: tuple[str, str]) -> int | None:
     return None if not left else max(0, min(left))
 
 
-def check_limits(limits: dict[str, int]) -> Check:
-    """Judge the soft limits by name, -1 (RLIM_INFINITY) for none."""
+def _power(least: int) -> int:
+    return 1 << (least - 1).bit_length()
+
+
+def check_limits(limits: dict[str, int], demand: Demand | None = None) -> Check:
+    """Judge the soft limits by name, -1 (RLIM_INFINITY) for none; of files for a rank's batches in flight."""
     what = ", ".join(f"{name} {'unlimited' if value < 0 else value}" for name, value in limits.items())
     low = {name: _LIMITS[name] for name, value in limits.items() if 0 <= value < _LIMITS[name].too_low_below}
+    batches = 0 if demand is None else demand.in_flight // demand.ranks
+    files = limits.get("open files", -1)
+    if batches and files >= 0:
+        left = max(0, files - _OWN_DESCRIPTORS) // batches
+        of = f"{counted(batches, 'batch', 'batches')} in flight of a rank"
+        what += f"; {counted(left, 'tensor')} in each of {of}"
+        if left < _FEW_TENSORS:
+            enough = _power(_OWN_DESCRIPTORS + _FEW_TENSORS * batches)
+            low["open files"] = _LIMITS["open files"]._replace(remedy=f"ulimit -n {enough}")
     if not low:
         return ok("limits", what)
     why = "; ".join(f"{name}: {limit.why}" for name, limit in low.items())

@@ -22,6 +22,7 @@ _MEMORY_FILES = (
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
 _LOW_MEMORY_FRACTION = 0.1
+_PREFETCH = 2  # batches that torch lets each worker make ahead, unless told otherwise
 
 
 def _groups(texts: tuple[str, str], controller: str) -> list[Path]:
@@ -81,10 +82,20 @@ def _text(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Demand:
-    """What the command's words ask for: loader workers of each rank (None: not known), and ranks."""
+    """What the command's words ask for: loader workers of each rank (None: not known), and ranks.
+
+    Each worker makes `prefetch` batches ahead, of `batch_size` samples (None: not known).
+    """
 
     workers: int | None = None
     ranks: int = 1
+    prefetch: int | None = None
+    batch_size: int | None = None
+
+    @property
+    def in_flight(self) -> int:
+        """Return how many batches workers of all ranks may have made ahead."""
+        return self.ranks * (self.workers or 0) * (_PREFETCH if self.prefetch is None else self.prefetch)
 
     @property
     def processes(self) -> int:
@@ -149,7 +160,12 @@ def _fewer(usable: float, demand: Demand) -> str:
     )
 
 
-def check_memory(limited: Limited | None, total: int, available: int) -> Check:
+def check_memory(
+    limited: Limited | None,
+    total: int,
+    available: int,
+    demand: Demand | None = None,
+) -> Check:
     """Judge the host's memory, `available` of `total` bytes, and the control group's."""
     what, usable = f"{size(available)} available of {size(total)}", total
     if limited is not None and limited.bytes < total:
@@ -158,6 +174,8 @@ def check_memory(limited: Limited | None, total: int, available: int) -> Check:
         if limited.available_bytes is not None:
             available = min(available, limited.available_bytes)
             what += f", of which {size(available)} are available"
+    if demand is not None and demand.workers:
+        what += f", {size(available / demand.processes)} for each of {demand.processes} processes"
     if available < _LOW_MEMORY_FRACTION * usable:
         return warning(
             "memory",
@@ -179,7 +197,31 @@ def processors(demand: Demand, environment: Mapping[str, str]) -> Check:
     return check_cpus(cpu_limit(read_own()), affinity, os.cpu_count(), demand, known)
 
 
-def memory() -> Check:
-    """Check the memory of this process."""
+def memory(demand: Demand) -> Check:
+    """Check the memory of this process, for the processes of this demand."""
     host = psutil.virtual_memory()
-    return check_memory(memory_limit(read_own()), host.total, host.available)
+    return check_memory(memory_limit(read_own()), host.total, host.available, demand)
+
+
+def check_copies(demand: Demand, data_bytes: int, available: int) -> list[Check]:
+    """Say what a dataset that holds all data in memory comes to, where copies of it do not fit."""
+    whole = data_bytes * demand.processes
+    if not demand.workers or whole <= available:
+        return []
+    once = "fits once" if data_bytes <= available else "does not fit"
+    return [
+        ok(
+            "data-memory",
+            f"{size(data_bytes)} of data {once}; {demand.processes} copies are {size(whole)}",
+            "a dataset that holds its data as Python objects comes to a copy in each process: spawned "
+            "workers get one, forked ones copy what they count references in; an array or a memory map stays one",
+        )
+    ]
+
+
+def copies(demand: Demand, data_bytes: int) -> list[Check]:
+    """Check the memory of this process against copies of the data."""
+    limited, available = memory_limit(read_own()), psutil.virtual_memory().available
+    if limited is not None and limited.available_bytes is not None:
+        available = min(available, limited.available_bytes)
+    return check_copies(demand, data_bytes, available)
