@@ -214,7 +214,7 @@ def check_copies(demand: Demand, data_bytes: int, available: int) -> list[Check]
             "data-memory",
             f"{size(data_bytes)} of data {once}; {demand.processes} copies are {size(whole)}",
             "a dataset that holds its data as Python objects comes to a copy in each process: spawned "
-            "workers get one, forked ones copy what they count references in; an array or a memory map stays one",
+            "workers get one, forked ones copy what they count references in; an array stays one",
         )
     ]
 
