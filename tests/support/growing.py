@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -21,6 +22,7 @@ from iotrace.analysis.wait.explain import explain
 from iotrace.analysis.wait.waits import CAUSES, Explained
 from iotrace.analysis.window import Window
 from iotrace.session import names
+from tests.support.rows import in_rows
 from tests.support.tables import deliveries_of, waits_of
 
 MS, SECOND = 1_000_000, 1_000_000_000
@@ -175,9 +177,7 @@ class Growing:
                 "world_size": 2,
             }
             self._flushes.append((SECOND // 2, directory / names.PROCESS, json.dumps(identity).encode()))
-            lines = [
-                (at, (json.dumps(each, separators=(",", ":")) + "\n").encode()) for at, each in records[pid]
-            ]
+            lines = [(at, msgspec.json.encode(in_rows(each)) + b"\n") for at, each in records[pid]]
             for stream, made in ((names.RECORDS, lines), (names.SPANS, spans[pid])):
                 for at, data in _every(sorted(made, key=lambda each: each[0]), SECOND // 2, pid * 3 * MS):
                     self._flushes.append((at, directory / stream, data))
