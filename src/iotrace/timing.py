@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Callable
-from functools import update_wrapper
+from contextlib import ContextDecorator
 from threading import get_ident
 from time import monotonic_ns
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from iotrace.agent.recording.regions import Region, region
 from iotrace.errors import UsageError
-
-Called = TypeVar("Called", bound=Callable[..., Any])
 
 _MOST_KEPT = 1 << 20  # lengths of a key; those behind them count in sums alone
 
@@ -123,7 +120,7 @@ class Timer:
         return event
 
 
-class _Part:
+class _Part(ContextDecorator):
     """A key of a timer, as a context and as a decorator."""
 
     __slots__ = ("_key", "_timer")
@@ -136,14 +133,6 @@ class _Part:
 
     def __exit__(self, *_: object) -> None:
         self._timer.end(self._key)
-
-    def __call__(self, call: Called) -> Called:
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            with self:
-                return call(*args, **kwargs)
-
-        wrapped: Any = update_wrapper(timed, call)
-        return wrapped  # type: ignore[no-any-return]
 
 
 def _cuda() -> Any:

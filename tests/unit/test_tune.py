@@ -29,7 +29,7 @@ from iotrace.sweeps.grid import IN_ORDER, PERSISTENT, PREFETCH, WORKERS, environ
 from iotrace.sweeps.intervals import paired_ratio
 from iotrace.sweeps.model import Predictor, Seen, with_settings
 from iotrace.sweeps.results import SweepRun
-from iotrace.sweeps.tune.place import Place, refused
+from iotrace.sweeps.tune.limits import Place, refused
 from iotrace.sweeps.tune.results import TuneResult
 from iotrace.sweeps.tune.search import Search
 from iotrace.sweeps.tune.start import open_search, seconds_of

@@ -60,10 +60,7 @@ def patch(owner: Any, name: str, make: Callable[[Any], Any], layer: str = "recor
         return _patch_closed(owner, name, original, make(original), layer)
     inherited = isinstance(owner, type) and name not in owner.__dict__
     replacement = make(original)
-    for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
-        if hasattr(original, attribute):
-            setattr(replacement, attribute, getattr(original, attribute))
-    replacement.__wrapped__ = original
+    _name_alike(replacement, original)
     if type(original) is type(len) and not isinstance(owner, type):
         replacement = _Builtin(replacement)
         # os.close calls itself posix.close, which stays what it was.
@@ -84,6 +81,13 @@ def patch(owner: Any, name: str, make: Callable[[Any], Any], layer: str = "recor
     return undo
 
 
+def _name_alike(replacement: Any, original: Any) -> None:
+    for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
+        if hasattr(original, attribute):
+            setattr(replacement, attribute, getattr(original, attribute))
+    replacement.__wrapped__ = original
+
+
 def _patch_closed(owner: Any, name: str, original: Any, replacement: Any, layer: str) -> Callable[[], None]:
     """Replace a method of a compiled class that refuses new attributes, in its dictionary of them.
 
@@ -96,10 +100,7 @@ def _patch_closed(owner: Any, name: str, original: Any, replacement: Any, layer:
     (attributes,) = gc.get_referents(owner.__dict__)
     if name.startswith("__") or type(attributes) is not dict or attributes.get(name) is not original:
         return lambda: None
-    for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
-        if hasattr(original, attribute):
-            setattr(replacement, attribute, getattr(original, attribute))
-    replacement.__wrapped__ = original
+    _name_alike(replacement, original)
     setattr(replacement, MARKER, original)
     setattr(replacement, _LAYER, layer)
     _kept.append(replacement)

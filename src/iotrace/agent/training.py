@@ -29,8 +29,20 @@ if TYPE_CHECKING:
     AskPhase = Callable[[], tuple[str | None, int]]
 
 # Loaders and passes over them are numbered together, whether torch or the program made them.
-next_loader = count().__next__
+_next_loader = count().__next__
 _next_iterator = count().__next__
+
+
+class Loader:
+    """A loader's number, how often it has been iterated, and what the torch window knows of it."""
+
+    def __init__(self) -> None:
+        self.number = _next_loader()
+        self.epochs = 0
+        self.delivered = 0
+        self.backward_count = -1
+        self.trains = False
+
 
 _LIBRARIES = (
     *("torch", "torchvision", "lightning", "pytorch_lightning", "transformers", "datasets", "numpy", "h5py"),

@@ -16,19 +16,19 @@ FEWEST = 4  # values: of fewer nothing is said
 _MOST_BLOCKS = 250  # a resample draws no more: where values are many, longer blocks are as good
 _DRAWN_AT_ONCE = 1_000_000  # figures: what stays in the caches
 # Student's t, two-sided 95 %, for 1 to 30 degrees of freedom (NIST/SEMATECH e-Handbook, 1.3.6.7.2).
-_T95 = [
+T95 = [
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
     2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
     2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 ]  # fmt: skip
 # The same, one-sided 99 %.
-_T99 = [
+T99 = [
     31.821, 6.965, 4.541, 3.747, 3.365, 3.143, 2.998, 2.896, 2.821, 2.764,
     2.718, 2.681, 2.650, 2.624, 2.602, 2.583, 2.567, 2.552, 2.539, 2.528,
     2.518, 2.508, 2.500, 2.492, 2.485, 2.479, 2.473, 2.467, 2.462, 2.457,
 ]  # fmt: skip
 # The same, one-sided 99.9 %.
-_T999 = [
+T999 = [
     318.31, 22.327, 10.215, 7.173, 5.893, 5.208, 4.785, 4.501, 4.297, 4.144,
     4.025, 3.930, 3.852, 3.787, 3.733, 3.686, 3.646, 3.610, 3.579, 3.552,
     3.527, 3.505, 3.485, 3.467, 3.450, 3.435, 3.421, 3.408, 3.396, 3.385,
@@ -43,19 +43,9 @@ class Interval(NamedTuple):
     high: float
 
 
-def student_t95(freedom: int) -> float:
-    """Return Student's t, two-sided 95 %, for `freedom` degrees of freedom (1 or more)."""
-    return _T95[min(freedom, len(_T95)) - 1]
-
-
-def student_t99(freedom: int) -> float:
-    """Return Student's t, one-sided 99 %, for `freedom` degrees of freedom (1 or more)."""
-    return _T99[min(freedom, len(_T99)) - 1]
-
-
-def student_t999(freedom: int) -> float:
-    """Return Student's t, one-sided 99.9 %, for `freedom` degrees of freedom (1 or more)."""
-    return _T999[min(freedom, len(_T999)) - 1]
+def student_t(freedom: int, quantiles: Sequence[float] = T95) -> float:
+    """Return Student's t for `freedom` degrees of freedom (1 or more), by default two-sided 95 %."""
+    return quantiles[min(freedom, len(quantiles)) - 1]
 
 
 def mean_ci(values: Sequence[float] | Floats, block: int | None = None, seed: int = 0) -> Interval | None:
@@ -100,7 +90,7 @@ def resampled_means(
         ]
     ) / (drawn * length)
     blocks = count / length
-    wider = student_t95(max(1, round(blocks) - 1)) / _NORMAL95 * np.sqrt(blocks / (blocks - 1))
+    wider = student_t(max(1, round(blocks) - 1)) / _NORMAL95 * np.sqrt(blocks / (blocks - 1))
     # The blocks drawn may hold a few values more than there are.
     wider *= np.sqrt(drawn * length / count)
     mean = rows.mean(axis=0)

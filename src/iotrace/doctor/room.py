@@ -9,7 +9,7 @@ import psutil
 
 from iotrace.doctor.checks.processors import cpu_limit, memory_limit
 from iotrace.launch.telemetry.cgroups import read_own
-from iotrace.sweeps.tune.place import Place
+from iotrace.sweeps.tune.limits import Place
 
 
 def place_here() -> Place:

@@ -7,25 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 
 from iotrace.sweeps.call import Source, chain_of, diff
-from iotrace.sweeps.grid import (
-    CV2_THREADS,
-    IN_ORDER,
-    PERSISTENT,
-    PIN_MEMORY,
-    PREFETCH,
-    SHARING,
-    THREADS,
-    WORKERS,
-)
+from iotrace.sweeps.grid import ARGUMENTS, CV2_THREADS, SHARING, THREADS
 from iotrace.sweeps.results import TRANSFORMERS, Origin
 
-ARGUMENTS = {
-    WORKERS: "num_workers",
-    PREFETCH: "prefetch_factor",
-    PERSISTENT: "persistent_workers",
-    PIN_MEMORY: "pin_memory",
-    IN_ORDER: "in_order",
-}
 _OF_OTHERS = re.compile(r"(?i)(?<![a-z])(val|valid|validation|test|eval|evaluation|predict)(?![a-z])")
 
 

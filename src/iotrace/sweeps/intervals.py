@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from iotrace.analysis.resampling import student_t95
+from iotrace.analysis.resampling import student_t
 from iotrace.sweeps.results import PointResult, SweepRun
 
 _PAIRS = 3  # fewer say next to nothing of how they differ
@@ -46,7 +46,7 @@ def rate_interval(runs: Sequence[SweepRun], common: Spread | None) -> list[float
     if not times or spread is None:
         return None
     mean_ms = sum(times) / len(times)
-    half_ms = student_t95(spread.freedom) * spread.deviation * mean_ms / math.sqrt(len(times))
+    half_ms = student_t(spread.freedom) * spread.deviation * mean_ms / math.sqrt(len(times))
     # A spread that reaches 0 ms bounds the rate from below alone: the fastest run stands for the top.
     return inverted([max(mean_ms - half_ms, 0.0) or min(times), mean_ms + half_ms])
 
@@ -87,5 +87,5 @@ def paired_ratio(runs: Sequence[SweepRun], params: dict[str, str]) -> tuple[floa
         return None
     mean = sum(logs) / len(logs)
     deviation = math.sqrt(sum((each - mean) ** 2 for each in logs) / (len(logs) - 1))
-    half = student_t95(len(logs) - 1) * deviation / math.sqrt(len(logs))
+    half = student_t(len(logs) - 1) * deviation / math.sqrt(len(logs))
     return math.exp(mean), math.exp(mean - half), math.exp(mean + half)

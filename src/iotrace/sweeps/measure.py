@@ -19,7 +19,7 @@ from iotrace.analysis.wait.data_wait import bound_fraction
 from iotrace.errors import IotraceError
 from iotrace.sources.records import Ended, Override, Replayed, Threads
 from iotrace.sources.session import open_session
-from iotrace.sweeps.grid import CV2_THREADS, IN_ORDER, PERSISTENT, PIN_MEMORY, PREFETCH, THREADS, WORKERS
+from iotrace.sweeps.grid import ARGUMENTS, CV2_THREADS, IN_ORDER, PERSISTENT, PREFETCH, THREADS, WORKERS
 from iotrace.sweeps.results import Origin, SweepRun
 from iotrace.units import digits
 
@@ -145,17 +145,11 @@ def _not_applied(run: SweepRun, rank: RankAnalysis, found: RankReport, by_agent:
     return f"the loop's loader has {loader.workers} workers" + ("" if by_agent else f", not {asked}")
 
 
-_SETTINGS = {
-    PREFETCH: "prefetch_factor",
-    IN_ORDER: "in_order",
-    PERSISTENT: "persistent_workers",
-    PIN_MEMORY: "pin_memory",
-}
-
-
 def _other_setting(run: SweepRun, loader: LoaderResult) -> str:
-    """Name a setting of the loop's loader that is known and not as asked; empty without one."""
-    for name, field in _SETTINGS.items():
+    """Name a setting of the loop's loader, beside its workers, that is known and not as asked; else empty."""
+    for name, field in ARGUMENTS.items():
+        if name == WORKERS:
+            continue
         asked, had = run.params.get(name), getattr(loader, field)
         if asked is not None and had is not None and loader.workers and str(had) != asked:
             return f"the loop's loader has {field}={had}, not {asked}"

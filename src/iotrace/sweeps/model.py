@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from iotrace.analysis.gain.changes import persistent
 from iotrace.analysis.gain.pipeline import Pipeline, replay
@@ -68,13 +68,9 @@ def look(run: SweepRun) -> Seen | None:
     sizes = source.deliveries["size_bytes"][source.deliveries.known("size_bytes")]
     makers = {process.pid for process in rank.rank.workers}
     rss = [use.rss_peak_bytes for use in found.system.processes if use.pid in makers and use.rss_peak_bytes]
-    origin = run.origin or Origin()
     return Seen(
         step_ms=run.step_ms,
-        site=origin.site,
-        builder=origin.builder,
-        settings=origin.settings,
-        others=origin.others,
+        **asdict(run.origin or Origin()),
         pipeline=pipeline,
         why=why,
         epochs=source.epochs,

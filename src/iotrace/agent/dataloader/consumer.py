@@ -34,17 +34,6 @@ _WRAPPERS = ("__init__", "wrapper")  # a library that watches the program's own 
 _PASSED_OVER = _BUILDERS | {"contextlib", "functools", "iotrace", "torch"}
 
 
-class _Loader:
-    """A DataLoader object's number, its epochs so far, and what the torch window knows of it."""
-
-    def __init__(self) -> None:
-        self.number = training.next_loader()
-        self.epochs = 0
-        self.delivered = 0
-        self.backward_count = -1
-        self.trains = False
-
-
 class _Iterator:
     """What is known of one pass over a loader."""
 
@@ -60,7 +49,7 @@ class _Iterator:
         self.received: dict[int, int] = {}
         self.pinned: dict[int, tuple[int, int]] = {}
         self.next_sent = 0
-        self.loader: _Loader = _loaders.get(loader) or _Loader()
+        self.loader: training.Loader = _loaders.get(loader) or training.Loader()
         _loaders.put(loader, self.loader)
         self.epoch = self.loader.epochs
         self.loader.epochs += 1
@@ -298,17 +287,15 @@ def hook_multiprocessing(iterator_class: Any, recorder: Recorder) -> None:
 
     def asked_to_send(_: Any, __: Any, args: Sequence[Any], ___: dict[str, Any]) -> None:
         iterator = args[0]
-        state: _Iterator | None = iterator.__dict__.get(_STATE)
-        if state is None or state.recorder is not recorder:
-            return
+        state = state_of(iterator, recorder)
         sent = iterator._send_idx
-        if sent != state.next_sent:  # else no index is left, or no worker takes one
+        if state is not None and sent != state.next_sent:  # else no index is left, or no worker takes one
             state.next_sent = sent
             state.sent[sent - 1] = (monotonic_ns(), iterator._task_info[sent - 1][0])
 
     def looked_for_data(_: Any, result: Any, args: Sequence[Any], __: dict[str, Any]) -> None:
-        state: _Iterator | None = args[0].__dict__.get(_STATE)
-        if result[0] and state is not None and state.recorder is recorder:
+        state = state_of(args[0], recorder)
+        if result[0] and state is not None:
             index = result[1][0]
             if isinstance(index, int):
                 state.received[index] = monotonic_ns()

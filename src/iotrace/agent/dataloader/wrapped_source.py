@@ -19,20 +19,8 @@ from iotrace.session.names import BATCH_ROW, KIND_ITEM
 _WINDOW = "iotrace.agent.torch_profiler.window"
 Caller = tuple[str, int, str]  # a file, a line of it, the source's name
 
-
-class _Source:
-    """A source's number, how often it has been iterated, and what the torch window knows of it."""
-
-    def __init__(self) -> None:
-        self.number = training.next_loader()
-        self.epochs = 0
-        self.delivered = 0
-        self.backward_count = -1
-        self.trains = False
-
-
 _by_object = WeakTable()
-_by_caller: dict[Caller, _Source] = {}
+_by_caller: dict[Caller, training.Loader] = {}
 
 
 def recorded(iterable: Any, iterator: Any, recorder: Recorder) -> Any:
@@ -116,13 +104,13 @@ class Pass:
             window.epoch_ended(self)
 
 
-def _source_of(iterable: Any, iterator: Any, caller: Caller) -> _Source:
+def _source_of(iterable: Any, iterator: Any, caller: Caller) -> training.Loader:
     # A generator made anew for each epoch is the same source: it is known by the line that iterates it.
     if iterator is not iterable:
-        known: _Source = _by_object.get(iterable) or _Source()
+        known: training.Loader = _by_object.get(iterable) or training.Loader()
         if _by_object.put(iterable, known):
             return known
-    return _by_caller.setdefault(caller, _Source())
+    return _by_caller.setdefault(caller, training.Loader())
 
 
 def _caller(library: str) -> tuple[str, int]:

@@ -15,7 +15,7 @@ from statistics import fmean
 import msgspec
 
 from iotrace.analysis.compare.basis import Rank
-from iotrace.analysis.resampling import student_t95, student_t99, student_t999
+from iotrace.analysis.resampling import T99, T999, student_t
 from iotrace.analysis.results import Calibration
 
 PRIOR_FREEDOM = 4
@@ -46,7 +46,7 @@ def noise_of(sides: Sequence[Sequence[float]], prior: float, within: float = 0.0
     freedom = PRIOR_FREEDOM + sum(len(side) - 1 for side in sides)
     spread = (PRIOR_FREEDOM * prior**2 + squares) / freedom
     deviation = math.sqrt(spread * sum(1 / len(side) for side in sides) + within**2)
-    quantiles = student_t95(freedom), student_t99(freedom), student_t999(freedom)
+    quantiles = student_t(freedom), student_t(freedom, T99), student_t(freedom, T999)
     return Noise(*(quantile * deviation for quantile in quantiles))
 
 

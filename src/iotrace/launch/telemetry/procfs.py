@@ -54,8 +54,13 @@ def parse_stat(data: bytes) -> Stat:
 
 def read_stat(pid: int | str) -> Stat:
     """Read and parse /proc/PID/stat; raises OSError where the process has ended."""
-    with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-        return parse_stat(file.readall())
+    return parse_stat(read_file(f"/proc/{pid}/stat"))
+
+
+def read_file(path: str) -> bytes:
+    """Read a file of /proc whole."""
+    with open(path, "rb", buffering=0) as file:
+        return file.readall()
 
 
 def parse_io(data: bytes) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ from iotrace.launch.telemetry.procfs import (
     parse_net,
     parse_pressure,
     parse_rollup,
+    read_file,
 )
 
 _PRESSURES = ("cpu", "memory", "io")
@@ -109,7 +110,7 @@ class Memory:
         self._groups = [*groups_v2(*texts), *groups_v1(*texts, "memory")]
         self._next_ns = time.monotonic_ns() + SHORTEST_REST_NS
         with suppress(OSError, ValueError):
-            self._most_mappings = int(_read("/proc/sys/vm/max_map_count"))
+            self._most_mappings = int(read_file("/proc/sys/vm/max_map_count"))
 
     _most_mappings = -1
 
@@ -128,7 +129,7 @@ class Memory:
             "processes": [row for number, pid in processes if (row := _process(number, pid)) is not None],
         }
         with suppress(OSError, ValueError):
-            record["available_bytes"] = parse_memory(_read("/proc/meminfo"))["available_bytes"]
+            record["available_bytes"] = parse_memory(read_file("/proc/meminfo"))["available_bytes"]
         with suppress(OSError):
             shm = os.statvfs("/dev/shm")
             record["shm"] = ((shm.f_blocks - shm.f_bfree) * shm.f_frsize, shm.f_blocks * shm.f_frsize)
@@ -140,21 +141,18 @@ class Memory:
 def _process(number: int, pid: int) -> tuple[int, ...] | None:
     """Return its number and the fields of a `memory` record's process; -1: unknown."""
     try:
-        sizes = parse_rollup(_read(f"/proc/{pid}/smaps_rollup"))
+        sizes = parse_rollup(read_file(f"/proc/{pid}/smaps_rollup"))
     except (OSError, ValueError, IndexError, KeyError):
         return None  # it has ended, is another user's, or the kernel is older than 4.14
     descriptors = limit = mappings = -1
     with suppress(OSError, ValueError, IndexError):
         descriptors = len(os.listdir(f"/proc/{pid}/fd"))
-        row = next(line for line in _read(f"/proc/{pid}/limits").splitlines() if line.startswith(b"Max open"))
+        row = next(
+            line for line in read_file(f"/proc/{pid}/limits").splitlines() if line.startswith(b"Max open")
+        )
         limit = int(row.split()[3])
-        mappings = _read(f"/proc/{pid}/maps").count(b"\n")
+        mappings = read_file(f"/proc/{pid}/maps").count(b"\n")
     return number, *sizes, descriptors, limit, mappings
-
-
-def _read(path: str) -> bytes:
-    with open(path, "rb", buffering=0) as file:
-        return file.readall()
 
 
 def _pressure(file: ProcFile) -> dict[str, int]:

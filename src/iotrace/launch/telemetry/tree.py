@@ -21,6 +21,7 @@ from iotrace.launch.telemetry.procfs import (
     parse_run_delay,
     parse_stat,
     parse_status,
+    read_file,
     read_stat,
 )
 from iotrace.session import names
@@ -112,7 +113,7 @@ class Member:
                     self._cpus = status.cpus
                 record["swap_bytes"].append((self.number, status.swap_bytes))
             record["run_delay_ns"].append(
-                (self.number, parse_run_delay(_read(f"/proc/{self.pid}/schedstat")))
+                (self.number, parse_run_delay(read_file(f"/proc/{self.pid}/schedstat")))
             )
         except (
             OSError,
@@ -134,7 +135,7 @@ class Member:
         threads = os.listdir(task)
         if len(threads) <= _MOST_THREADS:
             found = {
-                name: parse_ready(_read(f"{task}/{name}/schedstat"))
+                name: parse_ready(read_file(f"{task}/{name}/schedstat"))
                 for name in threads
                 if int(name) != self.pid
             }
@@ -196,7 +197,7 @@ class Tree:
                     if now_ticks - stat.start_ticks > _YOUNG_TICKS:
                         self._foreign.add(pid)
                     continue
-                group, own_pid = parse_ids(_read(f"/proc/{pid}/status"))
+                group, own_pid = parse_ids(read_file(f"/proc/{pid}/status"))
                 if group != pid:  # a thread: not listed, and yet to be found by its number
                     continue
                 room = sum(member.kept_open for member in self.members.values()) < self._most_open
@@ -260,7 +261,7 @@ class Tree:
         if parent is not None:
             return parent.launch
         try:
-            environment = _read(f"/proc/{pid}/environ")
+            environment = read_file(f"/proc/{pid}/environ")
         except OSError:
             return None
         for variable in environment.split(b"\0"):
@@ -275,7 +276,7 @@ class Tree:
 def _describe(member: Member, stat: Stat, own_pid: int) -> Record:
     asleep_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
     try:
-        name = _read(f"/proc/{member.pid}/comm").decode(errors="replace").strip()
+        name = read_file(f"/proc/{member.pid}/comm").decode(errors="replace").strip()
     except OSError:
         name = ""
     return {
@@ -288,8 +289,3 @@ def _describe(member: Member, stat: Stat, own_pid: int) -> Record:
         # The kernel counts from the boot, suspended time included.
         "start_ns": stat.start_ticks * (1_000_000_000 // TICKS_PER_SECOND) - asleep_ns,
     }
-
-
-def _read(path: str) -> bytes:
-    with open(path, "rb", buffering=0) as file:
-        return file.readall()

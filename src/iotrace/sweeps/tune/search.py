@@ -26,7 +26,7 @@ from iotrace.sweeps.tune.candidates import (
     switches,
 )
 from iotrace.sweeps.tune.evidence import AS_GOOD, gained, measured, predicted, proven
-from iotrace.sweeps.tune.place import Place, refused
+from iotrace.sweeps.tune.limits import Place, refused
 from iotrace.sweeps.tune.results import NoEffect, Refused
 
 CEILING = 0.02  # of the ceiling's step: what is closer is at it

@@ -10,7 +10,7 @@ from iotrace.errors import UsageError
 from iotrace.sweeps.model import Look
 from iotrace.sweeps.plan import SweepPlan
 from iotrace.sweeps.schedule import open_sweep
-from iotrace.sweeps.tune.place import Place
+from iotrace.sweeps.tune.limits import Place
 from iotrace.sweeps.tune.search import Search
 
 _EXAMPLE = "iotrace tune --budget 10m -- python train.py"

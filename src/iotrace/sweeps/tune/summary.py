@@ -100,15 +100,15 @@ def _verdict(
     found: Sequence[PointResult],
     ceiling: Ceiling | None,
 ) -> SweepVerdict:
-    trust = _trust(found, search, ceiling)
+    said = SweepVerdict(
+        text="NO ADVICE the program was not measured",
+        kind="no-advice",
+        why=search.stopped,
+        fixes=[],
+        trust=_trust(found, search, ceiling),
+    )
     if own is None or best is None or told is None or not own.per_second:
-        return SweepVerdict(
-            text="NO ADVICE the program was not measured",
-            kind="no-advice",
-            why=search.stopped,
-            fixes=[],
-            trust=trust,
-        )
+        return said
     of = ""
     if ceiling is not None and own.per_second <= ceiling.per_second:
         of = f" of {digits(ceiling.per_second)} on batches from memory"
@@ -122,28 +122,20 @@ def _verdict(
             text, kind = "NO ADVICE nothing better was found before the search was cut short", "no-advice"
         else:
             text, kind = f"BEST as you have it: {digits(own.per_second)} steps/s{of}", "best"
-        return SweepVerdict(text=text, kind=kind, why=search.stopped, fixes=[], trust=trust)
+        return replace(said, text=text, kind=kind)
     if told.ratio is None or told.ratio_ci95 is None or told.ratio_ci95[0] <= 1 or not best.per_second:
         what = f"{named(best.params)} cannot be told from what you have"
         again = Fix(id="rerun", text="more --steps, on a quiet machine", gain_ms_per_step=None, speedup=None)
-        spread = (
-            ""
-            if told.ratio_ci95 is None
-            else f"{told.ratio_ci95[0]:.2f} to {told.ratio_ci95[1]:.2f} times as fast"
-        )
-        return SweepVerdict(
-            text=f"NO ADVICE {what}",
-            kind="no-advice",
-            why=spread or search.stopped,
-            fixes=[again],
-            trust=trust,
-        )
+        why = search.stopped
+        if told.ratio_ci95 is not None:
+            why = f"{told.ratio_ci95[0]:.2f} to {told.ratio_ci95[1]:.2f} times as fast"
+        return replace(said, text=f"NO ADVICE {what}", why=why, fixes=[again])
     low, high = told.ratio_ci95
     saved = (own.step_ms or 0.0) - (best.step_ms or 0.0)
     fix = Fix(id="settings", text=told.apply[0], gain_ms_per_step=saved, speedup=told.ratio, at_most=False)
     ratio = f"{told.ratio:.2f}x of yours (95 %: {low:.2f} to {high:.2f})"
     text = f"BEST {named(best.params)}: {digits(best.per_second)} steps/s, {ratio}"
-    return SweepVerdict(text=text, kind="best", why=search.stopped, fixes=[fix], trust=trust)
+    return replace(said, text=text, kind="best", fixes=[fix])
 
 
 def _trust(found: Sequence[PointResult], search: Search, ceiling: Ceiling | None) -> Trust:

@@ -12,10 +12,10 @@ from msgspec import Raw
 
 from iotrace import compiled
 from iotrace.sources.chrome.batch import Batch, EventBatch
-from iotrace.sources.chrome.compiled_scan import KEYS, Rows
+from iotrace.sources.chrome.compiled_scan import KEYS
 from iotrace.sources.chrome.event import Event, Times, encode_number
 from iotrace.sources.chrome.raw_batch import TextBatch
-from iotrace.timeline.writers.columns import Columns, Edit, renumber
+from iotrace.timeline.writers.columns import Columns, renumber
 
 _EXACT_NS = 1 << 53
 Sizes = npt.NDArray[np.int32]  # of lines, in bytes with their newlines
@@ -27,16 +27,7 @@ _encoder = msgspec.json.Encoder(decimal_format="number")
 def lines_of(batch: Batch, columns: Columns) -> tuple[bytes | memoryview, Sizes]:
     """Return the events with what the columns say as lines that end in a comma, and the lines' sizes."""
     if isinstance(batch, TextBatch):
-        return _write_rows(
-            batch.text,
-            batch.rows,
-            columns.relative_ns,
-            columns.duration_ns,
-            columns.pids,
-            columns.tids,
-            columns.ids,
-            columns.edits,
-        )
+        return _write_rows(batch, columns)
     assert isinstance(batch, EventBatch)
     renumber(batch, columns)
     data = lines_at(batch, columns.relative_ns, columns.duration_ns)
@@ -44,30 +35,22 @@ def lines_of(batch: Batch, columns: Columns) -> tuple[bytes | memoryview, Sizes]
     return data, np.diff(ends, prepend=-1).astype(np.int32)
 
 
-def _write_rows(
-    text: bytes,
-    rows: Rows,
-    start_ns: Times,
-    duration_ns: Times,
-    pids: Times,
-    tids: Times,
-    ids: Times,
-    edits: list[Edit],
-) -> tuple[memoryview, Sizes]:
-    """A line for each row of `text`, each with a comma at its end.
+def _write_rows(batch: TextBatch, columns: Columns) -> tuple[memoryview, Sizes]:
+    """A line for each row, each with a comma at its end.
 
-    `duration_ns` and `ids` are negative where they stay as they are. `edits` give a row's `id2` or `bind_id`
-    another value, in order of rows.
+    Durations and ids are negative where they stay as they are. Edits give a row's `id2` or `bind_id` another
+    value, in order of rows.
     """
-    values = b"".join(value for _, _, value in edits)
+    text, rows = batch.text, np.ascontiguousarray(batch.rows)
+    values = b"".join(value for _, _, value in columns.edits)
     pieces = []
     at = 0
-    for row, key, value in edits:
+    for row, key, value in columns.edits:
         pieces.append((row, KEYS.index(key), at, at + len(value)))
         at += len(value)
     edit_table = np.array(pieces, np.int64).reshape(-1, 4)
-    rows = np.ascontiguousarray(rows)
-    columns = [np.ascontiguousarray(column, np.int64) for column in (start_ns, duration_ns, pids, tids, ids)]
+    new = (columns.relative_ns, columns.duration_ns, columns.pids, columns.tids, columns.ids)
+    written = [np.ascontiguousarray(column, np.int64) for column in new]
     out = np.empty(len(text) + at + _REWRITTEN_BYTES * len(rows), np.uint8)
     sizes = np.empty(len(rows), np.int32)
     write = compiled.loaded().iotrace_write
@@ -76,7 +59,7 @@ def _write_rows(
         text,
         ctypes.c_void_p(rows.ctypes.data),
         ctypes.c_int64(len(rows)),
-        *(ctypes.c_void_p(column.ctypes.data) for column in columns),
+        *(ctypes.c_void_p(column.ctypes.data) for column in written),
         ctypes.c_void_p(edit_table.ctypes.data),
         ctypes.c_int64(len(edit_table)),
         values,
