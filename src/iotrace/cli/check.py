@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from iotrace.cli.parameters import SOURCE, format_option, import_numpy, json_option, print_json
+from iotrace.cli.parameters import SOURCE, format_option, import_numpy, json_option, print_result
 
 _WORSE = 4
 
@@ -84,8 +84,6 @@ def check(
     from iotrace.cli.compare import report_at
     from iotrace.errors import UsageError
     from iotrace.report.check import print_check
-    from iotrace.report.layout import make_console
-    from iotrace.report.printing import echo
 
     limits = [parse(condition) for condition in conditions]
     if not baselines and not limits and save_baseline is None:
@@ -96,12 +94,5 @@ def check(
     failed = not result.ok or (strict and bool(result.untold))
     if save_baseline is not None and not failed:
         save(reports, save_baseline)
-    if as_json or form == "json":
-        print_json(result)
-    elif form == "md":
-        from iotrace.report.markdown import check_markdown
-
-        echo(*check_markdown(result).split("\n"))
-    else:
-        print_check(result, make_console(stderr=False))
+    print_result(result, "json" if as_json else form, "check_markdown", print_check)
     return _WORSE if failed else 0

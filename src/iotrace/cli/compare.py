@@ -15,7 +15,7 @@ from iotrace.cli.parameters import (
     html_option,
     import_numpy,
     json_option,
-    print_json,
+    print_result,
     save_page,
 )
 from iotrace.report.printing import echo
@@ -53,6 +53,7 @@ def compare(
     from iotrace.analysis.compare.basis import basis_of
     from iotrace.analysis.compare.comparison import compare as compare_both
     from iotrace.errors import UsageError
+    from iotrace.report.comparison import print_comparison
 
     if before.resolve() == after.resolve():
         raise UsageError(
@@ -69,17 +70,9 @@ def compare(
         from iotrace.report.page.comparison import comparison_page
 
         save_page(comparison_page(result), html)
-    if as_json or form == "json":
-        print_json(result)
-    elif form == "md" and not refused:
-        from iotrace.report.markdown import comparison_markdown
-
-        echo(*comparison_markdown(result).split("\n"))
-    elif not refused:
-        from iotrace.report.comparison import print_comparison
-        from iotrace.report.layout import make_console
-
-        print_comparison(result, make_console(stderr=False))
+    form = "json" if as_json else form
+    if form == "json" or not refused:
+        print_result(result, form, "comparison_markdown", print_comparison)
     if refused:
         first, *others = result.differs
         echo(f"iotrace: A and B did different work: {first}", err=True)
@@ -104,6 +97,7 @@ def are_traces(paths: Sequence[Path]) -> bool:
 def _compare_traces(before: Path, after: Path, form: str, html: Path | None, csv: Path | None) -> None:
     from iotrace.analysis.compare.traces import compare_traces
     from iotrace.cli.report import report_of_traces
+    from iotrace.report.views.trace_comparison import changes_of, print_trace_comparison
 
     found = compare_traces(report_of_traces((before,)), report_of_traces((after,)))
     if html is not None:
@@ -112,22 +106,10 @@ def _compare_traces(before: Path, after: Path, form: str, html: Path | None, csv
         save_page(trace_comparison_page(found), html)
     if csv is not None:
         from iotrace.report.views.table import write_csv
-        from iotrace.report.views.trace_comparison import changes_of
 
         write_csv(changes_of(found), csv)
         echo(f"iotrace: wrote {csv}", err=True)
-    if form == "json":
-        print_json(found)
-        return
-    if form == "md":
-        from iotrace.report.markdown import trace_comparison_markdown
-
-        echo(*trace_comparison_markdown(found).split("\n"))
-        return
-    from iotrace.report.layout import make_console
-    from iotrace.report.views.trace_comparison import print_trace_comparison
-
-    print_trace_comparison(found, make_console(stderr=False))
+    print_result(found, form, "trace_comparison_markdown", print_trace_comparison)
 
 
 def report_at(path: Path) -> Any:

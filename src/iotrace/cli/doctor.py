@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 
-from iotrace.cli.parameters import BEFORE_A_COMMAND, import_numpy, json_option, output_option, print_json
+from iotrace.cli.parameters import BEFORE_A_COMMAND, import_numpy, json_option, output_option, print_result
 from iotrace.doctor.run import TORCH_SECONDS
 from iotrace.report.printing import echo
 
@@ -52,31 +54,21 @@ def doctor(
     import_numpy()
     from iotrace.cli.parameters import ended_by_signals
     from iotrace.doctor.diagnose import diagnose
+    from iotrace.report.doctor import print_diagnosis
 
     # Paths stay text: even a look whether one exists may hang, so a check does it.
     with ended_by_signals():
         diagnosis = diagnose(list(command), data, output, timeout, lambda _: _say_waiting(timeout))
-    if as_json:
-        print_json(diagnosis)
-    else:
-        from iotrace.report.doctor import print_diagnosis
-        from iotrace.report.layout import make_console
-
-        print_diagnosis(diagnosis, output, make_console(stderr=False))
+    form = "json" if as_json else "text"
+    print_result(diagnosis, form, None, partial(print_diagnosis, output=output))
     return 1 if any(check.status == "missing" for check in diagnosis.checks) else 0
 
 
 def _read_storage(path: str, as_json: bool) -> int:
     from iotrace.doctor.plain_reader import read_plainly
+    from iotrace.report.doctor import print_storage
 
-    found = read_plainly(path)
-    if as_json:
-        print_json(found)
-    else:
-        from iotrace.report.doctor import print_storage
-        from iotrace.report.layout import make_console
-
-        print_storage(found, make_console(stderr=False))
+    print_result(read_plainly(path), "json" if as_json else "text", None, print_storage)
     return 0
 
 

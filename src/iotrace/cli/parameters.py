@@ -17,6 +17,8 @@ from iotrace.errors import UsageError
 from iotrace.report.printing import echo, encode_json, visible_json
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from iotrace.cluster import Cluster
     from iotrace.stores import Copies
 
@@ -199,6 +201,26 @@ def print_json(document: Any) -> None:
     import msgspec
 
     click.echo(visible_json(msgspec.json.format(encode_json(document), indent=2)))
+
+
+def print_result(
+    result: Any,
+    form: str,
+    markdown: str | None,
+    on_console: Callable[[Any, Console], None],
+) -> None:
+    """Print `result` as JSON, Markdown or text, as `form` says; text also where there is no Markdown.
+
+    `markdown` names a function of `iotrace.report.markdown`, which is imported only for it.
+    """
+    if form == "json":
+        print_json(result)
+    elif form == "md" and markdown is not None:
+        echo(*getattr(import_module("iotrace.report.markdown"), markdown)(result).split("\n"))
+    else:
+        from iotrace.report.layout import make_console
+
+        on_console(result, make_console(stderr=False))
 
 
 def import_numpy() -> None:

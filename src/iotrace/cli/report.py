@@ -20,6 +20,7 @@ from iotrace.cli.parameters import (
     json_option,
     log_option,
     print_json,
+    print_result,
     ranks_option,
     save_page,
 )
@@ -156,15 +157,11 @@ def _print(result: Report, form: str, verbose: bool, timeline: Path | None) -> N
     """Print a report as JSON, Markdown or text."""
     if form == "json":
         print_json(result)
-    elif form == "md":
-        from iotrace.report.markdown import report_markdown
+        return
+    from iotrace.report.terminal import print_report
 
-        echo(*report_markdown(result).split("\n"))
-    else:
-        from iotrace.report.layout import make_console
-        from iotrace.report.terminal import print_report
-
-        print_report(result, make_console(stderr=False), verbose, timeline)
+    in_text = partial(print_report, verbose=verbose, timeline=timeline)
+    print_result(result, form, "report_markdown", in_text)
 
 
 def _of_ranks(report: Report, chosen: frozenset[int]) -> Report:
@@ -189,14 +186,8 @@ def _print_view(result: Report, name: str, form: str, csv: Path | None) -> None:
         echo(f"iotrace: wrote {csv}", err=True)
     if form == "json":
         print_json(as_json(name, tables))
-    elif form == "md":
-        from iotrace.report.markdown import tables_markdown
-
-        echo(*tables_markdown(tables).split("\n"))
     else:
-        from iotrace.report.layout import make_console
-
-        print_tables(tables, make_console(stderr=False))
+        print_result(tables, form, "tables_markdown", print_tables)
 
 
 def _kept(path: Path) -> SweepResult | TuneResult | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,10 +18,9 @@ from iotrace.cli.parameters import (
     json_option,
     log_option,
     output_option,
-    print_json,
+    print_result,
     save_page,
 )
-from iotrace.report.printing import echo
 
 if TYPE_CHECKING:
     from iotrace.sweeps.results import SweepResult
@@ -143,7 +143,6 @@ def show(
     result: SweepResult | TuneResult, form: str, html: Path | None, csv: Path | None, verbose: bool = False
 ) -> None:
     """Print the result of a sweep or a search, and write its page and its table."""
-    from iotrace.report.layout import make_console
     from iotrace.report.sweeps.sweep import print_sweep, write_points
     from iotrace.report.sweeps.tune import print_tune
     from iotrace.sweeps.results import SweepResult
@@ -158,13 +157,7 @@ def show(
         seen = columns_of_runs(row.sessions[-1] for row in points if row.status == "ok")
         page = sweep_page(result, seen) if isinstance(result, SweepResult) else tune_page(result, seen)
         save_page(page, html)
-    if form == "json":
-        print_json(result)
-    elif not isinstance(result, SweepResult):
-        print_tune(result, make_console(stderr=False))
-    elif form == "md":
-        from iotrace.report.markdown import sweep_markdown
-
-        echo(*sweep_markdown(result).split("\n"))
+    if isinstance(result, SweepResult):
+        print_result(result, form, "sweep_markdown", partial(print_sweep, verbose=verbose))
     else:
-        print_sweep(result, make_console(stderr=False), verbose)
+        print_result(result, form, None, print_tune)

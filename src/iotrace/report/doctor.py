@@ -19,7 +19,7 @@ _LITTLE_BYTES = 16 << 20  # to one reader: a tenth of a second at 160 MiB/s
 _LABEL_WIDTH = _STATUS_WIDTH + 1 + _ID_WIDTH + 1
 
 
-def print_diagnosis(diagnosis: Diagnosis, output: str | None, console: Console) -> None:
+def print_diagnosis(diagnosis: Diagnosis, console: Console, output: str | None) -> None:
     """Print every check and what follows; `output` is the user's ``-o``, for the command to type next."""
     subject = visible(shlex.join(diagnosis.argv)) or f"no command given: {diagnosis.interpreter}"
     console.print(Text.assemble(("iotrace doctor ", "bold"), subject))
