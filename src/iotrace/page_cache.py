@@ -9,6 +9,7 @@ that had no CPU meanwhile) the page counts as found. mincore answers "all of it"
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 from collections.abc import Iterable
 from contextlib import suppress
@@ -43,6 +44,21 @@ def find_pages(descriptor: int, pages: Iterable[int]) -> Found:
         if found is None
         else Found(found, exact=True)
     )
+
+
+def cached_pages(descriptor: int, pages: Iterable[int]) -> tuple[int | None, str]:
+    """Count which of `pages` are in memory by cachestat alone; None, with why, where it does not tell."""
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+    ctypes.set_errno(0)
+    found = _by_cachestat(descriptor, list(pages))
+    if found is not None:
+        return found, ""
+    error = ctypes.get_errno()
+    if error == errno.ENOSYS:
+        return None, "this kernel has no cachestat (Linux 6.5 has)"
+    if error == errno.EPERM:
+        return None, "the kernel tells it of files alone that one owns or may write"
+    return None, os.strerror(error) if error else "its file system does not tell"
 
 
 def _by_cachestat(descriptor: int, pages: list[int]) -> int | None:

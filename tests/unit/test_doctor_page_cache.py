@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import os
 import time
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from iotrace import page_cache
 from iotrace.doctor.checks.page_cache import Found, check_page_cache, find
+from iotrace.report.doctor import _print_check
 from tests.support.pagecache import drop, resident_pages, write
 
 
@@ -69,3 +72,35 @@ def test_a_size_is_a_lower_bound_where_not_all_was_looked_at(tmp_path: Path) -> 
     late = find(tmp_path, time.monotonic())
     assert (late.files, late.all) == ({}, False)
     assert find(tmp_path / "1", 0).all
+
+
+def test_each_of_the_largest_files_is_sampled_by_itself(tmp_path: Path) -> None:
+    for name, size in (("cold.bin", 8 << 20), ("warm.bin", 4 << 20), ("half.bin", 2 << 20)):
+        write(tmp_path / name, os.urandom(size))
+    drop(tmp_path / "cold.bin")
+    drop(tmp_path / "half.bin", offset=1 << 20)
+    told = {Path(file.path).name: file for file in check_page_cache(tmp_path).files}
+    if any(file.resident_fraction is None for file in told.values()):
+        pytest.skip(told["cold.bin"].why)
+    assert list(told) == ["cold.bin", "warm.bin", "half.bin"]
+    assert {file.sampled_pages for file in told.values()} == {256}
+    # One page is read where nothing was found yet, to see that the kernel tells.
+    assert told["cold.bin"].resident_fraction <= 1 / 256  # type: ignore[operator]
+    assert told["warm.bin"].resident_fraction == 1
+    assert 0.34 <= (told["half.bin"].resident_fraction or 0) <= 0.66
+    assert (told["half.bin"].bytes, told["half.bin"].why) == (2 << 20, "")
+
+
+def test_a_share_that_the_kernel_does_not_tell_is_absent_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_cache, "_CACHESTAT", 1 << 20)  # a call that no kernel has: a real ENOSYS
+    write(tmp_path / "a.bin", bytes(1 << 20))
+    (told,) = check_page_cache(tmp_path).files
+    assert (told.resident_fraction, told.sampled_pages) == (None, 0)
+    assert told.why == "this kernel has no cachestat (Linux 6.5 has)"
+    check = check_page_cache(tmp_path)
+    console = Console(file=io.StringIO(), width=1000)
+    _print_check(check, console)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert f"? of 1.0 MiB: {tmp_path}/a.bin ({told.why})" in shown

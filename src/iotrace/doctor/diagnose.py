@@ -71,7 +71,8 @@ def diagnose(
 
 def _readable_check(check: Check) -> Check:
     texts = {name: readable(getattr(check, name)) for name in ("what", "why", "remedy")}
-    return msgspec.structs.replace(check, **texts)
+    files = [msgspec.structs.replace(file, path=readable(file.path)) for file in check.files]
+    return msgspec.structs.replace(check, **texts, files=files)
 
 
 def consequences(checks: list[Check]) -> tuple[list[str], list[str], list[Unknown]]:

@@ -13,6 +13,19 @@ SCHEMA_VERSION = 1
 Status = Literal["ok", "warning", "missing", "unknown"]
 
 
+class CachedFile(msgspec.Struct, frozen=True):
+    """How much of a file was in the page cache, by `sampled_pages` of its pages, chosen by chance.
+
+    `resident_fraction` is 0 to 1; None for the reason in `why`.
+    """
+
+    path: str
+    bytes: int
+    sampled_pages: int
+    resident_fraction: float | None
+    why: str = ""
+
+
 class Check(msgspec.Struct, frozen=True):
     """The result of one check. `what` is the finding, `why` it matters, `remedy` what would help.
 
@@ -25,6 +38,7 @@ class Check(msgspec.Struct, frozen=True):
     what: str
     why: str = ""
     remedy: str = ""
+    files: list[CachedFile] = []  # of `page-cache`, the largest ones
 
 
 class Unknown(msgspec.Struct, frozen=True):

@@ -7,14 +7,15 @@ import shlex
 from rich.console import Console
 from rich.text import Text
 
-from iotrace.doctor.results import Check, Diagnosis
+from iotrace.doctor.results import CachedFile, Check, Diagnosis
 from iotrace.report.layout import plain
 from iotrace.report.printing import visible
 from iotrace.session.plain_reads import PlainReads
-from iotrace.units import counted, rate, size
+from iotrace.units import counted, percent, rate, size
 
 _STYLES = {"ok": "green", "warning": "yellow", "missing": "bold red", "unknown": "magenta"}
 _STATUS_WIDTH, _ID_WIDTH = 7, 14
+_SHOWN_FILES = 5
 _LITTLE_BYTES = 16 << 20  # to one reader: a tenth of a second at 160 MiB/s
 _LABEL_WIDTH = _STATUS_WIDTH + 1 + _ID_WIDTH + 1
 
@@ -77,9 +78,21 @@ def _print_check(check: Check, console: Console) -> None:
     text = Text(check.what)
     if check.why:
         text.append(f"\n{check.why}", style="dim")
+    for file in check.files[:_SHOWN_FILES] if len(check.files) > 1 or _untold(check) else ():
+        text.append(f"\n{_cached(file)}", style="dim")
     if check.remedy:
         text.append(f"\n→ {check.remedy}")
     _print_labelled(console, label, text)
+
+
+def _untold(check: Check) -> bool:
+    return any(file.resident_fraction is None for file in check.files)
+
+
+def _cached(file: CachedFile) -> str:
+    share = "?" if file.resident_fraction is None else percent(file.resident_fraction)
+    of = f"of {size(file.bytes)}: {visible(file.path)}"
+    return f"{share} {of} " + (f"({file.why})" if file.why else f"({file.sampled_pages} pages sampled)")
 
 
 def _print_labelled(console: Console, label: Text, text: Text) -> None:
