@@ -15,6 +15,8 @@ from iotrace.timeline.model import file_label
     [
         ({"/data/a.h5": 70.0, "/data/b.h5": 30.0}, "a.h5"),
         ({f"/data/harbour/{number}.jpg": 30.0 for number in range(3)}, "harbour/ (3 files)"),
+        ({"/d/b/1": 5.0} | {f"/d/a/{number}": 30.0 for number in range(3)}, "a/ (3 files)"),
+        ({"/d/b/1": 25.0} | {f"/d/a/{number}": 30.0 for number in range(3)}, "d/ (4 files)"),
         ({"/data/a/1.jpg": 30.0, "/data/b/2.jpg": 40.0, "/data/c/3.jpg": 30.0}, "data/ (3 files)"),
         ({f"/data/x.zarr/0/c/{number}": 30.0 for number in range(3)}, "x.zarr/0/c/ (3 files)"),
         ({"/a/1": 30.0, "/b/2": 40.0, "c/3": 30.0}, "3 files"),

@@ -163,7 +163,8 @@ def _verdict(analysis: SessionAnalysis) -> list[tuple[str, str]]:
         progress("finding why it waits")
         found = banner(analyse(analysis), "iotrace report -v has loader, system and I/O")
     rows = [(found["label"], found["text"])]
-    rows += [(row["label"], f"{row['text']}   {row.get('side') or ''}".rstrip()) for row in found["rows"]]
+    for row in found["rows"]:
+        rows.append((row["label"], f"{row['text']} ({row['side']})" if row.get("side") else row["text"]))
     return [*rows, ("Trust", f"{found['level']}: {found['trust']}")]
 
 

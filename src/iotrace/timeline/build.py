@@ -37,6 +37,8 @@ from iotrace.timeline.model import (
 from iotrace.timeline.startup import startup_tracks
 from iotrace.timeline.telemetry import add_telemetry
 
+_MOST = 0.8  # of a cause: what the files of one directory have to cost to stand for all
+
 
 def build(
     analysis: RankAnalysis,
@@ -198,6 +200,12 @@ def _file_of(item: Explained) -> str | None:
     worst = max(costs, key=lambda path: costs[path])
     if 2 * costs[worst] >= sum(costs.values()):
         return worst
+    spent: dict[str, float] = {}
+    for path in costs:
+        spent[posixpath.dirname(path)] = spent.get(posixpath.dirname(path), 0.0) + costs[path]
+    directory = max(spent, key=lambda each: spent[each])
+    if directory and spent[directory] >= _MOST * sum(costs.values()):
+        costs = {path: cost for path, cost in costs.items() if posixpath.dirname(path) == directory}
     directory = posixpath.commonpath(costs) if len({posixpath.isabs(path) for path in costs}) == 1 else ""
     return f"{directory}/ ({len(costs)} files)" if directory.strip("/") else f"{len(costs)} files"
 
