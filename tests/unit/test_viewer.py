@@ -15,6 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from iotrace.cli.open import _size_note
 from iotrace.errors import IotraceError
 from iotrace.merge.plan import far_apart
 from iotrace.session.listing import title_of
@@ -216,3 +217,12 @@ def test_ranks_of_bare_traces_are_compared_and_those_of_sessions_are_not(tmp_pat
     slices += [("ncclDevKernel_AllReduce", 4, 2 * ms), ("nccl:all_reduce", 4, 5 * ms), ("aten::mm", 2, ms)]
     database.executemany("insert into slice values (?, ?, ?)", slices)
     assert database.execute(of_ranks()).fetchall() == [("rank 1", 89.0, 2.0), ("rank 0", 3.0, 90.0)]
+
+
+def test_of_a_large_timeline_the_command_for_a_part_is_told() -> None:
+    assert _size_note(60 << 20, Path("run"), "worst") == ""
+    assert _size_note(73 << 20, Path("my run"), "failure") == (
+        "note    73.0 MiB may take a browser minutes; a part opens sooner: "
+        "iotrace merge 'my run' --around failure -o part.pftrace"
+    )
+    assert _size_note(73 << 20, None, "worst").endswith(" merge its inputs with --time A:B")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import sys
 import tempfile
 import webbrowser
@@ -19,12 +20,14 @@ from iotrace.errors import SessionError, TraceError, UsageError
 from iotrace.report.printing import echo, watched
 from iotrace.session import names
 from iotrace.session.listing import newest_session, session_of_timeline, title_of
+from iotrace.units import size
 
 if TYPE_CHECKING:
     from iotrace.analysis.rank import SessionAnalysis
     from iotrace.viewer.view import View
 
 _HELP = "see: iotrace open --help"
+_LARGE_BYTES = 64 << 20  # what takes a browser 10 s of CPU and more
 
 
 @click.command("open")
@@ -69,6 +72,7 @@ def open_(
     if sum(option is not None for option in (batch, at, around)) > 1:
         raise UsageError("--batch, --at and --around exclude each other", _HELP)
     from iotrace.viewer.server import Viewer, perfetto_ui
+    from iotrace.viewer.view import WORST
 
     ui = perfetto_ui() if offline else None
     if source is None:
@@ -85,7 +89,7 @@ def open_(
             from msgspec.structs import replace
 
             from iotrace.viewer.query import of_rows
-            from iotrace.viewer.view import WORST, view_at, view_of_session
+            from iotrace.viewer.view import view_at, view_of_session
 
             analysis = _analysis(session)
             view = view_of_session(analysis, around or WORST, batch) if at is None else view_at(analysis, at)
@@ -95,6 +99,9 @@ def open_(
             title = title_of(session)
         with Viewer(trace, title, view, ui, port) as viewer, _until_interrupted():
             _tell(viewer.address, viewer.server_address[1], f"{title}: {view.what}")
+            note = _size_note(trace.stat().st_size, session, around or WORST)
+            if note:
+                echo(note)
             viewer.serve()
     return 0
 
@@ -178,6 +185,16 @@ def _timeline(analysis: SessionAnalysis, directory: Path) -> Path:
     made = directory / f"{analysis.session.path.absolute().name}.pftrace"
     write_timeline(analysis, made)
     return made
+
+
+def _size_note(size_bytes: int, session: Path | None, around: str) -> str:
+    """Say how to get a part of a timeline that is large; empty of others."""
+    if size_bytes < _LARGE_BYTES:
+        return ""
+    large = f"note    {size(size_bytes)} may take a browser minutes; a part opens sooner:"
+    if session is None:
+        return f"{large} merge its inputs with --time A:B"
+    return f"{large} iotrace merge {shlex.quote(str(session))} --around {around} -o part.pftrace"
 
 
 def _tell(address: str, port: int, what: str) -> None:
