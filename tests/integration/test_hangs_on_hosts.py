@@ -64,7 +64,7 @@ def test_the_rank_that_differs_is_named_with_its_host(
         tmp_path,
         words,
         ["--quiet", "--torch-steps", "off"],
-        fake={},
+        clocks=({}, {}),
         OMP_NUM_THREADS="1",
         GLOO_SOCKET_IFNAME="cable",
     )

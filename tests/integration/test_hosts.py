@@ -9,7 +9,7 @@ import pytest
 
 from iotrace.session import names
 from iotrace.sources.session import Session, open_session
-from tests.support.hosts import FAKETIME, NETWORK, NETWORK6, Host, run_on_two, two_hosts, unlike_here
+from tests.support.hosts import FAKETIME, NETWORK6, Host, run_on_two, torchrun, two_hosts, unlike_here
 from tests.support.runs import report_of
 
 # Prints what the program takes for CLOCK_MONOTONIC, and what the kernel says, at the same instants.
@@ -104,8 +104,7 @@ dist.destroy_process_group()
 def test_torchrun_over_both_by_datagrams_and_by_collectives(tmp_path: Path, hosts: None) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "train.py").write_text(TRAINING)
-    job = ["--nnodes=2", "--nproc-per-node=1", f"--master-addr={NETWORK}.1", "--master-port=29411"]
-    words = ["-m", "torch.distributed.run", *job, "train.py"]
+    words = torchrun("train.py", port=29411)
     session = run_on_two(tmp_path, words, OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="cable")
     (link,) = session.clocks.links.values()
     assert link.kind == "measured"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.hosts import FAKETIME, NETWORK, run_on_two, unlike_here
+from tests.support.hosts import FAKETIME, run_on_two, torchrun, unlike_here
 from tests.support.runs import in_process, report_of
 
 # Each rank has a file that is read at once and one that takes long to decode. Rank 1 reads the latter,
@@ -57,8 +57,7 @@ def hosts() -> None:
 
 def _trained(directory: Path, how: str) -> dict[str, Any]:
     (directory / "train.py").write_text(TRAINING)
-    job = ["--nnodes=2", "--nproc-per-node=1", f"--master-addr={NETWORK}.1", "--master-port=29412"]
-    words = ["-m", "torch.distributed.run", *job, "train.py", how]
+    words = torchrun("train.py", how, port=29412)
     options = ["--torch-steps", "3:1:16"]
     run_on_two(directory, words, options, OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="cable")
     return report_of(directory / "session")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 
 import numpy as np
+import pytest
 from hypothesis import given, strategies as st
 
 from iotrace.sources.clocks.clock_map import ClockMap
 from iotrace.sources.clocks.realtime_correction import Stamper, restamp, restamp_one
-from iotrace.sources.clocks.session_clock import Clock
+from iotrace.sources.clocks.session_clock import Clock, Recording
 
 SECOND = 10**9
 EPOCH_NS = 1_795_000_000_123_456_789
@@ -113,6 +114,23 @@ def test_the_bound_is_the_worst_anchor() -> None:
     assert Clock([[0, EPOCH_NS, 80], [5, EPOCH_NS + 5, 900]]).bound_ns == 900
 
 
+@pytest.mark.parametrize("by_ns", [40_000_000, -40_000_000])
+def test_a_recording_right_beside_a_small_step_lies_right_or_nowhere(by_ns: int) -> None:
+    """Between two anchors nobody knows which came first, the end of the recording or the step."""
+    step_ns = 20 * SECOND - SECOND // 2
+    clock = Clock([[i * SECOND, EPOCH_NS + i * SECOND + (by_ns if i >= 20 else 0), 80] for i in range(40)])
+    for since_ns in range(18 * SECOND, 21 * SECOND, 37_000_000):
+        until_ns = since_ns + 300_000_000
+        stretch = 1 + (by_ns if since_ns < step_ns <= until_ns else 0) / (until_ns - since_ns)
+        offset_ns = EPOCH_NS + (by_ns if step_ns <= since_ns else 0)
+        for margin_ns in (1_000_000, 60_000_000):  # until the first event, and from the last one on
+            first = since_ns + offset_ns + round(margin_ns * stretch)
+            last = since_ns + offset_ns + round((until_ns - margin_ns - since_ns) * stretch)
+            found = clock.map_if_single_segment(first, last, Recording(since_ns, until_ns))
+            assert found is None or (stretch == 1 and found == ClockMap(EPOCH_NS - offset_ns))
+            assert found is not None or (until_ns > 19 * SECOND and since_ns < 20 * SECOND)
+
+
 def test_what_one_recording_stamped_is_moved_as_a_whole() -> None:
     """A trace of torch.profiler before a step, behind it, and across it."""
     for by_ns in (7 * SECOND, -7 * SECOND):
@@ -120,17 +138,16 @@ def test_what_one_recording_stamped_is_moved_as_a_whole() -> None:
         clock = Clock(anchors)
         before = EPOCH_NS + 2 * SECOND
         behind = EPOCH_NS + 30 * SECOND + by_ns
-        assert clock.map_if_single_segment(before, before + SECOND) == ClockMap(0)
-        assert clock.map_if_single_segment(behind, behind + SECOND) == ClockMap(-by_ns)
+        unknown = Recording()
+        assert clock.map_if_single_segment(before, before + SECOND, unknown) == ClockMap(0)
+        assert clock.map_if_single_segment(behind, behind + SECOND, unknown) == ClockMap(-by_ns)
         # Where stamps alone do not tell, the time of the recording does.
-        stamp = EPOCH_NS + 24 * SECOND + by_ns
-        assert clock.map_if_single_segment(stamp, stamp + SECOND, 22 * SECOND, 26 * SECOND) == ClockMap(
-            -by_ns
-        )
-        stamp = EPOCH_NS + 17 * SECOND
-        assert (
-            clock.map_if_single_segment(stamp, stamp + SECOND, 16 * SECOND, 18 * SECOND + SECOND // 2)
-            == ClockMap()
-        )
-        assert clock.map_if_single_segment(before, before + 5 * SECOND, 15 * SECOND, 21 * SECOND) is None
+        stamp, recording = EPOCH_NS + 24 * SECOND + by_ns, Recording(22 * SECOND, 26 * SECOND)
+        assert clock.map_if_single_segment(stamp, stamp + SECOND, recording) == ClockMap(-by_ns)
+        stamp, recording = EPOCH_NS + 17 * SECOND, Recording(16 * SECOND, 18 * SECOND + SECOND // 2)
+        assert clock.map_if_single_segment(stamp, stamp + SECOND, recording) == ClockMap()
+        found = clock.map_if_single_segment(stamp, stamp + SECOND, unknown)
+        assert found == (ClockMap() if by_ns > 0 else None)  # 7 s later it would have been the same stamps
+        across = Recording(15 * SECOND, 21 * SECOND)
+        assert clock.map_if_single_segment(before, before + 5 * SECOND, across) is None
         assert clock.lowest_stamp(10 * SECOND) == EPOCH_NS + 10 * SECOND + min(0, by_ns + 9 * SECOND)

@@ -19,6 +19,7 @@ from iotrace.launch.telemetry.clock_exchange import ClockExchange, may_be_of_sev
 from iotrace.session import names
 from iotrace.sources.clocks.anchors import AnchorSource, clocks_of
 from iotrace.sources.clocks.host_links import Exchange, link_by_exchanges
+from iotrace.sources.clocks.session_clock import Recording
 from iotrace.sources.kineto.clock_by_collectives import Traced, relate_by_collectives
 from tests.support.waiting import eventually
 
@@ -288,10 +289,12 @@ def test_no_socket_where_nobody_can_join(tmp_path: Path, monkeypatch: pytest.Mon
     assert not may_be_of_several_hosts(tmp_path)
 
 
-def test_collectives_stand_for_datagrams_that_did_not_come_through(tmp_path: Path) -> None:
+AHEAD_NS = 3 * SECOND
+
+
+def _traced(directory: Path, recordings: dict[str, Recording] | None = None) -> list[Traced]:
     """Rank 1 comes late to every other collective; no rank ends one before both have begun it."""
     chance = random.Random(3)
-    ahead_ns = 3 * SECOND
     events: list[list[dict[str, object]]] = [[], []]
     for step in range(6):
         begin_us = 1_000_000 + step * 50_000
@@ -307,17 +310,39 @@ def test_collectives_stand_for_datagrams_that_did_not_come_through(tmp_path: Pat
                 own.append(slice_ | {"pid": rank, "tid": 1})
     traced = []
     for rank, own in enumerate(events):
-        path = tmp_path / f"torch-{rank}.json"
-        base_ns = EPOCH_NS + rank * ahead_ns
+        path = directory / f"torch-{rank}.json"
+        base_ns = EPOCH_NS + rank * AHEAD_NS
         path.write_text(json.dumps({"baseTimeNanoseconds": base_ns, "traceEvents": own}))
-        traced.append(Traced("boot" if not rank else "boot@b", [path], base_ns))
+        traced.append(Traced("boot@b" if rank else "boot", [path], base_ns, recordings or {}))
+    return traced
+
+
+def test_collectives_stand_for_datagrams_that_did_not_come_through(tmp_path: Path) -> None:
     clocks = clocks_of(
-        [_source("a", 0, 1), _source("b", ahead_ns, 2), _source("a", 0), _source("b", ahead_ns)]
+        [_source("a", 0, 1), _source("b", AHEAD_NS, 2), _source("a", 0), _source("b", AHEAD_NS)]
     )
-    relate_by_collectives(clocks, traced)
+    relate_by_collectives(clocks, _traced(tmp_path))
     (link,) = clocks.links.values()
     assert (link.kind, link.exchanges) == ("inferred", 6)
-    assert abs(link.map.shift_at(EPOCH_NS) + ahead_ns) <= link.bound_ns < 10_000_000
+    assert abs(link.map.shift_at(EPOCH_NS) + AHEAD_NS) <= link.bound_ns < 10_000_000
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_collectives_from_before_a_clock_was_set_back_tell_by_when_they_were_recorded(
+    tmp_path: Path, is_known: bool
+) -> None:
+    """By their stamps alone they may be from 7 s later: then nothing is inferred from them."""
+    own = [_source("b", AHEAD_NS, 2), _source("b", AHEAD_NS)]
+    for source in own:
+        source.anchors += [(at * SECOND, EPOCH_NS + at * SECOND + AHEAD_NS - 7 * SECOND, 80) for at in (3, 4)]
+    clocks = clocks_of([_source("a", 0, 1), own[0], _source("a", 0), own[1]])
+    recordings = {"torch-1.json": Recording(SECOND, 3 * SECOND // 2)} if is_known else None
+    relate_by_collectives(clocks, _traced(tmp_path, recordings))
+    if not is_known:
+        assert clocks.links == {}
+        return
+    (link,) = clocks.links.values()
+    assert abs(link.map.shift_at(EPOCH_NS) + AHEAD_NS) <= link.bound_ns < 10_000_000
 
 
 def test_a_machine_of_the_references_name_is_not_the_reference(

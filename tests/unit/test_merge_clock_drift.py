@@ -116,6 +116,10 @@ def test_a_slope_that_no_clock_has_is_refused() -> None:
     assert found.map.drift_ppb == 0
     assert found.refused_ppm == pytest.approx(900, rel=0.01)
     assert found.bound_ns > 4_000_000  # half of what it does over the trace
+    # A trace that its profiler stretched goes on so beyond its matches.
+    first, last = int(other.min()), int(other.max())
+    beyond = fit(reference, other, first, last + 100 * SECOND)
+    assert beyond.bound_ns > 100 * SECOND * 900 // 10**6
 
 
 def test_what_lies_beyond_the_matches_widens_the_bound() -> None:

@@ -15,6 +15,8 @@ from iotrace.merge.clocks.clock_link import ClockLink
 from iotrace.merge.input import Input
 from iotrace.merge.input_files import CHROME, DFTRACER, SESSION, InputFile
 from iotrace.merge.survey import Survey
+from iotrace.sources.clocks.clock_map import ClockMap
+from iotrace.sources.clocks.session_clock import Clock, Recording
 
 EPOCH_NS = 1_795_000_000_123_456_789
 SECOND = 10**9
@@ -206,3 +208,49 @@ def test_clocks_since_boot_are_related_by_collectives_to_each_other_and_by_reque
         assert [item.map.map_one(end) for end in survey.collectives.values()] == list(
             _rank({"all": 40}).collectives.values()
         )
+
+
+def _session(number: int, **more: Any) -> Survey:
+    extent = {"first_ns": EPOCH_NS, "last_ns": EPOCH_NS + 40 * SECOND, "bound_ns": 100}
+    return Survey(**{"absolute": True, "rank": number, "host": "a", "clock_domain": "a", **extent, **more})
+
+
+@pytest.mark.parametrize("by_ns", [-3_600 * SECOND, -20 * SECOND, 3_600 * SECOND])
+@pytest.mark.parametrize("is_before", [True, False])
+def test_a_trace_of_a_session_whose_clock_was_set_lies_where_it_was_recorded(
+    by_ns: int, is_before: bool
+) -> None:
+    """By its stamps alone, a trace from before the clock was set back may be one from behind it."""
+    anchors = [[i * SECOND, EPOCH_NS + i * SECOND + (by_ns if i >= 20 else 0), 80] for i in range(40)]
+    since_ns = (12 if is_before else 30) * SECOND
+    own_ns = EPOCH_NS + since_ns + (0 if is_before else by_ns)
+    trace = _rank({}, rank=0, pids=[4711], first_ns=own_ns, last_ns=own_ns + SECOND)
+    recording = Recording(since_ns - 1000, since_ns + SECOND + 1000)
+    session = _session(0, pids=[4711], clock=Clock(anchors), recordings={Path("1.json"): recording})
+    (_, found) = _link(session, trace, kinds=(SESSION, CHROME))
+    assert (found.kind, found.map) == ("exact", ClockMap(0 if is_before else -by_ns))
+    # Who knows nothing of the recording says so, and leaves it where its stamps are.
+    session.recordings = {}
+    (_, found) = _link(session, trace, kinds=(SESSION, CHROME))
+    if by_ns == -20 * SECOND:
+        assert (found.kind, found.map, found.bound_ns) == ("assumed", ClockMap(), None)
+        assert "where it lies is not known" in found.why
+    else:
+        assert found.map == ClockMap(0 if is_before else -by_ns)
+
+
+def test_a_process_number_that_two_hosts_have_is_the_one_of_the_traces_rank() -> None:
+    """Containers begin to count alike: a trace has the clock of its rank, whichever of them has one."""
+    shift = ClockMap(-3 * SECOND)
+    ahead = Clock([[i * SECOND, EPOCH_NS + i * SECOND, 80] for i in range(40)])
+    ahead.to_reference = shift
+    for rank, expected in ((0, ClockMap()), (1, shift)):
+        sessions = [
+            _session(0, pids=[120, 130]),
+            _session(1, pids=[120, 130], host="b", clock_domain="b", clock=ahead),
+        ]
+        trace = _rank({}, rank=rank, pids=[120], first_ns=EPOCH_NS + SECOND, last_ns=EPOCH_NS + 2 * SECOND)
+        for recordings in ({}, {Path("2.json"): None}):
+            sessions[rank].recordings = recordings
+            found = _link(*sessions, trace, kinds=(SESSION, SESSION, CHROME))[2]
+            assert found.map == expected

@@ -33,7 +33,8 @@ def clocks_of(session: Session) -> list[ClockInfo]:
         bounds_ns = {"agent": off_ns + max(process.clock.bound_ns for process in own)}
         if any(len(session.calls_of(process)) for process in own):
             # Its times are whole microseconds.
-            bounds_ns["dftracer"] = off_ns + 1000 + session.calls.unsure_ns
+            unsure_ns = max(session.calls.unsure_ns.get(process.identity.node, 0) for process in own)
+            bounds_ns["dftracer"] = off_ns + 1000 + unsure_ns
         clocks += [
             ClockInfo(
                 source=source,

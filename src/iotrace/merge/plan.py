@@ -168,9 +168,10 @@ def adopt_ranks(inputs: list[Input]) -> None:
     ranks = {
         pid: item.survey.rank for item in inputs if item.file.kind == SESSION for pid in item.survey.pids
     }
+    recorded = {path: item.survey.rank for item in inputs for path in item.survey.recordings}
     for item in inputs:
         if item.is_trace and item.survey.rank is None and item.survey.pids:
-            item.survey.rank = ranks.get(item.survey.pids[0])
+            item.survey.rank = recorded.get(item.file.path, ranks.get(item.survey.pids[0]))
 
 
 def of_ranks(inputs: list[Input], ranks: frozenset[int] | None) -> list[Input]:

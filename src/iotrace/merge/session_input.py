@@ -65,9 +65,14 @@ def survey_session(file: InputFile) -> Survey:
     found = Survey(absolute=True, rank=rank.number, world_size=rank.world_size, host=rank.main.host)
     found.clock_domain = rank.main.clock_domain
     found.host_link = session.clocks.links.get(found.clock_domain)
-    found.bound_ns = max([session.calls.unsure_ns, *(process.clock.bound_ns for process in rank.processes)])
+    unsure_ns = session.calls.unsure_ns
+    found.bound_ns = max(
+        max(process.clock.bound_ns, unsure_ns.get(process.identity.node, 0)) for process in rank.processes
+    )
     found.clock = None if rank.main.clock.matches_realtime else rank.main.clock
     found.pids = [process.pid for process in rank.processes]
+    for process in rank.processes:
+        found.recordings |= {trace: process.recordings.get(trace.name) for trace in process.torch_traces}
     if file.session is not None:  # of all of its session: a timeline is built twice for no choice
         found.first_ns = session.manifest.started_ns
         return found

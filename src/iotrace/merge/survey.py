@@ -21,7 +21,7 @@ from iotrace.sources.chrome.lenient_decoder import event_of, objects
 from iotrace.sources.chrome.raw_batch import text_scan
 from iotrace.sources.chrome.reader import ChromeReader
 from iotrace.sources.clocks.host_links import HostLink
-from iotrace.sources.clocks.session_clock import Clock
+from iotrace.sources.clocks.session_clock import Clock, Recording
 from iotrace.sources.dftracer.chrome_events import DftracerReader
 from iotrace.sources.dftracer.lines import pool_of
 
@@ -79,6 +79,7 @@ class Survey:
     clock_domain: str = ""  # inputs of one share a clock
     clock: Clock | None = None  # of a session, where CLOCK_REALTIME was set in it or is not the reference's
     host_link: HostLink | None = None  # how the session relates the clock of its host to the reference's
+    recordings: dict[Path, Recording | None] = field(default_factory=dict)  # of traces in a session
     rank: int | None = None
     world_size: int | None = None
     pids: list[int] = field(default_factory=list)

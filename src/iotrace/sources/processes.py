@@ -16,8 +16,8 @@ from iotrace.session.liveness import process_lives
 from iotrace.session.manifest import launches
 from iotrace.session.reading import UNREADABLE, entries, read_whole
 from iotrace.sources.clocks.anchors import AnchorSource, Clocks, clocks_of
-from iotrace.sources.clocks.session_clock import Clock
-from iotrace.sources.kineto.profiler_traces import Recording, Windows, read_windows
+from iotrace.sources.clocks.session_clock import Clock, Recording
+from iotrace.sources.kineto.profiler_traces import Windows, read_windows
 from iotrace.sources.record_files import each_record, read_rows
 from iotrace.sources.records import (
     End,
@@ -56,25 +56,12 @@ class Process(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def windows(self) -> Windows:
         """What torch.profiler recorded of the process; read when it is first asked for."""
-        return read_windows(self.torch_traces, self.identity.clock[1], self.clock, self._recordings())
+        return read_windows(self.torch_traces, self.identity.clock[1], self.clock, self.recordings)
 
-    def _recordings(self) -> dict[str, Recording]:
-        """When each trace of torch.profiler was recorded, by its path, as far as the agent knows."""
-        found: dict[str, Recording] = {}
-        active: dict[int, int] = {}
-        ended: dict[int, int] = {}
-        for record in self.records:
-            if isinstance(record, TorchWindow):
-                if record.event == "active":
-                    active[record.window] = record.mono_ns
-                elif record.event == "end":
-                    ended[record.window] = record.mono_ns + record.duration_ns
-                elif record.event == "exported" and record.path:
-                    until_ns = ended.get(record.window, record.mono_ns)
-                    found[Path(record.path).name] = Recording(active.get(record.window), until_ns)
-            elif isinstance(record, TorchProgramTrace) and record.path:
-                found[Path(record.path).name] = Recording(None, record.mono_ns)
-        return found
+    @cached_property
+    def recordings(self) -> dict[str, Recording]:
+        """When each trace of torch.profiler was recorded, by its name, as far as the agent knows."""
+        return _recordings(self.records)
 
     @property
     def began_ns(self) -> int:
@@ -194,8 +181,8 @@ def read_processes(
         from iotrace.sources.kineto.clock_by_collectives import Traced, relate_by_collectives
 
         traced = [
-            Traced(source.domain, _torch_traces(directory), identity.clock[1])
-            for (directory, identity, *_), source in zip(recorded, anchors, strict=True)
+            Traced(source.domain, _torch_traces(directory), identity.clock[1], _recordings(records))
+            for (directory, identity, records, *_), source in zip(recorded, anchors, strict=True)
         ]
         relate_by_collectives(clocks, traced)
     found = [
@@ -247,6 +234,24 @@ def _process(
 
 def _torch_traces(directory: Path) -> list[Path]:
     return [path for path in entries(directory) if path.match(names.TORCH_TRACES)]
+
+
+def _recordings(records: Sequence[Record]) -> dict[str, Recording]:
+    found: dict[str, Recording] = {}
+    active: dict[int, int] = {}
+    ended: dict[int, int] = {}
+    for record in records:
+        if isinstance(record, TorchWindow):
+            if record.event == "active":
+                active[record.window] = record.mono_ns
+            elif record.event == "end":
+                ended[record.window] = record.mono_ns + record.duration_ns
+            elif record.event == "exported" and record.path:
+                until_ns = ended.get(record.window, record.mono_ns)
+                found[Path(record.path).name] = Recording(active.get(record.window), until_ns)
+        elif isinstance(record, TorchProgramTrace) and record.path:
+            found[Path(record.path).name] = Recording(None, record.mono_ns)
+    return found
 
 
 def _agent_errors(log: Path) -> list[str]:

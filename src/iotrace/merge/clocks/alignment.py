@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 from iotrace.analysis.device.one_job import APART_NS, RankOfJob, why_not_one_job
 from iotrace.merge.clocks.clock_link import ClockLink
@@ -11,7 +12,7 @@ from iotrace.merge.input import Input
 from iotrace.merge.input_files import DFTRACER, SESSION, InputFile, MergeError
 from iotrace.merge.survey import Survey
 from iotrace.sources.clocks.clock_map import ClockMap
-from iotrace.sources.clocks.session_clock import Clock, step_text
+from iotrace.sources.clocks.session_clock import Recording, step_text
 from iotrace.units import duration, time_span
 
 # dftracer and Kineto stamp with the same clock of a host: they were measured to agree to this.
@@ -120,21 +121,29 @@ def _other_hosts(inputs: list[Input]) -> None:
 
 def _same_process(inputs: list[Input]) -> None:
     """Share a clock with the session or log that knows the process, too; measured of torch.profiler alone."""
-    known = {pid: item for item in inputs if not item.is_trace for pid in item.survey.pids}
+    recorded = {path: item for item in inputs for path in item.survey.recordings}
+    known: dict[int, list[Input]] = {}
+    for item in inputs:
+        for pid in item.survey.pids if not item.is_trace else ():
+            known.setdefault(pid, []).append(item)
     claiming = [item for item in inputs if item.is_trace and item.link.kind == "assumed" and item.survey.pids]
     ranks: dict[int, set[int | None]] = {}  # of the traces that claim a process: several are several hosts'
     for item in claiming:
         ranks.setdefault(item.survey.pids[0], set()).add(item.survey.rank)
     for item in claiming:
         pid, link = item.survey.pids[0], item.link
-        other = known.get(pid)
-        if other is None or len(ranks[pid]) != 1 or not item.survey.by_kineto:
-            continue
-        if _apart_ns(item.survey, other.survey) >= _SAME_RUN_NS:
-            continue
-        own = _map(item.survey, other.survey.clock)
+        other = recorded.get(item.file.path)
+        if other is None:
+            others = [each for each in known.get(pid, ()) if _may_be_of(item.survey, each.survey)]
+            if not others or len(ranks[pid]) != 1:
+                continue
+            other = others[-1]
+        own = _map(item.survey, other.survey, item.file.path)
         if own is None:
-            link.why += f"; {other.file.label}'s clock was set while it was recorded: it is stretched"
+            link.why += (
+                f"; {other.file.label}'s clock was set while it was recorded, or right beside: where it "
+            )
+            link.why += "lies is not known"
             continue
         link.map = own
         link.domain, link.own_bound_ns = other.link.domain, _SAME_HOST_BOUND_NS
@@ -164,11 +173,18 @@ def _apart_ns(one: Survey, two: Survey) -> float:
     return max(one.first_ns, two.first_ns) - min(ends)
 
 
-def _map(found: Survey, clock: Clock | None) -> ClockMap | None:
+def _may_be_of(found: Survey, other: Survey) -> bool:
+    """Whether a trace and what knows a process of its number can be of one process."""
+    near = found.by_kineto and _apart_ns(found, other) < _SAME_RUN_NS
+    return near and (other.rank is None or found.rank in (None, other.rank))
+
+
+def _map(found: Survey, other: Survey, path: Path) -> ClockMap | None:
     """What brings the stamps of a trace of torch.profiler to the time of its session."""
-    if clock is None or found.first_ns is None or found.last_ns is None:
+    if other.clock is None or found.first_ns is None or found.last_ns is None:
         return ClockMap()
-    return clock.map_if_single_segment(found.first_ns, found.last_ns)
+    recording = other.recordings.get(path) or Recording()
+    return other.clock.map_if_single_segment(found.first_ns, found.last_ns, recording)
 
 
 def clocks_set(inputs: list[Input]) -> list[str]:

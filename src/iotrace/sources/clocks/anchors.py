@@ -109,7 +109,7 @@ def clocks_of(sources: Iterable[AnchorSource]) -> Clocks:
     )
     reference = max(named, key=lambda domain: named[domain], default="")
     if not reference and sources:  # the first process's, or else the first sidecar's
-        first_of = min(sources, key=lambda each: (each.pid is None, min(real for _, real, _ in each.anchors)))
+        first_of = min(sources, key=lambda each: (each.pid is None, min(each.anchors)[1]))
         reference = first_of.domain
     unrelated = {source.domain: source.why for source in sources if source.why}
     clocks = Clocks(of_domain, hosts, reference, {}, unrelated, samplers, domains, lives_ns)

@@ -80,7 +80,8 @@ def fit(
             else:
                 refused = found * 1e6
         if not slope:
-            slope_error = min(steepest, abs(found) + sure_of * error)
+            slope_error = abs(found) + sure_of * error  # one that was refused goes on beyond the matches
+            slope_error = slope_error if refused is not None else min(steepest, slope_error)
 
     if slope:
         distances = np.array([-before - centre, times[-1] + after - centre])

@@ -18,6 +18,7 @@ Times = npt.NDArray[np.int64]
 # change that a slew could have made counts as one, so that no drift of the two is mistaken for steps.
 _STEEPEST_SLEW = 600e-6
 FOREVER_NS = 1 << 62
+_UNSEEN_NS = 10_000_000_000  # how long before its first anchor, or behind its last, a host has recorded
 _READING_NS = 10_000  # to which other profilers' readings of CLOCK_REALTIME agree with the anchors
 
 
@@ -27,6 +28,13 @@ class ClockStep(msgspec.Struct, frozen=True):
     by_ns: int
     after_ns: int
     before_ns: int
+
+
+class Recording(msgspec.Struct, frozen=True):
+    """When a profiler's trace was recorded, by CLOCK_MONOTONIC; None where the start is not known."""
+
+    since_ns: int | None = None
+    until_ns: int = FOREVER_NS
 
 
 class Segment(msgspec.Struct, frozen=True):
@@ -108,28 +116,43 @@ class Clock:
             if end_ns > mono_ns
         )
 
-    def map_if_single_segment(
-        self, first_ns: int, last_ns: int, since_ns: int | None = None, until_ns: int = FOREVER_NS
-    ) -> ClockMap | None:
+    def map_if_single_segment(self, first_ns: int, last_ns: int, recording: Recording) -> ClockMap | None:
         """What brings stamps from `first_ns` to `last_ns` here if one segment made them all, else None.
 
-        They were made between `since_ns` and `until_ns` of CLOCK_MONOTONIC. Of several possible segments the
-        last one counts.
+        They were made during `recording`. None, too, where several segments are possible, or where the clock
+        may have been set in between by no more than these times leave open.
         """
+        found = self._possible_maps(first_ns, last_ns, recording)
+        since_ns, until_ns = recording.since_ns, recording.until_ns
+        if since_ns is not None:
+            open_ns = until_ns - since_ns - (last_ns - first_ns) + _READING_NS + self.bound_ns
+            for step in self.steps:
+                if since_ns < step.before_ns and step.after_ns < until_ns and abs(step.by_ns) <= open_ns:
+                    return None
+        return found[0] if len(found) == 1 else None
+
+    def real_to_session_ns(self, stamp_ns: int) -> int:
+        """The session's time for one stamp of CLOCK_REALTIME; both in ns. Of several the last one counts."""
+        found = self._possible_maps(stamp_ns, stamp_ns, Recording())
+        return found[-1].map_one(stamp_ns) if found else stamp_ns
+
+    def _possible_maps(self, first_ns: int, last_ns: int, recording: Recording) -> list[ClockMap]:
+        """What brings the stamps here, for each segment that may have made them all."""
+        since_ns, until_ns = recording.since_ns, recording.until_ns
         slack_ns = _READING_NS + self.bound_ns
-        for segment, begin_ns, end_ns in reversed(self._bounded_segments()):
+        begun_ns, ended_ns = int(self.segments[0].mono_ns[0]), int(self.segments[-1].mono_ns[-1])
+        found, near = [], []
+        for segment, begin_ns, end_ns in self._bounded_segments():
             if since_ns is not None and (since_ns < begin_ns or end_ns < until_ns):
                 continue
             first, last = segment.to_mono_ns([first_ns, last_ns]).tolist()
-            if begin_ns - slack_ns <= first and last <= min(end_ns, until_ns) + slack_ns:
+            earliest_ns = begin_ns if since_ns is None else max(begin_ns, since_ns)
+            if earliest_ns - slack_ns <= first and last <= min(end_ns, until_ns) + slack_ns:
                 own = ClockMap(int(first + self.offset_ns - first_ns)).compose(self.to_reference)
-                return own.moved_to(first_ns) if own.drift_ppb else own
-        return None
-
-    def real_to_session_ns(self, stamp_ns: int) -> int:
-        """The session's time for one stamp of CLOCK_REALTIME; both in ns."""
-        found = self.map_if_single_segment(stamp_ns, stamp_ns)
-        return stamp_ns if found is None else found.map_one(stamp_ns)
+                found.append(own.moved_to(first_ns) if own.drift_ppb else own)
+                if begun_ns - _UNSEEN_NS <= first and last <= ended_ns + _UNSEEN_NS:
+                    near.append(found[-1])
+        return near or found
 
     def at_ns(self, step: ClockStep) -> int:
         """When `step` was, at the earliest, in the session's time."""

@@ -156,7 +156,7 @@ class CallTable:
                 problems.append(f"{left_out} left out: {name} without a file")
         table = np.concatenate([np.empty((0, len(COLUMNS)), np.int64), *self._tables])
         nodes = [self._pool.get(key, "") for key in self._hosts]
-        unsure_ns = _steady(table, self._logs, nodes, clocks) if clocks is not None else 0
+        unsure_ns = _steady(table, self._logs, nodes, clocks) if clocks is not None else {}
         table = table[np.argsort(table[:, 0], kind="stable")]
         columns = {name: np.ascontiguousarray(table[:, index]) for index, name in enumerate(COLUMNS)}
         return PosixCalls(
@@ -202,10 +202,10 @@ def _integer(value: Any) -> int:
     return -1
 
 
-def _steady(table: Times, logs: Sequence[int], nodes: Sequence[str], clocks: Clocks) -> int:
-    """Bring the times of the rows, in the order of their logs, to the session's; how far they may be off."""
+def _steady(table: Times, logs: Sequence[int], nodes: Sequence[str], clocks: Clocks) -> dict[str, int]:
+    """Bring the rows' times, in the order of their logs, to the session's; how far each node's may be off."""
     if all(clock.matches_realtime for clock in clocks.of_domain.values()):
-        return 0
+        return {}
     pid, tid, node = (COLUMNS.index(name) for name in ("pid", "tid", "node"))
     log = np.searchsorted(np.array(logs), np.arange(len(table)), side="right")
     keys = np.stack([log, table[:, node], table[:, pid], table[:, tid]], axis=1)
@@ -221,13 +221,14 @@ def _steady(table: Times, logs: Sequence[int], nodes: Sequence[str], clocks: Clo
         life = clocks.life(nodes[first[node]], int(first[pid]))
         stampers.setdefault(clock, []).append(Stamper(rows, int(log[rows[0]]), *life))
     starts, ends = table[:, 0].copy(), table[:, 1].copy()
-    unsure_ns = 0
+    unsure_ns: dict[str, int] = {}
     for clock, own in stampers.items():
         found = restamp(clock, starts, ends, own)
         for stamper in own:
             table[stamper.rows, 0] = found.start_ns[stamper.rows]
             table[stamper.rows, 1] = found.end_ns[stamper.rows]
-        unsure_ns = max(unsure_ns, found.unsure_ns)
+        for name in {nodes[table[stamper.rows[0], node]] for stamper in own if found.unsure_ns}:
+            unsure_ns[name] = max(unsure_ns.get(name, 0), found.unsure_ns)
     return unsure_ns
 
 

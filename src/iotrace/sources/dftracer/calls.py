@@ -39,7 +39,7 @@ class PosixCalls(msgspec.Struct, frozen=True, dict=True):
     ended: frozenset[int] = (
         frozenset()
     )  # the processes whose log dftracer closed itself: it holds all their calls
-    unsure_ns: int = 0  # what times may be off by, beside their resolution, as a host's clock was set
+    unsure_ns: dict[str, int] = {}  # by node: what its times may be off by, as its clock was set
 
     def __len__(self) -> int:
         return len(self.start_ns)

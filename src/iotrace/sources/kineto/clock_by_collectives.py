@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,6 +12,7 @@ import numpy as np
 
 from iotrace.sources.clocks.anchors import Clocks
 from iotrace.sources.clocks.host_links import link_by_exchanges
+from iotrace.sources.clocks.session_clock import Recording
 from iotrace.sources.kineto.profiler_traces import read_windows
 from iotrace.sources.kineto.trace import KinetoTrace
 
@@ -24,11 +25,12 @@ _KINETO_NS = 6_000  # to which torch.profiler's stamps agree with the host's clo
 
 
 class Traced(msgspec.Struct, frozen=True):
-    """A process that torch.profiler recorded: where its traces lie, and when it began."""
+    """A process that torch.profiler recorded: where its traces lie, when it began, and when they did."""
 
     domain: str
     traces: Sequence[Path]
     began_ns: int
+    recordings: Mapping[str, Recording] = {}
 
 
 def relate_by_collectives(clocks: Clocks, processes: Sequence[Traced]) -> None:
@@ -45,7 +47,7 @@ def relate_by_collectives(clocks: Clocks, processes: Sequence[Traced]) -> None:
     for each in traced:
         own = found[each.domain]
         clock = clocks.of_domain[each.domain]
-        for trace in read_windows(each.traces, each.began_ns, clock).traces:
+        for trace in read_windows(each.traces, each.began_ns, clock, each.recordings).traces:
             for key, begin_ns, end_ns in _collectives(trace):
                 begin, end = own.get(key, (begin_ns, end_ns))
                 own[key] = max(begin, begin_ns), min(end, end_ns)

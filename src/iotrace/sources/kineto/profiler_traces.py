@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from iotrace.errors import TraceError
-from iotrace.sources.clocks.session_clock import FOREVER_NS, Clock
+from iotrace.sources.clocks.session_clock import Clock, Recording
 from iotrace.sources.kineto.reader import read_kineto
 from iotrace.sources.kineto.trace import KinetoTrace
 
@@ -24,13 +24,6 @@ class Windows(msgspec.Struct, frozen=True):
     def outline(self) -> Windows:
         """Keep of each trace when it was recorded, and what was."""
         return replace(self, traces=[trace.outline() for trace in self.traces])
-
-
-class Recording(msgspec.Struct, frozen=True):
-    """When a trace was recorded, by CLOCK_MONOTONIC; `since_ns` is None where that is not known."""
-
-    since_ns: int | None
-    until_ns: int
 
 
 def read_windows(
@@ -59,7 +52,7 @@ def read_windows(
             moved = _steadied(trace, clock, (recordings or {}).get(path.name))
             if moved is None:
                 problems.append(
-                    f"{path.name} was recorded while the clock of its host was set: "
+                    f"{path.name} was recorded while the clock of its host was set, or right beside: "
                     "torch.profiler stretches its times over such a step"
                 )
                 continue
@@ -88,8 +81,7 @@ def _steadied(trace: KinetoTrace, clock: Clock, recording: Recording | None) -> 
     span = trace.span_ns()
     if span is None or trace.base_ns is None:
         return trace
-    since_ns, until_ns = (recording.since_ns, recording.until_ns) if recording else (None, FOREVER_NS)
-    own = clock.map_if_single_segment(*span, since_ns, until_ns)
+    own = clock.map_if_single_segment(*span, recording or Recording())
     if own is None:
         return None
     starts, durations = trace.events.start_ns, trace.events.duration_ns
