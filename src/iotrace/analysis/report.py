@@ -32,6 +32,7 @@ from iotrace.analysis.loop.loaders import loader_result
 from iotrace.analysis.loop.measured import summarise
 from iotrace.analysis.loop.step_phases import step_phases
 from iotrace.analysis.loop.step_table import StepTable
+from iotrace.analysis.program.full_memory import full_memory
 from iotrace.analysis.program.model import models_of, snapshots_of
 from iotrace.analysis.program.speed import speed_of
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
@@ -84,7 +85,13 @@ def rank_part(one: RankAnalysis) -> RankPart:
     """Make everything that a report says of one rank alone."""
     found = _rank(one)
     found = replace(
-        found, culprits=[*culprits_of(one, found), *amplified(found), *slow_imports(found.startup)]
+        found,
+        culprits=[
+            *culprits_of(one, found),
+            *full_memory(one, found),
+            *amplified(found),
+            *slow_imports(found.startup),
+        ],
     )
     found = replace(found, culprits=[*waiting_for_threads(one, found), *found.culprits])
     advice = [*advice_of(found.culprits), *recommend(loader_facts(one, found)), *writing_advice(one, found)]

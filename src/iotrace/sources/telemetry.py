@@ -257,6 +257,7 @@ def _host(records: list[SystemRecord], clock: Clock) -> Host:
         "net_sent_bytes": lambda record: _sum(record.net, 1),
         "sampler_cpu_ns": lambda record: record.sampler_cpu_ns,
         "stolen_share": _stolen_share,
+        "refaulted_file_bytes": lambda record: record.refaulted_bytes and record.refaulted_bytes[0],
     }
     columns = {name: list(map(read, records)) for name, read in figures.items()}
     columns |= {name: [getattr(record, name).get("some") for record in records] for name in _PRESSURES}

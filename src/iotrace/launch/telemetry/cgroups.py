@@ -95,6 +95,18 @@ def parse_quota(data: bytes) -> tuple[int, int] | None:
     return int(values[b"nr_periods"]), int(values[b"nr_throttled"])
 
 
+def parse_refaults(data: bytes) -> tuple[int, int] | None:
+    """Parse memory.stat of a group: pages of files, and others, that came back after it had dropped them.
+
+    Those of the groups below are in it, as version 2 has it. None where the kernel does not count them.
+    """
+    values = dict(line.split(b" ", 1) for line in data.splitlines() if b" " in line)
+    for prefix in (b"total_workingset_refault_", b"workingset_refault_"):
+        if prefix + b"file" in values:
+            return int(values[prefix + b"file"]), int(values.get(prefix + b"anon", b"0"))
+    return None
+
+
 def memory_use(directory: str) -> tuple[int, int] | None:
     """Return what a group uses that the kernel cannot take back, and its limit, in bytes; None without one.
 

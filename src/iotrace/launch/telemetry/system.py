@@ -9,8 +9,16 @@ from contextlib import suppress
 from glob import glob
 
 from iotrace.launch.telemetry import Record
-from iotrace.launch.telemetry.cgroups import groups_v1, groups_v2, memory_use, parse_quota, read_own
+from iotrace.launch.telemetry.cgroups import (
+    groups_v1,
+    groups_v2,
+    memory_use,
+    parse_quota,
+    parse_refaults,
+    read_own,
+)
 from iotrace.launch.telemetry.procfs import (
+    PAGE_BYTES,
     ProcFile,
     parse_cpus,
     parse_disks,
@@ -67,6 +75,8 @@ class System:
         texts = read_own()
         own = groups_v2(*texts)
         self._add_quotas([*groups_v1(*texts, "cpu"), *own])
+        for directory in (*groups_v1(*texts, "memory")[:1], *own[:1]):
+            self._add("refaulted_bytes", f"{directory}/memory.stat", _refaulted)
         # The kernel's root group has no type: it is the whole host again.
         if not own or not os.path.exists(f"{own[0]}/cgroup.type"):
             return
@@ -153,6 +163,11 @@ def _process(number: int, pid: int) -> tuple[int, ...] | None:
         limit = int(row.split()[3])
         mappings = read_file(f"/proc/{pid}/maps").count(b"\n")
     return number, *sizes, descriptors, limit, mappings
+
+
+def _refaulted(file: ProcFile) -> list[int] | None:
+    pages = parse_refaults(file.read_all())
+    return None if pages is None else [count * PAGE_BYTES for count in pages]
 
 
 def _pressure(file: ProcFile) -> dict[str, int]:

@@ -1,0 +1,55 @@
+"""Whose fault reading is where files had been in memory: memory is full. Thresholds: docs/definitions.md."""
+
+from __future__ import annotations
+
+from iotrace.analysis.host.measured import MeasuredTime
+from iotrace.analysis.rank import RankAnalysis
+from iotrace.analysis.results import Culprit, RankReport
+from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT
+from iotrace.units import percent, size
+
+_TOLD = 0.25  # of the data wait, reading; of steps `MODERATELY_PERCENT`
+_LEADS = 0.5
+_AGAIN = 0.5  # of what the rank's processes read from storage
+_OTHERS = 1.5  # times that: others in the group read again, too, and whose memory it was is unknown
+_LEAST_BYTES = 16 << 20
+
+
+def full_memory(analysis: RankAnalysis, report: RankReport) -> list[Culprit]:
+    """Name memory where most of what is read from storage had been there, and was dropped for lack of it."""
+    telemetry = analysis.session.telemetry_of(analysis.rank.main)
+    wait, step_ms = report.data_wait, report.steps.mean_ms
+    if telemetry is None or not wait.raw_ms or not step_ms:
+        return []
+    read_ms = wait.causes_ms.get("read", 0.0)
+    if read_ms < _TOLD * wait.raw_ms or 100 * read_ms < MODERATELY_PERCENT * step_ms:
+        return []
+    again = MeasuredTime(analysis.kept).growth(telemetry.host.figures.get("refaulted_file_bytes"))
+    fetched = [each.storage_read_bytes for each in report.system.processes]
+    known = [each for each in fetched if each is not None]
+    whole = sum(known)
+    if again is None or again < _LEAST_BYTES or len(known) < len(fetched) or not whole:
+        return []
+    if not _AGAIN <= again / whole <= _OTHERS:
+        return []
+    limits = [each.group[1] for each in telemetry.memory if each.group is not None]
+    evidence: dict[str, float | str | list[int]] = {
+        "read_again_bytes": again,
+        "storage_read_bytes": float(whole),
+    }
+    more = ""
+    if limits:
+        evidence["limit_bytes"] = float(limits[-1])
+        more = f" (its control group may use {size(limits[-1])})"
+    share = percent(min(1.0, again / whole))
+    text = f"memory is full: {share} of what is read from storage was in memory before: read {read_ms:.1f} ms"
+    return [
+        Culprit(
+            id="memory-full",
+            text=text,
+            evidence=evidence,
+            wait_ms=read_ms,
+            leads=read_ms >= _LEADS * wait.raw_ms,
+            remedy=f"give the job more memory{more}, or data that fits in it",
+        )
+    ]
