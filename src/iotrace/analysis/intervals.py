@@ -161,6 +161,12 @@ def split_exactly(totals: Times, weights: npt.NDArray[np.float64]) -> Times:
     return np.asarray(parts + (place < missing))
 
 
+def holding(starts: Times, ends: Times, times: Times) -> Times:
+    """Per time the index of the last range, of sorted ones, that begins up to it; -1 where it has ended."""
+    begun = np.searchsorted(starts, times, side="right") - 1
+    return np.where(times < np.append(ends, np.iinfo(np.int64).min)[begun], begun, _NO_RANGE)
+
+
 def innermost(starts: Times, ends: Times, times: Times) -> Times:
     """Per time the index of the innermost range ``[start, end)`` that holds it, -1 where none does.
 

@@ -90,7 +90,7 @@ def files_of(
         from iotrace.merge.session_input import foreign_traces, ranks_of  # it imports the analysis
 
         ranks = ranks_of(path, job)
-        for name, _, _ in ranks:
+        for name in ranks:
             label = file.label if len(ranks) == 1 else f"{file.label}/{name}"
             files.append(InputFile(path, SESSION, label, session_rank=name, job=job))
         for foreign in foreign_traces(path):
@@ -102,10 +102,13 @@ def files_of(
                 files.append(replace(extra, of_session=True))
     files = _each_once(files, notes)
     if not files:
-        raise MergeError(
-            "the inputs hold no events" + (f": {(problems + notes)[0]}" if problems or notes else "")
-        )
+        raise no_events(problems + notes)
     return files
+
+
+def no_events(why: list[str]) -> MergeError:
+    """Say that nothing can be merged, and the first of the reasons that are known."""
+    return MergeError("the inputs hold no events" + (f": {why[0]}" if why else ""))
 
 
 def _each_once(files: list[InputFile], notes: list[str]) -> list[InputFile]:

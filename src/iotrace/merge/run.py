@@ -25,6 +25,7 @@ from iotrace.merge.plan import (
     check_steps,
     far_apart,
     files_of,
+    no_events,
     of_ranks,
     plan_jobs,
     suffix_of,
@@ -111,9 +112,7 @@ def _merge(
             notes += result.notes
         notes += _nowhere(options.dropped, results)
         if not any(sum(result.read.values()) for result in results):
-            raise MergeError(
-                "the inputs hold no events" + (f": {(problems + notes)[0]}" if problems or notes else "")
-            )
+            raise no_events(problems + notes)
         if not any(sum(result.written.values()) for result in results):
             raise MergeError(
                 "the selection matches no events",

@@ -38,10 +38,9 @@ def _bytes_of(path: Path, job: str) -> int:
     return sum(item.stat().st_size for item in path.rglob("*") if item.is_file())
 
 
-def ranks_of(path: Path, job: str) -> list[tuple[str, int, str]]:
-    """The session's ranks: their names, numbers and hosts."""
-    session = _opened(path, job).session
-    return [(rank.name, rank.number, rank.main.host) for rank in session.ranks]
+def ranks_of(path: Path, job: str) -> list[str]:
+    """The names of the session's ranks."""
+    return [rank.name for rank in _opened(path, job).session.ranks]
 
 
 def foreign_traces(path: Path) -> list[Path]:

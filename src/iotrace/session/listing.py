@@ -99,8 +99,7 @@ def newest_session(directory: Path) -> Path:
 def session_of_timeline(path: Path) -> Path | None:
     """Return the session whose timeline `path` is (in ``SESSION/out``); None where it is none."""
     session = path.parent.parent
-    known = path.name == names.TIMELINE or path.name.startswith("rank")  # of older versions, one of each rank
-    written = path.parent.name == names.OUT and known
+    written = path.parent.name == names.OUT and path.name == names.TIMELINE
     return session if written and (session / names.MANIFEST).is_file() else None
 
 

@@ -36,17 +36,15 @@ def state_of(launch: Path, manifest: Manifest, outcome: Outcome | None) -> str:
     if outcome is not None:
         return ENDED
     launcher = manifest.launcher
-    here = False
-    if launcher is not None:
-        here = _is_here(launcher.node, launcher.boot_id) and launcher.pid_namespace == _pid_namespace()
-        if here and _start_ticks(launcher.pid) == launcher.start_ticks:
+    if (
+        launcher is not None
+        and _is_here(launcher.node, launcher.boot_id)
+        and launcher.pid_namespace == _pid_namespace()
+    ):
+        if _start_ticks(launcher.pid) == launcher.start_ticks:
             return RUNNING
-    processes = _documents(launch.glob(f"{names.PROCESSES}/*/{names.PROCESS}"))
-    sidecars = _documents(launch.glob(f"{names.TELEMETRY}/*/{names.RECORDS}"))
-    if launcher is None:  # of a session that an older iotrace wrote
-        known = [*sidecars, *processes]
-        here = bool(known) and all(_is_here(item.get("node"), item.get("boot_id")) for item in known)
-    if here:
+        processes = _documents(launch.glob(f"{names.PROCESSES}/*/{names.PROCESS}"))
+        sidecars = _documents(launch.glob(f"{names.TELEMETRY}/*/{names.RECORDS}"))
         lives = any(map(_sidecar_lives, sidecars)) or any(map(process_lives, processes))
         return RUNNING if lives else KILLED
     heard_seconds = last_heard_seconds(launch)

@@ -65,7 +65,7 @@ class Manifest(msgspec.Struct, frozen=True):
     telemetry_ms: int | None = None
     not_captured: list[NotCaptured] = []
     torch: dict[str, str] = {}
-    launcher: Launcher | None = None  # of a session that an older iotrace wrote
+    launcher: Launcher | None = None  # without it a session counts as one of another host
 
 
 class _Versioned(msgspec.Struct):

@@ -10,6 +10,7 @@ from iotrace.analysis.device.activity import Activity, Mask
 from iotrace.analysis.device.breakdown import break_down
 from iotrace.analysis.device.modules import Enclosing
 from iotrace.analysis.device.operators import HostTree
+from iotrace.analysis.intervals import holding
 from iotrace.analysis.results import SlowStep
 from iotrace.sources.kineto.kinds import Kind
 from iotrace.sources.kineto.trace import Column
@@ -72,9 +73,8 @@ def _host(activity: Activity, starts: Column, ends: Column, settled: slice) -> d
     """Find by name how much longer than usual each step spent in it, without what is inside, in ms."""
     tree = HostTree(activity)
     events = activity.trace.events
-    begun = events.start_ns[tree.rows]
-    step = np.searchsorted(starts, begun, side="right") - 1
-    inside = (step >= 0) & (begun < ends[step])
+    step = holding(starts, ends, events.start_ns[tree.rows])
+    inside = step >= 0
     names, number = np.unique(events.name[tree.rows[inside]], return_inverse=True)
     keys = number * len(starts) + step[inside]
     sums = np.bincount(keys, weights=tree.host_self[inside], minlength=len(names) * len(starts))

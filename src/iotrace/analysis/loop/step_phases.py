@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from iotrace.analysis.intervals import Coverage, Intervals, Times, subtract, union
+from iotrace.analysis.intervals import Coverage, Intervals, Times, holding, subtract, union
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import PhasesMs, unknown
@@ -96,9 +96,9 @@ def _on_device(analysis: RankAnalysis, spans: Spans) -> dict[int, dict[str, int]
         return {}
     piece_starts, piece_ends, step = kept.pieces
     spans = spans[np.argsort(spans["start_ns"], kind="stable")]
-    at = np.searchsorted(piece_starts, spans["start_ns"], side="right") - 1
+    at = holding(piece_starts, piece_ends, spans["start_ns"])
     no_grad = [number for number, text in main.texts.items() if text == FORWARD_NO_GRAD]
-    inside = (at >= 0) & (spans["start_ns"] < piece_ends[at]) & ~np.isin(spans["name"], no_grad)
+    inside = (at >= 0) & ~np.isin(spans["name"], no_grad)
     spans, steps = spans[inside], step[at[inside]]
     found: dict[int, dict[str, int]] = {}
     unknown_in = set()

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from iotrace.analysis.intervals import distinct, less_inner
+from iotrace.analysis.intervals import distinct, holding, less_inner
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import TrainerRange, TrainerTimes
 from iotrace.session.names import KIND_TRAINER
@@ -85,10 +85,7 @@ def parts_of(name: str) -> tuple[str, str, str]:
 def _in_steps(spans: npt.NDArray[Any], analysis: RankAnalysis) -> npt.NDArray[np.bool_]:
     """Mark the ranges that begin in a measured step, outside its evaluation passes."""
     starts, ends, _ = analysis.kept.pieces
-    if not len(starts):
-        return np.zeros(len(spans), np.bool_)
-    at = np.searchsorted(starts, spans["start_ns"], side="right") - 1
-    found: npt.NDArray[np.bool_] = (at >= 0) & (spans["start_ns"] < ends[np.maximum(at, 0)])
+    found: npt.NDArray[np.bool_] = holding(starts, ends, spans["start_ns"]) >= 0
     return found
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from iotrace.analysis.intervals import holding
 from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.table import taken
 from iotrace.analysis.wait.page_faults import Spans
@@ -60,8 +61,8 @@ def _by_window(spans: Spans, windows: Deliveries, unknown_is: float = np.nan) ->
     """Sum up run delays by window; `unknown_is` stands for one that the kernel does not say."""
     order = np.argsort(windows["taken_ns"], kind="stable")
     starts, ends = windows["taken_ns"][order], windows["prepared_ns"][order]
-    at = np.searchsorted(starts, spans["start_ns"], side="right") - 1
-    inside = (at >= 0) & (spans["start_ns"] < ends[at])
+    at = holding(starts, ends, spans["start_ns"])
+    inside = at >= 0
     delays = np.where(spans["run_delay_ns"] >= 0, spans["run_delay_ns"].astype(np.float64), unknown_is)
     found = np.zeros(len(windows))
     np.add.at(found, order[at[inside]], delays[inside])

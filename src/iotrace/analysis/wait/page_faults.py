@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from iotrace.analysis.intervals import Coverage, Times, distinct
+from iotrace.analysis.intervals import Coverage, Times, distinct, holding
 from iotrace.session.names import KIND_MAPPED
 
 Spans = npt.NDArray[np.void]  # of `SPAN_DTYPE`
@@ -61,11 +61,9 @@ def holder(items: Spans, span_starts: Times, tids: Times) -> Times:
         rows = np.flatnonzero(items["tid"] == tid)
         rows = rows[np.argsort(items["start_ns"][rows])]
         own = np.flatnonzero(tids == tid)
-        starts = span_starts[own]
-        before = np.searchsorted(items["start_ns"][rows], starts, side="right") - 1
-        row = rows[np.maximum(before, 0)]
-        ends = items["start_ns"][row] + items["duration_ns"][row]
-        found[own] = np.where((before >= 0) & (starts < ends), row, -1)
+        starts = items["start_ns"][rows]
+        at = holding(starts, starts + items["duration_ns"][rows], span_starts[own])
+        found[own] = np.append(rows, -1)[at]
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from iotrace.analysis.intervals import holding
 from iotrace.analysis.loop.deliveries import LoaderRun
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.table import taken
@@ -29,9 +30,7 @@ def samples_made(analysis: RankAnalysis, run: LoaderRun) -> tuple[float | None, 
         items = items[(items["cpu_ns"] >= 0) & (items["run_delay_ns"] >= 0)]
         if not len(windows) or not len(items):
             continue
-        starts, ends = windows["taken_ns"], windows["prepared_ns"]
-        within = np.searchsorted(starts, items["start_ns"], side="right") - 1
-        items = items[(within >= 0) & (items["start_ns"] < ends[within])]
+        items = items[holding(windows["taken_ns"], windows["prepared_ns"], items["start_ns"]) >= 0]
         calls = taken(
             spans, outermost(spans, (spans["kind"] == KIND_READ_PATH) & (spans["run_delay_ns"] < 0))
         )

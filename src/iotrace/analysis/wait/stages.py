@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iotrace.analysis.host.others import quiet_seconds
-from iotrace.analysis.intervals import Coverage, Times, grouped
+from iotrace.analysis.intervals import Coverage, Times, grouped, holding
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.resampling import FEWEST
 from iotrace.analysis.results import StageCost
@@ -79,13 +79,8 @@ def _in_productions(analysis: RankAnalysis, process: Process) -> Spans:
     """Select the spans of `process` that began while it made a batch of the loop's loader."""
     made, spans = analysis.produced_by(process.pid), process.spans
     made = made[made["loader"] == (NONE if analysis.source is None else analysis.source.number)]
-    if not len(made):
-        return spans[:0]
     made = made[np.lexsort((made["prepared_ns"], made["taken_ns"]))]
-    starts, ends = made["taken_ns"], made["prepared_ns"]
-    row = np.searchsorted(starts, spans["start_ns"], side="right") - 1
-    inside = (row >= 0) & (spans["start_ns"] < ends[row])
-    return taken(spans, inside)
+    return taken(spans, holding(made["taken_ns"], made["prepared_ns"], spans["start_ns"]) >= 0)
 
 
 def _of_samples(spans: Spans, items: Spans, posix: Coverage, numbers: dict[int, int]) -> Iterator[_Part]:

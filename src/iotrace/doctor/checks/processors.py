@@ -6,16 +6,13 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
 
 from iotrace.doctor.results import Check, ok, warning
-from iotrace.launch.telemetry.cgroups import groups_v1, groups_v2, read_own
+from iotrace.launch.telemetry.cgroups import NO_LIMIT, groups_of, read_own, read_text
 from iotrace.units import counted, size
 
-# v1 writes "no limit" as the largest multiple of a page that fits 63 bits.
-_NO_LIMIT = 1 << 60
 # Limit, usage, and the field of memory.stat with the page cache in the usage that the kernel can free.
 _MEMORY_FILES = (
     ("memory.max", "memory.current", "inactive_file"),
@@ -25,17 +22,12 @@ _LOW_MEMORY_FRACTION = 0.1
 _PREFETCH = 2  # batches that torch lets each worker make ahead, unless told otherwise
 
 
-def _groups(texts: tuple[str, str], controller: str) -> list[Path]:
-    """Return the directories of the groups of `controller`, and of those above them, in both versions."""
-    return [Path(directory) for directory in (*groups_v2(*texts), *groups_v1(*texts, controller))]
-
-
 def cpu_limit(texts: tuple[str, str]) -> float | None:
     """Return the tightest CPU quota by the texts of `read_own`, in CPUs; None without one."""
     limits = []
-    for directory in _groups(texts, "cpu"):
-        v1 = f"{_text(directory / 'cpu.cfs_quota_us')} {_text(directory / 'cpu.cfs_period_us')}"
-        quota, _, period = (_text(directory / "cpu.max") or v1).partition(" ")
+    for directory in groups_of(texts, "cpu"):
+        v1 = f"{read_text(f'{directory}/cpu.cfs_quota_us')} {read_text(f'{directory}/cpu.cfs_period_us')}"
+        quota, _, period = (read_text(f"{directory}/cpu.max") or v1).partition(" ")
         if quota.isdigit():  # else "max" or -1
             limits.append(int(quota) / int(period))
     return min(limits, default=None)
@@ -55,14 +47,16 @@ class Limited:
 def memory_limit(texts: tuple[str, str]) -> Limited | None:
     """Return the tightest memory limit, and the least that is left; None without a limit."""
     found = []
-    for directory in _groups(texts, "memory"):
+    for directory in groups_of(texts, "memory"):
         for limit_name, usage_name, cache_name in _MEMORY_FILES:
-            limit, usage = _text(directory / limit_name), _text(directory / usage_name)
-            if not limit.isdigit() or int(limit) >= _NO_LIMIT:
+            limit, usage = read_text(f"{directory}/{limit_name}"), read_text(f"{directory}/{usage_name}")
+            if not limit.isdigit() or int(limit) >= NO_LIMIT:
                 continue
             available = None
             if usage:
-                cache = re.search(rf"^{cache_name} (\d+)$", _text(directory / "memory.stat"), re.MULTILINE)
+                cache = re.search(
+                    rf"^{cache_name} (\d+)$", read_text(f"{directory}/memory.stat"), re.MULTILINE
+                )
                 kept = max(0, int(usage) - (int(cache[1]) if cache else 0))
                 available = max(0, int(limit) - kept)
             found.append(Limited(int(limit), available))
@@ -70,14 +64,6 @@ def memory_limit(texts: tuple[str, str]) -> Limited | None:
         return None
     left = [group.available_bytes for group in found if group.available_bytes is not None]
     return Limited(min(group.bytes for group in found), min(left, default=None))
-
-
-def _text(path: Path) -> str:
-    """Return the text of a file without the blanks around it; empty where it cannot be read."""
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
 
 
 @dataclass(frozen=True)

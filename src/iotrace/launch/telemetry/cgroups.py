@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 # File systems of the kernel's own, in which no data lies.
 _NO_FILES = {
@@ -20,7 +21,7 @@ _NO_FILES = {
 _NO_FILES |= {"pstore", "configfs", "fusectl", "binfmt_misc", "autofs", "efivarfs", "nsfs", "rpc_pipefs"}
 _MOST_MOUNTS = 256
 _MEMORY_OF_VERSION_1 = "memory.usage_in_bytes", "memory.limit_in_bytes"
-_NO_LIMIT = 1 << 60  # bytes: version 1 writes the largest number of pages
+NO_LIMIT = 1 << 60  # bytes: version 1 writes the largest multiple of a page that fits 63 bits
 
 MEMBERSHIP, MOUNTS = "/proc/self/cgroup", "/proc/self/mounts"
 
@@ -32,6 +33,11 @@ def read_own() -> tuple[str, str]:
             return cgroups.read(), mounts.read()
     except (OSError, UnicodeDecodeError):
         return "", ""
+
+
+def groups_of(texts: tuple[str, str], controller: str) -> list[str]:
+    """Return the directories of the groups of `controller`, and of those above them, in both versions."""
+    return [*groups_v2(*texts), *groups_v1(*texts, controller)]
 
 
 def groups_v2(cgroups: str, mounts: str) -> list[str]:
@@ -114,24 +120,28 @@ def memory_use(directory: str) -> tuple[int, int] | None:
     """
     version_2 = os.path.exists(f"{directory}/memory.current")
     current, most = ("memory.current", "memory.max") if version_2 else _MEMORY_OF_VERSION_1
+    limit = read_text(f"{directory}/{most}")
+    if not limit.isdecimal() or int(limit) >= NO_LIMIT:
+        return None
     try:
-        limit = _text(f"{directory}/{most}")
-        if not limit.isdecimal() or int(limit) >= _NO_LIMIT:
-            return None
-        rows = [row.split() for row in _text(f"{directory}/memory.stat").splitlines()]
+        rows = [row.split() for row in read_text(f"{directory}/memory.stat").splitlines()]
         stat = {name: int(text) for name, text in rows}
         if version_2:
             cached = stat["file"] - stat["shmem"] + stat.get("slab_reclaimable", 0)
         else:
             cached = stat["total_cache"] - stat.get("total_shmem", 0)
-        return max(0, int(_text(f"{directory}/{current}")) - cached), int(limit)
-    except (OSError, ValueError, KeyError):
+        return max(0, int(read_text(f"{directory}/{current}")) - cached), int(limit)
+    except (ValueError, KeyError):
         return None
 
 
-def _text(path: str) -> str:
-    with open(path) as file:
-        return file.read().strip()
+def read_text(path: str) -> str:
+    """Return the text of a file without the blanks around it; empty where it cannot be read."""
+    try:
+        with open(path) as file:
+            return file.read().strip()
+    except OSError:
+        return ""
 
 
 def count_oom_kills() -> int | None:
@@ -140,10 +150,7 @@ def count_oom_kills() -> int | None:
     own = groups_v2(*texts)[:1], groups_v1(*texts, "memory")[:1]
     for groups, name in zip(own, ("memory.events", "memory.oom_control"), strict=True):
         for group in groups:
-            try:
-                with open(f"{group}/{name}") as file:
-                    counts = dict(line.split() for line in file)
+            with suppress(ValueError, KeyError):
+                counts = dict(line.split() for line in read_text(f"{group}/{name}").splitlines())
                 return int(counts["oom_kill"])
-            except (OSError, ValueError, KeyError):
-                continue
     return None

@@ -10,6 +10,7 @@ from glob import glob
 
 from iotrace.launch.telemetry import Record
 from iotrace.launch.telemetry.cgroups import (
+    groups_of,
     groups_v1,
     groups_v2,
     memory_use,
@@ -116,8 +117,7 @@ class Memory:
     """
 
     def __init__(self) -> None:
-        texts = read_own()
-        self._groups = [*groups_v2(*texts), *groups_v1(*texts, "memory")]
+        self._groups = groups_of(read_own(), "memory")
         self._next_ns = time.monotonic_ns() + SHORTEST_REST_NS
         with suppress(OSError, ValueError):
             self._most_mappings = int(read_file("/proc/sys/vm/max_map_count"))
