@@ -14,7 +14,7 @@ from iotrace.analysis.completeness.hangs import hangs_in
 from iotrace.analysis.completeness.not_captured import not_captured
 from iotrace.analysis.culprits import advice_of, culprits_of, waiting_for_threads, with_cpu
 from iotrace.analysis.device.collectives import RankTrace
-from iotrace.analysis.device.compute import Beside, compared_trace
+from iotrace.analysis.device.compute import Beside, compared_trace, memory_in
 from iotrace.analysis.device.imbalance import imbalance_of
 from iotrace.analysis.failures import failures_of, signal_name
 from iotrace.analysis.gain.gain import gain_of
@@ -42,7 +42,6 @@ from iotrace.analysis.results import (
     FileGroup,
     Io,
     LoaderResult,
-    Memory,
     ProcessInfo,
     RankReport,
     Recommendation,
@@ -240,7 +239,7 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         speed=speed_of(analysis),
         trainer=_trainer(analysis),
         models=models_of(rank.main),
-        memory=_memory(analysis),
+        memory=memory_in(rank.main.windows.traces),
         snapshots=snapshots_of(rank.main),
         gain=gain.rows,
         self_prediction_error_pct=gain.error_pct,
@@ -274,14 +273,6 @@ def _trainer(analysis: RankAnalysis) -> TrainerTimes | None:
     from iotrace.analysis.program.trainer import trainer_times
 
     return trainer_times(analysis)
-
-
-def _memory(analysis: RankAnalysis) -> Memory | None:
-    if not any(len(trace.memory.bytes) for trace in analysis.rank.main.windows.traces):
-        return None
-    from iotrace.analysis.program.memory import memory_of
-
-    return memory_of(analysis.rank.main.windows.traces)
 
 
 def _bounds(steps: StepTable) -> tuple[int, int] | None:

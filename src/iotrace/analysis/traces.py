@@ -14,7 +14,7 @@ from iotrace.analysis.device.accelerator import KERNEL_GAP_US, DataWaits
 from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.advice import Facts, device_advice
 from iotrace.analysis.device.collectives import RankTrace
-from iotrace.analysis.device.compute import Compute, compared_trace, compute_of
+from iotrace.analysis.device.compute import Compute, compared_trace, compute_of, memory_in
 from iotrace.analysis.device.imbalance import imbalance_of
 from iotrace.analysis.device.one_job import RankOfJob, ranks_missing, why_not_compared
 from iotrace.analysis.intervals import Coverage
@@ -25,7 +25,6 @@ from iotrace.analysis.results import (
     DataWait,
     Excluded,
     Gpu,
-    Memory,
     PhasesMs,
     RankReport,
     Recommendation,
@@ -208,19 +207,11 @@ def _rank(rank: _Trace) -> RankReport:
         file_groups=[],
         system=unknown(System, gpus=_gpus(rank.trace), processes=[]),
         models=[],
-        memory=_memory(rank.trace),
+        memory=memory_in([rank.trace]),
         snapshots=[],
         gain=[],
         gain_withheld="a trace holds none of the loader's batches",
     )
-
-
-def _memory(trace: KinetoTrace) -> Memory | None:
-    if not len(trace.memory.bytes):
-        return None
-    from iotrace.analysis.program.memory import memory_of
-
-    return memory_of([trace])
 
 
 def _steps(rank: _Trace) -> Steps:

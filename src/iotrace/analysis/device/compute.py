@@ -19,8 +19,8 @@ from iotrace.analysis.device.operators import OperatorTree, operators_of
 from iotrace.analysis.efficiency.slow_steps import slow_steps_of
 from iotrace.analysis.intervals import Coverage
 from iotrace.analysis.loop.step_table import StepTable
-from iotrace.analysis.results import Accelerator, Operator, SlowStep
-from iotrace.sources.kineto.trace import Column
+from iotrace.analysis.results import Accelerator, Memory, Operator, SlowStep
+from iotrace.sources.kineto.trace import Column, KinetoTrace
 
 if TYPE_CHECKING:
     from iotrace.analysis.wait.waits import Waits
@@ -135,6 +135,15 @@ def exposed_by_kernels(compute: Compute, steps: StepTable) -> list[tuple[int, in
             ends = np.array([awaited.delivered_ns for awaited in step.awaited], dtype=np.int64)
             found.append((step.wait_ns - int(busy.within(starts, ends).sum()), step.duration_ns))
     return found
+
+
+def memory_in(traces: Sequence[KinetoTrace]) -> Memory | None:
+    """Sum up what traces recorded of memory; few do, so it is imported where one does."""
+    if not any(len(trace.memory.bytes) for trace in traces):
+        return None
+    from iotrace.analysis.program.memory import memory_of
+
+    return memory_of(traces)
 
 
 class Beside(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ import psutil
 
 from iotrace.doctor.checks.processors import Demand
 from iotrace.doctor.results import Check, ok, warning
-from iotrace.launch.telemetry.cgroups import groups_v1, groups_v2, read_own
+from iotrace.launch.telemetry.cgroups import groups_of, read_own, read_text
 from iotrace.units import counted, size
 
 SHM = "/dev/shm"
@@ -96,13 +96,9 @@ def limits(demand: Demand) -> Check:
 def most_processes(texts: tuple[str, str]) -> int | None:
     """Return how many processes and threads the control groups leave; None without a limit."""
     left = []
-    for directory in (*groups_v2(*texts), *groups_v1(*texts, "pids")):
-        with (
-            suppress(OSError, ValueError),
-            open(f"{directory}/pids.max") as most,
-            open(f"{directory}/pids.current") as used,
-        ):
-            left.append(int(most.read()) - int(used.read()))
+    for directory in groups_of(texts, "pids"):
+        with suppress(ValueError):  # "max", or it cannot be read
+            left.append(int(read_text(f"{directory}/pids.max")) - int(read_text(f"{directory}/pids.current")))
     return None if not left else max(0, min(left))
 
 
