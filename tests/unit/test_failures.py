@@ -11,7 +11,8 @@ import pytest
 
 from iotrace.analysis.failures import failures_of, parse
 from iotrace.analysis.rank import SessionAnalysis
-from iotrace.analysis.results import Failure, unknown
+from iotrace.analysis.results import Failure, SessionInfo, unknown
+from iotrace.analysis.verdict.failed import cause_of
 from iotrace.session import names
 from iotrace.session.manifest import Manifest, Outcome, PosixState
 from iotrace.sources.records import (
@@ -198,6 +199,20 @@ def test_an_exception_of_a_worker_is_the_cause_of_the_loops(tmp_path: Path) -> N
     assert (cause.at, cause.batch, cause.epoch) == ("train.py:8 in __getitem__", 18, 0)
     assert cause.after_steps == 17
     assert cause.stack == ORIGINAL.rstrip()
+
+
+def test_of_several_workers_the_one_whose_batch_the_loop_asked_for_ended_the_run(tmp_path: Path) -> None:
+    """The worker of a later batch failed before it, on the same file."""
+    early = [Worker(0), raised(ORIGINAL, 145, generation=0, index=19, taken_ns=140 * MS)]
+    worker = [Worker(1), raised(ORIGINAL, 150, generation=0, index=18, taken_ns=140 * MS)]
+    failures = found(
+        tmp_path, BROKEN, {7: [*loop(18, 180), raised(RAISED_AGAIN, 300)], 10: early, 11: worker}
+    )
+    assert [each.batch for each in failures] == [19, 18, 18]
+    session = unknown(SessionInfo, exit_code=1, failures=failures)
+    cause = cause_of(session)
+    assert cause is not None
+    assert (cause.process, cause.worker, cause.batch) == (11, 1, 18)
 
 
 @pytest.mark.parametrize("main", [loop(18), [*loop(18, 180), *loop(20)[1:]]])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from iotrace.sweeps.grid import WORKERS, named
 from iotrace.sweeps.results import Advice, Ceiling, PointResult, SweepRun
-from iotrace.units import digits
+from iotrace.units import counted, digits
 
 _AS_GOOD_PERCENT = 2.0
 _MOSTLY = 0.5
@@ -65,9 +65,9 @@ def why_not_more(chosen: PointResult, usable: list[PointResult], runs: Sequence[
     fraction = chosen.raw_wait_fraction if chosen.stall_fraction is None else chosen.stall_fraction
     if fraction is None or chosen.stopped_by is None or chosen.workers is None:
         return ""
-    waits = f"{100 * fraction:.0f} % of the step"
+    waits, most = f"{100 * fraction:.0f} % of the step", counted(chosen.workers, "worker")
     if chosen.stopped_by == "compute":
-        return f"It waits {waits}: the rest is compute, and more workers will not help."
+        return f"It waits {waits}: the rest is compute, and more than {most} will not help."
     more = [row for row in usable if row.workers is not None and row.workers > chosen.workers]
     if chosen.stopped_by == "workers" and not more:
         if chosen.cpu_pct_mean is None or _unmade(chosen) < _UNMADE:
@@ -81,7 +81,7 @@ def why_not_more(chosen: PointResult, usable: list[PointResult], runs: Sequence[
     else:
         reasons = {"cores": "all cores are busy", "storage": "reading slows down as more workers read"}
         reason = reasons[chosen.stopped_by]
-    return f"More workers will not help, as {reason}: {_wait_left(chosen, waits, runs)}."
+    return f"More than {most} will not help, as {reason}: {_wait_left(chosen, waits, runs)}."
 
 
 def _unmade(row: PointResult) -> float:

@@ -140,8 +140,9 @@ def _best(row: PointResult, yours: PointResult | None, runs: Sequence[SweepRun])
         unmeasured = "" if own is None else f"; your {counted(own, 'worker')} not measured"
         return f"{called(row.params)}: {_figures(row, ' steps/s')}{unmeasured}"
     ratio = f"{digits(row.rate / yours.rate)}x of your {called(yours.params, short=True)}"
+    perhaps = "" if interval[0] > 1 else "perhaps "
     return (
-        f"{called(row.params)}: {digits(row.rate)} steps/s, {ratio} "
+        f"{called(row.params)}: {digits(row.rate)} steps/s, {perhaps}{ratio} "
         f"(95 %: {digits(interval[0])} to {digits(interval[1])})"
     )
 
@@ -162,10 +163,10 @@ def _fix(row: PointResult, yours: PointResult | None, plan: SweepPlan, origin: O
         texts += [line for line in changes(by_agent, plan.command, origin) if line[0] not in "+-"]
     if filled := {name: value for name, value in row.params.items() if name not in by_agent}:
         texts.append(f"{named(filled)} in the command")
-    saved_ms = None
-    if yours is not None and yours.step_ms and row.step_ms and yours.step_ms > row.step_ms:
-        saved_ms = yours.step_ms - row.step_ms
-    speedup = row.rate / yours.rate if yours is not None and saved_ms else None
+    saved_ms = speedup = None
+    interval = ratio_interval(row, yours) if yours is not None else None
+    if yours is not None and yours.step_ms and row.step_ms and interval is not None and interval[0] > 1:
+        saved_ms, speedup = yours.step_ms - row.step_ms, row.rate / yours.rate
     return Fix(id="workers", text=", ".join(texts), gain_ms_per_step=saved_ms, speedup=speedup)
 
 

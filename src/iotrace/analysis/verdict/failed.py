@@ -25,11 +25,21 @@ def cause_of(session: SessionInfo) -> Failure | None:
     for failure in session.failures:
         if failure.role == "helper" or failure.thread is not None:
             continue
-        if failure.worker is not None or failure.type.startswith("SIG") or session.signal is not None:
+        if failure.worker is not None:
+            return _raised_by_loop(session, failure)
+        if failure.type.startswith("SIG") or session.signal is not None:
             return failure
         if session.exit_code == _UNCAUGHT:
             return failure
     return None
+
+
+def _raised_by_loop(session: SessionInfo, first: Failure) -> Failure:
+    """Of several workers' exceptions, take that of the batch that the loop asked for: it raised this one."""
+    of_rank = [each for each in session.failures if each.rank == first.rank and each.batch is not None]
+    asked = {(each.epoch, each.batch) for each in of_rank if each.worker is None and each.thread is None}
+    raised = (each for each in of_rank if each.worker is not None and (each.epoch, each.batch) in asked)
+    return next(raised, first)
 
 
 def banner_of(session: SessionInfo) -> str:

@@ -155,8 +155,10 @@ def following(result: SweepResult) -> list[tuple[str, str]]:
     if result.advice is not None:
         chosen = next(row for row in result.points if row.params == result.advice.params)
         filled = shlex.join(["--", *fill(result.argv, chosen.params)])
-        when = "as advised" if filled != command else "with the change made"
-        found.append((f"iotrace run {filled}", when))
+        if filled != command:
+            found.append((f"iotrace run {filled}", "as advised"))
+        elif not chosen.yours:
+            found.append((f"iotrace run {filled}", "once the change is made"))
         found.append((f"iotrace report {shown_path(chosen.sessions[-1])}", "how it waits then"))
         yours = next((row for row in result.points if row.yours and row is not chosen and row.sessions), None)
         if yours is not None:
