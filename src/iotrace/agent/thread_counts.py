@@ -17,7 +17,6 @@ from iotrace.session.guard import ours
 _LIBRARIES = {
     "torch": ("torch", "get_num_threads"),
     "cv2": ("cv2", "getNumThreads"),
-    "blosc": ("numcodecs.blosc", "get_nthreads"),
     "blosc2": ("blosc2", "nthreads"),
     "numexpr": ("numexpr.utils", "get_num_threads"),
 }
@@ -26,6 +25,21 @@ _VARIABLES = (
     *("BLOSC_NTHREADS", "OMP_PROC_BIND", "OMP_PLACES", "KMP_AFFINITY", "GOMP_CPU_AFFINITY"),
     *("SLURM_CPU_BIND", "SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE"),
 )
+
+
+def _blosc() -> int | None:
+    """Return how many threads numcodecs' blosc uses here: none in a worker, nor where zarr 3 uses it."""
+    module = getattr(sys.modules.get("numcodecs.blosc"), "__dict__", {})
+    own = module.get("_get_use_threads")
+    return module["get_nthreads"]() if own is not None and own() else None
+
+
+def _zarr() -> int | None:
+    """Return how many threads zarr 3 has started to read and decode chunks; None where it has none."""
+    module = getattr(sys.modules.get("zarr.core.sync"), "__dict__", {})
+    pools = [module.get("_executor"), *(getattr(each, "_default_executor", None) for each in module["loop"])]
+    started = {id(pool): len(pool._threads) for pool in pools if pool is not None}  # both may be one
+    return sum(started.values()) or None
 
 
 # The names of its function, by how the library was built: numpy's wheels, scipy's, distributions'.
@@ -62,9 +76,13 @@ def thread_counts() -> dict[str, Any]:
                 threads[name] = count
         except ours(Exception):
             continue  # of a library that is not what its name says
-    count = _openblas()
-    if count is not None:
-        threads["openblas"] = count
+    for name, find in (("blosc", _blosc), ("zarr", _zarr), ("openblas", _openblas)):
+        try:
+            count = find()
+        except ours(Exception):
+            continue
+        if count is not None:
+            threads[name] = count
     affinity = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     variables = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
     return {
