@@ -113,6 +113,54 @@ def test_threads_of_a_library_in_each_worker(tmp_path: Path, work: str) -> None:
         assert "threads" not in culprits
 
 
+ZARR = """
+import sys, time
+import numpy as np
+import torch, zarr
+from torch.utils.data import DataLoader, Dataset
+
+class Fields(Dataset):
+    array = None
+    def __len__(self):
+        return 48
+    def __getitem__(self, index):
+        if self.array is None:
+            self.array = zarr.open_array("fields.zarr", mode="r")
+        if sys.argv[1] == "sleeps":
+            time.sleep(0.1)
+            return torch.from_numpy(self.array[index, :1])
+        return torch.from_numpy(self.array[index])
+
+array = zarr.create_array("fields.zarr", shape=(48, 64, 256, 64), chunks=(1, 4, 256, 64), dtype="f4")
+values = np.random.default_rng(0).normal(size=(64, 256, 64)).round(1)
+for index in range(48):
+    array[index] = values
+weight = torch.nn.Parameter(torch.zeros(()))
+for batch in DataLoader(Fields(), batch_size=2, num_workers=4):
+    (weight * batch.sum()).backward()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("work", ["decodes", "sleeps"])
+def test_zarrs_threads_in_each_worker(tmp_path: Path, work: str) -> None:
+    report = run_script(tmp_path, ZARR, work).report()
+    (rank,) = report["ranks"]
+    workers = [process for process in rank["system"]["processes"] if process["role"] != "main"]
+    assert all("blosc" not in process["library_threads"] for process in workers)
+    named = [each for each in rank["culprits"] if each["id"] == "threads"]
+    if work == "sleeps":
+        assert not [each for each in named if each["evidence"]["library"] == "zarr"]
+        return
+    for process in workers:
+        assert process["library_threads"].get("zarr", 2) >= 2
+        assert process["library_threads"].get("zarr", 0) <= (process["threads_peak"] or 99)
+    busy = [process["pool_busy_pct_mean"] for process in workers]
+    if len(rank["system"]["cpus_usable"]) == 2 and None not in busy and named:
+        assert named[0]["evidence"]["library"] in ("zarr", "openblas")
+        assert "async.concurrency" in named[0]["remedy"] or named[0]["evidence"]["library"] == "openblas"
+
+
 GROUPS = Path("/sys/fs/cgroup/cpu")
 
 

@@ -193,3 +193,46 @@ def test_a_sample_that_sleeps_for_a_librarys_threads_waits_for_no_storage(
             "transform 50.0 ms, 40.0 of it asleep for these"
         )
         assert found[0].leads
+
+
+@pytest.mark.parametrize(
+    ("library", "threaded", "delayed_pct", "busy_pct", "told"),
+    [
+        ("zarr", 0.9, 25.0, 30.0, True),
+        ("zarr", 0.9, 10.0, 30.0, False),  # they have CPUs
+        ("zarr", 0.9, 8.0, 10.0, False),  # they hardly work: slow storage
+        ("zarr", 0.2, 25.0, 30.0, False),
+        ("openblas", 0.9, 25.0, 30.0, False),  # whose threads work is not known
+    ],
+)
+def test_zarrs_threads_that_find_no_cpu_decode_slowly(
+    monkeypatch: pytest.MonkeyPatch,
+    library: str,
+    threaded: float,
+    delayed_pct: float,
+    busy_pct: float,
+    told: bool,
+) -> None:
+    opened = {"threads_peak": 9, "library_threads": {library: 6}}
+    processes = [
+        worker(number, [0, 1], **opened, pool_busy_pct_mean=busy_pct, pool_delay_pct_mean=delayed_pct)
+        for number in range(4)
+    ]
+    system = unknown(System, gpus=[], processes=processes, cpus_usable=[0, 1], cpus_online=2, host=None)
+    wait = unknown(DataWait, raw_ms=60.0, causes_ms={"decode": 54.0, "transform": 0.0})
+    report = unknown(
+        RankReport, data_wait=wait, system=system, steps=unknown(Steps, mean_ms=100.0), culprits=[]
+    )
+    monkeypatch.setattr(pools, "samples_made", lambda *_: (0.05, 0.05, threaded, 0.5))
+    monkeypatch.setattr(pools, "_making", lambda _: 1.0)
+    analysis = cast(RankAnalysis, SimpleNamespace(source=object(), primary=None, kept=[1]))
+    found = list(waiting_for_threads(analysis, report))
+    assert [each.id for each in found] == (["threads"] if told else [])
+    if told:
+        assert found[0].text == (
+            "4 workers started 24 threads of zarr for 2 CPUs: decode 54.0 ms, 45.0 of it waiting for a CPU"
+        )
+        assert (found[0].leads, found[0].remedy) == (
+            True,
+            'zarr.config.set({"async.concurrency": 1}) (worker_init_fn)',
+        )

@@ -35,11 +35,12 @@ def _blosc() -> int | None:
 
 
 def _zarr() -> int | None:
-    """Return how many threads zarr 3 has started to read and decode chunks; None where it has none."""
+    """Return how many threads that zarr 3 has started may work at once; None where it has none."""
     module = getattr(sys.modules.get("zarr.core.sync"), "__dict__", {})
     pools = [module.get("_executor"), *(getattr(each, "_default_executor", None) for each in module["loop"])]
     started = {id(pool): len(pool._threads) for pool in pools if pool is not None}  # both may be one
-    return sum(started.values()) or None
+    together = sys.modules["zarr"].config.get("async.concurrency")
+    return min(sum(started.values()), together) or None
 
 
 # The names of its function, by how the library was built: numpy's wheels, scipy's, distributions'.

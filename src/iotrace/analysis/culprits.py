@@ -19,7 +19,7 @@ from iotrace.analysis.verdict.trust import free_cpus
 from iotrace.analysis.wait.cpu_waits import cpu_causes_ns, cpu_waits
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_together
 from iotrace.analysis.wait.gain_bound import replayed_gain_ms
-from iotrace.analysis.wait.pools import asleep_for_pool, pool_of
+from iotrace.analysis.wait.pools import asleep_for_pool, decoding_without_cpu, pool_of
 from iotrace.sources.records import Threads
 from iotrace.sources.telemetry import Series
 from iotrace.units import counted, percent
@@ -202,18 +202,22 @@ def _threads(report: RankReport) -> Iterator[Culprit]:
 def waiting_for_threads(analysis: RankAnalysis, report: RankReport) -> Iterator[Culprit]:
     """Name threads of a library for which those of the samples sleep: no storage, and no CPU to be had."""
     wait, step_ms = report.data_wait, report.steps.mean_ms
-    if any(each.id == "threads" for each in report.culprits) or not wait.raw_ms or not step_ms:
+    if not wait.raw_ms or not step_ms:
         return
-    transform_ms = wait.causes_ms.get("transform", 0.0)
-    asleep = asleep_for_pool(analysis, report)
-    if asleep is None or asleep * transform_ms < _TOLD * wait.raw_ms:
+    cause, how = "decode", "waiting for a CPU"
+    share = decoding_without_cpu(analysis, report)
+    if share is None and not any(each.id == "threads" for each in report.culprits):
+        cause, how = "transform", "asleep for these"
+        share = asleep_for_pool(analysis, report)
+    cause_ms = wait.causes_ms.get(cause, 0.0)
+    if share is None or share * cause_ms < _TOLD * wait.raw_ms:
         return
-    slept_ms = asleep * transform_ms
-    if 100 * slept_ms < MODERATELY_PERCENT * step_ms:
+    lost_ms = share * cause_ms
+    if 100 * lost_ms < MODERATELY_PERCENT * step_ms:
         return
     for each in _threads(report):
-        text = f"{each.text}: transform {transform_ms:.1f} ms, {slept_ms:.1f} of it asleep for these"
-        yield replace(each, text=text, wait_ms=slept_ms, leads=slept_ms >= _LEADS * wait.raw_ms)
+        text = f"{each.text}: {cause} {cause_ms:.1f} ms, {lost_ms:.1f} of it {how}"
+        yield replace(each, text=text, wait_ms=lost_ms, leads=lost_ms >= _LEADS * wait.raw_ms)
 
 
 _ONE_THREAD = {

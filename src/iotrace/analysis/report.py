@@ -92,8 +92,13 @@ def rank_part(one: RankAnalysis) -> RankPart:
             *slow_imports(found.startup),
         ],
     )
-    found = replace(found, culprits=[*waiting_for_threads(one, found), *found.culprits])
-    advice = [*advice_of(found.culprits), *recommend(loader_facts(one, found)), *writing_advice(one, found)]
+    pools = [*waiting_for_threads(one, found)]
+    others = [each for each in found.culprits if not pools or each.id != "threads"]
+    found = replace(found, culprits=[*pools, *others])
+    advised = recommend(loader_facts(one, found))
+    if any(each.leads for each in pools):  # more workers would start more of these threads
+        advised = [item for item in advised if item.id != "too-few-workers"]
+    advice = [*advice_of(found.culprits), *advised, *writing_advice(one, found)]
     beside = Beside(one.waits, clock_bound_ns(one.session, one.rank))
     return RankPart(
         report=found,

@@ -19,6 +19,7 @@ from iotrace.session.names import KIND_ITEM
 LIBRARY_THREADS = 2.0  # for each CPU that the workers may use
 _MOSTLY = 0.5
 _WORKED = 0.2  # of the time: threads of the agent and of torch are busy in less of it
+_BUSY_OF_MANY = 0.2  # of the time in zarr's calls: the busiest of its threads has a part of the chunks
 _BUSY = 0.4  # of the time asleep: of a pool that takes turns no thread is busy in all of it
 
 
@@ -68,6 +69,24 @@ def asleep_for_pool(analysis: RankAnalysis, report: RankReport) -> float | None:
         return None
     slept = asleep * _making(analysis)
     return asleep if busy >= _BUSY * slept and delayed >= _MOSTLY * busy else None
+
+
+def decoding_without_cpu(analysis: RankAnalysis, report: RankReport) -> float | None:
+    """Return in what share of its decoding zarr's threads had no CPU; None: they had, or hardly worked.
+
+    zarr's calls sleep while its threads decode, so the wait for a CPU is in no thread's own account.
+    """
+    pool, source = pool_of(report.system), analysis.source or analysis.primary
+    if pool is None or pool.library != "zarr" or source is None or not len(analysis.kept):
+        return None
+    workers = [each for each in report.system.processes if each.role != "main"]
+    delayed = _mean([each.pool_delay_pct_mean for each in workers])
+    busy = _mean([each.pool_busy_pct_mean for each in workers])
+    threaded = samples_made(analysis, source)[2]
+    if threaded < _MOSTLY or delayed is None or not busy:
+        return None
+    enough = busy >= _BUSY_OF_MANY * threaded * _making(analysis)
+    return min(1.0, delayed / busy) if enough and delayed >= _MOSTLY * busy else None
 
 
 def _making(analysis: RankAnalysis) -> float:
