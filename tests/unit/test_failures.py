@@ -26,7 +26,7 @@ from iotrace.sources.records import (
 )
 from iotrace.sources.session import open_session
 from iotrace.timeline.failures import ENDING, failure_name, failure_slices
-from iotrace.viewer.view import FAILURE, view_of_session
+from iotrace.viewer.view import FAILURE, WORST, of_interest, view_of_session
 from tests.support.rows import BatchRecord, Line, lines_of
 
 MS = 1_000_000
@@ -330,3 +330,14 @@ def test_a_failure_is_selected_however_long_its_command_took_to_end(tmp_path: Pa
     assert ended_ms < 5_000 or 2 * (first.end_ns - first.start_ns) <= end_ns - start_ns
     assert [each.name for each in rest] == ([ENDING] if ended_ms > 5_300 else [])
     assert [first, *rest][-1].end_ns == ended_ms * MS
+
+
+def test_a_session_that_failed_is_opened_at_its_failure(tmp_path: Path) -> None:
+    worker = [Worker(1), raised(ORIGINAL, 150, generation=0, index=18, taken_ns=140 * MS)]
+    main = [*loop(18, 180), raised(RAISED_AGAIN, 300)]
+    found(tmp_path / "failed", BROKEN, {7: main, 11: worker})
+    found(tmp_path / "well", Outcome(0, 0, 0), {7: loop(18, 180)})
+    looked = {
+        name: of_interest(SessionAnalysis(open_session(tmp_path / name))) for name in ("failed", "well")
+    }
+    assert looked == {"failed": FAILURE, "well": WORST}

@@ -42,7 +42,8 @@ _LARGE_BYTES = 64 << 20  # what takes a browser 10 s of CPU and more
 @click.option(
     "--around",
     metavar="WHAT",
-    help="Look at the worst wait (worst, the default), the time before the failure (failure) or a step (N).",
+    help="Look at the worst wait (worst), the time before the failure (failure) or a step (N). Default: the "
+    "failure of a session that failed, else the worst wait.",
 )
 @click.option(
     "--offline", is_flag=True, help="Perfetto's own pages, of the extra [viewer]: needs no network."
@@ -72,7 +73,6 @@ def open_(
     if sum(option is not None for option in (batch, at, around)) > 1:
         raise UsageError("--batch, --at and --around exclude each other", _HELP)
     from iotrace.viewer.server import Viewer, perfetto_ui
-    from iotrace.viewer.view import WORST
 
     ui = perfetto_ui() if offline else None
     if source is None:
@@ -89,17 +89,18 @@ def open_(
             from msgspec.structs import replace
 
             from iotrace.viewer.query import of_rows
-            from iotrace.viewer.view import view_at, view_of_session
+            from iotrace.viewer.view import of_interest, view_at, view_of_session
 
             analysis = _analysis(session)
-            view = view_of_session(analysis, around or WORST, batch) if at is None else view_at(analysis, at)
+            around = around or of_interest(analysis)
+            view = view_of_session(analysis, around, batch) if at is None else view_at(analysis, at)
             if not view.query:
                 view = replace(view, query=of_rows(_verdict(analysis)))
             trace = _timeline(analysis, Path(directory)) if source.is_dir() else source
             title = title_of(session)
         with Viewer(trace, title, view, ui, port) as viewer, _until_interrupted():
             _tell(viewer.address, viewer.server_address[1], f"{title}: {view.what}")
-            note = _size_note(trace.stat().st_size, session, around or WORST)
+            note = _size_note(trace.stat().st_size, session, around or "")
             if note:
                 echo(note)
             viewer.serve()

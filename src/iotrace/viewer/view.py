@@ -87,6 +87,11 @@ def _names(path: Path) -> bytes:
         return b""
 
 
+def of_interest(analysis: SessionAnalysis) -> str:
+    """What one asks of a session first: why it failed, else what it waited for."""
+    return FAILURE if analysis.session.exit_code and analysis.timed_failures else WORST
+
+
 def view_of_session(analysis: SessionAnalysis, around: str = WORST, batch: int | None = None) -> View:
     """Look at a batch, at the longest wait, at the time before the failure, or at a step.
 
