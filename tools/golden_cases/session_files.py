@@ -31,6 +31,7 @@ ROW_FIELDS = (
     ("iterator", "epoch", "index", "exposed_ns"),
     ("tid", "start_ns", "device_ns"),
     ("mono_ns",),
+    ("pause", "tid", "start_ns", "end_ns"),
 )
 _SPAN = struct.Struct("<qqqqiiiiiiiiq")
 _LEFT_OUT = frozenset({"text", "idle"})  # texts stand in the spans; how often a worker is idle is chance
