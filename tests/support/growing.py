@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -22,7 +21,6 @@ from iotrace.analysis.wait.explain import explain
 from iotrace.analysis.wait.waits import CAUSES, Explained
 from iotrace.analysis.window import Window
 from iotrace.session import names
-from tests.support.rows import in_rows
 from tests.support.tables import deliveries_of, waits_of
 
 MS, SECOND = 1_000_000, 1_000_000_000
@@ -177,7 +175,9 @@ class Growing:
                 "world_size": 2,
             }
             self._flushes.append((SECOND // 2, directory / names.PROCESS, json.dumps(identity).encode()))
-            lines = [(at, msgspec.json.encode(in_rows(each)) + b"\n") for at, each in records[pid]]
+            lines = [
+                (at, (json.dumps(each, separators=(",", ":")) + "\n").encode()) for at, each in records[pid]
+            ]
             for stream, made in ((names.RECORDS, lines), (names.SPANS, spans[pid])):
                 for at, data in _every(sorted(made, key=lambda each: each[0]), SECOND // 2, pid * 3 * MS):
                     self._flushes.append((at, directory / stream, data))

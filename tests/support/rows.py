@@ -1,9 +1,8 @@
-"""What an agent has recorded: rows as structs with names, and as records.jsonl holds them."""
+"""What an agent has recorded: rows as dictionaries, and as the lines that older agents wrote."""
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -84,42 +83,9 @@ class PhaseOnDevice(msgspec.Struct, tag="phase"):
 Line = Record | BatchRecord | Produced | Round | Blocked | StepMark | Exposed | PhaseOnDevice
 
 
-_TYPES = ("batch", "produced", "round", "blocked", "exposed", "phase", "mark")
-_NAMED = {"outcome": names.OUTCOMES, "what": names.ROUNDS, "call": names.CALLS}
-_FIRST_TEXT = 1 << 20  # above the numbers that tests give to texts
-
-
 def lines_of(records: Iterable[Line]) -> bytes:
-    """The records as records.jsonl holds them: a line for each row."""
-    phases: dict[str, int] = {}
-    lines = []
-    for record in records:
-        told = msgspec.to_builtins(record)
-        phase = told.get("phase") if told["type"] in _TYPES else None
-        if phase is not None and phase not in phases:
-            phases[phase] = _FIRST_TEXT + len(phases)
-            lines.append({"type": "text", "id": phases[phase], "text": phase})
-        lines.append(in_rows(told, phases))
-    return b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
-
-
-def in_rows(told: dict[str, Any], phases: Mapping[str, int] | None = None) -> dict[str, Any]:
-    """What comes with every batch or step as a line with one row, anything else as it is.
-
-    `phases` are the numbers of the texts that name phases.
-    """
-    if told["type"] not in _TYPES:
-        return told
-    kind = _TYPES.index(told["type"])
-    row = [kind]
-    for field in names.ROW_FIELDS[kind]:
-        value = told.get(field)
-        if value is not None and field == "phase":
-            value = (phases or {})[value]
-        elif field in _NAMED:
-            value = _NAMED[field].index(value) if value in _NAMED[field] else None
-        row.append(-1 if value is None else int(value))
-    return {"type": "rows", "kind": kind, "rows": struct.pack(f"<{len(row)}q", *row)}
+    """The records as records.jsonl holds them."""
+    return b"".join(msgspec.json.encode(record) + b"\n" for record in records)
 
 
 def process_of(
@@ -132,6 +98,10 @@ def process_of(
     others, arrays = divided(found, texts)
     own = np.zeros(0, dtype=SPAN_DTYPE) if spans is None else spans
     return Process(identity, Clock([[0, 0, 1]]), others, own, texts, arrays=arrays)
+
+
+_TYPES = ("batch", "produced", "round", "blocked", "exposed", "phase", "mark")
+_NAMED = {"outcome": names.OUTCOMES, "what": names.ROUNDS, "call": names.CALLS}
 
 
 def told(records: list[Any]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What comes with batches and steps: written as rows, read as columns."""
+"""What comes with batches and steps: written as rows, and by older agents as lines; read as columns."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import pytest
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.session import names
 from iotrace.sources.processes import Process, read_processes
-from iotrace.sources.records import End, IteratorEnd, Rows
+from iotrace.sources.records import End, Identity, IteratorEnd, Rows
 from iotrace.sources.rows import columns_of
+from tests.support.rows import BatchRecord, Blocked, Line, Produced, Round, process_of
 
 BATCH = (names.BATCH_ROW, 0, 1, 2, 3, 4, 100, 200, True, 7, -1, 0, 1, 4711, 90, 150, -1, -1, -1, -1)
 
@@ -53,6 +54,28 @@ def test_rows_are_read_as_columns_beside_records_in_the_order_of_their_making(
     ended = found.of_type(IteratorEnd)
     assert ended == [IteratorEnd(0, 1, "exhausted", 300, 400, 8, 4)]
     assert isinstance(found.records[-1], End)
+
+
+def test_lines_of_older_sessions_are_read_as_the_same_columns() -> None:
+    """A phase has a number of its own there, below -1."""
+    lines: list[Line] = [
+        Produced(0, 0, "stop", 1, 60, None, 5),
+        BatchRecord(0, 1, 2, 3, 4, 300, 400, True, 8, phase="train"),
+        BatchRecord(0, 1, 2, 2, 4, 100, 200, True, 7, 1, 4711, 90, None, None, "validate"),
+        Round("optimizer", 0, 4, 250, 20, -1),
+        Blocked(4, 210, 220, None, 99, "get"),
+    ]
+    found = process_of(Identity(1, 1, 0, "main", (0, 0, 1)), lines)
+    assert found.records == []
+    assert found.texts == {-2: "train", -3: "validate"}
+    batches = found.rows(names.BATCH_ROW)
+    assert batches["index"].tolist() == [2, 3]
+    assert batches["phase"].tolist() == [-3, -2]
+    assert (batches["worker"].tolist(), batches["sent_ns"].tolist()) == ([1, -1], [90, -1])
+    assert found.rows(names.PRODUCED_ROW).tolist() == [(0, 0, 1, 1, -1, -1, 60, -1, 5)]
+    assert found.rows(names.ROUND_ROW).tolist() == [(1, 0, 4, 250, 20, -1)]
+    assert found.rows(names.BLOCKED_ROW).tolist() == [(4, 210, 220, -1, 99, 1)]
+    assert len(found.rows(names.MARK_ROW)) == 0
 
 
 def test_a_row_of_what_is_no_integer_loses_itself_alone(recorder: Recorder, tmp_path: Path) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from iotrace.session import names
-from iotrace.sources.records import Idle, Record, Rows, Text, Tick
+from iotrace.sources.records import Idle, Int, Record, Rows, Text, Tick
 
 Columns = npt.NDArray[np.void]  # of one of `DTYPES`
 
@@ -17,6 +19,20 @@ DTYPES = tuple(np.dtype([(field, "<i8") for field in fields]) for fields in name
 # By kind, the field that orders rows: when a row was made, mostly.
 TIME_FIELDS = ("delivered_ns", "prepared_ns", "mono_ns", "end_ns", None, "start_ns", "mono_ns", "end_ns")
 _MOST = 2**62  # as of all numbers in records: what a damaged line holds shall not overflow
+_WORDS = {"outcome": names.OUTCOMES, "what": names.ROUNDS, "call": names.CALLS, "pause": names.PAUSES}
+_TAGS = ("batch", "produced", "round", "blocked", "exposed", "phase", "mark", "pause")  # of older sessions
+
+
+def _line_type(tag: str, fields: Sequence[str]) -> type[Record]:
+    """Define the line that older sessions hold for each row, with the fields' names."""
+    texts = (*_WORDS, "phase")
+    types = [(field, str | None if field in texts else Int | bool | None, None) for field in fields]
+    made: Any = msgspec.defstruct(tag, types, bases=(Record,), tag=tag)
+    line: type[Record] = made
+    return line
+
+
+_LINES = {_line_type(tag, names.ROW_FIELDS[kind]): kind for kind, tag in enumerate(_TAGS)}
 
 
 def divided(
@@ -28,13 +44,18 @@ def divided(
     the first ones were made at `now_ns`.
     """
     parts: dict[int, list[Columns]] = defaultdict(list)
+    lines: dict[int, list[Record]] = defaultdict(list)
     timed: list[tuple[int, Record]] = []
     for record in read:
+        kind = _LINES.get(type(record))
         if isinstance(record, Rows):
             rows = columns_of(record)
             if len(rows):
                 parts[record.kind].append(rows)
                 now_ns = max(now_ns, newest_ns(record.kind, rows))
+        elif kind is not None:
+            lines[kind].append(record)
+            now_ns = max(now_ns, line_ns(record))
         else:
             timed.append((_made_ns(record) or now_ns, record))
             now_ns = max(now_ns, timed[-1][0])
@@ -43,11 +64,36 @@ def divided(
             elif isinstance(record, Text):
                 texts[record.id] = record.text
     timed.sort(key=lambda each: each[0])
+    for kind, own in lines.items():
+        parts[kind].append(_of_lines(kind, own, texts))
     return [record for _, record in timed], {kind: joined(kind, own) for kind, own in parts.items()}
 
 
 def _made_ns(record: Record) -> int:
     return record.clock[0] if isinstance(record, Tick) else getattr(record, "mono_ns", 0)
+
+
+def line_ns(record: Record) -> int:
+    """When a row that is a line of its own was made; 0 of all other records."""
+    field = TIME_FIELDS[_LINES[type(record)]] if type(record) in _LINES else None
+    return getattr(record, field) or 0 if field is not None else 0
+
+
+def _of_lines(kind: int, lines: Sequence[Record], texts: dict[int, str]) -> Columns:
+    """Make rows of lines; `texts` gets their phases, under numbers that no agent gives."""
+    rows = np.full(len(lines), -1, DTYPES[kind])
+    for field in names.ROW_FIELDS[kind]:
+        values: list[Any] = [getattr(line, field) for line in lines]
+        numbers = {word: number for number, word in enumerate(_WORDS.get(field, ()))}
+        if field == "phase":
+            numbers = {text: number for number, text in texts.items() if number < 0}
+            for text in dict.fromkeys(values):
+                if text is not None:
+                    texts[numbers.setdefault(text, -2 - len(numbers))] = text
+        if field == "phase" or field in _WORDS:
+            values = [numbers.get(value) for value in values]
+        rows[field] = [-1 if value is None else value for value in values]
+    return rows
 
 
 def columns_of(rows: Rows) -> Columns:

@@ -9,6 +9,7 @@ from iotrace.analysis.intervals import Coverage, Times, distinct
 from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.session import names
 from iotrace.sources.processes import Process
+from iotrace.sources.records import IteratorEnd
 
 # So many steps at most warm up what is replayed later: torch's recipe for a CUDA graph makes 12.
 _WARM_UP = 20
@@ -64,10 +65,13 @@ def rounds_by_thread(main: Process) -> dict[int, Rounds]:
     rows = main.rows(names.ROUND_ROW)
     times = main.clock.times_to_session_ns(rows["mono_ns"])
     steps, tids = rows["what"] == names.ROUNDS.index("optimizer"), rows["tid"]
+    if not len(rows):
+        times, tids = _rounds_by_count(main)
+        steps = np.zeros(len(times), np.bool_)
     found = {}
     for tid in distinct(tids).tolist():
         own = tids == tid
-        numbers = rows["number"][own & steps]
+        numbers = rows["number"][own & steps] if len(rows) else steps[:0]
         by_optimizer = [
             np.sort(times[own & steps & (rows["number"] == number)])
             for number in dict.fromkeys(numbers.tolist())
@@ -75,6 +79,22 @@ def rounds_by_thread(main: Process) -> dict[int, Rounds]:
         series = [np.sort(times[own & ~steps]), np.sort(times[own & steps]), *by_optimizer]
         found[tid] = Rounds(np.sort(times[own]), series)
     return found
+
+
+def _rounds_by_count(main: Process) -> tuple[Times, Times]:
+    """Read backward passes from the counts that deliveries carry: sessions of older agents have no more."""
+    rows, ends = main.rows(names.BATCH_ROW), main.of_type(IteratorEnd)
+    at = np.concatenate((rows["delivered_ns"], np.array([each.mono_ns for each in ends], np.int64)))
+    count = np.concatenate(
+        (rows["backward_count"], np.array([each.backward_count for each in ends], np.int64))
+    )
+    order = np.argsort(at, kind="stable")
+    more = np.diff(count[order], prepend=0)
+    last = np.maximum.accumulate(np.where(order < len(rows), order, -1))  # the batch before each ask, or it
+    before = np.append(-1, last[:-1])[: len(order)]
+    more = np.where(before >= 0, np.maximum(more, 0), 0)
+    row = np.repeat(before, more)
+    return main.clock.times_to_session_ns(rows["delivered_ns"][row] + 1), rows["tid"][row]
 
 
 def off_cpu_fraction(main: Process, tid: int, waits: Times) -> float | None:

@@ -26,7 +26,7 @@ from iotrace.sources.records import (
     Tick,
     Worker,
 )
-from iotrace.sources.rows import DTYPES, TIME_FIELDS, Columns, divided, joined
+from iotrace.sources.rows import DTYPES, TIME_FIELDS, Columns, divided, joined, line_ns
 
 _MOST_BYTES = 4 << 20  # of records, at one look
 _MOST_RECORDS = 20_000
@@ -35,7 +35,9 @@ _MOST_SPAN_BYTES = 4 << 20
 _MOST_PASSES = 64
 # Records that come often, as rows do. The others are rare, and are kept.
 _FREQUENT = (Tick, IteratorEnd, Idle)
-_RARE = re.compile(rb'\n(?!\{"type":"(?:rows|iterator_end|tick|idle)")[^\n]+')
+_RARE = re.compile(
+    rb'\n(?!\{"type":"(?:rows|batch|round|blocked|produced|iterator_end|mark|tick|exposed|phase|idle)")[^\n]+'
+)
 
 
 def _made_ns(record: Record) -> int:
@@ -103,7 +105,9 @@ class LiveProcess:
         self.records += [record for record in others if not isinstance(record, Text)]
         for kind, rows in arrays.items():
             self.arrays[kind] = joined(kind, [self.arrays[kind], rows] if kind in self.arrays else [rows])
-        made = (0 if isinstance(each, Idle) else _made_ns(each) for each in reversed(records))
+        made = (
+            line_ns(each) or (0 if isinstance(each, Idle) else _made_ns(each)) for each in reversed(records)
+        )
         self.newest_ns = max(self.newest_ns, next(filter(None, made), 0))
         if len(self.texts) > _MOST_TEXTS:
             self.texts = dict(list(self.texts.items())[-_MOST_TEXTS:])
