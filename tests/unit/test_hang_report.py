@@ -10,6 +10,7 @@ import pytest
 
 from iotrace.analysis.rank import SessionAnalysis
 from iotrace.session import names
+from iotrace.session.hangs import hangs_of
 from iotrace.session.manifest import Outcome
 from iotrace.sources.session import open_session
 from iotrace.timeline.build import build
@@ -75,13 +76,16 @@ def test_the_timeline_has_it_from_the_last_batch_until_it_ended(
     tmp_path: Path, resumed_s: int, end_s: int
 ) -> None:
     session = open_session(session_that_hung(tmp_path / "s", resumed_s=resumed_s))
-    (rank,) = SessionAnalysis(session).ranks
-    (shown,) = hang_slices(rank)
+    analysis = SessionAnalysis(session)
+    (rank,) = analysis.ranks
+    (shown,) = hang_slices(rank, analysis.hangs)
     assert (shown.start_ns, shown.end_ns) == (3 * SECOND, end_s * SECOND)
     assert shown.name == "hung: waits for its workers"
-    assert [track.name for track in build(rank, []).processes[0].tracks if track.name.endswith("hang")] == [
-        "hang"
-    ]
+    assert [
+        track.name
+        for track in build(rank, [], analysis.hangs).processes[0].tracks
+        if track.name.endswith("hang")
+    ] == ["hang"]
 
 
 def test_what_went_on_is_no_cause_of_the_end(tmp_path: Path) -> None:
@@ -96,3 +100,21 @@ def test_a_run_that_did_not_hang_says_nothing_of_it(tmp_path: Path) -> None:
     found(tmp_path, Outcome(0, 500 * MS, 500 * MS), {10: loop(40)})
     assert report_of(tmp_path)["session"]["hangs"] == []
     assert "Hang" not in in_process("report", str(tmp_path)).stdout
+
+
+def test_each_host_has_its_own_hang_in_the_timeline(tmp_path: Path) -> None:
+    """Of two hosts the report makes one; their clocks since boot have nothing in common."""
+    path = session_that_hung(tmp_path / "s")
+    (own,) = (path / names.TELEMETRY).glob(f"*/{names.HANGS}")
+    told = {**json.loads(own.read_text()), "world_size": 2}
+    for host, at_s in (("host", 50), ("elsewhere", 9_000)):
+        sampler = path / names.TELEMETRY / f"{host}-1"
+        sampler.mkdir(exist_ok=True)
+        record = {**told, "host": host, "mono_ns": at_s * SECOND, "kind": "waiting"}
+        (sampler / names.HANGS).write_text(json.dumps(record) + "\n")
+    assert len(hangs_of(path)) == 1
+    for identity in path.glob(f"{names.PROCESSES}/*/{names.PROCESS}"):
+        identity.write_text(json.dumps({**json.loads(identity.read_text()), "host": "host"}))
+    analysis = SessionAnalysis(open_session(path))
+    (shown,) = hang_slices(analysis.ranks[0], analysis.hangs)
+    assert shown.start_ns == 3 * SECOND

@@ -27,6 +27,7 @@ from iotrace.analysis.table import key_of
 from iotrace.analysis.wait.explain import Within, explain, hand_over
 from iotrace.analysis.wait.file_costs import FileNames
 from iotrace.analysis.wait.waits import Waits
+from iotrace.session.hangs import Hang, hangs_told
 from iotrace.session.manifest import NotCaptured
 from iotrace.sources.session import Rank, Session
 
@@ -225,6 +226,11 @@ class SessionAnalysis(msgspec.Struct, frozen=True, dict=True):
         from iotrace.analysis.failures import timed_failures
 
         return timed_failures(self)
+
+    @cached_property
+    def hangs(self) -> list[Hang]:
+        """What each host's sampler told of processes that hang."""
+        return hangs_told(self.session.path)
 
     @cached_property
     def data_loss(self) -> list[NotCaptured]:

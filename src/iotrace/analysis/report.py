@@ -132,7 +132,7 @@ def analyse(analysis: SessionAnalysis, parts: Sequence[RankPart] = ()) -> Report
         ended=session.ended,
         complete=session.ended and not analysis.data_loss,
         iotrace_version=session.manifest.iotrace_version,
-        hangs=hangs_in(session),
+        hangs=hangs_in(analysis),
     )
     one_job = all(rank.pid is None for rank in ranks)
     imbalance = imbalance_of(compared, ranks[0].world_size) if ranks and one_job else None

@@ -76,7 +76,8 @@ def survey_session(file: InputFile) -> Survey:
         found.first_ns = session.manifest.started_ns
         return found
     found.bytes = _bytes_of(file.path, file.job) // len(session.ranks)
-    timeline = build(analysis, _opened(file.path, file.job).timed_failures, with_torch=False)
+    known = _opened(file.path, file.job)
+    timeline = build(analysis, known.timed_failures, known.hangs, with_torch=False)
     slices = [item for process in timeline.processes for track in process.tracks for item in track.slices]
     found.first_ns = min((item.start_ns for item in slices), default=None)
     found.last_ns = max((item.end_ns for item in slices), default=None)
@@ -97,8 +98,9 @@ def _analysis_of(file: InputFile) -> RankAnalysis:
 def session_batches(file: InputFile) -> Iterator[EventBatch]:
     """Yield a rank's processes, slices, counters and flows; times in ns of CLOCK_REALTIME."""
     # Of a session that is merged torch.profiler's traces are inputs of their own.
-    failures = (file.session or _opened(file.path, file.job)).timed_failures
-    timeline = build(_analysis_of(file), failures, with_torch=file.session is not None)
+    known = file.session or _opened(file.path, file.job)
+    with_torch = file.session is not None
+    timeline = build(_analysis_of(file), known.timed_failures, known.hangs, with_torch)
     pids = [_pid(process, index) for index, process in enumerate(timeline.processes)]
     threads: Threads = [
         (pid, [(track.name, track.slices) for track in process.tracks])

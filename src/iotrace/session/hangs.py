@@ -76,10 +76,15 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def hangs_of(session: Path, hosts: Mapping[int, str] | None = None) -> list[Hang]:
-    """Read what the session's samplers told, of several hosts as one; what is damaged is left out.
+    """Read what the session's samplers told, of several hosts as one.
 
     `hosts` says where ranks ran, by their numbers.
     """
+    return joined(hangs_told(session), hosts or {})
+
+
+def hangs_told(session: Path) -> list[Hang]:
+    """Read what each host's sampler told, in that host's CLOCK_MONOTONIC; what is damaged is left out."""
     found: list[Hang] = []
     for directory in entries(session / names.TELEMETRY):
         own: list[Hang] = []
@@ -100,7 +105,7 @@ def hangs_of(session: Path, hosts: Mapping[int, str] | None = None) -> list[Hang
                     for each in own
                 ]
         found += own
-    return joined(found, hosts or {})
+    return found
 
 
 def joined(found: list[Hang], hosts: Mapping[int, str]) -> list[Hang]:

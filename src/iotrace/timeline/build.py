@@ -15,6 +15,7 @@ from iotrace.analysis.wait.file_costs import FILE_PARTS
 from iotrace.analysis.wait.slow_steps import loop_slow_steps
 from iotrace.analysis.wait.waits import CAUSES, Explained
 from iotrace.session import names
+from iotrace.session.hangs import Hang
 from iotrace.sources.processes import Process
 from iotrace.sources.session import Rank
 from iotrace.timeline.calls import call_tracks, span_tracks, within
@@ -43,12 +44,13 @@ _MOST = 0.8  # of a cause: what the files of one directory have to cost to stand
 def build(
     analysis: RankAnalysis,
     failed: Sequence[tuple[float, Failure]],
+    hangs: Sequence[Hang] = (),
     with_torch: bool = True,
     most: int = MOST_SLICES,
 ) -> Timeline:
     """Make tracks of everything recorded of a rank; its traces of torch.profiler `with_torch` alone.
 
-    `failed` is what failed in its session (`SessionAnalysis.timed_failures`).
+    `failed` and `hangs` are those of its session (`SessionAnalysis.timed_failures` and ``hangs``).
     Of what would be more than `most` slices, a part is shown in detail, the other steps in blocks.
     """
     session, rank = analysis.session, analysis.rank
@@ -74,9 +76,9 @@ def build(
     failures = failure_slices(analysis, failed)
     if failures:
         main.tracks.append(Track(f"{own}failure", failures))
-    hangs = hang_slices(analysis)
-    if hangs:
-        main.tracks.append(Track(f"{own}hang", hangs))
+    hung = hang_slices(analysis, hangs)
+    if hung:
+        main.tracks.append(Track(f"{own}hang", hung))
     phases_of_steps = _step_phases(analysis, detail)
     if phases_of_steps:
         main.tracks.append(Track("forward, backward, optimizer", phases_of_steps))

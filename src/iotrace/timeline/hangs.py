@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.session.hangs import hangs_of
+from iotrace.session.hangs import Hang
 from iotrace.timeline.model import Slice
 
 _LONGEST_NAME = 120
 
 
-def hang_slices(analysis: RankAnalysis) -> list[Slice]:
+def hang_slices(analysis: RankAnalysis, hangs: Sequence[Hang]) -> list[Slice]:
     """Make a slice of each hang of the rank: from its last batch until it went on, or its command ended."""
     session, main = analysis.session, analysis.rank.main
     ends_ns = [each.outcome.ended_ns for each in session.launches if each.outcome is not None]
     found = []
-    if "hangs" not in vars(session):  # they are of all ranks, each of which asks
-        vars(session)["hangs"] = hangs_of(session.path)
-    for hang in vars(session)["hangs"]:
+    for hang in hangs:
         about = [each for each in hang.processes if each.pid == main.pid]
         hosts = (None, main.host) if main.host else (None, hang.host)
         own = next((each for each in about if (each.host or hang.host) in hosts), None)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from iotrace.analysis.rank import SessionAnalysis
 from iotrace.analysis.results import HangInfo, HungProcess
-from iotrace.session.hangs import Hang, hangs_of
+from iotrace.session.hangs import Hang, joined
 from iotrace.sources.session import Session
 
 
-def hangs_in(session: Session) -> list[HangInfo]:
+def hangs_in(analysis: SessionAnalysis) -> list[HangInfo]:
     """List what samplers told of processes that hang, those of several hosts as one."""
+    session = analysis.session
     hosts = {rank.number: rank.main.host for rank in session.ranks if rank.numbered}
-    return [_result(session, each) for each in hangs_of(session.path, hosts)]
+    return [_result(session, each) for each in joined(analysis.hangs, hosts)]
 
 
 def _result(session: Session, hang: Hang) -> HangInfo:
