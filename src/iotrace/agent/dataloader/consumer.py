@@ -287,15 +287,17 @@ def hook_multiprocessing(iterator_class: Any, recorder: Recorder) -> None:
 
     def asked_to_send(_: Any, __: Any, args: Sequence[Any], ___: dict[str, Any]) -> None:
         iterator = args[0]
-        state = state_of(iterator, recorder)
+        state: _Iterator | None = iterator.__dict__.get(_STATE)  # not by state_of: each batch pays for a call
+        if state is None or state.recorder is not recorder:
+            return
         sent = iterator._send_idx
-        if state is not None and sent != state.next_sent:  # else no index is left, or no worker takes one
+        if sent != state.next_sent:  # else no index is left, or no worker takes one
             state.next_sent = sent
             state.sent[sent - 1] = (monotonic_ns(), iterator._task_info[sent - 1][0])
 
     def looked_for_data(_: Any, result: Any, args: Sequence[Any], __: dict[str, Any]) -> None:
-        state = state_of(args[0], recorder)
-        if result[0] and state is not None:
+        state: _Iterator | None = args[0].__dict__.get(_STATE)
+        if result[0] and state is not None and state.recorder is recorder:
             index = result[1][0]
             if isinstance(index, int):
                 state.received[index] = monotonic_ns()
