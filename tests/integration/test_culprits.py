@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.control_groups import limited
 from tests.support.runs import run_script
 
 PROGRAM = """
@@ -161,31 +160,10 @@ def test_zarrs_threads_in_each_worker(tmp_path: Path, work: str) -> None:
         assert "async.concurrency" in named[0]["remedy"] or named[0]["evidence"]["library"] == "openblas"
 
 
-GROUPS = Path("/sys/fs/cgroup/cpu")
-
-
-@contextlib.contextmanager
-def quota(cpus: float) -> Iterator[Path]:
-    """A control group (version 1) that may use so many CPUs; this process's children enter it."""
-    group = GROUPS / f"iotrace-tests-{os.getpid()}"
-    try:
-        group.mkdir()
-        (group / "cpu.cfs_quota_us").write_text(str(int(100_000 * cpus)))
-    except OSError as error:
-        pytest.skip(f"no control group can be made here: {error}")
-    before = next(line for line in Path("/proc/self/cgroup").read_text().splitlines() if ":cpu:" in line)
-    try:
-        (group / "cgroup.procs").write_text("0")
-        yield group
-    finally:
-        (GROUPS / before.rpartition(":")[2].lstrip("/") / "cgroup.procs").write_text("0")
-        group.rmdir()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("sleep_s", [0.0, 0.02])
 def test_a_quota_that_holds_the_job_back(tmp_path: Path, sleep_s: float) -> None:
-    with quota(0.2) as group:
+    with limited("cpu", "cpu.cfs_quota_us", 20_000) as group:
         run = run_script(tmp_path, PROGRAM, "0", str(sleep_s), OMP_NUM_THREADS="1")
         held = int((group / "cpu.stat").read_text().split("nr_throttled")[1].split()[0])
     report = run.report()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.control_groups import limited
 from tests.support.runs import run_script
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -40,30 +38,11 @@ weight = torch.nn.Parameter(torch.zeros(1024))
 for batch in DataLoader(Pieces(), batch_size=4, num_workers=2):
     (weight * batch).sum().backward()
 """
-GROUPS = Path("/sys/fs/cgroup/memory")
-
-
-@contextlib.contextmanager
-def memory(limit_bytes: int) -> Iterator[Path]:
-    """A control group (version 1) that may use so much memory; this process's children enter it."""
-    group = GROUPS / f"iotrace-tests-{os.getpid()}"
-    try:
-        group.mkdir()
-        (group / "memory.limit_in_bytes").write_text(str(limit_bytes))
-    except OSError as error:
-        pytest.skip(f"no control group can be made here: {error}")
-    before = next(line for line in Path("/proc/self/cgroup").read_text().splitlines() if ":memory:" in line)
-    try:
-        (group / "cgroup.procs").write_text("0")
-        yield group
-    finally:
-        (GROUPS / before.rpartition(":")[2].lstrip("/") / "cgroup.procs").write_text("0")
-        group.rmdir()
 
 
 @pytest.mark.parametrize("limit_mib", [420, 4096])
 def test_memory_that_the_files_do_not_fit_in(tmp_path: Path, limit_mib: int) -> None:
-    with memory(limit_mib << 20) as group:
+    with limited("memory", "memory.limit_in_bytes", limit_mib << 20) as group:
         run = run_script(tmp_path, PROGRAM, OMP_NUM_THREADS="1")
         stat = (group / "memory.stat").read_text().split()
     refaulted_bytes = 4096 * int(stat[stat.index("total_workingset_refault_file") + 1])
