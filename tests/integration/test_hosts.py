@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
 from iotrace.session import names
 from iotrace.sources.session import Session, open_session
 from tests.support.hosts import FAKETIME, NETWORK6, Host, run_on_two, torchrun, two_hosts, unlike_here
-from tests.support.runs import report_of
+from tests.support.runs import in_process, report_of
 
 # Prints what the program takes for CLOCK_MONOTONIC, and what the kernel says, at the same instants.
 PROGRAM = """
 import ctypes, json, os, sys, time
+import iotrace
 
 class Time(ctypes.Structure):
     _fields_ = [("s", ctypes.c_long), ("ns", ctypes.c_long)]
@@ -28,6 +30,7 @@ def instant():
 
 found = []
 for _ in range(10):
+    iotrace.step()
     found.append(min(instant() for _ in range(50)))
     time.sleep(0.1)
 with open(sys.argv[1], "w") as file:
@@ -71,6 +74,44 @@ def test_the_clock_of_the_second_host_is_measured(tmp_path: Path, hosts: None, r
     by_host = {clock["host"]: clock for clock in clocks if clock["source"] == "agent"}
     assert [by_host[name]["kind"] for name in ("alpha", "beta")] == ["exact", "measured"]
     assert by_host["beta"]["bound_ns"] >= link.bound_ns
+    _assert_refused_below_the_bounds(session, tmp_path)
+
+
+def _assert_refused_below_the_bounds(session: Session, directory: Path) -> None:
+    """Assert that `--strict-clocks` takes an order that the two clocks tell, and no other."""
+    mains = {process.host: process for process in session.processes if process.identity.role == "main"}
+    begins_ns = {host: each.identity.clock[1] + 200_000_000 for host, each in mains.items()}
+
+    def summary(end_ns: int | None, *options: str) -> CompletedProcess[str]:
+        """Merge a collective that rank 1 begins last, and rank 0 ends, at `end_ns` of the merged clock."""
+        for rank, (host, main) in enumerate(sorted(mains.items())):
+            start_ns = begins_ns[host] if rank or end_ns is None else end_ns - 3_000_000
+            args = {"Collective name": "allreduce", "Seq": 7}
+            kernel = {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce(x)", "args": args}
+            kernel |= {"pid": main.pid, "tid": 7, "ts": start_ns % 10**12 / 1000, "dur": 3_000}
+            document = {"schemaVersion": 1, "distributedInfo": {"rank": rank, "world_size": 2}}
+            document |= {"baseTimeNanoseconds": start_ns // 10**12 * 10**12, "traceEvents": [kernel]}
+            (directory / "session" / f"kernels-{host}.json").write_text(json.dumps(document))
+        words = [str(directory / "session"), "-o", str(directory / "merged.json"), "--json"]
+        return in_process("merge", *words, *options)
+
+    done = summary(None)
+    sources = [each for each in json.loads(done.stdout)["sources"] if each["kind"] != "session"]
+    assert [each["clock"] for each in sources] == ["exact", "measured"]
+    bounds_ns = [each["clock_bound_ns"] for each in sources]
+    document = json.loads((directory / "merged.json").read_text())
+    last = max(event["ts"] for event in document["traceEvents"] if event["name"].startswith("nccl"))
+    last_ns = round(last * 1000) + document["baseTimeNanoseconds"]
+    told = summary(last_ns + sum(bounds_ns) + 1_000, "--strict-clocks")
+    if max(bounds_ns) <= 100_000:
+        assert told.returncode == 0, told.stderr
+    else:  # on a busy machine
+        assert "is known to ± " in told.stderr
+    refused = summary(last_ns + sum(bounds_ns) - 1_000, "--strict-clocks")
+    assert refused.returncode == 1
+    if max(bounds_ns) <= 100_000:
+        assert "kernels-alpha.json (rank 0 on alpha) and " in refused.stderr
+        assert "allreduce 7 ends in " in refused.stderr
 
 
 @pytest.mark.slow

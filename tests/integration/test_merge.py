@@ -402,14 +402,15 @@ def test_what_joins_by_other_ids_and_counters_in_both_kinds(tmp_path: Path) -> N
     assert [name for (name,) in processes] == ["only async (80)", "process (77)", "process (81)"]
 
 
-def _two_hosts(tmp_path: Path, offset_us: float) -> list[str]:
+def _two_hosts(tmp_path: Path, offset_us: float, shortest_us: float = 50) -> list[str]:
     """Two ranks whose clocks differ by `offset_us`, with collectives that end together to within 0.2 us."""
     inputs = []
     for rank in range(2):
         events = []
         for number in range(40):
             end = BASE_US + 1000 * number + (offset_us + 0.1 * (number % 3) if rank else 0)
-            kernel = _slice(end - 50 - 10 * rank, 50 + 10 * rank, "ncclDevKernel_AllReduce(x)", cat="kernel")
+            lasted = (shortest_us if number == 21 else 50) + 10 * rank
+            kernel = _slice(end - lasted, lasted, "ncclDevKernel_AllReduce(x)", cat="kernel")
             events.append(kernel | {"pid": 100 + rank, "args": {"Collective name": "allreduce"}})
         inputs.append(
             _write(tmp_path / f"{rank}.json", events, distributedInfo={"rank": rank, "world_size": 2})
@@ -427,6 +428,10 @@ def test_the_offset_of_two_hosts_is_told_from_their_collectives(tmp_path: Path) 
     stored = json.loads((tmp_path / "out.json").read_bytes())["iotrace_merge"]["sources"][1]
     assert stored["clock_bound_ns"] == shifted.clock_bound_ns
     merge(_two_hosts(tmp_path, 7_000_000.0), tmp_path / "out.json", Options(strict_clocks=True))
+    inputs = _two_hosts(tmp_path, 7_000_000.0, shortest_us=0.05)
+    with pytest.raises(IotraceError, match=r"too coarse .*: allreduce #21 ends in 1.json .* in 0.json"):
+        merge(inputs, tmp_path / "strict.json", Options(strict_clocks=True))
+    assert not (tmp_path / "strict.json").exists()
 
 
 def test_traces_of_different_jobs_are_refused(tmp_path: Path) -> None:

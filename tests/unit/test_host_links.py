@@ -13,14 +13,19 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given, settings, strategies as st
+from tools.benchmarks.big import write_session
 
+from iotrace.analysis.clocks import clocks_of as report_clocks
 from iotrace.launch.telemetry import Record, addresses, clock_exchange
 from iotrace.launch.telemetry.clock_exchange import ClockExchange, may_be_of_several_hosts
+from iotrace.merge.input_files import SESSION, InputFile
+from iotrace.merge.session_input import survey_session
 from iotrace.session import names
 from iotrace.sources.clocks.anchors import AnchorSource, clocks_of
 from iotrace.sources.clocks.host_links import Exchange, link_by_exchanges
 from iotrace.sources.clocks.session_clock import Recording
 from iotrace.sources.kineto.clock_by_collectives import Traced, relate_by_collectives
+from iotrace.sources.session import open_session
 from tests.support.waiting import eventually
 
 SECOND = 10**9
@@ -287,6 +292,50 @@ def test_no_socket_where_nobody_can_join(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("WORLD_SIZE", "8")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
     assert not may_be_of_several_hosts(tmp_path)
+
+
+def _set_back(session: Path, by_ns: int) -> None:
+    """Make rank 1 a second host's, whose clock was set back 4.5 s after its start.
+
+    One call is left near that: by its stamp it was before the step, or right behind it.
+    """
+    set_ns = 4_500_000_000
+    (directory,) = session.glob("processes/2000-*")
+    identity = json.loads((directory / names.PROCESS).read_text())
+    identity |= {"node": "n2", "host": "n2", "boot_id": "another"}
+    (directory / names.PROCESS).write_text(json.dumps(identity))
+    records = [json.loads(line) for line in (directory / names.RECORDS).read_text().splitlines()]
+    for record in records:
+        if isinstance(record, dict) and "clock" in record and record["clock"][0] > set_ns:
+            record["clock"][1] -= by_ns
+    (directory / names.RECORDS).write_text("".join(json.dumps(record) + "\n" for record in records))
+    apart_ns = identity["clock"][1] - identity["clock"][0]
+    for number, log in enumerate(sorted((session / names.POSIX).iterdir()), 1):
+        node = {"name": "HH", "ph": 4, "pid": 1000 * number, "args": {"name": f"n{number}", "value": "h"}}
+        lines = [json.dumps(node).replace('"h"', f'"h{number}"')]
+        for line in log.read_text().replace('"h"', f'"h{number}"').splitlines():
+            call = json.loads(line)
+            since_ns = call["ts"] * 1000 - apart_ns - set_ns if number == 2 and "ts" in call else -SECOND
+            if -400_000_000 < since_ns < -10_000_000 or 0 < since_ns < 400_000_000:
+                continue
+            if since_ns > 0:
+                call["ts"] -= by_ns // 1000
+            lines.append(json.dumps(call))
+        log.write_text("\n".join(lines) + "\n")
+
+
+def test_what_a_clock_that_was_set_leaves_unsure_counts_for_its_own_host(tmp_path: Path) -> None:
+    """It widened the bound of each host of the session."""
+    write_session(tmp_path / "s", 600, ranks=2, calls=1)
+    _set_back(tmp_path / "s", 40_000_000)
+    session = open_session(tmp_path / "s")
+    assert session.calls.unsure_ns == {"n2": 40_000_000}
+    bounds = {(each.source, each.host): each.bound_ns for each in report_clocks(session)}
+    assert bounds["dftracer", "n1"] == 1_000
+    surveys = [
+        survey_session(InputFile(tmp_path / "s", SESSION, rank.name, rank.name)) for rank in session.ranks
+    ]
+    assert [each.bound_ns for each in surveys] == [10, 40_000_000]
 
 
 AHEAD_NS = 3 * SECOND

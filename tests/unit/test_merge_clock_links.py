@@ -12,6 +12,7 @@ from hypothesis import given, settings, strategies as st
 from iotrace.errors import IotraceError
 from iotrace.merge.clocks.alignment import link
 from iotrace.merge.clocks.clock_link import ClockLink
+from iotrace.merge.clocks.strict import refuse_unsure_orders
 from iotrace.merge.input import Input
 from iotrace.merge.input_files import CHROME, DFTRACER, SESSION, InputFile
 from iotrace.merge.survey import Survey
@@ -31,20 +32,21 @@ def _rank(
 ) -> Survey:
     """A trace with so many collectives of each group, 10 ms apart; its clock is late by `offset_ns`."""
     chance = np.random.default_rng(abs(offset_ns))
-    ends = {}
+    spans = {}
     for group, count in groups.items():
         for number in range(count):
             since = number * SECOND // 100 + round(abs(chance.normal(0, jitter_ns)))
-            ends[_key(group, number)] = EPOCH_NS + since - offset_ns - round(since * drift_ppm / 1e6)
-    first = min(ends.values(), default=EPOCH_NS - offset_ns)
-    last = max(ends.values(), default=first)
+            end = EPOCH_NS + since - offset_ns - round(since * drift_ppm / 1e6)
+            spans[_key(group, number)] = end - 50_000, end
+    first = min((end for _, end in spans.values()), default=EPOCH_NS - offset_ns)
+    last = max((end for _, end in spans.values()), default=first)
     return Survey(
         **{
             "absolute": True,
             "by_kineto": True,
             "first_ns": first,
             "last_ns": last,
-            "collectives": ends,
+            "collectives": spans,
             **more,
         }
     )
@@ -56,7 +58,9 @@ def _link(*surveys: Survey, kinds: tuple[str, ...] = (), **options: bool) -> lis
         Input(InputFile(Path(f"{index}.json"), kind, f"{index}.json"), survey)
         for index, (kind, survey) in enumerate(zip(kinds, surveys, strict=True))
     ]
-    link(inputs, options.get("align_start", False), options.get("strict", False))
+    link(inputs, options.get("align_start", False))
+    if options.get("strict", False):
+        refuse_unsure_orders(inputs)
     return [item.link for item in inputs]
 
 
@@ -89,7 +93,8 @@ def test_the_stronger_link_is_followed() -> None:
     zero = _rank({"all": 100, "few": 3})
     two = _rank({"most": 60, "few": 3}, 3 * SECOND)
     for number in range(3):
-        two.collectives[_key("few", number)] += 40_000_000 * number
+        start, end = two.collectives[_key("few", number)]
+        two.collectives[_key("few", number)] = start, end + 40_000_000 * number
     links = _link(zero, _rank({"all": 100, "most": 60}, SECOND), two)
     shift = links[2].map.shift_ns - links[0].map.shift_ns
     assert abs(shift - 3 * SECOND) < 10
@@ -122,9 +127,9 @@ def test_drifts_add_up_along_the_way(clocks: list[tuple[int, float]], jitter_ns:
         off = [
             abs(
                 links[index].map.map_one(end)
-                - links[index + 1].map.map_one(ranks[index + 1].collectives[key])
+                - links[index + 1].map.map_one(ranks[index + 1].collectives[key][1])
             )
-            for key, end in ranks[index].collectives.items()
+            for key, (_, end) in ranks[index].collectives.items()
             if key in ranks[index + 1].collectives
         ]
         bound = (links[index].bound_ns or 0) + (links[index + 1].bound_ns or 0)
@@ -205,9 +210,9 @@ def test_clocks_since_boot_are_related_by_collectives_to_each_other_and_by_reque
     links = _link(boot, later, dated, align_start=True)
     assert _kinds(links) == ["none", "none", "assumed"]
     for survey, item in zip((boot, later), links, strict=False):
-        assert [item.map.map_one(end) for end in survey.collectives.values()] == list(
-            _rank({"all": 40}).collectives.values()
-        )
+        assert [item.map.map_one(end) for _, end in survey.collectives.values()] == [
+            end for _, end in _rank({"all": 40}).collectives.values()
+        ]
 
 
 def _session(number: int, **more: Any) -> Survey:

@@ -64,7 +64,7 @@ _INPUT = Source(text=True)
 @click.option(
     "--strict-clocks",
     is_flag=True,
-    help="Refuse inputs whose clock is only assumed, or known to no better than 100 us.",
+    help="Refuse clocks that are assumed, worse than 100 us, or too coarse for the order between hosts.",
 )
 @click.option(
     "--processes",

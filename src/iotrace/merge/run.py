@@ -15,6 +15,7 @@ from isal import igzip
 
 from iotrace import __version__, compiled
 from iotrace.merge.clocks.alignment import clocks_set, link
+from iotrace.merge.clocks.strict import refuse_unsure_orders
 from iotrace.merge.convert import Result
 from iotrace.merge.input import Input
 from iotrace.merge.input_files import SESSION, InputFile, MergeError
@@ -99,7 +100,9 @@ def _merge(
     found = of_ranks(found, options.ranks)
     check_steps(found, options.steps, notes)
     notes += clocks_set(found)
-    link(found, options.align_start, options.strict_clocks)
+    link(found, options.align_start)
+    if options.strict_clocks:
+        refuse_unsure_orders(found)
     notes += far_apart(found)
     with _workspace(output) as directory:
         plan_jobs(found, options, directory, native)

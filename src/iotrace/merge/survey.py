@@ -85,7 +85,7 @@ class Survey:
     pids: list[int] = field(default_factory=list)
     hashes: dict[str, str] = field(default_factory=dict)
     steps: dict[int, tuple[int, int]] = field(default_factory=dict)
-    collectives: dict[tuple[str, ...], int] = field(default_factory=dict)
+    collectives: dict[tuple[str, ...], tuple[int, int]] = field(default_factory=dict)  # start, end
     bytes: int = 0
 
 
@@ -167,7 +167,9 @@ def _survey_trace(file: InputFile, wants: Wants, progress: Progress) -> Survey:
     base_ns = found.stamps_base_ns
     found.first_ns = None if found.first_ns is None else found.first_ns + base_ns
     found.last_ns = None if found.last_ns is None else found.last_ns + base_ns
-    found.collectives = {key: end + base_ns for key, end in found.collectives.items()}
+    found.collectives = {
+        key: (start + base_ns, end + base_ns) for key, (start, end) in found.collectives.items()
+    }
     return found
 
 
@@ -283,7 +285,7 @@ class _Finder:
         found = self._event(data, at)
         if found is None or str(found[0].get("cat", "")).lower() != "kernel":
             return
-        event, _, end = found
+        event, *span = found
         args = event.get("args")
         args = args if isinstance(args, dict) else {}
         name = str(event.get("name", ""))
@@ -298,7 +300,7 @@ class _Finder:
         self._orders[key] = order + 1
         match = (*key, f"{BY_ORDER}{order}" if sequence is None else str(sequence))
         if self._keeps(match):
-            self._found.collectives[match] = end
+            self._found.collectives[match] = span[0], span[1]
             while len(self._found.collectives) > _MOST_COLLECTIVES:
                 self._thin()
 
@@ -309,4 +311,4 @@ class _Finder:
         """Half of them, the same ones on every rank, and from the whole of the trace."""
         self._mask = self._mask * 2 + 1
         kept = self._found.collectives
-        self._found.collectives = {key: end for key, end in kept.items() if self._keeps(key)}
+        self._found.collectives = {key: span for key, span in kept.items() if self._keeps(key)}

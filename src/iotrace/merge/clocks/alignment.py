@@ -13,18 +13,17 @@ from iotrace.merge.input_files import DFTRACER, SESSION, InputFile, MergeError
 from iotrace.merge.survey import Survey
 from iotrace.sources.clocks.clock_map import ClockMap
 from iotrace.sources.clocks.session_clock import Recording, step_text
-from iotrace.units import duration, time_span
+from iotrace.units import time_span
 
 # dftracer and Kineto stamp with the same clock of a host: they were measured to agree to this.
 _SAME_HOST_BOUND_NS = 6_000
 _DFTRACER_BOUND_NS = 1_000  # it writes whole us
 # Within it, the same pid is taken for the same process: a log may have no calls while a trace is recorded.
 _SAME_RUN_NS = 3_600 * 10**9
-_STRICT_NS = 100_000
 _DAY_NS = 86_400 * 10**9
 
 
-def link(inputs: list[Input], align_start: bool, strict: bool) -> None:
+def link(inputs: list[Input], align_start: bool) -> None:
     """Give each input its link.
 
     Raises:
@@ -61,15 +60,6 @@ def link(inputs: list[Input], align_start: bool, strict: bool) -> None:
     elif alone and unrelated and len(inputs) == 1:
         inputs[0].link = ClockLink("none", why="its own clock, since the start of some machine")
     _begin_at_zero(inputs)
-    for item in inputs if strict and len(inputs) > 1 else ():
-        link = item.link
-        known = link.bound_ns is not None and link.kind not in ("assumed", "none")
-        if not known or (link.bound_ns or 0) > _STRICT_NS:
-            what = f"known to ± {duration(link.bound_ns or 0)}" if known else link.kind
-            raise MergeError(
-                f"the clock of {item.file.label} is {what}: {link.why}",
-                "leave --strict-clocks out to merge it with that note",
-            )
 
 
 def _of_job(item: Input) -> RankOfJob:

@@ -25,7 +25,7 @@ def relate(inputs: list[Input]) -> None:
     for item in inputs:
         if item.survey.rank is None:  # the third collective of one job is not that of another
             kept = item.survey.collectives.items()
-            item.survey.collectives = {key: end for key, end in kept if not key[-1].startswith(BY_ORDER)}
+            item.survey.collectives = {key: span for key, span in kept if not key[-1].startswith(BY_ORDER)}
     if not any(item.survey.collectives for item in inputs):
         return
     only_each_other = all(item.link.kind == "none" for item in inputs)
@@ -128,10 +128,11 @@ class _Tree:
         survey = self._inputs[index].survey
         ours, theirs = survey.collectives, self._inputs[parent].survey.collectives
         keys = [key for key in ours if key in theirs]
-        other = np.array([ours[key] for key in keys], np.int64)
-        reference = np.array([theirs[key] for key in keys], np.int64)
-        firsts = [time for time in (survey.first_ns, *ours.values()) if time is not None]
-        lasts = [time for time in (survey.last_ns, *ours.values()) if time is not None]
+        other = np.array([ours[key][1] for key in keys], np.int64)
+        reference = np.array([theirs[key][1] for key in keys], np.int64)
+        ends = [end for _, end in ours.values()]
+        firsts = [time for time in (survey.first_ns, *ends) if time is not None]
+        lasts = [time for time in (survey.last_ns, *ends) if time is not None]
         return fit(reference, other, min(firsts), max(lasts))
 
     def _why(self, found: Fit, index: int, parent: int, moved: bool) -> str:
@@ -146,7 +147,8 @@ class _Tree:
             text += "; no offset seen"
         if found.refused_ppm is not None:
             text += f"; they part by {abs(found.refused_ppm):.3g} ppm, more than clocks drift"
-        if found.beyond_ns * 2 > max(ours.values()) - min(ours.values()):
+        ends = [end for _, end in ours.values()]
+        if found.beyond_ns * 2 > max(ends) - min(ends):
             text += f"; {found.beyond_ns / 1e9:.3g} s of the trace lie beyond them"
         return text
 
